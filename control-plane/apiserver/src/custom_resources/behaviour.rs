@@ -2,12 +2,11 @@
 
 use std::sync::OnceLock;
 
-use corten_api::{Behaviour, Column, ScalePaths};
+use corten_api::{Behaviour, Column, JsonPath, ScalePaths};
 use corten_meta::quote::quote;
 use corten_meta::{ErrorKind, FieldError, Path, Value};
 use jiff::Timestamp;
 
-use super::json_path::JsonPath;
 use super::rules::Rules;
 use super::{embedded, lists, scale, schema, validation};
 

@@ -3,13 +3,12 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 
-use corten_api::{Column, Kind, NameRule, ScalePaths};
+use corten_api::{Column, JsonPath, Kind, NameRule, ScalePaths};
 use corten_meta::Value;
 use corten_meta::quote::quote;
 use serde_json::json;
 
 use super::behaviour::{CustomResource, PrinterColumn};
-use super::json_path::JsonPath;
 
 fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
     value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
@@ -224,7 +223,7 @@ fn printer_columns(version: &Value) -> Vec<PrinterColumn> {
             let (path, said) = (word("jsonPath"), word("description"));
             let unsaid = format!("Custom resource definition column (in JSONPath format): {path}");
             let description = if said.is_empty() { &unsaid } else { said };
-            let path = JsonPath::parse(path)?;
+            let path = JsonPath::parse(path).ok()?;
             Some(PrinterColumn::new(word("name"), word("type"), path, priority, word("format"), description))
         })
         .collect()

@@ -9,7 +9,6 @@ mod embedded;
 mod ending;
 mod expressions;
 mod formats;
-mod json_path;
 mod lists;
 mod marks;
 mod numbers;

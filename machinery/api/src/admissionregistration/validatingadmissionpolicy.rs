@@ -45,8 +45,14 @@ impl Behaviour for ValidatingAdmissionPolicy {
         let status = crate::check::At::object(new).get("status");
         for warning in status.get("typeChecking").get("expressionWarnings").items() {
             warning.get("warning").must(&mut errors);
-            if warning.get("fieldRef").text().trim().is_empty() {
-                errors.push(warning.get("fieldRef").required(""));
+            let field = warning.get("fieldRef");
+            match field.text().trim() {
+                "" => errors.push(field.required("")),
+                path => {
+                    if let Err(why) = crate::JsonPath::parse(path) {
+                        errors.push(FieldError::invalid(&field.path, path, format!("invalid JSONPath: {why}")));
+                    }
+                }
             }
         }
         crate::validation::conditions(&status.get("conditions"), &mut errors);

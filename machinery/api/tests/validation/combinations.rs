@@ -310,14 +310,23 @@ fn causes_stand_in_upstreams_order_and_number() {
     let rule = json!({"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]});
     let policy =
         json!({"spec": {"matchConstraints": {"resourceRules": [rule]}, "validations": [{"expression": "true"}]}});
-    Subject::new("admissionregistration.k8s.io", "validatingadmissionpolicies", policy).status_updates(&[(
-        "/status",
-        json!({"typeChecking": {"expressionWarnings": [{"fieldRef": " "}]}}),
-        &[
-            "status.typeChecking.expressionWarnings[0].warning: Required value",
-            "status.typeChecking.expressionWarnings[0].fieldRef: Required value",
-        ],
-    )]);
+    Subject::new("admissionregistration.k8s.io", "validatingadmissionpolicies", policy).status_updates(&[
+        (
+            "/status",
+            json!({"typeChecking": {"expressionWarnings": [{"fieldRef": " "}]}}),
+            &[
+                "status.typeChecking.expressionWarnings[0].warning: Required value",
+                "status.typeChecking.expressionWarnings[0].fieldRef: Required value",
+            ],
+        ),
+        (
+            "/status",
+            json!({"typeChecking": {"expressionWarnings": [{"fieldRef": "spec.validations[0]", "warning": "w"},
+                {"fieldRef": " 10.0.0.5/24", "warning": "w"}]}}),
+            &["status.typeChecking.expressionWarnings[1].fieldRef: Invalid value: \"10.0.0.5/24\": \
+               invalid JSONPath: cannot parse number 10.0.0.5"],
+        ),
+    ]);
 }
 
 /// A text that has a type of its own upstream is shown as JSON, which escapes what could be HTML; a plain one is quoted.

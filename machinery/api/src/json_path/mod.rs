@@ -1,7 +1,10 @@
-//! Paths into objects, as the columns of custom resources are given: `.spec.items[?(@.size>3)].name`.
+//! Paths into objects, as the columns of custom resources and the warnings of policies are given:
+//! `.spec.items[?(@.size>3)].name`.
 //!
 //! A path leads to any number of values; a table shows the first. What cannot be followed leads nowhere: a row never
 //! fails. Pure, and bounded: a path that reaches more values than [`MOST`] reaches none.
+
+mod parse;
 
 use std::cmp::Ordering;
 
@@ -26,6 +29,8 @@ enum Step {
     Has(JsonPath),
     Compare(JsonPath, String, JsonPath),
     Literal(Value),
+    /// A word that is no path, such as `range`: it leads nowhere.
+    Word,
 }
 
 /// `[from:to:step]`; an index alone is a slice of one.
@@ -44,14 +49,14 @@ struct Nowhere;
 type Found<'a> = Result<Vec<&'a Value>, Nowhere>;
 
 impl JsonPath {
-    /// Reads a path, if it is one.
-    pub fn parse(text: &str) -> Option<JsonPath> {
-        steps(text).map(JsonPath)
+    /// Reads a path, or says why it is none.
+    pub fn parse(text: &str) -> Result<JsonPath, String> {
+        parse::steps(text).map(JsonPath)
     }
 
     /// Reads a path; what is none leads nowhere.
     pub fn read(text: &str) -> JsonPath {
-        JsonPath::parse(text).unwrap_or_else(|| JsonPath(vec![Step::Union(Vec::new())]))
+        JsonPath::parse(text).unwrap_or_else(|_| JsonPath(vec![Step::Word]))
     }
 
     /// The first value that the path leads to.
@@ -84,6 +89,7 @@ impl Step {
                 found.into_iter().flatten().collect()
             }
             Step::Literal(value) => vec![value],
+            Step::Word => return Err(Nowhere),
             Step::Has(path) => chosen(here, |item| Ok(path.follow(vec![item]).is_ok_and(|found| !found.is_empty())))?,
             Step::Compare(left, operator, right) => chosen(here, |item| {
                 let (left, right) = (left.follow(vec![item])?, right.follow(vec![item])?);
@@ -169,127 +175,6 @@ impl Slice {
         }
         Ok(out)
     }
-
-    /// Reads what stands between the brackets.
-    fn read(text: &str) -> Option<Slice> {
-        let mut parts = text.split(':');
-        let number = |part: &str| if part.is_empty() { Some(None) } else { part.parse::<i64>().ok().map(Some) };
-        let from = number(parts.next()?)?.unwrap_or(0);
-        let (to, is_index) = match parts.next() {
-            Some(to) => (number(to)?, false),
-            None => (Some(from.checked_add(1)?), true),
-        };
-        let step = number(parts.next().unwrap_or_default())?;
-        (parts.next().is_none() && !text.contains('+')).then_some(Slice { from, to, is_index, step })
-    }
-}
-
-/// Reads a path step by step.
-fn steps(text: &str) -> Option<Vec<Step>> {
-    let (mut out, mut rest) = (Vec::new(), text);
-    while let Some(letter) = rest.chars().next() {
-        if let Some(after) = rest.strip_prefix("[?(") {
-            let (inside, after) = filter(after)?;
-            out.push(inside);
-            rest = after;
-        } else if let Some(after) = rest.strip_prefix("..") {
-            out.push(Step::Deep);
-            rest = after;
-            if rest.starts_with(|next: char| next == '_' || next.is_alphanumeric()) {
-                let (name, after) = name(rest);
-                out.push(Step::Field(name));
-                rest = after;
-            }
-        } else {
-            let after = &rest[letter.len_utf8()..];
-            rest = match letter {
-                ' ' | '@' | '$' => after,
-                '[' => {
-                    let (inside, after) = after.split_once(']')?;
-                    bracket(inside, &mut out)?;
-                    after
-                }
-                '"' | '\'' => {
-                    let end = closing(after, letter)?;
-                    out.push(Step::Literal(after[..end].replace('\\', "").into()));
-                    &after[end + 1..]
-                }
-                '.' => {
-                    let (name, after) = name(after);
-                    out.push(if name == "*" { Step::Every } else { Step::Field(name) });
-                    after
-                }
-                '+' | '-' | '0'..='9' => {
-                    let end = after.find(|c: char| c != '.' && !c.is_ascii_digit()).unwrap_or(after.len());
-                    let number = rest[..letter.len_utf8() + end].trim_start_matches('+');
-                    let whole = number.parse::<i64>().map(Value::from);
-                    out.push(Step::Literal(whole.or_else(|_| number.parse::<f64>().map(Value::from)).ok()?));
-                    &after[end..]
-                }
-                _ => {
-                    let (word, after) = name(rest);
-                    out.push(Step::Literal(word.parse::<bool>().ok()?.into()));
-                    after
-                }
-            };
-        }
-    }
-    Some(out)
-}
-
-/// Reads what stands between brackets: a key, a slice, or several of them.
-fn bracket(inside: &str, out: &mut Vec<Step>) -> Option<()> {
-    if inside.contains(',') {
-        let all = inside.split(',').map(|one| steps(&format!("[{}]", one.trim_matches(' '))).map(JsonPath));
-        out.push(Step::Union(all.collect::<Option<_>>()?));
-    } else if let Some(key) = inside.strip_prefix('\'').and_then(|key| key.strip_suffix('\'')) {
-        // The key is a path again, so its dots must be escaped.
-        out.extend(steps(&format!(".{key}"))?);
-    } else {
-        out.push(Step::Slice(Slice::read(if inside == "*" { ":" } else { inside })?));
-    }
-    Some(())
-}
-
-/// Reads a filter behind its `[?(`.
-fn filter(text: &str) -> Option<(Step, &str)> {
-    let (mut quote, mut before) = (None, ' ');
-    let end = text.char_indices().find_map(|(at, letter)| {
-        match (quote, letter) {
-            (None, ')') => return Some(at),
-            (None, '"' | '\'') => quote = Some(letter),
-            (Some(open), _) if open == letter && before != '\\' => quote = None,
-            _ => {}
-        }
-        before = letter;
-        None
-    })?;
-    let (inside, after) = (&text[..end], text[end + 1..].strip_prefix(']')?);
-    let is_operator = |letter: char| "!<>=".contains(letter);
-    let read = |text: &str| steps(text).map(JsonPath);
-    let Some(at) = inside.find(is_operator) else { return Some((Step::Has(read(inside)?), after)) };
-    let (left, rest) = inside.split_at(at);
-    let (operator, right) = rest.split_at(rest.find(|letter| !is_operator(letter))?);
-    Some((Step::Compare(read(left)?, operator.to_owned(), read(right)?), after))
-}
-
-/// Where a quoted text ends.
-fn closing(text: &str, quote: char) -> Option<usize> {
-    let is_end = |at: &usize| !text[..*at].ends_with('\\');
-    text.match_indices(quote).map(|(at, _)| at).find(is_end)
-}
-
-/// The name that a text begins with, and what follows it; a backslash makes the next letter part of the name.
-fn name(text: &str) -> (String, &str) {
-    let (mut name, mut letters) = (String::new(), text.char_indices());
-    while let Some((at, letter)) = letters.next() {
-        match letter {
-            '\\' => name.extend(letters.next().map(|(_, next)| next)),
-            ' ' | '\t' | '\r' | '\n' | '.' | ',' | '[' | ']' | '$' | '@' | '{' | '}' => return (name, &text[at..]),
-            other => name.push(other),
-        }
-    }
-    (name, "")
 }
 
 #[cfg(test)]
