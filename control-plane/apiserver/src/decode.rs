@@ -11,7 +11,6 @@ use crate::negotiation::{BodyFormat, body_format};
 use crate::pipeline::Context;
 use crate::protobuf;
 use crate::scheme;
-use crate::yaml_words;
 
 /// What a body must be.
 pub struct Expected<'a> {
@@ -61,13 +60,24 @@ pub fn field_validation(context: &Context) -> FieldValidation {
 /// Decodes the body of a create or an update.
 pub fn object(context: &Context, bytes: &[u8], expected: &Expected<'_>) -> Result<Value, Status> {
     let (value, duplicates, is_json) = parse(context, bytes, expected)?;
+    let shown = if expected.custom.is_some() && !is_json { value.to_string() } else { String::new() };
     let value = if value.is_null() { serde_json::json!({}) } else { value };
     check_form(&value, bytes, expected)?;
     if let Some(why) = half_version(&value, expected, || String::from_utf8_lossy(bytes).into_owned()) {
         return Err(Given::of(&value, expected).cannot_be_handled(expected, &why));
     }
     if expected.custom.is_some() {
-        check_says_type(&value, expected).map_err(|why| why.into_status(expected, bytes, is_json, &value))?;
+        let read_strictly = field_validation(context) != FieldValidation::Ignore;
+        check_says_type(&value, expected).map_err(|why| match why {
+            Untyped::NoVersion(status) => status,
+            Untyped::NoKind if read_strictly => {
+                unrecognized(expected, &no_kind(&String::from_utf8_lossy(bytes)), bytes)
+            }
+            Untyped::NoKind => {
+                let shown = if is_json { String::from_utf8_lossy(bytes).into_owned() } else { shown };
+                Given::of(&value, expected).cannot_be_handled(expected, &no_kind(&shown))
+            }
+        })?;
     }
     let complaints = |unknown: Vec<String>| match (is_json, unknown.is_empty()) {
         // What a custom resource does not know is found after it has been read, and is told as it is.
@@ -75,7 +85,9 @@ pub fn object(context: &Context, bytes: &[u8], expected: &Expected<'_>) -> Resul
             duplicates.into_iter().chain(unknown.iter().map(|path| format!("unknown field \"{path}\""))).collect()
         }
         (true, false) => corten_meta::codec::strict_complaints(bytes, &unknown),
-        _ => unknown.iter().map(|path| format!("unknown field {}", quote(path))).chain(duplicates).collect(),
+        _ => {
+            duplicates.into_iter().chain(unknown.iter().map(|path| format!("unknown field {}", quote(path)))).collect()
+        }
     };
     checked(context, value, expected, complaints, &|value, why| {
         Given::of(value, expected).cannot_be_handled(expected, why)
@@ -96,8 +108,9 @@ pub fn options(context: &Context, bytes: &[u8]) -> Result<Value, Status> {
             };
             corten_meta::decode_json(bytes, false).map_err(broken)?.value
         }
-        BodyFormat::Yaml => corten_meta::decode_yaml(bytes)
-            .map_err(|e| Status::bad_request(yaml_words::words(bytes, &e.to_string())))?,
+        BodyFormat::Yaml => {
+            corten_meta::decode_yaml_leniently(bytes).map_err(|e| Status::bad_request(e.to_string()))?.value
+        }
         BodyFormat::Protobuf => {
             protobuf::object(bytes, DELETE_OPTIONS).map_err(|e| Status::bad_request(e.to_string()))?
         }
@@ -134,7 +147,7 @@ fn parse(context: &Context, bytes: &[u8], expected: &Expected<'_>) -> Result<(Va
         }
         BodyFormat::Yaml => {
             let decoded = corten_meta::decode_yaml_leniently(bytes).map(|d| (d.value, d.duplicates, false));
-            decoded.map_err(|e| yaml_words::words(bytes, &e.to_string()))
+            decoded.map_err(|e| e.to_string())
         }
         BodyFormat::Protobuf => {
             let read = protobuf::object(bytes, expected.schema);
@@ -190,18 +203,6 @@ fn check_object(value: &Value) -> Result<(), String> {
 pub enum Untyped {
     NoKind,
     NoVersion(Status),
-}
-
-impl Untyped {
-    fn into_status(self, expected: &Expected<'_>, bytes: &[u8], is_json: bool, value: &Value) -> Status {
-        match self {
-            Untyped::NoVersion(status) => status,
-            Untyped::NoKind => {
-                let shown = if is_json { String::from_utf8_lossy(bytes).into_owned() } else { value.to_string() };
-                unrecognized(expected, &no_kind(&shown), bytes)
-            }
-        }
-    }
 }
 
 /// The complaint about an object that does not say what it is.
@@ -262,7 +263,11 @@ pub fn checked(
     complaints: impl FnOnce(Vec<String>) -> Vec<String>,
     refuse: &dyn Fn(&Value, &str) -> Status,
 ) -> Result<Value, Status> {
-    Given::of(&value, expected).check(expected, &|why| refuse(&value, why))?;
+    let check_given = |value: &Value| Given::of(value, expected).check(expected, &|why| refuse(value, why));
+    // What a custom resource says of itself is compared only after it has been read.
+    if expected.custom.is_none() {
+        check_given(&value)?;
+    }
     if !expected.schema.is_empty() {
         let report = corten_api::check_fields(expected.schema, &value);
         if !report.type_errors.is_empty() {
@@ -289,6 +294,7 @@ pub fn checked(
         coerced.map_err(|error| refuse(&value, &error.to_string()))?;
         let strict = |complaints: &str| refuse(&value, &format!("strict decoding error: {complaints}"));
         field_validation_complaints(context, complaints(unknown), strict)?;
+        check_given(&value)?;
         if let Some(metadata) = value.get_mut("metadata") {
             corten_api::prune(OBJECT_META, metadata);
         }
@@ -310,8 +316,12 @@ pub fn field_validation_complaints(
 ) -> Result<(), Status> {
     match field_validation(context) {
         FieldValidation::Warn => {
-            let bare = |complaint: &String| complaint.trim_start_matches("yaml: unmarshal errors:\n  ").to_owned();
-            complaints.iter().map(bare).for_each(|complaint| context.warn(complaint));
+            // The reader of YAML tells all of its complaints as one.
+            let each = |complaint: &String| match complaint.strip_prefix("yaml: unmarshal errors:\n  ") {
+                Some(several) => several.split("\n  ").map(str::to_owned).collect(),
+                None => vec![complaint.clone()],
+            };
+            complaints.iter().flat_map(each).for_each(|complaint| context.warn(complaint));
         }
         FieldValidation::Strict if !complaints.is_empty() => return Err(strict(&complaints.join(", "))),
         FieldValidation::Ignore | FieldValidation::Strict => {}
@@ -349,12 +359,9 @@ impl<'a> Given<'a> {
     }
 
     fn cannot_be_handled(&self, expected: &Expected<'_>, why: &str) -> Status {
-        let (kind, version) = (self.kind, self.version());
-        Status::bad_request(format!(
-            "{kind} in version {version} cannot be handled as a {}: {why}",
-            expected.kind,
-            version = quote(version)
-        ))
+        let (kind, version) = (self.kind, quote(self.version()));
+        let handled = if expected.custom.is_some() { kind } else { expected.kind };
+        Status::bad_request(format!("{kind} in version {version} cannot be handled as a {handled}: {why}"))
     }
 
     /// Whether the body is what was expected.

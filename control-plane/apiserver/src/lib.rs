@@ -48,7 +48,6 @@ mod subresources;
 mod table;
 mod virtual_resources;
 mod websocket;
-mod yaml_words;
 
 pub use authentication::{Identity, Peer, User};
 pub use body::{Body, HttpBody, Reply, RequestBody, Watch, WatchEvent};

@@ -211,12 +211,33 @@ async fn unknown_fields_are_told_or_refused() {
     assert_eq!(unversioned, "the API version in the data () does not match the expected API version (example.com/v1)");
     let admin = s.user("a", &["system:masters"]);
     let yaml = "\napiVersion: example.com/v1\nkind: Widget\nmetadata:\n  name: w\nspec:\n  size: 1\n  size: 2\n";
-    let path = format!("{WIDGETS}/w?fieldManager=me&fieldValidation=Strict");
+    let path = format!("{WIDGETS}/w?fieldManager=me&force=true&fieldValidation=Strict");
     let refused = send(&admin, "PATCH", &path, yaml.into(), &[("content-type", "application/apply-patch+yaml")]).await;
     assert_eq!(
         refused.message(400),
-        "error strict decoding YAML: yaml: unmarshal errors:\n  line 8: key \"size\" already set in map"
+        "error strict decoding YAML: error converting YAML to JSON: yaml: unmarshal errors:\n  line 8: key \"size\" \
+         already set in map"
     );
+    // What is given twice, or unknown, is told before a kind that is another.
+    let other = r#"{"apiVersion": "example.com/v1", "kind": "Other", "kind": "Other", "metadata": {"name": "x"}}"#;
+    let path = format!("{WIDGETS}?fieldValidation=Strict");
+    let refused = send(&admin, "POST", &path, other.into(), &[("content-type", "application/json")]).await;
+    assert_eq!(
+        refused.message(400),
+        "Other in version \"v1\" cannot be handled as a Other: strict decoding error: duplicate field \"kind\""
+    );
+    // Who asks for no strictness is told by another reader.
+    let kindless = r#"{"apiVersion": "example.com/v1", "metadata": {"name": "x"}}"#;
+    let path = format!("{WIDGETS}?fieldValidation=Ignore");
+    let refused = send(&admin, "POST", &path, kindless.into(), &[("content-type", "application/json")]).await;
+    assert_eq!(
+        refused.message(400),
+        format!("Widget in version \"v1\" cannot be handled as a Widget: Object 'Kind' is missing in '{kindless}'")
+    );
+    let named = r#"{"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": 5}}"#;
+    let path = format!("{WIDGETS}/absent?fieldManager=me");
+    let refused = send(&admin, "PATCH", &path, named.into(), &[("content-type", "application/apply-patch+yaml")]).await;
+    assert!(refused.message(500).contains(".metadata.name: expected string"));
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@
 
 use crate::Error;
 use crate::quote::quote;
+use crate::yaml;
 use bytes::Bytes;
 use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
@@ -126,17 +127,18 @@ fn write_string(out: &mut Vec<u8>, text: &str) {
     serde_json::to_writer(out, text).expect("writing a string to memory cannot fail");
 }
 
-/// Go writes a float without a fraction as an integer; serde_json would append `.0`.
+/// Go writes a float without an exponent unless it is very large or very small, and reads what is too large for an
+/// integer as a float.
 fn write_number(out: &mut Vec<u8>, number: &Number) {
-    if number.is_f64()
-        && let Some(float) = number.as_f64()
-        && float.fract() == 0.0
-        && float.abs() < 1e15
-    {
-        write!(out, "{}", float as i64).expect("writing a number to memory cannot fail");
-        return;
-    }
-    write!(out, "{number}").expect("writing a number to memory cannot fail");
+    let float = number.as_f64().filter(|_| number.as_i64().is_none());
+    let written = match float {
+        None => write!(out, "{number}"),
+        Some(0.0) => write!(out, "0"),
+        Some(float) if (1e-6..1e21).contains(&float.abs()) => write!(out, "{float}"),
+        Some(float) if float.abs() < 1.0 => write!(out, "{float:e}"),
+        Some(float) => write!(out, "{}", format!("{float:e}").replace('e', "e+")),
+    };
+    written.expect("writing a number to memory cannot fail");
 }
 
 /// Decodes one JSON document. The last of duplicate fields wins; with `strict` their paths are reported too.
@@ -193,58 +195,53 @@ fn half(escape: &str) -> Option<u32> {
     u32::from_str_radix(digits, 16).ok().filter(|code| (0xd800..0xe000).contains(code))
 }
 
-/// Decodes one YAML document by the rules of go-yaml v2: `yes` and `on` are booleans, `0644` is octal, `<<` merges.
-/// JSON is YAML, so this reads both. A duplicate key is an error.
+/// Decodes one YAML document. JSON is YAML, so this reads both. A duplicate key is an error.
 pub fn decode_yaml(bytes: &[u8]) -> Result<Value, Error> {
-    serde_saphyr::from_slice_with_options(bytes, yaml_options()).map_err(|e| Error::Yaml(e.to_string()))
+    let decoded = decode_yaml_leniently(bytes)?;
+    match decoded.duplicates.into_iter().next() {
+        Some(duplicate) => Err(Error::Yaml(duplicate)),
+        None => Ok(decoded.value),
+    }
 }
 
-/// Decodes one YAML document as a server does: the last of duplicate keys wins, and the first duplicate is reported in
+/// Decodes one YAML document as a server does: the last of duplicate keys wins, and the duplicates are reported in
 /// go-yaml's words. What is JSON, as nearly everything that is sent as YAML, is read as such: that is cheaper and needs
 /// less of the stack, so it may nest deeper.
 pub fn decode_yaml_leniently(bytes: &[u8]) -> Result<Decoded, Error> {
     if bytes.trim_ascii_start().starts_with(b"{")
+        && !says_other_than_yaml(bytes)
         && let Ok(decoded) = decode_json(bytes, true)
         && decoded.duplicates.is_empty()
     {
         return Ok(decoded);
     }
-    let parse = |options| serde_saphyr::from_slice_with_options::<Value>(bytes, options);
-    let failed = match parse(yaml_options()) {
-        Ok(value) => return Ok(Decoded { value, duplicates: Vec::new() }),
-        Err(failed) => failed,
-    };
-    let serde_saphyr::Error::DuplicateMappingKey { key, location } = failed.without_snippet() else {
-        // Of several documents the first is meant.
-        return match decode_yaml_documents(bytes).map(|documents| documents.into_iter().next()) {
-            Ok(Some(value)) => Ok(Decoded { value, duplicates: Vec::new() }),
-            _ => Err(Error::Yaml(failed.to_string())),
-        };
-    };
-    let duplicate =
-        format!("line {}: key {} already set in map", location.line(), quote(key.as_deref().unwrap_or_default()));
-    let options = serde_saphyr::options! {
-        legacy_octal_numbers: true,
-        duplicate_keys: serde_saphyr::options::DuplicateKeyPolicy::LastWins,
-    };
-    let value = parse(options).map_err(|e| Error::Yaml(e.to_string()))?;
-    Ok(Decoded { value, duplicates: vec![format!("yaml: unmarshal errors:\n  {duplicate}")] })
+    yaml::read(bytes).map(strictly_read).map_err(|e| Error::Yaml(e.to_string()))
+}
+
+/// Whether a text is something else in YAML than in JSON: an escaped slash, halves of pairs, control characters and
+/// what ends a line.
+fn says_other_than_yaml(bytes: &[u8]) -> bool {
+    let is_escape = |three: &[u8]| three.starts_with(b"\\/") || three.eq_ignore_ascii_case(b"\\ud");
+    let is_other = |letter| matches!(letter, '\u{7f}'..='\u{9f}' | '\u{2028}' | '\u{2029}' | '\u{fffe}' | '\u{ffff}');
+    let is_plain = std::str::from_utf8(bytes).is_ok_and(|text| !text.contains(is_other));
+    !is_plain || bytes.contains(&b'\\') && bytes.windows(3).any(is_escape)
+}
+
+fn strictly_read(read: yaml::Read) -> Decoded {
+    let duplicates =
+        (!read.complaints.is_empty()).then(|| format!("yaml: unmarshal errors:\n  {}", read.complaints.join("\n  ")));
+    Decoded { value: read.value, duplicates: duplicates.into_iter().collect() }
 }
 
 /// Decodes every document of a YAML stream, leaving out the empty ones.
 pub fn decode_yaml_documents(bytes: &[u8]) -> Result<Vec<Value>, Error> {
-    let documents: Vec<Value> = serde_saphyr::from_slice_multiple_with_options(bytes, yaml_options())
-        .map_err(|e| Error::Yaml(e.to_string()))?;
-    Ok(documents.into_iter().filter(|document| !document.is_null()).collect())
+    let documents = yaml::read_all(bytes).map_err(|e| Error::Yaml(e.to_string()))?;
+    Ok(documents.into_iter().map(|read| read.value).filter(|document| !document.is_null()).collect())
 }
 
 /// Encodes a value as YAML.
 pub fn encode_yaml(value: &Value) -> Result<String, Error> {
     serde_saphyr::to_string(value).map_err(|e| Error::Yaml(e.to_string()))
-}
-
-fn yaml_options() -> serde_saphyr::Options {
-    serde_saphyr::options! { legacy_octal_numbers: true }
 }
 
 /// What a strict reader objects to in a document that was read before, in the order of the document: the duplicate

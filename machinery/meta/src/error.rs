@@ -8,7 +8,7 @@ pub enum Error {
     #[error("{0}")]
     Json(String),
     /// The text is not YAML.
-    #[error("error converting YAML to JSON: {0}")]
+    #[error("{0}")]
     Yaml(String),
     /// The object's metadata does not have the shape of metadata.
     #[error("{0}")]

@@ -17,6 +17,10 @@ impl Path {
     /// The field `name` of this path.
     pub fn child(&self, name: impl AsRef<str>) -> Path {
         let name = name.as_ref();
+        // Upstream writes what has no name as the entry of a map.
+        if name.is_empty() {
+            return self.key("");
+        }
         // Validation makes a path for every field it looks at: this is no place for the machinery of formatting.
         if self.0.is_empty() { Path(name.to_owned()) } else { Path([&self.0, ".", name].concat()) }
     }
@@ -253,6 +257,7 @@ mod tests {
         assert_eq!(path.to_string(), "spec.containers[0].env[A]");
         assert_eq!(Path::default().to_string(), "<nil>");
         assert_eq!(Path::default().child("key").to_string(), "key");
+        assert_eq!(Path::root("capacity").child("").to_string(), "capacity[]");
     }
 
     #[test]

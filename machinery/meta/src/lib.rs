@@ -23,6 +23,8 @@ pub mod quote;
 pub mod status;
 pub mod time;
 
+mod yaml;
+
 pub use accessor::{
     annotations, at, at_mut, deletion_timestamp, finalizers, generation, labels, name, namespace, owner_references,
     resource_version, set, uid,
@@ -37,5 +39,5 @@ pub use labels::Selector;
 pub use names::{GroupKind, GroupResource, GroupVersion, GroupVersionKind, GroupVersionResource};
 pub use object::{Header, Key, Object, Owner, parse_wire};
 pub use quantity::Quantity;
-pub use serde_json::Value;
+pub use serde_json::{Map, Value};
 pub use status::{Cause, Details, Status};

@@ -74,6 +74,36 @@ fn duplicate_keys_of_yaml_are_reported_by_their_line() {
     assert!(corten_meta::decode_yaml_leniently(b"a: [").is_err());
 }
 
+/// As Go writes them: without an exponent in a wide range, and none of an integer's size but as a float.
+#[test]
+fn numbers_are_written_as_go_does() {
+    for (text, written) in [
+        ("-0.0", "0"),
+        ("1e3", "1000"),
+        ("1.5e16", "15000000000000000"),
+        ("18446744073709551615", "18446744073709552000"),
+        ("123456789012345678901234", "1.2345678901234569e+23"),
+        ("0.000001", "0.000001"),
+        ("1e-7", "1e-7"),
+        ("1e21", "1e+21"),
+        ("9223372036854775807", "9223372036854775807"),
+    ] {
+        let value = decode_json(text.as_bytes(), false).unwrap().value;
+        let mut out = Vec::new();
+        corten_meta::codec::write_value(&mut out, &value);
+        assert_eq!(String::from_utf8(out).unwrap(), written, "{text}");
+    }
+}
+
+/// JSON that is no YAML is refused where YAML is sent.
+#[test]
+fn what_json_says_in_its_own_way_is_read_as_yaml() {
+    for text in [r#"{"a":"\/"}"#, r#"{"a":"\ud83d\ude00"}"#, "{\"a\":\"\u{7f}\"}"] {
+        assert!(decode_json(text.as_bytes(), true).is_ok() && decode_yaml(text.as_bytes()).is_err(), "{text}");
+    }
+    assert_eq!(decode_yaml("{\"a\":\"b\u{2028}c é\"}".as_bytes()).unwrap(), json!({"a": "b\u{2028}c é"}));
+}
+
 #[test]
 fn duplicates_are_reported_and_the_last_wins() {
     let text = br#"{"a":1,"a":2,"b":{"c":1,"c":2,"c":3},"l":[{},{"x":1,"x":2}]}"#;
@@ -109,13 +139,13 @@ fn what_is_no_character_is_replaced() {
 
 #[test]
 fn yaml_is_read_as_go_yaml_does() {
-    let text = b"mode: 0644\nflag: on\nyes_too: yes\nbig: 1_000\ntext: '0644'\nbase: &b {x: 1}\nmerged: {<<: *b, y: 2}\nempty:\nport: 80\n";
+    let text = b"mode: 0644\nflag: on\nyes_too: yes\nbig: 1_000\ntext: '0644'\nbase: &b {x: 1}\nmerged: {<<: *b, z: 2}\nempty:\nport: 80\n";
     let value = decode_yaml(text).unwrap();
     assert_eq!(value["mode"], 420);
     assert_eq!((&value["flag"], &value["yes_too"]), (&json!(true), &json!(true)));
     assert_eq!(value["big"], 1000);
     assert_eq!(value["text"], "0644");
-    assert_eq!(value["merged"], json!({"x": 1, "y": 2}));
+    assert_eq!(value["merged"], json!({"x": 1, "z": 2}));
     assert_eq!(value["empty"], Value::Null);
     assert_eq!(value["port"], 80);
     assert!(decode_yaml(b"a: 1\na: 2\n").is_err(), "duplicate keys");

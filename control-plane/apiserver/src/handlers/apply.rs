@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use corten_meta::quote::quote;
 use corten_meta::{Status, Value};
 
 use super::Target;
@@ -12,7 +11,6 @@ use super::update::{Change, Part, reply};
 use crate::body::Reply;
 use crate::decode::{Expected, checked, field_validation_complaints};
 use crate::fields::{self, Identity, Operation, Type, Versions, conflict_status, extract};
-use crate::yaml_words;
 
 /// The media type of an apply.
 pub const MEDIA_TYPE: &str = "application/apply-patch+yaml";
@@ -26,6 +24,8 @@ pub struct Apply {
     config: Value,
     /// The configuration says its name itself, without which nothing is created.
     is_named: bool,
+    /// What a strict reader has against it.
+    duplicates: Vec<String>,
     force: bool,
     by: Identity,
 }
@@ -63,24 +63,10 @@ impl Apply {
     fn read(target: &Target<'_>, bytes: &[u8], api_version: &str, kind: &str) -> Result<Apply, Status> {
         let context = target.context;
         let undecodable = |e: corten_meta::Error| {
-            let why = yaml_words::words(bytes, &e.to_string());
-            Status::bad_request(format!("error decoding YAML: error converting YAML to JSON: {why}"))
+            Status::bad_request(format!("error decoding YAML: error converting YAML to JSON: {e}"))
         };
-        let is_json = bytes.trim_ascii_start().starts_with(b"{");
-        let decoded = if is_json { corten_meta::decode_json(bytes, true).ok() } else { None };
-        let (config, duplicates) = match decoded {
-            Some(decoded) => {
-                let duplicate = |path: String| format!("duplicate field {}", quote(&path));
-                (decoded.value, decoded.duplicates.into_iter().map(duplicate).collect())
-            }
-            None => {
-                let decoded = corten_meta::decode_yaml_leniently(bytes).map_err(undecodable)?;
-                (decoded.value, decoded.duplicates)
-            }
-        };
-        field_validation_complaints(context, duplicates, |complaints| {
-            Status::bad_request(format!("error strict decoding YAML: {complaints}"))
-        })?;
+        let decoded = corten_meta::decode_yaml_leniently(bytes).map_err(undecodable)?;
+        let (config, duplicates) = (decoded.value, decoded.duplicates);
         let config = if config.is_null() { serde_json::json!({}) } else { config };
         if !config.is_object() {
             let found = super::patch::kind_of(&config);
@@ -108,7 +94,7 @@ impl Apply {
         let force = context.info.query.flag("force");
         let mut by = ownership::identity(target, Operation::Apply);
         by.api_version = api_version.to_owned();
-        Ok(Apply { config, is_named, force, by })
+        Ok(Apply { config, is_named, duplicates, force, by })
     }
 
     /// The live object with the configuration applied and its managers brought up to date.
@@ -137,13 +123,13 @@ impl Apply {
 
     /// The object to create when there is none.
     pub fn create(&self, target: &Target<'_>) -> Result<Value, Status> {
-        if !self.is_named {
-            return Err(super::update::unnamed(target));
-        }
         let kind = &target.resource.kind;
         let versions = ResourceVersions::new(target, Part::Main);
         let nothing = serde_json::json!({ "apiVersion": kind.api_version(), "kind": kind.kind });
         let object = self.apply_to(&versions, &nothing, &nothing, target)?;
+        if !self.is_named {
+            return Err(super::update::unnamed(target));
+        }
         let uid = corten_meta::uid(&self.config);
         if !uid.is_empty() {
             let why =
@@ -188,6 +174,10 @@ impl Apply {
         }
         set_managers(&mut object, applied.managers);
         self.update_last_applied(&mut object);
+        // Fields that are given twice are told of what could be applied.
+        field_validation_complaints(target.context, self.duplicates.clone(), |complaints| {
+            Status::bad_request(format!("error strict decoding YAML: error converting YAML to JSON: {complaints}"))
+        })?;
         Ok(object)
     }
 
