@@ -236,6 +236,10 @@ pub trait Behaviour: Send + Sync {
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         crate::cells::name_and_age(object, now)
     }
+    /// Annotations that belong to the version of an object and not to the object: its row in a table has none of them.
+    fn annotations_of_version(&self) -> &'static [&'static str] {
+        &[]
+    }
     /// Why nothing more will happen to the object, in a word and a sentence, where its row says so.
     fn completion(&self, _object: &Value) -> Option<(&'static str, &'static str)> {
         None

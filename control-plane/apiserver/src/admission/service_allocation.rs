@@ -276,7 +276,7 @@ async fn allocate_ports(a: &mut Attributes<'_>) -> Result<(), Status> {
     if may_have_ports(&a.object) {
         choose_ports(a, &held).await?;
     }
-    allocate_health_port(a)?;
+    allocate_health_port(a, &held)?;
     let wanted = node_ports_of(&a.object);
     let owner = format!("{}/{}", corten_meta::namespace(&a.object), corten_meta::name(&a.object));
     for port in wanted.difference(&held) {
@@ -307,7 +307,9 @@ async fn choose_ports(a: &mut Attributes<'_>, held: &BTreeSet<u16>) -> Result<()
             (0, None, Some(node)) if is_new => node,
             (own, ..) => own,
         };
-        let chosen = if wanted == 0 {
+        let chosen = if wanted == 0 && a.dry_run {
+            untaken_port(given.iter().map(|(_, node)| *node), held)
+        } else if wanted == 0 {
             let chosen = choose_port(a.target.server.config.node_port_range, random(), |p| used.contains(&p));
             let chosen =
                 chosen.ok_or_else(|| Status::internal("failed to allocate a nodePort: range is full".to_owned()))?;
@@ -333,16 +335,26 @@ async fn choose_ports(a: &mut Attributes<'_>, held: &BTreeSet<u16>) -> Result<()
     Ok(())
 }
 
-fn allocate_health_port(a: &mut Attributes<'_>) -> Result<(), Status> {
+/// The port that a dry run shows, which takes none: the one behind those that it was given.
+fn untaken_port(given: impl Iterator<Item = i64>, held: &BTreeSet<u16>) -> i64 {
+    let is_held = |port: &i64| u16::try_from(*port).is_ok_and(|port| held.contains(&port));
+    let last = given.filter(|port| *port != 0 && !is_held(port)).max().unwrap_or(32768);
+    i64::from(i32::try_from(last + 1).unwrap_or(i32::MIN))
+}
+
+fn allocate_health_port(a: &mut Attributes<'_>, held: &BTreeSet<u16>) -> Result<(), Status> {
     let needed = needs_health_port(&a.object);
     let port_of = |service: &Value| service.pointer("/spec/healthCheckNodePort").and_then(Value::as_i64).unwrap_or(0);
     let (present, kept) = (port_of(&a.object), a.old.as_deref().map_or(0, port_of));
     if needed && present == 0 {
         let used = ports_in_use(a);
         let chosen = if kept != 0 {
-            u16::try_from(kept).ok()
+            Some(kept)
+        } else if a.dry_run {
+            let ports = a.object.pointer("/spec/ports").and_then(Value::as_array).into_iter().flatten();
+            Some(untaken_port(ports.filter_map(|port| port["nodePort"].as_i64()), held))
         } else {
-            choose_port(a.target.server.config.node_port_range, random(), |p| used.contains(&p))
+            choose_port(a.target.server.config.node_port_range, random(), |p| used.contains(&p)).map(i64::from)
         };
         let chosen = chosen.ok_or_else(|| Status::internal("failed to allocate a HealthCheck port".to_owned()))?;
         a.object["spec"]["healthCheckNodePort"] = chosen.into();
@@ -378,4 +390,22 @@ async fn check_port(a: &Attributes<'_>, index: usize, port: i64) -> Result<(), S
         return refuse("provided port is already allocated".to_owned());
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dry_run_counts_on_from_what_it_was_given() {
+        for (given, held, port) in [
+            (&[][..], &[][..], 32769),
+            (&[30001], &[], 30002),
+            (&[30001, 0, 30000], &[], 30002),
+            (&[30001, 30005], &[30005], 30002),
+            (&[i64::from(i32::MAX)], &[], i64::from(i32::MIN)),
+        ] {
+            assert_eq!(untaken_port(given.iter().copied(), &held.iter().copied().collect()), port);
+        }
+    }
 }

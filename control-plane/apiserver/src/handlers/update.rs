@@ -212,7 +212,7 @@ impl<'a> Change<'a> {
         let spared: &[&str] = match self.part {
             Part::Main => &["metadata", "status"],
             Part::Status => &["metadata", "spec"],
-            Part::Whole => return Ok(None),
+            Part::Whole => &["metadata"],
         };
         Ok(Some(target.resource.kind.as_given(new, (self.transform)(old)?, spared)))
     }
@@ -352,6 +352,12 @@ async fn admitted(
         // A webhook may have written anything; which object this is, is not its to say.
         check_name(target, &attributes.object)?;
         create::check_namespace(target, &mut attributes.object)?;
+        // What admission writes is kept only of the part that this request may change.
+        if let Some(narrow) = change.narrow {
+            let managers = managers_of(&attributes.object);
+            *attributes.object = narrow(attributes.object.clone(), old)?;
+            set_managers(&mut attributes.object, managers);
+        }
     }
     owners::drop_repeated_by_admission(target, &mut attributes.object);
     // A status that is written is complete, as it was completed when the write was prepared.
@@ -615,7 +621,7 @@ fn validate(target: &Target<'_>, change: &Change<'_>, new: &Value, given: &Value
         Part::Status => kind.validate_given_status_update(new, given, old),
         Part::Whole => {
             let role = kind.subresource(&target.context.info.subresource).map(|s| s.role);
-            role.map(|role| kind.validate_part_update(role, new, old)).unwrap_or_default()
+            role.map(|role| kind.validate_part_update(role, given, old)).unwrap_or_default()
         }
     }
 }

@@ -157,7 +157,8 @@ fn validate_service(service: &At<'_>, errors: &mut Errors) {
     if !text.starts_with('/') {
         errors.push(path.invalid("must start with a '/'"));
     }
-    let inner = text.get(1..).unwrap_or_default();
+    // Upstream leaves out a byte, be it a letter or not.
+    let inner = &*String::from_utf8_lossy(&text.as_bytes()[1..]);
     for (at, step) in inner.strip_suffix('/').unwrap_or(inner).split('/').enumerate() {
         if step.is_empty() {
             errors.push(path.invalid(format!("segment[{at}] may not be empty")));

@@ -36,6 +36,10 @@ fn set_template_generation(object: &mut Value, generation: i64) {
 }
 
 impl Behaviour for DaemonSet {
+    fn annotations_of_version(&self) -> &'static [&'static str] {
+        &[TEMPLATE_GENERATION]
+    }
+
     fn unreadable(&self, object: &Value) -> Option<String> {
         let given = object.pointer(&format!("/metadata/annotations/{TEMPLATE_GENERATION}"))?.as_str()?;
         let digits = given.strip_prefix(['+', '-']).unwrap_or(given);

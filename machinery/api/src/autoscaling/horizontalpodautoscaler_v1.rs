@@ -65,6 +65,15 @@ fn drop_no_annotations(object: &mut Value) {
 }
 
 impl Behaviour for HorizontalPodAutoscaler {
+    fn annotations_of_version(&self) -> &'static [&'static str] {
+        &[
+            "autoscaling.alpha.kubernetes.io/metrics",
+            "autoscaling.alpha.kubernetes.io/behavior",
+            "autoscaling.alpha.kubernetes.io/current-metrics",
+            "autoscaling.alpha.kubernetes.io/conditions",
+        ]
+    }
+
     fn default(&self, object: &mut Value) {
         default_at(object, "/spec/minReplicas", 1);
         // What upstream reads passes through the other version: what cannot be read there is gone.

@@ -38,7 +38,7 @@ pub(super) fn validate_resize(new: &Value, old: &Value) -> Errors {
     for field in ["containers", "initContainers"] {
         for (at, (now, then)) in spec.get(field).items().zip(before.get(field).items()).enumerate() {
             validate_container(&now, &then, field == "initContainers", &spec, &mut errors);
-            restored[field][at] = with_amounts_of(now.value, then.value);
+            restored[field][at] = container_with_amounts_of(now.value, then.value);
         }
     }
     if before.get("resources").is_object() || spec.get("resources").is_object() {
@@ -95,7 +95,7 @@ fn validate_container(now: &At<'_>, then: &At<'_>, init: bool, spec: &At<'_>, er
             errors.push(amounts.forbidden(format!("resource {side} cannot be removed")));
         }
     }
-    let same = equal(&with_amounts_of(now.value, then.value), then.value);
+    let same = equal(&container_with_amounts_of(now.value, then.value), then.value);
     if !init {
         if !same {
             errors.push(spec.forbidden(ONLY_AMOUNTS));
@@ -115,6 +115,16 @@ fn validate_container(now: &At<'_>, then: &At<'_>, init: bool, spec: &At<'_>, er
 
 fn is_removed(now: &At<'_>, then: &At<'_>) -> bool {
     then.entries().any(|(resource, _)| now.value.get(resource).is_none())
+}
+
+/// The new container with the old amounts. Claims are left out, as upstream does: a container that had some cannot be
+/// resized, and those that it has now are judged by what they refer to.
+fn container_with_amounts_of(new: &Value, old: &Value) -> Value {
+    let mut container = with_amounts_of(new, old);
+    if let Some(resources) = container["resources"].as_object_mut() {
+        resources.remove("claims");
+    }
+    container
 }
 
 /// The new value with the old amounts of CPU and memory.

@@ -258,45 +258,66 @@ fn validate_container_limits(spec: &At<'_>, resources: &At<'_>, errors: &mut Err
 }
 
 /// What containers need together: all that run side by side, or the largest init container with the sidecars
-/// that started before it, whichever is more.
+/// that started before it, whichever is more. A sum is shown as its first part is, a maximum as the largest.
 pub(crate) fn aggregate(spec: &Value, side: &str) -> BTreeMap<String, Quantity> {
-    let amounts = |container: &Value| -> Vec<(String, i128, corten_meta::quantity::Format)> {
+    type Amounts = BTreeMap<String, Quantity>;
+    let amounts = |container: &Value| -> Amounts {
         let map = container.pointer(&format!("/resources/{side}")).and_then(Value::as_object).into_iter().flatten();
-        map.filter_map(|(name, amount)| {
-            let quantity = crate::validation::quantity(amount)?;
-            Some((name.clone(), quantity.as_milli(), quantity.format()))
-        })
-        .collect()
+        map.filter_map(|(name, amount)| Some((name.clone(), crate::validation::quantity(amount)?))).collect()
     };
-    let mut formats = BTreeMap::new();
-    let mut running: BTreeMap<String, i128> = BTreeMap::new();
-    for container in crate::cells::list(spec, "/containers") {
-        for (name, milli, format) in amounts(container) {
-            formats.entry(name.clone()).or_insert(format);
-            *running.entry(name).or_default() += milli;
-        }
-    }
-    let (mut sidecars, mut peak): (BTreeMap<String, i128>, BTreeMap<String, i128>) = Default::default();
-    for container in crate::cells::list(spec, "/initContainers") {
-        let stays = container["restartPolicy"] == "Always";
-        for (name, milli, format) in amounts(container) {
-            formats.entry(name.clone()).or_insert(format);
-            let before = sidecars.get(&name).copied().unwrap_or_default();
-            let now = before + milli;
-            let top = peak.entry(name.clone()).or_default();
-            *top = now.max(*top);
-            if stays {
-                sidecars.insert(name.clone(), now);
-                *running.entry(name).or_default() += milli;
+    let add = |sum: &mut Amounts, more: &Amounts| {
+        for (name, amount) in more {
+            match sum.get_mut(name) {
+                Some(whole) => *whole += amount,
+                None => drop(sum.insert(name.clone(), amount.clone())),
             }
         }
+    };
+    let raise = |top: &mut Amounts, other: Amounts| {
+        for (name, amount) in other {
+            if top.get(&name).is_none_or(|before| amount > *before) {
+                top.insert(name, amount);
+            }
+        }
+    };
+    let (mut running, mut sidecars, mut peak) = (Amounts::new(), Amounts::new(), Amounts::new());
+    for container in crate::cells::list(spec, "/containers") {
+        add(&mut running, &amounts(container));
     }
-    formats
-        .into_iter()
-        .map(|(name, format)| {
-            let of = |map: &BTreeMap<String, i128>| map.get(&name).copied().unwrap_or_default();
-            let milli = of(&running).max(of(&peak));
-            (name, Quantity::from_milli(milli, format))
-        })
-        .collect()
+    for container in crate::cells::list(spec, "/initContainers") {
+        let mut own = amounts(container);
+        if container["restartPolicy"] == "Always" {
+            add(&mut running, &own);
+            add(&mut sidecars, &own);
+            own = sidecars.clone();
+        } else {
+            add(&mut own, &sidecars);
+        }
+        raise(&mut peak, own);
+    }
+    raise(&mut running, peak);
+    running
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// A sum is shown as its first part is, a maximum as the largest.
+    #[test]
+    fn amounts_are_added_up() {
+        let with = |cpu: &str| json!({"resources": {"requests": {"cpu": cpu}}});
+        let sidecar = json!({"restartPolicy": "Always", "resources": {"requests": {"cpu": "1"}}});
+        for (containers, init, wanted) in [
+            (json!([with("500m"), with("1")]), json!([]), "1500m"),
+            (json!([with("1"), with("1Gi")]), json!([]), "1073741825"),
+            (json!([with("1")]), json!([with("1Gi")]), "1Gi"),
+            (json!([with("1")]), json!([sidecar, with("500m")]), "2"),
+            (json!([with("1")]), json!([sidecar, with("3")]), "4"),
+        ] {
+            let sums = aggregate(&json!({"containers": containers, "initContainers": init}), "requests");
+            assert_eq!(sums["cpu"].to_string(), wanted);
+        }
+    }
 }

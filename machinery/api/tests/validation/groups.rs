@@ -233,6 +233,10 @@ fn admission() {
             ("/webhooks/0/clientConfig", json!({}), &[
                 "webhooks[0].clientConfig: Required value: exactly one of url or service is required",
             ]),
+            ("/webhooks/0/clientConfig/service/path", json!("ü"), &[
+                "webhooks[0].clientConfig.service.path: Invalid value: \"ü\": must start with a '/'",
+                "webhooks[0].clientConfig.service.path: Invalid value: \"ü\": segment[0]: a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')",
+            ]),
             ("/webhooks/0/clientConfig", json!({"url": "http://h"}), &[
                 "webhooks[0].clientConfig.url: Invalid value: \"http\": 'https' is the only allowed URL scheme; desired format: https://host[/path]",
             ]),

@@ -445,6 +445,19 @@ fn parts_change_alone() {
         part(Role::Resize, "/spec/containers/0/image", json!("j")),
         ["spec: Forbidden: only cpu and memory resources are mutable"]
     );
+    // Claims are judged by what they refer to, not by being changed.
+    let claims = json!({"requests": {"cpu": "1"}, "limits": {"cpu": "2"}, "claims": [{"name": "c"}]});
+    assert_eq!(
+        part(Role::Resize, resources, claims),
+        [
+            "spec.containers[0].resources.claims[0]: Not found: \"c\": must be one of the names in pod.spec.resourceClaims which is empty",
+        ]
+    );
+    let ruled = json!([{"name": "e", "image": "i"}, {"name": "f", "image": "i", "restartPolicyRules": []}]);
+    assert_eq!(
+        part(Role::EphemeralContainers, "/spec/ephemeralContainers", ruled),
+        ["spec.ephemeralContainers[1].restartPolicyRules: Forbidden: cannot be set for an Ephemeral Container"]
+    );
     let two = json!([{"name": "e", "image": "i"}, {"name": "f", "image": "i"}]);
     assert_eq!(part(Role::EphemeralContainers, "/spec/ephemeralContainers", two), none);
     assert_eq!(
