@@ -6,6 +6,7 @@ mod support;
 #[path = "../src/streaming/spdy/mod.rs"]
 mod spdy;
 
+use base64::Engine;
 use corten_cri::v1;
 use futures::{SinkExt, StreamExt};
 use http_body_util::Empty;
@@ -186,7 +187,7 @@ async fn attach_types_into_a_container_and_sees_its_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn port_forward_reaches_the_pods_loopback_in_both_wrappings() {
+async fn port_forward_reaches_the_pods_loopback_in_all_wrappings() {
     if cannot_run() {
         return;
     }
@@ -213,6 +214,31 @@ async fn port_forward_reaches_the_pods_loopback_in_both_wrappings() {
         };
         assert_eq!(answer, "ping\n", "tunnel: {tunnel}");
         assert!(refused.contains("error forwarding port 81") && refused.contains("refused"), "{refused}");
+    }
+    for (protocol, digit) in [("v4.channel.k8s.io", 0), ("v4.base64.channel.k8s.io", b'0')] {
+        let request = v1::PortForwardRequest { pod_sandbox_id: sandbox.clone(), port: vec![8080, 81] };
+        let url = node.runtime.port_forward(request).await.expect("a URL").into_inner().url;
+        let mut socket = websocket(&url, protocol).await;
+        let ping = match digit {
+            0 => Message::binary(&b"\0ping\n"[..]),
+            _ => Message::text("0cGluZwo="),
+        };
+        socket.send(ping).await.expect("sent");
+        let mut said: [Vec<u8>; 4] = Default::default();
+        // Every channel says its port first.
+        while said[0].len() < 7 || said[3].len() < 3 {
+            let message = socket.next().await.expect("a message").expect("no error").into_data();
+            let content = match digit {
+                0 => message[1..].to_vec(),
+                _ => base64::engine::general_purpose::STANDARD.decode(&message[1..]).expect("base64"),
+            };
+            said[usize::from(message[0] - digit)].extend(content);
+        }
+        assert_eq!(said[0], [&8080u16.to_le_bytes()[..], b"ping\n"].concat(), "{protocol}");
+        assert_eq!((&said[1][..], &said[2][..]), (&8080u16.to_le_bytes()[..], &81u16.to_le_bytes()[..]));
+        let refused = String::from_utf8_lossy(&said[3][2..]);
+        assert!(refused.contains("error forwarding port 81") && refused.contains("refused"), "{refused}");
+        socket.close(None).await.expect("closed");
     }
 }
 

@@ -19,11 +19,16 @@ pub fn check(target: &Target<'_>, role: Role) -> Result<(), Status> {
             if errors.is_empty() { Ok(()) } else { Err(Status::invalid(&kind, target.name, errors)) }
         }
         Role::PortForward => {
-            let broken = query.all("ports").find_map(|port| number_error::<u16>("ParseUint", port).err());
+            let broken = ports(query).find_map(|port| number_error::<u16>("ParseUint", port).err());
             broken.map_or(Ok(()), |why| Err(Status::bad_request(format!("cannot convert to []int32: {why}"))))
         }
         _ => Ok(()),
     }
+}
+
+/// The ports to forward: parameters of their own, or several in one.
+fn ports(query: &Query) -> impl Iterator<Item = &str> {
+    query.all("ports").flat_map(|ports| ports.split(','))
 }
 
 /// What is wrong with the options of a log; an error if one of them is no number or time at all.
@@ -83,7 +88,7 @@ pub fn of_request(target: &Target<'_>, role: Role) -> Value {
             }
         }
         Role::PortForward => {
-            let ports: Vec<u16> = info.query.all("ports").filter_map(|port| port.parse().ok()).collect();
+            let ports: Vec<u16> = ports(&info.query).filter_map(|port| port.parse().ok()).collect();
             if !ports.is_empty() {
                 options["ports"] = json!(ports);
             }
@@ -101,6 +106,13 @@ pub fn of_request(target: &Target<'_>, role: Role) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ports_come_apart_or_together() {
+        for (query, expected) in [("", vec![]), ("ports=1&ports=2", vec!["1", "2"]), ("ports=1,2", vec!["1", "2"])] {
+            assert_eq!(ports(&Query::parse(query)).collect::<Vec<&str>>(), expected, "{query}");
+        }
+    }
 
     #[test]
     fn options_of_a_log_are_judged_as_upstream_judges_them() {

@@ -144,6 +144,9 @@ impl StreamingServer {
             }
             Target::PortForward(request) => {
                 let streams = match protocol {
+                    Protocol::WebSocket(framing) => {
+                        return port_forward::run_in_channels(&daemon, request, framing, upgraded).await;
+                    }
                     Protocol::SpdyInWebSocket => spdy::serve(websocket::tunnel(upgraded).await),
                     _ => spdy::serve(upgraded),
                 };

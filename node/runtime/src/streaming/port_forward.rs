@@ -1,4 +1,4 @@
-//! Port-forward: pairs of SPDY streams, each connected to a port inside of the pod.
+//! Port-forward: pairs of SPDY streams, or of channels in a WebSocket, each connected to a port inside of the pod.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -6,10 +6,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use corten_cri::v1;
+use futures::{SinkExt, StreamExt};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::protocol::Role;
 
-use super::spdy::{Incoming, Stream};
+use super::session::QUEUE;
+use super::spdy::{Incoming, Stream, StreamWriter};
+use super::upgrade::Upgraded;
+use super::websocket::{Framing, NORMAL};
 use crate::Error;
 use crate::daemon::Daemon;
 use crate::sandbox::namespaces;
@@ -24,7 +34,7 @@ pub(super) async fn run(daemon: &Arc<Daemon>, sandbox_id: &str, mut streams: Inc
     let mut unpaired: HashMap<String, Stream> = HashMap::new();
     while let Some(stream) = streams.recv().await {
         let request = stream.header("requestid").to_string();
-        let (error, data) = match (stream.header("streamtype"), unpaired.remove(&request)) {
+        let (error, mut data) = match (stream.header("streamtype"), unpaired.remove(&request)) {
             ("error", Some(data)) => (stream, data),
             ("data", Some(error)) => (error, stream),
             ("error" | "data", None) if unpaired.len() < MAX_UNPAIRED => {
@@ -37,23 +47,115 @@ pub(super) async fn run(daemon: &Arc<Daemon>, sandbox_id: &str, mut streams: Inc
             }
         };
         let (daemon, sandbox_id) = (daemon.clone(), sandbox_id.to_string());
-        tokio::spawn(async move { forward(&daemon, &sandbox_id, error, data).await });
+        tokio::spawn(async move {
+            let port = data.header("port").to_string();
+            let there = (&mut data.incoming, &data.outgoing);
+            forward(&daemon, &sandbox_id, &port, there, &error.outgoing).await;
+        });
     }
 }
 
-async fn forward(daemon: &Arc<Daemon>, sandbox_id: &str, error: Stream, data: Stream) {
-    let port = data.header("port").to_string();
-    match dial(daemon, sandbox_id, &port).await {
-        Ok(socket) => copy(socket, data).await,
+/// Serves a WebSocket: the client said the ports before. Each has two channels, for its data and for what went wrong,
+/// which say first whose they are. That is how the clients of Python, Java and JavaScript forward ports.
+pub(super) async fn run_in_channels(
+    daemon: &Arc<Daemon>,
+    request: v1::PortForwardRequest,
+    framing: Framing,
+    upgraded: Upgraded,
+) {
+    let socket = WebSocketStream::from_raw_socket(upgraded, Role::Server, None).await;
+    let (mut sink, mut source) = socket.split();
+    let (messages, mut outgoing) = mpsc::channel(QUEUE);
+    let mut inward = Vec::new();
+    let mut forwarding = JoinSet::new();
+    for (first, port) in (0..=u8::MAX).step_by(2).zip(request.port) {
+        let [data, error] = [first, first + 1].map(|number| Channel { number, messages: messages.clone() });
+        let (sender, mut incoming) = mpsc::channel(QUEUE);
+        inward.push(sender);
+        let (daemon, sandbox_id) = (daemon.clone(), request.pod_sandbox_id.clone());
+        forwarding.spawn(async move {
+            for channel in [&data, &error] {
+                channel.send(Bytes::copy_from_slice(&(port as u16).to_le_bytes())).await;
+            }
+            forward(&daemon, &sandbox_id, &port.to_string(), (&mut incoming, &data), &error).await;
+        });
+    }
+    drop(messages);
+    let writing = async {
+        while let Some((channel, bytes)) = outgoing.recv().await {
+            if sink.send(framing.encode(channel, &bytes)).await.is_err() {
+                return;
+            }
+        }
+        let _ = sink.send(Message::Close(Some(NORMAL))).await;
+    };
+    let reading = async {
+        while let Some(Ok(message)) = source.next().await {
+            if let Message::Close(_) = message {
+                return;
+            }
+            let Some((channel, bytes)) = framing.decode(message.into_data()) else { continue };
+            if let (Some(sender), true) = (inward.get(usize::from(channel / 2)), channel % 2 == 0) {
+                let _ = sender.send(bytes).await;
+            }
+        }
+    };
+    // Whoever is left with nobody to talk to ends with the tasks.
+    tokio::select! {
+        () = writing => {}
+        () = reading => {}
+    }
+}
+
+/// The way back to the client.
+trait Back {
+    async fn send(&self, bytes: Bytes) -> bool;
+    async fn finish(&self);
+}
+
+impl Back for StreamWriter {
+    async fn send(&self, bytes: Bytes) -> bool {
+        StreamWriter::send(self, bytes).await
+    }
+
+    async fn finish(&self) {
+        StreamWriter::finish(self).await;
+    }
+}
+
+/// One channel of a WebSocket. It has no end of its own.
+struct Channel {
+    number: u8,
+    messages: mpsc::Sender<(u8, Bytes)>,
+}
+
+impl Back for Channel {
+    async fn send(&self, bytes: Bytes) -> bool {
+        self.messages.send((self.number, bytes)).await.is_ok()
+    }
+
+    async fn finish(&self) {}
+}
+
+/// Connects what the client sends for a port, and its way back, with the port.
+async fn forward(
+    daemon: &Arc<Daemon>,
+    sandbox_id: &str,
+    port: &str,
+    (incoming, data): (&mut mpsc::Receiver<Bytes>, &impl Back),
+    error: &impl Back,
+) {
+    match dial(daemon, sandbox_id, port).await {
+        Ok(socket) => copy(socket, incoming, data).await,
         Err(failure) => {
             let pod = daemon.sandbox(sandbox_id).ok().and_then(|sandbox| sandbox.config.metadata.clone());
             let uid = pod.map(|metadata| metadata.uid).unwrap_or_default();
             let text = format!("error forwarding port {port} to pod {sandbox_id}, uid : {uid}: {failure}");
-            error.outgoing.send(Bytes::from(text)).await;
-            data.outgoing.finish().await;
+            error.send(Bytes::from(text)).await;
+            data.finish().await;
         }
     }
-    error.outgoing.finish().await;
+    error.finish().await;
 }
 
 /// Connects to a port of the pod's loopback, IPv4 first.
@@ -82,17 +184,16 @@ async fn dial(daemon: &Arc<Daemon>, sandbox_id: &str, port: &str) -> Result<TcpS
 }
 
 /// Copies both ways; each direction ends by itself.
-async fn copy(socket: TcpStream, mut data: Stream) {
+async fn copy(socket: TcpStream, incoming: &mut mpsc::Receiver<Bytes>, outgoing: &impl Back) {
     let (mut reader, mut writer) = socket.into_split();
     let inward = async {
-        while let Some(bytes) = data.incoming.recv().await {
+        while let Some(bytes) = incoming.recv().await {
             if writer.write_all(&bytes).await.is_err() {
                 return;
             }
         }
         let _ = writer.shutdown().await;
     };
-    let outgoing = data.outgoing.clone();
     let outward = async {
         let mut buffer = vec![0; CHUNK];
         while let Ok(length) = reader.read(&mut buffer).await {

@@ -47,6 +47,12 @@ pub(super) fn answer(server: &StreamingServer, shutdown: &CancellationToken, mut
     let Some(choice) = choose(request.headers(), matches!(target, Target::PortForward(_))) else {
         return plain(StatusCode::BAD_REQUEST, "unable to upgrade: no supported protocol was asked for");
     };
+    // Channels are numbered by the ports that the request names; streams say theirs themselves.
+    if let (Target::PortForward(wanted), Protocol::WebSocket(_)) = (&target, &choice.protocol)
+        && wanted.port.is_empty()
+    {
+        return plain(StatusCode::BAD_REQUEST, "query parameter \"port\" is required\n");
+    }
     let response = switch(request.headers(), &choice);
     let (server, shutdown) = (server.clone(), shutdown.clone());
     let upgrading = hyper::upgrade::on(&mut request);
@@ -90,11 +96,11 @@ fn choose(headers: &HeaderMap, port_forward: bool) -> Option<Choice> {
 }
 
 fn choose_websocket(offered: &[String], port_forward: bool) -> Option<Choice> {
-    if port_forward {
-        let tunnel = offered.iter().any(|name| name == TUNNEL);
-        return tunnel.then(|| Choice { protocol: Protocol::SpdyInWebSocket, name: TUNNEL.into() });
+    if port_forward && offered.iter().any(|name| name == TUNNEL) {
+        return Some(Choice { protocol: Protocol::SpdyInWebSocket, name: TUNNEL.into() });
     }
-    let mut framings = Framing::ALL.into_iter();
+    let known = |framing: &Framing| !port_forward || matches!(framing, Framing::Base64V4 | Framing::V4);
+    let mut framings = Framing::ALL.into_iter().filter(known);
     let found = framings.rfind(|framing| offered.iter().any(|name| name == framing.name()));
     match found {
         Some(framing) => Some(Choice { protocol: Protocol::WebSocket(framing), name: framing.name().into() }),
@@ -155,6 +161,8 @@ mod tests {
         assert_eq!(websocket(&["v4.channel.k8s.io, v5.channel.k8s.io"], false), Some(Protocol::WebSocket(Framing::V5)));
         assert_eq!(websocket(&[], false), Some(Protocol::WebSocket(Framing::V1)));
         assert_eq!(websocket(&[TUNNEL], true), Some(Protocol::SpdyInWebSocket));
+        assert_eq!(websocket(&[v4], true), Some(Protocol::WebSocket(Framing::V4)));
+        assert_eq!(websocket(&["v5.channel.k8s.io"], true), None);
         assert_eq!(websocket(&["v9"], false), None);
         assert_eq!(spdy(&["v5.channel.k8s.io", v4, "v3.channel.k8s.io"], false), Some(Protocol::Spdy(4)));
         assert_eq!(spdy(&[PORT_FORWARD], true), Some(Protocol::Spdy(0)));

@@ -18,7 +18,7 @@ use base64::Engine;
 /// The first byte of a message that closes the channel of its second byte; version 5.
 const CLOSE: u8 = 255;
 /// The end of a stream as clients expect it; without a status they take it for a failure.
-const NORMAL: CloseFrame = CloseFrame { code: CloseCode::Normal, reason: Utf8Bytes::from_static("") };
+pub(super) const NORMAL: CloseFrame = CloseFrame { code: CloseCode::Normal, reason: Utf8Bytes::from_static("") };
 /// As much as kubectl puts into one message of a tunnel.
 const TUNNEL_CHUNK: usize = 32 << 10;
 
@@ -50,19 +50,19 @@ impl Framing {
         matches!(self, Self::Base64V1 | Self::Base64V4)
     }
 
-    fn encode(self, channel: Channel, bytes: &[u8]) -> Message {
+    pub fn encode(self, channel: u8, bytes: &[u8]) -> Message {
         if self.is_base64() {
             let text = base64::engine::general_purpose::STANDARD.encode(bytes);
-            return Message::text(format!("{}{text}", channel as u8));
+            return Message::text(format!("{}{text}", char::from(b'0'.saturating_add(channel))));
         }
         let mut message = BytesMut::with_capacity(1 + bytes.len());
-        message.extend_from_slice(&[channel as u8]);
+        message.extend_from_slice(&[channel]);
         message.extend_from_slice(bytes);
         Message::binary(message.freeze())
     }
 
     /// The channel and the content of a message.
-    fn decode(self, message: Bytes) -> Option<(u8, Bytes)> {
+    pub fn decode(self, message: Bytes) -> Option<(u8, Bytes)> {
         let first = *message.first()?;
         if !self.is_base64() {
             return Some((first, message.slice(1..)));
@@ -116,13 +116,13 @@ impl Pump {
             (false, true) => Channel::Stderr,
             (false, false) => Channel::Error,
         };
-        if sink.send(self.framing.encode(lowest, b"")).await.is_err() {
+        if sink.send(self.framing.encode(lowest as u8, b"")).await.is_err() {
             return self.gone.cancel();
         }
         let (framing, mut outgoing) = (self.framing, std::mem::replace(&mut self.outgoing, mpsc::channel(1).1));
         let writing = async {
             while let Some((channel, bytes)) = outgoing.recv().await {
-                if sink.send(framing.encode(channel, &bytes)).await.is_err() {
+                if sink.send(framing.encode(channel as u8, &bytes)).await.is_err() {
                     return;
                 }
             }
@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn messages_come_back_as_they_went() {
         for framing in Framing::ALL {
-            let message = framing.encode(Channel::Stderr, b"text").into_data();
+            let message = framing.encode(Channel::Stderr as u8, b"text").into_data();
             assert_eq!(framing.decode(message), Some((2, Bytes::from_static(b"text"))), "{framing:?}");
         }
         assert_eq!(Framing::V4.decode(Bytes::new()), None);
