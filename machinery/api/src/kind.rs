@@ -275,6 +275,10 @@ pub trait Behaviour: Send + Sync {
     fn warnings(&self, _new: &Value, _old: Option<&Value>) -> Vec<String> {
         Vec::new()
     }
+    /// What is wrong with an object where it is as it was, which is told and not refused; `errors` is what is refused.
+    fn ratcheted(&self, _new: &Value, _old: &Value, _errors: &[FieldError]) -> Vec<String> {
+        Vec::new()
+    }
     /// Warnings for the client that wrote the status of this object.
     fn status_warnings(&self, _object: &Value) -> Vec<String> {
         Vec::new()

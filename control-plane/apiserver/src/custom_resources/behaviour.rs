@@ -202,6 +202,12 @@ impl Behaviour for CustomResource {
         self.status_errors(new, old)
     }
 
+    fn ratcheted(&self, new: &Value, old: &Value, errors: &[FieldError]) -> Vec<String> {
+        let rules = self.rules.get_or_init(|| Rules::compile(&self.schema)).as_ref();
+        let is_judged = !errors.iter().any(|error| BLOCKING.contains(&error.kind));
+        rules.filter(|_| is_judged).map(|rules| rules.ratcheted(new, old)).unwrap_or_default()
+    }
+
     /// Finalizers should say whose they are.
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
         const OWN: [&str; 3] = ["orphan", "foregroundDeletion", "kubernetes"];

@@ -141,12 +141,21 @@ impl Rules {
         self.check_at(&Path::default(), object, old)
     }
 
-    /// The same of a value that is somewhere else.
+    /// What the rules say against the places of an object that are as they were: it is told, and not refused.
+    pub fn ratcheted(&self, object: &Value, old: &Value) -> Vec<String> {
+        self.run(&Path::default(), object, Some(old)).ratcheted
+    }
+
+    /// What they say against a value that is somewhere else.
     pub fn check_at(&self, path: &Path, value: &Value, old: Option<&Value>) -> Vec<FieldError> {
-        let mut check = Check { budget: RUNTIME_BUDGET, errors: Vec::new() };
+        self.run(path, value, old).errors
+    }
+
+    fn run(&self, path: &Path, value: &Value, old: Option<&Value>) -> Check {
+        let mut check = Check { budget: RUNTIME_BUDGET, errors: Vec::new(), ratcheted: Vec::new() };
         // Out of budget, the rest is not looked at; the error for that is there already.
-        let _ = check.place(self, path, value, old);
-        check.errors
+        let _ = check.place(self, path, value, old, None);
+        check
     }
 }
 
@@ -195,20 +204,33 @@ struct OutOfBudget;
 struct Check {
     budget: u64,
     errors: Vec<FieldError>,
+    ratcheted: Vec<String>,
 }
 
+/// A value and what it replaces.
+type Replaced<'a> = Option<(&'a Value, &'a Value)>;
+
 impl Check {
-    fn place(&mut self, rules: &Rules, path: &Path, value: &Value, old: Option<&Value>) -> Result<(), OutOfBudget> {
+    /// The rules of one place and of all below it. `around` is the nearest place around it of which the old value is known.
+    fn place(
+        &mut self,
+        rules: &Rules,
+        path: &Path,
+        value: &Value,
+        old: Option<&Value>,
+        around: Replaced<'_>,
+    ) -> Result<(), OutOfBudget> {
         if value.is_null() {
             return Ok(());
         }
-        self.rules(rules, path, value, old)?;
+        let around = old.map(|old| (value, old)).or(around);
+        self.rules(rules, path, value, old, around)?;
         match value {
             Value::Array(items) => {
                 let Some(below) = &rules.items else { return Ok(()) };
                 for (index, item) in items.iter().enumerate() {
                     let before = correlated(&rules.list_keys, item, old);
-                    self.place(below, &path.index(index), item, before)?;
+                    self.place(below, &path.index(index), item, before, around)?;
                 }
             }
             Value::Object(fields) => {
@@ -218,9 +240,9 @@ impl Check {
                         continue;
                     }
                     if let Some(below) = rules.properties.get(name) {
-                        self.place(below, &path.child(name), field, before)?;
+                        self.place(below, &path.child(name), field, before, around)?;
                     } else if let Some(below) = &rules.values {
-                        self.place(below, &path.key(name), field, before)?;
+                        self.place(below, &path.key(name), field, before, around)?;
                     }
                 }
             }
@@ -230,7 +252,14 @@ impl Check {
     }
 
     /// The rules of one place.
-    fn rules(&mut self, rules: &Rules, path: &Path, value: &Value, old: Option<&Value>) -> Result<(), OutOfBudget> {
+    fn rules(
+        &mut self,
+        rules: &Rules,
+        path: &Path,
+        value: &Value,
+        old: Option<&Value>,
+        around: Replaced<'_>,
+    ) -> Result<(), OutOfBudget> {
         let Some(decl) = &rules.decl else { return Ok(()) };
         let old = old.filter(|old| !old.is_null());
         for rule in &rules.rules {
@@ -257,8 +286,14 @@ impl Check {
             self.spend(outcome.cost, path, &rules.kind)?;
             match outcome.value {
                 Ok(Cel::Bool(true)) => {}
-                Ok(_) if !rule.uses_old() && old == Some(value) => {}
-                Ok(_) => self.refuse(rules, rule, path, value, &variables)?,
+                Ok(_) => {
+                    let error = self.refusal(rules, rule, path, value, &variables)?;
+                    if !rule.uses_old() && around.is_some_and(|(value, old)| value == old) {
+                        self.ratcheted.push(error.to_string());
+                    } else {
+                        self.errors.push(error);
+                    }
+                }
                 Err(error) => self.failed(rules, rule, path, &error)?,
             }
         }
@@ -301,15 +336,15 @@ impl Check {
         if stop { Err(OutOfBudget) } else { Ok(()) }
     }
 
-    /// A rule that does not hold.
-    fn refuse(
+    /// What is said of a rule that does not hold.
+    fn refusal(
         &mut self,
         rules: &Rules,
         rule: &Rule,
         path: &Path,
         value: &Value,
         variables: &[(&str, Cel<'_>)],
-    ) -> Result<(), OutOfBudget> {
+    ) -> Result<FieldError, OutOfBudget> {
         let path = match &rule.field_path {
             Some(below) => path.child(below.to_string()),
             None => path.clone(),
@@ -339,8 +374,7 @@ impl Check {
             }
             _ => {}
         }
-        self.errors.push(error);
-        Ok(())
+        Ok(error)
     }
 }
 
@@ -415,6 +449,9 @@ mod tests {
         assert_eq!(check(spec(transition), object("b"), Some(object("a"))), "spec: Invalid value: name is immutable");
         let tightened = json!({ "rule": "self.name == 'good'" });
         assert_eq!(check(spec(tightened.clone()), object("bad"), Some(object("bad"))), "", "unchanged");
+        let rules = Rules::compile(&spec(tightened.clone())).expect("there are rules");
+        assert_eq!(rules.ratcheted(&object("bad"), &object("bad")).len(), 1, "it is told");
+        assert_eq!(rules.ratcheted(&object("bad"), &object("worse")).len(), 0, "it is refused");
         assert!(check(spec(tightened), object("worse"), Some(object("bad"))).contains("failed rule"));
         let optional = json!({ "rule": "oldSelf.hasValue() || self.name == 'first'", "optionalOldSelf": true });
         assert_eq!(check(spec(optional.clone()), object("first"), None), "");

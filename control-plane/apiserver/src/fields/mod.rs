@@ -11,6 +11,7 @@
 mod compare;
 mod conflict;
 mod extract;
+mod lists;
 mod managers;
 mod merge;
 mod ownership;
@@ -21,6 +22,7 @@ mod types;
 pub use compare::compare;
 pub use conflict::conflict_status;
 pub use extract::{check, extract};
+pub use lists::take_lists;
 pub use managers::{Entry, Fields, Identity, Managers, Operation, is_reset};
 pub use merge::merge;
 pub use ownership::{Versions, apply, update};

@@ -434,3 +434,24 @@ fn with_containers(set: &Set) -> Set {
     }
     all
 }
+
+/// An empty list in an item of a list that is owned as one is another than none; elsewhere it is nothing.
+#[test]
+fn empty_lists_are_seen_in_lists_that_are_owned_as_one() {
+    const ROLE: &str = "io.k8s.api.rbac.v1.Role";
+    let role = |rule: Value| json!({ "rules": [rule] });
+    let old = role(json!({ "verbs": ["get"] }));
+    let spread = json!({ "spec": { "tolerations": [{ "key": "a" }], "containers": [{ "name": "c", "image": "i" }] } });
+    let given = json!({ "spec": { "tolerations": [{ "key": "a" }], "containers": [
+        { "name": "c", "image": "i", "args": [] }] } });
+    for (name, old, given, wanted) in [
+        (ROLE, &old, role(json!({ "verbs": ["get"], "resourceNames": [] })), json!({ "f:rules": {} })),
+        (ROLE, &old, old.clone(), json!({})),
+        (POD, &spread, given, json!({})),
+    ] {
+        let of = Type::table(name).unwrap();
+        let mut new = old.clone();
+        take_lists(of, &mut new, &given);
+        assert_eq!(compare(of, old, &new).written.encode(), wanted);
+    }
+}

@@ -13,7 +13,9 @@ use serde_json::{Map, json};
 use super::Target;
 use super::options::MAX_MANAGER;
 use super::update::Part;
-use crate::fields::{Filter, Identity, Managers, Operation, Set, Type, Versions, apply, check, is_reset, update, zero};
+use crate::fields::{
+    Filter, Identity, Managers, Operation, Set, Type, Versions, apply, check, is_reset, take_lists, update, zero,
+};
 use crate::pipeline::Context;
 use crate::registry::Resource;
 
@@ -204,8 +206,9 @@ impl Versions for OneVersion<'_> {
 }
 
 /// The writer owns what it changes. A client may also write `managedFields` itself: what it says then counts as what
-/// was before, and nothing at all means that ownership is to be forgotten.
-pub fn track_update(target: &Target<'_>, part: Part, new: &mut Value, old: &Value) {
+/// was before, and nothing at all means that ownership is to be forgotten. `given` is the new object with what is empty in
+/// it, if anything is.
+pub fn track_update(target: &Target<'_>, part: Part, new: &mut Value, old: &Value, given: Option<&Value>) {
     let is_main = target.context.info.subresource.is_empty();
     let is_same = managed_fields(new) == managed_fields(old);
     let managers = match managed_fields(new) {
@@ -225,7 +228,13 @@ pub fn track_update(target: &Target<'_>, part: Part, new: &mut Value, old: &Valu
     let versions = ResourceVersions::new(target, part);
     let time = corten_meta::time::rfc3339(target.context.now);
     let by = identity(target, Operation::Update);
-    let managers = update(&versions, old, &compared(target, new), managers, &by, &time);
+    let managers = {
+        let mut compared = compared(target, new);
+        if let Some(given) = given {
+            take_lists(type_of(&target.resource.kind), compared.to_mut(), given);
+        }
+        update(&versions, old, &compared, managers, &by, &time)
+    };
     set_managers(new, managers);
 }
 

@@ -369,6 +369,8 @@ async fn admitted(
     }
     let given = as_given.as_ref().unwrap_or(&attributes.object);
     let errors = validate(target, change, &attributes.object, given, old);
+    let ratcheted = target.resource.kind.behaviour.ratcheted(&attributes.object, old, &errors);
+    ratcheted.into_iter().for_each(|warning| target.context.warn(warning));
     create::refuse_invalid(target, &attributes.object, errors, admission.errors(&attributes))?;
     warn(target, change.part, &attributes.object, old);
     admission.validate(&attributes).await?;
@@ -481,7 +483,7 @@ fn prepare(target: &Target<'_>, change: &Change<'_>, new: &mut Value, old: &mut 
     let is_tracked = rules.tells_in_annotations && change.ownership == Ownership::Tracked;
     if is_tracked {
         lost |= kind.default(new);
-        track_update(target, part, new, old);
+        track_update(target, part, new, old, None);
         prepare_part(target, part, new, old);
     }
     let (Some(new_fields), Some(old_fields)) = (new.as_object_mut(), old.as_object()) else { return false };
@@ -516,7 +518,10 @@ fn prepare(target: &Target<'_>, change: &Change<'_>, new: &mut Value, old: &mut 
     match change.ownership {
         Ownership::Tracked if is_unclear => set_managers(new, Managers::default()),
         Ownership::Tracked if is_tracked => {}
-        Ownership::Tracked => track_update(target, part, new, old),
+        Ownership::Tracked => {
+            let given = if lost { change.as_given(target, new, old).ok().flatten() } else { None };
+            track_update(target, part, new, old, given.as_ref());
+        }
         Ownership::Given => {}
     }
     let gated = kind.rules.counts_gated.then(|| new.clone());

@@ -41,7 +41,11 @@ impl Behaviour for DaemonSet {
     }
 
     fn unreadable(&self, object: &Value) -> Option<String> {
-        let given = object.pointer(&format!("/metadata/annotations/{TEMPLATE_GENERATION}"))?.as_str()?;
+        let given = match object.pointer(&format!("/metadata/annotations/{TEMPLATE_GENERATION}"))? {
+            // To Go this is the empty text.
+            Value::Null => "",
+            given => given.as_str()?,
+        };
         let digits = given.strip_prefix(['+', '-']).unwrap_or(given);
         let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
         let why = if is_number { "value out of range" } else { "invalid syntax" };
@@ -129,5 +133,22 @@ impl Behaviour for DaemonSet {
             images,
             format_selector(object.pointer("/spec/selector")).into(),
         ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_generation_of_the_template_is_a_number() {
+        for (given, wanted) in [
+            (json!("3"), None),
+            (json!("x"), Some("strconv.ParseInt: parsing \"x\": invalid syntax")),
+            (Value::Null, Some("strconv.ParseInt: parsing \"\": invalid syntax")),
+        ] {
+            let set = json!({ "metadata": { "annotations": { TEMPLATE_GENERATION: given } } });
+            assert_eq!(DaemonSet.unreadable(&set).as_deref(), wanted);
+        }
     }
 }

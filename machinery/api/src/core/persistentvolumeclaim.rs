@@ -36,7 +36,8 @@ fn mirror_data_source(claim: &mut Value) {
     let reference = claim.pointer("/spec/dataSourceRef").filter(|s| s.is_object()).cloned();
     match (source, reference) {
         (Some(source), None) => put(claim, "/spec/dataSourceRef", source),
-        (None, Some(reference)) if reference.get("namespace").is_none_or(Value::is_null) => {
+        (None, Some(mut reference)) if text(&reference, "/namespace").is_empty() => {
+            crate::defaulting::remove(&mut reference, "/namespace");
             put(claim, "/spec/dataSource", reference);
         }
         _ => {}
@@ -117,5 +118,21 @@ impl Behaviour for PersistentVolumeClaim {
             age(object, now),
             or(text(object, "/spec/volumeMode"), "<unset>").into(),
         ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_without_a_namespace_is_told_twice() {
+        for (namespace, mirrors) in [(json!(null), true), (json!(""), true), (json!("n"), false)] {
+            let reference = json!({ "kind": "PersistentVolumeClaim", "name": "a", "namespace": namespace });
+            let mut claim = json!({ "spec": { "dataSourceRef": reference } });
+            mirror_data_source(&mut claim);
+            let source = claim["spec"].get("dataSource").cloned();
+            assert_eq!(source, mirrors.then(|| json!({ "kind": "PersistentVolumeClaim", "name": "a" })));
+        }
     }
 }

@@ -151,10 +151,18 @@ pub(super) fn validate_csi_node_update(new: &Value, old: &Value) -> Errors {
         fields.remove("allocatable");
         Value::from(fields)
     };
+    // No topology is the same as an empty one.
+    let compared = |driver: &At<'_>| {
+        let mut fields = bare(driver);
+        if driver.get("topologyKeys").is_empty() {
+            crate::defaulting::remove(&mut fields, "/topologyKeys");
+        }
+        fields
+    };
     let mut errors = Errors::new();
     for before in drivers(old).items() {
         for driver in drivers(new).items().filter(|d| d.get("name").value == before.get("name").value) {
-            if bare(&driver) != bare(&before) {
+            if compared(&driver) != compared(&before) {
                 let mut shown = [FieldError::invalid(&driver.path, bare(&driver), "field is immutable")];
                 crate::schema::print_values("io.k8s.api.storage.v1.CSINode", &mut shown);
                 let [mut error] = shown;

@@ -156,11 +156,14 @@ fn what_is_alike_or_too_much() {
         &["spec.devices[0].consumesCounters: Too many: 3: must have at most 2 items"],
     )]);
     let driver = json!([{"name": "d.io", "nodeID": "n"}]);
-    Subject::new("storage.k8s.io", "csinodes", json!({"spec": {"drivers": driver}})).updates(&[(
-        "/spec/drivers/0/nodeID",
-        json!("m"),
-        &["spec.drivers: Invalid value: {\"Name\":\"d.io\",\"NodeID\":\"m\",\"TopologyKeys\":null,\"Allocatable\":null}: field is immutable"],
-    )]);
+    Subject::new("storage.k8s.io", "csinodes", json!({"spec": {"drivers": driver}})).updates(&[
+        (
+            "/spec/drivers/0/nodeID",
+            json!("m"),
+            &["spec.drivers: Invalid value: {\"Name\":\"d.io\",\"NodeID\":\"m\",\"TopologyKeys\":null,\"Allocatable\":null}: field is immutable"],
+        ),
+        ("/spec/drivers/0/topologyKeys", json!([]), &[]),
+    ]);
 }
 
 #[test]
