@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use base64::{Engine, engine::general_purpose::STANDARD};
+use corten_meta::decode_yaml;
 use serde_json::{Value, json};
 
 use crate::pki::{Identity, write_private};
@@ -104,7 +105,7 @@ pub fn authority(path: &Path) -> Result<String> {
 pub fn read(path: &Path) -> Result<Value> {
     match std::fs::read_to_string(path) {
         Ok(text) if text.trim().is_empty() => Ok(json!({})),
-        Ok(text) => serde_saphyr::from_str(&text).with_context(|| format!("{} is not a kubeconfig", path.display())),
+        Ok(text) => decode_yaml(text.as_bytes()).with_context(|| format!("{} is not a kubeconfig", path.display())),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(json!({})),
         Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
     }

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use corten_client::{Client, HttpsConfig};
-use corten_meta::Value;
+use corten_meta::{Value, decode_yaml};
 use ring::{digest, hmac};
 
 use crate::cli;
@@ -78,7 +78,7 @@ fn verified_content<'a>(info: &'a Value, token: &str) -> Result<&'a str> {
 }
 
 pub fn parse(content: &str) -> Result<Discovered> {
-    let config: Value = serde_saphyr::from_str(content).context("cluster-info holds no kubeconfig")?;
+    let config = decode_yaml(content.as_bytes()).context("cluster-info holds no kubeconfig")?;
     let field = |name: &str| config.pointer("/clusters/0/cluster").and_then(|cluster| cluster[name].as_str());
     let authority = field("certificate-authority-data").context("cluster-info names no authority")?;
     Ok(Discovered {
