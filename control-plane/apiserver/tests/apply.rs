@@ -492,3 +492,27 @@ async fn a_scale_splits_the_entries_of_updaters() {
     assert_eq!(entry(&labelled, "me", "Update")["fieldsV1"]["f:spec"].get("f:replicas"), None);
     assert_eq!(labelled["metadata"]["managedFields"].as_array().map(Vec::len), Some(2));
 }
+
+/// Upstream compares a list that is owned as one with what is empty in its items, and before it drops what belongs to
+/// features that are switched off.
+#[tokio::test]
+async fn an_empty_list_in_an_item_is_written() {
+    let s = TestServer::start().await;
+    let device = json!({ "name": "d", "attributes": { "a": { "string": "x" } } });
+    let slice = json!({ "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": { "name": "m" },
+        "spec": { "driver": "d.io", "nodeName": "n", "pool": { "name": "p", "resourceSliceCount": 1 },
+                  "devices": [device] } });
+    let role = json!({ "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": { "name": "m" },
+        "rules": [{ "verbs": ["get"], "apiGroups": [""], "resources": ["pods"] }] });
+    for (path, object, empty, owned) in [
+        ("/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles", role, "/rules/0/resourceNames", "/f:rules"),
+        ("/apis/resource.k8s.io/v1/resourceslices", slice, "/spec/devices/0/attributes/a/bools", "/f:spec/f:devices"),
+    ] {
+        s.post(path, object).await.expect(201);
+        let path = format!("{path}/m?fieldManager=other");
+        let patch = json!([{ "op": "add", "path": empty, "value": [] }]);
+        let written = s.patch(&path, "json", patch).await.expect(200);
+        assert_eq!(written.pointer(empty), None);
+        assert!(entry(&written, "other", "Update")["fieldsV1"].pointer(owned).is_some(), "{written}");
+    }
+}

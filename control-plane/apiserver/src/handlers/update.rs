@@ -209,12 +209,16 @@ impl<'a> Change<'a> {
 
     /// The wanted object with the empty lists and maps that vanished from the part which this request writes.
     fn as_given(&self, target: &Target<'_>, new: &Value, old: &Value) -> Result<Option<Value>, Status> {
-        let spared: &[&str] = match self.part {
+        Ok(Some(target.resource.kind.as_given(new, (self.transform)(old)?, self.spared())))
+    }
+
+    /// The fields of which a request says nothing that would be recalled.
+    fn spared(&self) -> &'static [&'static str] {
+        match self.part {
             Part::Main => &["metadata", "status"],
             Part::Status => &["metadata", "spec"],
             Part::Whole => &["metadata"],
-        };
-        Ok(Some(target.resource.kind.as_given(new, (self.transform)(old)?, spared)))
+        }
     }
 
     /// Tries the change until nobody else wrote in between.
@@ -519,8 +523,9 @@ fn prepare(target: &Target<'_>, change: &Change<'_>, new: &mut Value, old: &mut 
         Ownership::Tracked if is_unclear => set_managers(new, Managers::default()),
         Ownership::Tracked if is_tracked => {}
         Ownership::Tracked => {
-            let given = if lost { change.as_given(target, new, old).ok().flatten() } else { None };
-            track_update(target, part, new, old, given.as_ref());
+            let sent = if lost { (change.transform)(old).ok() } else { None };
+            let sent = sent.map(|sent| kind.as_sent(new, sent, change.spared()));
+            track_update(target, part, new, old, sent.as_ref());
         }
         Ownership::Given => {}
     }
