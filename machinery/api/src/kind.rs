@@ -4,6 +4,7 @@
 //! struct at run time. Handlers see only this erased form and must never name a kind.
 
 mod column;
+mod given;
 
 use std::sync::Arc;
 
@@ -406,21 +407,6 @@ impl Kind {
     /// Writes the zeros that are always written, into an object that comes from another version.
     pub fn write_zeros(&self, object: &mut Value) {
         crate::schema::fill_zeros(&self.schema, object);
-    }
-
-    /// An object as its author gave it: with the empty lists and maps that vanished, outside of `spared`.
-    pub fn as_given(&self, object: &Value, given: Value, spared: &[&str]) -> Value {
-        let mut object = self.as_sent(object, given, spared);
-        self.drop_gated(&mut object);
-        object
-    }
-
-    /// The same with what belongs to features that are switched off: as it is compared for who owns what.
-    pub fn as_sent(&self, object: &Value, mut given: Value, spared: &[&str]) -> Value {
-        spared.iter().filter_map(|field| given.as_object_mut()?.remove(*field)).for_each(drop);
-        let mut object = object.clone();
-        crate::schema::recall_empty(&self.schema, &given, &mut object);
-        object
     }
 
     /// Takes out what belongs to features that are switched off: after it is known who sent it, before it is judged.
