@@ -2,6 +2,7 @@
 //! wrong with others; otherwise errors are the failure policy's to judge.
 
 use corten_cel::{Activation, CompileError, Env, MATCH_CONDITIONS_BUDGET, PER_CALL_LIMIT, Program, Type, Value};
+use corten_meta::{FieldError, Path};
 
 use crate::metrics::expressions::{compiling, evaluating};
 
@@ -10,10 +11,28 @@ pub type Condition = Result<Program, String>;
 
 /// Compiles a condition.
 pub fn compile(env: &Env, expression: &str) -> Condition {
-    compiling(|| env.compile(expression, &[Type::Bool])).map_err(|e| match e {
-        CompileError::Output(..) => e.to_string(),
-        other => format!("compilation failed: {other}"),
-    })
+    compiling(|| env.compile(expression, &[Type::Bool])).map_err(|error| problem(&error))
+}
+
+/// How it is told that an expression compiles and yet can never be evaluated, which upstream takes for its own fault.
+const UNUSABLE: &str = "program instantiation failed";
+
+/// What a client is told of an expression that is refused.
+pub fn refusal(path: &Path, expression: &str, problem: &str) -> FieldError {
+    if problem.starts_with(UNUSABLE) {
+        FieldError::internal(path, problem.to_owned())
+    } else {
+        FieldError::invalid(path, expression, problem)
+    }
+}
+
+/// Why an expression is refused.
+pub fn problem(error: &CompileError) -> String {
+    match error {
+        CompileError::Issues(issues) => format!("compilation failed: {issues}"),
+        CompileError::Instantiation(error) => format!("{UNUSABLE}: {error}"),
+        CompileError::Output(..) => error.to_string(),
+    }
 }
 
 /// Whether all conditions hold; the errors, if some could not be evaluated and none is false.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::ast::{Comprehension, Element, Entry, Expr, ExprKind, Field, Literal};
 use crate::declare::{FUNCTIONS, Overload};
 use crate::env::Env;
-use crate::library;
+use crate::library::{self, format_text};
 use crate::source::Issue;
 use crate::types::Type;
 use crate::unify::{Substitutions, most_general};
@@ -72,6 +72,7 @@ pub fn check(env: &Env, expr: &Expr) -> (Notes, Vec<Issue>) {
     if checker.issues.is_empty() {
         checker.check_literals(expr);
         checker.check_aggregates(expr);
+        checker.check_formats(expr);
     }
     (checker.notes, checker.issues)
 }
@@ -169,7 +170,7 @@ impl Checker<'_> {
                 self.types.is_assignable(&Type::Dyn, target);
                 Type::Dyn
             }
-            Type::Dyn | Type::Error => Type::Dyn,
+            Type::Dyn | Type::Any | Type::Error => Type::Dyn,
             other => {
                 self.report(expr, format!("type '{other}' does not support field selection"));
                 Type::Dyn
@@ -206,7 +207,7 @@ impl Checker<'_> {
         let Some(target) = target else { return self.resolve_call(expr, function, None, args, false) };
         if let Some(prefix) = target.qualified_name() {
             let name = format!("{prefix}.{function}");
-            if FUNCTIONS.named(&name).is_some() {
+            if FUNCTIONS.named(&name).is_some() && self.env.has_function(&name) {
                 return self.resolve_call(expr, &name, None, args, true);
             }
         }
@@ -253,7 +254,7 @@ impl Checker<'_> {
             let returned = self.types.resolve(&returned, false);
             result = Some(match result {
                 None => returned,
-                Some(Type::Dyn) => Type::Dyn,
+                Some(before) if before.is_dyn() => before,
                 Some(before) if before == returned => before,
                 Some(_) => Type::Dyn,
             });
@@ -307,7 +308,7 @@ impl Checker<'_> {
         }
         match found.unwrap_optional() {
             (inner, true) => inner.clone(),
-            (Type::Dyn, false) => Type::Dyn,
+            (found, false) if found.is_dyn() => found.clone(),
             (other, false) => {
                 self.report(expr, format!("expected type 'optional_type({other})' but found '{other}'"));
                 other.clone()
@@ -349,7 +350,6 @@ impl Checker<'_> {
 
     fn check_message(&mut self, expr: &Expr, name: &str, fields: &[Field]) {
         if !self.env.may_make(name) {
-            fields.iter().for_each(|field| self.check(&field.value));
             self.set(expr, Type::Error);
             return self.undeclared(expr, name);
         }
@@ -473,6 +473,18 @@ impl Checker<'_> {
             _ => {}
         }
         expr.children().into_iter().for_each(|child| self.check_aggregates(child));
+    }
+
+    /// What is formatted fits the text that it is put into, where both are written.
+    fn check_formats(&mut self, expr: &Expr) {
+        expr.children().into_iter().for_each(|child| self.check_formats(child));
+        if let ExprKind::Call { function, target, args } = &expr.kind
+            && &**function == "format"
+            && let Some((text, given)) = format_text::written(target.as_deref(), args)
+            && let Err((culprit, why)) = format_text::check(text, &given, &|arg| self.notes.type_of(arg).clone())
+        {
+            self.report(culprit.unwrap_or(expr), why);
+        }
     }
 
     /// Tells the first element that is of another type than the first of all.

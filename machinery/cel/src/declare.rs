@@ -124,7 +124,7 @@ fn read_type(text: &mut &str) -> Option<Type> {
 /// Whether a value may be an argument of this type, as far as that can be seen without walking it.
 pub fn accepts(wanted: &Type, value: &Value<'_>) -> bool {
     match (wanted, value) {
-        (Type::Dyn | Type::Param(_), _) => true,
+        (Type::Dyn | Type::Any | Type::Param(_), _) => true,
         (Type::Bool, Value::Bool(_))
         | (Type::Int, Value::Int(_))
         | (Type::Uint, Value::Uint(_))

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::ast::{Expr, ExprKind};
+use crate::ast::{Expr, ExprKind, Literal};
 use crate::check::{Notes, check};
 use crate::error::Error;
 use crate::estimate::{self, CostEstimate};
 use crate::eval::evaluate;
+use crate::library::regex;
 use crate::meter::{Meter, PER_CALL_LIMIT};
 use crate::parser;
 use crate::program::Program;
@@ -107,6 +108,11 @@ impl Env {
         })
     }
 
+    /// Whether expressions know a function; what serves patches is for those who make them.
+    pub(crate) fn has_function(&self, name: &str) -> bool {
+        !name.starts_with("jsonpatch.") || self.may_make("JSONPatch")
+    }
+
     pub(crate) fn sizes(&self) -> Option<&Decl> {
         self.sizes.as_deref()
     }
@@ -148,8 +154,15 @@ fn show_leading_dot(text: &str, issue: &mut Issue) {
     }
 }
 
-/// Evaluates the conversions of literals once, so that those which fail are found before there is a value.
+/// Evaluates the conversions of literals once and reads the patterns that are literals, so that those which fail are
+/// found before there is a value.
 fn check_constants(expr: &Expr, notes: &Notes) -> Result<(), Error> {
+    if let ExprKind::Call { function, target: Some(_), args } = &expr.kind
+        && matches!(&**function, "find" | "findAll")
+        && let Some(ExprKind::Literal(Literal::String(pattern))) = args.first().map(|pattern| &pattern.kind)
+    {
+        regex::compile(pattern).map_err(|error| Error::failed(error.to_string()))?;
+    }
     if matches!(expr.kind, ExprKind::Call { .. }) && expr.is_constant() {
         evaluate(expr, notes, &[], &mut Meter::new(PER_CALL_LIMIT))?;
     }
@@ -173,9 +186,10 @@ fn wrong_output(wanted: &[Type]) -> String {
 }
 
 /// A type by its full name, which is not how the checker calls it.
-fn type_name(of: &Type) -> String {
+pub(crate) fn type_name(of: &Type) -> String {
     match of {
         Type::Null => "null_type".to_owned(),
+        Type::Any => "google.protobuf.Any".to_owned(),
         Type::Timestamp => "google.protobuf.Timestamp".to_owned(),
         Type::Duration => "google.protobuf.Duration".to_owned(),
         Type::List(item) => format!("list({})", type_name(item)),

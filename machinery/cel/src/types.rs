@@ -7,6 +7,8 @@ use std::sync::Arc;
 pub enum Type {
     /// Anything; checked when there is a value.
     Dyn,
+    /// A value that comes in any type of its own: as good as the above, but it cannot be iterated.
+    Any,
     /// The type of what did not check.
     Error,
     Null,
@@ -52,8 +54,12 @@ impl Type {
         Type::Struct(name.into())
     }
 
+    pub fn is_dyn(&self) -> bool {
+        matches!(self, Type::Dyn | Type::Any)
+    }
+
     pub fn is_dyn_or_error(&self) -> bool {
-        matches!(self, Type::Dyn | Type::Error)
+        self.is_dyn() || *self == Type::Error
     }
 
     /// What an optional holds, and whether it is one.
@@ -72,6 +78,18 @@ impl Type {
                 (inner, true) => inner.is_scalar(),
                 _ => false,
             },
+        }
+    }
+
+    /// What is remembered of the type of a value that has a name: libraries' own types are forgotten.
+    pub fn remembered(&self) -> Type {
+        match self {
+            Type::List(item) => Type::list(item.remembered()),
+            Type::Map(key, value) => Type::map(key.remembered(), value.remembered()),
+            Type::Error | Type::Struct(_) | Type::Opaque(..) | Type::Param(_) | Type::Var(_) | Type::Type(_) => {
+                Type::Dyn
+            }
+            simple => simple.clone(),
         }
     }
 
@@ -101,7 +119,7 @@ impl Type {
             "list" => Type::list(Type::Dyn),
             "map" => Type::map(Type::Dyn, Type::Dyn),
             "type" => Type::Type(Arc::new(Type::Dyn)),
-            "optional_type" => Type::optional(Type::Dyn),
+            "optional_type" => Type::Opaque(OPTIONAL.into(), Vec::new()),
             "net.IP" | "net.CIDR" => Type::Opaque(name.into(), Vec::new()),
             "kubernetes.Quantity" | "kubernetes.URL" | "kubernetes.Semver" | "kubernetes.NamedFormat" => {
                 Type::named(name)
@@ -115,6 +133,7 @@ impl fmt::Display for Type {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Type::Dyn => f.write_str("dyn"),
+            Type::Any => f.write_str("any"),
             Type::Error => f.write_str("!error!"),
             Type::Null => f.write_str("null"),
             Type::Bool => f.write_str("bool"),

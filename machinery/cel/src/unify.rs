@@ -176,8 +176,8 @@ pub fn most_general<'a>(a: &'a Type, b: &'a Type) -> &'a Type {
 
 fn is_equal_or_less_specific(a: &Type, b: &Type) -> bool {
     match (a, b) {
-        (Type::Dyn | Type::Var(_), _) => true,
-        (_, Type::Dyn | Type::Var(_)) => false,
+        (Type::Dyn | Type::Any | Type::Var(_), _) => true,
+        (_, Type::Dyn | Type::Any | Type::Var(_)) => false,
         (Type::Opaque(x, inner_x), Type::Opaque(y, inner_y)) => {
             x == y
                 && inner_x.len() == inner_y.len()

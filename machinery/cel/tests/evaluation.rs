@@ -35,7 +35,7 @@ fn object() -> Json {
 /// The value as JSON, or the error as text.
 fn eval(text: &str) -> Result<Json, String> {
     let (decl, object) = (decl(), object());
-    let env = Env::new().declared("self", &decl).variable("any", Type::Dyn);
+    let env = Env::new().declared("self", &decl).variable("any", Type::Dyn).making("JSONPatch");
     let program = env.compile(text, &[]).map_err(|error| error.to_string())?;
     let this = from_json(&object, &decl).map_err(|error| error.to_string())?;
     let variables = [("self", this), ("any", Value::json(&object))];
@@ -128,6 +128,10 @@ fn texts_and_lists() {
         "'tacocat'.substring(4) == 'cat' && 'tacocat'.substring(0, 4) == 'taco' && ['a', 'b'].join('-') == 'a-b'",
         "strings.quote('a\"b') == '\"a\\\\\"b\"'",
         "'%s is %d, %.2f, %x, %b, %s'.format([dyn('a'), 5, 1.234, 255, 5, [1, 2]]) == 'a is 5, 1.23, ff, 101, [1, 2]'",
+        "'%f, %.0f, %e'.format([-1234567.5, 999.5, 0.0012]) == '-1,234,567.500000, 1,000, 1.200000×10⁻⁰³'",
+        "'%f %.5e|%s'.format([1.0 / 0.0, 'NaN', -1.0 / 0.0]) == '∞   NaN|-Inf'",
+        "'%s'.format([['a', 'b']]) == '[\"a\", \"b\"]' && '%s'.format([{'b': 2.0, 'a': 1.5}]) == '{\"a\":1.500000, \"b\":2.000000}'",
+        "'%s'.format([[duration('90s')]]) == '[duration(\"90s\")]' && '%s'.format([[type(1), null]]) == '[int, null]'",
         "'abc'.contains('b') && 'abc'.startsWith('ab') && 'abc'.endsWith('c') && 'abc'.matches('^a.c$')",
         "'abc 123'.find('[0-9]+') == '123' && '1 2'.findAll('[0-9]') == ['1', '2'] && '1 2'.findAll('[0-9]', 1) == ['1']",
         "[1, 2, 3].isSorted() && ![2, 1].isSorted() && [1, 2].sum() == 3 && [1.5, 2.0].sum() == 3.5",
@@ -207,6 +211,23 @@ fn what_does_not_compile_says_where() {
             "self.foo(1)",
             "ERROR: <input>:1:9: undeclared reference to 'foo' (in container '')\n | self.foo(1)\n | ........^",
         ),
+        (
+            "'%d'.format([[1]]) == ''",
+            "ERROR: <input>:1:14: error during formatting: decimal clause can only be used on integers, was given list\n | '%d'.format([[1]]) == ''\n | .............^",
+        ),
+        (
+            "'%s'.format([[optional.none()]]) == ''",
+            "ERROR: <input>:1:28: error during formatting: string clause can only be used on strings, bools, bytes, ints, doubles, maps, lists, types, durations, and timestamps, was given optional_type\n | '%s'.format([[optional.none()]]) == ''\n | ...........................^",
+        ),
+        (
+            "'a'.format([1]) == ''",
+            "ERROR: <input>:1:11: too many arguments supplied to string.format (expected 0, got 1)\n | 'a'.format([1]) == ''\n | ..........^",
+        ),
+        (
+            "'%s'.format([]) == ''",
+            "ERROR: <input>:1:12: index 0 out of range\n | '%s'.format([]) == ''\n | ...........^",
+        ),
+        ("'a'.find('[') == ''", "error parsing regexp: missing closing ]: `[`"),
         ("[1, 'a'] == []", "ERROR: <input>:1:5: expected type 'int' but found 'string'\n | [1, 'a'] == []\n | ....^"),
         (
             "[1, dyn(2)] == []",

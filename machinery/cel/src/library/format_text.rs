@@ -1,67 +1,128 @@
-//! `string.format`: a text with places for values, as `printf` has them.
+//! `string.format`: a text with places for values, as `printf` has them. What is written for a value is upstream's: numbers
+//! with a point are grouped, powers of ten are raised, and what stands in lists and maps is written as a literal.
 
 use corten_meta::go::float;
 use corten_meta::quote::quote;
 
 use super::time::{format_duration, format_timestamp};
 use super::{no_overload, text};
+use crate::ast::{Expr, ExprKind, Literal};
 use crate::declare::Line;
+use crate::env::type_name;
 use crate::error::Error;
 use crate::meter::Meter;
-use crate::value::{List, Value};
+use crate::types::Type;
+use crate::value::Value;
 
 type Outcome<'a> = Result<Value<'a>, Error>;
 
 /// More digits than a double can have.
 const MAX_PRECISION: usize = 1000;
+/// Digits behind the point if nobody says how many.
+const PRECISION: usize = 6;
 
 pub const TABLE: &[Line] = &[("string_format", "string::format(list(dyn)) -> string", format_text)];
 
 fn format_text<'a>(meter: &mut Meter, args: &[Value<'a>]) -> Outcome<'a> {
     let [_, Value::List(values)] = args else { return Err(no_overload()) };
     let mut out = String::new();
-    let mut next = 0;
-    let mut rest = &**text(args, 0)?;
+    walk(text(args, 0)?, values.len(), &mut |piece| match piece {
+        Piece::Text(text) => {
+            out.push_str(text);
+            Ok(())
+        }
+        Piece::Place(index, verb, precision) => {
+            let Some(value) = values.get(index) else { return Err(out_of_range(index)) };
+            place(meter, &mut out, verb, precision, &value?).map_err(|error| during(&error))
+        }
+    })?;
+    Ok(Value::text(out))
+}
+
+/// A piece of a text: what stands for itself, or the place of a value with its verb and precision.
+enum Piece<'t> {
+    Text(&'t str),
+    Place(usize, char, Option<usize>),
+}
+
+/// Goes through a text that is given so many values. Gives how many places it has.
+fn walk<'t>(
+    text: &'t str,
+    given: usize,
+    visit: &mut dyn FnMut(Piece<'t>) -> Result<(), Error>,
+) -> Result<usize, Error> {
+    let (mut rest, mut places) = (text, 0);
     while let Some(at) = rest.find('%') {
-        out.push_str(&rest[..at]);
+        visit(Piece::Text(&rest[..at]))?;
         rest = &rest[at + 1..];
         if let Some(after) = rest.strip_prefix('%') {
-            out.push('%');
+            visit(Piece::Text("%"))?;
             rest = after;
             continue;
         }
+        if rest.is_empty() {
+            return Err(Error::failed("unexpected end of string".to_owned()));
+        }
+        if places >= given {
+            return Err(out_of_range(places));
+        }
         let (precision, after) = precision(rest)?;
-        let Some(verb) = after.chars().next() else {
-            return Err(wrong("unexpected end of string"));
-        };
-        let value = argument(values, next)?;
-        next += 1;
-        place(meter, &mut out, verb, precision, &value)?;
-        rest = &after[verb.len_utf8()..];
+        let verb = char::from(after.as_bytes().first().copied().unwrap_or_default());
+        if !"sdfebxXo".contains(verb) {
+            return Err(wrong(&format!("unrecognized formatting clause \"{verb}\"")));
+        }
+        visit(Piece::Place(places, verb, precision))?;
+        places += 1;
+        rest = &after[1..];
     }
-    out.push_str(rest);
-    Ok(Value::text(out))
+    visit(Piece::Text(rest))?;
+    Ok(places)
+}
+
+fn out_of_range(index: usize) -> Error {
+    Error::failed(format!("index {index} out of range"))
 }
 
 fn wrong(why: &str) -> Error {
     Error::failed(format!("could not parse formatting clause: {why}"))
 }
 
-fn argument<'a>(values: &List<'a>, index: usize) -> Outcome<'a> {
-    values.get(index).unwrap_or_else(|| Err(Error::failed(format!("index {index} out of range"))))
+fn during(why: &Error) -> Error {
+    Error::failed(format!("error during formatting: {why}"))
 }
 
 /// `.3` before a verb.
 fn precision(text: &str) -> Result<(Option<usize>, &str), Error> {
     let Some(rest) = text.strip_prefix('.') else { return Ok((None, text)) };
-    let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
-    let digits: usize = rest[..end]
-        .parse()
-        .map_err(|_| wrong("error while parsing precision: could not find end of precision specifier"))?;
+    let Some(end) = rest.find(|c: char| !c.is_ascii_digit()) else {
+        return Err(wrong("error while parsing precision: could not find end of precision specifier"));
+    };
+    let digits: usize = rest[..end].parse().map_err(|_| {
+        let (digits, why) = (quote(&rest[..end]), if end == 0 { "invalid syntax" } else { "value out of range" });
+        let why = format!("error while converting precision to integer: strconv.Atoi: parsing {digits}: {why}");
+        wrong(&format!("error while parsing precision: {why}"))
+    })?;
     if digits > MAX_PRECISION {
         return Err(wrong(&format!("error while parsing precision: precision is greater than {MAX_PRECISION}")));
     }
     Ok((Some(digits), &rest[end..]))
+}
+
+/// What a verb takes, as it is told to who gives something else.
+fn unfit(verb: char, given: &str) -> Error {
+    let takes = match verb {
+        'd' => "decimal clause can only be used on integers",
+        'f' => "fixed-point clause can only be used on doubles",
+        'e' => "scientific clause can only be used on doubles",
+        'b' => "only integers and bools can be formatted as binary",
+        'o' => "octal clause can only be used on integers",
+        'x' | 'X' => "only integers, byte buffers, and strings can be formatted as hex",
+        _ => {
+            "string clause can only be used on strings, bools, bytes, ints, doubles, maps, lists, types, durations, \
+             and timestamps"
+        }
+    };
+    Error::failed(format!("{takes}, was given {given}"))
 }
 
 fn place(
@@ -71,44 +132,31 @@ fn place(
     precision: Option<usize>,
     value: &Value<'_>,
 ) -> Result<(), Error> {
-    let unfit = |kinds: &str| {
-        let name = value.type_name();
-        Err(Error::failed(format!("error during formatting: {kinds} but was given {name}")))
-    };
     match (verb, value) {
         ('s', value) => show(meter, out, value)?,
         ('d', Value::Int(n)) => out.push_str(&n.to_string()),
         ('d', Value::Uint(n)) => out.push_str(&n.to_string()),
-        ('d', Value::Double(n)) if !n.is_finite() => out.push_str(&not_finite(*n)),
-        ('d', _) => return unfit("decimal clause can only be used on integers"),
-        ('f', value) => match double(value) {
-            Some(n) if !n.is_finite() => out.push_str(&not_finite(n)),
-            Some(n) => out.push_str(&format!("{n:.*}", precision.unwrap_or(6))),
-            None => return unfit("fixed-point clause can only be used on doubles"),
-        },
-        ('e', value) => match double(value) {
-            Some(n) if !n.is_finite() => out.push_str(&not_finite(n)),
-            Some(n) => out.push_str(&scientific(n, precision.unwrap_or(6))),
-            None => return unfit("scientific clause can only be used on doubles"),
-        },
+        ('f' | 'e', value) => {
+            let number = double(value).ok_or_else(|| unfit(verb, &value.type_name()))?;
+            let precision = precision.unwrap_or(PRECISION);
+            out.push_str(&if verb == 'f' { grouped(number, precision) } else { scientific(number, precision) });
+        }
         ('b', Value::Int(n)) => out.push_str(&signed(*n, |n| format!("{n:b}"))),
         ('b', Value::Uint(n)) => out.push_str(&format!("{n:b}")),
         ('b', Value::Bool(b)) => out.push(if *b { '1' } else { '0' }),
-        ('b', _) => return unfit("only integers and bools can be formatted as binary"),
         ('o', Value::Int(n)) => out.push_str(&signed(*n, |n| format!("{n:o}"))),
         ('o', Value::Uint(n)) => out.push_str(&format!("{n:o}")),
-        ('o', _) => return unfit("octal clause can only be used on integers"),
         ('x' | 'X', value) => {
             let text = match value {
                 Value::Int(n) => signed(*n, |n| format!("{n:x}")),
                 Value::Uint(n) => format!("{n:x}"),
                 Value::String(text) => text.bytes().map(|b| format!("{b:02x}")).collect(),
                 Value::Bytes(bytes) => bytes.iter().map(|b| format!("{b:02x}")).collect(),
-                _ => return unfit("only integers, byte buffers, and strings can be formatted as hex"),
+                other => return Err(unfit(verb, &other.type_name())),
             };
             out.push_str(&if verb == 'X' { text.to_uppercase() } else { text });
         }
-        (verb, _) => return Err(wrong(&format!("unrecognized formatting clause {}", quote(&verb.to_string())))),
+        (verb, other) => return Err(unfit(verb, &other.type_name())),
     }
     meter.work(1 + out.len() as u64 / 64)
 }
@@ -116,8 +164,6 @@ fn place(
 fn double(value: &Value<'_>) -> Option<f64> {
     match value {
         Value::Double(n) => Some(*n),
-        Value::Int(n) => Some(*n as f64),
-        Value::Uint(n) => Some(*n as f64),
         Value::String(text) => match &**text {
             "NaN" => Some(f64::NAN),
             "Infinity" => Some(f64::INFINITY),
@@ -128,26 +174,49 @@ fn double(value: &Value<'_>) -> Option<f64> {
     }
 }
 
-fn not_finite(number: f64) -> String {
-    match number {
-        n if n.is_nan() => "NaN",
-        n if n > 0.0 => "Infinity",
-        _ => "-Infinity",
-    }
-    .to_owned()
-}
-
 fn signed(number: i64, write: impl Fn(u64) -> String) -> String {
     let digits = write(number.unsigned_abs());
     if number < 0 { format!("-{digits}") } else { digits }
 }
 
-fn scientific(number: f64, precision: usize) -> String {
-    let text = format!("{number:.precision$e}");
+/// A number with so many digits behind the point, and a comma after each thousand.
+fn grouped(number: f64, precision: usize) -> String {
+    if !number.is_finite() {
+        return not_finite(number).to_owned();
+    }
+    let text = format!("{:.precision$}", number.abs());
+    let (whole, fraction) = text.split_at(text.find('.').unwrap_or(text.len()));
+    let mut out = if number.is_sign_negative() { "-".to_owned() } else { String::new() };
+    for (at, digit) in whole.chars().enumerate() {
+        if at > 0 && (whole.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out + fraction
+}
+
+/// A number as a product with a power of ten. What is said of its precision is how wide it is at least.
+fn scientific(number: f64, width: usize) -> String {
+    const RAISED: [char; 10] = ['⁰', '¹', '²', '³', '⁴', '⁵', '⁶', '⁷', '⁸', '⁹'];
+    if !number.is_finite() {
+        return format!("{:>width$}", not_finite(number));
+    }
+    let text = format!("{number:.PRECISION$e}");
     let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
-    let sign = if exponent < 0 { '-' } else { '+' };
-    format!("{digits}e{sign}{:02}", exponent.abs())
+    let power: String =
+        format!("{:02}", exponent.abs()).chars().filter_map(|digit| RAISED.get(digit.to_digit(10)? as usize)).collect();
+    let text = format!("{digits}×10{}{power}", if exponent < 0 { "⁻" } else { "" });
+    format!("{text:>width$}")
+}
+
+fn not_finite(number: f64) -> &'static str {
+    match number {
+        n if n.is_nan() => "NaN",
+        n if n > 0.0 => "∞",
+        _ => "-∞",
+    }
 }
 
 /// A value as `%s` shows it.
@@ -162,8 +231,9 @@ fn show(meter: &mut Meter, out: &mut String, value: &Value<'_>) -> Result<(), Er
         Value::Null => out.push_str("null"),
         Value::Int(n) => out.push_str(&n.to_string()),
         Value::Uint(n) => out.push_str(&n.to_string()),
-        Value::Double(n) if n.is_finite() => out.push_str(&float(*n)),
-        Value::Double(n) => out.push_str(&not_finite(*n)),
+        Value::Double(n) if n.is_infinite() => out.push_str(if *n > 0.0 { "+Inf" } else { "-Inf" }),
+        Value::Double(n) if n.is_nan() => out.push_str("NaN"),
+        Value::Double(n) => out.push_str(&float(*n)),
         Value::Bytes(bytes) => out.push_str(&String::from_utf8_lossy(bytes)),
         Value::Timestamp(at) => out.push_str(&format_timestamp(*at)),
         Value::Duration(nanos) => out.push_str(&format_duration(*nanos)),
@@ -174,33 +244,117 @@ fn show(meter: &mut Meter, out: &mut String, value: &Value<'_>) -> Result<(), Er
                 if index > 0 {
                     out.push_str(", ");
                 }
-                show(meter, out, &item?)?;
+                show_inside(meter, out, &item?)?;
             }
             out.push(']');
         }
         Value::Map(map) => {
-            out.push('{');
-            for (index, (key, value)) in map.entries()?.iter().enumerate() {
-                if index > 0 {
-                    out.push_str(", ");
+            let mut entries = Vec::new();
+            for (key, value) in map.entries()? {
+                if !matches!(key, Value::String(_) | Value::Bool(_) | Value::Int(_) | Value::Uint(_)) {
+                    let of = key.type_name();
+                    return Err(Error::failed(format!("no formatting function for map key of type {of}")));
                 }
-                show(meter, out, key)?;
-                out.push_str(": ");
-                show(meter, out, value)?;
+                let (mut name, mut shown) = (String::new(), String::new());
+                show_inside(meter, &mut name, &key)?;
+                show_inside(meter, &mut shown, &value)?;
+                entries.push((name, shown));
             }
-            out.push('}');
+            entries.sort_by(|a, b| a.0.cmp(&b.0));
+            let entries: Vec<String> = entries.into_iter().map(|(name, shown)| format!("{name}:{shown}")).collect();
+            out.push_str(&format!("{{{}}}", entries.join(", ")));
         }
-        other => match other {
-            Value::Opaque(opaque) if opaque.to_text().is_some() => {
-                out.push_str(&opaque.to_text().unwrap_or_default());
-            }
-            _ => {
-                let name = other.type_name();
-                return Err(Error::failed(format!(
-                    "error during formatting: string clause can only be used on strings, bools, bytes, ints, doubles, maps, lists, types, durations, and timestamps, was given {name}"
-                )));
-            }
-        },
+        other => return Err(unfit('s', &other.type_name())),
     }
     Ok(())
+}
+
+/// A value inside of a list or a map, as a literal.
+fn show_inside(meter: &mut Meter, out: &mut String, value: &Value<'_>) -> Result<(), Error> {
+    let mut shown = String::new();
+    match value {
+        Value::Double(n) if n.is_finite() => shown = format!("{n:.PRECISION$}"),
+        Value::Opaque(_) | Value::Optional(_) | Value::Authorization(_) | Value::Message(_) => {
+            return Err(Error::failed(format!("no formatting function for {}", value.type_name())));
+        }
+        value => show(meter, &mut shown, value)?,
+    }
+    match value {
+        Value::String(_) => out.push_str(&quote(&shown)),
+        Value::Double(n) if !n.is_finite() => out.push_str(&quote(&shown)),
+        Value::Bytes(_) => out.push_str(&format!("b{}", quote(&shown))),
+        Value::Timestamp(_) => out.push_str(&format!("timestamp({})", quote(&shown))),
+        Value::Duration(_) => out.push_str(&format!("duration({})", quote(&shown))),
+        _ => out.push_str(&shown),
+    }
+    Ok(())
+}
+
+/// What is wrong with a text and the values that are written beside it: whether it can be read, has a value for every
+/// place and a place for every value, and whether these are of types that its verbs take. The expression that it is
+/// wrong with, if not the whole.
+pub fn check<'x>(
+    text: &str,
+    given: &[&'x Expr],
+    type_of: &dyn Fn(&Expr) -> Type,
+) -> Result<(), (Option<&'x Expr>, String)> {
+    let mut culprit = None;
+    let walked = walk(text, given.len(), &mut |piece| {
+        let Piece::Place(index, verb, _) = piece else { return Ok(()) };
+        match given.get(index).and_then(|arg| misfit(verb, arg, type_of)) {
+            None => Ok(()),
+            Some(bad) => {
+                culprit = Some(bad);
+                Err(during(&unfit(verb, &bare_name(&type_of(bad)))))
+            }
+        }
+    });
+    match walked {
+        Err(error) => Err((culprit, error.to_string())),
+        Ok(places) if places < given.len() => {
+            let got = given.len();
+            Err((None, format!("too many arguments supplied to string.format (expected {places}, got {got})")))
+        }
+        Ok(_) => Ok(()),
+    }
+}
+
+/// The expression that a verb does not take: the value, or one inside of it.
+fn misfit<'x>(verb: char, arg: &'x Expr, type_of: &dyn Fn(&Expr) -> Type) -> Option<&'x Expr> {
+    let fits = match (verb, type_of(arg)) {
+        (_, Type::Dyn) => true,
+        ('d' | 'o', of) => matches!(of, Type::Int | Type::Uint),
+        ('f' | 'e', of) => matches!(of, Type::Double | Type::String),
+        ('b', of) => matches!(of, Type::Int | Type::Uint | Type::Bool),
+        ('x' | 'X', of) => matches!(of, Type::Int | Type::Uint | Type::String | Type::Bytes),
+        (_, of) => !matches!(of, Type::Any | Type::Error | Type::Struct(_) | Type::Opaque(..)),
+    };
+    if !fits {
+        return Some(arg);
+    }
+    match &arg.kind {
+        ExprKind::List(items) if verb == 's' => items.iter().find_map(|item| misfit(verb, &item.value, type_of)),
+        ExprKind::Map(entries) if verb == 's' => {
+            entries.iter().flat_map(|entry| [&entry.key, &entry.value]).find_map(|inner| misfit(verb, inner, type_of))
+        }
+        _ => None,
+    }
+}
+
+/// The name of a type without what it is of.
+fn bare_name(of: &Type) -> String {
+    match of {
+        Type::List(_) => "list".to_owned(),
+        Type::Map(..) => "map".to_owned(),
+        Type::Opaque(name, _) => name.to_string(),
+        Type::Type(_) => "type".to_owned(),
+        other => type_name(other),
+    }
+}
+
+/// The text and the values of a call, if both are written in it.
+pub fn written<'x>(target: Option<&'x Expr>, args: &'x [Expr]) -> Option<(&'x str, Vec<&'x Expr>)> {
+    let ExprKind::Literal(Literal::String(text)) = &target?.kind else { return None };
+    let [Expr { kind: ExprKind::List(items), .. }] = args else { return None };
+    Some((text, items.iter().map(|item| &item.value).collect()))
 }

@@ -2,7 +2,7 @@
 //! a line there. Costs that are not 1 are in `estimate`.
 
 pub mod authorizer;
-mod format_text;
+pub mod format_text;
 pub mod formats;
 mod ip;
 mod json_patch;

@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use corten_cel::{CompileError, Env, Program, Type};
+use corten_cel::{Env, Program, Type};
 use corten_meta::{Selector, Value};
 
 use super::scope::{VARIABLES, compile_variables};
 use crate::admission::expressions;
 use crate::admission::rules::Rule;
+use crate::conditions::problem;
 use crate::metrics::expressions::compiling;
 use crate::server::Server;
 
@@ -96,11 +97,7 @@ fn text<'a>(value: &'a Value, key: &str) -> &'a str {
 
 /// Compiles an expression that must be of one of these types.
 pub fn compile(env: &Env, expression: &str, wanted: &[Type]) -> Compiled {
-    compiling(|| env.compile(expression, wanted)).map_err(|error| match &error {
-        CompileError::Issues(issues) => format!("compilation failed: {issues}"),
-        CompileError::Instantiation(error) => format!("program instantiation failed: {error}"),
-        CompileError::Output(..) => error.to_string(),
-    })
+    compiling(|| env.compile(expression, wanted)).map_err(|error| problem(&error))
 }
 
 impl Policy {
@@ -115,7 +112,7 @@ impl Policy {
         // Messages are not the place to ask an authorizer.
         let mut message_env = expressions::env(has_params, false).variable("variables", Type::named(VARIABLES));
         for (name, compiled) in &variables {
-            let of = compiled.as_ref().map_or(Type::Dyn, |program| program.output().clone());
+            let of = compiled.as_ref().map_or(Type::Dyn, |program| program.output().remembered());
             message_env.add_field(VARIABLES, name, of);
         }
         let conditions = list(spec, "matchConditions").iter().map(|condition| {

@@ -5,6 +5,7 @@ use corten_meta::{FieldError, Path, Value};
 
 use super::definition::{Form, GROUP, Policy};
 use crate::admission::{Attributes, Operation, Plugin};
+use crate::conditions::refusal;
 
 /// The plugin.
 pub struct Expressions;
@@ -46,7 +47,7 @@ fn policy_errors(policy: &Value) -> Vec<FieldError> {
         }
         // Of some, upstream shows only what it compiles, which has no blanks around it.
         let shown = if ["matchConditions", "mutations"].contains(&list) { text.trim() } else { text };
-        errors.push(FieldError::invalid(&path, shown, problem.clone()));
+        errors.push(refusal(&path, shown, problem));
     };
     for (index, (_, variable)) in compiled.variables.iter().enumerate() {
         add("variables", index, "expression", variable.as_ref().err());

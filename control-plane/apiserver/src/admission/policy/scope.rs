@@ -145,7 +145,7 @@ pub fn compile_variables(env: &mut Env, given: &[Value]) -> Vec<(String, Result<
     for variable in given {
         let text = |key: &str| variable[key].as_str().unwrap_or_default();
         let program = compile(env, text("expression"), &[]);
-        let of = program.as_ref().map_or(Type::Dyn, |program| program.output().clone());
+        let of = program.as_ref().map_or(Type::Dyn, |program| program.output().remembered());
         env.add_field(VARIABLES, text("name"), of);
         compiled.push((text("name").to_owned(), program));
     }

@@ -11,7 +11,7 @@ use super::matching::Invocation;
 use super::review;
 use crate::admission::Attributes;
 use crate::admission::expressions::{self, Rights};
-use crate::conditions::{Condition, all_hold, compile};
+use crate::conditions::{Condition, all_hold, compile, refusal};
 use crate::metrics::{CONDITION_ERRORS, CONDITION_EXCLUSIONS, CONDITION_SECONDS};
 
 /// What the conditions may speak of.
@@ -86,7 +86,7 @@ pub fn errors(a: &Attributes<'_>) -> Vec<FieldError> {
             let expression = expression.trim();
             if let Err(e) = compile(&ENV, expression) {
                 let path = Path::root("webhooks").index(at).child("matchConditions").index(index).child("expression");
-                errors.push(FieldError::invalid(&path, expression, e));
+                errors.push(refusal(&path, expression, &e));
             }
         }
     }
