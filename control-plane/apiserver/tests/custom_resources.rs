@@ -129,6 +129,41 @@ async fn a_definition_makes_a_resource() {
 }
 
 #[tokio::test]
+async fn what_is_empty_is_said_at_the_root_of_a_schema() {
+    let s = TestServer::start().await;
+    let version = json!({ "name": "v1", "served": true, "storage": true, "subresources": { "status": {} },
+        "schema": { "openAPIV3Schema": { "type": "object" } } });
+    let mut plain = definition();
+    plain["spec"]["versions"] = json!([version]);
+    s.post(DEFINITIONS, plain).await.expect(201);
+    let path = format!("{DEFINITIONS}/widgets.example.com?dryRun=All");
+    for (field, empty, at_root, below) in [
+        ("allOf", json!([]), 422, 200),
+        ("enum", json!([]), 422, 200),
+        ("definitions", json!({}), 422, 200),
+        ("dependencies", json!({}), 422, 422),
+        ("x-kubernetes-list-map-keys", json!([]), 422, 200),
+        ("additionalProperties", json!(false), 422, 200),
+        ("required", json!([]), 200, 200),
+        ("items", json!([]), 200, 200),
+        ("$ref", json!(""), 422, 422),
+        ("additionalItems", json!({}), 422, 422),
+        ("id", json!(""), 200, 200),
+        ("anyOf", json!(null), 200, 200),
+    ] {
+        let root = json!({ "type": "object", field: empty });
+        let inner = json!({ "type": "object", "properties": { "spec": root } });
+        let item = json!({ "type": "object", "properties": { "l": { "type": "array", "items": root } } });
+        for (schema, code) in [(&root, at_root), (&inner, below), (&item, below)] {
+            let patch = json!({ "spec": { "versions": [{ "name": "v1", "served": true, "storage": true,
+                "subresources": { "status": {} }, "schema": { "openAPIV3Schema": schema } }] } });
+            let patched = s.patch(&path, "merge", patch).await;
+            assert_eq!(patched.code, code, "{schema}: {}", patched.body);
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_resource_survives_a_restart_and_goes_with_its_definition() {
     let s = TestServer::start().await;
     s.post(DEFINITIONS, definition()).await.expect(201);
@@ -423,4 +458,55 @@ async fn objects_of_a_version_that_is_gone_cannot_be_read() {
     // What nobody can read goes with its definition.
     s.delete(&path, None).await.expect(200);
     until(&s, &path, 404).await;
+}
+
+/// A definition of a resource with these fields at its root.
+fn with_fields(fields: Value) -> Value {
+    let mut definition = definition();
+    let versions = definition["spec"]["versions"].as_array_mut().unwrap();
+    for version in versions {
+        for (name, schema) in fields.as_object().unwrap() {
+            version["schema"]["openAPIV3Schema"]["properties"][name] = schema.clone();
+        }
+    }
+    definition
+}
+
+#[tokio::test]
+async fn what_is_not_of_its_type_has_no_owners() {
+    let s = TestServer::start().await;
+    let odd = json!({ "type": "object", "x-kubernetes-int-or-string": true });
+    let free = json!({ "x-kubernetes-preserve-unknown-fields": true });
+    s.post(DEFINITIONS, with_fields(json!({ "odd": odd, "free": free }))).await.expect(201);
+    until(&s, WIDGETS, 200).await;
+    let widget = |fields: Value| {
+        let mut widget = json!({ "apiVersion": "example.com/v1", "kind": "Widget", "metadata": { "name": "w" } });
+        widget.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        widget
+    };
+    let made = s.post(WIDGETS, widget(json!({ "odd": 1, "spec": { "size": 1 } }))).await.expect(201);
+    assert_eq!(made["metadata"].get("managedFields"), None);
+    let path = format!("{WIDGETS}/w?fieldManager=me");
+    let applied = |fields: Value| s.patch(&path, "application/apply-patch+yaml", widget(fields));
+    let why = "failed to create manager for existing fields: failed to convert new object (default/w; example.com/v1, Kind=Widget) to smd typed: .odd: expected map, got &{1}";
+    assert_eq!(applied(json!({ "spec": { "size": 1 } })).await.message(500), why);
+    s.patch(&format!("{WIDGETS}/w"), "merge", json!({ "odd": null })).await.expect(200);
+    let new = applied(json!({ "spec": { "size": 1 }, "free": null })).await.expect(200);
+    assert_eq!(new.get("free"), None, "a null that the schema does not forbid is stored, and not read again");
+    // Who writes the status owns what it says beside it, though that changes nothing.
+    let status = json!({ "free": "x", "spec": { "size": 7 }, "status": { "size": 2 } });
+    let told = s.patch(&format!("{WIDGETS}/w/status"), "merge", status).await.expect(200);
+    assert_eq!((told.get("free"), &told["spec"]["size"]), (None, &json!(1)));
+    let managers = told["metadata"]["managedFields"].as_array().unwrap();
+    let by_status = managers.iter().find(|entry| entry["subresource"] == "status").unwrap();
+    assert_eq!(by_status["fieldsV1"], json!({ "f:free": {}, "f:status": { ".": {}, "f:size": {} } }));
+    // A status that is applied as null is none.
+    let none = widget(json!({ "status": null }));
+    let path = format!("{WIDGETS}/v/status?fieldManager=me");
+    let mut other = widget(json!({ "spec": { "size": 1 } }));
+    other["metadata"]["name"] = "v".into();
+    s.post(WIDGETS, other).await.expect(201);
+    let mut none = none;
+    none["metadata"]["name"] = "v".into();
+    assert_eq!(s.patch(&path, "application/apply-patch+yaml", none).await.expect(200).get("status"), None);
 }

@@ -270,6 +270,8 @@ pub trait Behaviour: Send + Sync {
     fn defined_at(&self) -> u64 {
         0
     }
+    /// Makes of an object what upstream reads again after it stored it.
+    fn settle(&self, _object: &mut Value) {}
     /// Drops what the schema does not name; part of [`Behaviour::default`].
     fn prune(&self, _object: &mut Value) {}
     /// Warnings for the client that wrote this object.
@@ -426,6 +428,7 @@ impl Kind {
     /// Writes what is empty as it comes back from upstream's store. The last step before an object is stored or shown.
     pub fn settle(&self, object: &mut Value) {
         crate::schema::settle(&self.schema, object);
+        self.behaviour.settle(object);
     }
 
     /// Errors as upstream words them, with the structs they show as it prints them.

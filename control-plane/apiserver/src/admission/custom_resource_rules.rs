@@ -31,6 +31,6 @@ impl Plugin for CustomResourceRules {
         if !writes || !a.is("apiextensions.k8s.io", "customresourcedefinitions", "") {
             return Vec::new();
         }
-        custom_resources::validate_expressions(&a.object, a.old.as_deref())
+        custom_resources::validate_expressions(&a.object, a.as_given(), a.old.as_deref())
     }
 }

@@ -129,8 +129,9 @@ impl CustomResource {
     fn status_errors(&self, new: &Value, old: &Value) -> Vec<FieldError> {
         let (schema, place) = (&self.schema["properties"]["status"], Path::root("status"));
         let mut errors = match new.get("status") {
+            // What is null is no status at all.
+            None | Some(Value::Null) => Vec::new(),
             Some(status) => validation::validate(schema, status, old.get("status"), Some(&place)),
-            None => Vec::new(),
         };
         if let Some(scale) = &self.scale {
             scale::validate_status(scale, new, &mut errors);
@@ -171,6 +172,11 @@ impl Behaviour for CustomResource {
 
     fn default_applied(&self, object: &mut Value) {
         schema::prune_root(&self.schema, object);
+        schema::default(&self.schema, object);
+    }
+
+    fn settle(&self, object: &mut Value) {
+        schema::prune_nulls(&self.schema, object);
         schema::default(&self.schema, object);
     }
 

@@ -15,10 +15,12 @@ const RULE: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.Val
 /// The most that all rules of a schema may.
 const SCHEMA_LIMIT: u64 = 100_000_000;
 
-/// Errors of all rules in a definition. Schemas that did not change are not refused for their cost.
-pub fn validate(definition: &Value, old: Option<&Value>) -> Vec<FieldError> {
+/// Errors of all rules in a definition, which may have been given with more that is empty. Schemas that did not change are
+/// not refused for their cost.
+pub fn validate(definition: &Value, given: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let versions = |definition: &Value| definition.pointer("/spec/versions").and_then(Value::as_array).cloned();
     let new = versions(definition).unwrap_or_default();
+    let given = versions(given).unwrap_or_default();
     let before = old.and_then(versions).unwrap_or_default();
     let schema = |version: &Value| version.pointer("/schema/openAPIV3Schema").cloned().unwrap_or_default();
     // Upstream checks a schema that all versions share once.
@@ -41,7 +43,8 @@ pub fn validate(definition: &Value, old: Option<&Value>) -> Vec<FieldError> {
             let unchanged = before
                 .iter()
                 .any(|old| old["name"] == version["name"] && old.pointer("/schema/openAPIV3Schema") == Some(&schema));
-            validate_schema(&schema, &path, has_status, unchanged, &mut errors);
+            let given = given.get(index).and_then(|given| given.pointer("/schema/openAPIV3Schema")).unwrap_or(&schema);
+            validate_schema((&schema, given), &path, has_status, unchanged, &mut errors);
         }
         if !same_fields || index == 0 {
             let path = if same_fields { &spec } else { &own }.child("selectableFields");
@@ -57,15 +60,22 @@ pub fn validate(definition: &Value, old: Option<&Value>) -> Vec<FieldError> {
     errors
 }
 
-fn validate_schema(schema: &Value, path: &Path, has_status: bool, unchanged: bool, errors: &mut Vec<FieldError>) {
+fn validate_schema(
+    (schema, given): (&Value, &Value),
+    path: &Path,
+    has_status: bool,
+    unchanged: bool,
+    errors: &mut Vec<FieldError>,
+) {
     let structural::Judgement { mut structure, mut marks, is_structural } =
-        structural::validate(schema, path, has_status);
-    if unchanged {
+        structural::validate(schema, given, path, has_status);
+    let is_known = unchanged && schema == given;
+    if is_known {
         structure.clear();
     }
     errors.append(&mut structure);
     let wrong = marks.iter().map(|error| error.field.clone()).collect();
-    if !unchanged {
+    if !is_known {
         errors.append(&mut marks);
     }
     if !is_structural && !unchanged {
@@ -245,14 +255,14 @@ mod tests {
     fn errors(spec: Value) -> Vec<String> {
         let schema = json!({ "type": "object", "properties": { "spec": spec } });
         let definition = json!({ "spec": { "versions": [{ "name": "v1", "schema": { "openAPIV3Schema": schema } }] } });
-        validate(&definition, None).iter().map(ToString::to_string).collect()
+        validate(&definition, &definition, None).iter().map(ToString::to_string).collect()
     }
 
     #[test]
     fn a_schema_that_is_missing_is_told_once() {
         let fields = json!([{ "jsonPath": ".spec.a" }]);
         let definition = json!({ "spec": { "versions": [{ "name": "v1", "selectableFields": fields }] } });
-        assert_eq!(validate(&definition, None), Vec::new());
+        assert_eq!(validate(&definition, &definition, None), Vec::new());
     }
 
     #[test]

@@ -1,23 +1,24 @@
 //! The formats that a schema can demand of a text. Pure; formats that are not known demand nothing.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use base64::Engine;
-use corten_meta::names;
+use corten_cel::library::regex::compile;
+use corten_meta::names::{self, address::parse_sloppy};
 
 /// Whether a text has a format. Dashes in the name of a format mean nothing.
 pub fn has(format: &str, text: &str) -> bool {
     match format.replace('-', "").as_str() {
-        "datetime" => corten_meta::time::parse(text).is_ok(),
+        "datetime" => is_date_time(text),
         "date" => text.len() == 10 && text.parse::<jiff::civil::Date>().is_ok(),
         "duration" => is_duration(text),
-        "ipv4" => text.parse::<Ipv4Addr>().is_ok(),
-        "ipv6" => text.parse::<Ipv6Addr>().is_ok(),
+        "ipv4" => text.contains('.') && parse_sloppy(text).is_some(),
+        "ipv6" => text.contains(':') && parse_sloppy(text).is_some(),
         "cidr" => is_cidr(text),
         "mac" => is_mac(text),
         "uri" => is_request_uri(text),
         "email" => is_email(text),
-        "hostname" => text.len() <= 255 && names::dns1123_subdomain(&text.to_lowercase()).is_empty(),
+        "hostname" => is_hostname(text),
         "k8sshortname" => names::dns1123_label(text).is_empty(),
         "k8slongname" => names::dns1123_subdomain(text).is_empty(),
         "uuid" => is_uuid(text, None),
@@ -25,7 +26,7 @@ pub fn has(format: &str, text: &str) -> bool {
         "uuid4" => is_uuid(text, Some('4')),
         "uuid5" => is_uuid(text, Some('5')),
         "bsonobjectid" => text.len() == 24 && is_hex(text),
-        "byte" => !text.is_empty() && base64::engine::general_purpose::STANDARD.decode(text).is_ok(),
+        "byte" => is_base64(text),
         "isbn" => is_isbn10(text) || is_isbn13(text),
         "isbn10" => is_isbn10(text),
         "isbn13" => is_isbn13(text),
@@ -35,6 +36,27 @@ pub fn has(format: &str, text: &str) -> bool {
         "rgbcolor" => is_rgb_color(text),
         _ => true,
     }
+}
+
+/// A name of one label, or of several with a top-level domain behind them. Symbols are as good as letters.
+fn is_hostname(text: &str) -> bool {
+    let is_of = |class: &str, text: &str| compile(class).is_ok_and(|class| class.is_match(text));
+    let is_word = |text: &str| is_of(r"^[a-zA-Z0-9\p{S}\p{L}]+$", text);
+    let is_label = |text: &str| is_word(&text.replace('-', "")) && !text.starts_with('-') && !text.ends_with('-');
+    let is_short = text.len() <= 255 && text.split('.').all(|label| label.len() <= 63);
+    let fits = match text.rsplit_once('.') {
+        Some((labels, top)) => {
+            is_of(r"^[a-zA-Z\p{L}]+$", top) && top.chars().nth(1).is_some() && labels.split('.').all(is_label)
+        }
+        // The only label may have one dash, behind its first letter, and end with it.
+        None => {
+            let second = text.chars().next().map_or(0, char::len_utf8);
+            let (first, rest) = text.split_at(second);
+            let rest = rest.strip_prefix('-').unwrap_or(rest);
+            is_word(first) && (rest.is_empty() || is_word(rest))
+        }
+    };
+    fits && is_short
 }
 
 fn is_hex(text: &str) -> bool {
@@ -56,9 +78,29 @@ fn is_cidr(text: &str) -> bool {
     })
 }
 
+/// Six, eight or twenty bytes, in groups of one or two with one mark between them, or all in one.
 fn is_mac(text: &str) -> bool {
-    let parts: Vec<&str> = text.split([':', '-']).collect();
-    matches!(parts.len(), 6 | 8 | 20) && parts.iter().all(|part| part.len() == 2 && is_hex(part))
+    let (mark, length) = match (text.as_bytes().get(2), text.as_bytes().get(4)) {
+        (Some(mark @ (b':' | b'-')), _) => (char::from(*mark), 2),
+        (_, Some(b'.')) => ('.', 4),
+        _ => return matches!(text.len(), 12 | 16 | 40) && is_hex(text),
+    };
+    let groups: Vec<&str> = text.split(mark).collect();
+    matches!(groups.len() * length / 2, 6 | 8 | 20) && groups.iter().all(|group| group.len() == length && is_hex(group))
+}
+
+/// Bits that are left over behind the last byte may be set.
+fn is_base64(text: &str) -> bool {
+    use base64::alphabet::STANDARD;
+    use base64::engine::general_purpose::{GeneralPurpose, PAD};
+    const LENIENT: GeneralPurpose = GeneralPurpose::new(&STANDARD, PAD.with_decode_allow_trailing_bits(true));
+    !text.is_empty() && LENIENT.decode(text).is_ok()
+}
+
+/// A time with a zone; no second is the sixtieth.
+fn is_date_time(text: &str) -> bool {
+    let is_leap = text.get(16..19).is_some_and(|second| second == ":60");
+    !text.contains(' ') && !is_leap && corten_meta::time::parse(text).is_ok()
 }
 
 /// A duration as Go writes it, or numbers with units in words: `2 hours 5 min`.
@@ -110,17 +152,38 @@ fn is_request_uri(text: &str) -> bool {
     is_plain
         && escapes.into_iter().all(is_escape)
         && !host.contains([' ', '<', '>', '"', '^', '`', '{', '}', '|', '\\'])
+        && has_sound_port(host)
 }
 
-/// `local@domain`, also behind a name: `Name <local@domain>`.
+/// Brackets end, and a port is a number.
+fn has_sound_port(host: &str) -> bool {
+    let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
+    let port = match host.strip_prefix('[') {
+        Some(rest) => match rest.split_once(']') {
+            Some((_, "")) => return true,
+            Some((_, behind)) => behind.strip_prefix(':'),
+            None => None,
+        },
+        None => Some(host.rsplit_once(':').map_or("", |(_, port)| port)),
+    };
+    port.is_some_and(|port| port.bytes().all(|b| b.is_ascii_digit()))
+}
+
+/// `local@domain`, also behind a name: `Name <local@domain>`. A remark may stand behind it.
 fn is_email(text: &str) -> bool {
     let text = text.trim();
+    let remark = text.strip_suffix(')').and_then(|text| text.split_once('('));
+    let text = remark.map_or(text, |(text, _)| text.trim_end());
     let address = match text.strip_suffix('>') {
         Some(named) => match named.rsplit_once('<') {
-            Some((_, address)) => address,
-            None => return false,
+            Some((name, address)) if name.contains('"') || !name.contains([',', ';', ':', '@', '[', ']']) => address,
+            _ => return false,
         },
         None => text,
+    };
+    let is_literal = |domain: &str| {
+        let address = domain.strip_prefix('[').and_then(|domain| domain.strip_suffix(']'));
+        address.is_some_and(|address| address.parse::<IpAddr>().is_ok())
     };
     let is_atom = |part: &str| {
         !part.is_empty()
@@ -129,7 +192,7 @@ fn is_email(text: &str) -> bool {
     let is_dotted = |text: &str| text.split('.').all(is_atom);
     address.rsplit_once('@').is_some_and(|(local, domain)| {
         let quoted = local.len() > 2 && local.starts_with('"') && local.ends_with('"');
-        (quoted || is_dotted(local)) && is_dotted(domain)
+        (quoted || is_dotted(local)) && (is_dotted(domain) || is_literal(domain))
     })
 }
 
@@ -188,15 +251,9 @@ fn is_credit_card(text: &str) -> bool {
 }
 
 fn is_social_security_number(text: &str) -> bool {
-    let plain: String = match text.split(['-', ' ']).collect::<Vec<_>>().as_slice() {
-        [all] => (*all).to_owned(),
-        [area, group, serial] if (area.len(), group.len(), serial.len()) == (3, 2, 4) => {
-            format!("{area}{group}{serial}")
-        }
-        [first, last] if matches!((first.len(), last.len()), (3, 6) | (5, 4)) => format!("{first}{last}"),
-        _ => return false,
-    };
-    plain.len() == 9 && plain.bytes().all(|b| b.is_ascii_digit())
+    let parts: Vec<&str> = text.split(['-', ' ']).collect();
+    let is_number = |part: &&str| part.bytes().all(|b| b.is_ascii_digit());
+    parts.iter().map(|part| part.len()).eq([3, 2, 4]) && parts.iter().all(is_number)
 }
 
 fn is_hex_color(text: &str) -> bool {
@@ -235,7 +292,21 @@ mod tests {
             ("uri", "http://a/%20", "http://a/%2"),
             ("email", "a@b.c", "a.b.c"),
             ("email", "A B <a@b.c>", "a b@c"),
-            ("hostname", "a-b.c", "a_b"),
+            ("email", "a@[1.2.3.4]", "A, B <a@b.c>"),
+            ("email", "a@b.c (x)", "a@"),
+            ("hostname", "a-b.cc", "a_b"),
+            ("hostname", "a+b", "a.1"),
+            ("hostname", "ü.com", "1-2-3"),
+            ("date-time", "2024-01-02t03:04:05z", "2024-01-02 03:04:05Z"),
+            ("date-time", "2024-01-02T03:04:05+01:00", "2024-01-02T03:04:60Z"),
+            ("ipv4", "01.2.3.4", "::1"),
+            ("ipv4", "::ffff:1.2.3.4", "1"),
+            ("mac", "0000.5e00.5301", "00:00-5e:00:53:01"),
+            ("mac", "00005e005301", "00005e0053"),
+            ("uri", "http://[::1]:80", "http://[::1"),
+            ("uri", "http://a:", "http://a:b"),
+            ("byte", "Y+/=", "Y"),
+            ("ssn", "123 45 6789", "123456789"),
             ("k8s-short-name", "a-b", "a.b"),
             ("k8s-long-name", "a.b", "A"),
             ("uuid", "123e4567-e89b-12d3-a456-426614174000", "123e4567-e89b-12d3-a456-42661417400"),

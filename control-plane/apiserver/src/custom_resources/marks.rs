@@ -29,14 +29,10 @@ fn text<'a>(schema: &'a Value, key: &str) -> &'a str {
     schema[key].as_str().unwrap_or_default()
 }
 
-/// Whether something is there that is not empty.
-pub fn is_said(value: &Value) -> bool {
-    match value {
-        Value::Null => false,
-        Value::String(text) => !text.is_empty(),
-        Value::Object(map) => !map.is_empty(),
-        _ => true,
-    }
+/// Whether a field is there that is not supported. Of some, also an empty one is.
+fn is_said(key: &str, value: &Value) -> bool {
+    let is_empty = value.as_object().is_some_and(serde_json::Map::is_empty);
+    !(value.is_null() || is_empty && matches!(key, "patternProperties" | "definitions"))
 }
 
 fn judge(schema: &Value, path: &Path, place: &Place, errors: &mut Vec<FieldError>) {
@@ -67,7 +63,7 @@ fn supported(schema: &Value, path: &Path, place: &Place, errors: &mut Vec<FieldE
         errors.push(FieldError::forbidden(&path.child("default"), format!("must not be set {why}")));
     }
     for key in ["id", "additionalItems", "patternProperties", "definitions", "dependencies", "$ref"] {
-        if is_said(&schema[key]) {
+        if is_said(key, &schema[key]) {
             errors.push(FieldError::forbidden(&path.child(key), format!("{key} is not supported")));
         }
     }
@@ -75,7 +71,7 @@ fn supported(schema: &Value, path: &Path, place: &Place, errors: &mut Vec<FieldE
         let detail = "type cannot be set to null, use nullable as an alternative";
         errors.push(FieldError::forbidden(&path.child("type"), detail));
     }
-    if schema["items"].is_array() {
+    if schema["items"].as_array().is_some_and(|schemas| !schemas.is_empty()) {
         let detail = "items must be a schema object and not an array";
         errors.push(FieldError::forbidden(&path.child("items"), detail));
     }
@@ -113,13 +109,23 @@ fn below(schema: &Value, path: &Path, place: &Place, errors: &mut Vec<FieldError
         }
         judge(property, &path.child("properties").key(name), &inner, errors);
     }
+    let keyed = |key: &str, errors: &mut Vec<FieldError>| {
+        for (name, schema) in schema[key].as_object().into_iter().flatten() {
+            judge(schema, &path.child(key).key(name), &inner, errors);
+        }
+    };
     judge(&schema[not], &path.child(not), &inner, errors);
     for key in ["allOf", "oneOf", "anyOf"] {
         for (index, branch) in schema[key].as_array().into_iter().flatten().enumerate() {
             judge(branch, &path.child(key).index(index), &inner, errors);
         }
     }
+    keyed("definitions", errors);
     judge(&schema[items], &path.child(items), &inner, errors);
+    for (index, schema) in schema[items].as_array().into_iter().flatten().enumerate() {
+        judge(schema, &path.child(items).index(index), &inner, errors);
+    }
+    keyed("dependencies", errors);
 }
 
 /// What can be seen of a rule without compiling it.

@@ -4,6 +4,7 @@
 //! resource table and discovery. It never handles requests; those see only the table.
 
 mod behaviour;
+mod defaults;
 mod definition;
 mod embedded;
 mod ending;

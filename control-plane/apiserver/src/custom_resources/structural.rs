@@ -4,8 +4,7 @@
 use corten_cel::library::regex::compile;
 use corten_meta::{FieldError, Path, Value};
 
-use super::rules::Rules;
-use super::{embedded, marks, schema as structure, validation};
+use super::{defaults, marks};
 
 /// What the root of a schema may say when its status is a part of its own, which would lose the rest.
 const BESIDE_STATUS: &[&str] = &[
@@ -50,11 +49,11 @@ pub struct Judgement {
     pub is_structural: bool,
 }
 
-/// Everything that keeps a schema from being one that objects are held to.
-pub fn validate(schema: &Value, path: &Path, has_status: bool) -> Judgement {
+/// Everything that keeps a schema from being one that objects are held to. As it was given, it may say what is empty.
+pub fn validate(schema: &Value, given: &Value, path: &Path, has_status: bool) -> Judgement {
     let mut errors = Vec::new();
     if has_status {
-        beside_status(schema, path, &mut errors);
+        beside_status(given, path, &mut errors);
     }
     if schema["nullable"] == true {
         errors.push(FieldError::forbidden(&path.child("nullable"), "nullable cannot be true at the root"));
@@ -63,18 +62,18 @@ pub fn validate(schema: &Value, path: &Path, has_status: bool) -> Judgement {
     // A schema that says what no structure can hold is not looked at further.
     if is_beyond_structure(schema) {
         let mut marks = Vec::new();
-        marks::validate(schema, path, &mut marks);
+        marks::validate(given, path, &mut marks);
         return Judgement { structure: errors, marks, is_structural: false };
     }
     invariants(schema, Level::Root, path, &mut structure);
     complete_junctors(schema, Some(schema), (path, path), &mut structure);
     structure.sort_by_cached_key(ToString::to_string);
     if structure.is_empty() {
-        defaults(schema, path, &mut structure);
+        defaults::validate(schema, path, &mut structure);
     }
     errors.append(&mut structure);
     let mut marks = Vec::new();
-    marks::validate(schema, path, &mut marks);
+    marks::validate(given, path, &mut marks);
     let is_structural = errors.is_empty();
     Judgement { structure: errors, marks, is_structural }
 }
@@ -83,18 +82,27 @@ pub fn validate(schema: &Value, path: &Path, has_status: bool) -> Judgement {
 fn is_beyond_structure(schema: &Value) -> bool {
     const UNKNOWN: [&str; 7] =
         ["id", "$schema", "$ref", "patternProperties", "dependencies", "additionalItems", "definitions"];
+    let is_said = |key: &str, value: &Value| match value {
+        Value::Null => false,
+        Value::String(text) => !text.is_empty(),
+        Value::Object(map) => !map.is_empty() || key == "additionalItems",
+        _ => true,
+    };
     let one = ["items", "additionalProperties", "not"].into_iter().map(|key| &schema[key]);
     let many = ["allOf", "anyOf", "oneOf"].into_iter().filter_map(|key| schema[key].as_array()).flatten();
     let properties = schema["properties"].as_object().into_iter().flat_map(serde_json::Map::values);
     schema.is_object()
-        && (UNKNOWN.iter().any(|key| marks::is_said(&schema[*key]))
-            || schema["items"].is_array()
+        && (UNKNOWN.iter().any(|key| is_said(key, &schema[*key]))
+            || schema["items"].as_array().is_some_and(|schemas| !schemas.is_empty())
             || one.chain(many).chain(properties).any(is_beyond_structure))
 }
 
+/// What is empty is said too, unless it cannot be told from what is not said.
 fn beside_status(schema: &Value, path: &Path, errors: &mut Vec<FieldError>) {
     let kind = text(schema, "type");
-    if !kind.is_empty() && kind != "object" {
+    // The first in upstream's order is told.
+    let is_before = ["id", "$schema", "$ref"].iter().any(|key| !schema[*key].is_null());
+    if !kind.is_empty() && kind != "object" && !is_before {
         let detail =
             "only \"object\" is allowed as the type at the root of the schema if the status subresource is enabled";
         return errors.push(FieldError::invalid(&path.child("type"), kind, detail));
@@ -103,7 +111,7 @@ fn beside_status(schema: &Value, path: &Path, errors: &mut Vec<FieldError>) {
         "x-kubernetes-preserve-unknown-fields" | "x-kubernetes-validations" => true,
         key => BESIDE_STATUS.iter().any(|allowed| allowed.eq_ignore_ascii_case(key)),
     };
-    if schema.as_object().into_iter().flatten().any(|(key, value)| !is_allowed(key) && *value != false) {
+    if schema.as_object().into_iter().flatten().any(|(key, value)| !is_allowed(key) && !value.is_null()) {
         let allowed = BESIDE_STATUS.join(" ");
         let detail = format!(
             "only [{allowed}] fields are allowed at the root of the schema if the status subresource is enabled"
@@ -312,66 +320,13 @@ fn complete(branch: &Value, around: Option<&Value>, at: (&Path, &Path), errors: 
     }
 }
 
-/// Defaults are valid and name no field that would be pruned.
-fn defaults(schema: &Value, path: &Path, errors: &mut Vec<FieldError>) {
-    if let Some(default) = schema.get("default").filter(|default| !default.is_null()) {
-        let place = path.child("default");
-        let mut pruned = serde_json::json!({ "default": default });
-        let around = serde_json::json!({ "type": "object", "properties": { "default": schema } });
-        structure::prune_root(&around, &mut pruned);
-        if pruned["default"] != *default {
-            errors.push(FieldError::invalid(&place, default.clone(), "must not have unknown fields"));
-        }
-        errors.append(&mut default_errors(schema, default, &place));
-    }
-    if schema["items"].is_object() {
-        defaults(&schema["items"], &path.child("items"), errors);
-    }
-    for (name, property) in schema["properties"].as_object().into_iter().flatten() {
-        defaults(property, &path.child("properties").key(name), errors);
-    }
-}
-
-/// What is wrong with a default. Of the resources inside it, of its form and of its rules, the first that fails is told.
-fn default_errors(schema: &Value, default: &Value, place: &Path) -> Vec<FieldError> {
-    if let Err(error) = embedded::coerce_at(place, schema, &mut default.clone(), &mut Vec::new()) {
-        return vec![error];
-    }
-    let mut found = Vec::new();
-    embedded::validate_at(place, schema, default, &mut found);
-    if found.is_empty() {
-        // The errors speak of the value as if it were an object of its own.
-        found = validation::validate(&without_choices(schema), default, None, Some(place));
-    }
-    if found.is_empty() { held_to_rules(schema, default, place) } else { found }
-}
-
-/// A schema that does not say that a value is a number or a text: upstream does not ask that of defaults.
-fn without_choices(schema: &Value) -> Value {
-    match schema {
-        Value::Object(fields) => {
-            let kept = fields.iter().filter(|(key, value)| *key != "x-kubernetes-int-or-string" || !value.is_boolean());
-            kept.map(|(key, value)| (key.clone(), without_choices(value))).collect()
-        }
-        Value::Array(items) => items.iter().map(without_choices).collect(),
-        other => other.clone(),
-    }
-}
-
-/// What the rules of a schema say against its default, both as a change of itself and as a value without past.
-fn held_to_rules(schema: &Value, default: &Value, place: &Path) -> Vec<FieldError> {
-    let Some(rules) = Rules::compile_below(schema) else { return Vec::new() };
-    let found = rules.check_at(place, default, Some(default));
-    if found.is_empty() { rules.check_at(place, default, None) } else { found }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
 
     fn errors(schema: Value) -> String {
-        let found = validate(&schema, &Path::root("schema"), false);
+        let found = validate(&schema, &schema, &Path::root("schema"), false);
         found.structure.iter().chain(&found.marks).map(ToString::to_string).collect::<Vec<_>>().join("; ")
     }
 

@@ -178,7 +178,8 @@ impl Check<'_> {
 
     fn enumerated(&mut self, schema: &Value, value: &Value) {
         let Some(allowed) = schema["enum"].as_array().filter(|allowed| !allowed.is_empty()) else { return };
-        if !allowed.iter().any(|one| one == value || numbers::same(value, one)) {
+        // A null is never among them, not even if they name it.
+        if value.is_null() || !allowed.iter().any(|one| one == value || numbers::same(value, one)) {
             let words: Vec<String> =
                 allowed.iter().map(|v| v.as_str().map_or_else(|| v.to_string(), str::to_owned)).collect();
             let words: Vec<&str> = words.iter().map(String::as_str).collect();

@@ -58,6 +58,13 @@ pub fn check(of: Type<'_>, value: &Value) -> Vec<String> {
     errors
 }
 
+/// Whether a value is not of its type, so that nobody can be said to own anything of it. An item that is there twice is
+/// clear enough, and a field that nobody knows goes.
+pub fn is_unclear(of: Type<'_>, value: &Value) -> bool {
+    let is_clear = |error: &str| error.contains("duplicate entries") || error.ends_with("field not declared in schema");
+    check(of, value).iter().any(|error| !is_clear(error))
+}
+
 /// A value as upstream prints the wrapper that it reads one through.
 fn wrapped(value: &Value) -> String {
     format!("&{{{}}}", corten_meta::go::printed(value))

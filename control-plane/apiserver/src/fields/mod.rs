@@ -21,7 +21,7 @@ mod types;
 
 pub use compare::compare;
 pub use conflict::conflict_status;
-pub use extract::{check, extract};
+pub use extract::{check, extract, is_unclear};
 pub use lists::take_lists;
 pub use managers::{Entry, Fields, Identity, Managers, Operation, is_reset};
 pub use merge::merge;

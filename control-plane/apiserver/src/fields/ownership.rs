@@ -11,7 +11,7 @@ use corten_meta::Value;
 
 use super::compare::{Comparison, compare, same};
 use super::conflict::Conflict;
-use super::extract::extract;
+use super::extract::{extract, is_unclear};
 use super::managers::{Entry, Fields, Identity, Managers, Operation};
 use super::merge::merge;
 use super::remove::{remove, with_named_fields};
@@ -73,7 +73,7 @@ impl<'a> Change<'a> {
 }
 
 /// Ownership after an update of `live` to `new` by a manager, at a time. Of an object with items that cannot be told
-/// apart nobody owns anything.
+/// apart nobody owns anything, nor of a custom resource whose schema takes what its type does not.
 pub fn update(
     versions: &dyn Versions,
     live: &Value,
@@ -85,7 +85,11 @@ pub fn update(
     managers.entries.retain(|entry| versions.type_of(&entry.identity.api_version).is_some());
     let mut change = Change::new(versions, live, new);
     let own = change.in_version(&by.api_version, &by.api_version);
-    if own.is_some_and(|own| own.is_unclear) {
+    let is_custom = |of: &Type<'_>| matches!(of, Type::CustomResource(_));
+    let is_foreign = |of: Type<'_>| is_unclear(of, new) || is_unclear(of, live);
+    if own.is_some_and(|own| own.is_unclear)
+        || versions.type_of(&by.api_version).filter(is_custom).is_some_and(is_foreign)
+    {
         return Managers::default();
     }
     // What the writer has and writes again it would lose and gain: it only loses what is gone.

@@ -46,6 +46,16 @@ pub fn checked_result(target: &Target<'_>, object: Value, expected: &Expected<'_
     checked(target.context, object, expected, |_| Vec::new(), &|_, why| Status::bad_request(why))
 }
 
+/// Upstream takes it for its own fault that something is not of its type.
+fn refused_for(errors: &[String], tell: impl FnOnce(String) -> String) -> Result<(), Status> {
+    let why = match errors {
+        [] => return Ok(()),
+        [one] => one.clone(),
+        many => format!("errors:\n  {}", many.join("\n  ")),
+    };
+    Err(Status { code: 500, message: tell(why), ..Status::default() })
+}
+
 impl Apply {
     /// Checks the options and reads the configuration. What is wrong with the configuration is told where there is
     /// something to apply it to.
@@ -150,9 +160,19 @@ impl Apply {
         target: &Target<'_>,
     ) -> Result<Value, Status> {
         let of = versions.type_of(&self.by.api_version).unwrap_or(Type::Deduced);
-        self.check_form(of)?;
-        self.check_live(of, live)?;
         let managers = managers_of(live);
+        // Who is there already is found out first, if nobody is known to own anything.
+        let is_custom = target.resource.kind.is_custom();
+        if managers.is_empty() {
+            self.check_live((of, is_custom), live, |about, why| {
+                let why = format!("failed to convert new object ({about}) to smd typed: {why}");
+                format!("failed to create manager for existing fields: {why}")
+            })?;
+        }
+        self.check_form(of)?;
+        self.check_live((of, is_custom), live, |about, why| {
+            format!("failed to create typed live object ({about}): {why}")
+        })?;
         let time = corten_meta::time::rfc3339(target.context.now);
         let run =
             |force: bool| fields::apply(versions, (live, first), &self.config, &managers, &self.by, (&time, force));
@@ -182,30 +202,23 @@ impl Apply {
     }
 
     fn check_form(&self, of: Type<'_>) -> Result<(), Status> {
-        let errors = fields::check(of, &self.config);
-        let text = match errors.as_slice() {
-            [] => return Ok(()),
-            [one] => one.clone(),
-            many => format!("errors:\n  {}", many.join("\n  ")),
-        };
-        let message = format!("failed to create typed patch object ({}): {text}", self.object());
-        Err(Status { code: 500, message, ..Status::default() })
+        refused_for(&fields::check(of, &self.config), |why| {
+            format!("failed to create typed patch object ({}): {why}", self.object())
+        })
     }
 
-    /// An item of the live object that cannot be told from the others cannot be merged with.
-    fn check_live(&self, of: Type<'_>, live: &Value) -> Result<(), Status> {
-        let errors = fields::check(of, live);
-        let nameless: Vec<&str> = errors.iter().map(String::as_str).filter(|e| e.contains(": element ")).collect();
-        let text = match nameless.as_slice() {
-            [] => return Ok(()),
-            [one] => (*one).to_owned(),
-            many => format!("errors:\n  {}", many.join("\n  ")),
-        };
-        let about = format!("{}/{}; {}", corten_meta::namespace(live), corten_meta::name(live), self.type_name());
-        // Nobody is known to own anything of such an object, so this is the first that fails.
-        let why = format!("failed to convert new object ({about}) to smd typed: {text}");
-        let message = format!("failed to create manager for existing fields: {why}");
-        Err(Status { code: 500, message, ..Status::default() })
+    /// An item of the live object that cannot be told from the others cannot be merged with, nor can a custom resource
+    /// whose schema takes what its type does not. Items that are there twice may stay.
+    fn check_live(
+        &self,
+        (of, is_custom): (Type<'_>, bool),
+        live: &Value,
+        tell: impl FnOnce(String, String) -> String,
+    ) -> Result<(), Status> {
+        let mut errors = fields::check(of, live);
+        errors.retain(|why| if is_custom { !why.contains(": duplicate entries ") } else { why.contains(": element ") });
+        let about = || format!("{}/{}; {}", corten_meta::namespace(live), corten_meta::name(live), self.type_name());
+        refused_for(&errors, |why| tell(about(), why))
     }
 
     /// The kind that the configuration is of; the core group has no name, but the place for one.

@@ -62,11 +62,10 @@ pub async fn create_object(target: &Target<'_>, make: &Make<'_>, ownership: Owne
         if unlabelled {
             drop_labels(&mut attributes.object);
         }
-        let more = target.server.admission.errors(&attributes);
         let kind = &target.resource.kind;
         let spared: &[&str] = if kind.rules.status_on_create { &["metadata"] } else { &["metadata", "status"] };
         attributes.given = lost.then(make).transpose()?.map(|given| kind.as_given(&attributes.object, given, spared));
-        let errors = kind.validate(attributes.as_given());
+        let (errors, more) = (kind.validate(attributes.as_given()), target.server.admission.errors(&attributes));
         refuse_invalid(target, &attributes.object, errors, more)?;
         // A client is warned also of what is refused after this.
         for warning in target.resource.kind.behaviour.warnings(&attributes.object, None) {

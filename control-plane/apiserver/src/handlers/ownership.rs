@@ -14,7 +14,7 @@ use super::Target;
 use super::options::MAX_MANAGER;
 use super::update::Part;
 use crate::fields::{
-    Filter, Identity, Managers, Operation, Set, Type, Versions, apply, check, is_reset, take_lists, update, zero,
+    Filter, Identity, Managers, Operation, Set, Type, Versions, apply, is_reset, is_unclear, take_lists, update, zero,
 };
 use crate::pipeline::Context;
 use crate::registry::Resource;
@@ -253,9 +253,7 @@ pub fn says_unclear(kind: &Kind, part: Part, new: &Value, old: &Value) -> bool {
     }
     let mut beside = Value::Object(said.map(|(field, value)| (field.clone(), value.clone())).collect());
     kind.write_zeros(&mut beside);
-    // An item that is there twice is clear enough, and a field that nobody knows goes.
-    let is_clear = |error: &str| error.contains("duplicate entries") || error.ends_with("field not declared in schema");
-    check(type_of(kind), &beside).iter().any(|error| !is_clear(error))
+    is_unclear(type_of(kind), &beside)
 }
 
 /// A write that would change nothing but the times of managers, and not even their order, is no write: the times stay.

@@ -4,6 +4,7 @@
 //! whose author named a resourceVersion is not repeated: it fails with a conflict.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use corten_meta::{FieldError, Object, Status, Value};
@@ -366,13 +367,12 @@ async fn admitted(
     owners::drop_repeated_by_admission(target, &mut attributes.object);
     // A status that is written is complete, as it was completed when the write was prepared.
     create::finish(target, &mut attributes.object, change.part != Part::Status, change.ownership);
-    let as_given = if lost { change.as_given(target, &attributes.object, old)? } else { None };
+    attributes.given = if lost { change.as_given(target, &attributes.object, old)? } else { None };
     // What is wanted is the old one, unless somebody could write it.
     if change.part != Part::Status || attributes.object.is_touched() {
-        bump_generation(target, &mut attributes.object, as_given.as_ref(), old);
+        bump_generation(target, &mut attributes.object, attributes.given.as_ref(), old);
     }
-    let given = as_given.as_ref().unwrap_or(&attributes.object);
-    let errors = validate(target, change, &attributes.object, given, old);
+    let errors = validate(target, change, &attributes.object, attributes.as_given(), old);
     let ratcheted = target.resource.kind.behaviour.ratcheted(&attributes.object, old, &errors);
     ratcheted.into_iter().for_each(|warning| target.context.warn(warning));
     create::refuse_invalid(target, &attributes.object, errors, admission.errors(&attributes))?;
@@ -490,6 +490,7 @@ fn prepare(target: &Target<'_>, change: &Change<'_>, new: &mut Value, old: &mut 
         track_update(target, part, new, old, None);
         prepare_part(target, part, new, old);
     }
+    let beside = said_beside_status(kind, part, new, old);
     let (Some(new_fields), Some(old_fields)) = (new.as_object_mut(), old.as_object()) else { return false };
     match part {
         Part::Main if kind.rules.has_status => restore(new_fields, old_fields, "status"),
@@ -522,6 +523,16 @@ fn prepare(target: &Target<'_>, change: &Change<'_>, new: &mut Value, old: &mut 
     match change.ownership {
         Ownership::Tracked if is_unclear => set_managers(new, Managers::default()),
         Ownership::Tracked if is_tracked => {}
+        Ownership::Tracked if !beside.is_empty() => {
+            let mut said = new.clone();
+            if let Some(said) = said.as_object_mut() {
+                said.retain(|field, _| !beside.contains_key(field));
+                said.extend(beside.into_iter().filter_map(|(field, value)| Some((field, value?))));
+            }
+            change.ownership.complete(kind, &mut said);
+            track_update(target, part, &mut said, old, None);
+            set_managers(new, managers_of(&said));
+        }
         Ownership::Tracked => {
             let sent = if lost { (change.transform)(old).ok() } else { None };
             let sent = sent.map(|sent| kind.as_sent(new, sent, change.spared()));
@@ -555,6 +566,25 @@ fn prepare_part(target: &Target<'_>, part: Part, new: &mut Value, old: &Value) {
         Part::Status => behaviour.prepare_status_update(new, old, target.context.now),
         Part::Whole => {}
     }
+}
+
+/// What a write of the status of a custom resource says of fields beside it and the spec. It changes nothing there, and yet
+/// its author owns it.
+fn said_beside_status(
+    kind: &corten_api::Kind,
+    part: Part,
+    new: &Value,
+    old: &Value,
+) -> BTreeMap<String, Option<Value>> {
+    const KNOWN: [&str; 5] = ["apiVersion", "kind", "metadata", "spec", "status"];
+    if part != Part::Status || !kind.is_custom() {
+        return BTreeMap::new();
+    }
+    fn names(object: &Value) -> impl Iterator<Item = &String> {
+        object.as_object().into_iter().flat_map(serde_json::Map::keys)
+    }
+    let other = names(old).chain(names(new)).filter(|name| !KNOWN.contains(&name.as_str()));
+    other.filter(|name| new.get(*name) != old.get(*name)).map(|name| (name.clone(), new.get(name).cloned())).collect()
 }
 
 /// When an object goes stays as it is, though who said otherwise may own it. Who says it of one that is to stay is

@@ -37,14 +37,14 @@ const FORMATS: [&str; 26] = [
     "uuid5",
 ];
 
-/// Drops the fields that no schema has, and those that say nothing, where the table of types does not.
+/// Drops the fields that no schema has, where the table of types does not.
 pub(super) fn prune(schema: &mut Value) {
     let Some(fields) = schema.as_object_mut() else { return };
-    fields.retain(|name, inner| name != "items" || inner.is_object() || inner.is_array());
+    let is_some = |items: &Value| items.is_object() || items.as_array().is_some_and(|schemas| !schemas.is_empty());
+    fields.retain(|name, inner| name != "items" || is_some(inner));
     for (name, inner) in fields.iter_mut() {
         if EITHER.contains(&name.as_str()) && inner.is_object() {
             crate::schema::prune(TYPE, inner);
-            crate::schema::fill_defaults(TYPE, inner);
         }
         match (name.as_str(), inner) {
             ("properties" | "patternProperties" | "definitions", Value::Object(inner)) => {
@@ -110,6 +110,7 @@ mod tests {
         let mut schema = json!({"type": "object", "properties": {
             "l": {"type": "array", "items": {"type": "object", "zzz": 1, "nullable": false, "additionalProperties": {"type": "string", "q": 1, "nullable": false}}},
             "any": {"additionalProperties": true, "items": true}}});
+        crate::schema::fill_defaults(TYPE, &mut schema);
         prune(&mut schema);
         let wanted = json!({"type": "object", "properties": {
             "l": {"type": "array", "items": {"type": "object", "additionalProperties": {"type": "string"}}},

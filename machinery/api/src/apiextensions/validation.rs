@@ -32,11 +32,6 @@ pub(super) fn validate_definition(object: &Value) -> Errors {
     if scope.must(&mut errors) {
         scope.one_of_texts(&mut errors, &["Cluster", "Namespaced"]);
     }
-    let preserves = spec.get("preserveUnknownFields");
-    let has_defaults = || spec.get("versions").items().any(|v| has_default(&v.value["schema"]["openAPIV3Schema"]));
-    if preserves.is_true() && has_defaults() {
-        errors.push(preserves.invalid("must be false in order to use defaults in the schema"));
-    }
     validate_versions(&spec, &mut errors);
     validate_names(&spec.get("names"), &mut errors);
     for (field, rule) in PARTS {
@@ -56,17 +51,6 @@ pub(super) fn validate_definition(object: &Value) -> Errors {
     }
     validate_conversion(&conversion, &mut errors);
     errors
-}
-
-/// Whether a schema has a default anywhere.
-fn has_default(schema: &Value) -> bool {
-    let below = |key: &str| match &schema[key] {
-        Value::Array(schemas) => schemas.iter().any(has_default),
-        schema => has_default(schema),
-    };
-    let named = |key: &str| schema[key].as_object().into_iter().flatten().any(|(_, schema)| has_default(schema));
-    let below_any = || ["items", "additionalProperties", "allOf", "anyOf", "oneOf", "not"].into_iter().any(below);
-    schema.is_object() && (!schema["default"].is_null() || named("properties") || below_any())
 }
 
 /// What is asked of a definition after its spec, and after what of it may not change.

@@ -149,7 +149,7 @@ fn recall_type(t: &Type, given: &Value, object: &mut Value) {
 
 fn recall_value(kind: &FieldType, given: &Value, value: &mut Value) {
     match (kind, given, value) {
-        (FieldType::Ref(id), given, value) => recall_type(schema().get(*id), given, value),
+        (FieldType::Ref(id), given, value) => recall_type(schema().get(*id).of_object(), given, value),
         (FieldType::List(items), Value::Array(given), Value::Array(list)) => {
             given.iter().zip(list).for_each(|(given, item)| recall_value(items, given, item));
         }
@@ -244,7 +244,7 @@ pub(super) fn write_bytes(value: &mut Value) {
 fn fill_value(kind: &FieldType, value: &mut Value) -> bool {
     let mut lost = false;
     match kind {
-        FieldType::Ref(id) => lost = fill_type(schema().get(*id), value),
+        FieldType::Ref(id) => lost = fill_type(schema().get(*id).of_object(), value),
         FieldType::Quantity => canonicalize(value),
         FieldType::Bytes => write_bytes(value),
         FieldType::Time => rewrite_time(value, "2026-01-02T03:04:05Z".len(), time::rfc3339),

@@ -131,7 +131,7 @@ struct Check<'v> {
 }
 
 /// The schemas of definitions. Where one of these stands, three types may hold something else instead.
-const SCHEMA_PROPS: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps";
+pub(super) const SCHEMA_PROPS: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps";
 
 impl<'v> Check<'v> {
     fn object(&mut self, t: &'static Type, value: &'v Value) {

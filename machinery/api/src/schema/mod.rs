@@ -175,6 +175,12 @@ impl Type {
         self.short_name() == "CustomResourceSubresourceStatus"
     }
 
+    /// What an object is that stands where the table only knows a schema or something else: a schema.
+    fn of_object(&self) -> &Type {
+        let is_either = self.scalar.is_some() && self.short_name().starts_with("JSONSchemaPropsOr");
+        schema().type_(fields::SCHEMA_PROPS).filter(|_| is_either).unwrap_or(self)
+    }
+
     /// The name without its package.
     pub fn short_name(&self) -> &str {
         self.name.rsplit('.').next().unwrap_or(&self.name)

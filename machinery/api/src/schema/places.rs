@@ -77,10 +77,13 @@ pub fn insert_errors(type_name: &str, errors: &mut Vec<FieldError>, more: Vec<Fi
             // That something stands in a list twice is found after what is wrong with it.
             let item = other.field.rsplit_once('.').map_or("", |(item, _)| item);
             let is_same = !item.is_empty() && error.field.starts_with(&format!("{item}."));
+            // Whether there may be defaults is asked before where they are.
+            let is_early = other.field == "spec.preserveUnknownFields" && other.detail.starts_with("must be false");
             // A change is judged after what it leads to.
-            (other.detail == "field is immutable" && !other.field.starts_with("metadata."))
-                || other.kind == ErrorKind::Duplicate && is_same
-                || root.is_some_and(|root| compare(root, &other.field, &error.field) == Ordering::Greater)
+            !is_early
+                && ((other.detail == "field is immutable" && !other.field.starts_with("metadata."))
+                    || other.kind == ErrorKind::Duplicate && is_same
+                    || root.is_some_and(|root| compare(root, &other.field, &error.field) == Ordering::Greater))
         };
         let at = errors.iter().position(is_later).unwrap_or(errors.len());
         errors.insert(at, error);
