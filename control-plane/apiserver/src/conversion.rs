@@ -169,6 +169,11 @@ impl Resource {
         self.is_spoke() || !self.versions.is_empty()
     }
 
+    /// Whether a webhook converts it.
+    pub fn has_webhook(&self) -> bool {
+        self.webhook.is_some()
+    }
+
     /// Whether this version is not the one that is stored.
     fn is_spoke(&self) -> bool {
         self.stored.as_ref().is_some_and(|s| s.hub.group != self.kind.group || s.hub.version != self.kind.version)
@@ -281,10 +286,9 @@ impl Resource {
         self.kind.behaviour.to_stored(&mut value);
         value["apiVersion"] = hub.api_version().into();
         hub.behaviour.prune(&mut value);
-        if !hub.is_custom() {
-            hub.default(&mut value);
-            hub.settle(&mut value);
-        }
+        // What is stored has been read in that version before anybody sees it again, and got its defaults.
+        hub.default(&mut value);
+        hub.settle(&mut value);
         Ok(value)
     }
 

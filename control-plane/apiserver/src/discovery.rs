@@ -202,7 +202,7 @@ fn group(resources: &[Arc<Resource>], remote: &[Known]) -> Vec<(String, Vec<Vers
 }
 
 /// The rank of a version: stable before beta before alpha, then the higher number; odd names last, by name.
-fn priority(version: &str) -> (u8, u32, u32, std::cmp::Reverse<String>) {
+pub fn priority(version: &str) -> (u8, u32, u32, std::cmp::Reverse<String>) {
     let name = std::cmp::Reverse(version.to_owned());
     let split = |text: &str| {
         let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());

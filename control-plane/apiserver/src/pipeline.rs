@@ -17,6 +17,7 @@ use crate::authorization::{Attributes, Decision, Verdict, decide, forbidden};
 use crate::body::{Body, Reply, RequestBody};
 use crate::config::Config;
 use crate::flow_control::{Classified, Seat};
+use crate::handlers::conversions::Conversions;
 use crate::handlers::{self, Target};
 use crate::metrics::{CERTIFICATE_SECONDS, TERMINATIONS, place};
 use crate::negotiation::Accept;
@@ -50,6 +51,8 @@ pub struct Context {
     pub classified: Option<Classified>,
     /// The HTTP upgrade of the connection, if it may be upgraded.
     pub upgrade: Mutex<Option<hyper::upgrade::OnUpgrade>>,
+    /// What webhooks converted for it.
+    pub conversions: Conversions,
 }
 
 impl Context {
@@ -132,6 +135,7 @@ impl Server {
             audit: Record::new(&parts.headers, peer),
             annotations: Mutex::default(),
             classified: None,
+            conversions: Conversions::default(),
             upgrade: Mutex::new(parts.extensions.remove::<hyper::upgrade::OnUpgrade>()),
             raw_path: parts.uri.path().to_owned(),
             raw_query: parts.uri.query().unwrap_or_default().to_owned(),

@@ -241,3 +241,37 @@ async fn objects_are_selected_by_the_fields_of_the_version_that_is_asked() {
     assert_eq!(next_spec(&mut events).await, ("DELETED".to_owned(), spec("h", "1")));
     assert_eq!(next_spec(&mut events).await, ("DELETED".to_owned(), spec("h", "2")));
 }
+
+#[tokio::test]
+async fn managers_of_another_version_are_asked_about_through_the_webhook() {
+    let server = TestServer::start().await;
+    let hook = Hook::start(|_, request| {
+        let wanted = request["request"]["desiredAPIVersion"].as_str().unwrap();
+        let objects = request["request"]["objects"].as_array().unwrap();
+        review(request, objects.iter().map(|object| converted(object, wanted)).collect())
+    })
+    .await;
+    let mut definition = definition(&hook.client("/convert"), "v1");
+    let stored = "/spec/versions/0/schema/openAPIV3Schema/properties/spec";
+    definition.pointer_mut(stored).unwrap()["properties"] = json!({ "mode": { "type": "string", "default": "d" } });
+    define(&server, definition).await;
+    let first = json!({ "apiVersion": "example.com/v1", "kind": "End", "metadata": { "name": "a" },
+                        "spec": { "hostPort": "h:1", "other": "x" } });
+    server.post(&format!("{}?fieldManager=one", path("v1")), first).await.expect(201);
+    let second = json!({ "apiVersion": "example.com/v2", "kind": "End", "metadata": { "name": "a" },
+                         "spec": { "host": "i" } });
+    let apply = format!("{}/a?fieldManager=two&force=true", path("v2"));
+    let applied = server.patch(&apply, "application/apply-patch+yaml", second).await.expect(200);
+    let owned = |object: &Value, manager: &str| {
+        let managers = object["metadata"]["managedFields"].as_array().unwrap();
+        managers.iter().find(|entry| entry["manager"] == manager).map(|entry| entry["fieldsV1"]["f:spec"].clone())
+    };
+    // What one version changes as host, who wrote it as hostPort no longer owns.
+    assert_eq!(owned(&applied, "one"), Some(json!({ ".": {}, "f:mode": {}, "f:other": {} })));
+    assert_eq!(owned(&applied, "two"), Some(json!({ "f:host": {} })));
+    // What is written in another version has the defaults of the stored one.
+    let third = json!({ "apiVersion": "example.com/v2", "kind": "End", "metadata": { "name": "b" },
+                        "spec": { "host": "j", "port": "1" } });
+    let made = server.post(&path("v2"), third).await.expect(201);
+    assert_eq!(made["spec"], json!({ "host": "j", "port": "1", "mode": "d" }));
+}

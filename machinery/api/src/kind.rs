@@ -45,7 +45,7 @@ pub struct Kind {
     pub storage: Storage,
     pub rules: Rules,
     /// What every request for it is warned of.
-    pub deprecation: Option<&'static str>,
+    pub deprecation: Option<std::borrow::Cow<'static, str>>,
     pub behaviour: Arc<dyn Behaviour>,
 }
 
@@ -270,8 +270,6 @@ pub trait Behaviour: Send + Sync {
     fn defined_at(&self) -> u64 {
         0
     }
-    /// Makes of an object what upstream reads again after it stored it.
-    fn settle(&self, _object: &mut Value) {}
     /// Drops what the schema does not name; part of [`Behaviour::default`].
     fn prune(&self, _object: &mut Value) {}
     /// Warnings for the client that wrote this object.
@@ -428,7 +426,6 @@ impl Kind {
     /// Writes what is empty as it comes back from upstream's store. The last step before an object is stored or shown.
     pub fn settle(&self, object: &mut Value) {
         crate::schema::settle(&self.schema, object);
-        self.behaviour.settle(object);
     }
 
     /// Errors as upstream words them, with the structs they show as it prints them.
@@ -761,7 +758,7 @@ impl Kind {
 
     #[must_use]
     pub fn deprecated(mut self, warning: &'static str) -> Kind {
-        self.deprecation = Some(warning);
+        self.deprecation = Some(warning.into());
         self
     }
 

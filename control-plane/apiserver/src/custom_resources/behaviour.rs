@@ -175,11 +175,6 @@ impl Behaviour for CustomResource {
         schema::default(&self.schema, object);
     }
 
-    fn settle(&self, object: &mut Value) {
-        schema::prune_nulls(&self.schema, object);
-        schema::default(&self.schema, object);
-    }
-
     fn prune(&self, object: &mut Value) {
         schema::prune_root(&self.schema, object);
     }

@@ -9,6 +9,7 @@ use corten_meta::quote::quote;
 use serde_json::json;
 
 use super::behaviour::{CustomResource, PrinterColumn};
+use crate::discovery::priority;
 
 fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
     value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
@@ -187,6 +188,7 @@ fn kind(definition: &Value, version: &Value, stored: &str, revision: u64) -> Kin
     kind.singular = text(definition, "/spec/names/singular").to_owned();
     kind.short_names = words(definition, "/spec/names/shortNames");
     kind.categories = words(definition, "/spec/names/categories");
+    kind.deprecation = deprecation(definition, version).map(Into::into);
     kind.schema = String::new();
     kind.rules.generation = true;
     kind.rules.allow_unconditional_update = false;
@@ -201,6 +203,24 @@ fn kind(definition: &Value, version: &Value, stored: &str, revision: u64) -> Kin
     let (defined_at, rules) = (revision, OnceLock::new());
     kind.behaviour = Arc::new(CustomResource { schema, columns, scale, has_status, conversion, defined_at, rules });
     kind
+}
+
+/// What who uses a version is warned of that is on its way out: in the definition's words, or that there is a newer one.
+fn deprecation(definition: &Value, version: &Value) -> Option<String> {
+    if version["deprecated"] != true || version["served"] != true {
+        return None;
+    }
+    if let Some(warning) = version["deprecationWarning"].as_str() {
+        return Some(warning.to_owned());
+    }
+    let (group, kind) = (text(definition, "/spec/group"), text(definition, "/spec/names/kind"));
+    let name = version["name"].as_str().unwrap_or_default();
+    let versions = definition.pointer("/spec/versions").and_then(Value::as_array).into_iter().flatten();
+    let sound = versions.filter(|other| other["served"] == true && other["deprecated"] != true);
+    let names = sound.filter_map(|other| other["name"].as_str());
+    let newest = names.max_by_key(|name| priority(name)).filter(|newest| priority(newest) > priority(name));
+    let instead = newest.map(|newest| format!("; use {group}/{newest} {kind}")).unwrap_or_default();
+    Some(format!("{group}/{name} {kind} is deprecated{instead}"))
 }
 
 fn scale_paths(scale: &Value) -> ScalePaths {
@@ -248,6 +268,26 @@ mod tests {
         assert_eq!(columns(&[".a", ".b['c']"]), 2);
         assert_eq!(columns(&[".a", ".b[\"c\"]", ".d"]), 1);
         assert_eq!(columns(&[]), 1);
+    }
+
+    #[test]
+    fn who_uses_what_is_on_its_way_out_is_warned() {
+        let version = |name: &str, deprecated: bool, warning: Value| json!({ "name": name, "served": true, "deprecated": deprecated, "deprecationWarning": warning });
+        let mut foo = definition("foos.a.b", "foos", "Foo");
+        foo["spec"]["versions"] = json!([
+            version("v1", false, Value::Null),
+            version("v2beta1", true, Value::Null),
+            version("v0", true, Value::Null),
+            version("v3", true, "go".into())
+        ]);
+        let warned: Vec<Option<String>> =
+            foo["spec"]["versions"].as_array().unwrap().iter().map(|version| deprecation(&foo, version)).collect();
+        let told = ["a.b/v2beta1 Foo is deprecated; use a.b/v1 Foo", "a.b/v0 Foo is deprecated; use a.b/v1 Foo", "go"];
+        assert_eq!(warned[0], None);
+        assert_eq!(warned[1..].iter().flatten().collect::<Vec<_>>(), told);
+        let alone = json!({ "spec": { "group": "a.b", "names": { "kind": "Foo" } } });
+        let told = deprecation(&alone, &version("v1", true, Value::Null));
+        assert_eq!(told.as_deref(), Some("a.b/v1 Foo is deprecated"));
     }
 
     #[test]

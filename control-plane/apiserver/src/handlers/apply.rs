@@ -110,7 +110,8 @@ impl Apply {
     /// The live object with the configuration applied and its managers brought up to date.
     pub fn transform(&self, target: &Target<'_>, part: Part, live: &Value) -> Result<Value, Status> {
         let versions = ResourceVersions::new(target, part);
-        let object = self.apply_to(&versions, live, target.resource.first(), target)?;
+        let object = self.apply_to(&versions, live, target.resource.first(), target);
+        let object = target.context.conversions.failure().map_or(object, Err)?;
         // Who says nothing of the metadata that it owned takes all of it away.
         if object["metadata"].is_null() || object["metadata"].is_object() && corten_meta::name(&object).is_empty() {
             return Err(super::update::unnamed(target));

@@ -36,6 +36,14 @@ pub async fn create(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, 
     Ok(response::object(context.accept, context.include_object(), StatusCode::CREATED, &target.resource.kind, &object))
 }
 
+/// Makes of an object what is read again after it was stored: a custom resource is completed once more.
+pub fn settle(kind: &corten_api::Kind, object: &mut Value) {
+    if kind.is_custom() {
+        kind.default(object);
+    }
+    kind.settle(object);
+}
+
 /// How the object of a create comes to be: once for every attempt, of which there is nearly always one.
 pub type Make<'a> = dyn Fn() -> Result<Value, Status> + Send + Sync + 'a;
 
@@ -77,7 +85,7 @@ pub async fn create_object(target: &Target<'_>, make: &Make<'_>, ownership: Owne
         if unlabelled {
             target.resource.kind.default(&mut candidate);
         }
-        target.resource.kind.settle(&mut candidate);
+        settle(&target.resource.kind, &mut candidate);
         if dry_run {
             return dry_create(target, &candidate, &version).await;
         }

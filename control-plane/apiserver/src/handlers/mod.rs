@@ -2,6 +2,7 @@
 
 pub mod apart;
 pub mod apply;
+pub mod conversions;
 pub mod create;
 pub mod decide;
 pub mod delete;
@@ -76,6 +77,10 @@ async fn hand_over(server: &Server, context: &Context, body: RequestBody) -> Res
     if kind.is_custom() && is_misplaced(info, kind.namespaced) {
         return Ok(crate::response::page_not_found());
     }
+    // Who asks for a custom resource is warned whatever comes of it.
+    if kind.is_custom() {
+        warn_of_deprecation(server, context, kind);
+    }
     let namespace = if kind.namespaced { info.namespace.as_str() } else { "" };
     let target = Target { server, context, resource, namespace, name: &info.name };
     let subresource = route(&target)?;
@@ -84,7 +89,9 @@ async fn hand_over(server: &Server, context: &Context, body: RequestBody) -> Res
     if let Some(subresource) = subresource {
         return subresources::dispatch(&target, subresource, body).await;
     }
-    warn_of_deprecation(server, context, kind);
+    if !kind.is_custom() {
+        warn_of_deprecation(server, context, kind);
+    }
     if resource.stored.is_none() {
         if matches!(info.verb.as_str(), "get" | "list") {
             return virtual_resources::read(&target).await;
@@ -185,7 +192,7 @@ fn check_accept(target: &Target<'_>) -> Result<(), Status> {
     let (context, kind) = (target.context, &target.resource.kind);
     if let Some(status) = &context.not_acceptable {
         // A media type that is spoken at all leads as far as the resource.
-        if status.details.is_none() {
+        if status.details.is_none() && !kind.is_custom() {
             warn_of_deprecation(target.server, context, kind);
         }
         return Err(status.clone());
@@ -199,8 +206,8 @@ fn check_accept(target: &Target<'_>) -> Result<(), Status> {
 
 /// Says to who uses a version that is on its way out that it is.
 pub fn warn_of_deprecation(server: &Server, context: &Context, kind: &Kind) {
-    if let Some(warning) = kind.deprecation {
-        context.warn(warning);
+    if let Some(warning) = &kind.deprecation {
+        context.warn(warning.clone());
         let labels = [kind.group.as_str(), "", kind.plural.as_str(), "", kind.version.as_str()];
         server.metrics.note(&crate::metrics::DEPRECATED_APIS, &labels);
     }

@@ -11,6 +11,7 @@ use corten_meta::Value;
 use serde_json::{Map, json};
 
 use super::Target;
+use super::conversions::Conversions;
 use super::options::MAX_MANAGER;
 use super::update::Part;
 use crate::fields::{
@@ -235,7 +236,8 @@ pub fn track_update(target: &Target<'_>, part: Part, new: &mut Value, old: &Valu
         }
         update(&versions, old, &compared, managers, &by, &time)
     };
-    set_managers(new, managers);
+    let is_known = target.context.conversions.failure().is_none();
+    set_managers(new, if is_known { managers } else { Managers::default() });
 }
 
 /// Whether a request says something of a part that it does not write which its type cannot tell apart: an item without a
@@ -320,6 +322,7 @@ pub struct ResourceVersions<'a> {
     server: &'a crate::server::Server,
     filter: Filter,
     others: OnceCell<Vec<Arc<Resource>>>,
+    conversions: &'a Conversions,
 }
 
 impl<'a> ResourceVersions<'a> {
@@ -329,12 +332,13 @@ impl<'a> ResourceVersions<'a> {
             server: target.server,
             filter: filter(target, part),
             others: OnceCell::new(),
+            conversions: &target.context.conversions,
         }
     }
 
     /// The resource in this version: one of its group that is stored in the same place. Upstream knows the types of a
     /// group alone, so the managers of an Event in one group are gone when it is written in the other.
-    fn version(&self, api_version: &str) -> Option<&Resource> {
+    fn version(&self, api_version: &str) -> Option<&Arc<Resource>> {
         if self.resource.kind.api_version() == api_version {
             return Some(self.resource);
         }
@@ -346,7 +350,14 @@ impl<'a> ResourceVersions<'a> {
                 |r: &&Arc<Resource>| r.kind.group == *group && r.stored.as_ref().is_some_and(|s| s.prefix == *prefix);
             resources.ordered.iter().filter(beside).cloned().collect()
         });
-        others.iter().find(|r| r.kind.api_version() == api_version).map(Arc::as_ref)
+        others.iter().find(|r| r.kind.api_version() == api_version)
+    }
+
+    /// By the webhook of the resource, if it has one and has been asked.
+    fn converted(&self, object: Value, from: &Arc<Resource>, to: &Arc<Resource>) -> Value {
+        let is_asked = from.has_webhook() && from.kind.version != to.kind.version;
+        let answer = if is_asked { self.conversions.get(&object, from, to) } else { None };
+        answer.unwrap_or_else(|| convert(object, &from.kind, &to.kind))
     }
 }
 
@@ -392,14 +403,14 @@ impl Versions for ResourceVersions<'_> {
 
     fn to(&self, object: &Value, api_version: &str) -> Value {
         match self.version(api_version) {
-            Some(other) => convert(object.clone(), &self.resource.kind, &other.kind),
+            Some(other) => self.converted(object.clone(), self.resource, other),
             None => object.clone(),
         }
     }
 
     fn back(&self, object: Value, api_version: &str) -> Value {
         match self.version(api_version) {
-            Some(other) => convert(object, &other.kind, &self.resource.kind),
+            Some(other) => self.converted(object, other, self.resource),
             None => object,
         }
     }

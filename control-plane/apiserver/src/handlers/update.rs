@@ -276,11 +276,15 @@ async fn may_create(target: &Target<'_>) -> Result<(), Status> {
 /// One try. `None` means that somebody else wrote first.
 async fn attempt(target: &Target<'_>, change: &Change<'_>, current: &Arc<Object>) -> Result<Option<Updated>, Status> {
     let served = target.resource.serve(current).await?;
-    let mut old = served.value();
-    let (mut new, apart) = change.transformed(&target.resource.kind, &mut old)?;
-    check_preconditions(target, change, &new, &old)?;
-    create::check_namespace(target, &mut new)?;
-    let lost = prepare(target, change, &mut new, &mut old, apart);
+    let changed = || {
+        let mut old = served.value();
+        let (mut new, apart) = change.transformed(&target.resource.kind, &mut old)?;
+        check_preconditions(target, change, &new, &old)?;
+        create::check_namespace(target, &mut new)?;
+        let lost = prepare(target, change, &mut new, &mut old, apart);
+        Ok((new, old, lost))
+    };
+    let (mut new, old, lost) = target.context.conversions.settled(changed).await?;
     if let Some(narrow) = change.narrow {
         let managers = managers_of(&new);
         new = narrow(new, &old)?;
@@ -289,7 +293,7 @@ async fn attempt(target: &Target<'_>, change: &Change<'_>, current: &Arc<Object>
 
     let dry_run = target.context.dry_run();
     let (mut new, companions) = admitted(target, change, new, &old, lost).await?;
-    target.resource.kind.settle(&mut new);
+    create::settle(&target.resource.kind, &mut new);
     keep_times(&mut new, &old);
     if dry_run {
         let answer = create::dry_answer(target, &new, &served.revision.to_string())?;
