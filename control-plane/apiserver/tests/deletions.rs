@@ -167,3 +167,16 @@ async fn pods_are_marked_first() {
     }
     assert_eq!(seen, [json!(2), json!(2)]);
 }
+
+/// What was made with a time of its deletion goes with the next write that finds nothing to hold it, if it changes it or
+/// not.
+#[tokio::test]
+async fn a_write_ends_what_nothing_holds() {
+    let s = TestServer::start().await;
+    let marked = json!({"apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": "m", "deletionTimestamp": "2020-01-01T00:00:00Z"}});
+    let path = format!("{MAPS}/m");
+    s.patch(&format!("{path}?fieldManager=a"), "application/apply-patch+yaml", marked).await.expect(201);
+    s.patch(&path, "merge", json!({})).await.expect(200);
+    s.get(&path).await.expect(404);
+}

@@ -94,7 +94,7 @@ pub struct Rules {
     pub is_spec_reset: bool,
     /// `metadata.generation` starts at 1 and rises when anything but metadata and status changes.
     pub generation: bool,
-    /// An empty list where there was none is a change too, to the generation.
+    /// An empty list or map where there was none is a change too: to the generation, and to what may not change.
     pub counts_empty: bool,
     /// What is taken out because its feature is switched off is a change too, to the generation.
     pub counts_gated: bool,
@@ -606,7 +606,7 @@ impl Kind {
         self
     }
 
-    /// The generation also counts lists that come or go empty.
+    /// A list or map that comes or goes empty is a change too.
     #[must_use]
     pub fn counts_empty(mut self) -> Kind {
         self.rules.counts_empty = true;

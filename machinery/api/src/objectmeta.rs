@@ -11,6 +11,10 @@ use crate::validation::{immutable, invalid_each, labels};
 /// All annotations of an object together, keys and values.
 const MAX_ANNOTATION_BYTES: usize = 256 * 1024;
 
+/// The longest name of a manager of fields, and of the subresource that it writes through.
+pub const MAX_MANAGER: usize = 128;
+const MAX_SUBRESOURCE: usize = 256;
+
 /// Errors of a new object's metadata.
 pub fn validate(kind: &Kind, object: &Value) -> Vec<FieldError> {
     let metadata = Path::root("metadata");
@@ -71,6 +75,7 @@ pub fn validate_update(new: &Value, old: &Value) -> Vec<FieldError> {
         errors.extend(immutable(new, old, &format!("/metadata/{field}"), &metadata.child(field)));
     }
     errors.extend(validate_shared(new, &metadata));
+    errors.extend(validate_managers(&new["metadata"], &metadata));
     errors
 }
 
@@ -163,6 +168,38 @@ fn validate_content(object: &Value, metadata: &Path) -> Vec<FieldError> {
     errors.extend(validate_shared(object, metadata));
     if content.get("finalizers").is_some() {
         errors.extend(validate_finalizers(object, &metadata.child("finalizers")));
+    }
+    errors.extend(validate_managers(content, metadata));
+    errors
+}
+
+/// Errors of the name of a manager of fields.
+pub fn validate_manager(manager: &str, path: &Path) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    if manager.len() > MAX_MANAGER {
+        errors.push(FieldError::too_long(path, MAX_MANAGER));
+    }
+    for (at, letter) in manager.char_indices().filter(|(_, c)| c.is_control()) {
+        let detail = format!("invalid character U+{:04X} (at position {at})", u32::from(letter));
+        errors.push(FieldError::invalid(path, manager, detail));
+    }
+    errors
+}
+
+/// Managers of fields, which a client may have written; entries that cannot be read do not come here.
+fn validate_managers(content: &Value, metadata: &Path) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let entries = content["managedFields"].as_array().into_iter().flatten().enumerate();
+    for (at, entry) in entries {
+        let [manager, subresource] = ["manager", "subresource"].map(|field| entry[field].as_str().unwrap_or_default());
+        if manager.len() <= MAX_MANAGER && subresource.len() <= MAX_SUBRESOURCE && !manager.contains(char::is_control) {
+            continue;
+        }
+        let path = metadata.child("managedFields").index(at);
+        errors.extend(validate_manager(manager, &path.child("manager")));
+        if subresource.len() > MAX_SUBRESOURCE {
+            errors.push(FieldError::too_long(&path.child("subresource"), MAX_SUBRESOURCE));
+        }
     }
     errors
 }
@@ -282,6 +319,23 @@ mod tests {
         let kind = crate::lookup("", "v1", plural).expect("kind");
         let errors = validate(kind, &json!({ "metadata": metadata }));
         errors.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn managers_of_fields() {
+        let long = |field: &str, length: usize| json!([{"manager": "m"}, {field: "x".repeat(length)}]);
+        for (entries, wanted) in [
+            (long("manager", 128), None),
+            (long("manager", 129), Some("metadata.managedFields[1].manager: Too long: may not be more than 128 bytes")),
+            (long("subresource", 256), None),
+            (
+                long("subresource", 257),
+                Some("metadata.managedFields[1].subresource: Too long: may not be more than 256 bytes"),
+            ),
+        ] {
+            let found = check("nodes", json!({"name": "a", "managedFields": entries}));
+            assert_eq!(found, wanted.into_iter().collect::<Vec<_>>());
+        }
     }
 
     #[test]

@@ -66,7 +66,17 @@ const STATUS_ORDERS: [(&str, &[&str]); 3] = [
     ("c", &["CronJob"]),
     (
         "uc",
-        &["Ingress", "Job", "Namespace", "Node", "PersistentVolume", "PersistentVolumeClaim", "Pod", "ResourceClaim"],
+        &[
+            "Ingress",
+            "Job",
+            "Namespace",
+            "Node",
+            "PersistentVolume",
+            "PersistentVolumeClaim",
+            "Pod",
+            "ResourceClaim",
+            "ValidatingAdmissionPolicy",
+        ],
     ),
     ("mcu", &["CertificateSigningRequest"]),
 ];
@@ -100,7 +110,7 @@ pub(crate) fn validate_new(kind: &Kind, object: &Value) -> Vec<FieldError> {
 /// Every error of an update. What was wrong before and stays as it was is not held against the change: rules grow
 /// stricter while objects are stored.
 /// `given` is the new object with the empty lists and maps that its author gave: its own rules see them, while to those
-/// of a change what is empty and what is absent are the same, and are only shown as they came.
+/// of a change what is empty and what is absent are the same, and are only shown as they came; but for few kinds.
 pub(crate) fn validate(kind: &Kind, new: &Value, given: &Value, old: &Value) -> Vec<FieldError> {
     let unless_before = |mut errors: Vec<FieldError>| {
         if !errors.is_empty() && !kind.is_custom() {
@@ -112,6 +122,7 @@ pub(crate) fn validate(kind: &Kind, new: &Value, given: &Value, old: &Value) -> 
     let rule = |object: &Value| kind.behaviour.validate_update(object, old);
     // A kind that is not asked for the object alone judges it together with the change.
     let (own, change) = match order(kind).contains('o') {
+        true if kind.rules.counts_empty => (unless_before(kind.behaviour.validate(given)), rule(given)),
         true => (unless_before(kind.behaviour.validate(given)), as_shown(rule(new), || rule(given))),
         false => (Vec::new(), unless_before(rule(given))),
     };
@@ -220,6 +231,11 @@ mod tests {
         let claims = crate::lookup("resource.k8s.io", "v1", "resourceclaims").expect("kind");
         let named = json!({"metadata": {"name": "a", "namespace": "b", "generateName": "A"}});
         assert_eq!(claims.validate_status_update(&named, &old), Vec::new());
+        let policies =
+            crate::lookup("admissionregistration.k8s.io", "v1", "validatingadmissionpolicies").expect("kind");
+        let (named, old) =
+            (json!({"metadata": {"name": "a", "generateName": "A"}}), json!({"metadata": {"name": "a"}}));
+        assert_eq!(policies.validate_status_update(&named, &old), Vec::new());
         let classes = crate::lookup("resource.k8s.io", "v1", "deviceclasses").expect("kind");
         let odd = json!({"metadata": {"name": "a", "labels": {"Bad Key!": "v"}, "finalizers": ["x"]}});
         let errors = super::validate_metadata(classes, &odd, &json!({"metadata": {"name": "a"}}));
@@ -230,6 +246,16 @@ mod tests {
         let errors = requests.validate_status_update(&signed, &json!({"metadata": {"name": "a"}}));
         let fields: Vec<&str> = errors.iter().map(|error| error.field.as_str()).collect();
         assert_eq!(fields, ["metadata.finalizers[0]", "status.certificate", "metadata.finalizers[0]"]);
+        // What may not change is compared with what was given: no data at all is something else than none.
+        for (plural, field) in [("configmaps", "binaryData"), ("secrets", "data")] {
+            let kind = crate::lookup("", "v1", plural).expect("kind");
+            let fixed = json!({"metadata": {"name": "a", "namespace": "b"}, "immutable": true, "type": "Opaque"});
+            let mut given = fixed.clone();
+            given[field] = json!({});
+            assert_eq!(kind.validate_given_update(&fixed, &fixed, &fixed), Vec::new());
+            let errors = kind.validate_given_update(&fixed, &given, &fixed);
+            assert_eq!(errors.iter().map(|error| error.field.as_str()).collect::<Vec<_>>(), [field]);
+        }
         let namespaces = crate::lookup("", "v1", "namespaces").expect("kind");
         let errors = namespaces.validate_part_update(crate::Role::Finalize, &new, &old);
         assert_eq!(errors.iter().filter(|error| error.field == "metadata.labels").count(), 3);

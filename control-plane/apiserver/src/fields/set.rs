@@ -37,18 +37,20 @@ impl Element {
         Element::Value(escaped(value.to_string()))
     }
 
-    fn decode(text: &str) -> Result<Element, String> {
+    /// Reads an element; one of a type that nobody knows yet is none.
+    fn decode(text: &str) -> Result<Option<Element>, String> {
         let (prefix, rest) = text.split_once(':').ok_or_else(|| format!("missing colon: {}", quote(text)))?;
         let json = || serde_json::from_str::<Value>(rest).map_err(|e| format!("parsing {}: {e}", quote(text)));
         match prefix {
-            "f" => Ok(Element::Field(rest.to_owned())),
+            "f" => Ok(Some(Element::Field(rest.to_owned()))),
             "k" => match json()? {
-                Value::Object(keys) => Ok(Element::key(keys.iter().map(|(k, v)| (k.as_str(), v)).collect())),
+                Value::Object(keys) => Ok(Some(Element::key(keys.iter().map(|(k, v)| (k.as_str(), v)).collect()))),
                 _ => Err(format!("not an object: {}", quote(text))),
             },
-            "v" => Ok(Element::value(&json()?)),
-            "i" => rest.parse().map(Element::Index).map_err(|e| format!("parsing {}: {e}", quote(text))),
-            _ => Err(format!("unknown path element: {}", quote(text))),
+            "v" => Ok(Some(Element::value(&json()?))),
+            "i" => rest.parse().map(|at| Some(Element::Index(at))).map_err(|e| format!("parsing {}: {e}", quote(text))),
+            unknown if unknown.len() == 1 => Ok(None),
+            _ => Err(format!("missing colon: {}", quote(text))),
         }
     }
 
@@ -317,12 +319,16 @@ impl Set {
 
     /// Reads FieldsV1.
     pub fn decode(fields: &Value) -> Result<Set, String> {
-        let fields = fields.as_object().ok_or("fieldsV1 is not an object")?;
         let mut set = Set::default();
+        if fields.is_null() {
+            return Ok(set);
+        }
+        let fields = fields.as_object().ok_or("fieldsV1 is not an object")?;
         for (name, inner) in fields.iter().filter(|(name, _)| *name != ".") {
+            let Some(element) = Element::decode(name)? else { continue };
             let below = Set::decode(inner)?;
             let member = below.is_empty() || inner.get(".").is_some();
-            set.nodes.insert(Element::decode(name)?, Node { member, below });
+            set.nodes.insert(element, Node { member, below });
         }
         Ok(set)
     }

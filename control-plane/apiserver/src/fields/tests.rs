@@ -305,10 +305,12 @@ fn fields_v1_is_read_and_written() {
     let unsorted = json!({ "k:{\"protocol\":\"TCP\", \"port\":80}": {} });
     assert_eq!(Set::decode(&unsorted).unwrap().encode(), json!({ "k:{\"port\":80,\"protocol\":\"TCP\"}": {} }));
     for wrong in
-        [json!({ "spec": {} }), json!({ "x:a": {} }), json!({ "k:[]": {} }), json!({ "v:{": {} }), json!({ "f:a": 1 })]
+        [json!({ "spec": {} }), json!({ "xx:a": {} }), json!({ "k:[]": {} }), json!({ "v:{": {} }), json!({ "f:a": 1 })]
     {
         assert!(Set::decode(&wrong).is_err(), "{wrong}");
     }
+    // Elements of types that nobody knows yet are none.
+    assert_eq!(Set::decode(&json!({ "x:a": 1, "f:b": null })).unwrap().encode(), json!({ "f:b": {} }));
 }
 
 fn element() -> impl Strategy<Value = Element> {

@@ -2,13 +2,11 @@
 //!
 //! They are checked before the body is looked at, all together, so that a client learns every mistake at once.
 
+use corten_api::objectmeta::validate_manager;
 use corten_meta::{FieldError, GroupKind, Path, Status, Value};
 
 use crate::pipeline::Context;
 use crate::request::Query;
-
-/// The longest name of a manager.
-pub const MAX_MANAGER: usize = 128;
 
 /// Which write the options belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +38,7 @@ pub fn check_options(context: &Context, write: Write) -> Result<(), Status> {
     if write == Write::Patch && query.has("force") {
         errors.push(FieldError::forbidden(&Path::root("force"), "may not be specified for non-apply patch"));
     }
-    check_manager(query.get("fieldManager").unwrap_or_default(), &manager, &mut errors);
+    errors.extend(validate_manager(query.get("fieldManager").unwrap_or_default(), &manager));
     errors.extend(dry_run_error(&dry_run_words(query)));
     let validation = query.get("fieldValidation").unwrap_or_default();
     if !matches!(validation, "" | "Ignore" | "Warn" | "Strict") {
@@ -48,16 +46,6 @@ pub fn check_options(context: &Context, write: Write) -> Result<(), Status> {
         errors.push(FieldError::not_supported(&Path::root("fieldValidation"), validation, &supported));
     }
     refuse(write.kind(), errors)
-}
-
-fn check_manager(manager: &str, path: &Path, errors: &mut Vec<FieldError>) {
-    if manager.len() > MAX_MANAGER {
-        errors.push(FieldError::too_long(path, MAX_MANAGER));
-    }
-    for (at, letter) in manager.char_indices().filter(|(_, c)| c.is_control()) {
-        let detail = format!("invalid character U+{:04X} (at position {at})", u32::from(letter));
-        errors.push(FieldError::invalid(path, manager, detail));
-    }
 }
 
 /// The values of `dryRun`.

@@ -6,13 +6,13 @@ use std::borrow::Cow;
 use std::cell::OnceCell;
 use std::sync::Arc;
 
+use corten_api::objectmeta::MAX_MANAGER;
 use corten_api::{Kind, Role};
 use corten_meta::Value;
 use serde_json::{Map, json};
 
 use super::Target;
 use super::conversions::Conversions;
-use super::options::MAX_MANAGER;
 use super::update::Part;
 use crate::fields::{
     Filter, Identity, Managers, Operation, Set, Type, Versions, apply, is_reset, is_unclear, take_lists, update, zero,

@@ -301,6 +301,14 @@ async fn attempt(target: &Target<'_>, change: &Change<'_>, current: &Arc<Object>
     }
     let object = Object::from_value(&new, served.revision).map_err(|e| Status::internal(e.to_string()))?;
     let registry = &target.server.registry;
+    // Also an object that is not changed goes if nothing holds it any more.
+    if is_finished(target, &new, &old) {
+        let mut companions = companions;
+        companions.extend(target.server.admission.released(target, &new).await?);
+        let erased =
+            registry.erase(target.resource, target.namespace, target.name, current.revision, companions).await?;
+        return Ok(erased.map(|_| Updated::Deleted(Arc::new(object))));
+    }
     let stored = match target.resource.tells_through_stored() {
         true => Some(target.resource.stored_beside(new.clone(), current, other_part(target, change.part)).await?),
         false => None,
@@ -314,13 +322,6 @@ async fn attempt(target: &Target<'_>, change: &Change<'_>, current: &Arc<Object>
         && !registry.is_sealed_otherwise(target.resource, current).await?
     {
         return Ok(Some(Updated::Changed(served)));
-    }
-    if is_finished(target, &new, &old) {
-        let mut companions = companions;
-        companions.extend(target.server.admission.released(target, &new).await?);
-        let erased =
-            registry.erase(target.resource, target.namespace, target.name, current.revision, companions).await?;
-        return Ok(erased.map(|_| Updated::Deleted(Arc::new(object))));
     }
     let expect = Expect::ModRevision(current.revision);
     drop(old);

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::schemas;
 use crate::cells::{list, text, truth};
-use crate::defaulting::{default_at, items, put};
+use crate::defaulting::{absent, default_at, items, put, remove};
 use crate::kind::{Behaviour, Kind};
 
 struct CustomResourceDefinition;
@@ -47,6 +47,16 @@ fn storage_version(object: &Value) -> Option<Value> {
     list(object, "/spec/versions").iter().find(|v| truth(v, "/storage")).map(|v| v["name"].clone())
 }
 
+/// The versions of the reviews that a webhook reads.
+const REVIEW_VERSIONS: &str = "/spec/conversion/webhook/conversionReviewVersions";
+
+/// A webhook that says nothing is none. Who says an empty list owns it before it goes.
+fn drop_no_webhook(object: &mut Value) {
+    if absent(object, "/spec/conversion/webhook/clientConfig") && list(object, REVIEW_VERSIONS).is_empty() {
+        remove(object, "/spec/conversion/webhook");
+    }
+}
+
 impl Behaviour for CustomResourceDefinition {
     fn default(&self, object: &mut Value) {
         let kind = text(object, "/spec/names/kind").to_string();
@@ -59,6 +69,9 @@ impl Behaviour for CustomResourceDefinition {
         }
         default_at(object, "/spec/conversion", json!({"strategy": "None"}));
         default_at(object, "/spec/conversion/webhook/clientConfig/service/port", 443);
+        if absent(object, REVIEW_VERSIONS) {
+            drop_no_webhook(object);
+        }
         for version in items(object, "/spec/versions") {
             default_at(version, "/served", false);
             default_at(version, "/storage", false);
@@ -73,11 +86,13 @@ impl Behaviour for CustomResourceDefinition {
 
     /// Every version that was ever stored is remembered, until its objects are migrated.
     fn prepare_create(&self, object: &mut Value) {
+        drop_no_webhook(object);
         let stored: Vec<Value> = storage_version(object).into_iter().collect();
         put(object, "/status", json!({"storedVersions": stored}));
     }
 
     fn prepare_update(&self, new: &mut Value, _old: &Value) {
+        drop_no_webhook(new);
         let storage = storage_version(new);
         let mut stored = list(new, "/status/storedVersions").to_vec();
         if let Some(storage) = storage.filter(|s| !stored.contains(s)) {
@@ -149,5 +164,27 @@ impl Behaviour for CustomResourceDefinition {
 
     fn cells(&self, object: &Value, _now: Timestamp) -> Vec<Value> {
         crate::cells::name_and_creation(object)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_webhook_that_says_nothing_is_none() {
+        for (webhook, wanted) in [
+            (json!({}), [false, false]),
+            (json!({"conversionReviewVersions": []}), [true, false]),
+            (json!({"conversionReviewVersions": ["v1"]}), [true, true]),
+            (json!({"clientConfig": {}}), [true, true]),
+        ] {
+            let mut object = json!({"spec": {"conversion": {"strategy": "None", "webhook": webhook}}});
+            let is_there = |object: &Value| object.pointer("/spec/conversion/webhook").is_some();
+            CustomResourceDefinition.default(&mut object);
+            let read = is_there(&object);
+            CustomResourceDefinition.prepare_update(&mut object, &Value::Null);
+            assert_eq!([read, is_there(&object)], wanted);
+        }
     }
 }

@@ -19,7 +19,7 @@ pub fn kind() -> Kind {
         .category("api-extensions")
         .status()
         .status_without_rows()
-        .status_takes(&["uid", "generateName", "deletionTimestamp", "deletionGracePeriodSeconds"])
+        .status_takes(&["uid", "generateName", "selfLink", "deletionTimestamp", "deletionGracePeriodSeconds"])
         .conditional_update()
         .name_rule(NameRule::Own)
         .stored_at("/registry/apiregistration.k8s.io/apiservices")

@@ -12,7 +12,11 @@ struct ConfigMap;
 
 /// The declaration.
 pub fn kind() -> Kind {
-    Kind::new("", "v1", "ConfigMap", "configmaps").short(&["cm"]).table("Name, Data, Age").behaviour(ConfigMap)
+    Kind::new("", "v1", "ConfigMap", "configmaps")
+        .short(&["cm"])
+        .table("Name, Data, Age")
+        .counts_empty()
+        .behaviour(ConfigMap)
 }
 
 impl Behaviour for ConfigMap {

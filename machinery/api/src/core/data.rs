@@ -46,10 +46,8 @@ pub(super) fn validate_immutable(new: &Value, old: &Value, fields: &[&str]) -> V
         let path = Path::root("immutable");
         errors.push(FieldError::forbidden(&path, "field is immutable when `immutable` is set"));
     }
-    let empty = serde_json::json!({});
     for field in fields {
-        let get = |o: &Value| o.get(*field).filter(|v| !v.is_null()).unwrap_or(&empty).clone();
-        if get(new) != get(old) {
+        if new[*field] != old[*field] {
             let path = Path::root(field);
             errors.push(FieldError::forbidden(&path, "field is immutable when `immutable` is set"));
         }

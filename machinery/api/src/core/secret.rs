@@ -16,7 +16,11 @@ struct Secret;
 
 /// The declaration.
 pub fn kind() -> Kind {
-    Kind::new("", "v1", "Secret", "secrets").selectable(&["type"]).table("Name, Type, Data, Age").behaviour(Secret)
+    Kind::new("", "v1", "Secret", "secrets")
+        .selectable(&["type"])
+        .table("Name, Type, Data, Age")
+        .counts_empty()
+        .behaviour(Secret)
 }
 
 impl Behaviour for Secret {
