@@ -3,6 +3,7 @@
 //! Pure but for the warnings it leaves on the context. It never changes what a known field says.
 
 use corten_api::{Behaviour, Kind};
+use corten_meta::codec::MAX_COMPLAINTS;
 use corten_meta::quote::quote;
 use corten_meta::{FieldError, GroupKind, Path, Status, Value};
 
@@ -86,7 +87,8 @@ pub fn object(context: &Context, bytes: &[u8], expected: &Expected<'_>) -> Resul
         }
         (true, false) => corten_meta::codec::strict_complaints(bytes, &unknown),
         _ => {
-            duplicates.into_iter().chain(unknown.iter().map(|path| format!("unknown field {}", quote(path)))).collect()
+            let unknown = unknown.iter().take(MAX_COMPLAINTS).map(|path| format!("unknown field {}", quote(path)));
+            duplicates.into_iter().chain(unknown).collect()
         }
     };
     checked(context, value, expected, complaints, &|value, why| {

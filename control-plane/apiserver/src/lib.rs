@@ -47,6 +47,7 @@ mod stall;
 mod subresources;
 mod table;
 mod virtual_resources;
+mod warnings;
 mod websocket;
 
 pub use authentication::{Identity, Peer, User};

@@ -25,6 +25,7 @@ use crate::registry::Resource;
 use crate::request::RequestInfo;
 use crate::response::{self, IncludeObject};
 use crate::server::Server;
+use crate::warnings::Warnings;
 use crate::websocket;
 
 /// A request after it was let in: who, what, and in which form to answer.
@@ -42,7 +43,7 @@ pub struct Context {
     /// Why nothing that the client would take is spoken here.
     pub not_acceptable: Option<Status>,
     pub now: jiff::Timestamp,
-    pub warnings: Mutex<Vec<String>>,
+    pub warnings: Mutex<Warnings>,
     /// What the audit log is to know of this request.
     pub audit: Record,
     /// What admission wants to be written into the audit log.
@@ -58,11 +59,7 @@ pub struct Context {
 impl Context {
     /// Adds a warning for the client.
     pub fn warn(&self, warning: impl Into<String>) {
-        let warning = warning.into();
-        let mut warnings = self.warnings.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if !warnings.contains(&warning) {
-            warnings.push(warning);
-        }
+        self.warnings.lock().unwrap_or_else(std::sync::PoisonError::into_inner).add(warning.into());
     }
 
     /// Leaves a note for the audit log; the first note of a key stays.
@@ -278,7 +275,7 @@ fn finish_headers(context: &Context, reply: &mut Reply) {
 
 fn write_warnings(context: &Context, reply: &mut Reply) {
     let warnings = context.warnings.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    for warning in warnings.iter() {
+    for warning in warnings.texts() {
         let text = warning.replace(['\n', '\r'], " ").replace('\\', "\\\\").replace('"', "\\\"");
         if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{text}\"")) {
             reply.headers_mut().append(header::WARNING, value);

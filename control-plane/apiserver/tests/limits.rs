@@ -141,6 +141,29 @@ async fn floods_of_headers_are_431() {
 }
 
 #[tokio::test]
+async fn unknown_fields_are_told_up_to_a_point() {
+    let server = server::TestServer::start().await;
+    let fields: String = (0..5000).map(|n| format!("k{n:04}: 1\n")).collect();
+    let yaml = format!("metadata: {{name: many}}\n{fields}");
+    let json = format!("{{\"metadata\":{{\"name\":\"many\"}},{}\"x\":1}}", fields_of_json(5000));
+    for (body, kind) in [(yaml, "application/yaml"), (json, "application/json")] {
+        let send = |validation: &'static str| {
+            let (admin, body) = (server.user("admin", &["system:masters"]), Bytes::from(body.clone()));
+            let path = format!("{MAPS}?dryRun=All&fieldValidation={validation}");
+            async move { server::send(&admin, "POST", &path, body, &[("content-type", kind)]).await }
+        };
+        let refused = send("Strict").await.message(400);
+        assert_eq!(refused.matches("unknown field").count(), 100, "{kind}");
+        let warnings = send("Warn").await.warnings();
+        assert_eq!((warnings.len(), warnings[0].as_str()), (100, r#"299 - "unknown field \"k0000\"""#), "{kind}");
+    }
+}
+
+fn fields_of_json(count: usize) -> String {
+    (0..count).map(|n| format!("\"k{n:04}\":1,")).collect()
+}
+
+#[tokio::test]
 async fn heads_that_cannot_be_meant_are_refused() {
     let listening = Listening::start().await;
     for (head, code) in [

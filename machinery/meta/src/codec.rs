@@ -25,7 +25,7 @@ pub struct Decoded {
 }
 
 /// Upstream stops collecting strict errors at this many.
-const MAX_DUPLICATES: usize = 100;
+pub const MAX_COMPLAINTS: usize = 100;
 
 /// A buffer for encoding that grew beyond this is not kept.
 const KEPT_SCRATCH: usize = 64 * 1024;
@@ -276,7 +276,7 @@ impl Strictness<'_> {
 
     fn report(&mut self, field: &str) {
         let path = if self.path.is_empty() { field.to_owned() } else { format!("{}.{field}", self.path) };
-        if self.duplicates.len() < MAX_DUPLICATES && !self.duplicates.contains(&path) {
+        if self.complaints.len() < MAX_COMPLAINTS && !self.duplicates.contains(&path) {
             self.complaints.push(format!("duplicate field {}", quote(&path)));
             self.duplicates.push(path);
         }
@@ -284,7 +284,7 @@ impl Strictness<'_> {
 
     /// Called where the path of a field is known.
     fn enter(&mut self) {
-        if self.unknown.remove(self.path.as_str()) {
+        if self.complaints.len() < MAX_COMPLAINTS && self.unknown.remove(self.path.as_str()) {
             self.complaints.push(format!("unknown field {}", quote(&self.path)));
         }
     }
