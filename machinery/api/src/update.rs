@@ -63,20 +63,10 @@ const ORDERS: [(&str, &[&str]); 10] = [
 
 /// The same of a write of the status, where it differs; otherwise the status is asked last, as the change of the object.
 const STATUS_ORDERS: [(&str, &[&str]); 3] = [
-    ("c", &["CronJob"]),
+    ("c", &["CronJob", "ValidatingAdmissionPolicy"]),
     (
         "uc",
-        &[
-            "Ingress",
-            "Job",
-            "Namespace",
-            "Node",
-            "PersistentVolume",
-            "PersistentVolumeClaim",
-            "Pod",
-            "ResourceClaim",
-            "ValidatingAdmissionPolicy",
-        ],
+        &["Ingress", "Job", "Namespace", "Node", "PersistentVolume", "PersistentVolumeClaim", "Pod", "ResourceClaim"],
     ),
     ("mcu", &["CertificateSigningRequest"]),
 ];
@@ -236,6 +226,8 @@ mod tests {
         let (named, old) =
             (json!({"metadata": {"name": "a", "generateName": "A"}}), json!({"metadata": {"name": "a"}}));
         assert_eq!(policies.validate_status_update(&named, &old), Vec::new());
+        let graced = json!({"metadata": {"name": "a", "deletionGracePeriodSeconds": 5}});
+        assert_eq!(policies.validate_status_update(&graced, &old).len(), 1);
         let classes = crate::lookup("resource.k8s.io", "v1", "deviceclasses").expect("kind");
         let odd = json!({"metadata": {"name": "a", "labels": {"Bad Key!": "v"}, "finalizers": ["x"]}});
         let errors = super::validate_metadata(classes, &odd, &json!({"metadata": {"name": "a"}}));
