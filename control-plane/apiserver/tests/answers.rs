@@ -614,6 +614,8 @@ async fn addresses_come_from_every_range_that_is_ready() {
     let service = json!({ "metadata": { "name": "s" },
         "spec": { "clusterIP": "10.200.0.5", "ports": [{ "port": 80 }] } });
     let refused = s.post(services, service.clone()).await.message(422);
+    assert!(refused.contains("10.200.0.5: the provided network does not match the current range"), "{refused}");
+    let refused = s.post(&format!("{services}?dryRun=All"), service.clone()).await.message(422);
     assert!(refused.contains("the provided IP (10.200.0.5) is not in the valid range"), "{refused}");
     let ready = json!({ "status": { "conditions": [{ "type": "Ready", "status": "True", "reason": "", "message": "",
         "lastTransitionTime": "2024-01-01T00:00:00Z" }] } });

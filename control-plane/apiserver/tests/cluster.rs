@@ -144,6 +144,25 @@ async fn addresses_and_ports_are_given_once_and_freed() {
     );
     let taken = s.post(SERVICES, service("b", json!({ "clusterIP": ip }))).await.message(422);
     assert!(taken.contains(&format!("failed to allocate IP {ip}: provided IP is already allocated")), "{taken}");
+    s.post(&format!("{SERVICES}?dryRun=All"), service("b", json!({ "clusterIP": ip }))).await.expect(201);
+    // Who holds an address must have a name before anything else of it is judged.
+    for (name, asked, why) in [
+        (
+            "",
+            json!({ "clusterIP": ip }),
+            format!("[\"{ip}\"]: failed to allocate IP {ip}: IPAddress.networking.k8s.io"),
+        ),
+        ("", json!({}), "[\"\"]: failed to allocate IP: IPAddress.networking.k8s.io".to_owned()),
+        ("a/b", json!({}), "spec.parentRef.name: Invalid value: \"a/b\": may not contain '/'".to_owned()),
+        (
+            "",
+            json!({ "clusterIP": "None" }),
+            "metadata.name: Required value: name or generateName is required".to_owned(),
+        ),
+    ] {
+        let refused = s.post(SERVICES, service(name, asked)).await.message(422);
+        assert!(refused.contains(&why), "{refused}");
+    }
     let mut same_port = service("b", json!({ "type": "NodePort" }));
     same_port["spec"]["ports"][0]["nodePort"] = port.into();
     assert!(s.post(SERVICES, same_port).await.message(422).contains("provided port is already allocated"));

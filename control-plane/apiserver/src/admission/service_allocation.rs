@@ -138,7 +138,11 @@ async fn allocate_address(a: &mut Attributes<'_>) -> Result<(), Status> {
                 check_asked(a, &of_family, ip).await?;
                 ip.clone()
             }
-            None => choose_address(a, &of_family)?,
+            None => {
+                let ip = choose_address(a, &of_family)?;
+                check_parent(a, &ip, None)?;
+                ip
+            }
         };
         if !is_refused && !held.contains(&ip) {
             let operation = take_address(a, &ip).await?;
@@ -210,25 +214,46 @@ fn choose_address(a: &Attributes<'_>, ranges: &[AddressRange]) -> Result<String,
     }
 }
 
-/// A named address must be in the range and free.
+/// A named address must be in the range and free; a dry run only looks at the range, as upstream's does.
 async fn check_asked(a: &Attributes<'_>, ranges: &[AddressRange], ip: &str) -> Result<(), Status> {
-    let path = Path::root("spec").child("clusterIPs");
-    let refuse = |why: String| Err(invalid(a, FieldError::invalid(&path, json!([ip]), why)));
+    let refuse = |why: &str| Err(not_allocated(a, Some(ip), why));
     let Ok(address) = ip.parse::<IpAddr>() else {
-        return refuse(format!("failed to allocate IP {ip}: must be a valid IP address"));
+        return refuse("must be a valid IP address");
     };
-    if !ranges.iter().any(|range| range.contains(address)) {
-        return refuse(format!(
-            "failed to allocate IP {ip}: the provided IP ({ip}) is not in the valid range. The range of valid IPs is {}",
-            configured_range(&a.target.server.config.service_cidr, address)
-        ));
+    let is_in_range = ranges.iter().any(|range| range.contains(address));
+    if a.dry_run {
+        let range = configured_range(&a.target.server.config.service_cidr, address);
+        let outside = format!("the provided IP ({ip}) is not in the valid range. The range of valid IPs is {range}");
+        return if is_in_range { Ok(()) } else { refuse(&outside) };
     }
+    if !is_in_range {
+        return refuse("the provided network does not match the current range");
+    }
+    check_parent(a, ip, Some(ip))?;
     let server = a.target.server;
     let resource = server.resource("networking.k8s.io", "v1", "ipaddresses")?;
     if server.registry.read(&resource, "", ip).await?.is_some() {
-        return refuse(format!("failed to allocate IP {ip}: provided IP is already allocated"));
+        return refuse("provided IP is already allocated");
     }
     Ok(())
+}
+
+/// An address is given to a Service that an IPAddress can name, which is found out before the Service itself is judged.
+fn check_parent(a: &Attributes<'_>, ip: &str, asked: Option<&str>) -> Result<(), Status> {
+    let resource = a.target.server.resource("networking.k8s.io", "v1", "ipaddresses")?;
+    let errors = resource.kind.behaviour.validate(&address_of(a, ip));
+    if a.dry_run || errors.is_empty() {
+        return Ok(());
+    }
+    let status = Status::invalid(&resource.group_kind(), ip, errors);
+    Err(not_allocated(a, asked, &status.message))
+}
+
+fn not_allocated(a: &Attributes<'_>, asked: Option<&str>, why: &str) -> Status {
+    let which = asked.map(|ip| format!(" {ip}")).unwrap_or_default();
+    let path = Path::root("spec").child("clusterIPs");
+    let value = json!([asked.unwrap_or_default()]);
+    invalid(a, FieldError::invalid(&path, value, format!("failed to allocate IP{which}: {why}")))
 }
 
 /// The configured range of an address's family.
@@ -237,10 +262,14 @@ fn configured_range(ranges: &str, address: IpAddr) -> &str {
 }
 
 async fn take_address(a: &Attributes<'_>, ip: &str) -> Result<Op, Status> {
-    let object = ip_address(ip, corten_meta::namespace(&a.object), corten_meta::name(&a.object), a.target.context.now);
+    let object = address_of(a, ip);
     let server = a.target.server;
     let resource = server.resource("networking.k8s.io", "v1", "ipaddresses")?;
     Ok(server.registry.put(&resource, &object, Expect::Absent).await?.0)
+}
+
+fn address_of(a: &Attributes<'_>, ip: &str) -> Value {
+    ip_address(ip, corten_meta::namespace(&a.object), corten_meta::name(&a.object), a.target.context.now)
 }
 
 /// The IPAddress of a Service's address.
