@@ -166,6 +166,12 @@ async fn addresses_and_ports_are_given_once_and_freed() {
     let mut same_port = service("b", json!({ "type": "NodePort" }));
     same_port["spec"]["ports"][0]["nodePort"] = port.into();
     assert!(s.post(SERVICES, same_port).await.message(422).contains("provided port is already allocated"));
+    for (asked, why) in [(port, "provided port is already allocated"), (80, "provided port is not in the valid range")]
+    {
+        let local = json!({ "type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": asked });
+        let refused = s.post(SERVICES, service("b", local)).await.message(500);
+        assert!(refused.contains(&format!("HealthCheck NodePort {asked}: {why}")), "{refused}");
+    }
     // An update that does not mention them keeps both; another type gives the port back.
     let patched =
         s.patch(&format!("{SERVICES}/a"), "merge", json!({ "metadata": { "labels": { "l": "1" } } })).await.expect(200);

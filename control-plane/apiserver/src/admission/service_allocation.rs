@@ -18,6 +18,7 @@ use crate::handlers::Target;
 
 /// Where the node ports in use are kept, one key each.
 const PORTS: &str = "/registry/ranges/servicenodeports/";
+const TAKEN: &str = "provided port is already allocated";
 
 pub struct ServiceAllocation;
 
@@ -305,7 +306,7 @@ async fn allocate_ports(a: &mut Attributes<'_>) -> Result<(), Status> {
     if may_have_ports(&a.object) {
         choose_ports(a, &held).await?;
     }
-    allocate_health_port(a, &held)?;
+    allocate_health_port(a, &held).await?;
     let wanted = node_ports_of(&a.object);
     let owner = format!("{}/{}", corten_meta::namespace(&a.object), corten_meta::name(&a.object));
     for port in wanted.difference(&held) {
@@ -371,7 +372,7 @@ fn untaken_port(given: impl Iterator<Item = i64>, held: &BTreeSet<u16>) -> i64 {
     i64::from(i32::try_from(last + 1).unwrap_or(i32::MIN))
 }
 
-fn allocate_health_port(a: &mut Attributes<'_>, held: &BTreeSet<u16>) -> Result<(), Status> {
+async fn allocate_health_port(a: &mut Attributes<'_>, held: &BTreeSet<u16>) -> Result<(), Status> {
     let needed = needs_health_port(&a.object);
     let port_of = |service: &Value| service.pointer("/spec/healthCheckNodePort").and_then(Value::as_i64).unwrap_or(0);
     let (present, kept) = (port_of(&a.object), a.old.as_deref().map_or(0, port_of));
@@ -387,6 +388,16 @@ fn allocate_health_port(a: &mut Attributes<'_>, held: &BTreeSet<u16>) -> Result<
         };
         let chosen = chosen.ok_or_else(|| Status::internal("failed to allocate a HealthCheck port".to_owned()))?;
         a.object["spec"]["healthCheckNodePort"] = chosen.into();
+    } else if needed && !held.iter().any(|port| i64::from(*port) == present) {
+        let mut ports = a.object.pointer("/spec/ports").and_then(Value::as_array).into_iter().flatten();
+        let why = match ports.any(|port| port["nodePort"] == present) {
+            true => Some(TAKEN.to_owned()),
+            false => objection(a, present).await?,
+        };
+        if let Some(why) = why {
+            let message = format!("failed to allocate requested HealthCheck NodePort {present}: {why}");
+            return Err(Status::internal(message));
+        }
     } else if !needed
         // What the client only repeats it did not ask for.
         && present == kept
@@ -407,18 +418,21 @@ fn ports_in_use(a: &Attributes<'_>) -> BTreeSet<u16> {
 /// A named port must be in the range and free.
 async fn check_port(a: &Attributes<'_>, index: usize, port: i64) -> Result<(), Status> {
     let path = Path::root("spec").child("ports").index(index).child("nodePort");
-    let refuse = |why: String| Err(invalid(a, FieldError::invalid(&path, port, why)));
+    let why = objection(a, port).await?;
+    why.map_or(Ok(()), |why| Err(invalid(a, FieldError::invalid(&path, port, why))))
+}
+
+/// Why a port that is named cannot be had.
+async fn objection(a: &Attributes<'_>, port: i64) -> Result<Option<String>, Status> {
     let (first, last) = a.target.server.config.node_port_range;
     // Upstream looks at the range only when it takes the port.
     if !a.dry_run && !(i64::from(first)..=i64::from(last)).contains(&port) {
-        return refuse(format!("provided port is not in the valid range. The range of valid ports is {first}-{last}"));
+        let range = format!("The range of valid ports is {first}-{last}");
+        return Ok(Some(format!("provided port is not in the valid range. {range}")));
     }
     let key = format!("{PORTS}{port}");
     let (_, taken) = a.target.server.registry.store.get(key.as_bytes()).await.map_err(crate::registry::store_status)?;
-    if taken.is_some() {
-        return refuse("provided port is already allocated".to_owned());
-    }
-    Ok(())
+    Ok(taken.map(|_| TAKEN.to_owned()))
 }
 
 #[cfg(test)]

@@ -236,7 +236,7 @@ fn zero(kind: &FieldType) -> Value {
 /// Bytes that came as numbers, as they are always written; a number that is too big is cut, as Go cuts it.
 pub(super) fn write_bytes(value: &mut Value) {
     if let Value::Array(items) = value {
-        let bytes: Vec<u8> = items.iter().filter_map(Value::as_i64).map(|number| number as u8).collect();
+        let bytes: Vec<u8> = items.iter().map(|item| item.as_i64().unwrap_or_default() as u8).collect();
         *value = STANDARD.encode(bytes).into();
     }
 }

@@ -253,9 +253,10 @@ impl<'v> Check<'v> {
                     self.refuse(format!("illegal base64 data at input byte {at}"), false);
                 }
             }
-            // Numbers are bytes too.
+            // Numbers are bytes too, and null is nought.
             (FieldType::Bytes, Value::Array(items)) => {
-                for item in items.iter().filter(|item| item.as_u64().is_none_or(|byte| byte > 255)) {
+                let is_byte = |item: &Value| item.is_null() || item.as_u64().is_some_and(|byte| byte <= 255);
+                for item in items.iter().filter(|item| !is_byte(item)) {
                     match item {
                         Value::Number(number) => self.mismatch_named(&format!("number {number}"), "uint8"),
                         other => self.mismatch(other, "uint8"),

@@ -52,7 +52,7 @@ fn restore_value(kind: &FieldType, name: Option<&str>, value: &mut Value) -> Res
             Some(at) => Err(format!("error decoding from json: illegal base64 data at input byte {at}")),
             None => Ok(()),
         },
-        (FieldType::Bytes, Value::Array(items)) => match items.iter().find(|item| !item.is_i64()) {
+        (FieldType::Bytes, Value::Array(items)) => match items.iter().find(|item| !item.is_i64() && !item.is_null()) {
             Some(Value::Number(_)) => Err("cannot convert float64 to uint8".to_owned()),
             Some(_) => Err("unrecognized type: uint8".to_owned()),
             None => {
