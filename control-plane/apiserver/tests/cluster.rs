@@ -172,6 +172,12 @@ async fn addresses_and_ports_are_given_once_and_freed() {
         let refused = s.post(SERVICES, service("b", local)).await.message(500);
         assert!(refused.contains(&format!("HealthCheck NodePort {asked}: {why}")), "{refused}");
     }
+    // Of a Service that has such a port, another is refused as a change.
+    let local = json!({ "type": "LoadBalancer", "externalTrafficPolicy": "Local" });
+    s.post(SERVICES, service("local", local)).await.expect(201);
+    let changed = json!({ "spec": { "healthCheckNodePort": 65536 } });
+    let refused = s.patch(&format!("{SERVICES}/local"), "merge", changed).await.message(422);
+    assert!(refused.contains("spec.healthCheckNodePort: Forbidden: field is immutable"), "{refused}");
     // An update that does not mention them keeps both; another type gives the port back.
     let patched =
         s.patch(&format!("{SERVICES}/a"), "merge", json!({ "metadata": { "labels": { "l": "1" } } })).await.expect(200);

@@ -110,10 +110,19 @@ pub(crate) fn validate(kind: &Kind, new: &Value, given: &Value, old: &Value) -> 
         errors
     };
     let rule = |object: &Value| kind.behaviour.validate_update(object, old);
+    // What is always written is stored as null where it is empty.
+    let rule_of_new = || match rule(new) {
+        errors if errors.is_empty() => errors,
+        _ => {
+            let mut stored = new.clone();
+            crate::schema::settle(&kind.schema, &mut stored);
+            rule(&stored)
+        }
+    };
     // A kind that is not asked for the object alone judges it together with the change.
     let (own, change) = match order(kind).contains('o') {
         true if kind.rules.counts_empty => (unless_before(kind.behaviour.validate(given)), rule(given)),
-        true => (unless_before(kind.behaviour.validate(given)), as_shown(rule(new), || rule(given))),
+        true => (unless_before(kind.behaviour.validate(given)), as_shown(rule_of_new(), || rule(given))),
         false => (Vec::new(), unless_before(rule(given))),
     };
     asked(kind, order(kind), new, old, [&own, &change])
@@ -238,6 +247,13 @@ mod tests {
         let errors = requests.validate_status_update(&signed, &json!({"metadata": {"name": "a"}}));
         let fields: Vec<&str> = errors.iter().map(|error| error.field.as_str()).collect();
         assert_eq!(fields, ["metadata.finalizers[0]", "status.certificate", "metadata.finalizers[0]"]);
+        // A list that is always written is stored as null when it is empty.
+        let claim = |requests: serde_json::Value| {
+            json!({"metadata": {"name": "a", "namespace": "b", "uid": "u", "resourceVersion": "1"},
+                "spec": {"devices": {"requests": requests}}})
+        };
+        assert_eq!(claims.validate_update(&claim(json!([])), &claim(json!(null))), Vec::new());
+        assert_eq!(claims.validate_update(&claim(json!([{"name": "r"}])), &claim(json!(null))).len(), 1);
         // What may not change is compared with what was given: no data at all is something else than none.
         for (plural, field) in [("configmaps", "binaryData"), ("secrets", "data")] {
             let kind = crate::lookup("", "v1", plural).expect("kind");

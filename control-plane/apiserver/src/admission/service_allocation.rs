@@ -388,7 +388,7 @@ async fn allocate_health_port(a: &mut Attributes<'_>, held: &BTreeSet<u16>) -> R
         };
         let chosen = chosen.ok_or_else(|| Status::internal("failed to allocate a HealthCheck port".to_owned()))?;
         a.object["spec"]["healthCheckNodePort"] = chosen.into();
-    } else if needed && !held.iter().any(|port| i64::from(*port) == present) {
+    } else if needed && !a.old.as_deref().is_some_and(needs_health_port) {
         let mut ports = a.object.pointer("/spec/ports").and_then(Value::as_array).into_iter().flatten();
         let why = match ports.any(|port| port["nodePort"] == present) {
             true => Some(TAKEN.to_owned()),
