@@ -452,3 +452,17 @@ async fn a_deletion_that_takes_time_says_so_to_who_asks_in_the_old_way() {
     s.delete(&path, Some(json!({ "orphanDependents": false }))).await.expect(202);
     s.delete(&path, Some(json!({ "propagationPolicy": "Background" }))).await.expect(200);
 }
+
+/// A list that is always written is stored as null when it is empty: to give it so is no change of what is wanted.
+#[tokio::test]
+async fn what_is_empty_either_way_is_no_new_generation() {
+    let s = TestServer::start().await;
+    let slices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
+    let slice = json!({ "metadata": { "name": "e" }, "addressType": "IPv4" });
+    let made = s.post(slices, slice).await.expect(201);
+    assert_eq!((&made["metadata"]["generation"], &made["endpoints"]), (&json!(1), &json!(null)));
+    for (endpoints, generation) in [(json!([]), 1), (json!([{ "addresses": ["10.0.0.1"] }]), 2)] {
+        let changed = s.patch(&format!("{slices}/e"), "merge", json!({ "endpoints": endpoints })).await.expect(200);
+        assert_eq!(changed["metadata"]["generation"], generation, "{changed}");
+    }
+}

@@ -428,6 +428,13 @@ impl Kind {
         crate::schema::settle(&self.schema, object);
     }
 
+    /// The object as it would be stored.
+    pub fn settled(&self, object: &Value) -> Value {
+        let mut stored = object.clone();
+        self.settle(&mut stored);
+        stored
+    }
+
     /// Errors as upstream words them, with the structs they show as it prints them.
     fn shown(&self, mut errors: Vec<FieldError>) -> Vec<FieldError> {
         crate::schema::print_values(&self.schema, &mut errors);

@@ -113,11 +113,7 @@ pub(crate) fn validate(kind: &Kind, new: &Value, given: &Value, old: &Value) -> 
     // What is always written is stored as null where it is empty.
     let rule_of_new = || match rule(new) {
         errors if errors.is_empty() => errors,
-        _ => {
-            let mut stored = new.clone();
-            crate::schema::settle(&kind.schema, &mut stored);
-            rule(&stored)
-        }
+        _ => rule(&kind.settled(new)),
     };
     // A kind that is not asked for the object alone judges it together with the change.
     let (own, change) = match order(kind).contains('o') {

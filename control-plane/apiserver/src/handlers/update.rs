@@ -652,8 +652,13 @@ fn bump_generation(target: &Target<'_>, new: &mut Value, as_given: Option<&Value
             _ => true,
         })
     }
-    let given = as_given.filter(|_| rules.counts_empty).unwrap_or(new);
-    if !wanted(given, counts_status).eq(wanted(old, counts_status)) {
+    let is_other = |object: &Value| !wanted(object, counts_status).eq(wanted(old, counts_status));
+    let is_changed = match rules.counts_empty {
+        true => is_other(as_given.unwrap_or(new)),
+        // What is always written is stored as null where it is empty.
+        false => is_other(new) && is_other(&target.resource.kind.settled(new)),
+    };
+    if is_changed {
         let generation = corten_meta::generation(old) + 1;
         corten_meta::set(new, "/metadata/generation", generation.into());
     }
