@@ -80,15 +80,20 @@ fn path(version: &str) -> String {
     format!("/apis/example.com/{version}/namespaces/default/ends")
 }
 
-#[tokio::test]
-async fn every_version_shows_the_same_objects() {
-    let server = TestServer::start().await;
-    let hook = Hook::start(|_, request| {
+/// A webhook that does what it is asked for.
+async fn converting() -> Hook {
+    Hook::start(|_, request| {
         let wanted = request["request"]["desiredAPIVersion"].as_str().unwrap();
         let objects = request["request"]["objects"].as_array().unwrap();
         review(request, objects.iter().map(|object| converted(object, wanted)).collect())
     })
-    .await;
+    .await
+}
+
+#[tokio::test]
+async fn every_version_shows_the_same_objects() {
+    let server = TestServer::start().await;
+    let hook = converting().await;
     define(&server, definition(&hook.client("/convert"), "v1")).await;
     let first = json!({ "apiVersion": "example.com/v1", "kind": "End", "metadata": { "name": "a", "labels": { "l": "x" } },
                         "spec": { "hostPort": "h:1" } });
@@ -117,12 +122,7 @@ async fn every_version_shows_the_same_objects() {
 #[tokio::test]
 async fn the_stored_version_may_change() {
     let server = TestServer::start().await;
-    let hook = Hook::start(|_, request| {
-        let wanted = request["request"]["desiredAPIVersion"].as_str().unwrap();
-        let objects = request["request"]["objects"].as_array().unwrap();
-        review(request, objects.iter().map(|object| converted(object, wanted)).collect())
-    })
-    .await;
+    let hook = converting().await;
     define(&server, definition(&hook.client("/convert"), "v1")).await;
     let old = json!({ "apiVersion": "example.com/v1", "kind": "End", "metadata": { "name": "a" }, "spec": { "hostPort": "h:1" } });
     server.post(&path("v1"), old).await.expect(201);
@@ -192,12 +192,7 @@ async fn next_spec(events: &mut futures::stream::BoxStream<'static, corten_apise
 #[tokio::test]
 async fn objects_are_selected_by_the_fields_of_the_version_that_is_asked() {
     let server = TestServer::start().await;
-    let hook = Hook::start(|_, request| {
-        let wanted = request["request"]["desiredAPIVersion"].as_str().unwrap();
-        let objects = request["request"]["objects"].as_array().unwrap();
-        review(request, objects.iter().map(|object| converted(object, wanted)).collect())
-    })
-    .await;
+    let hook = converting().await;
     let mut definition = definition(&hook.client("/convert"), "v1");
     for (at, field) in [(0, "hostPort"), (1, "host")] {
         let version = &mut definition["spec"]["versions"][at];
@@ -245,12 +240,7 @@ async fn objects_are_selected_by_the_fields_of_the_version_that_is_asked() {
 #[tokio::test]
 async fn managers_of_another_version_are_asked_about_through_the_webhook() {
     let server = TestServer::start().await;
-    let hook = Hook::start(|_, request| {
-        let wanted = request["request"]["desiredAPIVersion"].as_str().unwrap();
-        let objects = request["request"]["objects"].as_array().unwrap();
-        review(request, objects.iter().map(|object| converted(object, wanted)).collect())
-    })
-    .await;
+    let hook = converting().await;
     let mut definition = definition(&hook.client("/convert"), "v1");
     let stored = "/spec/versions/0/schema/openAPIV3Schema/properties/spec";
     definition.pointer_mut(stored).unwrap()["properties"] = json!({ "mode": { "type": "string", "default": "d" } });

@@ -45,7 +45,7 @@ impl Conversions {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The object in another version, if that was asked for before; if not, it is asked for now.
+    /// The object in another version, if that is known; if not, the question is noted.
     pub fn get(&self, object: &Value, from: &Arc<Resource>, to: &Arc<Resource>) -> Option<Value> {
         let object = plain(object);
         let key = (object.to_string(), to.kind.api_version());
