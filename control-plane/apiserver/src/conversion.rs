@@ -190,6 +190,17 @@ impl Resource {
         (self.versions.len() < 2 || in_version()) && self.reread(object).is_none()
     }
 
+    /// Whether an object that is served as it was would also be stored as it is: the version that it is written in may
+    /// not know all that is stored.
+    pub async fn stays_as_stored(&self, value: &Value, current: &Object) -> Result<bool, Status> {
+        if !self.is_spoke() || !self.kind.is_custom() {
+            return Ok(true);
+        }
+        let stored = self.to_stored(value.clone(), &self.storage()?.hub).await?;
+        let stored = Object::from_value(&stored, 0).map_err(|e| Status::internal(e.to_string()))?;
+        Ok(stored.bytes == current.bytes)
+    }
+
     /// Whether an object is stored in a version that its definition no longer has, so that nobody can read it.
     pub fn is_unreadable(&self, object: &Object) -> bool {
         let is_in = |kind: &Arc<Kind>| {
@@ -305,20 +316,25 @@ impl Resource {
     }
 
     /// An object of this version in the form of another version of the same resource.
-    pub async fn convert(&self, value: Value, to: &Resource) -> Result<Value, Status> {
-        let wanted = to.kind.api_version();
+    pub async fn convert(&self, mut value: Value, to: &Kind) -> Result<Value, Status> {
+        let wanted = to.api_version();
         if self.kind.api_version() == wanted {
             return Ok(value);
         }
-        if let Some(webhook) = &self.webhook {
-            let converted = webhook.convert(&[value], &wanted).await?;
-            return converted.into_iter().next().ok_or_else(|| Status::internal("an object was lost in conversion"));
+        if self.has_webhook() {
+            return self.ask_webhook(value, to).await;
         }
-        let mut value = value;
         self.kind.behaviour.to_stored(&mut value);
-        to.kind.behaviour.from_stored(&mut value);
+        to.behaviour.from_stored(&mut value);
         value["apiVersion"] = wanted.into();
         Ok(value)
+    }
+
+    /// An object of any version as the webhook has it in another.
+    pub async fn ask_webhook(&self, value: Value, to: &Kind) -> Result<Value, Status> {
+        let Some(webhook) = &self.webhook else { return Ok(value) };
+        let converted = webhook.convert(&[value], &to.api_version()).await?;
+        converted.into_iter().next().ok_or_else(|| Status::internal("an object was lost in conversion"))
     }
 }
 

@@ -146,17 +146,13 @@ fn set_condition(
 /// The verbs of a custom resource, in the order in which discovery shows them.
 const VERBS: &[&str] = &["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"];
 
-/// The kinds of the served versions, the one that is stored among them; the definition is as of this revision.
+/// The kinds of all versions; the definition is as of this revision. One that is not served still says what objects are
+/// stored as, or were.
 pub fn kinds(definition: &Value, revision: u64) -> Vec<Kind> {
     let versions = definition.pointer("/spec/versions").and_then(Value::as_array).cloned().unwrap_or_default();
     let Some(storage) = versions.iter().find(|v| v["storage"] == true) else { return Vec::new() };
     let stored = storage["name"].as_str().unwrap_or_default().to_owned();
-    // A version that is stored and not served still says what the others are stored as.
-    versions
-        .iter()
-        .filter(|v| v["served"] == true || v["storage"] == true)
-        .map(|version| kind(definition, version, &stored, revision))
-        .collect()
+    versions.iter().map(|version| kind(definition, version, &stored, revision)).collect()
 }
 
 fn kind(definition: &Value, version: &Value, stored: &str, revision: u64) -> Kind {

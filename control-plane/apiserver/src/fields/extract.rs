@@ -51,18 +51,61 @@ fn walk(of: Type<'_>, value: &Value, path: &mut Vec<Element>, set: &mut Set) {
     }
 }
 
-/// What is wrong with the form of a configuration, each with its path: `.spec.foo: field not declared in schema`.
-pub fn check(of: Type<'_>, value: &Value) -> Vec<String> {
+/// In what way a value is not of its type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Misfit {
+    /// A field that the type does not know.
+    Undeclared,
+    /// An item that is there twice.
+    Duplicate,
+    /// An item that cannot be told from the others.
+    Unkeyed,
+    /// A value of another type.
+    Value,
+}
+
+/// What is wrong with a place of an object, with its path: `.spec.foo: field not declared in schema`.
+#[derive(Clone, Debug)]
+pub struct FormError {
+    pub kind: Misfit,
+    text: String,
+}
+
+impl FormError {
+    fn new(kind: Misfit, path: &[Element], what: impl std::fmt::Display) -> FormError {
+        FormError { kind, text: format!("{}: {what}", show(path)) }
+    }
+}
+
+impl std::fmt::Display for FormError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// What is wrong with the form of an object.
+pub fn check(of: Type<'_>, value: &Value) -> Vec<FormError> {
     let mut errors = Vec::new();
     check_value(of, value, &mut Vec::new(), &mut errors);
     errors
 }
 
+/// The errors in one text, if there is any.
+pub fn told(errors: &[FormError]) -> Option<String> {
+    match errors {
+        [] => None,
+        [one] => Some(one.text.clone()),
+        many => {
+            let lines: Vec<&str> = many.iter().map(|error| error.text.as_str()).collect();
+            Some(format!("errors:\n  {}", lines.join("\n  ")))
+        }
+    }
+}
+
 /// Whether a value is not of its type, so that nobody can be said to own anything of it. An item that is there twice is
 /// clear enough, and a field that nobody knows goes.
 pub fn is_unclear(of: Type<'_>, value: &Value) -> bool {
-    let is_clear = |error: &str| error.contains("duplicate entries") || error.ends_with("field not declared in schema");
-    check(of, value).iter().any(|error| !is_clear(error))
+    check(of, value).iter().any(|error| matches!(error.kind, Misfit::Unkeyed | Misfit::Value))
 }
 
 /// A value as upstream prints the wrapper that it reads one through.
@@ -130,11 +173,11 @@ fn is_open(of: Type<'_>) -> bool {
         || matches!(of, Type::Field(field) if field.kind == FieldType::IntOrString)
 }
 
-fn check_value(of: Type<'_>, value: &Value, path: &mut Vec<Element>, errors: &mut Vec<String>) {
+fn check_value(of: Type<'_>, value: &Value, path: &mut Vec<Element>, errors: &mut Vec<FormError>) {
     if value.is_null() {
         return;
     }
-    let mut wrong = |path: &[Element], what: String| errors.push(format!("{}: {what}", show(path)));
+    let mut wrong = |path: &[Element], what: String| errors.push(FormError::new(Misfit::Value, path, what));
     match of.shape(value) {
         Shape::Scalar => match scalar_error(of, value) {
             Some(what) => wrong(path, what),
@@ -152,7 +195,7 @@ fn check_value(of: Type<'_>, value: &Value, path: &mut Vec<Element>, errors: &mu
                 let member = of.member(name);
                 match &member {
                     Some(member) => check_value(member.of, inner, path, errors),
-                    None => errors.push(format!("{}: field not declared in schema", show(path))),
+                    None => errors.push(FormError::new(Misfit::Undeclared, path, "field not declared in schema")),
                 }
                 path.pop();
                 if member.is_none() {
@@ -173,12 +216,14 @@ fn check_value(of: Type<'_>, value: &Value, path: &mut Vec<Element>, errors: &mu
                         Ok(element) => element,
                         Err(why) => {
                             // Without it not even a place inside can be told, so upstream looks no further.
-                            return errors.push(format!("{}: element {index}: {why}", show(path)));
+                            let what = format!("element {index}: {why}");
+                            return errors.push(FormError::new(Misfit::Unkeyed, path, what));
                         }
                     },
                 };
                 if !seen.insert(element.clone()) {
-                    errors.push(format!("{}: duplicate entries for key {element}", show(path)));
+                    let what = format!("duplicate entries for key {element}");
+                    errors.push(FormError::new(Misfit::Duplicate, path, what));
                 }
                 path.push(element);
                 check_value(items, item, path, errors);

@@ -15,17 +15,18 @@ mod lists;
 mod managers;
 mod merge;
 mod ownership;
+mod reconcile;
 mod remove;
 mod set;
 mod types;
 
 pub use compare::compare;
 pub use conflict::conflict_status;
-pub use extract::{check, extract, is_unclear};
+pub use extract::{FormError, Misfit, check, extract, is_unclear, told};
 pub use lists::take_lists;
 pub use managers::{Entry, Fields, Identity, Managers, Operation, is_reset};
 pub use merge::merge;
-pub use ownership::{Versions, apply, update};
+pub use ownership::{Refusal, Versions, apply, update};
 pub use set::{Element, Filter, Set};
 pub use types::{Type, before_first, zero};
 

@@ -4,16 +4,18 @@
 //! it owns exactly what its configuration says, and what it owned before and says no more goes away unless
 //! somebody else owns it too.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use corten_meta::Value;
+use corten_meta::{Status, Value};
 
 use super::compare::{Comparison, compare, same};
 use super::conflict::Conflict;
-use super::extract::{extract, is_unclear};
+use super::extract::{Misfit, check, extract, is_unclear, told};
 use super::managers::{Entry, Fields, Identity, Managers, Operation};
 use super::merge::merge;
+use super::reconcile::reconcile;
 use super::remove::{remove, with_named_fields};
 use super::set::{Filter, Set};
 use super::types::Type;
@@ -27,14 +29,38 @@ const BEFORE_FIRST_APPLY: &str = "before-first-apply";
 
 /// The versions of a resource. Every manager owns paths of the version that it wrote in.
 pub trait Versions {
-    /// The type in a version; `None` when it is not served any more.
+    /// The type in a version; `None` when there is no such version.
     fn type_of(&self, api_version: &str) -> Option<Type<'_>>;
-    /// The object, which is in the version of the request, in another one.
-    fn to(&self, object: &Value, api_version: &str) -> Value;
-    /// Back to the version of the request.
-    fn back(&self, object: Value, api_version: &str) -> Value;
-    /// The paths that the request can own.
-    fn filter(&self) -> &Filter;
+    /// An object of one version in another, by way of the request's; `None` when there is no such version.
+    fn convert(&self, object: &Value, from: &str, to: &str) -> Result<Option<Value>, Status>;
+    /// The paths of a version that the request can own.
+    fn filter(&self, api_version: &str) -> &Filter;
+}
+
+/// An object as one of a version, with its type; `None` when there is no such version. What is converted must be all of
+/// its new type: what that type does not know is an error, and so is an item that is there twice.
+fn typed<'o, 'v>(
+    versions: &'v dyn Versions,
+    object: &'o Value,
+    from: &str,
+    to: &str,
+) -> Result<Option<(Cow<'o, Value>, Type<'v>)>, Status> {
+    if from == to {
+        return Ok(versions.type_of(to).map(|of| (Cow::Borrowed(object), of)));
+    }
+    let Some(converted) = versions.convert(object, from, to)? else { return Ok(None) };
+    let Some(of) = versions.type_of(to) else { return Ok(None) };
+    let mut errors = check(of, &converted);
+    errors.retain(|error| of.is_custom() || matches!(error.kind, Misfit::Unkeyed | Misfit::Duplicate));
+    match told(&errors) {
+        Some(why) => Err(Status { code: 500, message: why, ..Status::default() }),
+        None => Ok(Some((Cow::Owned(converted), of))),
+    }
+}
+
+/// An error with what failed by it.
+fn while_doing(what: &str, error: &Status) -> Status {
+    Status { code: 500, message: format!("{what}: {}", error.message), ..Status::default() }
 }
 
 /// The comparisons of one change, one for each version that some manager wrote in.
@@ -42,28 +68,32 @@ struct Change<'a> {
     versions: &'a dyn Versions,
     old: &'a Value,
     new: &'a Value,
+    own: &'a str,
     known: BTreeMap<String, Option<Comparison>>,
 }
 
 impl<'a> Change<'a> {
-    fn new(versions: &'a dyn Versions, old: &'a Value, new: &'a Value) -> Change<'a> {
-        Change { versions, old, new, known: BTreeMap::new() }
+    /// A change of an object, which is in this version.
+    fn new(versions: &'a dyn Versions, old: &'a Value, new: &'a Value, own: &'a str) -> Change<'a> {
+        Change { versions, old, new, own, known: BTreeMap::new() }
     }
 
     /// The comparison in a version; `None` when the version is gone.
-    fn in_version(&mut self, version: &str, own: &str) -> Option<&Comparison> {
+    fn in_version(&mut self, version: &str) -> Result<Option<&Comparison>, Status> {
         if !self.known.contains_key(version) {
-            let comparison = self.versions.type_of(version).map(|of| {
-                let comparison = if version == own {
-                    compare(of, self.old, self.new)
-                } else {
-                    compare(of, &self.versions.to(self.old, version), &self.versions.to(self.new, version))
-                };
-                comparison.filtered(self.versions.filter())
-            });
+            let convert = |object, which: &str| {
+                let converted = typed(self.versions, object, self.own, version);
+                converted.map_err(|e| while_doing(&format!("failed to convert {which} object"), &e))
+            };
+            let comparison = match (convert(self.old, "old")?, convert(self.new, "new")?) {
+                (Some((old, of)), Some((new, _))) => {
+                    Some(compare(of, &old, &new).filtered(self.versions.filter(version)))
+                }
+                _ => None,
+            };
             self.known.insert(version.to_owned(), comparison);
         }
-        self.known.get(version).and_then(Option::as_ref)
+        Ok(self.known.get(version).and_then(Option::as_ref))
     }
 
     /// What was written, in a version that was compared.
@@ -73,24 +103,35 @@ impl<'a> Change<'a> {
 }
 
 /// Ownership after an update of `live` to `new` by a manager, at a time. Of an object with items that cannot be told
-/// apart nobody owns anything, nor of a custom resource whose schema takes what its type does not.
+/// apart nobody owns anything, nor of a custom resource whose schema takes what its type does not, in any version that
+/// somebody wrote in.
 pub fn update(
     versions: &dyn Versions,
     live: &Value,
     new: &Value,
-    mut managers: Managers,
+    managers: Managers,
     by: &Identity,
     time: &str,
 ) -> Managers {
-    managers.entries.retain(|entry| versions.type_of(&entry.identity.api_version).is_some());
-    let mut change = Change::new(versions, live, new);
-    let own = change.in_version(&by.api_version, &by.api_version);
-    let is_custom = |of: &Type<'_>| matches!(of, Type::CustomResource(_));
+    updated(versions, live, new, managers, by, time).unwrap_or_default()
+}
+
+fn updated(
+    versions: &dyn Versions,
+    live: &Value,
+    new: &Value,
+    managers: Managers,
+    by: &Identity,
+    time: &str,
+) -> Result<Managers, Status> {
+    let mut managers = reconciled(versions, live, managers, by)?;
+    let mut change = Change::new(versions, live, new, &by.api_version);
+    let own = change.in_version(&by.api_version)?;
     let is_foreign = |of: Type<'_>| is_unclear(of, new) || is_unclear(of, live);
     if own.is_some_and(|own| own.is_unclear)
-        || versions.type_of(&by.api_version).filter(is_custom).is_some_and(is_foreign)
+        || versions.type_of(&by.api_version).filter(Type::is_custom).is_some_and(is_foreign)
     {
-        return Managers::default();
+        return Ok(Managers::default());
     }
     // What the writer has and writes again it would lose and gain: it only loses what is gone.
     let previous = managers.take(by).map(|mut entry| {
@@ -100,7 +141,7 @@ pub fn update(
         }
         entry
     });
-    take_from_others(&mut change, &mut managers, by, None);
+    take_from_others(&mut change, &mut managers, None)?;
     let written = without_machinery(change.written(&by.api_version));
     if written.is_empty() {
         managers.entries.extend(previous.filter(|entry| !entry.fields.is_empty()));
@@ -115,7 +156,29 @@ pub fn update(
         entry.time = Some(time.to_owned());
         managers.entries.push(entry);
     }
-    cap_updaters(managers)
+    Ok(cap_updaters(managers))
+}
+
+/// The managers as the types of today would have them: those of a version that is gone go, and what became owned as one
+/// since somebody wrote below it is theirs as one. A built-in type never changes, so of it only what a client says of
+/// managers is looked at.
+fn reconciled(
+    versions: &dyn Versions,
+    live: &Value,
+    mut managers: Managers,
+    by: &Identity,
+) -> Result<Managers, Status> {
+    let mut kept = Vec::with_capacity(managers.entries.len());
+    for mut entry in managers.entries {
+        let Some((_, of)) = typed(versions, live, &by.api_version, &entry.identity.api_version)? else { continue };
+        if of.is_custom() || matches!(entry.fields, Fields::Decoded(_)) {
+            let set = reconcile(of, &entry.fields.set());
+            entry.fields = set.map_or(entry.fields, Fields::Decoded);
+        }
+        kept.push(entry);
+    }
+    managers.entries = kept;
+    Ok(managers)
 }
 
 fn empty_entry(identity: &Identity) -> Entry {
@@ -124,18 +187,36 @@ fn empty_entry(identity: &Identity) -> Entry {
 
 /// Takes what changed from all managers but one. Managers that own nothing any more, or only something of a
 /// version that is gone, go as well.
-fn take_from_others(change: &mut Change<'_>, managers: &mut Managers, by: &Identity, except: Option<&Identity>) {
-    managers.entries.retain_mut(|entry| {
-        if except.is_some_and(|except| entry.identity.is(except)) {
-            return true;
+fn take_from_others(change: &mut Change<'_>, managers: &mut Managers, except: Option<&Identity>) -> Result<(), Status> {
+    let mut left = Vec::with_capacity(managers.entries.len());
+    for mut entry in std::mem::take(&mut managers.entries) {
+        if !except.is_some_and(|except| entry.identity.is(except)) {
+            let Some(comparison) = change.in_version(&entry.identity.api_version)? else { continue };
+            for lost in [&comparison.written, &comparison.removed] {
+                entry.fields.subtract(lost);
+            }
+            if entry.fields.is_empty() {
+                continue;
+            }
         }
-        let version = entry.identity.api_version.clone();
-        let Some(comparison) = change.in_version(&version, &by.api_version) else { return false };
-        for lost in [&comparison.written, &comparison.removed] {
-            entry.fields.subtract(lost);
-        }
-        !entry.fields.is_empty()
-    });
+        left.push(entry);
+    }
+    managers.entries = left;
+    Ok(())
+}
+
+/// Why nothing comes of an apply.
+#[derive(Debug)]
+pub enum Refusal {
+    Conflicts(Vec<Conflict>),
+    /// An object could not be had in a version that some manager wrote in.
+    Failed(Status),
+}
+
+impl From<Status> for Refusal {
+    fn from(status: Status) -> Refusal {
+        Refusal::Failed(status)
+    }
 }
 
 /// The result of an apply.
@@ -153,7 +234,7 @@ pub fn apply(
     managers: &Managers,
     by: &Identity,
     (time, force): (&str, bool),
-) -> Result<Applied, Vec<Conflict>> {
+) -> Result<Applied, Refusal> {
     let mut managers = managers.clone();
     if managers.is_empty() {
         let before = Identity { manager: BEFORE_FIRST_APPLY.to_owned(), operation: Operation::Update, ..by.clone() };
@@ -163,27 +244,28 @@ pub fn apply(
         return Ok(Applied { object: None, managers });
     };
     let time_before = managers.entries.iter().find(|entry| entry.identity.is(by)).and_then(|last| last.time.clone());
-    managers.entries.retain(|entry| versions.type_of(&entry.identity.api_version).is_some());
+    let mut managers = reconciled(versions, live, managers, by)?;
     let merged = merge(of, live, config);
     let last = managers.take(by);
-    let fields = versions.filter().apply(extract(of, config));
+    let fields = versions.filter(&by.api_version).apply(extract(of, config));
     let mut entry = Entry { fields: Fields::Decoded(fields.clone()), ..empty_entry(by) };
     entry.time = time_before;
     managers.entries.push(entry);
     // The name belongs to nobody in the end, but what the configuration says must not be pruned.
-    let merged = prune(versions, merged, &managers, by, last.as_ref());
+    let merged =
+        prune(versions, merged, &managers, by, last.as_ref()).map_err(|e| while_doing("failed to prune fields", &e))?;
     if let Some(entry) = managers.entries.iter_mut().find(|entry| entry.identity.is(by)) {
         entry.fields = Fields::Decoded(without_machinery(fields));
     }
 
-    let mut change = Change::new(versions, live, &merged);
+    let mut change = Change::new(versions, live, &merged, &by.api_version);
     if !force {
-        let conflicts = conflicts(&mut change, &managers, by);
+        let conflicts = conflicts(&mut change, &managers, by)?;
         if !conflicts.is_empty() {
-            return Err(conflicts);
+            return Err(Refusal::Conflicts(conflicts));
         }
     }
-    take_from_others(&mut change, &mut managers, by, Some(by));
+    take_from_others(&mut change, &mut managers, Some(by))?;
     managers.entries.retain(|entry| !entry.fields.is_empty());
     if same(live, &merged) {
         return Ok(Applied { object: None, managers });
@@ -195,41 +277,58 @@ pub fn apply(
 }
 
 /// What others own of what changes.
-fn conflicts(change: &mut Change<'_>, managers: &Managers, by: &Identity) -> Vec<Conflict> {
+fn conflicts(change: &mut Change<'_>, managers: &Managers, by: &Identity) -> Result<Vec<Conflict>, Status> {
     let mut conflicts = Vec::new();
     let mut others: Vec<&Entry> = managers.entries.iter().filter(|entry| !entry.identity.is(by)).collect();
     others.sort_by_cached_key(|entry| entry.key());
     for entry in others {
         let identity = &entry.identity;
-        let Some(comparison) = change.in_version(&identity.api_version, &by.api_version) else { continue };
+        let Some(comparison) = change.in_version(&identity.api_version)? else { continue };
         let contested = entry.fields.set().intersection(&comparison.written);
         conflicts.extend(contested.paths().into_iter().map(|path| Conflict { with: identity.clone(), path }));
     }
-    conflicts
+    Ok(conflicts)
 }
 
 /// Takes out of the merged object what the manager applied last time, applies no more, and nobody else owns.
-fn prune(versions: &dyn Versions, merged: Value, managers: &Managers, by: &Identity, last: Option<&Entry>) -> Value {
-    let Some(last) = last.filter(|last| !last.fields.is_empty()) else { return merged };
+fn prune(
+    versions: &dyn Versions,
+    merged: Value,
+    managers: &Managers,
+    by: &Identity,
+    last: Option<&Entry>,
+) -> Result<Value, Status> {
+    let Some(last) = last.filter(|last| !last.fields.is_empty()) else { return Ok(merged) };
     let version = &last.identity.api_version;
-    let Some(of) = versions.type_of(version) else { return merged };
-    let own_version = *version == by.api_version;
-    let at_last = if own_version { merged } else { versions.to(&merged, version) };
+    let to_last = "failed to convert merged object to last applied version";
+    let Some((at_last, of)) =
+        typed(versions, &merged, &by.api_version, version).map_err(|e| while_doing(to_last, &e))?
+    else {
+        return Ok(merged);
+    };
     let removed = with_named_fields(of, &last.fields.set());
     let pruned = remove(of, &at_last, &removed).unwrap_or_default();
-    let pruned = add_back_owned(versions, &at_last, pruned, managers, version);
+    let pruned = add_back_owned(versions, &at_last, pruned, managers, version)
+        .map_err(|e| while_doing("failed add back owned items", &e))?;
 
     // Only what this manager said last time may go; what it holds by accident stays.
     let before = with_named_fields(of, &extract(of, &at_last));
     let after = with_named_fields(of, &extract(of, &pruned));
     let gone = before.difference(&after).intersection(&removed);
     let pruned = remove(of, &at_last, &gone).unwrap_or_default();
-    if own_version { pruned } else { versions.back(pruned, version) }
+    let own = typed(versions, &pruned, version, &by.api_version)?.map(|(own, _)| own.into_owned());
+    Ok(own.unwrap_or(pruned))
 }
 
 /// Puts back what any manager owns, in each version that some manager wrote in; `version`, the one of the two
 /// objects, first.
-fn add_back_owned(versions: &dyn Versions, merged: &Value, pruned: Value, managers: &Managers, version: &str) -> Value {
+fn add_back_owned(
+    versions: &dyn Versions,
+    merged: &Value,
+    pruned: Value,
+    managers: &Managers,
+    version: &str,
+) -> Result<Value, Status> {
     let mut owned: BTreeMap<&str, Set> = BTreeMap::new();
     for entry in &managers.entries {
         owned.entry(&entry.identity.api_version).or_default().extend(&entry.fields.set());
@@ -241,12 +340,17 @@ fn add_back_owned(versions: &dyn Versions, merged: &Value, pruned: Value, manage
         pruned = keep_owned(of, merged, &pruned, &owned);
     }
     for (other, owned) in owned {
-        let Some(of) = versions.type_of(other) else { continue };
-        let to = |object: &Value| versions.to(&versions.back(object.clone(), version), other);
-        let kept = keep_owned(of, &to(merged), &to(&pruned), &owned);
-        pruned = versions.to(&versions.back(kept, other), version);
+        let convert = |object, which: &str| {
+            let at = format!("failed to convert {which} object at version {other}");
+            typed(versions, object, version, other).map_err(|e| while_doing(&at, &e))
+        };
+        let (Some((merged, of)), Some((there, _))) = (convert(merged, "merged")?, convert(&pruned, "pruned")?) else {
+            continue;
+        };
+        let kept = keep_owned(of, &merged, &there, &owned);
+        pruned = typed(versions, &kept, other, version)?.map_or(kept.clone(), |(back, _)| back.into_owned());
     }
-    pruned
+    Ok(pruned)
 }
 
 /// The merged object without what is neither in the pruned one nor owned.

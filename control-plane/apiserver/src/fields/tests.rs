@@ -1,6 +1,6 @@
 //! The rules on small objects, and their laws on arbitrary ones.
 
-use corten_meta::Value;
+use corten_meta::{Status, Value};
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -21,13 +21,10 @@ impl Versions for One {
     fn type_of(&self, api_version: &str) -> Option<Type<'_>> {
         (api_version == V1).then_some(self.0)
     }
-    fn to(&self, object: &Value, _: &str) -> Value {
-        object.clone()
+    fn convert(&self, _: &Value, _: &str, _: &str) -> Result<Option<Value>, Status> {
+        Ok(None)
     }
-    fn back(&self, object: Value, _: &str) -> Value {
-        object
-    }
-    fn filter(&self) -> &Filter {
+    fn filter(&self, _: &str) -> &Filter {
         &self.1
     }
 }
@@ -50,8 +47,16 @@ fn apply_as(
     force: bool,
 ) -> Result<(Value, Managers), Vec<Conflict>> {
     let by = who(manager, Operation::Apply);
-    let applied = apply(one, (live, &json!({})), config, managers, &by, ("2026-01-01T00:00:00Z", force))?;
+    let applied = apply(one, (live, &json!({})), config, managers, &by, ("2026-01-01T00:00:00Z", force));
+    let applied = applied.map_err(|refusal| match refusal {
+        Refusal::Conflicts(conflicts) => conflicts,
+        Refusal::Failed(status) => panic!("{}", status.message),
+    })?;
     Ok((applied.object.unwrap_or_else(|| live.clone()), applied.managers))
+}
+
+fn errors(of: Type<'_>, value: &Value) -> Vec<String> {
+    check(of, value).iter().map(ToString::to_string).collect()
 }
 
 fn owned(managers: &Managers, manager: &str) -> Value {
@@ -212,7 +217,7 @@ fn the_form_of_a_configuration_is_checked() {
     let config = json!({ "spec": { "containers": [{ "name": "a", "imag": "x" }, { "name": "a" }], "volumes": {} },
                          "metadata": { "finalizers": ["a", "a"], "labels": { "any": "thing" } } });
     assert_eq!(
-        check(of, &config),
+        errors(of, &config),
         [
             ".metadata.finalizers: duplicate entries for key [=\"a\"]",
             ".spec.containers[name=\"a\"].imag: field not declared in schema",
@@ -231,7 +236,7 @@ fn the_form_of_a_configuration_is_checked() {
         ),
         (json!({"priority": {}}), ".spec.priority: expected numeric (int or float), got map[string]interface {}"),
     ] {
-        assert_eq!(check(of, &json!({"spec": spec})), [expected]);
+        assert_eq!(errors(of, &json!({"spec": spec})), [expected]);
     }
 }
 
@@ -254,11 +259,11 @@ fn custom_schemas_say_how_their_lists_are_owned() {
             "f:spec": { "f:atomic": {}, "f:set": { "v:\"x\"": {} }, "f:map": { "k:{\"k\":\"d\"}": { ".": {}, "f:v": {} } },
                         "f:whole": {}, "f:free": { "f:deep": { ".": {}, "f:er": {} } } } })
     );
-    assert_eq!(check(of, &json!({ "spec": { "odd": 1 } })), [".spec.odd: field not declared in schema"]);
-    assert_eq!(check(of, &object), Vec::<String>::new());
-    let odd = check(of, &json!({ "spec": { "text": 1.5, "mac": 1.5 } }));
+    assert_eq!(errors(of, &json!({ "spec": { "odd": 1 } })), [".spec.odd: field not declared in schema"]);
+    assert_eq!(errors(of, &object), Vec::<String>::new());
+    let odd = errors(of, &json!({ "spec": { "text": 1.5, "mac": 1.5 } }));
     assert_eq!(odd, [".spec.text: expected string, got &value.valueUnstructured{Value:1.5}"]);
-    let odd = check(of, &json!({ "spec": { "mac": {} } }));
+    let odd = errors(of, &json!({ "spec": { "mac": {} } }));
     assert_eq!(odd, [".spec.mac: expected any scalar, got &{map[]}"]);
 }
 

@@ -80,6 +80,11 @@ impl<'a> Type<'a> {
         schema().type_(name).map(Type::Struct)
     }
 
+    /// Whether a definition says what this is, which may say otherwise tomorrow.
+    pub fn is_custom(&self) -> bool {
+        matches!(self, Type::CustomResource(_))
+    }
+
     /// How this value is owned.
     pub fn shape(self, value: &Value) -> Shape<'a> {
         match self {

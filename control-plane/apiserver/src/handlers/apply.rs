@@ -10,7 +10,9 @@ use super::ownership::{self, Ownership, ResourceVersions, managers_of, set_manag
 use super::update::{Change, Part, reply};
 use crate::body::Reply;
 use crate::decode::{Expected, checked, field_validation_complaints};
-use crate::fields::{self, Identity, Operation, Type, Versions, conflict_status, extract};
+use crate::fields::{
+    self, FormError, Identity, Misfit, Operation, Refusal, Type, Versions, conflict_status, extract, told,
+};
 
 /// The media type of an apply.
 pub const MEDIA_TYPE: &str = "application/apply-patch+yaml";
@@ -47,12 +49,8 @@ pub fn checked_result(target: &Target<'_>, object: Value, expected: &Expected<'_
 }
 
 /// Upstream takes it for its own fault that something is not of its type.
-fn refused_for(errors: &[String], tell: impl FnOnce(String) -> String) -> Result<(), Status> {
-    let why = match errors {
-        [] => return Ok(()),
-        [one] => one.clone(),
-        many => format!("errors:\n  {}", many.join("\n  ")),
-    };
+fn refused_for(errors: &[FormError], tell: impl FnOnce(String) -> String) -> Result<(), Status> {
+    let Some(why) = told(errors) else { return Ok(()) };
     Err(Status { code: 500, message: tell(why), ..Status::default() })
 }
 
@@ -110,8 +108,7 @@ impl Apply {
     /// The live object with the configuration applied and its managers brought up to date.
     pub fn transform(&self, target: &Target<'_>, part: Part, live: &Value) -> Result<Value, Status> {
         let versions = ResourceVersions::new(target, part);
-        let object = self.apply_to(&versions, live, target.resource.first(), target);
-        let object = target.context.conversions.failure().map_or(object, Err)?;
+        let object = self.apply_to(&versions, live, target.resource.first(), target)?;
         // Who says nothing of the metadata that it owned takes all of it away.
         if object["metadata"].is_null() || object["metadata"].is_object() && corten_meta::name(&object).is_empty() {
             return Err(super::update::unnamed(target));
@@ -179,13 +176,17 @@ impl Apply {
             |force: bool| fields::apply(versions, (live, first), &self.config, &managers, &self.by, (&time, force));
         let applied = match run(self.force) {
             Ok(applied) => applied,
-            Err(conflicts) => {
+            Err(Refusal::Failed(status)) => return Err(status),
+            Err(Refusal::Conflicts(conflicts)) => {
                 let allowed = self.allowed_by_last_applied(of, live);
                 let left: Vec<_> = conflicts.into_iter().filter(|c| !allowed.contains(&c.path)).collect();
                 if !left.is_empty() {
                     return Err(conflict_status(&left));
                 }
-                run(true).map_err(|conflicts| conflict_status(&conflicts))?
+                run(true).map_err(|refusal| match refusal {
+                    Refusal::Failed(status) => status,
+                    Refusal::Conflicts(conflicts) => conflict_status(&conflicts),
+                })?
             }
         };
         let mut object = applied.object.unwrap_or_else(|| live.clone());
@@ -217,7 +218,7 @@ impl Apply {
         tell: impl FnOnce(String, String) -> String,
     ) -> Result<(), Status> {
         let mut errors = fields::check(of, live);
-        errors.retain(|why| if is_custom { !why.contains(": duplicate entries ") } else { why.contains(": element ") });
+        errors.retain(|e| if is_custom { e.kind != Misfit::Duplicate } else { e.kind == Misfit::Unkeyed });
         let about = || format!("{}/{}; {}", corten_meta::namespace(live), corten_meta::name(live), self.type_name());
         refused_for(&errors, |why| tell(about(), why))
     }

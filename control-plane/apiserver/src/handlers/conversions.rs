@@ -6,12 +6,13 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use corten_api::Kind;
 use corten_meta::{Status, Value};
 
 use crate::registry::Resource;
 
-/// How often a change is tried for its conversions: each try may ask for what follows from the last.
-const TRIES: usize = 8;
+/// How often a change is tried for its conversions: each try asks for what follows from the last.
+const TRIES: usize = 128;
 
 #[derive(Default)]
 pub struct Conversions(Mutex<Known>);
@@ -19,16 +20,14 @@ pub struct Conversions(Mutex<Known>);
 #[derive(Default)]
 struct Known {
     /// By the object as text, and the version it is wanted in.
-    answers: HashMap<(String, String), Value>,
+    answers: HashMap<(String, String), Result<Value, Status>>,
     questions: Vec<Question>,
-    /// Why the last that failed did.
-    failed: Option<Status>,
 }
 
 struct Question {
     object: Value,
-    from: Arc<Resource>,
-    to: Arc<Resource>,
+    resource: Arc<Resource>,
+    to: Arc<Kind>,
 }
 
 /// An object without what no conversion may depend on.
@@ -45,39 +44,26 @@ impl Conversions {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The object in another version, if that is known; if not, the question is noted.
-    pub fn get(&self, object: &Value, from: &Arc<Resource>, to: &Arc<Resource>) -> Option<Value> {
+    /// The object in another version, or why that cannot be had; if it is not known yet the question is noted, and what
+    /// comes of the error is forgotten.
+    pub fn get(&self, object: &Value, resource: &Arc<Resource>, to: &Arc<Kind>) -> Result<Value, Status> {
         let object = plain(object);
-        let key = (object.to_string(), to.kind.api_version());
+        let key = (object.to_string(), to.api_version());
         let mut known = self.known();
-        let answer = known.answers.get(&key).cloned();
-        if answer.is_none() {
-            known.questions.push(Question { object, from: Arc::clone(from), to: Arc::clone(to) });
+        if let Some(answer) = known.answers.get(&key) {
+            return answer.clone();
         }
-        answer
-    }
-
-    /// Why a conversion failed: an apply fails with it, and of what is updated nobody owns anything any more.
-    pub fn failure(&self) -> Option<Status> {
-        self.known().failed.clone()
+        known.questions.push(Question { object, resource: Arc::clone(resource), to: Arc::clone(to) });
+        Err(Status::internal("a conversion is not known yet"))
     }
 
     /// Asks what was noted. Says whether there was anything.
     async fn ask(&self) -> bool {
         let questions = std::mem::take(&mut self.known().questions);
         let any = !questions.is_empty();
-        for Question { object, from, to } in questions {
-            let key = (object.to_string(), to.kind.api_version());
-            let answer = match from.convert(object.clone(), &to).await {
-                Ok(mut answer) => {
-                    to.kind.rewrite(&mut answer);
-                    answer
-                }
-                Err(status) => {
-                    self.known().failed = Some(status);
-                    object
-                }
-            };
+        for Question { object, resource, to } in questions {
+            let key = (object.to_string(), to.api_version());
+            let answer = resource.ask_webhook(object, &to).await;
             self.known().answers.insert(key, answer);
         }
         any

@@ -224,7 +224,8 @@ fn prepare(target: &Target<'_>, object: &mut Value, ownership: Ownership) -> boo
         drop_empty(metadata);
     }
     let is_unclear = says_unclear(kind, Part::Main, object, &Value::Null);
-    let tells_status = kind.rules.tells_in_annotations;
+    // Of a custom resource all that is said counts, as managers of other versions may lose it.
+    let tells_status = kind.rules.tells_in_annotations || kind.is_custom();
     if !tells_status {
         drop_status(target, object);
     }
@@ -308,7 +309,7 @@ pub fn finish(target: &Target<'_>, object: &mut Touched, has_begun: bool, owners
     let kind = &target.resource.kind;
     if object.is_touched() {
         kind.default(object);
-    } else if (kind.rules.has_status && has_begun) || kind.is_custom() {
+    } else if kind.rules.has_status && has_begun && !kind.is_custom() {
         ownership.complete(kind, object);
     }
 }

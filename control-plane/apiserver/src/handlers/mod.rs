@@ -74,7 +74,8 @@ async fn hand_over(server: &Server, context: &Context, body: RequestBody) -> Res
         return unknown_resource(server, context);
     };
     let kind = &resource.kind;
-    if kind.is_custom() && is_misplaced(info, kind.namespaced) {
+    let is_served = !kind.verbs.is_empty();
+    if kind.is_custom() && (!is_served || is_misplaced(info, kind.namespaced)) {
         return Ok(crate::response::page_not_found());
     }
     // Who asks for a custom resource is warned whatever comes of it.

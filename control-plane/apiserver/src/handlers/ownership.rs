@@ -3,12 +3,11 @@
 //! The rules are in `fields/`; this is where they meet a request and a resource.
 
 use std::borrow::Cow;
-use std::cell::OnceCell;
 use std::sync::Arc;
 
 use corten_api::objectmeta::MAX_MANAGER;
-use corten_api::{Kind, Role};
-use corten_meta::Value;
+use corten_api::{Kind, Role, Storage};
+use corten_meta::{Status, Value};
 use serde_json::{Map, json};
 
 use super::Target;
@@ -193,15 +192,11 @@ impl Versions for OneVersion<'_> {
         if self.api_version == api_version { Type::table(self.schema) } else { None }
     }
 
-    fn to(&self, object: &Value, _: &str) -> Value {
-        object.clone()
+    fn convert(&self, _: &Value, _: &str, _: &str) -> Result<Option<Value>, Status> {
+        Ok(None)
     }
 
-    fn back(&self, object: Value, _: &str) -> Value {
-        object
-    }
-
-    fn filter(&self) -> &Filter {
+    fn filter(&self, _: &str) -> &Filter {
         &self.filter
     }
 }
@@ -236,12 +231,12 @@ pub fn track_update(target: &Target<'_>, part: Part, new: &mut Value, old: &Valu
         }
         update(&versions, old, &compared, managers, &by, &time)
     };
-    let is_known = target.context.conversions.failure().is_none();
-    set_managers(new, if is_known { managers } else { Managers::default() });
+    set_managers(new, managers);
 }
 
 /// Whether a request says something of a part that it does not write which its type cannot tell apart: an item without a
-/// key, or another value than the schema has. Upstream looks at all of it, and then knows no owners any more.
+/// key, or another value than the schema has. Upstream looks at all of it, and then knows no owners any more. A custom
+/// resource is compared with all that is said of it anyway.
 pub fn says_unclear(kind: &Kind, part: Part, new: &Value, old: &Value) -> bool {
     let is_beside = |field: &str| match part {
         Part::Main => field == "status",
@@ -250,7 +245,7 @@ pub fn says_unclear(kind: &Kind, part: Part, new: &Value, old: &Value) -> bool {
     };
     let said = new.as_object().into_iter().flatten();
     let mut said = said.filter(|(field, value)| is_beside(field) && old.get(*field) != Some(*value)).peekable();
-    if !kind.rules.has_status || said.peek().is_none() {
+    if kind.is_custom() || !kind.rules.has_status || said.peek().is_none() {
         return false;
     }
     let mut beside = Value::Object(said.map(|(field, value)| (field.clone(), value.clone())).collect());
@@ -319,9 +314,8 @@ fn filter(target: &Target<'_>, part: Part) -> Filter {
 /// A resource in all its versions.
 pub struct ResourceVersions<'a> {
     resource: &'a Arc<Resource>,
-    server: &'a crate::server::Server,
     filter: Filter,
-    others: OnceCell<Vec<Arc<Resource>>>,
+    others: Vec<(Arc<Kind>, Filter)>,
     conversions: &'a Conversions,
 }
 
@@ -329,36 +323,65 @@ impl<'a> ResourceVersions<'a> {
     pub fn new(target: &'a Target<'_>, part: Part) -> ResourceVersions<'a> {
         ResourceVersions {
             resource: target.resource,
-            server: target.server,
             filter: filter(target, part),
-            others: OnceCell::new(),
+            others: others(target, part),
             conversions: &target.context.conversions,
         }
     }
 
-    /// The resource in this version: one of its group that is stored in the same place. Upstream knows the types of a
-    /// group alone, so the managers of an Event in one group are gone when it is written in the other.
-    fn version(&self, api_version: &str) -> Option<&Arc<Resource>> {
+    /// The kind of a version, and what a request can own of it.
+    fn version(&self, api_version: &str) -> Option<(&Arc<Kind>, &Filter)> {
         if self.resource.kind.api_version() == api_version {
-            return Some(self.resource);
+            return Some((&self.resource.kind, &self.filter));
         }
-        let prefix = &self.resource.stored.as_ref()?.prefix;
-        let others = self.others.get_or_init(|| {
-            let resources = self.server.registry.resources();
-            let group = &self.resource.kind.group;
-            let beside =
-                |r: &&Arc<Resource>| r.kind.group == *group && r.stored.as_ref().is_some_and(|s| s.prefix == *prefix);
-            resources.ordered.iter().filter(beside).cloned().collect()
-        });
-        others.iter().find(|r| r.kind.api_version() == api_version)
+        self.others.iter().find(|(kind, _)| kind.api_version() == api_version).map(|(kind, filter)| (kind, filter))
     }
 
-    /// By the webhook of the resource, if it has one and has been asked.
-    fn converted(&self, object: Value, from: &Arc<Resource>, to: &Arc<Resource>) -> Value {
-        let is_asked = from.has_webhook() && from.kind.version != to.kind.version;
-        let answer = if is_asked { self.conversions.get(&object, from, to) } else { None };
-        answer.unwrap_or_else(|| convert(object, &from.kind, &to.kind))
+    /// From one version to another: through the stored one, as the other writes it; of a custom resource by its webhook,
+    /// or as it is, with another version's name on it.
+    fn converted(&self, mut object: Value, from: &Arc<Kind>, to: &Arc<Kind>) -> Result<Value, Status> {
+        if from.version == to.version {
+            return Ok(object);
+        }
+        if self.resource.has_webhook() {
+            return self.conversions.get(&object, self.resource, to);
+        }
+        through_stored(&mut object, from, to);
+        Ok(object)
     }
+}
+
+/// Whether a version is served, or stored.
+fn is_in_use(kind: &Kind) -> bool {
+    !kind.verbs.is_empty() || matches!(kind.storage, Storage::Stored { hub: None, .. })
+}
+
+/// The other versions of a resource: of a custom one all that its definition has, of a built-in one those of its group
+/// that are stored in the same place. Upstream knows the types of a group alone, so the managers of an Event in one group
+/// are gone when it is written in the other.
+///
+/// What a write of a custom resource leaves alone, upstream knows of the version of the request only, and of a status in
+/// those versions that have one.
+fn others(target: &Target<'_>, part: Part) -> Vec<(Arc<Kind>, Filter)> {
+    let resource = target.resource;
+    let own = resource.kind.api_version();
+    if resource.kind.is_custom() {
+        let others = resource.versions.iter().filter(|kind| kind.api_version() != own);
+        let filter = |kind: &Kind| match part {
+            Part::Status if kind.rules.has_status && is_in_use(kind) => filter(target, part),
+            _ => Filter::All,
+        };
+        return others.map(|kind| (Arc::clone(kind), filter(kind))).collect();
+    }
+    let Some(stored) = &resource.stored else { return Vec::new() };
+    let beside = |r: &&Arc<Resource>| {
+        r.kind.group == resource.kind.group
+            && r.kind.version != resource.kind.version
+            && r.stored.as_ref().is_some_and(|s| s.prefix == stored.prefix)
+    };
+    let resources = target.server.registry.resources();
+    let of_plural = resources.ordered.iter().filter(beside);
+    of_plural.map(|r| (Arc::clone(&r.kind), filter(target, part))).collect()
 }
 
 /// How the fields of a kind are owned.
@@ -367,15 +390,6 @@ pub fn type_of(kind: &Kind) -> Type<'_> {
         Some(of) => of,
         None => kind.behaviour.structural_schema().map_or(Type::Deduced, Type::CustomResource),
     }
-}
-
-/// From one version to another, through the stored one, as the other writes it.
-fn convert(mut object: Value, from: &Kind, to: &Kind) -> Value {
-    if from.version == to.version {
-        return object;
-    }
-    through_stored(&mut object, from, to);
-    object
 }
 
 fn through_stored(object: &mut Value, from: &Kind, to: &Kind) {
@@ -398,24 +412,23 @@ pub fn compared<'a>(target: &Target<'_>, object: &'a Value) -> Cow<'a, Value> {
 
 impl Versions for ResourceVersions<'_> {
     fn type_of(&self, api_version: &str) -> Option<Type<'_>> {
-        self.version(api_version).map(|resource| type_of(&resource.kind))
+        self.version(api_version).map(|(kind, _)| type_of(kind))
     }
 
-    fn to(&self, object: &Value, api_version: &str) -> Value {
-        match self.version(api_version) {
-            Some(other) => self.converted(object.clone(), self.resource, other),
-            None => object.clone(),
-        }
+    fn convert(&self, object: &Value, from: &str, to: &str) -> Result<Option<Value>, Status> {
+        let Some((wanted, _)) = self.version(to) else {
+            // A version that a definition no longer has is an error to upstream, unlike one that was built in.
+            let message = format!("request to convert CR to an invalid group/version: {to}");
+            let gone = Status { code: 500, message, ..Status::default() };
+            return if self.resource.kind.is_custom() { Err(gone) } else { Ok(None) };
+        };
+        let Some((given, _)) = self.version(from) else { return Ok(None) };
+        let own = &self.resource.kind;
+        let object = self.converted(object.clone(), given, own)?;
+        self.converted(object, own, wanted).map(Some)
     }
 
-    fn back(&self, object: Value, api_version: &str) -> Value {
-        match self.version(api_version) {
-            Some(other) => self.converted(object, other, self.resource),
-            None => object,
-        }
-    }
-
-    fn filter(&self) -> &Filter {
-        &self.filter
+    fn filter(&self, api_version: &str) -> &Filter {
+        self.version(api_version).map_or(&Filter::All, |(_, filter)| filter)
     }
 }

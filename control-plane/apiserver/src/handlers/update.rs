@@ -4,7 +4,6 @@
 //! whose author named a resourceVersion is not repeated: it fails with a conflict.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use corten_meta::{FieldError, Object, Status, Value};
@@ -17,7 +16,9 @@ use super::apart::Apart;
 use super::create::{self, Make};
 use super::options::{Write, check_options};
 use super::owners;
-use super::ownership::{Ownership, keep_times, managers_of, says_unclear, set_managers, track_update};
+use super::ownership::{
+    Ownership, keep_times, managers_of, same_but_managers, says_unclear, set_managers, track_update,
+};
 use crate::admission::{Attributes, Operation};
 use crate::authorization::{self, authorize, forbidden};
 use crate::body::Reply;
@@ -319,6 +320,7 @@ async fn attempt(target: &Target<'_>, change: &Change<'_>, current: &Arc<Object>
     };
     if is_same
         && target.resource.is_stored_as_now(current)
+        && target.resource.stays_as_stored(&new, current).await?
         && !registry.is_sealed_otherwise(target.resource, current).await?
     {
         return Ok(Some(Updated::Changed(served)));
@@ -411,8 +413,12 @@ async fn admitted_as(
     let mut attributes = Attributes::new(target, Operation::Update, shown.clone(), Some(Cow::Owned(view.show(old))));
     admission.admit(&mut attributes).await?;
     let mut new = if *attributes.object == shown { new } else { view.take(new, &attributes.object)? };
-    target.resource.kind.default(&mut new);
+    // Also what the schema of a custom resource does not know is another wanted state.
     bump_generation(target, &mut new, None, old);
+    match target.resource.kind.is_custom() {
+        true => target.resource.kind.behaviour.prune(&mut new),
+        false => drop(target.resource.kind.default(&mut new)),
+    }
     create::refuse_invalid(target, &new, validate(target, change, &new, &new, old), Vec::new())?;
     admission.validate(&attributes).await?;
     Ok((new, Vec::new()))
@@ -489,13 +495,15 @@ fn prepare(target: &Target<'_>, change: &Change<'_>, new: &mut Value, old: &mut 
     let as_given = part == Part::Status && apart.is_none() && (rules.status_needs_spec || rules.labels_from_template);
     let mut lost = as_given && kind.default(new);
     let is_unclear = says_unclear(kind, part, new, old);
-    let is_tracked = rules.tells_in_annotations && change.ownership == Ownership::Tracked;
+    // Of a custom resource all that is said counts, as managers of other versions may lose it.
+    let is_tracked = (rules.tells_in_annotations || kind.is_custom()) && change.ownership == Ownership::Tracked;
     if is_tracked {
         lost |= kind.default(new);
         track_update(target, part, new, old, None);
         prepare_part(target, part, new, old);
+    } else if kind.is_custom() && change.view.is_none() && !same_but_managers(new, old) {
+        change.ownership.complete(kind, new);
     }
-    let beside = said_beside_status(kind, part, new, old);
     let (Some(new_fields), Some(old_fields)) = (new.as_object_mut(), old.as_object()) else { return false };
     match part {
         Part::Main if kind.rules.has_status => restore(new_fields, old_fields, "status"),
@@ -517,7 +525,8 @@ fn prepare(target: &Target<'_>, change: &Change<'_>, new: &mut Value, old: &mut 
         }
         _ => {}
     }
-    if !as_given {
+    // A custom resource was completed as it was asked for: what is kept of the old one is kept as it is.
+    if !as_given && !kind.is_custom() {
         lost |= change.ownership.complete(kind, new);
     }
     kind.behaviour.default_times(new, target.context.now);
@@ -528,16 +537,6 @@ fn prepare(target: &Target<'_>, change: &Change<'_>, new: &mut Value, old: &mut 
     match change.ownership {
         Ownership::Tracked if is_unclear => set_managers(new, Managers::default()),
         Ownership::Tracked if is_tracked => {}
-        Ownership::Tracked if !beside.is_empty() => {
-            let mut said = new.clone();
-            if let Some(said) = said.as_object_mut() {
-                said.retain(|field, _| !beside.contains_key(field));
-                said.extend(beside.into_iter().filter_map(|(field, value)| Some((field, value?))));
-            }
-            change.ownership.complete(kind, &mut said);
-            track_update(target, part, &mut said, old, None);
-            set_managers(new, managers_of(&said));
-        }
         Ownership::Tracked => {
             let sent = if lost { (change.transform)(old).ok() } else { None };
             let sent = sent.map(|sent| kind.as_sent(new, sent, change.spared()));
@@ -571,25 +570,6 @@ fn prepare_part(target: &Target<'_>, part: Part, new: &mut Value, old: &Value) {
         Part::Status => behaviour.prepare_status_update(new, old, target.context.now),
         Part::Whole => {}
     }
-}
-
-/// What a write of the status of a custom resource says of fields beside it and the spec. It changes nothing there, and yet
-/// its author owns it.
-fn said_beside_status(
-    kind: &corten_api::Kind,
-    part: Part,
-    new: &Value,
-    old: &Value,
-) -> BTreeMap<String, Option<Value>> {
-    const KNOWN: [&str; 5] = ["apiVersion", "kind", "metadata", "spec", "status"];
-    if part != Part::Status || !kind.is_custom() {
-        return BTreeMap::new();
-    }
-    fn names(object: &Value) -> impl Iterator<Item = &String> {
-        object.as_object().into_iter().flat_map(serde_json::Map::keys)
-    }
-    let other = names(old).chain(names(new)).filter(|name| !KNOWN.contains(&name.as_str()));
-    other.filter(|name| new.get(*name) != old.get(*name)).map(|name| (name.clone(), new.get(name).cloned())).collect()
 }
 
 /// When an object goes stays as it is, though who said otherwise may own it. Who says it of one that is to stay is

@@ -36,7 +36,7 @@ pub async fn input(a: &Attributes<'_>, resource: &Arc<Resource>) -> Result<Input
     }
     let show = async |object: &Value| match object.is_null() {
         true => Ok(Value::Null),
-        false => own.convert(object.clone(), resource).await,
+        false => own.convert(object.clone(), &resource.kind).await,
     };
     let (object, old) = (show(&a.object).await?, show(&old).await?);
     Ok(Input::new(a, resource, object, old))

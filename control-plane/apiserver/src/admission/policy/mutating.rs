@@ -123,7 +123,7 @@ async fn read(a: &Attributes<'_>, resource: &Arc<Resource>, object: Value) -> Re
     let mut object = object;
     if resource.kind.api_version() != own.kind.api_version() {
         resource.kind.default(&mut object);
-        object = resource.convert(object, own).await?;
+        object = resource.convert(object, &own.kind).await?;
     }
     own.kind.default(&mut object);
     if !managers_are_valid(&object) {

@@ -32,7 +32,7 @@ impl Invocation<'_> {
         if object.is_null() || !self.is_converted(a) {
             return Ok(object.clone());
         }
-        a.target.resource.convert(object.clone(), &self.resource).await
+        a.target.resource.convert(object.clone(), &self.resource.kind).await
     }
 
     /// What the webhook made of it, in the version of the request: checked, pruned and with its defaults.
@@ -42,7 +42,7 @@ impl Invocation<'_> {
             let kind = &self.resource.kind;
             check(&kind.schema, &mut object)?;
             kind.default(&mut object);
-            object = self.resource.convert(object, a.target.resource).await?;
+            object = self.resource.convert(object, &a.target.resource.kind).await?;
         }
         if a.is_about_the_object() {
             let kind = &a.target.resource.kind;
