@@ -83,7 +83,8 @@ fn has_parameter(found: &Type) -> bool {
     }
 }
 
-fn read_type(text: &mut &str) -> Option<Type> {
+/// Reads a type as declarations write it.
+pub fn read_type(text: &mut &str) -> Option<Type> {
     let end = text.find(['(', ')', ',']).unwrap_or(text.len());
     let name = &text[..end];
     *text = &text[end..];
@@ -105,6 +106,8 @@ fn read_type(text: &mut &str) -> Option<Type> {
         ("list", [item]) => Some(Type::list(item.clone())),
         ("map", [key, value]) => Some(Type::map(key.clone(), value.clone())),
         ("optional", [item]) => Some(Type::optional(item.clone())),
+        ("wrapper", [of]) => Some(Type::Wrapper(Arc::new(of.clone()))),
+        ("any", []) => Some(Type::Any),
         ("type", [of]) => Some(Type::Type(Arc::new(of.clone()))),
         ("Quantity", []) => named("kubernetes.Quantity"),
         ("URL", []) => named("kubernetes.URL"),

@@ -1,13 +1,19 @@
 //! What a selector of devices can speak of. One place for those who judge a selector and those who select by it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::env::type_name;
+use crate::schema::{Decl, FieldDecl, Shape};
 use crate::{CompileError, Env, Program, Type};
+
+const DEVICE: &str = "kubernetes.DRADevice";
+
+/// The most that a selector may cost.
+pub const MAX_COST: u64 = 1_000_000;
 
 /// The environment with `device`: its driver, and by domain its attributes and capacities.
 pub fn environment() -> Env {
-    const DEVICE: &str = "kubernetes.DRADevice";
     let of_domain = |of: Type| Type::map(Type::String, Type::map(Type::String, of));
     let fields = BTreeMap::from([
         ("driver".to_owned(), Type::String),
@@ -15,12 +21,30 @@ pub fn environment() -> Env {
         ("capacity".to_owned(), of_domain(Type::named("kubernetes.Quantity"))),
         ("allowMultipleAllocations".to_owned(), Type::Bool),
     ]);
-    Env::new().binding().message(DEVICE, fields).variable("device", Type::named(DEVICE))
+    let env = Env::new().binding().message(DEVICE, fields).variable("device", Type::named(DEVICE));
+    env.sized_alone("device", Arc::new(sizes()))
+}
+
+/// How long names and values can be, and how many there are.
+fn sizes() -> Decl {
+    const ENTRIES: u64 = 32;
+    let decl = |shape: Shape, max_elements: u64| Decl { shape, nullable: false, max_elements, min_size: 0 };
+    let map = |value: Decl, key: u64| decl(Shape::Map { value: Box::new(value), key }, ENTRIES);
+    let of_domain = |value: Decl| map(map(value, 32), 63);
+    let field = |(name, decl): (&str, Decl)| (name.to_owned(), FieldDecl { name: name.to_owned(), decl });
+    let fields = [
+        ("driver", decl(Shape::String, 63)),
+        ("attributes", of_domain(decl(Shape::Dyn, 64))),
+        ("capacity", of_domain(decl(Shape::String, 0))),
+        ("allowMultipleAllocations", decl(Shape::Bool, 1)),
+    ];
+    let fields = fields.into_iter().map(field).collect();
+    decl(Shape::Object { name: DEVICE.into(), fields }, 0)
 }
 
 /// Compiles a selector: true or false, or an attribute alone, whose type shows when there is a device.
 pub fn compile(env: &Env, text: &str) -> Result<Program, CompileError> {
-    match env.compile(text, &[Type::Bool]) {
+    match env.compile_never_null(text, &Type::Bool) {
         Err(CompileError::Output(_, found)) if found == type_name(&Type::Any) => env.compile(text, &[]),
         compiled => compiled,
     }
@@ -45,5 +69,23 @@ mod tests {
         let wrong = compile("[timestamp('2020-01-01T00:00:00Z')]");
         let wanted = "must evaluate to bool".to_owned();
         assert_eq!(wrong, Err(CompileError::Output(wanted, "list(google.protobuf.Timestamp)".to_owned())));
+        let wrong = compile("google.protobuf.BoolValue{}");
+        let wanted = "must evaluate to bool".to_owned();
+        assert_eq!(wrong, Err(CompileError::Output(wanted, "wrapper(bool)".to_owned())));
+    }
+
+    #[test]
+    fn what_is_not_of_the_device_has_no_known_size() {
+        let env = environment();
+        for (text, cheap) in [
+            ("device.driver == device.driver", true),
+            ("device.attributes['a'].b == device.attributes['a'].b", true),
+            ("device.attributes.all(d, device.attributes[d].all(a, device.attributes[d][a] == 1))", true),
+            ("type(1) == int", false),
+            ("google.protobuf.Struct{}.exists(x, x == 'a')", false),
+        ] {
+            let program = compile(&env, text).unwrap_or_else(|error| panic!("{text}: {error}"));
+            assert_eq!(env.estimate(&program).max <= MAX_COST, cheap, "{text}");
+        }
     }
 }

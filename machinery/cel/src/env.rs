@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::ast::{Expr, ExprKind, Literal};
-use crate::check::{Notes, check};
+use crate::check::{Constant, Notes, check};
 use crate::error::Error;
 use crate::estimate::{self, CostEstimate};
 use crate::eval::evaluate;
 use crate::library::regex;
+use crate::messages;
 use crate::meter::{Meter, PER_CALL_LIMIT};
 use crate::parser;
 use crate::program::Program;
@@ -22,6 +23,8 @@ pub struct Env {
     variables: BTreeMap<Arc<str>, Type>,
     messages: BTreeMap<Arc<str>, BTreeMap<String, Type>>,
     sizes: Option<Arc<Decl>>,
+    /// The only variable whose size the declaration tells, if not all names count as it.
+    sized: Option<&'static str>,
     /// The names of messages that an expression may make; those below them in dots are theirs.
     made: Vec<&'static str>,
     /// Whether `cel.bind` is a macro.
@@ -74,6 +77,13 @@ impl Env {
         self
     }
 
+    /// The declaration by which sizes are estimated, of one variable alone.
+    #[must_use]
+    pub fn sized_alone(mut self, variable: &'static str, decl: Arc<Decl>) -> Env {
+        self.sized = Some(variable);
+        self.sized_by(decl)
+    }
+
     /// Lets expressions make messages of this name, and of names below it, with any fields.
     #[must_use]
     pub fn making(mut self, name: &'static str) -> Env {
@@ -98,7 +108,13 @@ impl Env {
     }
 
     pub(crate) fn fields_of(&self, message: &str) -> Option<&BTreeMap<String, Type>> {
-        self.messages.get(message)
+        self.messages.get(message).or_else(|| messages::named(message).map(|known| &known.fields))
+    }
+
+    /// The type of the messages of a name, if there are any.
+    pub(crate) fn message_type(&self, name: &str) -> Option<Type> {
+        let declared = self.messages.contains_key(name) || self.may_make(name);
+        if declared { Some(Type::named(name)) } else { messages::named(name).map(|known| known.of.clone()) }
     }
 
     /// Whether an expression may make this message.
@@ -113,15 +129,26 @@ impl Env {
         !name.starts_with("jsonpatch.") || self.may_make("JSONPatch")
     }
 
-    pub(crate) fn sizes(&self) -> Option<&Decl> {
-        self.sizes.as_deref()
+    /// The declaration by which the sizes of a variable are estimated.
+    pub(crate) fn sizes(&self, variable: &str) -> Option<&Decl> {
+        self.sizes.as_deref().filter(|_| self.sized.is_none_or(|sized| sized == variable))
     }
 
     /// Reads and checks an expression whose value must be of one of these types; any will do if there are none.
     pub fn compile(&self, text: &str, wanted: &[Type]) -> Result<Program, CompileError> {
+        self.compile_where(text, wanted, |_| true)
+    }
+
+    /// The same for one type, whose wrapper will not do.
+    pub fn compile_never_null(&self, text: &str, wanted: &Type) -> Result<Program, CompileError> {
+        self.compile_where(text, std::slice::from_ref(wanted), |found| !matches!(found, Type::Wrapper(_)))
+    }
+
+    fn compile_where(&self, text: &str, wanted: &[Type], fits: fn(&Type) -> bool) -> Result<Program, CompileError> {
         let (expr, notes) = self.check(text).map_err(CompileError::Issues)?;
         let found = notes.type_of(&expr).clone();
-        if !wanted.is_empty() && !wanted.iter().any(|wanted| is_output(wanted, &found)) {
+        let fits = fits(&found) && wanted.iter().any(|wanted| is_output(wanted, &found));
+        if !wanted.is_empty() && !fits {
             return Err(CompileError::Output(wrong_output(wanted), type_name(&found)));
         }
         check_constants(&expr, &notes).map_err(CompileError::Instantiation)?;
@@ -141,6 +168,37 @@ impl Env {
     }
 }
 
+/// Finds what can never be evaluated before there is a value: evaluates the conversions of literals once, reads the
+/// patterns that are literals, and asks for the types that are only names.
+fn check_constants(expr: &Expr, notes: &Notes) -> Result<(), Error> {
+    match &expr.kind {
+        ExprKind::Call { function, target: Some(_), args } if matches!(&**function, "find" | "findAll") => {
+            if let Some(ExprKind::Literal(Literal::String(pattern))) = args.first().map(|pattern| &pattern.kind) {
+                regex::compile(pattern).map_err(|error| Error::failed(error.to_string()))?;
+            }
+        }
+        ExprKind::Ident(_) | ExprKind::Select { .. } => match notes.constant(expr) {
+            Some(Constant::Type(name)) if !is_value(name) => {
+                return Err(Error::failed(format!("reference to undefined type: {name}")));
+            }
+            Some(_) => return Ok(()),
+            None => {}
+        },
+        _ => {}
+    }
+    if matches!(expr.kind, ExprKind::Call { .. }) && expr.is_constant() {
+        evaluate(expr, notes, &[], &mut Meter::new(PER_CALL_LIMIT))?;
+    }
+    expr.children().into_iter().try_for_each(|child| check_constants(child, notes))
+}
+
+/// Whether the name of a type is also a value. That of a message is one only if the message stands for nothing else.
+fn is_value(name: &str) -> bool {
+    let spelled_out = !matches!(name, "timestamp" | "duration");
+    Type::by_name(name).is_some_and(|_| spelled_out)
+        || messages::named(name).is_some_and(|known| known.of == Type::named(name))
+}
+
 /// A name that was written with a dot before it is told with the dot.
 fn show_leading_dot(text: &str, issue: &mut Issue) {
     let Some(at) = issue.offset.and_then(|offset| (offset as usize).checked_sub(1)) else { return };
@@ -152,21 +210,6 @@ fn show_leading_dot(text: &str, issue: &mut Issue) {
     if text.chars().skip(at).take(dotted.chars().count()).eq(dotted.chars()) {
         issue.message = issue.message.replacen(name, &dotted, 1);
     }
-}
-
-/// Evaluates the conversions of literals once and reads the patterns that are literals, so that those which fail are
-/// found before there is a value.
-fn check_constants(expr: &Expr, notes: &Notes) -> Result<(), Error> {
-    if let ExprKind::Call { function, target: Some(_), args } = &expr.kind
-        && matches!(&**function, "find" | "findAll")
-        && let Some(ExprKind::Literal(Literal::String(pattern))) = args.first().map(|pattern| &pattern.kind)
-    {
-        regex::compile(pattern).map_err(|error| Error::failed(error.to_string()))?;
-    }
-    if matches!(expr.kind, ExprKind::Call { .. }) && expr.is_constant() {
-        evaluate(expr, notes, &[], &mut Meter::new(PER_CALL_LIMIT))?;
-    }
-    expr.children().into_iter().try_for_each(|child| check_constants(child, notes))
 }
 
 /// Whether a result is of a wanted type; a wanted dyn takes all.
@@ -199,5 +242,16 @@ pub(crate) fn type_name(of: &Type) -> String {
         }
         Type::Type(of) => format!("type({})", type_name(of)),
         other => other.to_string(),
+    }
+}
+
+/// The name of a type without what it is of.
+pub(crate) fn bare_name(of: &Type) -> String {
+    match of {
+        Type::List(_) => "list".to_owned(),
+        Type::Map(..) => "map".to_owned(),
+        Type::Opaque(name, _) => name.to_string(),
+        Type::Type(_) => "type".to_owned(),
+        other => type_name(other),
     }
 }

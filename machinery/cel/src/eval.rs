@@ -10,6 +10,7 @@ use crate::declare::{FUNCTIONS, accepts};
 use crate::error::Error;
 use crate::estimate::actual;
 use crate::macros::OPTIONAL_INPUT;
+use crate::messages;
 use crate::meter::Meter;
 use crate::program::Activation;
 use crate::value::{Key, List, Map, Value};
@@ -45,8 +46,8 @@ impl<'a> Evaluator<'_, 'a> {
     }
 
     fn ident(&mut self, expr: &Expr, name: &str) -> Outcome<'a> {
-        if let Some(name) = self.notes.type_name(expr) {
-            return Ok(Value::Type(Arc::clone(name)));
+        if let Some(constant) = self.notes.constant(expr) {
+            return Ok(constant.value());
         }
         if name == OPTIONAL_INPUT {
             self.meter.charge(self.optional_costs.last().copied().unwrap_or(1))?;
@@ -60,8 +61,8 @@ impl<'a> Evaluator<'_, 'a> {
     }
 
     fn select(&mut self, expr: &Expr, operand: &Expr, field: &str, test: bool) -> Outcome<'a> {
-        if !test && let Some(name) = self.notes.type_name(expr) {
-            return Ok(Value::Type(Arc::clone(name)));
+        if !test && let Some(constant) = self.notes.constant(expr) {
+            return Ok(constant.value());
         }
         if !test && let Some(name) = self.notes.variable(expr) {
             self.meter.charge(1)?;
@@ -314,7 +315,7 @@ impl<'a> Evaluator<'_, 'a> {
             made.insert(Arc::clone(&field.name), value);
         }
         self.meter.charge(actual::STRUCT)?;
-        Ok(Value::Message(Rc::new((Arc::clone(name), made))))
+        messages::make(name, made)
     }
 
     fn comprehension(&mut self, c: &Comprehension) -> Outcome<'a> {

@@ -18,6 +18,7 @@ mod eval;
 mod lexer;
 pub mod library;
 mod macros;
+mod messages;
 mod meter;
 mod parser;
 mod program;

@@ -42,6 +42,8 @@ pub enum Shape {
     },
     Map {
         value: Box<Decl>,
+        /// The longest key, where a length is declared.
+        key: u64,
     },
     /// Fields under the names that expressions use; the type's name is set where the object is declared.
     Object {
@@ -96,7 +98,7 @@ impl Decl {
             Shape::Timestamp | Shape::Date => Type::Timestamp,
             Shape::Duration => Type::Duration,
             Shape::List { item, .. } => Type::list(item.cel_type()),
-            Shape::Map { value } => Type::map(Type::String, value.cel_type()),
+            Shape::Map { value, .. } => Type::map(Type::String, value.cel_type()),
             Shape::Object { name, .. } => Type::Struct(Arc::clone(name)),
         }
     }
@@ -105,7 +107,7 @@ impl Decl {
     pub fn objects(&self, found: &mut BTreeMap<Arc<str>, BTreeMap<String, Type>>) {
         match &self.shape {
             Shape::List { item, .. } => item.objects(found),
-            Shape::Map { value } => value.objects(found),
+            Shape::Map { value, .. } => value.objects(found),
             Shape::Object { name, fields } => {
                 let types = fields.iter().map(|(name, field)| (name.clone(), field.decl.cel_type())).collect();
                 found.insert(Arc::clone(name), types);
@@ -138,7 +140,7 @@ impl Decl {
                 let field = fields.get(name).or_else(|| fields.get(&format!("__{name}__")));
                 field.map_or((None, &DYN), |field| (Some(field.name.as_str()), &field.decl))
             }
-            Shape::Map { value } => (None, value),
+            Shape::Map { value, .. } => (None, value),
             _ => (None, &DYN),
         }
     }
@@ -149,22 +151,23 @@ impl Decl {
             Shape::Object { fields, .. } => {
                 fields.values().find(|field| field.name == name).map_or(&DYN, |field| &field.decl)
             }
-            Shape::Map { value } => value,
+            Shape::Map { value, .. } => value,
             _ => &DYN,
         }
     }
 
-    /// The declaration at the end of a way through it: field names, `@items`, `@values`, `@keys`.
-    pub fn along(&self, way: &[Arc<str>]) -> Option<&Decl> {
-        // Upstream's keys have no declared length, which counts as none.
-        static KEY: Decl = Decl { shape: Shape::String, nullable: false, max_elements: 0, min_size: 2 };
-        way.iter().try_fold(self, |here, step| match (&**step, &here.shape) {
-            ("@items", Shape::List { item, .. }) => Some(&**item),
-            ("@values", Shape::Map { value }) => Some(&**value),
-            ("@keys", Shape::Map { .. }) => Some(&KEY),
-            (name, Shape::Object { fields, .. }) => fields.get(name).map(|field| &field.decl),
+    /// The most elements at the end of a way through it: field names, `@items`, `@values`, `@keys`.
+    pub fn max_along(&self, way: &[Arc<str>]) -> Option<u64> {
+        let Some((step, rest)) = way.split_first() else { return Some(self.max_elements) };
+        match (&**step, &self.shape) {
+            ("@items", Shape::List { item, .. }) => item.max_along(rest),
+            ("@values", Shape::Map { value, .. }) => value.max_along(rest),
+            ("@keys", Shape::Map { key, .. }) => rest.is_empty().then_some(*key),
+            (name, Shape::Object { fields, .. }) => fields.get(name).and_then(|field| field.decl.max_along(rest)),
+            // What is known of no entry by its name is known of all of them.
+            (_, Shape::Map { value, .. }) if value.shape == Shape::Dyn => value.max_along(rest),
             _ => None,
-        })
+        }
     }
 }
 
@@ -211,7 +214,7 @@ fn map(schema: &Json, name: &str) -> Option<Decl> {
     let max = schema["maxProperties"]
         .as_i64()
         .map_or_else(|| (MAX_REQUEST_BYTES - 2) / (value.min_size + 6), |max| u64::try_from(max).unwrap_or(0));
-    Some(Decl::sized(Shape::Map { value: Box::new(value) }, 2, max))
+    Some(Decl::sized(Shape::Map { value: Box::new(value), key: 0 }, 2, max))
 }
 
 fn object(schema: &Json, is_root: bool, name: &str) -> Decl {

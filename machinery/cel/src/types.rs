@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone)]
 pub enum Type {
     /// Anything; checked when there is a value.
     Dyn,
@@ -20,6 +20,8 @@ pub enum Type {
     Bytes,
     Timestamp,
     Duration,
+    /// A scalar that may also be null. It is exactly the type that it wraps, and takes null besides.
+    Wrapper(Arc<Type>),
     List(Arc<Type>),
     Map(Arc<Type>, Arc<Type>),
     /// A message with named fields.
@@ -54,6 +56,14 @@ impl Type {
         Type::Struct(name.into())
     }
 
+    /// What a wrapper wraps; any other type is plain.
+    pub fn plain(&self) -> &Type {
+        match self {
+            Type::Wrapper(of) => of,
+            other => other,
+        }
+    }
+
     pub fn is_dyn(&self) -> bool {
         matches!(self, Type::Dyn | Type::Any)
     }
@@ -72,7 +82,7 @@ impl Type {
 
     /// Whether every value has the same small size.
     pub fn is_scalar(&self) -> bool {
-        match self {
+        match self.plain() {
             Type::Bool | Type::Double | Type::Duration | Type::Int | Type::Timestamp | Type::Uint => true,
             other => match other.unwrap_optional() {
                 (inner, true) => inner.is_scalar(),
@@ -86,9 +96,13 @@ impl Type {
         match self {
             Type::List(item) => Type::list(item.remembered()),
             Type::Map(key, value) => Type::map(key.remembered(), value.remembered()),
-            Type::Error | Type::Struct(_) | Type::Opaque(..) | Type::Param(_) | Type::Var(_) | Type::Type(_) => {
-                Type::Dyn
-            }
+            Type::Error
+            | Type::Wrapper(_)
+            | Type::Struct(_)
+            | Type::Opaque(..)
+            | Type::Param(_)
+            | Type::Var(_)
+            | Type::Type(_) => Type::Dyn,
             simple => simple.clone(),
         }
     }
@@ -121,13 +135,26 @@ impl Type {
             "type" => Type::Type(Arc::new(Type::Dyn)),
             "optional_type" => Type::Opaque(OPTIONAL.into(), Vec::new()),
             "net.IP" | "net.CIDR" => Type::Opaque(name.into(), Vec::new()),
-            "kubernetes.Quantity" | "kubernetes.URL" | "kubernetes.Semver" | "kubernetes.NamedFormat" => {
-                Type::named(name)
-            }
             _ => return None,
         })
     }
 }
+
+impl PartialEq for Type {
+    fn eq(&self, other: &Type) -> bool {
+        match (self.plain(), other.plain()) {
+            (Type::List(a), Type::List(b)) | (Type::Type(a), Type::Type(b)) => a == b,
+            (Type::Map(a, b), Type::Map(c, d)) => a == c && b == d,
+            (Type::Struct(a), Type::Struct(b)) => a == b,
+            (Type::Opaque(a, inner_a), Type::Opaque(b, inner_b)) => a == b && inner_a == inner_b,
+            (Type::Param(a), Type::Param(b)) => a == b,
+            (Type::Var(a), Type::Var(b)) => a == b,
+            (a, b) => std::mem::discriminant(a) == std::mem::discriminant(b),
+        }
+    }
+}
+
+impl Eq for Type {}
 
 impl fmt::Display for Type {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -144,6 +171,7 @@ impl fmt::Display for Type {
             Type::Bytes => f.write_str("bytes"),
             Type::Timestamp => f.write_str("timestamp"),
             Type::Duration => f.write_str("duration"),
+            Type::Wrapper(of) => write!(f, "wrapper({of})"),
             Type::List(item) => write!(f, "list({item})"),
             Type::Map(key, value) => write!(f, "map({key}, {value})"),
             Type::Struct(name) => f.write_str(name),

@@ -166,7 +166,10 @@ impl Substitutions {
 }
 
 fn is_nullable(found: &Type) -> bool {
-    matches!(found, Type::Null | Type::Opaque(..) | Type::Struct(_) | Type::Duration | Type::Timestamp)
+    matches!(
+        found,
+        Type::Null | Type::Opaque(..) | Type::Struct(_) | Type::Duration | Type::Timestamp | Type::Wrapper(_)
+    )
 }
 
 /// The more general of two types that agree.

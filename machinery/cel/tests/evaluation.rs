@@ -22,7 +22,7 @@ fn decl() -> Decl {
         "ports": { "type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"],
             "items": { "type": "object", "properties": { "name": { "type": "string" }, "port": { "type": "integer" } } } },
         "labels": { "type": "object", "additionalProperties": { "type": "string" } } } });
-    Decl::of_schema(&schema, true, "self").expect("the schema is an object")
+    Decl::of_schema(&schema, true, "selfType").expect("the schema is an object")
 }
 
 fn object() -> Json {
@@ -47,6 +47,25 @@ fn all_true(expressions: &[&str]) {
     for expression in expressions {
         assert_eq!(eval(expression), Ok(json!(true)), "{expression}");
     }
+}
+
+/// A message of protobuf is at once the value that it stands for.
+#[test]
+fn messages_stand_for_values() {
+    all_true(&[
+        "google.protobuf.BoolValue{value: true}",
+        "google.protobuf.Int64Value{value: 1} == 1 && google.protobuf.Int64Value{} != null",
+        "google.protobuf.UInt32Value{} == 0u && google.protobuf.StringValue{} == '' && google.protobuf.BytesValue{} == b''",
+        "[google.protobuf.Int64Value{value: 2}, 1].sum() == 3 && type(google.protobuf.Int32Value{}) == int",
+        "google.protobuf.Value{} == null && google.protobuf.Value{number_value: 1.5} == 1.5",
+        "google.protobuf.Struct{fields: {'a': 1}}.a == 1 && type(google.protobuf.Struct{fields: {'a': 1}}.a) == double",
+        "google.protobuf.ListValue{values: [9007199254740993]}[0] == '9007199254740993'",
+        "google.protobuf.Duration{seconds: 1, nanos: 500000000} == duration('1.5s')",
+        "google.protobuf.Timestamp{} == timestamp('1970-01-01T00:00:00Z')",
+        "google.protobuf.Empty{} == google.protobuf.Empty{} && type(google.protobuf.Empty{}) == google.protobuf.Empty",
+        "google.protobuf.NullValue.NULL_VALUE == 0",
+        "(true ? null : google.protobuf.Int64Value{value: 1}) == null",
+    ]);
 }
 
 #[test]
@@ -263,6 +282,42 @@ fn what_does_not_compile_says_where() {
             "self.count && true",
             "ERROR: <input>:1:5: expected type 'bool' but found 'int'\n | self.count && true\n | ....^",
         ),
+        (
+            "google.protobuf.Int64Value{value: 'a'} == 1",
+            "ERROR: <input>:1:33: expected type of field 'value' is 'int' but provided type is 'string'\n | google.protobuf.Int64Value{value: 'a'} == 1\n | ................................^",
+        ),
+        (
+            "google.protobuf.BoolValue{foo: 1}",
+            "ERROR: <input>:1:30: undefined field 'foo'\n | google.protobuf.BoolValue{foo: 1}\n | .............................^",
+        ),
+        (
+            "google.protobuf.Foo{} == 1",
+            "ERROR: <input>:1:20: undeclared reference to 'google.protobuf.Foo' (in container '')\n | google.protobuf.Foo{} == 1\n | ...................^",
+        ),
+        (
+            "google.protobuf.BoolValue{} == 'a'",
+            "ERROR: <input>:1:29: found no matching overload for '_==_' applied to '(wrapper(bool), string)'\n | google.protobuf.BoolValue{} == 'a'\n | ............................^",
+        ),
+        (
+            "int{a: 1}",
+            "ERROR: <input>:1:4: 'int' is not a message type\n | int{a: 1}\n | ...^\nERROR: <input>:1:6: undefined field 'a'\n | int{a: 1}\n | .....^",
+        ),
+        ("self{}", "ERROR: <input>:1:5: 'selfType' is not a type\n | self{}\n | ....^"),
+        ("google.protobuf.BoolValue == bool", "reference to undefined type: google.protobuf.BoolValue"),
+        ("timestamp == int", "reference to undefined type: timestamp"),
+        (
+            "google.protobuf.Int32Value{value: 2147483648} == 1",
+            "field type conversion error for google.protobuf.Int32Value.value value type: integer overflow",
+        ),
+        (
+            "google.protobuf.BoolValue{value: dyn(1)}",
+            "field type conversion error for google.protobuf.BoolValue.value value type: unsupported type conversion from 'int' to bool",
+        ),
+        (
+            "google.protobuf.Any{type_url: 'a'} == 1",
+            "unsupported conversion to ref.Val: (*dynamicpb.Message)type_url:\"a\"",
+        ),
+        ("duration{} == duration('0s')", "unknown type 'duration'"),
         // A type that was not found out is told by its number.
         (
             "[] || {}",

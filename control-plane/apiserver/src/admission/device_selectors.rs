@@ -1,7 +1,7 @@
 //! Selectors of devices are expressions: one that does not compile is refused when it is written, and not when the
 //! scheduler first meets it. What was stored before is left alone.
 
-use corten_cel::{CompileError, Env};
+use corten_cel::{CompileError, Env, device};
 use corten_meta::{FieldError, Path, Value};
 
 use super::{Attributes, Operation, Plugin};
@@ -44,7 +44,7 @@ fn errors(spec: &Value, old: Option<&Value>) -> Vec<FieldError> {
     if found.is_empty() {
         return Vec::new();
     }
-    let env = corten_cel::device::environment();
+    let env = device::environment();
     found.into_iter().filter_map(|(path, text)| error(&env, &path, text)).collect()
 }
 
@@ -73,7 +73,14 @@ fn collect<'a>(value: &'a Value, path: &Path, found: &mut Vec<(Path, &'a str)>) 
 }
 
 fn error(env: &Env, path: &Path, text: &str) -> Option<FieldError> {
-    let detail = match corten_cel::device::compile(env, text).err()? {
+    let problem = match device::compile(env, text) {
+        Ok(program) => {
+            let costly = env.estimate(&program).max > device::MAX_COST;
+            return costly.then(|| FieldError::forbidden(path, "too complex, exceeds cost limit"));
+        }
+        Err(problem) => problem,
+    };
+    let detail = match problem {
         CompileError::Issues(issues) => format!("compilation failed: {issues}"),
         CompileError::Instantiation(error) => {
             return Some(FieldError::internal(path, format!("program instantiation failed: {error}")));
@@ -103,5 +110,8 @@ mod tests {
         let place = "spec.devices.requests[0].exactly.selectors[0].cel.expression: Invalid value: \"device.nope\": compilation failed: ERROR: <input>:1:7: undefined field 'nope'";
         assert!(told[0].starts_with(place), "{told:?}");
         assert!(errors(&bad, Some(&bad)).is_empty(), "what is stored stays");
+        let costly: Vec<String> = errors(&claim("type(1) == int"), None).iter().map(ToString::to_string).collect();
+        let place = "spec.devices.requests[0].exactly.selectors[0].cel.expression";
+        assert_eq!(costly, [format!("{place}: Forbidden: too complex, exceeds cost limit")]);
     }
 }

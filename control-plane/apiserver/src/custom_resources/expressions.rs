@@ -6,7 +6,7 @@ use std::sync::Arc;
 use corten_cel::schema::{Decl, max_cardinality};
 use corten_meta::{FieldError, Path, Value};
 
-use super::rules::{Environments, compile_rule};
+use super::rules::{Environments, SELF_TYPE, compile_rule};
 use super::{selectable, structural};
 
 /// The most that one rule may be estimated to cost.
@@ -150,7 +150,7 @@ impl Check {
         if given.is_empty() || self.wrong.iter().any(is_wrong) {
             return;
         }
-        let Some(decl) = Decl::of_schema(schema, place.is_root, "selfType").map(Arc::new) else {
+        let Some(decl) = Decl::of_schema(schema, place.is_root, SELF_TYPE).map(Arc::new) else {
             let detail = "internal error: failed to construct type information for x-kubernetes-validations rules: \
                           unable to convert structural schema to CEL declarations";
             return self.errors.push(FieldError::internal(&path.child("x-kubernetes-validations"), detail));

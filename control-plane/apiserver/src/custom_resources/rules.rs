@@ -16,6 +16,9 @@ use corten_meta::{ErrorKind, FieldError, Path, Value};
 use super::schema::ALWAYS;
 use crate::metrics::expressions::{compiling, evaluating};
 
+/// The type of `self`. Upstream's has a number that differs each time, so that no expression can name it.
+pub const SELF_TYPE: &str = "selfType1";
+
 /// The rules of a schema and of all below it.
 pub struct Rules {
     decl: Option<Arc<Decl>>,
@@ -75,7 +78,7 @@ pub fn compile_rule(rule: &Value, schema: &Value, environments: &Environments) -
     let optional_old = rule["optionalOldSelf"] == true;
     let env = environments.of(optional_old);
     let compile = |expression: &str, wanted: Type, what: &str, output: &str| match compiling(|| {
-        env.compile(expression, &[wanted])
+        env.compile_never_null(expression, &wanted)
     }) {
         Ok(program) => Ok(program),
         Err(CompileError::Issues(issues)) => Err(format!("{what}compilation failed: {issues}")),
@@ -168,7 +171,7 @@ fn compile(schema: &Value, is_root: bool) -> Option<Rules> {
         return None;
     }
     let given = schema["x-kubernetes-validations"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let decl = if given.is_empty() { None } else { Decl::of_schema(schema, is_root, "selfType").map(Arc::new) };
+    let decl = if given.is_empty() { None } else { Decl::of_schema(schema, is_root, SELF_TYPE).map(Arc::new) };
     let rules = decl.as_ref().map(Environments::new).map_or_else(Vec::new, |environments| {
         given.iter().map(|rule| compile_rule(rule, schema, &environments)).collect()
     });

@@ -87,7 +87,7 @@ impl Coster<'_> {
             }
             ("isSorted" | "sum" | "max" | "min" | "indexOf" | "lastIndexOf", Some(list), _) => match self.item(list) {
                 Some(item) => {
-                    let text = matches!(item.of, Type::String | Type::Bytes);
+                    let text = matches!(item.of.plain(), Type::String | Type::Bytes);
                     let each = if text { ONE + self.known(&item).share(TRAVERSAL) } else { ONE };
                     Some((self.known(list).times(each), None))
                 }

@@ -84,6 +84,11 @@ impl Coster<'_> {
                 self.paths.insert(expr.id, way);
                 self.local(name).and_then(|local| local.cost).unwrap_or(ONE)
             }
+            // A name with dots in it is a name.
+            ExprKind::Select { test: false, .. } if self.notes.constant(expr).is_some() => {
+                self.paths.insert(expr.id, expr.qualified_name().into_iter().map(Arc::from).collect());
+                ONE
+            }
             ExprKind::Select { operand, field, test } => self.cost_select(expr, operand, field, *test),
             ExprKind::Call { target, args, .. } => self.cost_call(expr, target.as_deref(), args),
             ExprKind::List(items) => {
@@ -312,9 +317,8 @@ impl Coster<'_> {
 
     /// What the schema says about the value at the end of a way.
     fn declared_size(&self, way: &[Arc<str>]) -> Option<Size> {
-        let (_, rest) = way.split_first()?;
-        let decl = self.env.sizes()?.along(rest)?;
-        Some(Size { min: 0, max: decl.max_elements })
+        let (variable, rest) = way.split_first()?;
+        Some(Size { min: 0, max: self.env.sizes(variable)?.max_along(rest)? })
     }
 
     fn size_or_unknown(&mut self, expr: &Expr) -> Size {

@@ -8,7 +8,7 @@ use super::time::{format_duration, format_timestamp};
 use super::{no_overload, text};
 use crate::ast::{Expr, ExprKind, Literal};
 use crate::declare::Line;
-use crate::env::type_name;
+use crate::env::bare_name;
 use crate::error::Error;
 use crate::meter::Meter;
 use crate::types::Type;
@@ -321,7 +321,7 @@ pub fn check<'x>(
 
 /// The expression that a verb does not take: the value, or one inside of it.
 fn misfit<'x>(verb: char, arg: &'x Expr, type_of: &dyn Fn(&Expr) -> Type) -> Option<&'x Expr> {
-    let fits = match (verb, type_of(arg)) {
+    let fits = match (verb, type_of(arg).plain()) {
         (_, Type::Dyn) => true,
         ('d' | 'o', of) => matches!(of, Type::Int | Type::Uint),
         ('f' | 'e', of) => matches!(of, Type::Double | Type::String),
@@ -338,17 +338,6 @@ fn misfit<'x>(verb: char, arg: &'x Expr, type_of: &dyn Fn(&Expr) -> Type) -> Opt
             entries.iter().flat_map(|entry| [&entry.key, &entry.value]).find_map(|inner| misfit(verb, inner, type_of))
         }
         _ => None,
-    }
-}
-
-/// The name of a type without what it is of.
-fn bare_name(of: &Type) -> String {
-    match of {
-        Type::List(_) => "list".to_owned(),
-        Type::Map(..) => "map".to_owned(),
-        Type::Opaque(name, _) => name.to_string(),
-        Type::Type(_) => "type".to_owned(),
-        other => type_name(other),
     }
 }
 

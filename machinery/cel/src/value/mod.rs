@@ -13,7 +13,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 pub use self::equality::{compare, equal};
-pub use self::json::{base64, from_json, to_json};
+pub use self::json::{base64, from_json, to_base64, to_json};
 pub use self::text::Text;
 use crate::error::Error;
 use crate::library::authorizer::Authorization;

@@ -1,23 +1,27 @@
 //! The checker: gives every node its type, resolves names and overloads, and says what is wrong in cel-go's words.
 
+mod messages;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::ast::{Comprehension, Element, Entry, Expr, ExprKind, Field, Literal};
+use crate::ast::{Comprehension, Element, Entry, Expr, ExprKind, Literal};
 use crate::declare::{FUNCTIONS, Overload};
 use crate::env::Env;
 use crate::library::{self, format_text};
+use crate::messages::NULL_VALUE;
 use crate::source::Issue;
 use crate::types::Type;
 use crate::unify::{Substitutions, most_general};
+use crate::value::Value;
 
 /// What the checker found out, by the numbers of nodes.
 #[derive(Debug, Default)]
 pub struct Notes {
     types: Vec<Option<Type>>,
     calls: BTreeMap<u32, Resolved>,
-    /// Nodes that are names of types.
-    type_names: BTreeMap<u32, Arc<str>>,
+    /// Nodes that are names of types or of constants.
+    constants: BTreeMap<u32, Constant>,
     /// Selections that are a variable with dots in its name, and variables.
     variables: BTreeMap<u32, Arc<str>>,
 }
@@ -32,6 +36,22 @@ pub struct Resolved {
     pub namespaced: bool,
 }
 
+/// What a name stands for before there is a value.
+#[derive(Debug, Clone)]
+pub enum Constant {
+    Type(Arc<str>),
+    Number(i64),
+}
+
+impl Constant {
+    pub fn value<'a>(&self) -> Value<'a> {
+        match self {
+            Constant::Type(name) => Value::Type(Arc::clone(name)),
+            Constant::Number(number) => Value::Int(*number),
+        }
+    }
+}
+
 impl Notes {
     pub fn type_of(&self, expr: &Expr) -> &Type {
         self.types.get(expr.id as usize).and_then(Option::as_ref).unwrap_or(&Type::Dyn)
@@ -41,8 +61,9 @@ impl Notes {
         self.calls.get(&expr.id)
     }
 
-    pub fn type_name(&self, expr: &Expr) -> Option<&Arc<str>> {
-        self.type_names.get(&expr.id)
+    /// The constant that a node names.
+    pub fn constant(&self, expr: &Expr) -> Option<&Constant> {
+        self.constants.get(&expr.id)
     }
 
     /// The variable that a node is, its name perhaps with dots in it.
@@ -75,6 +96,13 @@ pub fn check(env: &Env, expr: &Expr) -> (Notes, Vec<Issue>) {
         checker.check_formats(expr);
     }
     (checker.notes, checker.issues)
+}
+
+/// What bears a name.
+enum Named {
+    Local,
+    Variable,
+    Constant(Constant),
 }
 
 struct Checker<'e> {
@@ -119,25 +147,37 @@ impl Checker<'_> {
         }
     }
 
-    /// Resolves a name: a local, a variable or a type. Notes what it is.
-    fn resolve_name(&mut self, expr: &Expr, name: &str) -> bool {
-        let local = self.scopes.iter().rev().find(|(local, _)| **local == *name).map(|(_, found)| found.clone());
-        if let Some(found) = local {
-            self.set(expr, found);
-            return true;
+    /// What a name stands for: a local, a variable, a type or a constant.
+    fn named(&self, name: &str) -> Option<(Type, Named)> {
+        if let Some((_, found)) = self.scopes.iter().rev().find(|(local, _)| **local == *name) {
+            return Some((found.clone(), Named::Local));
         }
         if let Some(found) = self.env.variable_type(name) {
-            self.set(expr, found.clone());
-            self.notes.variables.insert(expr.id, name.into());
-            return true;
+            return Some((found.clone(), Named::Variable));
         }
-        // These are names of conversions, not of types.
-        let is_type = !matches!(name, "timestamp" | "duration" | "dyn");
-        let Some(found) = Type::by_name(name).filter(|_| is_type) else { return false };
-        // The type of types is a type of nothing in particular.
-        let found = if name == "type" { Type::Opaque(name.into(), Vec::new()) } else { found };
-        self.set(expr, Type::Type(Arc::new(found)));
-        self.notes.type_names.insert(expr.id, name.into());
+        if name == NULL_VALUE {
+            return Some((Type::Int, Named::Constant(Constant::Number(0))));
+        }
+        // The conversion of this name is of no type.
+        let is_type = name != "dyn";
+        let found = match self.env.message_type(name) {
+            // The type of types is a type of nothing in particular.
+            None if name == "type" => Type::Opaque(name.into(), Vec::new()),
+            None => Type::by_name(name).filter(|_| is_type)?,
+            Some(found) => found,
+        };
+        Some((Type::Type(Arc::new(found)), Named::Constant(Constant::Type(name.into()))))
+    }
+
+    /// Resolves a name, and notes what it is.
+    fn resolve_name(&mut self, expr: &Expr, name: &str) -> bool {
+        let Some((found, what)) = self.named(name) else { return false };
+        self.set(expr, found);
+        match what {
+            Named::Local => {}
+            Named::Variable => drop(self.notes.variables.insert(expr.id, name.into())),
+            Named::Constant(constant) => drop(self.notes.constants.insert(expr.id, constant)),
+        }
         true
     }
 
@@ -177,26 +217,6 @@ impl Checker<'_> {
             }
         };
         if is_optional || optional { Type::optional(found) } else { found }
-    }
-
-    fn message_field(&mut self, expr: &Expr, message: &str, field: &str) -> Type {
-        if self.env.may_make(message) && self.env.fields_of(message).is_none() {
-            return Type::Dyn;
-        }
-        let fields = self.env.fields_of(message);
-        // A word of the language may also be written as it is.
-        let found = fields.and_then(|fields| fields.get(field).or_else(|| fields.get(&format!("__{field}__"))));
-        if fields.is_none() {
-            self.report(expr, format!("unexpected failed resolution of '{message}'"));
-            return Type::Error;
-        }
-        match found {
-            Some(found) => found.clone(),
-            None => {
-                self.report(expr, format!("undefined field '{field}'"));
-                Type::Error
-            }
-        }
     }
 
     fn check_call(&mut self, expr: &Expr, function: &str, target: Option<&Expr>, args: &[Expr]) {
@@ -346,51 +366,6 @@ impl Checker<'_> {
     fn join(&mut self, before: Option<Type>, found: Type) -> Type {
         let Some(before) = before else { return found };
         if self.types.is_assignable(&before, &found) { most_general(&before, &found).clone() } else { Type::Dyn }
-    }
-
-    fn check_message(&mut self, expr: &Expr, name: &str, fields: &[Field]) {
-        if !self.env.may_make(name) {
-            self.set(expr, Type::Error);
-            return self.undeclared(expr, name);
-        }
-        self.set(expr, Type::named(name));
-        for field in fields {
-            self.check(&field.value);
-            let found = self.unwrapped(&field.value, field.optional);
-            let wanted = match self.env.fields_of(name) {
-                None => Type::Dyn,
-                Some(known) => match known.get(&*field.name) {
-                    Some(wanted) => wanted.clone(),
-                    None => {
-                        let message = format!("undefined field '{}'", field.name);
-                        self.issues.push(Issue { offset: Some(field.offset), message });
-                        Type::Error
-                    }
-                },
-            };
-            self.check_nested_name(name, field, &found);
-            if !self.types.is_assignable(&wanted, &found) {
-                let message = format!(
-                    "expected type of field '{}' is '{wanted}' but provided type is '{}'",
-                    field.name,
-                    self.types.resolve(&found, true)
-                );
-                self.issues.push(Issue { offset: Some(field.offset), message });
-            }
-        }
-    }
-
-    /// A message below an object is named after the field that it stands in.
-    fn check_nested_name(&mut self, message: &str, field: &Field, found: &Type) {
-        let (Type::Struct(inner), true) = (found, message == "Object" || message.starts_with("Object.")) else {
-            return;
-        };
-        let wanted = format!("{message}.{}", field.name);
-        if **inner != *wanted && self.env.may_make(inner) {
-            let message =
-                format!("expected type of field '{}' is '{wanted}' but provided type is '{inner}'", field.name);
-            self.issues.push(Issue { offset: Some(field.offset), message });
-        }
     }
 
     fn check_comprehension(&mut self, expr: &Expr, c: &Comprehension) {

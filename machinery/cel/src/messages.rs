@@ -1,0 +1,274 @@
+//! The messages of protobuf that every expression knows: wrappers of scalars, times, and JSON.
+//!
+//! An expression makes them by name, but never meets one: what is made is at once the value that the message stands for.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::{Arc, LazyLock};
+
+use corten_meta::quote::quote;
+use jiff::Timestamp;
+
+use crate::declare::read_type;
+use crate::error::Error;
+use crate::library::time::{format_duration, format_timestamp};
+use crate::types::Type;
+use crate::value::{Key, Map, Value, to_base64};
+
+/// The name of the only constant of an enumeration, which is zero.
+pub const NULL_VALUE: &str = "google.protobuf.NullValue.NULL_VALUE";
+
+const PACKAGE: &str = "google.protobuf.";
+/// The largest number that is whole in JSON; what is larger is written as a text.
+const MAX_SAFE: i64 = (1 << 53) - 1;
+const NANOS: i64 = 1_000_000_000;
+
+/// Types that count as messages without fields.
+pub const SCALARS: [&str; 10] =
+    ["bool", "bytes", "double", "duration", "int", "list", "null_type", "string", "timestamp", "uint"];
+
+/// A message: the type of what it is, and its fields.
+#[derive(Debug)]
+pub struct Message {
+    pub of: Type,
+    pub fields: BTreeMap<String, Type>,
+}
+
+/// A name, its type, and its fields with theirs.
+type Row = (&'static str, &'static str, &'static [(&'static str, &'static str)]);
+
+const TABLE: &[Row] = &[
+    ("Any", "any", &[("type_url", "string"), ("value", "bytes")]),
+    ("BoolValue", "wrapper(bool)", &[("value", "bool")]),
+    ("BytesValue", "wrapper(bytes)", &[("value", "bytes")]),
+    ("DoubleValue", "wrapper(double)", &[("value", "double")]),
+    ("FloatValue", "wrapper(double)", &[("value", "double")]),
+    ("Int32Value", "wrapper(int)", &[("value", "int")]),
+    ("Int64Value", "wrapper(int)", &[("value", "int")]),
+    ("StringValue", "wrapper(string)", &[("value", "string")]),
+    ("UInt32Value", "wrapper(uint)", &[("value", "uint")]),
+    ("UInt64Value", "wrapper(uint)", &[("value", "uint")]),
+    ("Duration", "duration", &[("seconds", "int"), ("nanos", "int")]),
+    ("Timestamp", "timestamp", &[("seconds", "int"), ("nanos", "int")]),
+    ("Empty", "message", &[]),
+    ("Struct", "map(string, dyn)", &[("fields", "map(string, dyn)")]),
+    ("Struct.FieldsEntry", "message", &[("key", "string"), ("value", "dyn")]),
+    ("ListValue", "list(dyn)", &[("values", "list(dyn)")]),
+    (
+        "Value",
+        "dyn",
+        &[
+            ("null_value", "int"),
+            ("number_value", "double"),
+            ("string_value", "string"),
+            ("bool_value", "bool"),
+            ("struct_value", "map(string, dyn)"),
+            ("list_value", "list(dyn)"),
+        ],
+    ),
+];
+
+static MESSAGES: LazyLock<BTreeMap<String, Message>> = LazyLock::new(|| {
+    let read = |mut text: &str| read_type(&mut text).unwrap_or(Type::Dyn);
+    let message = |(name, of, fields): &Row| {
+        let name = format!("{PACKAGE}{name}");
+        let of = if *of == "message" { Type::named(&name) } else { read(of) };
+        let fields = fields.iter().map(|(field, of)| ((*field).to_owned(), read(of))).collect();
+        (name, Message { of, fields })
+    };
+    TABLE.iter().map(message).collect()
+});
+
+/// The message of a name.
+pub fn named(name: &str) -> Option<&'static Message> {
+    MESSAGES.get(name)
+}
+
+/// The message that is made where a type is named instead.
+pub fn of_type(of: &Type) -> Option<&'static str> {
+    match of {
+        Type::Timestamp => Some("google.protobuf.Timestamp"),
+        Type::Duration => Some("google.protobuf.Duration"),
+        Type::Null => Some("google.protobuf.NullValue"),
+        _ => None,
+    }
+}
+
+type Fields<'a> = BTreeMap<Arc<str>, Value<'a>>;
+
+/// The value that a message stands for. What objects are patched with, and what is empty, stands for itself.
+pub fn make<'a>(name: &Arc<str>, fields: Fields<'a>) -> Result<Value<'a>, Error> {
+    let wrong = |field: &str, error: String| {
+        Error::failed(format!("field type conversion error for {name}.{field} value type: {error}"))
+    };
+    let known = name.strip_prefix(PACKAGE).filter(|_| named(name).is_some());
+    match (known.unwrap_or_default(), fields.first_key_value()) {
+        ("", _) if &**name != "JSONPatch" && name.split('.').next() != Some("Object") => {
+            Err(Error::failed(format!("unknown type '{name}'")))
+        }
+        ("" | "Empty" | "Struct.FieldsEntry", _) => Ok(Value::Message(Rc::new((Arc::clone(name), fields)))),
+        ("Any", _) => unpacked(&fields),
+        (message @ ("Duration" | "Timestamp"), _) => {
+            let part = |part: &str, bits: u32| match fields.get(part) {
+                None => Ok(0),
+                Some(value) => integer(value, bits).map_err(|error| wrong(part, error)),
+            };
+            time(message, part("seconds", 64)?, part("nanos", 32)?)
+        }
+        ("Struct", None) => Ok(Value::Map(Map::Owned(Rc::default()))),
+        ("ListValue", None) => Ok(Value::list(Vec::new())),
+        ("Value", None) => Ok(Value::Null),
+        ("Struct", Some((_, value @ Value::Map(_)))) | ("ListValue", Some((_, value @ Value::List(_)))) => {
+            json(value).map_err(|error| wrong(if matches!(value, Value::Map(_)) { "fields" } else { "values" }, error))
+        }
+        ("Struct" | "ListValue", Some((field, value))) => {
+            Err(Error::failed(format!("unsupported field type for {name}.{field}: {}", value.type_name())))
+        }
+        ("Value", Some((field, value))) => plain(field, value).map_err(|error| wrong(field, error)),
+        (message, None) => Ok(zero(message)),
+        (message, Some((field, value))) => wrapped(message, value).map_err(|error| wrong(field, error)),
+    }
+}
+
+/// A span or a point of time of so many seconds.
+fn time<'a>(message: &str, seconds: i64, nanos: i64) -> Result<Value<'a>, Error> {
+    if message == "Duration" {
+        return Ok(Value::Duration(seconds.saturating_mul(NANOS).saturating_add(nanos)));
+    }
+    let (seconds, nanos) = (seconds.saturating_add(nanos.div_euclid(NANOS)), nanos.rem_euclid(NANOS));
+    let at = Timestamp::new(seconds, i32::try_from(nanos).unwrap_or_default());
+    at.map(Value::Timestamp).map_err(|_| Error::failed("timestamp overflow"))
+}
+
+/// What an empty wrapper holds.
+fn zero<'a>(message: &str) -> Value<'a> {
+    match message {
+        "BoolValue" => Value::Bool(false),
+        "BytesValue" => Value::Bytes([].into()),
+        "StringValue" => Value::text(""),
+        "DoubleValue" | "FloatValue" => Value::Double(0.0),
+        "UInt32Value" | "UInt64Value" => Value::Uint(0),
+        _ => Value::Int(0),
+    }
+}
+
+fn wrapped<'a>(message: &str, value: &Value<'a>) -> Result<Value<'a>, String> {
+    match (message, value) {
+        (_, Value::Optional(Some(held))) => wrapped(message, held),
+        ("BoolValue", Value::Bool(_)) | ("BytesValue", Value::Bytes(_)) | ("StringValue", Value::String(_)) => {
+            Ok(value.clone())
+        }
+        ("DoubleValue", Value::Double(_)) => Ok(value.clone()),
+        ("FloatValue", Value::Double(n)) => Ok(Value::Double(f64::from(*n as f32))),
+        ("Int32Value", value) => integer(value, 32).map(Value::Int),
+        ("Int64Value", value) => integer(value, 64).map(Value::Int),
+        ("UInt32Value", Value::Uint(n)) if u32::try_from(*n).is_err() => Err("unsigned integer overflow".to_owned()),
+        ("UInt32Value" | "UInt64Value", Value::Uint(_)) => Ok(value.clone()),
+        (_, value) => {
+            let wanted = match message {
+                "BoolValue" => "bool",
+                "BytesValue" => "[]uint8",
+                "StringValue" => "string",
+                "DoubleValue" => "float64",
+                "FloatValue" => "float32",
+                "UInt32Value" => "uint32",
+                _ => "uint64",
+            };
+            Err(unlike(value, wanted))
+        }
+    }
+}
+
+/// A whole number of so many bits.
+fn integer(value: &Value<'_>, bits: u32) -> Result<i64, String> {
+    match value {
+        Value::Int(n) if bits == 32 && i32::try_from(*n).is_err() => Err("integer overflow".to_owned()),
+        Value::Int(n) => Ok(*n),
+        other => Err(unlike(other, if bits == 32 { "int32" } else { "int64" })),
+    }
+}
+
+/// What is said of a value that is not of the wanted type of Go.
+fn unlike(value: &Value<'_>, wanted: &str) -> String {
+    match value {
+        Value::Int(_) => format!("unsupported type conversion from 'int' to {wanted}"),
+        Value::Uint(_) => format!("unsupported type conversion from 'uint' to {wanted}"),
+        Value::String(_) => format!("unsupported native conversion from string to '{wanted}'"),
+        Value::Type(_) => "type conversion not supported for 'type'".to_owned(),
+        other => {
+            let named = match other {
+                Value::Opaque(opaque) => format!("'{}'", opaque.type_name().trim_start_matches("kubernetes.")),
+                Value::Bool(_) => "bool".to_owned(),
+                Value::Bytes(_) => "Bytes".to_owned(),
+                Value::Double(_) => "Double".to_owned(),
+                Value::List(_) => "list".to_owned(),
+                Value::Map(_) => "map".to_owned(),
+                Value::Timestamp(_) => "'Timestamp'".to_owned(),
+                Value::Duration(_) => "'Duration'".to_owned(),
+                other => format!("'{}'", other.type_name()),
+            };
+            format!("type conversion error from {named} to '{wanted}'")
+        }
+    }
+}
+
+/// A field of a value of JSON.
+fn plain<'a>(field: &str, value: &Value<'a>) -> Result<Value<'a>, String> {
+    match (field, value) {
+        ("null_value", Value::Int(_)) => Ok(Value::Null),
+        (_, Value::Optional(Some(held))) => plain(field, held),
+        ("number_value", Value::Double(_)) | ("string_value", Value::String(_)) | ("bool_value", Value::Bool(_)) => {
+            Ok(value.clone())
+        }
+        ("struct_value", Value::Map(_)) | ("list_value", Value::List(_)) => json(value),
+        (_, value) => {
+            let wanted = match field {
+                "null_value" => "protoreflect.EnumNumber",
+                "number_value" => "float64",
+                "string_value" => "string",
+                "bool_value" => "bool",
+                "struct_value" => "*structpb.Struct",
+                _ => "*structpb.ListValue",
+            };
+            Err(unlike(value, wanted))
+        }
+    }
+}
+
+/// A value as JSON knows it: all numbers are doubles, and what JSON has no form for is a text.
+fn json<'a>(value: &Value<'a>) -> Result<Value<'a>, String> {
+    let double = |n: i64| if n.abs() <= MAX_SAFE { Value::Double(n as f64) } else { Value::text(n.to_string()) };
+    Ok(match value {
+        Value::Null | Value::Bool(_) | Value::Double(_) | Value::String(_) => value.clone(),
+        Value::Int(n) => double(*n),
+        Value::Uint(n) => i64::try_from(*n).map_or_else(|_| Value::text(n.to_string()), double),
+        Value::Bytes(bytes) => Value::text(to_base64(bytes)),
+        Value::Timestamp(at) => Value::text(format_timestamp(*at)),
+        Value::Duration(nanos) => Value::text(format_duration(*nanos)),
+        Value::List(list) => {
+            let items = list.values().map_err(|error| error.to_string())?;
+            Value::list(items.iter().map(json).collect::<Result<_, _>>()?)
+        }
+        Value::Map(map) => {
+            let mut made = BTreeMap::new();
+            for (key, value) in map.entries().map_err(|error| error.to_string())? {
+                let Some(name) = key.as_str() else { return Err(unlike(&key, "string")) };
+                made.insert(Key::String(name.into()), (key.clone(), json(&value)?));
+            }
+            Value::Map(Map::Owned(Rc::new(made)))
+        }
+        Value::Optional(Some(held)) => json(held)?,
+        Value::Message(message) if message.1.is_empty() => Value::Map(Map::Owned(Rc::default())),
+        other => return Err(unlike(other, "*structpb.Value")),
+    })
+}
+
+/// What a packed message holds. None is known that could be packed.
+fn unpacked<'a>(fields: &Fields<'a>) -> Result<Value<'a>, Error> {
+    let text = |value: &Value<'_>| match value {
+        Value::Bytes(bytes) => quote(&String::from_utf8_lossy(bytes)),
+        other => quote(other.as_str().unwrap_or_default()),
+    };
+    let shown: Vec<String> = fields.iter().map(|(name, value)| format!("{name}:{}", text(value))).collect();
+    Err(Error::failed(format!("unsupported conversion to ref.Val: (*dynamicpb.Message){}", shown.join(" "))))
+}
