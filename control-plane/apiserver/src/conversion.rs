@@ -175,7 +175,7 @@ impl Resource {
     }
 
     /// Whether this version is not the one that is stored.
-    fn is_spoke(&self) -> bool {
+    pub fn is_spoke(&self) -> bool {
         self.stored.as_ref().is_some_and(|s| s.hub.group != self.kind.group || s.hub.version != self.kind.version)
     }
 
@@ -269,6 +269,16 @@ impl Resource {
             objects[at] = Arc::new(object.map_err(|e| Status::internal(e.to_string()))?);
         }
         Ok(objects)
+    }
+
+    /// An object of this version as it is read again after it was stored: the version that is stored has other defaults.
+    pub async fn as_read_again(&self, value: Value) -> Result<Value, Status> {
+        if !self.is_spoke() || !self.kind.is_custom() {
+            return Ok(value);
+        }
+        let stored = self.to_stored(value, &self.storage()?.hub).await?;
+        let read = self.read_stored(vec![stored]).await?;
+        read.into_iter().next().ok_or_else(|| Status::internal("an object was lost in conversion"))
     }
 
     async fn read_stored(&self, mut values: Vec<Value>) -> Result<Vec<Value>, Status> {

@@ -3,7 +3,7 @@
 //! Everything is derived from the kind table, once, at start. The documents carry an ETag, by which clients
 //! that kept them learn that nothing changed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use corten_api::Kind;
@@ -64,8 +64,14 @@ struct Tagged {
 
 impl Discovery {
     /// Of the resources served here, at this address, and of the group versions that other servers serve.
-    pub fn new(address: &str, resources: &[Arc<Resource>], remote: &[Known]) -> Discovery {
-        let groups = group(resources, remote);
+    /// Of what belongs to the definitions whose names are given, the objects are being deleted.
+    pub fn new(
+        address: &str,
+        resources: &[Arc<Resource>],
+        remote: &[Known],
+        terminating: &HashSet<String>,
+    ) -> Discovery {
+        let groups = group(resources, remote, terminating);
         let mut documents = BTreeMap::new();
         let server = json!([{ "clientCIDR": "0.0.0.0/0", "serverAddress": address }]);
         documents.insert(
@@ -155,10 +161,11 @@ pub fn hash(bytes: &[u8]) -> String {
 }
 
 /// Groups in order, each with its versions, the preferred one first.
-fn group(resources: &[Arc<Resource>], remote: &[Known]) -> Vec<(String, Vec<Version>)> {
+fn group(resources: &[Arc<Resource>], remote: &[Known], terminating: &HashSet<String>) -> Vec<(String, Vec<Version>)> {
     let mut groups: Vec<(String, Vec<Version>)> = Vec::new();
     // A version that is only stored has no verbs, and is nobody's to see.
     for kind in resources.iter().map(|r| &r.kind).filter(|kind| !kind.verbs.is_empty()) {
+        let kind = &shown(kind, terminating);
         let at = groups.iter().position(|(name, _)| *name == kind.group).unwrap_or_else(|| {
             groups.push((kind.group.clone(), Vec::new()));
             groups.len() - 1
@@ -199,6 +206,16 @@ fn group(resources: &[Arc<Resource>], remote: &[Known]) -> Vec<(String, Vec<Vers
     };
     groups.sort_by_key(rank);
     groups
+}
+
+/// A kind as it is shown: while its objects are being deleted, none is written.
+fn shown(kind: &Arc<Kind>, terminating: &HashSet<String>) -> Arc<Kind> {
+    let is_terminating = || terminating.contains(&format!("{}.{}", kind.plural, kind.group));
+    if terminating.is_empty() || !kind.is_custom() || !is_terminating() {
+        return Arc::clone(kind);
+    }
+    let kind = Kind::clone(kind);
+    Arc::new(kind.verbs(&["delete", "deletecollection", "get", "list", "watch"]))
 }
 
 /// The rank of a version: stable before beta before alpha, then the higher number; odd names last, by name.
@@ -335,7 +352,7 @@ mod tests {
 
     #[test]
     fn every_document_has_a_form_in_protobuf() {
-        let discovery = Discovery::new("127.0.0.1:6443", &[], &[]);
+        let discovery = Discovery::new("127.0.0.1:6443", &[], &[], &HashSet::new());
         let version = Version { version: "v1".to_owned(), kinds: Vec::new(), remote: None };
         let group = ("apps".to_owned(), vec![version]);
         let documents = [resource_list("apps", &group.1[0]), aggregate(std::iter::once(&group))];

@@ -38,6 +38,8 @@ pub struct Resource {
     first: OnceLock<Value>,
     /// Set when every stored object was found to be in one of the versions.
     pub is_readable: OnceLock<()>,
+    /// Ends what is told of the resource as it is here: when the server does, or when its definition is another.
+    pub retired: CancellationToken,
 }
 
 /// The storage of a resource.
@@ -106,6 +108,13 @@ pub struct Resources {
     pub ordered: Vec<Arc<Resource>>,
 }
 
+impl Resources {
+    /// The resource of this very kind: one whose definition has changed is another.
+    fn same(&self, kind: &Arc<Kind>) -> Option<&Arc<Resource>> {
+        self.by_plural.get(&kind.plural)?.iter().find(|resource| Arc::ptr_eq(&resource.kind, kind))
+    }
+}
+
 /// All resources and the way to the store.
 pub struct Registry {
     pub store: Arc<dyn Store>,
@@ -117,6 +126,7 @@ pub struct Registry {
     built_in: Vec<Arc<Kind>>,
     event_ttl: Duration,
     event_lease: EventLease,
+    shutdown: CancellationToken,
 }
 
 /// Events written within the same minute share a lease.
@@ -141,13 +151,15 @@ impl Registry {
         shutdown: CancellationToken,
     ) -> Result<Registry, Error> {
         let hubs = hubs(kinds);
-        let caches = Caches::start(Arc::clone(&store), hubs.clone(), Arc::clone(&transformer), shutdown).await?;
+        let caches =
+            Caches::start(Arc::clone(&store), hubs.clone(), Arc::clone(&transformer), shutdown.clone()).await?;
         let outbound = Arc::new(Outbound::new(config, &caches, kinds)?);
-        let resources = ArcSwap::from_pointee(table(&caches, kinds, &hubs, &outbound)?);
+        let none = Resources::default();
+        let resources = ArcSwap::from_pointee(table(&caches, kinds, &hubs, &outbound, &none, &shutdown)?);
         let built_in = kinds.to_vec();
         let event_ttl = config.event_ttl;
         let event_lease = EventLease { started: Instant::now(), id: AtomicI64::new(0), minute: AtomicI64::new(-1) };
-        Ok(Registry { store, caches, outbound, transformer, resources, built_in, event_ttl, event_lease })
+        Ok(Registry { store, caches, outbound, transformer, resources, built_in, event_ttl, event_lease, shutdown })
     }
 
     pub fn resource(&self, group: &str, version: &str, plural: &str) -> Option<Arc<Resource>> {
@@ -181,10 +193,16 @@ impl Registry {
         let all: Vec<Arc<Kind>> = self.built_in.iter().chain(&custom).cloned().collect();
         let hubs = hubs(&all);
         self.caches.hold(&hubs).await?;
-        let resources =
-            table(&self.caches, &all, &hubs, &self.outbound).map_err(|e| Status::internal(e.to_string()))?;
-        self.resources.store(Arc::new(resources));
+        let before = self.resources.load_full();
+        let resources = Arc::new(
+            table(&self.caches, &all, &hubs, &self.outbound, &before, &self.shutdown)
+                .map_err(|e| Status::internal(e.to_string()))?,
+        );
+        self.resources.store(Arc::clone(&resources));
         self.caches.forget_others(&hubs);
+        for old in before.ordered.iter().filter(|old| resources.same(&old.kind).is_none()) {
+            old.retired.cancel();
+        }
         Ok(())
     }
 
@@ -458,12 +476,14 @@ fn hubs(kinds: &[Arc<Kind>]) -> HashMap<String, Arc<Kind>> {
     hubs.collect()
 }
 
-/// The table of these kinds, whose caches are there.
+/// The table of these kinds, whose caches are there, after another.
 fn table(
     caches: &Caches,
     kinds: &[Arc<Kind>],
     hubs: &HashMap<String, Arc<Kind>>,
     outbound: &Arc<Outbound>,
+    before: &Resources,
+    shutdown: &CancellationToken,
 ) -> Result<Resources, Error> {
     let mut ordered = Vec::new();
     let mut versions: HashMap<(&str, &str), Vec<Arc<Kind>>> = HashMap::new();
@@ -483,8 +503,9 @@ fn table(
         };
         let versions = versions.get(&(kind.group.as_str(), kind.plural.as_str())).cloned().unwrap_or_default();
         let webhook = ConversionWebhook::of(kind, outbound).filter(|_| versions.len() > 1);
+        let retired = before.same(kind).map_or_else(|| shutdown.child_token(), |same| same.retired.clone());
         let (kind, first, is_readable) = (Arc::clone(kind), OnceLock::new(), OnceLock::new());
-        ordered.push(Arc::new(Resource { kind, stored, versions, webhook, first, is_readable }));
+        ordered.push(Arc::new(Resource { kind, stored, versions, webhook, first, is_readable, retired }));
     }
     let mut by_plural: HashMap<String, Vec<Arc<Resource>>> = HashMap::new();
     for resource in &ordered {

@@ -1,5 +1,6 @@
 //! The API server as a value: its parts, how it is built, and calls from inside the process.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -77,7 +78,12 @@ impl Server {
             rbac: Rbac::new(rbac_caches(&registry)?),
             admission: Chain::new(),
             custom_kinds: custom_resources::Kinds::default(),
-            discovery: ArcSwap::from_pointee(Discovery::new(&config.host_port(), &registry.resources().ordered, &[])),
+            discovery: ArcSwap::from_pointee(Discovery::new(
+                &config.host_port(),
+                &registry.resources().ordered,
+                &[],
+                &HashSet::new(),
+            )),
             openapi: Arc::new(OpenApi::new(&registry.resources().ordered)),
             health: Health::default(),
             metrics: Metrics::default(),
@@ -169,7 +175,8 @@ impl Server {
     /// Makes the discovery documents anew, of what is served here and elsewhere.
     pub(crate) fn publish_discovery(&self) {
         let address = self.config.host_port();
-        let discovery = Discovery::new(&address, &self.registry.resources().ordered, &self.aggregation.known());
+        let (resources, terminating) = (self.registry.resources(), self.custom_kinds.terminating());
+        let discovery = Discovery::new(&address, &resources.ordered, &self.aggregation.known(), &terminating);
         self.discovery.store(Arc::new(discovery));
     }
 

@@ -15,11 +15,12 @@ impl Plugin for CustomResourceRules {
         "CustomResourceRules"
     }
 
-    fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
+    /// Before all others, as nothing that they would say matters.
+    fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             let kind = &a.target.resource.kind;
             let creates = a.operation == Operation::Create && kind.is_custom() && a.subresource().is_empty();
-            if creates && custom_resources::is_ending(a.target.server, kind) {
+            if creates && custom_resources::is_terminating(a.target.server, kind) {
                 return Err(a.forbidden("create not allowed while custom resource definition is terminating"));
             }
             Ok(())
@@ -31,6 +32,8 @@ impl Plugin for CustomResourceRules {
         if !writes || !a.is("apiextensions.k8s.io", "customresourcedefinitions", "") {
             return Vec::new();
         }
-        custom_resources::validate_expressions(&a.object, a.as_given(), a.old.as_deref())
+        let mut errors = custom_resources::validate_bundle(&a.object, a.old.as_deref());
+        errors.extend(custom_resources::validate_expressions(&a.object, a.as_given(), a.old.as_deref()));
+        errors
     }
 }

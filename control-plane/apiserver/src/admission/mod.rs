@@ -317,6 +317,7 @@ impl Counted {
 impl Chain {
     pub fn new() -> Chain {
         let plugins: Vec<Box<dyn Plugin>> = vec![
+            Box::new(custom_resource_rules::CustomResourceRules),
             Box::new(namespace_lifecycle::NamespaceLifecycle),
             Box::new(limit_ranger::LimitRanger),
             Box::new(service_account::ServiceAccount),
@@ -339,7 +340,6 @@ impl Chain {
             Box::new(webhook::ValidatingAdmissionWebhook::new()),
             Box::new(admin_access::AdminAccess),
             Box::new(claim_status::ClaimStatus),
-            Box::new(custom_resource_rules::CustomResourceRules),
             Box::new(device_selectors::DeviceSelectors),
             Box::new(policy::Expressions),
             Box::new(rbac_escalation::RbacEscalation),

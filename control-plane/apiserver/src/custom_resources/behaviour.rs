@@ -113,6 +113,13 @@ const BLOCKING: [ErrorKind; 5] =
     [ErrorKind::NotSupported, ErrorKind::Required, ErrorKind::TooLong, ErrorKind::TooMany, ErrorKind::TypeInvalid];
 
 impl CustomResource {
+    /// Fills in the defaults. Those of the metadata of embedded resources may say what metadata does not know.
+    fn fill(&self, object: &mut Value) {
+        schema::default(&self.schema, object);
+        // A default that is no metadata at all was refused with its definition.
+        let _ = embedded::coerce(&self.schema, object, &mut Vec::new());
+    }
+
     /// What schema and rules say against an object that replaces `old`.
     fn errors(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
         let mut errors = validation::validate(&self.schema, object, old, None);
@@ -158,7 +165,7 @@ impl CustomResource {
             let unchecked = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
             errors.push(FieldError::invalid(&Path::default(), Value::Null, unchecked));
         } else {
-            errors.extend(rules.check(object, old));
+            errors.extend(rules.check(&self.schema, object, old));
         }
     }
 }
@@ -167,12 +174,12 @@ impl Behaviour for CustomResource {
     fn default(&self, object: &mut Value) {
         schema::prune_root(&self.schema, object);
         schema::prune_nulls(&self.schema, object);
-        schema::default(&self.schema, object);
+        self.fill(object);
     }
 
     fn default_applied(&self, object: &mut Value) {
         schema::prune_root(&self.schema, object);
-        schema::default(&self.schema, object);
+        self.fill(object);
     }
 
     fn prune(&self, object: &mut Value) {
@@ -206,7 +213,7 @@ impl Behaviour for CustomResource {
     fn ratcheted(&self, new: &Value, old: &Value, errors: &[FieldError]) -> Vec<String> {
         let rules = self.rules.get_or_init(|| Rules::compile(&self.schema)).as_ref();
         let is_judged = !errors.iter().any(|error| BLOCKING.contains(&error.kind));
-        rules.filter(|_| is_judged).map(|rules| rules.ratcheted(new, old)).unwrap_or_default()
+        rules.filter(|_| is_judged).map(|rules| rules.ratcheted(&self.schema, new, old)).unwrap_or_default()
     }
 
     /// Finalizers should say whose they are.

@@ -135,8 +135,8 @@ fn without_choices(schema: &Value) -> Value {
 /// What the rules of a schema say against its default, both as a change of itself and as a value without past.
 fn held_to_rules(schema: &Value, default: &Value, place: &Path) -> Vec<FieldError> {
     let Some(rules) = Rules::compile_below(schema) else { return Vec::new() };
-    let found = rules.check_at(place, default, Some(default));
-    if found.is_empty() { rules.check_at(place, default, None) } else { found }
+    let found = rules.check_at(place, schema, default, Some(default));
+    if found.is_empty() { rules.check_at(place, schema, default, None) } else { found }
 }
 
 #[cfg(test)]

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 
 use corten_api::{Column, JsonPath, Kind, NameRule, ScalePaths};
-use corten_meta::Value;
 use corten_meta::quote::quote;
+use corten_meta::{FieldError, Path, Value};
 use serde_json::json;
 
 use super::behaviour::{CustomResource, PrinterColumn};
@@ -95,8 +95,13 @@ pub fn accepted(definition: &Value, taken: &Taken, now: jiff::Timestamp) -> Opti
         None => {
             corten_meta::set(&mut new, "/status/acceptedNames", names);
             set_condition(&mut new, ("NamesAccepted", true), "NoConflicts", "no conflicts found", now);
-            let message = "the initial names have been accepted";
-            set_condition(&mut new, ("Established", true), "InitialNamesAccepted", message, now);
+            if !is_established(definition) && has_invalid_bundle(definition) {
+                let message = "The conversion webhook CABundle is invalid";
+                set_condition(&mut new, ("Established", false), "InvalidCABundle", message, now);
+            } else {
+                let message = "the initial names have been accepted";
+                set_condition(&mut new, ("Established", true), "InitialNamesAccepted", message, now);
+            }
         }
         Some((reason, name)) => {
             set_condition(
@@ -116,10 +121,56 @@ pub fn accepted(definition: &Value, taken: &Taken, now: jiff::Timestamp) -> Opti
     (new != *definition).then_some(new)
 }
 
+/// Whether a condition holds.
+fn holds(definition: &Value, kind: &str) -> bool {
+    let conditions = definition.pointer("/status/conditions").and_then(Value::as_array);
+    conditions.into_iter().flatten().any(|c| c["type"] == kind && c["status"] == "True")
+}
+
 /// Whether a definition is served.
 pub fn is_established(definition: &Value) -> bool {
-    let conditions = definition.pointer("/status/conditions").and_then(Value::as_array);
-    conditions.into_iter().flatten().any(|c| c["type"] == "Established" && c["status"] == "True")
+    holds(definition, "Established")
+}
+
+/// Whether its objects are being deleted.
+pub fn is_terminating(definition: &Value) -> bool {
+    holds(definition, "Terminating")
+}
+
+/// The definition with what is told of the deletion of its objects; `None` if it tells that. The moment is that of the
+/// last change of the condition itself.
+pub fn terminating(definition: &Value, is_so: bool, reason: &str, message: &str) -> Option<Value> {
+    let mut new = definition.clone();
+    let now = corten_meta::time::rfc3339(jiff::Timestamp::now());
+    let conditions = new.pointer_mut("/status/conditions").and_then(Value::as_array_mut);
+    let condition = conditions.into_iter().flatten().find(|condition| condition["type"] == "Terminating")?;
+    let status = if is_so { "True" } else { "False" };
+    if condition["status"] != status {
+        condition["lastTransitionTime"] = now.into();
+    }
+    for (field, word) in [("status", status), ("reason", reason), ("message", message)] {
+        condition[field] = word.into();
+    }
+    (new != *definition).then_some(new)
+}
+
+/// What is wrong with a bundle that a definition which is served did not have before: then it was valid, or there was
+/// none.
+pub fn validate_bundle(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    let Some(old) = old.filter(|old| is_established(old) && !has_invalid_bundle(old)) else { return Vec::new() };
+    if text(new, "/spec/conversion/strategy") != "Webhook" || old.pointer("/spec") == new.pointer("/spec") {
+        return Vec::new();
+    }
+    let client = new.pointer("/spec/conversion/webhook/clientConfig").unwrap_or(&Value::Null);
+    let place = Path::root("spec").child("conversion").child("webhookClientConfig").child("caBundle");
+    let why = crate::outbound::bundle_error(client);
+    why.map(|why| FieldError::invalid(&place, client["caBundle"].clone(), why)).into_iter().collect()
+}
+
+/// Whether the webhook of a definition is to be trusted by certificates that are none.
+fn has_invalid_bundle(definition: &Value) -> bool {
+    let client = definition.pointer("/spec/conversion/webhook/clientConfig");
+    client.and_then(crate::outbound::bundle_error).is_some()
 }
 
 /// Writes a condition, unless it says the same already.

@@ -16,11 +16,6 @@ use crate::server::Server;
 /// Tells when an object changes that holds up a definition.
 pub type Changes = watch::Receiver<Revision>;
 
-/// Whether a definition that is on its way out still has objects.
-pub async fn has_objects(server: &Server, known: &Known) -> Result<bool, Status> {
-    Ok(!keys(server, &known.object.value()).await?.is_empty())
-}
-
 async fn keys(server: &Server, definition: &Value) -> Result<Vec<bytes::Bytes>, Status> {
     let prefix = format!("{}/", definition::prefix(definition));
     let range = Range::prefix(prefix.as_bytes()).keys_only();
@@ -38,14 +33,22 @@ pub async fn end_all(server: &Server, ending: Vec<Arc<Known>>) -> Result<Vec<Cha
     Ok(held)
 }
 
-/// Deletes the objects of a definition, and it after the last of them.
+/// Deletes the objects of a definition, and it after the last of them. This is done once: others may hold the definition
+/// for longer, and until they let it go it is served, and may get new objects.
 async fn end(server: &Server, definitions: &Resource, known: &Known) -> Result<Option<Changes>, Status> {
     let definition = known.object.value();
+    if !corten_meta::finalizers(&definition).contains(&corten_api::CUSTOM_RESOURCE_CLEANUP) {
+        return Ok(None);
+    }
     let Some(resource) = served(server, known, &definition) else {
         // Nobody could take a finalizer from an object that is not served.
         let gone = keys(server, &definition).await?.into_iter().map(|key| Op::delete(key, Expect::Any));
         return finish(server, definitions, &known.object, &definition, gone.collect()).await.map(|()| None);
     };
+    if tell(server, definitions, &known.object, &definition).await? {
+        // That it was told is a change which is seen here again.
+        return Ok(None);
+    }
     let changes = resource.storage()?.cache.changes();
     server.registry.caches.fresh().await?;
     for object in resource.storage()?.cache.list("") {
@@ -54,7 +57,6 @@ async fn end(server: &Server, definitions: &Resource, known: &Known) -> Result<O
     if keys(server, &definition).await?.is_empty() {
         return finish(server, definitions, &known.object, &definition, Vec::new()).await.map(|()| None);
     }
-    tell(server, definitions, &known.object, &definition).await?;
     Ok(Some(changes))
 }
 
@@ -88,20 +90,15 @@ async fn delete(server: &Server, resource: &Resource, object: &Arc<Object>) -> R
     Ok(())
 }
 
-/// Says that objects are being deleted.
-async fn tell(server: &Server, definitions: &Resource, object: &Object, definition: &Value) -> Result<(), Status> {
-    const REASON: &str = "InstanceDeletionInProgress";
-    let mut new = definition.clone();
-    let conditions = new.pointer_mut("/status/conditions").and_then(Value::as_array_mut);
-    for condition in conditions.into_iter().flatten().filter(|condition| condition["type"] == "Terminating") {
-        condition["reason"] = REASON.into();
-        condition["message"] = "CustomResource deletion is in progress".into();
-    }
-    if new != *definition {
-        own_status(definitions, definition, &mut new, jiff::Timestamp::now());
-        server.registry.write(definitions, &new, Expect::ModRevision(object.revision), Vec::new()).await?;
-    }
-    Ok(())
+/// Says that objects are being deleted, unless that was said.
+async fn tell(server: &Server, definitions: &Resource, object: &Object, definition: &Value) -> Result<bool, Status> {
+    let message = "CustomResource deletion is in progress";
+    let Some(mut new) = definition::terminating(definition, true, "InstanceDeletionInProgress", message) else {
+        return Ok(false);
+    };
+    own_status(definitions, definition, &mut new, jiff::Timestamp::now());
+    server.registry.write(definitions, &new, Expect::ModRevision(object.revision), Vec::new()).await?;
+    Ok(true)
 }
 
 /// Lets a definition without objects go, unless others hold it.
@@ -118,10 +115,14 @@ async fn finish(
         server.registry.erase(definitions, "", &object.header.name, object.revision, gone).await?;
         return Ok(());
     }
-    let mut rest = definition.clone();
+    let (reason, message) = match definition::is_established(definition) {
+        true => ("InstanceDeletionCompleted", "removed all instances"),
+        false => ("NeverEstablished", "resource was never established"),
+    };
+    let told = definition::terminating(definition, false, reason, message);
+    let mut rest = told.unwrap_or_else(|| definition.clone());
+    own_status(definitions, definition, &mut rest, jiff::Timestamp::now());
     corten_meta::set(&mut rest, "/metadata/finalizers", serde_json::json!(waiting));
-    if rest != *definition {
-        server.registry.write(definitions, &rest, Expect::ModRevision(object.revision), gone).await?;
-    }
+    server.registry.write(definitions, &rest, Expect::ModRevision(object.revision), gone).await?;
     Ok(())
 }

@@ -4,6 +4,7 @@
 //! resource table and discovery. It never handles requests; those see only the table.
 
 mod behaviour;
+mod correlation;
 mod defaults;
 mod definition;
 mod embedded;
@@ -20,6 +21,7 @@ mod selectable;
 mod structural;
 mod validation;
 
+pub use definition::validate_bundle;
 pub use embedded::coerce;
 pub use expressions::validate as validate_expressions;
 pub use rules::usable_message;
@@ -51,6 +53,7 @@ pub struct Known {
     object: Arc<Object>,
     names: Names,
     established: bool,
+    is_terminating: bool,
     /// Made of its spec: a new status makes no new ones.
     kinds: Vec<Arc<Kind>>,
 }
@@ -72,9 +75,16 @@ impl Kinds {
             None => definition::kinds(&definition, object.revision).into_iter().map(Arc::new).collect(),
         };
         let (names, established) = (Names::of(&definition), definition::is_established(&definition));
-        let known = Arc::new(Known { object: Arc::clone(object), names, established, kinds });
+        let is_terminating = definition::is_terminating(&definition);
+        let known = Arc::new(Known { object: Arc::clone(object), names, established, is_terminating, kinds });
         all.insert(object.header.name.clone(), Arc::clone(&known));
         known
+    }
+
+    /// The names of the definitions whose objects are being deleted.
+    pub fn terminating(&self) -> HashSet<String> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().filter(|(_, known)| known.is_terminating).map(|(name, _)| name.clone()).collect()
     }
 
     fn forget_others(&self, definitions: &[Arc<Known>]) {
@@ -109,8 +119,8 @@ pub async fn reconcile(server: &Server) -> Result<Vec<Arc<Known>>, Status> {
         if is_ending {
             ending.push(Arc::clone(known));
         }
-        // Who holds an object back must be able to let it go.
-        let mut established = known.established && (!is_ending || ending::has_objects(server, known).await?);
+        // Who holds an object or the definition back must be able to let it go.
+        let mut established = known.established;
         if !is_ending && !known.names.are_settled() {
             let definition = object.value();
             let others = definitions.iter().map(|known| &known.names).chain(&given);
@@ -142,13 +152,14 @@ pub async fn reconcile(server: &Server) -> Result<Vec<Arc<Known>>, Status> {
     Ok(ending)
 }
 
-/// Whether the definition of a kind is on its way out.
-pub fn is_ending(server: &Server, kind: &Kind) -> bool {
+/// Whether the objects of a kind are being deleted, as its definition is on its way out.
+pub fn is_terminating(server: &Server, kind: &Kind) -> bool {
     let definitions = server.registry.resource(GROUP, "v1", PLURAL);
     let stored = definitions.as_ref().and_then(|resource| resource.stored.as_ref());
     let name = format!("{}.{}", kind.plural, kind.group);
     let definition = stored.and_then(|stored| stored.cache.get("", &name));
-    definition.is_some_and(|definition| definition.header.deletion_timestamp.is_some())
+    let ending = definition.filter(|definition| definition.header.deletion_timestamp.is_some());
+    ending.is_some_and(|definition| definition::is_terminating(&definition.value()))
 }
 
 /// Writes the conditions of a definition.

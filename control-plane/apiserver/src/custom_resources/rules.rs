@@ -13,6 +13,7 @@ use corten_cel::value::from_json;
 use corten_cel::{CompileError, Env, Error, MAX_MESSAGE_BYTES, Program, RUNTIME_BUDGET, Type, Value as Cel};
 use corten_meta::{ErrorKind, FieldError, Path, Value};
 
+use super::correlation;
 use super::schema::ALWAYS;
 use crate::metrics::expressions::{compiling, evaluating};
 
@@ -25,7 +26,6 @@ pub struct Rules {
     kind: String,
     rules: Vec<Rule>,
     items: Option<Box<Rules>>,
-    list_keys: Vec<String>,
     properties: BTreeMap<String, Rules>,
     values: Option<Box<Rules>>,
     is_root: bool,
@@ -139,25 +139,25 @@ impl Rules {
         compile(schema, is_embedded(schema))
     }
 
-    /// Everything that the rules say against an object, which replaces `old`.
-    pub fn check(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
-        self.check_at(&Path::default(), object, old)
+    /// Everything that the rules of a schema say against an object, which replaces `old`.
+    pub fn check(&self, schema: &Value, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+        self.check_at(&Path::default(), schema, object, old)
     }
 
     /// What the rules say against the places of an object that are as they were: it is told, and not refused.
-    pub fn ratcheted(&self, object: &Value, old: &Value) -> Vec<String> {
-        self.run(&Path::default(), object, Some(old)).ratcheted
+    pub fn ratcheted(&self, schema: &Value, object: &Value, old: &Value) -> Vec<String> {
+        self.run(&Path::default(), schema, object, Some(old)).ratcheted
     }
 
     /// What they say against a value that is somewhere else.
-    pub fn check_at(&self, path: &Path, value: &Value, old: Option<&Value>) -> Vec<FieldError> {
-        self.run(path, value, old).errors
+    pub fn check_at(&self, path: &Path, schema: &Value, value: &Value, old: Option<&Value>) -> Vec<FieldError> {
+        self.run(path, schema, value, old).errors
     }
 
-    fn run(&self, path: &Path, value: &Value, old: Option<&Value>) -> Check {
+    fn run(&self, path: &Path, schema: &Value, value: &Value, old: Option<&Value>) -> Check {
         let mut check = Check { budget: RUNTIME_BUDGET, errors: Vec::new(), ratcheted: Vec::new() };
         // Out of budget, the rest is not looked at; the error for that is there already.
-        let _ = check.place(self, path, value, old, None);
+        let _ = check.place(self, path, Place { schema, value, old }, None);
         check
     }
 }
@@ -187,18 +187,8 @@ fn compile(schema: &Value, is_root: bool) -> Option<Rules> {
     if given.is_empty() && properties.is_empty() && items.is_none() && values.is_none() {
         return None;
     }
-    let is_map = schema["x-kubernetes-list-type"] == "map";
-    let keys = schema["x-kubernetes-list-map-keys"].as_array().filter(|_| is_map).into_iter().flatten();
-    Some(Rules {
-        decl,
-        kind: schema["type"].as_str().unwrap_or_default().to_owned(),
-        rules,
-        items,
-        list_keys: keys.filter_map(Value::as_str).map(str::to_owned).collect(),
-        properties,
-        values,
-        is_root,
-    })
+    let kind = schema["type"].as_str().unwrap_or_default().to_owned();
+    Some(Rules { decl, kind, rules, items, properties, values, is_root })
 }
 
 /// The budget is used up; an error says so.
@@ -210,8 +200,19 @@ struct Check {
     ratcheted: Vec<String>,
 }
 
-/// A value and what it replaces.
-type Replaced<'a> = Option<(&'a Value, &'a Value)>;
+/// A value, the schema of its place, and what it replaces, if that is known.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    schema: &'a Value,
+    value: &'a Value,
+    old: Option<&'a Value>,
+}
+
+impl Place<'_> {
+    fn is_unchanged(self) -> bool {
+        self.old.is_some_and(|old| correlation::is_unchanged(self.schema, self.value, old))
+    }
+}
 
 impl Check {
     /// The rules of one place and of all below it. `around` is the nearest place around it of which the old value is known.
@@ -219,33 +220,36 @@ impl Check {
         &mut self,
         rules: &Rules,
         path: &Path,
-        value: &Value,
-        old: Option<&Value>,
-        around: Replaced<'_>,
+        place: Place<'_>,
+        around: Option<Place<'_>>,
     ) -> Result<(), OutOfBudget> {
+        let Place { schema, value, old } = place;
         if value.is_null() {
             return Ok(());
         }
-        let around = old.map(|old| (value, old)).or(around);
-        self.rules(rules, path, value, old, around)?;
+        let around = if old.is_some() { Some(place) } else { around };
+        self.rules(rules, path, place, around)?;
         match value {
             Value::Array(items) => {
                 let Some(below) = &rules.items else { return Ok(()) };
+                let keys = correlation::list_keys(schema);
                 for (index, item) in items.iter().enumerate() {
-                    let before = correlated(&rules.list_keys, item, old);
-                    self.place(below, &path.index(index), item, before, around)?;
+                    let old = correlation::item(&keys, item, old);
+                    let place = Place { schema: &schema["items"], value: item, old };
+                    self.place(below, &path.index(index), place, around)?;
                 }
             }
             Value::Object(fields) => {
                 for (name, field) in fields {
-                    let before = old.and_then(|old| old.get(name));
                     if rules.is_root && ALWAYS.contains(&name.as_str()) {
                         continue;
                     }
+                    let schema = correlation::field(schema, name).unwrap_or(&Value::Null);
+                    let place = Place { schema, value: field, old: old.and_then(|old| old.get(name)) };
                     if let Some(below) = rules.properties.get(name) {
-                        self.place(below, &path.child(name), field, before, around)?;
+                        self.place(below, &path.child(name), place, around)?;
                     } else if let Some(below) = &rules.values {
-                        self.place(below, &path.key(name), field, before, around)?;
+                        self.place(below, &path.key(name), place, around)?;
                     }
                 }
             }
@@ -259,12 +263,11 @@ impl Check {
         &mut self,
         rules: &Rules,
         path: &Path,
-        value: &Value,
-        old: Option<&Value>,
-        around: Replaced<'_>,
+        place: Place<'_>,
+        around: Option<Place<'_>>,
     ) -> Result<(), OutOfBudget> {
         let Some(decl) = &rules.decl else { return Ok(()) };
-        let old = old.filter(|old| !old.is_null());
+        let (value, old) = (place.value, place.old.filter(|old| !old.is_null()));
         for rule in &rules.rules {
             let program = match &rule.compiled {
                 Ok(program) => program,
@@ -291,7 +294,7 @@ impl Check {
                 Ok(Cel::Bool(true)) => {}
                 Ok(_) => {
                     let error = self.refusal(rules, rule, path, value, &variables)?;
-                    if !rule.uses_old() && around.is_some_and(|(value, old)| value == old) {
+                    if !rule.uses_old() && around.is_some_and(Place::is_unchanged) {
                         self.ratcheted.push(error.to_string());
                     } else {
                         self.errors.push(error);
@@ -403,15 +406,6 @@ fn variables<'a>(
     Ok(variables)
 }
 
-/// The item of the old list that has the same keys; items of other lists have no past.
-pub fn correlated<'a>(keys: &[String], item: &Value, old: Option<&'a Value>) -> Option<&'a Value> {
-    if keys.is_empty() {
-        return None;
-    }
-    let same = |other: &&Value| keys.iter().all(|key| other.get(key) == item.get(key));
-    old?.as_array()?.iter().find(same)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -419,7 +413,7 @@ mod tests {
 
     fn check(schema: Value, object: Value, old: Option<Value>) -> String {
         let rules = Rules::compile(&schema).expect("there are rules");
-        rules.check(&object, old.as_ref()).iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+        rules.check(&schema, &object, old.as_ref()).iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
     }
 
     fn spec(rule: Value) -> Value {
@@ -452,9 +446,13 @@ mod tests {
         assert_eq!(check(spec(transition), object("b"), Some(object("a"))), "spec: Invalid value: name is immutable");
         let tightened = json!({ "rule": "self.name == 'good'" });
         assert_eq!(check(spec(tightened.clone()), object("bad"), Some(object("bad"))), "", "unchanged");
-        let rules = Rules::compile(&spec(tightened.clone())).expect("there are rules");
-        assert_eq!(rules.ratcheted(&object("bad"), &object("bad")).len(), 1, "it is told");
-        assert_eq!(rules.ratcheted(&object("bad"), &object("worse")).len(), 0, "it is refused");
+        let (rules, schema) =
+            (Rules::compile(&spec(tightened.clone())).expect("there are rules"), spec(tightened.clone()));
+        assert_eq!(rules.ratcheted(&schema, &object("bad"), &object("bad")).len(), 1, "it is told");
+        assert_eq!(rules.ratcheted(&schema, &object("bad"), &object("worse")).len(), 0, "it is refused");
+        let strange = json!({ "spec": { "name": "bad", "odd": 1 } });
+        let refused = check(spec(tightened.clone()), strange.clone(), Some(strange));
+        assert_eq!(refused, "spec: Invalid value: failed rule: self.name == 'good'");
         assert!(check(spec(tightened), object("worse"), Some(object("bad"))).contains("failed rule"));
         let optional = json!({ "rule": "oldSelf.hasValue() || self.name == 'first'", "optionalOldSelf": true });
         assert_eq!(check(spec(optional.clone()), object("first"), None), "");

@@ -7,9 +7,8 @@ use corten_cel::library::regex::compile;
 use corten_meta::quote::quote;
 use corten_meta::{FieldError, Path, Value};
 
-use super::formats;
 use super::numbers::{self, Bound};
-use super::rules::correlated;
+use super::{correlation, formats};
 
 /// What is wrong with a value that replaces `old`. Errors stand below `place`; none is the whole object.
 pub fn validate(schema: &Value, value: &Value, old: Option<&Value>, place: Option<&Path>) -> Vec<FieldError> {
@@ -49,11 +48,12 @@ impl Check<'_> {
     }
 
     /// Checks one value, and tells how much of it matched: alternatives are compared by that. What did not change is
-    /// not refused: a schema may be tightened under objects that would no longer pass.
+    /// not refused.
     fn value(&mut self, schema: &Value, value: &Value, old: Option<&Value>) -> usize {
-        if !schema.is_object() || old == Some(value) {
+        if !schema.is_object() {
             return 0;
         }
+        let before = self.errors.len();
         let mut matched = self.kind(schema, value) + 2;
         if !value.is_null() {
             matched += self.junctors(schema, value) + 1;
@@ -70,6 +70,9 @@ impl Check<'_> {
         self.enumerated(schema, value);
         if let Value::Object(map) = value {
             matched += self.fields(schema, map, old) + 1;
+        }
+        if self.errors.len() > before && old.is_some_and(|old| correlation::is_unchanged(schema, value, old)) {
+            self.errors.truncate(before);
         }
         matched
     }
@@ -155,11 +158,10 @@ impl Check<'_> {
     }
 
     fn items(&mut self, schema: &Value, items: &[Value], old: Option<&Value>) -> usize {
-        let keys = schema["x-kubernetes-list-map-keys"].as_array().into_iter().flatten();
-        let keys: Vec<String> = keys.filter_map(Value::as_str).map(str::to_owned).collect();
+        let keys = correlation::list_keys(schema);
         let mut matched = 0;
         for (index, item) in items.iter().enumerate() {
-            let before = correlated(&keys, item, old);
+            let before = correlation::item(&keys, item, old);
             matched += self.below(&format!("[{index}]"), &schema["items"], item, before);
         }
         if let Some(min) = schema["minItems"].as_u64().filter(|min| (items.len() as u64) < *min) {
@@ -192,7 +194,10 @@ impl Check<'_> {
             self.invalid(map.len(), &format!("should have at least {min} properties"));
         }
         self.at_most(map.len(), &schema["maxProperties"]);
-        let before = |name: &str| old.and_then(|old| old.get(name));
+        // The type of an object is the same before and after, whatever it is stored as, and so it is never unchanged.
+        let is_root = self.name.is_empty();
+        let is_type = |name: &str| is_root && matches!(name, "apiVersion" | "kind");
+        let before = |name: &str| old.filter(|_| !is_type(name)).and_then(|old| old.get(name));
         let (properties, values) = (schema["properties"].as_object(), &schema["additionalProperties"]);
         let mut matched = 0;
         for (name, value) in map.iter().filter(|(name, _)| properties.is_none_or(|known| !known.contains_key(*name))) {
@@ -340,6 +345,24 @@ mod tests {
         assert!(
             check(json!({ "size": 1, "labels": { "l": 1 } })).contains("spec.labels.l in body must be of type string")
         );
+    }
+
+    #[test]
+    fn what_did_not_change_is_not_refused() {
+        let check = |new: Value, old: Value| {
+            let mut schema = schema();
+            schema["required"] = json!(["more"]);
+            schema["properties"]["kind"] = json!({ "type": "string", "maxLength": 1 });
+            let errors = validate(&schema, &new, Some(&old), None);
+            errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+        };
+        let object = |spec: Value| json!({ "metadata": {}, "more": 1, "spec": spec });
+        assert_eq!(check(object(json!({ "size": 0 })), object(json!({ "size": 0 }))), "");
+        let strange = object(json!({ "odd": 1 }));
+        assert_eq!(check(strange.clone(), strange), "spec.size: Required value");
+        let (whole, kind) = (json!({ "metadata": {} }), json!({ "kind": "ab", "more": 1 }));
+        assert_eq!(check(whole.clone(), whole), "more: Required value");
+        assert_eq!(check(kind.clone(), kind), "kind: Too long: may not be more than 1 byte");
     }
 
     /// Nothing is short enough for a bound below nothing, and nothing may be where nothing may be.

@@ -15,7 +15,7 @@ use super::update::Part;
 use crate::admission::{Attributes, Operation, Touched};
 use crate::body::Reply;
 use crate::fields::Managers;
-use crate::registry::Written;
+use crate::registry::{Resource, Written};
 use crate::response;
 
 /// How often a generated name, or what an object takes with it, is tried anew.
@@ -36,9 +36,11 @@ pub async fn create(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, 
     Ok(response::object(context.accept, context.include_object(), StatusCode::CREATED, &target.resource.kind, &object))
 }
 
-/// Makes of an object what is read again after it was stored: a custom resource is completed once more.
-pub fn settle(kind: &corten_api::Kind, object: &mut Value) {
-    if kind.is_custom() {
+/// Makes of an object what is read again after it was stored: a custom resource is completed once more, by the version
+/// that is stored.
+pub fn settle(resource: &Resource, object: &mut Value) {
+    let kind = &resource.kind;
+    if kind.is_custom() && !resource.is_spoke() {
         kind.default(object);
     }
     kind.settle(object);
@@ -85,9 +87,9 @@ pub async fn create_object(target: &Target<'_>, make: &Make<'_>, ownership: Owne
         if unlabelled {
             target.resource.kind.default(&mut candidate);
         }
-        settle(&target.resource.kind, &mut candidate);
+        settle(target.resource, &mut candidate);
         if dry_run {
-            return dry_create(target, &candidate, &version).await;
+            return dry_create(target, candidate, &version).await;
         }
         match target.server.registry.write(target.resource, &candidate, Expect::Absent, companions).await? {
             Written::Done(object) => return Ok(object),
@@ -138,13 +140,13 @@ pub(super) fn server_busy(target: &Target<'_>) -> Status {
 }
 
 /// A dry run fails as the write would, and answers what the write would, under the version that was given.
-async fn dry_create(target: &Target<'_>, object: &Value, version: &str) -> Result<Arc<Object>, Status> {
-    let name = corten_meta::name(object);
-    let present = target.server.registry.read(target.resource, corten_meta::namespace(object), name).await?;
+async fn dry_create(target: &Target<'_>, object: Value, version: &str) -> Result<Arc<Object>, Status> {
+    let name = corten_meta::name(&object);
+    let present = target.server.registry.read(target.resource, corten_meta::namespace(&object), name).await?;
     if let Some(present) = present {
-        return Err(exists(target, object, Some(&present)));
+        return Err(exists(target, &object, Some(&present)));
     }
-    dry_answer(target, object, version).map(Arc::new)
+    dry_answer(target, &target.resource.as_read_again(object).await?, version).map(Arc::new)
 }
 
 /// The object of a dry run, which has not been where others get their version and lose their link.

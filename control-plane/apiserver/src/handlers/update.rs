@@ -294,10 +294,11 @@ async fn attempt(target: &Target<'_>, change: &Change<'_>, current: &Arc<Object>
 
     let dry_run = target.context.dry_run();
     let (mut new, companions) = admitted(target, change, new, &old, lost).await?;
-    create::settle(&target.resource.kind, &mut new);
+    create::settle(target.resource, &mut new);
     keep_times(&mut new, &old);
     if dry_run {
-        let answer = create::dry_answer(target, &new, &served.revision.to_string())?;
+        let read = target.resource.as_read_again(new).await?;
+        let answer = create::dry_answer(target, &read, &served.revision.to_string())?;
         return Ok(Some(Updated::Changed(Arc::new(answer))));
     }
     let object = Object::from_value(&new, served.revision).map_err(|e| Status::internal(e.to_string()))?;
@@ -374,6 +375,10 @@ async fn admitted(
     owners::drop_repeated_by_admission(target, &mut attributes.object);
     // A status that is written is complete, as it was completed when the write was prepared.
     create::finish(target, &mut attributes.object, change.part != Part::Status, change.ownership);
+    let kind = &target.resource.kind;
+    if attributes.object.is_touched() && kind.is_custom() {
+        restore_rest(kind, change.part, &mut attributes.object, old);
+    }
     attributes.given = if lost { change.as_given(target, &attributes.object, old)? } else { None };
     // What is wanted is the old one, unless somebody could write it.
     if change.part != Part::Status || attributes.object.is_touched() {
@@ -504,27 +509,7 @@ fn prepare(target: &Target<'_>, change: &Change<'_>, new: &mut Value, old: &mut 
     } else if kind.is_custom() && change.view.is_none() && !same_but_managers(new, old) {
         change.ownership.complete(kind, new);
     }
-    let (Some(new_fields), Some(old_fields)) = (new.as_object_mut(), old.as_object()) else { return false };
-    match part {
-        Part::Main if kind.rules.has_status => restore(new_fields, old_fields, "status"),
-        Part::Status => {
-            if kind.is_custom() || kind.rules.status_keeps_metadata {
-                restore_metadata(new_fields, old_fields, kind.rules.status_takes);
-            }
-            if kind.rules.status_keeps_labels
-                && let (Some(new), Some(old)) = (new_fields.get_mut("metadata"), old_fields.get("metadata"))
-                && let (Some(new), Some(old)) = (new.as_object_mut(), old.as_object())
-            {
-                restore(new, old, "labels");
-            }
-            let is_other = |field: &str| field != "status" && field != "metadata";
-            new_fields.retain(|field, _| !is_other(field) || old_fields.contains_key(field));
-            for field in old_fields.keys().filter(|field| is_other(field)) {
-                restore(new_fields, old_fields, field);
-            }
-        }
-        _ => {}
-    }
+    restore_rest(kind, part, new, old);
     // A custom resource was completed as it was asked for: what is kept of the old one is kept as it is.
     if !as_given && !kind.is_custom() {
         lost |= change.ownership.complete(kind, new);
@@ -561,6 +546,31 @@ fn prepare(target: &Target<'_>, change: &Change<'_>, new: &mut Value, old: &mut 
     prepare_part(target, part, new, old);
     restore_ending(new, old);
     lost
+}
+
+/// The part of an object that a request does not write stays as it is.
+fn restore_rest(kind: &corten_api::Kind, part: Part, new: &mut Value, old: &Value) {
+    let (Some(new), Some(old)) = (new.as_object_mut(), old.as_object()) else { return };
+    match part {
+        Part::Main if kind.rules.has_status => restore(new, old, "status"),
+        Part::Status => {
+            if kind.is_custom() || kind.rules.status_keeps_metadata {
+                restore_metadata(new, old, kind.rules.status_takes);
+            }
+            if kind.rules.status_keeps_labels
+                && let (Some(new), Some(old)) = (new.get_mut("metadata"), old.get("metadata"))
+                && let (Some(new), Some(old)) = (new.as_object_mut(), old.as_object())
+            {
+                restore(new, old, "labels");
+            }
+            let is_other = |field: &str| field != "status" && field != "metadata";
+            new.retain(|field, _| !is_other(field) || old.contains_key(field));
+            for field in old.keys().filter(|field| is_other(field)) {
+                restore(new, old, field);
+            }
+        }
+        _ => {}
+    }
 }
 
 fn prepare_part(target: &Target<'_>, part: Part, new: &mut Value, old: &Value) {

@@ -74,8 +74,8 @@ pub async fn watch(target: &Target<'_>) -> Result<Reply, Status> {
     };
     let resource = Arc::clone(target.resource);
     let told = if resource.is_selected_as_served() { filter.by_name() } else { filter.clone() };
-    let shutdown = target.server.shutdown.clone();
-    let watcher = Watcher::start(Arc::clone(caches), Arc::clone(&stored.cache), told, options, shutdown)?;
+    let end = resource.retired.clone();
+    let watcher = Watcher::start(Arc::clone(caches), Arc::clone(&stored.cache), told, options, end)?;
     let source = if resource.is_selected_as_served() {
         let (resource, filter) = (Arc::clone(&resource), Arc::new(filter));
         let serve = move |delivery: Delivery| served(Arc::clone(&resource), Arc::clone(&filter), delivery);

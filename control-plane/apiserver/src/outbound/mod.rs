@@ -27,7 +27,7 @@ use tokio::time::Instant;
 
 pub use caller::Caller;
 pub use target::ClientConfig;
-pub use trust::{Identity, client_config, unverified_config, words};
+pub use trust::{Identity, bundle_error, client_config, unverified_config, words};
 
 use crate::cache::{Caches, ResourceCache};
 use crate::config::Config;

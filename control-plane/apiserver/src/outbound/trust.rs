@@ -5,6 +5,9 @@
 
 use std::sync::Arc;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use corten_meta::Value;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::CryptoProvider;
@@ -12,6 +15,7 @@ use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use x509_parser::pem::Pem;
 
 use crate::error::Error;
 
@@ -43,6 +47,25 @@ pub fn client_config(bundle: &str, identity: Option<&Identity<'_>>) -> Result<ru
         Some(builder.build().map_err(|e| tls(&e))?)
     };
     with_trust(Trust::Bundle { verifier, pinned }, provider, identity)
+}
+
+/// What is wrong with the bundle of a webhook's client configuration, in upstream's words; none is the system's.
+pub fn bundle_error(client: &Value) -> Option<String> {
+    let bundle = STANDARD.decode(client["caBundle"].as_str()?).unwrap_or_default();
+    if bundle.is_empty() {
+        return None;
+    }
+    let blocks: Vec<Pem> = Pem::iter_from_buffer(&bundle).map_while(Result::ok).collect();
+    let certificates: Vec<&Pem> = blocks.iter().filter(|block| block.label == "CERTIFICATE").collect();
+    if certificates.iter().any(|certificate| certificate.parse_x509().is_ok()) {
+        return None;
+    }
+    let why = match (blocks.is_empty(), certificates.is_empty()) {
+        (true, _) => "unable to parse bytes as PEM block",
+        (false, true) => "no valid certificate authority data seen",
+        (false, false) => "failed to parse certificate: x509: malformed certificate",
+    };
+    Some(format!("unable to load root certificates: {why}"))
 }
 
 /// A TLS client that takes any certificate whose key the server holds: towards proxied pods and services, whose

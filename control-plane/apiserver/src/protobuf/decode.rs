@@ -137,12 +137,22 @@ pub fn message(messages: &Messages, name: &str, bytes: &[u8], depth: usize) -> R
     }
     let fields = messages.get(name).ok_or_else(|| Error::UnknownType(name.to_owned()))?;
     let mut object = Map::new();
+    // What a message is that stands for one of several types, if it is not an object.
+    let mut whole = None;
     let mut reader = Reader(bytes);
     while let Some((number, raw)) = reader.next()? {
         let Some(field) = fields.iter().find(|f| f.number == number) else { continue };
         if field.name.is_empty() {
-            if let Value::Object(inlined) = value(messages, field, raw, depth)? {
-                object.extend(inlined);
+            match (field.shape, value(messages, field, raw, depth)?) {
+                (Shape::Repeated, element) => match &mut whole {
+                    Some(Value::Array(list)) => list.push(element),
+                    _ => whole = Some(json!([element])),
+                },
+                (_, Value::Object(inlined)) => {
+                    object.extend(inlined);
+                    whole = None;
+                }
+                (_, other) => whole = Some(other),
             }
             continue;
         }
@@ -169,7 +179,7 @@ pub fn message(messages: &Messages, name: &str, bytes: &[u8], depth: usize) -> R
             }
         }
     }
-    Ok(Value::Object(object))
+    Ok(whole.unwrap_or(Value::Object(object)))
 }
 
 fn is_zero(value: &Value) -> bool {

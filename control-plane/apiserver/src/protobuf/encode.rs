@@ -47,7 +47,7 @@ pub fn nested(out: &mut Vec<u8>, number: u64, write: impl FnOnce(&mut Vec<u8>)) 
 pub fn message(out: &mut Vec<u8>, messages: &Messages, name: &str, value: &Value) {
     for field in messages.get(name).into_iter().flatten() {
         if field.name.is_empty() {
-            element(out, messages, field, value);
+            inlined(out, messages, field, value);
             continue;
         }
         let Some(found) = value.get(&field.name).filter(|found| !found.is_null()) else {
@@ -69,6 +69,17 @@ pub fn message(out: &mut Vec<u8>, messages: &Messages, name: &str, value: &Value
             (Shape::Plain | Shape::Optional, one) => element(out, messages, field, one),
             _ => {}
         }
+    }
+}
+
+/// A field that is the message itself, or one of the types that it stands for: who gives the schema of a value allows it.
+fn inlined(out: &mut Vec<u8>, messages: &Messages, field: &Field, value: &Value) {
+    match (field.shape, &field.kind, value) {
+        (Shape::Repeated, _, Value::Array(list)) => list.iter().for_each(|one| element(out, messages, field, one)),
+        (Shape::Repeated, ..) => {}
+        (Shape::Optional, _, other) if !other.is_object() => {}
+        (_, Type::Bool, given) => number(out, field.number, i64::from(given != false)),
+        _ => element(out, messages, field, value),
     }
 }
 
@@ -160,6 +171,27 @@ mod tests {
             &json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "l"},
                      "spec": { "renewTime": "2026-01-02T03:04:05.123456Z", "leaseDurationSeconds": 0 } }),
         );
+    }
+
+    #[test]
+    fn what_may_be_of_several_types_stays_of_its_own() {
+        let text = json!({ "type": "string" });
+        for one in [
+            json!({ "items": text }),
+            json!({ "items": [text, text] }),
+            json!({ "additionalProperties": text }),
+            json!({ "additionalProperties": {} }),
+            json!({ "additionalProperties": true }),
+            json!({ "additionalProperties": false }),
+            json!({ "dependencies": { "a": ["b", "c"], "d": text } }),
+        ] {
+            let version = json!({ "name": "v1", "schema": { "openAPIV3Schema": one } });
+            check(
+                "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinition",
+                &json!({ "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+                         "metadata": { "name": "d" }, "spec": { "versions": [version] } }),
+            );
+        }
     }
 
     /// As upstream's client would write it: the empty metadata, and what is said of no group, no uid and no time.

@@ -2,7 +2,7 @@
 //!
 //! kubectl reads it to check a `List` and to explain in the older form. The messages are those of gnostic's package
 //! `openapi.v2`: one function each, which writes the keys that documents of Kubernetes have. Extensions (`x-…`) are
-//! kept as YAML, which JSON is.
+//! kept as YAML.
 
 use corten_meta::Value;
 
@@ -130,7 +130,8 @@ pub(super) fn extensions(number: u32, of: &Value, out: &mut Vec<u8>) {
 /// A value of any type, as YAML.
 pub(super) fn any(number: u32, value: Option<&Value>, out: &mut Vec<u8>) {
     if let Some(value) = value {
-        nested(number, out, |out| bytes(2, value.to_string().as_bytes(), out));
+        let text = corten_meta::codec::encode_yaml(value).unwrap_or_else(|_| value.to_string());
+        nested(number, out, |out| bytes(2, text.as_bytes(), out));
     }
 }
 
@@ -291,7 +292,7 @@ pub(super) mod tests {
         assert_eq!(text(&[9, 1, 2, 19]), "spec");
         assert_eq!(text(&[9, 1, 2, 25, 1, 2, 21, 1, 22, 1]), "string");
         assert_eq!(at(&encoded, &[9, 1, 2, 25, 1, 2, 9]), 1.5f64.to_le_bytes());
-        assert_eq!(text(&[9, 1, 2, 31, 2, 2]), gvk.to_string());
+        assert_eq!(text(&[9, 1, 2, 31, 2, 2]), "- group: \"\"\n  kind: Pod\n  version: v1\n");
         assert_eq!(text(&[12, 1, 1]), "BearerToken");
         assert_eq!(text(&[13, 1, 2, 2, 2]), "authorization");
     }
