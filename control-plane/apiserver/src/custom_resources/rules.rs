@@ -29,6 +29,8 @@ pub struct Rules {
     properties: BTreeMap<String, Rules>,
     values: Option<Box<Rules>>,
     is_root: bool,
+    /// Whether there are rules of a value that has no type: of the items of what is no list.
+    is_untyped: bool,
 }
 
 /// One rule.
@@ -131,12 +133,12 @@ pub fn field_path(path: &str, schema: &Value) -> Option<Path> {
 impl Rules {
     /// The rules of a version's schema; none if it has no rules anywhere.
     pub fn compile(schema: &Value) -> Option<Rules> {
-        compile(schema, true)
+        compile(schema, true, true)
     }
 
     /// The rules of a schema below that of a version.
     pub fn compile_below(schema: &Value) -> Option<Rules> {
-        compile(schema, is_embedded(schema))
+        compile(schema, is_embedded(schema), true)
     }
 
     /// Everything that the rules of a schema say against an object, which replaces `old`.
@@ -166,29 +168,32 @@ fn is_embedded(schema: &Value) -> bool {
     schema["x-kubernetes-embedded-resource"] == true
 }
 
-fn compile(schema: &Value, is_root: bool) -> Option<Rules> {
+fn compile(schema: &Value, is_root: bool, is_typed: bool) -> Option<Rules> {
     if !schema.is_object() {
         return None;
     }
     let given = schema["x-kubernetes-validations"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let decl = if given.is_empty() { None } else { Decl::of_schema(schema, is_root, SELF_TYPE).map(Arc::new) };
+    let decl =
+        if given.is_empty() || !is_typed { None } else { Decl::of_schema(schema, is_root, SELF_TYPE).map(Arc::new) };
     let rules = decl.as_ref().map(Environments::new).map_or_else(Vec::new, |environments| {
         given.iter().map(|rule| compile_rule(rule, schema, &environments)).collect()
     });
-    let below = |schema: &Value| compile(schema, is_embedded(schema));
+    let below = |schema: &Value, is_typed: bool| compile(schema, is_embedded(schema), is_typed);
     let properties: BTreeMap<String, Rules> = schema["properties"]
         .as_object()
         .into_iter()
         .flatten()
-        .filter_map(|(name, schema)| below(schema).map(|rules| (name.clone(), rules)))
+        .filter(|_| is_typed)
+        .filter_map(|(name, schema)| below(schema, true).map(|rules| (name.clone(), rules)))
         .collect();
-    let items = below(&schema["items"]).map(Box::new);
-    let values = below(&schema["additionalProperties"]).map(Box::new);
+    let kind = schema["type"].as_str().unwrap_or_default().to_owned();
+    let items = below(&schema["items"], is_typed && kind == "array").map(Box::new);
+    let values = below(&schema["additionalProperties"], is_typed && kind == "object").map(Box::new);
     if given.is_empty() && properties.is_empty() && items.is_none() && values.is_none() {
         return None;
     }
-    let kind = schema["type"].as_str().unwrap_or_default().to_owned();
-    Some(Rules { decl, kind, rules, items, properties, values, is_root })
+    let is_untyped = !given.is_empty() && !is_typed;
+    Some(Rules { decl, kind, rules, items, properties, values, is_root, is_untyped })
 }
 
 /// The budget is used up; an error says so.
@@ -266,6 +271,10 @@ impl Check {
         place: Place<'_>,
         around: Option<Place<'_>>,
     ) -> Result<(), OutOfBudget> {
+        if rules.is_untyped {
+            let detail = "rule compiler initialization error: failed to convert to declType for CEL validation rules";
+            self.errors.push(FieldError::invalid(path, rules.kind.as_str(), detail));
+        }
         let Some(decl) = &rules.decl else { return Ok(()) };
         let (value, old) = (place.value, place.old.filter(|old| !old.is_null()));
         for rule in &rules.rules {
@@ -282,6 +291,8 @@ impl Check {
             }
             let variables = match variables(decl, value, old, rule.optional_old) {
                 Ok(variables) => variables,
+                // Who does not look at a value does not see that it is none of its type.
+                Err(_) if !program.uses("self") && !rule.uses_old() => Vec::new(),
                 Err(error) => {
                     let detail = format!("{error} evaluating rule: {}", rule.called());
                     self.errors.push(FieldError::invalid(path, rules.kind.as_str(), detail));
@@ -457,6 +468,19 @@ mod tests {
         let optional = json!({ "rule": "oldSelf.hasValue() || self.name == 'first'", "optionalOldSelf": true });
         assert_eq!(check(spec(optional.clone()), object("first"), None), "");
         assert!(check(spec(optional), object("second"), None).contains("failed rule"));
+    }
+
+    #[test]
+    fn items_of_what_is_no_list_have_no_type() {
+        let item = json!({ "type": "object", "x-kubernetes-validations": [{ "rule": "true" }] });
+        let schema = json!({ "type": "object", "properties": { "o": { "type": "object", "items": item } } });
+        let wanted = "o[0]: Invalid value: \"object\": rule compiler initialization error: failed to convert to declType for CEL validation rules";
+        assert_eq!(check(schema.clone(), json!({ "o": [{}] }), None), wanted);
+        assert_eq!(check(schema, json!({ "o": {} }), None), "");
+        // Who does not look does not see what a value is.
+        let unseen = |rule: &str| check(spec(json!({ "rule": rule })), json!({ "spec": 5 }), None);
+        assert_eq!(unseen("true"), "");
+        assert_ne!(unseen("self == self"), "");
     }
 
     #[test]
