@@ -187,10 +187,14 @@ fn schedule_next(plan: &mut Plan, observed: &Observed, spec: &CronJobSpec, now: 
         }
     };
     let since = since(observed, spec, now);
-    if let Some(next) = schedule.next(now, &zone) {
-        let wait: Duration = next.duration_since(now).try_into().unwrap_or(Duration::ZERO);
-        plan.requeue(wait + NUDGE);
-    }
+    let Some(next) = schedule.next(now, &zone) else {
+        // The 31st of February can be written, but never comes.
+        let why = "time difference between two schedules is less than 1 second";
+        let message = format!("invalid schedule: {} : {why}", spec.schedule);
+        return plan.push(Action::warning(cron, "InvalidSchedule", message));
+    };
+    let wait: Duration = next.duration_since(now).try_into().unwrap_or(Duration::ZERO);
+    plan.requeue(wait + NUDGE);
     if let Some(due) = latest_due(&schedule, &zone, since, now) {
         start(plan, observed, spec, due, now);
     }

@@ -110,9 +110,11 @@ fn the_end_of_a_job_is_told_once() {
 
 #[test]
 fn a_schedule_that_is_none_is_told() {
-    let model = cluster(json!({"schedule": "whenever"}), "2026-01-02T00:00:00Z");
-    let plan = decide(&CronJobController, &model, "default", "tick");
-    assert!(matches!(&plan.actions[..], [Action::Event(event)] if event.reason == "UnparseableSchedule"));
+    for (schedule, reason) in [("whenever", "UnparseableSchedule"), ("59 23 31 2 *", "InvalidSchedule")] {
+        let model = cluster(json!({ "schedule": schedule }), "2026-01-02T00:00:00Z");
+        let plan = decide(&CronJobController, &model, "default", "tick");
+        assert!(matches!(&plan.actions[..], [Action::Event(event)] if event.reason == reason), "{schedule}");
+    }
 }
 
 #[test]
