@@ -47,7 +47,7 @@ mod resource;
 mod scheduling;
 mod storage;
 
-pub use apiextensions::CUSTOM_RESOURCE_CLEANUP;
+pub use apiextensions::{Approval, CUSTOM_RESOURCE_CLEANUP};
 pub use autoscaling::scale_kind;
 pub use core::service::keep_service_allocations;
 pub use core::service_validation::validate_service_addresses;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 
-use corten_api::{Column, JsonPath, Kind, NameRule, ScalePaths};
+use corten_api::{Approval, Column, JsonPath, Kind, NameRule, ScalePaths};
 use corten_meta::quote::quote;
 use corten_meta::{FieldError, Path, Value};
 use serde_json::json;
@@ -25,6 +25,9 @@ pub fn prefix(definition: &Value) -> String {
     format!("/registry/{}/{}", text(definition, "/spec/group"), text(definition, "/spec/names/plural"))
 }
 
+/// The condition that tells whether the community has approved of names in its groups.
+const APPROVED: &str = "KubernetesAPIApprovalPolicyConformant";
+
 /// What a definition is called, and which names it was given.
 pub struct Names {
     definition: String,
@@ -36,10 +39,10 @@ pub struct Names {
 impl Names {
     pub fn of(definition: &Value) -> Names {
         let accepted = definition.pointer("/status/acceptedNames").cloned().unwrap_or_default();
-        let conditions = definition.pointer("/status/conditions").and_then(Value::as_array);
-        let holds = |kind: &str| conditions.into_iter().flatten().any(|c| c["type"] == kind && c["status"] == "True");
-        let settled =
-            definition.pointer("/spec/names") == Some(&accepted) && holds("NamesAccepted") && holds("Established");
+        let settled = definition.pointer("/spec/names") == Some(&accepted)
+            && holds(definition, "NamesAccepted")
+            && is_established(definition)
+            && approved(definition).is_none();
         let (name, group) = (corten_meta::name(definition).to_owned(), text(definition, "/spec/group").to_owned());
         Names { definition: name, group, accepted, settled }
     }
@@ -118,6 +121,9 @@ pub fn accepted(definition: &Value, taken: &Taken, now: jiff::Timestamp) -> Opti
             }
         }
     }
+    if let Some((approval, says)) = approved(definition) {
+        set_condition(&mut new, (APPROVED, says), approval.reason(), &approval.message(), now);
+    }
     (new != *definition).then_some(new)
 }
 
@@ -125,6 +131,16 @@ pub fn accepted(definition: &Value, taken: &Taken, now: jiff::Timestamp) -> Opti
 fn holds(definition: &Value, kind: &str) -> bool {
     let conditions = definition.pointer("/status/conditions").and_then(Value::as_array);
     conditions.into_iter().flatten().any(|c| c["type"] == kind && c["status"] == "True")
+}
+
+/// What a condition must say of the community's approval, and does not say yet.
+fn approved(definition: &Value) -> Option<(Approval, bool)> {
+    let approval = Approval::of(definition)?;
+    let conditions = definition.pointer("/status/conditions").and_then(Value::as_array);
+    let told = conditions.into_iter().flatten().find(|condition| condition["type"] == APPROVED);
+    let is_told = |told: &Value| told["reason"] == approval.reason() && told["message"] == approval.message();
+    let is_given = matches!(approval, Approval::Given(_));
+    (!told.is_some_and(is_told)).then_some((approval, is_given))
 }
 
 /// Whether a definition is served.
@@ -184,13 +200,17 @@ fn set_condition(
     let mut conditions: Vec<Value> =
         definition.pointer("/status/conditions").and_then(Value::as_array).cloned().unwrap_or_default();
     let status = if status { "True" } else { "False" };
-    let same = |c: &Value| c["type"] == kind && c["status"] == status && (status == "True" || c["reason"] == reason);
-    if conditions.iter().any(same) {
-        return;
+    let mut condition = json!({ "type": kind, "status": status, "reason": reason, "message": message,
+                                "lastTransitionTime": corten_meta::time::rfc3339(now) });
+    match conditions.iter_mut().find(|old| old["type"] == kind) {
+        // What was so before is so since then, for whatever reason.
+        Some(old) if old["status"] == status => {
+            condition["lastTransitionTime"] = old["lastTransitionTime"].take();
+            *old = condition;
+        }
+        Some(old) => *old = condition,
+        None => conditions.push(condition),
     }
-    conditions.retain(|c| c["type"] != kind);
-    conditions.push(json!({ "type": kind, "status": status, "reason": reason, "message": message,
-                            "lastTransitionTime": corten_meta::time::rfc3339(now) }));
     corten_meta::set(definition, "/status/conditions", json!(conditions));
 }
 
@@ -335,6 +355,25 @@ mod tests {
         let alone = json!({ "spec": { "group": "a.b", "names": { "kind": "Foo" } } });
         let told = deprecation(&alone, &version("v1", true, Value::Null));
         assert_eq!(told.as_deref(), Some("a.b/v1 Foo is deprecated"));
+    }
+
+    #[test]
+    fn the_approval_of_the_community_is_told() {
+        let accept = |definition: &Value| accepted(definition, &Taken::default(), jiff::Timestamp::UNIX_EPOCH);
+        let mut foo = definition("foos.a.k8s.io", "foos", "Foo");
+        foo["spec"]["group"] = json!("a.k8s.io");
+        foo["metadata"]["annotations"] = json!({ "api-approved.kubernetes.io": "unapproved, an experiment" });
+        let mut foo = accept(&foo).unwrap();
+        let told = |foo: &Value| {
+            let conditions = foo["status"]["conditions"].as_array().unwrap();
+            let condition = conditions.iter().find(|condition| condition["type"] == APPROVED).unwrap();
+            [&condition["status"], &condition["reason"]].map(|text| text.as_str().unwrap().to_owned())
+        };
+        assert_eq!(told(&foo), ["False", "UnapprovedAnnotation"]);
+        assert!(Names::of(&foo).are_settled());
+        foo["metadata"]["annotations"] = json!({ "api-approved.kubernetes.io": "https://example.com/1" });
+        assert!(!Names::of(&foo).are_settled());
+        assert_eq!(told(&accept(&foo).unwrap()), ["True", "ApprovedAnnotation"]);
     }
 
     #[test]

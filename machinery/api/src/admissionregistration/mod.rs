@@ -10,7 +10,7 @@ mod mutatingadmissionpolicybinding;
 mod mutatingwebhookconfiguration;
 mod policy;
 mod policy_validation;
-mod url;
+pub(crate) mod url;
 mod validatingadmissionpolicy;
 mod validatingadmissionpolicybinding;
 mod validatingwebhookconfiguration;

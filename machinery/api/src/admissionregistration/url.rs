@@ -5,7 +5,7 @@ use corten_meta::quote::quote;
 
 /// The parts that rules ask for.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Url<'a> {
+pub(crate) struct Url<'a> {
     pub scheme: String,
     pub user: Option<&'a str>,
     pub host: &'a str,
@@ -14,13 +14,18 @@ pub(super) struct Url<'a> {
 }
 
 /// Takes a text apart, or says why it cannot be.
-pub(super) fn parse(text: &str) -> Result<Url<'_>, String> {
+pub(crate) fn parse(text: &str) -> Result<Url<'_>, String> {
     let (whole, fragment) = text.split_once('#').unwrap_or((text, ""));
     let told = |shown: &str, why: String| format!("parse {}: {why}", quote(shown));
     let mut url = parts(whole).map_err(|why| told(whole, why))?;
     check_escapes(fragment).map_err(|why| told(text, why))?;
     url.fragment = fragment;
     Ok(url)
+}
+
+/// Takes a text apart that was the target of a request, where no fragment is.
+pub(crate) fn parse_request(text: &str) -> Result<Url<'_>, String> {
+    parts(text)
 }
 
 fn parts(text: &str) -> Result<Url<'_>, String> {

@@ -2,10 +2,12 @@
 
 use crate::kind::Kind;
 
+mod approval;
 mod customresourcedefinition;
 mod schemas;
 mod validation;
 
+pub use approval::Approval;
 pub use customresourcedefinition::CUSTOM_RESOURCE_CLEANUP;
 
 /// Its kinds, in the order of discovery.

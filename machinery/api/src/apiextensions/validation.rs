@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 
 use corten_meta::field::{FieldError, Path};
-use corten_meta::quote::quote;
 use corten_meta::{Value, names};
 
+use super::approval::{self, Approval};
 use crate::admissionregistration::webhook::validate_client;
 use crate::check::{At, Errors};
 
@@ -328,27 +328,16 @@ fn validate_stored_versions(object: &At<'_>, errors: &mut Errors) {
 
 /// Names in the groups of the community need its approval, which is told by an annotation.
 fn validate_approval(object: &Value, old: Option<&Value>) -> Errors {
-    const ANNOTATION: &str = "api-approved.kubernetes.io";
-    let group = object["spec"]["group"].as_str().unwrap_or_default();
-    let protected = ["k8s.io", "kubernetes.io"].iter().any(|own| group == *own || group.ends_with(&format!(".{own}")));
-    let approval = |object: &Value| {
-        object["metadata"]["annotations"].get(ANNOTATION).and_then(Value::as_str).unwrap_or_default().to_string()
-    };
-    let now = approval(object);
-    let valid = now.starts_with("unapproved") || now.starts_with("https://") || now.starts_with("http://");
-    if !protected || valid || old.is_some_and(|old| approval(old) == now) {
+    let (now, before) = (Approval::of(object), old.map(approval::annotation));
+    let Some(now) = now.filter(|now| !now.is_told() && before.as_deref() != Some(&*approval::annotation(object)))
+    else {
         return Errors::new();
+    };
+    let path = Path::root("metadata").child("annotations").key(approval::ANNOTATION);
+    match now {
+        Approval::Missing => vec![FieldError::required(&path, now.message())],
+        _ => vec![FieldError::invalid(&path, approval::annotation(object), now.message())],
     }
-    let path = Path::root("metadata").child("annotations").key(ANNOTATION);
-    if now.is_empty() {
-        let detail = "protected groups must have approval annotation \"api-approved.kubernetes.io\", see https://github.com/kubernetes/enhancements/pull/1111";
-        return vec![FieldError::required(&path, detail)];
-    }
-    let detail = format!(
-        "protected groups must have approval annotation {} with either a URL or a reason starting with \"unapproved\", see https://github.com/kubernetes/enhancements/pull/1111",
-        quote(ANNOTATION)
-    );
-    vec![FieldError::invalid(&path, now, detail)]
 }
 
 #[cfg(test)]
