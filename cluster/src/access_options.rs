@@ -34,6 +34,9 @@ pub struct AccessOptions {
     /// How long its no counts.
     #[arg(long, value_name = "DURATION", default_value = "30s")]
     pub authorization_webhook_cache_unauthorized_ttl: String,
+    /// Admission plugins that are left out, such as ServiceAccount, PodSecurity or LimitRanger.
+    #[arg(long, value_name = "PLUGINS", value_delimiter = ',')]
+    pub disable_admission_plugins: Vec<String>,
     /// The EncryptionConfiguration (apiserver.config.k8s.io/v1) that says what is encrypted at rest, and how; read again
     /// when it changes. Without it, Secrets are, with a key that the cluster made.
     #[arg(long, value_name = "FILE")]
@@ -57,8 +60,13 @@ impl AccessOptions {
                 list.extend([name.into(), path.into()]);
             }
         }
-        if !self.authorization_mode.is_empty() {
-            list.extend(["--authorization-mode".into(), self.authorization_mode.join(",").into()]);
+        for (name, values) in [
+            ("--authorization-mode", &self.authorization_mode),
+            ("--disable-admission-plugins", &self.disable_admission_plugins),
+        ] {
+            if !values.is_empty() {
+                list.extend([name.into(), values.join(",").into()]);
+            }
         }
         for (name, value) in [
             ("--authorization-webhook-version", &self.authorization_webhook_version),

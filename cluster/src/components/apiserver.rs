@@ -111,6 +111,7 @@ fn config(cluster: &Cluster, pki: &Pki, tasks: &mut Tasks) -> Result<corten_apis
             .as_deref()
             .map(super::audit::remote_server)
             .transpose()?,
+        disabled_admission_plugins: access.disable_admission_plugins.clone(),
         audit: super::audit::config(&cluster.audit)?,
         proxy_client: Some(front_proxy),
         ..corten_apiserver::Config::default()

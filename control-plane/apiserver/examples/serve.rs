@@ -1,6 +1,7 @@
-//! Serves the API alone, for trying it with kubectl: `cargo run --example serve -- DIRECTORY PORT`.
+//! Serves the API alone, for trying it with kubectl: `cargo run --example serve -- DIRECTORY PORT [PLUGINS]`.
 //!
-//! The store, a new CA and a kubeconfig of the administrator (`kubeconfig`) go to the directory.
+//! The store, a new CA and a kubeconfig of the administrator (`kubeconfig`) go to the directory. The admission
+//! plugins that are named, with commas between them, are left out.
 
 use std::sync::Arc;
 
@@ -37,6 +38,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let directory = std::path::PathBuf::from(arguments.next().ok_or("a directory is missing")?);
     let port: u16 = arguments.next().ok_or("a port is missing")?.parse()?;
+    let plugins = arguments.next().unwrap_or_default();
+    let disabled = plugins.split(',').filter(|name| !name.is_empty()).map(str::to_owned);
     std::fs::create_dir_all(&directory)?;
     let ca = authority()?;
     let (certificate, key) = issue(&ca, "kube-apiserver", "", vec!["localhost".to_owned(), "127.0.0.1".to_owned()])?;
@@ -47,6 +50,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         client_ca: ca.pem.clone(),
         serving_ca: ca.pem.clone(),
         service_account_keys: vec![KeyPair::generate()?.serialize_pem()],
+        disabled_admission_plugins: disabled.collect(),
         encryption_key: Some([1; 32]),
         ..corten_apiserver::Config::default()
     };

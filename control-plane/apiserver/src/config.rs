@@ -52,6 +52,8 @@ pub struct Config {
     pub authentication_configuration: Option<watch::Receiver<String>>,
     /// Who decides what users may do. Without it, the Node authorizer and RBAC do.
     pub authorization: Option<Authorization>,
+    /// The admission plugins that are left out, by name.
+    pub disabled_admission_plugins: Vec<String>,
     /// A server that judges the tokens that nobody else knows.
     pub token_webhook: Option<RemoteServer>,
     /// What is written about requests, and where to. Without it, nothing is.
@@ -180,6 +182,7 @@ impl Default for Config {
             encryption_configuration: None,
             authentication_configuration: None,
             authorization: None,
+            disabled_admission_plugins: Vec::new(),
             token_webhook: None,
             audit: None,
             event_ttl: Duration::from_secs(3600),

@@ -14,6 +14,7 @@ use serde_json::json;
 use crate::aggregation::Known;
 use crate::body::{Body, Reply};
 use crate::negotiation::View;
+use crate::ordered::Ordered;
 use crate::pipeline::Context;
 use crate::registry::Resource;
 use crate::response;
@@ -119,7 +120,7 @@ impl Discovery {
         if let Some(status) = &context.not_acceptable {
             return Some(Err(status.clone()));
         }
-        Some(Ok(response::value(context.accept, StatusCode::OK, document)))
+        Some(Ok(response::value(context.accept, StatusCode::OK, &Ordered::document(document))))
     }
 
     /// Every path that is served, for the index.
@@ -135,7 +136,7 @@ fn serve_aggregated(context: &Context, tagged: &Tagged) -> Reply {
         *reply.status_mut() = StatusCode::NOT_MODIFIED;
         reply
     } else {
-        response::value(context.accept, StatusCode::OK, &tagged.value)
+        response::value(context.accept, StatusCode::OK, &Ordered::document(&tagged.value))
     };
     let content_type = format!("{};g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList", context.accept.content_type());
     let headers = reply.headers_mut();

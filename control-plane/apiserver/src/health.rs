@@ -21,49 +21,70 @@ pub struct Health {
 const KMS: &str = "kms-providers";
 
 /// What a server does that was told the name of its machine; see [`crate::bootstrap::identity`].
-const IDENTITY: [&str; 2] = [
+const IDENTITY: [&str; 3] = [
+    "poststarthook/peer-endpoint-reconciler-controller",
     "poststarthook/start-kube-apiserver-identity-lease-controller",
     "poststarthook/start-kube-apiserver-identity-lease-garbage-collector",
 ];
 
-/// The checks, in the order of upstream's output. The second word says whether only readiness asks for it.
-const CHECKS: &[(&str, bool)] = &[
-    ("ping", false),
-    ("log", false),
-    ("etcd", false),
-    ("etcd-readiness", true),
-    (KMS, false),
-    ("informer-sync", true),
-    ("poststarthook/start-apiserver-admission-initializer", false),
-    ("poststarthook/generic-apiserver-start-informers", false),
-    ("poststarthook/priority-and-fairness-config-consumer", false),
-    ("poststarthook/priority-and-fairness-filter", false),
-    ("poststarthook/storage-object-count-tracker-hook", false),
-    ("poststarthook/start-apiextensions-informers", false),
-    ("poststarthook/start-apiextensions-controllers", false),
-    ("poststarthook/crd-informer-synced", false),
-    ("poststarthook/start-system-namespaces-controller", false),
-    ("poststarthook/start-cluster-authentication-info-controller", false),
-    (IDENTITY[0], false),
-    (IDENTITY[1], false),
-    ("poststarthook/storage-readiness", false),
-    ("poststarthook/start-legacy-token-tracking-controller", false),
-    ("poststarthook/start-service-ip-repair-controllers", false),
-    ("poststarthook/rbac/bootstrap-roles", false),
-    ("poststarthook/scheduling/bootstrap-system-priority-classes", false),
-    ("poststarthook/priority-and-fairness-config-producer", false),
-    ("poststarthook/bootstrap-controller", false),
-    ("poststarthook/start-kubernetes-service-cidr-controller", false),
-    ("poststarthook/start-kube-aggregator-informers", false),
-    ("poststarthook/apiservice-status-local-available-controller", false),
-    ("poststarthook/apiservice-status-remote-available-controller", false),
-    ("poststarthook/apiservice-registration-controller", false),
-    ("poststarthook/apiservice-discovery-controller", false),
-    ("poststarthook/kube-apiserver-autoregistration", false),
-    ("autoregister-completion", false),
-    ("poststarthook/apiservice-openapi-controller", false),
-    ("poststarthook/apiservice-openapiv3-controller", false),
-    ("shutdown", true),
+/// Which endpoints ask for a check: all of them, readiness alone, or the others.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    Always,
+    Readiness,
+    Others,
+}
+
+impl Asked {
+    fn by(self, endpoint: &str) -> bool {
+        match self {
+            Asked::Always => true,
+            Asked::Readiness => endpoint == "readyz",
+            Asked::Others => endpoint != "readyz",
+        }
+    }
+}
+
+/// The checks, in the order of upstream's output. The second word says who asks for it.
+const CHECKS: &[(&str, Asked)] = &[
+    ("ping", Asked::Always),
+    ("log", Asked::Always),
+    ("loopback-serving-certificate", Asked::Others),
+    ("etcd", Asked::Always),
+    ("etcd-readiness", Asked::Readiness),
+    (KMS, Asked::Always),
+    ("informer-sync", Asked::Readiness),
+    ("poststarthook/start-apiserver-admission-initializer", Asked::Always),
+    ("poststarthook/generic-apiserver-start-informers", Asked::Always),
+    ("poststarthook/priority-and-fairness-config-consumer", Asked::Always),
+    ("poststarthook/priority-and-fairness-filter", Asked::Always),
+    ("poststarthook/storage-object-count-tracker-hook", Asked::Always),
+    ("poststarthook/start-apiextensions-informers", Asked::Always),
+    ("poststarthook/start-apiextensions-controllers", Asked::Always),
+    ("poststarthook/crd-informer-synced", Asked::Always),
+    ("poststarthook/start-system-namespaces-controller", Asked::Always),
+    (IDENTITY[0], Asked::Always),
+    ("poststarthook/start-cluster-authentication-info-controller", Asked::Always),
+    (IDENTITY[1], Asked::Always),
+    (IDENTITY[2], Asked::Always),
+    ("poststarthook/storage-readiness", Asked::Always),
+    ("poststarthook/start-legacy-token-tracking-controller", Asked::Always),
+    ("poststarthook/start-service-ip-repair-controllers", Asked::Always),
+    ("poststarthook/rbac/bootstrap-roles", Asked::Always),
+    ("poststarthook/scheduling/bootstrap-system-priority-classes", Asked::Always),
+    ("poststarthook/priority-and-fairness-config-producer", Asked::Always),
+    ("poststarthook/bootstrap-controller", Asked::Always),
+    ("poststarthook/start-kubernetes-service-cidr-controller", Asked::Always),
+    ("poststarthook/start-kube-aggregator-informers", Asked::Always),
+    ("poststarthook/apiservice-status-local-available-controller", Asked::Always),
+    ("poststarthook/apiservice-status-remote-available-controller", Asked::Always),
+    ("poststarthook/apiservice-registration-controller", Asked::Always),
+    ("poststarthook/apiservice-discovery-controller", Asked::Always),
+    ("poststarthook/kube-apiserver-autoregistration", Asked::Always),
+    ("autoregister-completion", Asked::Always),
+    ("poststarthook/apiservice-openapi-controller", Asked::Always),
+    ("poststarthook/apiservice-openapiv3-controller", Asked::Always),
+    ("shutdown", Asked::Readiness),
 ];
 
 impl Health {
@@ -83,7 +104,7 @@ impl Health {
         if path.len() == endpoint.len() + 1 {
             return Some(all(server, context, endpoint));
         }
-        let Some((name, _)) = checks(server).find(|(name, _)| *name == single) else {
+        let Some((name, _)) = checks(server).find(|(name, asked)| *name == single && asked.by(endpoint)) else {
             return Some(response::page_not_found());
         };
         Some(match judged(server, endpoint, name) {
@@ -96,13 +117,13 @@ impl Health {
 /// The path of every single check.
 pub fn paths(server: &Server) -> impl Iterator<Item = String> {
     ["livez", "readyz", "healthz"].into_iter().flat_map(move |endpoint| {
-        let asked = checks(server).filter(move |(_, readiness_only)| !readiness_only || endpoint == "readyz");
+        let asked = checks(server).filter(move |(_, asked)| asked.by(endpoint));
         asked.map(move |(name, _)| format!("/{endpoint}/{name}"))
     })
 }
 
 /// The checks that this server has.
-fn checks(server: &Server) -> impl Iterator<Item = &'static (&'static str, bool)> {
+fn checks(server: &Server) -> impl Iterator<Item = &'static (&'static str, Asked)> {
     let has_plugins = server.registry.transformer.health().is_some();
     let has_identity = server.config.hostname.is_some();
     CHECKS.iter().filter(move |(name, _)| match *name {
@@ -139,10 +160,7 @@ fn all(server: &Server, context: &Context, endpoint: &str) -> Reply {
     let mut excluded: Vec<&str> = query.all("exclude").collect();
     let mut lines = String::new();
     let mut failed = false;
-    for (name, readiness_only) in checks(server) {
-        if *readiness_only && endpoint != "readyz" {
-            continue;
-        }
+    for (name, _) in checks(server).filter(|(_, asked)| asked.by(endpoint)) {
         if excluded.contains(name) {
             excluded.retain(|other| other != name);
             lines.push_str(&format!("[+]{name} excluded: ok\n"));

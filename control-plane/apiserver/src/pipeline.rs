@@ -16,6 +16,7 @@ use crate::authentication::{self, Identity, Peer, User, authenticate, impersonat
 use crate::authorization::{Attributes, Decision, Verdict, decide, forbidden};
 use crate::body::{Body, Reply, RequestBody};
 use crate::config::Config;
+use crate::deadline;
 use crate::flow_control::{Classified, Seat};
 use crate::handlers::conversions::Conversions;
 use crate::handlers::{self, Target};
@@ -43,6 +44,8 @@ pub struct Context {
     /// Why nothing that the client would take is spoken here.
     pub not_acceptable: Option<Status>,
     pub now: jiff::Timestamp,
+    /// When the answer is due.
+    pub deadline: Instant,
     pub warnings: Mutex<Warnings>,
     /// What the audit log is to know of this request.
     pub audit: Record,
@@ -86,7 +89,7 @@ impl Server {
         let mut context = self.context(parts, peer);
         let series = self.metrics.requests.series(&context);
         let accept = context.accept;
-        let answered = AssertUnwindSafe(self.answer(&mut context, body, peer)).catch_unwind().await;
+        let answered = AssertUnwindSafe(self.answer_in_time(&mut context, body, peer)).catch_unwind().await;
         let panicked = answered.is_err();
         let mut reply = match answered {
             Ok(Ok(reply)) => reply,
@@ -128,6 +131,7 @@ impl Server {
             accept,
             not_acceptable,
             now: jiff::Timestamp::now(),
+            deadline: deadline::of(&info),
             warnings: Mutex::default(),
             audit: Record::new(&parts.headers, peer),
             annotations: Mutex::default(),
@@ -174,6 +178,16 @@ impl Server {
             self.admission.charge(&mut attributes).await?;
         }
         Ok(())
+    }
+
+    /// Answers within the time that the client has.
+    async fn answer_in_time(&self, context: &mut Context, body: RequestBody, peer: &Peer) -> Result<Reply, Status> {
+        let Some(time) = deadline::asked(&context.info)? else { return self.answer(context, body, peer).await };
+        let began = Instant::now();
+        match tokio::time::timeout(time, self.answer(context, body, peer)).await {
+            Ok(answer) if began.elapsed() < time => answer,
+            _ => Ok(deadline::exceeded()),
+        }
     }
 
     /// The steps of a request, in order.

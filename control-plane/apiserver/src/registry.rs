@@ -137,7 +137,7 @@ struct EventLease {
 }
 
 /// The biggest object that is stored: what etcd takes by default, so that every object can move there.
-const MAX_OBJECT_BYTES: usize = 1536 * 1024;
+pub const MAX_OBJECT_BYTES: usize = 1536 * 1024;
 
 /// The prefix whose objects expire.
 const EXPIRING_PREFIX: &str = "/registry/events";

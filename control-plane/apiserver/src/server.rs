@@ -76,7 +76,7 @@ impl Server {
             tokens: Tokens::new(&config)?,
             authorizers: ArcSwap::from_pointee(Authorizers::new(&config)?),
             rbac: Rbac::new(rbac_caches(&registry)?),
-            admission: Chain::new(),
+            admission: Chain::new(&config.disabled_admission_plugins)?,
             custom_kinds: custom_resources::Kinds::default(),
             discovery: ArcSwap::from_pointee(Discovery::new(
                 &config.host_port(),

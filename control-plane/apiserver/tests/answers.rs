@@ -61,7 +61,15 @@ async fn paths_and_methods() {
         let answer = s.raw(method, path, "").await;
         assert_eq!((answer.code, answer.body["message"].as_str()), (code, Some(message)), "{method} {path}");
     }
-    let nowhere = ["/foo", "/apis/nope", "/apis/nope/v1", "/apis/nope/v1/things", "/livez/nope", "//api/v1/pods"];
+    let nowhere = [
+        "/foo",
+        "/apis/nope",
+        "/apis/nope/v1",
+        "/apis/nope/v1/things",
+        "/livez/nope",
+        "/livez/shutdown",
+        "//api/v1/pods",
+    ];
     for path in nowhere.into_iter().chain(["/apis//apps/v1/deployments"]) {
         let answer = s.raw("GET", path, "").await;
         assert_eq!((answer.code, answer.body.as_str()), (404, Some("404 page not found\n")), "{path}");
@@ -523,6 +531,8 @@ async fn deletions() {
         s.delete(system, None).await.message(403),
         "priorityclasses.scheduling.k8s.io \"system-node-critical\" is forbidden: this is a system priority class and cannot be deleted"
     );
+    s.delete("/apis/scheduling.k8s.io/v1/priorityclasses", None).await.expect(200);
+    assert_eq!(s.get(system).await.code, 404, "who deletes all of them is not held back");
     let account = s.post("/api/v1/namespaces/default/serviceaccounts", json!({ "metadata": { "name": "x" } })).await;
     account.expect(201);
     let gone = s.delete("/api/v1/namespaces/default/serviceaccounts/x", None).await.expect(200);

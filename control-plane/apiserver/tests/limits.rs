@@ -66,6 +66,46 @@ async fn a_body_over_the_limit_is_413_on_http_2() {
 }
 
 #[tokio::test]
+async fn a_request_takes_no_longer_than_its_client_has_time() {
+    let server = TestServer::start().await;
+    for path in ["/version", MAPS, "/nope"] {
+        let late = server.get(&format!("{path}?timeout=1ns")).await;
+        assert_eq!((late.code, &late.body["reason"]), (504, &json!("Timeout")), "{path}");
+        let why = "invalid timeout specified in the request URL - time: invalid duration \"soon\"";
+        assert_eq!(server.get(&format!("{path}?timeout=soon")).await.message(400), why);
+    }
+    for time in ["0s", "-1s", "1h", "30s"] {
+        server.get(&format!("{MAPS}?timeout={time}")).await.expect(200);
+    }
+}
+
+/// A ConfigMap that is too large to be stored together with who owns its fields.
+fn nearly_too_large(name: &str) -> Value {
+    let keys = (0..3200).map(|n| (format!("{n:04}{}", "x".repeat(246)), json!("a"))).collect();
+    let data: serde_json::Map<String, Value> = keys;
+    json!({ "metadata": { "name": name }, "data": data })
+}
+
+#[tokio::test]
+async fn an_object_near_the_limit_forgets_its_managers_unless_it_is_applied() {
+    let server = TestServer::start().await;
+    let path = format!("{MAPS}/big");
+    let large = nearly_too_large("big");
+    let created = server.post(MAPS, large.clone()).await.expect(201);
+    assert_eq!(created["metadata"]["managedFields"], Value::Null);
+    server.delete(&path, None).await.expect(200);
+    let small = json!({ "metadata": { "name": "big" }, "data": { "a": "b" } });
+    let created = server.post(MAPS, small).await.expect(201);
+    assert!(created["metadata"]["managedFields"].is_array());
+    let updated = server.put(&path, large.clone()).await.expect(200);
+    assert_eq!(updated["metadata"]["managedFields"], Value::Null);
+    let applied =
+        json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "big" }, "data": large["data"] });
+    let refused = server.patch(&format!("{path}?fieldManager=me"), "application/apply-patch+yaml", applied).await;
+    assert_eq!(refused.body["reason"], "RequestEntityTooLarge", "{}", refused.body["message"]);
+}
+
+#[tokio::test]
 async fn an_object_over_the_limit_is_413() {
     let server = TestServer::start().await;
     let template = json!({

@@ -48,6 +48,26 @@ async fn refused(s: &TestServer, body: Value) -> Value {
 }
 
 #[tokio::test]
+async fn a_policy_hears_no_names_of_what_is_deleted_together_and_no_questions() {
+    let s = TestServer::start().await;
+    let constraints = json!({ "resourceRules": [
+        { "apiGroups": ["*"], "apiVersions": ["*"], "operations": ["*"], "resources": ["*"] }] });
+    let spec = json!({ "matchConstraints": constraints, "validations": [
+        { "expression": "request.operation != 'DELETE' ? request.name != 'no' : request.name != ''", "message": "so" }] });
+    s.post(MAPS, map("one", json!({}))).await.expect(201);
+    validating(&s, "nameless", spec, json!({ "validationActions": ["Deny"] })).await;
+    refused(&s, map("no", json!({}))).await;
+    let together = s.delete(MAPS, None).await.message(422);
+    assert!(together.ends_with("denied request: so"), "{together}");
+    s.delete(&format!("{MAPS}/one"), None).await.expect(200);
+    let hooks = json!({ "metadata": { "name": "no" } });
+    s.post(&format!("{GROUP}/validatingwebhookconfigurations"), hooks).await.expect(422);
+    let review = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview",
+                         "metadata": { "name": "no" } });
+    s.post("/apis/authentication.k8s.io/v1/selfsubjectreviews", review).await.expect(201);
+}
+
+#[tokio::test]
 async fn a_policy_denies_and_warns() {
     let s = TestServer::start().await;
     let spec = json!({
@@ -178,7 +198,10 @@ async fn a_policy_changes_what_is_written() {
         { "patchType": "ApplyConfiguration", "applyConfiguration": { "expression":
             "Object{metadata: Object.metadata{labels: Object.metadata.labels{owner: request.userInfo.username}}}" } },
         { "patchType": "JSONPatch", "jsonPatch": { "expression":
-            "has(object.data) ? [JSONPatch{op: 'add', path: '/metadata/labels/' + jsonpatch.escapeKey('a.b/c'), value: object.metadata.labels.owner}] : []" } }] });
+            "has(object.data) ? [JSONPatch{op: 'add', path: '/metadata/labels/' + jsonpatch.escapeKey('a.b/c'), value: object.metadata.labels.owner}] : []" } },
+        // What is tested is otherwise, so that this patch changes nothing.
+        { "patchType": "JSONPatch", "jsonPatch": { "expression":
+            "[JSONPatch{op: 'test', path: '/metadata/labels/own', value: '2'}, JSONPatch{op: 'remove', path: '/data'}]" } }] });
     let path = format!("{GROUP}/mutatingadmissionpolicies");
     s.post(&path, policy("MutatingAdmissionPolicy", "label", rules)).await.expect(201);
     let path = format!("{GROUP}/mutatingadmissionpolicybindings");

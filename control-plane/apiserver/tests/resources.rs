@@ -99,11 +99,21 @@ async fn fields_that_do_not_exist_are_dropped_or_refused() {
         strict.ends_with("cannot be handled as a ConfigMap: strict decoding error: unknown field \"datas\""),
         "{strict}"
     );
+    let twice = r#"{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "name": "b"},
+                    "odd": 1, "odd": {"x": 1, "x": 2}, "immutable": true, "immutable": true}"#;
+    let strict = s.raw("POST", &format!("{MAPS}?fieldValidation=Strict"), twice).await.message(400);
+    let told = r#"duplicate field "metadata.name", unknown field "odd", duplicate field "immutable""#;
+    assert!(strict.ends_with(&format!("strict decoding error: {told}")), "an unknown field is told once: {strict}");
     let warned = s.post(MAPS, body.clone()).await;
     assert_eq!(warned.warnings(), [r#"299 - "unknown field \"datas\"""#]);
     assert!(warned.expect(201).get("datas").is_none());
     let mut other = body;
     other["metadata"]["name"] = "b".into();
+    assert_eq!(
+        s.get(&format!("{MAPS}/a?export=1")).await.message(400),
+        "the export parameter, deprecated since v1.14, is no longer supported"
+    );
+    s.get(&format!("{MAPS}/a?export=false")).await.expect(200);
     let ignored = s.post(&format!("{MAPS}?fieldValidation=Ignore"), other).await;
     assert!(ignored.warnings().is_empty());
 }
@@ -367,7 +377,7 @@ async fn everything_is_there_after_a_restart() {
 async fn concurrent_patches_all_count() {
     let s = TestServer::start().await;
     s.post(MAPS, config_map("a", json!({}))).await.expect(201);
-    let writers = (0..16).map(|i| {
+    let writers = (0..200).map(|i| {
         let admin = s.user("a", &["system:masters"]);
         tokio::spawn(async move {
             let patch = json!({ "data": { format!("k{i}"): "v" } });
@@ -377,7 +387,7 @@ async fn concurrent_patches_all_count() {
     for writer in writers.collect::<Vec<_>>() {
         assert_eq!(writer.await.unwrap(), 200);
     }
-    assert_eq!(s.get(&format!("{MAPS}/a")).await.expect(200)["data"].as_object().unwrap().len(), 16);
+    assert_eq!(s.get(&format!("{MAPS}/a")).await.expect(200)["data"].as_object().unwrap().len(), 200);
 }
 
 /// Objects that have a status, by collection.

@@ -99,7 +99,8 @@ fn pod(pod: &Value) -> Amounts {
     used
 }
 
-fn pod_resources(pod: &Value, field: &str) -> Amounts {
+/// What the pod needs at its fullest, with its overhead.
+pub fn pod_resources(pod: &Value, field: &str) -> Amounts {
     let mut total = pod_sum(pod, field);
     let mut overhead = amounts(pod.pointer("/spec/overhead"));
     overhead.retain(|name, _| field == "requests" || total.contains_key(name));

@@ -263,6 +263,8 @@ struct Strictness<'u> {
     path: String,
     duplicates: Vec<String>,
     unknown: BTreeSet<&'u str>,
+    /// The unknown fields that were told.
+    told: BTreeSet<String>,
     complaints: Vec<String>,
 }
 
@@ -276,7 +278,7 @@ impl Strictness<'_> {
 
     fn report(&mut self, field: &str) {
         let path = if self.path.is_empty() { field.to_owned() } else { format!("{}.{field}", self.path) };
-        if self.complaints.len() < MAX_COMPLAINTS && !self.duplicates.contains(&path) {
+        if self.complaints.len() < MAX_COMPLAINTS && !self.duplicates.contains(&path) && !self.is_unknown(&path) {
             self.complaints.push(format!("duplicate field {}", quote(&path)));
             self.duplicates.push(path);
         }
@@ -284,9 +286,17 @@ impl Strictness<'_> {
 
     /// Called where the path of a field is known.
     fn enter(&mut self) {
-        if self.complaints.len() < MAX_COMPLAINTS && self.unknown.remove(self.path.as_str()) {
+        let is_new = self.unknown.contains(self.path.as_str()) && !self.told.contains(&self.path);
+        if self.complaints.len() < MAX_COMPLAINTS && is_new {
             self.complaints.push(format!("unknown field {}", quote(&self.path)));
+            self.told.insert(self.path.clone());
         }
+    }
+
+    /// Whether a place is an unknown field or within one: nobody looks there any further.
+    fn is_unknown(&self, path: &str) -> bool {
+        let ends = path.match_indices(['.', '[']).map(|(at, _)| at).chain([path.len()]);
+        ends.map(|end| &path[..end]).any(|place| self.unknown.contains(place))
     }
 }
 

@@ -28,6 +28,9 @@ pub enum Error {
     /// A JSON patch is well formed and does not apply to the object.
     #[error("{0}")]
     PatchFailed(String),
+    /// What a JSON patch tests is otherwise, so that it does not apply.
+    #[error("{0}")]
+    PatchTestFailed(String),
     /// A group, version, kind or resource name cannot be split.
     #[error("{0}")]
     Name(String),

@@ -220,7 +220,7 @@ fn replace(document: &mut Value, path: &str, value: Value) -> Result<(), Error> 
 }
 
 fn test(document: &mut Value, path: &str, expected: &Value) -> Result<(), Error> {
-    let different = || failed(format!("testing value {path} failed: test failed"));
+    let different = || Error::PatchTestFailed(format!("testing value {path} failed: test failed"));
     if path.is_empty() {
         return if document == expected { Ok(()) } else { Err(different()) };
     }

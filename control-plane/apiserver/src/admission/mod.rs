@@ -16,8 +16,10 @@ mod expressions;
 mod limit_ranger;
 mod mountable_secrets;
 mod namespace_lifecycle;
+mod node_declared_features;
 mod node_restriction;
 mod persistent_volume_claim_resize;
+mod pod_resize;
 mod pod_security;
 mod pod_topology_labels;
 mod policy;
@@ -45,10 +47,12 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use corten_api::Kind;
+use corten_meta::quote::quote;
 use corten_meta::{FieldError, Status, Value};
 use corten_store::Op;
 use futures::future::BoxFuture;
 
+use crate::error::Error;
 use crate::handlers::Target;
 use crate::metrics::Exposition;
 use crate::metrics::admission::{self as metrics, Durations, Step, handled};
@@ -104,7 +108,12 @@ impl<'a> Attributes<'a> {
         object: Value,
         old: Option<Cow<'a, Value>>,
     ) -> Attributes<'a> {
-        let name = if target.name.is_empty() { corten_meta::name(&object) } else { target.name };
+        // Of many that are deleted together nobody is told the names.
+        let name = match (target.context.info.verb.as_str(), target.name) {
+            ("deletecollection", _) => "",
+            (_, "") => corten_meta::name(&object),
+            (_, name) => name,
+        };
         Attributes {
             target,
             operation,
@@ -289,6 +298,11 @@ impl Counted {
         Counted { plugin, name, resources, handles, durations: Durations::default() }
     }
 
+    /// Whether it is a plugin of upstream's too: the others are rules of the API itself.
+    fn can_be_disabled(&self) -> bool {
+        self.handles.iter().any(|operations| !operations.is_empty())
+    }
+
     /// Whether it has something to say about objects of this kind.
     fn concerns(&self, kind: &Kind) -> bool {
         let is_it = |(group, plural): &(&str, &str)| kind.plural == *plural && kind.group == *group;
@@ -315,7 +329,8 @@ impl Counted {
 }
 
 impl Chain {
-    pub fn new() -> Chain {
+    /// All but those that are `disabled` by name.
+    pub fn new(disabled: &[String]) -> Result<Chain, Error> {
         let plugins: Vec<Box<dyn Plugin>> = vec![
             Box::new(custom_resource_rules::CustomResourceRules),
             Box::new(namespace_lifecycle::NamespaceLifecycle),
@@ -334,6 +349,8 @@ impl Chain {
             Box::new(certificate_subject_restriction::CertificateSubjectRestriction),
             Box::new(default_ingress_class::DefaultIngressClass),
             Box::new(pod_topology_labels::PodTopologyLabels),
+            Box::new(node_declared_features::NodeDeclaredFeatureValidator),
+            Box::new(pod_resize::PodResizeValidator),
             Box::new(policy::MutatingAdmissionPolicy::new()),
             Box::new(webhook::MutatingAdmissionWebhook::new()),
             Box::new(policy::ValidatingAdmissionPolicy::new()),
@@ -346,7 +363,14 @@ impl Chain {
             Box::new(service_allocation::ServiceAllocation),
             Box::new(resource_quota::ResourceQuota),
         ];
-        Chain { plugins: plugins.into_iter().map(Counted::new).collect(), steps: Durations::default() }
+        let mut plugins: Vec<Counted> = plugins.into_iter().map(Counted::new).collect();
+        let is_unknown =
+            |name: &&String| !plugins.iter().any(|counted| counted.can_be_disabled() && counted.name == **name);
+        if let Some(unknown) = disabled.iter().find(is_unknown) {
+            return Err(Error::Config(format!("there is no admission plugin {} to disable", quote(unknown))));
+        }
+        plugins.retain(|counted| !disabled.iter().any(|name| name == counted.name));
+        Ok(Chain { plugins, steps: Durations::default() })
     }
 
     pub fn render_metrics(&self, out: &mut Exposition) {

@@ -44,7 +44,9 @@ impl Plugin for Priority {
                 return Ok(());
             }
             let old_name = a.old.as_deref().map(corten_meta::name).unwrap_or_default();
-            if a.operation == Operation::Delete && old_name.starts_with(SYSTEM_PREFIX) {
+            // Who deletes all of them is not held back, as upstream does not.
+            let is_single = a.operation == Operation::Delete && a.target.context.info.verb == "delete";
+            if is_single && old_name.starts_with(SYSTEM_PREFIX) {
                 return Err(a.forbidden("this is a system priority class and cannot be deleted"));
             }
             if a.operation == Operation::Delete || a.object["globalDefault"] != true {

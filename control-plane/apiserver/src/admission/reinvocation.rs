@@ -57,15 +57,15 @@ impl Reinvocation {
         self.plugins.get(plugin).is_some_and(|calls| calls.due.contains(id))
     }
 
-    /// Something was called that wants to see later changes.
-    pub fn remember(&mut self, plugin: &'static str, id: &str) {
-        self.plugins.entry(plugin).or_default().willing.insert(id.to_owned());
-    }
-
-    /// The object was changed: all that was called before is due again.
-    pub fn changed(&mut self, plugin: &'static str) {
-        self.wanted = true;
-        self.plugins.entry(plugin).or_default().owe();
+    /// Something was called, and is willing to be called again if it has an id here. If it changed the object, all that
+    /// was called before is due again; it has itself seen what it did.
+    pub fn called(&mut self, plugin: &'static str, willing: Option<&String>, changed: bool) {
+        let calls = self.plugins.entry(plugin).or_default();
+        if changed {
+            calls.owe();
+        }
+        calls.willing.extend(willing.cloned());
+        self.wanted |= changed;
     }
 }
 
@@ -78,9 +78,8 @@ mod tests {
     fn who_ran_before_a_change_runs_again_once() {
         let mut r = Reinvocation::default();
         r.begin("p", &json!(0));
-        r.remember("p", "first");
-        r.changed("p");
-        r.remember("p", "second");
+        r.called("p", Some(&"first".to_owned()), false);
+        r.called("p", Some(&"second".to_owned()), true);
         r.end("p", &json!(1));
         assert!(r.next());
         r.begin("p", &json!(1));
@@ -93,9 +92,9 @@ mod tests {
     fn a_change_by_others_makes_all_due() {
         let mut r = Reinvocation::default();
         r.begin("p", &json!(0));
-        r.remember("p", "only");
+        r.called("p", Some(&"only".to_owned()), false);
         r.end("p", &json!(0));
-        r.changed("q");
+        r.called("q", None, true);
         assert!(r.next());
         r.begin("p", &json!(2));
         assert!(r.may_call_again("p", "only"));

@@ -91,13 +91,16 @@ pub async fn create_object(target: &Target<'_>, make: &Make<'_>, ownership: Owne
         if dry_run {
             return dry_create(target, candidate, &version).await;
         }
-        match target.server.registry.write(target.resource, &candidate, Expect::Absent, companions).await? {
+        let object = ownership.encode(&mut candidate, 0)?;
+        let (registry, bytes) = (&target.server.registry, object.bytes.clone());
+        match registry.write_encoded(target.resource, candidate, object, Expect::Absent, companions).await? {
             Written::Done(object) => return Ok(object),
             Written::Conflict if generated && attempt < ATTEMPTS => {}
             Written::CompanionConflict if attempt < ATTEMPTS => {
                 target.server.registry.caches.fresh().await?;
             }
             Written::Conflict => {
+                let candidate: Value = serde_json::from_slice(&bytes).unwrap_or_default();
                 let (namespace, name) = (corten_meta::namespace(&candidate), corten_meta::name(&candidate));
                 let present = target.server.registry.read(target.resource, namespace, name).await?;
                 return Err(exists(target, &candidate, present.as_deref()));

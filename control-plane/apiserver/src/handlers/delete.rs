@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::list::number;
 use super::options::{dry_run_error, dry_run_words, refuse};
-use super::update::{is_finalized, not_the_same, spec_finalizers};
+use super::update::{ATTEMPTS, is_finalized, not_the_same, spec_finalizers};
 use super::{Target, create, list};
 use crate::admission::{Attributes, Operation};
 use crate::body::Reply;
@@ -24,7 +24,6 @@ use crate::response;
 
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
-const ATTEMPTS: usize = 64;
 /// How many objects of a collection are deleted at a time.
 const CONCURRENCY: usize = 32;
 

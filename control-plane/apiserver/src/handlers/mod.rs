@@ -86,7 +86,6 @@ async fn hand_over(server: &Server, context: &Context, body: RequestBody) -> Res
     let target = Target { server, context, resource, namespace, name: &info.name };
     let subresource = route(&target)?;
     check_media_types(&target, subresource)?;
-    check_timeout(info)?;
     if let Some(subresource) = subresource {
         return subresources::dispatch(&target, subresource, body).await;
     }
@@ -225,12 +224,6 @@ fn check_view(context: &Context) -> Result<(), Status> {
         ))),
         _ => Ok(()),
     }
-}
-
-/// How long a client would wait is for itself to see to, but what it says must be a duration.
-fn check_timeout(info: &RequestInfo) -> Result<(), Status> {
-    let why = info.query.get("timeout").filter(|_| info.verb != "watch").and_then(corten_meta::go::duration_error);
-    why.map_or(Ok(()), |why| Err(Status::bad_request(format!("invalid timeout specified in the request URL - {why}"))))
 }
 
 /// A built-in group answers in its own form what it does not have; any other path is none of the API.

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use corten_api::objectmeta::MAX_MANAGER;
 use corten_api::{Kind, Role, Storage};
-use corten_meta::{Status, Value};
+use corten_meta::{Object, Status, Value};
+use corten_store::Revision;
 use serde_json::{Map, json};
 
 use super::Target;
@@ -17,7 +18,7 @@ use crate::fields::{
     Filter, Identity, Managers, Operation, Set, Type, Versions, apply, is_reset, is_unclear, take_lists, update, zero,
 };
 use crate::pipeline::Context;
-use crate::registry::Resource;
+use crate::registry::{MAX_OBJECT_BYTES, Resource};
 
 /// What a change does to the ownership of fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +30,19 @@ pub enum Ownership {
 }
 
 impl Ownership {
+    /// Encodes an object to be written. One that is too large to be stored forgets who owns its fields, and so may fit,
+    /// unless ownership is what the write is about.
+    pub fn encode(self, object: &mut Value, revision: Revision) -> Result<Object, Status> {
+        let encoded =
+            |object: &Value| Object::from_value(object, revision).map_err(|e| Status::internal(e.to_string()));
+        let whole = encoded(object)?;
+        if self == Ownership::Given || whole.bytes.len() <= MAX_OBJECT_BYTES {
+            return Ok(whole);
+        }
+        set_managers(object, Managers::default());
+        encoded(object)
+    }
+
     /// Completes an object with its defaults. Says whether an empty list or map vanished.
     pub fn complete(self, kind: &Kind, object: &mut Value) -> bool {
         match self {

@@ -9,6 +9,7 @@ use crate::body::Reply;
 use crate::flow_control;
 use crate::health::Health;
 use crate::negotiation::{Accept, Format};
+use crate::ordered::Ordered;
 use crate::pipeline::Context;
 use crate::response;
 use crate::server::Server;
@@ -57,7 +58,7 @@ pub async fn serve(server: &Server, context: &Context) -> Result<Reply, Status> 
         }
         "/version" => {
             let accept = Accept { pretty: true, ..context.accept.only("application/json", &context.headers)? };
-            Ok(response::value(accept, StatusCode::OK, &version(server)))
+            Ok(response::value(accept, StatusCode::OK, &Ordered::document(&version(server))))
         }
         "/statusz" => zpages::serve(server, context, "Statusz"),
         "/flagz" => zpages::serve(server, context, "Flagz"),

@@ -26,8 +26,9 @@ use crate::fields::Managers;
 use crate::registry::Written;
 use crate::response;
 
-/// How often a change is tried against other writers.
-pub(super) const ATTEMPTS: usize = 64;
+/// How often a change is tried against other writers. Each time one of them got through, so the number is only to end what
+/// would never end.
+pub(super) const ATTEMPTS: usize = 10_000;
 
 /// What says when an object goes.
 const ENDING: [&str; 2] = ["deletionTimestamp", "deletionGracePeriodSeconds"];
@@ -301,7 +302,7 @@ async fn attempt(target: &Target<'_>, change: &Change<'_>, current: &Arc<Object>
         let answer = create::dry_answer(target, &read, &served.revision.to_string())?;
         return Ok(Some(Updated::Changed(Arc::new(answer))));
     }
-    let object = Object::from_value(&new, served.revision).map_err(|e| Status::internal(e.to_string()))?;
+    let object = change.ownership.encode(&mut new, served.revision)?;
     let registry = &target.server.registry;
     // Also an object that is not changed goes if nothing holds it any more.
     if is_finished(target, &new, &old) {

@@ -76,7 +76,7 @@ pub fn handled(plugin: &str) -> Option<(&'static str, [&'static [Operation]; 2])
     const CU: &[Operation] = &[Create, Update];
     const CUD: &[Operation] = &[Create, Update, Delete];
     const ALL: &[Operation] = &[Create, Update, Delete, Connect];
-    const HANDLED: [(&str, [&[Operation]; 2]); 21] = [
+    const HANDLED: [(&str, [&[Operation]; 2]); 23] = [
         ("NamespaceLifecycle", [CUD, &[]]),
         ("LimitRanger", [CU, CU]),
         ("ServiceAccount", [CU, CU]),
@@ -93,6 +93,8 @@ pub fn handled(plugin: &str) -> Option<(&'static str, [&'static [Operation]; 2])
         ("CertificateSubjectRestriction", [&[], C]),
         ("DefaultIngressClass", [C, &[]]),
         ("PodTopologyLabels", [C, &[]]),
+        ("NodeDeclaredFeatureValidator", [&[], U]),
+        ("PodResizeValidator", [&[], U]),
         ("MutatingAdmissionPolicy", [ALL, &[]]),
         ("MutatingAdmissionWebhook", [ALL, &[]]),
         ("ValidatingAdmissionPolicy", [&[], ALL]),

@@ -82,7 +82,7 @@ impl Outbound {
     /// Posts JSON and returns the body of a successful answer, at most `limit` bytes. Errors are worded as Go's client
     /// words them, because that is what the users of webhooks know.
     pub async fn post(&self, to: &ClientConfig, body: Bytes, timeout: Duration, limit: usize) -> Result<Bytes, String> {
-        let url = format!("{}?timeout={}s", to.url(), timeout.as_secs());
+        let url = format!("{}?timeout={}s", to.url(), timeout.as_secs_f64().ceil());
         let called = tokio::time::timeout(timeout, self.exchange(to, &url, body, limit)).await;
         match called {
             Ok(Ok(answer)) => answer,

@@ -17,6 +17,7 @@ use crate::fields::{self, Entry, Fields, Filter, Identity, Managers, Operation, 
 use crate::handlers::Target;
 use crate::handlers::apply::{Apply, checked_result};
 use crate::handlers::create::check_namespace;
+use crate::handlers::get::check_export;
 use crate::handlers::options::{Write, check_options};
 use crate::handlers::ownership::{Ownership, identity, managers_of, same_but_managers, set_managers};
 use crate::handlers::patch::{Patch, is_apply};
@@ -42,7 +43,10 @@ const SCALE: Expected<'static> = Expected {
 pub async fn serve(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {
     let paths = target.resource.kind.behaviour.scale().ok_or_else(Status::path_not_found)?;
     let parent = match target.context.info.verb.as_str() {
-        "get" => target.server.registry.get(target.resource, target.namespace, target.name).await?,
+        "get" => {
+            check_export(&target.context.info.query)?;
+            target.server.registry.get(target.resource, target.namespace, target.name).await?
+        }
         "update" => {
             check_options(target.context, Write::Update)?;
             let mut wanted = object(target.context, bytes, &SCALE)?;

@@ -92,6 +92,9 @@ pub fn initial_node(facts: &Facts<'_>) -> Node {
     }
 }
 
+/// What this kubelet can do that another may not: to follow the resize of an init container that is still to run.
+const FEATURES: [&str; 1] = ["InPlacePodVerticalScalingInitContainers"];
+
 /// The status to report; `last` keeps the times of unchanged conditions.
 pub fn status(facts: &Facts<'_>, last: Option<&NodeStatus>) -> NodeStatus {
     let config = facts.config;
@@ -112,6 +115,7 @@ pub fn status(facts: &Facts<'_>, last: Option<&NodeStatus>) -> NodeStatus {
         images: Some(images(&facts.runtime.images, config.max_images)).filter(|images| !images.is_empty()),
         node_info: Some(node_info(facts)),
         runtime_handlers: runtime_handlers(facts.runtime),
+        declared_features: Some(FEATURES.map(str::to_owned).to_vec()),
         volumes_in_use: volumes_in_use(facts, last),
         ..NodeStatus::default()
     }

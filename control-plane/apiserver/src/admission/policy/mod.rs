@@ -28,9 +28,13 @@ use self::definition::Policy;
 use self::scope::Scope;
 use super::Attributes;
 
-/// Kinds that decide about admission themselves.
+/// Policies and their bindings, and questions about who somebody is and what one may do: without an
+/// answer to them little else would work.
 fn is_exempt(a: &Attributes<'_>) -> bool {
-    a.target.resource.kind.group == definition::GROUP
+    let kind = &a.target.resource.kind;
+    let is_question = matches!(kind.group.as_str(), "authentication.k8s.io" | "authorization.k8s.io");
+    let is_policy = kind.group == definition::GROUP && kind.kind.contains("AdmissionPolicy");
+    is_policy || is_question && kind.plural.ends_with("reviews")
 }
 
 /// Whether all match conditions of a policy hold; the error is a sentence.

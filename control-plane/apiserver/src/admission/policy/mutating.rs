@@ -74,12 +74,8 @@ async fn run(a: &mut Attributes<'_>, policy: &Policy, binding: &Binding) -> Resu
         }
         Err(why) => return Err(denied(a, policy, binding, &why)),
     }
-    if policy.reinvoke {
-        a.reinvocation.remember(PLUGIN, &id);
-    }
-    if *a.object != before {
-        a.reinvocation.changed(PLUGIN);
-    }
+    let changed = *a.object != before;
+    a.reinvocation.called(PLUGIN, policy.reinvoke.then_some(&id), changed);
     Ok(())
 }
 
@@ -153,8 +149,11 @@ fn mutate<'a>(
         Form::JsonPatch => {
             let mut object = input.object.clone();
             let patch = patch(&value)?;
-            corten_meta::patch::json_patch(&mut object, &patch).map_err(|error| format!("JSON Patch: {error}"))?;
-            Ok(Some(object))
+            match corten_meta::patch::json_patch(&mut object, &patch) {
+                // A patch whose test fails is not meant for this object, which stays as it is.
+                Ok(()) | Err(corten_meta::Error::PatchTestFailed(_)) => Ok(Some(object)),
+                Err(error) => Err(format!("JSON Patch: {error}")),
+            }
         }
     }
 }

@@ -1,5 +1,7 @@
 //! One call of one webhook: show it the write, send the review, read the answer.
 
+use std::time::{Duration, Instant};
+
 use corten_meta::quote::quote;
 use corten_meta::{Status, Value};
 use serde_json::json;
@@ -45,7 +47,12 @@ pub async fn call(a: &Attributes<'_>, invocation: &Invocation<'_>, mutating: boo
     let body =
         json!({ "kind": "AdmissionReview", "apiVersion": format!("admission.k8s.io/{version}"), "request": request });
     let outbound = &a.target.server.registry.outbound;
-    let answer = outbound.post(client, body.to_string().into(), hook.timeout, MAX_ANSWER).await;
+    let time = hook.timeout.min(time_left(a));
+    let answer = outbound.post(client, body.to_string().into(), time, MAX_ANSWER).await;
+    if answer.is_err() && time_left(a).is_zero() {
+        let status = Status::timeout("request did not complete within requested timeout", 0);
+        return Err(Failure::Refused(status));
+    }
     let answer = answer.map_err(|e| Failure::Call(format!("failed to call webhook: {e}")))?;
     let response = review::response(&answer, version, &uid, mutating);
     let response = response.map_err(|e| Failure::Call(format!("received invalid webhook response: {e}")))?;
@@ -55,4 +62,9 @@ pub async fn call(a: &Attributes<'_>, invocation: &Invocation<'_>, mutating: boo
     }
     response.warnings.iter().for_each(|warning| context.warn(warning.as_str()));
     if response.allowed { Ok(response) } else { Err(Failure::Refused(review::denied(&hook.name, &response.result))) }
+}
+
+/// How long the request may still take.
+fn time_left(a: &Attributes<'_>) -> Duration {
+    a.target.context.deadline.saturating_duration_since(Instant::now())
 }

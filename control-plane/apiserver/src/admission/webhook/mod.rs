@@ -87,9 +87,6 @@ async fn mutate(plugin: &'static str, a: &mut Attributes<'_>, hook: &Webhook, in
     let began = Instant::now();
     let called = ask(a, &invocation).await;
     count(a, hook, "admit", began, called.as_ref().err());
-    if hook.reinvoke {
-        a.reinvocation.remember(plugin, &hook.id);
-    }
     let round = u8::from(a.reinvocation.again);
     let key = |what: &str| format!("{what}mutation.webhook.admission.k8s.io/round_{round}_index_{index}");
     let changed = match called {
@@ -99,15 +96,14 @@ async fn mutate(plugin: &'static str, a: &mut Attributes<'_>, hook: &Webhook, in
         Err(Failure::Call(why)) if hook.fail_open => {
             tracing::warn!(webhook = hook.name, why, "a webhook could not be called; going on without it");
             a.target.context.annotate(&key("failed-open."), &hook.name);
+            a.reinvocation.called(plugin, hook.reinvoke.then_some(&hook.id), false);
             return Ok(());
         }
         Err(Failure::Call(why)) => return Err(failed(hook, &why)),
     };
     let note = serde_json::json!({ "configuration": hook.configuration, "webhook": hook.name, "mutated": changed });
     a.target.context.annotate(&key(""), &note.to_string());
-    if changed {
-        a.reinvocation.changed(plugin);
-    }
+    a.reinvocation.called(plugin, hook.reinvoke.then_some(&hook.id), changed);
     Ok(())
 }
 

@@ -239,7 +239,9 @@ fn merge_status(error: corten_api::Error) -> Status {
 
 fn patch_status(e: corten_meta::Error) -> Status {
     match e {
-        corten_meta::Error::PatchFailed(_) => Status::generic(422, "", &GroupResource::default(), "", ""),
+        corten_meta::Error::PatchFailed(_) | corten_meta::Error::PatchTestFailed(_) => {
+            Status::generic(422, "", &GroupResource::default(), "", "")
+        }
         other => Status::bad_request(other.to_string()),
     }
 }

@@ -1,0 +1,98 @@
+//! PodResizeValidator: a pod that runs is not resized to what its node could never give.
+
+use corten_api::quota::{amounts, pod_resources};
+use corten_meta::quote::quote;
+use corten_meta::{Cause, Quantity, Status, Value};
+use futures::future::BoxFuture;
+
+use super::{Attributes, Operation, Plugin};
+
+const OS: &str = "kubernetes.io/os";
+
+pub struct PodResizeValidator;
+
+impl Plugin for PodResizeValidator {
+    fn name(&self) -> &'static str {
+        "PodResizeValidator"
+    }
+
+    fn resources(&self) -> &'static [(&'static str, &'static str)] {
+        &[("", "pods")]
+    }
+
+    fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
+        Box::pin(async move {
+            if a.operation != Operation::Update || !a.is("", "pods", "resize") {
+                return Ok(());
+            }
+            let Some(node) = node_of_changed(a)? else { return Ok(()) };
+            match refused(&a.object, &node) {
+                None => Ok(()),
+                Some((reason, why)) => {
+                    let mut status = a.forbidden(why);
+                    let cause = Cause { reason: reason.to_owned(), ..Cause::default() };
+                    status.details.get_or_insert_default().causes.push(cause);
+                    Err(status)
+                }
+            }
+        })
+    }
+}
+
+/// The node of a pod whose spec is changed; `None` if it is on none yet, or nothing changes.
+pub(super) fn node_of_changed(a: &Attributes<'_>) -> Result<Option<Value>, Status> {
+    let name = a.object["spec"]["nodeName"].as_str().unwrap_or_default();
+    let generation = |pod: &Value| pod["metadata"]["generation"].as_i64();
+    if name.is_empty() || a.old.as_deref().is_none_or(|old| generation(old) == generation(&a.object)) {
+        return Ok(None);
+    }
+    match a.target.server.cached("", "v1", "nodes", "", name) {
+        Some(node) => Ok(Some(node.value())),
+        None => Err(a.forbidden(format!("node {} not found", quote(name)))),
+    }
+}
+
+/// Why a node cannot hold the pod as it is wanted, as a cause and in words.
+fn refused(pod: &Value, node: &Value) -> Option<(&'static str, String)> {
+    let os = node["metadata"]["labels"].get(OS).and_then(Value::as_str).unwrap_or("linux");
+    if os != "linux" {
+        let name = quote(corten_meta::name(node));
+        let why = format!("pod resize is only supported on linux nodes, node {name} is {}", quote(os));
+        return Some(("UnsupportedPlatform", why));
+    }
+    let (mut wanted, mut given) = (pod_resources(pod, "requests"), amounts(node.pointer("/status/allocatable")));
+    let mut lacking = Vec::new();
+    for (name, scale) in [("cpu", Quantity::as_milli as fn(&Quantity) -> i128), ("memory", Quantity::as_value)] {
+        let (wanted, given) = (wanted.remove(name).unwrap_or_default(), given.remove(name).unwrap_or_default());
+        if wanted > given {
+            lacking.push(format!("{name}, requested: {}, allocatable: {}", scale(&wanted), scale(&given)));
+        }
+    }
+    let told = || format!("node didn't have enough allocatable resources: {}", lacking.join("; "));
+    (!lacking.is_empty()).then(|| ("NodeCapacity", told()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_node_gives_what_it_has() {
+        let node = |os: &str| {
+            json!({ "metadata": { "name": "n", "labels": { OS: os } },
+                    "status": { "allocatable": { "cpu": "2", "memory": "2Gi" } } })
+        };
+        let pod = |requests: Value| json!({ "spec": { "containers": [{ "resources": { "requests": requests } }] } });
+        assert_eq!(refused(&pod(json!({ "cpu": "2", "memory": "2Gi" })), &node("linux")), None);
+        assert_eq!(
+            refused(&pod(json!({ "cpu": "2001m", "memory": "3Gi" })), &node("linux")),
+            Some((
+                "NodeCapacity",
+                "node didn't have enough allocatable resources: cpu, requested: 2001, allocatable: 2000; memory, requested: 3221225472, allocatable: 2147483648".to_owned()
+            ))
+        );
+        let why = "pod resize is only supported on linux nodes, node \"n\" is \"windows\"".to_owned();
+        assert_eq!(refused(&pod(json!({})), &node("windows")), Some(("UnsupportedPlatform", why)));
+    }
+}
