@@ -115,7 +115,7 @@ fn objects_are_seen_as_their_schema_says() {
         "self.labels.map(k, self.labels[k]) == ['web', 'front']",
         "self.ports.exists(p, p.name == 'b' && p.port == 2)",
         "any.count == 3 && any.ports[1].name == 'b' && has(any.maybe) && any.maybe == null && type(any.ratio) == int",
-        "dyn(self.maybe) == null",
+        "!has(self.maybe) && [self].all(x, !has(x.maybe))",
         "self.at + self.__for__ > self.at && self.at - duration('1h') < self.at",
         "timestamp('2026-01-02T03:04:05Z') == self.at && int(self.at) == 1767323045",
     ]);

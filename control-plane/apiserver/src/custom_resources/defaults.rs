@@ -135,7 +135,7 @@ fn without_choices(schema: &Value) -> Value {
 /// What the rules of a schema say against its default, both as a change of itself and as a value without past.
 fn held_to_rules(schema: &Value, default: &Value, place: &Path) -> Vec<FieldError> {
     let Some(rules) = Rules::compile_below(schema) else { return Vec::new() };
-    let found = rules.check_at(place, schema, default, Some(default));
+    let found = rules.check_default(place, schema, default);
     if found.is_empty() { rules.check_at(place, schema, default, None) } else { found }
 }
 

@@ -82,7 +82,9 @@ fn validate_schema(
         return;
     }
     let mut check = Check { errors: Vec::new(), total: 0, expensive: Vec::new(), count_cost: !unchanged, wrong };
-    check.schema(schema, path, &Place { is_root: true, cardinality: Some(1), uncorrelatable: None });
+    let root =
+        Place { is_root: true, cardinality: Some(1), uncorrelatable: None, is_within_rules: false, is_untyped: false };
+    check.schema(schema, path, &root);
     check.finish(path);
     errors.append(&mut check.errors);
 }
@@ -94,6 +96,10 @@ struct Place {
     cardinality: Option<u64>,
     /// The list whose items have no past.
     uncorrelatable: Option<Path>,
+    /// Whether a schema around it has rules.
+    is_within_rules: bool,
+    /// Whether a schema around it, within rules, has no type that expressions can see: then nothing in it has.
+    is_untyped: bool,
 }
 
 struct Check {
@@ -115,11 +121,17 @@ impl Check {
             place.cardinality.zip(bound).map(|(here, bound)| here.saturating_mul(bound))
         };
         let embedded = |schema: &Value| schema["x-kubernetes-embedded-resource"] == true;
+        let has_rules = schema["x-kubernetes-validations"].as_array().is_some_and(|rules| !rules.is_empty());
+        let is_within_rules = place.is_within_rules || has_rules;
+        let is_untyped =
+            place.is_untyped || is_within_rules && Decl::of_schema(schema, place.is_root, SELF_TYPE).is_none();
         for (name, property) in schema["properties"].as_object().into_iter().flatten() {
             let below = Place {
                 is_root: embedded(property),
                 cardinality: place.cardinality,
                 uncorrelatable: place.uncorrelatable.clone(),
+                is_within_rules,
+                is_untyped,
             };
             self.schema(property, &path.child("properties").key(name), &below);
         }
@@ -128,6 +140,8 @@ impl Check {
             is_root: embedded(values),
             cardinality: times(&schema["maxProperties"]),
             uncorrelatable: place.uncorrelatable.clone(),
+            is_within_rules,
+            is_untyped,
         };
         self.schema(values, &path.child("additionalProperties"), &below);
         let items = &schema["items"];
@@ -136,6 +150,8 @@ impl Check {
             is_root: embedded(items),
             cardinality: times(&schema["maxItems"]),
             uncorrelatable: place.uncorrelatable.clone().or_else(|| (!has_keys).then(|| path.clone())),
+            is_within_rules,
+            is_untyped,
         };
         self.schema(items, &path.child("items"), &below);
         self.rules(schema, path, place);
@@ -150,7 +166,8 @@ impl Check {
         if given.is_empty() || self.wrong.iter().any(is_wrong) {
             return;
         }
-        let Some(decl) = Decl::of_schema(schema, place.is_root, SELF_TYPE).map(Arc::new) else {
+        let decl = Decl::of_schema(schema, place.is_root, SELF_TYPE).filter(|_| !place.is_untyped);
+        let Some(decl) = decl.map(Arc::new) else {
             let detail = "internal error: failed to construct type information for x-kubernetes-validations rules: \
                           unable to convert structural schema to CEL declarations";
             return self.errors.push(FieldError::internal(&path.child("x-kubernetes-validations"), detail));
@@ -326,6 +343,21 @@ mod tests {
             (
                 json!({ "type": "integer", "default": 1, "x-kubernetes-validations": [{ "rule": "self > 5" }] }),
                 &["].default: Invalid value: 1: failed rule: self > 5"],
+            ),
+            // So it is to those beside a rule that does not compile.
+            (
+                json!({ "type": "integer", "default": 1,
+                    "x-kubernetes-validations": [{ "rule": "self > 5" }, { "rule": "self.x" }] }),
+                &[
+                    "].default: Invalid value: 1: failed rule: self > 5",
+                    "].default: Invalid value: \"integer\": rule compile error",
+                ],
+            ),
+            // Within rules nothing has a type of which something around it has none.
+            (
+                json!({ "type": "objec", "x-kubernetes-validations": [{ "rule": "true" }], "properties": {
+                    "l": { "type": "integer", "x-kubernetes-validations": [{ "rule": "true" }] } } }),
+                &["].type: Unsupported", "[l].x-kubernetes-validations: Internal error: internal error: failed to"],
             ),
             // A value that may be anything has no type that a rule could be checked by.
             (

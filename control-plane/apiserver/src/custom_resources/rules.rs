@@ -156,8 +156,15 @@ impl Rules {
         self.run(path, schema, value, old).errors
     }
 
+    /// What they say against a default, which is judged as a change of itself, and is not spared for that.
+    pub fn check_default(&self, path: &Path, schema: &Value, default: &Value) -> Vec<FieldError> {
+        let mut check = Check { is_sparing: false, ..Check::new() };
+        let _ = check.place(self, path, Place { schema, value: default, old: Some(default) }, None);
+        check.errors
+    }
+
     fn run(&self, path: &Path, schema: &Value, value: &Value, old: Option<&Value>) -> Check {
-        let mut check = Check { budget: RUNTIME_BUDGET, errors: Vec::new(), ratcheted: Vec::new() };
+        let mut check = Check::new();
         // Out of budget, the rest is not looked at; the error for that is there already.
         let _ = check.place(self, path, Place { schema, value, old }, None);
         check
@@ -201,6 +208,8 @@ struct OutOfBudget;
 
 struct Check {
     budget: u64,
+    /// Whether what stays as it was is told, and not refused.
+    is_sparing: bool,
     errors: Vec<FieldError>,
     ratcheted: Vec<String>,
 }
@@ -220,6 +229,10 @@ impl Place<'_> {
 }
 
 impl Check {
+    fn new() -> Check {
+        Check { budget: RUNTIME_BUDGET, is_sparing: true, errors: Vec::new(), ratcheted: Vec::new() }
+    }
+
     /// The rules of one place and of all below it. `around` is the nearest place around it of which the old value is known.
     fn place(
         &mut self,
@@ -305,7 +318,8 @@ impl Check {
                 Ok(Cel::Bool(true)) => {}
                 Ok(_) => {
                     let error = self.refusal(rules, rule, path, value, &variables)?;
-                    if !rule.uses_old() && around.is_some_and(Place::is_unchanged) {
+                    let is_spared = self.is_sparing && around.is_some_and(Place::is_unchanged);
+                    if is_spared && !rule.uses_old() {
                         self.ratcheted.push(error.to_string());
                     } else {
                         self.errors.push(error);

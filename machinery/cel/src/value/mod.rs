@@ -17,7 +17,7 @@ pub use self::json::{base64, from_json, to_base64, to_json};
 pub use self::text::Text;
 use crate::error::Error;
 use crate::library::authorizer::Authorization;
-use crate::schema::{DYN, Decl};
+use crate::schema::{DYN, Decl, Shape};
 
 /// A value. Whatever is big in it is shared, so that a clone is cheap.
 #[derive(Clone)]
@@ -262,8 +262,11 @@ impl<'a> Map<'a> {
     fn get_field(&self, name: &str) -> Result<Option<Value<'a>>, Error> {
         match self {
             Map::Json { fields, decl } => {
+                // A null field of an object is as good as none; a null value of a map is one.
+                let is_object = matches!(decl.shape, Shape::Object { .. });
                 let (key, decl) = decl.field(name);
-                fields.get(key.unwrap_or(name)).map(|value| from_json(value, decl)).transpose()
+                let found = fields.get(key.unwrap_or(name)).filter(|value| !(is_object && value.is_null()));
+                found.map(|value| from_json(value, decl)).transpose()
             }
             Map::Owned(entries) => Ok(entries.get(&Key::String(name.into())).map(|(_, value)| value.clone())),
         }
