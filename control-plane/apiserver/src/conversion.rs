@@ -44,8 +44,9 @@ impl ConversionWebhook {
     /// Converts objects, none of which is in the wanted version yet.
     async fn convert(&self, objects: &[Value], wanted: &str) -> Result<Vec<Value>, Status> {
         let what = objects.first().map(described).unwrap_or_default();
-        let failed = |why: String| Status::internal(format!("conversion webhook for {what} failed: {why}"));
-        let version = self.review_version.ok_or_else(|| Status::internal("no supported conversion review versions"))?;
+        let failed = |why: String| self::failed(format!("conversion webhook for {what} failed: {why}"));
+        let version =
+            self.review_version.ok_or_else(|| self::failed("no supported conversion review versions".to_owned()))?;
         let client = self.client.as_ref().map_err(|e| failed(e.clone()))?;
         let uid = uuid::Uuid::new_v4().to_string();
         let review = json!({
@@ -56,17 +57,21 @@ impl ConversionWebhook {
             self.outbound.post(client, review.to_string().into(), TIMEOUT, MAX_ANSWER).await.map_err(failed)?;
         let converted = response(&answer, version, &uid).map_err(failed)?;
         if converted.len() != objects.len() {
-            return Err(Status::internal(format!(
+            return Err(self::failed(format!(
                 "conversion webhook for {what} returned {} objects, expected {}",
                 converted.len(),
                 objects.len()
             )));
         }
         let checked = objects.iter().zip(converted).map(|(original, converted)| checked(original, converted, wanted));
-        let invalid =
-            |e: String| Status::internal(format!("conversion webhook for {what} returned invalid object: {e}"));
+        let invalid = |e: String| self::failed(format!("conversion webhook for {what} returned invalid object: {e}"));
         checked.collect::<Result<_, _>>().map_err(invalid)
     }
+}
+
+/// The answer to a request that a conversion failed: upstream gives it no reason.
+fn failed(message: String) -> Status {
+    Status { code: 500, message, ..Status::default() }
 }
 
 /// `stable.example.com/v1, Kind=Foo`.
@@ -153,8 +158,7 @@ fn version_of(object: &Object) -> &str {
 
 /// The answer to who asks for an object of a version that is gone.
 fn unreadable(object: &Object) -> Status {
-    let message = format!("request to convert CR from an invalid group/version: {}", version_of(object));
-    Status { code: 500, message, ..Status::default() }
+    failed(format!("request to convert CR from an invalid group/version: {}", version_of(object)))
 }
 
 impl Resource {

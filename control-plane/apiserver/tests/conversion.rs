@@ -167,8 +167,9 @@ async fn a_webhook_that_fails_or_lies_fails_the_request() {
     define(&server, definition(&hook.client("/convert"), "v1")).await;
     let object = json!({ "apiVersion": "example.com/v1", "kind": "End", "metadata": { "name": "a" }, "spec": { "hostPort": "h:1" } });
     server.post(&path("v1"), object).await.expect(201);
-    let message = server.get(&format!("{}/a", path("v2"))).await.message(500);
-    assert!(message.ends_with("conversion webhook for example.com/v1, Kind=End failed: not today"), "{message}");
+    let status = server.get(&format!("{}/a", path("v2"))).await.expect(500);
+    assert_eq!(status["message"], "conversion webhook for example.com/v1, Kind=End failed: not today");
+    assert_eq!((status.get("reason"), status.get("details")), (None, None));
     server.get(&path("v2")).await.expect(500);
     lies.store(true, Ordering::SeqCst);
     let message = server.get(&format!("{}/a", path("v2"))).await.message(500);
