@@ -17,7 +17,11 @@ const PIECE: usize = 16 * 1024;
 /// Whether the client takes gzip.
 pub fn accepts_gzip(headers: &HeaderMap) -> bool {
     let value = headers.get(header::ACCEPT_ENCODING).and_then(|v| v.to_str().ok()).unwrap_or_default();
-    value.split(',').any(|e| e.trim().split(';').next() == Some("gzip"))
+    let unwanted = |parameter: &str| parameter.trim().strip_prefix("q=").and_then(|q| q.parse().ok()) == Some(0.0);
+    value.split(',').any(|e| {
+        let mut parameters = e.trim().split(';');
+        parameters.next() == Some("gzip") && !parameters.any(unwanted)
+    })
 }
 
 /// Compresses the whole at once.

@@ -2,6 +2,7 @@
 //!
 //! Pure but for the warnings it leaves on the context. It never changes what a known field says.
 
+use corten_api::schema::is_within_raw;
 use corten_api::{Behaviour, Kind};
 use corten_meta::codec::MAX_COMPLAINTS;
 use corten_meta::quote::quote;
@@ -85,7 +86,11 @@ pub fn object(context: &Context, bytes: &[u8], expected: &Expected<'_>) -> Resul
         _ if expected.custom.is_some() => {
             duplicates.into_iter().chain(unknown.iter().map(|path| format!("unknown field \"{path}\""))).collect()
         }
-        (true, false) => corten_meta::codec::strict_complaints(bytes, &unknown),
+        (true, false) => {
+            let mut told = corten_meta::codec::strict_complaints(bytes, &unknown);
+            told.retain(|told| !duplicate_path(told).is_some_and(|path| is_within_raw(expected.schema, path)));
+            told
+        }
         _ => {
             let unknown = unknown.iter().take(MAX_COMPLAINTS).map(|path| format!("unknown field {}", quote(path)));
             duplicates.into_iter().chain(unknown).collect()
@@ -136,12 +141,21 @@ pub fn options(context: &Context, bytes: &[u8]) -> Result<Value, Status> {
     }
 }
 
+/// The path that a complaint of a duplicate field names.
+fn duplicate_path(complaint: &str) -> Option<&str> {
+    complaint.strip_prefix("duplicate field \"").and_then(|rest| rest.strip_suffix('"'))
+}
+
 /// A body as a value, its duplicate fields, and whether it is JSON.
 fn parse(context: &Context, bytes: &[u8], expected: &Expected<'_>) -> Result<(Value, Vec<String>, bool), Status> {
     let decoded = match body_format(&context.headers)? {
         BodyFormat::Json => {
             let duplicate = |path: String| format!("duplicate field {}", quote(&path));
-            let read = |d: corten_meta::Decoded| (d.value, d.duplicates.into_iter().map(duplicate).collect(), true);
+            let read = |mut d: corten_meta::Decoded| {
+                // What is taken as a whole is not looked into.
+                d.duplicates.retain(|path| !is_within_raw(expected.schema, path));
+                (d.value, d.duplicates.into_iter().map(duplicate).collect(), true)
+            };
             corten_meta::decode_json(bytes, true).map(read).map_err(|e| {
                 let why = corten_meta::go::json_error(bytes).unwrap_or_else(|| e.to_string());
                 format!("{NO_TYPE}{why}")
@@ -153,6 +167,10 @@ fn parse(context: &Context, bytes: &[u8], expected: &Expected<'_>) -> Result<(Va
         }
         BodyFormat::Protobuf => {
             let read = protobuf::object(bytes, expected.schema);
+            if let Err(protobuf::Error::Object { api_version, kind, error }) = &read {
+                let given = serde_json::json!({ "apiVersion": api_version, "kind": kind });
+                return Err(Given::of(&given, expected).cannot_be_handled(expected, &error.to_string()));
+            }
             read.map(|value| (value, Vec::new(), false)).map_err(|e| e.to_string())
         }
     };

@@ -18,6 +18,7 @@ mod cache;
 mod compression;
 mod conditions;
 mod config;
+mod content;
 mod conversion;
 mod custom_resources;
 mod deadline;

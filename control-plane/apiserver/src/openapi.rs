@@ -12,17 +12,18 @@ use corten_api::Kind;
 use corten_api::openapi::{custom_v2, custom_v3, encode_v2, encode_v3, openapi_v2, openapi_v3, root_paths, root_v3};
 use corten_descriptions::Descriptions;
 use corten_meta::Value;
-use http::{HeaderMap, HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, ToSpan};
 use serde_json::json;
 
 use crate::aggregation::{Documents, Known};
 use crate::body::{Body, Reply};
 use crate::compression::{accepts_gzip, gunzip, gzip};
+use crate::content::Content;
 use crate::discovery::hash;
-use crate::negotiation::{Accept, Format};
 use crate::pipeline::Context;
 use crate::registry::Resource;
-use crate::response;
 
 /// A document as protobuf: what client-go asks for, and what others may ask for and both get.
 type Protobuf = (&'static str, &'static str);
@@ -45,6 +46,7 @@ struct Document {
     media_type: &'static str,
     gzip: Bytes,
     hash: String,
+    modified: Timestamp,
     /// A version 3 document as protobuf, made when somebody asks for it.
     protobuf: OnceLock<Bytes>,
 }
@@ -132,11 +134,11 @@ impl OpenApi {
                 .chain(custom)
                 .map(|(path, document)| (path, json!({ "serverRelativeURL": address(path, document) })))
                 .collect();
-            let accept = Accept { format: Format::Json, ..context.accept };
-            let mut reply = response::value(accept, StatusCode::OK, &json!({ "paths": paths }));
-            // Upstream does not say that this is JSON either.
-            reply.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
-            return Some(reply);
+            // Upstream does not say that this is JSON either, and says that it was made at this moment.
+            let media_type = "text/plain; charset=utf-8";
+            let content = Content { tag: "", modified: context.now, media_type };
+            let text = || Bytes::from(json!({ "paths": paths }).to_string());
+            return Some(content.reply(&context.method, &context.headers, text));
         }
         let path = path.strip_prefix("v3/")?;
         let Some(document) = built_in.get(path).or_else(|| custom.get(path)) else {
@@ -285,7 +287,8 @@ impl Document {
     }
 
     fn new(media_type: &'static str, bytes: &[u8]) -> Document {
-        Document { media_type, hash: hash(bytes), gzip: gzip(bytes).into(), protobuf: OnceLock::new() }
+        let (hash, gzip) = (hash(bytes), gzip(bytes).into());
+        Document { media_type, gzip, hash, modified: Timestamp::now(), protobuf: OnceLock::new() }
     }
 
     /// The same in protobuf, compressed. It has the hash of the document in JSON.
@@ -307,27 +310,39 @@ impl Document {
     }
 
     fn reply_as(&self, media_type: &'static str, gzip: &Bytes, context: &Context) -> Reply {
-        let etag = format!("\"{}\"", self.hash);
-        let known = context.headers.get(header::IF_NONE_MATCH).and_then(|v| v.to_str().ok());
-        let mut reply = if known == Some(etag.as_str()) {
-            let mut reply = Reply::new(Body::empty());
-            *reply.status_mut() = StatusCode::NOT_MODIFIED;
-            reply
-        } else if accepts_gzip(&context.headers) {
-            let mut reply = response::full(StatusCode::OK, media_type, gzip.clone());
-            reply.headers_mut().insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-            reply
-        } else {
-            response::full(StatusCode::OK, media_type, gunzip(gzip).into())
+        let tag = format!("\"{}\"", self.hash);
+        let hash = context.info.query.get("hash").filter(|hash| !hash.is_empty());
+        let moved = context.info.path.starts_with("/openapi/v3") && hash.is_some_and(|hash| hash != self.hash);
+        let packed = accepts_gzip(&context.headers) && !context.headers.contains_key(header::RANGE);
+        let content = Content { tag: &tag, modified: self.modified, media_type };
+        let mut reply = match moved {
+            true => Reply::new(Body::empty()),
+            false => content.reply(&context.method, &context.headers, || match packed {
+                true => gzip.clone(),
+                false => gunzip(gzip).into(),
+            }),
         };
-        let headers = reply.headers_mut();
-        headers.insert(header::VARY, HeaderValue::from_static("Accept-Encoding, Accept"));
-        if let Ok(etag) = HeaderValue::from_str(&etag) {
-            headers.insert(header::ETAG, etag);
+        let code = reply.status();
+        let mut set = |name: HeaderName, value: &str| {
+            if let Ok(value) = HeaderValue::from_str(value) {
+                reply.headers_mut().append(name, value);
+            }
+        };
+        set(header::VARY, "Accept-Encoding");
+        set(header::VARY, "Accept");
+        if packed && code == StatusCode::OK && !moved {
+            set(header::CONTENT_ENCODING, "gzip");
         }
-        // Only an address that carries the hash may be kept without asking again.
-        if context.info.query.get("hash") == Some(self.hash.as_str()) {
-            headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("public, immutable"));
+        if moved {
+            set(header::CONTENT_TYPE, media_type);
+            set(header::ETAG, &tag);
+            set(header::LOCATION, &format!("{}?hash={}", context.info.path, self.hash));
+            *reply.status_mut() = StatusCode::MOVED_PERMANENTLY;
+        } else if hash == Some(self.hash.as_str()) {
+            // Only an address that carries the hash may be kept without asking again.
+            let in_a_year = context.now.to_zoned(TimeZone::UTC).saturating_add(1.year());
+            set(header::CACHE_CONTROL, "public, immutable");
+            set(header::EXPIRES, &in_a_year.strftime("%a, %d %b %Y %H:%M:%S UTC").to_string());
         }
         reply
     }

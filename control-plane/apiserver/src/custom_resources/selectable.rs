@@ -57,7 +57,9 @@ fn follow<'a>(path: &'a str, schema: &'a Value) -> Result<(Vec<&'a str>, &'a Val
         let name = token(step);
         let named = here["properties"].get(name);
         let of_map = Some(&here["additionalProperties"]).filter(|_| here["properties"].is_null());
-        here = named.or(of_map).filter(|next| next.is_object()).ok_or("does not refer to a valid field")?;
+        // Where any field may be, each is one of any type.
+        let found = named.or(of_map).filter(|next| next.is_object() || **next == true);
+        here = found.ok_or("does not refer to a valid field")?;
         names.push(name);
         rest = &step[name.len()..];
     }
@@ -82,7 +84,8 @@ mod tests {
     fn paths_lead_to_scalars() {
         let schema = json!({ "type": "object", "properties": {
             "metadata": { "type": "object", "properties": { "name": { "type": "string" } } },
-            "spec": { "type": "object", "properties": { "a": { "type": "string" }, "o": { "type": "object" } } } } });
+            "spec": { "type": "object", "properties": { "a": { "type": "string" }, "o": { "type": "object" },
+                "any": { "type": "object", "additionalProperties": true } } } } });
         for (path, expected) in [
             (".spec.a", ""),
             ("", "f[0].jsonPath: Required value"),
@@ -103,6 +106,14 @@ mod tests {
             (
                 ".spec.o",
                 "f[0].jsonPath: Invalid value: \".spec.o\": must point to a field of type string, boolean or integer. Enum string fields and strings with formats are allowed.",
+            ),
+            (
+                ".spec.any.x",
+                "f[0].jsonPath: Invalid value: \".spec.any.x\": must point to a field of type string, boolean or integer. Enum string fields and strings with formats are allowed.",
+            ),
+            (
+                ".spec.any.x.y",
+                "f[0].jsonPath: Invalid value: \".spec.any.x.y\": is an invalid path: does not refer to a valid field",
             ),
         ] {
             let errors = validate(&json!([{ "jsonPath": path }]), &schema, &Path::root("f"));

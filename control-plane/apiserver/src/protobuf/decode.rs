@@ -17,8 +17,24 @@ const MAX_DEPTH: usize = 64;
 pub enum Error {
     #[error("provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]")]
     Envelope,
+    #[error("empty data")]
+    Empty,
+    #[error("empty body")]
+    EmptyBody,
     #[error("unexpected EOF")]
     Truncated,
+    #[error("proto: integer overflow")]
+    Overflow,
+    #[error("proto: negative length found during unmarshaling")]
+    NegativeLength,
+    #[error("proto: {0}: illegal tag {1} (wire type {2})")]
+    Tag(String, i32, u64),
+    #[error("proto: {0}: wiretype end group for non-group")]
+    EndGroup(String),
+    #[error("proto: illegal wireType {0}")]
+    UnknownWire(u64),
+    #[error("proto: wrong wireType = {0} for field {1}")]
+    WrongWire(u64, String),
     #[error("illegal tag or wire type")]
     WireType,
     #[error("messages are nested too deeply")]
@@ -29,6 +45,9 @@ pub enum Error {
     Json,
     #[error("no protobuf form is known of {0}")]
     UnknownType(String),
+    /// In the object, when its version and kind are known.
+    #[error("{error}")]
+    Object { api_version: String, kind: String, error: Box<Error> },
 }
 
 /// The wrapper of every body.
@@ -42,75 +61,124 @@ pub struct Envelope<'a> {
 enum Raw<'a> {
     Number(u64),
     Bytes(&'a [u8]),
+    /// What nobody reads any more.
+    Group,
 }
 
 impl<'a> Raw<'a> {
     fn bytes(self) -> Result<&'a [u8], Error> {
         match self {
             Raw::Bytes(bytes) => Ok(bytes),
-            Raw::Number(_) => Err(Error::WireType),
+            Raw::Number(_) | Raw::Group => Err(Error::WireType),
         }
     }
 
     fn number(&self) -> u64 {
         match self {
             Raw::Number(number) => *number,
-            Raw::Bytes(_) => 0,
+            Raw::Bytes(_) | Raw::Group => 0,
         }
     }
 }
 
 /// Reads the fields of a message one after the other.
-struct Reader<'a>(&'a [u8]);
+struct Reader<'a> {
+    rest: &'a [u8],
+    /// The message, as errors call it.
+    of: &'a str,
+    /// How the field that was read last stands on the wire.
+    wire: u64,
+}
 
 impl<'a> Reader<'a> {
+    fn new(of: &'a str, rest: &'a [u8]) -> Reader<'a> {
+        Reader { rest, of, wire: 0 }
+    }
+
     fn varint(&mut self) -> Result<u64, Error> {
         let mut value = 0u64;
         for shift in (0..64).step_by(7) {
-            let (first, rest) = self.0.split_first().ok_or(Error::Truncated)?;
-            self.0 = rest;
+            let (first, rest) = self.rest.split_first().ok_or(Error::Truncated)?;
+            self.rest = rest;
             value |= u64::from(first & 0x7f) << shift;
             if first & 0x80 == 0 {
                 return Ok(value);
             }
         }
-        Err(Error::WireType)
+        Err(Error::Overflow)
     }
 
     fn take(&mut self, length: u64) -> Result<&'a [u8], Error> {
+        if length > i64::MAX as u64 {
+            return Err(Error::NegativeLength);
+        }
         let length = usize::try_from(length).map_err(|_| Error::Truncated)?;
-        let (taken, rest) = self.0.split_at_checked(length).ok_or(Error::Truncated)?;
-        self.0 = rest;
+        let (taken, rest) = self.rest.split_at_checked(length).ok_or(Error::Truncated)?;
+        self.rest = rest;
         Ok(taken)
     }
 
     fn next(&mut self) -> Result<Option<(u64, Raw<'a>)>, Error> {
-        if self.0.is_empty() {
+        if self.rest.is_empty() {
             return Ok(None);
         }
         let tag = self.varint()?;
-        let raw = match tag & 7 {
+        let number = (tag >> 3) as i32;
+        self.wire = tag & 7;
+        if self.wire == 4 {
+            return Err(Error::EndGroup(self.of.to_owned()));
+        }
+        if number <= 0 {
+            return Err(Error::Tag(self.of.to_owned(), number, self.wire));
+        }
+        Ok(Some((tag >> 3, self.content(tag & 7)?)))
+    }
+
+    fn content(&mut self, wire: u64) -> Result<Raw<'a>, Error> {
+        Ok(match wire {
             0 => Raw::Number(self.varint()?),
             1 => Raw::Number(u64::from_le_bytes(self.take(8)?.try_into().map_err(|_| Error::Truncated)?)),
             2 => {
                 let length = self.varint()?;
                 Raw::Bytes(self.take(length)?)
             }
+            3 => {
+                self.skip_group()?;
+                Raw::Group
+            }
             5 => Raw::Number(u64::from(u32::from_le_bytes(self.take(4)?.try_into().map_err(|_| Error::Truncated)?))),
-            _ => return Err(Error::WireType),
-        };
-        Ok(Some((tag >> 3, raw)))
+            other => return Err(Error::UnknownWire(other)),
+        })
+    }
+
+    /// Leaves out a group, with the groups in it.
+    fn skip_group(&mut self) -> Result<(), Error> {
+        let mut depth = 1u64;
+        while depth > 0 {
+            match self.varint()? & 7 {
+                3 => depth += 1,
+                4 => depth -= 1,
+                wire => {
+                    self.content(wire)?;
+                }
+            }
+        }
+        Ok(())
     }
 }
 
 /// Opens the wrapper: type, and the object's bytes.
 pub fn envelope(bytes: &[u8]) -> Result<Envelope<'_>, Error> {
     let mut envelope = Envelope { api_version: String::new(), kind: String::new(), raw: &[] };
-    let mut reader = Reader(bytes);
+    let mut reader = Reader::new("Unknown", bytes);
     while let Some((number, raw)) = reader.next()? {
+        if matches!(number, 1 | 2) && reader.wire != 2 {
+            let field = if number == 1 { "TypeMeta" } else { "Raw" };
+            return Err(Error::WrongWire(reader.wire, field.to_owned()));
+        }
         match number {
             1 => {
-                let mut inner = Reader(raw.bytes()?);
+                let mut inner = Reader::new("TypeMeta", raw.bytes()?);
                 while let Some((number, raw)) = inner.next()? {
                     match number {
                         1 => envelope.api_version = text(raw.bytes()?)?,
@@ -139,9 +207,12 @@ pub fn message(messages: &Messages, name: &str, bytes: &[u8], depth: usize) -> R
     let mut object = Map::new();
     // What a message is that stands for one of several types, if it is not an object.
     let mut whole = None;
-    let mut reader = Reader(bytes);
+    let mut reader = Reader::new(name.rsplit('.').next().unwrap_or(name), bytes);
     while let Some((number, raw)) = reader.next()? {
         let Some(field) = fields.iter().find(|f| f.number == number) else { continue };
+        if reader.wire != wire(field) && !(field.shape == Shape::Repeated && reader.wire == 2) {
+            return Err(Error::WrongWire(reader.wire, go_name(&field.name)));
+        }
         if field.name.is_empty() {
             match (field.shape, value(messages, field, raw, depth)?) {
                 (Shape::Repeated, element) => match &mut whole {
@@ -182,6 +253,26 @@ pub fn message(messages: &Messages, name: &str, bytes: &[u8], depth: usize) -> R
     Ok(whole.unwrap_or(Value::Object(object)))
 }
 
+/// How a field stands on the wire.
+fn wire(field: &Field) -> u64 {
+    match field.kind {
+        _ if field.shape == Shape::Map => 2,
+        Type::Int | Type::Bool => 0,
+        Type::Double => 1,
+        _ => 2,
+    }
+}
+
+/// The field of the struct.
+fn go_name(name: &str) -> String {
+    let mut letters = name.chars();
+    match letters.next() {
+        Some(_) if name == "metadata" => "ObjectMeta".to_owned(),
+        Some(first) => first.to_uppercase().chain(letters).collect(),
+        None => String::new(),
+    }
+}
+
 fn is_zero(value: &Value) -> bool {
     match value {
         Value::Null => true,
@@ -197,7 +288,7 @@ fn is_zero(value: &Value) -> bool {
 fn entry(messages: &Messages, field: &Field, bytes: &[u8], depth: usize) -> Result<(String, Value), Error> {
     let mut key = String::new();
     let mut element = None;
-    let mut reader = Reader(bytes);
+    let mut reader = Reader::new("", bytes);
     while let Some((number, raw)) = reader.next()? {
         match number {
             1 => key = text(raw.bytes()?)?,
@@ -225,7 +316,7 @@ fn value(messages: &Messages, field: &Field, raw: Raw<'_>, depth: usize) -> Resu
         Type::Time => time(raw.bytes()?, corten_meta::time::rfc3339)?,
         Type::MicroTime => time(raw.bytes()?, corten_meta::time::rfc3339_micro)?,
         Type::Json => {
-            let mut reader = Reader(raw.bytes()?);
+            let mut reader = Reader::new("", raw.bytes()?);
             match reader.next()? {
                 Some((1, raw)) => serde_json::from_slice(raw.bytes()?).map_err(|_| Error::Json)?,
                 _ => Value::Null,
@@ -233,7 +324,7 @@ fn value(messages: &Messages, field: &Field, raw: Raw<'_>, depth: usize) -> Resu
         }
         Type::Strings => {
             let mut list = Vec::new();
-            let mut reader = Reader(raw.bytes()?);
+            let mut reader = Reader::new("", raw.bytes()?);
             while let Some((_, raw)) = reader.next()? {
                 list.push(Value::from(text(raw.bytes()?)?));
             }
@@ -244,7 +335,7 @@ fn value(messages: &Messages, field: &Field, raw: Raw<'_>, depth: usize) -> Resu
 }
 
 fn first_string(bytes: &[u8]) -> Result<String, Error> {
-    match Reader(bytes).next()? {
+    match Reader::new("", bytes).next()? {
         Some((1, raw)) => text(raw.bytes()?),
         _ => Ok(String::new()),
     }
@@ -252,7 +343,7 @@ fn first_string(bytes: &[u8]) -> Result<String, Error> {
 
 fn int_or_string(bytes: &[u8]) -> Result<Value, Error> {
     let (mut is_string, mut number, mut word) = (false, 0i64, String::new());
-    let mut reader = Reader(bytes);
+    let mut reader = Reader::new("", bytes);
     while let Some((field, raw)) = reader.next()? {
         match field {
             1 => is_string = raw.number() == 1,
@@ -273,7 +364,7 @@ fn time(bytes: &[u8], show: fn(jiff::Timestamp) -> String) -> Result<Value, Erro
         return Ok(Value::Null);
     }
     let (mut seconds, mut nanoseconds) = (0i64, 0i32);
-    let mut reader = Reader(bytes);
+    let mut reader = Reader::new("", bytes);
     while let Some((field, raw)) = reader.next()? {
         match field {
             1 => seconds = raw.number() as i64,
@@ -310,6 +401,32 @@ mod tests {
             json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "cm" }, "data": { "key": "value" } })
         );
         assert_eq!(super::super::object(b"{}", "io.k8s.api.core.v1.ConfigMap"), Err(Error::Envelope));
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_in_upstreams_words() {
+        let read = |api_version: &[u8], raw: &[u8]| {
+            let type_meta = [field(1, api_version), field(2, b"ConfigMap")].concat();
+            let body = [b"k8s\0".to_vec(), field(1, &type_meta), field(2, raw)].concat();
+            super::super::object(&body, "io.k8s.api.core.v1.ConfigMap").map_err(|error| error.to_string())
+        };
+        let wrong = |raw: &[u8]| read(b"v1", raw).expect_err("wrong");
+        assert_eq!(wrong(&[1 << 3, 5]), "proto: wrong wireType = 0 for field ObjectMeta");
+        assert_eq!(wrong(&field(1, &field(7, b"x"))), "proto: wrong wireType = 2 for field Generation");
+        assert_eq!(wrong(&[0, 0]), "proto: ConfigMap: illegal tag 0 (wire type 0)");
+        assert_eq!(wrong(&[0x0c]), "proto: ConfigMap: wiretype end group for non-group");
+        assert_eq!(wrong(&[0x0a, 9, 1]), "unexpected EOF");
+        assert_eq!(
+            wrong(&[&[0x0a][..], &[0xff; 9], &[1]].concat()),
+            "proto: negative length found during unmarshaling"
+        );
+        assert_eq!(wrong(&[&[0x0a][..], &[0xff; 10], &[1]].concat()), "proto: integer overflow");
+        // A group that nobody knows is left out, and so is a version that is none.
+        assert_eq!(read(b"v1", &[0x9b, 0x06, 0x9c, 0x06]), Ok(json!({ "apiVersion": "v1", "kind": "ConfigMap" })));
+        assert_eq!(read(b"a/b/c", &[]), Ok(json!({ "kind": "ConfigMap" })));
+        for (body, error) in [(&b""[..], Error::Empty), (b"k8s\0", Error::EmptyBody)] {
+            assert_eq!(super::super::object(body, "io.k8s.api.core.v1.ConfigMap"), Err(error));
+        }
     }
 
     #[test]

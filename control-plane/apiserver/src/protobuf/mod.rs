@@ -23,15 +23,28 @@ const MAGIC: &[u8] = b"k8s\0";
 
 /// Decodes a body that must hold the type `schema`, such as `io.k8s.api.core.v1.Pod`.
 pub fn object(bytes: &[u8], schema: &str) -> Result<Value, Error> {
-    let body = bytes.strip_prefix(MAGIC).ok_or(Error::Envelope)?;
-    let envelope = decode::envelope(body)?;
-    let mut value = decode::message(table::messages(), schema, envelope.raw, 0)?;
+    let body = match bytes.strip_prefix(MAGIC) {
+        _ if bytes.is_empty() => return Err(Error::Empty),
+        None => return Err(Error::Envelope),
+        Some([]) => return Err(Error::EmptyBody),
+        Some(body) => body,
+    };
+    let mut envelope = decode::envelope(body)?;
+    // What is no version says nothing.
+    if envelope.api_version.matches('/').count() > 1 {
+        envelope.api_version.clear();
+    }
+    let decode::Envelope { api_version, kind, raw } = envelope;
+    let mut value = match decode::message(table::messages(), schema, raw, 0) {
+        Ok(value) => value,
+        Err(error) => return Err(Error::Object { api_version, kind, error: error.into() }),
+    };
     if let Some(object) = value.as_object_mut() {
-        if !envelope.api_version.is_empty() {
-            object.insert("apiVersion".to_owned(), envelope.api_version.into());
+        if !api_version.is_empty() {
+            object.insert("apiVersion".to_owned(), api_version.into());
         }
-        if !envelope.kind.is_empty() {
-            object.insert("kind".to_owned(), envelope.kind.into());
+        if !kind.is_empty() {
+            object.insert("kind".to_owned(), kind.into());
         }
     }
     Ok(value)

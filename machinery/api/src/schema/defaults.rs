@@ -53,7 +53,7 @@ fn fill_type(t: &Type, value: &mut Value) -> bool {
 /// Whether a field with this value is as good as absent. Zeros that are always written come back in the end.
 fn vanishes(field: &Field, value: &Value) -> bool {
     let presence = field.presence;
-    if presence.is_pointer {
+    if presence.is_pointer || is_raw(&field.kind) {
         return value.is_null();
     }
     match value {
@@ -64,6 +64,11 @@ fn vanishes(field: &Field, value: &Value) -> bool {
         Value::Array(list) => list.is_empty() && !presence.is_always_written && field.name != TELLING,
         Value::Object(map) => map.is_empty() && matches!(field.kind, FieldType::Map(_)) && !presence.is_always_written,
     }
+}
+
+/// What is kept as it was sent, whatever it is.
+fn is_raw(kind: &FieldType) -> bool {
+    matches!(kind, FieldType::Ref(id) if schema().get(*id).short_name() == "RawExtension")
 }
 
 /// Types that are structs in Go, which `omitempty` never leaves out, though JSON shows them as a scalar.

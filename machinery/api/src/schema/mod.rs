@@ -23,7 +23,7 @@ pub use defaults::{empty, fill_defaults, fill_zeros, recall_empty, settle};
 pub(crate) use equality::equal;
 pub use fields::{FieldReport, check_fields, prune};
 pub use gated::drop_gated;
-pub use places::insert_errors;
+pub use places::{insert_errors, is_within_raw};
 pub(crate) use printed::difference;
 pub use printed::{print_value, print_values};
 pub use restore::restore;

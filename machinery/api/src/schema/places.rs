@@ -133,11 +133,54 @@ fn struct_of(kind: &FieldType) -> Option<&'static Type> {
     }
 }
 
+/// Whether a path such as `spec.config[0].opaque.parameters.a` of an object of the named type leads into what the type
+/// does not know, since it is read as a whole.
+pub fn is_within_raw(type_name: &str, path: &str) -> bool {
+    let Some(mut here) = schema().type_(type_name) else { return false };
+    // What the keys of a map lead to, where a key comes next.
+    let mut values = None;
+    for step in path.split('.') {
+        let mut kind = match values.take() {
+            Some(kind) => kind,
+            None if here.scalar.is_some() => return true,
+            None => match here.field(step.split('[').next().unwrap_or(step)) {
+                Some(field) => &field.kind,
+                None => return false,
+            },
+        };
+        while let FieldType::List(items) = kind {
+            kind = items;
+        }
+        match kind {
+            FieldType::Map(inner) => values = Some(&**inner),
+            FieldType::Ref(id) => here = schema().get(*id),
+            _ => return false,
+        }
+    }
+    false
+}
+
 #[cfg(test)]
 mod tests {
     use corten_meta::field::Path;
 
     use super::*;
+
+    #[test]
+    fn what_is_read_as_a_whole_is_not_looked_into() {
+        const DEFINITION: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinition";
+        for (type_name, path, within) in [
+            ("io.k8s.api.apps.v1.ControllerRevision", "data.a", true),
+            ("io.k8s.api.apps.v1.ControllerRevision", "data", false),
+            ("io.k8s.api.apps.v1.ControllerRevision", "metadata.labels.a", false),
+            ("io.k8s.api.resource.v1.DeviceClass", "spec.config[0].opaque.parameters.a.b", true),
+            ("io.k8s.api.resource.v1.DeviceClass", "spec.config[0].opaque.driver", false),
+            (DEFINITION, "spec.versions[0].schema.openAPIV3Schema.properties.spec.properties.q.items.type", true),
+            (DEFINITION, "spec.versions[0].schema.openAPIV3Schema.properties.spec.type", false),
+        ] {
+            assert_eq!(is_within_raw(type_name, path), within, "{path}");
+        }
+    }
 
     #[test]
     fn errors_stand_where_their_fields_are_declared() {

@@ -1,0 +1,245 @@
+//! A document that stays as it is for a while, as Go's `http.ServeContent` serves one: clients ask whether it changed,
+//! by its tag or by its time, and may ask for a part of it.
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use jiff::Timestamp;
+
+use crate::body::{Body, Reply};
+use crate::response;
+
+const TIME: &str = "%a, %d %b %Y %H:%M:%S GMT";
+
+/// What is served: how it is called, and when it was made.
+pub struct Content<'a> {
+    /// With its quotes; empty if it has none.
+    pub tag: &'a str,
+    pub modified: Timestamp,
+    pub media_type: &'static str,
+}
+
+/// What the conditions of a request come to.
+enum Verdict {
+    Serve { ranges: bool },
+    NotModified,
+    Failed,
+}
+
+impl Content<'_> {
+    /// Answers a request; `bytes` are only made where they are shown.
+    pub fn reply(&self, method: &Method, headers: &HeaderMap, bytes: impl FnOnce() -> Bytes) -> Reply {
+        let range = given(headers, header::RANGE);
+        let mut reply = match self.verdict(method, headers) {
+            Verdict::NotModified => {
+                let mut reply = empty(StatusCode::NOT_MODIFIED);
+                if !self.tag.is_empty() {
+                    set(&mut reply, header::ETAG, self.tag);
+                    return reply;
+                }
+                reply
+            }
+            Verdict::Failed => {
+                let mut reply = empty(StatusCode::PRECONDITION_FAILED);
+                set(&mut reply, header::CONTENT_TYPE, self.media_type);
+                reply
+            }
+            Verdict::Serve { ranges } => {
+                let bytes = bytes();
+                match parts(range.filter(|_| ranges).unwrap_or_default(), bytes.len()) {
+                    Ok(parts) => self.parts(bytes, &parts),
+                    Err(why) => return refused(&why, bytes.len()),
+                }
+            }
+        };
+        set(&mut reply, header::LAST_MODIFIED, &self.modified.strftime(TIME).to_string());
+        if !self.tag.is_empty() {
+            set(&mut reply, header::ETAG, self.tag);
+        }
+        reply
+    }
+
+    fn parts(&self, bytes: Bytes, parts: &[(usize, usize)]) -> Reply {
+        let size = bytes.len();
+        let named = |(start, end): &(usize, usize)| format!("bytes {start}-{}/{size}", end - 1);
+        let mut reply = match parts {
+            [] => response::full(StatusCode::OK, self.media_type, bytes),
+            [part] => {
+                let piece = bytes.slice(part.0..part.1);
+                let mut reply = response::full(StatusCode::PARTIAL_CONTENT, self.media_type, piece);
+                set(&mut reply, header::CONTENT_RANGE, &named(part));
+                reply
+            }
+            many => {
+                let boundary = format!("{:032x}{:028x}", self.modified.as_nanosecond(), size);
+                let mut body = Vec::new();
+                for part in many {
+                    let head = format!("Content-Range: {}\r\nContent-Type: {}", named(part), self.media_type);
+                    body.extend_from_slice(format!("--{boundary}\r\n{head}\r\n\r\n").as_bytes());
+                    body.extend_from_slice(&bytes[part.0..part.1]);
+                    body.extend_from_slice(b"\r\n");
+                }
+                body.extend_from_slice(format!("--{boundary}--\r\n").as_bytes());
+                let mut reply = response::full(StatusCode::PARTIAL_CONTENT, self.media_type, body.into());
+                set(&mut reply, header::CONTENT_TYPE, &format!("multipart/byteranges; boundary={boundary}"));
+                reply
+            }
+        };
+        set(&mut reply, header::ACCEPT_RANGES, "bytes");
+        reply
+    }
+
+    fn verdict(&self, method: &Method, headers: &HeaderMap) -> Verdict {
+        let read = *method == Method::GET || *method == Method::HEAD;
+        let since = |name: HeaderName| given(headers, name).and_then(time);
+        let made = self.modified.as_second();
+        let wanted = match given(headers, header::IF_MATCH) {
+            Some(tags) => self.is_among(tags, false),
+            None => since(header::IF_UNMODIFIED_SINCE).is_none_or(|time| made <= time),
+        };
+        if !wanted {
+            return Verdict::Failed;
+        }
+        let known = match given(headers, header::IF_NONE_MATCH) {
+            Some(tags) => self.is_among(tags, true),
+            None => read && since(header::IF_MODIFIED_SINCE).is_some_and(|time| made <= time),
+        };
+        match known {
+            true if read => Verdict::NotModified,
+            true => Verdict::Failed,
+            // A part is only of use to who has the rest.
+            false => Verdict::Serve {
+                ranges: !read
+                    || given(headers, header::IF_RANGE).is_none_or(|tag| match tag.contains('"') {
+                        true => tag == self.tag,
+                        false => time(tag) == Some(made),
+                    }),
+            },
+        }
+    }
+
+    /// Whether a list of tags names this one. A weak tag will do for who only wants to know of changes.
+    fn is_among(&self, tags: &str, weak: bool) -> bool {
+        tags.split(',').map(str::trim).any(|tag| {
+            let tag = if weak { tag.strip_prefix("W/").unwrap_or(tag) } else { tag };
+            tag == "*" || (tag == self.tag && !self.tag.is_empty())
+        })
+    }
+}
+
+/// The parts that a range asks for, from and to; none if it is the whole.
+fn parts(range: &str, size: usize) -> Result<Vec<(usize, usize)>, String> {
+    if range.is_empty() {
+        return Ok(Vec::new());
+    }
+    let invalid = || "invalid range".to_owned();
+    let number = |text: &str| match text.bytes().all(|b| b.is_ascii_digit()) {
+        true => text.parse::<usize>().map_err(|_| invalid()),
+        false => Err(invalid()),
+    };
+    let (mut found, mut beyond) = (Vec::new(), false);
+    for part in range.strip_prefix("bytes=").ok_or_else(invalid)?.split(',') {
+        let part = part.trim();
+        if part.is_empty() {
+            continue;
+        }
+        let (start, end) = part.split_once('-').ok_or_else(invalid)?;
+        let (start, end) = (start.trim(), end.trim());
+        if start.is_empty() {
+            found.push((size.saturating_sub(number(end)?), size));
+            continue;
+        }
+        let start = number(start)?;
+        if start >= size {
+            beyond = true;
+            continue;
+        }
+        let end = if end.is_empty() { size } else { number(end)?.saturating_add(1).min(size) };
+        if start >= end {
+            return Err(invalid());
+        }
+        found.push((start, end));
+    }
+    if found.is_empty() && beyond {
+        return Err("invalid range: failed to overlap".to_owned());
+    }
+    // Who asks for more than there is gets the whole.
+    let asked: usize = found.iter().map(|(start, end)| end - start).sum();
+    Ok(if asked > size { Vec::new() } else { found })
+}
+
+fn refused(why: &str, size: usize) -> Reply {
+    let mut reply = response::text(StatusCode::RANGE_NOT_SATISFIABLE, format!("{why}\n"));
+    if why.contains(':') {
+        set(&mut reply, header::CONTENT_RANGE, &format!("bytes */{size}"));
+    }
+    reply
+}
+
+fn given(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
+    headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim).filter(|value| !value.is_empty())
+}
+
+/// Seconds since 1970.
+fn time(text: &str) -> Option<i64> {
+    // Whether the day of the week is right, nobody asks.
+    let (_, text) = text.split_once(", ")?;
+    let read = jiff::fmt::strtime::parse(&TIME[4..], text).and_then(|read| read.to_datetime()).ok()?;
+    read.to_zoned(jiff::tz::TimeZone::UTC).ok().map(|at| at.timestamp().as_second())
+}
+
+fn empty(code: StatusCode) -> Reply {
+    let mut reply = Reply::new(Body::empty());
+    *reply.status_mut() = code;
+    reply
+}
+
+fn set(reply: &mut Reply, name: HeaderName, value: &str) {
+    if let Ok(value) = HeaderValue::from_str(value) {
+        reply.headers_mut().insert(name, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn conditions_and_parts() {
+        let modified: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
+        let content = Content { tag: "\"t\"", modified, media_type: "application/json" };
+        let (then, before) = ("Mon, 02 Jan 2026 03:04:05 GMT", "Mon, 01 Jan 2001 00:00:00 GMT");
+        for (method, headers, code, range) in [
+            ("GET", vec![], 200, None),
+            ("GET", vec![("if-none-match", "\"t\"")], 304, None),
+            ("GET", vec![("if-none-match", "\"x\", W/\"t\"")], 304, None),
+            ("GET", vec![("if-none-match", "*")], 304, None),
+            ("POST", vec![("if-none-match", "*")], 412, None),
+            ("GET", vec![("if-none-match", "\"x\"")], 200, None),
+            ("GET", vec![("if-modified-since", then)], 304, None),
+            ("GET", vec![("if-modified-since", before)], 200, None),
+            ("GET", vec![("if-modified-since", "x")], 200, None),
+            ("GET", vec![("if-match", "\"x\"")], 412, None),
+            ("GET", vec![("if-match", "*")], 200, None),
+            ("GET", vec![("if-unmodified-since", before)], 412, None),
+            ("GET", vec![("if-unmodified-since", then)], 200, None),
+            ("GET", vec![("range", "bytes=0-3")], 206, Some("bytes 0-3/10")),
+            ("GET", vec![("range", "bytes=-3")], 206, Some("bytes 7-9/10")),
+            ("GET", vec![("range", "bytes=8-")], 206, Some("bytes 8-9/10")),
+            ("GET", vec![("range", "bytes=0-1,3-4")], 206, None),
+            ("GET", vec![("range", "bytes=0-9,0-9")], 200, None),
+            ("GET", vec![("range", "bytes=10-")], 416, Some("bytes */10")),
+            ("GET", vec![("range", "x")], 416, None),
+            ("GET", vec![("range", "bytes=0-3"), ("if-range", "\"x\"")], 200, None),
+            ("GET", vec![("range", "bytes=0-3"), ("if-range", "\"t\"")], 206, Some("bytes 0-3/10")),
+        ] {
+            let given =
+                headers.iter().map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
+            let method: Method = method.parse().unwrap();
+            let reply = content.reply(&method, &given.collect(), || Bytes::from_static(b"0123456789"));
+            let told = reply.headers().get(header::CONTENT_RANGE).map(|value| value.to_str().unwrap());
+            assert_eq!((reply.status().as_u16(), told), (code, range), "{method} {headers:?}");
+            let dated = reply.headers().contains_key(header::LAST_MODIFIED);
+            assert_eq!(dated, !matches!(code, 304 | 416), "{method} {headers:?}");
+        }
+    }
+}
