@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use corten_api::Kind;
 use corten_meta::quote::quote;
-use corten_meta::{Object, Status, Value};
+use corten_meta::{Object, Path, Status, Value};
 use serde_json::json;
 
 use crate::outbound::{ClientConfig, Outbound};
@@ -64,7 +64,7 @@ impl ConversionWebhook {
             )));
         }
         let checked = objects.iter().zip(converted).map(|(original, converted)| checked(original, converted, wanted));
-        let invalid = |e: String| self::failed(format!("conversion webhook for {what} returned invalid object: {e}"));
+        let invalid = |e: String| self::failed(format!("conversion webhook for {what} returned invalid {e}"));
         checked.collect::<Result<_, _>>().map_err(invalid)
     }
 }
@@ -111,42 +111,75 @@ fn response(bytes: &[u8], version: &str, uid: &str) -> Result<Vec<Value>, String
     }
 }
 
-/// A webhook converts what an object says, not which object it is: of the metadata only labels and annotations are its.
+/// A webhook converts what an object says, not which object it is: of the metadata only labels and annotations are its,
+/// and what it makes of them must be valid.
 fn checked(original: &Value, mut converted: Value, wanted: &str) -> Result<Value, String> {
     let text =
         |value: &Value, pointer: &str| value.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
-    let version = text(&converted, "/apiVersion");
-    if version != wanted {
-        return Err(format!("invalid groupVersion (expected {wanted}, received {version})"));
+    for (pointer, what, expected) in
+        [("/apiVersion", "groupVersion", wanted.to_owned()), ("/kind", "kind", text(original, "/kind"))]
+    {
+        let given = text(&converted, pointer);
+        if given != expected {
+            return Err(format!("object at index 0: invalid {what} (expected {expected}, received {given})"));
+        }
     }
-    for (pointer, what) in
-        [("/kind", "kind"), ("/metadata/name", "name"), ("/metadata/namespace", "namespace"), ("/metadata/uid", "UID")]
+    for (pointer, what) in [("/metadata/name", "name"), ("/metadata/namespace", "namespace"), ("/metadata/uid", "UID")]
     {
         let (before, after) = (text(original, pointer), text(&converted, pointer));
         if before != after {
-            return Err(format!("must have the same {what}: {before} != {after}"));
+            return Err(format!("object: must have the same {what}: {before} != {after}"));
         }
     }
-    let Some(given) = converted.get("metadata").and_then(Value::as_object).cloned() else {
-        return Err("missing metadata in converted object".to_owned());
-    };
+    let metadata = converted.get("metadata").and_then(Value::as_object).cloned();
+    let given = metadata.ok_or("metadata: missing metadata in converted object")?;
     let mut metadata = original["metadata"].as_object().cloned().unwrap_or_default();
     for field in ["labels", "annotations"] {
         match given.get(field) {
-            None | Some(Value::Null) => {
-                metadata.remove(field);
+            None | Some(Value::Null) => drop(metadata.remove(field)),
+            Some(said) => {
+                let before = metadata.insert(field.to_owned(), said.clone());
+                check_words(field, said, before.as_ref()).map_err(|why| format!("metadata: {why}"))?;
             }
-            Some(Value::Object(map)) => {
-                if let Some((key, _)) = map.iter().find(|(_, value)| !value.is_string()) {
-                    return Err(format!("metadata.{field}[{key}] must be a string in converted object"));
-                }
-                metadata.insert(field.to_owned(), Value::Object(map.clone()));
-            }
-            Some(_) => return Err(format!("invalid metadata.{field} in converted object")),
         }
     }
     converted["metadata"] = Value::Object(metadata);
     Ok(converted)
+}
+
+/// Whether labels or annotations are such; those that stay as they were are.
+fn check_words(field: &str, said: &Value, before: Option<&Value>) -> Result<(), String> {
+    let Some(words) = said.as_object() else {
+        return Err(format!("invalid metadata.{field} of type {} in converted object", go_type(said)));
+    };
+    if let Some((key, value)) = words.iter().find(|(_, value)| !value.is_string()) {
+        let found = go_type(value);
+        return Err(format!("metadata.{field}[{key}] must be a string, but is {found} in converted object"));
+    }
+    if before == Some(said) {
+        return Ok(());
+    }
+    let around = json!({ "metadata": { "name": "a", field: said } });
+    let errors = corten_api::objectmeta::validate_embedded(&around, &Path::root("metadata"));
+    let told: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    match told.as_slice() {
+        [] => Ok(()),
+        [one] => Err(one.clone()),
+        many => Err(format!("[{}]", many.join(", "))),
+    }
+}
+
+/// What upstream's language calls a value.
+fn go_type(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "<nil>",
+        Value::Bool(_) => "bool",
+        Value::Number(number) if number.is_i64() => "int64",
+        Value::Number(_) => "float64",
+        Value::String(_) => "string",
+        Value::Array(_) => "[]interface {}",
+        Value::Object(_) => "map[string]interface {}",
+    }
 }
 
 /// The version that the bytes of an object are in. Encoded objects begin with it.
@@ -367,16 +400,27 @@ mod tests {
             checked(&original, converted, "g/v2")
         };
         for (pointer, value, error) in [
-            ("/apiVersion", json!("g/v3"), "invalid groupVersion (expected g/v2, received g/v3)"),
-            ("/kind", json!("L"), "must have the same kind: K != L"),
-            ("/metadata/name", json!("m"), "must have the same name: n != m"),
-            ("/metadata/namespace", json!("kube-system"), "must have the same namespace: s != kube-system"),
-            ("/metadata/uid", json!("w"), "must have the same UID: u != w"),
-            ("/metadata/labels", json!({ "a": 1 }), "metadata.labels[a] must be a string in converted object"),
-            ("/metadata", Value::Null, "must have the same name: n != "),
+            ("/apiVersion", json!("g/v3"), "object at index 0: invalid groupVersion (expected g/v2, received g/v3)"),
+            ("/kind", json!("L"), "object at index 0: invalid kind (expected K, received L)"),
+            ("/metadata/name", json!("m"), "object: must have the same name: n != m"),
+            ("/metadata/namespace", json!("kube-system"), "object: must have the same namespace: s != kube-system"),
+            ("/metadata/uid", json!("w"), "object: must have the same UID: u != w"),
+            (
+                "/metadata/labels",
+                json!({ "a": 1 }),
+                "metadata: metadata.labels[a] must be a string, but is int64 in converted object",
+            ),
+            (
+                "/metadata/labels",
+                json!(["a"]),
+                "metadata: invalid metadata.labels of type []interface {} in converted object",
+            ),
+            ("/metadata", Value::Null, "object: must have the same name: n != "),
         ] {
             assert_eq!(with(pointer, value).unwrap_err(), error);
         }
+        let wrong = with("/metadata/labels", json!({ "a b": "c" })).unwrap_err();
+        assert!(wrong.starts_with("metadata: metadata.labels: Invalid value: \"a b\": name part"), "{wrong}");
         let kept = with("/metadata/finalizers", json!(["evil"])).unwrap();
         assert_eq!(kept["metadata"], original["metadata"]);
         let relabelled = with("/metadata/labels", json!({ "c": "d" })).unwrap();
