@@ -516,3 +516,49 @@ async fn an_empty_list_in_an_item_is_written() {
         assert!(entry(&written, "other", "Update")["fieldsV1"].pointer(owned).is_some(), "{written}");
     }
 }
+
+/// Such a list is compared as it was sent: with amounts in the form they were written in, and with fractions of seconds. What
+/// is compared field by field is not.
+#[tokio::test]
+async fn an_amount_in_another_form_is_written_in_a_list() {
+    let s = TestServer::start().await;
+    let range = |cpu: &str| {
+        json!({ "apiVersion": "v1", "kind": "LimitRange", "metadata": { "name": "m" },
+            "spec": { "limits": [{ "type": "Container", "max": { "cpu": cpu } }] } })
+    };
+    let quota = |cpu: &str| {
+        json!({ "apiVersion": "v1", "kind": "ResourceQuota", "metadata": { "name": "m" },
+            "spec": { "hard": { "cpu": cpu } } })
+    };
+    let taint = |at: &str| json!({ "key": "a", "effect": "NoExecute", "timeAdded": at });
+    let slice = |at: &str| {
+        json!({ "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": { "name": "m" },
+            "spec": { "driver": "d.io", "nodeName": "n", "pool": { "name": "p", "resourceSliceCount": 1 },
+                      "devices": [{ "name": "d", "taints": [taint(at)] }] } })
+    };
+    const RANGES: &str = "/api/v1/namespaces/default/limitranges";
+    const SLICES: &str = "/apis/resource.k8s.io/v1/resourceslices";
+    let second = "2024-01-01T00:00:00Z";
+    for (path, stored, sent, owned) in [
+        (RANGES, range("1"), range("1"), None),
+        (RANGES, range("1"), range("1000m"), Some("/f:spec/f:limits")),
+        ("/api/v1/namespaces/default/resourcequotas", quota("1"), quota("1000m"), None),
+        (SLICES, slice(second), slice("2024-01-01T02:00:00+02:00"), None),
+        (SLICES, slice(second), slice("2024-01-01T00:00:00.5Z"), Some("/f:spec/f:devices")),
+    ] {
+        let created = s.post(path, stored).await.expect(201);
+        let path = format!("{path}/m");
+        let written = s.put(&format!("{path}?fieldManager=other"), sent).await.expect(200);
+        assert_eq!(written["spec"], created["spec"]);
+        let fields = &entry(&written, "other", "Update")["fieldsV1"];
+        assert_eq!(owned.is_some_and(|owned| fields.pointer(owned).is_some()), owned.is_some(), "{written}");
+        assert_eq!(fields.is_null(), owned.is_none(), "{written}");
+        // A time within the second is another time, an amount in another form the same amount.
+        if let (Some(before), Some(after)) =
+            (created["metadata"]["generation"].as_i64(), written["metadata"]["generation"].as_i64())
+        {
+            assert_eq!(after - before, i64::from(owned.is_some()), "{written}");
+        }
+        s.delete(&path, None).await.expect(200);
+    }
+}

@@ -382,7 +382,7 @@ impl Kind {
     }
 
     /// Fills absent fields: first what the schema says, then what the kind says, then the zeros that are always written.
-    /// Says whether an empty list or map vanished on the way.
+    /// Says whether something that was given is lost by it.
     pub fn default(&self, object: &mut Value) -> bool {
         let lost = crate::schema::fill_defaults(&self.schema, object);
         self.behaviour.default(object);
@@ -451,25 +451,9 @@ impl Kind {
         self.validate_given_update(new, new, old)
     }
 
-    /// The same, with the new object as its author gave it (see [`Kind::as_given`]).
-    pub fn validate_given_update(&self, new: &Value, given: &Value, old: &Value) -> Vec<FieldError> {
-        self.shown(crate::update::validate(self, new, given, old))
-    }
-
     /// Every error of a write to the status subresource.
     pub fn validate_status_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
         self.validate_given_status_update(new, new, old)
-    }
-
-    /// The same, with the new object as its author gave it.
-    pub fn validate_given_status_update(&self, new: &Value, given: &Value, old: &Value) -> Vec<FieldError> {
-        let rule = |object: &Value| self.behaviour.validate_status_update(object, old);
-        let mut own = crate::update::as_shown(rule(new), || rule(given));
-        if !own.is_empty() && !self.is_custom() {
-            let before = self.behaviour.validate_status_update(old, old);
-            own.retain(|error| !before.contains(error));
-        }
-        self.shown(crate::update::validate_status(self, new, old, &own))
     }
 
     /// Every error of a write to a subresource that changes one part of the object.

@@ -248,8 +248,7 @@ pub(crate) fn immutable(new: &Value, old: &Value, pointer: &str, path: &Path) ->
 /// A quantity as it stands in an object; numbers are quantities too.
 pub(crate) fn quantity(value: &Value) -> Option<Quantity> {
     match value {
-        Value::String(text) => Quantity::parse(text).ok(),
-        Value::Number(number) => Quantity::parse(&number.to_string()).ok(),
+        Value::String(_) | Value::Number(_) => Quantity::from_json(value).ok(),
         _ => None,
     }
 }

@@ -296,6 +296,15 @@ fn quote_time(text: &str) -> String {
     out + "\""
 }
 
+/// A number with six digits behind the point, as `%f` prints it.
+pub fn fixed(number: f64) -> String {
+    match number {
+        f64::INFINITY => "+Inf".to_owned(),
+        f64::NEG_INFINITY => "-Inf".to_owned(),
+        _ => format!("{number:.6}"),
+    }
+}
+
 /// A float in the fewest digits that read back the same, with an exponent where it is far from one: `1.5`, `1e+06`.
 pub fn float(number: f64) -> String {
     if number.is_nan() {

@@ -27,8 +27,23 @@ pub struct Quantity {
     mantissa: i128,
     exponent: i32,
     format: Format,
-    /// The text it was read from, where upstream keeps it although it is not canonical (`1.500`, `+1`).
+    held: Held,
+    /// Whether upstream keeps the text it was read from.
+    keeps_text: bool,
+    /// That text, where it is not canonical (`1.500`, `+1`).
     text: Option<Box<str>>,
+}
+
+/// How upstream holds a quantity, which decides what it counts of one that is too much for an `i64`, and whether two of
+/// the same value are the same Go value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Held {
+    /// An `i64` and the power of ten by which it counts.
+    Small(i32),
+    /// The same, made a decimal number because it was compared with one.
+    Compared(i32),
+    /// A decimal number of any length.
+    Big,
 }
 
 const FORMAT_WRONG: Error =
@@ -38,8 +53,14 @@ const SUFFIX_WRONG: Error = Error::Quantity("unable to parse quantity's suffix")
 /// Nothing smaller than a billionth is kept.
 const NANO: i32 = -9;
 
+/// No amount is counted by a greater power of ten.
+const MAX_POWER: i32 = 1_000_000;
+
 /// Upstream keeps the text of what fits an int64 by this estimate.
 const MAX_INT64_DIGITS: usize = 18;
+
+/// The most units that can be counted in thousandths.
+pub const MAX_MILLI_VALUE: i64 = i64::MAX / 1000;
 
 impl Quantity {
     pub fn zero() -> Quantity {
@@ -50,6 +71,11 @@ impl Quantity {
     fn normal(mantissa: i128, exponent: i32, format: Format) -> Quantity {
         let (mut mantissa, mut exponent) = (mantissa, exponent);
         while exponent < NANO && mantissa != 0 {
+            // The least there is stays the least, however small it was.
+            if mantissa.abs() == 1 {
+                exponent = NANO;
+                break;
+            }
             let rest = mantissa % 10;
             mantissa = mantissa / 10 + rest.signum();
             exponent += 1;
@@ -61,7 +87,7 @@ impl Quantity {
         if mantissa == 0 {
             exponent = 0;
         }
-        Quantity { mantissa, exponent, format, text: None }
+        Quantity { mantissa, exponent, format, held: Held::Small(exponent), keeps_text: false, text: None }
     }
 
     pub fn parse(text: &str) -> Result<Quantity, Error> {
@@ -78,13 +104,15 @@ impl Quantity {
             },
         }
         let mut quantity = Quantity::normal(mantissa, exponent, format);
+        quantity.held = held(&parts, scale);
         if format == Format::BinarySi {
             quantity = cap_binary(quantity, &parts);
         }
         if parts.negative {
             quantity.mantissa = -quantity.mantissa;
         }
-        if keeps_text(&parts, scale, digits) && quantity.canonical() != text {
+        quantity.keeps_text = text == "0" || keeps_text(&parts, scale, digits);
+        if quantity.keeps_text && quantity.canonical() != text {
             quantity.text = Some(text.into());
         }
         Ok(quantity)
@@ -107,10 +135,10 @@ impl Quantity {
         self.format
     }
 
-    /// From JSON: text, or a bare number as YAML has it.
+    /// From JSON: text, which may stand between spaces, or a bare number as YAML has it.
     pub fn from_json(value: &serde_json::Value) -> Result<Quantity, Error> {
         match value {
-            serde_json::Value::String(text) => Quantity::parse(text),
+            serde_json::Value::String(text) => Quantity::parse(text.trim()),
             serde_json::Value::Number(number) => Quantity::parse(&number.to_string()),
             serde_json::Value::Null => Ok(Quantity::zero()),
             _ => Err(FORMAT_WRONG),
@@ -124,6 +152,68 @@ impl Quantity {
     /// -1, 0 or 1.
     pub fn sign(&self) -> i8 {
         self.mantissa.signum() as i8
+    }
+
+    /// The value in units as upstream counts it where its rules compute: rounded away from zero, and wrong beyond an `i64`.
+    pub fn value(&self) -> i64 {
+        self.counted(0)
+    }
+
+    /// The same in thousandths.
+    pub fn milli_value(&self) -> i64 {
+        self.counted(-3)
+    }
+
+    /// Upstream multiplies within an `i64`: what is too much keeps its lowest bits or, multiplied step by step, is nought.
+    /// What is below zero and held as a decimal number is cut before it is divided.
+    fn counted(&self, power: i32) -> i64 {
+        let lowest =
+            |mantissa: i128, shift: i32| mantissa.wrapping_mul(10i128.wrapping_pow(shift.unsigned_abs())) as i64;
+        let exact = self.scaled(power);
+        let shift = self.exponent - power;
+        match self.held {
+            _ if exact != i128::MIN && i64::try_from(exact).is_ok() => exact as i64,
+            Held::Small(scale) if matches!(scale - power, 1 | 2 | 3 | 6 | 9) => lowest(self.mantissa, shift),
+            Held::Small(_) => 0,
+            // The power itself may be too much, which is the least integer then.
+            Held::Compared(scale) if scale - power > 18 => {
+                lowest(self.mantissa, self.exponent - scale).wrapping_mul(i64::MIN)
+            }
+            Held::Compared(_) => lowest(self.mantissa, shift),
+            Held::Big if self.mantissa < 0 => {
+                let milli = Quantity::normal(self.scaled(-3), -3, self.format);
+                let cut = lowest(milli.mantissa, milli.exponent + 3);
+                if power == 0 { cut / 1000 + i64::from(cut % 1000 != 0) } else { cut }
+            }
+            Held::Big if shift >= 0 => lowest(self.mantissa, shift),
+            Held::Big => exact as i64,
+        }
+    }
+
+    /// What upstream holds after it compared this quantity with others, which it does in their form.
+    #[must_use]
+    pub fn compared_with<'a>(&self, others: impl IntoIterator<Item = &'a Quantity>) -> Quantity {
+        let held = match self.held {
+            Held::Small(scale) if others.into_iter().any(|other| other.held == Held::Big) => Held::Compared(scale),
+            held => held,
+        };
+        Quantity { held, ..self.clone() }
+    }
+
+    /// Whether it is more than can be counted in thousandths.
+    pub fn is_beyond_milli(&self) -> bool {
+        i64::try_from(self.as_milli()).is_err()
+    }
+
+    /// Whether it is not a whole number of thousandths.
+    pub fn is_finer_than_milli(&self) -> bool {
+        self.exponent < -3
+    }
+
+    /// Whether two quantities are the same to whom compares them as Go values: also in how they are held and written.
+    pub fn is_held_as(&self, other: &Quantity) -> bool {
+        let form = |of: &Quantity| (of.held, of.format, of.keeps_text, of.text.clone());
+        self == other && form(self) == form(other)
     }
 
     /// The value in units, rounded away from zero; saturates.
@@ -173,7 +263,7 @@ impl Quantity {
             Some((sum, exponent)) => Quantity::normal(sum, exponent, format),
             None => {
                 let larger = if self.as_f64().abs() >= other.as_f64().abs() { self } else { other };
-                Quantity { format, text: None, ..larger.clone() }
+                Quantity { format, keeps_text: false, text: None, ..larger.clone() }
             }
         }
     }
@@ -190,16 +280,14 @@ impl Quantity {
 
     /// Mantissa and exponent with the exponent a multiple of three.
     fn decimal_text(&self, format: Format) -> String {
-        let mut exponent = self.exponent.div_euclid(3) * 3;
-        if format == Format::DecimalSi {
-            exponent = exponent.min(18);
-        }
+        let exponent = self.exponent.div_euclid(3) * 3;
         let Some(mantissa) = raise(self.mantissa, self.exponent - exponent) else {
             return format!("{}e{}", self.mantissa, self.exponent);
         };
         let suffix = match (format, exponent) {
             (_, 0) => String::new(),
             (Format::DecimalExponent, e) => format!("e{e}"),
+            // Upstream writes no suffix where there is none, and so writes `1000E` as `1`.
             (_, e) => DECIMAL_SUFFIXES.iter().find(|s| s.1 == e).map(|s| s.0.to_owned()).unwrap_or_default(),
         };
         format!("{mantissa}{suffix}")
@@ -279,8 +367,8 @@ fn interpret(suffix: &str) -> Option<(Scale, Format)> {
     if let Some((_, power)) = BINARY_SUFFIXES.iter().find(|s| s.0 == suffix) {
         return Some((Scale::Binary(*power), Format::BinarySi));
     }
-    let power = suffix.strip_prefix(['e', 'E'])?.parse().ok()?;
-    Some((Scale::Decimal(power), Format::DecimalExponent))
+    let power: i32 = suffix.strip_prefix(['e', 'E'])?.parse().ok()?;
+    Some((Scale::Decimal(power.clamp(-MAX_POWER, MAX_POWER)), Format::DecimalExponent))
 }
 
 /// The digits as a number, and the power of ten by which it must be raised because digits beyond what fits were
@@ -310,6 +398,29 @@ fn cap_binary(quantity: Quantity, parts: &Parts<'_>) -> Quantity {
     if below_one { Quantity { format: Format::DecimalSi, ..quantity } } else { quantity }
 }
 
+/// What fits an `i64` by the number of its digits is held as one.
+fn held(parts: &Parts<'_>, scale: Scale) -> Held {
+    let whole = parts.whole.len().max(1);
+    match scale {
+        Scale::Decimal(power) => {
+            let fraction = parts.fraction.len();
+            let scale = power.saturating_sub(i32::try_from(fraction).unwrap_or(i32::MAX));
+            if whole + fraction <= MAX_INT64_DIGITS && scale >= NANO { Held::Small(scale) } else { Held::Big }
+        }
+        Scale::Binary(power) => {
+            let fits =
+                || parts.whole.parse::<i64>().map_or(parts.whole.is_empty(), |v| v.checked_mul(1 << power).is_some());
+            let is_small = parts.fraction.is_empty() && binary_digits_left(whole, power) >= 0 && fits();
+            if is_small { Held::Small(0) } else { Held::Big }
+        }
+    }
+}
+
+/// Upstream's estimate of the digits that are left of an `i64`.
+fn binary_digits_left(digits: usize, power: u32) -> i64 {
+    15 - digits as i64 - (power as f32 * 3.0 / 10.0) as i64 - 1
+}
+
 /// Upstream keeps the text as it was read when a quick look says that it is canonical; the look is not perfect, and
 /// clients see what it keeps.
 fn keeps_text(parts: &Parts<'_>, scale: Scale, digits: usize) -> bool {
@@ -324,9 +435,8 @@ fn keeps_text(parts: &Parts<'_>, scale: Scale, digits: usize) -> bool {
                 && !format!("{}{}", parts.whole, parts.fraction).ends_with("000")
         }
         Scale::Binary(power) => {
-            let estimate = 15 - parts.whole.len().max(1) as i64 - (power as f32 * 3.0 / 10.0) as i64 - 1;
             parts.fraction.is_empty()
-                && estimate >= 0
+                && binary_digits_left(parts.whole.len().max(1), power) >= 0
                 && parts
                     .whole
                     .parse::<i64>()
@@ -395,7 +505,7 @@ impl PartialOrd for Quantity {
 impl Neg for Quantity {
     type Output = Quantity;
     fn neg(self) -> Quantity {
-        Quantity { mantissa: -self.mantissa, text: None, ..self }
+        Quantity { mantissa: -self.mantissa, keeps_text: false, text: None, ..self }
     }
 }
 impl Add for Quantity {

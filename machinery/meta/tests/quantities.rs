@@ -48,6 +48,10 @@ fn canonical_forms() {
         ("1.0000000001", "1000000001n"),
         ("8Ei", "9223372036854775807"),
         ("100E", "100E"),
+        ("1000E", "1"),
+        ("1200000000000000000000000", "1200"),
+        ("1e300", "1e300"),
+        ("1e-2147483648", "1e-9"),
         ("1P", "1P"),
         ("5T", "5T"),
         ("3u", "3u"),
@@ -94,6 +98,59 @@ fn values_round_away_from_zero() {
     }
     assert_eq!(quantity("1e300").as_value(), i128::MAX);
     assert_eq!(quantity("1e300").as_i64(), i64::MAX);
+}
+
+#[test]
+fn values_beyond_an_integer_are_as_wrong_as_upstreams() {
+    for (text, value, milli) in [
+        ("1500m", 2, 1500),
+        ("9223372036854775807", i64::MAX, -1000),
+        ("9223372036854775808", i64::MIN, 0),
+        ("18446744073709551617", 1, 1000),
+        ("10000000000000000000", -8_446_744_073_709_551_616, 1_864_712_049_423_024_128),
+        // Held as an integer with a power of ten: multiplied step by step, it comes to nothing.
+        ("10E", 0, 0),
+        ("1e19", 0, 0),
+        ("1e16", 10_000_000_000_000_000, 0),
+        // Multiplied at once, it keeps its lowest bits.
+        ("10000000000000001", 10_000_000_000_000_001, -8_446_744_073_709_550_616),
+        ("8Ei", i64::MAX, -1000),
+        ("1e300", 0, 0),
+        ("-9223372036854775809", -1, -1000),
+    ] {
+        assert_eq!((quantity(text).value(), quantity(text).milli_value()), (value, milli), "{text}");
+    }
+}
+
+#[test]
+fn what_was_compared_counts_otherwise() {
+    for (text, other, value) in [
+        ("1e19", "1", 0),
+        ("1e19", "9223372036854775808", i64::MIN),
+        ("2e19", "9223372036854775808", 0),
+        ("10E", "9223372036854775808", -8_446_744_073_709_551_616),
+        ("3", "9223372036854775808", 3),
+    ] {
+        assert_eq!(quantity(text).compared_with([&quantity(other)]).value(), value, "{text} {other}");
+    }
+}
+
+#[test]
+fn the_same_amount_may_be_held_otherwise() {
+    for (sent, stored, is_same) in [
+        ("1", "1", true),
+        ("1000m", "1", false),
+        ("1e3", "1e3", true),
+        ("1000", "1k", false),
+        ("0.5", "500m", false),
+        ("0.5Gi", "512Mi", false),
+        ("1024Mi", "1Gi", false),
+        ("16384Ki", "16Mi", true),
+        ("0m", "0", false),
+        ("+1", "+1", true),
+    ] {
+        assert_eq!(quantity(sent).is_held_as(&quantity(stored)), is_same, "{sent} {stored}");
+    }
 }
 
 #[test]

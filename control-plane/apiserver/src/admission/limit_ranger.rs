@@ -3,7 +3,8 @@
 //! `with_defaults` and `violations` are pure; the plugin only finds the LimitRanges of the namespace.
 
 use corten_api::quota::{Amounts, amounts, pod_sum};
-use corten_meta::{Quantity, Status, Value};
+use corten_meta::quantity::{MAX_MILLI_VALUE, Quantity};
+use corten_meta::{Status, Value};
 use futures::future::BoxFuture;
 use serde_json::Map;
 
@@ -143,9 +144,10 @@ fn check_claim(wrong: &mut Vec<String>, item: &Value, kind: &str, requests: &Amo
     }
     for (name, max) in amounts(item.get("max")) {
         let bound = format!("maximum {name} usage per {kind} is {max}");
+        let [requested, _, most] = counted(requests.get(&name), None, &max);
         match requests.get(&name) {
             None => wrong.push(format!("{bound}.  No request is specified")),
-            Some(request) if *request > max => wrong.push(format!("{bound}, but request is {request}")),
+            Some(request) if requested > most => wrong.push(format!("{bound}, but request is {request}")),
             Some(_) => {}
         }
     }
@@ -165,37 +167,53 @@ fn check(wrong: &mut Vec<String>, item: &Value, kind: &str, requests: &Amounts, 
 
 type Amount<'a> = Option<&'a Quantity>;
 
+/// A request, a limit and what bounds them as upstream counts them, within integers: in thousandths if none is too much.
+fn counted(request: Amount, limit: Amount, bound: &Quantity) -> [i64; 3] {
+    let nothing = Quantity::zero();
+    let amounts = [request.unwrap_or(&nothing), limit.unwrap_or(&nothing), bound];
+    match amounts.iter().all(|amount| amount.value() <= MAX_MILLI_VALUE) {
+        true => amounts.map(Quantity::milli_value),
+        false => amounts.map(Quantity::value),
+    }
+}
+
 fn too_little(name: &str, kind: &str, min: &Quantity, request: Amount, limit: Amount) -> Option<String> {
     let bound = format!("minimum {name} usage per {kind} is {min}");
+    let [requested, limited, least] = counted(request, limit, min);
     match (request, limit) {
         (None, _) => Some(format!("{bound}.  No request is specified")),
-        (Some(request), _) if request < min => Some(format!("{bound}, but request is {request}")),
-        (_, Some(limit)) if limit < min => Some(format!("{bound}, but limit is {limit}")),
+        (Some(request), _) if requested < least => Some(format!("{bound}, but request is {request}")),
+        (_, Some(limit)) if limited < least => Some(format!("{bound}, but limit is {limit}")),
         _ => None,
     }
 }
 
 fn too_much(name: &str, kind: &str, max: &Quantity, request: Amount, limit: Amount) -> Option<String> {
     let bound = format!("maximum {name} usage per {kind} is {max}");
+    let [requested, limited, most] = counted(request, limit, max);
     match (limit, request) {
         (None, _) => Some(format!("{bound}.  No limit is specified")),
-        (Some(limit), _) if limit > max => Some(format!("{bound}, but limit is {limit}")),
-        (_, Some(request)) if request > max => Some(format!("{bound}, but request is {request}")),
+        (Some(limit), _) if limited > most => Some(format!("{bound}, but limit is {limit}")),
+        (_, Some(request)) if requested > most => Some(format!("{bound}, but request is {request}")),
         _ => None,
     }
 }
 
 fn too_far_apart(name: &str, kind: &str, most: &Quantity, request: Amount, limit: Amount) -> Option<String> {
     let bound = format!("{name} max limit to request ratio per {kind} is {most}");
-    let stated = |amount: Amount| amount.filter(|amount| !amount.is_zero()).map(Quantity::as_f64);
-    let Some(request) = stated(request) else {
+    let [requested, limited, _] = counted(request, limit, most);
+    if requested == 0 {
         return Some(format!("{bound}, but no request is specified or request is 0"));
-    };
-    let Some(limit) = stated(limit) else {
+    }
+    if limited == 0 {
         return Some(format!("{bound}, but no limit is specified or limit is 0"));
+    }
+    let ratio = limited as f64 / requested as f64;
+    let is_too_far = match most.value() <= MAX_MILLI_VALUE {
+        true => ratio * 1000.0 > most.milli_value() as f64,
+        false => ratio > most.value() as f64,
     };
-    let ratio = limit / request;
-    (ratio > most.as_f64()).then(|| format!("{bound}, but provided ratio is {ratio:.6}"))
+    is_too_far.then(|| format!("{bound}, but provided ratio is {ratio:.6}"))
 }
 
 #[cfg(test)]

@@ -476,7 +476,7 @@ pub fn not_the_same(target: &Target<'_>, why: &str) -> Result<Status, Status> {
 }
 
 /// Metadata that only the server writes, and the parts that this request does not touch, are the old ones. Says whether
-/// an empty list or map of the wanted object vanished.
+/// something that was given is lost.
 fn prepare(target: &Target<'_>, change: &Change<'_>, new: &mut Value, old: &mut Value, apart: Option<Apart>) -> bool {
     let part = change.part;
     let kind = &target.resource.kind;
@@ -646,8 +646,12 @@ fn bump_generation(target: &Target<'_>, new: &mut Value, as_given: Option<&Value
     let is_other = |object: &Value| !wanted(object, counts_status).eq(wanted(old, counts_status));
     let is_changed = match rules.counts_empty {
         true => is_other(as_given.unwrap_or(new)),
-        // What is always written is stored as null where it is empty.
-        false => is_other(new) && is_other(&target.resource.kind.settled(new)),
+        false => {
+            let kind = &target.resource.kind;
+            let exact = as_given.map_or(Cow::Borrowed(&*new), |given| kind.exact(new, given));
+            // What is always written is stored as null where it is empty.
+            is_other(&exact) && is_other(&kind.settled(&exact))
+        }
     };
     if is_changed {
         let generation = corten_meta::generation(old) + 1;

@@ -228,7 +228,7 @@ pub(super) fn validate_claim_status_update(new: &Value) -> Errors {
 
 /// An amount is no less than nothing. What is more than fits into 64 bits comes round to the other end.
 pub(super) fn validate_basic(amount: &At<'_>, errors: &mut Errors) {
-    if let Some(value) = amount.quantity().map(|quantity| quantity.as_value() as i64).filter(|value| *value < 0) {
+    if let Some(value) = amount.quantity().map(|quantity| quantity.value()).filter(|value| *value < 0) {
         errors.push(FieldError::invalid(&amount.path, value, "must be a valid resource quantity"));
     }
 }

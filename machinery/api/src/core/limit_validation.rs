@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use corten_meta::field::FieldError;
-use corten_meta::{Quantity, Value, names};
+use corten_meta::quantity::{Format, MAX_MILLI_VALUE, Quantity};
+use corten_meta::{Value, names};
 
 use super::resource_validation::{Of, can_overcommit, validate_name_of, validate_resource_name};
 use crate::check::{At, Errors};
@@ -98,19 +99,31 @@ fn validate_order(limit: &At<'_>, errors: &mut Errors) {
 }
 
 fn validate_ratios(limit: &At<'_>, errors: &mut Errors) {
-    let (least, most) = (amounts(limit, "min"), amounts(limit, "max"));
+    let [least, most, defaults, requests] =
+        ["min", "max", "default", "defaultRequest"].map(|field| amounts(limit, field));
     for (resource, ratio) in amounts(limit, "maxLimitRequestRatio") {
         let path = limit.path.child("maxLimitRequestRatio").key(resource);
-        if ratio.as_milli() < 1000 {
+        if ratio < Quantity::from_value(1, Format::DecimalSi) {
             let detail = format!("ratio {ratio} is less than 1");
             errors.push(FieldError::invalid(&path, ratio.to_string(), detail));
         }
         if let (Some(least), Some(most)) = (least.get(resource), most.get(resource)) {
-            let widest = most.as_f64() / least.as_f64();
-            if ratio.as_f64() > widest {
-                let detail = format!("ratio {ratio} is greater than max/min = {widest:.6}");
+            let defaults = [&defaults, &requests].into_iter().filter_map(|of| of.get(resource));
+            let least = least.compared_with(defaults.chain([most]));
+            let (ratio_value, widest) = counted(&ratio, &least, most);
+            if ratio_value > widest {
+                let widest = corten_meta::go::fixed(widest);
+                let detail = format!("ratio {ratio} is greater than max/min = {widest}");
                 errors.push(FieldError::invalid(&path, ratio.to_string(), detail));
             }
         }
+    }
+}
+
+/// A ratio, and the widest that two amounts leave room for. Upstream computes both within integers.
+fn counted(ratio: &Quantity, least: &Quantity, most: &Quantity) -> (f64, f64) {
+    match [ratio, least, most].iter().all(|amount| amount.value() < MAX_MILLI_VALUE) {
+        true => (ratio.milli_value() as f64 / 1000.0, most.milli_value() as f64 / least.milli_value() as f64),
+        false => (ratio.value() as f64, most.value() as f64 / least.value() as f64),
     }
 }

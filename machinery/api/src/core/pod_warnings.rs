@@ -235,7 +235,7 @@ pub(crate) fn of_claim_spec(spec: &At<'_>, out: &mut Vec<String>) {
 fn fractions_of(resources: &At<'_>, names: &[&str], out: &mut Vec<String>) {
     for name in names {
         let Some(quantity) = resources.get(name).quantity() else { continue };
-        if quantity.to_string().ends_with('m') {
+        if quantity.milli_value() % 1000 != 0 {
             let path = resources.path.key(name);
             out.push(format!("{path}: fractional byte value \"{quantity}\" is invalid, must be an integer"));
         }

@@ -96,7 +96,7 @@ pub(crate) fn validate_amount(resource: &str, at: &At<'_>, errors: &mut Errors) 
         let detail = "must be greater than or equal to 0";
         errors.push(FieldError::invalid(&at.path, amount.to_string(), detail));
     }
-    if is_integer(resource) && amount.as_milli() % 1000 != 0 {
+    if is_integer(resource) && amount.milli_value() % 1000 != 0 {
         errors.push(FieldError::invalid(&at.path, at.value.clone(), "must be an integer"));
     }
 }
@@ -169,7 +169,7 @@ fn validate_against_limit(resource: &str, amount: &At<'_>, requests: &At<'_>, li
 fn validate_huge_pages(resource: &str, at: &At<'_>, errors: &mut Errors) {
     let Some(size) = resource.strip_prefix("hugepages-") else { return };
     let (Some(amount), size) = (at.quantity(), Quantity::parse(size)) else { return };
-    let whole = size.is_ok_and(|s| s.as_value() > 0 && amount.as_value() % s.as_value() == 0);
+    let whole = size.is_ok_and(|s| s.value() > 0 && amount.value() % s.value() == 0);
     if !whole {
         let detail = format!("{amount} is not positive integer multiple of {resource}");
         errors.push(FieldError::invalid(&at.path, amount.to_string(), detail));

@@ -1,22 +1,58 @@
-//! Objects as their authors gave them: upstream tells an empty list or map from none where ours has dropped it.
+//! Objects as their authors gave them: upstream tells apart what ours has made the same (see [`crate::schema::recall`]).
+
+use std::borrow::Cow;
 
 use corten_meta::Value;
+use corten_meta::field::FieldError;
 
 use super::Kind;
+use crate::schema::{Recall, recall};
 
 impl Kind {
-    /// An object as its author gave it: with the empty lists and maps that vanished, outside of `spared`.
+    /// An object as its author gave it, as rules see it, outside of `spared`.
     pub fn as_given(&self, object: &Value, given: Value, spared: &[&str]) -> Value {
-        let mut object = self.as_sent(object, given, spared);
+        let mut object = self.recalled(object, given, spared, Recall::Given);
         self.drop_gated(&mut object);
         object
     }
 
-    /// The same with what belongs to features that are switched off: as it is compared for who owns what.
-    pub fn as_sent(&self, object: &Value, mut given: Value, spared: &[&str]) -> Value {
+    /// The same with what belongs to features that are switched off, and with every amount as it was written: as it is
+    /// compared for who owns what.
+    pub fn as_sent(&self, object: &Value, given: Value, spared: &[&str]) -> Value {
+        self.recalled(object, given, spared, Recall::Sent)
+    }
+
+    /// A new object with the times and amounts of the one that was given, for rules to which what is empty is absent.
+    pub fn exact<'a>(&self, new: &'a Value, given: &Value) -> Cow<'a, Value> {
+        if std::ptr::eq(new, given) {
+            return Cow::Borrowed(new);
+        }
+        let mut object = new.clone();
+        recall(&self.schema, given, &mut object, Recall::Exact);
+        Cow::Owned(object)
+    }
+
+    /// [`Kind::validate_update`] with the new object as its author gave it.
+    pub fn validate_given_update(&self, new: &Value, given: &Value, old: &Value) -> Vec<FieldError> {
+        self.shown(crate::update::validate(self, &self.exact(new, given), given, old))
+    }
+
+    /// [`Kind::validate_status_update`] with the new object as its author gave it.
+    pub fn validate_given_status_update(&self, new: &Value, given: &Value, old: &Value) -> Vec<FieldError> {
+        let new = &*self.exact(new, given);
+        let rule = |object: &Value| self.behaviour.validate_status_update(object, old);
+        let mut own = crate::update::as_shown(rule(new), || rule(given));
+        if !own.is_empty() && !self.is_custom() {
+            let before = self.behaviour.validate_status_update(old, old);
+            own.retain(|error| !before.contains(error));
+        }
+        self.shown(crate::update::validate_status(self, new, old, &own))
+    }
+
+    fn recalled(&self, object: &Value, mut given: Value, spared: &[&str], what: Recall) -> Value {
         spared.iter().filter_map(|field| given.as_object_mut()?.remove(*field)).for_each(drop);
         let mut object = object.clone();
-        crate::schema::recall_empty(&self.schema, &given, &mut object);
+        recall(&self.schema, &given, &mut object, what);
         object
     }
 }

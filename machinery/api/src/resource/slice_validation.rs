@@ -267,13 +267,13 @@ fn validate_range(range: &At<'_>, default: &Quantity, most: &Quantity, errors: &
             errors.push(invalid("max", default, format!("default is more than max: {top}")));
         }
     }
-    let Some(step) = step.filter(|step| step.as_value() != 0) else { return };
-    let added = Quantity::from_milli(least.as_milli() + step.as_milli(), least.format());
+    let Some(step) = step.filter(|step| step.value() != 0) else { return };
+    let added = least.clone() + step.clone();
     if added > *most {
         errors.push(invalid("step", &step, format!("one step {added} is larger than capacity value: {most}")));
     }
     for value in [Some(default), top.as_ref()].into_iter().flatten() {
-        if (value.as_value() - least.as_value()) % step.as_value() != 0 {
+        if value.value().wrapping_sub(least.value()).wrapping_rem(step.value()) != 0 {
             let detail = format!("value is not a multiple of a given step ({step}) from ({least})");
             errors.push(invalid("step", value, detail));
         }

@@ -15,8 +15,9 @@ use super::{Field, FieldType, Type, schema};
 /// Lists of which an empty one says something else than none: no scaling policy at all, instead of the usual ones.
 const TELLING: &str = "policies";
 
-/// Fills absent fields of a value of the named type, and drops those that are as good as absent. Says whether an empty
-/// list or map was among them, which upstream's rules can tell from an absent one (see [`recall_empty`]).
+/// Fills absent fields of a value of the named type, and drops those that are as good as absent. Says whether something is
+/// lost by it that upstream has until it stores an object: an empty list or map, the form of an amount, the fraction of a
+/// second (see [`super::recall`]).
 pub fn fill_defaults(type_name: &str, value: &mut Value) -> bool {
     schema().type_(type_name).is_some_and(|t| fill_type(t, value))
 }
@@ -51,7 +52,7 @@ fn fill_type(t: &Type, value: &mut Value) -> bool {
 }
 
 /// Whether a field with this value is as good as absent. Zeros that are always written come back in the end.
-fn vanishes(field: &Field, value: &Value) -> bool {
+pub(super) fn vanishes(field: &Field, value: &Value) -> bool {
     let presence = field.presence;
     if presence.is_pointer || is_raw(&field.kind) {
         return value.is_null();
@@ -131,45 +132,17 @@ fn empty_of(t: &Type) -> Value {
     t.declared().filter_map(|field| Some((field.name.clone(), written(field)?))).collect()
 }
 
-/// Puts back the empty lists and maps that a client gave to an object of the named type and that vanished. To upstream's
-/// rules they are still there: some ask whether a list is set and not what it holds, and errors show `[]` and not null.
-pub fn recall_empty(type_name: &str, given: &Value, object: &mut Value) {
-    if let Some(t) = schema().type_(type_name) {
-        recall_type(t, given, object);
-    }
-}
-
-fn recall_type(t: &Type, given: &Value, object: &mut Value) {
-    let (Value::Object(given), Value::Object(object)) = (given, object) else { return };
-    for (field, inner) in given.iter().filter_map(|(name, inner)| Some((t.field(name)?, inner))) {
-        match object.get_mut(&field.name) {
-            Some(present) if !present.is_null() => recall_value(&field.kind, inner, present),
-            _ if vanishes(field, inner) && is_collection(inner, &field.kind) => {
-                object.insert(field.name.clone(), inner.clone());
-            }
-            _ => {}
-        }
-    }
-}
-
-fn recall_value(kind: &FieldType, given: &Value, value: &mut Value) {
-    match (kind, given, value) {
-        (FieldType::Ref(id), given, value) => recall_type(schema().get(*id).of_object(), given, value),
-        (FieldType::List(items), Value::Array(given), Value::Array(list)) => {
-            given.iter().zip(list).for_each(|(given, item)| recall_value(items, given, item));
-        }
-        (FieldType::Map(values), Value::Object(given), Value::Object(map)) => {
-            for (name, given) in given {
-                map.get_mut(name).into_iter().for_each(|item| recall_value(values, given, item));
-            }
-        }
-        _ => {}
-    }
-}
-
 /// Whether a value that vanishes is one that upstream can tell from none: its bytes are a list too.
-fn is_collection(value: &Value, kind: &FieldType) -> bool {
+pub(super) fn is_collection(value: &Value, kind: &FieldType) -> bool {
     value.is_array() || value.is_object() || (value.is_string() && *kind == FieldType::Bytes)
+}
+
+/// Whether a value is neither a schema nor a list of them where either may stand: upstream holds something that is empty,
+/// and writes nothing.
+pub(super) fn is_empty_either(kind: &FieldType, value: &Value) -> bool {
+    let FieldType::Ref(id) = kind else { return false };
+    let is_something = value.is_object() || value.as_array().is_some_and(|schemas| !schemas.is_empty());
+    !is_something && !value.is_null() && schema().get(*id).short_name() == "JSONSchemaPropsOrArray"
 }
 
 /// Writes lists and maps that are empty as upstream's store gives them back: its encoding knows no empty ones, so those
@@ -249,11 +222,16 @@ pub(super) fn write_bytes(value: &mut Value) {
 fn fill_value(kind: &FieldType, value: &mut Value) -> bool {
     let mut lost = false;
     match kind {
-        FieldType::Ref(id) => lost = fill_type(schema().get(*id).of_object(), value),
-        FieldType::Quantity => canonicalize(value),
+        FieldType::Ref(id) => {
+            lost = is_empty_either(kind, value);
+            lost |= fill_type(schema().get(*id).of_object(), value);
+        }
+        FieldType::Quantity => lost = canonicalize(value),
         FieldType::Bytes => write_bytes(value),
-        FieldType::Time => rewrite_time(value, "2026-01-02T03:04:05Z".len(), time::rfc3339),
-        FieldType::MicroTime => rewrite_time(value, "2026-01-02T03:04:05.000000Z".len(), time::rfc3339_micro),
+        FieldType::Time => lost = write_time(value),
+        FieldType::MicroTime => {
+            rewrite_time(value, "2026-01-02T03:04:05.000000Z".len(), time::rfc3339_micro);
+        }
         FieldType::List(items) => {
             value.as_array_mut().into_iter().flatten().for_each(|item| lost |= fill_item(items, item));
         }
@@ -273,16 +251,13 @@ fn fill_item(kind: &FieldType, item: &mut Value) -> bool {
     fill_value(kind, item)
 }
 
-/// A quantity that cannot be parsed stays as it is, for validation to find.
-fn canonicalize(value: &mut Value) {
-    let parsed = match &*value {
-        Value::String(text) => Quantity::parse(text),
-        Value::Number(number) => Quantity::parse(&number.to_string()),
-        _ => return,
-    };
-    if let Ok(quantity) = parsed {
-        *value = quantity.to_string().into();
-    }
+/// A quantity that cannot be parsed stays as it is, for validation to find. Says whether it was in another form.
+fn canonicalize(value: &mut Value) -> bool {
+    let Ok(quantity) = Quantity::from_json(value) else { return false };
+    let text = quantity.to_string();
+    let is_other = value.as_str() != Some(&text) && !Quantity::parse(&text).is_ok_and(|q| q.is_held_as(&quantity));
+    *value = text.into();
+    is_other
 }
 
 /// Amounts of resources are counted in thousandths at the finest; those of a RuntimeClass are left as they are.
@@ -293,20 +268,24 @@ fn is_rounded(field: &Field) -> bool {
 }
 
 fn round_up(amount: &mut Value) {
-    if let Ok(quantity) = Quantity::from_json(amount) {
-        let rounded = Quantity::from_milli(quantity.as_milli(), quantity.format());
-        if rounded != quantity {
-            *amount = rounded.to_string().into();
-        }
+    if let Some(quantity) = Quantity::from_json(amount).ok().filter(Quantity::is_finer_than_milli) {
+        *amount = Quantity::from_milli(quantity.as_milli(), quantity.format()).to_string().into();
     }
 }
 
-/// A time of any zone is written in UTC, with as many digits as its type has.
-fn rewrite_time(value: &mut Value, length: usize, write: fn(jiff::Timestamp) -> String) {
-    let Some(text) = value.as_str().filter(|text| text.len() != length || !text.ends_with('Z')) else { return };
-    if let Ok(at) = time::parse(text) {
-        *value = write(at).into();
-    }
+/// Writes a time to the second. Says whether it loses a fraction.
+pub(super) fn write_time(value: &mut Value) -> bool {
+    rewrite_time(value, "2026-01-02T03:04:05Z".len(), time::rfc3339)
+}
+
+/// A time of any zone is written in UTC, with as many digits as its type has. Says whether it loses a fraction.
+fn rewrite_time(value: &mut Value, length: usize, write: fn(jiff::Timestamp) -> String) -> bool {
+    let written = |text: &&str| text.len() == length && text.ends_with('Z');
+    let Some(at) = value.as_str().filter(|text| !written(text)).and_then(|text| time::parse(text).ok()) else {
+        return false;
+    };
+    *value = write(at).into();
+    at.subsec_nanosecond() != 0
 }
 
 /// Whether a field has a default that says more than nothing.
@@ -371,7 +350,7 @@ mod tests {
         let given = json!({"spec": spec, "unknown": []});
         let mut object = json!({"spec": {"containers": [{"resources": {}}, {"name": "x"}], "dnsPolicy": "x"}});
         let kind = "io.k8s.api.core.v1.Pod";
-        recall_empty(kind, &given, &mut object);
+        super::super::recall(kind, &given, &mut object, super::super::Recall::Given);
         let spec = json!({"overhead": {}, "containers": [{"args": [], "resources": {"limits": {}}}, {"name": "x"}],
             "dnsPolicy": "x"});
         assert_eq!(object, json!({"spec": spec}));

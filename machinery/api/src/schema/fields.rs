@@ -295,7 +295,7 @@ impl<'v> Check<'v> {
 
     fn quantity(&mut self, value: &Value) {
         let parsed = match value {
-            Value::String(text) => Quantity::parse(text),
+            Value::String(text) => Quantity::parse(text.trim()),
             other => Quantity::parse(&other.to_string()),
         };
         if let Err(error) = parsed {

@@ -10,6 +10,7 @@ mod fields;
 mod gated;
 mod places;
 mod printed;
+mod recall;
 mod restore;
 mod table;
 mod written;
@@ -19,13 +20,14 @@ use std::sync::LazyLock;
 
 use corten_meta::Value;
 
-pub use defaults::{empty, fill_defaults, fill_zeros, recall_empty, settle};
+pub use defaults::{empty, fill_defaults, fill_zeros, settle};
 pub(crate) use equality::equal;
 pub use fields::{FieldReport, check_fields, prune};
 pub use gated::drop_gated;
 pub use places::{insert_errors, is_within_raw};
 pub(crate) use printed::difference;
 pub use printed::{print_value, print_values};
+pub use recall::{Recall, recall};
 pub use restore::restore;
 pub use written::written;
 

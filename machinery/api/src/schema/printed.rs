@@ -38,6 +38,12 @@ pub fn print_values(type_name: &str, errors: &mut [FieldError]) {
         {
             error.printed = Some(zero.to_string());
         }
+        // A time is shown as it is written, whatever fraction of a second it was given with.
+        if error.value.as_str().is_some_and(|text| text.ends_with('Z') && text.contains('.'))
+            && kind_at(root, &error.field, &error.value) == Some(FieldType::Time)
+        {
+            super::defaults::write_time(&mut error.value);
+        }
         if !holds_struct(&error.value) {
             continue;
         }
@@ -110,7 +116,9 @@ fn kind_at(root: &Type, path: &str, value: &Value) -> Option<FieldType> {
         }
     }
     match (&current, value) {
-        (FieldType::Ref(_), Value::Object(_)) | (FieldType::List(_), Value::Array(_)) => Some(current),
+        (FieldType::Ref(_), Value::Object(_))
+        | (FieldType::List(_), Value::Array(_))
+        | (FieldType::Time, Value::String(_)) => Some(current),
         (FieldType::Map(_), _) => None,
         // What is wrong with one entry may be told by showing the whole map.
         (_, Value::Object(_)) if is_of_map => None,

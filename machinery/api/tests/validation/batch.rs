@@ -85,6 +85,10 @@ fn a_finished_job_stays_so() {
             "status.completionTime: Invalid value: \"2023-01-01T00:00:00Z\": must be equal to or after `startTime`",
             "status.completionTime: Invalid value: \"2023-01-01T00:00:00Z\": field is immutable",
         ]),
+        // A fraction of a second that was sent counts, though it is not stored.
+        ("/status/completionTime", json!("2024-01-01T00:01:00.5Z"), &[
+            "status.completionTime: Invalid value: \"2024-01-01T00:01:00Z\": field is immutable",
+        ]),
         ("/status/conditions", json!([{"type": "SuccessCriteriaMet", "status": "True"}]), &[
             "status.completionTime: Invalid value: \"2024-01-01T00:01:00Z\": cannot set completionTime when there is no Complete=True condition",
             "status.conditions: Invalid value: cannot disable the terminal Complete=True condition",

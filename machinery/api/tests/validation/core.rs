@@ -118,10 +118,20 @@ fn quotas_and_limits() {
         &["spec.scopes: Invalid value: [\"NotTerminating\"]: field is immutable"],
     )]);
     let limit = |limit| json!([limit]);
+    let ratio = |min: &str, max: &str, ratio: &str| json!([{"type": "Container", "min": {"cpu": min}, "max": {"cpu": max}, "maxLimitRequestRatio": {"cpu": ratio}}]);
     Subject::new("", "limitranges", json!({"spec": {"limits": []}})).creates(&[
         ("/spec/limits", limit(json!({"type": "Container", "min": {"cpu": "1"}, "max": {"cpu": "2"}})), &[]),
         ("/spec/limits", limit(json!({"type": "Pod", "min": {"cpu": "3"}, "max": {"cpu": "2"}})), &[
             "spec.limits[0].min[cpu]: Invalid value: \"3\": min value 3 is greater than max value 2",
+        ]),
+        // Upstream computes within integers, and so finds nothing wrong with a ratio that is too much for them.
+        ("/spec/limits", ratio("1", "2", "9223372036854775808"), &[]),
+        ("/spec/limits", ratio("1", "2", "9223372036854775807"), &[
+            "spec.limits[0].maxLimitRequestRatio[cpu]: Invalid value: \"9223372036854775807\": ratio 9223372036854775807 is greater than max/min = 2.000000",
+        ]),
+        ("/spec/limits", ratio("1", "2", "1e19"), &[]),
+        ("/spec/limits", ratio("1", "2", "0.999"), &[
+            "spec.limits[0].maxLimitRequestRatio[cpu]: Invalid value: \"999m\": ratio 999m is less than 1",
         ]),
         ("/spec/limits", limit(json!({"type": "Pod", "default": {"cpu": "1"}})), &[
             "spec.limits[0].default: Forbidden: may not be specified when `type` is 'Pod'",
