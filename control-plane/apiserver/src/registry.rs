@@ -279,6 +279,13 @@ impl Registry {
         Ok(opened.is_some_and(|opened| opened.stale))
     }
 
+    /// Whether an object has not been written since it was created.
+    pub async fn is_first(&self, resource: &Resource, object: &Object) -> Result<bool, Status> {
+        let key = Self::key(resource.storage()?, &object.header.namespace, &object.header.name);
+        let (_, entry) = self.store.get(&key).await.map_err(store_status)?;
+        Ok(entry.is_some_and(|entry| entry.version == 1))
+    }
+
     /// Whether a namespace holds no object of the resource, as the store has it now.
     pub async fn is_empty(&self, resource: &Resource, namespace: &str) -> Result<bool, Status> {
         let prefix = format!("{}/{namespace}/", resource.storage()?.prefix);

@@ -278,3 +278,34 @@ async fn who_sends_a_status_that_cannot_be_told_apart_leaves_no_managers() {
         assert_eq!(answer.body["metadata"].get("managedFields").is_some(), is_owned, "{condition}");
     }
 }
+
+/// Upstream stores a new claim without its phase and a new Job without the labels of its template, which it fills in when it
+/// reads them: the first write writes them, also if it changes nothing.
+#[tokio::test]
+async fn the_first_write_completes_what_is_stored() {
+    let s = TestServer::start().await;
+    let claim = json!({ "metadata": { "name": "m" }, "spec": { "accessModes": ["ReadWriteOnce"],
+        "resources": { "requests": { "storage": "1Gi" } } } });
+    let job = |labels: Value| {
+        let pod = json!({ "restartPolicy": "Never", "containers": [{ "name": "c", "image": "i" }] });
+        json!({ "metadata": { "name": "m", "labels": labels }, "spec": { "template": { "spec": pod } } })
+    };
+    const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
+    for (path, object, is_first_written) in [
+        ("/api/v1/namespaces/default/persistentvolumeclaims", claim, true),
+        (JOBS, job(json!({})), true),
+        (JOBS, job(json!({ "a": "b" })), false),
+        ("/api/v1/namespaces/default/configmaps", json!({ "metadata": { "name": "m" } }), false),
+    ] {
+        let mut before = s.post(path, object).await.expect(201);
+        let path = format!("{path}/m");
+        for is_written in [is_first_written, false] {
+            let after = s.put(&path, before.clone()).await.expect(200);
+            let version = |object: &Value| object["metadata"]["resourceVersion"].clone();
+            assert_eq!(version(&after) != version(&before), is_written, "{after}");
+            before = after;
+        }
+        let gone = json!({ "propagationPolicy": "Background", "gracePeriodSeconds": 0 });
+        s.delete(&path, Some(gone)).await.expect(200);
+    }
+}

@@ -195,6 +195,11 @@ pub trait Behaviour: Send + Sync {
     fn default_applied(&self, object: &mut Value) {
         self.default(object);
     }
+    /// Whether upstream stores such a new object without something that it fills in when it reads it: the first write
+    /// writes that, also if it changes nothing else.
+    fn is_completed_when_read(&self, _object: &Value) -> bool {
+        false
+    }
     /// Fills absent times with the time of the request, where upstream does so when it decodes a request.
     fn default_times(&self, _object: &mut Value, _now: Timestamp) {}
     /// The last step before validation of a create: metadata is complete (name, uid, generation), status is cleared.

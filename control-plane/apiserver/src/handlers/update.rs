@@ -324,6 +324,8 @@ async fn attempt(target: &Target<'_>, change: &Change<'_>, current: &Arc<Object>
         && target.resource.is_stored_as_now(current)
         && target.resource.stays_as_stored(&new, current).await?
         && !registry.is_sealed_otherwise(target.resource, current).await?
+        && !(target.resource.kind.behaviour.is_completed_when_read(&new)
+            && registry.is_first(target.resource, current).await?)
     {
         return Ok(Some(Updated::Changed(served)));
     }

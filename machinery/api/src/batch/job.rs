@@ -30,6 +30,12 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for Job {
+    /// The labels that a Job takes from a template which has none but those it was given.
+    fn is_completed_when_read(&self, job: &Value) -> bool {
+        let labelled = job.pointer("/metadata/labels/batch.kubernetes.io~1controller-uid").and_then(Value::as_str);
+        labelled.is_some_and(|uid| uid == corten_meta::uid(job))
+    }
+
     fn default(&self, object: &mut Value) {
         if absent(object, "/spec/completions") && absent(object, "/spec/parallelism") {
             put(object, "/spec/completions", 1);

@@ -62,6 +62,11 @@ fn drop_unknown_source(claim: &mut Value) {
 }
 
 impl Behaviour for PersistentVolumeClaim {
+    /// Its phase.
+    fn is_completed_when_read(&self, _claim: &Value) -> bool {
+        true
+    }
+
     fn default(&self, object: &mut Value) {
         default_claim(object);
     }
