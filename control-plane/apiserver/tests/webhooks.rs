@@ -209,9 +209,13 @@ async fn a_webhook_that_hangs_lies_or_is_gone_meets_its_failure_policy() {
         let rules = json!([rule(&["CREATE"], "", "v1", "configmaps")]);
         let one = webhook(&format!("{name}.hook.test"), hook.client(&format!("/{name}")), rules);
         register(&server, "Mutating", name, vec![one]).await;
-        let answer = server.post(CONFIGMAPS, configmap(name)).await.expect(code);
+        let answer = server.post(CONFIGMAPS, configmap(name)).await;
+        let warnings = answer.warnings();
+        let answer = answer.expect(code);
         if code == 201 {
             assert_eq!(answer["metadata"]["managedFields"][0]["manager"], "unknown", "{answer}");
+            let told = warnings.iter().any(|warning| warning.contains("in an invalid state after admission"));
+            assert!(told, "{warnings:?}");
         }
         server.delete(&format!("{GROUP}/mutatingwebhookconfigurations/{name}"), None).await.expect(200);
     }

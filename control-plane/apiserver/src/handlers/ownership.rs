@@ -99,13 +99,18 @@ pub fn managers_of(object: &Value) -> Managers {
     Managers::stored(managed_fields(object).cloned())
 }
 
-/// Whether what an object says of its managers can be read.
-pub fn managers_are_valid(object: &Value) -> bool {
-    Managers::decode(managed_fields(object)).is_ok()
+/// What admission made of an object keeps the managers that it had if it has spoiled them. Says what was wrong.
+pub fn keep_managers(admitted: &mut Value, before: &Value) -> Option<String> {
+    let why = Managers::decode(managed_fields(admitted)).err()?;
+    restore_managers(admitted, before);
+    Some(format!(
+        ".metadata.managedFields was in an invalid state after admission; this could be caused by an outdated mutating \
+         admission controller; please fix your requests: {why}"
+    ))
 }
 
 /// Gives an object the managers of another, as they are written there.
-pub fn restore_managers(object: &mut Value, from: &Value) {
+fn restore_managers(object: &mut Value, from: &Value) {
     let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else { return };
     match managed_fields(from) {
         Some(value) => metadata.insert("managedFields".to_owned(), value.clone()),

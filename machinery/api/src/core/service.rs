@@ -142,6 +142,11 @@ fn normalize_cluster_ips(new: &mut Value, old: Option<&Value>) {
         return;
     };
     let same_ip = text(old, "/spec/clusterIP") == ip;
+    // Who knows only the first, and leaves it, leaves all.
+    if same_ip && ips.is_empty() && !list(old, "/spec/clusterIPs").is_empty() {
+        put(new, "/spec/clusterIPs", old["spec"]["clusterIPs"].clone());
+        return;
+    }
     let same_ips = list(old, "/spec/clusterIPs") == ips;
     if !same_ip && same_ips {
         if ip.is_empty() {
@@ -350,6 +355,10 @@ mod tests {
         other["spec"].as_object_mut().expect("a spec").remove("clusterIPs");
         Service.prepare_update(&mut other, &old);
         assert_eq!(other["spec"]["clusterIPs"], json!(["10.96.0.6"]));
+
+        let mut outside = json!({"spec": {"type": "ExternalName", "externalName": "a", "clusterIP": "10.96.0.5"}});
+        Service.prepare_update(&mut outside, &old);
+        assert_eq!(outside["spec"].get("clusterIP"), None, "who leaves the first address leaves all");
     }
 
     #[test]

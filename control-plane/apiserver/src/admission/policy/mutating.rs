@@ -20,7 +20,7 @@ use super::{conditions_hold, is_exempt};
 use crate::admission::expressions::Rights;
 use crate::admission::{Attributes, Indifferent, Operation, Plugin};
 use crate::fields::merge;
-use crate::handlers::ownership::{managers_are_valid, restore_managers, type_of};
+use crate::handlers::ownership::{keep_managers, type_of};
 use crate::metrics::{MUTATING_POLICY_CHECKS, MUTATING_POLICY_SECONDS};
 use crate::registry::Resource;
 
@@ -122,8 +122,8 @@ async fn read(a: &Attributes<'_>, resource: &Arc<Resource>, object: Value) -> Re
         object = resource.convert(object, &own.kind).await?;
     }
     own.kind.default(&mut object);
-    if !managers_are_valid(&object) {
-        restore_managers(&mut object, &a.object);
+    if let Some(warning) = keep_managers(&mut object, &a.object) {
+        a.target.context.warn(warning);
     }
     Ok(object)
 }

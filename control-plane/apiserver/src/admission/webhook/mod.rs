@@ -20,7 +20,7 @@ use corten_meta::{FieldError, Status, Value};
 use futures::future::{BoxFuture, join_all};
 
 use super::{Attributes, Indifferent, Operation, Plugin};
-use crate::handlers::ownership::{managers_are_valid, restore_managers};
+use crate::handlers::ownership::keep_managers;
 use crate::metrics::{WEBHOOK_FAIL_OPEN, WEBHOOK_REJECTIONS, WEBHOOK_REQUESTS, WEBHOOK_SECONDS};
 use call::{Failure, call};
 use configuration::{Configurations, Webhook};
@@ -134,8 +134,8 @@ async fn apply(a: &mut Attributes<'_>, invocation: &Invocation<'_>, patch: &Valu
     let mut patched = shown.clone();
     corten_meta::patch::json_patch(&mut patched, patch).map_err(Status::internal)?;
     let mut object = invocation.read(a, patched).await?;
-    if !managers_are_valid(&object) {
-        restore_managers(&mut object, &a.object);
+    if let Some(warning) = keep_managers(&mut object, &a.object) {
+        a.target.context.warn(warning);
     }
     let changed = object != *a.object;
     *a.object = object;
