@@ -173,13 +173,18 @@ fn validate_content(object: &Value, metadata: &Path) -> Vec<FieldError> {
     errors
 }
 
+/// Whether upstream's language prints a letter as it is, which the names of managers are made of.
+pub fn is_printable(letter: char) -> bool {
+    quote(letter.encode_utf8(&mut [0; 4])).contains(letter)
+}
+
 /// Errors of the name of a manager of fields.
 pub fn validate_manager(manager: &str, path: &Path) -> Vec<FieldError> {
     let mut errors = Vec::new();
     if manager.len() > MAX_MANAGER {
         errors.push(FieldError::too_long(path, MAX_MANAGER));
     }
-    for (at, letter) in manager.char_indices().filter(|(_, c)| c.is_control()) {
+    for (at, letter) in manager.char_indices().filter(|(_, c)| !is_printable(*c)) {
         let detail = format!("invalid character U+{:04X} (at position {at})", u32::from(letter));
         errors.push(FieldError::invalid(path, manager, detail));
     }
@@ -192,7 +197,9 @@ fn validate_managers(content: &Value, metadata: &Path) -> Vec<FieldError> {
     let entries = content["managedFields"].as_array().into_iter().flatten().enumerate();
     for (at, entry) in entries {
         let [manager, subresource] = ["manager", "subresource"].map(|field| entry[field].as_str().unwrap_or_default());
-        if manager.len() <= MAX_MANAGER && subresource.len() <= MAX_SUBRESOURCE && !manager.contains(char::is_control) {
+        // Nearly all names are plain.
+        let is_plain = manager.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+        if manager.len() <= MAX_MANAGER && subresource.len() <= MAX_SUBRESOURCE && is_plain {
             continue;
         }
         let path = metadata.child("managedFields").index(at);
@@ -319,6 +326,16 @@ mod tests {
         let kind = crate::lookup("", "v1", plural).expect("kind");
         let errors = validate(kind, &json!({ "metadata": metadata }));
         errors.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn names_of_managers_are_printable() {
+        for (letters, printable) in [
+            ("aé€\u{1f600} \"\\\u{300}", true),
+            ("\u{7f}\u{a0}\u{ad}\u{378}\u{200b}\u{2028}\u{3000}\u{e000}\u{feff}", false),
+        ] {
+            letters.chars().for_each(|letter| assert_eq!(is_printable(letter), printable, "{letter:?}"));
+        }
     }
 
     #[test]

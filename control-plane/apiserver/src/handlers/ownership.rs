@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use corten_api::objectmeta::MAX_MANAGER;
+use corten_api::objectmeta::{MAX_MANAGER, is_printable};
 use corten_api::{Kind, Role, Storage};
 use corten_meta::{Object, Status, Value};
 use corten_store::Revision;
@@ -58,7 +58,7 @@ pub fn manager(context: &Context) -> String {
     let agent = || context.headers.get(http::header::USER_AGENT).and_then(|v| v.to_str().ok()).unwrap_or_default();
     let mut name = String::new();
     let prefix = given.unwrap_or_else(|| agent().split('/').next().unwrap_or_default());
-    for letter in prefix.chars().filter(|c| !c.is_control()) {
+    for letter in prefix.chars().filter(|c| is_printable(*c)) {
         if name.len() + letter.len_utf8() > MAX_MANAGER {
             break;
         }
