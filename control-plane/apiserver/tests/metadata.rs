@@ -309,3 +309,16 @@ async fn the_first_write_completes_what_is_stored() {
         s.delete(&path, Some(gone)).await.expect(200);
     }
 }
+
+/// A version that cannot be read is found only after admission, which knows no such namespace.
+#[tokio::test]
+async fn a_version_is_read_after_admission() {
+    let s = TestServer::start().await;
+    let lease = json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": { "name": "m", "resourceVersion": "abc" } });
+    for (namespace, code) in [("default", 500), ("nowhere", 404)] {
+        let path = format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/m");
+        s.put(&path, lease.clone()).await.expect(code);
+        s.patch(&format!("{path}?fieldManager=a"), "application/apply-patch+yaml", lease.clone()).await.expect(code);
+    }
+}

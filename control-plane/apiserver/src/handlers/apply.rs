@@ -144,9 +144,7 @@ impl Apply {
                 format!("uid mismatch: the provided object specified uid {uid}, and no existing object was found");
             return Err(Status::conflict(&target.resource.group_resource(), target.name, &why));
         }
-        let object = self.checked(target, object)?;
-        super::update::read_version(&object)?;
-        Ok(object)
+        self.checked(target, object)
     }
 
     /// Applies to an object of any type that has versions.

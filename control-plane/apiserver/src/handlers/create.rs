@@ -60,6 +60,10 @@ pub async fn create_object(target: &Target<'_>, make: &Make<'_>, ownership: Owne
         let lost = prepare(target, &mut candidate, ownership);
         let mut attributes = Attributes::new(target, Operation::Create, candidate, None);
         target.server.admission.change(&mut attributes).await?;
+        // The version that an update or an apply names is read where upstream would look for what it changes.
+        if target.context.info.verb != "create" {
+            super::update::parse_version(&version)?;
+        }
         if attributes.object.is_touched() {
             // A webhook may have written anything; where the object goes is not its to say.
             check_namespace(target, &mut attributes.object)?;

@@ -247,7 +247,6 @@ impl<'a> Change<'a> {
                     let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: ");
                     return Err(not_the_same(target, &why)?);
                 }
-                read_version(object)?;
                 create::create_object(target, &|| Ok(object.clone()), Ownership::Tracked).await
             }
             Create::Apply(make) => {
@@ -433,8 +432,8 @@ async fn admitted_as(
 }
 
 /// The version that an object names. Upstream's storage reads it, whose errors have no reason.
-pub fn read_version(object: &Value) -> Result<u64, Status> {
-    match corten_meta::resource_version(object) {
+pub fn parse_version(version: &str) -> Result<u64, Status> {
+    match version {
         "" => Ok(0),
         text => corten_meta::go::parse_uint(text).map_err(|message| Status { code: 500, message, ..Status::default() }),
     }
@@ -448,7 +447,7 @@ fn check_preconditions(target: &Target<'_>, change: &Change<'_>, new: &Value, ol
         let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {actual}");
         return Err(not_the_same(target, &why)?);
     }
-    let version = read_version(new)?;
+    let version = parse_version(corten_meta::resource_version(new))?;
     if version == 0 {
         if !target.resource.kind.rules.allow_unconditional_update {
             let path = corten_meta::Path::root("metadata").child("resourceVersion");
