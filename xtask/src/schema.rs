@@ -106,9 +106,10 @@ fn in_order<'a>(properties: &'a serde_json::Map<String, Value>, declared: &[&'a 
 fn write_declared(table: &mut String, (field, shape): (&str, &str), declared: &Declared, inlined: Option<&str>) {
     let go_type = &declared.type_name;
     let is_named = go_type.contains(char::is_uppercase);
-    // The names of structs are known by their references; those of maps only when nothing about them is plain.
-    let is_odd_map = shape.starts_with('{') && !go_type.starts_with("map[string]");
-    if is_named && (!shape.contains('@') || is_odd_map) {
+    // The names of structs are known by their references; those of maps and lists only when nothing about them is plain.
+    let is_odd = shape.starts_with('{') && !go_type.starts_with("map[string]")
+        || shape.starts_with('[') && !go_type.starts_with("[]");
+    if is_named && (!shape.contains('@') || is_odd) {
         table.push_str(&format!(" ~{}:{go_type}", declared.marks));
     } else if !declared.marks.is_empty() {
         table.push_str(&format!(" ~{}", declared.marks));
