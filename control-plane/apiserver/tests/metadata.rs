@@ -268,9 +268,12 @@ async fn the_metadata_of_a_scale() {
 async fn who_sends_a_status_that_cannot_be_told_apart_leaves_no_managers() {
     const LEVELS: &str = "/apis/flowcontrol.apiserver.k8s.io/v1/prioritylevelconfigurations?dryRun=All";
     let s = TestServer::start().await;
-    for (condition, is_owned) in
-        [(json!({}), false), (json!({"type": "a"}), true), (json!({"type": "a", "x": 1}), true)]
-    {
+    for (condition, is_owned) in [
+        (json!({}), false),
+        (json!({"type": ""}), false),
+        (json!({"type": "a"}), true),
+        (json!({"type": "a", "x": 1}), true),
+    ] {
         let level = json!({"metadata": {"name": "a"}, "status": {"conditions": [condition]},
                            "spec": {"type": "Limited", "limited": {"limitResponse": {"type": "Reject"}}}});
         let answer = ask(&s, "POST", LEVELS, &level).await;

@@ -268,7 +268,7 @@ pub fn says_unclear(kind: &Kind, part: Part, new: &Value, old: &Value) -> bool {
         return false;
     }
     let mut beside = Value::Object(said.map(|(field, value)| (field.clone(), value.clone())).collect());
-    kind.write_zeros(&mut beside);
+    kind.rewrite(&mut beside);
     is_unclear(type_of(kind), &beside)
 }
 
