@@ -244,7 +244,8 @@ pub fn message(messages: &Messages, name: &str, bytes: &[u8], depth: usize) -> R
             }
             Shape::Plain => {
                 let element = value(messages, field, raw, depth)?;
-                if !is_zero(&element) {
+                // JSON that was sent is there, however empty it is.
+                if !is_zero(&element) || (field.kind == Type::Json && !element.is_null()) {
                     object.insert(field.name.clone(), element);
                 }
             }
@@ -401,6 +402,21 @@ mod tests {
             json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "cm" }, "data": { "key": "value" } })
         );
         assert_eq!(super::super::object(b"{}", "io.k8s.api.core.v1.ConfigMap"), Err(Error::Envelope));
+    }
+
+    #[test]
+    fn json_that_is_empty_is_there() {
+        let data = |raw: &[u8]| {
+            let type_meta = [field(1, b"apps/v1"), field(2, b"ControllerRevision")].concat();
+            let object = field(2, &if raw.is_empty() { Vec::new() } else { field(1, raw) });
+            let body = [b"k8s\0".to_vec(), field(1, &type_meta), field(2, &object)].concat();
+            let value = super::super::object(&body, "io.k8s.api.apps.v1.ControllerRevision").unwrap();
+            value.get("data").cloned()
+        };
+        for (raw, expected) in [(&b"{}"[..], json!({})), (b"[]", json!([])), (b"0", json!(0)), (b"\"\"", json!(""))] {
+            assert_eq!(data(raw), Some(expected));
+        }
+        assert_eq!(data(b""), None);
     }
 
     #[test]

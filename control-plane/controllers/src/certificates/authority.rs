@@ -60,7 +60,7 @@ pub struct Authority {
 
 impl Authority {
     pub fn new(certificate: &str, key: &str, lifetime: Duration) -> Result<Authority, String> {
-        let key = KeyPair::from_pem(key).map_err(|error| error.to_string())?;
+        let key = read_key(key)?;
         let (_, pem) = x509_parser::pem::parse_x509_pem(certificate.as_bytes()).map_err(|error| error.to_string())?;
         let (_, parsed) = X509Certificate::from_der(&pem.contents).map_err(|error| error.to_string())?;
         let identifier = parsed.extensions().iter().find_map(|extension| match extension.parsed_extension() {
@@ -146,6 +146,22 @@ impl Authority {
         }
         Ok(extensions)
     }
+}
+
+/// Reads a private key in the form of any kind (PKCS#8) or in that of its own kind, as `openssl` and kubeadm write it.
+fn read_key(pem: &str) -> Result<KeyPair, String> {
+    let key = pem.find("PRIVATE KEY-----").and_then(|at| pem[..at].rfind("-----BEGIN")).map_or(pem, |at| &pem[at..]);
+    let (_, own) = x509_parser::pem::parse_x509_pem(key.as_bytes()).map_err(|error| error.to_string())?;
+    let rsa = || sequence(&[object_identifier(&[1, 2, 840, 113_549, 1, 1, 1]), vec![0x05, 0x00]]);
+    let curve = |arcs: &[u64]| sequence(&[object_identifier(&[1, 2, 840, 10045, 2, 1]), object_identifier(arcs)]);
+    let kinds = match own.label.as_str() {
+        "RSA PRIVATE KEY" => vec![rsa()],
+        "EC PRIVATE KEY" => vec![curve(&[1, 2, 840, 10045, 3, 1, 7]), curve(&[1, 3, 132, 0, 34])],
+        _ => return KeyPair::try_from(own.contents).map_err(|error| error.to_string()),
+    };
+    let wrapped = |kind| sequence(&[element(0x02, &[0]), kind, element(0x04, &own.contents)]);
+    let keys = kinds.into_iter().map(|kind| KeyPair::try_from(wrapped(kind)));
+    keys.reduce(Result::or).map_or(Err("no private key".to_owned()), |key| key.map_err(|error| error.to_string()))
 }
 
 /// Usages as bits and as purposes.
@@ -295,6 +311,26 @@ mod tests {
             let validity = certificate.validity();
             let life = validity.not_after.timestamp() - validity.not_before.timestamp();
             assert_eq!(life, i64::from(expected), "{asked:?}");
+        }
+    }
+
+    /// Keys that openssl wrote, made for this test.
+    #[test]
+    fn keys_are_read_in_the_form_of_their_kind() {
+        let (certificate, _) = authority();
+        let keys = [
+            (include_str!("testdata/rsa.key"), &rcgen::PKCS_RSA_SHA256),
+            (include_str!("testdata/p256.key"), &rcgen::PKCS_ECDSA_P256_SHA256),
+            (include_str!("testdata/p384.key"), &rcgen::PKCS_ECDSA_P384_SHA384),
+        ];
+        for (key, algorithm) in keys {
+            let authority = Authority::new(&certificate, key, Duration::from_secs(3600)).unwrap();
+            assert!(authority.key.algorithm() == algorithm, "{:?}", authority.key.algorithm());
+            let der = signed(&authority, None);
+            X509Certificate::from_der(&der).unwrap();
+        }
+        for bad in ["", "-----BEGIN RSA PRIVATE KEY-----\nAAAA\n-----END RSA PRIVATE KEY-----\n", &certificate] {
+            assert!(Authority::new(&certificate, bad, Duration::from_secs(3600)).is_err());
         }
     }
 
