@@ -52,6 +52,13 @@ struct Version {
     remote: Option<Known>,
 }
 
+impl Version {
+    /// Whether the API itself has this version.
+    fn is_own(&self) -> bool {
+        self.kinds.iter().any(|kind| !kind.is_custom())
+    }
+}
+
 /// All discovery documents.
 pub struct Discovery {
     documents: BTreeMap<String, Value>,
@@ -89,14 +96,15 @@ impl Discovery {
                 document["apiVersion"] = "v1".into();
                 documents.insert(format!("/apis/{name}"), document);
             }
+            let is_own = versions.iter().any(Version::is_own);
             for version in versions {
                 let path = if name.is_empty() {
                     format!("/api/{}", version.version)
                 } else {
                     format!("/apis/{name}/{}", version.version)
                 };
-                // What another server serves, it tells itself.
-                if version.remote.is_none() {
+                // What another server serves, it tells itself; and nobody reaches what is added to a group of the API.
+                if version.remote.is_none() && (version.is_own() || !is_own) {
                     documents.insert(path, resource_list(name, version));
                 }
             }
@@ -173,6 +181,7 @@ fn group(resources: &[Arc<Resource>], remote: &[Known], terminating: &HashSet<St
         });
         let versions = &mut groups[at].1;
         match versions.iter_mut().find(|v| v.version == kind.version) {
+            Some(version) if kind.is_custom() && version.is_own() => {}
             Some(version) => version.kinds.push(Arc::clone(kind)),
             None => {
                 versions.push(Version { version: kind.version.clone(), kinds: vec![Arc::clone(kind)], remote: None })

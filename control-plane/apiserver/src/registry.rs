@@ -3,7 +3,7 @@
 //! This is the only file that builds store keys and commits. Values are converted to their stored version,
 //! encoded canonically and sealed here; nothing above sees bytes of the store, and no kind is named.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -185,11 +185,13 @@ impl Registry {
         self.resources.load().ordered.iter().filter(beside).cloned().collect()
     }
 
+    /// Whether this is a resource of the API itself.
+    pub fn is_built_in(&self, group: &str, plural: &str) -> bool {
+        self.built_in.iter().any(|kind| kind.group == group && kind.plural == plural)
+    }
+
     /// Serves the built-in kinds and these custom ones from now on.
     pub async fn set_custom(&self, custom: Vec<Arc<Kind>>) -> Result<(), Status> {
-        // A custom kind never takes the place of a built-in one.
-        let built_in = |kind: &Kind| self.built_in.iter().any(|b| b.group == kind.group && b.plural == kind.plural);
-        let custom: Vec<Arc<Kind>> = custom.into_iter().filter(|kind| !built_in(kind)).collect();
         let all: Vec<Arc<Kind>> = self.built_in.iter().chain(&custom).cloned().collect();
         let hubs = hubs(&all);
         self.caches.hold(&hubs).await?;
@@ -514,8 +516,11 @@ fn table(
         let (kind, first, is_readable) = (Arc::clone(kind), OnceLock::new(), OnceLock::new());
         ordered.push(Arc::new(Resource { kind, stored, versions, webhook, first, is_readable, retired }));
     }
+    // A group of the API itself is its own: what a definition adds to it is told of, but no request reaches it.
+    let own: HashSet<&str> = kinds.iter().filter(|kind| !kind.is_custom()).map(|kind| kind.group.as_str()).collect();
+    let is_reached = |kind: &Kind| !kind.is_custom() || !own.contains(kind.group.as_str());
     let mut by_plural: HashMap<String, Vec<Arc<Resource>>> = HashMap::new();
-    for resource in &ordered {
+    for resource in ordered.iter().filter(|resource| is_reached(&resource.kind)) {
         by_plural.entry(resource.kind.plural.clone()).or_default().push(Arc::clone(resource));
     }
     Ok(Resources { by_plural, ordered })

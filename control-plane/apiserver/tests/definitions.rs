@@ -189,3 +189,36 @@ async fn defaults_of_metadata_say_what_metadata_knows() {
     let wanted = json!({ "apiVersion": "g/v1", "kind": "K", "metadata": { "name": "a" } });
     assert_eq!((&created["whole"], &created["fields"]), (&wanted, &wanted));
 }
+
+#[tokio::test]
+async fn a_definition_takes_nothing_from_a_group_of_the_api() {
+    let s = TestServer::start().await;
+    let of_networking = |plural: &str, kind: &str, versions: Vec<Value>| {
+        let mut definition = definition(versions);
+        definition["metadata"] = json!({ "name": format!("{plural}.networking.k8s.io"),
+            "annotations": { "api-approved.kubernetes.io": "unapproved, for a test" } });
+        definition["spec"]["group"] = "networking.k8s.io".into();
+        definition["spec"]["names"] = json!({ "plural": plural, "kind": kind });
+        definition
+    };
+    let mut definitions = s.watch(&format!("{DEFINITIONS}?watch=1")).await;
+    for definition in [
+        of_networking("routes", "Route", vec![version("v1", &plain()), version("v7", &plain())]),
+        of_networking("ingresses", "Ingress", vec![version("v1", &plain())]),
+    ] {
+        s.post(DEFINITIONS, definition).await.expect(201);
+        until(&mut definitions, "Established", "True", "InitialNamesAccepted").await;
+    }
+    // They are told of, but no request reaches them.
+    let group = s.get("/apis/networking.k8s.io").await.expect(200);
+    assert!(group["versions"].as_array().unwrap().iter().any(|version| version["version"] == "v7"), "{group}");
+    let own = s.get("/apis/networking.k8s.io/v1").await.expect(200);
+    let named = |name: &str| own["resources"].as_array().unwrap().iter().filter(|r| r["name"] == name).count();
+    assert_eq!((named("ingresses"), named("routes")), (1, 0));
+    for path in ["v7", "v7/routes", "v1/routes", "v1/routes/r"] {
+        s.get(&format!("/apis/networking.k8s.io/{path}")).await.expect(404);
+    }
+    let route = json!({ "apiVersion": "networking.k8s.io/v7", "kind": "Route", "metadata": { "name": "r" } });
+    s.post("/apis/networking.k8s.io/v7/routes", route).await.expect(404);
+    s.get("/apis/networking.k8s.io/v1/ingresses").await.expect(200);
+}

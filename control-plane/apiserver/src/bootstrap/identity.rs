@@ -25,7 +25,9 @@ const COMPONENT: &str = "kube-apiserver";
 
 /// The name of the server on a machine, the same after every start.
 pub fn name(hostname: &str) -> String {
-    let hash = sha2::Sha256::digest(hostname.as_bytes());
+    // Each part with its length before it.
+    let parts = [hostname, COMPONENT].map(|part| [&(part.len() as u16).to_be_bytes(), part.as_bytes()].concat());
+    let hash = sha2::Sha256::digest(parts.concat());
     format!("apiserver-{}", base32(&hash[..16]))
 }
 
@@ -143,7 +145,7 @@ mod tests {
     #[test]
     fn names_are_those_of_leases() {
         assert_eq!(base32(b"foobar"), "mzxw6ytboi");
-        assert_eq!(name("vm"), "apiserver-lphjr5z7h3imqn7sokpnsue3ha");
+        assert_eq!(name("vm"), "apiserver-wlv32tlttr4jl3gtroqexyxapa");
     }
 
     #[test]

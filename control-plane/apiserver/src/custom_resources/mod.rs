@@ -133,7 +133,8 @@ pub async fn reconcile(server: &Server) -> Result<Vec<Arc<Known>>, Status> {
                 told.push((object, accepted));
             }
         }
-        if established {
+        // A definition never takes the place of a built-in kind.
+        if established && !known.kinds.iter().any(|kind| server.registry.is_built_in(&kind.group, &kind.plural)) {
             let path = |kind: &Kind| format!("{}/{}/{}", kind.group, kind.version, kind.plural);
             kinds.extend(known.kinds.iter().map(|kind| (path(kind), Arc::clone(kind))));
         }

@@ -22,6 +22,9 @@ const PATHS: [&str; 7] = ["/flagz", "/healthz", "/livez", "/metrics", "/readyz",
 const WARNING: &str = "Warning: This endpoint is not meant to be machine parseable, has no formatting compatibility \
                        guarantees and is for debugging purposes only.";
 
+/// The version of the pages that is still served, with a warning.
+const OLD_VERSION: &str = "v1alpha1";
+
 /// What a client takes a page as.
 #[derive(Debug, PartialEq)]
 enum Form {
@@ -39,6 +42,10 @@ pub fn serve(server: &Server, context: &Context, kind: &'static str) -> Result<R
         let text = if kind == "Flagz" { flags_text(&flags) } else { status_text(server, context) };
         return Ok(response::full(StatusCode::OK, "text/plain; charset=utf-8", text.into()));
     };
+    if version == OLD_VERSION {
+        let page = kind.to_lowercase();
+        context.warn(format!("This version of the {page} endpoint is deprecated. Please use a newer version."));
+    }
     let mut page = json!({ "kind": kind, "apiVersion": format!("config.k8s.io/{version}"),
                            "metadata": { "name": "apiserver" } });
     if kind == "Flagz" {
@@ -65,7 +72,7 @@ fn form(header: &str, kind: &str) -> Option<Form> {
         let parameters: Vec<(&str, &str)> = parts.filter_map(|part| part.split_once('=')).collect();
         let parameter = |key: &str| parameters.iter().find(|(name, _)| *name == key).map_or("", |(_, value)| value);
         let is_object = parameter("as") == kind && parameter("g") == "config.k8s.io";
-        let version = ["v1beta1", "v1alpha1"].into_iter().find(|version| is_object && parameter("v") == *version);
+        let version = ["v1beta1", OLD_VERSION].into_iter().find(|version| is_object && parameter("v") == *version);
         match media_type {
             "*/*" | "text/*" | "text/plain" => Some(Form::Text),
             "application/json" => version.map(|version| Form::Object(Format::Json, version)),
