@@ -243,7 +243,7 @@ impl Registry {
         Self::check_place(stored, namespace, name)?;
         // Once the caches have reached the store's revision, they show what the store would, already decoded.
         if self.caches.is_fresh() {
-            return Ok(stored.cache.get(namespace, name));
+            return Ok(stored.cache.stored(namespace, name));
         }
         let began = Instant::now();
         let key = Self::key(stored, namespace, name);
@@ -251,7 +251,7 @@ impl Registry {
         stored.cache.storage.observe(StorageOperation::Get, began);
         let Some(entry) = entry else { return Ok(None) };
         // Behind as they may be, they nearly always have this very object.
-        match stored.cache.get(namespace, name).filter(|cached| cached.revision == entry.mod_revision) {
+        match stored.cache.stored(namespace, name).filter(|cached| cached.revision == entry.mod_revision) {
             Some(cached) => Ok(Some(cached)),
             None => self.decode(&stored.hub, &entry).await.map(|object| Some(Arc::new(object))),
         }

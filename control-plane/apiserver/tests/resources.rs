@@ -476,3 +476,42 @@ async fn what_is_empty_either_way_is_no_new_generation() {
         assert_eq!(changed["metadata"]["generation"], generation, "{changed}");
     }
 }
+
+#[tokio::test]
+async fn a_service_that_leads_outside_keeps_a_policy_that_only_its_status_shows() {
+    let s = TestServer::start().await;
+    let services = "/api/v1/namespaces/default/services";
+    let path = format!("{services}/a");
+    let mut watch = s.watch_text(&format!("{services}?watch=1&fieldSelector=metadata.name=a")).await;
+    s.post(services, json!({ "metadata": { "name": "a" }, "spec": { "ports": [{ "port": 80 }] } })).await.expect(201);
+    let outside = json!({ "metadata": { "finalizers": ["a/b"] }, "spec": {
+        "type": "ExternalName", "externalName": "a.b", "clusterIP": null, "clusterIPs": null } });
+    let policy = |service: &Value| service["spec"].get("internalTrafficPolicy").cloned();
+    let owned = |service: &Value| service["metadata"]["managedFields"].to_string().contains("f:internalTrafficPolicy");
+    let patched = s.patch(&path, "merge", outside).await.expect(200);
+    let read = s.get(&path).await.expect(200);
+    let list = s.get(&format!("{services}?fieldSelector=metadata.name=a")).await.expect(200);
+    let revision = list["metadata"]["resourceVersion"].as_str().unwrap();
+    let past = format!("{services}?resourceVersion={revision}&resourceVersionMatch=Exact");
+    let past = s.get(&format!("{past}&fieldSelector=metadata.name=a")).await.expect(200);
+    for shown in [&patched, &read, &list["items"][0], &past["items"][0]] {
+        assert_eq!((policy(shown), owned(shown)), (None, true));
+    }
+    let kept = Some(json!("Cluster"));
+    assert_eq!(policy(&s.get(&format!("{path}/status")).await.expect(200)), kept);
+    assert_eq!(policy(&s.patch(&format!("{path}/status"), "merge", json!({})).await.expect(200)), kept);
+    assert_eq!(policy(&s.delete(&path, None).await.expect(200)), kept, "it is only marked");
+    // Who sends what it has read takes the policy away, and its owner has it no more.
+    let put = s.put(&path, s.get(&path).await.expect(200)).await.expect(200);
+    assert_eq!((policy(&put), owned(&put)), (None, false));
+    assert_eq!(policy(&s.get(&format!("{path}/status")).await.expect(200)), None);
+
+    let mut events = String::new();
+    while events.lines().count() < 4 {
+        let frame = http_body_util::BodyExt::frame(&mut watch).await.unwrap().unwrap();
+        events.push_str(std::str::from_utf8(frame.data_ref().unwrap()).unwrap());
+    }
+    let events: Vec<Value> = events.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let policies: Vec<Option<Value>> = events.iter().map(|event| policy(&event["object"])).collect();
+    assert_eq!(policies, [kept, None, None, None]);
+}

@@ -200,6 +200,10 @@ pub trait Behaviour: Send + Sync {
     fn is_completed_when_read(&self, _object: &Value) -> bool {
         false
     }
+    /// An object that is stored with something that no reader is shown, without it. Its subresources show it all.
+    fn shown(&self, _stored: &[u8]) -> Option<Value> {
+        None
+    }
     /// Fills absent times with the time of the request, where upstream does so when it decodes a request.
     fn default_times(&self, _object: &mut Value, _now: Timestamp) {}
     /// The last step before validation of a create: metadata is complete (name, uid, generation), status is cleared.

@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use handover::{Handover, Left};
 use pacer::Pacer;
-pub use resource::{Change, ChangeKind, Filter, Item, ResourceCache, Window};
+pub use resource::{Change, ChangeKind, Filter, Item, ResourceCache, Window, shown};
 pub use watcher::{Watcher, WatcherOptions, transition};
 
 use crate::encryption::Transformer;
@@ -280,7 +280,7 @@ impl Caches {
         let item = match kind {
             EventKind::Delete => None,
             EventKind::Put => match self.read(&cache.kind, entry, left).await {
-                Ok(object) => Some(Arc::new(Item::new(object))),
+                Ok(object) => Some(Arc::new(Item::read(&cache.kind, object))),
                 Err(e) => {
                     tracing::error!(error = %e, "a stored object cannot be read; it is left out");
                     self.unread().insert(entry.key.to_vec(), e);

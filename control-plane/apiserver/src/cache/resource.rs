@@ -25,9 +25,11 @@ pub const WINDOW: usize = 4096;
 const WINDOW_BYTES: usize = 4 * 1024 * 1024;
 const WINDOW_MIN: usize = 128;
 
-/// An object and the selectable fields of it, read once for all watchers.
+/// An object as it is shown and the selectable fields of it, read once for all watchers.
 pub struct Item {
     pub object: Arc<Object>,
+    /// The object as it is stored, where that is otherwise.
+    stored: Option<Arc<Object>>,
     fields: OnceLock<BTreeMap<String, String>>,
 }
 
@@ -37,7 +39,16 @@ impl Item {
     }
 
     pub fn of(object: Arc<Object>) -> Item {
-        Item { object, fields: OnceLock::new() }
+        Item { object, stored: None, fields: OnceLock::new() }
+    }
+
+    /// An object that was read from the store.
+    pub fn read(kind: &Kind, stored: Object) -> Item {
+        let stored = Arc::new(stored);
+        match shown(kind, &stored) {
+            Some(object) => Item { stored: Some(stored), ..Item::of(object) },
+            None => Item::of(stored),
+        }
     }
 
     /// The value of a selectable field.
@@ -58,6 +69,12 @@ impl Item {
         let read = |field: &String| Some((field.clone(), kind.behaviour.fields(&value, field)?));
         kind.selectable_fields.iter().filter_map(read).collect()
     }
+}
+
+/// A stored object as readers see it, where they do not see all of it.
+pub fn shown(kind: &Kind, stored: &Object) -> Option<Arc<Object>> {
+    let shown = kind.behaviour.shown(&stored.bytes)?;
+    Object::from_value(&shown, stored.revision).ok().map(Arc::new)
 }
 
 /// What happened to an object.
@@ -238,6 +255,13 @@ impl ResourceCache {
         state.items.get(&self.key(namespace, name)).map(|item| Arc::clone(&item.object))
     }
 
+    /// One object as it is stored.
+    pub fn stored(&self, namespace: &str, name: &str) -> Option<Arc<Object>> {
+        let state = self.read();
+        let item = state.items.get(&self.key(namespace, name))?;
+        Some(Arc::clone(item.stored.as_ref().unwrap_or(&item.object)))
+    }
+
     /// All objects of a namespace, or of all namespaces.
     pub fn list(&self, namespace: &str) -> Vec<Arc<Object>> {
         let snapshot = self.snapshot(0);
@@ -302,7 +326,7 @@ impl ResourceCache {
                 state.bytes -= previous.object.bytes.len();
                 let last =
                     Object { bytes: previous.object.bytes.clone(), revision, header: previous.object.header.clone() };
-                let item = Arc::new(Item { object: Arc::new(last), fields: previous.fields.clone() });
+                let item = Arc::new(Item { fields: previous.fields.clone(), ..Item::new(last) });
                 Change::new(revision, ChangeKind::Deleted, item, Some(previous))
             }
         };

@@ -31,7 +31,7 @@ pub async fn create(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, 
         wipe(&mut object);
         Ok(object)
     };
-    let object = create_object(target, &make, Ownership::Tracked).await?;
+    let object = target.shown(create_object(target, &make, Ownership::Tracked).await?);
     let context = target.context;
     Ok(response::object(context.accept, context.include_object(), StatusCode::CREATED, &target.resource.kind, &object))
 }

@@ -172,7 +172,9 @@ pub async fn delete(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, 
     if !deleted.gone || deleted.is_cut_short || target.resource.kind.rules.returns_deleted {
         let kind = &target.resource.kind;
         let code = if !deleted.gone && options.cascades { StatusCode::ACCEPTED } else { StatusCode::OK };
-        return Ok(response::object(context.accept, context.include_object(), code, kind, &deleted.object));
+        let is_whole = deleted.gone && !deleted.is_cut_short;
+        let object = if is_whole { target.shown(deleted.object) } else { deleted.object };
+        return Ok(response::object(context.accept, context.include_object(), code, kind, &object));
     }
     let header = &deleted.object.header;
     let status = Status::deleted(&target.resource.group_resource(), &header.name, &header.uid);

@@ -16,7 +16,7 @@ pub async fn get(target: &Target<'_>) -> Result<Reply, Status> {
     let asked =
         revision(&context.info.query).map_err(|e| Status { code: 500, message: e.to_string(), ..Status::default() })?;
     registry.caches.reach(asked.unwrap_or(0)).await?;
-    let object = registry.get(target.resource, target.namespace, target.name).await?;
+    let object = target.shown(registry.get(target.resource, target.namespace, target.name).await?);
     Ok(response::object(context.accept, context.include_object(), StatusCode::OK, &target.resource.kind, &object))
 }
 

@@ -196,7 +196,8 @@ async fn past(
         }
         other => crate::registry::store_status(other),
     })?;
-    let items = entries.into_iter().map(|(key, object)| (Cow::from(key), Arc::new(Item::new(object))));
+    let hub = &target.resource.storage()?.hub;
+    let items = entries.into_iter().map(|(key, object)| (Cow::from(key), Arc::new(Item::read(hub, object))));
     fill(target, filter, limit, revision, items).await
 }
 

@@ -21,8 +21,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use corten_api::{Kind, Role, Subresource};
-use corten_meta::Status;
 use corten_meta::quote::quote;
+use corten_meta::{Object, Status};
 
 use crate::body::{Reply, RequestBody};
 use crate::decode::Expected;
@@ -47,6 +47,13 @@ impl Target<'_> {
     /// The 404 of this object.
     pub fn not_found(&self) -> Status {
         Status::not_found(&self.resource.group_resource(), self.name)
+    }
+
+    /// The object as this request shows it: some keep what their subresources alone show.
+    pub fn shown(&self, object: Arc<Object>) -> Arc<Object> {
+        let is_whole = self.context.info.subresource.is_empty();
+        let shown = is_whole.then(|| crate::cache::shown(&self.resource.kind, &object)).flatten();
+        shown.unwrap_or(object)
     }
 
     /// Decodes a body that must be an object of the resource's kind.

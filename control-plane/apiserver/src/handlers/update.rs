@@ -78,7 +78,12 @@ pub async fn update(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, 
 pub fn reply(target: &Target<'_>, updated: &Updated) -> Reply {
     let code = if matches!(updated, Updated::Created(_)) { StatusCode::CREATED } else { StatusCode::OK };
     let context = target.context;
-    response::object(context.accept, context.include_object(), code, &target.resource.kind, updated.object())
+    // What goes with its last finalizer is shown as it was stored.
+    let object = match updated {
+        Updated::Deleted(object) => Arc::clone(object),
+        Updated::Changed(object) | Updated::Created(object) => target.shown(Arc::clone(object)),
+    };
+    response::object(context.accept, context.include_object(), code, &target.resource.kind, &object)
 }
 
 /// The name of the path is the object's.
@@ -285,7 +290,7 @@ async fn attempt(target: &Target<'_>, change: &Change<'_>, current: &Arc<Object>
         let lost = prepare(target, change, &mut new, &mut old, apart);
         Ok((new, old, lost))
     };
-    let (mut new, old, lost) = target.context.conversions.settled(changed).await?;
+    let (mut new, mut old, lost) = target.context.conversions.settled(changed).await?;
     if let Some(narrow) = change.narrow {
         let managers = managers_of(&new);
         new = narrow(new, &old)?;
@@ -295,6 +300,12 @@ async fn attempt(target: &Target<'_>, change: &Change<'_>, current: &Arc<Object>
     let dry_run = target.context.dry_run();
     let (mut new, companions) = admitted(target, change, new, &old, lost).await?;
     create::settle(target.resource, &mut new);
+    // What readers are not shown, an update of the whole takes for news.
+    if change.part == Part::Main
+        && let Some(shown) = target.resource.kind.behaviour.shown(&served.bytes)
+    {
+        old = shown;
+    }
     keep_times(&mut new, &old);
     if dry_run {
         let read = target.resource.as_read_again(new).await?;

@@ -64,7 +64,6 @@ impl Behaviour for Service {
     /// The one cluster address and the list of them name the same thing.
     fn prepare_create(&self, service: &mut Value) {
         normalize_cluster_ips(service, None);
-        drop_internal_policy(service);
         put(service, "/status", json!({"loadBalancer": {}}));
     }
 
@@ -72,7 +71,17 @@ impl Behaviour for Service {
     fn prepare_update(&self, new: &mut Value, old: &Value) {
         keep_service_allocations(new, old);
         drop_fields_of_other_types(new, old);
-        drop_internal_policy(new);
+    }
+
+    /// A name for something outside has no traffic to keep inside, but keeps the policy that it had for it.
+    fn shown(&self, stored: &[u8]) -> Option<Value> {
+        let says = |text: &str| stored.windows(text.len()).any(|part| part == text.as_bytes());
+        if !says("\"type\":\"ExternalName\"") || !says("\"internalTrafficPolicy\":\"") {
+            return None;
+        }
+        let mut service: Value = serde_json::from_slice(stored).ok()?;
+        let is_outside = text(&service, "/spec/type") == "ExternalName";
+        (is_outside && remove(&mut service, "/spec/internalTrafficPolicy").is_some()).then_some(service)
     }
 
     fn validate(&self, service: &Value) -> Vec<FieldError> {
@@ -258,14 +267,6 @@ fn drop_fields_of_other_types(new: &mut Value, old: &Value) {
     }
 }
 
-/// A name for something outside has no traffic to keep inside; a policy that is none stays to be refused.
-fn drop_internal_policy(service: &mut Value) {
-    let is_known = ["Cluster", "Local"].contains(&text(service, "/spec/internalTrafficPolicy"));
-    if text(service, "/spec/type") == "ExternalName" && is_known {
-        remove(service, "/spec/internalTrafficPolicy");
-    }
-}
-
 fn external_ip(service: &Value) -> String {
     let external: Vec<&str> = list(service, "/spec/externalIPs").iter().filter_map(Value::as_str).collect();
     match text(service, "/spec/type") {
@@ -359,6 +360,16 @@ mod tests {
         let mut outside = json!({"spec": {"type": "ExternalName", "externalName": "a", "clusterIP": "10.96.0.5"}});
         Service.prepare_update(&mut outside, &old);
         assert_eq!(outside["spec"].get("clusterIP"), None, "who leaves the first address leaves all");
+    }
+
+    #[test]
+    fn a_name_for_something_outside_does_not_show_its_policy() {
+        let shown = |service: Value| Service.shown(service.to_string().as_bytes());
+        let outside = json!({"spec": {"type": "ExternalName", "internalTrafficPolicy": "Local"}});
+        assert_eq!(shown(outside), Some(json!({"spec": {"type": "ExternalName"}})));
+        assert_eq!(shown(json!({"spec": {"type": "ExternalName", "externalName": "a"}})), None);
+        let told = json!({"a": "\"type\":\"ExternalName\"", "type": "ExternalName"});
+        assert_eq!(shown(json!({"b": told, "spec": {"type": "ClusterIP", "internalTrafficPolicy": "Local"}})), None);
     }
 
     #[test]
