@@ -216,6 +216,10 @@ pub trait Behaviour: Send + Sync {
     fn validate(&self, _object: &Value) -> Vec<FieldError> {
         Vec::new()
     }
+    /// The same of an object that is there already, for kinds that judge it by what it was.
+    fn validate_present(&self, object: &Value, _old: &Value) -> Vec<FieldError> {
+        self.validate(object)
+    }
     /// Errors of a new object that an object which already is there may have.
     fn validate_create(&self, _object: &Value) -> Vec<FieldError> {
         Vec::new()
@@ -467,7 +471,9 @@ impl Kind {
 
     /// Every error of a write to a subresource that changes one part of the object.
     pub fn validate_part_update(&self, role: Role, new: &Value, old: &Value) -> Vec<FieldError> {
-        let own = self.behaviour.validate_part_update(role, new, old);
+        let rule = |object: &Value| self.behaviour.validate_part_update(role, object, old);
+        let before = || [self.behaviour.validate_new(old), rule(old)].concat();
+        let own = self.unforgiven(rule(new), [new, old], before);
         let metadata = match role {
             Role::Approval => return self.shown(crate::update::validate_status(self, new, old, &own)),
             Role::Finalize => crate::update::validate_metadata_once(self, new, old),

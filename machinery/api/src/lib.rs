@@ -19,6 +19,7 @@ mod check;
 mod defaulting;
 mod error;
 mod json_path;
+mod ratchet;
 mod registry;
 mod strategic;
 mod update;

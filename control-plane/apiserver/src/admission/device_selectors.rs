@@ -1,5 +1,5 @@
 //! Selectors of devices are expressions: one that does not compile is refused when it is written, and not when the
-//! scheduler first meets it. What was stored before is left alone.
+//! scheduler first meets it.
 
 use corten_cel::{CompileError, Env, device};
 use corten_meta::{FieldError, Path, Value};
@@ -31,14 +31,11 @@ impl Plugin for DeviceSelectors {
         if !writes || !a.subresource().is_empty() {
             return Vec::new();
         }
-        errors(&a.object["spec"], a.old.as_deref().map(|old| &old["spec"]))
+        errors(&a.object["spec"])
     }
 }
 
-fn errors(spec: &Value, old: Option<&Value>) -> Vec<FieldError> {
-    if old == Some(spec) {
-        return Vec::new();
-    }
+fn errors(spec: &Value) -> Vec<FieldError> {
     let mut found = Vec::new();
     collect(spec, &Path::root("spec"), &mut found);
     if found.is_empty() {
@@ -103,14 +100,13 @@ mod tests {
                 "config": [{ "opaque": { "parameters": { "expression": "not ours" } } }] } })
         };
         let good = claim("device.driver == 'x' && device.attributes['x'].model == 'a'");
-        assert!(errors(&good, None).is_empty());
+        assert!(errors(&good).is_empty());
         let bad = claim("device.nope");
-        let told: Vec<String> = errors(&bad, None).iter().map(ToString::to_string).collect();
+        let told: Vec<String> = errors(&bad).iter().map(ToString::to_string).collect();
         assert_eq!(told.len(), 1, "{told:?}");
         let place = "spec.devices.requests[0].exactly.selectors[0].cel.expression: Invalid value: \"device.nope\": compilation failed: ERROR: <input>:1:7: undefined field 'nope'";
         assert!(told[0].starts_with(place), "{told:?}");
-        assert!(errors(&bad, Some(&bad)).is_empty(), "what is stored stays");
-        let costly: Vec<String> = errors(&claim("type(1) == int"), None).iter().map(ToString::to_string).collect();
+        let costly: Vec<String> = errors(&claim("type(1) == int")).iter().map(ToString::to_string).collect();
         let place = "spec.devices.requests[0].exactly.selectors[0].cel.expression";
         assert_eq!(costly, [format!("{place}: Forbidden: too complex, exceeds cost limit")]);
     }

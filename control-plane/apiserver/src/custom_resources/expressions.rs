@@ -15,6 +15,16 @@ const RULE: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.Val
 /// The most that all rules of a schema may.
 const SCHEMA_LIMIT: u64 = 100_000_000;
 
+/// What upstream forgives in schemas of a definition that has errors of the same sort already: the field's end, and what
+/// they say.
+const FORGIVEN: [(&str, &str); 5] = [
+    (".type", "Unsupported value"),
+    ("", "must be atomic as item of a list with x-kubernetes-list-type=set"),
+    (".nullable", "cannot be nullable when x-kubernetes-list-type is "),
+    ("", "this property is in x-kubernetes-list-map-keys"),
+    (".default", "must not have unknown fields"),
+];
+
 /// Errors of all rules in a definition, which may have been given with more that is empty. Schemas that did not change are
 /// not refused for their cost.
 pub fn validate(definition: &Value, given: &Value, old: Option<&Value>) -> Vec<FieldError> {
@@ -26,6 +36,7 @@ pub fn validate(definition: &Value, given: &Value, old: Option<&Value>) -> Vec<F
     // Upstream checks a schema that all versions share once.
     let shared = new.iter().all(|version| schema(version) == schema(&new[0]));
     let same_fields = new.iter().all(|version| version["selectableFields"] == new[0]["selectableFields"]);
+    let known: Vec<String> = before.iter().flat_map(|old| known_errors(&schema(old))).collect();
     let mut errors = Vec::new();
     for (index, version) in new.iter().enumerate() {
         let spec = Path::root("spec");
@@ -44,7 +55,7 @@ pub fn validate(definition: &Value, given: &Value, old: Option<&Value>) -> Vec<F
                 .iter()
                 .any(|old| old["name"] == version["name"] && old.pointer("/schema/openAPIV3Schema") == Some(&schema));
             let given = given.get(index).and_then(|given| given.pointer("/schema/openAPIV3Schema")).unwrap_or(&schema);
-            validate_schema((&schema, given), &path, has_status, unchanged, &mut errors);
+            validate_schema((&schema, given), &path, has_status, (unchanged, &known), &mut errors);
         }
         if !same_fields || index == 0 {
             let path = if same_fields { &spec } else { &own }.child("selectableFields");
@@ -60,25 +71,34 @@ pub fn validate(definition: &Value, given: &Value, old: Option<&Value>) -> Vec<F
     errors
 }
 
+fn is_of(error: &FieldError, (end, text): (&str, &str)) -> bool {
+    error.field.ends_with(end) && format!("{}: {}", error.kind.text(), error.detail).contains(text)
+}
+
+/// Which of the errors that are forgiven a schema has.
+fn known_errors(schema: &Value) -> Vec<String> {
+    let judgement = structural::validate(schema, schema, &Path::root("spec"), false);
+    let errors = [judgement.structure, judgement.marks].concat();
+    let has = |sort: &(&str, &str)| errors.iter().any(|error| is_of(error, *sort));
+    FORGIVEN.into_iter().filter(has).map(|(_, text)| text.to_owned()).collect()
+}
+
 fn validate_schema(
     (schema, given): (&Value, &Value),
     path: &Path,
     has_status: bool,
-    unchanged: bool,
+    (unchanged, known): (bool, &[String]),
     errors: &mut Vec<FieldError>,
 ) {
     let structural::Judgement { mut structure, mut marks, is_structural } =
         structural::validate(schema, given, path, has_status);
-    let is_known = unchanged && schema == given;
-    if is_known {
-        structure.clear();
+    for found in [&mut structure, &mut marks] {
+        found.retain(|error| !FORGIVEN.iter().any(|sort| is_of(error, *sort) && known.iter().any(|k| k == sort.1)));
     }
-    errors.append(&mut structure);
     let wrong = marks.iter().map(|error| error.field.clone()).collect();
-    if !is_known {
-        errors.append(&mut marks);
-    }
-    if !is_structural && !unchanged {
+    errors.append(&mut structure);
+    errors.append(&mut marks);
+    if !is_structural {
         return;
     }
     let mut check = Check { errors: Vec::new(), total: 0, expensive: Vec::new(), count_cost: !unchanged, wrong };
@@ -280,6 +300,27 @@ mod tests {
         let fields = json!([{ "jsonPath": ".spec.a" }]);
         let definition = json!({ "spec": { "versions": [{ "name": "v1", "selectableFields": fields }] } });
         assert_eq!(validate(&definition, &definition, None), Vec::new());
+    }
+
+    #[test]
+    fn what_is_wrong_stays_wrong_but_for_little() {
+        let definition = |spec: Value| {
+            let schema = json!({ "type": "object", "properties": { "spec": spec } });
+            json!({ "spec": { "versions": [{ "name": "v1", "schema": { "openAPIV3Schema": schema } }] } })
+        };
+        let check = |spec: Value, new: usize, again: usize| {
+            let definition = definition(spec);
+            assert_eq!(validate(&definition, &definition, None).len(), new, "{definition}");
+            assert_eq!(validate(&definition, &definition, Some(&definition)).len(), again, "{definition}");
+        };
+        let set = json!({ "type": "array", "x-kubernetes-list-type": "set", "items": { "type": "object" } });
+        check(json!({ "type": "object", "properties": { "a": set } }), 1, 0);
+        let preserving = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": false });
+        let [first, again] = [None, Some(())].map(|old| {
+            let preserving = definition(preserving.clone());
+            validate(&preserving, &preserving, old.map(|()| &preserving)).len()
+        });
+        assert!(first > 0 && first == again, "{first} {again}");
     }
 
     #[test]

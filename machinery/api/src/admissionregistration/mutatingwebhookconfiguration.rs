@@ -31,7 +31,11 @@ impl Behaviour for MutatingWebhookConfiguration {
     }
 
     fn validate(&self, object: &Value) -> Vec<FieldError> {
-        webhook::validate_webhooks(object)
+        webhook::validate_webhooks(object, None)
+    }
+
+    fn validate_present(&self, object: &Value, old: &Value) -> Vec<FieldError> {
+        webhook::validate_webhooks(object, Some(old))
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {

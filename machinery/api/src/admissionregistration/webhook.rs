@@ -37,11 +37,16 @@ pub(super) fn default_match(object: &mut Value, at: &str) {
 }
 
 /// Errors of every webhook of a configuration.
-pub(super) fn validate_webhooks(object: &Value) -> Errors {
+/// Everything. Once one has side effects, all may.
+pub(super) fn validate_webhooks(object: &Value, old: Option<&Value>) -> Errors {
+    const EFFECTS: &[&str] = &["None", "NoneOnDryRun", "Some", "Unknown"];
+    let is_without = |webhook: At<'_>| EFFECTS[..2].contains(&webhook.get("sideEffects").text());
+    let had_none = old.is_none_or(|old| At::object(old).get("webhooks").items().all(is_without));
+    let effects = if had_none { &EFFECTS[..2] } else { EFFECTS };
     let mut errors = Errors::new();
     let mut seen = BTreeSet::new();
     for webhook in At::object(object).get("webhooks").items() {
-        validate_webhook(&webhook, &mut errors);
+        validate_webhook(&webhook, effects, &mut errors);
         validate_review_versions(&webhook.get("admissionReviewVersions"), &mut errors);
         let name = webhook.get("name");
         if !name.is_empty() && !seen.insert(name.text()) {
@@ -51,16 +56,16 @@ pub(super) fn validate_webhooks(object: &Value) -> Errors {
     errors
 }
 
-fn validate_webhook(webhook: &At<'_>, errors: &mut Errors) {
+fn validate_webhook(webhook: &At<'_>, allowed: &[&str], errors: &mut Errors) {
     validate_name(&webhook.get("name"), errors);
     webhook.get("rules").each(errors, validate_rule);
     webhook.get("failurePolicy").one_of(errors, &["Fail", "Ignore"]);
     webhook.get("matchPolicy").one_of(errors, &["Equivalent", "Exact"]);
     let effects = webhook.get("sideEffects");
     if effects.is_set() {
-        effects.one_of(errors, &["None", "NoneOnDryRun"]);
+        effects.one_of(errors, allowed);
     } else {
-        errors.push(effects.required("must specify one of None, NoneOnDryRun"));
+        errors.push(effects.required(&format!("must specify one of {}", allowed.join(", "))));
     }
     let timeout = webhook.get("timeoutSeconds");
     if timeout.number().is_some_and(|seconds| !(1..=30).contains(&seconds)) {

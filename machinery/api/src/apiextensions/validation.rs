@@ -59,14 +59,11 @@ pub(super) fn validate_rest(object: &Value, old: Option<&Value>) -> Errors {
     validate_stored_versions(&At::object(object), &mut errors);
     errors.extend(validate_approval(object, old));
     let preserves = At::object(object).get("spec").get("preserveUnknownFields");
-    if preserves.is_true() {
+    let did = old.is_some_and(|old| At::object(old).get("spec").get("preserveUnknownFields").is_true());
+    if preserves.is_true() && !did {
         let detail =
             "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead";
         errors.push(preserves.invalid(detail));
-    }
-    if let Some(old) = old {
-        let before = validate_rest(old, None);
-        errors.retain(|error| !before.contains(error));
     }
     errors
 }
@@ -328,9 +325,9 @@ fn validate_stored_versions(object: &At<'_>, errors: &mut Errors) {
 
 /// Names in the groups of the community need its approval, which is told by an annotation.
 fn validate_approval(object: &Value, old: Option<&Value>) -> Errors {
-    let (now, before) = (Approval::of(object), old.map(approval::annotation));
-    let Some(now) = now.filter(|now| !now.is_told() && before.as_deref() != Some(&*approval::annotation(object)))
-    else {
+    let (now, before) = (Approval::of(object), old.and_then(Approval::of));
+    let is_as_before = |now: &Approval| before.is_some_and(|before| before.reason() == now.reason());
+    let Some(now) = now.filter(|now| !now.is_told() && !is_as_before(now)) else {
         return Errors::new();
     };
     let path = Path::root("metadata").child("annotations").key(approval::ANNOTATION);

@@ -52,15 +52,11 @@ impl Behaviour for StatefulSet {
     }
 
     fn validate(&self, object: &Value) -> Vec<FieldError> {
-        validation::validate_stateful_set(object, false)
+        validation::validate_stateful_set(object, validation::Judged::All)
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
         validation::validate_stateful_set_update(new, old)
-    }
-
-    fn validate_new(&self, object: &Value) -> Vec<FieldError> {
-        validation::validate_stateful_set(object, true)
     }
 
     fn validate_status_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {

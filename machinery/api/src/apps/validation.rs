@@ -7,15 +7,9 @@ use corten_meta::{Value, names};
 use crate::check::{At, Errors};
 use crate::core::claim_validation::validate_claim_spec;
 use crate::core::pod_validation::{validate_template, validate_template_metadata};
+use crate::ratchet::unforgiven;
 use crate::schema::equal;
 use crate::validation::{int_or_percent, is_zero, label_selector};
-
-/// The numbers of a spec that may not be negative.
-fn counts(spec: &At<'_>, errors: &mut Errors) {
-    for field in ["replicas", "minReadySeconds", "revisionHistoryLimit"] {
-        spec.get(field).nonnegative(errors);
-    }
-}
 
 /// A selector that selects something, and the template with it. `word` is how upstream calls the kind here.
 fn validate_selector(spec: &At<'_>, word: &str, errors: &mut Errors) {
@@ -33,7 +27,7 @@ fn validate_selector(spec: &At<'_>, word: &str, errors: &mut Errors) {
 }
 
 /// The template is one of pods that never end, and the selector selects them. `kind` is the kind's name.
-fn validate_workload_template(spec: &At<'_>, template: &At<'_>, kind: &str, errors: &mut Errors) {
+fn validate_workload_template(spec: &At<'_>, template: &At<'_>, (kind, judged): (&str, Judged), errors: &mut Errors) {
     let selector = spec.get("selector");
     let labels = template.get("metadata").get("labels");
     let parsed = Selector::from_label_selector(selector.value);
@@ -53,7 +47,9 @@ fn validate_workload_template(spec: &At<'_>, template: &At<'_>, kind: &str, erro
         }
         return;
     }
-    errors.extend(validate_template(template.value, &template.path));
+    if judged != Judged::ButPods {
+        errors.extend(validate_template(template.value, &template.path));
+    }
     if kind == "StatefulSet" {
         // Upstream asks this of it once more.
         errors.extend(validate_template_metadata(template.value, &template.path));
@@ -75,10 +71,12 @@ fn validate_endless(template: &At<'_>, kind: &str, errors: &mut Errors) {
 pub(super) fn validate_deployment(object: &Value) -> Errors {
     let spec = At::object(object).get("spec");
     let mut errors = Errors::new();
-    counts(&spec, &mut errors);
+    spec.get("replicas").nonnegative(&mut errors);
     validate_selector(&spec, "deployment", &mut errors);
-    validate_workload_template(&spec, &spec.get("template"), "ReplicaSet", &mut errors);
+    validate_workload_template(&spec, &spec.get("template"), ("ReplicaSet", Judged::All), &mut errors);
     validate_deployment_strategy(&spec.get("strategy"), &mut errors);
+    spec.get("minReadySeconds").nonnegative(&mut errors);
+    spec.get("revisionHistoryLimit").nonnegative(&mut errors);
     let deadline = spec.get("progressDeadlineSeconds");
     deadline.nonnegative(&mut errors);
     if deadline.number().is_some_and(|d| d <= spec.get("minReadySeconds").number().unwrap_or_default()) {
@@ -118,9 +116,10 @@ pub(crate) fn at_most_all(at: &At<'_>, errors: &mut Errors) {
 pub(super) fn validate_replica_set(object: &Value) -> Errors {
     let spec = At::object(object).get("spec");
     let mut errors = Errors::new();
-    counts(&spec, &mut errors);
+    spec.get("replicas").nonnegative(&mut errors);
+    spec.get("minReadySeconds").nonnegative(&mut errors);
     validate_selector(&spec, "deployment", &mut errors);
-    validate_workload_template(&spec, &spec.get("template"), "ReplicaSet", &mut errors);
+    validate_workload_template(&spec, &spec.get("template"), ("ReplicaSet", Judged::All), &mut errors);
     errors
 }
 
@@ -149,7 +148,7 @@ pub(super) fn validate_daemon_set(object: &Value) -> Errors {
     let spec = At::object(object).get("spec");
     let mut errors = Errors::new();
     validate_selector(&spec, "daemonset", &mut errors);
-    validate_workload_template(&spec, &spec.get("template"), "DaemonSet", &mut errors);
+    validate_workload_template(&spec, &spec.get("template"), ("DaemonSet", Judged::All), &mut errors);
     spec.get("minReadySeconds").nonnegative(&mut errors);
     let strategy = spec.get("updateStrategy");
     match strategy.get("type").text() {
@@ -179,8 +178,19 @@ fn validate_daemon_set_rolling(rolling: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// The claims and the name of the Service are fixed once the set is there, and so are judged only when it is new.
-pub(super) fn validate_stateful_set(object: &Value, is_new: bool) -> Errors {
+/// What of a StatefulSet is judged.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Judged {
+    All,
+    /// Not the claims and the name of the Service, which are fixed once the set is there.
+    ButFixed,
+    /// Not the pods either: the set was wrong before.
+    ButPods,
+}
+
+/// Everything but the change.
+pub(super) fn validate_stateful_set(object: &Value, judged: Judged) -> Errors {
+    let is_new = judged == Judged::All;
     let spec = At::object(object).get("spec");
     let mut errors = Errors::new();
     let policy = spec.get("podManagementPolicy");
@@ -204,7 +214,7 @@ pub(super) fn validate_stateful_set(object: &Value, is_new: bool) -> Errors {
     validate_selector(&spec, "statefulset", &mut errors);
     let template = template_with_claims(&spec);
     let template = At::new(&template, &spec.path.child("template"));
-    validate_workload_template(&spec, &template, "StatefulSet", &mut errors);
+    validate_workload_template(&spec, &template, ("StatefulSet", judged), &mut errors);
     errors
 }
 
@@ -262,7 +272,17 @@ pub(super) fn validate_selector_immutable(new: &Value, old: &Value) -> Errors {
     errors
 }
 
+/// Everything. The pods of a set that is wrong already, by more than what is forgiven, are not judged again.
 pub(super) fn validate_stateful_set_update(new: &Value, old: &Value) -> Errors {
+    let before = validate_stateful_set(old, Judged::ButFixed);
+    let is_wrong = !unforgiven("StatefulSet", before.clone(), [old, old], || before.clone()).is_empty();
+    let judged = if is_wrong { Judged::ButPods } else { Judged::ButFixed };
+    let mut errors = validate_stateful_set(new, judged);
+    errors.extend(validate_stateful_set_change(new, old));
+    errors
+}
+
+fn validate_stateful_set_change(new: &Value, old: &Value) -> Option<FieldError> {
     const MUTABLE: [&str; 7] = [
         "replicas",
         "ordinals",
@@ -278,11 +298,11 @@ pub(super) fn validate_stateful_set_update(new: &Value, old: &Value) -> Errors {
         Value::from(spec)
     };
     if equal("io.k8s.api.apps.v1.StatefulSetSpec", &fixed(new), &fixed(old)) {
-        return Errors::new();
+        return None;
     }
     let detail = "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', \
                   'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden";
-    vec![FieldError::forbidden(&Path::root("spec"), detail)]
+    Some(FieldError::forbidden(&Path::root("spec"), detail))
 }
 
 /// The counts of a status: none is negative, none exceeds the whole, and a collision counted stays counted.

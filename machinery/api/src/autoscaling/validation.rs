@@ -12,8 +12,11 @@ pub(super) fn validate_autoscaler(object: &Value, old: Option<&Value>) -> Errors
     let spec = At::object(object).get("spec");
     let mut errors = Errors::new();
     let (min, max) = (spec.get("minReplicas"), spec.get("maxReplicas"));
-    if min.number().is_some_and(|n| n < 1) {
-        errors.push(min.invalid("must be greater than or equal to 1"));
+    // Who has none already may keep it so.
+    let had_none = old.is_some_and(|old| At::object(old).get("spec").get("minReplicas").number() == Some(0));
+    let least = if had_none { 0 } else { 1 };
+    if min.number().is_some_and(|n| n < least) {
+        errors.push(min.invalid(format!("must be greater than or equal to {least}")));
     }
     match max.number().unwrap_or_default() {
         0 => errors.push(max.required("must be set and greater than 0")),

@@ -88,7 +88,11 @@ impl Behaviour for Job {
     }
 
     fn validate(&self, object: &Value) -> Vec<FieldError> {
-        validation::validate_job(object)
+        validation::validate_job(object, None)
+    }
+
+    fn validate_present(&self, object: &Value, old: &Value) -> Vec<FieldError> {
+        validation::validate_job(object, Some(old))
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {

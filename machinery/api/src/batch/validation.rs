@@ -13,11 +13,16 @@ use crate::defaulting::{items, put, remove};
 use crate::schema::equal;
 use crate::validation::{domain_prefixed_path, label_selector};
 
-pub(super) fn validate_job(object: &Value) -> Errors {
+/// Everything but the change. A job that was made before labels had the domain of their group goes without them.
+pub(super) fn validate_job(object: &Value, old: Option<&Value>) -> Errors {
     let job = At::object(object);
     let (name, spec) = (job.get("metadata").get("name"), job.get("spec"));
     let mut errors = Errors::new();
-    validate_generated_selector(&job, &mut errors);
+    let labelled = old.is_none_or(|old| {
+        let labels = corten_meta::labels(&old["spec"]["template"]);
+        ["controller-uid", "job-name"].iter().all(|key| labels.contains_key(&format!("batch.kubernetes.io/{key}")))
+    });
+    validate_generated_selector(&job, labelled, &mut errors);
     validate_job_spec(&spec, &mut errors);
     let selector = spec.get("selector");
     if selector.is_object() {
@@ -43,7 +48,7 @@ pub(super) fn validate_job(object: &Value) -> Errors {
 }
 
 /// Unless the user takes charge of it, the selector is the one the server made from the job's uid.
-fn validate_generated_selector(job: &At<'_>, errors: &mut Errors) {
+fn validate_generated_selector(job: &At<'_>, labelled: bool, errors: &mut Errors) {
     let (metadata, spec) = (job.get("metadata"), job.get("spec"));
     if spec.get("manualSelector").is_true() || !spec.get("selector").is_object() {
         return;
@@ -57,17 +62,18 @@ fn validate_generated_selector(job: &At<'_>, errors: &mut Errors) {
         ("batch.kubernetes.io/controller-uid", uid.text()),
         ("batch.kubernetes.io/job-name", name.text()),
     ];
+    let wanted = if labelled { &wanted[..] } else { &wanted[..2] };
     for (key, value) in wanted {
         let path = labels.path.key(key);
         match labels.value.get(key).and_then(Value::as_str) {
             None => errors.push(FieldError::required(&path, format!("must be '{value}'"))),
-            Some(actual) if actual != value => {
+            Some(actual) if actual != *value => {
                 errors.push(FieldError::invalid(&path, labels.value.clone(), format!("must be '{value}'")));
             }
             Some(_) => {}
         }
     }
-    let expected = wanted.into_iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
+    let expected = wanted.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
     let selector = spec.get("selector");
     if Selector::from_label_selector(selector.value).is_ok_and(|s| !s.matches(&expected)) {
         errors.push(selector.invalid("`selector` not auto-generated"));

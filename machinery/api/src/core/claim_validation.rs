@@ -207,6 +207,10 @@ pub(super) fn validate_claim_status_update(new: &Value) -> Errors {
     ];
     let status = At::object(new).get("status");
     let mut errors = Errors::new();
+    if At::object(new).get("spec").get("accessModes").is_empty() {
+        // Upstream writes this field with a capital letter.
+        errors.push(FieldError::required(&Path::root("Spec").child("accessModes"), ""));
+    }
     for (_, amount) in status.get("capacity").entries() {
         validate_basic(&amount, &mut errors);
     }

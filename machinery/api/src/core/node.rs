@@ -73,20 +73,20 @@ impl Behaviour for Node {
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
         let (node, before) = (At::object(new), At::object(old));
         let mut errors = Errors::new();
+        // Upstream judges much of a node once more beside the change.
+        validate_amounts(&node.get("status"), &mut errors);
+        validate_features(&node.get("status").get("declaredFeatures"), &mut errors);
         node.get("status").get("addresses").unique(&mut errors);
         for (field, shown) in [("podCIDRs", "podCIDR"), ("providerID", "providerID")] {
             let (now, then) = (node.get("spec").get(field), before.get("spec").get(field));
-            if !then.is_empty() && now.value != then.value {
-                let detail = format!("node updates may not change {shown} except from \"\" to valid");
-                errors.push(now.forbidden(detail));
-            }
+            let changed = match now.len() == then.len() {
+                true if then.value.is_array() => now.texts().zip(then.texts()).filter(|(now, then)| now != then).count(),
+                _ => usize::from(!then.is_empty() && now.value != then.value),
+            };
+            let detail = format!("node updates may not change {shown} except from \"\" to valid");
+            errors.extend(std::iter::repeat_n(now.forbidden(detail), changed));
         }
-        // Upstream judges taints once more beside the change.
-        let mut again = Errors::new();
-        validate_taints(&node.get("spec").get("taints"), &mut again);
-        let mut known = Errors::new();
-        validate_taints(&before.get("spec").get("taints"), &mut known);
-        errors.extend(again.into_iter().filter(|error| !known.contains(error)));
+        validate_taints(&node.get("spec").get("taints"), &mut errors);
         let (id, before) = (node.get("spec").get("externalID"), before.get("spec").get("externalID"));
         if id.text() != before.text() {
             errors.push(id.forbidden("may not be updated"));
@@ -95,11 +95,7 @@ impl Behaviour for Node {
     }
 
     fn validate_status_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        let mut errors = Errors::new();
-        validate_amounts(&At::object(new).get("status"), &mut errors);
-        validate_features(&At::object(new).get("status").get("declaredFeatures"), &mut errors);
-        errors.extend(self.validate_update(new, old));
-        errors
+        self.validate_update(new, old)
     }
 
     fn warnings(&self, node: &Value, _old: Option<&Value>) -> Vec<String> {

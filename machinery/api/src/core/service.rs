@@ -85,7 +85,7 @@ impl Behaviour for Service {
     }
 
     fn validate(&self, service: &Value) -> Vec<FieldError> {
-        service_validation::validate_service(service)
+        service_validation::validate_service(service, None)
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {

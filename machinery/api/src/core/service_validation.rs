@@ -11,9 +11,15 @@ use crate::validation::{endpoint_ip, labels, legacy_cidr, legacy_ip, port_number
 
 const ONLY_BALANCED: &str = "may only be used when `type` is 'LoadBalancer'";
 
-pub(super) fn validate_service(service: &Value) -> Errors {
+/// Everything but the change. Addresses and ranges that the old Service has may stay.
+pub(super) fn validate_service(service: &Value, old: Option<&Value>) -> Errors {
     let service = At::object(service);
     let spec = service.get("spec");
+    let old = old.map(At::object);
+    let known = |field: &str| -> Vec<&str> {
+        let old = old.as_ref().map(|old| old.get("spec").get(field));
+        old.map(|list| list.texts().collect()).unwrap_or_default()
+    };
     let kind = spec.get("type");
     let mut errors = Errors::new();
     validate_topology_annotations(&service, &mut errors);
@@ -24,17 +30,17 @@ pub(super) fn validate_service(service: &Value) -> Errors {
     validate_ports(&spec, &mut errors);
     errors.extend(labels(spec.get("selector").value, &spec.path.child("selector")));
     validate_affinity(&spec, &mut errors);
-    validate_cluster_ips(&spec, &[], &mut errors);
+    validate_cluster_ips(&spec, &known("clusterIPs"), &mut errors);
     for address in spec.get("externalIPs").items() {
         let before = errors.len();
-        legacy_ip(&address, &[], &mut errors);
+        legacy_ip(&address, &known("externalIPs"), &mut errors);
         if errors.len() == before {
             endpoint_ip(&address, &mut errors);
         }
     }
     kind.must_be_one_of(&mut errors, &["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"]);
     validate_unique_ports(&spec, &mut errors);
-    validate_balancer(&service, &mut errors);
+    validate_balancer(&service, old.as_ref(), &mut errors);
     validate_policies(&spec, &mut errors);
     errors
 }
@@ -162,6 +168,12 @@ fn validate_cluster_ips(spec: &At<'_>, before: &[&str], errors: &mut Errors) {
     if !readable || is_headless(spec) {
         return;
     }
+    // Addresses that are none may be known ones.
+    let unread = all.texts().enumerate().find(|(_, text)| parse_sloppy(text).is_none());
+    if let Some((at, text)) = unread.filter(|_| all.len() > 1) {
+        let detail = format!("failed to check for dual stack with error:invalid IP[{at}]: {text}");
+        errors.push(FieldError::internal(&all.path, detail));
+    }
     let is_v6 = |text: &str| parse_sloppy(text).is_some_and(|a| a.is_ipv6());
     let kinds: Vec<bool> = all.texts().map(is_v6).collect();
     if kinds.len() > 1 && !(kinds.contains(&true) && kinds.contains(&false)) {
@@ -197,8 +209,10 @@ fn validate_unique_ports(spec: &At<'_>, errors: &mut Errors) {
     }
 }
 
-fn validate_balancer(service: &At<'_>, errors: &mut Errors) {
+fn validate_balancer(service: &At<'_>, old: Option<&At<'_>>, errors: &mut Errors) {
     const RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
+    let annotated =
+        |service: &At<'_>| service.value.pointer("/metadata/annotations").and_then(|a| a.get(RANGES)).cloned();
     let spec = service.get("spec");
     let balanced = spec.get("type").text() == "LoadBalancer";
     // Upstream writes this field with a capital letter.
@@ -209,15 +223,19 @@ fn validate_balancer(service: &At<'_>, errors: &mut Errors) {
         if !balanced {
             errors.push(ranges.forbidden(ONLY_BALANCED));
         }
+        let before = old.map(|old| old.get("spec").get("loadBalancerSourceRanges"));
+        let before: Vec<&str> = before.iter().flat_map(At::texts).map(str::trim).collect();
         for range in ranges.items() {
             let text = Value::from(range.text().trim());
-            legacy_cidr(&At::new(&text, &range.path), &[], errors);
+            legacy_cidr(&At::new(&text, &range.path), &before, errors);
         }
     } else if annotation.is_set() {
         if !balanced {
             errors.push(annotation.forbidden(ONLY_BALANCED));
         }
-        for range in annotation.text().split(',').map(str::trim).filter(|_| !annotation.text().trim().is_empty()) {
+        let is_judged =
+            !annotation.text().trim().is_empty() && old.is_none_or(|old| annotated(old) != annotated(service));
+        for range in annotation.text().split(',').map(str::trim).filter(|_| is_judged) {
             legacy_cidr(&At::new(&Value::from(range), &annotation.path), &[], errors);
         }
     }
@@ -271,7 +289,7 @@ fn needs_health_check(spec: &At<'_>) -> bool {
     spec.get("type").text() == "LoadBalancer" && spec.get("externalTrafficPolicy").text() == "Local"
 }
 
-/// Addresses and families stay, unless the type takes them away; the second of each may come and go.
+/// Everything. Addresses and families stay, unless the type takes them away; the second of each may come and go.
 pub(super) fn validate_service_update(new: &Value, old: &Value) -> Errors {
     let (spec, before) = (At::object(new).get("spec"), At::object(old).get("spec"));
     let mut errors = Errors::new();
@@ -299,6 +317,7 @@ pub(super) fn validate_service_update(new: &Value, old: &Value) -> Errors {
     {
         errors.push(health.forbidden("field is immutable"));
     }
+    errors.extend(validate_service(new, Some(old)));
     errors
 }
 

@@ -41,12 +41,23 @@ impl Kind {
     pub fn validate_given_status_update(&self, new: &Value, given: &Value, old: &Value) -> Vec<FieldError> {
         let new = &*self.exact(new, given);
         let rule = |object: &Value| self.behaviour.validate_status_update(object, old);
-        let mut own = crate::update::as_shown(rule(new), || rule(given));
-        if !own.is_empty() && !self.is_custom() {
-            let before = self.behaviour.validate_status_update(old, old);
-            own.retain(|error| !before.contains(error));
-        }
+        let own = crate::update::as_shown(rule(new), || rule(given));
+        let before = || [self.behaviour.validate_new(old), rule(old)].concat();
+        let own = self.unforgiven(own, [new, old], before);
         self.shown(crate::update::validate_status(self, new, old, &own))
+    }
+
+    /// The errors of a write that are held against it; `before` finds those of the object as it stands.
+    pub(crate) fn unforgiven(
+        &self,
+        errors: Vec<FieldError>,
+        objects: [&Value; 2],
+        before: impl Fn() -> Vec<FieldError>,
+    ) -> Vec<FieldError> {
+        match self.is_custom() {
+            true => errors,
+            false => crate::ratchet::unforgiven(&self.kind, errors, objects, before),
+        }
     }
 
     fn recalled(&self, object: &Value, mut given: Value, spared: &[&str], what: Recall) -> Value {

@@ -24,7 +24,11 @@ pub fn kind() -> Kind {
 
 impl Behaviour for Ingress {
     fn validate(&self, object: &Value) -> Vec<FieldError> {
-        validation::validate_ingress(object)
+        validation::validate_ingress(object, None)
+    }
+
+    fn validate_present(&self, object: &Value, old: &Value) -> Vec<FieldError> {
+        validation::validate_ingress(object, Some(old))
     }
 
     fn validate_create(&self, object: &Value) -> Vec<FieldError> {

@@ -8,7 +8,12 @@ use crate::cells::{list, number, text};
 use crate::check::{At, Errors};
 use crate::validation::{invalid_each, label_selector, legacy_ip, port, port_number_or_name};
 
-pub(super) fn validate_ingress(object: &Value) -> Vec<FieldError> {
+/// Everything. Once the paths of hosts with a wildcard are wrong, those of all such hosts may be.
+pub(super) fn validate_ingress(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    let is_wild = |rule: &Value| text(rule, "/host").contains('*');
+    let rules_of = |object| list(object, "/spec/rules").iter();
+    let wrong = |rule: &&Value| is_wild(rule) && !validate_rule(rule, &Path::root("spec")).is_empty();
+    let spares_wild = old.is_some_and(|old| rules_of(old).any(|rule| wrong(&rule)));
     let path = Path::root("spec");
     let spec = &object["spec"];
     let rules = list(spec, "/rules");
@@ -26,16 +31,8 @@ pub(super) fn validate_ingress(object: &Value) -> Vec<FieldError> {
         if !host.is_empty() {
             errors.extend(validate_host(host, &path.child("host")));
         }
-        if !rule["http"].is_object() {
-            continue;
-        }
-        let path = path.child("http").child("paths");
-        let paths = list(rule, "/http/paths");
-        if paths.is_empty() {
-            errors.push(FieldError::required(&path, ""));
-        }
-        for (at, item) in paths.iter().enumerate() {
-            errors.extend(validate_path(item, &path.index(at)));
+        if !spares_wild || !is_wild(rule) {
+            errors.extend(validate_rule(rule, &path));
         }
     }
     for (at, tls) in list(spec, "/tls").iter().enumerate() {
@@ -48,6 +45,23 @@ pub(super) fn validate_ingress(object: &Value) -> Vec<FieldError> {
     let class = At::new(&spec["ingressClassName"], &path.child("ingressClassName"));
     if class.is_set() {
         class.follows_also_empty(&mut errors, names::dns1123_subdomain);
+    }
+    errors
+}
+
+/// The paths of a host.
+fn validate_rule(rule: &Value, path: &Path) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    if !rule["http"].is_object() {
+        return errors;
+    }
+    let path = path.child("http").child("paths");
+    let paths = list(rule, "/http/paths");
+    if paths.is_empty() {
+        errors.push(FieldError::required(&path, ""));
+    }
+    for (at, item) in paths.iter().enumerate() {
+        errors.extend(validate_path(item, &path.index(at)));
     }
     errors
 }

@@ -33,7 +33,12 @@ pub(super) fn validate_slice(object: &Value, old: Option<&Value>) -> Errors {
     }
     let advanced = devices.items().any(|d| !d.get("taints").is_empty() || !d.get("consumesCounters").is_empty());
     let each = spec.get("perDeviceNodeSelection").is_true();
-    let validate = |device: &At<'_>, errors: &mut Errors| validate_device(device, each, errors);
+    let before = old.map(|old| At::object(old).get("spec").get("devices"));
+    let validate = |device: &At<'_>, errors: &mut Errors| {
+        let is_same = |old: At<'_>| old.get("name").text() == device.get("name").text();
+        let before = before.as_ref().and_then(|devices| devices.items().find(|old| is_same(old.clone())));
+        validate_device(device, before.as_ref(), each, errors);
+    };
     limited_set(&devices, if advanced { 64 } else { 128 }, &validate, &|device| device.get("name"), &mut errors);
     let validate = |set: &At<'_>, errors: &mut Errors| {
         set.get("name").must_follow(errors, names::dns1123_label);
@@ -100,7 +105,7 @@ fn braced(fields: &[&str]) -> String {
     format!("{{{}}}", quoted.join(", "))
 }
 
-fn validate_device(device: &At<'_>, each: bool, errors: &mut Errors) {
+fn validate_device(device: &At<'_>, before: Option<&At<'_>>, each: bool, errors: &mut Errors) {
     device.get("name").follows_also_empty(errors, names::dns1123_label);
     let (attributes, capacity) = (device.get("attributes"), device.get("capacity"));
     let total = attributes.len() + capacity.len();
@@ -123,7 +128,10 @@ fn validate_device(device: &At<'_>, each: bool, errors: &mut Errors) {
             validate_request_policy(&policy, &most, errors);
         }
     }
-    device.get("taints").each_of_at_most(errors, 16, validate_taint);
+    // Taints that are as they were stay.
+    if before.is_none_or(|before| before.get("taints").value != device.get("taints").value) {
+        device.get("taints").each_of_at_most(errors, 16, validate_taint);
+    }
     let validate = |consumption: &At<'_>, errors: &mut Errors| {
         consumption.get("counterSet").must_follow(errors, names::dns1123_label);
         validate_counters(&consumption.get("counters"), errors);

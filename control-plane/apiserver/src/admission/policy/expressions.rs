@@ -21,17 +21,18 @@ impl Plugin for Expressions {
 
     fn errors(&self, a: &Attributes<'_>) -> Vec<FieldError> {
         let writes = matches!(a.operation, Operation::Create | Operation::Update);
-        // What is stored stays good when it does not change.
-        let is_same = || a.old.as_deref().is_some_and(|old| old["spec"] == a.object["spec"]);
-        if !writes || !a.subresource().is_empty() || is_same() {
+        if !writes || !a.subresource().is_empty() {
             return Vec::new();
         }
-        policy_errors(&a.object)
+        policy_errors(&a.object, a.old.as_deref())
     }
 }
 
-/// What is wrong with the expressions of a policy, each at its place.
-fn policy_errors(policy: &Value) -> Vec<FieldError> {
+/// What is wrong with the expressions of a policy, each at its place. Conditions stay good when nothing changes that
+/// they are judged by.
+fn policy_errors(policy: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    let is_same = |field: &str| old.is_some_and(|old| old["spec"][field] == policy["spec"][field]);
+    let judges_conditions = !is_same("paramKind") || !is_same("matchConditions");
     let compiled = Policy::from_value(corten_meta::name(policy), policy);
     let spec = Path::root("spec");
     let mut errors = Vec::new();
@@ -52,7 +53,7 @@ fn policy_errors(policy: &Value) -> Vec<FieldError> {
     for (index, (_, variable)) in compiled.variables.iter().enumerate() {
         add("variables", index, "expression", variable.as_ref().err());
     }
-    for (index, (_, condition)) in compiled.conditions.iter().enumerate() {
+    for (index, (_, condition)) in compiled.conditions.iter().enumerate().filter(|_| judges_conditions) {
         add("matchConditions", index, "expression", condition.as_ref().err());
     }
     for (index, validation) in compiled.validations.iter().enumerate() {
@@ -74,4 +75,28 @@ fn policy_errors(policy: &Value) -> Vec<FieldError> {
         add("mutations", index, field, mutation.compiled.as_ref().err().filter(|_| is_known));
     }
     errors
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_is_wrong_stays_wrong_but_for_conditions() {
+        let policy = |kind: &str| {
+            json!({"metadata": {"name": "p"}, "spec": {
+                "paramKind": {"apiVersion": "v1", "kind": kind},
+                "matchConditions": [{"name": "c", "expression": "nope"}],
+                "validations": [{"expression": "nope"}]}})
+        };
+        let fields = |new: &Value, old: Option<&Value>| -> Vec<String> {
+            policy_errors(new, old).into_iter().map(|error| error.field).collect()
+        };
+        let (one, other) = (policy("ConfigMap"), policy("Secret"));
+        let [condition, validation] = ["spec.matchConditions[0].expression", "spec.validations[0].expression"];
+        assert_eq!(fields(&one, None), [condition, validation]);
+        assert_eq!(fields(&one, Some(&one)), [validation]);
+        assert_eq!(fields(&one, Some(&other)), [condition, validation]);
+    }
 }

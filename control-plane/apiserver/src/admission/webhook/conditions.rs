@@ -1,6 +1,5 @@
 //! The match conditions of a webhook: expressions that must all hold for it to be called.
 
-use std::collections::BTreeSet;
 use std::sync::LazyLock;
 use std::time::Instant;
 
@@ -68,22 +67,23 @@ pub async fn matches_conditions(invocation: &Invocation<'_>, a: &Attributes<'_>)
     }
 }
 
-/// The conditions of a configuration that cannot be compiled; what stood there before is let be.
+/// The conditions of a configuration that cannot be compiled; as long as none changes, all are let be.
 pub fn errors(a: &Attributes<'_>) -> Vec<FieldError> {
-    let expressions = |object: &Value| -> BTreeSet<String> {
-        let webhooks = object["webhooks"].as_array().cloned().unwrap_or_default();
-        let conditions = webhooks.iter().flat_map(|w| w["matchConditions"].as_array().cloned().unwrap_or_default());
-        conditions.filter_map(|c| c["expression"].as_str().map(str::to_owned)).collect()
+    let conditions = |object: &Value| -> Vec<Value> {
+        let webhooks = object["webhooks"].as_array().into_iter().flatten();
+        webhooks.map(|webhook| webhook["matchConditions"].clone()).collect()
     };
-    let before = a.old.as_deref().map(expressions).unwrap_or_default();
+    if a.old.as_deref().is_some_and(|old| conditions(old) == conditions(&a.object)) {
+        return Vec::new();
+    }
     let mut errors = Vec::new();
     for (at, webhook) in a.object["webhooks"].as_array().into_iter().flatten().enumerate() {
         for (index, condition) in webhook["matchConditions"].as_array().into_iter().flatten().enumerate() {
             let expression = condition["expression"].as_str().unwrap_or_default();
-            if before.contains(expression) || expression.trim().is_empty() {
+            let expression = expression.trim();
+            if expression.is_empty() {
                 continue;
             }
-            let expression = expression.trim();
             if let Err(e) = compile(&ENV, expression) {
                 let path = Path::root("webhooks").index(at).child("matchConditions").index(index).child("expression");
                 errors.push(refusal(&path, expression, &e));

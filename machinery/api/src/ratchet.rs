@@ -1,0 +1,324 @@
+//! What an update may keep although no new object may have it: an older release let it in.
+//!
+//! Upstream forgives little, and by name. Whatever is not named here is held against every update.
+
+use corten_meta::Value;
+use corten_meta::field::FieldError;
+
+/// Errors of one sort: where their field starts, what it holds, and what they say. Indices and keys of fields are
+/// left out.
+#[derive(Clone, Copy)]
+struct Sort(&'static str, &'static str, &'static str);
+
+/// When errors are forgiven.
+#[derive(Clone, Copy)]
+enum When {
+    /// These parts are as they were.
+    Unchanged(&'static [&'static str]),
+    /// The old object has errors of the same sort.
+    Again,
+    /// The old object has errors of another sort.
+    Before(Sort),
+    /// The old object has the value in one of these places too.
+    Known(&'static [&'static str]),
+    /// The old object has something in this place, and the value is one of these, if there are any.
+    Has(&'static str, &'static [&'static str]),
+}
+
+/// Values of labels that a selector asks for.
+const VALUES: &str = ".matchExpressions[].values[]";
+const OWN_VALUES: Sort = Sort("spec.selector", VALUES, "");
+const OF_OTHER_PODS: Sort = Sort("affinity.pod", "Selector", "");
+
+/// Of the pods that an object describes, with fields below the spec of the pod.
+const OF_PODS: [(Sort, When); 9] = [
+    (Sort("affinity.pod", VALUES, ""), When::Before(OF_OTHER_PODS)),
+    (Sort("affinity.nodeAffinity.requiredDuring", VALUES, ""), When::Again),
+    (Sort("topologySpreadConstraints[].labelSelector", "", ""), When::Again),
+    (Sort("volumes[].projected.path", "", "Invalid value"), When::Again),
+    (Sort("securityContext.sysctls[].name", "", "may not be specified when 'host"), When::Again),
+    (Sort("initContainers[].resizePolicy[].restartPolicy", "", "for non-sidecar initContainers"), When::Again),
+    (
+        Sort("securityContext.seLinuxChangePolicy", "", "Unsupported value"),
+        When::Has("/securityContext/seLinuxChangePolicy", &["MountOption"]),
+    ),
+    (Sort("", ".volumeDevices", "when `hostUsers` is false"), When::Again),
+    (Sort("", "", "is not positive integer multiple of "), When::Again),
+];
+
+const WEBHOOKS: &[&str] = &["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"];
+const POLICIES: &[&str] = &["MutatingAdmissionPolicy", "ValidatingAdmissionPolicy"];
+const WITH_PODS: &[&str] = &[
+    "Pod",
+    "PodTemplate",
+    "ReplicationController",
+    "DaemonSet",
+    "Deployment",
+    "ReplicaSet",
+    "StatefulSet",
+    "Job",
+    "CronJob",
+];
+
+/// Of the rest, by kind.
+const OF_KINDS: &[(&[&str], Sort, When)] = &[
+    (WITH_PODS, Sort("", "annotations[]", "must be a 32bit integer"), When::Again),
+    (&["DaemonSet", "Job"], OWN_VALUES, When::Again),
+    (&["DaemonSet", "Job"], OWN_VALUES, When::Before(Sort("spec.template.spec.affinity.pod", "Selector", ""))),
+    (&["DaemonSet", "Job"], Sort("spec.template.spec.affinity.pod", VALUES, ""), When::Before(OWN_VALUES)),
+    (&["Endpoints"], Sort("subsets", "", ""), When::Unchanged(&["/subsets"])),
+    (&["EndpointSlice"], Sort("endpoints", "", ""), When::Unchanged(&["/endpoints"])),
+    (&["NetworkPolicy"], Sort("spec.", VALUES, ""), When::Before(Sort("spec.podSelector", "", ""))),
+    (&["NetworkPolicy"], Sort("spec.", "ipBlock", "Invalid value"), When::Known(POLICY_BLOCKS)),
+    (&["PodDisruptionBudget"], OWN_VALUES, When::Before(Sort("spec.selector", "", ""))),
+    (&["ClusterRole"], Sort("aggregationRule", VALUES, ""), When::Before(Sort("aggregationRule", "[].match", ""))),
+    (&["CSIStorageCapacity"], Sort("nodeTopology", VALUES, ""), When::Before(Sort("nodeTopology", "", ""))),
+    (&["PersistentVolumeClaim"], OWN_VALUES, When::Before(Sort("spec.selector", "", ""))),
+    (&["PersistentVolumeClaim"], Sort("spec.dataSource", ".apiGroup", ""), When::Has("/spec/dataSource/apiGroup", &[])),
+    (
+        &["PersistentVolumeClaim"],
+        Sort("spec.dataSource", ".apiGroup", ""),
+        When::Has("/spec/dataSourceRef/apiGroup", &[]),
+    ),
+    (&["PersistentVolume"], Sort("spec.nodeAffinity", VALUES, ""), When::Again),
+    (WEBHOOKS, Sort("webhooks[]", VALUES, ""), When::Before(Sort("webhooks[]", "Selector.match", ""))),
+    (WEBHOOKS, Sort("webhooks[].name", "", "Duplicate value"), When::Again),
+    (WEBHOOKS, Sort("webhooks[].admissionReviewVersions", "", "must include at least one of"), When::Again),
+    (WEBHOOKS, Sort("webhooks[].matchConditions", "", ""), When::Unchanged(&["/webhooks/*/matchConditions"])),
+    (POLICIES, Sort("spec.matchConditions", "", ""), When::Unchanged(&["/spec/paramKind", "/spec/matchConditions"])),
+    (&["HorizontalPodAutoscaler"], Sort("spec.metrics[].object.describedObject.apiVersion", "", ""), When::Again),
+    (&["Ingress"], Sort("spec.tls[].secretName", "", ""), When::Again),
+    (&["CertificateSigningRequest"], Sort("spec.usages[]", "", "Unsupported value"), When::Again),
+    (&["CertificateSigningRequest"], Sort("spec.usages[]", "", "Duplicate value"), When::Again),
+    (
+        &["CertificateSigningRequest"],
+        Sort("spec.signerName", "", ""),
+        When::Has("/spec/signerName", &["kubernetes.io/legacy-unknown"]),
+    ),
+    (&["CertificateSigningRequest"], Sort("status.conditions[].type", "", "Duplicate value"), When::Again),
+    (&["CertificateSigningRequest"], Sort("status.conditions[].type", "", "Required value"), When::Again),
+    (&["CertificateSigningRequest"], Sort("status.conditions[].type", "", "mutually exclusive"), When::Again),
+    (&["CertificateSigningRequest"], Sort("status.certificate", "", "Invalid value"), When::Again),
+    (
+        &["CertificateSigningRequest"],
+        Sort("status.certificate", "", "Invalid value"),
+        When::Unchanged(&["/status/certificate"]),
+    ),
+    (&["Pod"], Sort("status.podIPs[]", "", "IP address"), When::Known(&["/status/podIPs/*/ip"])),
+    (&["Pod"], Sort("status.hostIPs[]", "", "IP address"), When::Known(&["/status/hostIPs/*/ip"])),
+    (
+        &["Ingress", "Service"],
+        Sort("status.loadBalancer.ingress[].ip", "", "IP address"),
+        When::Known(&["/status/loadBalancer/ingress/*/ip"]),
+    ),
+];
+
+/// Where a network policy has blocks of addresses.
+const POLICY_BLOCKS: &[&str] = &[
+    "/spec/ingress/*/from/*/ipBlock/cidr",
+    "/spec/ingress/*/from/*/ipBlock/except/*",
+    "/spec/egress/*/to/*/ipBlock/cidr",
+    "/spec/egress/*/to/*/ipBlock/except/*",
+];
+
+/// The errors of a new object that are held against it; `before` finds those of the old one.
+pub(crate) fn unforgiven(
+    kind: &str,
+    mut errors: Vec<FieldError>,
+    [new, old]: [&Value; 2],
+    before: impl Fn() -> Vec<FieldError>,
+) -> Vec<FieldError> {
+    if errors.is_empty() {
+        return errors;
+    }
+    let before = before();
+    let pod = spec_of_pods(kind);
+    let of_pods = OF_PODS.iter().filter_map(|(sort, when)| Some((pod?, *sort, *when)));
+    let is_of = |kinds: &[&str]| kinds.contains(&kind);
+    let of_kinds = OF_KINDS.iter().filter(|(kinds, ..)| is_of(kinds)).map(|(_, sort, when)| ("", *sort, *when));
+    for (prefix, sort, when) in of_pods.chain(of_kinds) {
+        let had = |sort: Sort| before.iter().any(|error| sort.is_of(error, prefix));
+        let is_forgiven = |error: &FieldError| match when {
+            When::Unchanged(parts) => parts.iter().all(|part| same(&places(new, part), &places(old, part))),
+            When::Again => had(sort),
+            When::Before(other) => had(other),
+            When::Known(parts) => parts.iter().any(|part| places(old, part).contains(&Some(&error.value))),
+            When::Has(part, values) => {
+                let part = format!("{}{part}", pointer_of(prefix));
+                let is_one = values.is_empty() || values.iter().any(|value| error.value == **value);
+                is_one && old.pointer(&part).is_some_and(|value| !value.is_null())
+            }
+        };
+        errors.retain(|error| !(sort.is_of(error, prefix) && is_forgiven(error)));
+    }
+    errors
+}
+
+impl Sort {
+    /// Whether the error is of this sort, in fields below a prefix.
+    fn is_of(&self, error: &FieldError, prefix: &str) -> bool {
+        let field = plain(&error.field);
+        let Some(field) = field.strip_prefix(prefix) else { return false };
+        let text = format!("{}: {}", error.kind.text(), error.detail);
+        field.starts_with(self.0) && field.contains(self.1) && text.contains(self.2)
+    }
+}
+
+/// A field without the indices and keys of lists and maps.
+fn plain(field: &str) -> String {
+    let mut depth = 0;
+    let is_outside = |letter: &char| {
+        depth += usize::from(*letter == '[');
+        depth = depth.saturating_sub(usize::from(*letter == ']'));
+        depth == 0 || *letter == '['
+    };
+    field.chars().filter(is_outside).collect()
+}
+
+/// Where a field is, of which only names are said.
+fn pointer_of(field: &str) -> String {
+    field.trim_end_matches('.').split('.').filter(|name| !name.is_empty()).map(|name| format!("/{name}")).collect()
+}
+
+/// Where the spec of the pods is that a kind describes.
+fn spec_of_pods(kind: &str) -> Option<&'static str> {
+    match kind {
+        "Pod" => Some("spec."),
+        "PodTemplate" => Some("template.spec."),
+        "CronJob" => Some("spec.jobTemplate.spec.template.spec."),
+        _ => WITH_PODS.contains(&kind).then_some("spec.template.spec."),
+    }
+}
+
+/// What stands at a pointer whose stars are any item.
+fn places<'a>(object: &'a Value, pointer: &str) -> Vec<Option<&'a Value>> {
+    match pointer.split_once("/*") {
+        None => vec![object.pointer(pointer).filter(|value| !value.is_null())],
+        Some((list, rest)) => {
+            let items = object.pointer(list).and_then(Value::as_array).into_iter().flatten();
+            items.flat_map(|item| places(item, rest)).collect()
+        }
+    }
+}
+
+/// Whether parts are equal; what is empty is no other than what is absent.
+fn same(new: &[Option<&Value>], old: &[Option<&Value>]) -> bool {
+    new.len() == old.len() && new.iter().zip(old).all(|(new, old)| new == old)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn object(group: &str, plural: &str, mut object: Value) -> (std::sync::Arc<crate::Kind>, Value) {
+        let kind = crate::lookup(group, "v2", plural).or_else(|| crate::lookup(group, "v1", plural));
+        let kind = kind.expect("kind").clone();
+        let mut metadata = json!({"name": "a.b.c", "uid": "u", "resourceVersion": "1"});
+        if kind.namespaced {
+            metadata["namespace"] = "n".into();
+        }
+        object["metadata"] = metadata;
+        kind.default(&mut object);
+        (kind, object)
+    }
+
+    /// The fields that are wrong in an object when it is new, and when it is written again with a label.
+    fn check(group: &str, plural: &str, written: Value, new: &[&str], again: &[&str]) {
+        let (kind, old) = object(group, plural, written);
+        let fields = |errors: Vec<FieldError>| {
+            let mut fields: Vec<String> = errors.into_iter().map(|error| error.field).collect();
+            fields.dedup();
+            fields
+        };
+        assert_eq!(fields(kind.validate(&old)), new, "new {plural}");
+        let mut labelled = old.clone();
+        labelled["metadata"]["labels"] = json!({"l": "v"});
+        assert_eq!(fields(kind.validate_update(&labelled, &old)), again, "{plural} again");
+    }
+
+    fn template(pod: Value) -> Value {
+        json!({"metadata": {"labels": {"a": "b"}}, "spec": pod})
+    }
+
+    #[test]
+    fn little_may_stay_that_no_new_object_may_have() {
+        let container = json!([{"name": "c", "image": "i", "imagePullPolicy": "Sometimes"}]);
+        let pull = "spec.template.spec.containers[0].imagePullPolicy";
+        let workload =
+            |pod: Value| json!({"spec": {"selector": {"matchLabels": {"a": "b"}}, "template": template(pod)}});
+        // What is wrong is wrong again.
+        check("apps", "deployments", workload(json!({"containers": container})), &[pull], &[pull]);
+        check("apps", "statefulsets", workload(json!({"containers": container})), &["metadata.name", pull], &[]);
+        let term = json!({"topologyKey": "k", "labelSelector": {"matchExpressions":
+            [{"key": "a", "operator": "In", "values": ["b!"]}]}});
+        let affinity = json!({"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}});
+        let pod = json!({"containers": [{"name": "c", "image": "i"}], "affinity": affinity});
+        let value = "spec.template.spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution[0].\
+                     labelSelector.matchExpressions[0].values[0]";
+        check("apps", "deployments", workload(pod), &[value], &[]);
+        let token = json!({"name": "t", "projected": {"sources": [{"serviceAccountToken": {"path": "../x"}}]}});
+        let pod = json!({"containers": [{"name": "c", "image": "i"}], "volumes": [token]});
+        let path = "spec.template.spec.volumes[0].projected.path";
+        check("apps", "daemonsets", workload(pod), &[path], &[]);
+
+        let selector = json!({"matchExpressions": [{"key": "a", "operator": "In", "values": ["b!"]}]});
+        let budget = json!({"spec": {"selector": selector, "minAvailable": 1}});
+        check("policy", "poddisruptionbudgets", budget, &["spec.selector.matchExpressions[0].values[0]"], &[]);
+        let addresses = json!({"subsets": [{"addresses": [{"ip": "10.0.0.01"}], "ports": [{"port": 80}]}]});
+        check("", "endpoints", addresses, &["subsets[0].addresses[0].ip"], &[]);
+        let slice = json!({"addressType": "IPv4", "endpoints": [{"addresses": ["10.0.0.01"]}]});
+        check("discovery.k8s.io", "endpointslices", slice, &["endpoints[0].addresses[0]"], &[]);
+        let policy = json!({"spec": {"podSelector": {}, "egress": [{"to": [{"ipBlock": {"cidr": "010.0.0.0/8"}}]}]}});
+        check("networking.k8s.io", "networkpolicies", policy, &["spec.egress[0].to[0].ipBlock.cidr"], &[]);
+        let service = json!({"spec": {"ports": [{"port": 80}], "externalIPs": ["010.0.0.1", "127.0.0.1"]}});
+        let [first, second] = ["spec.externalIPs[0]", "spec.externalIPs[1]"];
+        check("", "services", service, &["metadata.name", first, second], &[second]);
+        let ingress = json!({"spec": {"rules": [{"host": "*.a.b", "http": {"paths": []}}],
+            "tls": [{"secretName": "a_b"}]}});
+        let [paths, secret] = ["spec.rules[0].http.paths", "spec.tls[0].secretName"];
+        check("networking.k8s.io", "ingresses", ingress, &[paths, secret], &[]);
+        let scaler = json!({"spec": {"scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"},
+            "minReplicas": 0, "maxReplicas": 2,
+            "metrics": [{"type": "External", "external": {"metric": {"name": "m"},
+                "target": {"type": "Value", "value": "1"}}}]}});
+        check("autoscaling", "horizontalpodautoscalers", scaler, &["spec.minReplicas"], &[]);
+        let hook = json!({"name": "a.b.c", "clientConfig": {"url": "https://a.b"}, "sideEffects": "Some",
+            "admissionReviewVersions": ["v2"], "matchConditions": [{"name": "!", "expression": "true"}]});
+        let [effects, versions, condition, name] =
+            ["sideEffects", "admissionReviewVersions", "matchConditions[0].name", "name"];
+        let wrong = [
+            format!("webhooks[0].{effects}"),
+            format!("webhooks[0].{condition}"),
+            format!("webhooks[0].{versions}"),
+            format!("webhooks[1].{effects}"),
+            format!("webhooks[1].{condition}"),
+            format!("webhooks[1].{versions}"),
+            format!("webhooks[1].{name}"),
+        ];
+        let wrong: Vec<&str> = wrong.iter().map(String::as_str).collect();
+        let hooks = json!({"webhooks": [hook, hook]});
+        check("admissionregistration.k8s.io", "validatingwebhookconfigurations", hooks, &wrong, &[]);
+        let device = json!({"name": "d", "taints": [{"key": "a!", "effect": "NoSchedule"}]});
+        let slice = json!({"spec": {"driver": "a.b", "nodeName": "n", "pool": {"name": "p", "resourceSliceCount": 1},
+            "devices": [device]}});
+        check("resource.k8s.io", "resourceslices", slice, &["spec.devices[0].taints[0].key"], &[]);
+    }
+
+    #[test]
+    fn what_is_forgiven_is_not_forgiven_elsewhere() {
+        let policy = |block: &str, except: &str| json!({"spec": {"podSelector": {}, "egress": [{"to": [{"ipBlock": {"cidr": block, "except": [except]}}]}]}});
+        let (kind, old) = object("networking.k8s.io", "networkpolicies", policy("010.0.0.0/8", "10.1.0.0/16"));
+        let (_, new) = object("networking.k8s.io", "networkpolicies", policy("010.0.0.0/8", "010.1.0.0/16"));
+        let errors = kind.validate_update(&new, &old);
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        assert_eq!(errors[0].field, "spec.egress[0].to[0].ipBlock.except[0]");
+        let addresses =
+            |port: i64| json!({"subsets": [{"addresses": [{"ip": "10.0.0.01"}], "ports": [{"port": port}]}]});
+        let (kind, old) = object("", "endpoints", addresses(80));
+        let (_, new) = object("", "endpoints", addresses(81));
+        assert_eq!(kind.validate_update(&new, &old).len(), 1);
+        assert_eq!(plain("spec.a[0].b[x.y/z][1].c"), "spec.a[].b[][].c");
+    }
+}
