@@ -219,11 +219,29 @@ fn join_v2(built_in: &Version2, more: &Custom) -> Version2 {
             }
         }
     }
+    let text = gunzip(&built_in.json.gzip);
+    let custom = apart(custom, &text);
     let mut protobuf = gunzip(&built_in.protobuf.gzip);
     protobuf.extend_from_slice(&encode_v2(&custom));
-    let text = gunzip(&built_in.json.gzip);
     let json = join_json(&text, &custom).unwrap_or(text);
     Version2 { json: Document::new(JSON, &json), protobuf: Document::new(PROTOBUF_V2.1, &protobuf) }
+}
+
+/// Gives definitions another name that are called like those of the built-in document.
+fn apart(custom: Value, document: &[u8]) -> Value {
+    let names = custom["definitions"].as_object().into_iter().flat_map(|definitions| definitions.keys());
+    let alike: Vec<String> = names.filter(|name| OWN.iter().any(|own| name.starts_with(own))).cloned().collect();
+    if alike.is_empty() {
+        return custom;
+    }
+    let document: Value = serde_json::from_slice(document).unwrap_or_default();
+    let mut text = custom.to_string();
+    for name in alike.iter().filter(|name| document["definitions"].get(name.as_str()).is_some()) {
+        for (before, after) in [("", ":{"), ("#/definitions/", "")] {
+            text = text.replace(&format!("\"{before}{name}\"{after}"), &format!("\"{before}{name}_v2\"{after}"));
+        }
+    }
+    serde_json::from_str(&text).unwrap_or(custom)
 }
 
 fn join_json(document: &[u8], custom: &Value) -> Option<Vec<u8>> {
@@ -351,6 +369,20 @@ impl Document {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_definition_called_like_a_built_in_one_gets_another_name() {
+        let (own, other) = ("io.k8s.api.core.v1.Pod", "com.example.v1.Pod");
+        let refers = |name: &str| json!({ "get": { "$ref": format!("#/definitions/{name}") } });
+        let custom = json!({ "paths": { "/a": refers(own), "/b": refers(other) },
+                             "definitions": { own: { "type": "object" }, other: {} } });
+        let document = json!({ "definitions": { own: {} } }).to_string();
+        let renamed = format!("{own}_v2");
+        let expected = json!({ "paths": { "/a": refers(&renamed), "/b": refers(other) },
+                               "definitions": { &renamed: { "type": "object" }, other: {} } });
+        assert_eq!(apart(custom.clone(), document.as_bytes()), expected);
+        assert_eq!(apart(custom.clone(), b"{}"), custom);
+    }
 
     #[test]
     fn the_form_is_negotiated() {

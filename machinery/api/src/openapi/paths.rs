@@ -87,7 +87,7 @@ impl Builder<'_> {
     /// `readAppsV1NamespacedDeployment` and the like.
     fn id(&self, verb: &str, middle: &str, tail: &str) -> String {
         let scope = if self.kind.namespaced { "Namespaced" } else { "" };
-        format!("{verb}{}{middle}{scope}{}{tail}", title(&self.kind.group, &self.kind.version), self.kind.kind)
+        format!("{verb}{}{middle}{scope}{}{tail}", title(&self.kind.group, &self.kind.version), words(&self.kind.kind))
     }
 
     fn object(&self) -> Value {
@@ -145,7 +145,11 @@ impl Builder<'_> {
         if self.kind.namespaced && self.has("list") {
             let mut all = LIST.to_vec();
             all.push("pretty");
-            let id = format!("list{}{}ForAllNamespaces", title(&self.kind.group, &self.kind.version), self.kind.kind);
+            let id = format!(
+                "list{}{}ForAllNamespaces",
+                title(&self.kind.group, &self.kind.version),
+                words(&self.kind.kind)
+            );
             let operation = self.list_operation(id, &[]);
             self.add(format!("{}/{}", self.prefix, self.kind.plural), &all, vec![operation]);
         }
@@ -353,8 +357,11 @@ impl Builder<'_> {
         let mut item = scoped.clone();
         item.push("name@");
         if namespaced {
-            let id =
-                format!("watch{}{}ListForAllNamespaces", title(&self.kind.group, &self.kind.version), self.kind.kind);
+            let id = format!(
+                "watch{}{}ListForAllNamespaces",
+                title(&self.kind.group, &self.kind.version),
+                words(&self.kind.kind)
+            );
             let operation = self.watch("watchlist", id);
             self.add(format!("{}/watch/{}", self.prefix, self.kind.plural), &all, vec![operation]);
         }
@@ -471,21 +478,54 @@ fn responses(answers: &[(&str, &str, &Value)], media: &[&str]) -> Value {
 
 /// `AppsV1`, `CoreV1`, `RbacAuthorizationV1`.
 fn title(group: &str, version: &str) -> String {
-    format!("{}{}", capital(&camel(group)), capital(version))
+    format!("{}{}", capital(&camel(group)), capital(&words(version)))
 }
 
 /// `apps_v1`, `core_v1`, `rbacAuthorization_v1`.
 fn tag(group: &str, version: &str) -> String {
-    format!("{}_{version}", camel(group))
+    format!("{}_{}", camel(group), words(version))
 }
 
 pub(super) fn camel(group: &str) -> String {
-    let mut parts = group.trim_end_matches(".k8s.io").split('.');
-    let first = parts.next().filter(|p| !p.is_empty()).unwrap_or("core").to_string();
-    parts.fold(first, |name, part| name + &capital(part))
+    let group = if group.is_empty() { "core" } else { group };
+    words(group.strip_suffix(".k8s.io").unwrap_or(group))
+}
+
+/// What a name says without what no identifier can hold: the letter after it is a capital instead.
+fn words(name: &str) -> String {
+    let mut raises = false;
+    let mut words = String::with_capacity(name.len());
+    for (at, letter) in name.char_indices() {
+        let holds = letter.is_alphabetic() || letter == '_' || (at != 0 && letter.is_ascii_digit());
+        match holds {
+            true if raises => words.extend(letter.to_uppercase()),
+            true => words.push(letter),
+            false => {}
+        }
+        raises = !holds;
+    }
+    words
 }
 
 pub(super) fn capital(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_named_as_identifiers() {
+        for (group, version, named, tagged) in [
+            ("", "v1", "CoreV1", "core_v1"),
+            ("rbac.authorization.k8s.io", "v1", "RbacAuthorizationV1", "rbacAuthorization_v1"),
+            ("cert-manager.io", "v1alpha2", "CertManagerIoV1alpha2", "certManagerIo_v1alpha2"),
+            ("a-b.c-d.example.com", "v1-x", "ABCDExampleComV1X", "aBCDExampleCom_v1X"),
+            ("3scale.net", "v1", "ScaleNetV1", "ScaleNet_v1"),
+        ] {
+            assert_eq!((title(group, version), tag(group, version)), (named.to_owned(), tagged.to_owned()));
+        }
+    }
 }
