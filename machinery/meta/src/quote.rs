@@ -41,14 +41,44 @@ pub fn quote_list<T: AsRef<str>>(texts: &[T]) -> String {
 }
 
 /// Go prints letters, marks, numbers, punctuation, symbols and the ASCII space as they are, and so does the standard
-/// library, but for marks that open a text: these have nothing to stand on.
+/// library, but for marks that open a text: these have nothing to stand on. It knows a newer Unicode, too.
 fn is_printable(c: char) -> bool {
-    c == ' ' || c.is_ascii_graphic() || (!c.is_ascii() && !format!("a{c}").escape_debug().any(|shown| shown == '\\'))
+    let is_shown = || !format!("a{c}").escape_debug().any(|shown| shown == '\\');
+    c == ' ' || c.is_ascii_graphic() || (!c.is_ascii() && is_shown() && !is_new(c))
+}
+
+/// Whether a letter came after Unicode 15.0, which is the one that Go knows. What neither of the two prints may stand
+/// between the letters of a range.
+fn is_new(c: char) -> bool {
+    matches!(c,
+        '\u{88f}'..='\u{897}' | '\u{c5c}' | '\u{cdc}' | '\u{1acf}'..='\u{1aeb}' | '\u{1b4e}'..='\u{1b4f}' | '\u{1b7f}'
+        | '\u{1c89}'..='\u{1c8a}' | '\u{20c1}' | '\u{2427}'..='\u{2429}' | '\u{2b96}' | '\u{2ffc}'..='\u{2fff}'
+        | '\u{31e4}'..='\u{31ef}' | '\u{a7cb}'..='\u{a7cf}' | '\u{a7d2}' | '\u{a7d4}' | '\u{a7da}'..='\u{a7f1}'
+        | '\u{fbc3}'..='\u{fbd2}' | '\u{fd90}'..='\u{fd91}' | '\u{fdc8}'..='\u{fdce}' | '\u{105c0}'..='\u{105f3}'
+        | '\u{10940}'..='\u{10959}' | '\u{10d40}'..='\u{10d8f}' | '\u{10ec2}'..='\u{10efc}'
+        | '\u{11380}'..='\u{113e2}' | '\u{116d0}'..='\u{116e3}' | '\u{11b60}'..='\u{11bf9}'
+        | '\u{11db0}'..='\u{11de9}' | '\u{11f5a}' | '\u{13460}'..='\u{143fa}' | '\u{16100}'..='\u{16139}'
+        | '\u{16d40}'..='\u{16d79}' | '\u{16ea0}'..='\u{16ed3}' | '\u{16ff2}'..='\u{16ff6}'
+        | '\u{187f8}'..='\u{187ff}' | '\u{18cff}' | '\u{18d09}'..='\u{18df2}' | '\u{1cc00}'..='\u{1cef0}'
+        | '\u{1e5d0}'..='\u{1e6ff}' | '\u{1f6d8}' | '\u{1f777}'..='\u{1f77a}' | '\u{1f8b2}'..='\u{1f8d8}'
+        | '\u{1fa54}'..='\u{1fa57}' | '\u{1fa89}'..='\u{1fa8f}' | '\u{1fabe}' | '\u{1fac6}'..='\u{1facd}'
+        | '\u{1fadc}'..='\u{1fadf}' | '\u{1fae9}'..='\u{1faef}' | '\u{1fbcb}'..='\u{1fbef}' | '\u{1fbfa}'
+        | '\u{2b73a}'..='\u{2b73f}' | '\u{2cea2}'..='\u{2cead}' | '\u{2ebf0}'..='\u{2ee5d}'
+        | '\u{323b0}'..='\u{33479}'
+    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The number of letters that Go 1.26 prints.
+    #[test]
+    fn what_go_prints_is_printed() {
+        let printed = ('\0'..=char::MAX).filter(|c| is_printable(*c)).count();
+        assert_eq!(printed, 148_998);
+        assert_eq!(quote("\u{1c89}\u{2ffc}\u{1fae9}\u{1c88}"), "\"\\u1c89\\u2ffc\\U0001fae9\u{1c88}\"");
+    }
 
     #[test]
     fn quotes_as_go_does() {
