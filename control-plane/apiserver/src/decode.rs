@@ -6,7 +6,7 @@ use corten_api::schema::is_within_raw;
 use corten_api::{Behaviour, Kind};
 use corten_meta::codec::MAX_COMPLAINTS;
 use corten_meta::quote::quote;
-use corten_meta::{FieldError, GroupKind, Path, Status, Value};
+use corten_meta::{FieldError, GroupKind, Map, Numbers, Path, Status, Value};
 
 use crate::custom_resources::{coerce, unknown_fields};
 use crate::negotiation::{BodyFormat, body_format};
@@ -61,7 +61,7 @@ pub fn field_validation(context: &Context) -> FieldValidation {
 
 /// Decodes the body of a create or an update.
 pub fn object(context: &Context, bytes: &[u8], expected: &Expected<'_>) -> Result<Value, Status> {
-    let (value, duplicates, is_json) = parse(context, bytes, expected)?;
+    let Parsed { value, duplicates, numbers, is_json } = parse(context, bytes, expected)?;
     let shown = if expected.custom.is_some() && !is_json { value.to_string() } else { String::new() };
     let value = if value.is_null() { serde_json::json!({}) } else { value };
     check_form(&value, bytes, expected)?;
@@ -69,6 +69,10 @@ pub fn object(context: &Context, bytes: &[u8], expected: &Expected<'_>) -> Resul
         return Err(Given::of(&value, expected).cannot_be_handled(expected, &why));
     }
     if expected.custom.is_some() {
+        if let Some((_, text)) = numbers.beyond().next() {
+            let why = corten_meta::numbers::beyond_error(text);
+            return Err(Given::of(&value, expected).cannot_be_handled(expected, &why));
+        }
         let read_strictly = field_validation(context) != FieldValidation::Ignore;
         check_says_type(&value, expected).map_err(|why| match why {
             Untyped::NoVersion(status) => status,
@@ -96,7 +100,7 @@ pub fn object(context: &Context, bytes: &[u8], expected: &Expected<'_>) -> Resul
             duplicates.into_iter().chain(unknown).collect()
         }
     };
-    checked(context, value, expected, complaints, &|value, why| {
+    checked(context, value, &numbers, expected, complaints, &|value, why| {
         Given::of(value, expected).cannot_be_handled(expected, why)
     })
 }
@@ -107,13 +111,18 @@ pub fn options(context: &Context, bytes: &[u8]) -> Result<Value, Status> {
         return Ok(Value::Null);
     }
     const DELETE_OPTIONS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions";
+    let mut numbers = Numbers::default();
     let value = match body_format(&context.headers)? {
         BodyFormat::Json => {
             let broken = |e: corten_meta::Error| {
                 let why = corten_meta::go::json_error(bytes).unwrap_or_else(|| e.to_string());
                 Status::bad_request(format!("{NO_TYPE}{why}"))
             };
-            corten_meta::decode_json(bytes, false).map_err(broken)?.value
+            let decoded = corten_meta::decode_json(bytes, false).map_err(broken)?;
+            if decoded.has_floats {
+                numbers = corten_meta::codec::numbers(bytes);
+            }
+            decoded.value
         }
         BodyFormat::Yaml => {
             corten_meta::decode_yaml_leniently(bytes).map_err(|e| Status::bad_request(e.to_string()))?.value
@@ -134,7 +143,7 @@ pub fn options(context: &Context, bytes: &[u8]) -> Result<Value, Status> {
             None => scheme::META.unknown(version, kind),
         }));
     }
-    let report = corten_api::check_fields(DELETE_OPTIONS, &value);
+    let report = corten_api::check_spelled_fields(DELETE_OPTIONS, &value, &numbers);
     match report.type_error(|places| corten_meta::codec::strict_complaints(bytes, &places)) {
         Some(error) => Err(Status::bad_request(error)),
         None => Ok(value),
@@ -146,15 +155,26 @@ fn duplicate_path(complaint: &str) -> Option<&str> {
     complaint.strip_prefix("duplicate field \"").and_then(|rest| rest.strip_suffix('"'))
 }
 
-/// A body as a value, its duplicate fields, and whether it is JSON.
-fn parse(context: &Context, bytes: &[u8], expected: &Expected<'_>) -> Result<(Value, Vec<String>, bool), Status> {
+/// A body that was read.
+#[derive(Default)]
+struct Parsed {
+    value: Value,
+    /// What is wrong with fields that are given more than once.
+    duplicates: Vec<String>,
+    numbers: Numbers,
+    is_json: bool,
+}
+
+fn parse(context: &Context, bytes: &[u8], expected: &Expected<'_>) -> Result<Parsed, Status> {
     let decoded = match body_format(&context.headers)? {
         BodyFormat::Json => {
             let duplicate = |path: String| format!("duplicate field {}", quote(&path));
             let read = |mut d: corten_meta::Decoded| {
                 // What is taken as a whole is not looked into.
                 d.duplicates.retain(|path| !is_within_raw(expected.schema, path));
-                (d.value, d.duplicates.into_iter().map(duplicate).collect(), true)
+                let numbers = if d.has_floats { corten_meta::codec::numbers(bytes) } else { Numbers::default() };
+                let duplicates = d.duplicates.into_iter().map(duplicate).collect();
+                Parsed { value: d.value, duplicates, numbers, is_json: true }
             };
             corten_meta::decode_json(bytes, true).map(read).map_err(|e| {
                 let why = corten_meta::go::json_error(bytes).unwrap_or_else(|| e.to_string());
@@ -162,8 +182,9 @@ fn parse(context: &Context, bytes: &[u8], expected: &Expected<'_>) -> Result<(Va
             })
         }
         BodyFormat::Yaml => {
-            let decoded = corten_meta::decode_yaml_leniently(bytes).map(|d| (d.value, d.duplicates, false));
-            decoded.map_err(|e| e.to_string())
+            let read =
+                |d: corten_meta::Decoded| Parsed { value: d.value, duplicates: d.duplicates, ..Parsed::default() };
+            corten_meta::decode_yaml_leniently(bytes).map(read).map_err(|e| e.to_string())
         }
         BodyFormat::Protobuf => {
             let read = protobuf::object(bytes, expected.schema);
@@ -171,7 +192,7 @@ fn parse(context: &Context, bytes: &[u8], expected: &Expected<'_>) -> Result<(Va
                 let given = serde_json::json!({ "apiVersion": api_version, "kind": kind });
                 return Err(Given::of(&given, expected).cannot_be_handled(expected, &error.to_string()));
             }
-            read.map(|value| (value, Vec::new(), false)).map_err(|e| e.to_string())
+            read.map(|value| Parsed { value, ..Parsed::default() }).map_err(|e| e.to_string())
         }
     };
     decoded.map_err(|why| unrecognized(expected, &why, bytes))
@@ -273,12 +294,13 @@ fn summary(bytes: &[u8]) -> String {
     }
 }
 
-/// Checks type and fields of a decoded object, and prunes it. Also the result of a patch comes through here.
-/// `complaints` makes what strict decoding objects to of the paths of unknown fields; `refuse` makes the answer for the
+/// Checks type and fields of a decoded object, of which `numbers` tells how they are written, and prunes it. Also the
+/// result of a patch comes through here. `complaints` makes what strict decoding objects to of the paths of unknown fields; `refuse` makes the answer for the
 /// value as it was given.
 pub fn checked(
     context: &Context,
     mut value: Value,
+    numbers: &Numbers,
     expected: &Expected<'_>,
     complaints: impl FnOnce(Vec<String>) -> Vec<String>,
     refuse: &dyn Fn(&Value, &str) -> Status,
@@ -289,13 +311,14 @@ pub fn checked(
         check_given(&value)?;
     }
     if !expected.schema.is_empty() {
-        let report = corten_api::check_fields(expected.schema, &value);
+        let report = corten_api::check_spelled_fields(expected.schema, &value, numbers);
         if !report.type_errors.is_empty() {
             return Err(refuse(&value, report.type_error(complaints).unwrap_or_default()));
         }
         if let Some(why) = expected.unreadable(&value) {
             return Err(refuse(&value, &why));
         }
+        report.spell_amounts(&mut value);
         let needs_pruning = report.needs_pruning();
         let strict = |complaints: &str| refuse(&value, &format!("strict decoding error: {complaints}"));
         field_validation_complaints(context, complaints(report.unknown), strict)?;
@@ -304,6 +327,13 @@ pub fn checked(
         }
     } else if let Some(custom) = expected.custom {
         const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
+        // A whole number is one however it was written, for it comes as a value.
+        for number in value.get_mut("metadata").and_then(Value::as_object_mut).into_iter().flat_map(Map::values_mut) {
+            let is_whole = |float: &f64| !number.is_i64() && float.fract() == 0.0 && float.abs() < i64::MAX as f64;
+            if let Some(whole) = number.as_f64().filter(is_whole) {
+                *number = Value::from(whole as i64);
+            }
+        }
         let report = corten_api::check_fields(OBJECT_META, &value["metadata"]);
         if let Some(error) = report.type_errors.first() {
             return Err(refuse(&value, error));

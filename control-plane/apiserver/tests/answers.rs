@@ -243,6 +243,20 @@ async fn bodies_that_are_no_objects() {
 }
 
 #[tokio::test]
+async fn numbers_are_read_by_their_texts() {
+    let s = TestServer::start().await;
+    let map = r#"{"metadata":{"name":"a","generation":-0},"odd":1E400}"#;
+    let answer = s.raw("POST", &format!("{MAPS}?dryRun=All"), map).await;
+    assert_eq!((answer.code, answer.warnings()), (201, vec![r#"299 - "unknown field \"odd\"""#.to_owned()]));
+    let strict = s.raw("POST", &format!("{MAPS}?fieldValidation=Strict"), map).await.message(400);
+    assert!(strict.ends_with(r#"strict decoding error: unknown field "odd""#), "{strict}");
+    const QUOTAS: &str = "/api/v1/namespaces/default/resourcequotas";
+    let quota = r#"{"metadata":{"name":"a"},"spec":{"hard":{"cpu":1e5,"memory":100000000000000000000}}}"#;
+    let quota = s.raw("POST", QUOTAS, quota).await.expect(201);
+    assert_eq!(quota["spec"]["hard"], serde_json::json!({"cpu": "100e3", "memory": "100E"}));
+}
+
+#[tokio::test]
 async fn strict_complaints_come_in_the_order_of_the_document() {
     let s = TestServer::start().await;
     let body = r#"{"metadata":{"name":"d"},"spec":{"template":{"spec":{"containers":[{"name":"a","name":"b","foo":1}]}},

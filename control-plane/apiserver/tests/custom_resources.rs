@@ -276,6 +276,24 @@ async fn unknown_fields_are_told_or_refused() {
 }
 
 #[tokio::test]
+async fn numbers_are_values() {
+    let s = TestServer::start().await;
+    let mut definitions = s.watch(&format!("{DEFINITIONS}?watch=1")).await;
+    s.post(DEFINITIONS, definition()).await.expect(201);
+    until_established(&mut definitions).await;
+    let widget = |generation: &str, size: &str| {
+        format!(
+            r#"{{"apiVersion":"example.com/v1","kind":"Widget","metadata":{{"name":"a","generation":{generation}}},"spec":{{"size":{size}}}}}"#
+        )
+    };
+    let path = &format!("{WIDGETS}?dryRun=All");
+    s.raw("POST", path, &widget("1e5", "1")).await.expect(201);
+    s.raw("POST", path, &widget("-0", "1")).await.expect(201);
+    let beyond = s.raw("POST", path, &widget("1", "1E400")).await.message(400);
+    assert!(beyond.ends_with("json: cannot unmarshal number 1E400 into Go value of type float64"), "{beyond}");
+}
+
+#[tokio::test]
 async fn definitions_are_published() {
     let s = TestServer::start().await;
     let name = "com.example.v1.Widget";

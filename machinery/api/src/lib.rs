@@ -58,6 +58,6 @@ pub use k8s_openapi;
 pub use kind::{Behaviour, Column, Kind, NameRule, Role, Rules, ScalePaths, Storage, Subresource};
 pub use metrics::metrics_kinds;
 pub use registry::{by_gvk, kinds, lookup};
-pub use schema::{FieldReport, Schema, check_fields, prune, schema};
+pub use schema::{FieldReport, Schema, check_fields, check_spelled_fields, prune, schema};
 pub use strategic::{strategic_merge, strategically_merged};
 pub use typed::{Typed, decode_object};

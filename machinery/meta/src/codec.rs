@@ -5,6 +5,7 @@
 //! fields: unknown fields are the schema's business, duplicate ones are reported here.
 
 use crate::Error;
+use crate::numbers::{Numbers, spelled};
 use crate::quote::quote;
 use crate::yaml;
 use bytes::Bytes;
@@ -12,7 +13,7 @@ use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 use std::borrow::Cow;
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::io::Write;
 
@@ -22,6 +23,8 @@ pub struct Decoded {
     pub value: Value,
     /// Paths of fields given more than once, as upstream's strict decoder writes them: `spec.containers[0].name`.
     pub duplicates: Vec<String>,
+    /// Whether it has numbers that are no plain integers. How they are written, [`numbers`] tells.
+    pub has_floats: bool,
 }
 
 /// Upstream stops collecting strict errors at this many.
@@ -145,19 +148,25 @@ fn write_number(out: &mut Vec<u8>, number: &Number) {
 /// Nesting is limited to 128 levels.
 pub fn decode_json(bytes: &[u8], strict: bool) -> Result<Decoded, Error> {
     let bytes = &*mended(bytes);
-    if !strict {
-        let value = serde_json::from_slice(bytes).map_err(|e| Error::Json(e.to_string()))?;
-        return Ok(Decoded { value, duplicates: Vec::new() });
-    }
-    // Where a field is, is worth knowing only if there is something to report of it.
+    // Where a field is, is worth knowing only if there is something to report of it; how a number is written, only if
+    // its value does not say it.
     let mut strictness = Strictness::default();
     let mut decoded = strictness.read(bytes);
-    if strictness.has_duplicates {
-        strictness = Strictness { follows: true, ..Strictness::default() };
-        decoded = strictness.read(bytes);
+    let follows = strict && strictness.has_duplicates;
+    if follows || strictness.has_negative_zero || decoded.is_err() {
+        strictness = Strictness { follows, ..Strictness::default() };
+        decoded = strictness.read_spelled(bytes);
     }
     let value = decoded.map_err(|e| Error::Json(e.to_string()))?;
-    Ok(Decoded { value, duplicates: strictness.duplicates })
+    Ok(Decoded { value, duplicates: strictness.duplicates, has_floats: strictness.has_floats })
+}
+
+/// How the numbers of a document that was read before are written, if they are no plain integers.
+pub fn numbers(bytes: &[u8]) -> Numbers {
+    let document = mended(bytes);
+    let mut strictness = Strictness { follows: true, ..Strictness::default() };
+    let _ = strictness.read_spelled(&document);
+    strictness.numbers
 }
 
 /// The text with U+FFFD for what is no character, as Go reads it: bytes that are not UTF-8, and escapes of half a pair.
@@ -166,13 +175,9 @@ fn mended(bytes: &[u8]) -> Cow<'_, [u8]> {
     if !has_escape && std::str::from_utf8(bytes).is_ok() {
         return Cow::Borrowed(bytes);
     }
-    let mut text = String::with_capacity(bytes.len());
-    for chunk in bytes.utf8_chunks() {
-        text.push_str(chunk.valid());
-        text.extend(chunk.invalid().iter().map(|_| char::REPLACEMENT_CHARACTER));
-    }
+    let text = characters(bytes);
     let mut out = String::with_capacity(text.len());
-    let mut rest = text.as_str();
+    let mut rest = &*text;
     while let Some(at) = rest.find('\\') {
         let (before, escape) = rest.split_at(at);
         out.push_str(before);
@@ -187,6 +192,19 @@ fn mended(bytes: &[u8]) -> Cow<'_, [u8]> {
     }
     out.push_str(rest);
     Cow::Owned(out.into_bytes())
+}
+
+/// Bytes as text, with U+FFFD for every byte that is no part of a character, as Go writes them.
+pub fn characters(bytes: &[u8]) -> Cow<'_, str> {
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        return Cow::Borrowed(text);
+    }
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        text.push_str(chunk.valid());
+        text.extend(chunk.invalid().iter().map(|_| char::REPLACEMENT_CHARACTER));
+    }
+    Cow::Owned(text)
 }
 
 /// The number of an escape that is half a pair.
@@ -212,6 +230,7 @@ pub fn decode_yaml_leniently(bytes: &[u8]) -> Result<Decoded, Error> {
         && !says_other_than_yaml(bytes)
         && let Ok(decoded) = decode_json(bytes, true)
         && decoded.duplicates.is_empty()
+        && !decoded.has_floats
     {
         return Ok(decoded);
     }
@@ -230,7 +249,7 @@ fn says_other_than_yaml(bytes: &[u8]) -> bool {
 fn strictly_read(read: yaml::Read) -> Decoded {
     let duplicates =
         (!read.complaints.is_empty()).then(|| format!("yaml: unmarshal errors:\n  {}", read.complaints.join("\n  ")));
-    Decoded { value: read.value, duplicates: duplicates.into_iter().collect() }
+    Decoded { value: read.value, duplicates: duplicates.into_iter().collect(), has_floats: false }
 }
 
 /// Decodes every document of a YAML stream, leaving out the empty ones.
@@ -247,10 +266,11 @@ pub fn encode_yaml(value: &Value) -> Result<String, Error> {
 /// What a strict reader objects to in a document that was read before, in the order of the document: the duplicate
 /// fields and, of the given paths, those that are there.
 pub fn strict_complaints(bytes: &[u8], unknown: &[String]) -> Vec<String> {
+    let document = mended(bytes);
     let unknown = unknown.iter().map(String::as_str).collect();
     let mut strictness = Strictness { follows: true, unknown, ..Strictness::default() };
     // It was read before, so it can be read again.
-    let _ = strictness.read(&mended(bytes));
+    let _ = strictness.read_spelled(&document);
     strictness.complaints
 }
 
@@ -266,9 +286,35 @@ struct Strictness<'u> {
     /// The unknown fields that were told.
     told: BTreeSet<String>,
     complaints: Vec<String>,
+    has_floats: bool,
+    has_negative_zero: bool,
+    /// The texts of the floats that are still to come, where they were looked up.
+    texts: VecDeque<&'u str>,
+    numbers: Numbers,
 }
 
-impl Strictness<'_> {
+impl<'u> Strictness<'u> {
+    /// Reads a document by the texts of its numbers.
+    fn read_spelled(&mut self, bytes: &'u [u8]) -> Result<Value, serde_json::Error> {
+        let (document, texts) = spelled(bytes);
+        self.texts = texts.into();
+        self.read(&document)
+    }
+
+    /// A number that is no plain integer. A zero with a sign is one to whom wants an integer.
+    fn float(&mut self, value: f64) -> Option<Value> {
+        self.has_floats = true;
+        self.has_negative_zero |= value == 0.0 && value.is_sign_negative();
+        let text = self.texts.pop_front();
+        if let Some(text) = text.filter(|_| self.follows) {
+            self.numbers.insert(&self.path, text);
+        }
+        if text == Some("-0") {
+            return Some(Value::from(0));
+        }
+        Number::from_f64(value).map(Value::Number)
+    }
+
     fn read(&mut self, bytes: &[u8]) -> Result<Value, serde_json::Error> {
         let mut deserializer = serde_json::Deserializer::from_slice(bytes);
         let value = Seed(self).deserialize(&mut deserializer)?;
@@ -328,7 +374,7 @@ impl<'de> Visitor<'de> for Seed<'_, '_> {
         Ok(value.into())
     }
     fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Value, E> {
-        Number::from_f64(value).map(Value::Number).ok_or_else(|| E::custom("number out of range"))
+        self.0.float(value).ok_or_else(|| E::custom("number out of range"))
     }
     fn visit_str<E>(self, value: &str) -> Result<Value, E> {
         Ok(Value::String(value.to_owned()))

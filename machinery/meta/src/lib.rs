@@ -16,6 +16,7 @@ pub mod interned;
 pub mod labels;
 pub mod metrics;
 pub mod names;
+pub mod numbers;
 pub mod object;
 pub mod patch;
 pub mod quantity;
@@ -23,6 +24,7 @@ pub mod quote;
 pub mod status;
 pub mod time;
 
+mod whole;
 mod yaml;
 
 pub use accessor::{
@@ -37,6 +39,7 @@ pub use int_or_string::IntOrString;
 pub use interned::Labels;
 pub use labels::Selector;
 pub use names::{GroupKind, GroupResource, GroupVersion, GroupVersionKind, GroupVersionResource};
+pub use numbers::Numbers;
 pub use object::{Header, Key, Object, Owner, parse_wire};
 pub use quantity::Quantity;
 pub use serde_json::{Map, Value};

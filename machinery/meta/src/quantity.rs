@@ -2,6 +2,7 @@
 //! canonical form, and with the same format kept, as every other Kubernetes component prints them.
 
 use crate::Error;
+use crate::whole::Whole;
 use std::cmp::Ordering;
 use std::fmt;
 use std::ops::{Add, AddAssign, Neg, Sub, SubAssign};
@@ -24,7 +25,7 @@ pub enum Format {
 /// (zero is `0 * 10^0`), so equal values have equal representations.
 #[derive(Debug, Clone)]
 pub struct Quantity {
-    mantissa: i128,
+    mantissa: Whole,
     exponent: i32,
     format: Format,
     held: Held,
@@ -49,6 +50,7 @@ enum Held {
 const FORMAT_WRONG: Error =
     Error::Quantity("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'");
 const SUFFIX_WRONG: Error = Error::Quantity("unable to parse quantity's suffix");
+const NUMBER_WRONG: Error = Error::Quantity("unable to parse numeric part of quantity");
 
 /// Nothing smaller than a billionth is kept.
 const NANO: i32 = -9;
@@ -64,52 +66,43 @@ pub const MAX_MILLI_VALUE: i64 = i64::MAX / 1000;
 
 impl Quantity {
     pub fn zero() -> Quantity {
-        Quantity::normal(0, 0, Format::DecimalSi)
+        Quantity::normal(Whole::ZERO, 0, Format::DecimalSi)
     }
 
     /// Brings a value into its one representation, rounding away from zero below a billionth.
-    fn normal(mantissa: i128, exponent: i32, format: Format) -> Quantity {
+    fn normal(mantissa: Whole, exponent: i32, format: Format) -> Quantity {
         let (mut mantissa, mut exponent) = (mantissa, exponent);
-        while exponent < NANO && mantissa != 0 {
-            // The least there is stays the least, however small it was.
-            if mantissa.abs() == 1 {
-                exponent = NANO;
-                break;
-            }
-            let rest = mantissa % 10;
-            mantissa = mantissa / 10 + rest.signum();
-            exponent += 1;
+        if exponent < NANO {
+            mantissa = mantissa.lowered(exponent.abs_diff(NANO));
+            exponent = NANO;
         }
-        while mantissa != 0 && mantissa % 10 == 0 {
-            mantissa /= 10;
-            exponent += 1;
-        }
-        if mantissa == 0 {
-            exponent = 0;
-        }
+        let (mantissa, zeros) = mantissa.trimmed();
+        exponent = if mantissa.is_zero() { 0 } else { exponent + zeros };
         Quantity { mantissa, exponent, format, held: Held::Small(exponent), keeps_text: false, text: None }
     }
 
     pub fn parse(text: &str) -> Result<Quantity, Error> {
         let parts = Parts::split(text)?;
+        let number = &text[..text.len() - parts.suffix.len()];
         let (scale, format) = interpret(parts.suffix).ok_or(SUFFIX_WRONG)?;
         let digits = parts.whole.len() + parts.fraction.len();
-        let (mut mantissa, dropped) = read_digits(parts.whole, parts.fraction);
-        let mut exponent = dropped - i32::try_from(parts.fraction.len()).unwrap_or(i32::MAX);
+        let (mut mantissa, dropped) = Whole::read(&format!("{}{}", parts.whole, parts.fraction));
+        let [dropped, fraction] = [dropped, parts.fraction.len()].map(|n| i32::try_from(n).unwrap_or(i32::MAX));
+        let mut exponent = dropped - fraction;
         match scale {
             Scale::Decimal(power) => exponent = exponent.saturating_add(power),
-            Scale::Binary(power) => match mantissa.checked_mul(1i128 << power) {
-                Some(product) => mantissa = product,
-                None => (mantissa, exponent) = (i128::from(i64::MAX), 0),
-            },
+            Scale::Binary(power) => mantissa = mantissa.times(1 << power),
         }
         let mut quantity = Quantity::normal(mantissa, exponent, format);
         quantity.held = held(&parts, scale);
+        if quantity.held == Held::Big && !number.contains(|c: char| c.is_ascii_digit()) {
+            return Err(NUMBER_WRONG);
+        }
         if format == Format::BinarySi {
             quantity = cap_binary(quantity, &parts);
         }
         if parts.negative {
-            quantity.mantissa = -quantity.mantissa;
+            quantity = Quantity { mantissa: -quantity.mantissa, ..quantity };
         }
         quantity.keeps_text = text == "0" || keeps_text(&parts, scale, digits);
         if quantity.keeps_text && quantity.canonical() != text {
@@ -119,11 +112,32 @@ impl Quantity {
     }
 
     pub fn from_value(value: i64, format: Format) -> Quantity {
-        Quantity::normal(i128::from(value), 0, format)
+        Quantity::normal(Whole::Small(value.into()), 0, format)
     }
 
     pub fn from_milli(milli: i128, format: Format) -> Quantity {
-        Quantity::normal(milli, -3, format)
+        Quantity::normal(Whole::Small(milli), -3, format)
+    }
+
+    /// The amount in whole thousandths, rounded away from zero.
+    #[must_use]
+    pub fn rounded_to_milli(&self) -> Quantity {
+        let Some(milli) = self.scaled(-3) else { return self.clone() };
+        let rounded = Quantity::normal(milli, -3, self.format);
+        if self.held == Held::Big { Quantity { held: Held::Big, ..rounded } } else { rounded }
+    }
+
+    /// A text that says how much it is and how it is held, which the canonical one does not where that is too much for
+    /// upstream's integers or suffixes.
+    pub fn exact(&self) -> String {
+        let text = self.to_string();
+        let is_exact = |read: Quantity| read == *self && (read.held == self.held || !self.is_counted_otherwise());
+        if Quantity::parse(&text).is_ok_and(is_exact) {
+            return text;
+        }
+        // Digits that say nothing make it long enough.
+        let suffix = if self.format == Format::DecimalExponent { "e-3" } else { "m" };
+        self.scaled(-3).map_or(text, |milli| format!("{milli}.{:0<1$}{suffix}", "", MAX_INT64_DIGITS))
     }
 
     /// A count of bytes, printed with `Ki`, `Mi`, `Gi`.
@@ -146,12 +160,12 @@ impl Quantity {
     }
 
     pub fn is_zero(&self) -> bool {
-        self.mantissa == 0
+        self.mantissa.is_zero()
     }
 
     /// -1, 0 or 1.
     pub fn sign(&self) -> i8 {
-        self.mantissa.signum() as i8
+        self.mantissa.signum()
     }
 
     /// The value in units as upstream counts it where its rules compute: rounded away from zero, and wrong beyond an `i64`.
@@ -168,25 +182,25 @@ impl Quantity {
     /// What is below zero and held as a decimal number is cut before it is divided.
     fn counted(&self, power: i32) -> i64 {
         let lowest =
-            |mantissa: i128, shift: i32| mantissa.wrapping_mul(10i128.wrapping_pow(shift.unsigned_abs())) as i64;
+            |mantissa: &Whole, shift: i32| mantissa.lowest().wrapping_mul(10i64.wrapping_pow(shift.unsigned_abs()));
         let exact = self.scaled(power);
         let shift = self.exponent - power;
+        let small = exact.as_ref().and_then(|exact| i64::try_from(exact.saturated()).ok());
         match self.held {
-            _ if exact != i128::MIN && i64::try_from(exact).is_ok() => exact as i64,
-            Held::Small(scale) if matches!(scale - power, 1 | 2 | 3 | 6 | 9) => lowest(self.mantissa, shift),
+            Held::Big if self.sign() < 0 => {
+                let cut = self.scaled(-3).unwrap_or(Whole::ZERO).lowest();
+                if power == 0 { cut / 1000 + i64::from(cut % 1000 != 0) } else { cut }
+            }
+            _ if let Some(small) = small => small,
+            Held::Small(scale) if matches!(scale - power, 1 | 2 | 3 | 6 | 9) => lowest(&self.mantissa, shift),
             Held::Small(_) => 0,
             // The power itself may be too much, which is the least integer then.
             Held::Compared(scale) if scale - power > 18 => {
-                lowest(self.mantissa, self.exponent - scale).wrapping_mul(i64::MIN)
+                lowest(&self.mantissa, self.exponent - scale).wrapping_mul(i64::MIN)
             }
-            Held::Compared(_) => lowest(self.mantissa, shift),
-            Held::Big if self.mantissa < 0 => {
-                let milli = Quantity::normal(self.scaled(-3), -3, self.format);
-                let cut = lowest(milli.mantissa, milli.exponent + 3);
-                if power == 0 { cut / 1000 + i64::from(cut % 1000 != 0) } else { cut }
-            }
-            Held::Big if shift >= 0 => lowest(self.mantissa, shift),
-            Held::Big => exact as i64,
+            Held::Compared(_) => lowest(&self.mantissa, shift),
+            Held::Big if shift >= 0 => lowest(&self.mantissa, shift),
+            Held::Big => exact.unwrap_or(Whole::ZERO).lowest(),
         }
     }
 
@@ -205,6 +219,11 @@ impl Quantity {
         i64::try_from(self.as_milli()).is_err()
     }
 
+    /// Whether upstream counts it otherwise than it is, which depends on how it is held.
+    pub fn is_counted_otherwise(&self) -> bool {
+        self.is_beyond_milli() || self.held == Held::Big && self.sign() < 0
+    }
+
     /// Whether it is not a whole number of thousandths.
     pub fn is_finer_than_milli(&self) -> bool {
         self.exponent < -3
@@ -218,12 +237,12 @@ impl Quantity {
 
     /// The value in units, rounded away from zero; saturates.
     pub fn as_value(&self) -> i128 {
-        self.scaled(0)
+        self.saturated(0)
     }
 
     /// The value in thousandths, rounded away from zero; saturates.
     pub fn as_milli(&self) -> i128 {
-        self.scaled(-3)
+        self.saturated(-3)
     }
 
     /// The value in units as an `i64`; saturates.
@@ -232,44 +251,43 @@ impl Quantity {
     }
 
     pub fn as_f64(&self) -> f64 {
-        self.mantissa as f64 * 10f64.powi(self.exponent)
+        self.mantissa.as_f64() * 10f64.powi(self.exponent)
     }
 
-    /// The value in units of `10^power`, rounded away from zero.
-    fn scaled(&self, power: i32) -> i128 {
+    /// The value in units of `10^power`, rounded away from zero, unless it is too long.
+    fn scaled(&self, power: i32) -> Option<Whole> {
         let shift = self.exponent - power;
-        if shift >= 0 {
-            return raise(self.mantissa, shift).unwrap_or(if self.mantissa < 0 { i128::MIN } else { i128::MAX });
-        }
-        let Some(divisor) = raise(1, -shift) else {
-            return self.mantissa.signum();
-        };
-        self.mantissa / divisor + (self.mantissa % divisor).signum()
+        if shift < 0 { Some(self.mantissa.lowered(shift.unsigned_abs())) } else { self.mantissa.raised(shift) }
     }
 
-    /// Both mantissas at the smaller exponent.
-    fn align(&self, other: &Quantity) -> Option<(i128, i128, i32)> {
+    fn saturated(&self, power: i32) -> i128 {
+        let end = if self.sign() < 0 { i128::MIN } else { i128::MAX };
+        self.scaled(power).map_or(end, |scaled| scaled.saturated())
+    }
+
+    /// Both mantissas at the smaller exponent, unless they are too far apart.
+    fn align(&self, other: &Quantity) -> Option<(Whole, Whole, i32)> {
         let exponent = self.exponent.min(other.exponent);
-        let left = raise(self.mantissa, self.exponent - exponent)?;
-        let right = raise(other.mantissa, other.exponent - exponent)?;
+        let left = self.mantissa.raised(self.exponent - exponent)?;
+        let right = other.mantissa.raised(other.exponent - exponent)?;
         Some((left, right, exponent))
     }
 
-    /// The sum, or the larger operand's sign at the limit when it cannot be represented.
+    /// The sum, or the operand that is larger by far.
     fn plus(&self, other: &Quantity) -> Quantity {
         // An empty sum takes the format of what is added first.
         let format = if self.is_zero() { other.format } else { self.format };
-        match self.align(other).and_then(|(a, b, e)| a.checked_add(b).map(|sum| (sum, e))) {
-            Some((sum, exponent)) => Quantity::normal(sum, exponent, format),
+        match self.align(other) {
+            Some((a, b, exponent)) => Quantity::normal(a.plus(&b), exponent, format),
             None => {
-                let larger = if self.as_f64().abs() >= other.as_f64().abs() { self } else { other };
+                let larger = if self.exponent > other.exponent { self } else { other };
                 Quantity { format, keeps_text: false, text: None, ..larger.clone() }
             }
         }
     }
 
     fn canonical(&self) -> String {
-        if self.mantissa == 0 {
+        if self.is_zero() {
             return "0".into();
         }
         match self.format {
@@ -281,9 +299,7 @@ impl Quantity {
     /// Mantissa and exponent with the exponent a multiple of three.
     fn decimal_text(&self, format: Format) -> String {
         let exponent = self.exponent.div_euclid(3) * 3;
-        let Some(mantissa) = raise(self.mantissa, self.exponent - exponent) else {
-            return format!("{}e{}", self.mantissa, self.exponent);
-        };
+        let mantissa = self.mantissa.times(10i128.pow(self.exponent.abs_diff(exponent)));
         let suffix = match (format, exponent) {
             (_, 0) => String::new(),
             (Format::DecimalExponent, e) => format!("e{e}"),
@@ -298,7 +314,7 @@ impl Quantity {
         if self.exponent < 0 {
             return None;
         }
-        let mut value = raise(self.mantissa, self.exponent)?;
+        let Some(Whole::Small(mut value)) = self.scaled(0) else { return None };
         if value.abs() < 1024 {
             return None;
         }
@@ -367,31 +383,16 @@ fn interpret(suffix: &str) -> Option<(Scale, Format)> {
     if let Some((_, power)) = BINARY_SUFFIXES.iter().find(|s| s.0 == suffix) {
         return Some((Scale::Binary(*power), Format::BinarySi));
     }
-    let power: i32 = suffix.strip_prefix(['e', 'E'])?.parse().ok()?;
+    // Upstream keeps the lowest bits of what is too much.
+    let power = suffix.strip_prefix(['e', 'E'])?.parse::<i64>().ok()? as i32;
     Some((Scale::Decimal(power.clamp(-MAX_POWER, MAX_POWER)), Format::DecimalExponent))
-}
-
-/// The digits as a number, and the power of ten by which it must be raised because digits beyond what fits were
-/// dropped (rounding up).
-fn read_digits(whole: &str, fraction: &str) -> (i128, i32) {
-    let (mut mantissa, mut dropped, mut inexact) = (0i128, 0i32, false);
-    for digit in whole.bytes().chain(fraction.bytes()).map(|b| i128::from(b - b'0')) {
-        match mantissa.checked_mul(10).and_then(|m| m.checked_add(digit)) {
-            Some(next) if dropped == 0 => mantissa = next,
-            _ => {
-                dropped += 1;
-                inexact |= digit != 0;
-            }
-        }
-    }
-    (mantissa.saturating_add(i128::from(inexact)), dropped)
 }
 
 /// Binary quantities are capped at what an int64 holds; below one they count as decimal.
 fn cap_binary(quantity: Quantity, parts: &Parts<'_>) -> Quantity {
     let limit = Quantity::from_value(i64::MAX, Format::BinarySi);
     if quantity > limit {
-        return limit;
+        return Quantity { held: quantity.held, ..limit };
     }
     let fractional = !parts.fraction.is_empty() && quantity.exponent < 0;
     let below_one = fractional && quantity < Quantity::from_value(1, Format::BinarySi);
@@ -445,13 +446,6 @@ fn keeps_text(parts: &Parts<'_>, scale: Scale, digits: usize) -> bool {
     }
 }
 
-fn raise(mantissa: i128, power: i32) -> Option<i128> {
-    if mantissa == 0 {
-        return Some(0);
-    }
-    10i128.checked_pow(u32::try_from(power).ok()?).and_then(|factor| mantissa.checked_mul(factor))
-}
-
 impl Default for Quantity {
     fn default() -> Quantity {
         Quantity::zero()
@@ -483,7 +477,7 @@ impl Eq for Quantity {}
 
 impl std::hash::Hash for Quantity {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        (self.mantissa, self.exponent).hash(state);
+        (&self.mantissa, self.exponent).hash(state);
     }
 }
 
@@ -491,8 +485,11 @@ impl Ord for Quantity {
     fn cmp(&self, other: &Quantity) -> Ordering {
         match self.align(other) {
             Some((left, right, _)) => left.cmp(&right),
-            // They are too far apart to align: signs and then magnitudes decide, which a float tells well enough.
-            None => self.as_f64().total_cmp(&other.as_f64()),
+            // They are too far apart to align: signs and then powers decide.
+            None => self.sign().cmp(&other.sign()).then_with(|| match self.sign() {
+                1 => self.exponent.cmp(&other.exponent),
+                _ => other.exponent.cmp(&self.exponent),
+            }),
         }
     }
 }

@@ -95,6 +95,25 @@ fn numbers_are_written_as_go_does() {
     }
 }
 
+/// As upstream reads numbers: by their texts, where it is asked for them.
+#[test]
+fn the_texts_of_numbers_are_known() {
+    let text = br#"{"a":[1,1e3],"b":{"c":-0,"c":-0.0},"d":1E400,"e":18446744073709551616}"#;
+    for strict in [true, false] {
+        let read = decode_json(text, strict).unwrap();
+        assert!(read.has_floats);
+        assert_eq!(read.value["d"], f64::MAX);
+        assert_eq!(decode_json(b"[-0]", strict).unwrap().value, json!([0]));
+    }
+    let numbers = corten_meta::codec::numbers(text);
+    let texts: Vec<(&str, &str)> = numbers.iter().collect();
+    assert_eq!(texts, [("a[1]", "1e3"), ("b.c", "-0.0"), ("d", "1E400"), ("e", "18446744073709551616")]);
+    assert_eq!(numbers.beyond().collect::<Vec<_>>(), [("d", "1E400")]);
+    assert!(!decode_json(br#"{"a":1}"#, true).unwrap().has_floats);
+    // In YAML a whole number is one, however it is written.
+    assert_eq!(decode_yaml(br#"{"a":1e3}"#).unwrap(), json!({"a": 1000}));
+}
+
 /// JSON that is no YAML is refused where YAML is sent.
 #[test]
 fn what_json_says_in_its_own_way_is_read_as_yaml() {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use corten_meta::{Status, Value};
+use corten_meta::{Numbers, Status, Value};
 
 use super::Target;
 use super::options::{Write, check_options};
@@ -45,7 +45,7 @@ pub async fn apply(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, S
 /// The result of an apply, with its fields checked.
 pub fn checked_result(target: &Target<'_>, object: Value, expected: &Expected<'_>) -> Result<Value, Status> {
     // A configuration has been compared with its schema; what else is unknown vanishes without a word.
-    checked(target.context, object, expected, |_| Vec::new(), &|_, why| Status::bad_request(why))
+    checked(target.context, object, &Numbers::default(), expected, |_| Vec::new(), &|_, why| Status::bad_request(why))
 }
 
 /// Upstream takes it for its own fault that something is not of its type.

@@ -246,6 +246,7 @@ pub fn track_update(target: &Target<'_>, part: Part, new: &mut Value, old: &Valu
     let managers = {
         let mut compared = compared(target, new);
         if let Some(given) = given {
+            corten_api::schema::write_amounts(&target.resource.kind.schema, compared.to_mut());
             take_lists(type_of(&target.resource.kind), compared.to_mut(), given);
         }
         update(&versions, old, &compared, managers, &by, &time)

@@ -39,8 +39,6 @@ pub enum Error {
     WireType,
     #[error("messages are nested too deeply")]
     TooDeep,
-    #[error("invalid UTF-8 in a string field")]
-    Utf8,
     #[error("invalid JSON in an embedded object")]
     Json,
     #[error("no protobuf form is known of {0}")]
@@ -181,8 +179,8 @@ pub fn envelope(bytes: &[u8]) -> Result<Envelope<'_>, Error> {
                 let mut inner = Reader::new("TypeMeta", raw.bytes()?);
                 while let Some((number, raw)) = inner.next()? {
                     match number {
-                        1 => envelope.api_version = text(raw.bytes()?)?,
-                        2 => envelope.kind = text(raw.bytes()?)?,
+                        1 => envelope.api_version = text(raw.bytes()?),
+                        2 => envelope.kind = text(raw.bytes()?),
                         _ => {}
                     }
                 }
@@ -194,8 +192,9 @@ pub fn envelope(bytes: &[u8]) -> Result<Envelope<'_>, Error> {
     Ok(envelope)
 }
 
-fn text(bytes: &[u8]) -> Result<String, Error> {
-    String::from_utf8(bytes.to_vec()).map_err(|_| Error::Utf8)
+/// Upstream takes any bytes for text, and shows what is no character as U+FFFD.
+fn text(bytes: &[u8]) -> String {
+    corten_meta::codec::characters(bytes).into_owned()
 }
 
 /// Decodes one message into a JSON object.
@@ -292,7 +291,7 @@ fn entry(messages: &Messages, field: &Field, bytes: &[u8], depth: usize) -> Resu
     let mut reader = Reader::new("", bytes);
     while let Some((number, raw)) = reader.next()? {
         match number {
-            1 => key = text(raw.bytes()?)?,
+            1 => key = text(raw.bytes()?),
             2 => element = Some(value(messages, field, raw, depth)?),
             _ => {}
         }
@@ -307,7 +306,7 @@ fn entry(messages: &Messages, field: &Field, bytes: &[u8], depth: usize) -> Resu
 
 fn value(messages: &Messages, field: &Field, raw: Raw<'_>, depth: usize) -> Result<Value, Error> {
     Ok(match &field.kind {
-        Type::String => text(raw.bytes()?)?.into(),
+        Type::String => text(raw.bytes()?).into(),
         Type::Int => (raw.number() as i64).into(),
         Type::Bool => (raw.number() != 0).into(),
         Type::Double => f64::from_bits(raw.number()).into(),
@@ -319,7 +318,7 @@ fn value(messages: &Messages, field: &Field, raw: Raw<'_>, depth: usize) -> Resu
         Type::Json => {
             let mut reader = Reader::new("", raw.bytes()?);
             match reader.next()? {
-                Some((1, raw)) => serde_json::from_slice(raw.bytes()?).map_err(|_| Error::Json)?,
+                Some((1, raw)) => corten_meta::decode_json(raw.bytes()?, false).map_err(|_| Error::Json)?.value,
                 _ => Value::Null,
             }
         }
@@ -327,7 +326,7 @@ fn value(messages: &Messages, field: &Field, raw: Raw<'_>, depth: usize) -> Resu
             let mut list = Vec::new();
             let mut reader = Reader::new("", raw.bytes()?);
             while let Some((_, raw)) = reader.next()? {
-                list.push(Value::from(text(raw.bytes()?)?));
+                list.push(Value::from(text(raw.bytes()?)));
             }
             list.into()
         }
@@ -337,7 +336,7 @@ fn value(messages: &Messages, field: &Field, raw: Raw<'_>, depth: usize) -> Resu
 
 fn first_string(bytes: &[u8]) -> Result<String, Error> {
     match Reader::new("", bytes).next()? {
-        Some((1, raw)) => text(raw.bytes()?),
+        Some((1, raw)) => Ok(text(raw.bytes()?)),
         _ => Ok(String::new()),
     }
 }
@@ -349,7 +348,7 @@ fn int_or_string(bytes: &[u8]) -> Result<Value, Error> {
         match field {
             1 => is_string = raw.number() == 1,
             2 => number = i64::from(raw.number() as i32),
-            3 => word = text(raw.bytes()?)?,
+            3 => word = text(raw.bytes()?),
             _ => {}
         }
     }
@@ -443,6 +442,17 @@ mod tests {
         for (body, error) in [(&b""[..], Error::Empty), (b"k8s\0", Error::EmptyBody)] {
             assert_eq!(super::super::object(body, "io.k8s.api.core.v1.ConfigMap"), Err(error));
         }
+    }
+
+    #[test]
+    fn what_is_no_character_is_kept_as_one() {
+        let name = |bytes: &[u8]| {
+            let object = field(1, &[field(1, bytes), field(11, &[field(1, bytes), field(2, bytes)].concat())].concat());
+            let body = [b"k8s\0".to_vec(), field(2, &object)].concat();
+            super::super::object(&body, "io.k8s.api.core.v1.ConfigMap").unwrap()["metadata"].take()
+        };
+        assert_eq!(name(b"a\xff"), json!({"name": "a\u{fffd}", "labels": {"a\u{fffd}": "a\u{fffd}"}}));
+        assert_eq!(name(b"\xe2\x82")["name"], "\u{fffd}\u{fffd}");
     }
 
     #[test]

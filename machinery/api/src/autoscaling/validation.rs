@@ -145,8 +145,8 @@ fn validate_target_value(target: &At<'_>, errors: &mut Errors) {
         errors.push(FieldError::invalid(&kind.path, kind.text(), detail).as_json());
     }
     for value in ["value", "averageValue"].map(|field| target.get(field)) {
-        if value.quantity().is_some_and(|q| q.sign() < 1) {
-            errors.push(value.invalid("must be positive"));
+        if let Some(amount) = value.quantity().filter(|amount| amount.sign() < 1) {
+            errors.push(FieldError::invalid(&value.path, amount.to_string(), "must be positive"));
         }
     }
     if target.get("averageUtilization").is_set() {

@@ -97,7 +97,7 @@ pub(crate) fn validate_amount(resource: &str, at: &At<'_>, errors: &mut Errors) 
         errors.push(FieldError::invalid(&at.path, amount.to_string(), detail));
     }
     if is_integer(resource) && amount.milli_value() % 1000 != 0 {
-        errors.push(FieldError::invalid(&at.path, at.value.clone(), "must be an integer"));
+        errors.push(FieldError::invalid(&at.path, amount.to_string(), "must be an integer"));
     }
 }
 

@@ -8,8 +8,9 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use corten_meta::{Quantity, Value, time};
+use corten_meta::{Value, time};
 
+use super::amounts::{canonicalize, is_rounded, round_up, write_amounts};
 use super::{Field, FieldType, Type, schema};
 
 /// Lists of which an empty one says something else than none: no scaling policy at all, instead of the usual ones.
@@ -31,10 +32,10 @@ fn fill_type(t: &Type, value: &mut Value) -> bool {
             false
         }
         Some(field) => {
-            lost |= fill_value(&field.kind, inner);
             if is_rounded(field) {
-                inner.as_object_mut().into_iter().flatten().for_each(|(_, amount)| round_up(amount));
+                inner.as_object_mut().into_iter().flatten().for_each(|(_, amount)| lost |= round_up(amount));
             }
+            lost |= fill_value(&field.kind, inner);
             true
         }
         None => true,
@@ -152,6 +153,7 @@ pub fn settle(type_name: &str, value: &mut Value) {
     let is_json = type_name.starts_with("io.k8s.apiextensions-apiserver.");
     if let Some(t) = schema().type_(type_name).filter(|_| !is_json) {
         settle_type(t, value);
+        write_amounts(type_name, value);
     }
 }
 
@@ -249,28 +251,6 @@ fn fill_item(kind: &FieldType, item: &mut Value) -> bool {
         *item = zero(kind);
     }
     fill_value(kind, item)
-}
-
-/// A quantity that cannot be parsed stays as it is, for validation to find. Says whether it was in another form.
-fn canonicalize(value: &mut Value) -> bool {
-    let Ok(quantity) = Quantity::from_json(value) else { return false };
-    let text = quantity.to_string();
-    let is_other = value.as_str() != Some(&text) && !Quantity::parse(&text).is_ok_and(|q| q.is_held_as(&quantity));
-    *value = text.into();
-    is_other
-}
-
-/// Amounts of resources are counted in thousandths at the finest; those of a RuntimeClass are left as they are.
-fn is_rounded(field: &Field) -> bool {
-    matches!(field.kind, FieldType::Map(_))
-        && field.type_name.as_deref() == Some("v1.ResourceList")
-        && field.name != "podFixed"
-}
-
-fn round_up(amount: &mut Value) {
-    if let Some(quantity) = Quantity::from_json(amount).ok().filter(Quantity::is_finer_than_milli) {
-        *amount = Quantity::from_milli(quantity.as_milli(), quantity.format()).to_string().into();
-    }
 }
 
 /// Writes a time to the second. Says whether it loses a fraction.

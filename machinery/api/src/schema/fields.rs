@@ -3,6 +3,7 @@
 //! Type errors are worded as upstream's decoder words them, because people search for these texts.
 //! Unlike upstream's decoder this one never stops at the first error; the caller decides what to show.
 
+use corten_meta::numbers::{Numbers, beyond_error};
 use corten_meta::quote::quote;
 use corten_meta::{Quantity, Value};
 
@@ -20,6 +21,8 @@ pub struct FieldReport {
     places: Vec<(String, bool)>,
     /// Whether some field is null.
     pub has_nulls: bool,
+    /// Amounts that are numbers whose texts say more than their values, and where they are.
+    amounts: Vec<(String, String)>,
 }
 
 impl FieldReport {
@@ -50,6 +53,15 @@ impl FieldReport {
         first(&before).map(|at| before[at].1).or(Some(error))
     }
 
+    /// Writes amounts as they were sent.
+    pub fn spell_amounts(&self, value: &mut Value) {
+        for (pointer, text) in &self.amounts {
+            if let Some(amount) = value.pointer_mut(pointer) {
+                *amount = text.as_str().into();
+            }
+        }
+    }
+
     /// Whether [`prune`] would find something to remove.
     pub fn needs_pruning(&self) -> bool {
         self.has_nulls || !self.unknown.is_empty()
@@ -63,7 +75,13 @@ fn field_of(place: &str) -> &str {
 
 /// Compares a value with a type of the table. A type that the table does not have accepts everything.
 pub fn check_fields(type_name: &str, value: &Value) -> FieldReport {
-    let mut check = Check::default();
+    check_spelled_fields(type_name, value, &Numbers::default())
+}
+
+/// The same of a value of which it is known how its numbers are written.
+pub fn check_spelled_fields(type_name: &str, value: &Value, numbers: &Numbers) -> FieldReport {
+    let mut check =
+        Check { report: FieldReport::default(), numbers, steps: Vec::new(), owner: "", type_name: None, outer: None };
     if let Some(t) = schema().type_(type_name) {
         check.object(t, value);
     }
@@ -118,9 +136,9 @@ enum Step<'v> {
 }
 
 /// The walk. Its place is written down as text only when there is something to report.
-#[derive(Default)]
 struct Check<'v> {
     report: FieldReport,
+    numbers: &'v Numbers,
     steps: Vec<Step<'v>>,
     /// The struct that holds the field the walk is at.
     owner: &'static str,
@@ -200,6 +218,15 @@ impl<'v> Check<'v> {
         path
     }
 
+    /// `/spec/containers/0/image`, to find it again.
+    fn pointer(&self) -> String {
+        let step = |step: &Step<'_>| match step {
+            Step::Field(name, _) | Step::Key(name) => format!("/{}", name.replace('~', "~0").replace('/', "~1")),
+            Step::Item(at) => format!("/{at}"),
+        };
+        self.steps.iter().map(step).collect()
+    }
+
     /// `spec.containers.image`, as the decoder reports type errors.
     fn go_path(&self) -> String {
         let mut path = String::new();
@@ -237,8 +264,16 @@ impl<'v> Check<'v> {
                 }
                 self.type_name = outer;
             }
-            (FieldType::Integer(format), Value::Number(number)) if !fits(format, value) => {
-                self.mismatch_named(&format!("number {number}"), go_scalar(kind));
+            (FieldType::Integer(format), Value::Number(_)) if !fits(format, value) => {
+                self.mismatch_number(value, go_scalar(kind));
+            }
+            (FieldType::Number(_), Value::Number(_)) if self.beyond().is_some() => {
+                self.mismatch_number(value, go_scalar(kind));
+            }
+            (FieldType::Any, _) => {
+                if let Some(text) = self.beyond() {
+                    self.refuse(beyond_error(text), true);
+                }
             }
             (FieldType::Quantity, _) => self.quantity(value),
             (FieldType::Time | FieldType::MicroTime, Value::String(text)) => {
@@ -256,15 +291,19 @@ impl<'v> Check<'v> {
             // Numbers are bytes too, and null is nought.
             (FieldType::Bytes, Value::Array(items)) => {
                 let is_byte = |item: &Value| item.is_null() || item.as_u64().is_some_and(|byte| byte <= 255);
-                for item in items.iter().filter(|item| !is_byte(item)) {
+                for (at, item) in items.iter().enumerate() {
+                    self.steps.push(Step::Item(at));
                     match item {
-                        Value::Number(number) => self.mismatch_named(&format!("number {number}"), "uint8"),
+                        // A sign is none of a byte.
+                        _ if is_byte(item) && self.text().is_none() => {}
+                        Value::Number(_) => self.mismatch_number(item, "uint8"),
                         other => self.mismatch(other, "uint8"),
                     }
+                    self.steps.pop();
                 }
             }
-            (FieldType::IntOrString, Value::Number(number)) if !fits("int32", value) => {
-                self.mismatch_named(&format!("number {number}"), "int32");
+            (FieldType::IntOrString, Value::Number(_)) if !fits("int32", value) => {
+                self.mismatch_number(value, "int32");
                 self.give_up();
             }
             (FieldType::IntOrString, other) if !other.is_string() && !other.is_number() => {
@@ -296,11 +335,31 @@ impl<'v> Check<'v> {
     fn quantity(&mut self, value: &Value) {
         let parsed = match value {
             Value::String(text) => Quantity::parse(text.trim()),
-            other => Quantity::parse(&other.to_string()),
+            other => Quantity::parse(&self.spelled(other)),
         };
         if let Err(error) = parsed {
             self.refuse(error.to_string(), true);
+        } else if let Some(text) = self.text() {
+            self.report.amounts.push((self.pointer(), text.to_owned()));
         }
+    }
+
+    /// How the number here is written, where its value does not say it.
+    fn text(&self) -> Option<&'v str> {
+        if self.numbers.is_empty() { None } else { self.numbers.text(&self.path()) }
+    }
+
+    /// A number as it was sent.
+    fn spelled(&self, value: &Value) -> String {
+        self.text().map_or_else(|| value.to_string(), str::to_owned)
+    }
+
+    /// The first number here or below that no float holds.
+    fn beyond(&self) -> Option<&'v str> {
+        let here = if self.numbers.beyond().next().is_some() { self.path() } else { return None };
+        let is_within =
+            |place: &str| place.strip_prefix(&here).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']));
+        self.numbers.beyond().find(|(place, _)| is_within(place)).map(|(_, text)| text)
     }
 
     /// Goes into the items of a list or map: their type is named when the name of the whole says so.
@@ -316,6 +375,10 @@ impl<'v> Check<'v> {
 
     fn mismatch(&mut self, value: &Value, go_type: &str) {
         self.mismatch_named(json_kind(value), go_type);
+    }
+
+    fn mismatch_number(&mut self, value: &Value, go_type: &str) {
+        self.mismatch_named(&format!("number {}", self.spelled(value)), go_type);
     }
 
     fn mismatch_named(&mut self, found: &str, go_type: &str) {
@@ -522,6 +585,45 @@ mod tests {
             {"resources": {"limits": {"cpu": "1", "memory": 5, "x": "1.2.3"}}}
         ]}}, "strategy": {"rollingUpdate": {"maxSurge": "25%", "maxUnavailable": true}}}}));
         assert_eq!(errors.len(), 2, "{errors:?}");
+    }
+
+    #[test]
+    fn numbers_are_read_by_their_texts() {
+        let check = |type_name: &str, text: &str| {
+            let mut value = corten_meta::decode_json(text.as_bytes(), true).unwrap().value;
+            let report = check_spelled_fields(type_name, &value, &corten_meta::codec::numbers(text.as_bytes()));
+            report.spell_amounts(&mut value);
+            (report.type_errors.first().cloned().unwrap_or_default(), value)
+        };
+        for (text, wanted) in [
+            (r#"{"spec":{"replicas":-0}}"#, ""),
+            (r#"{"odd":1E400}"#, ""),
+            (
+                r#"{"spec":{"replicas":1e3}}"#,
+                "json: cannot unmarshal number 1e3 into Go struct field DeploymentSpec.spec.replicas of type int32",
+            ),
+            (
+                r#"{"spec":{"replicas":1E400}}"#,
+                "json: cannot unmarshal number 1E400 into Go struct field DeploymentSpec.spec.replicas of type int32",
+            ),
+        ] {
+            assert_eq!(check(DEPLOYMENT, text).0, wanted, "{text}");
+        }
+        let (error, quota) =
+            check("io.k8s.api.core.v1.ResourceQuota", r#"{"spec":{"hard":{"cpu":1e5,"a/~b":1E400,"pods":5}}}"#);
+        assert_eq!((error.as_str(), &quota["spec"]["hard"]), ("", &json!({"cpu": "1e5", "a/~b": "1E400", "pods": 5})));
+        let bytes = check("io.k8s.api.core.v1.ConfigMap", r#"{"binaryData":{"a":[0,-0]}}"#).0;
+        assert_eq!(bytes, "json: cannot unmarshal number -0 into Go struct field ConfigMap.binaryData of type uint8");
+        const PROPS: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps";
+        let schema = |text: &str| check(PROPS, text).0;
+        assert_eq!(
+            schema(r#"{"maximum":1E400}"#),
+            "json: cannot unmarshal number 1E400 into Go struct field JSONSchemaProps.maximum of type float64"
+        );
+        assert_eq!(
+            schema(r#"{"default":{"a":[1E400]}}"#),
+            "json: cannot unmarshal number 1E400 into Go value of type float64"
+        );
     }
 
     #[test]

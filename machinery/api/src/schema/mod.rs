@@ -4,6 +4,7 @@
 //! and OpenAPI. It holds no prose; descriptions come from elsewhere (see [`crate::openapi`]).
 //! The table is text in the package's `schema` folder, parsed once at first use.
 
+mod amounts;
 mod defaults;
 mod equality;
 mod fields;
@@ -20,9 +21,10 @@ use std::sync::LazyLock;
 
 use corten_meta::Value;
 
+pub use amounts::write_amounts;
 pub use defaults::{empty, fill_defaults, fill_zeros, settle};
 pub(crate) use equality::equal;
-pub use fields::{FieldReport, check_fields, prune};
+pub use fields::{FieldReport, check_fields, check_spelled_fields, prune};
 pub use gated::drop_gated;
 pub use places::{insert_errors, is_within_raw};
 pub(crate) use printed::difference;
@@ -62,6 +64,8 @@ pub struct Type {
     pub unions: Option<Value>,
     /// The fields, by position, that are always written or hold something that has such fields.
     zeros: Vec<usize>,
+    /// The fields, by position, that are amounts or hold something that has some.
+    amounts: Vec<usize>,
     /// The fields, by position, that are switched off or hold something that is.
     gated: Vec<usize>,
     /// The fields, by position, that have a default which is written where they are absent.

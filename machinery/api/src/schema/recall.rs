@@ -73,7 +73,7 @@ fn is_other_amount(given: &Value, value: &Value, what: Recall) -> bool {
     match what {
         Recall::Sent => is_other,
         Recall::Given | Recall::Exact => {
-            is_other && given.is_beyond_milli() && value.as_str() == Some(&given.to_string())
+            is_other && given.is_counted_otherwise() && value.as_str() == Some(&given.to_string())
         }
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use corten_meta::Value;
 
+use super::amounts::holds_amounts;
 use super::defaults::{is_real, written_zero};
 use super::gated;
 use super::{Field, FieldType, ListType, Presence, Schema, Type, TypeId, beginning};
@@ -32,6 +33,7 @@ pub(super) fn parse(table: &str) -> Schema {
         t.defaults = (0..t.fields.len()).filter(has_default).collect();
     }
     mark(&mut types, |t| &mut t.zeros, |_, field| written_zero(field).is_some());
+    mark(&mut types, |t| &mut t.amounts, |_, field| holds_amounts(&field.kind));
     mark(&mut types, |t| &mut t.gated, |t, field| gated::fields_of(&t.name).contains(&field.name.as_str()));
     Schema { types, by_name }
 }
@@ -100,6 +102,7 @@ fn parse_type(line: &str, names: &BTreeMap<String, TypeId>) -> Type {
         gvk: None,
         unions: None,
         zeros: Vec::new(),
+        amounts: Vec::new(),
         gated: Vec::new(),
         defaults: Vec::new(),
     };

@@ -1,15 +1,26 @@
 //! Reads the document of a patch, in the words of upstream for each form of patch. Pure.
 
+use corten_meta::numbers::beyond_error;
 use corten_meta::quote::quote;
-use corten_meta::{Status, Value};
+use corten_meta::{Numbers, Status, Value};
 
 use super::Form;
 
 /// The most operations of a JSON patch.
 const MAX_OPERATIONS: usize = 10_000;
 
-/// The document, and what a strict reader objects to in it.
-pub(super) fn read(form: Form, bytes: &[u8], is_strict: bool) -> Result<(Value, Vec<String>), Status> {
+/// A patch that was read.
+#[derive(Debug, Default)]
+pub(super) struct Document {
+    pub value: Value,
+    /// What a strict reader objects to in it.
+    pub complaints: Vec<String>,
+    /// How the numbers are written that it puts into an object.
+    pub numbers: Numbers,
+}
+
+/// Reads the document.
+pub(super) fn read(form: Form, bytes: &[u8], is_strict: bool) -> Result<Document, Status> {
     let decoded = corten_meta::decode_json(bytes, is_strict)
         .map_err(|e| corten_meta::go::json_error(bytes).unwrap_or_else(|| e.to_string()));
     // Whoever does not look closely leaves the rest to the one who applies it.
@@ -19,6 +30,21 @@ pub(super) fn read(form: Form, bytes: &[u8], is_strict: bool) -> Result<(Value, 
         (Form::Merge, false) => Status::bad_request("Invalid JSON Patch"),
     };
     let decoded = decoded.map_err(refuse)?;
+    let mut numbers = Numbers::default();
+    if decoded.has_floats {
+        numbers = corten_meta::codec::numbers(bytes);
+        // Who looks closely, or merges by the schema, wants values; all others take texts as they are.
+        let beyond = numbers.beyond().find_map(|(place, text)| match form {
+            Form::Json => {
+                let is_value = place.split_once("].").is_some_and(|(_, member)| member.starts_with("value"));
+                is_value.then(|| beyond_error(text).replace("value of type", "struct field jsonPatchOp.value of type"))
+            }
+            Form::Merge | Form::Strategic => Some(beyond_error(text)),
+        });
+        if let Some(why) = beyond.filter(|_| is_strict || form == Form::Strategic) {
+            return Err(refuse(why));
+        }
+    }
     let duplicates = decoded.duplicates.iter().map(|path| format!("duplicate field {}", quote(path)));
     let mut value = decoded.value;
     if form == Form::Json {
@@ -27,7 +53,7 @@ pub(super) fn read(form: Form, bytes: &[u8], is_strict: bool) -> Result<(Value, 
         operations.for_each(|operation| *operation = Value::Object(serde_json::Map::new()));
     }
     match (form, &value) {
-        (Form::Json, Value::Null) => Ok((Value::Array(Vec::new()), Vec::new())),
+        (Form::Json, Value::Null) => Ok(Document { value: Value::Array(Vec::new()), ..Document::default() }),
         (Form::Json, Value::Array(operations)) => {
             check_operations(operations, is_strict).map_err(refuse)?;
             if operations.len() > MAX_OPERATIONS {
@@ -40,16 +66,21 @@ pub(super) fn read(form: Form, bytes: &[u8], is_strict: bool) -> Result<(Value, 
                 true => duplicates.collect(),
                 false => corten_meta::codec::strict_complaints(bytes, &unknown),
             };
-            Ok((value, complaints.into_iter().map(|complaint| format!("json patch {complaint}")).collect()))
+            let complaints = complaints.into_iter().map(|complaint| format!("json patch {complaint}")).collect();
+            let numbers = placed(operations, &numbers);
+            Ok(Document { value, complaints, numbers })
         }
         (Form::Merge, Value::Null) => Err(Status::bad_request("Invalid JSON Patch")),
-        (Form::Strategic, Value::Null) => Ok((Value::Object(serde_json::Map::new()), Vec::new())),
-        (Form::Merge | Form::Strategic, Value::Object(_)) => {
-            let complaints = duplicates.collect();
-            Ok((value, complaints))
+        (Form::Strategic, Value::Null) => {
+            Ok(Document { value: Value::Object(serde_json::Map::new()), ..Document::default() })
+        }
+        (Form::Merge, Value::Object(_)) => Ok(Document { complaints: duplicates.collect(), value, numbers }),
+        // What is merged by the schema are values.
+        (Form::Strategic, Value::Object(_)) => {
+            Ok(Document { complaints: duplicates.collect(), value, ..Document::default() })
         }
         // It takes the place of the object, which it cannot.
-        (Form::Merge, Value::Array(_)) if !is_strict => Ok((value, Vec::new())),
+        (Form::Merge, Value::Array(_)) if !is_strict => Ok(Document { value, ..Document::default() }),
         (form, other) => {
             let wanted = match (form, is_strict) {
                 (Form::Json, true) => "[]handlers.jsonPatchOp",
@@ -85,6 +116,27 @@ fn check_operations(operations: &[Value], is_strict: bool) -> Result<(), String>
         }
     }
     Ok(())
+}
+
+/// How numbers are written at the places that the operations write them to.
+fn placed(operations: &[Value], numbers: &Numbers) -> Numbers {
+    let mut placed = Numbers::default();
+    for (place, text) in numbers.iter() {
+        let Some((at, rest)) = place.strip_prefix('[').and_then(|place| place.split_once("].value")) else { continue };
+        let Some(operation) = at.parse().ok().and_then(|at: usize| operations.get(at)) else { continue };
+        let mut path = String::new();
+        for step in operation["path"].as_str().unwrap_or_default().split('/').skip(1) {
+            match step.parse::<usize>() {
+                Ok(item) => path.push_str(&format!("[{item}]")),
+                Err(_) => {
+                    let dot = if path.is_empty() { "" } else { "." };
+                    path = format!("{path}{dot}{}", step.replace("~1", "/").replace("~0", "~"));
+                }
+            }
+        }
+        placed.insert(&(path + rest), text);
+    }
+    placed
 }
 
 /// The paths of members that no operation has.
@@ -159,6 +211,18 @@ mod tests {
                 "error decoding patch: json: cannot unmarshal array into Go value of type map[string]interface {}",
             ),
             (Form::Merge, "null", true, "Invalid JSON Patch"),
+            (
+                Form::Merge,
+                r#"{"a": 1E400}"#,
+                true,
+                "error decoding patch: json: cannot unmarshal number 1E400 into Go value of type float64",
+            ),
+            (
+                Form::Json,
+                r#"[{"op": "add", "value": {"a": 1E400}}]"#,
+                true,
+                "error decoding patch: json: cannot unmarshal number 1E400 into Go struct field jsonPatchOp.value of type float64",
+            ),
             (Form::Merge, "{", false, "Invalid JSON Patch"),
             (Form::Strategic, "5", true, "json: cannot unmarshal number into Go value of type map[string]interface {}"),
         ] {
@@ -168,8 +232,17 @@ mod tests {
     }
 
     #[test]
+    fn numbers_are_written_as_they_were_sent() {
+        let numbers = |form, text: &str| read(form, text.as_bytes(), false).unwrap().numbers;
+        let patch = r#"[{"op": "add", "path": "/spec/l/0/a~1b", "value": {"c": 1e3}, "odd": 1E400}]"#;
+        assert_eq!(numbers(Form::Json, patch).iter().collect::<Vec<_>>(), [("spec.l[0].a/b.c", "1e3")]);
+        assert_eq!(numbers(Form::Merge, r#"{"a": 1e3}"#).text("a"), Some("1e3"));
+        assert!(numbers(Form::Strategic, r#"{"a": 1e3}"#).is_empty());
+    }
+
+    #[test]
     fn a_strict_reader_names_what_is_double_and_what_is_unknown() {
-        let complaints = |form, text: &str, is_strict| read(form, text.as_bytes(), is_strict).unwrap().1;
+        let complaints = |form, text: &str, is_strict| read(form, text.as_bytes(), is_strict).unwrap().complaints;
         assert_eq!(
             complaints(Form::Json, r#"[{"op": "test", "op": "add", "path": "/a", "odd": 1}]"#, true),
             [r#"json patch duplicate field "[0].op""#, r#"json patch unknown field "[0].odd""#]
@@ -177,6 +250,6 @@ mod tests {
         let twice = r#"{"spec": {"a": 1, "a": 2}}"#;
         assert_eq!(complaints(Form::Merge, twice, true), [r#"duplicate field "spec.a""#]);
         assert_eq!(complaints(Form::Strategic, twice, false), Vec::<String>::new());
-        assert_eq!(read(Form::Json, b"null", true).unwrap().0, serde_json::json!([]));
+        assert_eq!(read(Form::Json, b"null", true).unwrap().value, serde_json::json!([]));
     }
 }

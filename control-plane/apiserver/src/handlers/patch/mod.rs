@@ -2,11 +2,12 @@
 
 mod documents;
 
+use documents::Document;
 pub use documents::kind_of;
 
 use corten_meta::go::printed;
 use corten_meta::quote::quote;
-use corten_meta::{FieldError, GroupKind, GroupResource, Path, Status, Value};
+use corten_meta::{FieldError, GroupKind, GroupResource, Numbers, Path, Status, Value};
 
 use super::Target;
 use super::apply;
@@ -38,6 +39,8 @@ pub struct Patch {
     document: Result<Value, Status>,
     /// What a strict reader objects to in the patch itself.
     complaints: Vec<String>,
+    /// How its numbers are written, where that becomes a part of the object.
+    numbers: Numbers,
 }
 
 /// The result of a patch, and what an error about it shows.
@@ -94,8 +97,8 @@ impl Patch {
         };
         let is_strict = field_validation(target.context) != FieldValidation::Ignore;
         Ok(match documents::read(form, bytes, is_strict) {
-            Ok((document, complaints)) => Patch { form, document: Ok(document), complaints },
-            Err(status) => Patch { form, document: Err(status), complaints: Vec::new() },
+            Ok(Document { value, complaints, numbers }) => Patch { form, document: Ok(value), complaints, numbers },
+            Err(status) => Patch { form, document: Err(status), complaints: Vec::new(), numbers: Numbers::default() },
         })
     }
 
@@ -186,11 +189,11 @@ impl Patch {
             return Err(unnamed(target));
         }
         if self.form != Form::Strategic {
-            return checked(target.context, object, expected, complaints, &refuse);
+            return checked(target.context, object, &self.numbers, expected, complaints, &refuse);
         }
         // What a strategic merge makes is an object already, and an error about what it says is not one of the patch.
         let fields = Expected { behaviour: None, ..*expected };
-        let object = checked(target.context, object, &fields, complaints, &refuse)?;
+        let object = checked(target.context, object, &self.numbers, &fields, complaints, &refuse)?;
         match expected.unreadable(&object) {
             Some(message) => Err(Status { code: 500, message, ..Status::default() }),
             None => Ok(object),
