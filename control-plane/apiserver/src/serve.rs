@@ -87,6 +87,8 @@ impl Server {
                 }
             }
         }
+        // Who comes now is turned away at once, and finds another server or this one when it is back.
+        drop(listener);
         // Watches would hold their connections open for ever.
         self.shut_down();
         connections.close();

@@ -305,3 +305,28 @@ async fn one_connection_has_a_hundred_streams_and_no_more() {
     drop(open);
     assert_eq!(timeout(PATIENCE, one_more).await.unwrap().unwrap().status(), 200);
 }
+
+#[tokio::test]
+async fn a_server_that_stops_finishes_what_it_began_and_begins_nothing() {
+    let listening = Listening::start().await;
+    let mut stream = listening.connect("http/1.1").await;
+    let body = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "late" } }).to_string();
+    let head = format!(
+        "POST {MAPS} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
+         expect: 100-continue\r\n\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let answer = read_until(&mut stream, |text| text.ends_with("\r\n\r\n")).await;
+    assert!(answer.starts_with("HTTP/1.1 100 "), "{answer}");
+    listening.stop();
+    let refused = async {
+        while tokio::net::TcpStream::connect(listening.address).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(PATIENCE, refused).await.unwrap();
+    stream.write_all(body.as_bytes()).await.unwrap();
+    let answer = read_until(&mut stream, |text| text.ends_with('\n') || text.ends_with('}')).await;
+    assert!(answer.starts_with("HTTP/1.1 201 "), "{answer}");
+}

@@ -70,6 +70,11 @@ impl Listening {
         Listening { server, address, ca, admin, shutdown }
     }
 
+    /// Begins to stop the server.
+    pub fn stop(&self) {
+        self.shutdown.cancel();
+    }
+
     /// A TLS connection as an administrator, with this protocol.
     pub async fn connect(&self, protocol: &str) -> TlsStream<TcpStream> {
         let chain = vec![CertificateDer::from_pem_slice(self.admin.0.as_bytes()).unwrap()];
