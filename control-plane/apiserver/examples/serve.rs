@@ -1,7 +1,7 @@
-//! Serves the API alone, for trying it with kubectl: `cargo run --example serve -- DIRECTORY PORT [PLUGINS]`.
+//! Serves the API alone, for trying it with kubectl: `cargo run --example serve -- DIRECTORY PORT [PLUGINS [CIDR]]`.
 //!
 //! The store, a new CA and a kubeconfig of the administrator (`kubeconfig`) go to the directory. The admission
-//! plugins that are named, with commas between them, are left out.
+//! plugins that are named, with commas between them, are left out; Services get addresses of the range.
 
 use std::sync::Arc;
 
@@ -39,20 +39,23 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let directory = std::path::PathBuf::from(arguments.next().ok_or("a directory is missing")?);
     let port: u16 = arguments.next().ok_or("a port is missing")?.parse()?;
     let plugins = arguments.next().unwrap_or_default();
+    let service_cidr = arguments.next();
     let disabled = plugins.split(',').filter(|name| !name.is_empty()).map(str::to_owned);
     std::fs::create_dir_all(&directory)?;
     let ca = authority()?;
     let (certificate, key) = issue(&ca, "kube-apiserver", "", vec!["localhost".to_owned(), "127.0.0.1".to_owned()])?;
     let (admin, admin_key) = issue(&ca, "kubernetes-admin", "system:masters", Vec::new())?;
+    let default = corten_apiserver::Config::default();
     let config = corten_apiserver::Config {
         port,
+        service_cidr: service_cidr.unwrap_or_else(|| default.service_cidr.clone()),
         hostname: Some("localhost".to_owned()),
         client_ca: ca.pem.clone(),
         serving_ca: ca.pem.clone(),
         service_account_keys: vec![KeyPair::generate()?.serialize_pem()],
         disabled_admission_plugins: disabled.collect(),
         encryption_key: Some([1; 32]),
-        ..corten_apiserver::Config::default()
+        ..default
     };
     let started = std::time::Instant::now();
     let store = corten_store::Embedded::open(corten_store::Config::new(directory.join("store")))?;

@@ -19,11 +19,11 @@ impl AddressRange {
             IpAddr::V4(v4) => (u128::from(u32::from(v4)), 32),
             IpAddr::V6(v6) => (u128::from(v6), 128),
         };
-        // Bigger ranges than this are cut, as upstream does.
-        let free = width.checked_sub(bits)?.min(32);
-        let count = 1u128 << free;
-        let reserved = if width == 32 { 2 } else { 1 };
-        Some(AddressRange { base: number & !(count - 1), size: count.saturating_sub(reserved), v4: width == 32 })
+        let free = width.checked_sub(bits)?;
+        let last = u128::MAX.checked_shr(128 - free).unwrap_or(0);
+        // The last address of IPv4 is for all; IPv6 has none such.
+        let reserved = u128::from(width == 32);
+        Some(AddressRange { base: number & !last, size: last.saturating_sub(reserved), v4: width == 32 })
     }
 
     /// One range, or one of each family divided by a comma.
@@ -84,6 +84,22 @@ mod tests {
         assert!(!range.contains("fd00::1".parse().unwrap()));
         let chosen = range.choose(0, |_| false).unwrap();
         assert_eq!(chosen.to_string(), "10.96.1.1");
+    }
+
+    #[test]
+    fn a_range_of_ipv6_has_all_its_addresses_but_the_first() {
+        let range = AddressRange::parse("2001:db8::/64").unwrap();
+        for (address, is_in) in [
+            ("2001:db8::", false),
+            ("2001:db8::1", true),
+            ("2001:db8::ffff:ffff:ffff:ffff", true),
+            ("2001:db8:0:1::", false),
+        ] {
+            assert_eq!(range.contains(address.parse().unwrap()), is_in, "{address}");
+        }
+        assert!(range.contains(range.choose(u64::MAX, |_| false).unwrap()));
+        assert!(AddressRange::parse("::/0").unwrap().contains("ffff::".parse().unwrap()));
+        assert!(!AddressRange::parse("10.0.0.1/32").unwrap().contains("10.0.0.1".parse().unwrap()));
     }
 
     #[test]
