@@ -163,6 +163,25 @@ async fn what_is_empty_is_said_at_the_root_of_a_schema() {
     }
 }
 
+/// What an apply says below a schema that names nothing is not kept, but was wanted.
+#[tokio::test]
+async fn what_is_applied_in_vain_counts() {
+    let s = TestServer::start().await;
+    let schema = json!({ "type": "object", "properties": { "spec": { "type": "object" } } });
+    let mut plain = definition();
+    plain["spec"]["versions"] = json!([{ "name": "v1", "served": true, "storage": true,
+        "subresources": { "status": {} }, "schema": { "openAPIV3Schema": schema } }]);
+    s.post(DEFINITIONS, plain).await.expect(201);
+    until(&s, WIDGETS, 200).await;
+    let widget = |spec: Value| json!({ "apiVersion": "example.com/v1", "kind": "Widget", "metadata": { "name": "w" }, "spec": spec });
+    s.post(WIDGETS, widget(json!({}))).await.expect(201);
+    for (spec, generation) in [(json!({ "a": 1 }), 2), (json!({}), 2), (json!({ "b": { "c": 1 } }), 3)] {
+        let path = format!("{WIDGETS}/w?fieldManager=m");
+        let applied = s.patch(&path, "application/apply-patch+yaml", widget(spec)).await.expect(200);
+        assert_eq!((&applied["spec"], &applied["metadata"]["generation"]), (&json!({}), &json!(generation)));
+    }
+}
+
 #[tokio::test]
 async fn a_resource_survives_a_restart_and_goes_with_its_definition() {
     let s = TestServer::start().await;

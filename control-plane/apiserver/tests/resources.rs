@@ -282,6 +282,15 @@ async fn status_and_the_rest_are_written_apart() {
     let scaled = s.patch(&format!("{path}/scale"), "merge", json!({ "spec": { "replicas": 5 } })).await.expect(200);
     assert_eq!(scaled["spec"]["replicas"], 5);
     assert_eq!(s.get(&path).await.expect(200)["spec"]["replicas"], 5);
+    // Who scales is warned of the pods that there will be more of.
+    let ports = json!([{ "containerPort": 80 }, { "containerPort": 80 }]);
+    let containers = json!([{ "name": "c", "image": "i", "ports": ports }]);
+    let doubled = json!({ "spec": { "template": { "spec": { "containers": containers } } } });
+    s.patch(&path, "merge", doubled).await.expect(200);
+    for (replicas, warnings) in [(6, 1), (6, 0)] {
+        let scaled = s.patch(&format!("{path}/scale"), "merge", json!({ "spec": { "replicas": replicas } })).await;
+        assert_eq!((scaled.code, scaled.warnings().len()), (200, warnings));
+    }
 }
 
 #[tokio::test]

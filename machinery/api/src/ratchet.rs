@@ -97,7 +97,7 @@ const OF_KINDS: &[(&[&str], Sort, When)] = &[
     ),
     (&["CertificateSigningRequest"], Sort("status.conditions[].type", "", "Duplicate value"), When::Again),
     (&["CertificateSigningRequest"], Sort("status.conditions[].type", "", "Required value"), When::Again),
-    (&["CertificateSigningRequest"], Sort("status.conditions[].type", "", "mutually exclusive"), When::Again),
+    (&["CertificateSigningRequest"], Sort("status.conditions", "", "mutually exclusive"), When::Again),
     (&["CertificateSigningRequest"], Sort("status.certificate", "", "Invalid value"), When::Again),
     (
         &["CertificateSigningRequest"],

@@ -145,11 +145,14 @@ impl Check {
         let is_within_rules = place.is_within_rules || has_rules;
         let is_untyped =
             place.is_untyped || is_within_rules && Decl::of_schema(schema, place.is_root, SELF_TYPE).is_none();
+        let map_type = &schema["x-kubernetes-map-type"];
+        let is_odd = !map_type.is_null() && !["granular", "atomic"].contains(&map_type.as_str().unwrap_or_default());
+        let uncorrelatable = place.uncorrelatable.clone().or_else(|| is_odd.then(|| path.clone()));
         for (name, property) in schema["properties"].as_object().into_iter().flatten() {
             let below = Place {
                 is_root: embedded(property),
                 cardinality: place.cardinality,
-                uncorrelatable: place.uncorrelatable.clone(),
+                uncorrelatable: uncorrelatable.clone(),
                 is_within_rules,
                 is_untyped,
             };
@@ -300,6 +303,17 @@ mod tests {
         let fields = json!([{ "jsonPath": ".spec.a" }]);
         let definition = json!({ "spec": { "versions": [{ "name": "v1", "selectableFields": fields }] } });
         assert_eq!(validate(&definition, &definition, None), Vec::new());
+    }
+
+    #[test]
+    fn a_map_of_no_known_type_has_no_past() {
+        let property = json!({ "type": "integer", "x-kubernetes-validations": [{ "rule": "self == oldSelf" }] });
+        let spec = json!({ "type": "object", "x-kubernetes-map-type": "odd", "properties": { "a": property } });
+        let found = errors(spec);
+        assert!(found.iter().any(|error| error.contains("uncorrelatable portion")), "{found:?}");
+        let silent = json!({ "type": "integer", "default": 1, "x-kubernetes-validations": [{ "rule": "" }] });
+        let found = errors(json!({ "type": "object", "properties": { "a": silent } }));
+        assert!(!found.iter().any(|error| error.contains(".default")), "{found:?}");
     }
 
     #[test]

@@ -183,7 +183,9 @@ fn compile(schema: &Value, is_root: bool, is_typed: bool) -> Option<Rules> {
     let decl =
         if given.is_empty() || !is_typed { None } else { Decl::of_schema(schema, is_root, SELF_TYPE).map(Arc::new) };
     let rules = decl.as_ref().map(Environments::new).map_or_else(Vec::new, |environments| {
-        given.iter().map(|rule| compile_rule(rule, schema, &environments)).collect()
+        // A rule that says nothing is refused elsewhere, and says nothing.
+        let says_something = |rule: &&Value| !rule["rule"].as_str().unwrap_or_default().trim().is_empty();
+        given.iter().filter(says_something).map(|rule| compile_rule(rule, schema, &environments)).collect()
     });
     let below = |schema: &Value, is_typed: bool| compile(schema, is_embedded(schema), is_typed);
     let properties: BTreeMap<String, Rules> = schema["properties"]

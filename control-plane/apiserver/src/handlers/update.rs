@@ -438,6 +438,7 @@ async fn admitted_as(
         false => drop(target.resource.kind.default(&mut new)),
     }
     create::refuse_invalid(target, &new, validate(target, change, &new, &new, old), Vec::new())?;
+    warn(target, change.part, &new, old);
     admission.validate(&attributes).await?;
     Ok((new, Vec::new()))
 }
@@ -520,6 +521,9 @@ fn prepare(target: &Target<'_>, change: &Change<'_>, new: &mut Value, old: &mut 
         track_update(target, part, new, old, None);
         prepare_part(target, part, new, old);
     } else if kind.is_custom() && change.view.is_none() && !same_but_managers(new, old) {
+        if part == Part::Main && says_unknown(kind, new) {
+            raise_generation(new, old);
+        }
         change.ownership.complete(kind, new);
     }
     restore_rest(kind, part, new, old);
@@ -545,8 +549,7 @@ fn prepare(target: &Target<'_>, change: &Change<'_>, new: &mut Value, old: &mut 
     let gated = kind.rules.counts_gated.then(|| new.clone());
     kind.drop_gated(new);
     if gated.is_some_and(|gated| gated != *new) {
-        let generation = corten_meta::generation(old) + 1;
-        corten_meta::set(new, "/metadata/generation", generation.into());
+        raise_generation(new, old);
     }
     if let Some(apart) = apart {
         apart.clone().put_into(new);
@@ -666,9 +669,23 @@ fn bump_generation(target: &Target<'_>, new: &mut Value, as_given: Option<&Value
         }
     };
     if is_changed {
-        let generation = corten_meta::generation(old) + 1;
-        corten_meta::set(new, "/metadata/generation", generation.into());
+        raise_generation(new, old);
     }
+}
+
+fn raise_generation(new: &mut Value, old: &Value) {
+    let generation = corten_meta::generation(old) + 1;
+    corten_meta::set(new, "/metadata/generation", generation.into());
+}
+
+/// Whether an apply says what the schema does not know. It is another wanted state, though it is not kept.
+fn says_unknown(kind: &corten_api::Kind, applied: &Value) -> bool {
+    let mut kept = applied.clone();
+    kind.behaviour.prune(&mut kept);
+    let is_wanted = |name: &str| name != "metadata" && (name != "status" || !kind.rules.has_status);
+    let fields = applied.as_object().into_iter().flatten();
+    kind.rules.generation
+        && fields.filter(|(name, _)| is_wanted(name)).any(|(name, value)| kept.get(name) != Some(value))
 }
 
 fn validate(target: &Target<'_>, change: &Change<'_>, new: &Value, given: &Value, old: &Value) -> Vec<FieldError> {

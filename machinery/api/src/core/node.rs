@@ -80,7 +80,9 @@ impl Behaviour for Node {
         for (field, shown) in [("podCIDRs", "podCIDR"), ("providerID", "providerID")] {
             let (now, then) = (node.get("spec").get(field), before.get("spec").get(field));
             let changed = match now.len() == then.len() {
-                true if then.value.is_array() => now.texts().zip(then.texts()).filter(|(now, then)| now != then).count(),
+                true if then.value.is_array() => {
+                    now.texts().zip(then.texts()).filter(|(now, then)| now != then).count()
+                }
                 _ => usize::from(!then.is_empty() && now.value != then.value),
             };
             let detail = format!("node updates may not change {shown} except from \"\" to valid");

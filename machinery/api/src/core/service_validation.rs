@@ -174,7 +174,7 @@ fn validate_cluster_ips(spec: &At<'_>, before: &[&str], errors: &mut Errors) {
         let detail = format!("failed to check for dual stack with error:invalid IP[{at}]: {text}");
         errors.push(FieldError::internal(&all.path, detail));
     }
-    let is_v6 = |text: &str| parse_sloppy(text).is_some_and(|a| a.is_ipv6());
+    let is_v6 = |text: &str| parse_sloppy(text).is_some_and(|a| a.to_canonical().is_ipv6());
     let kinds: Vec<bool> = all.texts().map(is_v6).collect();
     if kinds.len() > 1 && !(kinds.contains(&true) && kinds.contains(&false)) {
         errors.push(all.invalid("may specify no more than one IP for each IP family"));
