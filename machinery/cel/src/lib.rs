@@ -20,6 +20,7 @@ pub mod library;
 mod macros;
 mod messages;
 mod meter;
+mod packed;
 mod parser;
 mod program;
 pub mod schema;

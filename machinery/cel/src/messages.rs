@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::{Arc, LazyLock};
 
-use corten_meta::quote::quote;
 use jiff::Timestamp;
 
 use crate::declare::read_type;
@@ -18,7 +17,7 @@ use crate::value::{Key, Map, Value, to_base64};
 /// The name of the only constant of an enumeration, which is zero.
 pub const NULL_VALUE: &str = "google.protobuf.NullValue.NULL_VALUE";
 
-const PACKAGE: &str = "google.protobuf.";
+pub const PACKAGE: &str = "google.protobuf.";
 /// The largest number that is whole in JSON; what is larger is written as a text.
 const MAX_SAFE: i64 = (1 << 53) - 1;
 const NANOS: i64 = 1_000_000_000;
@@ -107,7 +106,10 @@ pub fn make<'a>(name: &Arc<str>, fields: Fields<'a>) -> Result<Value<'a>, Error>
             Err(Error::failed(format!("unknown type '{name}'")))
         }
         ("" | "Empty" | "Struct.FieldsEntry", _) => Ok(Value::Message(Rc::new((Arc::clone(name), fields)))),
-        ("Any", _) => unpacked(&fields),
+        ("Any", _) => unpacked(&fields).map_err(|(field, error)| match field {
+            "" => Error::failed(error),
+            field => wrong(field, error),
+        }),
         (message @ ("Duration" | "Timestamp"), _) => {
             let part = |part: &str, bits: u32| match fields.get(part) {
                 None => Ok(0),
@@ -131,7 +133,7 @@ pub fn make<'a>(name: &Arc<str>, fields: Fields<'a>) -> Result<Value<'a>, Error>
 }
 
 /// A span or a point of time of so many seconds.
-fn time<'a>(message: &str, seconds: i64, nanos: i64) -> Result<Value<'a>, Error> {
+pub fn time<'a>(message: &str, seconds: i64, nanos: i64) -> Result<Value<'a>, Error> {
     if message == "Duration" {
         return Ok(Value::Duration(seconds.saturating_mul(NANOS).saturating_add(nanos)));
     }
@@ -263,12 +265,39 @@ fn json<'a>(value: &Value<'a>) -> Result<Value<'a>, String> {
     })
 }
 
-/// What a packed message holds. None is known that could be packed.
-fn unpacked<'a>(fields: &Fields<'a>) -> Result<Value<'a>, Error> {
-    let text = |value: &Value<'_>| match value {
-        Value::Bytes(bytes) => quote(&String::from_utf8_lossy(bytes)),
-        other => quote(other.as_str().unwrap_or_default()),
+/// What a packed message holds, if it is one that is known.
+fn unpacked<'a>(fields: &Fields<'a>) -> Result<Value<'a>, (&'static str, String)> {
+    let url = match fields.get("type_url") {
+        None => "",
+        Some(value) => value.as_str().ok_or_else(|| ("type_url", unlike(value, "string")))?,
     };
-    let shown: Vec<String> = fields.iter().map(|(name, value)| format!("{name}:{}", text(value))).collect();
-    Err(Error::failed(format!("unsupported conversion to ref.Val: (*dynamicpb.Message){}", shown.join(" "))))
+    let bytes: &[u8] = match fields.get("value") {
+        None => &[],
+        Some(Value::Bytes(bytes)) => bytes,
+        Some(other) => return Err(("value", unlike(other, "[]uint8"))),
+    };
+    if let Some(value) = crate::packed::unpacked(url, bytes) {
+        return Ok(value);
+    }
+    let parts = [("type_url", url.as_bytes()), ("value", bytes)];
+    let is_there = |(_, content): &(&str, &[u8])| !content.is_empty();
+    let shown: Vec<String> =
+        parts.into_iter().filter(is_there).map(|(name, content)| format!("{name}:{}", quoted(content))).collect();
+    Err(("", format!("unsupported conversion to ref.Val: (*dynamicpb.Message){}", shown.join(" "))))
+}
+
+/// Bytes in quotes, as messages are printed.
+fn quoted(bytes: &[u8]) -> String {
+    let mut out = String::from("\"");
+    for byte in bytes {
+        match byte {
+            b'\n' => out.push_str("\\n"),
+            b'\r' => out.push_str("\\r"),
+            b'\t' => out.push_str("\\t"),
+            b'"' | b'\\' => out.extend(['\\', char::from(*byte)]),
+            b' '..=b'~' => out.push(char::from(*byte)),
+            other => out.push_str(&format!("\\x{other:02x}")),
+        }
+    }
+    out + "\""
 }

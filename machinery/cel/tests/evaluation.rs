@@ -64,6 +64,15 @@ fn messages_stand_for_values() {
         "google.protobuf.Timestamp{} == timestamp('1970-01-01T00:00:00Z')",
         "google.protobuf.Empty{} == google.protobuf.Empty{} && type(google.protobuf.Empty{}) == google.protobuf.Empty",
         "google.protobuf.NullValue.NULL_VALUE == 0",
+        "google.protobuf.Any{type_url: 'a/google.protobuf.Int32Value', value: b'\\x08\\x05\\x12\\x00\\x08\\x06'} == 6",
+        "google.protobuf.Any{type_url: 'google.protobuf.UInt64Value'} == 0u",
+        "google.protobuf.Any{type_url: '/google.protobuf.StringValue', value: b'\\x0a\\x02ab'} == 'ab'",
+        "google.protobuf.Any{type_url: '/google.protobuf.FloatValue', value: b'\\x0d\\x00\\x00\\xc0\\x3f'} == 1.5",
+        "google.protobuf.Any{type_url: '/google.protobuf.Duration', value: b'\\x08\\x05'} == duration('5s')",
+        "google.protobuf.Any{type_url: '/google.protobuf.Struct', value: b'\\x0a\\x07\\x0a\\x01a\\x12\\x02\\x20\\x01'}.a",
+        "google.protobuf.Any{type_url: '/google.protobuf.ListValue', value: b'\\x0a\\x03\\x1a\\x01z'} == ['z']",
+        "google.protobuf.Any{type_url: '/google.protobuf.Value'} == null",
+        "google.protobuf.Any{type_url: '/google.protobuf.Empty'} == google.protobuf.Empty{}",
         "(true ? null : google.protobuf.Int64Value{value: 1}) == null",
     ]);
 }
