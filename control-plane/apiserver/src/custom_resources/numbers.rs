@@ -14,12 +14,14 @@ pub enum Bound {
 /// The greatest whole number below which every other has a float of its own.
 const MOST_EXACT: f64 = 9_007_199_254_740_991.0;
 
-/// Whether a float stands for a whole number.
+const TWO_TO_63: f64 = 9_223_372_036_854_775_808.0;
+
+/// Whether a float stands for a whole number. One above zero may be beside it by a little.
 pub fn is_whole(number: f64) -> bool {
     const EPSILON: f64 = 1e-9;
     let whole = number.trunc();
-    number.abs() <= MOST_EXACT
-        && (number == whole || ((number - whole).abs() / (number.abs() + whole.abs()) < EPSILON && whole != 0.0))
+    let is_near = || whole > 0.0 && (number - whole) / (number + whole) < EPSILON;
+    number.abs() <= MOST_EXACT && (number == whole || is_near())
 }
 
 /// Whether a number is one of the type and format that a schema names.
@@ -39,8 +41,11 @@ pub fn fits(number: &Value, kind: &str, format: Option<&str>) -> bool {
 /// Why a number breaks a bound. `native` says that the bound is of the type of the schema.
 pub fn broken(number: &Value, bound: Bound, limit: f64, native: bool) -> Option<String> {
     match number.as_i64().filter(|_| native) {
-        // Cutting off is what the comparison is about; a limit beyond the range becomes its end.
-        Some(whole) => broken_whole(whole, bound, limit as i64),
+        // Cutting off is what the comparison is about; a limit beyond the range is the least number there is.
+        Some(whole) => {
+            let is_within = (-TWO_TO_63..TWO_TO_63).contains(&limit);
+            broken_whole(whole, bound, if is_within { limit as i64 } else { i64::MIN })
+        }
         None => broken_float(number.as_f64()?, bound, limit),
     }
 }
@@ -63,7 +68,7 @@ fn broken_float(number: f64, bound: Bound, limit: f64) -> Option<String> {
         Bound::Minimum { exclusive } => number < limit || (exclusive && number == limit),
         Bound::Maximum { exclusive } => number > limit || (exclusive && number == limit),
     };
-    failed.then(|| words(bound, &limit.to_string()))
+    failed.then(|| words(bound, &corten_meta::go::float(limit)))
 }
 
 fn words(bound: Bound, limit: &str) -> String {
@@ -101,6 +106,10 @@ mod tests {
         );
         assert_eq!(broken(&json!(0.3), Bound::MultipleOf, 0.1, true), None);
         assert!(broken(&json!(7), Bound::MultipleOf, 5.0, true).is_some());
+        assert_eq!(broken(&json!(7), Bound::Minimum { exclusive: false }, 1e19, true), None);
+        assert_eq!(broken(&json!(5e9), maximum, 3e9, false).as_deref(), Some("should be less than or equal to 3e+09"));
+        let of_seven = |number: f64| broken(&json!(number), Bound::MultipleOf, 7.0, true).is_none();
+        assert!(of_seven(1.5e9) && !of_seven(-1.5e9) && of_seven(-14.0));
     }
 
     #[test]

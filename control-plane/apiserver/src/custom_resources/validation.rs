@@ -152,7 +152,8 @@ impl Check<'_> {
                 _ => Bound::Maximum { exclusive: schema["exclusiveMaximum"] == true },
             };
             if let Some(why) = numbers::broken(&number, bound, limit, fits) {
-                self.invalid(number.clone(), &why);
+                // What is compared as a float is shown as one.
+                self.invalid(if fits { number.clone() } else { number.as_f64().into() }, &why);
             }
         }
     }
