@@ -13,6 +13,7 @@ use serde_json::json;
 
 use crate::outbound::{ClientConfig, Outbound};
 use crate::registry::Resource;
+use crate::response::together;
 
 /// How long a webhook may take for one list.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -161,11 +162,9 @@ fn check_words(field: &str, said: &Value, before: Option<&Value>) -> Result<(), 
     }
     let around = json!({ "metadata": { "name": "a", field: said } });
     let errors = corten_api::objectmeta::validate_embedded(&around, &Path::root("metadata"));
-    let told: Vec<String> = errors.iter().map(ToString::to_string).collect();
-    match told.as_slice() {
-        [] => Ok(()),
-        [one] => Err(one.clone()),
-        many => Err(format!("[{}]", many.join(", "))),
+    match errors.is_empty() {
+        true => Ok(()),
+        false => Err(together(errors.iter().map(ToString::to_string).collect())),
     }
 }
 

@@ -360,6 +360,13 @@ fn frame(word: &str, object: &impl Serialize) -> Bytes {
     format!("{{\"type\":\"{word}\",\"object\":{object}}}\n").into()
 }
 
+/// Several messages in one, each told once, as upstream says them together.
+pub fn together(mut messages: Vec<String>) -> String {
+    let mut told = std::collections::BTreeSet::new();
+    messages.retain(|message| told.insert(message.clone()));
+    if messages.len() < 2 { messages.concat() } else { format!("[{}]", messages.join(", ")) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -419,5 +426,12 @@ mod tests {
         let marks = json!({ "resourceVersion": "7", "annotations": { "k8s.io/initial-events-end": "true" } });
         assert_eq!(table["rows"][0]["object"]["metadata"], marks);
         assert!(bookmarked(kind, &WatchEvent::Error(Status::default())).is_none());
+    }
+
+    #[test]
+    fn messages_are_told_once() {
+        for (messages, wanted) in [(&[][..], ""), (&["a"], "a"), (&["a", "a"], "a"), (&["b", "a", "b"], "[b, a]")] {
+            assert_eq!(together(messages.iter().map(ToString::to_string).collect()), wanted);
+        }
     }
 }

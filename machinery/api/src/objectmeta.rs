@@ -57,6 +57,17 @@ pub fn validate_present(rule: NameRule, object: &Value) -> Vec<FieldError> {
     errors
 }
 
+/// Errors of the whole metadata of an object that is already there, by the rule of its kind: an old release may have let
+/// its name in. `common` are those that every kind has.
+pub fn validate_whole(kind: &Kind, object: &Value, common: &[FieldError]) -> Vec<FieldError> {
+    let metadata = Path::root("metadata");
+    let names = validate_names(kind, object, &metadata);
+    match names.is_empty() && object["metadata"].get("generateName").is_none() {
+        true => common.to_vec(),
+        false => [names, validate_content(object, &metadata)].concat(),
+    }
+}
+
 /// Errors of a change of metadata, and of the new metadata but for its finalizers.
 pub fn validate_update(new: &Value, old: &Value) -> Vec<FieldError> {
     let metadata = Path::root("metadata");

@@ -150,20 +150,18 @@ pub(crate) fn validate_metadata_once(kind: &Kind, new: &Value, old: &Value) -> V
 fn asked(kind: &Kind, order: &str, new: &Value, old: &Value, found: [&[FieldError]; 2]) -> Vec<FieldError> {
     let [own, change] = found;
     let common = objectmeta::validate_present(NameRule::PathSegment, new);
-    let whole = match new.pointer("/metadata/generateName") {
-        Some(_) => objectmeta::validate_present(kind.rules.name_rule, new),
-        None => common.clone(),
-    };
+    let whole = objectmeta::validate_whole(kind, new, &common);
     let updated = objectmeta::validate_update(new, old);
     let finalizers = objectmeta::validate_own_finalizers(kind, new);
     let mut errors = [common.as_slice(), &updated].concat();
     for (at, question) in order.char_indices() {
         let is_repeated = order[..at].contains('o');
         let found: [&[FieldError]; 2] = match question {
-            // A Job's generated labels and selector are no part of its spec, which is what is asked again.
+            // A Job's name, generated labels and selector are no part of its spec, which is what is asked again.
             'o' if is_repeated && kind.kind == "Job" => {
                 let is_generated = |error: &&FieldError| {
-                    error.field.starts_with("spec.template.metadata.labels[")
+                    error.field == "metadata.name"
+                        || error.field.starts_with("spec.template.metadata.labels[")
                         || error.detail.ends_with("not auto-generated")
                 };
                 errors.extend(own.iter().filter(|error| !is_generated(error)).cloned());
@@ -182,6 +180,16 @@ fn asked(kind: &Kind, order: &str, new: &Value, old: &Value, found: [&[FieldErro
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+
+    #[test]
+    fn some_kinds_judge_a_name_again() {
+        let named = json!({"metadata": {"name": "A_b", "namespace": "b"}});
+        for (group, plural, wanted) in [("", "configmaps", 1), ("apps", "deployments", 0), ("", "services", 0)] {
+            let kind = crate::lookup(group, "v1", plural).expect("kind");
+            let errors = super::validate_metadata(kind, &named, &named);
+            assert_eq!(errors.iter().filter(|error| error.field == "metadata.name").count(), wanted, "{plural}");
+        }
+    }
 
     #[test]
     fn causes_are_as_many_as_upstream_finds() {

@@ -9,6 +9,7 @@ use futures::future::BoxFuture;
 use serde_json::Map;
 
 use super::{Attributes, Operation, Plugin};
+use crate::response::together;
 
 /// Where a pod says what it was given that it had not asked for.
 const SET: &str = "/metadata/annotations/kubernetes.io~1limit-ranger";
@@ -43,13 +44,9 @@ impl Plugin for LimitRanger {
             }
             // The first range that is broken is told, with all that breaks it.
             for range in ranges(a) {
-                let mut wrong = violations(&a.object, &range, claim);
-                let mut told = std::collections::BTreeSet::new();
-                wrong.retain(|message| told.insert(message.clone()));
-                match wrong.as_slice() {
-                    [] => {}
-                    [one] => return Err(a.forbidden(one)),
-                    many => return Err(a.forbidden(format!("[{}]", many.join(", ")))),
+                let wrong = violations(&a.object, &range, claim);
+                if !wrong.is_empty() {
+                    return Err(a.forbidden(together(wrong)));
                 }
             }
             Ok(())

@@ -12,6 +12,7 @@ use imbl::{HashMap, OrdMap};
 use super::Attributes;
 use crate::authentication::User;
 use crate::cache::{ChangeKind, ResourceCache, Window};
+use crate::response::together;
 
 /// One rule of a role.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -231,10 +232,9 @@ impl Policy {
             }
             found.is_none()
         });
-        found.ok_or_else(|| match errors.as_slice() {
-            [] => String::new(),
-            [one] => format!("RBAC: {one}"),
-            many => format!("RBAC: [{}]", many.join(", ")),
+        found.ok_or_else(|| match errors.is_empty() {
+            true => String::new(),
+            false => format!("RBAC: {}", together(errors)),
         })
     }
 

@@ -5,6 +5,7 @@ use serde_json::json;
 
 use super::rules::Rules;
 use super::{embedded, schema as structure, validation};
+use crate::response::together;
 
 const EMBEDDED: &str = "x-kubernetes-embedded-resource";
 
@@ -89,8 +90,7 @@ fn metadata_errors(schema: &Value, default: &Value, inside: Inside<'_>, place: &
     if found.is_empty() {
         return content_errors(schema, default, place);
     }
-    let all: Vec<String> = found.iter().map(ToString::to_string).collect();
-    let shown = if all.len() == 1 { all.concat() } else { format!("[{}]", all.join(", ")) };
+    let shown = together(found.iter().map(ToString::to_string).collect());
     vec![FieldError::invalid(place, default.clone(), format!("must result in valid metadata: {shown}"))]
 }
 

@@ -120,11 +120,17 @@ fn kind_at(root: &Type, path: &str, value: &Value) -> Option<FieldType> {
         | (FieldType::List(_), Value::Array(_))
         | (FieldType::Time, Value::String(_)) => Some(current),
         (FieldType::Map(_), _) => None,
+        // What is wrong with one item may be told of the list.
+        (FieldType::List(items), Value::Object(item)) if is_item(items, item) => Some((**items).clone()),
         // What is wrong with one entry may be told by showing the whole map.
         (_, Value::Object(_)) if is_of_map => None,
         (_, Value::Object(_)) => Some(around),
         _ => None,
     }
+}
+
+fn is_item(kind: &FieldType, item: &serde_json::Map<String, Value>) -> bool {
+    matches!(kind, FieldType::Ref(id) if item.keys().all(|name| schema().get(*id).field(name).is_some()))
 }
 
 /// What a field shows when it is absent, if it is a text or a number that is held by value.
@@ -175,6 +181,11 @@ fn print(kind: &FieldType, value: &Value, out: &mut String) {
                 print(values, item, out);
             }
             out.push('}');
+        }
+        (FieldType::Time, Value::String(_)) => {
+            let mut time = value.clone();
+            super::defaults::write_time(&mut time);
+            print_plain(&time, out);
         }
         _ => print_plain(value, out),
     }
@@ -373,6 +384,22 @@ mod tests {
     fn a_map_is_shown_for_one_of_its_entries() {
         let labels = json!({"b": "2", "a": "1"});
         check("io.k8s.api.batch.v1.Job", "spec.template.metadata.labels[a]", labels, r#"{"a":"1","b":"2"}"#);
+    }
+
+    #[test]
+    fn an_item_is_shown_for_its_list() {
+        let owner = json!({"uid": "u", "name": "n", "kind": "Event", "apiVersion": "v1"});
+        let wanted = r#"{"apiVersion":"v1","kind":"Event","name":"n","uid":"u"}"#;
+        check("io.k8s.api.core.v1.ConfigMap", "metadata.ownerReferences", owner, wanted);
+    }
+
+    #[test]
+    fn times_are_shown_to_the_second() {
+        let shown = print_value(
+            "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta",
+            &json!({"deletionTimestamp": "2020-01-01T00:00:00.123456Z"}),
+        );
+        assert_eq!(shown, r#"{"deletionTimestamp":"2020-01-01T00:00:00Z"}"#);
     }
 
     #[test]

@@ -12,6 +12,7 @@ use crate::admission::Attributes;
 use crate::admission::expressions::{self, Rights};
 use crate::conditions::{Condition, all_hold, compile, refusal};
 use crate::metrics::{CONDITION_ERRORS, CONDITION_EXCLUSIONS, CONDITION_SECONDS};
+use crate::response::together;
 
 /// What the conditions may speak of.
 static ENV: LazyLock<Env> = LazyLock::new(|| expressions::env(false, true));
@@ -60,10 +61,7 @@ pub async fn matches_conditions(invocation: &Invocation<'_>, a: &Attributes<'_>)
     match held {
         Ok(matches) => Ok(matches),
         Err(_) if invocation.hook.fail_open => Ok(false),
-        Err(errors) => {
-            let text = if let [one] = errors.as_slice() { one.clone() } else { format!("[{}]", errors.join(", ")) };
-            Err(a.forbidden(text))
-        }
+        Err(errors) => Err(a.forbidden(together(errors))),
     }
 }
 
