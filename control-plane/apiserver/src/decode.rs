@@ -325,6 +325,10 @@ pub fn checked(
         if needs_pruning {
             corten_api::prune(expected.schema, &mut value);
         }
+        if !numbers.is_empty() {
+            // What is kept as it was sent is compared with what was stored of it.
+            corten_meta::codec::settle_numbers(&mut value);
+        }
     } else if let Some(custom) = expected.custom {
         const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
         // A whole number is one however it was written, for it comes as a value.

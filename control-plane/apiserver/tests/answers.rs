@@ -254,6 +254,15 @@ async fn numbers_are_read_by_their_texts() {
     let quota = r#"{"metadata":{"name":"a"},"spec":{"hard":{"cpu":1e5,"memory":100000000000000000000}}}"#;
     let quota = s.raw("POST", QUOTAS, quota).await.expect(201);
     assert_eq!(quota["spec"]["hard"], serde_json::json!({"cpu": "100e3", "memory": "100E"}));
+    // The same claim once more is no change of what may not change.
+    const CLAIMS: &str = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims";
+    let opaque = r#"{"driver":"a.b","parameters":{"n":1.0}}"#;
+    let request = r#"{"name":"r","exactly":{"deviceClassName":"c"}}"#;
+    let claim = format!(
+        r#"{{"metadata":{{"name":"a"}},"spec":{{"devices":{{"requests":[{request}],"config":[{{"opaque":{opaque}}}]}}}}}}"#
+    );
+    s.raw("POST", CLAIMS, &claim).await.expect(201);
+    s.raw("PUT", &format!("{CLAIMS}/a"), &claim).await.expect(200);
 }
 
 #[tokio::test]

@@ -130,6 +130,22 @@ fn write_string(out: &mut Vec<u8>, text: &str) {
     serde_json::to_writer(out, text).expect("writing a string to memory cannot fail");
 }
 
+/// Makes of the numbers of a value what is read of them after they were written: a whole number is an integer.
+pub fn settle_numbers(value: &mut Value) {
+    match value {
+        Value::Number(number) if number.is_f64() => {
+            let mut written = Vec::new();
+            write_number(&mut written, number);
+            if let Ok(read) = serde_json::from_slice(&written) {
+                *value = read;
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(settle_numbers),
+        Value::Object(map) => map.values_mut().for_each(settle_numbers),
+        _ => {}
+    }
+}
+
 /// Go writes a float without an exponent unless it is very large or very small, and reads what is too large for an
 /// integer as a float.
 fn write_number(out: &mut Vec<u8>, number: &Number) {

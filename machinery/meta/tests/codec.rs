@@ -95,6 +95,15 @@ fn numbers_are_written_as_go_does() {
     }
 }
 
+/// What was written and is sent again in the same spelling is no change.
+#[test]
+fn numbers_are_what_is_read_of_them() {
+    let mut value = json!({"a": [1.0, 1.5, -0.0, 1e21, 1e300], "b": 5});
+    corten_meta::codec::settle_numbers(&mut value);
+    assert_eq!(value, json!({"a": [1, 1.5, 0, 1e21, 1e300], "b": 5}));
+    assert_eq!(serde_json::from_slice::<Value>(&encode_object(&value)).unwrap(), value);
+}
+
 /// As upstream reads numbers: by their texts, where it is asked for them.
 #[test]
 fn the_texts_of_numbers_are_known() {
