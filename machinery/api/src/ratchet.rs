@@ -69,7 +69,8 @@ const OF_KINDS: &[(&[&str], Sort, When)] = &[
     (&["Endpoints"], Sort("subsets", "", ""), When::Unchanged(&["/subsets"])),
     (&["EndpointSlice"], Sort("endpoints", "", ""), When::Unchanged(&["/endpoints"])),
     (&["NetworkPolicy"], Sort("spec.", VALUES, ""), When::Before(Sort("spec.podSelector", "", ""))),
-    (&["NetworkPolicy"], Sort("spec.", "ipBlock", "Invalid value"), When::Known(POLICY_BLOCKS)),
+    (&["NetworkPolicy"], Sort("spec.", "ipBlock", "must be a valid CIDR"), When::Known(POLICY_BLOCKS)),
+    (&["NetworkPolicy"], Sort("spec.", "ipBlock", "must not have"), When::Known(POLICY_BLOCKS)),
     (&["PodDisruptionBudget"], OWN_VALUES, When::Before(Sort("spec.selector", "", ""))),
     (&["ClusterRole"], Sort("aggregationRule", VALUES, ""), When::Before(Sort("aggregationRule", "[].match", ""))),
     (&["CSIStorageCapacity"], Sort("nodeTopology", VALUES, ""), When::Before(Sort("nodeTopology", "", ""))),
@@ -314,6 +315,10 @@ mod tests {
         let errors = kind.validate_update(&new, &old);
         assert_eq!(errors.len(), 1, "{errors:?}");
         assert_eq!(errors[0].field, "spec.egress[0].to[0].ipBlock.except[0]");
+        // A range that is known may still be out of place.
+        let (_, old) = object("networking.k8s.io", "networkpolicies", policy("10.0.0.0/8", "10.1.0.0/16"));
+        let (_, new) = object("networking.k8s.io", "networkpolicies", policy("11.0.0.0/8", "10.1.0.0/16"));
+        assert_eq!(kind.validate_update(&new, &old).len(), 1);
         let addresses =
             |port: i64| json!({"subsets": [{"addresses": [{"ip": "10.0.0.01"}], "ports": [{"port": port}]}]});
         let (kind, old) = object("", "endpoints", addresses(80));
