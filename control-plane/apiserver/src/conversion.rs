@@ -9,16 +9,19 @@ use std::time::Duration;
 use corten_api::Kind;
 use corten_meta::quote::quote;
 use corten_meta::{Object, Path, Status, Value};
+use futures::{StreamExt, TryStreamExt};
 use serde_json::json;
 
 use crate::outbound::{ClientConfig, Outbound};
 use crate::registry::Resource;
 use crate::response::together;
 
-/// How long a webhook may take for one list.
+/// How long a webhook may take for an object.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// The biggest answer: a long list of big objects.
-const MAX_ANSWER: usize = 256 * 1024 * 1024;
+/// The biggest answer: an object and what may be said around it.
+const MAX_ANSWER: usize = 16 * 1024 * 1024;
+/// How many objects of a list are converted at a time.
+const CONCURRENCY: usize = 32;
 
 /// The webhook that converts a custom resource.
 pub struct ConversionWebhook {
@@ -42,9 +45,9 @@ impl ConversionWebhook {
         Some(Arc::new(ConversionWebhook { outbound: Arc::clone(outbound), client, review_version }))
     }
 
-    /// Converts objects, none of which is in the wanted version yet.
-    async fn convert(&self, objects: &[Value], wanted: &str) -> Result<Vec<Value>, Status> {
-        let what = objects.first().map(described).unwrap_or_default();
+    /// Converts an object that is not in the wanted version yet. As upstream, a webhook is asked for one at a time.
+    async fn convert(&self, object: Value, wanted: &str) -> Result<Value, Status> {
+        let what = described(&object);
         let failed = |why: String| self::failed(format!("conversion webhook for {what} failed: {why}"));
         let version =
             self.review_version.ok_or_else(|| self::failed("no supported conversion review versions".to_owned()))?;
@@ -52,21 +55,17 @@ impl ConversionWebhook {
         let uid = uuid::Uuid::new_v4().to_string();
         let review = json!({
             "kind": "ConversionReview", "apiVersion": format!("apiextensions.k8s.io/{version}"),
-            "request": { "uid": uid, "desiredAPIVersion": wanted, "objects": objects },
+            "request": { "uid": uid, "desiredAPIVersion": wanted, "objects": [object] },
         });
         let answer =
             self.outbound.post(client, review.to_string().into(), TIMEOUT, MAX_ANSWER).await.map_err(failed)?;
         let converted = response(&answer, version, &uid).map_err(failed)?;
-        if converted.len() != objects.len() {
-            return Err(self::failed(format!(
-                "conversion webhook for {what} returned {} objects, expected {}",
-                converted.len(),
-                objects.len()
-            )));
-        }
-        let checked = objects.iter().zip(converted).map(|(original, converted)| checked(original, converted, wanted));
+        let [converted] = <[Value; 1]>::try_from(converted).map_err(|others| {
+            let count = others.len();
+            self::failed(format!("conversion webhook for {what} returned {count} objects, expected 1"))
+        })?;
         let invalid = |e: String| self::failed(format!("conversion webhook for {what} returned invalid {e}"));
-        checked.collect::<Result<_, _>>().map_err(invalid)
+        checked(&object, converted, wanted).map_err(invalid)
     }
 }
 
@@ -188,6 +187,10 @@ fn version_of(object: &Object) -> &str {
     std::str::from_utf8(&rest[..end]).unwrap_or_default()
 }
 
+/// The end of an object that is stored as a conversion left it, though the version it is stored in would complete it: by
+/// this it is known without being read, and completed when it is. To a reader of JSON it is nothing.
+const INCOMPLETE: u8 = b'\n';
+
 /// The answer to who asks for an object of a version that is gone.
 fn unreadable(object: &Object) -> Status {
     failed(format!("request to convert CR from an invalid group/version: {}", version_of(object)))
@@ -221,7 +224,7 @@ impl Resource {
     }
 
     /// Whether an object is stored as it would be written now: in that version, and as today's schema has it.
-    pub fn is_stored_as_now(&self, object: &Object) -> bool {
+    fn is_stored_as_now(&self, object: &Object) -> bool {
         let in_version = || self.stored.as_ref().is_some_and(|s| s.hub.api_version() == version_of(object));
         (self.versions.len() < 2 || in_version()) && self.reread(object).is_none()
     }
@@ -229,12 +232,10 @@ impl Resource {
     /// Whether an object that is served as it was would also be stored as it is: the version that it is written in may
     /// not know all that is stored.
     pub async fn stays_as_stored(&self, value: &Value, current: &Object) -> Result<bool, Status> {
-        if !self.is_spoke() || !self.kind.is_custom() {
-            return Ok(true);
+        match self.is_spoke() && self.kind.is_custom() {
+            true => Ok(self.stored_object(value.clone()).await?.bytes == current.bytes),
+            false => Ok(self.is_stored_as_now(current)),
         }
-        let stored = self.to_stored(value.clone(), &self.storage()?.hub).await?;
-        let stored = Object::from_value(&stored, 0).map_err(|e| Status::internal(e.to_string()))?;
-        Ok(stored.bytes == current.bytes)
     }
 
     /// Whether an object is stored in a version that its definition no longer has, so that nobody can read it.
@@ -246,26 +247,44 @@ impl Resource {
         !self.versions.is_empty() && !self.versions.iter().any(is_in)
     }
 
-    /// Refuses to read a collection of the present while one of its objects, selected or not, cannot be read: upstream's
-    /// cache of it is never filled. Once all can be read that stays so, as each is written in a version that there is.
-    pub fn check_readable(&self) -> Result<(), Status> {
-        if self.versions.is_empty() || self.is_readable.get().is_some() {
+    /// Refuses to read a collection while one of its objects, selected or not, cannot be read: upstream's cache of it is
+    /// not filled. Once all are in a version that there is that stays so, as each is written in one; but a webhook can
+    /// fail at any of them.
+    pub async fn check_readable(&self) -> Result<(), Status> {
+        if self.versions.is_empty() || !self.has_webhook() && self.is_readable.get().is_some() {
             return Ok(());
         }
         let objects = self.storage()?.cache.list("");
-        let Some(object) = objects.iter().find(|object| self.is_unreadable(object)) else {
-            let _ = self.is_readable.set(());
+        if let Some(object) = objects.iter().find(|object| self.is_unreadable(object)) {
+            return Err(self.unready(&unreadable(object), 1));
+        }
+        let _ = self.is_readable.set(());
+        if objects.iter().all(|object| self.is_known(object)) {
             return Ok(());
-        };
-        let (version, kind) = (self.kind.api_version(), &self.kind.kind);
-        let why = unreadable(object).message;
+        }
+        let _filling = self.converted.filling.lock().await;
+        self.converted.forget_others(&objects);
+        let filled = self.serve_all(objects).await;
+        let seconds = self.converted.seconds_to_wait(filled.is_err(), tokio::time::Instant::now());
+        filled.map(drop).map_err(|status| self.unready(&status, seconds))
+    }
+
+    fn unready(&self, status: &Status, seconds: i32) -> Status {
+        let (version, kind, why) = (self.kind.api_version(), &self.kind.kind, &status.message);
         let message = format!("storage is (re)initializing: failed to list {version}, Kind={kind}: {why}");
-        Err(Status::too_many_requests(message, 1))
+        Status::too_many_requests(message, seconds)
+    }
+
+    /// Whether a list need not ask for an object.
+    fn is_known(&self, object: &Object) -> bool {
+        self.webhook.is_none() || self.is_in_version(object) || self.converted.get(object).is_some()
     }
 
     /// A stored object as today's schema reads it, where that is another than when it was written.
     fn reread(&self, object: &Object) -> Option<Object> {
-        let version = self.versions.first().filter(|kind| object.revision < kind.behaviour.defined_at())?;
+        let is_complete = |kind: &Kind| object.revision >= kind.behaviour.defined_at();
+        let is_incomplete = object.bytes.last() == Some(&INCOMPLETE);
+        let version = self.versions.first().filter(|kind| is_incomplete || !is_complete(kind))?;
         let stored_in = version_of(object);
         let mut versions = std::iter::once(version).chain(&self.versions[1..]);
         let kind = versions.find(|kind| kind.api_version() == stored_in)?;
@@ -276,35 +295,38 @@ impl Resource {
 
     /// A stored object in the form that this version serves.
     pub async fn serve(&self, object: &Arc<Object>) -> Result<Arc<Object>, Status> {
-        let served = self.serve_all(vec![Arc::clone(object)]).await?;
-        served.into_iter().next().ok_or_else(|| Status::internal("an object was lost in conversion"))
+        if self.is_unreadable(object) {
+            return Err(unreadable(object));
+        }
+        let object = self.reread(object).map_or_else(|| Arc::clone(object), Arc::new);
+        if self.is_in_version(&object) {
+            return Ok(object);
+        }
+        let value = self.read_stored(object.value()).await?;
+        Object::from_value(&value, object.revision).map(Arc::new).map_err(|e| Status::internal(e.to_string()))
     }
 
     fn is_in_version(&self, object: &Object) -> bool {
         !self.is_converted() || (!self.versions.is_empty() && self.kind.api_version() == version_of(object))
     }
 
-    /// Stored objects in the form that this version serves, with one call of the webhook for all that are in another.
-    pub async fn serve_all(&self, mut objects: Vec<Arc<Object>>) -> Result<Vec<Arc<Object>>, Status> {
-        if let Some(object) = objects.iter().find(|object| self.is_unreadable(object)) {
-            return Err(unreadable(object));
+    /// Stored objects in the form that this version serves.
+    pub async fn serve_all(&self, objects: Vec<Arc<Object>>) -> Result<Vec<Arc<Object>>, Status> {
+        let all: Vec<_> = objects.iter().map(|object| self.serve_once(object)).collect();
+        futures::stream::iter(all).buffered(CONCURRENCY).try_collect().await
+    }
+
+    /// As [`Resource::serve`], but a webhook is asked only about what it was not asked before.
+    async fn serve_once(&self, object: &Arc<Object>) -> Result<Arc<Object>, Status> {
+        if self.webhook.is_none() || self.is_in_version(object) {
+            return self.serve(object).await;
         }
-        for object in &mut objects {
-            if let Some(read) = self.reread(object) {
-                *object = Arc::new(read);
-            }
+        if let Some(known) = self.converted.get(object) {
+            return Ok(known);
         }
-        let others: Vec<usize> = (0..objects.len()).filter(|at| !self.is_in_version(&objects[*at])).collect();
-        if others.is_empty() {
-            return Ok(objects);
-        }
-        let values = others.iter().map(|at| objects[*at].value()).collect();
-        let converted = self.read_stored(values).await?;
-        for (at, value) in others.into_iter().zip(converted) {
-            let object = Object::from_value(&value, objects[at].revision);
-            objects[at] = Arc::new(object.map_err(|e| Status::internal(e.to_string()))?);
-        }
-        Ok(objects)
+        let served = self.serve(object).await?;
+        self.converted.keep(&served);
+        Ok(served)
     }
 
     /// An object of this version as it is read again after it was stored: the version that is stored has other defaults.
@@ -312,39 +334,62 @@ impl Resource {
         if !self.is_spoke() || !self.kind.is_custom() {
             return Ok(value);
         }
-        let stored = self.to_stored(value, &self.storage()?.hub).await?;
-        let read = self.read_stored(vec![stored]).await?;
-        read.into_iter().next().ok_or_else(|| Status::internal("an object was lost in conversion"))
+        let hub = &self.storage()?.hub;
+        let mut stored = self.to_stored(value, hub).await?;
+        hub.default(&mut stored);
+        self.read_stored(stored).await
     }
 
-    async fn read_stored(&self, mut values: Vec<Value>) -> Result<Vec<Value>, Status> {
+    async fn read_stored(&self, mut value: Value) -> Result<Value, Status> {
         let wanted = self.kind.api_version();
         if let Some(webhook) = &self.webhook {
-            values = webhook.convert(&values, &wanted).await?;
+            value = webhook.convert(value, &wanted).await?;
         }
-        for value in &mut values {
-            self.kind.behaviour.from_stored(value);
-            value["apiVersion"] = wanted.clone().into();
-            self.kind.behaviour.prune(value);
-            self.kind.write_zeros(value);
+        self.kind.behaviour.from_stored(&mut value);
+        value["apiVersion"] = wanted.into();
+        self.kind.behaviour.prune(&mut value);
+        self.kind.write_zeros(&mut value);
+        Ok(value)
+    }
+
+    /// Refuses to delete an object of a version that cannot be stored any more, as upstream compares what goes with what
+    /// is stored.
+    pub async fn check_storable(&self, object: &Object) -> Result<(), Status> {
+        match self.is_spoke() && self.has_webhook() {
+            true => self.to_stored(object.value(), &self.storage()?.hub).await.map(drop),
+            false => Ok(()),
         }
-        Ok(values)
+    }
+
+    /// An object of this version as it is stored.
+    pub async fn stored_object(&self, value: Value) -> Result<Object, Status> {
+        let hub = &self.storage()?.hub;
+        let mut value = self.to_stored(value, hub).await?;
+        let mut object = Object::from_value(&value, 0).map_err(|e| Status::internal(e.to_string()))?;
+        if self.is_spoke() && self.kind.is_custom() {
+            hub.default(&mut value);
+            if corten_meta::encode_object(&value) != object.bytes {
+                object.bytes = [&object.bytes, [INCOMPLETE].as_slice()].concat().into();
+            }
+        }
+        Ok(object)
     }
 
     /// An object of this version in the form that is stored.
-    pub async fn to_stored(&self, mut value: Value, hub: &Kind) -> Result<Value, Status> {
+    async fn to_stored(&self, mut value: Value, hub: &Kind) -> Result<Value, Status> {
         if !self.is_spoke() {
             return Ok(value);
         }
         if let Some(webhook) = &self.webhook {
-            let mut converted = webhook.convert(&[value], &hub.api_version()).await?;
-            value = converted.pop().ok_or_else(|| Status::internal("an object was lost in conversion"))?;
+            value = webhook.convert(value, &hub.api_version()).await?;
         }
         self.kind.behaviour.to_stored(&mut value);
         value["apiVersion"] = hub.api_version().into();
         hub.behaviour.prune(&mut value);
-        // What is stored has been read in that version before anybody sees it again, and got its defaults.
-        hub.default(&mut value);
+        // A custom resource gets the defaults of the version that is stored when it is read in it.
+        if !hub.is_custom() {
+            hub.default(&mut value);
+        }
         hub.settle(&mut value);
         Ok(value)
     }
@@ -379,8 +424,7 @@ impl Resource {
     /// An object of any version as the webhook has it in another.
     pub async fn ask_webhook(&self, value: Value, to: &Kind) -> Result<Value, Status> {
         let Some(webhook) = &self.webhook else { return Ok(value) };
-        let converted = webhook.convert(&[value], &to.api_version()).await?;
-        converted.into_iter().next().ok_or_else(|| Status::internal("an object was lost in conversion"))
+        webhook.convert(value, &to.api_version()).await
     }
 }
 

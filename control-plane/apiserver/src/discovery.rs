@@ -3,7 +3,7 @@
 //! Everything is derived from the kind table, once, at start. The documents carry an ETag, by which clients
 //! that kept them learn that nothing changed.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use corten_api::Kind;
@@ -72,14 +72,16 @@ struct Tagged {
 
 impl Discovery {
     /// Of the resources served here, at this address, and of the group versions that other servers serve.
-    /// Of what belongs to the definitions whose names are given, the objects are being deleted.
+    /// Of what belongs to the definitions whose names are given, the objects are being deleted. What definitions announce
+    /// is known by its group versions alone until it is served.
     pub fn new(
         address: &str,
         resources: &[Arc<Resource>],
         remote: &[Known],
         terminating: &HashSet<String>,
+        announced: &BTreeSet<(String, String)>,
     ) -> Discovery {
-        let groups = group(resources, remote, terminating);
+        let groups = group(resources, remote, terminating, announced);
         let mut documents = BTreeMap::new();
         let server = json!([{ "clientCIDR": "0.0.0.0/0", "serverAddress": address }]);
         documents.insert(
@@ -104,7 +106,7 @@ impl Discovery {
                     format!("/apis/{name}/{}", version.version)
                 };
                 // What another server serves, it tells itself; and nobody reaches what is added to a group of the API.
-                if version.remote.is_none() && (version.is_own() || !is_own) {
+                if !version.kinds.is_empty() && (version.is_own() || !is_own) {
                     documents.insert(path, resource_list(name, version));
                 }
             }
@@ -170,10 +172,16 @@ pub fn hash(bytes: &[u8]) -> String {
 }
 
 /// Groups in order, each with its versions, the preferred one first.
-fn group(resources: &[Arc<Resource>], remote: &[Known], terminating: &HashSet<String>) -> Vec<(String, Vec<Version>)> {
+fn group(
+    resources: &[Arc<Resource>],
+    remote: &[Known],
+    terminating: &HashSet<String>,
+    announced: &BTreeSet<(String, String)>,
+) -> Vec<(String, Vec<Version>)> {
     let mut groups: Vec<(String, Vec<Version>)> = Vec::new();
     // A version that is only stored has no verbs, and is nobody's to see.
-    for kind in resources.iter().map(|r| &r.kind).filter(|kind| !kind.verbs.is_empty()) {
+    let served = resources.iter().filter(|resource| !resource.is_unresolved && !resource.kind.verbs.is_empty());
+    for kind in served.map(|resource| &resource.kind) {
         let kind = &shown(kind, terminating);
         let at = groups.iter().position(|(name, _)| *name == kind.group).unwrap_or_else(|| {
             groups.push((kind.group.clone(), Vec::new()));
@@ -186,6 +194,15 @@ fn group(resources: &[Arc<Resource>], remote: &[Known], terminating: &HashSet<St
             None => {
                 versions.push(Version { version: kind.version.clone(), kinds: vec![Arc::clone(kind)], remote: None })
             }
+        }
+    }
+    for (name, version) in announced {
+        let at = groups.iter().position(|(group, _)| group == name).unwrap_or_else(|| {
+            groups.push((name.clone(), Vec::new()));
+            groups.len() - 1
+        });
+        if groups[at].1.iter().all(|known| known.version != *version) {
+            groups[at].1.push(Version { version: version.clone(), kinds: Vec::new(), remote: None });
         }
     }
     let custom: Vec<String> = groups.iter().map(|(name, _)| name.clone()).collect();
@@ -304,10 +321,13 @@ fn storage_version_hash(kind: &Kind) -> String {
 }
 
 fn aggregate<'a>(groups: impl Iterator<Item = &'a (String, Vec<Version>)>) -> Value {
+    let is_served = |version: &&Version| version.remote.is_some() || !version.kinds.is_empty();
     let items: Vec<Value> = groups
+        .filter(|(_, versions)| versions.iter().any(|version| is_served(&version)))
         .map(|(name, versions)| {
             let versions: Vec<Value> = versions
                 .iter()
+                .filter(is_served)
                 .map(|v| {
                     let (resources, freshness) = match &v.remote {
                         None => (v.kinds.iter().map(|kind| aggregated_resource(kind)).collect(), "Current"),
@@ -362,7 +382,7 @@ mod tests {
 
     #[test]
     fn every_document_has_a_form_in_protobuf() {
-        let discovery = Discovery::new("127.0.0.1:6443", &[], &[], &HashSet::new());
+        let discovery = Discovery::new("127.0.0.1:6443", &[], &[], &HashSet::new(), &BTreeSet::new());
         let version = Version { version: "v1".to_owned(), kinds: Vec::new(), remote: None };
         let group = ("apps".to_owned(), vec![version]);
         let documents = [resource_list("apps", &group.1[0]), aggregate(std::iter::once(&group))];

@@ -20,6 +20,7 @@ mod conditions;
 mod config;
 mod content;
 mod conversion;
+mod converted;
 mod custom_resources;
 mod deadline;
 mod decode;

@@ -19,6 +19,8 @@ use tokio_util::sync::CancellationToken;
 use crate::cache::{Caches, Left, ResourceCache};
 use crate::config::Config;
 use crate::conversion::ConversionWebhook;
+use crate::converted::Converted;
+use crate::custom_resources::is_unresolved;
 use crate::encryption::Transformer;
 use crate::error::Error;
 use crate::fields::before_first;
@@ -38,6 +40,10 @@ pub struct Resource {
     first: OnceLock<Value>,
     /// Set when every stored object was found to be in one of the versions.
     pub is_readable: OnceLock<()>,
+    /// Whether it is heard of but cannot be served, so that requests for it fail and discovery leaves it out.
+    pub is_unresolved: bool,
+    /// What the webhook made of its objects.
+    pub converted: Arc<Converted>,
     /// Ends what is told of the resource as it is here: when the server does, or when its definition is another.
     pub retired: CancellationToken,
 }
@@ -330,7 +336,7 @@ impl Registry {
     pub async fn put(&self, resource: &Resource, value: &Value, expect: Expect) -> Result<(Op, Bytes), Status> {
         let stored = resource.storage()?;
         let bytes = if resource.is_converted() {
-            corten_meta::encode_object(&resource.to_stored(value.clone(), &stored.hub).await?)
+            resource.stored_object(value.clone()).await?.bytes
         } else {
             corten_meta::encode_object(value)
         };
@@ -369,7 +375,7 @@ impl Registry {
         companions: Vec<Op>,
     ) -> Result<Written, Status> {
         let object = match resource.is_converted() {
-            true => self.stored_object(resource, value).await?,
+            true => resource.stored_object(value.clone()).await?,
             false => object_of(value)?,
         };
         self.write_object(resource, object, expect, companions).await
@@ -385,14 +391,13 @@ impl Registry {
         expect: Expect,
         companions: Vec<Op>,
     ) -> Result<Written, Status> {
-        let object = if resource.is_converted() { self.stored_object(resource, &value).await? } else { object };
-        drop(value);
+        let object = if resource.is_converted() {
+            resource.stored_object(value).await?
+        } else {
+            drop(value);
+            object
+        };
         self.write_object(resource, object, expect, companions).await
-    }
-
-    /// An object of the served version as it is stored.
-    async fn stored_object(&self, resource: &Resource, value: &Value) -> Result<Object, Status> {
-        object_of(&resource.to_stored(value.clone(), &resource.storage()?.hub).await?)
     }
 
     /// Writes an object as it is stored.
@@ -513,8 +518,18 @@ fn table(
         let versions = versions.get(&(kind.group.as_str(), kind.plural.as_str())).cloned().unwrap_or_default();
         let webhook = ConversionWebhook::of(kind, outbound).filter(|_| versions.len() > 1);
         let retired = before.same(kind).map_or_else(|| shutdown.child_token(), |same| same.retired.clone());
-        let (kind, first, is_readable) = (Arc::clone(kind), OnceLock::new(), OnceLock::new());
-        ordered.push(Arc::new(Resource { kind, stored, versions, webhook, first, is_readable, retired }));
+        let converted = before.same(kind).map_or_else(Arc::default, |same| Arc::clone(&same.converted));
+        ordered.push(Arc::new(Resource {
+            kind: Arc::clone(kind),
+            stored,
+            versions,
+            webhook,
+            first: OnceLock::new(),
+            is_readable: OnceLock::new(),
+            is_unresolved: is_unresolved(kind),
+            converted,
+            retired,
+        }));
     }
     // A group of the API itself is its own: what a definition adds to it is told of, but no request reaches it.
     let own: HashSet<&str> = kinds.iter().filter(|kind| !kind.is_custom()).map(|kind| kind.group.as_str()).collect();

@@ -1,6 +1,6 @@
 //! The API server as a value: its parts, how it is built, and calls from inside the process.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -83,6 +83,7 @@ impl Server {
                 &registry.resources().ordered,
                 &[],
                 &HashSet::new(),
+                &BTreeSet::new(),
             )),
             openapi: Arc::new(OpenApi::new(&registry.resources().ordered)),
             health: Health::default(),
@@ -176,7 +177,9 @@ impl Server {
     pub(crate) fn publish_discovery(&self) {
         let address = self.config.host_port();
         let (resources, terminating) = (self.registry.resources(), self.custom_kinds.terminating());
-        let discovery = Discovery::new(&address, &resources.ordered, &self.aggregation.known(), &terminating);
+        let announced = self.custom_kinds.announced();
+        let remote = self.aggregation.known();
+        let discovery = Discovery::new(&address, &resources.ordered, &remote, &terminating, &announced);
         self.discovery.store(Arc::new(discovery));
     }
 

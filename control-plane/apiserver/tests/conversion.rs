@@ -106,11 +106,13 @@ async fn every_version_shows_the_same_objects() {
     let read = server.get(&format!("{}/a", path("v2"))).await.expect(200);
     assert_eq!(read["spec"], json!({ "host": "h", "port": "1" }));
     assert_eq!(read["metadata"]["labels"]["l"], "x");
-    // A list is converted with one call.
+    // A list asks for each object, once.
     hook.calls();
-    let list = server.get(&path("v2")).await.expect(200);
-    let specs: Vec<&Value> = list["items"].as_array().unwrap().iter().map(|item| &item["spec"]["host"]).collect();
-    assert_eq!((specs, hook.calls().len()), (vec![&json!("h"), &json!("i")], 1));
+    for calls in [2, 0] {
+        let list = server.get(&path("v2")).await.expect(200);
+        let specs: Vec<&Value> = list["items"].as_array().unwrap().iter().map(|item| &item["spec"]["host"]).collect();
+        assert_eq!((specs, hook.calls().len()), (vec![&json!("h"), &json!("i")], calls));
+    }
     let mut events = server.watch(&format!("{}?watch=1", path("v2"))).await;
     assert_eq!((next(&mut events).await, next(&mut events).await), ("ADDED a".to_owned(), "ADDED b".to_owned()));
     let patched = server.patch(&format!("{}/a", path("v2")), "merge", json!({ "spec": { "port": "9" } })).await;
@@ -170,12 +172,55 @@ async fn a_webhook_that_fails_or_lies_fails_the_request() {
     let status = server.get(&format!("{}/a", path("v2"))).await.expect(500);
     assert_eq!(status["message"], "conversion webhook for example.com/v1, Kind=End failed: not today");
     assert_eq!((status.get("reason"), status.get("details")), (None, None));
-    server.get(&path("v2")).await.expect(500);
+    let told = server.get(&path("v2")).await.message(429);
+    let why = "conversion webhook for example.com/v1, Kind=End failed: not today";
+    assert_eq!(told, format!("storage is (re)initializing: failed to list example.com/v2, Kind=End: {why}"));
+    // A page of everything is read as far as it goes.
+    assert_eq!(server.get(&format!("{}?limit=1", path("v2"))).await.message(500), why);
     lies.store(true, Ordering::SeqCst);
     let message = server.get(&format!("{}/a", path("v2"))).await.message(500);
     assert!(message.contains("must have the same name: a != another"), "{message}");
     // What needs no conversion is not in danger.
     server.get(&format!("{}/a", path("v1"))).await.expect(200);
+}
+
+#[tokio::test]
+async fn what_cannot_be_converted_ends_watches_and_is_not_deleted() {
+    let server = TestServer::start().await;
+    let hook = Hook::start(|_, request| {
+        let wanted = request["request"]["desiredAPIVersion"].as_str().unwrap();
+        let object = &request["request"]["objects"][0];
+        if object["metadata"]["annotations"]["fails"] == wanted {
+            return Act::Raw(500, "not today");
+        }
+        review(request, vec![converted(object, wanted)])
+    })
+    .await;
+    define(&server, definition(&hook.client("/convert"), "v1")).await;
+    for name in ["a", "b"] {
+        let object = json!({ "apiVersion": "example.com/v1", "kind": "End", "metadata": { "name": name }, "spec": { "hostPort": "h:1" } });
+        server.post(&path("v1"), object).await.expect(201);
+    }
+    let fail = async |version: Value| {
+        let patch = json!({ "metadata": { "annotations": { "fails": version } } });
+        server.patch(&format!("{}/a", path("v1")), "merge", patch).await.expect(200)
+    };
+    let mut events = server.watch(&format!("{}?watch=1", path("v2"))).await;
+    assert_eq!((next(&mut events).await, next(&mut events).await), ("ADDED a".to_owned(), "ADDED b".to_owned()));
+    fail(json!("example.com/v2")).await;
+    assert_eq!(next(&mut events).await, "END");
+    // Selected or not, one object keeps all from being read, but not from being read by their names.
+    for query in ["", "?watch=1", "?watch=1&resourceVersion=0", "?fieldSelector=metadata.name=b"] {
+        assert_eq!(server.get(&format!("{}{query}", path("v2"))).await.code, 429, "{query}");
+    }
+    server.get(&format!("{}/b", path("v2"))).await.expect(200);
+    server.get(&path("v1")).await.expect(200);
+    fail(json!("example.com/v1")).await;
+    server.get(&path("v2")).await.expect(200);
+    server.delete(&format!("{}/a", path("v2")), None).await.expect(500);
+    server.get(&format!("{}/a", path("v1"))).await.expect(200);
+    fail(Value::Null).await;
+    server.delete(&format!("{}/a", path("v2")), None).await.expect(200);
 }
 
 /// The next event's word, and the object's spec in it.

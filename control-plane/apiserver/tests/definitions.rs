@@ -123,6 +123,12 @@ async fn a_definition_is_established_with_certificates_that_are_some() {
     s.post(DEFINITIONS, wrong).await.expect(201);
     let told = until(&mut definitions, "Established", "False", "InvalidCABundle").await;
     assert_eq!(told["status"]["conditions"][1]["message"], "The conversion webhook CABundle is invalid");
+    // It is heard of, but nobody can be trusted with its objects.
+    let heard = s.get(WIDGETS).await.message(500);
+    assert_eq!(heard, "Internal error occurred: error resolving resource");
+    let group = s.get("/apis/example.com").await.expect(200);
+    assert_eq!(group["versions"], json!([{ "groupVersion": "example.com/v1", "version": "v1" }]));
+    assert_eq!(s.get("/apis/example.com/v1").await.code, 404);
     let path = format!("{DEFINITIONS}/widgets.example.com");
     let change = |bundle: Value| s.patch(&path, "merge", json!({ "spec": { "conversion": with(bundle) } }));
     change("eno=".into()).await.expect(200);

@@ -181,3 +181,43 @@ async fn a_scale_that_the_stored_version_does_not_keep_is_written_all_the_same()
     assert!(message.ends_with("the spec replicas field \".spec.n\" does not exist"), "{message}");
     assert_eq!(server.get(&format!("{}/a", path("v1"))).await.expect(200)["metadata"]["generation"], 2);
 }
+
+#[tokio::test]
+async fn what_another_version_wrote_has_the_defaults_of_the_day() {
+    let server = TestServer::start().await;
+    let versions = |default: Value| {
+        let mut stored = version("v1", true, true, &["a", "d"]);
+        stored["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["d"]["default"] = default;
+        json!([stored, version("v2", false, true, &["a", "d"])])
+    };
+    define(&server, versions("one".into()).as_array().unwrap()).await;
+    // One that is written in the stored version is stored whole, and one that is written in another as it came.
+    for (name, version) in [("a", "v1"), ("b", "v2")] {
+        let mut new = object(version, json!({ "a": "x" }));
+        new["metadata"]["name"] = name.into();
+        let made = server.post(&path(version), new).await.expect(201);
+        assert_eq!(made["spec"], json!({ "a": "x", "d": "one" }));
+    }
+    let change = json!({ "spec": { "versions": versions("two".into()) } });
+    server.patch(DEFINITION, "merge", change).await.expect(200);
+    let defaults = async |version: &str| -> Vec<Value> {
+        let list = server.get(&path(version)).await.expect(200);
+        list["items"].as_array().unwrap().iter().map(|item| item["spec"]["d"].clone()).collect()
+    };
+    for _ in 0..20_000 {
+        if defaults("v1").await[1] == "two" {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    for version in ["v1", "v2"] {
+        assert_eq!(defaults(version).await, ["one", "two"]);
+        assert_eq!(server.get(&format!("{}/b", path(version))).await.expect(200)["spec"]["d"], "two");
+    }
+    // A write that changes nothing writes what was read: also in the other version, but only once.
+    let patch = async || server.patch(&format!("{}/b", path("v2")), "merge", json!({})).await.expect(200);
+    let before = server.get(&format!("{}/b", path("v1"))).await.expect(200);
+    let (first, second) = (patch().await, patch().await);
+    assert_ne!(first["metadata"]["resourceVersion"], before["metadata"]["resourceVersion"]);
+    assert_eq!(first["metadata"]["resourceVersion"], second["metadata"]["resourceVersion"]);
+}

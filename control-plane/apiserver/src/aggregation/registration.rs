@@ -1,4 +1,4 @@
-//! One APIService for each group version of custom resources, as long as it is served.
+//! One APIService for each group version of custom resources, as long as a definition names it.
 
 use std::collections::BTreeSet;
 
@@ -14,14 +14,11 @@ const MANAGED: &str = "kube-aggregator.kubernetes.io/automanaged";
 /// Registers what is served and takes away what is no more.
 pub async fn reconcile(server: &Server) -> Result<(), Status> {
     let resource = server.resource(GROUP, "v1", PLURAL)?;
-    let served: BTreeSet<(String, String)> = server
-        .registry
-        .resources()
-        .ordered
-        .iter()
-        .filter(|r| r.kind.schema.is_empty() && !r.kind.verbs.is_empty())
-        .map(|r| (r.kind.group.clone(), r.kind.version.clone()))
-        .collect();
+    // Those of custom resources as their definitions name them, and those of other resources that come and go.
+    let resources = server.registry.resources();
+    let beside = resources.ordered.iter().map(|r| &r.kind).filter(|kind| kind.is_custom() && !kind.verbs.is_empty());
+    let mut served = server.custom_kinds.announced();
+    served.extend(beside.map(|kind| (kind.group.clone(), kind.version.clone())));
     let mut operations: Vec<Op> = Vec::new();
     for (group, version) in &served {
         if server.cached(GROUP, "v1", PLURAL, "", &format!("{version}.{group}")).is_none() {

@@ -143,7 +143,12 @@ fn approved(definition: &Value) -> Option<(Approval, bool)> {
     (!told.is_some_and(is_told)).then_some((approval, is_given))
 }
 
-/// Whether a definition is served.
+/// Whether requests for its objects are answered: from when its names are accepted.
+pub fn is_served(definition: &Value) -> bool {
+    is_established(definition) || holds(definition, "NamesAccepted")
+}
+
+/// Whether a definition is established, once and for all.
 pub fn is_established(definition: &Value) -> bool {
     holds(definition, "Established")
 }

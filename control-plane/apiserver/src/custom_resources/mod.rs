@@ -27,7 +27,7 @@ pub use expressions::validate as validate_expressions;
 pub use rules::usable_message;
 pub use schema::unknown_fields;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use corten_api::Kind;
@@ -52,7 +52,8 @@ pub struct Kinds(Mutex<HashMap<String, Arc<Known>>>);
 pub struct Known {
     object: Arc<Object>,
     names: Names,
-    established: bool,
+    /// Whether requests for its objects are answered.
+    is_served: bool,
     is_terminating: bool,
     /// Made of its spec: a new status makes no new ones.
     kinds: Vec<Arc<Kind>>,
@@ -74,9 +75,9 @@ impl Kinds {
             Some(known) => known.kinds.clone(),
             None => definition::kinds(&definition, object.revision).into_iter().map(Arc::new).collect(),
         };
-        let (names, established) = (Names::of(&definition), definition::is_established(&definition));
+        let (names, is_served) = (Names::of(&definition), definition::is_served(&definition));
         let is_terminating = definition::is_terminating(&definition);
-        let known = Arc::new(Known { object: Arc::clone(object), names, established, is_terminating, kinds });
+        let known = Arc::new(Known { object: Arc::clone(object), names, is_served, is_terminating, kinds });
         all.insert(object.header.name.clone(), Arc::clone(&known));
         known
     }
@@ -85,6 +86,13 @@ impl Kinds {
     pub fn terminating(&self) -> HashSet<String> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter().filter(|(_, known)| known.is_terminating).map(|(name, _)| name.clone()).collect()
+    }
+
+    /// The group versions that the definitions name, be they established or not.
+    pub fn announced(&self) -> BTreeSet<(String, String)> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let kinds = all.values().flat_map(|known| &known.kinds).filter(|kind| !kind.verbs.is_empty());
+        kinds.map(|kind| (kind.group.clone(), kind.version.clone())).collect()
     }
 
     fn forget_others(&self, definitions: &[Arc<Known>]) {
@@ -120,7 +128,7 @@ pub async fn reconcile(server: &Server) -> Result<Vec<Arc<Known>>, Status> {
             ending.push(Arc::clone(known));
         }
         // Who holds an object or the definition back must be able to let it go.
-        let mut established = known.established;
+        let mut is_served = known.is_served;
         if !is_ending && !known.names.are_settled() {
             let definition = object.value();
             let others = definitions.iter().map(|known| &known.names).chain(&given);
@@ -128,13 +136,13 @@ pub async fn reconcile(server: &Server) -> Result<Vec<Arc<Known>>, Status> {
             let now = jiff::Timestamp::now();
             if let Some(mut accepted) = definition::accepted(&definition, &taken, now) {
                 own_status(&resource, &definition, &mut accepted, now);
-                established = definition::is_established(&accepted);
+                is_served = definition::is_served(&accepted);
                 given.push(Names::of(&accepted));
                 told.push((object, accepted));
             }
         }
         // A definition never takes the place of a built-in kind.
-        if established && !known.kinds.iter().any(|kind| server.registry.is_built_in(&kind.group, &kind.plural)) {
+        if is_served && !known.kinds.iter().any(|kind| server.registry.is_built_in(&kind.group, &kind.plural)) {
             let path = |kind: &Kind| format!("{}/{}/{}", kind.group, kind.version, kind.plural);
             kinds.extend(known.kinds.iter().map(|kind| (path(kind), Arc::clone(kind))));
         }
@@ -142,7 +150,8 @@ pub async fn reconcile(server: &Server) -> Result<Vec<Arc<Known>>, Status> {
     server.custom_kinds.forget_others(&definitions);
     // Measured kinds come and go like custom ones, and are published with them.
     let kinds: Vec<Arc<Kind>> = kinds.into_values().chain(crate::resource_metrics::kinds(server)).collect();
-    server.openapi.set_custom(&kinds);
+    let usable: Vec<Arc<Kind>> = kinds.iter().filter(|kind| !is_unresolved(kind)).cloned().collect();
+    server.openapi.set_custom(&usable);
     server.registry.set_custom(kinds).await?;
     server.publish_discovery();
     server.aggregation.registrations.notify_one();
@@ -151,6 +160,12 @@ pub async fn reconcile(server: &Server) -> Result<Vec<Arc<Known>>, Status> {
         accept(server, &resource, object, &accepted).await?;
     }
     Ok(ending)
+}
+
+/// Whether requests for a kind are heard but cannot be answered: nobody can be trusted to convert its objects.
+pub fn is_unresolved(kind: &Kind) -> bool {
+    let client = kind.behaviour.conversion_webhook().map(|webhook| &webhook["clientConfig"]);
+    client.and_then(crate::outbound::bundle_error).is_some()
 }
 
 /// Whether the objects of a kind are being deleted, as its definition is on its way out.

@@ -262,6 +262,7 @@ pub async fn delete_object(target: &Target<'_>, options: &DeleteOptions) -> Resu
                     let is_cut_short = shown != Shown::AsItStands;
                     return Ok(Deleted { object: Arc::new(answer), gone: true, is_cut_short });
                 }
+                target.resource.check_storable(&served).await?;
                 // Upstream takes the version of what its change left behind, which is none, for what is asked for.
                 if shown == Shown::Later && options.resource_version.is_some() {
                     let why = "Precondition failed: ResourceVersion in precondition: , ResourceVersion in object meta";

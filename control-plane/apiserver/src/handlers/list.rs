@@ -144,6 +144,13 @@ pub async fn page(target: &Target<'_>, Asked { limit, filter, .. }: Asked) -> Re
     present(target, &filter, limit, at_least, None).await
 }
 
+/// Refuses what upstream's cache would answer and cannot. Pages of everything, and what is deleted together, are read as
+/// far as they go.
+async fn check_readable(target: &Target<'_>, filter: &Filter, limit: usize) -> Result<(), Status> {
+    let in_pages = limit > 0 || target.context.info.verb == "deletecollection";
+    if in_pages && filter.is_everything() { Ok(()) } else { target.resource.check_readable().await }
+}
+
 /// A page of the present state, from the cache.
 async fn present(
     target: &Target<'_>,
@@ -152,11 +159,7 @@ async fn present(
     at_least: u64,
     start: Option<&str>,
 ) -> Result<Page, Status> {
-    // Pages of everything, and what is deleted together, are read as far as they go.
-    let in_pages = limit > 0 || target.context.info.verb == "deletecollection";
-    if !in_pages || !filter.is_everything() {
-        target.resource.check_readable()?;
-    }
+    check_readable(target, filter, limit).await?;
     let snapshot = target.resource.storage()?.cache.snapshot(at_least);
     if limit == 0 && filter.is_everything() && !target.resource.is_selected_as_served() {
         // All of it, as it is stored: nothing has to be looked at.
@@ -187,6 +190,7 @@ async fn past(
     revision: u64,
     start: Option<String>,
 ) -> Result<Page, Status> {
+    check_readable(target, filter, limit).await?;
     let registry = &target.server.registry;
     let read = registry.range_at(target.resource, &filter.namespace, start.as_deref(), 0, revision).await;
     let (entries, _, _) = read.map_err(|e| match e {

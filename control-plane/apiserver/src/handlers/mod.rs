@@ -85,6 +85,9 @@ async fn hand_over(server: &Server, context: &Context, body: RequestBody) -> Res
     if kind.is_custom() && (!is_served || is_misplaced(info, kind.namespaced)) {
         return Ok(crate::response::page_not_found());
     }
+    if resource.is_unresolved {
+        return Err(Status::internal("error resolving resource"));
+    }
     // Who asks for a custom resource is warned whatever comes of it.
     if kind.is_custom() {
         warn_of_deprecation(server, context, kind);

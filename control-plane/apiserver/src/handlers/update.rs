@@ -331,7 +331,6 @@ async fn attempt(target: &Target<'_>, change: &Change<'_>, current: &Arc<Object>
         None => object.bytes == served.bytes,
     };
     if is_same
-        && target.resource.is_stored_as_now(current)
         && target.resource.stays_as_stored(&new, current).await?
         && !registry.is_sealed_otherwise(target.resource, current).await?
         && !(target.resource.kind.behaviour.is_completed_when_read(&new)

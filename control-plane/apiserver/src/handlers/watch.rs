@@ -10,7 +10,7 @@ use http::{HeaderValue, header};
 use super::Target;
 use super::list::{self, Asked, revision};
 use super::options::initial_events;
-use crate::body::{Body, Delivery, Reply, Source, Watch, WatchEvent};
+use crate::body::{Body, Delivery, Reply, Source, Watch};
 use crate::cache::{ChangeKind, Filter, Item, Watcher, WatcherOptions, transition};
 use crate::metrics::WATCH_LIST_SECONDS;
 use crate::negotiation::{Format, STREAMED, View};
@@ -51,7 +51,7 @@ pub async fn watch(target: &Target<'_>) -> Result<Reply, Status> {
         None => caches.fresh().await?,
     };
     stored.check_namespace(target.namespace, "")?;
-    target.resource.check_readable()?;
+    target.resource.check_readable().await?;
     let (after, initial) = if initial_events.unwrap_or(matches!(asked, None | Some(0))) {
         let (revision, objects) = list::everything(target, &filter, reached).await?;
         (revision, Some(objects))
@@ -79,7 +79,8 @@ pub async fn watch(target: &Target<'_>) -> Result<Reply, Status> {
     let source = if resource.is_selected_as_served() {
         let (resource, filter) = (Arc::clone(&resource), Arc::new(filter));
         let serve = move |delivery: Delivery| served(Arc::clone(&resource), Arc::clone(&filter), delivery);
-        Source::Converted(watcher.deliveries().filter_map(serve).boxed())
+        let served = watcher.deliveries().then(serve).take_while(|served| std::future::ready(served.is_ok()));
+        Source::Converted(served.filter_map(|served| std::future::ready(served.ok().flatten())).boxed())
     } else {
         Source::Cache(watcher)
     };
@@ -109,24 +110,22 @@ fn timeout(asked: Option<i64>) -> Duration {
     }
 }
 
-/// A delivery in the version that is watched, if the object is selected in it. One that cannot be converted ends up
-/// as an error. What the watch began with was served already.
-async fn served(resource: Arc<Resource>, filter: Arc<Filter>, delivery: Delivery) -> Option<Delivery> {
-    let Some(change) = &delivery.change else { return Some(delivery) };
+/// A delivery in the version that is watched, if the object is selected in it. One that cannot be converted is the end
+/// of the watch, and who comes back is told why. What the watch began with was served already.
+async fn served(resource: Arc<Resource>, filter: Arc<Filter>, delivery: Delivery) -> Result<Option<Delivery>, Status> {
+    let Some(change) = &delivery.change else { return Ok(Some(delivery)) };
     let stored = change.previous.iter().chain((change.kind != ChangeKind::Deleted).then_some(&change.item));
     let items: Vec<&Arc<Item>> = stored.collect();
     let objects = items.iter().map(|item| Arc::clone(&item.object)).collect();
-    let served = match resource.serve_all(objects).await {
-        Ok(served) => served,
-        Err(status) => return Some(WatchEvent::Error(status).into()),
-    };
+    let served = resource.serve_all(objects).await?;
     let selected = |at: usize| served.get(at).filter(|shown| filter.matches_as(&resource.kind, items[at], shown));
     let is_at = usize::from(change.previous.is_some());
-    let event = transition(change, (is_at > 0).then(|| selected(0)).flatten(), selected(is_at))?;
+    let event = transition(change, (is_at > 0).then(|| selected(0)).flatten(), selected(is_at));
+    let Some(event) = event else { return Ok(None) };
     // A change that is shown as it happened shares its frame with all others who see it so.
     let as_stored = items.iter().zip(&served).all(|(item, shown)| Arc::ptr_eq(&item.object, shown));
     match as_stored && std::mem::discriminant(&event) == std::mem::discriminant(&delivery.event) {
-        true => Some(delivery),
-        false => Some(event.into()),
+        true => Ok(Some(delivery)),
+        false => Ok(Some(event.into())),
     }
 }
