@@ -28,10 +28,9 @@ pub fn prefix(definition: &Value) -> String {
 /// The condition that tells whether the community has approved of names in its groups.
 const APPROVED: &str = "KubernetesAPIApprovalPolicyConformant";
 
-/// What a definition is called, and which names it was given.
+/// Which names a definition was given, and in which group.
 pub struct Names {
-    definition: String,
-    group: String,
+    pub group: String,
     accepted: Value,
     settled: bool,
 }
@@ -43,8 +42,7 @@ impl Names {
             && holds(definition, "NamesAccepted")
             && is_established(definition)
             && approved(definition).is_none();
-        let (name, group) = (corten_meta::name(definition).to_owned(), text(definition, "/spec/group").to_owned());
-        Names { definition: name, group, accepted, settled }
+        Names { group: text(definition, "/spec/group").to_owned(), accepted, settled }
     }
 
     /// Whether there is nothing left to accept.
@@ -53,7 +51,7 @@ impl Names {
     }
 }
 
-/// The names that other definitions of a group have taken.
+/// The names that the definitions of a group have taken.
 #[derive(Default)]
 pub struct Taken {
     resources: BTreeSet<String>,
@@ -61,11 +59,10 @@ pub struct Taken {
 }
 
 impl Taken {
-    /// By all definitions of the group but this one.
-    pub fn by_others<'a>(names: &Names, all: impl Iterator<Item = &'a Names>) -> Taken {
+    /// By all definitions of a group, also those that a definition has itself: it keeps them for what they are.
+    pub fn in_group<'a>(group: &str, all: impl Iterator<Item = &'a Names>) -> Taken {
         let mut taken = Taken::default();
-        for other in all.filter(|other| other.group == names.group && other.definition != names.definition) {
-            let accepted = &other.accepted;
+        for Names { accepted, .. } in all.filter(|names| names.group == group) {
             taken.resources.extend(["/plural", "/singular"].map(|field| text(accepted, field).to_owned()));
             taken.resources.extend(words(accepted, "/shortNames"));
             taken.kinds.extend(["/kind", "/listKind"].map(|field| text(accepted, field).to_owned()));
@@ -73,30 +70,63 @@ impl Taken {
         taken
     }
 
-    /// The first name that is taken: why, and which.
-    fn conflict(&self, names: &Value) -> Option<(&'static str, String)> {
-        let resources = [("PluralConflict", "/plural"), ("SingularConflict", "/singular")];
-        let kinds = [("KindConflict", "/kind"), ("ListKindConflict", "/listKind")];
-        let find = |fields: &[(&'static str, &str)], taken: &BTreeSet<String>| {
-            fields
-                .iter()
-                .find(|(_, f)| taken.contains(text(names, f)))
-                .map(|(why, f)| (*why, text(names, f).to_owned()))
+    /// The names that a definition gets of those that it asks for, each by itself; and the last conflict: why, and what.
+    fn give(&self, asked: &Value, had: &Value) -> (Value, Option<(&'static str, String)>) {
+        let mut given = if had.is_object() { had.clone() } else { json!({}) };
+        let mut conflict = None;
+        let in_use = |name: &str| format!("{} is already in use", quote(name));
+        let mut one = |field: &str, taken: &BTreeSet<String>, reason: &'static str| {
+            let name = asked[field].as_str().unwrap_or_default();
+            match asked.get(field) == had.get(field) || !taken.contains(name) {
+                true => take(&mut given, asked, field),
+                false => conflict = Some((reason, in_use(name))),
+            }
         };
-        let short = || words(names, "/shortNames").into_iter().find(|name| self.resources.contains(name));
-        find(&resources, &self.resources)
-            .or_else(|| short().map(|name| ("ShortNamesConflict", name)))
-            .or_else(|| find(&kinds, &self.kinds))
+        one("plural", &self.resources, "PluralConflict");
+        one("singular", &self.resources, "SingularConflict");
+        one("kind", &self.kinds, "KindConflict");
+        one("listKind", &self.kinds, "ListKindConflict");
+        let own = words(had, "/shortNames");
+        let is_taken = |name: &String| !own.contains(name) && self.resources.contains(name);
+        let taken: Vec<String> = words(asked, "/shortNames").into_iter().filter(is_taken).collect();
+        let told: Vec<String> = taken.iter().map(|name| in_use(name)).collect();
+        // A conflict of kinds is told after that of short names.
+        let is_of_kinds = |(reason, _): &(&str, String)| reason.contains("Kind");
+        match told.as_slice() {
+            [] => take(&mut given, asked, "shortNames"),
+            _ if conflict.as_ref().is_some_and(is_of_kinds) => {}
+            [one] => conflict = Some(("ShortNamesConflict", one.clone())),
+            many => conflict = Some(("ShortNamesConflict", format!("[{}]", many.join(", ")))),
+        }
+        take(&mut given, asked, "categories");
+        (given, conflict)
     }
+}
+
+/// The field of the other, also when it has none.
+fn take(into: &mut Value, from: &Value, field: &str) {
+    match (into.as_object_mut(), from.get(field)) {
+        (Some(into), Some(value)) => drop(into.insert(field.to_owned(), value.clone())),
+        (Some(into), None) => drop(into.remove(field)),
+        (None, _) => {}
+    }
+}
+
+/// The names that a definition is served under: those that it was given, once it was.
+pub fn served_names(definition: &Value) -> &Value {
+    let given =
+        definition.pointer("/status/acceptedNames").filter(|_| text(definition, "/status/acceptedNames/plural") != "");
+    given.or(definition.pointer("/spec/names")).unwrap_or(&Value::Null)
 }
 
 /// The definition with its conditions and accepted names; `None` if it has them.
 pub fn accepted(definition: &Value, taken: &Taken, now: jiff::Timestamp) -> Option<Value> {
     let mut new = definition.clone();
-    let names = definition.pointer("/spec/names").cloned().unwrap_or_default();
-    match taken.conflict(&names) {
+    let (names, had) = (&definition["spec"]["names"], &definition["status"]["acceptedNames"]);
+    let (given, conflict) = taken.give(names, had);
+    corten_meta::set(&mut new, "/status/acceptedNames", given);
+    match conflict {
         None => {
-            corten_meta::set(&mut new, "/status/acceptedNames", names);
             set_condition(&mut new, ("NamesAccepted", true), "NoConflicts", "no conflicts found", now);
             if !is_established(definition) && has_invalid_bundle(definition) {
                 let message = "The conversion webhook CABundle is invalid";
@@ -106,16 +136,10 @@ pub fn accepted(definition: &Value, taken: &Taken, now: jiff::Timestamp) -> Opti
                 set_condition(&mut new, ("Established", true), "InitialNamesAccepted", message, now);
             }
         }
-        Some((reason, name)) => {
-            set_condition(
-                &mut new,
-                ("NamesAccepted", false),
-                reason,
-                &format!("{} is already in use", quote(&name)),
-                now,
-            );
-            // What is established stays so, under the names that it has.
-            if !is_established(definition) {
+        Some((reason, message)) => {
+            set_condition(&mut new, ("NamesAccepted", false), reason, &message, now);
+            // What was told before stays so: what is established is, under the names that it has.
+            if !tells(definition, "Established") {
                 let message = "not all names are accepted";
                 set_condition(&mut new, ("Established", false), "NotAccepted", message, now);
             }
@@ -125,6 +149,12 @@ pub fn accepted(definition: &Value, taken: &Taken, now: jiff::Timestamp) -> Opti
         set_condition(&mut new, (APPROVED, says), approval.reason(), &approval.message(), now);
     }
     (new != *definition).then_some(new)
+}
+
+/// Whether there is a condition of this type.
+fn tells(definition: &Value, kind: &str) -> bool {
+    let conditions = definition.pointer("/status/conditions").and_then(Value::as_array);
+    conditions.into_iter().flatten().any(|condition| condition["type"] == kind)
 }
 
 /// Whether a condition holds.
@@ -234,7 +264,8 @@ pub fn kinds(definition: &Value, revision: u64) -> Vec<Kind> {
 fn kind(definition: &Value, version: &Value, stored: &str, revision: u64) -> Kind {
     let (group, plural) = (text(definition, "/spec/group"), text(definition, "/spec/names/plural"));
     let name = version["name"].as_str().unwrap_or_default();
-    let mut kind = Kind::new(group, name, text(definition, "/spec/names/kind"), plural);
+    let names = served_names(definition);
+    let mut kind = Kind::new(group, name, text(names, "/kind"), plural);
     kind = if name == stored {
         kind.stored_at(&prefix(definition))
     } else {
@@ -256,10 +287,10 @@ fn kind(definition: &Value, version: &Value, stored: &str, revision: u64) -> Kin
     let columns = printer_columns(version);
     let name = Column::new("Name", "string").format("name");
     kind.columns = std::iter::once(name).chain(columns.iter().map(PrinterColumn::column)).collect();
-    kind.list_kind = text(definition, "/spec/names/listKind").to_owned();
-    kind.singular = text(definition, "/spec/names/singular").to_owned();
-    kind.short_names = words(definition, "/spec/names/shortNames");
-    kind.categories = words(definition, "/spec/names/categories");
+    kind.list_kind = text(names, "/listKind").to_owned();
+    kind.singular = text(names, "/singular").to_owned();
+    kind.short_names = words(names, "/shortNames");
+    kind.categories = words(names, "/categories");
     kind.deprecation = deprecation(definition, version).map(Into::into);
     kind.schema = String::new();
     kind.rules.generation = true;
@@ -386,7 +417,7 @@ mod tests {
         let now = jiff::Timestamp::UNIX_EPOCH;
         let accept = |definition: &Value, others: &[&Value]| {
             let others: Vec<Names> = others.iter().map(|other| Names::of(other)).collect();
-            accepted(definition, &Taken::by_others(&Names::of(definition), others.iter()), now)
+            accepted(definition, &Taken::in_group("a.b", others.iter().chain([&Names::of(definition)])), now)
         };
         let first = definition("foos.a.b", "foos", "Foo");
         assert!(!Names::of(&first).are_settled());
@@ -399,11 +430,25 @@ mod tests {
         let conditions = second.pointer("/status/conditions").unwrap();
         assert_eq!(
             (&conditions[0]["reason"], &conditions[0]["message"]),
-            (&json!("SingularConflict"), &json!("\"foo\" is already in use"))
+            (&json!("ListKindConflict"), &json!("\"FooList\" is already in use"))
         );
         assert_eq!(conditions[1]["reason"], "NotAccepted");
+        // It has got the one name that was free.
+        assert_eq!(second["status"]["acceptedNames"], json!({ "plural": "bars" }));
         // With the first one gone, it is accepted.
-        let second = accept(&second, &[]).unwrap();
+        let mut second = accept(&second, &[]).unwrap();
         assert!(is_established(&second));
+        assert_eq!(second["status"]["acceptedNames"], second["spec"]["names"]);
+        // What is established keeps its names while it asks for others, each by itself.
+        second["spec"]["names"]["shortNames"] = json!(["bars", "foos", "b"]);
+        second["spec"]["names"]["categories"] = json!(["all"]);
+        second["spec"]["names"]["singular"] = json!("bar");
+        let second = accept(&second, &[&first]).unwrap();
+        let told = &second["status"]["conditions"][0];
+        let message = "[\"bars\" is already in use, \"foos\" is already in use]";
+        assert_eq!((&told["reason"], &told["message"]), (&json!("ShortNamesConflict"), &json!(message)));
+        let names = served_names(&second);
+        assert_eq!((&names["singular"], &names["categories"]), (&json!("bar"), &json!(["all"])));
+        assert!(names.get("shortNames").is_none() && is_established(&second));
     }
 }

@@ -65,8 +65,9 @@ fn served(server: &Server, known: &Known, definition: &Value) -> Option<Arc<Reso
     let versions = definition.pointer("/spec/versions").and_then(Value::as_array)?;
     let is_stored = |version: &str| versions.iter().any(|v| v["name"] == version && v["storage"] == true);
     let find = |kind: &Arc<corten_api::Kind>| server.registry.resource(&kind.group, &kind.version, &kind.plural);
-    let stored = known.kinds.iter().filter(|kind| is_stored(&kind.version)).find_map(find);
-    stored.or_else(|| known.kinds.iter().find_map(find))
+    let kinds = known.kinds(definition);
+    let stored = kinds.iter().filter(|kind| is_stored(&kind.version)).find_map(find);
+    stored.or_else(|| kinds.iter().find_map(find))
 }
 
 /// Removes an object, or marks it as on its way out. Who changed it meanwhile brings it here again.

@@ -28,7 +28,7 @@ pub use rules::usable_message;
 pub use schema::unknown_fields;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use corten_api::Kind;
 use corten_meta::{Object, Status, Value};
@@ -55,8 +55,30 @@ pub struct Known {
     /// Whether requests for its objects are answered.
     is_served: bool,
     is_terminating: bool,
-    /// Made of its spec: a new status makes no new ones.
+    made: Mutex<Made>,
+}
+
+/// What was made of a definition's spec and the names that it is served under: another status makes nothing new.
+#[derive(Clone, Default)]
+struct Made {
+    names: Value,
     kinds: Vec<Arc<Kind>>,
+}
+
+impl Known {
+    fn made(&self) -> MutexGuard<'_, Made> {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The kinds of the definition with the status that it has, or is about to have.
+    fn kinds(&self, definition: &Value) -> Vec<Arc<Kind>> {
+        let (mut made, names) = (self.made(), definition::served_names(definition));
+        if made.names != *names {
+            let kinds = definition::kinds(definition, self.object.revision);
+            *made = Made { names: names.clone(), kinds: kinds.into_iter().map(Arc::new).collect() };
+        }
+        made.kinds.clone()
+    }
 }
 
 impl Kinds {
@@ -71,13 +93,11 @@ impl Kinds {
             let (old, new) = (&known.object.header, &object.header);
             old.uid == new.uid && old.generation == new.generation
         };
-        let kinds = match before.filter(same) {
-            Some(known) => known.kinds.clone(),
-            None => definition::kinds(&definition, object.revision).into_iter().map(Arc::new).collect(),
-        };
+        let made = Mutex::new(before.filter(same).map(|known| known.made().clone()).unwrap_or_default());
         let (names, is_served) = (Names::of(&definition), definition::is_served(&definition));
         let is_terminating = definition::is_terminating(&definition);
-        let known = Arc::new(Known { object: Arc::clone(object), names, is_served, is_terminating, kinds });
+        let known = Arc::new(Known { object: Arc::clone(object), names, is_served, is_terminating, made });
+        known.kinds(&definition);
         all.insert(object.header.name.clone(), Arc::clone(&known));
         known
     }
@@ -91,7 +111,7 @@ impl Kinds {
     /// The group versions that the definitions name, be they established or not.
     pub fn announced(&self) -> BTreeSet<(String, String)> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let kinds = all.values().flat_map(|known| &known.kinds).filter(|kind| !kind.verbs.is_empty());
+        let kinds = all.values().flat_map(|known| known.made().kinds.clone()).filter(|kind| !kind.verbs.is_empty());
         kinds.map(|kind| (kind.group.clone(), kind.version.clone())).collect()
     }
 
@@ -128,23 +148,23 @@ pub async fn reconcile(server: &Server) -> Result<Vec<Arc<Known>>, Status> {
             ending.push(Arc::clone(known));
         }
         // Who holds an object or the definition back must be able to let it go.
-        let mut is_served = known.is_served;
+        let (mut is_served, mut own) = (known.is_served, known.made().kinds.clone());
         if !is_ending && !known.names.are_settled() {
             let definition = object.value();
-            let others = definitions.iter().map(|known| &known.names).chain(&given);
-            let taken = Taken::by_others(&known.names, others);
+            let names = definitions.iter().map(|known| &known.names).chain(&given);
+            let taken = Taken::in_group(&known.names.group, names);
             let now = jiff::Timestamp::now();
             if let Some(mut accepted) = definition::accepted(&definition, &taken, now) {
                 own_status(&resource, &definition, &mut accepted, now);
-                is_served = definition::is_served(&accepted);
+                (is_served, own) = (definition::is_served(&accepted), known.kinds(&accepted));
                 given.push(Names::of(&accepted));
                 told.push((object, accepted));
             }
         }
         // A definition never takes the place of a built-in kind.
-        if is_served && !known.kinds.iter().any(|kind| server.registry.is_built_in(&kind.group, &kind.plural)) {
+        if is_served && !own.iter().any(|kind| server.registry.is_built_in(&kind.group, &kind.plural)) {
             let path = |kind: &Kind| format!("{}/{}/{}", kind.group, kind.version, kind.plural);
-            kinds.extend(known.kinds.iter().map(|kind| (path(kind), Arc::clone(kind))));
+            kinds.extend(own.into_iter().map(|kind| (path(&kind), kind)));
         }
     }
     server.custom_kinds.forget_others(&definitions);
