@@ -9,7 +9,7 @@ use corten_apiserver::WatchEvent;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use serde_json::{Value, json};
-use server::TestServer;
+use server::{TestServer, next};
 
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const WIDGETS: &str = "/apis/example.com/v1/widgets";
@@ -227,4 +227,16 @@ async fn a_definition_takes_nothing_from_a_group_of_the_api() {
     let route = json!({ "apiVersion": "networking.k8s.io/v7", "kind": "Route", "metadata": { "name": "r" } });
     s.post("/apis/networking.k8s.io/v7/routes", route).await.expect(404);
     s.get("/apis/networking.k8s.io/v1/ingresses").await.expect(200);
+}
+
+#[tokio::test]
+async fn a_watch_ends_with_its_definition_and_tells_all_before() {
+    let s = TestServer::start().await;
+    let _definitions = define(&s, definition(vec![version("v1", &plain())])).await;
+    s.post(WIDGETS, widget("v1", json!({}))).await.expect(201);
+    let mut watch = s.watch(&format!("{WIDGETS}?watch=1")).await;
+    s.delete(&format!("{DEFINITIONS}/widgets.example.com"), None).await.expect(200);
+    for expected in ["ADDED w", "DELETED w", "END"] {
+        assert_eq!(next(&mut watch).await, expected);
+    }
 }

@@ -95,7 +95,8 @@ impl Caches {
     /// Holds these kinds, too, from the feed's present revision on.
     pub async fn hold(&self, hubs: &HashMap<String, Arc<Kind>>) -> Result<(), Status> {
         for (prefix, kind) in hubs {
-            if self.of(prefix).is_some() {
+            // One of the same name that is in namespaces, or no longer is, has other keys.
+            if self.of(prefix).is_some_and(|cache| cache.kind.namespaced == kind.namespaced) {
                 continue;
             }
             let (done, added) = oneshot::channel();
@@ -107,16 +108,10 @@ impl Caches {
         Ok(())
     }
 
-    /// Forgets every kind but these, and ends its watches.
+    /// Forgets every kind but these. Who watches one has what it holds until the watch ends.
     pub fn forget_others(&self, hubs: &HashMap<String, Arc<Kind>>) {
         let mut map = self.by_prefix.write().unwrap_or_else(std::sync::PoisonError::into_inner);
-        map.retain(|prefix, cache| {
-            let stays = hubs.contains_key(prefix);
-            if !stays {
-                cache.clear();
-            }
-            stays
-        });
+        map.retain(|prefix, _| hubs.contains_key(prefix));
     }
 
     fn map(&self) -> std::sync::RwLockReadGuard<'_, HashMap<String, Arc<ResourceCache>>> {

@@ -166,7 +166,11 @@ impl Watcher {
         tokio::select! {
             changed = self.changed.changed() => self.ended |= changed.is_err(),
             () = self.timer.as_mut() => self.on_timer(),
-            () = self.shutdown.as_mut() => self.ended = true,
+            () = self.shutdown.as_mut() => {
+                // What happened until then is still told.
+                self.collect(Revision::MAX);
+                self.ended = true;
+            }
         }
     }
 

@@ -114,8 +114,9 @@ fn take(into: &mut Value, from: &Value, field: &str) {
 
 /// The names that a definition is served under: those that it was given, once it was.
 pub fn served_names(definition: &Value) -> &Value {
-    let given =
-        definition.pointer("/status/acceptedNames").filter(|_| text(definition, "/status/acceptedNames/plural") != "");
+    let given = definition
+        .pointer("/status/acceptedNames")
+        .filter(|_| !text(definition, "/status/acceptedNames/plural").is_empty());
     given.or(definition.pointer("/spec/names")).unwrap_or(&Value::Null)
 }
 

@@ -172,6 +172,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn versions_that_may_be_stored_are_asked_for_at_every_update() {
+        let stored = |versions: Value| {
+            let object = json!({"spec": {"versions": [{"name": "v1", "storage": true}]},
+                                "status": {"storedVersions": versions}});
+            let errors = crate::apiextensions::validation::validate_rest(&object, Some(&object));
+            errors.iter().map(|error| error.field.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(stored(json!(["v1", "v9"])), ["status.storedVersions[1]"]);
+        assert!(stored(json!(["v1"])).is_empty());
+    }
+
+    #[test]
     fn a_webhook_that_says_nothing_is_none() {
         for (webhook, wanted) in [
             (json!({}), [false, false]),
