@@ -240,3 +240,37 @@ async fn a_watch_ends_with_its_definition_and_tells_all_before() {
         assert_eq!(next(&mut watch).await, expected);
     }
 }
+
+#[tokio::test]
+async fn no_object_outlives_its_definition() {
+    let s = TestServer::start().await;
+    let path = format!("{DEFINITIONS}/widgets.example.com");
+    for round in 0..6 {
+        let (scope, collection) = match round % 2 {
+            0 => ("Cluster", WIDGETS),
+            _ => ("Namespaced", "/apis/example.com/v1/namespaces/default/widgets"),
+        };
+        let mut wanted = definition(vec![version("v1", &plain())]);
+        wanted["spec"]["scope"] = scope.into();
+        let _definitions = define(&s, wanted).await;
+        assert_eq!(s.get(WIDGETS).await.expect(200)["items"], json!([]), "round {round}");
+        // Objects are created until nobody hears of them any more.
+        let create = async {
+            for number in 0.. {
+                let mut object = widget("v1", json!({}));
+                object["metadata"]["name"] = format!("w{number}").into();
+                if s.post(collection, object).await.code == 404 {
+                    break;
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        let delete = async {
+            s.delete(&path, None).await.expect(200);
+            while s.get(&path).await.code != 404 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::join!(create, delete);
+    }
+}

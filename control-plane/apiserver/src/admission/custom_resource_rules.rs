@@ -21,7 +21,7 @@ impl Plugin for CustomResourceRules {
             let kind = &a.target.resource.kind;
             let creates = a.operation == Operation::Create && kind.is_custom() && a.subresource().is_empty();
             if creates && custom_resources::is_terminating(a.target.server, kind) {
-                return Err(a.forbidden("create not allowed while custom resource definition is terminating"));
+                return Err(a.forbidden(custom_resources::TERMINATING));
             }
             Ok(())
         })

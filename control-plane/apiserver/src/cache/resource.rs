@@ -5,7 +5,7 @@
 //! any of them, and one that falls out of the window is told so and ends.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock};
 
 use bytes::Bytes;
@@ -216,6 +216,8 @@ pub struct ResourceCache {
     chunk: Mutex<Option<Chunk>>,
     /// What is counted for this resource.
     pub storage: StorageSeries,
+    /// Set once the definition of a custom resource deletes its objects: what is created after that must not stay.
+    pub is_ending: AtomicBool,
 }
 
 impl ResourceCache {
@@ -226,6 +228,7 @@ impl ResourceCache {
             groups: Groups::default(),
             chunk: Mutex::default(),
             storage: StorageSeries::default(),
+            is_ending: AtomicBool::new(false),
         }
     }
 

@@ -2,7 +2,9 @@
 //!
 //! Nothing here waits. What somebody's finalizer still holds is looked at again when an object of the resource changes.
 
+use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use corten_meta::{Object, Status, Value};
 use corten_store::{Expect, Op, Range, Revision};
@@ -35,27 +37,41 @@ pub async fn end_all(server: &Server, ending: Vec<Arc<Known>>) -> Result<Vec<Cha
 
 /// Deletes the objects of a definition, and it after the last of them. This is done once: others may hold the definition
 /// for longer, and until they let it go it is served, and may get new objects.
-async fn end(server: &Server, definitions: &Resource, known: &Known) -> Result<Option<Changes>, Status> {
-    let definition = known.object.value();
+async fn end(server: &Server, definitions: &Resource, ending: &Known) -> Result<Option<Changes>, Status> {
+    let definition = ending.object.value();
     if !corten_meta::finalizers(&definition).contains(&corten_api::CUSTOM_RESOURCE_CLEANUP) {
         return Ok(None);
     }
-    let Some(resource) = served(server, known, &definition) else {
+    let Some(resource) = served(server, ending, &definition) else {
         // Nobody could take a finalizer from an object that is not served.
         let gone = keys(server, &definition).await?.into_iter().map(|key| Op::delete(key, Expect::Any));
-        return finish(server, definitions, &known.object, &definition, gone.collect()).await.map(|()| None);
+        return finish(server, definitions, &ending.object, &definition, gone.collect()).await.map(|()| None);
     };
-    if tell(server, definitions, &known.object, &definition).await? {
+    if tell(server, definitions, &ending.object, &definition).await? {
         // That it was told is a change which is seen here again.
         return Ok(None);
     }
-    let changes = resource.storage()?.cache.changes();
+    let stored = resource.storage()?;
+    let changes = stored.cache.changes();
+    // Before the objects are looked at: whose create comes too late to be seen here sees this.
+    stored.cache.is_ending.store(true, Ordering::SeqCst);
     server.registry.caches.fresh().await?;
-    for object in resource.storage()?.cache.list("") {
-        delete(server, &resource, &object).await?;
+    let objects = stored.cache.list("");
+    let place = |object: &Arc<Object>| stored.path(&object.header.namespace, &object.header.name).into_bytes();
+    let places: HashSet<Vec<u8>> = objects.iter().map(place).collect();
+    for object in &objects {
+        delete(server, &resource, object).await?;
     }
-    if keys(server, &definition).await?.is_empty() {
-        return finish(server, definitions, &known.object, &definition, Vec::new()).await.map(|()| None);
+    // What lies where none of its objects can be was left by a definition of another scope.
+    let left = keys(server, &definition).await?;
+    let (known, strange): (Vec<_>, Vec<_>) = left.into_iter().partition(|key| places.contains(key.as_ref()));
+    if known.is_empty() {
+        let gone = strange.into_iter().map(|key| Op::delete(key, Expect::Any)).collect();
+        finish(server, definitions, &ending.object, &definition, gone).await?;
+        // While others hold it, it may get new ones.
+        let is_held = corten_meta::finalizers(&definition).len() > 1;
+        stored.cache.is_ending.store(!is_held, Ordering::SeqCst);
+        return Ok(None);
     }
     Ok(Some(changes))
 }

@@ -28,6 +28,7 @@ pub use rules::usable_message;
 pub use schema::unknown_fields;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use corten_api::Kind;
@@ -43,6 +44,9 @@ use crate::server::Server;
 
 const GROUP: &str = "apiextensions.k8s.io";
 const PLURAL: &str = "customresourcedefinitions";
+
+/// Why nothing is created any more.
+pub const TERMINATING: &str = "create not allowed while custom resource definition is terminating";
 
 /// What is known of definitions that did not change: among a thousand of them, one that does costs its own.
 #[derive(Default)]
@@ -173,6 +177,10 @@ pub async fn reconcile(server: &Server) -> Result<Vec<Arc<Known>>, Status> {
     let usable: Vec<Arc<Kind>> = kinds.iter().filter(|kind| !is_unresolved(kind)).cloned().collect();
     server.openapi.set_custom(&usable);
     server.registry.set_custom(kinds).await?;
+    // One that took the place of another is at its beginning.
+    for known in definitions.iter().filter(|known| known.object.header.deletion_timestamp.is_none()) {
+        known.made().kinds.iter().for_each(|kind| begin(server, kind));
+    }
     server.publish_discovery();
     server.aggregation.registrations.notify_one();
     // Who hears that a definition is established looks for its kinds at once, and finds them.
@@ -180,6 +188,13 @@ pub async fn reconcile(server: &Server) -> Result<Vec<Arc<Known>>, Status> {
         accept(server, &resource, object, &accepted).await?;
     }
     Ok(ending)
+}
+
+fn begin(server: &Server, kind: &Kind) {
+    let resource = server.registry.resource(&kind.group, &kind.version, &kind.plural);
+    if let Some(stored) = resource.as_ref().and_then(|resource| resource.stored.as_ref()) {
+        stored.cache.is_ending.store(false, Ordering::SeqCst);
+    }
 }
 
 /// Whether requests for a kind are heard but cannot be answered: nobody can be trusted to convert its objects.

@@ -1,8 +1,9 @@
 //! POST to a collection: a new object.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use corten_meta::{FieldError, Object, Status, Value};
+use corten_meta::{FieldError, Header, Object, Status, Value};
 use corten_store::Expect;
 use http::StatusCode;
 use serde_json::Map;
@@ -14,6 +15,7 @@ use super::ownership::{Ownership, compared, says_unclear, set_managers, track_cr
 use super::update::Part;
 use crate::admission::{Attributes, Operation, Touched};
 use crate::body::Reply;
+use crate::custom_resources::TERMINATING;
 use crate::fields::Managers;
 use crate::registry::{Resource, Written};
 use crate::response;
@@ -98,7 +100,7 @@ pub async fn create_object(target: &Target<'_>, make: &Make<'_>, ownership: Owne
         let object = ownership.encode(&mut candidate, 0)?;
         let (registry, bytes) = (&target.server.registry, object.bytes.clone());
         match registry.write_encoded(target.resource, candidate, object, Expect::Absent, companions).await? {
-            Written::Done(object) => return Ok(object),
+            Written::Done(object) => return kept(target, object).await,
             Written::Conflict if generated && attempt < ATTEMPTS => {}
             Written::CompanionConflict if attempt < ATTEMPTS => {
                 target.server.registry.caches.fresh().await?;
@@ -113,6 +115,17 @@ pub async fn create_object(target: &Target<'_>, make: &Make<'_>, ownership: Owne
         }
     }
     Err(server_busy(target))
+}
+
+/// The new object, unless its definition began to delete its objects before it was written: then it must go, too.
+async fn kept(target: &Target<'_>, object: Arc<Object>) -> Result<Arc<Object>, Status> {
+    let stored = target.resource.storage()?;
+    if !target.resource.kind.is_custom() || !stored.cache.is_ending.load(Ordering::SeqCst) {
+        return Ok(object);
+    }
+    let Header { namespace, name, .. } = &object.header;
+    target.server.registry.erase(target.resource, namespace, name, object.revision, Vec::new()).await?;
+    Err(Status::forbidden(&target.resource.group_resource(), name, TERMINATING))
 }
 
 /// Gives the object a name of its own if it asks for one. Says whether another would do.
