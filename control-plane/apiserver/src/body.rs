@@ -4,13 +4,15 @@
 //! callers take the events as they are, and only the HTTP edge turns them into text frames. A list stays
 //! shared objects likewise, and is joined piece by piece while it is sent.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use corten_meta::{Object, Status};
 use futures::stream::{BoxStream, StreamExt};
-use http_body_util::BodyExt;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Body as _;
 
 use crate::audit::End;
 use crate::cache::{Change, ResourceCache, Watcher};
@@ -18,8 +20,10 @@ use crate::metrics::LongRunning;
 
 /// How long the whole body of a request may take to arrive.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
-/// How much of a body that is too large is read and thrown away, so that its sender comes to read the answer.
+/// How much of a body that nobody wants is read and thrown away, so that its sender comes to read the answer.
 const DRAIN_BYTES: usize = 16 << 20;
+/// How much of it may be there for the connection to go on.
+const KEPT_BYTES: usize = 256 << 10;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// The pieces that a list is joined in: few enough to send, small enough to stay in the processor's cache.
 pub const LIST_CHUNK: usize = 64 * 1024;
@@ -34,16 +38,69 @@ pub enum RequestBody {
     /// All of it at once: in-process calls.
     Full(Bytes),
     /// From the network, not read yet.
-    Incoming(hyper::body::Incoming),
+    Incoming(Incoming),
+}
+
+/// A body from the network. If nobody takes it, it goes back to the connection that it came from.
+pub struct Incoming {
+    body: Option<hyper::body::Incoming>,
+    unread: Unread,
+}
+
+impl Incoming {
+    pub fn take(mut self) -> Option<hyper::body::Incoming> {
+        self.body.take()
+    }
+}
+
+impl Drop for Incoming {
+    fn drop(&mut self) {
+        if let Some(body) = self.body.take().filter(|body| !body.is_end_stream()) {
+            *self.unread.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(body);
+        }
+    }
+}
+
+/// Where a body goes that nobody has read.
+#[derive(Clone, Default)]
+pub struct Unread(Arc<Mutex<Option<hyper::body::Incoming>>>);
+
+impl Unread {
+    /// Hands a body out.
+    pub fn lend(&self, body: hyper::body::Incoming) -> RequestBody {
+        RequestBody::Incoming(Incoming { body: Some(body), unread: self.clone() })
+    }
+
+    /// Reads what nobody has read, and tells whether the connection is good for another request.
+    pub async fn finish(self) -> bool {
+        let Some(body) = self.take() else { return true };
+        let drained = tokio::time::timeout(DRAIN_TIMEOUT, drain(body)).await;
+        drained.is_ok_and(|read| read <= KEPT_BYTES)
+    }
+
+    /// What nobody has read.
+    pub fn take(&self) -> Option<hyper::body::Incoming> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
 }
 
 impl RequestBody {
+    /// The body as another server gets it.
+    pub fn passed_on(self) -> UnsyncBoxBody<Bytes, hyper::Error> {
+        let full = |bytes| Full::new(bytes).map_err(|never| match never {}).boxed_unsync();
+        match self {
+            RequestBody::Full(bytes) => full(bytes),
+            RequestBody::Incoming(incoming) => incoming.take().map_or_else(Default::default, BodyExt::boxed_unsync),
+        }
+    }
+
     /// Reads the whole body, at most `limit` bytes of it.
     pub async fn read(self, limit: usize) -> Result<Bytes, Status> {
         let bytes = match self {
             RequestBody::Full(bytes) if bytes.len() <= limit => bytes,
             RequestBody::Full(_) => return Err(too_large(limit)),
             RequestBody::Incoming(incoming) => {
+                let Some(incoming) = incoming.take() else { return Ok(Bytes::new()) };
                 let read = tokio::time::timeout(READ_TIMEOUT, read_incoming(incoming, limit)).await;
                 read.map_err(|_| Status::timeout("request did not complete within the allotted timeout", 0))??
             }
@@ -64,15 +121,16 @@ async fn read_incoming(mut incoming: hyper::body::Incoming, limit: usize) -> Res
     }
 }
 
-/// A client that is still sending does not read: closing under it would lose the answer.
-async fn drain(mut incoming: hyper::body::Incoming) {
-    let mut left = DRAIN_BYTES;
+/// A client that is still sending does not read: closing under it would lose the answer. Tells how much it sent.
+async fn drain(mut incoming: hyper::body::Incoming) -> usize {
+    let mut read = 0;
     while let Some(Ok(frame)) = incoming.frame().await {
-        left = left.saturating_sub(frame.data_ref().map_or(0, Bytes::len));
-        if left == 0 {
-            return;
+        read += frame.data_ref().map_or(0, Bytes::len);
+        if read > DRAIN_BYTES {
+            break;
         }
     }
+    read
 }
 
 fn too_large(limit: usize) -> Status {

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::authentication::{Peer, expiry_of_certificate};
-use crate::body::{Body, HttpBody, LIST_CHUNK, RequestBody};
+use crate::body::{Body, HttpBody, LIST_CHUNK, Unread};
 use crate::compression::{self, accepts_gzip};
 use crate::error::Error;
 use crate::server::Server;
@@ -145,8 +145,15 @@ impl Server {
             return response;
         }
         let gzip = accepts_gzip(request.headers());
-        let reply = self.handle(request.map(RequestBody::Incoming), peer).await;
+        let (is_of_two, waits) = (request.version() > Version::HTTP_11, request.headers().contains_key(header::EXPECT));
+        let unread = Unread::default();
+        let reply = self.handle(request.map(|body| unread.lend(body)), peer).await;
         let (mut parts, body) = reply.into_parts();
+        // On HTTP/1 the next request comes after the whole body. Who waits to be asked for one need not send it.
+        let goes_on = is_of_two || if waits { unread.take().is_none() } else { unread.finish().await };
+        if !goes_on {
+            parts.headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
         let body = if gzip && !parts.headers.contains_key(header::CONTENT_ENCODING) {
             compress(&mut parts.headers, body)
         } else {

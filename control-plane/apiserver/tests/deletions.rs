@@ -180,3 +180,18 @@ async fn a_write_ends_what_nothing_holds() {
     s.patch(&path, "merge", json!({})).await.expect(200);
     s.get(&path).await.expect(404);
 }
+
+#[tokio::test]
+async fn a_collection_is_deleted_in_order_up_to_what_is_refused() {
+    let s = TestServer::start().await;
+    let maps = "/api/v1/namespaces/default/configmaps";
+    for name in ["a", "b", "c"] {
+        s.post(maps, json!({ "metadata": { "name": name, "labels": { "of": "us" } } })).await.expect(201);
+    }
+    let uid = s.get(&format!("{maps}/a")).await.expect(200)["metadata"]["uid"].clone();
+    let options = json!({ "kind": "DeleteOptions", "apiVersion": "v1", "preconditions": { "uid": uid } });
+    s.delete(&format!("{maps}?labelSelector=of%3Dus"), Some(options)).await.expect(409);
+    for (name, code) in [("a", 404), ("b", 200), ("c", 200)] {
+        s.get(&format!("{maps}/{name}")).await.expect(code);
+    }
+}

@@ -330,3 +330,19 @@ async fn a_server_that_stops_finishes_what_it_began_and_begins_nothing() {
     let answer = read_until(&mut stream, |text| text.ends_with('\n') || text.ends_with('}')).await;
     assert!(answer.starts_with("HTTP/1.1 201 "), "{answer}");
 }
+
+#[tokio::test]
+async fn a_body_that_nobody_reads_leaves_the_connection_whole() {
+    let listening = Listening::start().await;
+    let mut stream = listening.connect("http/1.1").await;
+    // Of much, the server asks for another connection.
+    for (size, closes) in [(10, false), (200 * 1024, false), (300 * 1024, true)] {
+        let head = format!("POST /apis/no.example/v1/xs HTTP/1.1\r\nhost: x\r\ncontent-length: {size}\r\n\r\n");
+        stream.write_all(head.as_bytes()).await.unwrap();
+        stream.write_all(&vec![b' '; size]).await.unwrap();
+        let answer = read_until(&mut stream, |text| text.ends_with("not found\n")).await;
+        assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
+        assert_eq!(answer.contains("connection: close\r\n"), closes, "{answer}");
+    }
+    check_alive(&listening).await;
+}

@@ -57,6 +57,7 @@ use crate::handlers::Target;
 use crate::metrics::Exposition;
 use crate::metrics::admission::{self as metrics, Durations, Step, handled};
 use crate::registry::Resource;
+use crate::server::Server;
 use reinvocation::Reinvocation;
 pub use touched::Touched;
 
@@ -469,6 +470,17 @@ impl Chain {
         }
         Ok(operations)
     }
+}
+
+/// Whether writes are judged by more than the API itself: by webhooks or policies.
+pub fn has_judges(server: &Server) -> bool {
+    const PLURALS: [&str; 4] = [
+        "validatingwebhookconfigurations",
+        "mutatingwebhookconfigurations",
+        "validatingadmissionpolicies",
+        "mutatingadmissionpolicies",
+    ];
+    PLURALS.iter().any(|plural| !server.cached_list("admissionregistration.k8s.io", "v1", plural, "").is_empty())
 }
 
 fn log(plugin: &dyn Plugin, status: &Status) {

@@ -2,7 +2,6 @@
 
 use corten_meta::Status;
 use http::{HeaderName, HeaderValue, Request, StatusCode, header};
-use http_body_util::{BodyExt, Full};
 
 use super::Known;
 use super::remote::{OutBody, names_a_user, set_user};
@@ -40,13 +39,7 @@ fn unavailable(why: &str) -> Reply {
 }
 
 fn request(context: &Context, host: &str, body: RequestBody, upgrade: bool) -> Result<Request<OutBody>, Status> {
-    let body: OutBody = match body {
-        RequestBody::Full(bytes) => Full::new(bytes).map_err(|never| match never {}).boxed_unsync(),
-        RequestBody::Incoming(_) if upgrade => {
-            Full::new(bytes::Bytes::new()).map_err(|never| match never {}).boxed_unsync()
-        }
-        RequestBody::Incoming(incoming) => incoming.boxed_unsync(),
-    };
+    let body = if upgrade { OutBody::default() } else { body.passed_on() };
     let query = context.raw_query.as_str();
     let target = if query.is_empty() { context.raw_path.clone() } else { format!("{}?{query}", context.raw_path) };
     let mut builder = Request::builder().method(context.method.clone()).uri(target);

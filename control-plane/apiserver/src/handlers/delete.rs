@@ -210,8 +210,14 @@ pub async fn delete_collection(target: &Target<'_>, bytes: &bytes::Bytes) -> Res
             }
         }
     };
-    // Several at a time, so that their writes share a commit of the store's log.
-    let all = futures::stream::iter(page.objects.iter().cloned().map(one)).buffered(CONCURRENCY);
+    // Several at a time, so that their writes share a commit of the store's log; one by one where one may be refused,
+    // after which the others stay.
+    let may_be_refused = options.uid.is_some()
+        || options.resource_version.is_some()
+        || target.resource.webhook.is_some()
+        || crate::admission::has_judges(target.server);
+    let at_a_time = if may_be_refused { 1 } else { CONCURRENCY };
+    let all = futures::stream::iter(page.objects.iter().cloned().map(one)).buffered(at_a_time);
     all.try_collect::<Vec<()>>().await?;
     let context = target.context;
     Ok(response::list(context.accept, context.include_object(), &target.resource.kind, page.objects, &page.meta))

@@ -9,7 +9,7 @@ use futures::StreamExt;
 use futures::stream::BoxStream;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt, BodyStream, Full, Limited};
+use http_body_util::{BodyExt, BodyStream, Limited};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 
@@ -152,11 +152,7 @@ fn request(
     upgrade: bool,
 ) -> Result<Request<OutBody>, Status> {
     let context = target.context;
-    let body: OutBody = match body {
-        RequestBody::Full(bytes) => Full::new(bytes).map_err(|never| match never {}).boxed_unsync(),
-        RequestBody::Incoming(_) if upgrade => Full::new(Bytes::new()).map_err(|never| match never {}).boxed_unsync(),
-        RequestBody::Incoming(incoming) => incoming.boxed_unsync(),
-    };
+    let body = if upgrade { OutBody::default() } else { body.passed_on() };
     let mut builder = Request::builder().method(context.method.clone()).uri(&backend.path_and_query);
     if let Some(headers) = builder.headers_mut() {
         copy_headers(&context.headers, headers);
