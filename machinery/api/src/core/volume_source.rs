@@ -272,10 +272,20 @@ fn quobyte(at: &At<'_>, _: Holder, errors: &mut Errors) {
         let detail = "must be a UUID and may not exceed a length of 64 characters";
         errors.push(at.get("tenant").required(detail));
     } else {
-        let odd = registry.text().split(',').filter(|pair| pair.rsplit_once(':').is_none());
+        let odd = registry.text().split(',').filter(|pair| !is_host_and_port(pair));
         errors.extend(odd.map(|_| registry.invalid(PAIRS)));
     }
     at.get("volume").must(errors);
+}
+
+/// Whether a text is a host and a port, either of which may be empty; an address of IPv6 stands in brackets.
+fn is_host_and_port(text: &str) -> bool {
+    let plain = |part: &str| !part.contains(['[', ']']);
+    match text.strip_prefix('[').map(|rest| rest.split_once("]:")) {
+        Some(Some((host, port))) => plain(host) && plain(port) && !port.contains(':'),
+        Some(None) => false,
+        None => plain(text) && text.split(':').count() == 2,
+    }
 }
 
 fn fibre_channel(at: &At<'_>, _: Holder, errors: &mut Errors) {
@@ -375,4 +385,31 @@ fn image(at: &At<'_>, holder: Holder, errors: &mut Errors) {
         at.get("reference").must(errors);
     }
     at.get("pullPolicy").must_be_one_of(errors, &["Always", "IfNotPresent", "Never"]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_host_and_port;
+
+    #[test]
+    fn pairs_of_host_and_port() {
+        for good in ["a:1", ":80", "a:", ":", "[fd00::1]:80", "[]:", "[a]:1"] {
+            assert!(is_host_and_port(good), "{good:?}");
+        }
+        for bad in [
+            "",
+            "a",
+            "fd00::1",
+            "a:b:c",
+            "[fd00::1]",
+            "[fd00::1]80",
+            "[fd00::1:80",
+            "a]:1",
+            "[[a]:1",
+            "[a]:1:2",
+            "[a]]:1",
+        ] {
+            assert!(!is_host_and_port(bad), "{bad:?}");
+        }
+    }
 }
