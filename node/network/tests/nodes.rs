@@ -9,7 +9,7 @@ mod wire;
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -128,9 +128,9 @@ fn check_wire(passed: &BTreeSet<Packet>, case: Case, [clients, servers]: [&[IpAd
 
 /// A node that is cut off is not reached; when its cable heals, what stood goes on and what is new is served.
 fn cut_and_heal(cable: &str, from: &Path, to: &Path, address: IpAddr) {
-    let connect =
-        |timeout: Duration| enter(from, || TcpStream::connect_timeout(&(address, 81).into(), timeout)).unwrap();
-    let listener = enter(to, || TcpListener::bind("[::]:81").unwrap()).unwrap();
+    let listener = enter(to, || TcpListener::bind("[::]:0").unwrap()).unwrap();
+    let there = SocketAddr::new(address, listener.local_addr().unwrap().port());
+    let connect = |timeout: Duration| enter(from, || TcpStream::connect_timeout(&there, timeout)).unwrap();
     let mut client = connect(TIMEOUT).unwrap();
     let (mut server, _) = listener.accept().unwrap();
     link_is(cable, "down");
