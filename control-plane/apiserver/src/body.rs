@@ -41,10 +41,10 @@ pub enum RequestBody {
     Incoming(Incoming),
 }
 
-/// A body from the network. If nobody takes it, it goes back to the connection that it came from.
+/// A body from the network. If nobody takes it, it goes back to the connection that waits for it.
 pub struct Incoming {
     body: Option<hyper::body::Incoming>,
-    unread: Unread,
+    unread: Option<Unread>,
 }
 
 impl Incoming {
@@ -55,8 +55,8 @@ impl Incoming {
 
 impl Drop for Incoming {
     fn drop(&mut self) {
-        if let Some(body) = self.body.take().filter(|body| !body.is_end_stream()) {
-            *self.unread.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(body);
+        if let (Some(body), Some(unread)) = (self.body.take(), &self.unread) {
+            *unread.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(body);
         }
     }
 }
@@ -66,9 +66,10 @@ impl Drop for Incoming {
 pub struct Unread(Arc<Mutex<Option<hyper::body::Incoming>>>);
 
 impl Unread {
-    /// Hands a body out.
-    pub fn lend(&self, body: hyper::body::Incoming) -> RequestBody {
-        RequestBody::Incoming(Incoming { body: Some(body), unread: self.clone() })
+    /// Hands a body out that comes back if nobody reads it; nobody waits for one that is empty.
+    pub fn lend(body: hyper::body::Incoming) -> (RequestBody, Option<Unread>) {
+        let unread = (!body.is_end_stream()).then(Unread::default);
+        (RequestBody::Incoming(Incoming { body: Some(body), unread: unread.clone() }), unread)
     }
 
     /// Reads what nobody has read, and tells whether the connection is good for another request.

@@ -146,11 +146,16 @@ impl Server {
         }
         let gzip = accepts_gzip(request.headers());
         let (is_of_two, waits) = (request.version() > Version::HTTP_11, request.headers().contains_key(header::EXPECT));
-        let unread = Unread::default();
-        let reply = self.handle(request.map(|body| unread.lend(body)), peer).await;
+        let (head, body) = request.into_parts();
+        let (body, unread) = Unread::lend(body);
+        let reply = self.handle(http::Request::from_parts(head, body), peer).await;
         let (mut parts, body) = reply.into_parts();
         // On HTTP/1 the next request comes after the whole body. Who waits to be asked for one need not send it.
-        let goes_on = is_of_two || if waits { unread.take().is_none() } else { unread.finish().await };
+        let goes_on = match unread {
+            Some(unread) if waits => is_of_two || unread.take().is_none(),
+            Some(unread) => is_of_two || unread.finish().await,
+            None => true,
+        };
         if !goes_on {
             parts.headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
