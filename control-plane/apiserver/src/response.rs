@@ -2,12 +2,13 @@
 //!
 //! Plain JSON answers are joined from the stored bytes; only tables, YAML, indented and partial forms decode.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use corten_api::{Kind, Storage};
 use corten_meta::quote::quote;
-use corten_meta::{Object, Status, Value};
+use corten_meta::{Object, Status, Value, codec};
 use http::{HeaderValue, StatusCode, header};
 use serde::Serialize;
 use serde_json::json;
@@ -74,15 +75,23 @@ pub fn value(accept: Accept, code: StatusCode, value: &impl Serialize) -> Reply 
     let accept = if accept.format == Format::Protobuf { Accept { format: Format::Json, ..accept } } else { accept };
     let bytes = match accept.format {
         // What is indented ends without a new line.
-        Format::Json if accept.pretty => serde_json::to_vec_pretty(value),
-        Format::Json | Format::Protobuf => serde_json::to_vec(value).map(|mut b| {
-            b.push(b'\n');
-            b
+        Format::Json if accept.pretty => serde_json::to_vec_pretty(value).map(escaped),
+        Format::Json | Format::Protobuf => serde_json::to_vec(value).map(|mut json| {
+            json.push(b'\n');
+            escaped(json)
         }),
-        Format::Yaml => serde_json::to_value(value)
-            .map(|value| corten_meta::codec::encode_yaml(&value).unwrap_or_default().into_bytes()),
+        Format::Yaml => {
+            serde_json::to_value(value).map(|value| codec::encode_yaml(&value).unwrap_or_default().into_bytes())
+        }
     };
     full(code, accept.content_type(), bytes.unwrap_or_default().into())
+}
+
+fn escaped(json: Vec<u8>) -> Vec<u8> {
+    match codec::escaped(&json) {
+        Cow::Owned(escaped) => escaped,
+        Cow::Borrowed(_) => json,
+    }
 }
 
 /// A response with ready bytes.
@@ -356,8 +365,8 @@ fn framed(accept: Accept, word: &str, object: &Value) -> Bytes {
 }
 
 fn frame(word: &str, object: &impl Serialize) -> Bytes {
-    let object = serde_json::to_string(object).unwrap_or_default();
-    format!("{{\"type\":\"{word}\",\"object\":{object}}}\n").into()
+    let object = serde_json::to_vec(object).unwrap_or_default();
+    [format!("{{\"type\":\"{word}\",\"object\":").as_bytes(), &escaped(object), b"}\n"].concat().into()
 }
 
 /// Several messages in one, each told once, as upstream says them together.

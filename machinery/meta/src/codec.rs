@@ -46,7 +46,7 @@ pub fn encode_object(value: &Value) -> Bytes {
             Value::Object(map) => write_top(out, map),
             other => write_value(out, other),
         }
-        let bytes = Bytes::copy_from_slice(out);
+        let bytes = Bytes::copy_from_slice(&escaped(out));
         if out.capacity() > KEPT_SCRATCH {
             *out = Vec::new();
         }
@@ -128,6 +128,31 @@ fn write_field(out: &mut Vec<u8>, first: &mut bool, key: &str, write: impl FnOnc
 
 fn write_string(out: &mut Vec<u8>, text: &str) {
     serde_json::to_writer(out, text).expect("writing a string to memory cannot fail");
+}
+
+/// JSON as Go writes it: what could end a script or a line inside of a web page is escaped. It stands in strings only.
+/// Who keeps JSON as it was sent, such as a controller the data of its revisions, compares it byte by byte.
+pub fn escaped(json: &[u8]) -> Cow<'_, [u8]> {
+    let lines = |at: usize| matches!(json.get(at..at + 3), Some([0xe2, 0x80, 0xa8 | 0xa9]));
+    let found = |at: &usize| json[*at] != 0xe2 || lines(*at);
+    let markup = memchr::memchr3_iter(b'<', b'>', b'&', json);
+    let mut places: Vec<usize> = markup.chain(memchr::memchr_iter(0xe2, json)).filter(found).collect();
+    if places.is_empty() {
+        return Cow::Borrowed(json);
+    }
+    places.sort_unstable();
+    let (mut out, mut copied) = (Vec::with_capacity(json.len() + 5 * places.len()), 0);
+    for at in places {
+        out.extend_from_slice(&json[copied..at]);
+        let (letter, length) = match json[at] {
+            0xe2 => (0x2000 + u32::from(json[at + 2] & 0x3f), 3),
+            ascii => (ascii.into(), 1),
+        };
+        write!(out, "\\u{letter:04x}").expect("writing to memory cannot fail");
+        copied = at + length;
+    }
+    out.extend_from_slice(&json[copied..]);
+    Cow::Owned(out)
 }
 
 /// Makes of the numbers of a value what is read of them after they were written: a whole number is an integer.

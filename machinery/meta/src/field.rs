@@ -212,18 +212,7 @@ impl std::error::Error for FieldError {}
 pub fn shown(value: &Value) -> String {
     let mut json = Vec::new();
     crate::codec::write_value(&mut json, value);
-    let json = String::from_utf8_lossy(&json).into_owned();
-    if !json.contains(['<', '>', '&', '\u{2028}', '\u{2029}']) {
-        return json;
-    }
-    let mut safe = String::with_capacity(json.len() + 16);
-    for c in json.chars() {
-        match c {
-            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => safe.push_str(&format!("\\u{:04x}", c as u32)),
-            c => safe.push(c),
-        }
-    }
-    safe
+    String::from_utf8_lossy(&crate::codec::escaped(&json)).into_owned()
 }
 
 fn counted(count: usize, unit: &str) -> String {

@@ -15,6 +15,21 @@ fn canonical_order() {
 }
 
 #[test]
+fn strings_are_written_as_go_writes_them() {
+    for (text, written) in [
+        ("sh -c 'a && b <c >d'", r#""sh -c 'a \u0026\u0026 b \u003cc \u003ed'""#),
+        ("\u{2027}\u{2028}\u{2029}\u{202a} é \u{7f}/", "\"\u{2027}\\u2028\\u2029\u{202a} é \u{7f}/\""),
+        ("\u{8}\u{c}\n\r\t\u{1}\"\\", r#""\b\f\n\r\t\u0001\"\\""#),
+    ] {
+        assert_eq!(encode_object(&text.into()), written.as_bytes());
+        let object = json!({ "metadata": { "annotations": { text: text } } });
+        let bytes = encode_object(&object);
+        assert_eq!(bytes, format!(r#"{{"metadata":{{"annotations":{{{written}:{written}}}}}}}"#));
+        assert_eq!(decode_json(&bytes, true).unwrap().value, object);
+    }
+}
+
+#[test]
 fn header_without_decoding_the_rest() {
     let bytes = br#"{"apiVersion":"v1","kind":"Pod","metadata":{"creationTimestamp":null,"deletionTimestamp":"2026-01-02T03:04:05Z","finalizers":["a/b"],"generation":4,"labels":{"app":"w\u0065b"},"name":"web","namespace":"prod","ownerReferences":[{"apiVersion":"apps/v1","controller":true,"kind":"ReplicaSet","name":"r","uid":"o"},{"apiVersion":"v1","kind":"Node","name":"n","uid":"p"}],"uid":"u"},"spec":{"odd":[{}]}}"#;
     let object = Object::parse(Bytes::from_static(bytes), 9).unwrap();

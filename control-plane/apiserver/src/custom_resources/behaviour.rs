@@ -90,7 +90,7 @@ fn printed(value: &Value) -> String {
         Value::String(text) => text.clone(),
         Value::Number(n) if n.as_i64().is_none() => corten_meta::go::float(n.as_f64().unwrap_or_default()),
         // Inside a text, JSON is written so that it can stand in a web page.
-        other => other.to_string().replace('&', "\\u0026").replace('<', "\\u003c").replace('>', "\\u003e"),
+        other => corten_meta::field::shown(other),
     }
 }
 

@@ -120,7 +120,7 @@ fn element(out: &mut Vec<u8>, messages: &Messages, field: &Field, value: &Value)
                 number(out, 2, i64::from(time.subsec_nanosecond()));
             });
         }
-        Type::Json => nested(out, at, |out| bytes(out, 1, value.to_string().as_bytes())),
+        Type::Json => nested(out, at, |out| bytes(out, 1, corten_meta::field::shown(value).as_bytes())),
         Type::Strings => nested(out, at, |out| {
             let list = value.as_array().into_iter().flatten().filter_map(Value::as_str);
             list.for_each(|one| bytes(out, 1, one.as_bytes()));

@@ -15,8 +15,7 @@ pub fn written(type_name: &str, value: &Value, touched: &Value) -> String {
         Some(t) => write_type(t, value, touched, &mut text),
         None => text.push_str(&value.to_string()),
     }
-    // These stand in strings only.
-    text.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
+    String::from_utf8_lossy(&corten_meta::codec::escaped(text.as_bytes())).into_owned()
 }
 
 fn write_type(t: &Type, value: &Value, touched: &Value, text: &mut String) {
