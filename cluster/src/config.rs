@@ -68,7 +68,7 @@ impl Place {
             .flatten()
             .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
             .collect();
-        names.sort();
+        names.sort_unstable();
         names
     }
 

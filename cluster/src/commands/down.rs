@@ -109,7 +109,7 @@ fn unmount_below(dir: &Path) -> Result<()> {
         .filter_map(|line| line.split(' ').nth(4).map(Path::new))
         .filter(|path| path.starts_with(dir) && *path != dir)
         .collect();
-    below.sort();
+    below.sort_unstable();
     for path in below.into_iter().rev() {
         let unmounted = nix::mount::umount2(path, nix::mount::MntFlags::MNT_DETACH);
         ensure!(

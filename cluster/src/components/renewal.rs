@@ -122,7 +122,7 @@ async fn names(client: &Client, name: &str, shutdown: &CancellationToken) -> Res
         let addresses = node.and_then(|node| node.status).and_then(|status| status.addresses).unwrap_or_default();
         if !addresses.is_empty() {
             let mut names: Vec<String> = addresses.into_iter().map(|address| address.address).collect();
-            names.sort();
+            names.sort_unstable();
             names.dedup();
             return Ok(names);
         }

@@ -219,7 +219,7 @@ fn group(
         let of = |v: &Version| v.remote.as_ref().map_or(0, |known| known.remote.version_priority);
         versions.sort_by_key(|v| std::cmp::Reverse((of(v), priority(&v.version))));
         for version in versions {
-            version.kinds.sort_by(|a, b| a.plural.cmp(&b.plural));
+            version.kinds.sort_unstable_by(|a, b| a.plural.cmp(&b.plural));
         }
     }
     // Groups of this server first, then those of others, by the priority that they ask for, then custom resources.

@@ -30,7 +30,7 @@ impl Controller for ClusterRoleAggregationController {
     fn observe(&self, view: &dyn View, key: &Key) -> Option<Observed> {
         let role: ClusterRole = view.typed(key).filter(|role: &ClusterRole| role.aggregation_rule.is_some())?;
         let mut all: Vec<ClusterRole> = view.all("");
-        all.sort_by(|a, b| a.name().cmp(b.name()));
+        all.sort_unstable_by(|a, b| a.name().cmp(b.name()));
         Some(Observed { role, all })
     }
 

@@ -129,7 +129,7 @@ async fn empty(client: &Client, namespace: &str, monitors: &Monitors) -> Result<
     let (mut resources, undiscovered) = discovery::resources(client).await?;
     resources.retain(|found| found.resource.namespaced && found.allows(&["delete", "list"]));
     let are_pods = |found: &Discovered| found.resource.group.is_empty() && found.resource.plural == "pods";
-    resources.sort_by_key(|found| (!are_pods(found), found.resource.clone()));
+    resources.sort_unstable_by_key(|found| (!are_pods(found), found.resource.clone()));
     let mut content = Content { undiscovered, ..Content::default() };
     for found in &resources {
         let before = content.remaining.len();

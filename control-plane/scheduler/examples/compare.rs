@@ -270,9 +270,9 @@ fn differences(ours: &BTreeMap<String, Judgement>, theirs: &Value) -> Vec<String
                 words.extend(reasons.iter().cloned());
                 let mut given: Vec<String> =
                     rejected.as_array().into_iter().flatten().filter_map(|w| w.as_str().map(str::to_owned)).collect();
-                words[2..].sort();
+                words[2..].sort_unstable();
                 if given.len() > 2 {
-                    given[2..].sort();
+                    given[2..].sort_unstable();
                 }
                 if words != given {
                     found.push(format!(

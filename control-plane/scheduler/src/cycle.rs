@@ -432,7 +432,7 @@ pub fn histogram<'a>(total: usize, verdicts: impl Iterator<Item = (&'a Verdict, 
     *counts.entry(run.0).or_default() += run.1;
     counts.retain(|_, count| *count > 0);
     let mut lines: Vec<String> = counts.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
-    lines.sort();
+    lines.sort_unstable();
     match lines.is_empty() {
         true => format!("0/{total} nodes are available:"),
         false => format!("0/{total} nodes are available: {}.", lines.join(", ")),

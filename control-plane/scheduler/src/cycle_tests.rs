@@ -336,7 +336,7 @@ proptest! {
         let said = |search: Search| {
             let mut all: Vec<_> =
                 search.rejected.into_iter().map(|one| (one.slot, one.plugin, format!("{:?}", one.verdict))).collect();
-            all.sort();
+            all.sort_unstable();
             (search.feasible.is_empty(), all)
         };
         for (number, (at, amount, priority, step)) in steps.into_iter().enumerate() {

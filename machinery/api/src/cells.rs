@@ -76,7 +76,7 @@ pub(crate) fn format_labels(labels: Option<&Value>) -> String {
         Some(map) if !map.is_empty() => {
             let mut pairs: Vec<_> =
                 map.iter().map(|(k, v)| format!("{k}={}", v.as_str().unwrap_or_default())).collect();
-            pairs.sort();
+            pairs.sort_unstable();
             pairs.join(",")
         }
         _ => "<none>".to_string(),

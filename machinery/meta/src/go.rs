@@ -372,7 +372,7 @@ pub fn printed(value: &Value) -> String {
         Value::Array(items) => format!("[{}]", items.iter().map(printed).collect::<Vec<_>>().join(" ")),
         Value::Object(map) => {
             let mut entries: Vec<_> = map.iter().collect();
-            entries.sort_by_key(|(key, _)| key.as_str());
+            entries.sort_unstable_by_key(|(key, _)| key.as_str());
             let shown: Vec<String> = entries.iter().map(|(key, item)| format!("{key}:{}", printed(item))).collect();
             format!("map[{}]", shown.join(" "))
         }

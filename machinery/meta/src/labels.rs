@@ -228,7 +228,7 @@ impl fmt::Display for Requirement {
             Operator::NotIn => " notin ",
         };
         let mut values = self.values.clone();
-        values.sort();
+        values.sort_unstable();
         let values = values.join(",");
         match self.operator {
             Operator::In | Operator::NotIn => write!(f, "{}{sign}({values})", self.key),

@@ -131,7 +131,7 @@ fn source_ranges(spec: &core::ServiceSpec, ip: IpVersion) -> Vec<Range> {
     if restricted && ranges.is_empty() {
         return vec![(ip.unspecified(), ip.bits())];
     }
-    ranges.sort_by_key(|(address, length)| (*length, *address));
+    ranges.sort_unstable_by_key(|(address, length)| (*length, *address));
     let mut kept: Vec<Range> = Vec::new();
     for (address, length) in ranges {
         if !kept.iter().any(|(wider, wider_length)| network(address, *wider_length) == *wider) {

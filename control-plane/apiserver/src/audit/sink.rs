@@ -108,7 +108,7 @@ impl Log {
 
     fn clean_up(&self) -> std::io::Result<()> {
         let mut backups = backups(&self.config.path)?;
-        backups.sort();
+        backups.sort_unstable();
         let too_many = match self.config.max_backups {
             0 => 0,
             most => backups.len().saturating_sub(most),

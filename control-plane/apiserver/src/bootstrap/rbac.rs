@@ -40,7 +40,7 @@ fn aggregated_rules(table: &[(&'static str, Value)], role: &Value) -> Vec<Value>
     };
     let mut selected: Vec<&Value> =
         table.iter().filter(|(plural, o)| *plural == "clusterroles" && is_selected(o)).map(|(_, o)| o).collect();
-    selected.sort_by_key(|o| corten_meta::name(o));
+    selected.sort_unstable_by_key(|o| corten_meta::name(o));
     let mut rules: Vec<Value> = Vec::new();
     for other in selected {
         let own = match other["rules"].as_array() {

@@ -26,7 +26,7 @@ pub enum Element {
 impl Element {
     /// The item of a list by its keys and their values.
     pub fn key(mut keys: Vec<(&str, &Value)>) -> Element {
-        keys.sort_by_key(|(name, _)| *name);
+        keys.sort_unstable_by_key(|(name, _)| *name);
         let fields: Vec<String> =
             keys.into_iter().map(|(name, value)| format!("{}:{value}", Value::from(name))).collect();
         Element::Key(escaped(format!("{{{}}}", fields.join(","))))

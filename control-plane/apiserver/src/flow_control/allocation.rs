@@ -25,7 +25,7 @@ pub fn allocate(total: u32, levels: &[Demand]) -> Vec<u32> {
         if spare <= 0 || wanting.is_empty() {
             break;
         }
-        wanting.sort_by_key(|at| (u64::from(seats[*at]) * 1000 / u64::from(levels[*at].nominal.max(1)), *at));
+        wanting.sort_unstable_by_key(|at| (u64::from(seats[*at]) * 1000 / u64::from(levels[*at].nominal.max(1)), *at));
         seats[wanting[0]] += 1;
         spare -= 1;
     }

@@ -136,7 +136,7 @@ impl FlowControl {
         }
         levels.entry(CATCH_ALL.to_owned()).or_insert_with(|| Arc::new(Level::new("", Settings::reject(1))));
         let mut schemas: Vec<FlowSchema> = objects(SCHEMAS).iter().map(|o| FlowSchema::from_object(o)).collect();
-        schemas.sort_by(|a, b| (a.precedence, &a.name).cmp(&(b.precedence, &b.name)));
+        schemas.sort_unstable_by(|a, b| (a.precedence, &a.name).cmp(&(b.precedence, &b.name)));
         self.table.store(Arc::new(Table { revisions, schemas, levels }));
         true
     }

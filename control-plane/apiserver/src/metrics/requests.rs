@@ -65,7 +65,7 @@ impl Requests {
     pub fn render(&self, out: &mut Exposition) {
         let all = self.0.read().unwrap_or_else(std::sync::PoisonError::into_inner);
         let mut series: Vec<(&String, &Arc<Series>)> = all.iter().collect();
-        series.sort_by_key(|(key, _)| *key);
+        series.sort_unstable_by_key(|(key, _)| *key);
         let series: Vec<&Series> = series.into_iter().map(|(_, series)| series.as_ref()).collect();
         let name = "apiserver_request_total";
         out.family(name, "counter", "Requests, by verb, resource and code of the answer.");

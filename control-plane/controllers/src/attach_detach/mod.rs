@@ -91,7 +91,7 @@ impl Controller for AttachDetachController {
         let wanted = if managed { wanted::on_node(view, &key.name, &attachments) } else { return None };
         let mut here: Vec<VolumeAttachment> =
             attachments.into_iter().filter(|attachment| attachment.spec.node_name == key.name).collect();
-        here.sort_by(|a, b| a.name().cmp(b.name()));
+        here.sort_unstable_by(|a, b| a.name().cmp(b.name()));
         if here.is_empty() && wanted.is_empty() && node.as_ref().is_none_or(|node| !reports_any(node)) {
             return None;
         }

@@ -42,7 +42,7 @@ pub fn on_node(view: &dyn View, node: &str, attachments: &[VolumeAttachment]) ->
     let mut wanted: Vec<Wanted> = Vec::new();
     let mut users: Vec<Pod> = view.pods_on(node).iter().filter(|pod| names_claims(pod)).filter_map(decode).collect();
     users.retain(|pod| !has_ended(pod));
-    users.sort_by_key(key_of);
+    users.sort_unstable_by_key(key_of);
     for pod in users {
         for volume in bound_volumes(view, &pod) {
             let name = volume.name().to_owned();
@@ -76,13 +76,13 @@ fn new_wanted(
         .map(|one| one.spec.node_name.clone())
         .filter(|name| name != node)
         .collect();
-    elsewhere.sort();
+    elsewhere.sort_unstable();
     let mut users_elsewhere: Vec<Key> = Vec::new();
     if !elsewhere.is_empty() {
         let users = users_of_volume(view, &volume);
         let there = |pod: &&Pod| elsewhere.iter().any(|name| name == pods::node_name(pod)) && !has_ended(pod);
         users_elsewhere = users.iter().filter(there).map(key_of).collect();
-        users_elsewhere.sort();
+        users_elsewhere.sort_unstable();
     }
     Some(Wanted { volume, attachment_name, pods: vec![pod], elsewhere, users_elsewhere })
 }
@@ -144,7 +144,7 @@ fn users_of_volume(view: &dyn View, volume: &PersistentVolume) -> Vec<Pod> {
 fn nodes_of(users: &[Pod]) -> Vec<Key> {
     let mut keys: Vec<Key> =
         users.iter().map(pods::node_name).filter(|name| !name.is_empty()).map(|name| Key::new("", name)).collect();
-    keys.sort();
+    keys.sort_unstable();
     keys.dedup();
     keys
 }

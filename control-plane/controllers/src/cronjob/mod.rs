@@ -53,7 +53,7 @@ impl Controller for CronJobController {
         let uid = cron.metadata.uid.clone()?;
         let mut jobs: Vec<Job> = view.owned_by(&uid);
         jobs.retain(|job| owner::is_controlled_by(&job.metadata, &uid));
-        jobs.sort_by(|a, b| a.name().cmp(b.name()));
+        jobs.sort_unstable_by(|a, b| a.name().cmp(b.name()));
         Some(Observed { cron, jobs })
     }
 

@@ -68,7 +68,7 @@ fn roll_out(model: &mut Model, mut check: impl FnMut(&Model)) {
 
 fn targets(model: &Model) -> Vec<String> {
     let mut targets: Vec<String> = rows(model).iter().map(|pod| target_node(pod).into_owned()).collect();
-    targets.sort();
+    targets.sort_unstable();
     targets
 }
 

@@ -70,7 +70,9 @@ impl Pass<'_> {
         if old.is_empty() || removable <= 0 {
             return false;
         }
-        old.sort_by_key(|set| (set.metadata.creation_timestamp.as_ref().map(|time| time.0), set.name().to_owned()));
+        old.sort_unstable_by_key(|set| {
+            (set.metadata.creation_timestamp.as_ref().map(|time| time.0), set.name().to_owned())
+        });
         let available_now: i32 = self.all().map(available).sum();
         let sizes = shrunk(&old, removable, (available_now - least_available).max(0));
         let mut changed = false;

@@ -60,8 +60,8 @@ impl Pass<'_> {
         let age = |set: &ReplicaSet| set.metadata.creation_timestamp.as_ref().map(|time| time.0);
         let name = |set: &ReplicaSet| set.name().to_owned();
         match to_add {
-            0.. => active.sort_by_key(|set| (Reverse(size_of(set)), Reverse(age(set)), name(set))),
-            _ => active.sort_by_key(|set| (Reverse(size_of(set)), age(set), name(set))),
+            0.. => active.sort_unstable_by_key(|set| (Reverse(size_of(set)), Reverse(age(set)), name(set))),
+            _ => active.sort_unstable_by_key(|set| (Reverse(size_of(set)), age(set), name(set))),
         }
         let mut added = 0;
         let mut sizes: Vec<i32> = active

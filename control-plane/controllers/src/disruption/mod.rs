@@ -68,7 +68,7 @@ impl Controller for DisruptionController {
         let budget: PodDisruptionBudget = view.typed(key)?;
         let chosen = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref());
         let mut pods = chosen.map(|s| view.select_rows(&key.namespace, &selector(s))).unwrap_or_default();
-        pods.sort_by(|a, b| a.name().cmp(b.name()));
+        pods.sort_unstable_by(|a, b| a.name().cmp(b.name()));
         let mut scales = BTreeMap::new();
         for owner in pods.iter().filter_map(|pod| pod.object.controller()) {
             scales.entry(owner.uid.clone()).or_insert_with(|| scale_of(view, &key.namespace, owner));

@@ -60,7 +60,7 @@ impl Controller for EndpointSliceMirroringController {
         let all = view.labelled(ResourceType::of::<EndpointSlice>(), &key.namespace, (SERVICE_NAME, &key.name));
         let mut slices: Vec<EndpointSlice> =
             all.iter().filter(|slice| ours(&slice.header.labels)).filter_map(decode).collect();
-        slices.sort_by(|a, b| a.name().cmp(b.name()));
+        slices.sort_unstable_by(|a, b| a.name().cmp(b.name()));
         Some(Observed { endpoints, slices })
     }
 
@@ -181,7 +181,7 @@ fn ports_of(subset: &EndpointSubset) -> Vec<Port> {
         app_protocol: port.app_protocol.clone(),
     };
     let mut ports: Vec<Port> = subset.ports.iter().flatten().map(port).collect();
-    ports.sort();
+    ports.sort_unstable();
     ports
 }
 

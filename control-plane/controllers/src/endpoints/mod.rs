@@ -55,7 +55,7 @@ fn selected_pods(view: &dyn View, namespace: &str, selector: &BTreeMap<String, S
     let objects = view.labelled(ResourceType::of::<Pod>(), namespace, (key, value));
     let mut pods: Vec<Pod> =
         objects.iter().filter(|pod| selects(selector, &pod.header.labels)).filter_map(decode).collect();
-    pods.sort_by(|a, b| a.name().cmp(b.name()));
+    pods.sort_unstable_by(|a, b| a.name().cmp(b.name()));
     pods
 }
 
@@ -68,7 +68,7 @@ fn services_of_pod(view: &dyn View, change: &Change) -> Vec<Key> {
         let selecting = services.iter().filter(|service| selects(&selector_of_service(service), labels));
         keys.extend(selecting.map(|service| service.key()));
     }
-    keys.sort();
+    keys.sort_unstable();
     keys.dedup();
     keys
 }
@@ -111,7 +111,7 @@ fn ports(service: &Service, pod: &Pod) -> Vec<Port> {
         Some(Port { name, port: number, protocol, app_protocol: port.app_protocol.clone() })
     };
     let mut ports: Vec<Port> = wanted.into_iter().flatten().filter_map(resolve).collect();
-    ports.sort();
+    ports.sort_unstable();
     ports
 }
 

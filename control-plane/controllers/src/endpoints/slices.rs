@@ -73,7 +73,7 @@ impl Controller for EndpointSliceController {
             .filter(|slice| ours(&slice.header.labels) && slice.header.deletion_timestamp.is_none())
             .filter_map(crate::runtime::decode)
             .collect();
-        slices.sort_by(|a, b| a.name().cmp(b.name()));
+        slices.sort_unstable_by(|a, b| a.name().cmp(b.name()));
         let zone = |pod: &Pod| {
             let name = pods::node_name(pod).to_owned();
             let node = view.get(ResourceType::of::<Node>(), &Key { namespace: String::new(), name: name.clone() })?;
@@ -284,7 +284,7 @@ pub(super) fn slice_ports(slice: &EndpointSlice) -> Vec<Port> {
         app_protocol: port.app_protocol.clone(),
     };
     let mut ports: Vec<Port> = slice.ports.iter().flatten().map(port).collect();
-    ports.sort();
+    ports.sort_unstable();
     ports
 }
 

@@ -169,7 +169,7 @@ proptest! {
             encoded(&json!({"apiVersion": "v1", "kind": "B", "metadata": {"name": "x", "ownerReferences": references}}))
         };
         let sorted = |decision: Decision| match decision {
-            Decision::DropReferences(mut uids) => { uids.sort(); Decision::DropReferences(uids) }
+            Decision::DropReferences(mut uids) => { uids.sort_unstable(); Decision::DropReferences(uids) }
             other => other,
         };
         let backwards: Vec<OwnerState> = states.iter().rev().copied().collect();

@@ -140,7 +140,7 @@ impl Pass<'_> {
         let lists = self.status.uncounted_terminated_pods.get_or_insert_default();
         for (list, more) in [(&mut lists.succeeded, new.succeeded), (&mut lists.failed, new.failed)] {
             if let Some(mut more) = more {
-                more.sort();
+                more.sort_unstable();
                 list.get_or_insert_default().extend(more);
             }
         }

@@ -100,7 +100,7 @@ impl Controller for NodeLifecycleController {
         if ready_status(&node) == "Unknown" {
             ready_pods = view.on_node(&key.name);
             ready_pods.retain(pods::is_ready);
-            ready_pods.sort_by_key(key_of);
+            ready_pods.sort_unstable_by_key(key_of);
         }
         Some(Observed { node, heard, ready_pods, any_node_ready, zone })
     }

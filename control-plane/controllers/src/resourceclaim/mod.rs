@@ -114,7 +114,7 @@ impl Controller for ClaimMaker {
         let uid = pod.metadata.uid.clone()?;
         let mut own: Vec<ResourceClaim> = view.owned_by(&uid);
         own.retain(|claim| is_controlled_by(&claim.metadata, &uid) && claim.metadata.deletion_timestamp.is_none());
-        own.sort_by(|a, b| a.name().cmp(b.name()));
+        own.sort_unstable_by(|a, b| a.name().cmp(b.name()));
         let templates =
             claims_of(&pod).filter_map(|claim| view.typed(&near(claim.resource_claim_template_name.clone()?)));
         Some(Observed { present, own, templates: templates.collect(), pod })

@@ -179,7 +179,7 @@ impl Monitors {
         let namespaced = monitors.iter().filter(|(resource, _)| resource.namespaced && wanted(resource));
         let mut all: Vec<(Resource, Vec<Arc<Object>>)> =
             namespaced.map(|(resource, monitor)| (resource.clone(), monitor.cache.list(namespace))).collect();
-        all.sort_by(|a, b| a.0.cmp(&b.0));
+        all.sort_unstable_by(|a, b| a.0.cmp(&b.0));
         all
     }
 

@@ -161,7 +161,7 @@ fn mounted(server: &Server, node: &str) -> Vec<String> {
             }));
         }
     }
-    names.sort();
+    names.sort_unstable();
     names.dedup();
     names
 }

@@ -68,7 +68,7 @@ impl Controller for ClaimBinder {
             Some(name) => view.typed(&Key::new("", name)).into_iter().collect(),
             None => view.volumes_for(key).iter().filter_map(decode).collect(),
         };
-        volumes.sort_by(|a, b| a.name().cmp(b.name()));
+        volumes.sort_unstable_by(|a, b| a.name().cmp(b.name()));
         let wanted = classes::class_of(&claim);
         let class = wanted.and_then(|name| view.typed(&Key::new("", name)));
         let default_class = if wanted.is_none() { classes::default_class(view) } else { None };

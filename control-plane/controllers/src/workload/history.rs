@@ -47,7 +47,7 @@ impl History {
     /// objects were orphaned goes on where it was.
     pub fn claim<K: Typed>(&self, owner: &K, selector: &Selector) -> Claimed<ControllerRevision> {
         let mut claimed = claim(owner, selector, &self.candidates);
-        claimed.owned.sort_by(|a, b| (a.revision, a.name()).cmp(&(b.revision, b.name())));
+        claimed.owned.sort_unstable_by(|a, b| (a.revision, a.name()).cmp(&(b.revision, b.name())));
         claimed
     }
 

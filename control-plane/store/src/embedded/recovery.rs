@@ -132,8 +132,8 @@ fn list(dir: &Path) -> Result<Files, Error> {
             files.unfinished.push(path);
         }
     }
-    files.segments.sort_by_key(|path| segment::index_of(path));
-    files.checkpoints.sort_by_key(|path| checkpoint::sequence_of(path));
+    files.segments.sort_unstable_by_key(|path| segment::index_of(path));
+    files.checkpoints.sort_unstable_by_key(|path| checkpoint::sequence_of(path));
     Ok(files)
 }
 

@@ -52,7 +52,7 @@ impl Behaviour for ResourceQuota {
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         let hard = object.pointer("/status/hard").and_then(Value::as_object);
         let mut resources: Vec<&String> = hard.into_iter().flat_map(|h| h.keys()).collect();
-        resources.sort();
+        resources.sort_unstable();
         let (limits, requests): (Vec<_>, Vec<_>) = resources.into_iter().partition(|r| r.starts_with("limits."));
         let line = |resources: Vec<&String>| {
             let part = |r: &&String| {

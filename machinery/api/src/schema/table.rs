@@ -41,7 +41,7 @@ pub(super) fn parse(table: &str) -> Schema {
 /// Sorts fields by name, so that they can be found, and tells the order in which they stood.
 fn declared_order(fields: &mut Vec<Field>) -> Vec<usize> {
     let mut by_name: Vec<(usize, Field)> = std::mem::take(fields).into_iter().enumerate().collect();
-    by_name.sort_by(|(_, a), (_, b)| a.name.cmp(&b.name));
+    by_name.sort_unstable_by(|(_, a), (_, b)| a.name.cmp(&b.name));
     let mut declared = vec![0; by_name.len()];
     for (now, (before, field)) in by_name.into_iter().enumerate() {
         declared[before] = now;

@@ -134,7 +134,7 @@ async fn lists_again_when_history_is_gone() {
     server.put_config_map("a", "new", json!({}), "1");
     server.compact();
     let mut changes = vec![next(&mut subscription).await, next(&mut subscription).await, next(&mut subscription).await];
-    changes.sort();
+    changes.sort_unstable();
     assert_eq!(changes, ["a/changed 1->2", "a/gone 1->-", "a/new -->1"]);
     assert!(subscription.try_next().is_none(), "what did not change is not told");
 }

@@ -199,7 +199,7 @@ impl Query<'_> {
                 })
                 .collect(),
         };
-        targets.sort();
+        targets.sort_unstable();
         targets.dedup();
         let weight = (100 / targets.len().max(1)).max(1) as u16;
         let (mut answers, mut additionals) = (Vec::new(), Vec::new());

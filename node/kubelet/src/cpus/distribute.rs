@@ -14,7 +14,7 @@ pub fn shares(free: &BTreeMap<u32, usize>, count: usize, group: usize) -> Option
         return None;
     }
     let mut nodes: Vec<u32> = free.keys().copied().collect();
-    nodes.sort_by_key(|node| (free[node], *node));
+    nodes.sort_unstable_by_key(|node| (free[node], *node));
     (1..=nodes.len().min(count / group)).find_map(|most| {
         let evenly = |chosen: &Vec<u32>| even(free, chosen, count, group);
         let possible = combinations(&nodes, most).into_iter().filter_map(|chosen| evenly(&chosen));

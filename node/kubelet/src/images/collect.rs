@@ -200,7 +200,7 @@ fn choose(
 ) -> (Vec<String>, u64) {
     let mut candidates: Vec<(&String, &Record)> =
         records.iter().filter(|(id, record)| !record.pinned && !in_use.contains(*id)).collect();
-    candidates.sort_by_key(|(id, record)| (record.last_used, record.first_seen, (*id).clone()));
+    candidates.sort_unstable_by_key(|(id, record)| (record.last_used, record.first_seen, (*id).clone()));
     let (mut chosen, mut freed) = (Vec::new(), 0);
     for (id, record) in candidates {
         // One that has just been pulled belongs to a pod that is about to start.

@@ -69,7 +69,7 @@ fn remove_oldest(path: &Path, max_files: usize) -> Result<()> {
         .filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix))
         .map(|entry| entry.path())
         .collect();
-    former.sort();
+    former.sort_unstable();
     let excess = former.len().saturating_sub(max_files.saturating_sub(1));
     for path in &former[..excess] {
         fs::remove_file(path).map_err(Error::file("remove", path))?;

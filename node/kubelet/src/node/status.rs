@@ -309,7 +309,7 @@ fn problems(facts: &Facts<'_>) -> String {
 /// The biggest images, as the scheduler wants to know them.
 fn images(images: &[cri::Image], most: Option<usize>) -> Vec<ContainerImage> {
     let mut images: Vec<&cri::Image> = images.iter().collect();
-    images.sort_by_key(|image| (std::cmp::Reverse(image.size), image.id.clone()));
+    images.sort_unstable_by_key(|image| (std::cmp::Reverse(image.size), image.id.clone()));
     images
         .into_iter()
         .take(most.unwrap_or(usize::MAX))

@@ -15,7 +15,7 @@ pub fn victims(wanted: &Holding, others: &HashMap<&str, &Holding>, allocatable: 
     let candidates = |class: QosClass| -> Vec<(&str, &Holding)> {
         let lower = |held: &Holding| !held.critical && held.priority < wanted.priority && held.class == class;
         let mut list: Vec<_> = others.iter().filter(|(_, held)| lower(held)).map(|(uid, held)| (*uid, *held)).collect();
-        list.sort_by_key(|(uid, _)| *uid);
+        list.sort_unstable_by_key(|(uid, _)| *uid);
         list
     };
     let (best_effort, burstable, guaranteed) =

@@ -98,7 +98,7 @@ fn changed(before: &States, after: &States) -> Vec<String> {
     let went = before.iter().filter(|(id, _)| !after.contains_key(*id));
     let came = after.iter().filter(|(id, state)| before.get(*id) != Some(state));
     let mut pods: Vec<String> = went.chain(came).map(|(_, (pod, _))| pod.clone()).collect();
-    pods.sort();
+    pods.sort_unstable();
     pods.dedup();
     pods
 }

@@ -81,7 +81,7 @@ pub async fn follow(
 pub fn read(directory: &Path, node_name: &str) -> Vec<Arc<Pod>> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| is_manifest(path)).collect();
-    paths.sort();
+    paths.sort_unstable();
     let mut pods: Vec<Arc<Pod>> = Vec::new();
     for path in paths {
         let text = match std::fs::read_to_string(&path) {

@@ -81,7 +81,7 @@ fn listing(directory: &Path) -> Response<Body> {
             format!("{}{slash}", entry.file_name().to_string_lossy())
         })
         .collect();
-    names.sort();
+    names.sort_unstable();
     let mut page = String::from("<!doctype html>\n<meta name=\"viewport\" content=\"width=device-width\">\n<pre>\n");
     for name in names {
         let name = name.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&#34;");

@@ -37,7 +37,9 @@ impl Inner {
             }
             pods.push(pod);
         }
-        pods.sort_by(|a, b| (&a.pod_ref.namespace, &a.pod_ref.name).cmp(&(&b.pod_ref.namespace, &b.pod_ref.name)));
+        pods.sort_unstable_by(|a, b| {
+            (&a.pod_ref.namespace, &a.pod_ref.name).cmp(&(&b.pod_ref.namespace, &b.pod_ref.name))
+        });
         pods
     }
 

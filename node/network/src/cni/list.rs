@@ -27,7 +27,7 @@ impl List {
                 path.extension().is_some_and(|kind| ["conflist", "conf", "json"].iter().any(|known| kind == *known))
             })
             .collect();
-        files.sort();
+        files.sort_unstable();
         match files.first() {
             Some(path) => List::read(path),
             None => Err(CniError::NoConfiguration(directory.to_owned())),

@@ -76,7 +76,7 @@ fn read(folders: &[PathBuf]) -> Vec<(String, Value)> {
     for folder in folders {
         let mut paths: Vec<PathBuf> =
             std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
-        paths.sort();
+        paths.sort_unstable();
         for path in paths {
             let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
             if !matches!(extension, "json" | "yaml" | "yml") {

@@ -82,7 +82,7 @@ fn kinds(spec: &Value, resources: &Resources) -> Vec<(String, Decl)> {
         });
         found.extend(named.take(MOST_KINDS).cloned());
     }
-    found.sort_by_key(|r| (r.kind.group.clone(), r.kind.version.clone(), r.kind.kind.clone()));
+    found.sort_unstable_by_key(|r| (r.kind.group.clone(), r.kind.version.clone(), r.kind.kind.clone()));
     found.dedup_by_key(|r| (r.kind.group.clone(), r.kind.version.clone(), r.kind.kind.clone()));
     let declared = |resource: Arc<Resource>| {
         let kind = &resource.kind;
