@@ -115,9 +115,14 @@ pub struct Resources {
 }
 
 impl Resources {
+    /// Those of a plural, whatever their group and version.
+    pub fn of_plural(&self, plural: &str) -> &[Arc<Resource>] {
+        self.by_plural.get(plural).map_or(&[], Vec::as_slice)
+    }
+
     /// The resource of this very kind: one whose definition has changed is another.
     fn same(&self, kind: &Arc<Kind>) -> Option<&Arc<Resource>> {
-        self.by_plural.get(&kind.plural)?.iter().find(|resource| Arc::ptr_eq(&resource.kind, kind))
+        self.of_plural(&kind.plural).iter().find(|resource| Arc::ptr_eq(&resource.kind, kind))
     }
 }
 
@@ -171,7 +176,7 @@ impl Registry {
     pub fn resource(&self, group: &str, version: &str, plural: &str) -> Option<Arc<Resource>> {
         let resources = self.resources.load();
         let is_it = |resource: &&Arc<Resource>| resource.kind.group == group && resource.kind.version == version;
-        resources.by_plural.get(plural)?.iter().find(is_it).cloned()
+        resources.of_plural(plural).iter().find(is_it).cloned()
     }
 
     /// All resources of this moment.
@@ -188,7 +193,7 @@ impl Registry {
                 && r.kind.api_version() != own
                 && !r.kind.verbs.is_empty()
         };
-        self.resources.load().ordered.iter().filter(beside).cloned().collect()
+        self.resources.load().of_plural(&resource.kind.plural).iter().filter(beside).cloned().collect()
     }
 
     /// Whether this is a resource of the API itself.

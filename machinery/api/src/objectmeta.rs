@@ -1,7 +1,7 @@
 //! The rules of `metadata` that every kind shares: names, labels, annotations, owners, finalizers.
 
 use corten_meta::field::{FieldError, Path};
-use corten_meta::quote::quote;
+use corten_meta::quote::{is_printable, quote};
 use corten_meta::{Value, names};
 
 use crate::cells::{list, number, text, truth};
@@ -182,11 +182,6 @@ fn validate_content(object: &Value, metadata: &Path) -> Vec<FieldError> {
     }
     errors.extend(validate_managers(content, metadata));
     errors
-}
-
-/// Whether upstream's language prints a letter as it is, which the names of managers are made of.
-pub fn is_printable(letter: char) -> bool {
-    quote(letter.encode_utf8(&mut [0; 4])).contains(letter)
 }
 
 /// Errors of the name of a manager of fields.

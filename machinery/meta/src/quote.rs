@@ -42,7 +42,7 @@ pub fn quote_list<T: AsRef<str>>(texts: &[T]) -> String {
 
 /// Go prints letters, marks, numbers, punctuation, symbols and the ASCII space as they are, and so does the standard
 /// library, but for marks that open a text: these have nothing to stand on. It knows a newer Unicode, too.
-fn is_printable(c: char) -> bool {
+pub fn is_printable(c: char) -> bool {
     let is_shown = || !format!("a{c}").escape_debug().any(|shown| shown == '\\');
     c == ' ' || c.is_ascii_graphic() || (!c.is_ascii() && is_shown() && !is_new(c))
 }

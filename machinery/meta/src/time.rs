@@ -1,6 +1,7 @@
 //! Times as the API writes them, and ages as `kubectl get` shows them.
 
 use crate::Error;
+use jiff::fmt::temporal::DateTimePrinter;
 use jiff::{SignedDuration, Timestamp};
 
 /// The wall clock. Only binaries and the edges of components may ask it: logic takes the time as an argument.
@@ -10,7 +11,8 @@ pub fn now() -> Timestamp {
 
 /// A `Time`: seconds precision, UTC, `2026-01-02T03:04:05Z`.
 pub fn rfc3339(at: Timestamp) -> String {
-    at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+    const PRINTER: DateTimePrinter = DateTimePrinter::new().precision(Some(0));
+    PRINTER.timestamp_to_string(&at)
 }
 
 /// A `MicroTime`: always six digits of fraction, UTC.
@@ -117,6 +119,18 @@ mod tests {
         }
         for (seconds, expected) in [(59, "59s"), (60, "1m"), (HOUR, "1h"), (DAY, "1d"), (365 * DAY, "1y")] {
             assert_eq!(short_human_duration(SignedDuration::from_secs(seconds)), expected);
+        }
+    }
+
+    #[test]
+    fn times_have_whole_seconds() {
+        for (text, written) in [
+            ("2026-01-02T03:04:05.999999999Z", "2026-01-02T03:04:05Z"),
+            ("2026-01-02T03:04:05+02:00", "2026-01-02T01:04:05Z"),
+            ("1969-12-31T23:59:59.5Z", "1969-12-31T23:59:59Z"),
+            ("0001-01-01T00:00:00Z", "0001-01-01T00:00:00Z"),
+        ] {
+            assert_eq!(rfc3339(parse(text).unwrap()), written);
         }
     }
 

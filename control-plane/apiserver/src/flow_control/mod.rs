@@ -164,15 +164,14 @@ fn asked(schema: &FlowSchema, context: &Context) -> Asked {
     let (user, info) = (&context.user, &context.info);
     let RequestInfo { verb, path, namespace, name, group, version, resource, subresource, .. } = info;
     let slash = if group.is_empty() { "" } else { "/" };
+    let group_version = [group, slash, version].concat();
+    let details: [&str; 8] = [&user.name, verb, path, namespace, name, &group_version, resource, subresource];
     Asked {
         schema: schema.name.clone(),
         flow: schema.distinguish(user, info).to_owned(),
         arrived: context.now,
         seats: 1,
-        details: format!(
-            "{}\n{verb}\n{path}\n{namespace}\n{name}\n{group}{slash}{version}\n{resource}\n{subresource}",
-            user.name
-        ),
+        details: details.join("\n"),
     }
 }
 

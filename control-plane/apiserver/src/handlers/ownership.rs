@@ -5,8 +5,9 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use corten_api::objectmeta::{MAX_MANAGER, is_printable};
+use corten_api::objectmeta::MAX_MANAGER;
 use corten_api::{Kind, Role, Storage};
+use corten_meta::quote::is_printable;
 use corten_meta::{Object, Status, Value};
 use corten_store::Revision;
 use serde_json::{Map, json};
@@ -400,8 +401,8 @@ fn others(target: &Target<'_>, part: Part) -> Vec<(Arc<Kind>, Filter)> {
             && r.stored.as_ref().is_some_and(|s| s.prefix == stored.prefix)
     };
     let resources = target.server.registry.resources();
-    let of_plural = resources.ordered.iter().filter(beside);
-    of_plural.map(|r| (Arc::clone(&r.kind), filter(target, part))).collect()
+    let others = resources.of_plural(&resource.kind.plural).iter().filter(beside);
+    others.map(|r| (Arc::clone(&r.kind), filter(target, part))).collect()
 }
 
 /// How the fields of a kind are owned.
