@@ -118,7 +118,17 @@ async fn read_incoming(mut incoming: hyper::body::Incoming, limit: usize) -> Res
             let _ = tokio::time::timeout(DRAIN_TIMEOUT, drain(incoming)).await;
             Err(too_large(limit))
         }
-        Err(e) => Err(Status::bad_request(format!("unable to read the request body: {e}"))),
+        Err(e) => Err(Status { code: 500, message: broken(&*e).to_owned(), ..Status::default() }),
+    }
+}
+
+/// What is wrong with a body that does not come as its head says, in upstream's words.
+fn broken(error: &(dyn std::error::Error + 'static)) -> &'static str {
+    let first = std::iter::successors(Some(error), |error| error.source()).last().map(ToString::to_string);
+    match first.unwrap_or_default() {
+        text if text.starts_with("Invalid chunk size") => "invalid byte in chunk length",
+        text if text.starts_with("Invalid chunk") => "malformed chunked encoding",
+        _ => "unexpected EOF",
     }
 }
 

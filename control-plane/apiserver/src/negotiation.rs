@@ -230,6 +230,12 @@ pub fn body_format(headers: &HeaderMap) -> Result<BodyFormat, Status> {
     }
 }
 
+/// The answer of a path that reads no bodies of the form that was sent.
+pub fn unread_form() -> Status {
+    let message = "415: Unsupported Media Type".to_owned();
+    Status { message, details: Some(Box::default()), ..Status::unsupported_media_type(&[]) }
+}
+
 /// The Content-Type without its parameters.
 pub fn media_type(headers: &HeaderMap) -> &str {
     content_type(headers).split(';').next().unwrap_or_default().trim()

@@ -57,7 +57,7 @@ impl Query {
 }
 
 /// Whether every `%` is followed by two digits.
-fn has_whole_escapes(text: &str) -> bool {
+pub fn has_whole_escapes(text: &str) -> bool {
     let is_whole = |after: &str| after.len() >= 2 && after.bytes().take(2).all(|b| b.is_ascii_hexdigit());
     text.split('%').skip(1).all(is_whole)
 }
@@ -105,6 +105,8 @@ pub struct RequestInfo {
     /// The path goes through a namespace, if only through one without a name.
     pub is_in_namespace: bool,
     pub name: String,
+    /// The path itself says that it is a watch.
+    pub is_watch_path: bool,
     /// What follows the subresource, with its leading slash: the path that a proxy passes on.
     pub remainder: String,
     pub query: Query,
@@ -139,12 +141,12 @@ impl RequestInfo {
         info.version = parts.remove(0).to_owned();
         info.verb = verb_of(method).to_owned();
         info.is_cut_short = matches!(parts[..], ["watch" | "proxy"]);
-        let watch_in_path = parts.first() == Some(&"watch") && parts.len() > 1;
-        if watch_in_path {
+        info.is_watch_path = parts.first() == Some(&"watch") && parts.len() > 1;
+        if info.is_watch_path {
             parts.remove(0);
         }
         info.read_parts(&decoded, parts);
-        info.refine_verb(watch_in_path);
+        info.refine_verb();
         info
     }
 
@@ -167,8 +169,8 @@ impl RequestInfo {
         }
     }
 
-    fn refine_verb(&mut self, watch_in_path: bool) {
-        if watch_in_path {
+    fn refine_verb(&mut self) {
+        if self.is_watch_path {
             self.verb = "watch".to_owned();
             if !self.name.is_empty() {
                 let selector = format!("metadata.name={}", self.name);

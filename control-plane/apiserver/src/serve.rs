@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use futures::StreamExt;
-use http::{HeaderMap, HeaderValue, StatusCode, Version, header};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, Version, header};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls_pki_types::pem::PemObject;
@@ -23,6 +23,7 @@ use crate::authentication::{Peer, expiry_of_certificate};
 use crate::body::{Body, HttpBody, LIST_CHUNK, Unread};
 use crate::compression::{self, accepts_gzip};
 use crate::error::Error;
+use crate::request::has_whole_escapes;
 use crate::server::Server;
 use crate::stall::WriteTimeout;
 
@@ -38,6 +39,9 @@ const PING_PERIOD: Duration = Duration::from_secs(60);
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// The requests of one HTTP/2 connection at once, as upstream has it.
 const MAX_STREAMS: u32 = 100;
+/// The requests of one HTTP/2 connection that are taken back before anybody looked at them. A client that goes on is
+/// sent away with all it has, as upstream does.
+const MAX_RESETS: usize = 4 * MAX_STREAMS as usize;
 /// What a request may send before it is read: more than nearly every object takes.
 const STREAM_WINDOW: u32 = 256 * 1024;
 /// The biggest head of a request on HTTP/2.
@@ -46,6 +50,9 @@ const MAX_HEAD: u32 = 256 * 1024;
 const MAX_HEADERS: usize = 1000;
 /// What one HTTP/2 stream may have waiting to be sent.
 const SEND_BUFFER: usize = 256 * 1024;
+
+/// What those hear who forgot TLS.
+const PLAIN_ANSWER: &[u8] = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n";
 
 /// What a server shows to whoever connects to it.
 pub trait Certificates: Send + Sync {
@@ -105,6 +112,15 @@ impl Server {
         // A socket of both versions of IP tells addresses of IPv4 as IPv6 maps them; nobody else writes them so.
         let address = stream.peer_addr().ok().map(|peer| SocketAddr::new(peer.ip().to_canonical(), peer.port()));
         let _ = stream.set_nodelay(true);
+        let plain = tokio::time::timeout(HANDSHAKE_TIMEOUT, speaks_plainly(&stream)).await;
+        if plain != Ok(false) {
+            self.metrics.tls_handshake_errors.fetch_add(1, Ordering::Relaxed);
+            // What was read is no reason to reset the connection, which would lose the answer.
+            if plain.is_ok() && stream.try_read(&mut [0; 4096]).is_ok() {
+                let _ = stream.try_write(PLAIN_ANSWER);
+            }
+            return;
+        }
         let stream = WriteTimeout::new(stream, WRITE_TIMEOUT);
         let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await else {
             self.metrics.tls_handshake_errors.fetch_add(1, Ordering::Relaxed);
@@ -121,9 +137,12 @@ impl Server {
         });
         let mut builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
         builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT).max_headers(MAX_HEADERS);
+        // Names of headers are the same in any case; scripts look for them as upstream writes them.
+        builder.http1().title_case_headers(true);
         // Pings find out about clients that are gone without a word, which would hold their watches for ever.
         builder.http2().timer(TokioTimer::new()).keep_alive_interval(PING_PERIOD);
         builder.http2().max_concurrent_streams(MAX_STREAMS).max_header_list_size(MAX_HEAD);
+        builder.http2().max_pending_accept_reset_streams(MAX_RESETS);
         builder.http2().initial_stream_window_size(STREAM_WINDOW).max_send_buf_size(SEND_BUFFER);
         builder.http2().initial_connection_window_size(STREAM_WINDOW * 16);
         let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
@@ -142,7 +161,15 @@ impl Server {
             let mut response = http::Response::new(Body::Full(why.into()).into_http());
             *response.status_mut() = status;
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            if !why.is_empty() {
+                let plain = HeaderValue::from_static("text/plain; charset=utf-8");
+                response.headers_mut().insert(header::CONTENT_TYPE, plain);
+            }
             return response;
+        }
+        // Who asks for no path asks whether anybody is there.
+        if request.method() == Method::OPTIONS && request.uri().path() == "*" {
+            return http::Response::new(Body::empty().into_http());
         }
         let gzip = accepts_gzip(request.headers());
         let (is_of_two, waits) = (request.version() > Version::HTTP_11, request.headers().contains_key(header::EXPECT));
@@ -173,12 +200,39 @@ fn objection<B>(request: &http::Request<B>) -> Option<(StatusCode, &'static str)
     if request.version() > Version::HTTP_11 {
         return None;
     }
-    if request.version() == Version::HTTP_11 && !request.headers().contains_key(header::HOST) {
+    let headers = request.headers();
+    let mut hosts = headers.get_all(header::HOST).iter();
+    let (host, another) = (hosts.next(), hosts.next());
+    let has_path = request.uri().path_and_query().is_some() || request.method() == Method::CONNECT;
+    if !has_path || !has_whole_escapes(request.uri().path()) || another.is_some() {
+        return Some((StatusCode::BAD_REQUEST, "400 Bad Request"));
+    }
+    if request.version() == Version::HTTP_11 && host.is_none() {
         return Some((StatusCode::BAD_REQUEST, "400 Bad Request: missing required Host header"));
     }
-    let expected = request.headers().get(header::EXPECT)?;
+    if !host.is_none_or(|host| host.as_bytes().iter().all(|&byte| is_of_host(byte))) {
+        return Some((StatusCode::BAD_REQUEST, "400 Bad Request: malformed Host header"));
+    }
+    let mut encodings = headers.get_all(header::TRANSFER_ENCODING).iter();
+    let is_chunked = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"chunked");
+    if !encodings.next().is_none_or(is_chunked) || encodings.next().is_some() {
+        return Some((StatusCode::NOT_IMPLEMENTED, "Unsupported transfer encoding"));
+    }
+    let expected = headers.get(header::EXPECT)?;
     let is_known = expected.as_bytes().eq_ignore_ascii_case(b"100-continue") || expected.is_empty();
     (!is_known).then_some((StatusCode::EXPECTATION_FAILED, ""))
+}
+
+/// Whether the name of a host may have this in it.
+fn is_of_host(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!$%&'()*+,-.:;=[]_~".contains(&byte)
+}
+
+/// Whether a connection begins with a request instead of a handshake.
+async fn speaks_plainly(stream: &TcpStream) -> bool {
+    let mut first = [0; 5];
+    let is_full = stream.peek(&mut first).await.is_ok_and(|length| length == first.len());
+    is_full && [b"GET /", b"HEAD ", b"POST ", b"PUT /", b"OPTIO"].contains(&&first)
 }
 
 /// Compresses an answer that is big enough.

@@ -36,6 +36,10 @@ async fn paths_and_methods() {
         ("GET", "/apis/authentication.k8s.io/v1/tokenreviews", 405, not_allowed),
         ("POST", "/version", 405, not_allowed),
         ("POST", "/api/v1/watch/configmaps", 405, not_allowed),
+        ("GET", "/api/v1/watch/pods/x", 404, not_found),
+        ("GET", "/api/v1/watch/componentstatuses", 404, not_found),
+        ("GET", "/version/openshift", 404, not_found),
+        ("POST", "/version/x/y/", 404, not_found),
         ("GET", "/api/v1/watch/namespaces/default/pods/x/log", 404, not_found),
         ("POST", "/api/v1", 405, not_allowed),
         ("GET", "/api/v1/namespaces/default/configmaps/x", 404, "configmaps \"x\" not found"),
@@ -430,6 +434,19 @@ async fn forms_that_are_not_spoken() {
         assert_eq!(answer.code, code, "{path} {accept}: {}", answer.body);
         let is_json = (accept != "application/yaml" || code == 200) && !path.contains("nobody");
         assert_eq!(answer.body.is_object(), is_json, "{path} {accept}: {}", answer.body);
+    }
+    // The form of a body that is not there is looked at where there is one path for each method.
+    for (path, form, code) in [
+        ("/api", "foo/bar", 415),
+        ("/apis/apps/v1", "text/plain", 415),
+        ("/apis/apps/v1", "foo/bar, application/yaml; x=y", 200),
+        ("/apis/apps", "foo/bar", 200),
+        ("/version", "application/yaml", 415),
+        ("/version", "application/json", 200),
+        ("/openid/v1/jwks", "foo/bar", 200),
+    ] {
+        let answer = send(&admin, "GET", path, bytes::Bytes::new(), &[("content-type", form)]).await;
+        assert_eq!(answer.code, code, "{path} {form}: {}", answer.body);
     }
 }
 

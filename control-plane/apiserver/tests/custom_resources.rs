@@ -67,6 +67,7 @@ async fn a_definition_makes_a_resource() {
     let groups = s.get("/apis").await.expect(200);
     assert!(groups["groups"].as_array().unwrap().iter().any(|group| group["name"] == "example.com"), "{groups}");
     let resources = s.get("/apis/example.com/v1").await.expect(200);
+    assert_eq!(s.raw("POST", "/apis/example.com/v1", "").await.expect(200), resources, "whatever the method");
     assert_eq!(
         (&resources["resources"][0]["name"], &resources["resources"][0]["shortNames"]),
         (&json!("widgets"), &json!(["wd"]))

@@ -14,7 +14,7 @@ use http_body_util::BodyExt;
 use network::{Listening, PATIENCE, read_until};
 use serde_json::{Value, json};
 use server::{TestServer, next, send};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
@@ -211,11 +211,40 @@ async fn heads_that_cannot_be_meant_are_refused() {
         ("GET /version HTTP/1.0", 200),
         ("GET /version HTTP/1.1\r\nhost: x\r\nexpect: a miracle", 417),
         ("GET /version HTTP/1.1\r\nhost: x\r\nexpect:", 200),
+        ("GET /version HTTP/1.1\r\nhost: x\r\nhost: y", 400),
+        ("GET /version HTTP/1.1\r\nhost: x y", 400),
+        ("GET version HTTP/1.1\r\nhost: x", 400),
+        ("GET /api/%zz HTTP/1.1\r\nhost: x", 400),
+        ("GET /version?%zz HTTP/1.1\r\nhost: x", 200),
+        ("OPTIONS * HTTP/1.1\r\nhost: x", 200),
+        ("GET /version HTTP/1.1\r\nhost: x\r\ntransfer-encoding: gzip, chunked", 501),
     ] {
         let mut stream = listening.connect("http/1.1").await;
         stream.write_all(format!("{head}\r\n\r\n").as_bytes()).await.unwrap();
         let answer = read_until(&mut stream, |text| text.contains("\r\n\r\n")).await;
         assert!(answer.split(' ').nth(1) == Some(&code.to_string()), "{head}: {answer}");
+    }
+}
+
+#[tokio::test]
+async fn who_forgets_tls_is_told() {
+    let listening = Listening::start().await;
+    let mut stream = tokio::net::TcpStream::connect(listening.address).await.unwrap();
+    stream.write_all(b"GET /version HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+    let mut answer = String::new();
+    timeout(PATIENCE, stream.read_to_string(&mut answer)).await.unwrap().unwrap();
+    assert_eq!(answer, "HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n");
+}
+
+#[tokio::test]
+async fn bodies_that_break_off_are_500() {
+    let listening = Listening::start().await;
+    for (body, message) in [("zz\r\n", "invalid byte in chunk length"), ("2\r\nabXX", "malformed chunked encoding")] {
+        let mut stream = listening.connect("http/1.1").await;
+        let head = format!("POST {MAPS} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n{body}");
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let answer = read_until(&mut stream, |text| text.ends_with("}\n")).await;
+        assert!(answer.starts_with("HTTP/1.1 500 ") && answer.contains(message), "{answer}");
     }
 }
 
@@ -306,6 +335,41 @@ async fn one_connection_has_a_hundred_streams_and_no_more() {
     assert_eq!(timeout(PATIENCE, one_more).await.unwrap().unwrap().status(), 200);
 }
 
+/// A frame of HTTP/2 without flags beyond these.
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+#[tokio::test]
+async fn requests_may_be_taken_back_at_once() {
+    let (headers, reset, settings, goaway) = (1, 3, 4, 7);
+    let listening = Listening::start().await;
+    let mut stream = listening.connect("h2").await;
+    // GET, https, a path and an authority.
+    let head = b"\x82\x87\x04\x08/healthz\x01\x01x";
+    let mut sent = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(), frame(settings, 0, 0, &[])].concat();
+    for number in 0..50 {
+        sent.extend(frame(headers, 5, 2 * number + 1, head));
+        sent.extend(frame(reset, 0, 2 * number + 1, &8_u32.to_be_bytes()));
+    }
+    sent.extend(frame(headers, 5, 101, head));
+    stream.write_all(&sent).await.unwrap();
+    let answered = async {
+        loop {
+            let mut start = [0; 9];
+            stream.read_exact(&mut start).await.unwrap();
+            let number = |bytes: &[u8]| bytes.iter().fold(0_u32, |sum, &byte| sum << 8 | u32::from(byte));
+            stream.read_exact(&mut vec![0; number(&start[..3]) as usize]).await.unwrap();
+            assert_ne!(start[3], goaway, "the connection goes on");
+            if (start[3], number(&start[5..])) == (headers, 101) {
+                return;
+            }
+        }
+    };
+    timeout(PATIENCE, answered).await.unwrap();
+}
+
 #[tokio::test]
 async fn a_server_that_stops_finishes_what_it_began_and_begins_nothing() {
     let listening = Listening::start().await;
@@ -342,7 +406,7 @@ async fn a_body_that_nobody_reads_leaves_the_connection_whole() {
         stream.write_all(&vec![b' '; size]).await.unwrap();
         let answer = read_until(&mut stream, |text| text.ends_with("not found\n")).await;
         assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
-        assert_eq!(answer.contains("connection: close\r\n"), closes, "{answer}");
+        assert_eq!(answer.contains("Connection: close\r\n"), closes, "{answer}");
     }
     check_alive(&listening).await;
 }

@@ -249,10 +249,12 @@ fn check_verb(target: &Target<'_>) -> Result<(), Status> {
     let (info, kind) = (&target.context.info, &target.resource.kind);
     let across = kind.namespaced && !info.is_in_namespace;
     let reads_all = matches!(info.verb.as_str(), "list" | "watch");
-    let is_named = !reads_all && !info.name.is_empty();
+    // A list or watch of one has it in its selector, except where the path says that it is a watch.
+    let is_named = !info.name.is_empty() && (!reads_all || info.is_watch_path);
     // Of what is only ever created there are no objects to name.
     let has_names = kind.verbs.iter().any(|verb| !matches!(*verb, "create" | "list" | "watch" | "deletecollection"));
-    if across && (is_named || !kind.verbs.contains(&"list")) || is_named && !has_names {
+    let is_unwatched = info.is_watch_path && !kind.verbs.contains(&"watch");
+    if across && (is_named || !kind.verbs.contains(&"list")) || is_named && !has_names || is_unwatched {
         return Err(Status::path_not_found());
     }
     let misplaced = match info.verb.as_str() {

@@ -1,14 +1,14 @@
 //! Paths that are not resources: discovery, OpenAPI, health, version, metrics, keys.
 
 use corten_meta::Status;
-use http::{HeaderValue, Method, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use serde_json::json;
 
 use super::zpages;
 use crate::body::Reply;
 use crate::flow_control;
 use crate::health::Health;
-use crate::negotiation::{Accept, Format};
+use crate::negotiation::{ACCEPTED, Accept, Format, unread_form};
 use crate::ordered::Ordered;
 use crate::pipeline::Context;
 use crate::response;
@@ -41,8 +41,11 @@ pub async fn serve(server: &Server, context: &Context) -> Result<Reply, Status> 
     if path != context.info.path && EXACT.contains(&path) {
         return Ok(response::page_not_found());
     }
-    if context.method != Method::GET && takes_only_get(server, path) {
-        return Err(Status::method_not_allowed());
+    if takes_only_get(server, path) {
+        if context.method != Method::GET {
+            return Err(Status::method_not_allowed());
+        }
+        check_content_type(path, &context.headers)?;
     }
     if let Some(reply) = server.discovery.load().serve(context) {
         return reply;
@@ -95,11 +98,11 @@ fn no_document() -> Reply {
     response::full(StatusCode::NOT_FOUND, "text/plain", bytes::Bytes::new())
 }
 
-/// Whether the path is below a built-in group, which answers in its own form what it does not have.
+/// Whether the path is below a built-in group or the version, which answer in their own form what they do not have.
 fn is_in_api(server: &Server, path: &str) -> bool {
     let mut parts = path.strip_prefix('/').unwrap_or(path).split('/');
     match (parts.next(), parts.next(), parts.next()) {
-        (Some("api"), Some(_), _) => true,
+        (Some("api" | "version"), Some(_), _) => true,
         (Some("apis"), Some(group), Some(_)) => {
             !group.is_empty()
                 && server.registry.resources().ordered.iter().any(|r| r.kind.group == group && !r.kind.is_custom())
@@ -111,19 +114,33 @@ fn is_in_api(server: &Server, path: &str) -> bool {
 /// Whether a path may end with slashes: those of the API and of facts may. The list of groups may with one, and all
 /// others are what they are.
 fn takes_slashes(given: &str, path: &str) -> bool {
-    (path.starts_with("/api") && given != "/apis//") || is_fact(path)
+    (path.starts_with("/api") && given != "/apis//") || path.starts_with("/version/") || is_fact(path)
 }
 
 fn is_fact(path: &str) -> bool {
     matches!(path, "/version" | "/.well-known/openid-configuration" | "/openid/v1/jwks")
 }
 
-/// Versions and facts about the server are read by GET and nothing else; lists of groups, health and schemas do not
-/// look at the method.
+/// Built-in versions and facts about the server are read by GET and nothing else; lists of groups, versions of custom
+/// resources, health and schemas do not look at the method.
 fn takes_only_get(server: &Server, path: &str) -> bool {
-    let is_version =
-        path.starts_with("/api") && path != "/apis" && !(path.starts_with("/apis/") && path.matches('/').count() == 2);
+    let is_version = path == "/api" || is_in_api(server, path);
     is_fact(path) || (is_version && server.discovery.load().paths().any(|known| known == path))
+}
+
+/// Who says what its body is, though it has none, says something that is read here.
+fn check_content_type(path: &str, headers: &HeaderMap) -> Result<(), Status> {
+    let read: &[&str] = match path {
+        "/version" => &ACCEPTED[..1],
+        _ if is_fact(path) => return Ok(()),
+        _ => ACCEPTED,
+    };
+    let said = headers.get(header::CONTENT_TYPE).map_or("", |value| value.to_str().unwrap_or("?"));
+    let is_read = |part: &str| read.contains(&part.split(';').next().unwrap_or_default().trim());
+    match said.is_empty() || said.split(',').any(is_read) {
+        true => Ok(()),
+        false => Err(unread_form()),
+    }
 }
 
 fn index(server: &Server) -> serde_json::Value {

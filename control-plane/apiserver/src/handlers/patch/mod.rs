@@ -18,7 +18,7 @@ use crate::decode::{
     Expected, FieldValidation, Untyped, check_says_type, check_type, checked, field_validation,
     field_validation_complaints, half_version, no_kind,
 };
-use crate::negotiation::media_type;
+use crate::negotiation::{media_type, unread_form};
 use crate::scheme;
 
 const JSON: &str = "application/json-patch+json";
@@ -74,14 +74,10 @@ pub fn check_media_type(target: &Target<'_>) -> Result<(), Status> {
         true => &[JSON, MERGE, apply::MEDIA_TYPE],
         false => &[JSON, MERGE, STRATEGIC, apply::MEDIA_TYPE],
     };
-    let refusal = Status::unsupported_media_type(accepted);
     match (accepted.contains(&kind), target.resource.kind.is_custom()) {
         (true, _) => Ok(()),
-        (false, true) => Err(refusal),
-        (false, false) => {
-            let message = "415: Unsupported Media Type".to_owned();
-            Err(Status { message, details: Some(Box::default()), ..refusal })
-        }
+        (false, true) => Err(Status::unsupported_media_type(accepted)),
+        (false, false) => Err(unread_form()),
     }
 }
 
