@@ -108,6 +108,22 @@ async fn exec_over_a_websocket_carries_streams_and_the_exit_code() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn clients_that_hang_up_as_their_process_ends_leave_the_container_running() {
+    if cannot_run() {
+        return;
+    }
+    let (mut node, _, id) = node_with_container(IDLE, |_| {}).await;
+    for _ in 0..200 {
+        // The end of the input and that of the client come together.
+        let url = exec_url(&mut node, &id, &["cat"], true, false).await;
+        drop(websocket(&url, "v4.channel.k8s.io").await);
+    }
+    let url = exec_url(&mut node, &id, &["echo", "there"], false, false).await;
+    let [_, stdout, ..] = read_channels(&mut websocket(&url, "v4.channel.k8s.io").await).await;
+    assert_eq!(stdout, "there\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn exec_with_a_terminal_follows_the_size_of_the_window() {
     if cannot_run() {
         return;

@@ -196,9 +196,8 @@ impl Shim {
             };
             if pid == self.init {
                 ended = Some(code);
-            } else if let Some(position) = self.execs.iter().position(|exec| exec.pid() == pid) {
-                let exit = Exit { code, finished_at: now(), oom_killed: false };
-                self.execs.swap_remove(position).finish(exit);
+            } else if let Some(exec) = self.execs.iter_mut().find(|exec| exec.runs(pid)) {
+                exec.finish(Exit { code, finished_at: now(), oom_killed: false });
             }
         }
     }
@@ -232,6 +231,7 @@ impl Shim {
     fn sweep(&mut self) {
         self.outputs.retain(|(_, output)| !is_closed(output));
         self.waiters.retain(Option::is_some);
+        self.execs.retain(|exec| !exec.has_ended());
         if self.spec.stdin_once && self.attachments.iter().any(Attachment::finished_input) {
             self.stdin = None;
         }
@@ -259,7 +259,7 @@ impl Shim {
         for waiter in self.waiters.iter().flatten() {
             let _ = protocol::send(waiter, &Reply::Exited(exit.clone()), &[]);
         }
-        for exec in self.execs.drain(..) {
+        for exec in &mut self.execs {
             exec.kill();
             exec.finish(Exit { code: 137, finished_at: now(), oom_killed: false });
         }

@@ -72,7 +72,7 @@ impl Shim {
         let started = executor::exec(&self.spec, &process, self.init, stdio)?;
         let fds: Vec<i32> = started.terminal.iter().map(AsRawFd::as_raw_fd).collect();
         let kept = connection.try_clone().step("keep the connection")?;
-        let session = ExecSession { pid: started.pid, connection: Some(kept) };
+        let session = ExecSession { pid: started.pid, connection: Some(kept), has_ended: false };
         let answered = protocol::send(connection, &Reply::Ok, &fds).step("answer");
         if answered.is_err() {
             session.kill();
@@ -116,11 +116,19 @@ pub(super) struct ExecSession {
     pid: Pid,
     /// `None` when nobody waits any more; the session stays until its process is reaped.
     connection: Option<UnixStream>,
+    /// The process is reaped: its number may be another's. The slot stays until the sweep, so that the other numbers of
+    /// this turn stay right.
+    has_ended: bool,
 }
 
 impl ExecSession {
-    pub fn pid(&self) -> Pid {
-        self.pid
+    /// Whether this is the session of a process that was just reaped.
+    pub fn runs(&self, pid: Pid) -> bool {
+        !self.has_ended && self.pid == pid
+    }
+
+    pub fn has_ended(&self) -> bool {
+        self.has_ended
     }
 
     pub fn connection(&self) -> Option<&UnixStream> {
@@ -135,14 +143,18 @@ impl ExecSession {
 
     /// Kills the process and what it started in its session.
     pub fn kill(&self) {
+        if self.has_ended {
+            return;
+        }
         let _ = kill(Pid::from_raw(-self.pid.as_raw()), Signal::SIGKILL);
         let _ = kill(self.pid, Signal::SIGKILL);
     }
 
-    pub fn finish(self, exit: Exit) {
-        if let Some(connection) = &self.connection {
-            let _ = protocol::send(connection, &Reply::Exited(exit), &[]);
+    pub fn finish(&mut self, exit: Exit) {
+        if let Some(connection) = self.connection.take() {
+            let _ = protocol::send(&connection, &Reply::Exited(exit), &[]);
         }
+        self.has_ended = true;
     }
 }
 
@@ -246,5 +258,30 @@ impl Attachment {
                 *slot = None;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shim::log::now;
+
+    #[test]
+    fn a_session_whose_process_has_ended_kills_nobody_and_keeps_its_place() {
+        // Another process has the number by now.
+        let mut other = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = Pid::from_raw(i32::try_from(other.id()).unwrap());
+        let (near, far) = UnixStream::pair().unwrap();
+        let mut session = ExecSession { pid, connection: Some(near), has_ended: false };
+        assert!(session.runs(pid));
+        session.finish(Exit { code: 3, finished_at: now(), oom_killed: false });
+        let told = protocol::receive::<Reply>(&far).unwrap().unwrap().0;
+        assert!(matches!(told, Reply::Exited(exit) if exit.code == 3));
+        // The daemon hung up in the same turn.
+        session.abandon();
+        assert!(session.has_ended() && !session.runs(pid));
+        assert_eq!(other.try_wait().unwrap(), None, "it was killed");
+        other.kill().unwrap();
+        other.wait().unwrap();
     }
 }
