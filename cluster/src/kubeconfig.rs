@@ -49,7 +49,7 @@ pub fn by_files(server: &str, authority: &str, identity: &Path) -> Value {
 
 /// Writes a kubeconfig that only its owner reads.
 pub fn write(path: &Path, config: &Value) -> Result<()> {
-    write_private(path, serde_saphyr::to_string(config).context("a kubeconfig cannot be written as YAML")?.as_bytes())
+    write_private(path, corten_meta::codec::encode_yaml(config).as_bytes())
 }
 
 /// The user's kubeconfig: the flag, else the first file of $KUBECONFIG, else ~/.kube/config.

@@ -22,7 +22,7 @@ const SETTINGS_ROLE: &str = "corten:settings";
 /// Publishes both, and who may read them.
 pub async fn publish(client: &Client, cluster: &Cluster, pki: &Pki) -> Result<(), Error> {
     let info = kubeconfig::cluster_only(&cluster.advertised_url(), &pki.cluster.certificate);
-    let info = serde_saphyr::to_string(&info).map_err(|error| Error::Config(error.to_string()))?;
+    let info = corten_meta::codec::encode_yaml(&info);
     config_map(client, PUBLIC, CLUSTER_INFO, json!({"kubeconfig": info})).await?;
     readers(client, PUBLIC, CLUSTER_INFO_ROLE, CLUSTER_INFO, &[("User", "system:anonymous")]).await?;
     config_map(client, settings::NAMESPACE, settings::NAME, cluster.settings().data()).await?;

@@ -80,9 +80,7 @@ pub fn value(accept: Accept, code: StatusCode, value: &impl Serialize) -> Reply 
             json.push(b'\n');
             escaped(json)
         }),
-        Format::Yaml => {
-            serde_json::to_value(value).map(|value| codec::encode_yaml(&value).unwrap_or_default().into_bytes())
-        }
+        Format::Yaml => serde_json::to_value(value).map(|value| codec::encode_yaml(&value).into_bytes()),
     };
     full(code, accept.content_type(), bytes.unwrap_or_default().into())
 }

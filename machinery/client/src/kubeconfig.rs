@@ -127,15 +127,15 @@ impl Kubeconfig {
         }
     }
 
-    pub fn to_yaml(&self) -> Result<String, Error> {
-        Ok(encode_yaml(&self.document)?)
+    pub fn to_yaml(&self) -> String {
+        encode_yaml(&self.document)
     }
 
     /// Writes the file at once or not at all, readable by its owner only.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         let path = path.as_ref();
         let failed = |e: std::io::Error| Error::Config(format!("cannot write {}: {e}", path.display()));
-        let text = self.to_yaml()?;
+        let text = self.to_yaml();
         if let Some(directory) = path.parent().filter(|d| !d.as_os_str().is_empty()) {
             std::fs::create_dir_all(directory).map_err(failed)?;
         }
@@ -254,9 +254,9 @@ contexts:
         config.merge(&Kubeconfig::parse(TEXT.as_bytes()).unwrap());
         assert_eq!(config.https_config(Some("dev")).unwrap().server, "https://other:6443");
         assert_eq!(config.current_context(), "dev");
-        let again = Kubeconfig::parse(config.to_yaml().unwrap().as_bytes()).unwrap();
+        let again = Kubeconfig::parse(config.to_yaml().as_bytes()).unwrap();
         assert_eq!(again.document, config.document);
-        assert!(again.to_yaml().unwrap().contains("get-token"));
+        assert!(again.to_yaml().contains("get-token"));
     }
 
     #[test]

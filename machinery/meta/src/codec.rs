@@ -300,8 +300,8 @@ pub fn decode_yaml_documents(bytes: &[u8]) -> Result<Vec<Value>, Error> {
 }
 
 /// Encodes a value as YAML.
-pub fn encode_yaml(value: &Value) -> Result<String, Error> {
-    serde_saphyr::to_string(value).map_err(|e| Error::Yaml(e.to_string()))
+pub fn encode_yaml(value: &Value) -> String {
+    yaml::write(value)
 }
 
 /// What a strict reader objects to in a document that was read before, in the order of the document: the duplicate

@@ -130,7 +130,7 @@ pub(super) fn extensions(number: u32, of: &Value, out: &mut Vec<u8>) {
 /// A value of any type, as YAML.
 pub(super) fn any(number: u32, value: Option<&Value>, out: &mut Vec<u8>) {
     if let Some(value) = value {
-        let text = corten_meta::codec::encode_yaml(value).unwrap_or_else(|_| value.to_string());
+        let text = corten_meta::codec::encode_yaml(value);
         nested(number, out, |out| bytes(2, text.as_bytes(), out));
     }
 }

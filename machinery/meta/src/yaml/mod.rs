@@ -1,7 +1,8 @@
-//! Reads YAML 1.1 as upstream's server does, which is to say as go-yaml v2: what is a number, a truth or a key, which
-//! documents are refused, and in which words.
+//! Reads and writes YAML 1.1 as upstream's server does, which is to say as go-yaml v2: what is a number, a truth or a
+//! key, which documents are refused, and in which words.
 //!
-//! Characters (`text`) become tokens (`scanner`, `scalars`), tokens a tree (`parser`), and the tree values (`values`).
+//! Characters (`text`) become tokens (`scanner`, `scalars`), tokens a tree (`parser`), and the tree values (`values`);
+//! `writer` goes the other way at once.
 //! Pure, and bounded: nodes nest [`parser::MAX_DEPTH`] deep, and aliases may not make much out of little.
 
 mod parser;
@@ -9,10 +10,12 @@ mod scalars;
 mod scanner;
 mod text;
 mod values;
+mod writer;
 
 use crate::Value;
 use parser::Parser;
 use text::Mark;
+pub use writer::write;
 
 /// A value, and what a strict reader has against it.
 #[derive(Debug, PartialEq)]

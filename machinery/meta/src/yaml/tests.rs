@@ -1,6 +1,6 @@
 //! What is read of texts, what is refused and in which words, and what must hold of any text.
 
-use super::{read, read_all};
+use super::{read, read_all, write};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -162,7 +162,7 @@ fn texts_stay_texts() {
         "\n", "'", "\"", "\\", "a'b\"c",
     ]) {
         let value = json!({ word: [word, { "k": word }], "z": word });
-        let yaml = crate::codec::encode_yaml(&value).unwrap();
+        let yaml = crate::codec::encode_yaml(&value);
         assert_eq!(
             read(yaml.as_bytes()).map(|read| read.value).map_err(|failed| failed.to_string()),
             Ok(value),
@@ -183,7 +183,47 @@ proptest! {
     fn json_is_yaml(words in proptest::collection::vec("[ -~]{0,12}", 0..6)) {
         let value = json!({ "a": words, "b": { "c": words.len() } });
         prop_assert_eq!(read(value.to_string().as_bytes()).unwrap().value, value.clone());
-        let yaml = crate::codec::encode_yaml(&value).unwrap();
+        let yaml = crate::codec::encode_yaml(&value);
         prop_assert_eq!(read(yaml.as_bytes()).unwrap().value, value);
+    }
+}
+
+/// Expected is what upstream's server answered.
+#[test]
+fn values_are_written_as_upstream_writes_them() {
+    let long = "word ".repeat(20);
+    let (long, deep) = (long.trim_end(), "k".repeat(129));
+    for (value, yaml) in [
+        (json!({ "a": {}, "b": [], "c": null, "d": "" }), "a: {}\nb: []\nc: null\nd: \"\"\n"),
+        (json!({ "f:data": { ".": {}, "f:a": {} } }), "f:data:\n  .: {}\n  f:a: {}\n"),
+        (json!({ "a": [{ "b": 1, "c": [2] }, [3, [4]], "d"] }), "a:\n- b: 1\n  c:\n  - 2\n- - 3\n  - - 4\n- d\n"),
+        (
+            json!(["true", "1", "1.5", "0x1f", "1:30", "2001-01-01", "~", "y", "1e3"]),
+            "- \"true\"\n- \"1\"\n- \"1.5\"\n- \"0x1f\"\n- \"1:30\"\n- \"2001-01-01\"\n- \"~\"\n- \"y\"\n- \"1e3\"\n",
+        ),
+        (json!([1, -1, 1.5, 1e21, 1234567.5, 1e-7]), "- 1\n- -1\n- 1.5\n- 1e+21\n- 1.2345675e+06\n- 1e-07\n"),
+        (
+            json!(["a: b", "a:b", "a:", "#a", "a #b", "- a", "-a", "'", "a'b", "*", "@a", " a", "a ", ","]),
+            "- 'a: b'\n- a:b\n- 'a:'\n- '#a'\n- 'a #b'\n- '- a'\n- -a\n- ''''\n- a'b\n- '*'\n- '@a'\n- ' a'\n- 'a '\n- ','\n",
+        ),
+        (
+            json!(["\"", "\\", "a\tb", "\u{7f}", "é", "\u{1f600}", "\u{feff}a", "a\"b"]),
+            "- '\"'\n- \\\n- \"a\\tb\"\n- \"\\x7F\"\n- é\n- \"\\U0001F600\"\n- \"\\uFEFF\\x61\"\n- a\"b\n",
+        ),
+        (
+            json!({ "a": "x\ny", "b": "x\n", "c": "x\n\n", "d": " x\n", "e": "x \ny", "f": "x\ty\n", "g": "x\n " }),
+            "a: |-\n  x\n  y\nb: |\n  x\nc: |+\n  x\n\nd: |2\n   x\ne: \"x \\ny\"\nf: \"x\\ty\\n\"\ng: \"x\\n \"\n",
+        ),
+        (
+            json!({ "ax": 1, "a10": 2, "a9": 3, "A": 4, "b-c": 5, "b": 6, "b/c": 7, "1": 8, "_": 9 }),
+            "_: 9\n\"1\": 8\nA: 4\na9: 3\na10: 2\nax: 1\nb: 6\nb-c: 5\nb/c: 7\n",
+        ),
+        (json!({ "a": long }), &format!("a: {}\n  {}\n", "word ".repeat(16).trim_end(), "word ".repeat(4).trim_end())),
+        (json!({ deep.as_str(): [1], "a\nb": { "c": "d" } }), &format!("? |-\n  a\n  b\n: c: d\n? {deep}\n: - 1\n")),
+        (json!("a"), "a\n"),
+        (json!({ "<<": "<<" }), "\"<<\": <<\n"),
+    ] {
+        assert_eq!(write(&value), yaml, "{value}");
+        assert_eq!(read(yaml.as_bytes()).unwrap().value, value, "{yaml}");
     }
 }

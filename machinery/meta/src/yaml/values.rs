@@ -204,6 +204,26 @@ fn resolved(text: &str) -> Scalar {
     number.unwrap_or_else(|| Scalar::Text(text.to_owned()))
 }
 
+/// Whether a plain text means itself, also to those who read dates and numbers in base 60.
+pub fn is_text(text: &str) -> bool {
+    !is_timestamp(text) && !is_in_base_60(text) && matches!(resolved(text), Scalar::Text(_))
+}
+
+/// `190:20:30.15`
+fn is_in_base_60(text: &str) -> bool {
+    let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'_');
+    let Some((first, rest)) = text.strip_prefix(['+', '-']).unwrap_or(text).split_once(':') else { return false };
+    let (rest, part) = rest.split_once('.').unwrap_or((rest, ""));
+    let is_sixtieth = |text: &str| match text.as_bytes() {
+        [digit] | [b'0'..=b'5', digit] => digit.is_ascii_digit(),
+        _ => false,
+    };
+    first.starts_with(|digit: char| digit.is_ascii_digit())
+        && is_number(first)
+        && is_number(part)
+        && rest.split(':').all(is_sixtieth)
+}
+
 /// An integer in the base that its beginning says: `0x1f`, `0b1`, `0o17`, `017`.
 fn integer(text: &str) -> Option<Scalar> {
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
