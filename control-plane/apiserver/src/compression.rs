@@ -14,13 +14,19 @@ const LEVEL: u32 = 1;
 /// Compressed pieces are sent once they are this big.
 const PIECE: usize = 16 * 1024;
 
-/// Whether the client takes gzip.
+/// Whether the client takes gzip: upstream looks for the word alone, and at no weights.
 pub fn accepts_gzip(headers: &HeaderMap) -> bool {
     let value = headers.get(header::ACCEPT_ENCODING).and_then(|v| v.to_str().ok()).unwrap_or_default();
-    let unwanted = |parameter: &str| parameter.trim().strip_prefix("q=").and_then(|q| q.parse().ok()) == Some(0.0);
-    value.split(',').any(|e| {
-        let mut parameters = e.trim().split(';');
-        parameters.next() == Some("gzip") && !parameters.any(unwanted)
+    value.split(',').any(|word| word.trim() == "gzip")
+}
+
+/// Whether the client takes gzip, by its weight.
+pub fn prefers_gzip(headers: &HeaderMap) -> bool {
+    let value = headers.get(header::ACCEPT_ENCODING).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    let weight = |parameter: &str| parameter.trim().strip_prefix("q=").map_or(0.0, |q| q.parse().unwrap_or(0.0));
+    value.split(',').any(|word| {
+        let (name, parameter) = word.split_once(';').map_or((word, None), |(name, rest)| (name, Some(rest)));
+        name.trim().eq_ignore_ascii_case("gzip") && parameter.is_none_or(|parameter| weight(parameter) > 0.0)
     })
 }
 
@@ -57,6 +63,25 @@ pub fn gzip_pieces(mut pieces: impl Iterator<Item = Bytes> + Send + 'static) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn gzip_is_a_word_of_its_own_or_has_a_weight() {
+        for (value, accepted, preferred) in [
+            ("", false, false),
+            ("gzip", true, true),
+            ("deflate, gzip", true, true),
+            ("GZIP", false, true),
+            ("gzip;q=0.5", false, true),
+            ("gzip;q=0", false, false),
+            ("gzip;q=x", false, false),
+            ("gzip;q=0, gzip", true, true),
+            ("*", false, false),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::ACCEPT_ENCODING, value.parse().unwrap());
+            assert_eq!((accepts_gzip(&headers), prefers_gzip(&headers)), (accepted, preferred), "{value:?}");
+        }
+    }
 
     #[test]
     fn pieces_and_the_whole_unpack_to_the_same() {

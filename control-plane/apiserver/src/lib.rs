@@ -42,6 +42,7 @@ mod protobuf;
 mod proxy;
 mod registry;
 mod request;
+mod request_line;
 mod resource_metrics;
 mod response;
 mod scheme;

@@ -83,14 +83,14 @@ impl Accept {
         offer: Offer,
         routed: bool,
     ) -> (Accept, Option<Status>) {
-        let header = headers.get(http::header::ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or_default();
+        let header = text(headers, http::header::ACCEPT);
         let pretty = match pretty {
-            Some(value) => !matches!(value, "0" | "false"),
-            None => is_person(headers),
+            Some("") | None => is_person(headers),
+            Some(word) => matches!(word, "1" | "t" | "T" | "true" | "True" | "TRUE"),
         };
         let mut clauses: Vec<&str> = header.split(',').map(str::trim).filter(|c| !c.is_empty()).collect();
         let plain = Accept { pretty, ..Accept::default() };
-        if clauses.is_empty() {
+        if header.is_empty() {
             return (plain, None);
         }
         clauses.sort_by_key(|clause| (std::cmp::Reverse(quality(clause)), media_type_of(clause).matches('*').count()));
@@ -117,7 +117,7 @@ impl Accept {
 
     /// The form of an answer that is only ever written as this kind of JSON; fails when the client does not take it.
     pub fn only(self, media_type: &str, headers: &HeaderMap) -> Result<Accept, Status> {
-        let header = headers.get(http::header::ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or_default();
+        let header = text(headers, http::header::ACCEPT);
         if !header.trim().is_empty() && !header.split(',').any(|clause| is_named(clause, &[media_type])) {
             return Err(no_representation(&[media_type]));
         }
@@ -152,7 +152,12 @@ fn no_representation(spoken: &[&str]) -> Status {
 }
 
 fn media_type_of(clause: &str) -> &str {
-    clause.split(';').next().unwrap_or_default().trim()
+    clause.split(';').next().unwrap_or_default().trim_matches(' ')
+}
+
+/// A header as text; what is none is at least something that nobody knows.
+fn text(headers: &HeaderMap, name: http::HeaderName) -> &str {
+    headers.get(name).map_or("", |value| std::str::from_utf8(value.as_bytes()).unwrap_or("?"))
 }
 
 /// Whether a clause names one of these media types, or all.
@@ -163,7 +168,7 @@ fn is_named(clause: &str, spoken: &[&str]) -> bool {
 
 fn format_of(clause: &str) -> Option<Format> {
     match media_type_of(clause) {
-        "application/json" | "application/*" | "*/*" => Some(Format::Json),
+        "application/json" | "application/*" | "*/*" | "*" => Some(Format::Json),
         "application/yaml" => Some(Format::Yaml),
         PROTOBUF => Some(Format::Protobuf),
         _ => None,
@@ -205,7 +210,7 @@ fn read_clause(clause: &str, pretty: bool, offer: Offer) -> Option<Accept> {
 }
 
 fn is_person(headers: &HeaderMap) -> bool {
-    let agent = headers.get(http::header::USER_AGENT).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    let agent = text(headers, http::header::USER_AGENT);
     ["curl", "Wget", "Mozilla/5.0"].iter().any(|a| agent.starts_with(a))
 }
 
@@ -242,36 +247,41 @@ pub fn media_type(headers: &HeaderMap) -> &str {
 }
 
 fn content_type(headers: &HeaderMap) -> &str {
-    headers.get(http::header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default()
+    text(headers, http::header::CONTENT_TYPE)
 }
 
-/// Whether each parameter of the Content-Type has a name and a value, and none is there twice.
+/// Whether each parameter of the Content-Type has a name and a value, and none has two.
 fn has_sound_parameters(headers: &HeaderMap) -> bool {
     let is_token = |text: &str| {
         !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic() && !b"()<>@,;:\\\"/[]?=".contains(&byte))
     };
     let mut rest = content_type(headers).split_once(';').map_or("", |(_, rest)| rest).trim();
-    let mut names = Vec::new();
+    let mut known = std::collections::BTreeMap::new();
     while !rest.is_empty() {
         let Some((name, value)) = rest.split_once('=') else { return false };
         let (name, value) = (name.to_ascii_lowercase(), value.trim_start());
-        let after = match value.strip_prefix('"') {
-            Some(quoted) => quoted.split_once('"').map(|(_, after)| after),
-            None => {
-                let (value, after) = value.split_at(value.find(';').unwrap_or(value.len()));
-                Some(after).filter(|_| is_token(value.trim_end()))
-            }
-        };
-        let Some(after) = after.map(str::trim_start).filter(|after| after.is_empty() || after.starts_with(';')) else {
-            return false;
-        };
-        if !is_token(name.trim_end()) || names.contains(&name) {
+        let end = if value.starts_with('"') { end_of_quoted(value) } else { value.find(';') };
+        let (value, after) = value.split_at(end.unwrap_or(value.len()));
+        let (value, after) = (value.trim_end(), after.trim_start());
+        let is_value = is_token(value) || value.starts_with('"') && end.is_some();
+        let is_ended = after.is_empty() || after.starts_with(';');
+        if !is_value || !is_ended || !is_token(name.trim_end()) || *known.entry(name).or_insert(value) != value {
             return false;
         }
-        names.push(name);
         rest = after.strip_prefix(';').unwrap_or_default().trim();
     }
     true
+}
+
+/// Where the text behind a quotation mark ends, with its other mark.
+fn end_of_quoted(text: &str) -> Option<usize> {
+    let mut is_escape = false;
+    let mark = |byte: &u8| {
+        let is_mark = *byte == b'"' && !is_escape;
+        is_escape = *byte == b'\\' && !is_escape;
+        is_mark
+    };
+    text.as_bytes().iter().skip(1).position(mark).map(|at| at + 2)
 }
 
 #[cfg(test)]
@@ -298,12 +308,18 @@ mod tests {
             ("application/json; a=", false),
             ("application/json; a=\"b", false),
             ("application/json; a=b; A=c", false),
+            ("application/json; a=b; A=b", true),
+            ("application/json; a=\"b\\\"c\"; d=e", true),
+            ("application/json; a=\"b\\\"", false),
+            ("application/json; a=\"", false),
+            ("application/json; a=é", false),
+            ("é", false),
             ("application/json; a=b c", false),
             ("application/json; a=(b)", false),
             ("application/json;;", false),
         ] {
             let mut headers = HeaderMap::new();
-            headers.insert(http::header::CONTENT_TYPE, content_type.parse().unwrap());
+            headers.insert(http::header::CONTENT_TYPE, http::HeaderValue::from_bytes(content_type.as_bytes()).unwrap());
             assert_eq!(body_format(&headers).is_ok(), sound, "{content_type:?}");
         }
     }
@@ -355,6 +371,14 @@ mod tests {
         ] {
             assert_eq!(negotiated(accept, offer, true), expected, "{accept:?} {offer:?}");
         }
+        for (accept, routed, expected) in
+            [("*", true, None), ("*", false, Some((json, View::Plain))), (",,", false, None)]
+        {
+            assert_eq!(negotiated(accept, Offer::Groups, routed), expected, "{accept:?}");
+        }
+        let mut headers = HeaderMap::new();
+        headers.insert(http::header::ACCEPT, http::HeaderValue::from_bytes("é".as_bytes()).unwrap());
+        assert!(Accept::negotiate(&headers, None, Offer::Groups, false).1.is_some());
         assert_eq!(negotiated("application/cbor", Offer::Groups, true), None);
         assert_eq!(negotiated("application/*", Offer::Groups, true), None);
         assert_eq!(negotiated("application/*", Offer::Groups, false), Some((json, View::Plain)));

@@ -19,7 +19,7 @@ use serde_json::json;
 
 use crate::aggregation::{Documents, Known};
 use crate::body::{Body, Reply};
-use crate::compression::{accepts_gzip, gunzip, gzip};
+use crate::compression::{gunzip, gzip, prefers_gzip};
 use crate::content::Content;
 use crate::discovery::hash;
 use crate::pipeline::Context;
@@ -331,7 +331,7 @@ impl Document {
         let tag = format!("\"{}\"", self.hash);
         let hash = context.info.query.get("hash").filter(|hash| !hash.is_empty());
         let moved = context.info.path.starts_with("/openapi/v3") && hash.is_some_and(|hash| hash != self.hash);
-        let packed = accepts_gzip(&context.headers) && !context.headers.contains_key(header::RANGE);
+        let packed = prefers_gzip(&context.headers) && !context.headers.contains_key(header::RANGE);
         let content = Content { tag: &tag, modified: self.modified, media_type };
         let mut reply = match moved {
             true => Reply::new(Body::empty()),

@@ -211,10 +211,10 @@ impl Server {
             }
         }
         self.audit.begin(context).await;
+        let seat = self.seat(context).await?;
         if let Err(status) = self.authorize(context).await {
             return Ok(refusal(context, &status));
         }
-        let seat = self.seat(context).await?;
         let _in_flight = self.limits.enter(context)?;
         if let Some(remote) = self.aggregation.route(&context.info.path) {
             // The other server has seats of its own, and may ask this one something before it answers.

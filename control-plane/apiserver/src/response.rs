@@ -143,7 +143,7 @@ pub fn object(accept: Accept, include: IncludeObject, code: StatusCode, kind: &K
             let meta = ListMeta { resource_version: object.revision, ..ListMeta::default() };
             value(accept, code, &table::render(accept, kind, std::slice::from_ref(object), include, &meta, true))
         }
-        View::PartialMetadata => value(accept, code, &partial(accept, object.value())),
+        View::PartialMetadata => value(accept, code, &partial(accept, Some(kind), object.value())),
         View::PartialMetadataList => not_acceptable(accept, &type_of(kind), false),
         _ if accept.format == Format::Json && !accept.pretty => {
             let mut bytes = Vec::with_capacity(object.bytes.len() + 64);
@@ -161,7 +161,7 @@ pub fn object(accept: Accept, include: IncludeObject, code: StatusCode, kind: &K
 /// A response with an object that was made for it and has no rows, in the negotiated view.
 pub fn made(accept: Accept, code: StatusCode, object: &Value) -> Reply {
     match accept.view {
-        View::PartialMetadata => value(accept, code, &partial(accept, object.clone())),
+        View::PartialMetadata => value(accept, code, &partial(accept, None, object.clone())),
         View::PartialMetadataList => {
             let word = |field: &str| object[field].as_str().unwrap_or_default();
             let group = word("apiVersion").split_once('/').map_or("", |(group, _)| group);
@@ -178,7 +178,7 @@ pub fn list(accept: Accept, include: IncludeObject, kind: &Kind, objects: Vec<Ar
         View::Table => value(accept, code, &table::render(accept, kind, &objects, include, meta, true)),
         View::PartialMetadata => not_acceptable(accept, &type_of(kind), true),
         View::PartialMetadataList => {
-            let items: Vec<Value> = objects.iter().map(|o| partial(accept, o.value())).collect();
+            let items: Vec<Value> = objects.iter().map(|o| partial(accept, Some(kind), o.value())).collect();
             let items = if items.is_empty() { Value::Null } else { items.into() };
             let list = json!({ "kind": "PartialObjectMetadataList", "apiVersion": accept.meta_version(),
                                "metadata": meta.to_value(), "items": items });
@@ -225,9 +225,18 @@ fn item(kind: &Kind, mut object: Value) -> Value {
     object
 }
 
-/// An object reduced to its metadata.
-pub fn partial(accept: Accept, object: Value) -> Value {
-    let metadata = object.get("metadata").cloned().unwrap_or_else(|| json!({}));
+/// An object reduced to its metadata, without the annotations that only stand for fields which its version lacks.
+pub fn partial(accept: Accept, kind: Option<&Kind>, mut object: Value) -> Value {
+    let mut metadata = object.get_mut("metadata").map_or_else(|| json!({}), Value::take);
+    let hidden = kind.map_or(&[][..], |kind| kind.behaviour.annotations_of_version());
+    if let Some(fields) = metadata.as_object_mut().filter(|_| !hidden.is_empty())
+        && let Some(annotations) = fields.get_mut("annotations").and_then(Value::as_object_mut)
+    {
+        annotations.retain(|name, _| !hidden.contains(&name.as_str()));
+        if annotations.is_empty() {
+            fields.remove("annotations");
+        }
+    }
     json!({ "kind": "PartialObjectMetadata", "apiVersion": accept.meta_version(), "metadata": metadata })
 }
 
@@ -271,7 +280,9 @@ pub fn event_encoder(accept: Accept, include: IncludeObject, resource: Arc<Resou
         }
         View::PartialMetadata | View::PartialMetadataList => {
             Arc::new(move |Delivery { event, .. }| match (object_of(event), event) {
-                (Some((word, object)), _) => framed(accept, word, &partial(accept, object.value())),
+                (Some((word, object)), _) => {
+                    framed(accept, word, &partial(accept, Some(&resource.kind), object.value()))
+                }
                 (None, WatchEvent::Bookmark { revision, initial_events_end }) => {
                     let mut object = bookmark(&resource.kind, *revision, *initial_events_end);
                     object["kind"] = "PartialObjectMetadata".into();
@@ -433,6 +444,19 @@ mod tests {
         let marks = json!({ "resourceVersion": "7", "annotations": { "k8s.io/initial-events-end": "true" } });
         assert_eq!(table["rows"][0]["object"]["metadata"], marks);
         assert!(bookmarked(kind, &WatchEvent::Error(Status::default())).is_none());
+    }
+
+    #[test]
+    fn metadata_is_shown_without_what_stands_for_fields() {
+        let kind = corten_api::lookup("apps", "v1", "daemonsets").unwrap();
+        let hidden = kind.behaviour.annotations_of_version()[0];
+        for (annotations, expected) in [
+            (json!({ hidden: "1", "a": "b" }), json!({ "annotations": { "a": "b" } })),
+            (json!({ hidden: "1" }), json!({})),
+        ] {
+            let object = json!({ "metadata": { "annotations": annotations } });
+            assert_eq!(partial(Accept::default(), Some(kind), object)["metadata"], expected);
+        }
     }
 
     #[test]

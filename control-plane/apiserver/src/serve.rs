@@ -24,6 +24,7 @@ use crate::body::{Body, HttpBody, LIST_CHUNK, Unread};
 use crate::compression::{self, accepts_gzip};
 use crate::error::Error;
 use crate::request::has_whole_escapes;
+use crate::request_line::FirstLine;
 use crate::server::Server;
 use crate::stall::WriteTimeout;
 
@@ -145,7 +146,7 @@ impl Server {
         builder.http2().max_pending_accept_reset_streams(MAX_RESETS);
         builder.http2().initial_stream_window_size(STREAM_WINDOW).max_send_buf_size(SEND_BUFFER);
         builder.http2().initial_connection_window_size(STREAM_WINDOW * 16);
-        let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
+        let connection = builder.serve_connection_with_upgrades(TokioIo::new(FirstLine::new(stream)), service);
         tokio::pin!(connection);
         tokio::select! {
             _ = connection.as_mut() => {}
@@ -160,7 +161,9 @@ impl Server {
         if let Some((status, why)) = objection(&request) {
             let mut response = http::Response::new(Body::Full(why.into()).into_http());
             *response.status_mut() = status;
-            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            if status != StatusCode::OK {
+                response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
             if !why.is_empty() {
                 let plain = HeaderValue::from_static("text/plain; charset=utf-8");
                 response.headers_mut().insert(header::CONTENT_TYPE, plain);
@@ -195,7 +198,7 @@ impl Server {
     }
 }
 
-/// What is wrong with a request before anybody looks at what it is for.
+/// What is said to a request before anybody looks at what it is for, in the words of Go's server.
 fn objection<B>(request: &http::Request<B>) -> Option<(StatusCode, &'static str)> {
     if request.version() > Version::HTTP_11 {
         return None;
@@ -217,6 +220,9 @@ fn objection<B>(request: &http::Request<B>) -> Option<(StatusCode, &'static str)
     let is_chunked = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"chunked");
     if !encodings.next().is_none_or(is_chunked) || encodings.next().is_some() {
         return Some((StatusCode::NOT_IMPLEMENTED, "Unsupported transfer encoding"));
+    }
+    if request.method() == Method::OPTIONS && request.uri().path() == "*" {
+        return Some((StatusCode::OK, ""));
     }
     let expected = headers.get(header::EXPECT)?;
     let is_known = expected.as_bytes().eq_ignore_ascii_case(b"100-continue") || expected.is_empty();
@@ -291,4 +297,37 @@ pub fn tls_config(certificate_pem: &str, key_pem: &str, client_ca_pem: &str) -> 
     config.ignore_client_order = true;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn some_requests_are_answered_before_they_are_read() {
+        let (bad, fine) = (Some(StatusCode::BAD_REQUEST), None);
+        for (method, path, headers, expected) in [
+            ("GET", "/a%2Fb", &[("host", "[::1]:6443")][..], fine),
+            ("GET", "/a%zz", &[("host", "a")], bad),
+            ("GET", "/a%2", &[("host", "a")], bad),
+            ("GET", "/a?b=%zz", &[("host", "a")], fine),
+            ("GET", "/", &[], bad),
+            ("GET", "/", &[("host", "")], fine),
+            ("GET", "/", &[("host", "a b")], bad),
+            ("GET", "/", &[("host", "a"), ("host", "a")], bad),
+            ("GET", "*", &[("host", "a")], fine),
+            ("OPTIONS", "*", &[("host", "a")], Some(StatusCode::OK)),
+            ("POST", "/", &[("host", "a"), ("transfer-encoding", "Chunked")], fine),
+            ("POST", "/", &[("host", "a"), ("transfer-encoding", "gzip, chunked")], Some(StatusCode::NOT_IMPLEMENTED)),
+            ("POST", "/", &[("host", "a"), ("expect", "100-Continue")], fine),
+            ("POST", "/", &[("host", "a"), ("expect", "more")], Some(StatusCode::EXPECTATION_FAILED)),
+        ] {
+            let mut request = http::Request::builder().method(method).uri(path);
+            for (name, value) in headers {
+                request = request.header(*name, *value);
+            }
+            let objected = objection(&request.body(()).unwrap()).map(|(status, _)| status);
+            assert_eq!(objected, expected, "{method} {path} {headers:?}");
+        }
+    }
 }

@@ -49,19 +49,6 @@ fn column(kind: &Kind, column: &corten_api::Column) -> Value {
     })
 }
 
-/// The object without these annotations.
-fn without(annotations: &[&str], mut object: Value) -> Value {
-    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut)
-        && let Some(given) = metadata.get_mut("annotations").and_then(Value::as_object_mut)
-    {
-        given.retain(|name, _| !annotations.contains(&name.as_str()));
-        if given.is_empty() {
-            metadata.remove("annotations");
-        }
-    }
-    object
-}
-
 fn row(accept: Accept, kind: &Kind, object: &Arc<Object>, include: IncludeObject, now: jiff::Timestamp) -> Value {
     let value = object.value();
     let mut row = json!({ "cells": kind.behaviour.cells(&value, now) });
@@ -70,7 +57,7 @@ fn row(accept: Accept, kind: &Kind, object: &Arc<Object>, include: IncludeObject
     }
     row["object"] = match include {
         IncludeObject::None => Value::Null,
-        IncludeObject::Metadata => partial(accept, without(kind.behaviour.annotations_of_version(), value)),
+        IncludeObject::Metadata => partial(accept, Some(kind), value),
         IncludeObject::Object => value,
     };
     row

@@ -138,10 +138,12 @@ async fn addresses_and_ports_are_given_once_and_freed() {
     let ip = a["spec"]["clusterIP"].as_str().unwrap().to_owned();
     let port = a["spec"]["ports"][0]["nodePort"].as_u64().unwrap();
     assert!(ip.starts_with("10.") && (30000..=32767).contains(&port), "{ip} {port}");
-    assert_eq!(
-        s.get(&format!("/apis/networking.k8s.io/v1/ipaddresses/{ip}")).await.expect(200)["spec"]["parentRef"]["name"],
-        "a"
-    );
+    let address = s.get(&format!("/apis/networking.k8s.io/v1/ipaddresses/{ip}")).await.expect(200);
+    assert_eq!(address["spec"]["parentRef"]["name"], "a");
+    let owned = &address["metadata"]["managedFields"][0];
+    assert_eq!((&owned["manager"], &owned["operation"]), (&json!("kube-apiserver"), &json!("Update")));
+    let parent = json!({ ".": {}, "f:name": {}, "f:namespace": {}, "f:resource": {} });
+    assert_eq!(owned["fieldsV1"]["f:spec"]["f:parentRef"], parent);
     let taken = s.post(SERVICES, service("b", json!({ "clusterIP": ip }))).await.message(422);
     assert!(taken.contains(&format!("failed to allocate IP {ip}: provided IP is already allocated")), "{taken}");
     s.post(&format!("{SERVICES}?dryRun=All"), service("b", json!({ "clusterIP": ip }))).await.expect(201);

@@ -275,20 +275,28 @@ fn address_of(a: &Attributes<'_>, ip: &str) -> Value {
 
 /// The IPAddress of a Service's address.
 pub fn ip_address(ip: &str, namespace: &str, service: &str, now: jiff::Timestamp) -> Value {
-    let family = if ip.contains(':') { "IPv6" } else { "IPv4" };
+    let (family, now) = (if ip.contains(':') { "IPv6" } else { "IPv4" }, corten_meta::time::rfc3339(now));
+    let labels =
+        json!({ ".": {}, "f:ipaddress.kubernetes.io/ip-family": {}, "f:ipaddress.kubernetes.io/managed-by": {} });
+    let parent = json!({ ".": {}, "f:name": {}, "f:namespace": {}, "f:resource": {} });
     json!({
         "apiVersion": "networking.k8s.io/v1",
         "kind": "IPAddress",
         "metadata": {
             "name": ip,
             "uid": uuid::Uuid::new_v4().to_string(),
-            "creationTimestamp": corten_meta::time::rfc3339(now),
+            "creationTimestamp": now,
+            "managedFields": [{
+                "manager": "kube-apiserver", "operation": "Update", "apiVersion": "networking.k8s.io/v1", "time": now,
+                "fieldsType": "FieldsV1",
+                "fieldsV1": { "f:metadata": { "f:labels": labels }, "f:spec": { "f:parentRef": parent } },
+            }],
             "labels": {
                 "ipaddress.kubernetes.io/ip-family": family,
                 "ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io",
             },
         },
-        "spec": { "parentRef": { "group": "", "resource": "services", "namespace": namespace, "name": service } },
+        "spec": { "parentRef": { "resource": "services", "namespace": namespace, "name": service } },
     })
 }
 

@@ -116,6 +116,8 @@ pub async fn authenticate(server: &Server, context: &Context, peer: &Peer) -> Re
     if let Identity::InProcess(user) = &peer.identity {
         return Ok(user.clone());
     }
+    // A token is looked at first, even where it does not matter: the client is told if it is none.
+    let given = given_token(context);
     if let Identity::Certificate(user) = &peer.identity {
         return Ok(user.clone());
     }
@@ -125,9 +127,7 @@ pub async fn authenticate(server: &Server, context: &Context, peer: &Peer) -> Re
         return Ok(user);
     }
     let mut is_refused = false;
-    for token in
-        [Ok(given_token(context).map(Cow::Borrowed)), websocket_token::named(headers).map(|t| t.map(Cow::Owned))]
-    {
+    for token in [Ok(given.map(Cow::Borrowed)), websocket_token::named(headers).map(|t| t.map(Cow::Owned))] {
         let authenticated = match token {
             Ok(None) => continue,
             Ok(Some(token)) => server.tokens.authenticate(server, &token, &server.config.audiences).await,

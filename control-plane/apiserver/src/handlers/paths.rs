@@ -8,6 +8,7 @@ use super::zpages;
 use crate::body::Reply;
 use crate::flow_control;
 use crate::health::Health;
+use crate::metrics::process;
 use crate::negotiation::{ACCEPTED, Accept, Format, unread_form};
 use crate::ordered::Ordered;
 use crate::pipeline::Context;
@@ -65,8 +66,8 @@ pub async fn serve(server: &Server, context: &Context) -> Result<Reply, Status> 
         }
         "/statusz" => zpages::serve(server, context, "Statusz"),
         "/flagz" => zpages::serve(server, context, "Flagz"),
-        "/metrics" => Ok(response::full(StatusCode::OK, EXPOSITION, server.metrics.render(server).into())),
-        "/metrics/slis" => Ok(response::full(StatusCode::OK, EXPOSITION, server.metrics.health.render().into())),
+        "/metrics" => Ok(exposition(server.metrics.render(server))),
+        "/metrics/slis" => Ok(exposition(server.metrics.health.render())),
         "/.well-known/openid-configuration" => {
             let accept = context.accept.only("application/json", &context.headers)?;
             let jwks = format!("https://{}/openid/v1/jwks", server.config.host_port());
@@ -86,6 +87,15 @@ pub async fn serve(server: &Server, context: &Context) -> Result<Reply, Status> 
         _ if is_in_api(server, path) => Err(Status::path_not_found()),
         _ => Ok(response::page_not_found()),
     }
+}
+
+/// Metrics, with when they began to be counted.
+fn exposition(text: String) -> Reply {
+    let mut reply = response::full(StatusCode::OK, EXPOSITION, text.into());
+    if let Some(started) = process::started() {
+        reply.headers_mut().insert("process-start-time-unix", HeaderValue::from(started as u64));
+    }
+    reply
 }
 
 fn kept(mut reply: Reply) -> Reply {

@@ -8,7 +8,7 @@ pub mod admission;
 pub mod expressions;
 mod facts;
 mod histogram;
-mod process;
+pub mod process;
 mod requests;
 mod watches;
 

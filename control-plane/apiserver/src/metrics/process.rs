@@ -23,6 +23,11 @@ pub fn render(out: &mut Exposition) {
     gauge("process_virtual_memory_max_bytes", "gauge", help, usage.max_virtual_memory);
 }
 
+/// When the process started, in Unix seconds.
+pub fn started() -> Option<f64> {
+    Usage::read().started
+}
+
 struct Usage {
     cpu_seconds: Option<f64>,
     max_fds: Option<f64>,

@@ -64,7 +64,7 @@ pub fn encode_any(value: &Value) -> Option<Vec<u8>> {
     let (api_version, kind) = (value["apiVersion"].as_str().unwrap_or_default(), value["kind"].as_str()?);
     let schema = match (api_version, kind) {
         ("v1", "Status" | "APIGroupList" | "APIGroup" | "APIResourceList") => format!("{META}.{kind}"),
-        ("", "APIVersions") => format!("{META}.{kind}"),
+        ("", "APIVersions" | "APIResourceList") => format!("{META}.{kind}"),
         (_, "PartialObjectMetadataList") => {
             return Some(encode_list(value, &format!("{META}.PartialObjectMetadata")));
         }
