@@ -114,13 +114,32 @@ async fn clients_that_hang_up_as_their_process_ends_leave_the_container_running(
     }
     let (mut node, _, id) = node_with_container(IDLE, |_| {}).await;
     for _ in 0..200 {
-        // The end of the input and that of the client come together.
-        let url = exec_url(&mut node, &id, &["cat"], true, false).await;
+        // The end of the terminal and that of the client come together.
+        let url = exec_url(&mut node, &id, &["cat"], true, true).await;
         drop(websocket(&url, "v4.channel.k8s.io").await);
     }
     let url = exec_url(&mut node, &id, &["echo", "there"], false, false).await;
     let [_, stdout, ..] = read_channels(&mut websocket(&url, "v4.channel.k8s.io").await).await;
     assert_eq!(stdout, "there\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_goes_on_with_what_its_client_sent_before_it_hung_up() {
+    if cannot_run() {
+        return;
+    }
+    let (mut node, _, id) = node_with_container(IDLE, |_| {}).await;
+    let script = "echo begun; cat > /part; echo said to nobody; mv /part /whole";
+    let url = exec_url(&mut node, &id, &["sh", "-c", script], true, false).await;
+    let mut socket = websocket(&url, "v4.channel.k8s.io").await;
+    let sent = [b"\0".as_slice(), &[b'x'; 100_000]].concat();
+    socket.send(Message::binary(sent)).await.expect("send");
+    socket.close(None).await.expect("close");
+    while socket.next().await.is_some() {}
+    let script = "i=0; while ! test -e /whole && test $i -lt 500; do i=$((i+1)); sleep 0.02; done; wc -c < /whole";
+    let url = exec_url(&mut node, &id, &["sh", "-c", script], false, false).await;
+    let [_, stdout, ..] = read_channels(&mut websocket(&url, "v4.channel.k8s.io").await).await;
+    assert_eq!(stdout.trim(), "100000");
 }
 
 #[tokio::test(flavor = "multi_thread")]

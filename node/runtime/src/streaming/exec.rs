@@ -19,28 +19,26 @@ const CHUNK: usize = 32 << 10;
 /// A process that the command left behind may hold the pipes; it is not waited for longer than this.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Runs a command to its end, or until its client is gone: then the command is killed.
+/// Runs a command to its end. When its client is gone, one with a terminal is killed, as who loses a terminal is. Any other
+/// goes on with the input that it got, and what it says is dropped: there are clients that send a file and hang up.
 pub(super) async fn run(daemon: &Daemon, request: v1::ExecRequest, streams: &mut Streams) -> Ended {
     let container = daemon.container(&request.container_id)?;
     container.require_running()?;
     let shim = daemon.shim(&container);
-    let gone = streams.gone.clone();
-    let running = async {
-        if request.tty {
-            let session = shim.exec(request.cmd, true, [None, None, None]).await?;
-            return with_terminal(session, streams).await;
-        }
-        let (stdin, stdin_far) = if request.stdin { input_pipe()? } else { (None, None) };
-        let (stdout, stdout_far) = output_pipe()?;
-        let (stderr, stderr_far) = output_pipe()?;
-        let far = [stdin_far, request.stdout.then_some(stdout_far), request.stderr.then_some(stderr_far)];
-        let session = shim.exec(request.cmd, false, far).await?;
-        with_pipes(session, streams, stdin, stdout, stderr).await
-    };
-    tokio::select! {
-        ended = running => ended,
-        () = gone.cancelled() => Err(Error::State("the client is gone".into())),
+    if request.tty {
+        let gone = streams.gone.clone();
+        let session = shim.exec(request.cmd, true, [None, None, None]).await?;
+        return tokio::select! {
+            ended = with_terminal(session, streams) => ended,
+            () = gone.cancelled() => Err(Error::State("the client is gone".into())),
+        };
     }
+    let (stdin, stdin_far) = if request.stdin { input_pipe()? } else { (None, None) };
+    let (stdout, stdout_far) = output_pipe()?;
+    let (stderr, stderr_far) = output_pipe()?;
+    let far = [stdin_far, request.stdout.then_some(stdout_far), request.stderr.then_some(stderr_far)];
+    let session = shim.exec(request.cmd, false, far).await?;
+    with_pipes(session, streams, stdin, stdout, stderr).await
 }
 
 async fn with_terminal(mut session: Session, streams: &mut Streams) -> Ended {
@@ -135,13 +133,14 @@ async fn feed(stdin: Option<mpsc::Receiver<Bytes>>, pipe: Option<pipe::Sender>) 
     std::future::pending().await
 }
 
-/// Copies output until it ends.
+/// Copies output until it ends; what nobody hears any more is dropped.
 pub(super) async fn copy_pipe(mut pipe: pipe::Receiver, channel: Channel, output: mpsc::Sender<(Channel, Bytes)>) {
     let mut buffer = vec![0; CHUNK];
     while let Ok(length) = pipe.read(&mut buffer).await {
-        if length == 0 || output.send((channel, Bytes::copy_from_slice(&buffer[..length]))).await.is_err() {
+        if length == 0 {
             return;
         }
+        let _ = output.send((channel, Bytes::copy_from_slice(&buffer[..length]))).await;
     }
 }
 
