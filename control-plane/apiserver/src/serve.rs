@@ -194,6 +194,10 @@ impl Server {
         } else {
             body
         };
+        if parts.status == StatusCode::PAYLOAD_TOO_LARGE {
+            // Go has an older name for it.
+            parts.extensions.insert(hyper::ext::ReasonPhrase::from_static(b"Request Entity Too Large"));
+        }
         http::Response::from_parts(parts, body.into_http())
     }
 }

@@ -271,6 +271,12 @@ async fn rbac_decides_and_says_why_not() {
     let admin = s.user("root", &["system:masters"]);
     let as_bob = send(&admin, "GET", "/api/v1/secrets", Default::default(), &[("impersonate-user", "bob")]).await;
     assert_eq!(as_bob.code, 403);
+    assert!(as_bob.headers.contains_key("x-kubernetes-pf-flowschema-uid"), "{:?}", as_bob.headers);
+    // Who is impersonated counts also if the name or the group is odd.
+    let odd = send(&admin, "GET", PODS, Default::default(), &[("impersonate-user", "é")]).await.message(403);
+    assert!(odd.contains("User \"é\" cannot list resource"), "{odd}");
+    let outside = [("impersonate-user", "bob"), ("impersonate-group", "system:unauthenticated")];
+    assert_eq!(send(&admin, "GET", "/api", Default::default(), &outside).await.code, 403);
     let by_bob = send(&bob, "GET", PODS, Default::default(), &[("impersonate-user", "root")]).await.message(403);
     assert_eq!(
         by_bob,

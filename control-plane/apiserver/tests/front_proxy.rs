@@ -42,8 +42,19 @@ fn issue(issuer: &Issuer<'_, KeyPair>, name: &str, groups: &str, names: &[&str])
     (params.signed_by(&key, issuer).unwrap().pem(), key.serialize_pem())
 }
 
-/// Who the server thinks is asking, over a connection of its own.
+/// Who the server thinks is asking.
 async fn whoami(address: SocketAddr, ca: &str, client: Option<&Certificate>, headers: &[(&str, &str)]) -> (u16, Value) {
+    let (code, user, _) = ask(address, ca, client, headers).await;
+    (code, user)
+}
+
+/// The same and of what the client is warned, over a connection of its own.
+async fn ask(
+    address: SocketAddr,
+    ca: &str,
+    client: Option<&Certificate>,
+    headers: &[(&str, &str)],
+) -> (u16, Value, Option<http::HeaderValue>) {
     let mut roots = rustls::RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(ca.as_bytes()).unwrap()).unwrap();
     let builder = rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
@@ -69,10 +80,10 @@ async fn whoami(address: SocketAddr, ca: &str, client: Option<&Certificate>, hea
     }
     let body = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview" }).to_string();
     let response = sender.send_request(request.body(Full::new(Bytes::from(body))).unwrap()).await.unwrap();
-    let code = response.status().as_u16();
+    let (code, warning) = (response.status().as_u16(), response.headers().get("warning").cloned());
     let body = response.into_body().collect().await.unwrap().to_bytes();
     let body: Value = serde_json::from_slice(&body).unwrap_or_default();
-    (code, body["status"]["userInfo"].clone())
+    (code, body["status"]["userInfo"].clone(), warning)
 }
 
 #[tokio::test]
@@ -95,7 +106,7 @@ async fn headers_are_believed_of_a_front_proxy_alone() {
     tokio::spawn(Arc::clone(&s.server).serve(listener, Arc::new(ArcSwap::from_pointee(tls)), shutdown));
 
     let headers = [
-        ("x-remote-user", "jane"),
+        ("x-remote-user", "jané"),
         ("x-remote-uid", "17"),
         ("x-remote-group", "dev"),
         ("x-remote-group", "ops"),
@@ -104,7 +115,7 @@ async fn headers_are_believed_of_a_front_proxy_alone() {
     let proxy = issue(&proxies, "front-proxy-client", "", &[]);
     let (code, user) = whoami(address, &users_ca, Some(&proxy), &headers).await;
     assert_eq!(code, 201, "{user}");
-    assert_eq!((&user["username"], &user["uid"]), (&json!("jane"), &json!("17")));
+    assert_eq!((&user["username"], &user["uid"]), (&json!("jané"), &json!("17")));
     assert_eq!(user["groups"], json!(["dev", "ops", "system:authenticated"]));
     assert_eq!(user["extra"]["example.org/scope"], json!(["read"]));
 
@@ -118,6 +129,9 @@ async fn headers_are_believed_of_a_front_proxy_alone() {
     let bob = issue(&users, "bob", "dev", &[]);
     let (code, user) = whoami(address, &users_ca, Some(&bob), &headers).await;
     assert_eq!((code, &user["username"], &user["groups"][0]), (201, &json!("bob"), &json!("dev")), "{user}");
+    // A token does not matter then, but if it is none, the client is told.
+    let (code, _, warning) = ask(address, &users_ca, Some(&bob), &[("authorization", "Bearer  x")]).await;
+    assert!(code == 201 && warning.is_some_and(|warning| warning.as_bytes().ends_with(b"and is ignored\"")));
     let named = issue(&users, "front-proxy-client", "", &[]);
     let (_, user) = whoami(address, &users_ca, Some(&named), &headers).await;
     assert_eq!(user["username"], "front-proxy-client", "of the users' authority it is a user");

@@ -13,7 +13,7 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, UnixTime};
 
-use super::{Identity, User, user_of_certificate};
+use super::{Identity, User, text_of, user_of_certificate};
 use crate::config::Config;
 use crate::error::Error;
 use crate::request::percent_decode;
@@ -68,9 +68,7 @@ fn verifier(bundle: &str) -> Result<Option<Arc<dyn ClientCertVerifier>>, Error> 
 /// The user that a front proxy speaks for, if it names one.
 pub fn user_of_headers(headers: &HeaderMap) -> Option<User> {
     const EXTRA: &str = "x-remote-extra-";
-    let all = |name: &str| -> Vec<String> {
-        headers.get_all(name).iter().filter_map(|v| v.to_str().ok().map(str::to_owned)).collect()
-    };
+    let all = |name: &str| -> Vec<String> { headers.get_all(name).iter().map(text_of).collect() };
     let name = all("x-remote-user").into_iter().next().filter(|name| !name.is_empty())?;
     let uid = all("x-remote-uid").into_iter().next().unwrap_or_default();
     let keys = headers.keys().filter_map(|name| Some((name, name.as_str().strip_prefix(EXTRA)?)));

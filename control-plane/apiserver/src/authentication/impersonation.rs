@@ -4,7 +4,7 @@ use corten_meta::Status;
 use corten_meta::quote::quote;
 use http::HeaderMap;
 
-use super::User;
+use super::{User, text_of};
 use crate::authorization::{Attributes, authorize, forbidden};
 use crate::request::percent_decode;
 use crate::server::Server;
@@ -13,11 +13,9 @@ const EXTRA: &str = "impersonate-extra-";
 
 /// The user that the request acts as. Without the headers it is the user itself.
 pub async fn impersonate(server: &Server, user: User, headers: &HeaderMap) -> Result<User, Status> {
-    let one = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default();
-    let name = one("impersonate-user");
-    let groups: Vec<String> =
-        headers.get_all("impersonate-group").iter().filter_map(|v| v.to_str().ok().map(str::to_owned)).collect();
-    let uid = one("impersonate-uid");
+    let one = |name: &str| headers.get(name).map(text_of).unwrap_or_default();
+    let (name, uid) = (&*one("impersonate-user"), &*one("impersonate-uid"));
+    let groups: Vec<String> = headers.get_all("impersonate-group").iter().map(text_of).collect();
     let extra = read_extra(headers);
     if name.is_empty() {
         if groups.is_empty() && uid.is_empty() && extra.is_empty() {
@@ -51,7 +49,7 @@ pub async fn impersonate(server: &Server, user: User, headers: &HeaderMap) -> Re
         target.extra.insert(key, values);
     }
     add_groups(&mut target);
-    Ok(target.authenticated())
+    Ok(if target.is_in("system:unauthenticated") { target } else { target.authenticated() })
 }
 
 /// The groups that some names are always in, when the client asks for none.
@@ -114,7 +112,7 @@ fn read_extra(headers: &HeaderMap) -> Vec<(String, Vec<String>)> {
         .keys()
         .filter_map(|name| name.as_str().strip_prefix(EXTRA).map(|key| (name, percent_decode(key, false))))
         .map(|(name, key)| {
-            let values = headers.get_all(name).iter().filter_map(|v| v.to_str().ok().map(str::to_owned));
+            let values = headers.get_all(name).iter().map(text_of);
             (key, values.collect())
         })
         .collect()

@@ -147,13 +147,19 @@ pub async fn authenticate(server: &Server, context: &Context, peer: &Peer) -> Re
 
 /// The token that a request brings. With a blank too many before it there is none, of which the client is warned.
 fn given_token(context: &Context) -> Option<&str> {
-    let header = context.headers.get(http::header::AUTHORIZATION)?.to_str().ok()?;
-    let token = bearer_token(header)?;
+    let header = context.headers.get(http::header::AUTHORIZATION)?;
+    // What is no text is a token that nobody knows.
+    let token = bearer_token(std::str::from_utf8(header.as_bytes()).unwrap_or("Bearer ?"))?;
     if token.is_empty() {
         context.warn("the provided Authorization header contains extra space before the bearer token, and is ignored");
         return None;
     }
     Some(token)
+}
+
+/// What a header says of who asks. It is never left out because of its letters: who is asked for would be another.
+fn text_of(value: &http::HeaderValue) -> String {
+    corten_meta::codec::characters(value.as_bytes()).into_owned()
 }
 
 /// The token of an Authorization header: the second of its words, also if that is empty.

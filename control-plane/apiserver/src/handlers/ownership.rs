@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use corten_api::objectmeta::MAX_MANAGER;
 use corten_api::{Kind, Role, Storage};
+use corten_meta::codec::characters;
 use corten_meta::quote::is_printable;
 use corten_meta::{Object, Status, Value};
 use corten_store::Revision;
@@ -56,9 +57,10 @@ impl Ownership {
 /// The name of the manager who makes this request: what it says, else the first word of its user agent.
 pub fn manager(context: &Context) -> String {
     let given = context.info.query.get("fieldManager");
-    let agent = || context.headers.get(http::header::USER_AGENT).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    let agent = context.headers.get(http::header::USER_AGENT).map(|agent| characters(agent.as_bytes()));
     let mut name = String::new();
-    let prefix = given.unwrap_or_else(|| agent().split('/').next().unwrap_or_default());
+    let agent = agent.as_deref().unwrap_or_default();
+    let prefix = given.unwrap_or_else(|| agent.split('/').next().unwrap_or_default());
     for letter in prefix.chars().filter(|c| is_printable(*c)) {
         if name.len() + letter.len_utf8() > MAX_MANAGER {
             break;
