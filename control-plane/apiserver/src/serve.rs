@@ -170,10 +170,6 @@ impl Server {
             }
             return response;
         }
-        // Who asks for no path asks whether anybody is there.
-        if request.method() == Method::OPTIONS && request.uri().path() == "*" {
-            return http::Response::new(Body::empty().into_http());
-        }
         let gzip = accepts_gzip(request.headers());
         let (is_of_two, waits) = (request.version() > Version::HTTP_11, request.headers().contains_key(header::EXPECT));
         let (head, body) = request.into_parts();
@@ -225,6 +221,7 @@ fn objection<B>(request: &http::Request<B>) -> Option<(StatusCode, &'static str)
     if !encodings.next().is_none_or(is_chunked) || encodings.next().is_some() {
         return Some((StatusCode::NOT_IMPLEMENTED, "Unsupported transfer encoding"));
     }
+    // Who asks for no path asks whether anybody is there.
     if request.method() == Method::OPTIONS && request.uri().path() == "*" {
         return Some((StatusCode::OK, ""));
     }
