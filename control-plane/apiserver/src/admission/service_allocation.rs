@@ -15,6 +15,7 @@ use super::service_families::{self, texts};
 use super::{Attributes, Operation, Plugin};
 use crate::allocation::{AddressRange, choose_port, random};
 use crate::handlers::Target;
+use crate::handlers::ownership::own_created;
 
 /// Where the node ports in use are kept, one key each.
 const PORTS: &str = "/registry/ranges/servicenodeports/";
@@ -263,9 +264,10 @@ fn configured_range(ranges: &str, address: IpAddr) -> &str {
 }
 
 async fn take_address(a: &Attributes<'_>, ip: &str) -> Result<Op, Status> {
-    let object = address_of(a, ip);
+    let mut object = address_of(a, ip);
     let server = a.target.server;
     let resource = server.resource("networking.k8s.io", "v1", "ipaddresses")?;
+    own_created(&resource, &mut object, "kube-apiserver", a.target.context.now);
     Ok(server.registry.put(&resource, &object, Expect::Absent).await?.0)
 }
 
@@ -275,22 +277,14 @@ fn address_of(a: &Attributes<'_>, ip: &str) -> Value {
 
 /// The IPAddress of a Service's address.
 pub fn ip_address(ip: &str, namespace: &str, service: &str, now: jiff::Timestamp) -> Value {
-    let (family, now) = (if ip.contains(':') { "IPv6" } else { "IPv4" }, corten_meta::time::rfc3339(now));
-    let labels =
-        json!({ ".": {}, "f:ipaddress.kubernetes.io/ip-family": {}, "f:ipaddress.kubernetes.io/managed-by": {} });
-    let parent = json!({ ".": {}, "f:name": {}, "f:namespace": {}, "f:resource": {} });
+    let family = if ip.contains(':') { "IPv6" } else { "IPv4" };
     json!({
         "apiVersion": "networking.k8s.io/v1",
         "kind": "IPAddress",
         "metadata": {
             "name": ip,
             "uid": uuid::Uuid::new_v4().to_string(),
-            "creationTimestamp": now,
-            "managedFields": [{
-                "manager": "kube-apiserver", "operation": "Update", "apiVersion": "networking.k8s.io/v1", "time": now,
-                "fieldsType": "FieldsV1",
-                "fieldsV1": { "f:metadata": { "f:labels": labels }, "f:spec": { "f:parentRef": parent } },
-            }],
+            "creationTimestamp": corten_meta::time::rfc3339(now),
             "labels": {
                 "ipaddress.kubernetes.io/ip-family": family,
                 "ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io",
