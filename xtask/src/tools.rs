@@ -15,6 +15,14 @@ pub fn is_root() -> bool {
     Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout == b"0\n")
 }
 
+/// The bytes that are left on the disk of a directory.
+pub fn disk_left(dir: &Path) -> Result<u64> {
+    let output = Command::new("df").args(["-P", "-k"]).arg(dir).output().context("df cannot be run")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let left = text.lines().nth(1).and_then(|line| line.split_whitespace().nth(3)?.parse::<u64>().ok());
+    Ok(left.with_context(|| format!("df of {} says {text:?}", dir.display()))? << 10)
+}
+
 /// Brings every tool into `target/tools`.
 pub fn ensure_all(root: &Path) -> Result<()> {
     let dir = root.join("target/tools");
