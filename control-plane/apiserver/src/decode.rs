@@ -26,6 +26,8 @@ pub struct Expected<'a> {
     pub older: Option<&'a str>,
     /// What else must hold for it to be read.
     pub behaviour: Option<&'a dyn Behaviour>,
+    /// Whether a strategic merge made it, which tells other places of unknown fields.
+    pub is_merged: bool,
 }
 
 impl<'a> Expected<'a> {
@@ -33,7 +35,15 @@ impl<'a> Expected<'a> {
     pub fn of(kind: &'a Kind, api_version: &'a str) -> Expected<'a> {
         let custom = kind.behaviour.structural_schema();
         let behaviour = Some(&*kind.behaviour);
-        Expected { api_version, kind: &kind.kind, schema: &kind.schema, custom, older: None, behaviour }
+        Expected {
+            api_version,
+            kind: &kind.kind,
+            schema: &kind.schema,
+            custom,
+            older: None,
+            behaviour,
+            is_merged: false,
+        }
     }
 
     /// Why a value with fields of the right types still cannot be read.
@@ -321,7 +331,8 @@ pub fn checked(
         report.spell_amounts(&mut value);
         let needs_pruning = report.needs_pruning();
         let strict = |complaints: &str| refuse(&value, &format!("strict decoding error: {complaints}"));
-        field_validation_complaints(context, complaints(report.unknown), strict)?;
+        let unknown = if expected.is_merged { report.unknown_in_structs } else { report.unknown };
+        field_validation_complaints(context, complaints(unknown), strict)?;
         if needs_pruning {
             corten_api::prune(expected.schema, &mut value);
         }

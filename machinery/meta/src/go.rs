@@ -1,9 +1,12 @@
 //! Words of upstream's language and its libraries that clients see in messages: of its JSON scanner, of its time
 //! parser, of its printer of maps.
 //!
-//! Only asked for when something has already failed, so clarity goes before speed. Facts, not translations: each is
+//! All but times is only asked for when something has already failed, so clarity goes before speed. Facts, not translations: each is
 //! what a client of upstream reads.
 
+use jiff::civil::DateTime;
+use jiff::tz::Offset;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
 use crate::quote::quote;
@@ -59,6 +62,11 @@ impl Scanner<'_> {
         while self.peek().is_some_and(|b| matches!(b, b' ' | b'\t' | b'\r' | b'\n')) {
             self.at += 1;
         }
+    }
+
+    /// Where something must follow, upstream's scanner sees a space at the end.
+    fn peek_or_space(&self) -> u8 {
+        self.peek().unwrap_or(b' ')
     }
 
     /// The next byte that is no space.
@@ -118,7 +126,7 @@ impl Scanner<'_> {
     fn scalar(&mut self, first: u8) -> Result<(), String> {
         match first {
             b'"' => self.string(),
-            b'-' => match self.peek().ok_or(END)? {
+            b'-' => match self.peek_or_space() {
                 b'0'..=b'9' => self.number(),
                 other => Err(invalid(other, "in numeric literal")),
             },
@@ -158,7 +166,7 @@ impl Scanner<'_> {
     }
 
     fn escape(&mut self) -> Result<(), String> {
-        let byte = self.peek().ok_or(END)?;
+        let byte = self.peek_or_space();
         self.at += 1;
         if matches!(byte, b'b' | b'f' | b'n' | b'r' | b't' | b'\\' | b'/' | b'"') {
             return Ok(());
@@ -167,7 +175,7 @@ impl Scanner<'_> {
             return Err(invalid(byte, "in string escape code"));
         }
         for _ in 0..4 {
-            let digit = self.peek().ok_or(END)?;
+            let digit = self.peek_or_space();
             self.at += 1;
             if !digit.is_ascii_hexdigit() {
                 return Err(invalid(digit, "in \\u hexadecimal character escape"));
@@ -203,7 +211,7 @@ impl Scanner<'_> {
     }
 
     fn must_have_digits(&mut self, context: &str) -> Result<(), String> {
-        match self.peek().ok_or(END)? {
+        match self.peek_or_space() {
             b'0'..=b'9' => {
                 self.digits();
                 Ok(())
@@ -214,7 +222,7 @@ impl Scanner<'_> {
 
     fn literal(&mut self, word: &str) -> Result<(), String> {
         for expected in word.bytes().skip(1) {
-            let byte = self.peek().ok_or(END)?;
+            let byte = self.peek_or_space();
             self.at += 1;
             if byte != expected {
                 let context = format!("in literal {word} (expecting '{}')", char::from(expected));
@@ -225,62 +233,77 @@ impl Scanner<'_> {
     }
 }
 
-/// What upstream says about text that is no time of the wanted precision.
-pub fn time_error(text: &str, micro: bool) -> String {
+/// A time as upstream's parser reads it, of the wanted precision, or what that says about other text.
+pub fn parse_time(text: &str, micro: bool) -> Result<Timestamp, String> {
     let layout = if micro { "2006-01-02T15:04:05.000000Z07:00" } else { "2006-01-02T15:04:05Z07:00" };
-    let elements: &[(&str, usize)] = &[
-        ("2006", 4),
-        ("-", 0),
-        ("01", 2),
-        ("-", 0),
-        ("02", 2),
-        ("T", 0),
-        ("15", 2),
-        (":", 0),
-        ("04", 2),
-        (":", 0),
-        ("05", 2),
-    ];
     let cannot = |rest: &str, element: &str| {
-        format!(
-            "parsing time {} as {}: cannot parse {} as {}",
-            quote_time(text),
-            quote_time(layout),
-            quote_time(rest),
-            quote_time(element)
-        )
+        let [text, layout, rest, element] = [text, layout, rest, element].map(quote_time);
+        format!("parsing time {text} as {layout}: cannot parse {rest} as {element}")
     };
+    let wrong = |why: String| format!("parsing time {}: {why}", quote_time(text));
     let mut rest = text;
-    for (element, digits) in elements {
-        let length = if *digits == 0 { element.len() } else { *digits };
-        let Some(part) = rest.get(..length) else { return cannot(rest, element) };
-        let fits = if *digits == 0 { part == *element } else { part.bytes().all(|b| b.is_ascii_digit()) };
-        if !fits {
-            return cannot(rest, element);
+    let mut numbers = [0i64; 6];
+    // Each number with what stands before it; an hour may have one digit.
+    let elements = [("", "2006"), ("-", "01"), ("-", "02"), ("T", "15"), (":", "04"), (":", "05")];
+    for (number, (before, element)) in numbers.iter_mut().zip(elements) {
+        rest = rest.strip_prefix(before).ok_or_else(|| cannot(rest, before))?;
+        let digits = rest.bytes().take(element.len()).take_while(u8::is_ascii_digit).count();
+        if digits < if element == "15" { 1 } else { element.len() } {
+            return Err(cannot(rest, element));
         }
-        let number: u32 = part.parse().unwrap_or_default();
-        let range = match *element {
-            "01" if !(1..=12).contains(&number) => "month",
-            "02" if number > 31 => "day",
-            "15" if number > 23 => "hour",
-            "04" if number > 59 => "minute",
-            "05" if number > 59 => "second",
-            _ => "",
+        *number = rest[..digits].parse().unwrap_or_default();
+        rest = &rest[digits..];
+        let range = match element {
+            "01" if !(1..=12).contains(number) => "month",
+            "15" if *number > 23 => "hour",
+            "04" if *number > 59 => "minute",
+            "05" if *number > 59 => "second",
+            _ => continue,
         };
-        if !range.is_empty() {
-            return format!("parsing time {}: {range} out of range", quote_time(text));
+        return Err(wrong(format!("{range} out of range")));
+    }
+    let digits = rest.bytes().skip(1).take(if micro { 6 } else { usize::MAX }).take_while(u8::is_ascii_digit).count();
+    let has_fraction = rest.starts_with(['.', ',']) && digits >= if micro { 6 } else { 1 };
+    if micro && !has_fraction {
+        return Err(cannot(rest, ".000000"));
+    }
+    let mut nanoseconds = 0;
+    if has_fraction {
+        let shown = &rest[1..=digits.min(9)];
+        nanoseconds = format!("{shown:0<9}").parse().unwrap_or_default();
+        rest = &rest[digits + 1..];
+    }
+    let mut offset = 0;
+    if let Some(behind) = rest.strip_prefix('Z') {
+        rest = behind;
+    } else {
+        let (sign, hours, minutes) = zone(rest.as_bytes()).ok_or_else(|| cannot(rest, "Z07:00"))?;
+        let range = if hours > 24 { "hour" } else { "minute" };
+        if hours > 24 || minutes > 60 {
+            return Err(wrong(format!("time zone offset {range} out of range")));
         }
-        rest = &rest[length..];
+        offset = sign * (hours * 60 + minutes) * 60;
+        rest = &rest[6..];
     }
-    if rest.starts_with('.') {
-        rest = rest[1..].trim_start_matches(|c: char| c.is_ascii_digit());
-    } else if micro {
-        return cannot(rest, ".000000");
+    if !rest.is_empty() {
+        return Err(wrong(format!("extra text: {}", quote_time(rest))));
     }
-    if rest.starts_with('Z') && rest.len() > 1 {
-        return format!("parsing time {}: extra text: {}", quote_time(text), quote_time(&rest[1..]));
-    }
-    if rest == "Z" { format!("parsing time {}: day out of range", quote_time(text)) } else { cannot(rest, "Z07:00") }
+    let [year, month, day, hour, minute, second] = numbers.map(|number| i16::try_from(number).unwrap_or_default());
+    let [month, day, hour, minute, second] = [month, day, hour, minute, second].map(|n| n as i8);
+    DateTime::new(year, month, day, hour, minute, second, nanoseconds)
+        .and_then(|time| Offset::UTC.to_timestamp(time)?.checked_sub(SignedDuration::from_secs(offset)))
+        .map_err(|_| wrong("day out of range".to_owned()))
+}
+
+/// The sign, the hours and the minutes of `+07:00`.
+fn zone(rest: &[u8]) -> Option<(i64, i64, i64)> {
+    let digit = |at: usize| rest.get(at).filter(|byte| byte.is_ascii_digit()).map(|byte| i64::from(byte - b'0'));
+    let sign = match (rest.first()?, rest.get(3)?) {
+        (b'+', b':') => 1,
+        (b'-', b':') => -1,
+        _ => return None,
+    };
+    Some((sign, digit(1)? * 10 + digit(2)?, digit(4)? * 10 + digit(5)?))
 }
 
 /// Text in quotes as errors of times have it: byte for byte where it is no plain ASCII.
@@ -430,7 +453,13 @@ mod tests {
             ("nul!", "invalid character '!' in literal null (expecting 'l')"),
             ("-x", "invalid character 'x' in numeric literal"),
             ("1.x", "invalid character 'x' after decimal point in numeric literal"),
-            ("1e", "unexpected end of JSON input"),
+            ("tru", "invalid character ' ' in literal true (expecting 'e')"),
+            ("-", "invalid character ' ' in numeric literal"),
+            ("1.", "invalid character ' ' after decimal point in numeric literal"),
+            ("1e", "invalid character ' ' in exponent of numeric literal"),
+            (r#""\"#, "invalid character ' ' in string escape code"),
+            (r#""\u12"#, "invalid character ' ' in \\u hexadecimal character escape"),
+            (r#""a"#, "unexpected end of JSON input"),
             ("\"a\nb\"", "invalid character '\\n' in string literal"),
             (r#""\q""#, "invalid character 'q' in string escape code"),
         ] {
@@ -456,8 +485,61 @@ mod tests {
                 true,
                 r#"parsing time "2024-01-01T00:00:00Z" as "2006-01-02T15:04:05.000000Z07:00": cannot parse "Z" as ".000000""#,
             ),
+            (
+                "2024-01-01T0:00:00.1+01:00",
+                true,
+                r#"parsing time "2024-01-01T0:00:00.1+01:00" as "2006-01-02T15:04:05.000000Z07:00": cannot parse ".1+01:00" as ".000000""#,
+            ),
+            (
+                "2024-01-01T00:00:00.1234567Z",
+                true,
+                r#"parsing time "2024-01-01T00:00:00.1234567Z" as "2006-01-02T15:04:05.000000Z07:00": cannot parse "7Z" as "Z07:00""#,
+            ),
+            (
+                "2024-01-01T00:00:00.Z",
+                false,
+                r#"parsing time "2024-01-01T00:00:00.Z" as "2006-01-02T15:04:05Z07:00": cannot parse ".Z" as "Z07:00""#,
+            ),
+            (
+                "2024-01-01 00:00:00Z",
+                false,
+                r#"parsing time "2024-01-01 00:00:00Z" as "2006-01-02T15:04:05Z07:00": cannot parse " 00:00:00Z" as "T""#,
+            ),
+            (
+                "2024-01-01t00:00:00z",
+                false,
+                r#"parsing time "2024-01-01t00:00:00z" as "2006-01-02T15:04:05Z07:00": cannot parse "t00:00:00z" as "T""#,
+            ),
+            (
+                "2024-01-01T00:0:00Z",
+                false,
+                r#"parsing time "2024-01-01T00:0:00Z" as "2006-01-02T15:04:05Z07:00": cannot parse "0:00Z" as "04""#,
+            ),
+            ("2024-01-01T00:00:60Z", false, r#"parsing time "2024-01-01T00:00:60Z": second out of range"#),
+            ("2023-02-29T00:00:00Z", false, r#"parsing time "2023-02-29T00:00:00Z": day out of range"#),
+            ("2024-01-01T00:00:00Z ", false, r#"parsing time "2024-01-01T00:00:00Z ": extra text: " ""#),
+            (
+                "2024-01-01T00:00:00+25:00",
+                false,
+                r#"parsing time "2024-01-01T00:00:00+25:00": time zone offset hour out of range"#,
+            ),
         ] {
-            assert_eq!(time_error(text, micro), wanted);
+            assert_eq!(parse_time(text, micro).expect_err(text), wanted);
+        }
+    }
+
+    #[test]
+    fn times_are_read_as_upstream_reads_them() {
+        for (text, micro, wanted) in [
+            ("2024-02-29T01:02:03Z", false, "2024-02-29T01:02:03Z"),
+            ("2024-01-01T0:00:00Z", false, "2024-01-01T00:00:00Z"),
+            ("2024-01-01T9:59:59,25Z", false, "2024-01-01T09:59:59.25Z"),
+            ("2024-01-01T00:00:00.1234567890123Z", false, "2024-01-01T00:00:00.123456789Z"),
+            ("2024-01-01T00:00:00+24:60", false, "2023-12-30T23:00:00Z"),
+            ("2024-01-01T00:00:00-00:30", false, "2024-01-01T00:30:00Z"),
+            ("2024-01-01T00:00:00.123456+01:00", true, "2023-12-31T23:00:00.123456Z"),
+        ] {
+            assert_eq!(parse_time(text, micro).expect(text).to_string(), wanted);
         }
     }
 

@@ -22,7 +22,7 @@ pub fn rfc3339_micro(at: Timestamp) -> String {
 
 /// Reads a `Time` or a `MicroTime`.
 pub fn parse(text: &str) -> Result<Timestamp, Error> {
-    text.parse().map_err(|e: jiff::Error| Error::Time(format!("parsing time {}: {e}", crate::quote::quote(text))))
+    crate::go::parse_time(text, false).map_err(Error::Time)
 }
 
 /// An age with two or three significant figures, as `kubectl get` prints it.

@@ -97,10 +97,14 @@ fn is_base64(text: &str) -> bool {
     !text.is_empty() && LENIENT.decode(text).is_ok()
 }
 
-/// A time with a zone; no second is the sixtieth.
+/// A day and a time with a zone. Upstream judges by the look: letters may be small, the zone may be any, whatever one
+/// letter may stand before the fraction, and what follows another `t` is not looked at.
 fn is_date_time(text: &str) -> bool {
-    let is_leap = text.get(16..19).is_some_and(|second| second == ":60");
-    !text.contains(' ') && !is_leap && corten_meta::time::parse(text).is_ok()
+    const TIME: &str = "^([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](.[0-9]+)?(z|[+-][0-9]{2}:[0-9]{2})$";
+    let text = text.to_lowercase();
+    let mut parts = text.split('t');
+    let [day, time] = [(); 2].map(|()| parts.next().unwrap_or_default());
+    has("date", day) && compile(TIME).is_ok_and(|look| look.is_match(time))
 }
 
 /// A duration as Go writes it, or numbers with units in words: `2 hours 5 min`.
@@ -298,6 +302,8 @@ mod tests {
             ("hostname", "a+b", "a.1"),
             ("hostname", "ü.com", "1-2-3"),
             ("date-time", "2024-01-02t03:04:05z", "2024-01-02 03:04:05Z"),
+            ("date-time", "2024-01-02T03:04:05,5Z", "2024-01-02T3:04:05Z"),
+            ("date-time", "2024-01-02T03:04:05.5+99:99", "2024-01-02T03:04:05.Z"),
             ("date-time", "2024-01-02T03:04:05+01:00", "2024-01-02T03:04:60Z"),
             ("ipv4", "01.2.3.4", "::1"),
             ("ipv4", "::ffff:1.2.3.4", "1"),

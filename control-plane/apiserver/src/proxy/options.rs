@@ -36,9 +36,7 @@ fn log_errors(query: &Query) -> Result<Vec<FieldError>, String> {
     let number = |name: &str| query.raw(name).map(|text| number_error::<i64>("ParseInt", text)).transpose();
     let since_seconds = number("sinceSeconds")?;
     let since_time = query.get("sinceTime");
-    if let Some(text) = since_time.filter(|text| text.parse::<jiff::Timestamp>().is_err()) {
-        return Err(corten_meta::go::time_error(text, false));
-    }
+    since_time.map(|text| corten_meta::go::parse_time(text, false)).transpose()?;
     let (tail_lines, limit_bytes) = (number("tailLines")?, number("limitBytes")?);
     let mut errors = Vec::new();
     let mut bound = |name: &str, value: Option<i64>, least: i64, detail: &str| {

@@ -20,6 +20,7 @@ const BINDING: Expected<'static> = Expected {
     custom: None,
     older: None,
     behaviour: None,
+    is_merged: false,
 };
 
 /// Binds the object of the path.

@@ -21,6 +21,7 @@ const EVICTION: Expected<'static> = Expected {
     custom: None,
     older: Some("policy/v1beta1"),
     behaviour: None,
+    is_merged: false,
 };
 
 /// More disrupted pods than this and the budget's controller is not keeping up.

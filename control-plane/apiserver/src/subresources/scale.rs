@@ -37,6 +37,7 @@ const SCALE: Expected<'static> = Expected {
     custom: None,
     older: None,
     behaviour: None,
+    is_merged: false,
 };
 
 /// Reads or writes the scale.

@@ -21,6 +21,7 @@ const REQUEST: Expected<'static> = Expected {
     custom: None,
     older: None,
     behaviour: None,
+    is_merged: false,
 };
 const DEFAULT_SECONDS: i64 = 3600;
 const MIN_SECONDS: i64 = 600;

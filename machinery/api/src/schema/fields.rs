@@ -14,6 +14,8 @@ use super::{FieldType, Type, schema};
 pub struct FieldReport {
     /// Paths of unknown fields, e.g. `spec.template.spec.containers[0].imagee`.
     pub unknown: Vec<String>,
+    /// The same without the keys of maps, as they are told of what a strategic merge made.
+    pub unknown_in_structs: Vec<String>,
     /// Decoding errors, e.g. `json: cannot unmarshal string into Go struct field DeploymentSpec.spec.replicas of type int32`.
     pub type_errors: Vec<String>,
     /// Where each of these is, and whether the decoder gives up there: it goes on after a value of the wrong shape, but
@@ -179,7 +181,10 @@ impl<'v> Check<'v> {
                     self.value(&field.kind, inner);
                     self.type_name = outer;
                 }
-                None => self.report.unknown.push(self.path()),
+                None => {
+                    self.report.unknown.push(self.path(true));
+                    self.report.unknown_in_structs.push(self.path(false));
+                }
             }
             self.steps.pop();
         }
@@ -203,14 +208,16 @@ impl<'v> Check<'v> {
             _ => {}
         }
         self.report.unknown.truncate(unknown);
+        self.report.unknown_in_structs.truncate(unknown);
         self.outer = outer;
     }
 
     /// `spec.containers[0].image`, as unknown fields are reported.
-    fn path(&self) -> String {
+    fn path(&self, with_keys: bool) -> String {
         let mut path = String::new();
         for step in &self.steps {
             match step {
+                Step::Key(_) if !with_keys => {}
                 Step::Field(name, _) | Step::Key(name) => push_name(&mut path, name),
                 Step::Item(at) => path.push_str(&format!("[{at}]")),
             }
@@ -278,9 +285,8 @@ impl<'v> Check<'v> {
             (FieldType::Quantity, _) => self.quantity(value),
             (FieldType::Time | FieldType::MicroTime, Value::String(text)) => {
                 let micro = *kind == FieldType::MicroTime;
-                let is_read = corten_meta::time::parse(text).is_ok() && (!micro || text.contains('.'));
-                if !is_read {
-                    self.refuse(corten_meta::go::time_error(text, micro), true);
+                if let Err(error) = corten_meta::go::parse_time(text, micro) {
+                    self.refuse(error, true);
                 }
             }
             (FieldType::Bytes, Value::String(text)) => {
@@ -321,7 +327,7 @@ impl<'v> Check<'v> {
     }
 
     fn refuse(&mut self, error: String, gives_up: bool) {
-        self.report.places.push((self.path(), gives_up || self.outer.is_some()));
+        self.report.places.push((self.path(true), gives_up || self.outer.is_some()));
         self.report.type_errors.push(error);
     }
 
@@ -346,7 +352,7 @@ impl<'v> Check<'v> {
 
     /// How the number here is written, where its value does not say it.
     fn text(&self) -> Option<&'v str> {
-        if self.numbers.is_empty() { None } else { self.numbers.text(&self.path()) }
+        if self.numbers.is_empty() { None } else { self.numbers.text(&self.path(true)) }
     }
 
     /// A number as it was sent.
@@ -356,7 +362,7 @@ impl<'v> Check<'v> {
 
     /// The first number here or below that no float holds.
     fn beyond(&self) -> Option<&'v str> {
-        let here = if self.numbers.beyond().next().is_some() { self.path() } else { return None };
+        let here = if self.numbers.beyond().next().is_some() { self.path(true) } else { return None };
         let is_within =
             |place: &str| place.strip_prefix(&here).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']));
         self.numbers.beyond().find(|(place, _)| is_within(place)).map(|(_, text)| text)
@@ -680,6 +686,10 @@ mod tests {
         }
         let good = json!({"items": {"odd": 1}, "additionalProperties": true});
         assert_eq!(check(good, json!({"odd": 1})).unknown, ["spec.versions[0].subresources.status.odd"]);
+        let nested = check(json!({"properties": {"a": {"properties": {"b": {"odd": 1}}}}}), json!({}));
+        let schema = "spec.versions[0].schema.openAPIV3Schema";
+        assert_eq!(nested.unknown, [format!("{schema}.properties.a.properties.b.odd")]);
+        assert_eq!(nested.unknown_in_structs, [format!("{schema}.properties.properties.odd")]);
         assert!(check(json!({}), json!("x")).type_errors[0].ends_with("of type v1.CustomResourceSubresourceStatus"));
     }
 }

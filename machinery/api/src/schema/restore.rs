@@ -110,10 +110,7 @@ fn decode_itself(kind: &FieldType, value: &Value) -> Result<(), String> {
         (FieldType::IntOrString, other) => mismatch(json_kind(other), "int32"),
         (_, Value::String(text)) => {
             let micro = *kind == FieldType::MicroTime;
-            match corten_meta::time::parse(text).is_ok() && (!micro || text.contains('.')) {
-                true => Ok(()),
-                false => Err(corten_meta::go::time_error(text, micro)),
-            }
+            corten_meta::go::parse_time(text, micro).map(|_| ())
         }
         (_, other) => mismatch(json_kind(other), "string"),
     }

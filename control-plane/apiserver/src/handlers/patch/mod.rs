@@ -188,7 +188,7 @@ impl Patch {
             return checked(target.context, object, &self.numbers, expected, complaints, &refuse);
         }
         // What a strategic merge makes is an object already, and an error about what it says is not one of the patch.
-        let fields = Expected { behaviour: None, ..*expected };
+        let fields = Expected { behaviour: None, is_merged: true, ..*expected };
         let object = checked(target.context, object, &self.numbers, &fields, complaints, &refuse)?;
         match expected.unreadable(&object) {
             Some(message) => Err(Status { code: 500, message, ..Status::default() }),
