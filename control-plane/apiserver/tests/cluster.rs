@@ -74,15 +74,65 @@ async fn a_pod_of_an_unknown_account_or_class_is_refused() {
         message,
         "pods \"p\" is forbidden: error looking up service account default/nobody: serviceaccount \"nobody\" not found"
     );
-    let mut body = pod("p");
-    body["spec"]["priorityClassName"] = "none".into();
-    assert_eq!(
-        s.post(PODS, body).await.message(403),
-        "pods \"p\" is forbidden: no PriorityClass with name none was found"
-    );
+    for name in ["none", "a/b", "..", "a%2fb"] {
+        let mut body = pod("p");
+        body["spec"]["priorityClassName"] = name.into();
+        assert_eq!(
+            s.post(PODS, body).await.message(403),
+            format!("pods \"p\" is forbidden: no PriorityClass with name {name} was found")
+        );
+    }
     let mut body = pod("p");
     body["spec"]["priorityClassName"] = "system-node-critical".into();
     assert_eq!(s.post("/api/v1/namespaces/default/pods", body).await.expect(201)["spec"]["priority"], 2000001000);
+}
+
+#[tokio::test]
+async fn one_priority_class_is_the_default() {
+    let s = start().await;
+    let classes = "/apis/scheduling.k8s.io/v1/priorityclasses";
+    let class = |name: &str| json!({"metadata": {"name": name}, "value": 1, "globalDefault": true});
+    s.post(classes, class("a")).await.expect(201);
+    // A list waits until the caches have seen it.
+    s.get(classes).await.expect(200);
+    // Also of itself there is only one.
+    for name in ["a", "b"] {
+        let why = "PriorityClass a is already marked as default. Only one default can exist";
+        assert_eq!(
+            s.post(classes, class(name)).await.message(403),
+            format!("priorityclasses.scheduling.k8s.io \"{name}\" is forbidden: {why}")
+        );
+    }
+    s.put(&format!("{classes}/a"), class("a")).await.expect(200);
+}
+
+#[tokio::test]
+async fn annotations_that_mean_something_are_judged_twice_in_an_update() {
+    let s = start().await;
+    s.post(PODS, pod("p")).await.expect(201);
+    let body = json!({"metadata": {"annotations": {"seccomp.security.alpha.kubernetes.io/pod": "x"}}});
+    let answer = s.patch(&format!("{PODS}/p"), "merge", body).await.expect(422);
+    let causes = answer["details"]["causes"].as_array().expect("causes");
+    assert_eq!(causes.len(), 2, "{answer}");
+    assert_eq!(causes[0], causes[1]);
+    assert_eq!(causes[0]["field"], "metadata.annotations.seccomp.security.alpha.kubernetes.io/pod");
+}
+
+#[tokio::test]
+async fn a_job_takes_the_labels_of_its_template_only_if_it_says_none() {
+    let s = start().await;
+    let said = json!({"a": "b"});
+    for (name, labels, taken) in [("x", None, true), ("y", Some(json!({})), true), ("z", Some(said.clone()), false)] {
+        let template = json!({"metadata": {"labels": said}, "spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}});
+        let mut job = json!({"metadata": {"name": name}, "spec": {"template": template}});
+        if let Some(labels) = labels {
+            job["metadata"]["labels"] = labels;
+        }
+        let made = s.post("/apis/batch/v1/namespaces/default/jobs", job).await.expect(201);
+        let of_template = &made["spec"]["template"]["metadata"]["labels"];
+        assert_eq!(of_template["job-name"], name);
+        assert_eq!(&made["metadata"]["labels"], if taken { of_template } else { &said }, "{name}");
+    }
 }
 
 #[tokio::test]

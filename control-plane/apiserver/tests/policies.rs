@@ -147,6 +147,14 @@ async fn expressions_that_do_not_compile_are_refused() {
             "undefined field 'nope'",
         ),
         (
+            json!({ "validations": [{ "expression": "variables.no" }], "variables": [{ "name": "no", "expression": "" }] }),
+            "undefined field 'no'",
+        ),
+        (
+            json!({ "validations": [{ "expression": "variables.no" }] }),
+            "undeclared reference to 'variables' (in container '')",
+        ),
+        (
             json!({ "validations": [{ "expression": "true", "messageExpression": "1" }] }),
             "spec.validations[0].messageExpression: Invalid value: \"1\": must evaluate to string",
         ),

@@ -206,6 +206,10 @@ pub trait Behaviour: Send + Sync {
     }
     /// Fills absent times with the time of the request, where upstream does so when it decodes a request.
     fn default_times(&self, _object: &mut Value, _now: Timestamp) {}
+    /// Warnings of a new object that are told before its last step, also if it is refused.
+    fn early_warnings(&self, _object: &Value) -> Vec<String> {
+        Vec::new()
+    }
     /// The last step before validation of a create: metadata is complete (name, uid, generation), status is cleared.
     fn prepare_create(&self, _object: &mut Value) {}
     /// The same for an update: status is the old one, generation is set.
@@ -278,8 +282,7 @@ pub trait Behaviour: Send + Sync {
     fn conversion_webhook(&self) -> Option<&Value> {
         None
     }
-    /// The revision at which a custom resource's definition last changed: what was stored before it may lack defaults
-    /// that the schema has now, and hold fields that it no longer has.
+    /// When a custom resource's definition last changed: what was stored before may lack defaults and hold unknown fields.
     fn defined_at(&self) -> u64 {
         0
     }

@@ -53,9 +53,10 @@ impl Plugin for Priority {
                 return Ok(());
             }
             match global_default(a) {
-                Some((name, _)) if name != corten_meta::name(&a.object) => Err(a.forbidden(format!(
-                    "PriorityClass {name} is already marked as default. Only one default can exist"
-                ))),
+                Some((name, _)) if a.operation == Operation::Create || name != corten_meta::name(&a.object) => Err(a
+                    .forbidden(format!(
+                        "PriorityClass {name} is already marked as default. Only one default can exist"
+                    ))),
                 _ => Ok(()),
             }
         })
@@ -72,7 +73,11 @@ async fn admit_pod(a: &mut Attributes<'_>) -> Result<(), Status> {
             Some(class) => class,
             None => {
                 let resource = server.resource(GROUP, "v1", "priorityclasses")?;
-                let found = server.registry.read(&resource, "", &name).await?;
+                // What no object can be called is not looked for.
+                let found = match corten_meta::names::path_segment_name(&name).is_empty() {
+                    true => server.registry.read(&resource, "", &name).await?,
+                    false => None,
+                };
                 found.ok_or_else(|| a.forbidden(format!("no PriorityClass with name {name} was found")))?
             }
         };

@@ -30,7 +30,7 @@ const PRIORITIES: &[(&str, i64)] = &[
     ("node.k8s.io", 16300),
     ("discovery.k8s.io", 16200),
     ("flowcontrol.apiserver.k8s.io", 16100),
-    ("resource.k8s.io", 15900),
+    ("resource.k8s.io", 16200),
 ];
 
 pub fn wanted(resources: &[Arc<Resource>]) -> Vec<Wanted> {
@@ -49,6 +49,7 @@ fn api_service(group: &str, version: &str) -> Value {
     let version_priority = match (group, version) {
         ("", _) => 1,
         ("autoscaling", "v2") => 30,
+        ("flowcontrol.apiserver.k8s.io" | "resource.k8s.io", "v1") => 21,
         _ => 15,
     };
     json!({

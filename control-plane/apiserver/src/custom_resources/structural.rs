@@ -63,6 +63,10 @@ pub fn validate(schema: &Value, given: &Value, path: &Path, has_status: bool) ->
     if is_beyond_structure(schema) {
         let mut marks = Vec::new();
         marks::validate(given, path, &mut marks);
+        // All that is beyond it is told there, but one.
+        if errors.is_empty() && marks.is_empty() {
+            errors.push(FieldError::invalid(path, "", "OpenAPIV3Schema 'schema' is not supported"));
+        }
         return Judgement { structure: errors, marks, is_structural: false };
     }
     invariants(schema, Level::Root, path, &mut structure);
@@ -332,6 +336,14 @@ mod tests {
 
     fn field(schema: Value) -> Value {
         json!({ "type": "object", "properties": { "f": schema } })
+    }
+
+    #[test]
+    fn what_no_structure_holds_is_told_once() {
+        let told = errors(field(json!({ "type": "string", "$schema": "a" })));
+        assert_eq!(told, "schema: Invalid value: \"\": OpenAPIV3Schema 'schema' is not supported");
+        let told = errors(field(json!({ "type": "string", "$schema": "a", "id": "b" })));
+        assert_eq!(told, "schema.properties[f].id: Forbidden: id is not supported");
     }
 
     #[test]

@@ -29,7 +29,6 @@ pub async fn create(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, 
     let make = || {
         let mut object = target.decode(bytes)?;
         check_namespace(target, &mut object)?;
-        check_new(&object, target.context.dry_run())?;
         wipe(&mut object);
         Ok(object)
     };
@@ -59,6 +58,7 @@ pub async fn create_object(target: &Target<'_>, make: &Make<'_>, ownership: Owne
         check_namespace(target, &mut candidate)?;
         let version = corten_meta::resource_version(&candidate).to_owned();
         owners::drop_repeated(target, &mut candidate);
+        let takes_labels = takes_labels(target, &candidate);
         let lost = prepare(target, &mut candidate, ownership);
         let mut attributes = Attributes::new(target, Operation::Create, candidate, None);
         target.server.admission.change(&mut attributes).await?;
@@ -70,7 +70,8 @@ pub async fn create_object(target: &Target<'_>, make: &Make<'_>, ownership: Owne
             // A webhook may have written anything; where the object goes is not its to say.
             check_namespace(target, &mut attributes.object)?;
         }
-        let generated = begin(target, attributes.object.complete());
+        let takes_labels = takes_labels && !attributes.object.is_touched();
+        let generated = begin(target, attributes.object.complete(), takes_labels);
         target.server.admission.allocate(&mut attributes).await?;
         owners::drop_repeated_by_admission(target, &mut attributes.object);
         let unlabelled = lacks_labels(target, &attributes.object);
@@ -92,6 +93,9 @@ pub async fn create_object(target: &Target<'_>, make: &Make<'_>, ownership: Owne
         let (mut candidate, companions) = attributes.into_parts();
         if unlabelled {
             target.resource.kind.default(&mut candidate);
+        }
+        if target.context.info.verb == "create" && !dry_run {
+            check_new(&version)?;
         }
         settle(target.resource, &mut candidate);
         if dry_run {
@@ -218,9 +222,8 @@ pub fn check_given_namespace(target: &Target<'_>, object: &Value) -> Result<(), 
 
 /// A new object has no version. What is no number says nothing. Upstream leaves this to its storage, which a dry run does
 /// not reach and whose errors have no reason.
-fn check_new(object: &Value, dry_run: bool) -> Result<(), Status> {
-    let version: u64 = corten_meta::resource_version(object).parse().unwrap_or(0);
-    if dry_run || version == 0 {
+fn check_new(version: &str) -> Result<(), Status> {
+    if version.parse().unwrap_or(0u64) == 0 {
         return Ok(());
     }
     let message = "resourceVersion should not be set on objects to be created".to_owned();
@@ -283,8 +286,10 @@ fn drop_status(target: &Target<'_>, object: &mut Value) {
 
 /// What the server says about a new object, whatever client and webhooks said: its name if it asks for one, what it is
 /// known by, and what it begins with, which follows from what admission made of it (a pod's class of service from its
-/// containers' defaults). A status that a webhook wrote is nobody's. Says whether the name was made here.
-fn begin(target: &Target<'_>, object: &mut Value) -> bool {
+/// containers' defaults). A status that a webhook wrote is nobody's. Labels that it takes from its template stay the
+/// template's, also those that the template gets here. Says whether the name was made here.
+fn begin(target: &Target<'_>, object: &mut Value, takes_labels: bool) -> bool {
+    const OF_TEMPLATE: &str = "/spec/template/metadata/labels";
     let kind = &target.resource.kind;
     let generated = generate_name(target, object);
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
@@ -295,8 +300,23 @@ fn begin(target: &Target<'_>, object: &mut Value) -> bool {
         }
     }
     drop_status(target, object);
+    for warning in kind.behaviour.early_warnings(object) {
+        target.context.warn(warning);
+    }
+    let took = takes_labels && object.pointer("/metadata/labels") == object.pointer(OF_TEMPLATE);
     kind.behaviour.prepare_create(object);
+    if took && let Some(labels) = object.pointer(OF_TEMPLATE).cloned() {
+        corten_meta::set(object, "/metadata/labels", labels);
+    }
     generated
+}
+
+/// Whether a request leaves it to the template to say the labels of the object.
+fn takes_labels(target: &Target<'_>, object: &Value) -> bool {
+    let labels = |pointer: &str| object.pointer(pointer).and_then(Value::as_object);
+    target.resource.kind.rules.labels_from_template
+        && labels("/metadata/labels").is_none_or(|labels| labels.is_empty())
+        && labels("/spec/template/metadata/labels").is_some()
 }
 
 /// Whether an object is yet to take its labels from its template, which are judged as the template's alone.

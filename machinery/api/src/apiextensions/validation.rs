@@ -15,11 +15,13 @@ pub(super) fn validate_definition(object: &Value) -> Errors {
     let spec = object.get("spec");
     let mut errors = Errors::new();
     let (group, plural) = (spec.get("group"), spec.get("names").get("plural").text());
-    let name = object.get("metadata").get("name");
+    let named = ["generateName", "name"].map(|field| object.get("metadata").get(field));
     // A definition that is already there has a name, and cannot change what the name is made of.
     let is_new = object.get("metadata").get("resourceVersion").is_empty();
-    if is_new && !name.is_empty() && name.text() != format!("{plural}.{}", group.text()) {
-        errors.push(name.invalid("must be spec.names.plural+\".\"+spec.group"));
+    for name in named.iter().filter(|name| is_new && !name.is_empty()) {
+        if name.text() != format!("{plural}.{}", group.text()) {
+            errors.push(name.invalid("must be spec.names.plural+\".\"+spec.group"));
+        }
     }
     let messages = names::dns1123_subdomain(group.text());
     if !group.must(&mut errors) {

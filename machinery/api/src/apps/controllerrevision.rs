@@ -41,6 +41,10 @@ impl Behaviour for ControllerRevision {
         vec![FieldError::invalid(&Path::root("data"), new["data"].clone(), "field is immutable")]
     }
 
+    fn empty(&self, object: &mut Value) {
+        object["data"] = Value::Null;
+    }
+
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         let owner = list(object, "/metadata/ownerReferences").iter().find(|o| truth(o, "/controller"));
         let controller = match owner {

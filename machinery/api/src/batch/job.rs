@@ -63,9 +63,6 @@ impl Behaviour for Job {
         }
         let (uid, name) = (text(object, "/metadata/uid").to_string(), text(object, "/metadata/name").to_string());
         default_at(object, "/spec/template/metadata", json!({}));
-        // Labels that the job took from its template stay the template's.
-        let of_template = object.pointer("/spec/template/metadata/labels");
-        let shares_labels = of_template.is_some() && of_template == object.pointer("/metadata/labels");
         default_at(object, "/spec/template/metadata/labels", json!({}));
         for (label, value) in [
             ("batch.kubernetes.io~1controller-uid", &uid),
@@ -74,9 +71,6 @@ impl Behaviour for Job {
             ("job-name", &name),
         ] {
             default_at(object, &format!("/spec/template/metadata/labels/{label}"), value.as_str());
-        }
-        if shares_labels && let Some(labels) = object.pointer("/spec/template/metadata/labels").cloned() {
-            crate::defaulting::put(object, "/metadata/labels", labels);
         }
         default_at(object, "/spec/selector", json!({}));
         default_at(object, "/spec/selector/matchLabels", json!({}));

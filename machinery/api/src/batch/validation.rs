@@ -308,9 +308,6 @@ fn validate_template_update(new: &Value, old: &Value, errors: &mut Errors) {
         for field in ["nodeSelector", "tolerations", "schedulingGates", "affinity/nodeAffinity"] {
             copy(&mut then, now, &format!("/spec/{field}"));
         }
-        for field in ["metadata/labels", "metadata/annotations"] {
-            copy(&mut then, now, &format!("/{field}"));
-        }
         for list in ["/spec/containers", "/spec/initContainers"] {
             let wanted = crate::cells::list(now, list);
             for (container, wanted) in items(&mut then, list).zip(wanted).filter(|(c, w)| c["name"] == w["name"]) {
@@ -318,14 +315,14 @@ fn validate_template_update(new: &Value, old: &Value, errors: &mut Errors) {
             }
         }
     }
-    if equal("io.k8s.api.core.v1.PodTemplateSpec", now, &then) {
-        return;
-    }
-    let (path, value) = match free {
-        true => (Path::root("spec").child("template.spec"), now["spec"].clone()),
-        false => (path, now.clone()),
+    // Of one that is free, upstream looks at the spec alone.
+    let (path, of, value, before) = match free {
+        true => (Path::root("spec").child("template.spec"), "PodSpec", &now["spec"], &then["spec"]),
+        false => (path, "PodTemplateSpec", now, &then),
     };
-    errors.push(FieldError::invalid(&path, value, "field is immutable"));
+    if !equal(&format!("io.k8s.api.core.v1.{of}"), value, before) {
+        errors.push(FieldError::invalid(&path, value.clone(), "field is immutable"));
+    }
 }
 
 /// Makes the field of `to` what it is in `from`.

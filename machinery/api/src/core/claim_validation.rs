@@ -158,7 +158,7 @@ fn validate_class_annotation(new: &Value, old: &Value, errors: &mut Errors) -> b
     let class = new["spec"]["storageClassName"].as_str();
     let moved = unset && then.is_some() && class == then.as_deref() && (now.is_none() || now == then);
     if !moved && now != then {
-        let path = Path::root("metadata").child("annotations").key(CLASS_ANNOTATION);
+        let path = Path::root("metadata").child("annotations").child(CLASS_ANNOTATION);
         errors.push(FieldError::invalid(&path, now.unwrap_or_default(), "field is immutable"));
     }
     // A claim that was made before there was a default class may be given one.
@@ -306,6 +306,11 @@ mod tests {
             told[1..],
             ["spec.resources.requests.storage: Forbidden: field can not be less than status.capacity"]
         );
+        let mut classed = old.clone();
+        classed["metadata"]["annotations"] = json!({CLASS_ANNOTATION: "fast"});
+        let told = messages(&validate_claim_update(&classed, &old));
+        let path = "metadata.annotations.volume.beta.kubernetes.io/storage-class";
+        assert_eq!(told, [format!("{path}: Invalid value: \"fast\": field is immutable")]);
         let mut pending = bound.clone();
         pending["status"] = json!({"phase": "Pending"});
         assert_eq!(validate_claim_update(&pending, &old).len(), 1, "an unbound claim does not grow");

@@ -32,6 +32,7 @@ pub(crate) mod pod_validation;
 pub(crate) mod pod_warnings;
 mod podtemplate;
 mod probe_validation;
+pub(crate) mod profile_annotations;
 mod projected_validation;
 mod quota_validation;
 mod replicationcontroller;

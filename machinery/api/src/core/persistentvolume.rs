@@ -56,7 +56,7 @@ impl Behaviour for PersistentVolume {
             "volume.beta.kubernetes.io/mount-options",
             "deprecated since v1.31; use \"mountOptions\" attribute instead",
         );
-        const OLD: [&str; 6] = ["cephfs", "photonPersistentDisk", "scaleIO", "storageOS", "glusterfs", "rbd"];
+        const OLD: [&str; 6] = ["cephfs", "photonPersistentDisk", "scaleIO", "storageos", "glusterfs", "rbd"];
         let mut out = pod_warnings::of_old_annotations(volume, &[pod_warnings::OLD_CLASS[0], OPTIONS]);
         let spec = At::object(volume).get("spec");
         let policy = spec.get("persistentVolumeReclaimPolicy");
@@ -68,7 +68,7 @@ impl Behaviour for PersistentVolume {
         terms.items().for_each(|term| pod_warnings::of_node_selector_term(&term, false, &mut out));
         for source in OLD.iter().filter(|source| spec.get(source).is_set()) {
             let why = pod_warnings::OLD_VOLUMES.iter().find(|(kind, _)| kind == source).map(|(_, why)| *why);
-            out.extend(why.map(|why| format!("spec.{source}: {why}")));
+            out.extend(why.map(|why| pod_warnings::of_old_volume(&spec, source, why)));
         }
         out
     }
@@ -109,6 +109,12 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn an_old_source_is_warned_of() {
+        let told = PersistentVolume.warnings(&json!({"spec": {"storageos": {}}}), None);
+        assert_eq!(told, ["spec.storageOS: deprecated in v1.22, non-functional in v1.25+"]);
+    }
 
     #[test]
     fn a_volume_says_since_when_it_is_in_its_phase() {

@@ -5,7 +5,7 @@ use corten_meta::field::FieldError;
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::{pod_cells, pod_resize, pod_spec, pod_update, pod_validation};
+use super::{pod_cells, pod_resize, pod_spec, pod_update, pod_validation, profile_annotations};
 use crate::cells::{list, text};
 use crate::check::At;
 use crate::defaulting::{absent, items, put, remove};
@@ -60,8 +60,16 @@ impl Behaviour for Pod {
         pod_spec::default_pod_ips(pod);
     }
 
+    fn early_warnings(&self, pod: &Value) -> Vec<String> {
+        match text(pod, "/spec/os/name") {
+            "windows" => Vec::new(),
+            _ => profile_annotations::apparmor_warnings(&At::object(pod)),
+        }
+    }
+
     fn prepare_create(&self, pod: &mut Value) {
         pod_spec::merge_label_keys(pod);
+        profile_annotations::apply_apparmor(pod);
         let class = match text(pod, "/status/qosClass") {
             "" => super::pod_qos::qos_class(pod),
             said => said,

@@ -9,8 +9,24 @@ use crate::defaulting::{absent, default_at, default_nonzero, items, object_at, p
 
 /// Defaults of a pod template at a JSON pointer, e.g. `/spec/template`.
 pub(crate) fn default_template(object: &mut Value, template: &str) {
+    drop_old_init_containers(object, &format!("{template}/metadata"));
     if let Some(spec) = object_at(object, &format!("{template}/spec")) {
         default_pod_spec(spec);
+    }
+}
+
+/// Init containers were annotations once. They count for nothing, and no reader is to believe them: they are never kept.
+fn drop_old_init_containers(object: &mut Value, metadata: &str) {
+    let Some(annotations) = object_at(object, &format!("{metadata}/annotations")).and_then(Value::as_object_mut) else {
+        return;
+    };
+    let before = annotations.len();
+    for stage in ["alpha", "beta"] {
+        annotations.remove(&format!("pod.{stage}.kubernetes.io/init-containers"));
+        annotations.remove(&format!("pod.{stage}.kubernetes.io/init-container-statuses"));
+    }
+    if before > 0 && annotations.is_empty() {
+        crate::defaulting::remove(object, &format!("{metadata}/annotations"));
     }
 }
 
@@ -189,6 +205,7 @@ fn as_text(value: &Value) -> Option<String> {
 
 /// What only a pod itself gets, never a template: requests from limits, service links, host ports.
 pub(crate) fn default_pod_only(pod: &mut Value) {
+    drop_old_init_containers(pod, "/metadata");
     if pod.pointer("/spec/terminationGracePeriodSeconds").and_then(Value::as_i64).is_some_and(|s| s < 0) {
         put(pod, "/spec/terminationGracePeriodSeconds", 1);
     }
@@ -322,6 +339,27 @@ mod tests {
         let constraints = &pod["spec"]["topologySpreadConstraints"];
         assert_eq!(constraints[0]["labelSelector"]["matchExpressions"], json!([wanted[1]]));
         assert_eq!(constraints[1].get("labelSelector"), None);
+    }
+
+    #[test]
+    fn init_containers_are_no_annotations() {
+        let old = json!({
+            "pod.alpha.kubernetes.io/init-containers": "[]", "pod.beta.kubernetes.io/init-containers": "[]",
+            "pod.alpha.kubernetes.io/init-container-statuses": "[]", "pod.beta.kubernetes.io/init-container-statuses": "[]",
+        });
+        let mut mixed = old.clone();
+        mixed["a"] = "b".into();
+        for (given, kept) in
+            [(old, None), (mixed, Some(json!({"a": "b"}))), (json!({"a": "b"}), Some(json!({"a": "b"})))]
+        {
+            let mut pod = json!({"metadata": {"annotations": given}, "spec": {}});
+            let mut set = json!({"metadata": {"annotations": given}, "spec": {"template": pod}});
+            crate::lookup("", "v1", "pods").expect("pods").default(&mut pod);
+            crate::lookup("apps", "v1", "replicasets").expect("replicasets").default(&mut set);
+            assert_eq!(pod["metadata"].get("annotations"), kept.as_ref());
+            assert_eq!(set["spec"]["template"]["metadata"].get("annotations"), kept.as_ref());
+            assert_eq!(set["metadata"]["annotations"], given);
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use corten_meta::quote::quote;
 use corten_meta::{Value, names};
 
 use super::pod_status;
-use super::pod_validation::MIRROR;
+use super::pod_validation::{MIRROR, validate_annotations};
 use super::scheduling_validation::validate_tolerations;
 use crate::cells::{list, text};
 use crate::check::{At, Errors};
@@ -227,13 +227,10 @@ fn only_removed_gates(spec: &At<'_>, before: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// Two annotations stay as they were at creation.
+/// Two annotations stay as they were at creation. All that mean something are judged once more.
 fn validate_annotation_update(new: &At<'_>, old: &At<'_>, errors: &mut Errors) {
     let nothing = serde_json::Map::new();
     let [now, then] = [new, old].map(|object| object.get("metadata").get("annotations").value);
-    if now == then {
-        return;
-    }
     let (now, then) = (now.as_object().unwrap_or(&nothing), then.as_object().unwrap_or(&nothing));
     let path = Path::root("metadata").child("annotations");
     let mut forbid = |key: &str, profile: &str, mirror: &str| {
@@ -250,6 +247,7 @@ fn validate_annotation_update(new: &At<'_>, old: &At<'_>, errors: &mut Errors) {
     for (key, _) in now.iter().filter(|(key, _)| !then.contains_key(*key)) {
         forbid(key, "add", "add");
     }
+    validate_annotations(&new.get("metadata").get("annotations"), &new.get("spec"), errors);
 }
 
 /// A write of status. What stays as it was is not looked at again: whatever is wrong with it was so before. Who wants to

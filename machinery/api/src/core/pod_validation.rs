@@ -8,6 +8,7 @@ use corten_meta::{Value, names};
 use super::container_validation::{
     Pod, validate_containers, validate_ephemeral_containers, validate_image_of_pod, validate_init_containers,
 };
+use super::profile_annotations::validate_agreement;
 use super::resource_validation::{Of, validate_pod_resources, validate_resources};
 use super::scheduling_validation::{validate_affinity, validate_gates, validate_tolerations, validate_topology_spread};
 use super::security_validation::{
@@ -49,6 +50,7 @@ pub(super) fn validate_pod_create(pod: &Value) -> Errors {
     if !spec.get("nodeName").is_empty() && !spec.get("schedulingGates").is_empty() {
         errors.push(spec.get("nodeName").forbidden("cannot be set until all schedulingGates have been cleared"));
     }
+    validate_agreement(&pod.get("metadata").get("annotations"), &spec, &mut errors);
     errors
 }
 
@@ -65,8 +67,10 @@ pub(crate) fn validate_template_metadata(template: &Value, path: &Path) -> Error
 /// A template at a path: its labels, annotations and spec.
 pub(crate) fn validate_template(template: &Value, path: &Path) -> Errors {
     let mut errors = validate_template_metadata(template, path);
-    let spec = At::new(template, path).get("spec");
+    let template = At::new(template, path);
+    let spec = template.get("spec");
     validate_pod_spec(&spec, None, &mut errors);
+    validate_agreement(&template.get("metadata").get("annotations"), &spec, &mut errors);
     if !spec.get("ephemeralContainers").is_empty() {
         let detail = "ephemeral containers not allowed in pod template";
         errors.push(spec.get("ephemeralContainers").forbidden(detail));

@@ -6,6 +6,7 @@ use corten_meta::Value;
 use corten_meta::field::Path;
 use corten_meta::quote::quote;
 
+use super::profile_annotations::{CONTAINER_SECCOMP, POD_SECCOMP, apparmor_warnings};
 use super::volume_warnings::overlapping_files;
 use crate::address_warnings;
 use crate::check::At;
@@ -41,25 +42,27 @@ pub(crate) const OLD_VOLUMES: &[(&str, &str)] = &[
     ("gitRepo", "deprecated in v1.11, and disabled by default in v1.33+"),
     ("scaleIO", "deprecated in v1.16, non-functional in v1.22+"),
     ("flocker", "deprecated in v1.22, non-functional in v1.25+"),
-    ("storageOS", "deprecated in v1.22, non-functional in v1.25+"),
+    ("storageos", "deprecated in v1.22, non-functional in v1.25+"),
     ("quobyte", "deprecated in v1.22, non-functional in v1.25+"),
     ("glusterfs", "deprecated in v1.25, non-functional in v1.26+"),
     ("cephfs", "deprecated in v1.28, non-functional in v1.31+"),
     ("rbd", "deprecated in v1.28, non-functional in v1.31+"),
 ];
 
+/// What is wrong with an old kind of volume. One is spelled otherwise than its field.
+pub(crate) fn of_old_volume(source: &At<'_>, kind: &str, why: &str) -> String {
+    format!("{}: {why}", source.path.child(if kind == "storageos" { "storageOS" } else { kind }))
+}
+
 /// How classes of storage were named before there was a field.
 pub(crate) const OLD_CLASS: [(&str, &str); 1] =
     [("volume.beta.kubernetes.io/storage-class", "deprecated since v1.8; use \"storageClassName\" attribute instead")];
-
-const POD_SECCOMP: &str = "seccomp.security.alpha.kubernetes.io/pod";
-const CONTAINER_SECCOMP: &str = "container.seccomp.security.alpha.kubernetes.io/";
 
 /// The warnings for a new pod.
 pub(crate) fn of_pod(pod: &Value) -> Vec<String> {
     let mut out = Vec::new();
     of_name(pod, "the Pod's hostname", &mut out);
-    out.extend(warnings(&At::object(pod)));
+    out.extend(warnings(&At::object(pod), false));
     out
 }
 
@@ -85,19 +88,19 @@ fn of_name(object: &Value, used_in: &str, out: &mut Vec<String>) {
 pub(crate) fn of_template(object: &Value, old: Option<&Value>, pointer: &str, path: &Path) -> Vec<String> {
     let is_same = old.is_some_and(|old| corten_meta::generation(old) == corten_meta::generation(object));
     match object.pointer(pointer) {
-        Some(template) if !is_same => warnings(&At::new(template, path)),
+        Some(template) if !is_same => warnings(&At::new(template, path), true),
         _ => Vec::new(),
     }
 }
 
-fn warnings(pod: &At<'_>) -> Vec<String> {
+fn warnings(pod: &At<'_>, is_template: bool) -> Vec<String> {
     let spec = pod.get("spec");
     let mut out = Vec::new();
     old_node_labels(&spec, &mut out);
     old_annotations(pod, &mut out);
     for volume in spec.get("volumes").items() {
         let old = OLD_VOLUMES.iter().filter(|(kind, _)| volume.get(kind).is_set());
-        out.extend(old.map(|(kind, why)| format!("{}: {why}", volume.path.child(kind))));
+        out.extend(old.map(|(kind, why)| of_old_volume(&volume, kind, why)));
         of_claim_spec(&volume.get("ephemeral").get("volumeClaimTemplate").get("spec"), &mut out);
     }
     overlapping_files(&spec.get("volumes"), &mut out);
@@ -110,6 +113,10 @@ fn warnings(pod: &At<'_>) -> Vec<String> {
     }
     fractions(&spec.get("overhead"), &mut out);
     seccomp_annotations(pod, &mut out);
+    // Those of a pod are told before they become fields.
+    if is_template {
+        out.extend(apparmor_warnings(pod));
+    }
     for container in containers(&spec) {
         fractions(&container.get("resources").get("limits"), &mut out);
         fractions(&container.get("resources").get("requests"), &mut out);
@@ -328,7 +335,7 @@ mod tests {
                 "nodeSelector": {"beta.kubernetes.io/os": "linux"},
                 "imagePullSecrets": [{"name": "a"}, {"name": "a"}],
                 "terminationGracePeriodSeconds": -1,
-                "volumes": [{"name": "v", "rbd": {}}],
+                "volumes": [{"name": "v", "rbd": {}}, {"name": "o", "storageos": {}}],
                 "topologySpreadConstraints": [{"topologyKey": "zone"}],
                 "containers": [{
                     "name": "c",
@@ -347,6 +354,7 @@ mod tests {
                 "spec.topologySpreadConstraints[0].labelSelector: a null labelSelector results in matching no pod",
                 "metadata.annotations[scheduler.alpha.kubernetes.io/critical-pod]: non-functional in v1.16+; use the \"priorityClassName\" field instead",
                 "spec.volumes[0].rbd: deprecated in v1.28, non-functional in v1.31+",
+                "spec.volumes[1].storageOS: deprecated in v1.22, non-functional in v1.25+",
                 "spec.imagePullSecrets[1].name: duplicate name \"a\"",
                 "spec.containers[0].resources.limits[memory]: fractional byte value \"1500m\" is invalid, must be an integer",
                 "spec.containers[0].env[1]: hides previous definition of \"A\", which may be dropped when using apply",
@@ -358,7 +366,7 @@ mod tests {
         );
         let object = json!({"spec": {"template": pod}});
         let path = Path::root("spec").child("template");
-        assert_eq!(of_template(&object, None, "/spec/template", &path).len(), 11);
+        assert_eq!(of_template(&object, None, "/spec/template", &path).len(), 12);
         assert!(of_template(&object, Some(&object), "/spec/template", &path).is_empty());
     }
 }

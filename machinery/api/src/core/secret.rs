@@ -81,6 +81,21 @@ impl Behaviour for Secret {
     }
 }
 
+/// Why bytes are no JSON object, in the words of upstream's decoder, to which null is an object too.
+fn not_an_object(bytes: &[u8]) -> Option<String> {
+    if let Some(why) = corten_meta::go::json_error(bytes) {
+        return Some(why);
+    }
+    let sort = match serde_json::from_slice(bytes) {
+        Ok(Value::Array(_)) => "array",
+        Ok(Value::String(_)) => "string",
+        Ok(Value::Number(_)) => "number",
+        Ok(Value::Bool(_)) => "bool",
+        Ok(Value::Null | Value::Object(_)) | Err(_) => return None,
+    };
+    Some(format!("json: cannot unmarshal {sort} into Go value of type map[string]interface {{}}"))
+}
+
 /// A well-known type says which keys must be there.
 fn validate_type(object: &Value) -> Vec<FieldError> {
     let has = |key: &str| object["data"].get(key).is_some();
@@ -102,12 +117,13 @@ fn validate_type(object: &Value) -> Vec<FieldError> {
         "kubernetes.io/dockerconfigjson" => &[".dockerconfigjson"],
         _ => &[],
     };
-    let mut errors: Vec<FieldError> = wanted.iter().filter(|key| !has(key)).map(|key| missing(key)).collect();
+    // A key for SSH is one that is not empty.
+    let lacks = |key: &str| !has(key) || key == "ssh-privatekey" && object["data"][key] == "";
+    let mut errors: Vec<FieldError> = wanted.iter().filter(|key| lacks(key)).map(|key| missing(key)).collect();
     for key in wanted.iter().filter(|key| key.starts_with(".docker") && has(key)) {
         let bytes = STANDARD.decode(object["data"][*key].as_str().unwrap_or_default()).unwrap_or_default();
-        if let Err(error) = serde_json::from_slice::<serde_json::Map<String, Value>>(&bytes) {
-            let path = Path::root("data").key(key);
-            errors.push(FieldError::invalid(&path, "<secret contents redacted>", error.to_string()));
+        if let Some(why) = not_an_object(&bytes) {
+            errors.push(FieldError::invalid(&Path::root("data").key(key), "<secret contents redacted>", why));
         }
     }
     errors

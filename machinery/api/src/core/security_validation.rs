@@ -83,7 +83,7 @@ fn validate_seccomp(profile: &At<'_>, errors: &mut Errors) {
     }
 }
 
-fn validate_apparmor(profile: &At<'_>, errors: &mut Errors) {
+pub(super) fn validate_apparmor(profile: &At<'_>, errors: &mut Errors) {
     const NEEDED: &str = "must be set when AppArmor type is Localhost";
     if !profile.is_object() {
         return;

@@ -66,6 +66,7 @@ fn a_job_is_fixed() {
     suspended.updates(&[
         ("/spec/template/spec/nodeSelector", json!({"a": "b"}), &[]),
         ("/spec/template/spec/containers/0/resources", json!({"requests": {"cpu": "1"}}), &[]),
+        ("/spec/template/metadata/namespace", json!("b"), &[]),
     ]);
 }
 

@@ -159,6 +159,22 @@ fn endpoints_and_secrets() {
     let secret =
         Subject::new("", "secrets", json!({"type": "kubernetes.io/tls", "data": {"tls.crt": "", "tls.key": ""}}));
     secret.creates(&[("/data", json!({"tls.crt": ""}), &["data[tls.key]: Required value"])]);
+    let key =
+        Subject::new("", "secrets", json!({"type": "kubernetes.io/ssh-auth", "data": {"ssh-privatekey": "YQ=="}}));
+    key.creates(&[("/data/ssh-privatekey", json!(""), &["data[ssh-privatekey]: Required value"])]);
+    let registry =
+        Subject::new("", "secrets", json!({"type": "kubernetes.io/dockercfg", "data": {".dockercfg": "e30="}}));
+    let unread = |why: &str| format!("data[.dockercfg]: Invalid value: \"<secret contents redacted>\": {why}");
+    registry.creates(&[
+        ("/data/.dockercfg", json!("bnVsbA=="), &[]),
+        ("/data/.dockercfg", json!(""), &[&unread("unexpected end of JSON input")]),
+        ("/data/.dockercfg", json!("Ug=="), &[&unread("invalid character 'R' looking for beginning of value")]),
+        (
+            "/data/.dockercfg",
+            json!("W10="),
+            &[&unread("json: cannot unmarshal array into Go value of type map[string]interface {}")],
+        ),
+    ]);
     secret.updates(&[("/type", json!("Opaque"), &["type: Invalid value: \"Opaque\": field is immutable"])]);
     Subject::new("", "secrets", json!({"immutable": true, "data": {"a": "YQ=="}})).updates(&[(
         "/data",

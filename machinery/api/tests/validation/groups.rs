@@ -384,6 +384,9 @@ fn definitions() {
     let subject = Subject::new("apiextensions.k8s.io", "customresourcedefinitions", definition);
     subject.creates(&[
         ("/metadata/name", json!("x"), &["metadata.name: Invalid value: \"x\": must be spec.names.plural+\".\"+spec.group"]),
+        ("/metadata/generateName", json!("x"), &[
+            "metadata.generateName: Invalid value: \"x\": must be spec.names.plural+\".\"+spec.group",
+        ]),
         ("/spec/versions/0/schema", Value::Null, &["spec.versions[0].schema.openAPIV3Schema: Required value"]),
         ("/spec/versions/0/additionalPrinterColumns", json!([{"name": "n", "type": "odd", "jsonPath": ".a"}]), &[
             "spec.additionalPrinterColumns[0].type: Invalid value: \"odd\": must be one of boolean,date,integer,number,string",

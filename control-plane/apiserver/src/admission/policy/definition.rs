@@ -108,9 +108,17 @@ impl Policy {
             .then(|| (text(&spec["paramKind"], "apiVersion").to_owned(), text(&spec["paramKind"], "kind").to_owned()));
         let conditions_env = expressions::env(has_params, true);
         let mut env = conditions_env.clone();
-        let variables = compile_variables(&mut env, list(spec, "variables"));
+        // A policy that validates and has no variables does not know the word either.
+        let knows_variables = !list(spec, "variables").is_empty() || spec["mutations"].is_array();
+        let variables = match knows_variables {
+            true => compile_variables(&mut env, list(spec, "variables")),
+            false => Vec::new(),
+        };
         // Messages are not the place to ask an authorizer.
-        let mut message_env = expressions::env(has_params, false).variable("variables", Type::named(VARIABLES));
+        let mut message_env = expressions::env(has_params, false);
+        if knows_variables {
+            message_env = message_env.variable("variables", Type::named(VARIABLES));
+        }
         for (name, compiled) in &variables {
             let of = compiled.as_ref().map_or(Type::Dyn, |program| program.output().remembered());
             message_env.add_field(VARIABLES, name, of);

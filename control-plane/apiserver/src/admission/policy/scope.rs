@@ -146,7 +146,10 @@ pub fn compile_variables(env: &mut Env, given: &[Value]) -> Vec<(String, Result<
         let text = |key: &str| variable[key].as_str().unwrap_or_default();
         let program = compile(env, text("expression"), &[]);
         let of = program.as_ref().map_or(Type::Dyn, |program| program.output().remembered());
-        env.add_field(VARIABLES, text("name"), of);
+        // One without an expression is told to be, and there is none.
+        if !text("expression").trim().is_empty() {
+            env.add_field(VARIABLES, text("name"), of);
+        }
         compiled.push((text("name").to_owned(), program));
     }
     compiled

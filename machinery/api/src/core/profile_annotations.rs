@@ -1,0 +1,195 @@
+//! Profiles of seccomp and AppArmor as annotations, as they were before they were fields: they must agree with the fields,
+//! and those of AppArmor still become fields of a new pod.
+
+use corten_meta::Value;
+use serde_json::json;
+
+use super::security_validation::{containers, validate_apparmor};
+use crate::check::{At, Errors};
+use crate::defaulting::{default_at, items, put};
+
+pub(super) const APPARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
+pub(super) const POD_SECCOMP: &str = "seccomp.security.alpha.kubernetes.io/pod";
+pub(super) const CONTAINER_SECCOMP: &str = "container.seccomp.security.alpha.kubernetes.io/";
+
+/// Where both an annotation and a field say a profile, they say the same.
+pub(super) fn validate_agreement(annotations: &At<'_>, spec: &At<'_>, errors: &mut Errors) {
+    let said = |key: String| annotations.value.get(&key).and_then(Value::as_str);
+    let mut seccomp = |of: &At<'_>, key: String| {
+        if let Some(text) = said(key) {
+            let profile = of.get("securityContext").get("seccompProfile");
+            agree(text, &profile, &profile, ("seccomp", &["runtime/default", "docker/default"]), errors);
+        }
+    };
+    seccomp(spec, POD_SECCOMP.to_owned());
+    for container in containers(spec) {
+        seccomp(&container, format!("{CONTAINER_SECCOMP}{}", container.get("name").text()));
+    }
+    if spec.get("os").get("name").text() == "windows" {
+        return;
+    }
+    for container in containers(spec) {
+        if let Some(text) = said(format!("{APPARMOR}{}", container.get("name").text())) {
+            let place = container.get("securityContext").get("appArmorProfile");
+            let of_pod = spec.get("securityContext").get("appArmorProfile");
+            let profile = if place.is_set() { place.clone() } else { of_pod };
+            agree(text, &profile, &place, ("apparmor", &["runtime/default"]), errors);
+        }
+    }
+}
+
+/// `place` is where a disagreement is told.
+fn agree(text: &str, profile: &At<'_>, place: &At<'_>, (of, defaults): (&str, &[&str]), errors: &mut Errors) {
+    let file = text.strip_prefix("localhost/");
+    let is_type = match profile.get("type").text() {
+        "Unconfined" => text == "unconfined",
+        "RuntimeDefault" => defaults.contains(&text),
+        "Localhost" => file.is_some(),
+        _ => return,
+    };
+    let is_file = profile.get("type").text() != "Localhost" || profile.get("localhostProfile").value.as_str() == file;
+    if !is_type {
+        errors.push(place.get("type").forbidden(format!("{of} type in annotation and field must match")));
+    } else if !is_file {
+        errors
+            .push(place.get("localhostProfile").forbidden(format!("{of} profile in annotation and field must match")));
+    }
+}
+
+/// The field that an annotation stands for.
+fn field_of(annotation: &str) -> Option<Value> {
+    match annotation {
+        "unconfined" => Some(json!({"type": "Unconfined"})),
+        "runtime/default" => Some(json!({"type": "RuntimeDefault"})),
+        _ => annotation
+            .strip_prefix("localhost/")
+            .filter(|file| !file.is_empty())
+            .map(|file| json!({"type": "Localhost", "localhostProfile": file})),
+    }
+}
+
+/// What the annotations of a pod or a template stand for that no field of the container says: the annotation's name, and
+/// the field if it is one.
+fn unsaid(pod: &At<'_>) -> Vec<(String, String, Option<Value>)> {
+    let (annotations, spec) = (pod.get("metadata").get("annotations"), pod.get("spec"));
+    let of_pod = spec.get("securityContext").get("appArmorProfile");
+    let mut out = Vec::new();
+    for container in containers(&spec) {
+        let name = container.get("name").text();
+        let key = format!("{APPARMOR}{name}");
+        let said = annotations.value.get(&key).and_then(Value::as_str);
+        let Some(text) = said.filter(|_| !container.get("securityContext").get("appArmorProfile").is_set()) else {
+            continue;
+        };
+        let field = field_of(text);
+        if field.is_none() || field.as_ref() != Some(of_pod.value) {
+            out.push((name.to_owned(), key, field));
+        }
+    }
+    out
+}
+
+/// Warns of annotations that should be fields.
+pub(crate) fn apparmor_warnings(pod: &At<'_>) -> Vec<String> {
+    let path = pod.get("metadata").get("annotations").path;
+    let why = "deprecated since v1.30; use the \"appArmorProfile\" field instead";
+    unsaid(pod).into_iter().map(|(_, key, _)| format!("{}: {why}", path.key(key))).collect()
+}
+
+/// Makes fields of the annotations of a new pod.
+pub(super) fn apply_apparmor(pod: &mut Value) {
+    if pod.pointer("/spec/os/name").is_some_and(|os| os == "windows") {
+        return;
+    }
+    for (name, _, field) in unsaid(&At::object(pod)) {
+        let Some(field) = field.filter(is_valid) else { continue };
+        for list in ["/spec/initContainers", "/spec/containers"] {
+            for container in items(pod, list).filter(|container| container["name"] == name.as_str()) {
+                default_at(container, "/securityContext", json!({}));
+                put(container, "/securityContext/appArmorProfile", field.clone());
+            }
+        }
+    }
+}
+
+fn is_valid(field: &Value) -> bool {
+    let mut errors = Errors::new();
+    validate_apparmor(&At::object(field), &mut errors);
+    errors.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::messages;
+
+    fn pod(annotations: Value, of_pod: Value, of_container: Value) -> Value {
+        json!({"metadata": {"annotations": annotations}, "spec": {
+            "securityContext": of_pod, "containers": [{"name": "c", "securityContext": of_container}]}})
+    }
+
+    #[test]
+    fn annotations_of_apparmor_become_fields() {
+        let local = json!({"appArmorProfile": {"type": "Localhost", "localhostProfile": "x"}});
+        let default = json!({"appArmorProfile": {"type": "RuntimeDefault"}});
+        for (said, of_pod, of_container, wanted, warned) in [
+            ("localhost/x", json!({}), json!({}), local.clone(), true),
+            ("runtime/default", json!({}), json!({}), default.clone(), true),
+            ("runtime/default", json!({}), local.clone(), local.clone(), false),
+            ("runtime/default", default.clone(), json!({}), json!({}), false),
+            ("localhost/", json!({}), json!({}), json!({}), true),
+            ("localhost/x ", json!({}), json!({}), json!({}), true),
+        ] {
+            let mut pod = pod(json!({format!("{APPARMOR}c"): said}), of_pod, of_container);
+            assert_eq!(apparmor_warnings(&At::object(&pod)).len(), usize::from(warned), "{said}");
+            apply_apparmor(&mut pod);
+            assert_eq!(pod["spec"]["containers"][0]["securityContext"], wanted, "{said}");
+        }
+    }
+
+    #[test]
+    fn annotations_and_fields_agree() {
+        let place = "spec.containers[0].securityContext";
+        let apparmor = |kind: &str| json!({"appArmorProfile": {"type": kind, "localhostProfile": "x"}});
+        let seccomp = |kind: &str| json!({"seccompProfile": {"type": kind, "localhostProfile": "x"}});
+        for (key, said, of_pod, of_container, wanted) in [
+            (format!("{APPARMOR}c"), "localhost/x", json!({}), apparmor("Localhost"), None),
+            (format!("{APPARMOR}c"), "unconfined", json!({}), json!({}), None),
+            (
+                format!("{APPARMOR}c"),
+                "localhost/y",
+                json!({}),
+                apparmor("Localhost"),
+                Some(format!("{place}.appArmorProfile.localhostProfile: Forbidden: apparmor profile in annotation and field must match")),
+            ),
+            (
+                format!("{APPARMOR}c"),
+                "unconfined",
+                apparmor("Localhost"),
+                json!({}),
+                Some(format!("{place}.appArmorProfile.type: Forbidden: apparmor type in annotation and field must match")),
+            ),
+            (format!("{CONTAINER_SECCOMP}c"), "docker/default", json!({}), seccomp("RuntimeDefault"), None),
+            (
+                format!("{CONTAINER_SECCOMP}c"),
+                "unconfined",
+                json!({}),
+                seccomp("RuntimeDefault"),
+                Some(format!("{place}.seccompProfile.type: Forbidden: seccomp type in annotation and field must match")),
+            ),
+            (
+                POD_SECCOMP.to_owned(),
+                "localhost/y",
+                seccomp("Localhost"),
+                json!({}),
+                Some("spec.securityContext.seccompProfile.localhostProfile: Forbidden: seccomp profile in annotation and field must match".to_owned()),
+            ),
+        ] {
+            let pod = pod(json!({key.as_str(): said}), of_pod, of_container);
+            let pod = At::object(&pod);
+            let mut errors = Errors::new();
+            validate_agreement(&pod.get("metadata").get("annotations"), &pod.get("spec"), &mut errors);
+            assert_eq!(messages(&errors), wanted.into_iter().collect::<Vec<_>>(), "{key} {said}");
+        }
+    }
+}
