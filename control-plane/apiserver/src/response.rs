@@ -358,11 +358,12 @@ fn bookmarked(kind: &Kind, event: &WatchEvent) -> Option<Arc<Object>> {
 }
 
 fn bookmark(kind: &Kind, revision: u64, initial_events_end: bool) -> Value {
-    let mut metadata = json!({ "resourceVersion": revision.to_string() });
+    let mut object = kind.empty();
+    object["metadata"]["resourceVersion"] = revision.to_string().into();
     if initial_events_end {
-        metadata["annotations"] = json!({ "k8s.io/initial-events-end": "true" });
+        object["metadata"]["annotations"]["k8s.io/initial-events-end"] = "true".into();
     }
-    json!({ "kind": kind.kind, "apiVersion": kind.api_version(), "metadata": metadata })
+    object
 }
 
 /// An event with an object that was made for it.
@@ -388,6 +389,14 @@ pub fn together(mut messages: Vec<String>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_bookmark_is_an_object_that_holds_nothing() {
+        let pods = corten_api::lookup("", "v1", "pods").expect("pods");
+        let metadata = json!({ "resourceVersion": "7", "annotations": { "k8s.io/initial-events-end": "true" } });
+        let empty = json!({ "kind": "Pod", "apiVersion": "v1", "metadata": metadata, "spec": { "containers": null }, "status": {} });
+        assert_eq!(bookmark(pods, 7, true), empty);
+    }
 
     #[test]
     fn who_takes_no_form_of_errors_gets_one_that_people_read() {

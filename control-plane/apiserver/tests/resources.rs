@@ -76,6 +76,11 @@ async fn what_is_wrong_is_said_in_upstreams_words() {
             500,
             "resourceVersion should not be set on objects to be created",
         ),
+        (
+            post(MAPS, json!({ "metadata": { "name": "a", "resourceVersion": "1" }, "data": { "": "" } })).await,
+            422,
+            "ConfigMap \"a\" is invalid: data[]: Invalid value: \"\": a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')",
+        ),
         (s.get("/api/v1/nothing").await, 404, "the server could not find the requested resource"),
         (
             s.put(&format!("{MAPS}/b"), config_map("a", json!({}))).await,
@@ -523,4 +528,25 @@ async fn a_service_that_leads_outside_keeps_a_policy_that_only_its_status_shows(
     let events: Vec<Value> = events.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let policies: Vec<Option<Value>> = events.iter().map(|event| policy(&event["object"])).collect();
     assert_eq!(policies, [kept, None, None, None]);
+}
+
+#[tokio::test]
+async fn options_of_lists_are_judged_wherever_there_is_a_list() {
+    let s = TestServer::start().await;
+    s.post(MAPS, json!({ "metadata": { "name": "a" } })).await.expect(201);
+    // A list of the present waits until the cache has it.
+    s.get(MAPS).await.expect(200);
+    // The one that is named is as it is now, also in pages of a revision.
+    for (query, items) in
+        [("limit=1&resourceVersion=1", 0), ("limit=1&resourceVersion=1&fieldSelector=metadata.name%3Da", 1)]
+    {
+        let list = s.get(&format!("{MAPS}?{query}")).await.expect(200);
+        assert_eq!(list["items"].as_array().map_or(0, Vec::len), items, "{query}");
+    }
+    let odd = "resourceVersionMatch=Exact";
+    assert_eq!(s.get(&format!("/api/v1/componentstatuses?{odd}")).await.code, 422);
+    let told = s.delete(&format!("{MAPS}?watch=1&sendInitialEvents=true"), None).await.message(422);
+    assert!(told.ends_with("sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"), "{told}");
+    let told = s.get(&format!("{MAPS}?continue=x")).await.message(400);
+    assert_eq!(told, "invalid continue token: continue key is not valid: illegal base64 data at input byte 0");
 }

@@ -191,7 +191,7 @@ fn warn(target: &Target<'_>, options: &DeleteOptions) {
 
 /// Deletes every object that the query selects, and answers with them as they were.
 pub async fn delete_collection(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {
-    let asked = list::Asked::read(target, false)?;
+    let asked = list::Asked::read(target, target.context.info.query.flag("watch"))?;
     let options = DeleteOptions::read(target, bytes)?;
     warn(target, &options);
     let page = list::page(target, asked).await?;

@@ -58,7 +58,7 @@ impl Continue {
             |why: &str| Status::bad_request(format!("invalid continue token: continue key is not valid: {why}"));
         let bytes = BASE64URL.decode(token).map_err(|e| match e {
             base64::DecodeError::InvalidByte(at, _) => invalid(&format!("illegal base64 data at input byte {at}")),
-            _ => invalid(&format!("illegal base64 data at input byte {}", token.len())),
+            _ => invalid(&format!("illegal base64 data at input byte {}", token.len().saturating_sub(1))),
         })?;
         let value: Value = serde_json::from_slice(&bytes)
             .map_err(|e| invalid(&corten_meta::go::json_error(&bytes).unwrap_or_else(|| e.to_string())))?;
@@ -129,7 +129,7 @@ pub async fn page(target: &Target<'_>, Asked { limit, filter, .. }: Asked) -> Re
     // together is read in pages.
     let is_paged = limit > 0 || target.context.info.verb == "deletecollection";
     let exact = match query.get("resourceVersionMatch") {
-        None => is_paged && asked.is_some_and(|revision| revision > 0),
+        None => is_paged && !is_of_one(target, &filter) && asked.is_some_and(|revision| revision > 0),
         Some(matching) => matching == "Exact",
     };
     if exact && let Some(revision) = asked {
@@ -217,6 +217,12 @@ fn too_old(start: Option<String>) -> Status {
     status
 }
 
+/// Whether a filter names the one object that it can select.
+fn is_of_one(target: &Target<'_>, filter: &Filter) -> bool {
+    let is_in_one_place = !target.resource.kind.namespaced || !filter.namespace.is_empty();
+    is_in_one_place && filter.fields.requires_exact_match("metadata.name").is_some()
+}
+
 /// Takes what the filter selects until the page is full; the state is that of a revision. There is more as long as there
 /// is anything behind the page, be it selected or not; but what one name selects has no pages.
 async fn fill<'i>(
@@ -248,8 +254,7 @@ async fn fill<'i>(
         next = found.next().map(|((key, _), _)| key);
     }
     drop(candidates);
-    let is_in_one_place = !resource.kind.namespaced || !filter.namespace.is_empty();
-    if is_in_one_place && filter.fields.requires_exact_match("metadata.name").is_some() {
+    if is_of_one(target, filter) {
         next = None;
     } else if next.is_none() && objects.len() == limit {
         next = items.next().map(|(key, _)| key);

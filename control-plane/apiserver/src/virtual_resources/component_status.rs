@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::body::Reply;
 use crate::cache::Item;
 use crate::handlers::Target;
-use crate::handlers::list::{filter, selectors};
+use crate::handlers::list::Asked;
 use crate::response::{self, ListMeta};
 
 const COMPONENTS: &[&str] = &["controller-manager", "etcd-0", "scheduler"];
@@ -22,8 +22,7 @@ pub fn read(target: &Target<'_>) -> Result<Reply, Status> {
         Object::from_value(&object, 0).map(Arc::new).map_err(|e| Status::internal(e.to_string()))
     };
     if context.info.verb == "list" {
-        let (labels, fields) = selectors(&context.info.query)?;
-        let filter = filter(target.resource, "", labels, fields)?;
+        let filter = Asked::read(target, false)?.filter;
         let mut objects: Vec<Arc<Object>> = COMPONENTS.iter().map(component).collect::<Result<_, _>>()?;
         objects.retain(|object| filter.matches(kind, &Item::of(Arc::clone(object))));
         return Ok(response::list(context.accept, context.include_object(), kind, objects, &ListMeta::default()));
