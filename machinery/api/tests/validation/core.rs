@@ -184,6 +184,17 @@ fn endpoints_and_secrets() {
 }
 
 #[test]
+fn an_immutable_map_may_say_that_it_has_no_texts() {
+    let fixed = |field: &str| format!("{field}: Forbidden: field is immutable when `immutable` is set");
+    Subject::new("", "configmaps", json!({"immutable": true})).updates(&[
+        ("/data", json!({}), &[]),
+        ("/data", json!({"a": "b"}), &[&fixed("data")]),
+        ("/binaryData", json!({}), &[&fixed("binaryData")]),
+    ]);
+    Subject::new("", "secrets", json!({"immutable": true})).updates(&[("/data", json!({}), &[&fixed("data")])]);
+}
+
+#[test]
 fn finalizers_have_a_domain_where_upstream_wants_one() {
     let finalizers = "/metadata/finalizers";
     Subject::new("", "configmaps", json!({})).creates(&[
