@@ -3,12 +3,17 @@
 //! Pure, on JSON. A value of the wrong type is still held to everything else that is said of values of its own type,
 //! as upstream does it.
 
+use std::collections::HashSet;
+
 use corten_cel::library::regex::compile;
 use corten_meta::quote::quote;
 use corten_meta::{FieldError, Path, Value};
 
 use super::numbers::{self, Bound};
 use super::{correlation, formats};
+
+/// What holds further schemas of the same value.
+const JUNCTORS: [&str; 3] = ["anyOf", "oneOf", "allOf"];
 
 /// What is wrong with a value that replaces `old`. Errors stand below `place`; none is the whole object.
 pub fn validate(schema: &Value, value: &Value, old: Option<&Value>, place: Option<&Path>) -> Vec<FieldError> {
@@ -71,10 +76,20 @@ impl Check<'_> {
         if let Value::Object(map) = value {
             matched += self.fields(schema, map, old) + 1;
         }
+        if JUNCTORS.iter().any(|key| schema.get(key).is_some()) {
+            self.tell_once(before);
+        }
         if self.errors.len() > before && old.is_some_and(|old| correlation::is_unchanged(schema, value, old)) {
             self.errors.truncate(before);
         }
         matched
+    }
+
+    /// What a schema and its branches both find wrong is told once.
+    fn tell_once(&mut self, from: usize) {
+        let mut told = HashSet::new();
+        let found = self.errors.split_off(from);
+        self.errors.extend(found.into_iter().filter(|error| told.insert(error.to_string())));
     }
 
     /// Checks what stands below a value, under `step`.
@@ -318,6 +333,24 @@ fn limited(max: i64, error: impl FnOnce(usize) -> FieldError, unlimited: &str) -
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn what_several_branches_find_wrong_is_told_once() {
+        let modes = json!({ "enum": ["a", "b"] });
+        for (key, says) in [
+            ("allOf", "must validate all the schemas (allOf). None validated"),
+            ("anyOf", "must validate at least one schema (anyOf)"),
+            ("oneOf", "must validate one and only one schema (oneOf). Found none valid"),
+        ] {
+            let mode = json!({ "type": "string", "enum": ["a", "b"], key: [modes, modes] });
+            let schema = json!({ "type": "object", "properties": { "mode": mode } });
+            let errors = validate(&schema, &json!({ "mode": "c" }), None, None);
+            let said: Vec<String> = errors.iter().map(ToString::to_string).collect();
+            assert_eq!(said.iter().filter(|said| said.contains("Unsupported value")).count(), 1, "{key}: {said:?}");
+            assert_eq!(said.iter().filter(|said| said.contains(says)).count(), 1, "{key}: {said:?}");
+            assert_eq!(said.len(), 2, "{key}: {said:?}");
+        }
+    }
 
     fn schema() -> Value {
         json!({ "type": "object", "properties": { "spec": { "type": "object", "required": ["size"], "properties": {
