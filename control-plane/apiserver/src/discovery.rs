@@ -81,15 +81,19 @@ impl Discovery {
         terminating: &HashSet<String>,
         announced: &BTreeSet<(String, String)>,
     ) -> Discovery {
-        let groups = group(resources, remote, terminating, announced);
+        let (groups, ranks) = group(resources, remote, terminating, announced);
         let mut documents = BTreeMap::new();
         let server = json!([{ "clientCIDR": "0.0.0.0/0", "serverAddress": address }]);
         documents.insert(
             "/api".to_owned(),
             json!({ "kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": server }),
         );
-        let named: Vec<_> = groups.iter().filter(|(name, _)| !name.is_empty()).collect();
-        let list: Vec<Value> = named.iter().map(|(name, versions)| api_group(name, versions)).collect();
+        // Of groups of one rank, the list begins with that whose first service is named first.
+        let mut named: Vec<_> = groups.iter().zip(ranks).filter(|((name, _), _)| !name.is_empty()).collect();
+        named.sort_by_cached_key(|((name, versions), rank)| {
+            (*rank, versions.iter().map(|v| format!("{}.{name}", v.version)).min())
+        });
+        let list: Vec<Value> = named.iter().map(|((name, versions), _)| api_group(name, versions)).collect();
         documents.insert("/apis".to_owned(), json!({ "kind": "APIGroupList", "apiVersion": "v1", "groups": list }));
         for (name, versions) in &groups {
             if !name.is_empty() {
@@ -171,13 +175,16 @@ pub fn hash(bytes: &[u8]) -> String {
     digest.as_ref().iter().map(|byte| format!("{byte:02X}")).collect()
 }
 
-/// Groups in order, each with its versions, the preferred one first.
+/// What a group's place in discovery depends on.
+type Rank = (u8, i64);
+
+/// Groups in order, each with its versions, the preferred one first; and the rank of each.
 fn group(
     resources: &[Arc<Resource>],
     remote: &[Known],
     terminating: &HashSet<String>,
     announced: &BTreeSet<(String, String)>,
-) -> Vec<(String, Vec<Version>)> {
+) -> (Vec<(String, Vec<Version>)>, Vec<Rank>) {
     let mut groups: Vec<(String, Vec<Version>)> = Vec::new();
     // A version that is only stored has no verbs, and is nobody's to see.
     let served = resources.iter().filter(|resource| !resource.is_unresolved && !resource.kind.verbs.is_empty());
@@ -223,7 +230,7 @@ fn group(
         }
     }
     // Groups of this server first, then those of others, by the priority that they ask for, then custom resources.
-    let rank = |(name, versions): &(String, Vec<Version>)| {
+    let rank = |(name, versions): &(String, Vec<Version>)| -> Rank {
         let asked = versions.iter().filter_map(|v| v.remote.as_ref().map(|known| known.remote.group_priority)).max();
         let of_others = if custom.contains(name) { 1000 } else { asked.unwrap_or(1000) };
         match GROUPS.iter().position(|g| g == name) {
@@ -232,7 +239,8 @@ fn group(
         }
     };
     groups.sort_by_key(rank);
-    groups
+    let ranks = groups.iter().map(rank).collect();
+    (groups, ranks)
 }
 
 /// A kind as it is shown: while its objects are being deleted, none is written.
@@ -389,6 +397,16 @@ mod tests {
         for document in discovery.documents.values().chain(&documents) {
             assert!(crate::protobuf::encode_any(document).is_some(), "{document}");
         }
+    }
+
+    #[test]
+    fn custom_groups_are_listed_by_the_names_of_their_services() {
+        let announced = [("b.example.com", "v1"), ("a.example.com", "v2"), ("c.example.com", "v1alpha1")];
+        let announced = announced.map(|(group, version)| (group.to_owned(), version.to_owned())).into();
+        let discovery = Discovery::new("127.0.0.1:6443", &[], &[], &HashSet::new(), &announced);
+        let groups = discovery.documents["/apis"]["groups"].as_array().cloned().unwrap_or_default();
+        let names: Vec<&str> = groups.iter().filter_map(|group| group["name"].as_str()).collect();
+        assert_eq!(names, ["b.example.com", "c.example.com", "a.example.com"]);
     }
 
     #[test]
