@@ -3,6 +3,7 @@
 //! Making the documents takes a moment and much memory, so it happens on a thread of its own, once, and they are
 //! kept compressed. The descriptions that `kubectl explain` shows are loaded for it and dropped again.
 
+use std::cell::LazyCell;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
@@ -57,7 +58,8 @@ struct Version2 {
     protobuf: Document,
 }
 
-/// The documents, made on demand: those of the built-in kinds once, those of custom ones anew when they change.
+/// The documents, made on demand: those of the built-in kinds once, those of custom ones anew when they change,
+/// each group version for itself.
 pub struct OpenApi {
     /// The group version of each path below `/openapi/v3/`: `api/v1` is `v1`, `apis/apps/v1` is `apps/v1`.
     paths: BTreeMap<String, String>,
@@ -66,13 +68,21 @@ pub struct OpenApi {
     custom: ArcSwap<Custom>,
 }
 
+/// A version 3 document and the custom kinds it was made of.
+struct Published {
+    kinds: Vec<Arc<Kind>>,
+    document: Document,
+}
+
 /// What custom resources add.
 #[derive(Default)]
 struct Custom {
     kinds: Vec<Arc<Kind>>,
     /// The documents of other servers, by their paths.
     remote_v3: BTreeMap<String, Arc<Documents>>,
-    v3: OnceLock<BTreeMap<String, Document>>,
+    /// What was made before the last change: a group version that it did not touch is not made again.
+    before: BTreeMap<String, Arc<Published>>,
+    v3: OnceLock<BTreeMap<String, Arc<Published>>>,
     /// The whole document, in which the custom kinds are joined with the built-in ones.
     v2: OnceLock<Version2>,
 }
@@ -99,7 +109,8 @@ impl OpenApi {
     pub fn set_custom(&self, kinds: &[Arc<Kind>]) {
         let kinds: Vec<Arc<Kind>> = kinds.iter().filter(|kind| !kind.verbs.is_empty()).cloned().collect();
         self.custom.rcu(|custom| {
-            Arc::new(Custom { kinds: kinds.clone(), remote_v3: custom.remote_v3.clone(), ..Custom::default() })
+            let (remote_v3, before) = (custom.remote_v3.clone(), custom.made());
+            Arc::new(Custom { kinds: kinds.clone(), remote_v3, before, ..Custom::default() })
         });
     }
 
@@ -108,7 +119,8 @@ impl OpenApi {
         let path = |known: &Known| known.remote.path().trim_start_matches('/').to_owned();
         let remote: BTreeMap<_, _> = known.iter().map(|k| (path(k), Arc::clone(&k.documents))).collect();
         self.custom.rcu(|custom| {
-            Arc::new(Custom { kinds: custom.kinds.clone(), remote_v3: remote.clone(), ..Custom::default() })
+            let (kinds, before) = (custom.kinds.clone(), custom.made());
+            Arc::new(Custom { kinds, remote_v3: remote.clone(), before, ..Custom::default() })
         });
     }
 
@@ -131,7 +143,7 @@ impl OpenApi {
             let address = |path: &String, d: &Document| format!("/openapi/v3/{path}?hash={}", d.hash);
             let paths: BTreeMap<&String, Value> = built_in
                 .iter()
-                .chain(custom)
+                .chain(custom.iter().map(|(path, published)| (path, &published.document)))
                 .map(|(path, document)| (path, json!({ "serverRelativeURL": address(path, document) })))
                 .collect();
             // Upstream does not say that this is JSON either, and says that it was made at this moment.
@@ -141,7 +153,7 @@ impl OpenApi {
             return Some(content.reply(&context.method, &context.headers, text));
         }
         let path = path.strip_prefix("v3/")?;
-        let Some(document) = built_in.get(path).or_else(|| custom.get(path)) else {
+        let Some(document) = built_in.get(path).or_else(|| Some(&custom.get(path)?.document)) else {
             let mut reply = Reply::new(Body::empty());
             *reply.status_mut() = StatusCode::NOT_FOUND;
             return Some(reply);
@@ -182,26 +194,43 @@ impl OpenApi {
 }
 
 impl Custom {
+    /// The documents that were made, now or before the last change.
+    fn made(&self) -> BTreeMap<String, Arc<Published>> {
+        self.v3.get().unwrap_or(&self.before).clone()
+    }
+
     fn is_empty(&self) -> bool {
         self.kinds.is_empty() && self.remote_v3.values().all(|documents| documents.openapi_v2.is_none())
     }
 }
 
-fn make_custom_v3(custom: &Custom) -> BTreeMap<String, Document> {
-    let kinds = &custom.kinds;
+fn make_custom_v3(custom: &Custom) -> BTreeMap<String, Arc<Published>> {
+    let publish = |kinds, document: &Value| Arc::new(Published { kinds, document: Document::json(document) });
     let remote = custom.remote_v3.iter();
-    let mut made: BTreeMap<String, Document> = remote
-        .filter_map(|(path, documents)| Some((path.clone(), Document::json(documents.openapi_v3.as_ref()?))))
+    let mut made: BTreeMap<String, Arc<Published>> = remote
+        .filter_map(|(path, documents)| Some((path.clone(), publish(Vec::new(), documents.openapi_v3.as_ref()?))))
         .collect();
-    if kinds.is_empty() {
-        return made;
+    let mut versions: BTreeMap<String, Vec<Arc<Kind>>> = BTreeMap::new();
+    for kind in &custom.kinds {
+        versions.entry(path_of(kind).0).or_default().push(Arc::clone(kind));
     }
-    let descriptions = Descriptions::load();
-    let kinds: Vec<&Kind> = kinds.iter().map(AsRef::as_ref).collect();
-    let paths: BTreeMap<String, String> = kinds.iter().map(|kind| path_of(kind)).collect();
-    let document = |version: &str| custom_v3(version, &kinds, &|of, field| descriptions.get(of, field));
-    made.extend(paths.into_iter().filter_map(|(path, version)| Some((path, Document::json(&document(&version)?)))));
+    let descriptions = LazyCell::new(Descriptions::load);
+    for (path, kinds) in versions {
+        let same = custom.before.get(&path).filter(|before| is_of(before, &kinds));
+        let published = same.cloned().or_else(|| {
+            let of_version: Vec<&Kind> = kinds.iter().map(AsRef::as_ref).collect();
+            let describe = |of: &str, field: &str| descriptions.get(of, field);
+            let document = custom_v3(&of_version.first()?.api_version(), &of_version, &describe)?;
+            Some(publish(kinds, &document))
+        });
+        made.extend(published.map(|published| (path, published)));
+    }
     made
+}
+
+/// Whether a document was made of these very kinds.
+fn is_of(published: &Published, kinds: &[Arc<Kind>]) -> bool {
+    published.kinds.len() == kinds.len() && published.kinds.iter().zip(kinds).all(|(a, b)| Arc::ptr_eq(a, b))
 }
 
 /// The version 2 document with custom kinds. The built-in part is not made again: text is joined with text, and
@@ -382,6 +411,28 @@ mod tests {
                                "definitions": { &renamed: { "type": "object" }, other: {} } });
         assert_eq!(apart(custom.clone(), document.as_bytes()), expected);
         assert_eq!(apart(custom.clone(), b"{}"), custom);
+    }
+
+    #[test]
+    fn a_group_version_that_did_not_change_is_not_described_again() {
+        let kind = |group: &str, name: &str| Arc::new(Kind::new(group, "v1", name, &name.to_lowercase()));
+        let (foo, bar) = (kind("a.example.com", "Foo"), kind("b.example.com", "Bar"));
+        let openapi = OpenApi::new(&[]);
+        let made = || {
+            let custom = openapi.custom.load_full();
+            custom.v3.get_or_init(|| make_custom_v3(&custom)).clone()
+        };
+        openapi.set_custom(&[Arc::clone(&foo), Arc::clone(&bar)]);
+        let first = made();
+        // Nobody asks between two changes.
+        openapi.set_custom(&[Arc::clone(&foo)]);
+        openapi.set_custom(&[Arc::clone(&foo), kind("b.example.com", "Baz")]);
+        let second = made();
+        let (a, b) = ("apis/a.example.com/v1", "apis/b.example.com/v1");
+        assert!(Arc::ptr_eq(&first[a], &second[a]));
+        assert_ne!(first[b].document.hash, second[b].document.hash);
+        openapi.set_custom(&[bar]);
+        assert_eq!(made().keys().collect::<Vec<_>>(), [b]);
     }
 
     #[test]

@@ -13,6 +13,7 @@ const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 /// A type whose common fields are described as those of any object are.
 const EXAMPLE: &str = "io.k8s.api.core.v1.ConfigMap";
 const GVK: &str = "x-kubernetes-group-version-kind";
+const CONVENTIONS: &str = "https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md";
 
 /// The name of a custom kind's schema in the documents: `com.example.v1.Widget`.
 pub fn definition_name(kind: &Kind) -> String {
@@ -41,6 +42,7 @@ pub fn custom_v3(group_version: &str, kinds: &[&Kind], describe: &Describe) -> O
         .into_iter()
         .map(|t| (t.name.clone(), schemas::type_schema(t, (group, version), describe)))
         .collect();
+    schemas::list_every_group(&mut all, true);
     all.extend(own);
     Some(json!({
         "openapi": "3.0.0",
@@ -84,8 +86,7 @@ fn drop_media(part: &mut Value) {
     }
 }
 
-/// Custom resources are described in fewer words than built-in ones: no list of the resources, no paths of watches,
-/// and a collection is deleted by what it is listed by.
+/// Custom resources are described in fewer words than built-in ones: no list of the resources, no watches, and a collection is deleted by what it is listed by.
 fn simplify_paths(paths: &mut Map<String, Value>, root: &str) {
     let watches = format!("{root}watch/");
     paths.retain(|path, _| path != root && !path.starts_with(&watches));
@@ -100,6 +101,10 @@ fn simplify_paths(paths: &mut Map<String, Value>, root: &str) {
         for (method, operation) in item.as_object_mut().into_iter().flatten().filter(|(_, it)| it.is_object()) {
             match (method.as_str(), is_item) {
                 ("get", true) => operation["parameters"] = at_version.clone().into(),
+                ("get", false) => {
+                    let says = operation["description"].as_str().unwrap_or_default();
+                    operation["description"] = says.replacen("list or watch ", "list ", 1).into();
+                }
                 ("delete", false) => {
                     operation["parameters"] = listing.clone().into();
                     operation.as_object_mut().map(|fields| fields.remove("requestBody"));
@@ -149,12 +154,12 @@ fn word(field: &str, describe: &Describe) -> Value {
     json!({"type": "string", "description": describe(EXAMPLE, field).unwrap_or_default()})
 }
 
-fn metadata(of: &str, describe: &Describe, is_v2: bool) -> Value {
+fn metadata(describe: &Describe, is_v2: bool) -> Value {
     let description = describe(EXAMPLE, "metadata").unwrap_or_default();
     if is_v2 {
-        return json!({"description": description, "$ref": format!("#/definitions/{META}.{of}")});
+        return json!({"description": description, "$ref": format!("#/definitions/{META}.ObjectMeta")});
     }
-    json!({"description": description, "allOf": [{"$ref": format!("#/components/schemas/{META}.{of}")}]})
+    json!({"description": description, "allOf": [{"$ref": format!("#/components/schemas/{META}.ObjectMeta")}]})
 }
 
 fn object_schema(kind: &Kind, describe: &Describe) -> Value {
@@ -207,7 +212,7 @@ fn set_common_fields(schema: &mut Value, describe: &Describe, is_v2: bool) {
     let fields = [
         ("apiVersion", word("apiVersion", describe)),
         ("kind", word("kind", describe)),
-        ("metadata", metadata("ObjectMeta", describe, is_v2)),
+        ("metadata", metadata(describe, is_v2)),
     ];
     for (name, field) in fields {
         schema["properties"][name] = field;
@@ -225,6 +230,13 @@ fn add_embedded(schema: &mut Value, describe: &Describe, is_v2: bool) {
     }
     if schema["x-kubernetes-embedded-resource"] == true && !(is_v2 && keeps_unknown(schema)) {
         set_common_fields(schema, describe, is_v2);
+        for (name, says) in [
+            ("apiVersion", "defines the versioned schema of this representation of an object. More info: "),
+            ("kind", "is a string value representing the type of this object. In CamelCase. More info: "),
+        ] {
+            let anchor = if name == "kind" { "types-kinds" } else { "resources" };
+            schema["properties"][name]["description"] = format!("{name} {says}{CONVENTIONS}#{anchor}").into();
+        }
         let mut required = schema["required"].as_array().cloned().unwrap_or_default();
         let missing = ["kind", "apiVersion"].map(Value::from).into_iter().filter(|name| !required.contains(name));
         let missing: Vec<Value> = missing.collect();
@@ -278,9 +290,12 @@ fn list_schema(kind: &Kind, describe: &Describe) -> Value {
         "properties": {
             "apiVersion": word("apiVersion", describe),
             "kind": word("kind", describe),
-            "metadata": metadata("ListMeta", describe, false),
+            "metadata": {
+                "description": format!("Standard list metadata. More info: {CONVENTIONS}#types-kinds"),
+                "allOf": [{"$ref": format!("#/components/schemas/{META}.ListMeta")}],
+            },
             "items": {
-                "description": format!("List of {}. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md", kind.plural),
+                "description": format!("List of {}. More info: {CONVENTIONS}", kind.plural),
                 "type": "array",
                 "items": {"$ref": format!("#/components/schemas/{}", kind.schema)},
             },
@@ -375,6 +390,35 @@ mod tests {
         assert_eq!(item["get"]["parameters"][0]["name"], "resourceVersion");
         assert_eq!(item["patch"]["responses"].get("201"), None);
         assert_eq!(paths[&scale]["put"][GVK]["kind"], "Foo");
+    }
+
+    #[test]
+    fn custom_kinds_are_described_in_words_of_their_own() {
+        let embedded = json!({"type": "object", "x-kubernetes-embedded-resource": true});
+        let foo = kind(json!({"type": "object", "properties": {"r": embedded}}));
+        let foo = Kind { kind: "foo".to_owned(), list_kind: "fooList".to_owned(), ..foo };
+        let document = custom_v3("a.example.com/v1", &[&foo], &undescribed).expect("a document");
+        let list = &document["paths"]["/apis/a.example.com/v1/foos"]["get"];
+        assert_eq!(list["description"], "list objects of kind foo");
+        assert_eq!(list["operationId"], "listAExampleComV1FooForAllNamespaces");
+        let item = &document["paths"]["/apis/a.example.com/v1/namespaces/{namespace}/foos/{name}"]["get"];
+        assert_eq!(item["operationId"], "readAExampleComV1Namespacedfoo");
+        let schemas = &document["components"]["schemas"];
+        let says = |schema: &Value, field: &str| {
+            schema["properties"][field]["description"]
+                .as_str()
+                .map(|text| text.split(" More").next().map(str::to_owned))
+        };
+        let r = &schemas["com.example.a.v1.foo"]["properties"]["r"];
+        let expected = "kind is a string value representing the type of this object. In CamelCase.";
+        assert_eq!(says(r, "kind").flatten().as_deref(), Some(expected));
+        let expected = "apiVersion defines the versioned schema of this representation of an object.";
+        assert_eq!(says(r, "apiVersion").flatten().as_deref(), Some(expected));
+        let list = &schemas["com.example.a.v1.fooList"];
+        assert_eq!(says(list, "metadata").flatten().as_deref(), Some("Standard list metadata."));
+        let groups = schemas[format!("{META}.DeleteOptions")][GVK].as_array().expect("groups");
+        assert!(groups.iter().all(|gvk| gvk["group"] != "a.example.com" && gvk["group"] != "apiextensions.k8s.io"));
+        assert_eq!(groups.len(), 53);
     }
 
     #[test]

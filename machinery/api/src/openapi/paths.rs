@@ -148,7 +148,7 @@ impl Builder<'_> {
             let id = format!(
                 "list{}{}ForAllNamespaces",
                 title(&self.kind.group, &self.kind.version),
-                words(&self.kind.kind)
+                capital(&words(&self.kind.kind))
             );
             let operation = self.list_operation(id, &[]);
             self.add(format!("{}/{}", self.prefix, self.kind.plural), &all, vec![operation]);
@@ -425,7 +425,7 @@ fn says(kind: &Kind, path: &str, action: &str, method: &str) -> String {
     let part = subresource.map_or_else(String::new, |part| format!("{part} of "));
     let watched = "deprecated: use the 'watch' parameter with a list operation instead";
     match action {
-        "list" if kind.verbs.contains(&"watch") && !kind.is_custom() => format!("list or watch objects of kind {name}"),
+        "list" if kind.verbs.contains(&"watch") => format!("list or watch objects of kind {name}"),
         "list" => format!("list objects of kind {name}"),
         "post" => format!("create {part}{}{name}", article(name)),
         "delete" => format!("delete {}{name}", article(name)),

@@ -17,6 +17,50 @@ const MICRO_TIME: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.MicroTime";
 /// Types whose bodies every group serves, so that each document lists them for its own group too.
 const OF_EVERY_GROUP: [&str; 2] = ["DeleteOptions", "WatchEvent"];
 
+/// Where a document is not of one group, it lists them for all that upstream ever knew, also those of old.
+const GROUPS: &[(&str, &[&str])] = &[
+    ("", &["v1"]),
+    ("admission.k8s.io", &["v1", "v1beta1"]),
+    ("admissionregistration.k8s.io", &["v1", "v1alpha1", "v1beta1"]),
+    ("apiextensions.k8s.io", &["v1", "v1beta1"]),
+    ("apiregistration.k8s.io", &["v1", "v1beta1"]),
+    ("apps", &["v1", "v1beta1", "v1beta2"]),
+    ("authentication.k8s.io", &["v1", "v1alpha1", "v1beta1"]),
+    ("authorization.k8s.io", &["v1", "v1beta1"]),
+    ("autoscaling", &["v1", "v2"]),
+    ("batch", &["v1", "v1beta1"]),
+    ("certificates.k8s.io", &["v1", "v1alpha1", "v1beta1"]),
+    ("coordination.k8s.io", &["v1", "v1alpha2", "v1beta1"]),
+    ("discovery.k8s.io", &["v1", "v1beta1"]),
+    ("events.k8s.io", &["v1", "v1beta1"]),
+    ("extensions", &["v1beta1"]),
+    ("flowcontrol.apiserver.k8s.io", &["v1", "v1beta1", "v1beta2", "v1beta3"]),
+    ("imagepolicy.k8s.io", &["v1alpha1"]),
+    ("internal.apiserver.k8s.io", &["v1alpha1"]),
+    ("networking.k8s.io", &["v1", "v1beta1"]),
+    ("node.k8s.io", &["v1", "v1alpha1", "v1beta1"]),
+    ("policy", &["v1", "v1beta1"]),
+    ("rbac.authorization.k8s.io", &["v1", "v1alpha1", "v1beta1"]),
+    ("resource.k8s.io", &["v1", "v1alpha3", "v1beta1", "v1beta2"]),
+    ("scheduling.k8s.io", &["v1", "v1alpha2", "v1beta1"]),
+    ("storage.k8s.io", &["v1", "v1alpha1", "v1beta1"]),
+    ("storagemigration.k8s.io", &["v1beta1"]),
+];
+
+/// The groups among them of which the documents of custom resources do not know.
+const APART: [&str; 4] = ["admission.k8s.io", "apiextensions.k8s.io", "apiregistration.k8s.io", "imagepolicy.k8s.io"];
+
+/// Lists the types of every group among these for all groups, as the documents do that are not of one of them.
+pub(super) fn list_every_group(schemas: &mut Map<String, Value>, is_custom: bool) {
+    for kind in OF_EVERY_GROUP {
+        let Some(schema) = schemas.get_mut(&format!("io.k8s.apimachinery.pkg.apis.meta.v1.{kind}")) else { continue };
+        let known = GROUPS.iter().filter(|(group, _)| !(is_custom && APART.contains(group)));
+        let all = known.flat_map(|(group, versions)| versions.iter().map(move |version| (*group, *version)));
+        let all = all.map(|(group, version)| json!({"group": group, "version": version, "kind": kind}));
+        schema["x-kubernetes-group-version-kind"] = all.collect();
+    }
+}
+
 /// The roots and everything they refer to, by name.
 pub(super) fn reachable<'a>(schema: &'a Schema, roots: &BTreeSet<String>) -> Vec<&'a Type> {
     let mut names: Vec<String> = roots.iter().cloned().collect();

@@ -27,9 +27,10 @@ pub(super) fn convert(documents: impl Iterator<Item = Value>, info: Value, secur
             paths.insert(path.clone(), convert_path(item));
         }
         for (name, schema) in document.pointer("/components/schemas").and_then(Value::as_object).into_iter().flatten() {
-            merge_definition(&mut definitions, name, convert_schema(schema));
+            definitions.insert(name.clone(), convert_schema(schema));
         }
     }
+    super::schemas::list_every_group(&mut definitions, false);
     json!({
         "swagger": "2.0",
         "info": info,
@@ -38,23 +39,6 @@ pub(super) fn convert(documents: impl Iterator<Item = Value>, info: Value, secur
         "securityDefinitions": security,
         "security": [{"BearerToken": []}],
     })
-}
-
-/// A type of every group is in many documents, each with the group version of its own.
-fn merge_definition(definitions: &mut Map<String, Value>, name: &str, schema: Value) {
-    const MARK: &str = "x-kubernetes-group-version-kind";
-    let Some(known) = definitions.get_mut(name) else {
-        definitions.insert(name.to_string(), schema);
-        return;
-    };
-    let more = schema.get(MARK).and_then(Value::as_array).cloned().unwrap_or_default();
-    if let Some(all) = known.get_mut(MARK).and_then(Value::as_array_mut) {
-        for gvk in more {
-            if !all.contains(&gvk) {
-                all.push(gvk);
-            }
-        }
-    }
 }
 
 fn convert_path(item: &Value) -> Value {
