@@ -98,6 +98,7 @@ fn is_beyond_structure(schema: &Value) -> bool {
     schema.is_object()
         && (UNKNOWN.iter().any(|key| is_said(key, &schema[*key]))
             || schema["items"].as_array().is_some_and(|schemas| !schemas.is_empty())
+            || schema["x-kubernetes-preserve-unknown-fields"] == false
             || one.chain(many).chain(properties).any(is_beyond_structure))
 }
 
@@ -344,6 +345,9 @@ mod tests {
         assert_eq!(told, "schema: Invalid value: \"\": OpenAPIV3Schema 'schema' is not supported");
         let told = errors(field(json!({ "type": "string", "$schema": "a", "id": "b" })));
         assert_eq!(told, "schema.properties[f].id: Forbidden: id is not supported");
+        let told = errors(json!({ "x-kubernetes-preserve-unknown-fields": false }));
+        let place = "schema.x-kubernetes-preserve-unknown-fields";
+        assert_eq!(told, format!("{place}: Invalid value: false: must be true or undefined"));
     }
 
     #[test]
