@@ -284,10 +284,8 @@ pub fn event_encoder(accept: Accept, include: IncludeObject, resource: Arc<Resou
                     framed(accept, word, &partial(accept, Some(&resource.kind), object.value()))
                 }
                 (None, WatchEvent::Bookmark { revision, initial_events_end }) => {
-                    let mut object = bookmark(&resource.kind, *revision, *initial_events_end);
-                    object["kind"] = "PartialObjectMetadata".into();
-                    object["apiVersion"] = accept.meta_version().into();
-                    framed(accept, "BOOKMARK", &object)
+                    let object = bookmark(&resource.kind, *revision, *initial_events_end);
+                    framed(accept, "BOOKMARK", &partial(accept, Some(&resource.kind), object))
                 }
                 _ if accept.format == Format::Protobuf => protobuf_event(&resource.kind, event),
                 _ => plain_event(&resource.kind, event),
@@ -396,6 +394,10 @@ mod tests {
         let metadata = json!({ "resourceVersion": "7", "annotations": { "k8s.io/initial-events-end": "true" } });
         let empty = json!({ "kind": "Pod", "apiVersion": "v1", "metadata": metadata, "spec": { "containers": null }, "status": {} });
         assert_eq!(bookmark(pods, 7, true), empty);
+        let accept = Accept { view: View::PartialMetadata, ..Accept::default() };
+        let shown = serde_json::to_value(partial(accept, Some(pods), empty)).unwrap();
+        assert_eq!(shown["metadata"]["resourceVersion"], "7");
+        assert_eq!((shown.get("spec"), shown.get("status")), (None, None));
     }
 
     #[test]
