@@ -7,7 +7,8 @@
 //! defaults (`protocol: TCP`). The same walk writes quantities in their canonical form (`0.5` is `500m`).
 
 use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use base64::alphabet::STANDARD as STANDARD_ALPHABET;
+use base64::engine::general_purpose::{GeneralPurpose, PAD, STANDARD};
 use corten_meta::{Value, time};
 
 use super::amounts::{canonicalize, is_rounded, round_up, write_amounts};
@@ -213,11 +214,21 @@ fn zero(kind: &FieldType) -> Value {
     }
 }
 
-/// Bytes that came as numbers, as they are always written; a number that is too big is cut, as Go cuts it.
+/// Bytes as they are always written, also if they came as numbers, of which one that is too big is cut as Go cuts it, or in
+/// lines, or with bits after the last byte.
 pub(super) fn write_bytes(value: &mut Value) {
-    if let Value::Array(items) = value {
-        let bytes: Vec<u8> = items.iter().map(|item| item.as_i64().unwrap_or_default() as u8).collect();
-        *value = STANDARD.encode(bytes).into();
+    const LENIENT: GeneralPurpose = GeneralPurpose::new(&STANDARD_ALPHABET, PAD.with_decode_allow_trailing_bits(true));
+    match value {
+        Value::Array(items) => {
+            let bytes: Vec<u8> = items.iter().map(|item| item.as_i64().unwrap_or_default() as u8).collect();
+            *value = STANDARD.encode(bytes).into();
+        }
+        Value::String(text) if text.ends_with('=') || text.contains(['\r', '\n']) => {
+            if let Ok(bytes) = LENIENT.decode(text.replace(['\r', '\n'], "")) {
+                *text = STANDARD.encode(bytes);
+            }
+        }
+        _ => {}
     }
 }
 
@@ -285,6 +296,22 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn bytes_are_written_in_one_line() {
+        for (given, written) in [
+            (json!("YWJj\nZGVm\n"), "YWJjZGVm"),
+            (json!("YWJj\r\nZA==\n"), "YWJjZA=="),
+            (json!("YWJjZB=="), "YWJjZA=="),
+            (json!([97, 98, 99]), "YWJj"),
+            (json!("YWJjZGVm"), "YWJjZGVm"),
+            (json!("="), "="),
+        ] {
+            let mut value = given.clone();
+            write_bytes(&mut value);
+            assert_eq!(value, written, "{given}");
+        }
+    }
 
     #[test]
     fn quantities_become_canonical() {
