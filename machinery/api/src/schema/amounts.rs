@@ -61,7 +61,9 @@ pub fn write_amounts(type_name: &str, value: &mut Value) {
 fn write_amounts_of(t: &Type, value: &mut Value) {
     let Some(object) = value.as_object_mut() else { return };
     for field in t.amounts.iter().map(|at| &t.fields[*at]) {
-        object.get_mut(&field.name).into_iter().for_each(|inner| write_amounts_in(&field.kind, inner));
+        // An amount that may be none is none where it is null.
+        let amount = object.get_mut(&field.name).filter(|inner| !(field.presence.is_pointer && inner.is_null()));
+        amount.into_iter().for_each(|inner| write_amounts_in(&field.kind, inner));
     }
 }
 
@@ -87,9 +89,21 @@ fn write_amounts_in(kind: &FieldType, value: &mut Value) {
 mod tests {
     use serde_json::json;
 
-    use super::super::{fill_defaults, settle};
+    use super::super::{fill_defaults, fill_zeros, settle};
 
     const QUOTA: &str = "io.k8s.api.core.v1.ResourceQuota";
+
+    #[test]
+    fn an_amount_that_is_none_stays_none() {
+        const POLICY: &str = "io.k8s.api.resource.v1.CapacityRequestPolicy";
+        for (sent, stored) in [(json!({}), json!(null)), (json!({"default": "1000m"}), json!("1"))] {
+            let mut policy = sent;
+            fill_defaults(POLICY, &mut policy);
+            fill_zeros(POLICY, &mut policy);
+            settle(POLICY, &mut policy);
+            assert_eq!(policy, json!({"default": stored}));
+        }
+    }
 
     #[test]
     fn an_amount_is_as_much_until_it_is_stored() {
