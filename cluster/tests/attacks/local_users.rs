@@ -1,0 +1,1 @@
+//! Local users: unprivileged accounts of the host that a node runs on.

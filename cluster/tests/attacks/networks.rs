@@ -1,0 +1,1 @@
+//! Networks: packets for addresses of the cluster that nobody holds, and hosts outside the cluster.

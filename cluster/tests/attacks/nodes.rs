@@ -1,0 +1,1 @@
+//! Nodes: a machine that joined, or whoever stole its credentials, and wants more than its own pods.

@@ -1,0 +1,1 @@
+//! Registries that answer a pull with data made to harm the puller.
