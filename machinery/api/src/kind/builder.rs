@@ -1,0 +1,298 @@
+//! The builder by which a kind is declared, one step a method, in the order a declaration reads.
+//!
+//! A step sets data of the kind and nothing else: what a kind does with it is elsewhere.
+
+use std::sync::Arc;
+
+use super::{Behaviour, Column, Kind, NameRule, PART_VERBS, PROXY_VERBS, Role, Storage, Subresource};
+
+impl Kind {
+    #[must_use]
+    pub fn short(mut self, names: &[&str]) -> Kind {
+        self.short_names = names.iter().map(ToString::to_string).collect();
+        self
+    }
+
+    #[must_use]
+    pub fn category(mut self, category: &str) -> Kind {
+        self.categories.push(category.to_string());
+        self
+    }
+
+    #[must_use]
+    pub fn singular(mut self, singular: &str) -> Kind {
+        self.singular = singular.to_string();
+        self
+    }
+
+    #[must_use]
+    pub fn cluster(mut self) -> Kind {
+        self.namespaced = false;
+        self
+    }
+
+    /// Adds the status subresource, and with it the rule that the two are written apart.
+    #[must_use]
+    pub fn status(self) -> Kind {
+        let kind = self.kind.clone();
+        let mut this = self.sub("status", Role::Status, PART_VERBS, ("", "", &kind));
+        this.rules.has_status = true;
+        this
+    }
+
+    #[must_use]
+    pub fn scale(self) -> Kind {
+        self.sub("scale", Role::Scale, PART_VERBS, ("autoscaling", "v1", "Scale"))
+    }
+
+    #[must_use]
+    pub fn proxy(self, options: &str) -> Kind {
+        self.sub("proxy", Role::Proxy, PROXY_VERBS, ("", "", options))
+    }
+
+    /// Adds a subresource; they are kept in the order discovery shows them, by name.
+    #[must_use]
+    pub fn sub(
+        mut self,
+        name: &'static str,
+        role: Role,
+        verbs: &[&'static str],
+        body: (&'static str, &'static str, &str),
+    ) -> Kind {
+        let (group, version, kind) = body;
+        let sub = Subresource { name, role, verbs: verbs.to_vec(), group, version, kind: kind.to_string() };
+        let at = self.subresources.partition_point(|s| s.name < name);
+        self.subresources.insert(at, sub);
+        self
+    }
+
+    #[must_use]
+    pub fn verbs(mut self, verbs: &[&'static str]) -> Kind {
+        self.verbs = verbs.to_vec();
+        self
+    }
+
+    /// A create-only resource that is answered and never stored.
+    #[must_use]
+    pub fn review(mut self) -> Kind {
+        self.verbs = vec!["create"];
+        self.storage = Storage::Virtual;
+        self
+    }
+
+    /// Where objects are stored, when it is not `/registry/<plural>`.
+    #[must_use]
+    pub fn stored_at(mut self, prefix: &str) -> Kind {
+        self.storage = Storage::Stored { prefix: prefix.to_string(), hub: None };
+        self
+    }
+
+    /// Objects are stored under `prefix` in another version's form.
+    #[must_use]
+    pub fn stored_as(mut self, prefix: &str, group: &str, version: &str) -> Kind {
+        self.storage =
+            Storage::Stored { prefix: prefix.to_string(), hub: Some((group.to_string(), version.to_string())) };
+        self
+    }
+
+    /// The columns of `kubectl get`: names divided by commas, those after the semicolon only with `-o wide`;
+    /// a type other than string follows its name after a colon, and a format of its own after a slash.
+    #[must_use]
+    pub fn table(mut self, columns: &str) -> Kind {
+        let (always, wide) = columns.split_once("; ").unwrap_or((columns, ""));
+        let column = |text: &str, priority| {
+            let (name, kind) = text.split_once(':').unwrap_or((text, "string"));
+            let (kind, format) = kind.split_once('/').unwrap_or((kind, if name == "Name" { "name" } else { "" }));
+            Column { priority, ..Column::new(name, kind).format(format) }
+        };
+        self.columns = always.split(", ").map(|c| column(c, 0)).collect();
+        self.columns.extend(wide.split(", ").filter(|c| !c.is_empty()).map(|c| column(c, 1)));
+        self
+    }
+
+    /// Whether the kind is shown by nothing but when it was made, as upstream shows what it has no printer for.
+    pub fn is_plainly_shown(&self) -> bool {
+        self.columns.get(1).is_some_and(|column| column.name == "Created At")
+    }
+
+    #[must_use]
+    pub fn columns(mut self, columns: Vec<Column>) -> Kind {
+        self.columns = columns;
+        self
+    }
+
+    #[must_use]
+    pub fn selectable(mut self, fields: &[&str]) -> Kind {
+        self.selectable_fields = fields.iter().map(ToString::to_string).collect();
+        self
+    }
+
+    /// `metadata.generation` counts the changes of the desired state.
+    #[must_use]
+    pub fn generation(mut self) -> Kind {
+        self.rules.generation = true;
+        self
+    }
+
+    /// A list or map that comes or goes empty is a change too.
+    #[must_use]
+    pub fn counts_empty(mut self) -> Kind {
+        self.rules.counts_empty = true;
+        self
+    }
+
+    /// The generation also counts fields that are taken out.
+    #[must_use]
+    pub fn counts_gated(mut self) -> Kind {
+        self.rules.counts_gated = true;
+        self
+    }
+
+    #[must_use]
+    pub fn status_keeps_metadata(mut self) -> Kind {
+        self.rules.status_keeps_metadata = true;
+        self
+    }
+
+    #[must_use]
+    pub fn status_takes_identity(self) -> Kind {
+        self.status_takes(&["uid", "generateName", "deletionGracePeriodSeconds"])
+    }
+
+    #[must_use]
+    pub fn status_takes(mut self, fields: &'static [&'static str]) -> Kind {
+        self.rules.status_takes = fields;
+        self.status_keeps_metadata()
+    }
+
+    /// The spec is completed by the server and never changes, so that nobody owns its fields.
+    #[must_use]
+    pub fn spec_is_reset(mut self) -> Kind {
+        self.rules.is_spec_reset = true;
+        self
+    }
+
+    #[must_use]
+    pub fn labels_from_template(mut self) -> Kind {
+        self.rules.labels_from_template = true;
+        self
+    }
+
+    #[must_use]
+    pub fn status_apply_creates(mut self) -> Kind {
+        self.rules.status_apply_creates = true;
+        self
+    }
+
+    #[must_use]
+    pub fn tells_in_annotations(mut self) -> Kind {
+        self.rules.tells_in_annotations = true;
+        self.status_needs_spec()
+    }
+
+    #[must_use]
+    pub fn status_needs_spec(mut self) -> Kind {
+        self.rules.status_needs_spec = true;
+        self
+    }
+
+    /// A create keeps the status it brings.
+    #[must_use]
+    pub fn status_on_create(mut self) -> Kind {
+        self.rules.status_on_create = true;
+        self
+    }
+
+    #[must_use]
+    pub fn create_on_update(mut self) -> Kind {
+        self.rules.allow_create_on_update = true;
+        self
+    }
+
+    /// An update must carry the resourceVersion it was made from.
+    #[must_use]
+    pub fn conditional_update(mut self) -> Kind {
+        self.rules.allow_unconditional_update = false;
+        self
+    }
+
+    #[must_use]
+    pub fn graceful_delete(mut self) -> Kind {
+        self.rules.graceful_delete = true;
+        self
+    }
+
+    #[must_use]
+    pub fn returns_deleted(mut self) -> Kind {
+        self.rules.returns_deleted = true;
+        self
+    }
+
+    #[must_use]
+    pub fn orphan_by_default(mut self) -> Kind {
+        self.rules.orphan_by_default = true;
+        self
+    }
+
+    #[must_use]
+    pub fn without_dependents(mut self) -> Kind {
+        self.rules.is_without_dependents = true;
+        self
+    }
+
+    #[must_use]
+    pub fn marked_by_time(mut self) -> Kind {
+        self.rules.is_marked_by_time = true;
+        self
+    }
+
+    #[must_use]
+    pub fn warn_on_delete(mut self, warning: &'static str) -> Kind {
+        self.rules.delete_warning = Some(warning);
+        self
+    }
+
+    #[must_use]
+    pub fn name_rule(mut self, rule: NameRule) -> Kind {
+        self.rules.name_rule = rule;
+        self
+    }
+
+    #[must_use]
+    pub fn status_keeps_owners(mut self) -> Kind {
+        self.rules.status_keeps_owners = true;
+        self
+    }
+
+    #[must_use]
+    pub fn status_keeps_labels(mut self) -> Kind {
+        self.rules.status_keeps_labels = true;
+        self
+    }
+
+    /// Its status subresource cannot be asked for as a table.
+    #[must_use]
+    pub fn status_without_rows(mut self) -> Kind {
+        self.rules.status_has_no_rows = true;
+        self
+    }
+
+    /// Tables of this kind are sorted by the number in this column.
+    #[must_use]
+    pub fn rows_by(mut self, column: usize) -> Kind {
+        self.rules.rows_by = Some(column);
+        self
+    }
+
+    #[must_use]
+    pub fn deprecated(mut self, warning: &'static str) -> Kind {
+        self.deprecation = Some(warning.into());
+        self
+    }
+
+    #[must_use]
+    pub fn behaviour(mut self, behaviour: impl Behaviour + 'static) -> Kind {
+        self.behaviour = Arc::new(behaviour);
+        self
+    }
+}
