@@ -12,6 +12,7 @@ use corten_meta::{Object, Path, Status, Value};
 use futures::{StreamExt, TryStreamExt};
 use serde_json::json;
 
+use crate::cache::{Item, projected};
 use crate::outbound::{ClientConfig, Outbound};
 use crate::registry::Resource;
 use crate::response::together;
@@ -295,6 +296,9 @@ impl Resource {
 
     /// A stored object in the form that this version serves.
     pub async fn serve(&self, object: &Arc<Object>) -> Result<Arc<Object>, Status> {
+        if let Some(project) = self.kind.behaviour.projection() {
+            return Ok(projected(project, object));
+        }
         if self.is_unreadable(object) {
             return Err(unreadable(object));
         }
@@ -308,6 +312,17 @@ impl Resource {
 
     fn is_in_version(&self, object: &Object) -> bool {
         !self.is_converted() || (!self.versions.is_empty() && self.kind.api_version() == version_of(object))
+    }
+
+    /// Cached objects in the form that this version serves. What a projection shows of one is made once.
+    pub async fn serve_items<'i>(
+        &self,
+        items: impl Iterator<Item = &'i Arc<Item>>,
+    ) -> Result<Vec<Arc<Object>>, Status> {
+        match self.kind.behaviour.projection() {
+            Some(project) => Ok(items.map(|item| item.projected(&self.kind, project)).collect()),
+            None => self.serve_all(items.map(|item| Arc::clone(&item.object)).collect()).await,
+        }
     }
 
     /// Stored objects in the form that this version serves.

@@ -196,6 +196,11 @@ impl Registry {
         self.resources.load().of_plural(&resource.kind.plural).iter().filter(beside).cloned().collect()
     }
 
+    /// The kinds of the API itself that bring their own schema.
+    pub fn beside(&self) -> impl Iterator<Item = &Arc<Kind>> {
+        self.built_in.iter().filter(|kind| kind.is_custom())
+    }
+
     /// Whether this is a resource of the API itself.
     pub fn is_built_in(&self, group: &str, plural: &str) -> bool {
         self.built_in.iter().any(|kind| kind.group == group && kind.plural == plural)
@@ -506,8 +511,9 @@ fn table(
 ) -> Result<Resources, Error> {
     let mut ordered = Vec::new();
     let mut versions: HashMap<(&str, &str), Vec<Arc<Kind>>> = HashMap::new();
-    // Built-in kinds are stored in one version for ever; their schema is in the table.
-    for kind in kinds.iter().filter(|kind| kind.is_custom()) {
+    // Built-in kinds are stored in one version for ever; their schema is in the table. A projection is no version.
+    let is_version = |kind: &Kind| kind.is_custom() && kind.behaviour.projection().is_none();
+    for kind in kinds.iter().filter(|kind| is_version(kind)) {
         versions.entry((&kind.group, &kind.plural)).or_default().push(Arc::clone(kind));
     }
     for kind in kinds {

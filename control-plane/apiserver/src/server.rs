@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
+use corten_api::Kind;
 use corten_meta::{Object, Status, Value};
 use corten_store::Store;
 use futures::future::BoxFuture;
@@ -70,8 +71,8 @@ impl Server {
         let shutdown = CancellationToken::new();
         let transformer = Arc::new(Transformer::new(&config)?);
         transformer.reach_plugins().await;
-        let kinds = corten_api::kinds();
-        let registry = Registry::start(store, kinds, transformer, &config, shutdown.clone()).await?;
+        let kinds = kinds(&config);
+        let registry = Registry::start(store, &kinds, transformer, &config, shutdown.clone()).await?;
         let server = Arc::new(Server {
             tokens: Tokens::new(&config)?,
             authorizers: ArcSwap::from_pointee(Authorizers::new(&config)?),
@@ -213,6 +214,12 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.shutdown.cancel();
     }
+}
+
+/// The kinds of the API itself. Those of the network are served where there are nodes.
+fn kinds(config: &Config) -> Vec<Arc<Kind>> {
+    let network = config.kubelet.iter().flat_map(|_| corten_api::network_kinds()).map(Arc::new);
+    corten_api::kinds().iter().cloned().chain(network).collect()
 }
 
 fn rbac_caches(registry: &Registry) -> Result<[Arc<crate::cache::ResourceCache>; 4], Error> {

@@ -10,9 +10,9 @@ mod given;
 use std::sync::Arc;
 
 pub use column::Column;
-use corten_meta::Value;
 use corten_meta::field::FieldError;
 use corten_meta::quote::quote;
+use corten_meta::{Object, Value};
 use jiff::Timestamp;
 
 /// The verbs of a resource that is stored and served in full, as discovery lists them.
@@ -306,7 +306,15 @@ pub trait Behaviour: Send + Sync {
     /// From the stored version to this one.
     #[expect(clippy::wrong_self_convention, reason = "it converts an object, not the behaviour")]
     fn from_stored(&self, _object: &mut Value) {}
+    /// How objects of this kind are made, where it is a read-only projection of the kind that is stored.
+    fn projection(&self) -> Option<Projection> {
+        None
+    }
 }
+
+/// Makes the part of a stored object that a projection shows. Takes nothing over that it does not name, so that a field
+/// which the stored kind gets later stays hidden.
+pub type Projection = fn(&Object) -> Value;
 
 /// A kind without logic of its own.
 pub struct Plain;

@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use handover::{Handover, Left};
 use pacer::Pacer;
-pub use resource::{Change, ChangeKind, Filter, Item, ResourceCache, Window, shown};
+pub use resource::{Change, ChangeKind, Filter, Item, ResourceCache, Window, projected, shown};
 pub use watcher::{Watcher, WatcherOptions, transition};
 
 use crate::encryption::Transformer;

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock};
 
 use bytes::Bytes;
-use corten_api::Kind;
-use corten_meta::{FieldSelector, Object, Selector};
+use corten_api::{Kind, Projection};
+use corten_meta::{FieldSelector, Header, Object, Selector};
 use corten_store::Revision;
 use imbl::OrdMap;
 use tokio::sync::watch;
@@ -31,6 +31,13 @@ pub struct Item {
     /// The object as it is stored, where that is otherwise.
     stored: Option<Arc<Object>>,
     fields: OnceLock<BTreeMap<String, String>>,
+    projected: OnceLock<Projected>,
+}
+
+/// An object as a projection shows it.
+struct Projected {
+    kind: Arc<Kind>,
+    object: Arc<Object>,
 }
 
 impl Item {
@@ -39,7 +46,7 @@ impl Item {
     }
 
     pub fn of(object: Arc<Object>) -> Item {
-        Item { object, stored: None, fields: OnceLock::new() }
+        Item { object, stored: None, fields: OnceLock::new(), projected: OnceLock::new() }
     }
 
     /// An object that was read from the store.
@@ -49,6 +56,14 @@ impl Item {
             Some(object) => Item { stored: Some(stored), ..Item::of(object) },
             None => Item::of(stored),
         }
+    }
+
+    /// The object as a projection shows it, made for the first reader and shared with the others.
+    pub fn projected(&self, kind: &Arc<Kind>, project: Projection) -> Arc<Object> {
+        let make = || projected(project, &self.object);
+        let first = self.projected.get_or_init(|| Projected { kind: Arc::clone(kind), object: make() });
+        // The place is one: another projection of the same object is made anew.
+        if Arc::ptr_eq(&first.kind, kind) { Arc::clone(&first.object) } else { make() }
     }
 
     /// The value of a selectable field.
@@ -75,6 +90,13 @@ impl Item {
 pub fn shown(kind: &Kind, stored: &Object) -> Option<Arc<Object>> {
     let shown = kind.behaviour.shown(&stored.bytes)?;
     Object::from_value(&shown, stored.revision).ok().map(Arc::new)
+}
+
+/// The part of a stored object that a projection shows: of the metadata no owners and no finalizers.
+pub fn projected(project: Projection, stored: &Object) -> Arc<Object> {
+    let bytes = corten_meta::encode_object(&project(stored));
+    let header = Header { owners: Vec::new(), finalizers: Vec::new(), generation: 0, ..stored.header.clone() };
+    Arc::new(Object { bytes, revision: stored.revision, header })
 }
 
 /// What happened to an object.

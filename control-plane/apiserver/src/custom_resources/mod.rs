@@ -174,8 +174,9 @@ pub async fn reconcile(server: &Server) -> Result<Vec<Arc<Known>>, Status> {
     server.custom_kinds.forget_others(&definitions);
     // Measured kinds come and go like custom ones, and are published with them.
     let kinds: Vec<Arc<Kind>> = kinds.into_values().chain(crate::resource_metrics::kinds(server)).collect();
-    let usable: Vec<Arc<Kind>> = kinds.iter().filter(|kind| !is_unresolved(kind)).cloned().collect();
-    server.openapi.set_custom(&usable);
+    let usable = kinds.iter().filter(|kind| !is_unresolved(kind));
+    let described: Vec<Arc<Kind>> = usable.chain(server.registry.beside()).cloned().collect();
+    server.openapi.set_custom(&described);
     server.registry.set_custom(kinds).await?;
     // One that took the place of another is at its beginning.
     for known in definitions.iter().filter(|known| known.object.header.deletion_timestamp.is_none()) {

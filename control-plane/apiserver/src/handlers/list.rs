@@ -245,8 +245,7 @@ async fn fill<'i>(
         if chunk.is_empty() {
             break;
         }
-        let stored = chunk.iter().map(|item| Arc::clone(&item.object)).collect();
-        let served = resource.serve_all(stored).await?;
+        let served = resource.serve_items(chunk.iter()).await?;
         let mut found = keys.into_iter().zip(&chunk).zip(served);
         let selected =
             found.by_ref().filter(|((_, item), object)| !as_served || filter.matches_as(&resource.kind, item, object));

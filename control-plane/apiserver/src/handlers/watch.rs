@@ -116,8 +116,7 @@ async fn served(resource: Arc<Resource>, filter: Arc<Filter>, delivery: Delivery
     let Some(change) = &delivery.change else { return Ok(Some(delivery)) };
     let stored = change.previous.iter().chain((change.kind != ChangeKind::Deleted).then_some(&change.item));
     let items: Vec<&Arc<Item>> = stored.collect();
-    let objects = items.iter().map(|item| Arc::clone(&item.object)).collect();
-    let served = resource.serve_all(objects).await?;
+    let served = resource.serve_items(items.iter().copied()).await?;
     let selected = |at: usize| served.get(at).filter(|shown| filter.matches_as(&resource.kind, items[at], shown));
     let is_at = usize::from(change.previous.is_some());
     let event = transition(change, (is_at > 0).then(|| selected(0)).flatten(), selected(is_at));
