@@ -73,11 +73,11 @@ impl Cluster {
 
     fn pod_object(&self, namespace: &str, name: &str, labels: &Value, addresses: &[IpAddr]) {
         let addresses: Vec<Value> = addresses.iter().map(|address| json!({"ip": address.to_string()})).collect();
-        let object = json!({"apiVersion": "v1", "kind": "Pod",
+        let object = json!({"apiVersion": "network.corten.dev/v1", "kind": "PodAddress",
             "metadata": {"namespace": namespace, "name": name, "uid": format!("uid-{name}"), "labels": labels},
-            "spec": {"containers": [{"name": "c", "ports": [{"name": "web", "containerPort": 80}]}]},
-            "status": {"phase": "Running", "podIPs": addresses}});
-        self.api.put("pods", &object.to_string());
+            "ports": [{"name": "web", "port": 80, "protocol": "TCP"}],
+            "phase": "Running", "podIPs": addresses});
+        self.api.put("podaddresses", &object.to_string());
     }
 
     /// A pod with its object, its network and servers on ports 80 and 81.

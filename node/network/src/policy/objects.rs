@@ -1,4 +1,4 @@
-//! What enforcement keeps of NetworkPolicies and Pods.
+//! What enforcement keeps of NetworkPolicies and PodAddresses.
 //!
 //! Projections of the API's objects and nothing else: whether a packet may pass is decided elsewhere.
 
@@ -9,9 +9,6 @@ use corten_nftables::Protocol;
 use serde_json::Value;
 
 use crate::cidr::Cidr;
-
-/// Mirror pods carry the uid of the static pod they stand for here.
-const STATIC_POD_UID: &str = "kubernetes.io/config.hash";
 
 /// Seen from the pod that a policy selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -178,34 +175,26 @@ pub(crate) struct Pod {
 }
 
 impl Pod {
+    /// The projection of a PodAddress.
     pub fn from_object(object: &Object) -> Pod {
         let value = object.value();
-        let text = |pointer: &str| value.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-        let ended = matches!(text("/status/phase"), "Succeeded" | "Failed");
-        let host_network = value.pointer("/spec/hostNetwork").and_then(Value::as_bool).unwrap_or(false);
-        let addresses = value.pointer("/status/podIPs").map_or(&[][..], list).iter();
-        let addresses = addresses.filter_map(|entry| entry["ip"].as_str()?.parse().ok());
-        let uid = value.pointer("/metadata/annotations").and_then(|annotations| annotations[STATIC_POD_UID].as_str());
+        let ended = matches!(value["phase"].as_str(), Some("Succeeded" | "Failed"));
+        let host_network = value["hostNetwork"].as_bool().unwrap_or(false);
+        let addresses = list(&value["podIPs"]).iter().filter_map(|entry| entry["ip"].as_str()?.parse().ok());
+        // The node knows a mirror pod by the static pod it stands for.
+        let uid = value["staticPodUID"].as_str().unwrap_or(&object.header.uid);
         Pod {
-            uid: uid.unwrap_or(&object.header.uid).to_owned(),
+            uid: uid.to_owned(),
             labels: object.header.labels.clone(),
             addresses: if ended || host_network { Vec::new() } else { addresses.collect() },
-            ports: named_ports(&value["spec"]),
+            ports: list(&value["ports"]).iter().filter_map(named_port).collect(),
         }
     }
 }
 
-fn named_ports(spec: &Value) -> Vec<(PortName, u16)> {
-    let sidecars = list(&spec["initContainers"]).iter().filter(|container| container["restartPolicy"] == "Always");
-    let containers = list(&spec["containers"]).iter().chain(sidecars);
-    let ports = containers.flat_map(|container| list(&container["ports"]));
-    ports
-        .filter_map(|port| {
-            let name =
-                PortName { protocol: protocol(port["protocol"].as_str())?, name: port["name"].as_str()?.to_owned() };
-            Some((name, u16::try_from(port["containerPort"].as_u64()?).ok()?))
-        })
-        .collect()
+fn named_port(port: &Value) -> Option<(PortName, u16)> {
+    let name = PortName { protocol: protocol(port["protocol"].as_str())?, name: port["name"].as_str()?.to_owned() };
+    Some((name, u16::try_from(port["port"].as_u64()?).ok()?))
 }
 
 #[cfg(test)]
@@ -266,16 +255,20 @@ mod tests {
 
     #[test]
     fn pods_on_the_hosts_network_and_pods_that_ended_have_no_address() {
-        let pod = |spec: Value, phase: &str| {
-            let value = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "shop", "name": "a"},
-                "spec": spec, "status": {"phase": phase, "podIPs": [{"ip": "10.244.0.2"}, {"ip": "fd00::2"}]}});
+        let pod = |fields: Value| {
+            let mut value = json!({"apiVersion": "network.corten.dev/v1", "kind": "PodAddress", "phase": "Running",
+                "metadata": {"namespace": "shop", "name": "a", "uid": "u"},
+                "podIPs": [{"ip": "10.244.0.2"}, {"ip": "fd00::2"}]});
+            value.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
             Pod::from_object(&Object::from_value(&value, 1).unwrap())
         };
-        assert_eq!(pod(json!({}), "Running").addresses.len(), 2);
-        assert_eq!(pod(json!({"hostNetwork": true}), "Running").addresses.len(), 0);
-        assert_eq!(pod(json!({}), "Succeeded").addresses.len(), 0);
-        let ports = json!({"containers": [{"ports": [{"name": "web", "containerPort": 80}, {"containerPort": 81}]}]});
+        assert_eq!(pod(json!({})).addresses.len(), 2);
+        assert_eq!(pod(json!({"hostNetwork": true})).addresses.len(), 0);
+        assert_eq!(pod(json!({"phase": "Succeeded"})).addresses.len(), 0);
+        let ports = json!([{"name": "web", "port": 80, "protocol": "TCP"}, {"port": 81}]);
         let web = PortName { protocol: Protocol::Tcp, name: "web".into() };
-        assert_eq!(pod(ports, "Running").ports, [(web, 80)]);
+        assert_eq!(pod(json!({"ports": ports})).ports, [(web, 80)]);
+        assert_eq!(pod(json!({})).uid, "u");
+        assert_eq!(pod(json!({"staticPodUID": "hash"})).uid, "hash");
     }
 }

@@ -1,13 +1,14 @@
-//! Enforcement as a component: watches policies, pods and namespaces, and keeps the kernel as they
+//! Enforcement as a component: watches policies, the addresses of pods and namespaces, and keeps the kernel as they
 //! say.
 
 use std::time::Duration;
 
-use corten_client::{Caches, Change, Client, Subscription};
+use corten_api::{NETWORK_GROUP, POD_ADDRESSES};
+use corten_client::{Caches, Change, Client, Resource, Subscription};
 use std::collections::BTreeMap;
 
 use corten_meta::{Key, Labels};
-use k8s_openapi::api::core::v1::{Namespace, Pod as PodObject};
+use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, MissedTickBehavior};
@@ -43,8 +44,9 @@ pub async fn run(
     shutdown: CancellationToken,
 ) -> Result<(), Error> {
     let caches = Caches::new(client, shutdown.clone());
-    let (policies, pods, namespaces) =
-        (caches.of::<NetworkPolicy>(), caches.of::<PodObject>(), caches.of::<Namespace>());
+    let policies = caches.of::<NetworkPolicy>();
+    let pods = caches.dynamic(&Resource::new(NETWORK_GROUP, "v1", POD_ADDRESSES, true));
+    let namespaces = caches.of::<Namespace>();
     let mut enforcer = Enforcer::new(config.clone())?;
     let (key, dns) = dns_pod(&config);
     enforcer.set_pod(&key, Some(dns));
