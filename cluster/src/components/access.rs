@@ -1,17 +1,21 @@
 //! What the components of a node may read, beyond what upstream's own bootstrap roles give them: roles and bindings
 //! that the administrator of another cluster would apply together with its DNS and network add-ons.
+//!
+//! The group `system:nodes` must never get rights here on objects of other nodes: what a kubelet may read is decided by
+//! the Node authorizer alone.
 
 use anyhow::Result;
+use corten_api::k8s_openapi::api::flowcontrol::v1::FlowSchema;
 use corten_api::k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
-use corten_client::{Client, Error};
+use corten_api::{NETWORK_GROUP, POD_ADDRESSES};
+use corten_client::{Client, DeleteOptions, Error};
+use corten_controllers::NodeComponent;
 use corten_meta::Value;
 use futures::future::try_join_all;
 use serde_json::json;
 
 use super::addons::apply;
 
-const DNS_ROLE: &str = "system:coredns";
-const NETWORK_ROLE: &str = "corten:network";
 const LOCAL_VOLUMES_ROLE: &str = "corten:local-path-provisioner";
 
 /// Everybody with a token that `corten token create` or kubeadm made.
@@ -23,9 +27,19 @@ pub const APPROVER_USER: &str = "system:serviceaccount:kube-system:corten-servin
 const APPROVER_ROLE: &str = "corten:serving-approver";
 /// Reading one's own Node before one is it, as kubeadm allows.
 const GET_NODES_ROLE: &str = "kubeadm:get-nodes";
+/// Asking for the client certificates of one's own components, and approving that.
+const COMPONENT_CLIENT_ROLE: &str = "corten:node-component-client";
+const COMPONENT_APPROVER_ROLE: &str = "corten:node-component-approver";
 
-/// Who the pod network is.
-pub const NETWORK_USER: &str = "system:serviceaccount:kube-system:corten-network";
+/// Bindings of earlier versions, by which every node could read the pods of all nodes.
+const RETIRED_BINDINGS: [&str; 3] = ["corten:node-dns", "corten:node-network", "corten:node-proxier"];
+
+/// A ClusterRoleBinding.
+struct Binding {
+    name: String,
+    role: String,
+    subjects: Value,
+}
 
 /// Makes the roles and bindings stand; all at once, so that a first start waits for one write to the disk and not twenty.
 pub async fn grant(client: &Client) -> Result<(), Error> {
@@ -38,27 +52,68 @@ pub async fn grant(client: &Client) -> Result<(), Error> {
         });
         apply::<ClusterRole>(client, "", name, role).await
     });
-    let bindings = bindings().into_iter().map(|(name, role, subjects)| async move {
-        let binding = json!({
+    let bindings = bindings().into_iter().map(|binding| async move {
+        let object = json!({
             "apiVersion": "rbac.authorization.k8s.io/v1",
             "kind": "ClusterRoleBinding",
-            "metadata": {"name": name},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
-            "subjects": subjects,
+            "metadata": {"name": binding.name},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": binding.role},
+            "subjects": binding.subjects,
         });
-        apply::<ClusterRoleBinding>(client, "", name, binding).await
+        apply::<ClusterRoleBinding>(client, "", &binding.name, object).await
     });
-    futures::try_join!(try_join_all(roles), try_join_all(bindings)).map(drop)
+    let retired = RETIRED_BINDINGS.into_iter().map(|name| revoke(client, name));
+    let priority = apply::<FlowSchema>(client, "", FLOW_SCHEMA, flow_schema());
+    futures::try_join!(try_join_all(roles), try_join_all(bindings), try_join_all(retired), priority).map(drop)
+}
+
+async fn revoke(client: &Client, name: &str) -> Result<(), Error> {
+    match client.delete::<ClusterRoleBinding>("", name, &DeleteOptions::default()).await {
+        Err(error) if !error.is_not_found() => Err(error),
+        _ => Ok(()),
+    }
+}
+
+const FLOW_SCHEMA: &str = "corten-node-components";
+
+/// The components of nodes have the priority of the kubelets beside them: policies are enforced also while others flood
+/// the API server.
+fn flow_schema() -> Value {
+    let groups = NodeComponent::ALL.map(|one| json!({"kind": "Group", "group": {"name": one.group()}}));
+    let everything = json!({
+        "verbs": ["*"], "apiGroups": ["*"], "resources": ["*"], "namespaces": ["*"], "clusterScope": true,
+    });
+    json!({
+        "apiVersion": "flowcontrol.apiserver.k8s.io/v1",
+        "kind": "FlowSchema",
+        "metadata": {"name": FLOW_SCHEMA},
+        "spec": {
+            "priorityLevelConfiguration": {"name": "system"},
+            "matchingPrecedence": 500,
+            "distinguisherMethod": {"type": "ByUser"},
+            "rules": [{"subjects": groups, "resourceRules": [everything]}],
+        },
+    })
+}
+
+/// The role of a component on every node.
+fn role_of(component: NodeComponent) -> &'static str {
+    match component {
+        NodeComponent::Network => "corten:network",
+        NodeComponent::Proxy => "system:node-proxier",
+        NodeComponent::Dns => "corten:dns",
+    }
 }
 
 fn roles() -> Vec<(&'static str, Value)> {
     let read = json!(["get", "list", "watch"]);
     let dns = json!([
-        {"apiGroups": [""], "resources": ["endpoints", "services", "pods", "namespaces"], "verbs": ["list", "watch"]},
+        {"apiGroups": [""], "resources": ["services", "namespaces"], "verbs": ["list", "watch"]},
         {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]},
     ]);
     let network = json!([
-        {"apiGroups": [""], "resources": ["nodes", "pods", "namespaces", "services"], "verbs": read},
+        {"apiGroups": [NETWORK_GROUP], "resources": [POD_ADDRESSES], "verbs": read},
+        {"apiGroups": [""], "resources": ["nodes", "namespaces", "services"], "verbs": read},
         {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": read},
         {"apiGroups": ["networking.k8s.io"], "resources": ["networkpolicies"], "verbs": read},
     ]);
@@ -77,31 +132,64 @@ fn roles() -> Vec<(&'static str, Value)> {
         {"apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch", "update"]},
     ]);
     let get_nodes = json!([{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}]);
+    let component_client = json!([
+        {"apiGroups": ["certificates.k8s.io"], "resources": ["certificatesigningrequests/nodecomponentclient"],
+         "verbs": ["create"]},
+    ]);
+    let component_approver = json!([
+        {"apiGroups": ["certificates.k8s.io"], "resources": ["signers"],
+         "resourceNames": ["kubernetes.io/kube-apiserver-client"], "verbs": ["approve"]},
+    ]);
     vec![
-        (DNS_ROLE, dns),
-        (NETWORK_ROLE, network),
+        (role_of(NodeComponent::Dns), dns),
+        (role_of(NodeComponent::Network), network),
+        (COMPONENT_CLIENT_ROLE, component_client),
+        (COMPONENT_APPROVER_ROLE, component_approver),
         (LOCAL_VOLUMES_ROLE, local_volumes),
         (APPROVER_ROLE, approver),
         (GET_NODES_ROLE, get_nodes),
     ]
 }
 
-fn bindings() -> Vec<(&'static str, String, Value)> {
+fn bindings() -> Vec<Binding> {
     let account = |name: &str| json!([{"kind": "ServiceAccount", "name": name, "namespace": "kube-system"}]);
     let group = |name: &str| json!([{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": name}]);
-    let requests = "system:certificates.k8s.io:certificatesigningrequests";
-    vec![
-        (DNS_ROLE, DNS_ROLE.to_owned(), account("coredns")),
-        (NETWORK_ROLE, NETWORK_ROLE.to_owned(), account("corten-network")),
-        (LOCAL_VOLUMES_ROLE, LOCAL_VOLUMES_ROLE.to_owned(), account("local-path-provisioner")),
-        (APPROVER_ROLE, APPROVER_ROLE.to_owned(), account("corten-serving-approver")),
-        // The components of a machine that joined act as its node.
-        ("corten:node-dns", DNS_ROLE.to_owned(), group(NODES_GROUP)),
-        ("corten:node-network", NETWORK_ROLE.to_owned(), group(NODES_GROUP)),
-        ("corten:node-proxier", "system:node-proxier".to_owned(), group(NODES_GROUP)),
-        (GET_NODES_ROLE, GET_NODES_ROLE.to_owned(), group(JOINING_GROUP)),
-        ("kubeadm:kubelet-bootstrap", "system:node-bootstrapper".to_owned(), group(JOINING_GROUP)),
-        ("kubeadm:node-autoapprove-bootstrap", format!("{requests}:nodeclient"), group(JOINING_GROUP)),
-        ("kubeadm:node-autoapprove-certificate-rotation", format!("{requests}:selfnodeclient"), group(NODES_GROUP)),
-    ]
+    let binding =
+        |name: &str, role: &str, subjects: Value| Binding { name: name.to_owned(), role: role.to_owned(), subjects };
+    let requests = |kind: &str| format!("system:certificates.k8s.io:certificatesigningrequests:{kind}");
+    let components =
+        NodeComponent::ALL.map(|one| binding(&format!("corten:{}", one.name()), role_of(one), group(&one.group())));
+    let others = [
+        binding(LOCAL_VOLUMES_ROLE, LOCAL_VOLUMES_ROLE, account("local-path-provisioner")),
+        binding(APPROVER_ROLE, APPROVER_ROLE, account("corten-serving-approver")),
+        binding(COMPONENT_CLIENT_ROLE, COMPONENT_CLIENT_ROLE, group(NODES_GROUP)),
+        binding(COMPONENT_APPROVER_ROLE, COMPONENT_APPROVER_ROLE, account("certificate-controller")),
+        binding(GET_NODES_ROLE, GET_NODES_ROLE, group(JOINING_GROUP)),
+        binding("kubeadm:kubelet-bootstrap", "system:node-bootstrapper", group(JOINING_GROUP)),
+        binding("kubeadm:node-autoapprove-bootstrap", &requests("nodeclient"), group(JOINING_GROUP)),
+        binding("kubeadm:node-autoapprove-certificate-rotation", &requests("selfnodeclient"), group(NODES_GROUP)),
+    ];
+    components.into_iter().chain(others).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_get_certificates_by_these_roles_and_no_right_to_read() {
+        let of_nodes = |binding: &Binding| binding.subjects[0]["name"] == NODES_GROUP;
+        let roles: Vec<String> = bindings().into_iter().filter(of_nodes).map(|binding| binding.role).collect();
+        let rotation = "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient";
+        assert_eq!(roles, [COMPONENT_CLIENT_ROLE, rotation]);
+    }
+
+    #[test]
+    fn components_of_nodes_read_no_pods() {
+        let components = NodeComponent::ALL.map(role_of);
+        for (name, rules) in roles().into_iter().filter(|(name, _)| components.contains(name)) {
+            let resources = rules.as_array().unwrap().iter().flat_map(|rule| rule["resources"].as_array().unwrap());
+            assert!(resources.into_iter().all(|resource| *resource != "pods" && *resource != "*"), "{name}");
+        }
+    }
 }

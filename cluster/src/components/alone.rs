@@ -143,12 +143,12 @@ pub async fn kubelet(flags: cli::Kubelet, shutdown: CancellationToken) -> Result
     preflight::node(&place)?;
     let _lock = instance::acquire_component(&place, "kubelet")?;
     let mut tasks = Tasks::new(shutdown);
-    let Some((node, identities)) = super::become_node(&flags.agent, &mut tasks).await? else { return Ok(()) };
-    let mut config = node::kubelet_config(&node, identities.serving, false)?;
+    let Some((joined, kubelet)) = super::become_node(&flags.agent, &mut tasks).await? else { return Ok(()) };
+    let mut config = node::kubelet_config(&joined.node, kubelet.serving, false)?;
     if let Some(endpoint) = flags.container_runtime_endpoint {
         config.cri_socket = endpoint;
     }
-    tasks.spawn("kubelet", corten_kubelet::run(config, identities.kubelet, tasks.shutdown()));
+    tasks.spawn("kubelet", corten_kubelet::run(config, kubelet.client, tasks.shutdown()));
     tasks.run().await
 }
 

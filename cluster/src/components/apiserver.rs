@@ -7,13 +7,13 @@ use anyhow::{Context, Result};
 use bytes::Bytes;
 use corten_apiserver::{KubeletClient, ProxyClient, Server, User};
 use corten_client::{Caches, Client, Transport};
+use corten_controllers::NodeComponent;
 use corten_store::{Embedded, Store};
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use super::node::DNS_USER;
 use super::serving_certificate::Certificates;
 use super::tasks::Tasks;
 use super::{access, addons, authorization, files, further_nodes, joining};
@@ -40,7 +40,7 @@ impl ApiServer {
 fn user_agent(user: &str) -> String {
     let program = match user.strip_prefix("system:").unwrap_or(user) {
         name if name.starts_with("node:") => "kubelet",
-        name if name.starts_with("serviceaccount:kube-system:") && user != DNS_USER => "kube-controller-manager",
+        name if name.starts_with("serviceaccount:kube-system:") => "kube-controller-manager",
         name if name.starts_with("kube-") => name,
         _ => "corten",
     };
@@ -159,17 +159,16 @@ fn trusted_roots() -> String {
 
 /// The kubeconfig files of the administrator and of components that run alone.
 fn write_kubeconfigs(cluster: &Cluster, pki: &Pki) -> Result<()> {
-    let holders: [(&str, &str, &[&str]); 5] = [
-        ("admin", "kubernetes-admin", &["system:masters"]),
-        ("controller-manager", "system:kube-controller-manager", &[]),
-        ("scheduler", "system:kube-scheduler", &[]),
-        ("proxy", "system:kube-proxy", &[]),
-        ("dns", DNS_USER, &["system:serviceaccounts"]),
-    ];
-    for (file, user, groups) in holders {
+    let write = |file: &str, user: &str, groups: &[&str]| {
         let identity = pki.cluster.issue(&Leaf::client(user, groups))?;
         let config = kubeconfig::single(&cluster.local_url(), &pki.cluster.certificate, &identity);
-        kubeconfig::write(&cluster.node.place.kubeconfig(file), &config)?;
+        kubeconfig::write(&cluster.node.place.kubeconfig(file), &config)
+    };
+    write("admin", "kubernetes-admin", &["system:masters"])?;
+    write("controller-manager", "system:kube-controller-manager", &[])?;
+    write("scheduler", "system:kube-scheduler", &[])?;
+    for component in NodeComponent::ALL {
+        write(component.name(), &component.user(&cluster.node.name), &[&component.group()])?;
     }
     Ok(())
 }
@@ -329,7 +328,7 @@ mod tests {
             ("system:kube-scheduler", "kube-scheduler"),
             ("system:kube-proxy", "kube-proxy"),
             ("system:serviceaccount:kube-system:deployment-controller", "kube-controller-manager"),
-            (DNS_USER, "corten"),
+            ("system:corten:dns:a", "corten"),
             ("system:admin", "corten"),
         ] {
             assert_eq!(program(user).as_deref(), Some(expected), "{user}");

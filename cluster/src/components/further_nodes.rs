@@ -12,13 +12,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use corten_controllers::NodeComponent;
 use corten_network::namespace_node::{self, NodeNamespace};
 use tokio::process::{Child, Command};
 use tokio_util::sync::CancellationToken;
 
-use super::access::NETWORK_USER;
+use super::access::NODES_GROUP;
 use super::network::cidrs;
-use super::node::{DNS_USER, serving};
+use super::node::serving;
 use super::tasks::Tasks;
 use crate::config::{Cluster, Place};
 use crate::pki::{Leaf, Pki, write_private};
@@ -70,17 +71,14 @@ pub async fn start(cluster: &Cluster, pki: &Arc<Pki>, tasks: &mut Tasks) -> Resu
 
 /// Writes what the agent needs to be who it is.
 pub fn prepare(cluster: &Cluster, pki: &Pki, name: &str, place: &Place, addresses: &[IpAddr]) -> Result<()> {
-    let user = format!("system:node:{name}");
-    let holders: [(&str, &str, &[&str]); 4] = [
-        ("kubelet", &user, &["system:nodes"]),
-        ("proxy", "system:kube-proxy", &[]),
-        ("dns", DNS_USER, &["system:serviceaccounts"]),
-        ("network", NETWORK_USER, &["system:serviceaccounts"]),
-    ];
-    for (file, user, groups) in holders {
-        let identity = pki.cluster.issue(&Leaf::client(user, groups))?;
+    let write = |file: &str, user: &str, group: &str| {
+        let identity = pki.cluster.issue(&Leaf::client(user, &[group]))?;
         let config = kubeconfig::single(&cluster.advertised_url(), &pki.cluster.certificate, &identity);
-        kubeconfig::write(&place.kubeconfig(file), &config)?;
+        kubeconfig::write(&place.kubeconfig(file), &config)
+    };
+    write("kubelet", &format!("system:node:{name}"), NODES_GROUP)?;
+    for component in NodeComponent::ALL {
+        write(component.name(), &component.user(name), &component.group())?;
     }
     let tls = serving(pki, name, addresses)?;
     for (file, text) in [("kubelet.crt", tls.certificate), ("kubelet.key", tls.key), ("ca.crt", tls.client_ca)] {

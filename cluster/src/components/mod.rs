@@ -26,11 +26,13 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use corten_client::{Caches, Client};
+use corten_controllers::NodeComponent;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::cli;
 use crate::config::{Cluster, Node};
+use crate::join::certificate::{self, Wanted};
 use crate::join::{self, Joined};
 use crate::pki::Pki;
 use crate::progress::Progress;
@@ -87,26 +89,50 @@ pub async fn server(cluster: Cluster, progress: Progress, shutdown: Cancellation
 /// One more node of a cluster whose API server is elsewhere.
 pub async fn agent(flags: cli::Agent, shutdown: CancellationToken) -> Result<()> {
     let mut tasks = Tasks::new(shutdown);
-    let Some((node, identities)) = become_node(&flags, &mut tasks).await? else { return Ok(()) };
+    let Some((joined, kubelet)) = become_node(&flags, &mut tasks).await? else { return Ok(()) };
+    let node = joined.node;
+    if joined.renews && !identify_components(&node, &kubelet.client, &mut tasks).await? {
+        return Ok(());
+    }
+    let identities = node::Identities::of_agent(&node, kubelet)?;
     node::start(node, identities, false, &mut tasks)?;
     tasks.run().await
 }
 
-/// Joins the cluster where that has to be, and keeps the certificates that it got; `None` at shutdown.
-async fn become_node(flags: &cli::Agent, tasks: &mut Tasks) -> Result<Option<(Node, node::Identities)>> {
+/// Joins the cluster where that has to be, and keeps the certificates that the node got; `None` at shutdown.
+async fn become_node(flags: &cli::Agent, tasks: &mut Tasks) -> Result<Option<(Joined, node::KubeletIdentity)>> {
     let shutdown = tasks.shutdown();
     let joined = tokio::select! {
         joined = join::join(flags) => joined?,
         () = shutdown.cancelled() => return Ok(None),
     };
-    let Joined { node, kubeconfig, renews } = joined;
-    if !renews {
-        let identities = node::Identities::of_agent(&node, &kubeconfig)?;
-        return Ok(Some((node, identities)));
+    let node = &joined.node;
+    if !joined.renews {
+        let kubelet = node::KubeletIdentity::of_files(node, &joined.kubeconfig)?;
+        return Ok(Some((joined, kubelet)));
     }
-    let client = Client::from_kubeconfig(&kubeconfig, None).context("the kubeconfig cannot be used")?;
+    let client = Client::from_kubeconfig(&joined.kubeconfig, None).context("the kubeconfig cannot be used")?;
     let (sender, serving) = watch::channel(renewal::first_serving(&node.place, &node.name)?);
-    tasks.spawn("client certificate", renewal::client(node.clone(), client.clone(), shutdown.clone()));
+    let path = certificate::client_path(&node.place);
+    let renewed = renewal::client(path, Wanted::client(&node.name), client.clone(), shutdown.clone());
+    tasks.spawn("client certificate", renewed);
     tasks.spawn("serving certificate", renewal::serving(node.clone(), client.clone(), sender, shutdown));
-    Ok(Some((node, node::Identities::as_node(client, serving))))
+    Ok(Some((joined, node::KubeletIdentity { client, serving })))
+}
+
+/// Gives the components of a node that joined their certificates, and keeps these; false at shutdown.
+async fn identify_components(node: &Node, client: &Client, tasks: &mut Tasks) -> Result<bool> {
+    let shutdown = tasks.shutdown();
+    tokio::select! {
+        identified = join::identify_components(client, node) => {
+            identified.context("the components of the node get no certificates")?;
+        }
+        () = shutdown.cancelled() => return Ok(false),
+    }
+    for component in NodeComponent::ALL {
+        let path = certificate::component_path(&node.place, component);
+        let wanted = Wanted::component(component, &node.name);
+        tasks.spawn("component certificate", renewal::client(path, wanted, client.clone(), shutdown.clone()));
+    }
+    Ok(true)
 }

@@ -8,13 +8,14 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use corten_api::k8s_openapi::api::core::v1::Taint;
 use corten_client::{Caches, Client};
+use corten_controllers::NodeComponent;
 use corten_kubelet::{EvictionConfig, HostResolver, Tls};
 use corten_meta::Value;
 use corten_network::policy;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::access::NETWORK_USER;
+use super::access::NODES_GROUP;
 use super::apiserver::ApiServer;
 use super::network::{Plugged, assigned_ranges, cidrs, gateways, pod_range};
 use super::tasks::Tasks;
@@ -29,49 +30,18 @@ pub const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
 /// What the machine itself resolves names by; a machine may be without.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 
-/// Who cluster DNS is: the name that kubeadm's own DNS has.
-pub const DNS_USER: &str = "system:serviceaccount:kube-system:coredns";
-
-/// Who a node's components are.
-pub struct Identities {
-    pub kubelet: Client,
-    pub proxy: Client,
-    pub dns: Client,
-    pub network: Client,
+/// Who the kubelet of a node is.
+pub struct KubeletIdentity {
+    pub client: Client,
     /// What the node's API is served with, now and later.
     pub serving: watch::Receiver<Tls>,
 }
 
-impl Identities {
-    /// Of the node in the API server's own process.
-    pub fn in_process(cluster: &Cluster, pki: &Arc<Pki>, api: &ApiServer, tasks: &mut Tasks) -> Result<Identities> {
-        let name = format!("system:node:{}", cluster.node.name);
-        let (sender, serving) = watch::channel(serving(pki, &cluster.node.name, &cluster.node.addresses)?);
-        tasks.spawn("serving certificate", renew(cluster.node.clone(), Arc::clone(pki), sender, tasks.shutdown()));
-        Ok(Identities {
-            kubelet: api.client(&name, &["system:nodes"]),
-            proxy: api.client("system:kube-proxy", &[]),
-            dns: api.client(DNS_USER, &["system:serviceaccounts"]),
-            network: api.client(NETWORK_USER, &["system:serviceaccounts"]),
-            serving,
-        })
-    }
-
-    /// Of a machine that joined: everybody is the node.
-    pub fn as_node(client: Client, serving: watch::Receiver<Tls>) -> Identities {
-        let (kubelet, proxy, dns, network) = (client.clone(), client.clone(), client.clone(), client);
-        Identities { kubelet, proxy, dns, network, serving }
-    }
-
-    /// Of a node with a kubeconfig, and certificate files in its place, which are made where they are missing; the proxy,
-    /// DNS and the network act as the node where they have no file of their own.
-    pub fn of_agent(node: &Node, kubeconfig: &Path) -> Result<Identities> {
-        let kubelet = Client::from_kubeconfig(kubeconfig, None)
+impl KubeletIdentity {
+    /// Of a node with a kubeconfig, and certificate files in its place, which are made where they are missing.
+    pub fn of_files(node: &Node, kubeconfig: &Path) -> Result<KubeletIdentity> {
+        let client = Client::from_kubeconfig(kubeconfig, None)
             .with_context(|| format!("{} cannot be used", kubeconfig.display()))?;
-        let own = |name: &str| {
-            let path = node.place.kubeconfig(name);
-            if path.exists() { Client::from_kubeconfig(&path, None) } else { Ok(kubelet.clone()) }
-        };
         let read = |name: &str| {
             let path = node.place.pki().join(name);
             std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
@@ -87,11 +57,52 @@ impl Identities {
         }
         let client_ca = read("ca.crt").or_else(|_| kubeconfig::authority(kubeconfig))?;
         let tls = Tls { certificate: read(certificate)?, key: read(key)?, client_ca };
+        Ok(KubeletIdentity { client, serving: watch::channel(tls).1 })
+    }
+}
+
+/// Who a node's components are.
+pub struct Identities {
+    pub kubelet: KubeletIdentity,
+    pub proxy: Client,
+    pub dns: Client,
+    pub network: Client,
+}
+
+impl Identities {
+    /// Of the node in the API server's own process.
+    pub fn in_process(cluster: &Cluster, pki: &Arc<Pki>, api: &ApiServer, tasks: &mut Tasks) -> Result<Identities> {
+        let name = format!("system:node:{}", cluster.node.name);
+        let (sender, serving) = watch::channel(serving(pki, &cluster.node.name, &cluster.node.addresses)?);
+        tasks.spawn("serving certificate", renew(cluster.node.clone(), Arc::clone(pki), sender, tasks.shutdown()));
+        let own = |component: NodeComponent| {
+            let user = component.user(&cluster.node.name);
+            api.client(&user, &[&component.group()])
+        };
         Ok(Identities {
-            proxy: own("proxy")?,
-            dns: own("dns")?,
-            network: own("network")?,
-            serving: watch::channel(tls).1,
+            kubelet: KubeletIdentity { client: api.client(&name, &[NODES_GROUP]), serving },
+            proxy: own(NodeComponent::Proxy),
+            dns: own(NodeComponent::Dns),
+            network: own(NodeComponent::Network),
+        })
+    }
+
+    /// Of a node elsewhere: the proxy, DNS and the network act as the kubelet where they have no kubeconfig of their own,
+    /// which is for whoever gives the kubelet its kubeconfig to allow.
+    pub fn of_agent(node: &Node, kubelet: KubeletIdentity) -> Result<Identities> {
+        let own = |component: NodeComponent| {
+            let path = node.place.kubeconfig(component.name());
+            match path.exists() {
+                true => {
+                    Client::from_kubeconfig(&path, None).with_context(|| format!("{} cannot be used", path.display()))
+                }
+                false => Ok(kubelet.client.clone()),
+            }
+        };
+        Ok(Identities {
+            proxy: own(NodeComponent::Proxy)?,
+            dns: own(NodeComponent::Dns)?,
+            network: own(NodeComponent::Network)?,
             kubelet,
         })
     }
@@ -136,15 +147,15 @@ pub fn start(node: Node, identities: Identities, control_plane_only: bool, tasks
     let network = Arc::new(Plugged::default());
 
     tasks.spawn("runtime", corten_runtime::serve(runtime_config(&node)?, network.clone(), shutdown.clone()));
-    let kubelet = kubelet_config(&node, identities.serving, control_plane_only)?;
-    tasks.spawn("kubelet", corten_kubelet::run(kubelet, identities.kubelet.clone(), shutdown.clone()));
+    let kubelet = kubelet_config(&node, identities.kubelet.serving, control_plane_only)?;
+    tasks.spawn("kubelet", corten_kubelet::run(kubelet, identities.kubelet.client.clone(), shutdown.clone()));
     let mut proxy = corten_proxy::Config::new(&node.name, config::ranges(&node.cluster_cidr)?);
     proxy.mode = node.proxy_mode;
     if proxy.mode == corten_proxy::Mode::Ebpf {
         proxy.cgroup = Some(pods_cgroup(&node.place)?);
     }
     tasks.spawn("proxy", corten_proxy::run(proxy, identities.proxy, shutdown.clone()));
-    let clients = (identities.network, identities.dns, identities.kubelet);
+    let clients = (identities.network, identities.dns, identities.kubelet.client);
     tasks.spawn("network", network_and_dns(node, network, clients, resolver, shutdown));
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! The certificates of a node that joined: the one it is a client with, and the one it serves its API with. Both are
-//! asked for again when four fifths of their life are over, and taken into use without a restart.
+//! The certificates of a node that joined: those that it and its components are clients with, and the one it serves its
+//! API with. All are asked for again when four fifths of their life are over, and taken into use without a restart.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -22,15 +22,12 @@ const PAUSE: Duration = Duration::from_secs(30);
 /// The longest sleep: clocks are set and machines suspended.
 const LONGEST: Duration = Duration::from_secs(60 * 60);
 
-/// Keeps the node's certificate as a client. Connections read the file anew, so nobody needs to be told.
-pub async fn client(node: Node, client: Client, shutdown: CancellationToken) -> Result<()> {
-    let path = certificate::client_path(&node.place);
+/// Keeps a client certificate, of the node or of one of its components. Connections read the file anew, so nobody needs
+/// to be told.
+pub async fn client(path: PathBuf, wanted: Wanted, client: Client, shutdown: CancellationToken) -> Result<()> {
     while until_old(&path, &shutdown).await {
-        match certificate::request(&client, &Wanted::client(&node.name)).await {
-            Ok(identity) => {
-                write_private(&path, format!("{}{}", identity.certificate, identity.key).as_bytes())?;
-                tracing::info!("the node's client certificate was renewed");
-            }
+        match certificate::renew(&client, &wanted, &path).await {
+            Ok(()) => tracing::info!(path = %path.display(), "a client certificate of the node was renewed"),
             Err(error) => pause("client", &error, &shutdown).await,
         }
     }

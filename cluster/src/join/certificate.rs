@@ -1,13 +1,14 @@
 //! Certificates by request: a key that never leaves the machine, and a CertificateSigningRequest that the cluster
 //! answers.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use corten_client::{Caches, Client, ListOptions};
+use corten_controllers::NodeComponent;
 use corten_meta::Key;
 use jiff::Timestamp;
 use rcgen::{CertificateParams, DnType, KeyPair};
@@ -15,7 +16,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Place;
-use crate::pki::Identity;
+use crate::pki::{Identity, write_private};
 
 /// How long the cluster may take to answer.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -23,6 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// A certificate to ask for.
 pub struct Wanted {
     signer: &'static str,
+    organization: String,
     common_name: String,
     names: Vec<String>,
     usages: &'static [&'static str],
@@ -33,9 +35,20 @@ impl Wanted {
     pub fn client(node: &str) -> Wanted {
         Wanted {
             signer: "kubernetes.io/kube-apiserver-client-kubelet",
+            organization: "system:nodes".to_owned(),
             common_name: format!("system:node:{node}"),
             names: Vec::new(),
             usages: &["digital signature", "client auth"],
+        }
+    }
+
+    /// A component of the node as a client of the API.
+    pub fn component(component: NodeComponent, node: &str) -> Wanted {
+        Wanted {
+            signer: "kubernetes.io/kube-apiserver-client",
+            organization: component.group(),
+            common_name: component.user(node),
+            ..Wanted::client(node)
         }
     }
 
@@ -55,6 +68,23 @@ pub fn client_path(place: &Place) -> PathBuf {
     place.pki().join("kubelet-client-current.pem")
 }
 
+/// Where the node keeps the certificate of a component, and the key after it.
+pub fn component_path(place: &Place, component: NodeComponent) -> PathBuf {
+    place.pki().join(format!("{}-client-current.pem", component.name()))
+}
+
+/// Whether a file holds a certificate that has not expired.
+pub fn is_alive(path: &Path) -> bool {
+    let pem = std::fs::read(path).unwrap_or_default();
+    expiry(&pem).is_some_and(|expiry| expiry > corten_meta::time::now())
+}
+
+/// Asks for a client certificate and keeps it, with its key after it.
+pub async fn renew(client: &Client, wanted: &Wanted, path: &Path) -> Result<()> {
+    let identity = request(client, wanted).await?;
+    write_private(path, format!("{}{}", identity.certificate, identity.key).as_bytes())
+}
+
 /// When the first certificate of a PEM text expires.
 pub fn expiry(pem: &[u8]) -> Option<Timestamp> {
     let (_, pem) = x509_parser::pem::parse_x509_pem(pem).ok()?;
@@ -66,7 +96,7 @@ pub async fn request(client: &Client, wanted: &Wanted) -> Result<Identity> {
     let key = KeyPair::generate()?;
     let mut params = CertificateParams::new(wanted.names.clone()).context("a certificate name is not valid")?;
     params.distinguished_name = rcgen::DistinguishedName::new();
-    params.distinguished_name.push(DnType::OrganizationName, "system:nodes");
+    params.distinguished_name.push(DnType::OrganizationName, wanted.organization.as_str());
     params.distinguished_name.push(DnType::CommonName, wanted.common_name.as_str());
     let request = params.serialize_request(&key)?.pem()?;
     let created = client.create(&CertificateSigningRequest::from_value(object(wanted, &request))?).await?;

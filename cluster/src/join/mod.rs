@@ -14,6 +14,8 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use corten_client::{Client, HttpsConfig};
+use corten_controllers::NodeComponent;
+use futures::future::try_join_all;
 
 use crate::cli;
 use crate::config::{Node, Place, node_name};
@@ -47,6 +49,24 @@ pub async fn join(flags: &cli::Agent) -> Result<Joined> {
     Ok(Joined { node, kubeconfig: path, renews: true })
 }
 
+/// Gives an identity to each component of the node that has none.
+pub async fn identify_components(client: &Client, node: &Node) -> Result<()> {
+    let kubelet = node.place.kubeconfig("kubelet");
+    let server = kubeconfig::server(&kubelet)?;
+    let authority = kubeconfig::authority(&kubelet)?;
+    let identified = NodeComponent::ALL.map(|component| {
+        let path = certificate::component_path(&node.place, component);
+        let config = kubeconfig::by_files(&server, &authority, &path);
+        async move {
+            if !certificate::is_alive(&path) {
+                certificate::renew(client, &Wanted::component(component, &node.name), &path).await?;
+            }
+            kubeconfig::write(&node.place.kubeconfig(component.name()), &config)
+        }
+    });
+    try_join_all(identified).await.map(drop)
+}
+
 /// Whether what an earlier join left is missing, of another cluster, or too old.
 fn must_join(flags: &cli::Agent, place: &Place) -> Result<bool> {
     let path = place.kubeconfig("kubelet");
@@ -62,9 +82,7 @@ fn must_join(flags: &cli::Agent, place: &Place) -> Result<bool> {
     }
     let hashes = &flags.join.discovery_token_ca_cert_hash;
     let same = hashes.is_empty() || discovery::is_pinned(&kubeconfig::authority(&path)?, hashes)?;
-    let certificate = std::fs::read(certificate::client_path(place)).unwrap_or_default();
-    let alive = certificate::expiry(&certificate).is_some_and(|expiry| expiry > corten_meta::time::now());
-    match (same, alive) {
+    match (same, certificate::is_alive(&certificate::client_path(place))) {
         (true, true) => Ok(false),
         _ if may_join => Ok(true),
         (false, _) => bail!("this machine belongs to another cluster; give --server and --token to join this one"),
@@ -86,14 +104,28 @@ async fn join_by_token(flags: &cli::Agent, place: &Place) -> Result<()> {
         ..HttpsConfig::default()
     })?;
     refuse_taken_name(&bootstrap, &name).await?;
-    let identity = certificate::request(&bootstrap, &Wanted::client(&name))
+    let path = certificate::client_path(place);
+    certificate::renew(&bootstrap, &Wanted::client(&name), &path)
         .await
         .context("the cluster gives this node no certificate")?;
-    let path = certificate::client_path(place);
-    write_private(&path, format!("{}{}", identity.certificate, identity.key).as_bytes())?;
+    forget_components(place)?;
     write_private(&place.pki().join("ca.crt"), cluster.authority.as_bytes())?;
     kubeconfig::write(&place.kubeconfig("kubelet"), &kubeconfig::by_files(&cluster.server, &cluster.authority, &path))?;
     tracing::info!(node = name, "joined the cluster");
+    Ok(())
+}
+
+/// Deletes the certificates of the node's components, which are of the cluster that it was in before.
+fn forget_components(place: &Place) -> Result<()> {
+    for component in NodeComponent::ALL {
+        let path = certificate::component_path(place, component);
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("cannot delete {}", path.display()));
+            }
+            _ => {}
+        }
+    }
     Ok(())
 }
 

@@ -52,6 +52,7 @@ use std::time::Duration;
 use corten_client::{Caches, LeaderConfig, LeaderElector, Metrics, Outcome, WorkQueue};
 use tokio_util::sync::CancellationToken;
 
+pub use certificates::NodeComponent;
 pub use local_volumes::PROVISIONER as LOCAL_PROVISIONER;
 pub use measured::Measured;
 pub use node::ipam::Cidr;

@@ -1,14 +1,17 @@
-//! Certificates: signing requests of kubelets are approved, approved requests signed, old requests cleared away.
+//! Certificates: signing requests of kubelets and of the components of nodes are approved, approved requests signed, old
+//! requests cleared away.
 //!
 //! Approval asks the authorizer whether the one who asks may have such a certificate; nothing else is approved here.
 //! The authority's key stays in [`authority`] and signs only what [`request`] recognises.
 
 mod authority;
 mod cleaner;
+mod component;
 mod request;
 
 pub use authority::Authority;
 pub use cleaner::CertificateCleaner;
+pub use component::NodeComponent;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -75,14 +78,9 @@ impl CertificateController {
     /// Approves what the authorizer allows, in the order of the recognisers: the node's own certificate first.
     async fn approve(&self, signing: &CertificateSigningRequest) -> Result<(), Error> {
         let Ok(request) = Request::parse(&signing.spec.request.0) else { return Ok(()) };
-        let usages = signing.spec.usages.as_deref().unwrap_or_default();
-        if signing.spec.signer_name != KUBELET_CLIENT || request.check_kubelet_client(usages).is_err() {
-            return Ok(());
-        }
-        let own = signing.spec.username.as_deref() == Some(request.common_name.as_str());
-        let kinds = [(own, "selfnodeclient", "self kubelet client"), (true, "nodeclient", "kubelet client")];
-        for (_, subresource, what) in kinds.into_iter().filter(|(applies, ..)| *applies) {
-            if self.is_allowed(signing, subresource).await? {
+        for recogniser in recognisers(signing, &request) {
+            if self.is_allowed(signing, recogniser.subresource).await? {
+                let what = recogniser.what;
                 let message = format!("Auto approving {what} certificate after SubjectAccessReview.");
                 let mut approved = signing.clone();
                 add_condition(&mut approved, "Approved", "AutoApproved", message);
@@ -129,6 +127,29 @@ impl CertificateController {
         }
         self.client.update_status(&answered).await.map(drop)
     }
+}
+
+/// A form of request that is approved if the authorizer allows the subresource to the one who asks.
+struct Recogniser {
+    subresource: &'static str,
+    what: &'static str,
+}
+
+/// The forms that a request has, in the order in which they are tried.
+fn recognisers(signing: &CertificateSigningRequest, request: &Request) -> Vec<Recogniser> {
+    let spec = &signing.spec;
+    let usages = spec.usages.as_deref().unwrap_or_default();
+    let mut found = Vec::new();
+    if component::is_of_own_node(spec, request) {
+        found.push(Recogniser { subresource: "nodecomponentclient", what: "node component client" });
+    }
+    if spec.signer_name == KUBELET_CLIENT && request.check_kubelet_client(usages).is_ok() {
+        if spec.username.as_deref() == Some(request.common_name.as_str()) {
+            found.push(Recogniser { subresource: "selfnodeclient", what: "self kubelet client" });
+        }
+        found.push(Recogniser { subresource: "nodeclient", what: "kubelet client" });
+    }
+    found
 }
 
 fn conditions(signing: &CertificateSigningRequest) -> impl Iterator<Item = &CertificateSigningRequestCondition> {

@@ -10,7 +10,7 @@ use x509_parser::prelude::FromDer;
 
 pub const KUBELET_CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 const KUBELET_SERVING: &str = "kubernetes.io/kubelet-serving";
-const API_CLIENT: &str = "kubernetes.io/kube-apiserver-client";
+pub const API_CLIENT: &str = "kubernetes.io/kube-apiserver-client";
 const LEGACY: &str = "kubernetes.io/legacy-unknown";
 
 /// A request whose signature is good.

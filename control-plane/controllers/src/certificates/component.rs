@@ -1,0 +1,161 @@
+//! The components of a node that read the API under a name of their own, beside the kubelet: their identities, and
+//! when a node may have a certificate for one.
+//!
+//! A component's identity reads less of a pod than the kubelet's, but of the whole cluster. So the two are kept apart,
+//! and a node must never get the certificate of another node's component.
+
+use corten_api::k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec;
+use x509_parser::oid_registry::{OID_X509_COMMON_NAME, OID_X509_ORGANIZATION_NAME};
+use x509_parser::prelude::{FromDer, X509Name};
+
+use super::request::{API_CLIENT, Request};
+
+const NODE_PREFIX: &str = "system:node:";
+const USAGES: [&str; 2] = ["client auth", "digital signature"];
+
+/// A component of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeComponent {
+    /// Routes and network policies.
+    Network,
+    /// Services.
+    Proxy,
+    /// Cluster DNS.
+    Dns,
+}
+
+impl NodeComponent {
+    pub const ALL: [NodeComponent; 3] = [NodeComponent::Network, NodeComponent::Proxy, NodeComponent::Dns];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            NodeComponent::Network => "network",
+            NodeComponent::Proxy => "proxy",
+            NodeComponent::Dns => "dns",
+        }
+    }
+
+    /// The group of this component on all nodes, which has its rights.
+    pub fn group(self) -> String {
+        format!("system:corten:{}", self.name())
+    }
+
+    /// The user that this component is on a node.
+    pub fn user(self, node: &str) -> String {
+        format!("{}:{node}", self.group())
+    }
+}
+
+/// Whether a node asks for a client certificate of one of its own components, and for nothing else.
+pub fn is_of_own_node(spec: &CertificateSigningRequestSpec, request: &Request) -> bool {
+    let Some(node) = spec.username.as_deref().and_then(|user| user.strip_prefix(NODE_PREFIX)) else { return false };
+    let Some(subject) = Subject::parse(&request.subject) else { return false };
+    let is_subject = |one: NodeComponent| subject.organization == one.group() && subject.common_name == one.user(node);
+    let mut usages = spec.usages.clone().unwrap_or_default();
+    usages.sort_unstable();
+    spec.signer_name == API_CLIENT
+        && usages == USAGES
+        && request.alternative_names.is_none()
+        && NodeComponent::ALL.into_iter().any(is_subject)
+}
+
+/// A subject of one organization and one common name.
+struct Subject {
+    organization: String,
+    common_name: String,
+}
+
+impl Subject {
+    /// Reads a subject that has exactly these two attributes: any other may mean something to whoever reads the certificate.
+    fn parse(der: &[u8]) -> Option<Subject> {
+        let (rest, name) = X509Name::from_der(der).ok()?;
+        let attributes: Vec<_> = name.iter_attributes().collect();
+        let [organization, common_name] = attributes.as_slice() else { return None };
+        let is_expected = rest.is_empty()
+            && *organization.attr_type() == OID_X509_ORGANIZATION_NAME
+            && *common_name.attr_type() == OID_X509_COMMON_NAME;
+        let text = |value: &x509_parser::x509::AttributeTypeAndValue<'_>| value.as_str().ok().map(str::to_owned);
+        is_expected.then_some(Subject { organization: text(organization)?, common_name: text(common_name)? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
+
+    /// A request of node n1 for a subject and names.
+    fn asked(subject: &[(DnType, &str)], names: &[&str]) -> (CertificateSigningRequestSpec, Request) {
+        let mut params = CertificateParams::new(names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>()).unwrap();
+        params.distinguished_name = DistinguishedName::new();
+        for (kind, text) in subject {
+            params.distinguished_name.push(kind.clone(), *text);
+        }
+        let pem = params.serialize_request(&KeyPair::generate().unwrap()).unwrap().pem().unwrap();
+        let spec = CertificateSigningRequestSpec {
+            signer_name: API_CLIENT.to_owned(),
+            username: Some("system:node:n1".to_owned()),
+            usages: Some(vec!["digital signature".to_owned(), "client auth".to_owned()]),
+            ..CertificateSigningRequestSpec::default()
+        };
+        (spec, Request::parse(pem.as_bytes()).unwrap())
+    }
+
+    #[test]
+    fn a_node_gets_the_certificates_of_its_own_components_and_no_other() {
+        let o = DnType::OrganizationName;
+        let cn = DnType::CommonName;
+        for component in NodeComponent::ALL {
+            let (group, user) = (component.group(), component.user("n1"));
+            let (spec, request) = asked(&[(o.clone(), &group), (cn.clone(), &user)], &[]);
+            assert!(is_of_own_node(&spec, &request), "{user}");
+        }
+        let network = (o.clone(), "system:corten:network");
+        let own = (cn.clone(), "system:corten:network:n1");
+        for (subject, names) in [
+            (vec![network.clone(), (cn.clone(), "system:corten:network:n2")], &[][..]),
+            (vec![network.clone(), (cn.clone(), "system:corten:proxy:n1")], &[]),
+            (vec![network.clone(), (cn.clone(), "system:node:n1")], &[]),
+            (vec![(o.clone(), "system:masters"), own.clone()], &[]),
+            (vec![(o.clone(), "system:corten:other"), (cn, "system:corten:other:n1")], &[]),
+            (vec![own.clone()], &[]),
+            (vec![network.clone(), own.clone(), (DnType::OrganizationalUnitName, "x")], &[]),
+            (vec![network.clone(), own.clone()], &["example.com"]),
+        ] {
+            let (spec, request) = asked(&subject, names);
+            assert!(!is_of_own_node(&spec, &request), "{subject:?} {names:?}");
+        }
+        let (spec, request) = asked(&[network, own], &[]);
+        assert!(is_of_own_node(&spec, &request));
+        let text = |text: &str| text.to_owned();
+        for other in [
+            CertificateSigningRequestSpec { username: Some(text("system:node:n2")), ..spec.clone() },
+            CertificateSigningRequestSpec { username: Some(text("n1")), ..spec.clone() },
+            CertificateSigningRequestSpec { username: None, ..spec.clone() },
+            CertificateSigningRequestSpec { usages: Some(vec![text("client auth"), text("any")]), ..spec.clone() },
+            CertificateSigningRequestSpec { signer_name: text("kubernetes.io/legacy-unknown"), ..spec.clone() },
+        ] {
+            assert!(!is_of_own_node(&other, &request), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn a_subject_with_two_organizations_is_not_read() {
+        // The encoder above writes each attribute once, so this one is put together by hand: two O=a, then CN=b.
+        let attribute = |kind: u8, text: &[u8]| {
+            let value = [&[0x0c, text.len() as u8], text].concat();
+            let pair = [&[0x06, 0x03, 0x55, 0x04, kind][..], &value].concat();
+            let pair = [&[0x30, pair.len() as u8][..], &pair].concat();
+            [&[0x31, pair.len() as u8][..], &pair].concat()
+        };
+        let sequence = |parts: &[Vec<u8>]| {
+            let body = parts.concat();
+            [&[0x30, body.len() as u8][..], &body].concat()
+        };
+        let once = sequence(&[attribute(10, b"a"), attribute(3, b"b")]);
+        assert!(Subject::parse(&once).is_some_and(|read| read.organization == "a" && read.common_name == "b"));
+        assert!(Subject::parse(&sequence(&[attribute(10, b"a"), attribute(10, b"a"), attribute(3, b"b")])).is_none());
+        assert!(Subject::parse(&sequence(&[attribute(3, b"b"), attribute(10, b"a")])).is_none());
+        assert!(Subject::parse(&[once, vec![0]].concat()).is_none());
+    }
+}
