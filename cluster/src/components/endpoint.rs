@@ -16,17 +16,21 @@ use corten_api::k8s_openapi::api::authorization::v1::{
 };
 use corten_api::k8s_openapi::api::core::v1::ConfigMap;
 use corten_client::Client;
+use corten_listen::{Gate, Limits, Place};
 use futures::future::BoxFuture;
 use http::{Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use x509_parser::prelude::{FromDer, X509Certificate};
+
+/// The connections at once.
+const LIMITS: Limits = Limits { connections: 1024, unauthenticated: 64 };
 
 /// Says what is wrong, if something is.
 pub type Check = (&'static str, Box<dyn Fn() -> Result<(), String> + Send + Sync>);
@@ -61,22 +65,18 @@ pub async fn serve(endpoint: Endpoint, shutdown: CancellationToken) -> Result<()
     let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
     tracing::info!(%address, "health and metrics are served");
     let (endpoint, connections) = (Arc::new(endpoint), TaskTracker::new());
+    let gate = Gate::new(LIMITS);
     loop {
-        let stream = tokio::select! {
+        let (stream, place) = tokio::select! {
             () = shutdown.cancelled() => break,
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => stream,
-                Err(error) => {
-                    tracing::debug!(%error, "connection not accepted");
-                    continue;
-                }
-            },
+            accepted = gate.accept(&listener) => accepted,
         };
         let (endpoint, acceptor, shutdown) = (endpoint.clone(), acceptor.clone(), shutdown.clone());
         let served: BoxFuture<'static, ()> = Box::pin(async move {
             tokio::select! {
                 () = shutdown.cancelled() => {}
-                () = connection(endpoint, acceptor, stream) => {}
+                () = place.closed() => {}
+                () = connection(endpoint, acceptor, stream, &place) => {}
             }
         });
         connections.spawn(served);
@@ -99,19 +99,22 @@ fn acceptor(endpoint: &Endpoint) -> Result<TlsAcceptor> {
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-async fn connection(endpoint: Arc<Endpoint>, acceptor: TlsAcceptor, stream: TcpStream) {
-    let stream = match acceptor.accept(stream).await {
+async fn connection(endpoint: Arc<Endpoint>, acceptor: TlsAcceptor, stream: TcpStream, place: &Place) {
+    let stream = match corten_listen::handshake(&acceptor, stream).await {
         Ok(stream) => stream,
         Err(error) => return tracing::debug!(%error, "TLS handshake failed"),
     };
     let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
     let user = certificate.and_then(|certificate| user_of(certificate));
+    if user.is_some() {
+        place.authenticated();
+    }
     let service = service_fn(move |request| {
+        place.asked();
         let (endpoint, user) = (endpoint.clone(), user.clone());
         async move { Ok::<_, Infallible>(answer(&endpoint, user, request).await) }
     });
-    let builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
-    if let Err(error) = builder.serve_connection(TokioIo::new(stream), service).await {
+    if let Err(error) = corten_listen::http().serve_connection(TokioIo::new(stream), service).await {
         tracing::debug!(%error, "connection ended");
     }
 }

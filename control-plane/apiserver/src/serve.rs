@@ -9,17 +9,18 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use corten_listen::{Gate, HANDSHAKE_TIMEOUT, Limits, Place};
 use futures::StreamExt;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Version, header};
 use hyper::body::Incoming;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::authentication::{Peer, expiry_of_certificate};
+use crate::authentication::{Identity, Peer, expiry_of_certificate};
 use crate::body::{Body, HttpBody, LIST_CHUNK, Unread};
 use crate::compression::{self, accepts_gzip};
 use crate::error::Error;
@@ -28,27 +29,20 @@ use crate::request_line::FirstLine;
 use crate::server::Server;
 use crate::stall::WriteTimeout;
 
-/// How long a client may take for its TLS handshake.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a client may take for the head of a request.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(32);
+/// The connections at once. Those of pods are many, and each authenticates with its first request.
+const LIMITS: Limits = Limits { connections: 65_536, unauthenticated: 2_048 };
 /// How long a client may leave unread what it is sent.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
-/// How often a quiet HTTP/2 connection is asked whether it is still there.
-const PING_PERIOD: Duration = Duration::from_secs(60);
 /// How long connections may finish what they are doing at shutdown.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
-/// The requests of one HTTP/2 connection at once, as upstream has it.
-const MAX_STREAMS: u32 = 100;
-/// The requests of one HTTP/2 connection that are taken back before anybody looked at them. A client that goes on is
-/// sent away with all it has, as upstream does.
-const MAX_RESETS: usize = 4 * MAX_STREAMS as usize;
 /// What a request may send before it is read: more than nearly every object takes.
 const STREAM_WINDOW: u32 = 256 * 1024;
 /// The biggest head of a request on HTTP/2.
 const MAX_HEAD: u32 = 256 * 1024;
 /// The headers that a request on HTTP/1 may have: who acts for somebody of many groups sends one for each of them.
 const MAX_HEADERS: usize = 1000;
+/// The biggest head of a request on HTTP/1.
+const MAX_HEAD_HTTP1: usize = 408 * 1024;
 /// What one HTTP/2 stream may have waiting to be sent.
 const SEND_BUFFER: usize = 256 * 1024;
 
@@ -77,23 +71,15 @@ impl Server {
         shutdown: CancellationToken,
     ) -> Result<(), Error> {
         let connections = TaskTracker::new();
+        let gate = Gate::new(LIMITS);
         loop {
-            let accepted = tokio::select! {
+            let (stream, place) = tokio::select! {
                 () = shutdown.cancelled() => break,
-                accepted = listener.accept() => accepted,
+                accepted = gate.accept(&listener) => accepted,
             };
-            match accepted {
-                Ok((stream, _)) => {
-                    let local = stream.local_addr().ok().map(|address| address.ip().to_canonical());
-                    let acceptor = tokio_rustls::TlsAcceptor::from(certificates.tls(local));
-                    connections.spawn(Arc::clone(&self).connection(stream, acceptor, shutdown.clone()));
-                }
-                Err(e) => {
-                    // Out of file descriptors, most likely: closing connections will free some.
-                    tracing::warn!(error = %e, "a connection could not be accepted");
-                    tokio::time::sleep(Duration::from_millis(50)).await;
-                }
-            }
+            let local = stream.local_addr().ok().map(|address| address.ip().to_canonical());
+            let acceptor = tokio_rustls::TlsAcceptor::from(certificates.tls(local));
+            connections.spawn(Arc::clone(&self).connection(stream, place, acceptor, shutdown.clone()));
         }
         // Who comes now is turned away at once, and finds another server or this one when it is back.
         drop(listener);
@@ -107,13 +93,17 @@ impl Server {
     async fn connection(
         self: Arc<Self>,
         stream: TcpStream,
+        place: Place,
         acceptor: tokio_rustls::TlsAcceptor,
         shutdown: CancellationToken,
     ) {
         // A socket of both versions of IP tells addresses of IPv4 as IPv6 maps them; nobody else writes them so.
         let address = stream.peer_addr().ok().map(|peer| SocketAddr::new(peer.ip().to_canonical(), peer.port()));
         let _ = stream.set_nodelay(true);
-        let plain = tokio::time::timeout(HANDSHAKE_TIMEOUT, speaks_plainly(&stream)).await;
+        let plain = tokio::select! {
+            () = place.closed() => return,
+            plain = tokio::time::timeout(HANDSHAKE_TIMEOUT, speaks_plainly(&stream)) => plain,
+        };
         if plain != Ok(false) {
             self.metrics.tls_handshake_errors.fetch_add(1, Ordering::Relaxed);
             // What was read is no reason to reset the connection, which would lose the answer.
@@ -123,33 +113,39 @@ impl Server {
             return;
         }
         let stream = WriteTimeout::new(stream, WRITE_TIMEOUT);
-        let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await else {
+        let handshake = tokio::select! {
+            () = place.closed() => return,
+            handshake = corten_listen::handshake(&acceptor, stream) => handshake,
+        };
+        let Ok(stream) = handshake else {
             self.metrics.tls_handshake_errors.fetch_add(1, Ordering::Relaxed);
             return;
         };
         let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
         let identity = self.client_certificates.identify(chain);
         let expires = chain.first().and_then(|certificate| expiry_of_certificate(certificate));
-        let peer = Arc::new(Peer { identity, address, expires });
+        let place = Arc::new(place);
+        if !matches!(identity, Identity::None) {
+            place.authenticated();
+        }
+        let peer = Arc::new(Peer { identity, address, expires, place: Some(Arc::clone(&place)) });
         let server = Arc::clone(&self);
         let service = hyper::service::service_fn(move |request: http::Request<Incoming>| {
             let (server, peer) = (Arc::clone(&server), Arc::clone(&peer));
             async move { Ok::<_, Infallible>(server.respond(request, &peer).await) }
         });
-        let mut builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
-        builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT).max_headers(MAX_HEADERS);
+        let mut builder = corten_listen::http();
+        builder.http1().max_headers(MAX_HEADERS).max_buf_size(MAX_HEAD_HTTP1);
         // Names of headers are the same in any case; scripts look for them as upstream writes them.
         builder.http1().title_case_headers(true);
-        // Pings find out about clients that are gone without a word, which would hold their watches for ever.
-        builder.http2().timer(TokioTimer::new()).keep_alive_interval(PING_PERIOD);
-        builder.http2().max_concurrent_streams(MAX_STREAMS).max_header_list_size(MAX_HEAD);
-        builder.http2().max_pending_accept_reset_streams(MAX_RESETS);
+        builder.http2().max_header_list_size(MAX_HEAD);
         builder.http2().initial_stream_window_size(STREAM_WINDOW).max_send_buf_size(SEND_BUFFER);
         builder.http2().initial_connection_window_size(STREAM_WINDOW * 16);
         let connection = builder.serve_connection_with_upgrades(TokioIo::new(FirstLine::new(stream)), service);
         tokio::pin!(connection);
         tokio::select! {
             _ = connection.as_mut() => {}
+            () = place.closed() => {}
             () = shutdown.cancelled() => {
                 connection.as_mut().graceful_shutdown();
                 let _ = connection.await;
@@ -158,6 +154,9 @@ impl Server {
     }
 
     async fn respond(&self, request: http::Request<Incoming>, peer: &Peer) -> http::Response<HttpBody> {
+        if let Some(place) = &peer.place {
+            place.asked();
+        }
         if let Some((status, why)) = objection(&request) {
             let mut response = http::Response::new(Body::Full(why.into()).into_http());
             *response.status_mut() = status;

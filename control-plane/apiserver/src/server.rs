@@ -150,7 +150,7 @@ impl Server {
     /// A way to call this server as `user`, without a socket and through the same pipeline.
     pub fn in_process(self: &Arc<Self>, user: User) -> InProcess {
         let identity = Identity::InProcess(user.authenticated());
-        InProcess { server: Arc::clone(self), peer: Arc::new(Peer { identity, address: None, expires: None }) }
+        InProcess { server: Arc::clone(self), peer: Arc::new(Peer { identity, ..Peer::default() }) }
     }
 
     /// The hash of the name that this server has in the API; who has none has no hash.

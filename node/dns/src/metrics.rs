@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use corten_listen::{Gate, Limits};
 use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::RecordType;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -16,6 +17,9 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::warn;
+
+/// The connections of whoever reads the figures, at once.
+const LIMITS: Limits = Limits::anonymous(64);
 
 /// The types that have a figure of their own, as CoreDNS has it.
 const TYPES: [RecordType; 11] = [
@@ -209,20 +213,23 @@ pub(crate) async fn serve(
         Ok(listener) => listener,
         Err(error) => return warn!(%address, "cannot serve the metrics of cluster DNS: {error}"),
     };
+    let gate = Gate::new(LIMITS);
     loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+        let (stream, place) = tokio::select! {
+            accepted = gate.accept(&listener) => accepted,
             () = shutdown.cancelled() => return,
         };
-        let Ok((stream, _)) = accepted else { continue };
-        let body = render();
+        let render = render.clone();
         tasks.spawn(async move {
-            let _ = timeout(PATIENCE, answer(stream, body)).await;
+            tokio::select! {
+                () = place.closed() => {}
+                _ = timeout(PATIENCE, answer(stream, &*render)) => {}
+            }
         });
     }
 }
 
-async fn answer(mut stream: TcpStream, body: String) -> std::io::Result<()> {
+async fn answer(mut stream: TcpStream, render: &(dyn Fn() -> String + Send + Sync)) -> std::io::Result<()> {
     let (mut head, mut chunk) = (Vec::new(), [0; 1024]);
     while !head.windows(4).any(|window| window == b"\r\n\r\n") && head.len() < HEAD {
         match stream.read(&mut chunk).await? {
@@ -231,7 +238,7 @@ async fn answer(mut stream: TcpStream, body: String) -> std::io::Result<()> {
         }
     }
     let (status, body) = match head.starts_with(b"GET /metrics") {
-        true => ("200 OK", body),
+        true => ("200 OK", render()),
         false => ("404 Not Found", "404 page not found\n".to_owned()),
     };
     let kind = "text/plain; version=0.0.4; charset=utf-8";

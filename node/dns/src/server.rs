@@ -4,10 +4,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
+use corten_listen::{Gate, Limits, Place};
 use hickory_proto::rr::Name;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -22,9 +23,9 @@ use crate::zone::Zone;
 
 /// A connection without a query is closed after this.
 const IDLE: Duration = Duration::from_secs(10);
-/// Connections at once.
-const CONNECTIONS: usize = 512;
-/// A pause after a failed accept or receive, so that a lasting failure does not spin.
+/// The connections at once; one more closes the oldest, whose client asks again.
+const LIMITS: Limits = Limits::anonymous(512);
+/// A pause after a failed receive, so that a lasting failure does not spin.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Sockets that are bound, and the zone they answer from.
@@ -190,32 +191,31 @@ async fn serve_udp(socket: Arc<UdpSocket>, responder: Responder, tasks: TaskTrac
 }
 
 async fn serve_tcp(listener: TcpListener, responder: Responder, tasks: TaskTracker, shutdown: CancellationToken) {
-    let permits = Arc::new(Semaphore::new(CONNECTIONS));
+    let gate = Gate::new(LIMITS);
     loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+        let (stream, place) = tokio::select! {
+            accepted = gate.accept(&listener) => accepted,
             () = shutdown.cancelled() => return,
         };
-        let Ok((stream, client)) = accepted else {
-            tokio::time::sleep(PAUSE).await;
-            continue;
-        };
-        // One connection too many is closed at once; the client asks again.
-        let Ok(permit) = permits.clone().try_acquire_owned() else { continue };
+        let Ok(client) = stream.peer_addr() else { continue };
         let (responder, shutdown) = (responder.clone(), shutdown.clone());
         tasks.spawn(async move {
-            let _permit = permit;
-            shutdown.run_until_cancelled(serve_connection(stream, client.ip(), responder)).await;
+            tokio::select! {
+                () = shutdown.cancelled() => {}
+                () = place.closed() => {}
+                _ = serve_connection(stream, client.ip(), responder, &place) => {}
+            }
         });
     }
 }
 
 /// Answers the queries of a connection one after the other. A client that misbehaves loses it.
-async fn serve_connection(mut stream: TcpStream, client: IpAddr, responder: Responder) -> Option<()> {
+async fn serve_connection(mut stream: TcpStream, client: IpAddr, responder: Responder, place: &Place) -> Option<()> {
     loop {
         let length = timeout(IDLE, stream.read_u16()).await.ok()?.ok()?;
         let mut request = vec![0; usize::from(length)];
         timeout(IDLE, stream.read_exact(&mut request)).await.ok()?.ok()?;
+        place.asked();
         let started = Instant::now();
         let reply = match responder.respond(&request) {
             Step::Ignore => return None,

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
+use corten_listen::{Gate, Limits, Place};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -23,6 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_secs(10);
 /// The longest request head that is read.
 const HEAD: usize = 8 * 1024;
+/// The connections of one port at once.
+const LIMITS: Limits = Limits::anonymous(64);
 
 /// What a health check port tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,12 +87,12 @@ async fn listen((key, port): (ServiceKey, u16), checks: watch::Receiver<Checks>,
             tokio::time::sleep(RETRY).await;
         };
         let mut connections = JoinSet::new();
+        let gate = Gate::new(LIMITS);
         loop {
             tokio::select! {
-                accepted = listener.accept() => {
-                    let Ok((stream, _)) = accepted else { continue };
+                (stream, place) = gate.accept(&listener) => {
                     let count = checks.borrow().get(&key).map_or(0, |check| check.local_endpoints);
-                    connections.spawn(tokio::time::timeout(PATIENCE, answer(stream, response(&key, count))));
+                    connections.spawn(answer_in_time(stream, place, response(&key, count)));
                 }
                 Some(_) = connections.join_next() => {}
             }
@@ -106,6 +109,13 @@ async fn bind(port: u16) -> std::io::Result<TcpListener> {
     match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
         Ok(listener) => Ok(listener),
         Err(_) => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await,
+    }
+}
+
+async fn answer_in_time(stream: TcpStream, place: Place, response: String) {
+    tokio::select! {
+        () = place.closed() => {}
+        _ = tokio::time::timeout(PATIENCE, answer(stream, response)) => {}
     }
 }
 

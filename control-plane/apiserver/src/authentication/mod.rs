@@ -17,6 +17,7 @@ pub mod websocket_token;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 pub use certificate::{expiry_of_certificate, user_of_certificate};
 use corten_meta::Status;
@@ -95,6 +96,8 @@ pub struct Peer {
     pub address: Option<SocketAddr>,
     /// Until when the client's certificate holds.
     pub expires: Option<jiff::Timestamp>,
+    /// The place of the connection among those of the listener; none for calls within the process.
+    pub place: Option<Arc<corten_listen::Place>>,
 }
 
 /// The identity that the connection carries.
@@ -134,7 +137,10 @@ pub async fn authenticate(server: &Server, context: &Context, peer: &Peer) -> Re
             Err(reason) => Err(reason.to_owned()),
         };
         match authenticated {
-            Ok(authenticated) => return Ok(authenticated.user),
+            Ok(authenticated) => {
+                peer.place.iter().for_each(|place| place.authenticated());
+                return Ok(authenticated.user);
+            }
             Err(reason) => tracing::debug!(reason, "a bearer token was refused"),
         }
         is_refused = true;

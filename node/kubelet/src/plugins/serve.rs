@@ -4,8 +4,8 @@ use std::convert::Infallible;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::time::Duration;
 
+use corten_listen::{Gate, Limits};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::UnixListener;
@@ -16,8 +16,8 @@ use tonic::codegen::Service;
 
 use crate::error::{Error, Result};
 
-/// After the machine ran out of descriptors.
-const RETRY: Duration = Duration::from_millis(50);
+/// The connections at once; every peer is root.
+const LIMITS: Limits = Limits::anonymous(256);
 
 /// Binds a socket that only root may use, in a directory that is made if it is not there.
 pub fn listen(socket: &Path) -> Result<UnixListener> {
@@ -37,19 +37,17 @@ where
     S::Future: Send,
 {
     let connections = TaskTracker::new();
+    let gate = Gate::new(LIMITS);
     loop {
-        let socket = tokio::select! {
+        let (socket, place) = tokio::select! {
             () = stop.cancelled() => break,
-            accepted = listener.accept() => match accepted {
-                Ok((socket, _)) => socket,
-                Err(_) => {
-                    tokio::time::sleep(RETRY).await;
-                    continue;
-                }
-            },
+            accepted = gate.accept(&listener) => accepted,
         };
+        // The mode of the socket lets root alone connect.
+        place.authenticated();
         let (service, stop) = (service.clone(), stop.clone());
         connections.spawn(async move {
+            let _place = place;
             let answer = hyper::service::service_fn(move |request| service.clone().call(request));
             let http = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
             tokio::select! {

@@ -20,6 +20,8 @@ use super::authorize::{User, subresources, verb};
 /// The name in the API server's client certificate.
 const API_SERVER: &str = "kube-apiserver-kubelet-client";
 const ADMINISTRATORS: &str = "system:masters";
+/// The user of requests without a credential.
+pub const ANONYMOUS: &str = "system:anonymous";
 /// More answers than this are not kept.
 const MOST_ANSWERS: usize = 1024;
 
@@ -69,9 +71,7 @@ impl Access {
             // A token that the API does not know is refused, not taken for nobody's.
             return self.of_token(state, token).await;
         }
-        access
-            .anonymous
-            .then(|| User { name: "system:anonymous".into(), groups: vec!["system:unauthenticated".into()] })
+        access.anonymous.then(|| User { name: ANONYMOUS.into(), groups: vec!["system:unauthenticated".into()] })
     }
 
     async fn of_token(&self, state: &State, token: &str) -> Option<User> {

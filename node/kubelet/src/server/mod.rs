@@ -18,12 +18,13 @@ mod tls;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use corten_listen::{Gate, Limits, Place};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -38,6 +39,11 @@ use crate::pods::view::Views;
 use crate::stats::Collector;
 
 pub type Body = BoxBody<Bytes, std::io::Error>;
+
+/// The connections of the node API at once: the API server's, and those of whoever scrapes metrics.
+const LIMITS: Limits = Limits { connections: 4096, unauthenticated: 256 };
+/// The connections of the health page at once.
+const HEALTH_LIMITS: Limits = Limits::anonymous(64);
 
 /// What the handlers need.
 pub struct State {
@@ -60,31 +66,38 @@ pub async fn serve_health(address: std::net::SocketAddr, shutdown: CancellationT
         Err(error) => return info!(%error, %address, "healthz is not served"),
     };
     let connections = TaskTracker::new();
+    let gate = Gate::new(HEALTH_LIMITS);
     loop {
-        let stream = tokio::select! {
+        let (stream, place) = tokio::select! {
             () = shutdown.cancelled() => break,
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => stream,
-                Err(_) => continue,
-            },
+            accepted = gate.accept(&listener) => accepted,
         };
         let shutdown = shutdown.clone();
         connections.spawn(async move {
-            let service = service_fn(|request: Request<Incoming>| async move {
-                let well = request.uri().path() == "/healthz";
-                let answer =
-                    if well { text(StatusCode::OK, "ok") } else { text(StatusCode::NOT_FOUND, "404 page not found\n") };
-                Ok::<_, std::convert::Infallible>(answer)
-            });
-            let connection = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
             tokio::select! {
                 () = shutdown.cancelled() => {}
-                ended = connection => if let Err(error) = ended { debug!(%error, "connection ended") },
+                () = place.closed() => {}
+                () = serve_health_page(stream, &place) => {}
             }
         });
     }
     connections.close();
     connections.wait().await;
+}
+
+async fn serve_health_page(stream: TcpStream, place: &Place) {
+    let service = service_fn(|request: Request<Incoming>| {
+        place.asked();
+        let answer = match request.uri().path() {
+            "/healthz" => text(StatusCode::OK, "ok"),
+            _ => text(StatusCode::NOT_FOUND, "404 page not found\n"),
+        };
+        std::future::ready(Ok::<_, std::convert::Infallible>(answer))
+    });
+    let builder = corten_listen::http().http1_only();
+    if let Err(error) = builder.serve_connection(TokioIo::new(stream), service).await {
+        debug!(%error, "connection ended");
+    }
 }
 
 /// Serves the node API until shutdown; without certificates there is none.
@@ -96,16 +109,11 @@ pub async fn serve(state: Arc<State>) -> Result<()> {
     let listener = TcpListener::bind(address).await.map_err(|source| Error::Listen { address, source })?;
     info!(%address, "node API is served");
     let connections = TaskTracker::new();
+    let gate = Gate::new(LIMITS);
     loop {
-        let stream = tokio::select! {
+        let (stream, place) = tokio::select! {
             () = state.shutdown.cancelled() => break,
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => stream,
-                Err(error) => {
-                    debug!(%error, "connection not accepted");
-                    continue;
-                }
-            },
+            accepted = gate.accept(&listener) => accepted,
         };
         if certificates.has_changed().unwrap_or(false) {
             match tls::acceptor(&certificates.borrow_and_update(), config.client_ca.as_deref()) {
@@ -113,43 +121,63 @@ pub async fn serve(state: Arc<State>) -> Result<()> {
                 Err(error) => warn!(%error, "the renewed certificate of the node API cannot be used"),
             }
         }
-        connections.spawn(serve_connection(state.clone(), acceptor.clone(), stream));
+        connections.spawn(serve_connection(state.clone(), acceptor.clone(), stream, Arc::new(place)));
     }
     connections.close();
     connections.wait().await;
     Ok(())
 }
 
-async fn serve_connection(state: Arc<State>, acceptor: tokio_rustls::TlsAcceptor, stream: TcpStream) {
+async fn serve_connection(
+    state: Arc<State>,
+    acceptor: tokio_rustls::TlsAcceptor,
+    stream: TcpStream,
+    place: Arc<Place>,
+) {
     // The peer shows small interactive chunks; waiting to fill packets would be felt.
     let _ = stream.set_nodelay(true);
     let shutdown = state.shutdown.clone();
     let serve = async {
-        let stream = match acceptor.accept(stream).await {
+        let stream = match corten_listen::handshake(&acceptor, stream).await {
             Ok(stream) => stream,
             Err(error) => return debug!(%error, "TLS handshake failed"),
         };
-        let user = authorize::user(stream.get_ref().1);
+        let caller = Arc::new(Caller { user: authorize::user(stream.get_ref().1), place: place.clone() });
+        if caller.user.is_some() {
+            place.authenticated();
+        }
         let service = service_fn(move |request| {
-            let (state, user) = (state.clone(), user.clone());
-            async move { Ok::<_, std::convert::Infallible>(handle(&state, user.as_ref(), request).await) }
+            let (state, caller) = (state.clone(), caller.clone());
+            async move { Ok::<_, std::convert::Infallible>(handle(&state, &caller, request).await) }
         });
-        let builder = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
+        let builder = corten_listen::http();
         if let Err(error) = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).await {
             debug!(%error, "connection ended");
         }
     };
     tokio::select! {
         () = shutdown.cancelled() => {}
+        () = place.closed() => {}
         () = serve => {}
     }
 }
 
+/// The peer of a connection.
+struct Caller {
+    /// The user that its client certificate names.
+    user: Option<authorize::User>,
+    place: Arc<Place>,
+}
+
 /// Authenticate, authorize, route.
-async fn handle(state: &Arc<State>, user: Option<&authorize::User>, request: Request<Incoming>) -> Response<Body> {
-    let Some(user) = state.access.authenticate(state, user, request.headers()).await else {
+async fn handle(state: &Arc<State>, caller: &Caller, request: Request<Incoming>) -> Response<Body> {
+    caller.place.asked();
+    let Some(user) = state.access.authenticate(state, caller.user.as_ref(), request.headers()).await else {
         return text(StatusCode::UNAUTHORIZED, "Unauthorized");
     };
+    if user.name != access::ANONYMOUS {
+        caller.place.authenticated();
+    }
     if let Err(reason) = state.access.authorize(state, &user, request.method(), request.uri().path()).await {
         return text(StatusCode::FORBIDDEN, &reason);
     }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use corten_cri::{ImageServiceServer, MAX_MESSAGE_BYTES, RuntimeServiceServer};
+use corten_listen::{Gate, Limits, Place};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::{UnixListener, UnixStream};
 use tokio_util::sync::CancellationToken;
@@ -21,6 +22,8 @@ use crate::streaming::StreamingServer;
 
 /// How long calls may take to end when the daemon does.
 const GRACE: Duration = Duration::from_secs(5);
+/// The connections at once; every peer is root.
+const LIMITS: Limits = Limits::anonymous(1024);
 
 /// What both services share.
 #[derive(Clone)]
@@ -45,22 +48,22 @@ pub(crate) async fn serve(listener: UnixListener, services: Services, shutdown: 
         images: ImageServiceServer::new(Images(services)).max_decoding_message_size(MAX_MESSAGE_BYTES),
     };
     let connections = TaskTracker::new();
+    let gate = Gate::new(LIMITS);
     loop {
-        tokio::select! {
-            accepted = listener.accept() => match accepted {
-                Ok((socket, _)) => drop(connections.spawn(router.clone().serve(socket, shutdown.clone()))),
-                // Out of descriptors: wait for some to come back.
-                Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
-            },
+        let (socket, place) = tokio::select! {
+            accepted = gate.accept(&listener) => accepted,
             () = shutdown.cancelled() => break,
-        }
+        };
+        // The mode of the socket lets root alone connect.
+        place.authenticated();
+        connections.spawn(router.clone().serve(socket, place, shutdown.clone()));
     }
     connections.close();
     let _ = tokio::time::timeout(GRACE, connections.wait()).await;
 }
 
 impl Router {
-    async fn serve(self, socket: UnixStream, shutdown: CancellationToken) {
+    async fn serve(self, socket: UnixStream, _place: Place, shutdown: CancellationToken) {
         let service = hyper::service::service_fn(move |request: http::Request<hyper::body::Incoming>| {
             let mut router = self.clone();
             async move {

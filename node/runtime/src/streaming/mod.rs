@@ -20,8 +20,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use corten_cri::v1;
+use corten_listen::{Gate, Limits, Place};
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
 use crate::Error;
@@ -33,6 +34,8 @@ use upgrade::{Protocol, Upgraded};
 const TOKEN_LIFETIME: Duration = Duration::from_secs(60);
 /// URLs that may wait at once; the kubelet asks for one at a time and uses it.
 const MAX_PENDING: usize = 1000;
+/// The connections at once that have not used their URL yet. Every process of the node can open one.
+const LIMITS: Limits = Limits::anonymous(256);
 
 /// What a URL stands for.
 #[derive(Debug, Clone)]
@@ -73,23 +76,28 @@ impl StreamingServer {
     }
 
     async fn accept(self, listener: TcpListener, shutdown: CancellationToken) {
+        let gate = Gate::new(LIMITS);
         loop {
-            let connection = tokio::select! {
-                accepted = listener.accept() => accepted,
+            let (socket, place) = tokio::select! {
+                accepted = gate.accept(&listener) => accepted,
                 () = shutdown.cancelled() => return,
             };
-            let Ok((socket, _)) = connection else { continue };
             let _ = socket.set_nodelay(true);
-            let (server, shutdown) = (self.clone(), shutdown.clone());
-            tokio::spawn(async move {
-                let service = hyper::service::service_fn(|request| {
-                    let answer = upgrade::answer(&server, &shutdown, request);
-                    std::future::ready(Ok::<_, std::convert::Infallible>(answer))
-                });
-                let connection =
-                    hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(socket), service);
-                let _ = connection.with_upgrades().await;
-            });
+            tokio::spawn(self.clone().connection(socket, place, shutdown.clone()));
+        }
+    }
+
+    /// Serves requests until one of them switches to another protocol, which is then served by a task of its own.
+    async fn connection(self, socket: TcpStream, place: Place, shutdown: CancellationToken) {
+        let service = hyper::service::service_fn(|request| {
+            place.asked();
+            let answer = upgrade::answer(&self, &shutdown, request);
+            std::future::ready(Ok::<_, std::convert::Infallible>(answer))
+        });
+        let http = corten_listen::http().http1_only();
+        tokio::select! {
+            _ = http.serve_connection_with_upgrades(TokioIo::new(socket), service) => {}
+            () = place.closed() => {}
         }
     }
 
