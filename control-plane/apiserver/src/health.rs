@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use corten_meta::quote::quote;
+use corten_store::Health as StoreHealth;
 use http::StatusCode;
 
 use crate::body::Reply;
@@ -17,6 +18,10 @@ pub struct Health {
     ready: AtomicBool,
 }
 
+/// Whether the store works at all. A full disk leaves it as it is: a restart would not help, and end the reads too.
+const ETCD: &str = "etcd";
+/// Whether the store takes writes.
+const ETCD_READINESS: &str = "etcd-readiness";
 /// The plugins that keep keys; there only if there are some.
 const KMS: &str = "kms-providers";
 
@@ -50,8 +55,8 @@ const CHECKS: &[(&str, Asked)] = &[
     ("ping", Asked::Always),
     ("log", Asked::Always),
     ("loopback-serving-certificate", Asked::Others),
-    ("etcd", Asked::Always),
-    ("etcd-readiness", Asked::Readiness),
+    (ETCD, Asked::Always),
+    (ETCD_READINESS, Asked::Readiness),
     (KMS, Asked::Always),
     ("informer-sync", Asked::Readiness),
     ("poststarthook/start-apiserver-admission-initializer", Asked::Always),
@@ -145,12 +150,23 @@ fn judged(server: &Server, endpoint: &str, name: &str) -> Result<(), String> {
 fn check(server: &Server, name: &str) -> Result<(), String> {
     match name {
         KMS => server.registry.transformer.health().unwrap_or(Ok(())),
+        ETCD => store(server, false),
+        ETCD_READINESS => store(server, true),
         "shutdown" if server.shutdown.is_cancelled() => Err("process is shutting down".to_owned()),
         n if (n.starts_with("poststarthook/") || n == "autoregister-completion")
             && !server.health.ready.load(Ordering::Acquire) =>
         {
             Err("not finished".to_owned())
         }
+        _ => Ok(()),
+    }
+}
+
+/// Returns why the store takes no writes; one that may recover is an error only to readiness.
+fn store(server: &Server, is_readiness: bool) -> Result<(), String> {
+    match server.registry.store.health() {
+        StoreHealth::Broken { reason } => Err(format!("the store takes no more writes: {reason}")),
+        StoreHealth::Failing { reason } if is_readiness => Err(format!("the store takes no writes: {reason}")),
         _ => Ok(()),
     }
 }

@@ -561,6 +561,8 @@ pub fn store_status(e: corten_store::Error) -> Status {
     match e {
         corten_store::Error::TooLarge { .. } => Status::request_too_large(&e.to_string()),
         corten_store::Error::Closed => Status::service_unavailable(e.to_string()),
+        // The words that operators of etcd know and search for.
+        corten_store::Error::Full { .. } => Status::internal("etcdserver: mvcc: database space exceeded".to_owned()),
         _ => Status::internal(e.to_string()),
     }
 }

@@ -18,6 +18,7 @@
 //! It must never look inside a key or a value, and never answer from state that is not durable.
 
 mod error;
+mod health;
 mod watch;
 
 pub mod embedded;
@@ -30,6 +31,7 @@ use futures::future::BoxFuture;
 
 pub use embedded::{Clock, Config, Embedded, MonotonicClock, Retain};
 pub use error::Error;
+pub use health::Health;
 pub use watch::Watch;
 
 /// A point in the store's history.
@@ -263,6 +265,15 @@ pub trait Store: Send + Sync + 'static {
 
     /// The bytes that the store takes on disk.
     fn size(&self) -> u64;
+
+    /// The bytes that are free on the store's disk; `None` if that cannot be read.
+    fn free(&self) -> Option<u64>;
+
+    /// Whether the store takes writes, as the last of them found it.
+    fn health(&self) -> Health;
+
+    /// Resolves with the reason once the store is broken, which it stays until it is opened again.
+    fn broken(&self) -> BoxFuture<'static, Arc<str>>;
 
     /// One key, with the revision at which it was read.
     fn get(&self, key: &[u8]) -> BoxFuture<'_, Result<(Revision, Option<Entry>), Error>>;

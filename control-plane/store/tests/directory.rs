@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use corten_store::{Config, Embedded, Error, Expect, LeaseId, Op, Outcome, Range, Retain, Store};
+use corten_store::{Config, Embedded, Error, Expect, Health, LeaseId, Op, Outcome, Range, Retain, Store};
 
 use support::{ALL, ManualClock, block_on, commit, size_of, small};
 
@@ -191,12 +191,15 @@ fn full_disk(checkpoint_bytes: u64) {
             let written = fill(&store, &dir).await;
             let all = store.range(Range::prefix(b"/")).await.unwrap();
             assert_eq!((all.count, all.revision), (written, written + 1));
+            assert!(matches!(store.health(), Health::Failing { .. }), "{:?}", store.health());
+            assert!(store.free().is_some_and(|free| free < 2 << 20));
 
             let options = std::ffi::CString::new(format!("size={}", 8 << 20)).unwrap();
             rustix::mount::mount_remount(disk, rustix::mount::MountFlags::empty(), options.as_c_str()).unwrap();
             for number in written..written + 100 {
                 write(&store, number).await.unwrap();
             }
+            assert_eq!(store.health(), Health::Writable);
             drop(store);
             let store = Embedded::open(config.clone()).unwrap();
             let all = store.range(Range::prefix(b"/")).await.unwrap();

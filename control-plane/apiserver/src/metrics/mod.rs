@@ -131,6 +131,7 @@ impl Metrics {
         let name = "apiserver_storage_size_bytes";
         out.family(name, "gauge", "The bytes that the store takes on disk.");
         out.sample(name, &[("storage_cluster_id", "etcd-0")], server.registry.store.size() as f64);
+        store_health(&mut out, server);
         let name = "apiserver_client_certificate_expiration_seconds";
         out.family(name, "histogram", "How long the certificates still hold that requests were authenticated by.");
         self.certificates.render(&mut out, name, &[], CERTIFICATE_SECONDS);
@@ -149,6 +150,22 @@ impl Metrics {
 fn stored(resources: &Resources) -> impl Iterator<Item = (&Resource, &Stored)> {
     let all = resources.ordered.iter().filter_map(|resource| Some((resource.as_ref(), resource.stored.as_ref()?)));
     all.filter(|(resource, stored)| Arc::ptr_eq(&stored.hub, &resource.kind))
+}
+
+/// Whether the store takes writes, and the space that its disk has left.
+fn store_health(out: &mut Exposition, server: &Server) {
+    let store = &server.registry.store;
+    let state = store.health().name();
+    let name = "corten_store_health";
+    out.family(name, "gauge", "1 for the state that the last write found the store in: writable, failing or broken.");
+    for known in ["writable", "failing", "broken"] {
+        out.sample(name, &[("state", known)], f64::from(u8::from(state == known)));
+    }
+    if let Some(free) = store.free() {
+        let name = "corten_store_disk_free_bytes";
+        out.family(name, "gauge", "The bytes that are free on the store's disk.");
+        out.sample(name, &[], free as f64);
+    }
 }
 
 fn storage(out: &mut Exposition, resources: &Resources) {

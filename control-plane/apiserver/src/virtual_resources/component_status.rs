@@ -1,8 +1,10 @@
-//! ComponentStatus: an old view of whether the control plane is well. Who can ask is served, so it is.
+//! ComponentStatus: an old view of whether the control plane is well. The store's condition is what its last write
+//! found; the other components answer with this process, so they are well.
 
 use std::sync::Arc;
 
-use corten_meta::{GroupResource, Object, Status};
+use corten_meta::{GroupResource, Object, Status, Value};
+use corten_store::Health;
 use http::StatusCode;
 use serde_json::json;
 
@@ -12,13 +14,14 @@ use crate::handlers::Target;
 use crate::handlers::list::Asked;
 use crate::response::{self, ListMeta};
 
-const COMPONENTS: &[&str] = &["controller-manager", "etcd-0", "scheduler"];
+const STORE: &str = "etcd-0";
+const COMPONENTS: &[&str] = &["controller-manager", STORE, "scheduler"];
 
 pub fn read(target: &Target<'_>) -> Result<Reply, Status> {
     let (context, kind) = (target.context, &target.resource.kind);
     let component = |name: &&str| {
         let object = json!({ "apiVersion": "v1", "kind": kind.kind, "metadata": { "name": name },
-                             "conditions": [{ "type": "Healthy", "status": "True", "message": "ok" }] });
+                             "conditions": [condition(name, &target.server.registry.store.health())] });
         Object::from_value(&object, 0).map(Arc::new).map_err(|e| Status::internal(e.to_string()))
     };
     if context.info.verb == "list" {
@@ -33,4 +36,13 @@ pub fn read(target: &Target<'_>) -> Result<Reply, Status> {
         Status::not_found(&resource, target.name)
     })?;
     Ok(response::object(context.accept, context.include_object(), StatusCode::OK, kind, &component(name)?))
+}
+
+fn condition(name: &str, store: &Health) -> Value {
+    match store {
+        Health::Failing { reason } | Health::Broken { reason } if name == STORE => {
+            json!({ "type": "Healthy", "status": "False", "message": &**reason, "error": &**reason })
+        }
+        _ => json!({ "type": "Healthy", "status": "True", "message": "ok" }),
+    }
 }

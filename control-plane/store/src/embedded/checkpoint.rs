@@ -8,6 +8,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -75,7 +76,7 @@ fn write_file(path: &Path, source: &Source, cancel: &AtomicBool) -> io::Result<O
         revision: source.snapshot.revision,
         salt: segment::salt(),
     };
-    let mut file = File::create(path)?;
+    let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(path)?;
     file.write_all(&encode_head(&head))?;
     let mut frames = Frames { file: &mut file, buffer: Vec::new(), salt: head.salt, frames: 0, items: 0, size: 0 };
     frame::begin(&mut frames.buffer);

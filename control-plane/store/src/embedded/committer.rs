@@ -21,7 +21,8 @@ use super::config::Config;
 use super::group::{Effect, Group};
 use super::log::Log;
 use super::queue::{Reply, Request};
-use crate::{Error, LeaseId};
+use super::segment;
+use crate::{Error, Health, LeaseId};
 
 /// How many revisions are freed at once, beyond twice those that were just made: a reader never
 /// waits long for the lock, and a backlog of freed history still shrinks.
@@ -161,7 +162,7 @@ impl Committer {
 
     /// Makes the group durable, then visible, then answers it.
     fn finish(&mut self, mut group: Group) -> Result<(), Error> {
-        let written = if group.has_frame() { self.log.append(&mut group.frame) } else { Ok(()) };
+        let written = if group.has_frame() { self.append(&mut group.frame) } else { Ok(()) };
         match &written {
             Ok(()) => self.publish(&group),
             Err(_) => self.abandon(&group),
@@ -171,6 +172,27 @@ impl Committer {
             self.buffer = group.frame;
         }
         written
+    }
+
+    /// Appends to the log, and records whether that worked.
+    fn append(&mut self, frame: &mut Vec<u8>) -> Result<(), Error> {
+        let written = self.log.append(frame);
+        let health = Health::of(&written);
+        if health == Health::Writable && self.is_short_of_space() {
+            return written;
+        }
+        self.shared.health.send_if_modified(|known| {
+            let is_news = *known != health;
+            *known = health;
+            is_news
+        });
+        written
+    }
+
+    /// Whether a write failed, and there is still no room for a segment: a smaller write may fit where that one did not.
+    fn is_short_of_space(&self) -> bool {
+        let is_failing = matches!(*self.shared.health.borrow(), Health::Failing { .. });
+        is_failing && segment::free_space(&self.config.dir).is_some_and(|free| free < self.config.segment_bytes)
     }
 
     fn publish(&self, group: &Group) {

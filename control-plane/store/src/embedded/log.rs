@@ -234,6 +234,19 @@ mod tests {
     }
 
     #[test]
+    fn a_failed_sync_breaks_the_log_for_good() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = Log::create(dir.path(), 4096).unwrap();
+        // This device takes every write and cannot be synced.
+        let unsynced = File::options().write(true).open("/dev/zero").unwrap();
+        let whole = mem::replace(&mut log.active.file, unsynced);
+        assert!(matches!(log.append(&mut frame(&log)), Err(Error::Broken { .. })));
+        log.active.file = whole;
+        assert!(matches!(log.append(&mut frame(&log)), Err(Error::Broken { .. })));
+        assert_eq!(log.sequence(), 0);
+    }
+
+    #[test]
     fn a_log_that_cannot_undo_a_failed_write_takes_no_more() {
         let dir = tempfile::tempdir().unwrap();
         let mut log = Log::create(dir.path(), 4096).unwrap();

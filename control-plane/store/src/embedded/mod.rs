@@ -34,14 +34,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::{BoxFuture, ready};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use self::committer::Committer;
 use self::hub::Hub;
 use self::index::Index;
 use self::lease::Leases;
 use self::queue::{Queue, Reply, Request};
-use crate::{Entry, Error, Lease, LeaseId, Op, Outcome, Range, RangeResult, Revision, Store, Watch};
+use crate::{Entry, Error, Health, Lease, LeaseId, Op, Outcome, Range, RangeResult, Revision, Store, Watch};
 
 pub use config::{Clock, Config, MonotonicClock, Retain};
 
@@ -66,6 +66,7 @@ struct Shared {
     hub: Mutex<Hub>,
     index: RwLock<Index>,
     leases: Mutex<Leases>,
+    health: watch::Sender<Health>,
 }
 
 /// A lock is poisoned only by a panic in the committer, which is a bug that must not be served on.
@@ -101,6 +102,7 @@ impl Embedded {
             hub: Mutex::default(),
             index: RwLock::new(recovered.index),
             leases: Mutex::new(recovered.leases),
+            health: watch::Sender::default(),
         });
         let (watch_buffer, clock, dir) = (config.watch_buffer, config.clock.clone(), config.dir.clone());
         let committer = Committer::new(shared.clone(), config, recovered.log, recovered.checkpoint_size);
@@ -138,6 +140,30 @@ impl Store for Embedded {
         let files = std::fs::read_dir(&self.dir).into_iter().flatten().flatten();
         // What is allocated counts, as for any database: the log is made in advance.
         files.filter_map(|file| file.metadata().ok()).map(|file| file.blocks() * 512).sum()
+    }
+
+    fn free(&self) -> Option<u64> {
+        segment::free_space(&self.dir)
+    }
+
+    fn health(&self) -> Health {
+        self.shared.health.borrow().clone()
+    }
+
+    fn broken(&self) -> BoxFuture<'static, Arc<str>> {
+        let mut health = self.shared.health.subscribe();
+        async move {
+            loop {
+                if let Health::Broken { reason } = &*health.borrow_and_update() {
+                    return reason.clone();
+                }
+                // A store that is closed was not broken, and never will be.
+                if health.changed().await.is_err() {
+                    return std::future::pending().await;
+                }
+            }
+        }
+        .boxed()
     }
 
     fn get(&self, key: &[u8]) -> BoxFuture<'_, Result<(Revision, Option<Entry>), Error>> {

@@ -9,6 +9,7 @@
 
 use std::fs::{self, File, TryLockError};
 use std::io::{Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -43,7 +44,8 @@ pub struct Recovered {
 pub fn recover(config: &Config) -> Result<Recovered, Error> {
     let dir = config.dir.as_path();
     let now = config.clock.now();
-    fs::create_dir_all(dir).map_err(|error| Error::io("create", dir, error))?;
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
+    made.map_err(|error| Error::io("create", dir, error))?;
     let lock = lock(dir)?;
     let files = list(dir)?;
     check_format(&lock, dir, files.is_empty())?;
@@ -61,7 +63,7 @@ pub fn recover(config: &Config) -> Result<Recovered, Error> {
 fn lock(dir: &Path) -> Result<File, Error> {
     let path = dir.join(FORMAT_FILE);
     let failed = |error| Error::io("lock", &path, error);
-    let file = File::options().read(true).append(true).create(true).open(&path).map_err(failed)?;
+    let file = File::options().read(true).append(true).create(true).mode(0o600).open(&path).map_err(failed)?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(Error::Locked { dir: dir.to_owned() }),

@@ -6,7 +6,7 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::Error;
@@ -95,6 +95,12 @@ pub fn salt() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
+/// The bytes that are free on the disk of a directory; `None` if that cannot be read.
+pub fn free_space(dir: &Path) -> Option<u64> {
+    let disk = rustix::fs::statvfs(dir).ok()?;
+    Some(disk.f_bavail.saturating_mul(disk.f_frsize))
+}
+
 pub fn sync_dir(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
@@ -118,7 +124,7 @@ fn parse_header(bytes: &[u8]) -> Option<(u64, u64)> {
 }
 
 fn write_new(path: &Path, header: &[u8], size: u64) -> io::Result<File> {
-    let file = File::options().read(true).write(true).create(true).truncate(true).open(path)?;
+    let file = File::options().read(true).write(true).create(true).truncate(true).mode(0o600).open(path)?;
     zero(&file, 0, size)?;
     file.write_all_at(header, 0)?;
     file.sync_all()?;
