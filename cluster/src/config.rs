@@ -43,12 +43,31 @@ impl Place {
         self.run.join("data-dir")
     }
 
+    /// The file that says why the last server ended, if it failed.
+    pub fn failure(&self) -> PathBuf {
+        self.run.join("failure")
+    }
+
     pub fn cri_socket(&self) -> PathBuf {
         self.run.join("cri.sock")
     }
 
     pub fn kubeconfig(&self, name: &str) -> PathBuf {
         self.data.join("kubeconfig").join(format!("{name}.conf"))
+    }
+
+    /// The directories of keys, credentials and objects, as far as they are there.
+    pub fn secret_directories(&self) -> Vec<PathBuf> {
+        self.existing(&["audit", "kubeconfig", "pki", "store"])
+    }
+
+    /// The directories of the node's components, as far as they are there.
+    pub fn node_directories(&self) -> Vec<PathBuf> {
+        self.existing(&["images", "kubelet", "log", "network", "nodes", "runtime"])
+    }
+
+    fn existing(&self, names: &[&str]) -> Vec<PathBuf> {
+        names.iter().map(|name| self.data.join(name)).filter(|path| path.is_dir()).collect()
     }
 
     /// The images of this machine; its nodes share them.

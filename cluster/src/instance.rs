@@ -3,16 +3,21 @@
 //! Invariant: the process that holds the lock on `<run dir>/corten.lock` is the server, and its id is in the pid
 //! file. A pid file without the lock is of a process that died.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use clap::Parser;
 use nix::fcntl::{Flock, FlockArg};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
+use crate::cli;
 use crate::config::Place;
+use crate::private;
 
 /// Held by the server for as long as it lives.
 pub struct Lock {
@@ -29,10 +34,11 @@ impl Drop for Lock {
 
 /// Takes the place, or says who has it.
 pub fn acquire(place: &Place) -> Result<Lock> {
-    std::fs::create_dir_all(&place.run).with_context(|| format!("cannot create {}", place.run.display()))?;
+    private::directory(&place.run)?;
     let Some(file) = try_lock(place, "corten")? else {
         anyhow::bail!("a corten server is already running here (pid {})", pid(place).unwrap_or_default());
     };
+    let _ = std::fs::remove_file(place.failure());
     std::fs::write(place.pid(), format!("{}\n", std::process::id()))
         .with_context(|| format!("cannot write {}", place.pid().display()))?;
     let data = place.data.to_string_lossy();
@@ -41,9 +47,24 @@ pub fn acquire(place: &Place) -> Result<Lock> {
     Ok(Lock { _file: file, place: place.clone() })
 }
 
+/// Records why the server of this place ends, for `corten status`. The run directory is not on the disk that may have
+/// failed.
+pub fn record_failure(place: &Place, why: &str) {
+    let text = format!("{}: {}\n", jiff::Timestamp::now(), why.replace('\n', " "));
+    if let Err(error) = private::write(&place.failure(), text.as_bytes()) {
+        tracing::warn!("why the server ends cannot be recorded: {error:#}");
+    }
+}
+
+/// Returns when and why the last server of this place failed.
+pub fn last_failure(place: &Place) -> Option<String> {
+    let text = std::fs::read_to_string(place.failure()).ok()?;
+    Some(text.trim().to_owned())
+}
+
 /// Takes the place of one component that runs alone, beside a server or an API server.
 pub fn acquire_component(place: &Place, component: &str) -> Result<impl Drop + use<>> {
-    std::fs::create_dir_all(&place.run).with_context(|| format!("cannot create {}", place.run.display()))?;
+    private::directory(&place.run)?;
     try_lock(place, component)?.with_context(|| format!("a corten {component} is already running here"))
 }
 
@@ -61,6 +82,17 @@ pub fn running(place: &Place) -> Result<Option<i32>> {
         );
     }
     Ok(pid(place))
+}
+
+/// Returns the flags that a running server was started with; none for a process of another kind.
+pub fn flags(pid: i32) -> Result<Option<cli::Server>> {
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).context("the running server's flags are unknown")?;
+    let words = line.split(|byte| *byte == 0).filter(|word| !word.is_empty());
+    let words = words.map(|word| OsString::from_vec(word.to_vec()));
+    match cli::Cli::try_parse_from(words) {
+        Ok(cli::Cli { command: cli::Command::Server(running), .. }) => Ok(Some(running)),
+        _ => Ok(None),
+    }
 }
 
 /// Asks the server to stop, and waits until it has; kills it when it does not.
@@ -109,7 +141,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let place = Place { data: dir.path().join("data"), run: dir.path().join("run") };
         assert_eq!(running(&place).unwrap(), None);
+        record_failure(&place, "the disk\nfailed");
+        assert!(last_failure(&place).unwrap().ends_with(": the disk failed"));
         let lock = acquire(&place).unwrap();
+        assert_eq!(last_failure(&place), None);
         assert_eq!(running(&place).unwrap(), Some(std::process::id() as i32));
         assert!(acquire(&place).is_err());
         let other = Place { data: dir.path().join("other"), run: place.run.clone() };

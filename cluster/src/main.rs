@@ -16,6 +16,7 @@ mod kubeconfig;
 mod kubelet_options;
 mod pki;
 mod preflight;
+mod private;
 mod progress;
 mod registries;
 
@@ -31,6 +32,7 @@ const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
 const PURGE_AFTER: std::ffi::c_long = 3;
 
 fn main() -> std::process::ExitCode {
+    private::set_umask();
     // Shims and container processes are re-executions of this binary: they must be served before any thread exists.
     let arguments: Vec<String> = std::env::args().collect();
     if let Some(code) = corten_runtime::reexec(&arguments) {

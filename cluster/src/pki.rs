@@ -6,8 +6,6 @@
 //!
 //! Must never: write a private key that others can read, or replace an authority that exists.
 
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
@@ -15,6 +13,9 @@ use anyhow::{Context, Result};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
 };
+
+use crate::private;
+pub use crate::private::write as write_private;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 const AUTHORITY_LIFETIME: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
@@ -59,7 +60,7 @@ pub struct Pki {
 impl Pki {
     /// Opens the authorities in `dir`, making those that are not there.
     pub fn open(dir: &Path) -> Result<Pki> {
-        std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
+        private::directory(dir)?;
         Ok(Pki {
             cluster: Authority::open(dir, "ca", "kubernetes")?,
             front_proxy: Authority::open(dir, "front-proxy-ca", "front-proxy-ca")?,
@@ -162,27 +163,11 @@ fn text_or(path: &Path, make: impl FnOnce() -> Result<String>) -> Result<String>
         Ok(text) => Ok(text),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let text = make()?;
-            write_private(path, text.as_bytes())?;
+            private::write(path, text.as_bytes())?;
             Ok(text)
         }
         Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
     }
-}
-
-/// Writes a file that only its owner reads, whole or not at all.
-pub fn write_private(path: &Path, bytes: &[u8]) -> Result<()> {
-    let write = || -> std::io::Result<()> {
-        if let Some(parent) = path.parent() {
-            std::fs::create_dir_all(parent)?;
-        }
-        let temporary = path.with_extension("new");
-        let mut file =
-            std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        std::fs::rename(&temporary, path)
-    };
-    write().with_context(|| format!("cannot write {}", path.display()))
 }
 
 #[cfg(test)]

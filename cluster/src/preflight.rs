@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::config::{Cluster, Place};
+use crate::private;
 
 /// The layout of the data directory that this binary reads and writes.
 const DATA_FORMAT: u32 = 1;
@@ -34,6 +35,15 @@ pub fn root() -> Result<()> {
     Ok(())
 }
 
+/// The files of a cluster are root's alone.
+pub fn root_for(command: &str) -> Result<()> {
+    ensure!(
+        nix::unistd::geteuid().is_root(),
+        "`corten {command}` must run as root, who alone reads the cluster's files; try again with sudo"
+    );
+    Ok(())
+}
+
 fn kernel() -> Result<()> {
     let filesystems = std::fs::read_to_string("/proc/filesystems").unwrap_or_default();
     ensure!(
@@ -56,9 +66,21 @@ fn load_module(name: &str) -> bool {
 
 /// The directory exists, is of our format, and its disk has room.
 pub fn data_directory(place: &Place) -> Result<()> {
-    let create = |dir: &Path| std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()));
-    create(&place.data)?;
-    create(&place.run)?;
+    private::make_directory(&place.data)?;
+    is_ours(place)?;
+    private::directory(&place.data)?;
+    private::directory(&place.run)?;
+    for dir in place.node_directories() {
+        private::directory(&dir)?;
+    }
+    for dir in place.secret_directories() {
+        private::directory_of_files(&dir)?;
+    }
+    room(place)
+}
+
+/// Refuses a directory of another version and one with files of something else; marks a new one.
+fn is_ours(place: &Place) -> Result<()> {
     let format_file = place.data.join("format");
     match std::fs::read_to_string(&format_file) {
         Ok(text) => match text.trim().parse::<u32>() {
@@ -88,7 +110,7 @@ pub fn data_directory(place: &Place) -> Result<()> {
         }
         Err(error) => return Err(error).with_context(|| format!("cannot read {}", format_file.display())),
     }
-    room(place)
+    Ok(())
 }
 
 fn room(place: &Place) -> Result<()> {
@@ -150,6 +172,8 @@ mod tests {
         let error = data_directory(&place).unwrap_err().to_string();
         assert!(error.contains("not corten's"), "{error}");
         assert!(!place.data.join("format").exists());
+        let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(&place.data).unwrap());
+        assert_ne!(mode & 0o077, 0, "a directory of somebody else keeps its mode");
     }
 
     #[test]

@@ -72,6 +72,8 @@ fn a_machine_joins_by_a_token_and_comes_back_without_one() {
     let named = [&words[..], &["--node-name", "second"]].concat();
     let agent = Agent::start(&second, &named);
     first.kubectl_until(&["get", "nodes"], |text| text.matches(" Ready ").count() == 2);
+    let token = words[words.iter().position(|word| *word == "--token").unwrap() + 1];
+    assert!(!second.machine.processes().join("\n").contains(token), "the token is in the process list");
     let archive = testkit::image::busybox_archive(second.scratch(), IMAGE);
     second.corten(&["image", "import", &archive.to_string_lossy()]);
     first.apply(&web("first"));

@@ -137,3 +137,100 @@ fn trouble_is_told_in_one_sentence() {
     assert!(!plain.status.success() && told.contains("must run as root"), "{told}");
     assert_eq!(fails(&["logs"]).lines().count(), 1);
 }
+
+/// Gives the data directory a file system of its own, of so many megabytes.
+fn small_disk(cluster: &Cluster, megabytes: u32) {
+    std::fs::create_dir_all(cluster.data_dir()).unwrap();
+    let size = format!("size={megabytes}m,mode=0700");
+    let mount = ["mount", "-t", "tmpfs", "-o", &size, "tmpfs"];
+    let mounted = cluster.machine.command(&tools::busybox()).args(mount).arg(cluster.data_dir()).status();
+    assert!(mounted.unwrap().success());
+}
+
+fn create_map(cluster: &Cluster, name: &str) -> Result<(), String> {
+    let file = cluster.scratch().join("big");
+    std::fs::write(&file, "x".repeat(900_000)).unwrap();
+    let from = format!("--from-file={}", file.display());
+    let output = cluster.kubectl_command(&["create", "configmap", name, &from]).output().unwrap();
+    if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
+}
+
+#[test]
+fn a_full_disk_is_told_and_writes_go_on_once_there_is_space() {
+    if !tools::is_root() {
+        eprintln!("skipped: a cluster needs root");
+        return;
+    }
+    let cluster = Cluster::machine(CORTEN);
+    small_disk(&cluster, 160);
+    cluster.start(&[]);
+    cluster.kubectl(&["create", "configmap", "before", "--from-literal=a=b"]);
+    let sh = |script: &str| cluster.machine.command(&tools::busybox()).args(["sh", "-c", script]).status().unwrap();
+    let filler = cluster.data_dir().join("filler");
+    sh(&format!("dd if=/dev/zero of={} bs=1M", filler.display()));
+
+    let refused = (0..60).find_map(|number| create_map(&cluster, &format!("big-{number}")).err());
+    let refused = refused.expect("the disk fills up");
+    assert!(refused.contains("etcdserver: mvcc: database space exceeded"), "{refused}");
+    let ready = cluster.kubectl_fails(&["get", "--raw", "/readyz/etcd-readiness"]);
+    assert!(ready.contains("takes no writes"), "{ready}");
+    cluster.kubectl_fails(&["get", "--raw", "/readyz"]);
+    assert_eq!(cluster.kubectl(&["get", "--raw", "/livez"]), "ok", "a restart would not help");
+    assert_eq!(cluster.kubectl(&["get", "configmap", "before", "-o", "jsonpath={.data.a}"]), "b");
+    let condition = ["get", "componentstatus", "etcd-0", "-o", "jsonpath={.conditions[0].status}"];
+    assert_eq!(cluster.kubectl(&condition), "False");
+    let metrics = cluster.kubectl(&["get", "--raw", "/metrics"]);
+    assert!(metrics.contains("corten_store_health{state=\"failing\"} 1"), "the metric is there");
+
+    assert!(sh(&format!("rm {}", filler.display())).success());
+    create_map(&cluster, "after").expect("there is space again");
+    assert_eq!(cluster.kubectl(&["get", "--raw", "/readyz"]), "ok");
+    assert_eq!(cluster.kubectl(&condition), "True");
+}
+
+/// Makes every sync of file data fail once the file that the environment names is there.
+const FAILING_SYNC: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <unistd.h>
+int fdatasync(int descriptor) {
+    const char *failing = getenv("SYNCS_FAIL_IF");
+    if (failing && access(failing, F_OK) == 0) { errno = EIO; return -1; }
+    int (*real)(int) = (int (*)(int))dlsym(RTLD_NEXT, "fdatasync");
+    return real(descriptor);
+}
+"#;
+
+#[test]
+fn a_failed_sync_ends_the_server_and_the_status_says_why() {
+    if !tools::is_root() {
+        eprintln!("skipped: a cluster needs root");
+        return;
+    }
+    let cluster = Cluster::machine(CORTEN);
+    let source = cluster.scratch().join("sync.c");
+    let library = cluster.scratch().join("sync.so");
+    let failing = cluster.scratch().join("fail");
+    std::fs::write(&source, FAILING_SYNC).unwrap();
+    let mut compile = std::process::Command::new("cc");
+    compile.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source);
+    assert!(compile.status().expect("a C compiler, which the build needs too").success());
+    let mut up = cluster.corten_command(&["up", "--timeout", "600"]);
+    up.env("LD_PRELOAD", &library).env("SYNCS_FAIL_IF", &failing);
+    assert!(up.output().unwrap().status.success());
+    cluster.kubectl(&["create", "configmap", "before", "--from-literal=a=b"]);
+
+    std::fs::write(&failing, "").unwrap();
+    let status = wait::until("the end of the server", wait::BOUND, || {
+        let output = cluster.corten_command(&["status"]).output().map_err(|error| error.to_string())?;
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        if told.contains("not running") { Ok(told) } else { Err(told) }
+    });
+    assert!(status.contains("store: it takes no writes until it is opened again"), "{status}");
+    assert_eq!(status.lines().count(), 1, "{status}");
+    std::fs::remove_file(&failing).unwrap();
+    cluster.start(&[]);
+    assert_eq!(cluster.kubectl(&["get", "configmap", "before", "-o", "jsonpath={.data.a}"]), "b");
+}

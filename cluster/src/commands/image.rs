@@ -11,7 +11,7 @@ use corten_runtime::{ImageStore, PullAuth, RegistryConfig};
 
 use crate::cli::{Image, Where};
 use crate::config::Place;
-use crate::{instance, preflight};
+use crate::{instance, preflight, private};
 
 pub async fn run(command: Image) -> Result<()> {
     preflight::root()?;
@@ -55,6 +55,7 @@ async fn pull(store: ImageStore, image: &str, user: Option<String>, plain_http: 
     let auth = match user {
         None => PullAuth::Anonymous,
         Some(user) => {
+            private::hide_argument(&user)?;
             let (user, password) = user.split_once(':').context("--user must be of the form USER:PASSWORD")?;
             PullAuth::Basic(user.into(), password.into())
         }

@@ -9,8 +9,10 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 
 use crate::cli;
 use crate::config::Place;
+use crate::preflight;
 
 pub fn run(flags: &cli::Logs) -> Result<()> {
+    preflight::root_for("logs")?;
     let mut place = Place::of(&flags.place);
     if let Some(name) = &flags.node {
         let known = place.further_nodes();

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::cli::{Bench, Cli, Command};
 use crate::config::{Cluster, Place};
 use crate::progress::Progress;
-use crate::{bench, components, instance, preflight};
+use crate::{bench, components, instance, preflight, private};
 
 /// Runs one command to its end.
 pub fn run(cli: Cli) -> Result<()> {
@@ -55,6 +55,7 @@ pub fn run(cli: Cli) -> Result<()> {
         }
         Command::Agent(flags) => {
             log_to_stderr(&cli.log)?;
+            hide(flags.join.token.as_deref());
             let place = Place::of(&flags.place);
             preflight::node(&place)?;
             let _lock = instance::acquire(&place)?;
@@ -66,7 +67,9 @@ pub fn run(cli: Cli) -> Result<()> {
             let cluster = Cluster::from_flags(&flags)?;
             preflight::data_directory(&cluster.node.place)?;
             let _lock = instance::acquire(&cluster.node.place)?;
+            let place = cluster.node.place.clone();
             until_signal(|shutdown| components::apiserver::alone(cluster, shutdown))
+                .inspect_err(|error| instance::record_failure(&place, &format!("{error:#}")))
         }
         Command::ControllerManager(flags) => {
             log_to_stderr(&cli.log)?;
@@ -78,6 +81,7 @@ pub fn run(cli: Cli) -> Result<()> {
         }
         Command::Kubelet(flags) => {
             log_to_stderr(&cli.log)?;
+            hide(flags.agent.join.token.as_deref());
             until_signal(|shutdown| components::alone::kubelet(flags, shutdown))
         }
         Command::Proxy(flags) => {
@@ -95,6 +99,15 @@ pub fn run(cli: Cli) -> Result<()> {
     }
 }
 
+/// Takes a secret out of the process list. Where that cannot be, the command goes on: the user gave it there.
+fn hide(secret: Option<&str>) {
+    if let Some(secret) = secret
+        && let Err(error) = private::hide_argument(secret)
+    {
+        tracing::warn!("a secret stays in the process list: {error:#}");
+    }
+}
+
 /// Lets a command for people end quietly when the reader of its output goes away, as `head` does.
 fn end_with_the_reader() {
     // SAFETY: nothing runs in this process yet that could rely on the signal being ignored.
@@ -108,6 +121,7 @@ fn server(cluster: &Result<Cluster>, progress: &Progress) -> Result<()> {
     let _lock = instance::acquire(&cluster.node.place)?;
     preflight::server(cluster)?;
     until_signal(|shutdown| components::server(cluster.clone(), progress.clone(), shutdown))
+        .inspect_err(|error| instance::record_failure(&cluster.node.place, &format!("{error:#}")))
 }
 
 /// Lets the process have as many open files as it may: a thousand watches are a thousand connections.

@@ -12,12 +12,16 @@ use crate::cli::Where;
 use crate::components::node::dns_of;
 use crate::components::readiness;
 use crate::config::{Place, VERSION};
-use crate::instance;
+use crate::{instance, preflight};
 
 pub async fn run(place: &Where) -> Result<()> {
+    preflight::root_for("status")?;
     let place = Place::of(place);
     let Some(pid) = instance::running(&place)? else {
-        bail!("corten is not running; start it by `corten up`");
+        match instance::last_failure(&place) {
+            Some(why) => bail!("corten is not running; it failed at {why}; start it by `corten up`"),
+            None => bail!("corten is not running; start it by `corten up`"),
+        }
     };
     let admin = place.kubeconfig("admin");
     let client = Client::from_kubeconfig(&admin, None).context("the administrator's kubeconfig cannot be used")?;

@@ -13,6 +13,7 @@ use serde_json::json;
 use crate::cli::{Token, TokenAccess, TokenCreate};
 use crate::config::Place;
 use crate::join::discovery;
+use crate::preflight;
 
 const NAMESPACE: &str = "kube-system";
 const TYPE: &str = "bootstrap.kubernetes.io/token";
@@ -33,7 +34,13 @@ pub async fn run(command: Token) -> Result<()> {
 }
 
 fn client(access: &TokenAccess) -> Result<Client> {
-    let path = access.kubeconfig.clone().unwrap_or_else(|| Place::of(&access.place).kubeconfig("admin"));
+    let path = match &access.kubeconfig {
+        Some(path) => path.clone(),
+        None => {
+            preflight::root_for("token")?;
+            Place::of(&access.place).kubeconfig("admin")
+        }
+    };
     Client::from_kubeconfig(&path, None).with_context(|| format!("{} cannot be used", path.display()))
 }
 

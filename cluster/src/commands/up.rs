@@ -4,7 +4,6 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufRead, BufReader, IsTerminal};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
@@ -16,7 +15,7 @@ use clap::Parser;
 use crate::cli;
 use crate::config::{Cluster, Place, absolute};
 use crate::progress::STEPS;
-use crate::{instance, kubeconfig, preflight};
+use crate::{instance, kubeconfig, preflight, private};
 
 pub fn run(flags: &cli::Up, log: &str) -> Result<()> {
     preflight::root()?;
@@ -48,12 +47,7 @@ pub fn run(flags: &cli::Up, log: &str) -> Result<()> {
 
 /// Refuses settings that the running server does not have: it would be a lie to say that they are in force.
 fn same_settings(pid: i32, asked: &cli::Server) -> Result<()> {
-    let line = std::fs::read(format!("/proc/{pid}/cmdline")).context("the running server's flags are unknown")?;
-    let words = line.split(|byte| *byte == 0).filter(|word| !word.is_empty());
-    let words = words.map(|word| OsString::from_vec(word.to_vec()));
-    let Ok(cli::Cli { command: cli::Command::Server(running), .. }) = cli::Cli::try_parse_from(words) else {
-        return Ok(());
-    };
+    let Some(running) = instance::flags(pid)? else { return Ok(()) };
     match first_difference(asked, &running) {
         None => Ok(()),
         Some(flag) => bail!(
@@ -76,12 +70,7 @@ fn first_difference(asked: &cli::Server, running: &cli::Server) -> Option<String
 fn start_server(flags: &cli::Server, place: &Place, log: &str, patience: Duration) -> Result<()> {
     // Before anything is written: a directory of somebody else's must not even get a log file.
     preflight::data_directory(place)?;
-    std::fs::create_dir_all(&place.data).with_context(|| format!("cannot create {}", place.data.display()))?;
-    let log_file = File::options()
-        .create(true)
-        .append(true)
-        .open(place.log())
-        .with_context(|| format!("cannot write {}", place.log().display()))?;
+    let log_file = private::append(&place.log())?;
     let (reader, writer) = std::io::pipe().context("cannot make a pipe")?;
     let server = spawn(flags, log, log_file, writer.into())?;
     let outcome = follow(reader, patience);

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use corten_apiserver::{KubeletClient, ProxyClient, Server, User};
 use corten_client::{Caches, Client, Transport};
@@ -49,6 +49,7 @@ fn user_agent(user: &str) -> String {
 
 /// Opens the store, starts the API server and waits until it serves. The store outlives all clients.
 pub async fn start(cluster: &Cluster, pki: &Arc<Pki>, store: Arc<dyn Store>, tasks: &mut Tasks) -> Result<ApiServer> {
+    tasks.spawn("store", outlive(Arc::clone(&store), tasks.shutdown()));
     let server = Server::new(config(cluster, pki, tasks)?, store).await.context("the API server cannot start")?;
     let certificates = Arc::new(Certificates::issue(cluster, pki)?);
     write_kubeconfigs(cluster, pki)?;
@@ -64,6 +65,17 @@ pub async fn open_store(dir: &Path) -> Result<Arc<dyn Store>> {
     let config = corten_store::Config::new(dir);
     let store = tokio::task::spawn_blocking(move || Embedded::open(config)).await?;
     Ok(store.context("the store cannot be opened")?)
+}
+
+/// Ends with an error once the store is broken: only a process that opens it again can write.
+async fn outlive(store: Arc<dyn Store>, shutdown: CancellationToken) -> Result<()> {
+    let broken = store.broken();
+    // The store closes with its last holder, and must not wait for this task.
+    drop(store);
+    tokio::select! {
+        () = shutdown.cancelled() => Ok(()),
+        reason = broken => bail!("it takes no writes until it is opened again, because its log failed: {reason}"),
+    }
 }
 
 /// `corten apiserver`: the API server and its store, with what the components of a first node need to join it.

@@ -23,7 +23,7 @@ use super::node::serving;
 use super::tasks::Tasks;
 use crate::config::{Cluster, Place};
 use crate::pki::{Leaf, Pki, write_private};
-use crate::{instance, kubeconfig};
+use crate::{instance, kubeconfig, private};
 
 /// How long an agent that failed stays down before it is started again.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -125,7 +125,7 @@ async fn stop(mut agent: Child) -> Result<()> {
 fn spawn(cluster: &Cluster, place: &Place, namespace: &NodeNamespace) -> Result<Child> {
     let open = |path: &Path| File::open(path).with_context(|| format!("cannot open {}", path.display()));
     let netns = open(&namespace.path)?;
-    let log = File::options().create(true).append(true).open(place.log())?;
+    let log = private::append(&place.log())?;
     let node = &cluster.node;
     let addresses: Vec<String> = namespace.addresses.iter().map(IpAddr::to_string).collect();
     let mut command = Command::new(std::env::current_exe().context("this program's own path is unknown")?);

@@ -22,7 +22,7 @@ use super::tasks::Tasks;
 use crate::cli::NetworkBackend;
 use crate::config::{Cluster, Node, Place};
 use crate::pki::{Identity, Leaf, Pki};
-use crate::{config, kubeconfig, pki, registries};
+use crate::{config, kubeconfig, pki, private, registries};
 
 /// The label and the taint of a node that runs the control plane.
 pub const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
@@ -288,6 +288,9 @@ pub fn kubelet_config(
         None => HostResolver::default(),
     };
     read_certificates(&mut config)?;
+    // Volumes with Secrets and the logs of containers lie here, wherever the flags put it.
+    private::directory(&config.root_dir)?;
+    private::directory(&config.log_dir)?;
     Ok(config)
 }
 

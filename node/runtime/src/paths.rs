@@ -4,6 +4,8 @@
 //! statuses); the run directory holds what the kernel forgets at a reboot anyway (namespace pins,
 //! sockets, shared memory). Nothing else in the runtime spells a path below these roots.
 
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::Error;
@@ -77,17 +79,21 @@ impl Paths {
         for path in [self.images(), self.sandboxes(), self.containers(), self.run_sandboxes(), self.run_containers()] {
             std::fs::create_dir_all(&path).map_err(Error::file("create", &path))?;
         }
-        for root in [&self.state, &self.run] {
-            let closed = std::os::unix::fs::PermissionsExt::from_mode(0o711);
+        for root in [&self.state, &self.run, &self.images()] {
+            let closed = std::os::unix::fs::PermissionsExt::from_mode(0o700);
             std::fs::set_permissions(root, closed).map_err(Error::file("set the mode of", root))?;
         }
         Ok(())
     }
 }
 
-/// Writes a file so that a reader, also after a crash of this process, sees the old or the new content.
+/// Writes a file for root alone, since it may hold a container's environment. A reader, also after a crash of this
+/// process, sees the old or the new content.
 pub(crate) fn write_atomically(path: &Path, content: &[u8]) -> Result<(), Error> {
     let temporary = path.with_extension("new");
-    std::fs::write(&temporary, content).map_err(Error::file("write", &temporary))?;
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let written = options.open(&temporary).and_then(|mut file| file.write_all(content));
+    written.map_err(Error::file("write", &temporary))?;
     std::fs::rename(&temporary, path).map_err(Error::file("replace", path))
 }

@@ -1,0 +1,196 @@
+//! Directories and files that root alone reads: everything that a cluster keeps on its machine.
+//!
+//! Below the data and run directories lie Secrets, tokens, container environments and root file systems with setuid
+//! programs. Their mode is the boundary to the other users of the machine: it is set when they are made, and set again
+//! at every start. Must never: make something readable first and close it afterwards.
+
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+
+/// The mode bits of a directory that its owner alone enters.
+const DIRECTORY: u32 = 0o700;
+/// The mode bits of a file that its owner alone reads.
+const FILE: u32 = 0o600;
+
+/// The bit of directories such as /tmp, which every user writes to.
+const STICKY: u32 = 0o1000;
+/// The components of /run and of every directory that is as near to the root.
+const SYSTEM_DEPTH: usize = 2;
+
+/// Sets the mode that new files get beyond what this module makes, whatever the shell had set. Containers inherit it, so
+/// it is the one that container runtimes give them.
+pub fn set_umask() {
+    nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
+}
+
+/// Makes a directory for this user alone; leaves one that exists as it is.
+pub fn make_directory(path: &Path) -> Result<()> {
+    let made = DirBuilder::new().recursive(true).mode(DIRECTORY).create(path);
+    made.with_context(|| format!("cannot create {}", path.display()))
+}
+
+/// Makes a directory for this user alone; closes one that exists. Refuses one that belongs to another user, and one that
+/// is not the cluster's own to close, such as /run or /tmp.
+pub fn directory(path: &Path) -> Result<()> {
+    make_directory(path)?;
+    let failed = || format!("cannot read {}", path.display());
+    let metadata = std::fs::metadata(path).with_context(failed)?;
+    let own = nix::unistd::geteuid().as_raw();
+    let depth = std::fs::canonicalize(path).with_context(failed)?.components().count();
+    let is_shared = depth <= SYSTEM_DEPTH || metadata.mode() & STICKY != 0;
+    ensure!(!is_shared, "{} is shared with other programs; choose a directory below it", path.display());
+    ensure!(
+        metadata.uid() == own,
+        "{} belongs to user {}, who could replace what is in it; change its owner to {own}, or choose another directory",
+        path.display(),
+        metadata.uid()
+    );
+    close(path, metadata.mode(), DIRECTORY)
+}
+
+/// Closes a directory as [`directory`] does, and the files in it.
+pub fn directory_of_files(path: &Path) -> Result<()> {
+    directory(path)?;
+    let failed = || format!("cannot read {}", path.display());
+    for entry in std::fs::read_dir(path).with_context(failed)? {
+        let entry = entry.with_context(failed)?;
+        let metadata = entry.metadata().with_context(failed)?;
+        if metadata.is_file() {
+            close(&entry.path(), metadata.mode(), FILE)?;
+        }
+    }
+    Ok(())
+}
+
+/// Opens a file for appending that this user alone reads; closes one that exists.
+pub fn append(path: &Path) -> Result<File> {
+    let failed = || format!("cannot write {}", path.display());
+    let file = OpenOptions::new().create(true).append(true).mode(FILE).open(path).with_context(failed)?;
+    let metadata = file.metadata().with_context(failed)?;
+    close(path, metadata.mode(), FILE)?;
+    Ok(file)
+}
+
+/// Writes a file that this user alone reads, whole or not at all.
+pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    write_and_rename(path, bytes).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn write_and_rename(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    if let Some(parent) = path.parent() {
+        DirBuilder::new().recursive(true).mode(DIRECTORY).create(parent)?;
+    }
+    let temporary = path.with_extension("new");
+    // A file of this name may be the rest of an interrupted write, or a link that another user made.
+    let _ = std::fs::remove_file(&temporary);
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(FILE).open(&temporary)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    std::fs::rename(&temporary, path)
+}
+
+/// Overwrites a secret in this process's command line, which every user of the machine can read as long as the process
+/// lives.
+pub fn hide_argument(secret: &str) -> Result<()> {
+    let line = std::fs::read("/proc/self/cmdline").context("the own command line cannot be read")?;
+    let start = start_of_arguments().context("where the own command line begins is unknown")?;
+    let memory = OpenOptions::new().write(true).open("/proc/self/mem").context("the own memory cannot be written")?;
+    for at in memchr::memmem::find_iter(&line, secret.as_bytes()) {
+        let hidden = vec![b'x'; secret.len()];
+        memory.write_all_at(&hidden, start + at as u64).context("the own command line cannot be changed")?;
+    }
+    Ok(())
+}
+
+/// The address of the command line: the 48th field of the process's statistics, counted after the name in brackets.
+fn start_of_arguments() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/self/stat").ok()?;
+    let (_, rest) = text.rsplit_once(')')?;
+    rest.split_whitespace().nth(48 - 3)?.parse().ok()
+}
+
+/// Takes away the mode bits beyond `wanted`.
+fn close(path: &Path, mode: u32, wanted: u32) -> Result<()> {
+    if mode & 0o7777 & !wanted == 0 {
+        return Ok(());
+    }
+    std::fs::set_permissions(path, Permissions::from_mode(mode & wanted))
+        .with_context(|| format!("cannot set the mode of {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        std::fs::metadata(path).unwrap().mode() & 0o7777
+    }
+
+    fn open(path: &Path, mode: u32) {
+        std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn new_things_are_private_and_old_ones_are_closed() {
+        let dir = tempfile::tempdir().unwrap();
+        let inner = dir.path().join("a/b");
+        directory(&inner).unwrap();
+        assert_eq!((mode(&inner), mode(&dir.path().join("a"))), (0o700, 0o700));
+        open(&inner, 0o777);
+        directory(&inner).unwrap();
+        assert_eq!(mode(&inner), 0o700);
+        let log = inner.join("log");
+        std::fs::write(&log, "before\n").unwrap();
+        open(&log, 0o666);
+        append(&log).unwrap().write_all(b"after\n").unwrap();
+        open(&log, 0o644);
+        directory_of_files(&inner).unwrap();
+        assert_eq!((mode(&log), std::fs::read_to_string(&log).unwrap().as_str()), (0o600, "before\nafter\n"));
+    }
+
+    #[test]
+    fn a_hidden_argument_is_gone_from_the_command_line() {
+        let line = || String::from_utf8_lossy(&std::fs::read("/proc/self/cmdline").unwrap()).into_owned();
+        let before = line();
+        let name = Path::new(before.split('\0').next().unwrap()).file_name().unwrap().to_string_lossy().into_owned();
+        hide_argument(&name).unwrap();
+        assert_eq!(line(), before.replace(&name, &"x".repeat(name.len())));
+    }
+
+    #[test]
+    fn a_link_in_the_way_of_a_write_is_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let victim = dir.path().join("victim");
+        std::fs::write(&victim, "whole").unwrap();
+        std::os::unix::fs::symlink(&victim, dir.path().join("key.new")).unwrap();
+        write(&dir.path().join("key.pem"), b"secret").unwrap();
+        assert_eq!(std::fs::read_to_string(&victim).unwrap(), "whole");
+        assert_eq!(mode(&dir.path().join("key.pem")), 0o600);
+    }
+
+    #[test]
+    fn directories_of_the_system_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        open(dir.path(), 0o1777);
+        for shared in [dir.path(), Path::new("/"), Path::new("/run")] {
+            let before = mode(shared);
+            assert!(directory(shared).unwrap_err().to_string().contains("is shared"), "{}", shared.display());
+            assert_eq!(mode(shared), before);
+        }
+    }
+
+    #[test]
+    fn a_directory_of_another_user_is_refused() {
+        if !nix::unistd::geteuid().is_root() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        std::os::unix::fs::chown(dir.path(), Some(65534), None).unwrap();
+        let refused = directory(dir.path()).unwrap_err().to_string();
+        assert!(refused.contains("belongs to user 65534"), "{refused}");
+    }
+}
