@@ -30,6 +30,8 @@ pub enum Command {
     Down(Down),
     /// Show the components, their versions, addresses and memory.
     Status(Where),
+    /// Compare the running cluster with the CIS Kubernetes Benchmark: what passes, what fails, and how to mend it.
+    Audit(AuditCommand),
     /// Show the log of the cluster's own process.
     Logs(Logs),
     /// Run the cluster in the foreground, for systemd and containers.
@@ -157,20 +159,21 @@ pub struct Server {
 /// What is written about the requests to the API server, and where to.
 #[derive(Debug, Clone, Args)]
 pub struct Audit {
-    /// The Policy (audit.k8s.io/v1) that says what is written about requests; nothing is without it.
+    /// The Policy (audit.k8s.io/v1) that says what is written about requests. Without it: who read Secrets, ran commands
+    /// in containers, or changed workloads and rights, to audit/audit.log in the data directory.
     #[arg(long, value_name = "FILE")]
     pub audit_policy_file: Option<PathBuf>,
     /// The file that audit events are written to, one a line; `-` is the log of the server.
-    #[arg(long, value_name = "FILE", requires = "audit_policy_file")]
+    #[arg(long, value_name = "FILE")]
     pub audit_log_path: Option<PathBuf>,
     /// The file is put aside when it would grow beyond this; 0 is never.
-    #[arg(long, default_value_t = 0, value_name = "MEGABYTES")]
+    #[arg(long, default_value_t = 100, value_name = "MEGABYTES")]
     pub audit_log_maxsize: u64,
     /// How many files that were put aside are kept; 0 is all.
-    #[arg(long, default_value_t = 0, value_name = "N")]
+    #[arg(long, default_value_t = 10, value_name = "N")]
     pub audit_log_maxbackup: usize,
     /// How long they are kept; 0 is for ever.
-    #[arg(long, default_value_t = 0, value_name = "DAYS")]
+    #[arg(long, default_value_t = 30, value_name = "DAYS")]
     pub audit_log_maxage: u64,
     /// The kubeconfig file of a server that audit events are sent to.
     #[arg(long, value_name = "FILE", requires = "audit_policy_file")]
@@ -202,6 +205,21 @@ pub struct Down {
     /// The kubeconfig file to take the context out of; $KUBECONFIG or ~/.kube/config if absent.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct AuditCommand {
+    #[command(flatten)]
+    pub place: Where,
+    /// Print a document for programs instead of text for people.
+    #[arg(short, long, value_enum, value_name = "FORMAT")]
+    pub output: Option<AuditOutput>,
+}
+
+/// The forms of the audit's report beside text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum AuditOutput {
+    Json,
 }
 
 #[derive(Debug, Clone, Args)]

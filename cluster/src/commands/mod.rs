@@ -1,5 +1,6 @@
 //! The commands: one file each. Those that run components set up logging and the asynchronous runtime here.
 
+mod audit;
 pub mod cni;
 mod down;
 mod image;
@@ -29,6 +30,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Up(_)
             | Command::Down(_)
             | Command::Status(_)
+            | Command::Audit(_)
             | Command::Logs(_)
             | Command::Image(_)
             | Command::Token(_)
@@ -40,6 +42,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Up(flags) => up::run(&flags, &cli.log),
         Command::Down(flags) => down::run(&flags),
         Command::Status(place) => block_on(status::run(&place)),
+        Command::Audit(flags) => block_on(audit::run(&flags)),
         Command::Logs(flags) => logs::run(&flags),
         Command::Image(command) => block_on(image::run(command)),
         Command::Why(flags) => block_on(why::run(&flags)),

@@ -124,7 +124,7 @@ fn config(cluster: &Cluster, pki: &Pki, tasks: &mut Tasks) -> Result<corten_apis
             .map(super::audit::remote_server)
             .transpose()?,
         disabled_admission_plugins: access.disable_admission_plugins.clone(),
-        audit: super::audit::config(&cluster.audit)?,
+        audit: Some(super::audit::config(&cluster.audit, &cluster.node.place)?),
         proxy_client: Some(front_proxy),
         ..corten_apiserver::Config::default()
     })

@@ -8,19 +8,74 @@ use corten_apiserver::{Audit, AuditLog, AuditWebhook, ProxyClient, RemoteServer}
 use corten_client::Kubeconfig;
 
 use crate::cli;
+use crate::config::Place;
+use crate::private;
 
-/// What the flags ask for; nothing without a policy.
-pub fn config(flags: &cli::Audit) -> Result<Option<Audit>> {
-    let Some(path) = &flags.audit_policy_file else { return Ok(None) };
-    let policy = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let log = flags.audit_log_path.as_ref().map(|path| AuditLog {
-        path: path.clone(),
+/// The policy of a cluster that was given none: the requests that an attacker makes. Whoever reads or changes Secrets,
+/// tokens, rights and admission, runs commands in containers, or changes workloads is written, with metadata alone.
+/// The cluster's own parts are left out where they do that all the time.
+pub const DEFAULT_POLICY: &str = r#"apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- level: None
+  verbs: [get, list, watch]
+  userGroups: ["system:nodes", "system:serviceaccounts:kube-system"]
+- level: None
+  verbs: [get, list, watch]
+  users: ["system:kube-controller-manager", "system:kube-scheduler", "system:kube-proxy", "system:admin"]
+- level: None
+  resources: [{group: authorization.k8s.io}, {group: coordination.k8s.io}, {group: "", resources: [events]}]
+- level: Metadata
+  resources:
+  - {group: "", resources: [secrets, serviceaccounts, serviceaccounts/token, namespaces, nodes/proxy, services/proxy]}
+  - {group: "", resources: [pods/exec, pods/attach, pods/portforward, pods/proxy, pods/ephemeralcontainers]}
+  - {group: authentication.k8s.io, resources: [tokenreviews]}
+- level: Metadata
+  verbs: [create, update, patch, delete, deletecollection]
+  resources:
+  - group: rbac.authorization.k8s.io
+  - group: certificates.k8s.io
+  - group: admissionregistration.k8s.io
+  - group: apiregistration.k8s.io
+  - group: apiextensions.k8s.io
+  - {group: "", resources: [persistentvolumes]}
+- level: None
+  userGroups: ["system:nodes", "system:serviceaccounts:kube-system"]
+- level: None
+  users: ["system:kube-controller-manager", "system:kube-scheduler"]
+- level: Metadata
+  verbs: [create, update, patch, delete, deletecollection]
+  resources:
+  - {group: "", resources: [pods, services, replicationcontrollers]}
+  - {group: "", resources: [nodes]}
+  - {group: apps, resources: [deployments, daemonsets, statefulsets, replicasets]}
+  - {group: batch, resources: [jobs, cronjobs]}
+  - group: networking.k8s.io
+"#;
+
+/// What the flags ask for; without a policy, the built-in one with a log in the data directory.
+pub fn config(flags: &cli::Audit, place: &Place) -> Result<Audit> {
+    let policy = match &flags.audit_policy_file {
+        Some(path) => std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?,
+        None => DEFAULT_POLICY.to_owned(),
+    };
+    let log = match (&flags.audit_log_path, &flags.audit_policy_file) {
+        (Some(path), _) => Some(path.clone()),
+        (None, Some(_)) => None,
+        (None, None) => {
+            private::directory(&place.data.join("audit"))?;
+            Some(place.data.join("audit/audit.log"))
+        }
+    };
+    let log = log.map(|path| AuditLog {
+        path,
         max_size_bytes: flags.audit_log_maxsize * 1024 * 1024,
         max_backups: flags.audit_log_maxbackup,
         max_age: Duration::from_secs(flags.audit_log_maxage * 24 * 3600),
     });
     let webhook = flags.audit_webhook_config_file.as_deref().map(remote_server).transpose()?;
-    Ok(Some(Audit { policy, log, webhook: webhook.map(|server| AuditWebhook { server }) }))
+    Ok(Audit { policy, log, webhook: webhook.map(|server| AuditWebhook { server }) })
 }
 
 /// The server that the current context of a kubeconfig file names.

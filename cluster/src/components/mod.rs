@@ -6,7 +6,7 @@ mod access;
 mod addons;
 pub mod alone;
 pub mod apiserver;
-mod audit;
+pub mod audit;
 mod authorization;
 mod control;
 mod endpoint;

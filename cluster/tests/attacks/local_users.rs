@@ -67,6 +67,7 @@ fn a_local_user_reads_nothing_of_a_cluster() {
     let cluster = Cluster::up(CORTEN, &["--nodes", "2"]);
     // Everybody may come as far as the directory that holds the data directory.
     std::fs::set_permissions(cluster.scratch(), PermissionsExt::from_mode(0o755)).expect("the test's own directory");
+    audit(&cluster);
     cluster.apply(POD);
     cluster.kubectl_wait(&["wait", "--for=condition=Ready", "pod/p"]);
     let seen = ["exec", "p", "--", "sh", "-c", "cat /secret/password; echo; touch /data/x; id -u"];
@@ -90,6 +91,19 @@ fn a_local_user_reads_nothing_of_a_cluster() {
     assert_eq!(mode(&data), 0o700);
     assert_eq!(as_root(&cluster, &["stat", "-c", "%a", "/run/corten"]), "700\n");
     reads_no_file(&cluster);
+}
+
+/// A new cluster passes the benchmark; an open file fails it.
+fn audit(cluster: &Cluster) {
+    let report = cluster.corten(&["audit"]);
+    assert!(report.contains(" 0 failed, "), "{report}");
+    let store = cluster.data_dir().join("store");
+    std::fs::set_permissions(&store, PermissionsExt::from_mode(0o755)).expect("the store is there");
+    let output = cluster.corten_command(&["audit", "-o", "json"]).output().expect("corten runs");
+    std::fs::set_permissions(&store, PermissionsExt::from_mode(0o700)).expect("the store is there");
+    let report = stdout(&output);
+    assert_eq!(output.status.code(), Some(1), "{report}");
+    assert!(report.contains("\"fail\": 1,") && report.contains("has mode 755"), "{report}");
 }
 
 fn mode(path: &Path) -> u32 {
@@ -182,7 +196,7 @@ fn reads_no_port(cluster: &Cluster) {
 /// Commands say in one sentence that root is needed.
 fn runs_no_command(cluster: &Cluster) {
     let data = cluster.data_dir().to_string_lossy().into_owned();
-    for words in ["up", "down", "status", "logs", "token list", "image ls"] {
+    for words in ["up", "down", "status", "logs", "audit", "token list", "image ls"] {
         let mut command = as_nobody(cluster, Path::new(CORTEN));
         let output = command.args(words.split(' ')).args(["--data-dir", &data]).output().expect("corten runs");
         let told = String::from_utf8_lossy(&output.stderr);
