@@ -15,10 +15,11 @@ pub fn fs_group(pod: &Pod) -> Option<u32> {
     spec::spec(pod).security_context.as_ref()?.fs_group.and_then(|group| u32::try_from(group).ok())
 }
 
-/// The one user that all containers run as, if the spec says so.
+/// The one user that all containers run as, if the spec says so. Ephemeral containers come later and do not count.
 pub fn common_user(pod: &Pod) -> Option<u32> {
     let shared = spec::spec(pod).security_context.as_ref().and_then(|context| context.run_as_user);
     let mut users = spec::containers(pod)
+        .filter(|declared| declared.role != spec::Role::Ephemeral)
         .map(|declared| declared.container.security_context.as_ref().and_then(|own| own.run_as_user).or(shared));
     let first = users.next()??;
     users.all(|user| user == Some(first)).then_some(first).and_then(|user| u32::try_from(user).ok())
