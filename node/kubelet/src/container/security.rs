@@ -26,11 +26,41 @@ const MASKED_PATHS: [&str; 12] = [
 ];
 const READONLY_PATHS: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
-/// Who an image says it runs as.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ImageUser {
-    pub uid: Option<i64>,
-    pub username: String,
+/// The largest user id that a container may have.
+const LARGEST_ID: i64 = i32::MAX as i64;
+
+/// The user of an image. An image that names none runs as root.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ImageUser {
+    Id(i64),
+    Name(String),
+}
+
+impl ImageUser {
+    pub const ROOT: ImageUser = ImageUser::Id(0);
+
+    /// As the runtime reports it.
+    pub fn of(image: &cri::Image) -> ImageUser {
+        match &image.uid {
+            Some(uid) => ImageUser::Id(uid.value),
+            None if image.username.is_empty() => ImageUser::ROOT,
+            None => ImageUser::Name(image.username.clone()),
+        }
+    }
+
+    fn id(&self) -> Option<i64> {
+        match self {
+            ImageUser::Id(id) => Some(*id),
+            ImageUser::Name(_) => None,
+        }
+    }
+
+    fn name(&self) -> Option<&str> {
+        match self {
+            ImageUser::Id(_) => None,
+            ImageUser::Name(name) => Some(name),
+        }
+    }
 }
 
 fn pod_context(pod: &Pod) -> PodSecurityContext {
@@ -115,8 +145,8 @@ pub fn container(
         privileged,
         namespace_options: Some(namespaces),
         selinux_options: own.se_linux_options.as_ref().or(shared.se_linux_options.as_ref()).map(selinux),
-        run_as_user: user.or(image.uid).map(int64),
-        run_as_username: if user.is_none() && image.uid.is_none() { image.username.clone() } else { String::new() },
+        run_as_user: user.or(image.id()).map(int64),
+        run_as_username: image.name().filter(|_| user.is_none()).unwrap_or_default().to_owned(),
         run_as_group: own.run_as_group.or(shared.run_as_group).map(int64),
         readonly_rootfs: own.read_only_root_filesystem == Some(true),
         supplemental_groups: supplemental_groups(&shared),
@@ -139,18 +169,21 @@ fn verify_non_root(
     if own.run_as_non_root.or(shared.run_as_non_root) != Some(true) {
         return Ok(());
     }
-    let where_ = format!("(pod: {:?}, container: {})", spec::describe(pod), container.name);
-    let message = match (own.run_as_user.or(shared.run_as_user), image.uid) {
-        (Some(0), _) => format!("container's runAsUser breaks non-root policy {where_}"),
+    let problem = match (own.run_as_user.or(shared.run_as_user), image) {
+        (Some(0), _) => "container's runAsUser breaks non-root policy".to_owned(),
         (Some(_), _) => return Ok(()),
-        (None, Some(0)) => format!("container has runAsNonRoot and image will run as root {where_}"),
-        (None, None) if !image.username.is_empty() => format!(
-            "container has runAsNonRoot and image has non-numeric user ({}), cannot verify user is non-root {where_}",
-            image.username
+        (None, ImageUser::Id(0)) => "container has runAsNonRoot and image will run as root".to_owned(),
+        (None, ImageUser::Id(1..=LARGEST_ID)) => return Ok(()),
+        (None, ImageUser::Id(id)) => format!(
+            "container has runAsNonRoot and image has an invalid user id ({id}). (Must be 1-({LARGEST_ID})): \
+             must be between 0 and {LARGEST_ID}, inclusive"
         ),
-        (None, _) => return Ok(()),
+        (None, ImageUser::Name(name)) => format!(
+            "container has runAsNonRoot and image has non-numeric user ({name}), cannot verify user is non-root"
+        ),
     };
-    Err(Error::pod(message))
+    let container = &container.name;
+    Err(Error::pod(format!("{problem} (pod: {:?}, container: {container})", spec::describe(pod))))
 }
 
 /// The groups every process of the pod is in, the volumes' group among them.
@@ -217,7 +250,7 @@ mod tests {
             r#"{"securityContext":{"runAsUser":1000,"fsGroup":2000,"supplementalGroups":[3000],"seccompProfile":{"type":"Unconfined"}},
                 "containers":[{"name":"c","securityContext":{"runAsUser":1001,"allowPrivilegeEscalation":false,"readOnlyRootFilesystem":true,
                 "capabilities":{"drop":["ALL"]},"seccompProfile":{"type":"Localhost","localhostProfile":"x.json"}}}]}"#,
-            &ImageUser::default(),
+            &ImageUser::ROOT,
         )
         .unwrap();
         assert_eq!(context.run_as_user, Some(int64(1001)));
@@ -230,11 +263,10 @@ mod tests {
 
     #[test]
     fn the_default_is_confined_and_privileged_is_not() {
-        let plain = of(r#"{"containers":[{"name":"c"}]}"#, &ImageUser::default()).unwrap();
+        let plain = of(r#"{"containers":[{"name":"c"}]}"#, &ImageUser::ROOT).unwrap();
         assert_eq!(plain.seccomp.unwrap().profile_type, cri::security_profile::ProfileType::RuntimeDefault as i32);
         let privileged =
-            of(r#"{"containers":[{"name":"c","securityContext":{"privileged":true}}]}"#, &ImageUser::default())
-                .unwrap();
+            of(r#"{"containers":[{"name":"c","securityContext":{"privileged":true}}]}"#, &ImageUser::ROOT).unwrap();
         assert_eq!(privileged.seccomp.unwrap().profile_type, cri::security_profile::ProfileType::Unconfined as i32);
         assert!(privileged.masked_paths.is_empty());
         let free = seccomp(None, false, false).profile_type;
@@ -244,14 +276,30 @@ mod tests {
     #[test]
     fn non_root_is_verified() {
         let strict = r#"{"securityContext":{"runAsNonRoot":true},"containers":[{"name":"c"}]}"#;
-        let root = ImageUser { uid: Some(0), username: String::new() };
-        let message = of(strict, &root).unwrap_err().to_string();
+        let refusal = |user: &ImageUser| of(strict, user).unwrap_err().to_string();
         assert_eq!(
-            message,
+            refusal(&ImageUser::ROOT),
             "container has runAsNonRoot and image will run as root (pod: \"p_ns(pod-uid)\", container: c)"
         );
-        let named = ImageUser { uid: None, username: "web".into() };
-        assert!(of(strict, &named).unwrap_err().to_string().contains("non-numeric user (web)"));
-        assert!(of(strict, &ImageUser { uid: Some(7), username: String::new() }).is_ok());
+        assert!(refusal(&ImageUser::Name("web".into())).contains("non-numeric user (web)"));
+        for id in [-1, LARGEST_ID + 1] {
+            assert!(refusal(&ImageUser::Id(id)).contains(&format!("invalid user id ({id})")));
+        }
+        assert!(of(strict, &ImageUser::Id(7)).is_ok());
+        let explicit = r#"{"containers":[{"name":"c","securityContext":{"runAsNonRoot":true,"runAsUser":0}}]}"#;
+        let message = of(explicit, &ImageUser::Id(7)).unwrap_err().to_string();
+        assert!(message.starts_with("container's runAsUser breaks non-root policy"), "{message}");
+    }
+
+    #[test]
+    fn an_image_without_a_user_runs_as_root() {
+        let image = |uid: Option<i64>, username: &str| cri::Image {
+            uid: uid.map(int64),
+            username: username.to_owned(),
+            ..cri::Image::default()
+        };
+        assert_eq!(ImageUser::of(&image(None, "")), ImageUser::ROOT);
+        assert_eq!(ImageUser::of(&image(Some(1234), "")), ImageUser::Id(1234));
+        assert_eq!(ImageUser::of(&image(None, "web")), ImageUser::Name("web".into()));
     }
 }

@@ -255,10 +255,7 @@ async fn find(runtime: &Runtime, image: &str) -> Result<Option<ReadyImage>> {
 }
 
 fn ready(image: cri::Image) -> ReadyImage {
-    ReadyImage {
-        user: ImageUser { uid: image.uid.map(|uid| uid.value), username: image.username },
-        reference: image.id,
-    }
+    ReadyImage { user: ImageUser::of(&image), reference: image.id }
 }
 
 /// The class of sizes that upstream's figures of pulls know an image by.
@@ -309,7 +306,7 @@ impl Pull {
         );
         self.runtime.metrics().observe(&crate::metrics::IMAGE_PULL_SECONDS, &[size_class(size)], begun.elapsed());
         self.events.container(&self.pod, &self.wanted.container, NORMAL, "Pulled", &message);
-        let image = image.map(ready).unwrap_or(ReadyImage { reference, user: ImageUser::default() });
+        let image = image.map(ready).unwrap_or(ReadyImage { reference, user: ImageUser::ROOT });
         Ok(Pulled { image })
     }
 
