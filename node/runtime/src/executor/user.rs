@@ -80,19 +80,22 @@ impl<'a> Account<'a> {
         Some(Self { name, uid: uid.parse().ok()?, gid: gid.parse().ok()?, home })
     }
 
+    /// A number is always an id: an image must not name root by the number of another user.
     fn matches(&self, wanted: &str) -> bool {
-        self.name == wanted || wanted.parse() == Ok(self.uid)
+        wanted.parse::<u32>().map_or(self.name == wanted, |uid| uid == self.uid)
     }
 }
 
+/// A number is always an id, whatever the image calls its groups.
 fn find_group(wanted: &str, group: &str) -> Result<u32, Failure> {
+    if let Ok(gid) = wanted.parse() {
+        return Ok(gid);
+    }
     let by_name = group.lines().find_map(|line| {
         let fields: Vec<&str> = line.split(':').collect();
         (fields.first() == Some(&wanted)).then(|| fields.get(2)?.parse().ok()).flatten()
     });
-    by_name
-        .or_else(|| wanted.parse().ok())
-        .ok_or_else(|| format!("unable to find group {wanted}: no matching entries in group file"))
+    by_name.ok_or_else(|| format!("unable to find group {wanted}: no matching entries in group file"))
 }
 
 fn memberships(login: &str, group: &str) -> Vec<u32> {
@@ -193,6 +196,15 @@ mod tests {
         check("1000", None, (1000, 0, &[0, 7], "/"));
         check("1000", Some(2000), (1000, 2000, &[7, 2000], "/"));
         check("1000:3000", None, (1000, 3000, &[7, 3000], "/"));
+    }
+
+    #[test]
+    fn a_number_is_never_a_name() {
+        let passwd = "1000:x:0:0:trap:/root:/bin/sh\nweb:x:33:34:web:/srv:/bin/false\n";
+        let group = "2000:x:0:\n";
+        let user = User { name: "1000:2000".into(), ..User::default() };
+        let found = look_up(&user, passwd, group).expect("a user that the image does not know");
+        assert_eq!((found.uid, found.gid), (1000, 2000));
     }
 
     #[test]
