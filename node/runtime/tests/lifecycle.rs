@@ -268,20 +268,20 @@ async fn pods_share_what_they_ask_to_share() {
     assert!(!volume.join("no").exists());
 }
 
-/// A file system that shares its mounts, unmounted when the test ends.
-struct SharedMount(std::path::PathBuf);
+/// A file system whose mount is private, unmounted when the test ends.
+struct PrivateMount(std::path::PathBuf);
 
-impl SharedMount {
+impl PrivateMount {
     fn new(path: std::path::PathBuf) -> Self {
         use nix::mount::{MsFlags, mount};
         std::fs::create_dir(&path).expect("a folder");
         mount(Some("tmpfs"), &path, Some("tmpfs"), MsFlags::empty(), None::<&str>).expect("mount");
-        mount(None::<&str>, &path, None::<&str>, MsFlags::MS_SHARED, None::<&str>).expect("share");
+        mount(None::<&str>, &path, None::<&str>, MsFlags::MS_PRIVATE, None::<&str>).expect("private");
         Self(path)
     }
 }
 
-impl Drop for SharedMount {
+impl Drop for PrivateMount {
     fn drop(&mut self) {
         let _ = nix::mount::umount2(&self.0, nix::mount::MntFlags::MNT_DETACH);
     }
@@ -293,7 +293,7 @@ async fn mounts_travel_between_node_and_container_as_asked() {
         return;
     }
     let mut node = Node::start().await;
-    let shared = SharedMount::new(node.path().join("shared"));
+    let volume = PrivateMount::new(node.path().join("shared"));
     let sandbox = node.run_sandbox(&node.sandbox_config("mounts")).await;
     let script = "mkdir /both/inner && mount -t tmpfs none /both/inner && touch /both/inner/made; \
         mkdir /down/own && mount -t tmpfs none /down/own && touch /down/own/hidden; \
@@ -301,7 +301,7 @@ async fn mounts_travel_between_node_and_container_as_asked() {
     let mut config = secured(shell("main", script), |security| security.privileged = true);
     let mount = |path: &str, propagation: v1::MountPropagation| v1::Mount {
         container_path: path.into(),
-        host_path: shared.0.display().to_string(),
+        host_path: volume.0.display().to_string(),
         propagation: propagation.into(),
         ..Default::default()
     };
@@ -312,7 +312,7 @@ async fn mounts_travel_between_node_and_container_as_asked() {
     ];
     let id = node.run(&sandbox, &config).await;
     let deadline = std::time::Instant::now() + support::BOUND;
-    while !shared.0.join("inner/made").exists() {
+    while !volume.0.join("inner/made").exists() {
         assert!(
             std::time::Instant::now() < deadline,
             "a mount of the container does not appear: {}",
@@ -320,11 +320,11 @@ async fn mounts_travel_between_node_and_container_as_asked() {
         );
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
-    let later = SharedMount::new(shared.0.join("later"));
+    let later = PrivateMount::new(volume.0.join("later"));
     std::fs::write(later.0.join("file"), "").expect("a file");
     let status = node.wait(&id).await;
     assert_eq!((status.exit_code, node.log(&id).await.as_str()), (0, "1\n"), "seen below, not in the private copy");
-    assert!(!shared.0.join("own/hidden").exists(), "what the container mounts downstream stays there");
+    assert!(!volume.0.join("own/hidden").exists(), "what the container mounts downstream stays there");
 }
 
 #[tokio::test(flavor = "multi_thread")]

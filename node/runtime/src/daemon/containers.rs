@@ -7,7 +7,7 @@ use std::time::Duration;
 use corten_cri::v1;
 
 use super::sandboxes::blocking;
-use super::{Daemon, new_id};
+use super::{Daemon, new_id, propagation};
 use crate::Error;
 use crate::cgroup::{DeviceRule, Group, Limits};
 use crate::container::shim_client::{self, ShimClient};
@@ -37,6 +37,7 @@ impl Daemon {
         let id = new_id();
         let edits = cdi::apply(&mut config, &self.cdi_folders)?;
         make_missing_sources(&config.mounts)?;
+        propagation::share_sources(&config.mounts)?;
         let spec = self.spec(&id, &sandbox, (&config, &edits), &image, &image_config)?;
         let layers = self.layers_of(&image, &config)?;
         self.images.lease(&id, &layers)?;

@@ -5,6 +5,7 @@
 
 mod containers;
 mod exec;
+mod propagation;
 mod sandboxes;
 mod stats;
 mod status;
