@@ -1,6 +1,7 @@
 //! The ordinals of a StatefulSet: created from the first, taken away from the last, updated from the last.
 
 use corten_api::Typed;
+use corten_api::k8s_openapi::api::apps::v1::ControllerRevision;
 use corten_api::k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::Pass;
@@ -54,14 +55,17 @@ impl Pass<'_> {
 
     fn create(&self, plan: &mut Plan, ordinal: i32) {
         self.create_claims(plan, ordinal);
-        // Ordinals before the partition come back as they were, also in mid-update.
-        let revision =
-            if self.is_rolling() && ordinal >= self.start() + self.partition() { &self.update } else { &self.current };
-        let begun = self.set.status.as_ref().and_then(|status| status.current_revision.as_ref()).is_some();
-        let pod = pod_of(self.set, if begun { revision } else { &self.update }, ordinal);
+        let pod = pod_of(self.set, self.revision_for(ordinal), ordinal);
         let what = format!("Create Pod {} in StatefulSet {}", pod.name(), self.set.name());
         plan.push(Action::create_reported(&pod, self.report("FailedCreate", &what)));
         plan.push(Action::normal(self.set, "SuccessfulCreate", format!("{what} successful")));
+    }
+
+    /// The revision of a new pod. A rolling update keeps the ordinals below its partition at the current revision, also in
+    /// mid-update; every other pod is created from the update revision, with OnDelete too.
+    fn revision_for(&self, ordinal: i32) -> &ControllerRevision {
+        let is_kept = self.is_rolling() && ordinal < self.start() + self.partition();
+        if is_kept { &self.current } else { &self.update }
     }
 
     fn report(&self, reason: &'static str, what: &str) -> Report {

@@ -163,6 +163,32 @@ fn on_delete_leaves_the_update_to_whoever_deletes() {
     change(&mut model, "/spec/template/spec/containers", json!([{"name": "c", "image": "two"}]));
     settle(&mut model, |_| {});
     assert_eq!(images(&model), ["one"; 3]);
+    let before = model.value("StatefulSet", "default", "db")["status"].take();
+    assert_ne!(before["currentRevision"], before["updateRevision"]);
+    for (deleted, expected) in
+        [("db-1", ["one", "two", "one"]), ("db-0", ["two", "two", "one"]), ("db-2", ["two", "two", "two"])]
+    {
+        model.remove("Pod", "default", deleted);
+        settle(&mut model, |_| {});
+        assert_eq!(images(&model), expected, "after the deletion of {deleted}");
+        let revision = model.value("Pod", "default", deleted)["metadata"]["labels"]["controller-revision-hash"].take();
+        assert_eq!(revision, before["updateRevision"]);
+    }
+    let after = model.value("StatefulSet", "default", "db")["status"].take();
+    assert_eq!(after["currentRevision"], before["currentRevision"], "only a rolling update completes");
+    assert_eq!(after["updatedReplicas"], 3);
+}
+
+#[test]
+fn a_set_that_never_had_a_revision_begins_with_the_newest() {
+    let mut model = cluster(json!({"spec": {"updateStrategy": {"rollingUpdate": {"partition": 3}}}}));
+    settle(&mut model, |_| {});
+    assert_eq!(images(&model), ["one"; 3]);
+    change(&mut model, "/spec/template/spec/containers", json!([{"name": "c", "image": "two"}]));
+    settle(&mut model, |_| {});
+    model.remove("Pod", "default", "db-1");
+    settle(&mut model, |_| {});
+    assert_eq!(images(&model), ["one"; 3], "the partition keeps every ordinal");
 }
 
 #[test]
