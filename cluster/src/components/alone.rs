@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use corten_client::{Client, Metrics};
 use corten_controllers::{MANAGER, Recycler, Recyclers};
+use corten_meta::metrics::HealthChecks;
 use tokio_util::sync::CancellationToken;
 
 use super::control::{MANAGER_PORT, SCHEDULER_PORT};
@@ -62,6 +63,7 @@ pub async fn controller_manager(flags: cli::ControllerManager, shutdown: Cancell
         client: manager,
         ready: Vec::new(),
         metrics: endpoint::page(metrics),
+        checks: HealthChecks::default(),
     };
     tasks.spawn("secure port", endpoint::serve(shown, tasks.shutdown()));
     tasks.spawn("controller-manager", corten_controllers::run(config, clients, shutdown));
@@ -134,6 +136,7 @@ async fn scheduler_endpoint(
         client,
         ready: vec![("shutdown", Box::new(ending)), ("sched-handler-sync", Box::new(synced))],
         metrics: Box::new(move || counted.render()),
+        checks: HealthChecks::default(),
     })
 }
 

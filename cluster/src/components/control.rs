@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use corten_client::{Client, Metrics};
 use corten_controllers::{Clients, MANAGER};
+use corten_meta::metrics::HealthChecks;
 use tokio_util::sync::CancellationToken;
 
 use super::apiserver::ApiServer;
@@ -83,6 +84,7 @@ fn show(
         client,
         ready: Vec::new(),
         metrics,
+        checks: HealthChecks::default(),
     };
     let shutdown = tasks.shutdown();
     tasks.spawn("secure port", async move {

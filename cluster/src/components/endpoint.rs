@@ -17,6 +17,7 @@ use corten_api::k8s_openapi::api::authorization::v1::{
 use corten_api::k8s_openapi::api::core::v1::ConfigMap;
 use corten_client::Client;
 use corten_listen::{Gate, Limits, Place};
+use corten_meta::metrics::HealthChecks;
 use futures::future::BoxFuture;
 use http::{Request, Response, StatusCode, header};
 use http_body_util::Full;
@@ -52,6 +53,8 @@ pub struct Endpoint {
     pub ready: Vec<Check>,
     /// `/metrics`, in the Prometheus text format.
     pub metrics: Page,
+    /// `/metrics/slis`: the results of the checks above.
+    pub checks: HealthChecks,
 }
 
 /// Serves until shutdown.
@@ -124,8 +127,8 @@ async fn answer(endpoint: &Endpoint, user: Option<User>, request: Request<Incomi
     let path = request.uri().path();
     let verbose = request.uri().query().is_some_and(|query| query.contains("verbose"));
     match path {
-        "/healthz" | "/livez" => return health(path, &[], verbose),
-        "/readyz" => return health(path, &endpoint.ready, verbose),
+        "/healthz" | "/livez" => return health(path, &[], &endpoint.checks, verbose),
+        "/readyz" => return health(path, &endpoint.ready, &endpoint.checks, verbose),
         _ => {}
     }
     let user = match user {
@@ -139,18 +142,24 @@ async fn answer(endpoint: &Endpoint, user: Option<User>, request: Request<Incomi
     }
     match path {
         "/metrics" => text(StatusCode::OK, (endpoint.metrics)()),
+        "/metrics/slis" => text(StatusCode::OK, endpoint.checks.render(corten_apiserver::process_started())),
         _ => text(StatusCode::NOT_FOUND, "404 page not found\n".to_owned()),
     }
 }
 
-fn health(path: &str, checks: &[Check], verbose: bool) -> Response<Full<Bytes>> {
-    let results: Vec<(&str, Result<(), String>)> = checks.iter().map(|(name, check)| (*name, check())).collect();
+/// Makes the checks and counts their results. Every endpoint has the check that the process answers at all.
+fn health(path: &str, checks: &[Check], counts: &HealthChecks, verbose: bool) -> Response<Full<Bytes>> {
+    let mut results: Vec<(&str, Result<(), String>)> = vec![("ping", Ok(()))];
+    results.extend(checks.iter().map(|(name, check)| (*name, check())));
     let well = results.iter().all(|(_, result)| result.is_ok());
     let name = path.trim_start_matches('/');
+    for (check, result) in &results {
+        counts.observe(check, name, result.is_ok());
+    }
     if well && !verbose {
         return text(StatusCode::OK, "ok".to_owned());
     }
-    let mut told = String::from("[+]ping ok\n");
+    let mut told = String::new();
     for (check, result) in results {
         match result {
             Ok(()) => told.push_str(&format!("[+]{check} ok\n")),
@@ -239,10 +248,19 @@ mod tests {
         let check = |name, fails: bool| -> Check {
             (name, Box::new(move || if fails { Err("why".to_owned()) } else { Ok(()) }))
         };
-        let well = health("/readyz", &[check("a", false)], false);
+        let counts = HealthChecks::default();
+        let well = health("/readyz", &[check("a", false)], &counts, false);
         assert_eq!(well.status(), StatusCode::OK);
-        let ill = health("/readyz", &[check("a", false), check("b", true)], false);
+        let ill = health("/readyz", &[check("a", false), check("b", true)], &counts, false);
         assert_eq!(ill.status(), StatusCode::INTERNAL_SERVER_ERROR);
+        let page = counts.render(None);
+        for sample in [
+            r#"kubernetes_healthcheck{name="b",type="readyz"} 0"#,
+            r#"kubernetes_healthchecks_total{name="a",status="success",type="readyz"} 2"#,
+            r#"kubernetes_healthchecks_total{name="ping",status="success",type="readyz"} 2"#,
+        ] {
+            assert!(page.contains(sample), "{page}");
+        }
     }
 
     async fn get(address: SocketAddr, path: &str) -> (u16, String) {
@@ -268,6 +286,7 @@ mod tests {
             client: plane.client("system:kube-scheduler", &[]),
             ready: vec![("b", Box::new(|| Err("not yet".to_owned())))],
             metrics: Box::new(|| "a_total 1\n".to_owned()),
+            checks: HealthChecks::default(),
         };
         let shutdown = CancellationToken::new();
         let served = tokio::spawn(serve(endpoint, shutdown.clone()));
@@ -280,7 +299,7 @@ mod tests {
         assert!(status == 500 && told.contains("[-]b failed"), "{status} {told}");
         assert_eq!(get(address, "/metrics").await.0, 403);
         let admin = plane.admin();
-        let rule = serde_json::json!({"nonResourceURLs": ["/metrics"], "verbs": ["get"]});
+        let rule = serde_json::json!({"nonResourceURLs": ["/metrics", "/metrics/slis"], "verbs": ["get"]});
         let role = serde_json::json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
             "metadata": {"name": "metrics"}, "rules": [rule]});
         let binding = serde_json::json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
@@ -297,6 +316,11 @@ mod tests {
             answer = get(address, "/metrics").await;
         }
         assert_eq!(answer, (200, "a_total 1\n".to_owned()));
+        let (status, page) = get(address, "/metrics/slis").await;
+        assert!(
+            status == 200 && page.contains(r#"kubernetes_healthcheck{name="b",type="readyz"} 0"#),
+            "{status} {page}"
+        );
         shutdown.cancel();
         served.await.unwrap().unwrap();
     }

@@ -7,7 +7,6 @@ use corten_store::Health as StoreHealth;
 use http::StatusCode;
 
 use crate::body::Reply;
-use crate::metrics::{HEALTH_CHECK, HEALTH_CHECKS};
 use crate::pipeline::Context;
 use crate::response;
 use crate::server::Server;
@@ -112,7 +111,8 @@ impl Health {
         let Some((name, _)) = checks(server).find(|(name, asked)| *name == single && asked.by(endpoint)) else {
             return Some(response::page_not_found());
         };
-        Some(match judged(server, endpoint, name) {
+        // Upstream counts the checks of the whole endpoint alone.
+        Some(match check(server, name) {
             Ok(()) => response::full(StatusCode::OK, "text/plain; charset=utf-8", "ok".into()),
             Err(why) => response::text(StatusCode::INTERNAL_SERVER_ERROR, format!("internal server error: {why}\n")),
         })
@@ -137,13 +137,10 @@ fn checks(server: &Server) -> impl Iterator<Item = &'static (&'static str, Asked
     })
 }
 
-/// Makes a check, and counts how it ended.
-fn judged(server: &Server, endpoint: &str, name: &str) -> Result<(), String> {
+/// Makes a check, and counts its result.
+fn counted(server: &Server, endpoint: &str, name: &str) -> Result<(), String> {
     let result = check(server, name);
-    let (health, is_well) = (&server.metrics.health, result.is_ok());
-    health.series(&HEALTH_CHECK, &[name, endpoint]).set(f64::from(u8::from(is_well)));
-    let status = if is_well { "success" } else { "error" };
-    health.series(&HEALTH_CHECKS, &[name, status, endpoint]).add(1.0);
+    server.metrics.health.observe(name, endpoint, result.is_ok());
     result
 }
 
@@ -182,7 +179,7 @@ fn all(server: &Server, context: &Context, endpoint: &str) -> Reply {
             lines.push_str(&format!("[+]{name} excluded: ok\n"));
             continue;
         }
-        match judged(server, endpoint, name) {
+        match counted(server, endpoint, name) {
             Ok(()) => lines.push_str(&format!("[+]{name} ok\n")),
             Err(_) => {
                 failed = true;

@@ -61,7 +61,7 @@ pub use config::{
     Audit, AuditLog, AuditWebhook, Authorization, Config, KubeconfigReader, KubeletClient, ProxyClient, RemoteServer,
 };
 pub use error::Error;
-pub use metrics::process_metrics;
+pub use metrics::{process_metrics, process_started};
 pub use serve::{Certificates, tls_config};
 pub use server::{InProcess, Server};
 

@@ -249,6 +249,9 @@ async fn what_is_rare_and_what_is_well_is_counted() {
     assert!(value(&families, "apiserver_storage_size_bytes", &[("storage_cluster_id", "etcd-0")]).unwrap() > 0.0);
     assert!(value(&families, "apiserver_cel_compilation_duration_seconds_count", &[]).unwrap() >= 1.0);
 
+    let Value::String(text) = server.get("/metrics/slis").await.expect(200) else { panic!("not a text") };
+    assert!(value(&parse(&text), "process_start_time_seconds", &[]).unwrap() > 0.0, "there is a page before any check");
+    server.get("/livez").await.expect(200);
     server.get("/livez").await.expect(200);
     server.get("/livez/ping").await.expect(200);
     let Value::String(text) = server.get("/metrics/slis").await.expect(200) else { panic!("not a text") };

@@ -134,6 +134,7 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
         log_watcher,
         collector,
         access: server::Access::default(),
+        checks: corten_meta::metrics::HealthChecks::default(),
         shutdown: stop.clone(),
     };
     let served = server::serve(Arc::new(state)).await;

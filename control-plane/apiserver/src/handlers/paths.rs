@@ -67,7 +67,7 @@ pub async fn serve(server: &Server, context: &Context) -> Result<Reply, Status> 
         "/statusz" => zpages::serve(server, context, "Statusz"),
         "/flagz" => zpages::serve(server, context, "Flagz"),
         "/metrics" => Ok(exposition(server.metrics.render(server))),
-        "/metrics/slis" => Ok(exposition(server.metrics.health.render())),
+        "/metrics/slis" => Ok(exposition(server.metrics.health.render(process::started()))),
         "/.well-known/openid-configuration" => {
             let accept = context.accept.only("application/json", &context.headers)?;
             let jwks = format!("https://{}/openid/v1/jwks", server.config.host_port());

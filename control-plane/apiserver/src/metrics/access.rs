@@ -72,9 +72,6 @@ families! {
         ["group", "removed_release", "resource", "subresource", "version"], "Deprecated APIs that were asked for.";
     WATCH_LIST_SECONDS = "apiserver_watch_list_duration_seconds", Kind::Histogram(WATCH_LIST),
         ["group", "resource", "scope", "version"], "How long it took until the state of a watch was there.";
-    HEALTH_CHECKS = "kubernetes_healthchecks_total", Kind::Counter,
-        ["name", "status", "type"], "Checks of health, by how they ended.";
-    HEALTH_CHECK = "kubernetes_healthcheck", Kind::Gauge, ["name", "type"], "Whether a check of health succeeded.";
     TERMINATIONS = "apiserver_request_terminations_total", Kind::Counter,
         ["code", "component", "group", "resource", "scope", "subresource", "verb", "version"],
         "Requests that the server ended to protect itself.";

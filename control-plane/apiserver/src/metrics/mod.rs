@@ -17,9 +17,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use access::*;
 pub use corten_meta::metrics::Exposition;
-use corten_meta::metrics::Registry;
+use corten_meta::metrics::{HealthChecks, Registry};
 pub use histogram::Histogram;
-pub use process::render as process_metrics;
+pub use process::{render as process_metrics, started as process_started};
 pub use requests::{LongRunning, Requests};
 pub use watches::WatchSeries;
 
@@ -62,8 +62,8 @@ pub struct Metrics {
     pub certificates: Histogram<{ CERTIFICATE_SECONDS.len() }, 1>,
     /// What happens seldom.
     rare: Registry,
-    /// What became of the checks of health, told apart from the rest.
-    pub health: Registry,
+    /// The results of health checks, which have a page of their own.
+    pub health: HealthChecks,
 }
 
 /// What the storage of one resource counts.

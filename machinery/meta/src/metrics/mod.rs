@@ -4,7 +4,9 @@
 //! Labels must come from a bounded set, never from what a client made up.
 
 mod exposition;
+mod health_checks;
 mod registry;
 
 pub use exposition::{Exposition, number};
+pub use health_checks::HealthChecks;
 pub use registry::{Family, Kind, Registry, Series, exponential};

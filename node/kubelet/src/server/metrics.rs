@@ -221,6 +221,26 @@ pub fn probes(state: &State) -> Response<Body> {
     text(StatusCode::OK, &page.text)
 }
 
+/// `/metrics/slis`.
+pub fn slis(state: &State) -> Response<Body> {
+    text(StatusCode::OK, &state.checks.render(started()))
+}
+
+/// The fields of `/proc/self/stat` after the name of the process, which may hold anything.
+fn stat_fields() -> Vec<String> {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    rest.split_whitespace().map(str::to_owned).collect()
+}
+
+/// When the process started, in Unix seconds.
+fn started() -> Option<f64> {
+    let system = std::fs::read_to_string("/proc/stat").ok()?;
+    let booted: f64 = system.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse().ok())?;
+    let ticks: f64 = stat_fields().get(19)?.parse().ok()?;
+    Some(booted + ticks / TICKS)
+}
+
 /// The process that the kubelet is in; in a cluster of one process, all of it.
 fn process(page: &mut Page) {
     let mut one = |name: &str, kind: &str, help: &str, value: Option<f64>| {
@@ -230,19 +250,17 @@ fn process(page: &mut Page) {
         }
     };
     let text = |file: &str| std::fs::read_to_string(format!("/proc/{file}")).unwrap_or_default();
-    let (stat, status, limits, system) = (text("self/stat"), text("self/status"), text("self/limits"), text("stat"));
-    // The name of the process, in parentheses, may hold anything.
-    let fields: Vec<&str> = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
+    let status = text("self/status");
+    let limits = text("self/limits");
+    let fields = stat_fields();
     let field = |at: usize| fields.get(at).and_then(|field| field.parse::<f64>().ok());
     let bytes = |key: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(key))?;
         Some(line.split_whitespace().next()?.parse::<f64>().ok()? * 1024.0)
     };
     let most = limits.lines().find_map(|line| line.strip_prefix("Max open files")?.split_whitespace().next());
-    let booted = system.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse::<f64>().ok());
     let cpu = field(11).zip(field(12)).map(|(user, system)| (user + system) / TICKS);
     let open = std::fs::read_dir("/proc/self/fd").ok().map(|files| files.count() as f64);
-    let started = field(19).zip(booted).map(|(ticks, booted)| booted + ticks / TICKS);
     one("process_cpu_seconds_total", "counter", "Total user and system CPU time spent in seconds.", cpu);
     one(
         "process_max_fds",
@@ -252,7 +270,7 @@ fn process(page: &mut Page) {
     );
     one("process_open_fds", "gauge", "Number of open file descriptors.", open);
     one("process_resident_memory_bytes", "gauge", "Resident memory size in bytes.", bytes("VmRSS:"));
-    one("process_start_time_seconds", "gauge", "Start time of the process since unix epoch in seconds.", started);
+    one("process_start_time_seconds", "gauge", "Start time of the process since unix epoch in seconds.", started());
     one("process_virtual_memory_bytes", "gauge", "Virtual memory size in bytes.", bytes("VmSize:"));
 }
 

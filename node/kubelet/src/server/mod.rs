@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use corten_listen::{Gate, Limits, Place};
+use corten_meta::metrics::HealthChecks;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full};
@@ -52,6 +53,8 @@ pub struct State {
     pub log_watcher: LogWatcher,
     pub collector: Collector,
     pub access: Access,
+    /// The results of the checks of `/healthz`.
+    pub checks: HealthChecks,
     pub shutdown: CancellationToken,
 }
 
@@ -190,7 +193,10 @@ async fn route(state: &Arc<State>, request: Request<Incoming>) -> Response<Body>
     let labels = [request.method().as_str(), segments.first().copied().unwrap_or_default(), "readwrite"];
     state.services.metrics.count(&crate::metrics::HTTP_REQUESTS, &labels);
     match (request.method(), segments.as_slice()) {
-        (&Method::GET, ["healthz", ..]) => text(StatusCode::OK, "ok"),
+        (&Method::GET, ["healthz", ..]) => {
+            state.checks.observe("ping", "healthz", true);
+            text(StatusCode::OK, "ok")
+        }
         (&Method::GET, ["pods"]) => stats::pods(state),
         (&Method::GET, ["runningpods"]) => stats::running_pods(state),
         (&Method::GET, ["stats", "summary"]) => stats::summary(state, request.uri().query()).await,
@@ -198,6 +204,7 @@ async fn route(state: &Arc<State>, request: Request<Incoming>) -> Response<Body>
         (&Method::GET, ["metrics", "resource"]) => metrics::resource(state).await,
         (&Method::GET, ["metrics", "cadvisor"]) => cadvisor::page(state).await,
         (&Method::GET, ["metrics", "probes"]) => metrics::probes(state),
+        (&Method::GET, ["metrics", "slis"]) => metrics::slis(state),
         (&Method::GET, ["configz"]) => stats::configz(state),
         (&Method::GET, ["logs", inside @ ..]) => {
             node_logs::serve(state, &inside.join("/"), request.uri().query()).await
