@@ -64,10 +64,16 @@ families! {
         "[ALPHA] Cumulative number of pods started";
     STARTED_POD_ERRORS = "kubelet_started_pods_errors_total", [], &[],
         "[ALPHA] Cumulative number of errors when starting pods";
+    STARTED_USER_PODS = "kubelet_started_user_namespaced_pods_total", [], &[],
+        "[ALPHA] Cumulative number of pods with user namespaces started. This metric will only be collected on Linux.";
+    STARTED_USER_POD_ERRORS = "kubelet_started_user_namespaced_pods_errors_total", [], &[],
+        "[ALPHA] Cumulative number of errors when starting pods with user namespaces. This metric will only be collected on Linux.";
     STARTED_CONTAINERS = "kubelet_started_containers_total", ["container_type"], &[],
         "[ALPHA] Cumulative number of containers started";
     STARTED_CONTAINER_ERRORS = "kubelet_started_containers_errors_total", ["code", "container_type"], &[],
         "[ALPHA] Cumulative number of errors when starting containers";
+    TERMINATED_CONTAINERS = "kubelet_terminated_containers_total", ["container_type", "exit_code", "reason"], &[],
+        "[ALPHA] Cumulative number of container terminations.";
     ADMISSION_REJECTIONS = "kubelet_admission_rejections_total", ["reason"], &[],
         "[ALPHA] Cumulative number pod admission rejections by the Kubelet.";
     EVICTIONS = "kubelet_evictions", ["eviction_signal"], &[],

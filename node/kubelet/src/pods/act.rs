@@ -91,6 +91,10 @@ impl Worker {
         if blocked || !self.ensure_claims(now).await || !self.ensure_volumes(observed, now).await {
             return false;
         }
+        if spec::spec(&self.pod).host_users == Some(false) {
+            self.services.metrics.count(&metrics::STARTED_USER_PODS, &[]);
+            self.counts_user_error = true;
+        }
         match self.try_create_sandbox(observed, attempt).await {
             Ok(id) => {
                 debug!(pod = %spec::describe(&self.pod), sandbox = id, "sandbox made");
@@ -101,11 +105,19 @@ impl Worker {
             }
             Err(error) => {
                 self.services.metrics.count(&metrics::STARTED_POD_ERRORS, &[]);
+                self.count_user_error();
                 let message = format!("Failed to create pod sandbox: {error}");
                 self.services.events.pod(&self.pod, WARNING, "FailedCreatePodSandBox", &message);
                 self.retries.failed(SANDBOX, now);
                 false
             }
+        }
+    }
+
+    /// Counts the first failure of a pod with users of its own since its sandbox was begun.
+    fn count_user_error(&mut self) {
+        if std::mem::take(&mut self.counts_user_error) {
+            self.services.metrics.count(&metrics::STARTED_USER_POD_ERRORS, &[]);
         }
     }
 
@@ -234,6 +246,7 @@ impl Worker {
     fn start_failed(&mut self, start: &Start, failed: Failed, now: Timestamp) {
         let labels = [failed.reason, container_type(&self.pod, start)];
         self.services.metrics.count(&metrics::STARTED_CONTAINER_ERRORS, &labels);
+        self.count_user_error();
         let message = format!("Error: {}", failed.message);
         self.services.events.container(&self.pod, &start.name, WARNING, "Failed", &message);
         let waiting = Waiting { reason: failed.reason.to_owned(), message: failed.message };

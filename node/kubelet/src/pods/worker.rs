@@ -78,6 +78,8 @@ pub struct Worker {
     pub(super) allocated: Option<Allocated>,
     /// A resize was promised and its end is not yet told.
     pub(super) resizing: bool,
+    /// The pod has users of its own and its sandbox was begun: the next failure counts.
+    pub(super) counts_user_error: bool,
     /// The pod comes from a file of this node, not from the API.
     pub(super) is_static: bool,
     /// The processors that each running container was told to run on.
@@ -129,6 +131,7 @@ impl Worker {
             stops: Stops::default(),
             allocated: None,
             resizing: false,
+            counts_user_error: false,
             placed: HashMap::new(),
             restarting: HashSet::new(),
             first_seen: Some(Timestamp::now()),
@@ -365,8 +368,20 @@ impl Worker {
         let mut status = status::status(&facts);
         keep_times(&self.view.borrow().status, &mut status);
         self.note_started(&status, now);
+        self.count_terminations(&status);
         self.publisher.publish(&self.pod, &status);
         self.view.send_replace(View { pod: self.pod.clone(), status, observed: observed.clone() });
+    }
+
+    /// Counts the containers that have ended since the last report, by this kubelet or the one before it.
+    fn count_terminations(&self, status: &PodStatus) {
+        let view = self.view.borrow();
+        let is_first = view.status.phase.is_none();
+        let before = if is_first { spec::status(&self.pod) } else { &view.status };
+        for end in status::new_terminations(before, status) {
+            let labels = [end.container_type, &end.exit_code.to_string(), end.reason];
+            self.services.metrics.count(&metrics::TERMINATED_CONTAINERS, &labels);
+        }
     }
 
     /// Counts how long the pod took to start: once, and not for one that an earlier kubelet started.

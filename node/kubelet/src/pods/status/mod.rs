@@ -5,6 +5,7 @@ mod conditions;
 mod containers;
 mod patch;
 mod phase;
+mod terminations;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -14,6 +15,7 @@ use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use jiff::Timestamp;
 
 pub use patch::status_patch;
+pub use terminations::new_terminations;
 
 use super::observed::Observed;
 use super::plan::{Memory, usable_sandbox};
