@@ -162,6 +162,8 @@ pub async fn proxy(flags: cli::Proxy, shutdown: CancellationToken) -> Result<()>
     let ranges = config::ranges(&flags.cluster_cidr)?;
     let mut config = corten_proxy::Config::new(node_name(flags.node_name.as_deref())?, ranges);
     config.mode = mode;
+    config.served = Some(corten_proxy::Served::default());
+    config.tcp_timeouts = Some(corten_proxy::TcpTimeouts::default());
     // Another kubelet's pods may be anywhere.
     config.cgroup = config::cgroup2();
     Ok(corten_proxy::run(config, client(&flags.kubeconfig)?, shutdown).await?)

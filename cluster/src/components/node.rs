@@ -151,6 +151,8 @@ pub fn start(node: Node, identities: Identities, control_plane_only: bool, tasks
     tasks.spawn("kubelet", corten_kubelet::run(kubelet, identities.kubelet.client.clone(), shutdown.clone()));
     let mut proxy = corten_proxy::Config::new(&node.name, config::ranges(&node.cluster_cidr)?);
     proxy.mode = node.proxy_mode;
+    proxy.served = Some(corten_proxy::Served::default());
+    proxy.tcp_timeouts = Some(corten_proxy::TcpTimeouts::default());
     if proxy.mode == corten_proxy::Mode::Ebpf {
         proxy.cgroup = Some(pods_cgroup(&node.place)?);
     }

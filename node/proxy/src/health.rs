@@ -19,9 +19,9 @@ use tracing::{debug, warn};
 use crate::service::ServiceKey;
 
 /// How long a client may take to ask.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a port that is in use waits for its next attempt.
-const RETRY: Duration = Duration::from_secs(10);
+pub(crate) const RETRY: Duration = Duration::from_secs(10);
 /// The longest request head that is read.
 const HEAD: usize = 8 * 1024;
 /// The connections of one port at once.
@@ -105,7 +105,7 @@ async fn listen((key, port): (ServiceKey, u16), checks: watch::Receiver<Checks>,
 }
 
 /// Both families where the kernel has both.
-async fn bind(port: u16) -> std::io::Result<TcpListener> {
+pub(crate) async fn bind(port: u16) -> std::io::Result<TcpListener> {
     match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
         Ok(listener) => Ok(listener),
         Err(_) => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await,
@@ -121,14 +121,26 @@ async fn answer_in_time(stream: TcpStream, place: Place, response: String) {
 
 /// Reads the head of a request, whatever it asks, and answers.
 async fn answer(mut stream: TcpStream, response: String) {
+    if read_head(&mut stream).await.is_some() {
+        write_answer(stream, &response).await;
+    }
+}
+
+/// The head of a request, or as much of it as is read; none if the client went away.
+pub(crate) async fn read_head(stream: &mut TcpStream) -> Option<Vec<u8>> {
     let mut head = Vec::new();
     let mut chunk = [0; 1024];
     while !head.windows(4).any(|window| window == b"\r\n\r\n") && head.len() < HEAD {
         match stream.read(&mut chunk).await {
-            Ok(0) | Err(_) => return,
+            Ok(0) | Err(_) => return None,
             Ok(length) => head.extend_from_slice(&chunk[..length]),
         }
     }
+    Some(head)
+}
+
+/// Writes the answer and ends the connection.
+pub(crate) async fn write_answer(mut stream: TcpStream, response: &str) {
     let answered = async {
         stream.write_all(response.as_bytes()).await?;
         stream.shutdown().await

@@ -18,6 +18,7 @@
 
 mod chains;
 mod claims;
+mod conntrack;
 mod error;
 mod flows;
 mod health;
@@ -30,8 +31,10 @@ mod service;
 mod sets;
 mod slice;
 mod sockets;
+mod status;
 mod topology;
 
+pub use conntrack::TcpTimeouts;
 pub use error::Error;
 pub use ipvs::supports_ipvs;
 pub use proxier::{Proxier, Synced};
@@ -40,7 +43,7 @@ pub use service::{Service, ServiceKey};
 pub use slice::{Slice, SliceKey};
 pub use sockets::supports_sockets;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use corten_nftables::IpVersion;
@@ -57,6 +60,32 @@ pub enum Mode {
     Ebpf,
     /// nf_tables, but IPVS for cluster addresses.
     Ipvs,
+}
+
+impl Mode {
+    /// The name by which upstream's proxy knows it.
+    fn name(self) -> &'static str {
+        match self {
+            Mode::Nftables | Mode::Ebpf => "nftables",
+            Mode::Iptables => "iptables",
+            Mode::Ipvs => "ipvs",
+        }
+    }
+}
+
+/// Where the proxy shows its health.
+#[derive(Clone, Copy, Debug)]
+pub struct Served {
+    /// `/healthz` and `/livez`, on every address of the node. Upstream's is 10256.
+    pub health_port: u16,
+    /// `/healthz`, `/proxyMode` and `/metrics/slis`. Upstream's is 127.0.0.1:10249.
+    pub status: SocketAddr,
+}
+
+impl Default for Served {
+    fn default() -> Served {
+        Served { health_port: 10256, status: SocketAddr::from((Ipv4Addr::LOCALHOST, 10249)) }
+    }
 }
 
 /// How the proxy serves its node.
@@ -84,6 +113,10 @@ pub struct Config {
     pub localhost_node_ports: bool,
     /// The nf_tables table, one a version. Default `corten-proxy`.
     pub table: String,
+    /// Where the proxy shows its health; nowhere by default.
+    pub served: Option<Served>,
+    /// How long the kernel remembers TCP connections; by default as it does without the proxy.
+    pub tcp_timeouts: Option<TcpTimeouts>,
 }
 
 impl Config {
@@ -102,6 +135,8 @@ impl Config {
             masquerade_mark: 0x4000,
             localhost_node_ports: true,
             table: "corten-proxy".to_owned(),
+            served: None,
+            tcp_timeouts: None,
         }
     }
 }

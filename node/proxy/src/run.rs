@@ -1,24 +1,36 @@
 //! The proxy as a component: watches Services, EndpointSlices and its own Node, and keeps the kernel
 //! as they say.
 
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use corten_api::{Typed, decode_object};
 use corten_client::{Caches, Change, Client, ListOptions, Subscription};
+use corten_meta::Value;
+use corten_meta::metrics::HealthChecks;
+use corten_nftables::IpVersion;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Service as ServiceObject};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, warn};
 
-use crate::Config;
+use crate::conntrack;
 use crate::error::Error;
 use crate::health::{self, Checks};
 use crate::proxier::{Proxier, Synced};
 use crate::service::{Service, ServiceKey};
 use crate::slice::{Slice, SliceKey};
+use crate::status::{self, Pages, Port, Status};
+use crate::{Config, Served};
 
+/// The taint of a node that the cluster autoscaler is about to delete.
+const LEAVING_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
 /// Slices of Services without virtual addresses, or of other proxies, are of no concern.
 const SLICES: &str = "!service.kubernetes.io/headless,!service.kubernetes.io/service-proxy-name";
@@ -36,16 +48,28 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
     let mut proxiers =
         config.versions.iter().map(|ip| Proxier::new(config.clone(), *ip)).collect::<Result<Vec<_>, _>>()?;
     caches.synced().await;
+    if let Some(timeouts) = config.tcp_timeouts {
+        conntrack::set(Path::new(conntrack::SETTINGS), timeouts);
+    }
 
-    let mut events = Events { services: services.subscribe(), slices: slices.subscribe(), node: node.subscribe() };
+    let mut events = Events {
+        services: services.subscribe(),
+        slices: slices.subscribe(),
+        node: node.subscribe(),
+        is_node_eligible: false,
+    };
     let (health, told) = watch::channel(Checks::new());
-    let served = tokio::spawn(health::serve(told, shutdown.clone()));
+    let mut serving = JoinSet::new();
+    let end = shutdown.child_token();
+    serving.spawn(health::serve(told, end.clone()));
+    let status = serve_status(&config, &mut serving, &end);
     let mut checks = tokio::time::interval(CHECK);
     checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         events.drain(&mut proxiers);
+        status.send_modify(|status| status.is_node_eligible = events.is_node_eligible);
         if proxiers.iter().any(Proxier::is_dirty) && !shutdown.is_cancelled() {
-            proxiers = sync(proxiers).await?;
+            proxiers = sync(proxiers, &status).await?;
             let now = health::joined(proxiers.iter().map(Proxier::health_checks));
             health.send_if_modified(|told| {
                 if *told == now {
@@ -58,7 +82,7 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
         }
         tokio::select! {
             event = events.next() => match event {
-                Some(event) => event.tell(&mut proxiers),
+                Some(event) => events.tell(event, &mut proxiers),
                 None => break,
             },
             _ = checks.tick() => for proxier in &mut proxiers {
@@ -69,19 +93,41 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
             () = shutdown.cancelled() => break,
         }
     }
-    drop(health);
-    served.await.map_err(|_| Error::Cancelled)
+    end.cancel();
+    while let Some(ended) = serving.join_next().await {
+        ended.map_err(|_| Error::Cancelled)?;
+    }
+    Ok(())
+}
+
+/// Starts to serve the proxy's own pages, if it shall, and returns what they are made from.
+fn serve_status(config: &Config, tasks: &mut JoinSet<()>, end: &CancellationToken) -> watch::Sender<Status> {
+    let (told, status) = watch::channel(Status::default());
+    if let Some(Served { health_port, status: address }) = config.served {
+        let started = Timestamp::now().as_second() as f64;
+        let pages = Arc::new(Pages { mode: config.mode, status, started, checks: HealthChecks::default() });
+        let bind_health = move || health::bind(health_port);
+        tasks.spawn(status::serve(pages.clone(), Port::Health, bind_health, end.clone()));
+        let bind_status = move || TcpListener::bind(address);
+        tasks.spawn(status::serve(pages, Port::Status, bind_status, end.clone()));
+    }
+    told
 }
 
 /// Syncs on a thread that may block: a large batch keeps the kernel busy for milliseconds.
-async fn sync(mut proxiers: Vec<Proxier>) -> Result<Vec<Proxier>, Error> {
+async fn sync(mut proxiers: Vec<Proxier>, status: &watch::Sender<Status>) -> Result<Vec<Proxier>, Error> {
+    let late: Vec<IpVersion> = proxiers.iter().filter(|proxier| proxier.is_dirty()).map(Proxier::version).collect();
+    status.send_modify(|status| late.iter().for_each(|ip| status.queued(*ip, Timestamp::now())));
     let work = tokio::task::spawn_blocking(move || {
         for proxier in proxiers.iter_mut().filter(|proxier| proxier.is_dirty()) {
             report(proxier.sync());
         }
         proxiers
     });
-    work.await.map_err(|_| Error::Cancelled)
+    let proxiers = work.await.map_err(|_| Error::Cancelled)?;
+    let synced = proxiers.iter().filter(|proxier| late.contains(&proxier.version()) && !proxier.is_dirty());
+    status.send_modify(|status| synced.for_each(|proxier| status.updated(proxier.version(), Timestamp::now())));
+    Ok(proxiers)
 }
 
 /// A sync that the kernel refused is repeated with the next change or check.
@@ -102,6 +148,8 @@ struct Events {
     services: Subscription,
     slices: Subscription,
     node: Subscription,
+    /// Whether the node exists and stays.
+    is_node_eligible: bool,
 }
 
 impl Events {
@@ -120,10 +168,17 @@ impl Events {
             let event = event.or_else(|| self.slices.try_next().map(Event::Slice));
             let event = event.or_else(|| self.node.try_next().map(Event::Node));
             match event {
-                Some(event) => event.tell(proxiers),
+                Some(event) => self.tell(event, proxiers),
                 None => return,
             }
         }
+    }
+
+    fn tell(&mut self, event: Event, proxiers: &mut [Proxier]) {
+        if let Event::Node(change) = &event {
+            self.is_node_eligible = change.new.as_ref().is_some_and(|node| is_eligible(&node.value()));
+        }
+        event.tell(proxiers);
     }
 }
 
@@ -155,6 +210,13 @@ impl Event {
     }
 }
 
+/// Whether load balancers may count on the node: it is not being deleted, by hand or by the autoscaler.
+fn is_eligible(node: &Value) -> bool {
+    let taints = node.pointer("/spec/taints").and_then(Value::as_array);
+    let is_leaving = taints.is_some_and(|taints| taints.iter().any(|taint| taint["key"] == LEAVING_TAINT));
+    corten_meta::deletion_timestamp(node).is_none() && !is_leaving
+}
+
 /// The object as it is now. One that cannot be decoded is treated as gone, and told.
 fn decode<K: Typed>(change: &Change) -> Option<K> {
     let object = change.new.as_ref()?;
@@ -167,4 +229,25 @@ fn decode<K: Typed>(change: &Change) -> Option<K> {
         K::from_value(value)
     });
     decoded.inspect_err(|error| warn!(key = %change.key, "cannot decode an object: {error}")).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use corten_meta::decode_yaml;
+
+    #[test]
+    fn a_node_that_leaves_is_not_eligible() {
+        for (node, expected) in [
+            ("{metadata: {name: n}}", true),
+            ("{metadata: {name: n, deletionTimestamp: '2026-01-01T00:00:00Z'}}", false),
+            (
+                "{metadata: {name: n}, spec: {taints: [{key: ToBeDeletedByClusterAutoscaler, effect: NoSchedule}]}}",
+                false,
+            ),
+            ("{metadata: {name: n}, spec: {taints: [{key: other, effect: NoSchedule}]}}", true),
+        ] {
+            assert_eq!(is_eligible(&decode_yaml(node.as_bytes()).unwrap()), expected, "{node}");
+        }
+    }
 }
