@@ -19,13 +19,13 @@ use tracing::{debug, warn};
 use crate::service::ServiceKey;
 
 /// How long a client may take to ask.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a port that is in use waits for its next attempt.
 pub(crate) const RETRY: Duration = Duration::from_secs(10);
 /// The longest request head that is read.
 const HEAD: usize = 8 * 1024;
 /// The connections of one port at once.
-const LIMITS: Limits = Limits::anonymous(64);
+pub(crate) const LIMITS: Limits = Limits::anonymous(64);
 
 /// What a health check port tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,7 +92,7 @@ async fn listen((key, port): (ServiceKey, u16), checks: watch::Receiver<Checks>,
             tokio::select! {
                 (stream, place) = gate.accept(&listener) => {
                     let count = checks.borrow().get(&key).map_or(0, |check| check.local_endpoints);
-                    connections.spawn(answer_in_time(stream, place, response(&key, count)));
+                    connections.spawn(in_time(place, answer(stream, response(&key, count))));
                 }
                 Some(_) = connections.join_next() => {}
             }
@@ -112,10 +112,11 @@ pub(crate) async fn bind(port: u16) -> std::io::Result<TcpListener> {
     }
 }
 
-async fn answer_in_time(stream: TcpStream, place: Place, response: String) {
+/// Serves a connection until it is done, out of time, or closed in favour of another.
+pub(crate) async fn in_time(place: Place, work: impl Future<Output = ()>) {
     tokio::select! {
         () = place.closed() => {}
-        _ = tokio::time::timeout(PATIENCE, answer(stream, response)) => {}
+        _ = tokio::time::timeout(PATIENCE, work) => {}
     }
 }
 

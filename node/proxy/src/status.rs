@@ -8,8 +8,8 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
 
+use corten_listen::Gate;
 use corten_meta::metrics::HealthChecks;
 use corten_nftables::IpVersion;
 use jiff::{SignedDuration, Timestamp};
@@ -20,12 +20,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use crate::Mode;
-use crate::health::{PATIENCE, RETRY, read_head, write_answer};
+use crate::health::{LIMITS, RETRY, in_time, read_head, write_answer};
 
 /// How long a change may wait for the kernel before the proxy counts as unhealthy.
 const LATE: SignedDuration = SignedDuration::from_secs(60);
-/// How many clients are served at a time; others wait.
-const CLIENTS: usize = 64;
 /// How Go writes a time that is not set.
 const NEVER: &str = "0001-01-01T00:00:00Z";
 const JSON: &str = "application/json";
@@ -179,15 +177,14 @@ where
 }
 
 async fn accept(listener: &TcpListener, pages: &Arc<Pages>, port: Port) {
-    let mut clients = JoinSet::new();
+    let gate = Gate::new(LIMITS);
+    let mut connections = JoinSet::new();
     loop {
         tokio::select! {
-            accepted = listener.accept(), if clients.len() < CLIENTS => match accepted {
-                Ok((stream, _)) => drop(clients.spawn(tokio::time::timeout(PATIENCE, answer(stream, pages.clone(), port)))),
-                // Out of descriptors, most likely: no reason to spin.
-                Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
-            },
-            Some(_) = clients.join_next() => {}
+            (stream, place) = gate.accept(listener) => {
+                connections.spawn(in_time(place, answer(stream, Arc::clone(pages), port)));
+            }
+            Some(_) = connections.join_next() => {}
         }
     }
 }
