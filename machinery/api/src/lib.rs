@@ -51,6 +51,7 @@ mod storage;
 
 pub use apiextensions::{Approval, CUSTOM_RESOURCE_CLEANUP};
 pub use autoscaling::scale_kind;
+pub use certificates::{AlternativeName, CertificateRequest, RequestError};
 pub use core::service::keep_service_allocations;
 pub use core::service_validation::validate_service_addresses;
 pub use error::Error;
