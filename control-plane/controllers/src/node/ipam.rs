@@ -1,6 +1,7 @@
 //! A range of pod addresses for every node, cut from each of the cluster's: one, or one of either family.
 //!
-//! Invariant: no two nodes hold the same range. One worker decides, and never before its last write is in the cache.
+//! Invariant: no two nodes are given the same range. One worker decides, and never before its last write is in the cache.
+//! A range that a Node has already cannot be changed; one that is not a range of the cluster's is not taken for one.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -38,6 +39,23 @@ impl Cidr {
         (all.len() == 1 || (all.len() == 2 && families == 1)).then_some(all)
     }
 
+    /// Whether the address is one of the network.
+    pub fn contains(self, address: IpAddr) -> bool {
+        let (bits, width) = bits(address);
+        let host_bits = u32::from(width).saturating_sub(self.prefix.into());
+        let differing = bits ^ self::bits(self.base).0;
+        self.base.is_ipv4() == address.is_ipv4() && differing.checked_shr(host_bits).unwrap_or(0) == 0
+    }
+
+    /// Whether every address of the other is one of this network.
+    fn covers(self, other: Cidr) -> bool {
+        self.prefix <= other.prefix && self.contains(other.base)
+    }
+
+    fn overlaps(self, other: Cidr) -> bool {
+        self.contains(other.base) || other.contains(self.base)
+    }
+
     /// The subnets of the given size, in order.
     fn subnets(self, prefix: u8) -> impl Iterator<Item = Cidr> {
         let width = if self.base.is_ipv4() { 32 } else { 128 };
@@ -53,6 +71,14 @@ impl Cidr {
             Some(Cidr { base, prefix })
         };
         (0..count.min(MOST_RANGES)).filter_map(subnet)
+    }
+}
+
+/// The bits of an address, and how many there are.
+fn bits(address: IpAddr) -> (u128, u8) {
+    match address {
+        IpAddr::V4(v4) => (u32::from(v4).into(), 32),
+        IpAddr::V6(v6) => (v6.into(), 128),
     }
 }
 
@@ -72,7 +98,22 @@ pub struct NodeIpamController {
 
 pub struct Observed {
     node: Node,
-    taken: BTreeSet<String>,
+    taken: Taken,
+}
+
+/// What is no longer free of the cluster's networks.
+#[derive(Default)]
+struct Taken {
+    /// Ranges as they are cut here.
+    ranges: BTreeSet<String>,
+    /// Ranges of another size that somebody wrote: they overlap several of ours or a part of one.
+    others: Vec<Cidr>,
+}
+
+impl Taken {
+    fn has(&self, range: Cidr) -> bool {
+        self.ranges.contains(&range.to_string()) || self.others.iter().any(|other| other.overlaps(range))
+    }
 }
 
 impl Controller for NodeIpamController {
@@ -98,16 +139,21 @@ impl Controller for NodeIpamController {
         let node: Node = view.typed(key)?;
         // Who has a range is only counted; for who has none, those of all others matter.
         let others: Vec<Node> = if pod_cidrs(&node).is_empty() { view.all("") } else { Vec::new() };
-        Some(Observed { node, taken: others.iter().flat_map(pod_cidrs).collect() })
+        Some(Observed { node, taken: self.taken(&others) })
     }
 
     fn reconcile(&self, observed: &Observed, _now: Timestamp) -> Plan {
-        if !pod_cidrs(&observed.node).is_empty() {
+        let own = pod_cidrs(&observed.node);
+        if let Some(foreign) = own.iter().find(|range| self.cut(range).is_none()) {
+            return Plan::from(self.warning(&observed.node, foreign));
+        }
+        if !own.is_empty() {
             return self.counted();
         }
         let free = |cluster: &Cidr| {
-            let mut all = cluster.subnets(self.prefix(cluster)).map(|range| range.to_string()).enumerate();
-            all.find(|(_, range)| !observed.taken.contains(range))
+            let mut all = cluster.subnets(self.prefix(cluster)).enumerate();
+            let (tries, range) = all.find(|(_, range)| !observed.taken.has(*range))?;
+            Some((tries, range.to_string()))
         };
         // A node gets a range of every family or none: half a network would be found out only by its pods.
         match self.clusters.iter().map(free).collect::<Option<(Vec<usize>, Vec<String>)>>() {
@@ -141,6 +187,40 @@ impl NodeIpamController {
             plan.counts.push(Count::end(&metrics::RANGES_FREED, [label]));
         }
         plan
+    }
+
+    /// The range, if it is one that could have been cut here.
+    fn cut(&self, range: &str) -> Option<Cidr> {
+        let range = Cidr::parse(range)?;
+        let cluster = self.clusters.iter().find(|cluster| cluster.contains(range.base))?;
+        let host_bits = u32::from(bits(range.base).1 - range.prefix);
+        let is_aligned = bits(range.base).0.trailing_zeros() >= host_bits;
+        (range.prefix == self.prefix(cluster) && is_aligned).then_some(range)
+    }
+
+    /// The ranges of the nodes, as far as they are the cluster's.
+    fn taken(&self, nodes: &[Node]) -> Taken {
+        let mut taken = Taken::default();
+        for text in nodes.iter().flat_map(pod_cidrs) {
+            if let Some(range) = self.cut(&text) {
+                taken.ranges.insert(range.to_string());
+            } else if let Some(range) = Cidr::parse(&text) {
+                taken.others.push(range);
+            }
+        }
+        taken.others.retain(|range| self.clusters.iter().any(|cluster| cluster.overlaps(*range)));
+        // A range that covers a whole network must not keep every node that joins from its own.
+        taken.others.retain(|range| self.clusters.iter().all(|cluster| !range.covers(*cluster)));
+        taken
+    }
+
+    fn warning(&self, node: &Node, range: &str) -> Action {
+        let clusters = self.clusters.iter().map(Cidr::to_string).collect::<Vec<_>>().join(",");
+        let message = format!(
+            "The pod range {range} of node {} is not one that is cut from {clusters}: no other node routes to it",
+            node.name()
+        );
+        Action::warning(node, "PodCIDROutsideCluster", message)
     }
 
     /// How large the ranges are that are cut from a network.
@@ -178,6 +258,13 @@ mod tests {
         ] {
             assert_eq!(cut(network, prefix, skip).as_deref(), expected, "{network} by {prefix}");
         }
+        let cluster = Cidr::parse("10.244.0.0/16").unwrap();
+        for (address, expected) in
+            [("10.244.0.0", true), ("10.244.255.255", true), ("10.245.0.0", false), ("fd00::1", false)]
+        {
+            assert_eq!(cluster.contains(address.parse().unwrap()), expected, "{address}");
+        }
+        assert!(Cidr::parse("::/0").unwrap().contains("fd00::1".parse().unwrap()));
         assert_eq!(Cidr::parse_list("10.0.0.0/8,fd00::/48").map(|all| all.len()), Some(2));
         assert_eq!(Cidr::parse_list("10.0.0.0/8,11.0.0.0/8"), None);
     }

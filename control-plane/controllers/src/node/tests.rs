@@ -157,6 +157,24 @@ fn every_node_gets_a_range_of_its_own() {
     assert_eq!(model.value("Node", "", "a")["spec"]["podCIDRs"], json!(["10.244.0.0/24"]));
 }
 
+/// Whoever wrote such ranges: a node gets no address of another, and none is kept from its own.
+#[test]
+fn ranges_that_were_not_cut_here_are_told_and_kept_clear_of() {
+    let controller = ipam("10.244.0.0/16");
+    let mut model = Model::default();
+    for (name, range) in [("a", "10.9.9.9/32"), ("b", "10.244.0.0/23"), ("c", "0.0.0.0/0"), ("d", "10.244.2.7/32")] {
+        let mut node = node(name, "True", 1);
+        node["spec"]["podCIDRs"] = json!([range]);
+        model.put(node);
+        converges(&controller, &mut model, "", name);
+        let told = format!("Warning PodCIDROutsideCluster The pod range {range} of node {name}");
+        assert!(model.events.last().is_some_and(|event| event.starts_with(&told)), "{:?}", model.events);
+    }
+    model.put(node("e", "True", 1));
+    converges(&controller, &mut model, "", "e");
+    assert_eq!(model.value("Node", "", "e")["spec"]["podCIDR"], "10.244.3.0/24");
+}
+
 #[test]
 fn a_network_that_is_used_up_is_told() {
     let controller = ipam("10.0.0.0/24");
