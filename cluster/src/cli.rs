@@ -9,6 +9,7 @@ use corten_network::routes::Backend;
 
 use crate::access_options::AccessOptions;
 use crate::kubelet_options::KubeletOptions;
+use crate::signing_options::SigningOptions;
 
 /// Kubernetes in one binary: API server, store, scheduler, controllers, kubelet, runtime, network, proxy and DNS.
 #[derive(Debug, Parser)]
@@ -438,12 +439,8 @@ pub struct ControllerManager {
     /// The bundle that pods get as their root of trust; the kubeconfig's own if absent.
     #[arg(long, value_name = "FILE")]
     pub root_ca_file: Option<PathBuf>,
-    /// The authority that signs approved certificate requests, in PEM; without one, somebody else signs.
-    #[arg(long, value_name = "FILE", requires = "cluster_signing_key_file")]
-    pub cluster_signing_cert_file: Option<PathBuf>,
-    /// The key of that authority.
-    #[arg(long, value_name = "FILE", requires = "cluster_signing_cert_file")]
-    pub cluster_signing_key_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub signing: SigningOptions,
     /// The longest life of a certificate that is signed.
     #[arg(long, default_value = "8760h", value_name = "DURATION", value_parser = duration)]
     pub cluster_signing_duration: Duration,

@@ -19,6 +19,7 @@ mod preflight;
 mod private;
 mod progress;
 mod registries;
+mod signing_options;
 
 use clap::Parser;
 

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
+use jiff::Timestamp;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
 };
@@ -47,8 +48,11 @@ impl<'a> Leaf<'a> {
 
 /// The cluster's authorities and keys.
 pub struct Pki {
-    /// Signs servers and clients of the cluster.
+    /// Signs the servers of the control plane, and all clients.
     pub cluster: Authority,
+    /// Signs the APIs of kubelets. Only the API server trusts it, and only for kubelets: a stolen node that gets a
+    /// certificate for another name cannot become the API server for anybody.
+    pub kubelet: Authority,
     /// Signs the API server's identity towards aggregated API servers.
     pub front_proxy: Authority,
     /// Signs ServiceAccount tokens.
@@ -63,6 +67,7 @@ impl Pki {
         private::directory(dir)?;
         Ok(Pki {
             cluster: Authority::open(dir, "ca", "kubernetes")?,
+            kubelet: Authority::open(dir, "kubelet-ca", "kubelet-ca")?,
             front_proxy: Authority::open(dir, "front-proxy-ca", "front-proxy-ca")?,
             service_account_key: text_or(&dir.join("sa.key"), || Ok(KeyPair::generate()?.serialize_pem()))?,
             secrets_key: secrets_key(&dir.join("secrets.key"))?,
@@ -91,6 +96,13 @@ impl Authority {
     /// The key in PEM, for the controller that signs approved requests.
     pub fn key(&self) -> String {
         self.issuer.key().serialize_pem()
+    }
+
+    /// When the authority was made.
+    pub fn made(&self) -> Result<Timestamp> {
+        let (_, pem) = x509_parser::pem::parse_x509_pem(self.certificate.as_bytes())?;
+        let from = Timestamp::from_second(pem.parse_x509()?.validity().not_before.timestamp())?;
+        Ok(from.checked_add(DAY)?)
     }
 
     /// The time after which leaves are signed anew while the cluster runs.
@@ -124,10 +136,11 @@ fn leaf_params(leaf: &Leaf<'_>, lifetime: Duration) -> Result<CertificateParams>
         params.distinguished_name.push(DnType::OrganizationName, *group);
     }
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
-    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-    if !leaf.names.is_empty() {
-        params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
-    }
+    let purpose = match leaf.names.is_empty() {
+        true => ExtendedKeyUsagePurpose::ClientAuth,
+        false => ExtendedKeyUsagePurpose::ServerAuth,
+    };
+    params.extended_key_usages = vec![purpose];
     let now = SystemTime::now();
     params.not_before = (now - DAY).into();
     params.not_after = (now + lifetime).into();
@@ -177,6 +190,7 @@ impl Pki {
         let mut pki = Pki::open(dir).unwrap();
         pki.cluster.leaf_lifetime = leaf_lifetime;
         pki.front_proxy.leaf_lifetime = leaf_lifetime;
+        pki.kubelet.leaf_lifetime = leaf_lifetime;
         pki
     }
 }
@@ -191,6 +205,8 @@ mod tests {
         let first = Pki::open(dir.path()).unwrap();
         let second = Pki::open(dir.path()).unwrap();
         assert_eq!(first.cluster.certificate, second.cluster.certificate);
+        assert_eq!(first.kubelet.certificate, second.kubelet.certificate);
+        assert_ne!(first.kubelet.certificate, first.cluster.certificate);
         assert_eq!(first.secrets_key, second.secrets_key);
         assert_eq!(first.service_account_key, second.service_account_key);
     }
@@ -212,6 +228,8 @@ mod tests {
         assert!(subject.contains("O=system:nodes"), "{subject}");
         let names = certificate.subject_alternative_name().unwrap().unwrap();
         assert_eq!(names.value.general_names.len(), 2);
+        let purposes = certificate.extended_key_usage().unwrap().unwrap();
+        assert!(purposes.value.server_auth && !purposes.value.client_auth, "a server is not a client");
     }
 
     #[test]

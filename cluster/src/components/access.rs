@@ -22,8 +22,7 @@ const LOCAL_VOLUMES_ROLE: &str = "corten:local-path-provisioner";
 pub const JOINING_GROUP: &str = "system:bootstrappers:kubeadm:default-node-token";
 pub const NODES_GROUP: &str = "system:nodes";
 
-/// Who approves the certificates that nodes serve with.
-pub const APPROVER_USER: &str = "system:serviceaccount:kube-system:corten-serving-approver";
+/// The role of the controller that approves the certificates that kubelets serve with.
 const APPROVER_ROLE: &str = "corten:serving-approver";
 /// Reading one's own Node before one is it, as kubeadm allows.
 const GET_NODES_ROLE: &str = "kubeadm:get-nodes";
@@ -118,9 +117,9 @@ fn roles() -> Vec<(&'static str, Value)> {
         {"apiGroups": ["networking.k8s.io"], "resources": ["networkpolicies"], "verbs": read},
     ]);
     let approver = json!([
-        {"apiGroups": [""], "resources": ["nodes"], "verbs": read},
-        {"apiGroups": ["certificates.k8s.io"], "resources": ["certificatesigningrequests"], "verbs": read},
-        {"apiGroups": ["certificates.k8s.io"], "resources": ["certificatesigningrequests/approval"], "verbs": ["update"]},
+        {"apiGroups": [""], "resources": ["nodes"], "verbs": ["patch"]},
+        {"apiGroups": ["certificates.k8s.io"], "resources": ["certificatesigningrequests/approval"], "verbs": ["patch"]},
+        {"apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch", "update"]},
         {"apiGroups": ["certificates.k8s.io"], "resources": ["signers"],
          "resourceNames": ["kubernetes.io/kubelet-serving"], "verbs": ["approve"]},
     ]);

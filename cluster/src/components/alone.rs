@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::control::{MANAGER_PORT, SCHEDULER_PORT};
 use super::endpoint::{self, Endpoint};
+use super::files::read;
 use super::network::{self, Plugged};
 use super::node;
 use super::service_accounts;
@@ -27,12 +28,6 @@ pub async fn controller_manager(flags: cli::ControllerManager, shutdown: Cancell
         Some(path) => read(path)?,
         None => kubeconfig::authority(&component.kubeconfig)?,
     };
-    let signing_authority = match (&flags.cluster_signing_cert_file, &flags.cluster_signing_key_file) {
-        (Some(certificate), Some(key)) => {
-            Some(corten_controllers::SigningAuthority { certificate: read(certificate)?, key: read(key)? })
-        }
-        _ => None,
-    };
     let config = corten_controllers::Config {
         // A host may run several: the number of the process tells them apart.
         identity: format!("{}_{}", node_name(component.node_name.as_deref())?, std::process::id()),
@@ -44,7 +39,7 @@ pub async fn controller_manager(flags: cli::ControllerManager, shutdown: Cancell
         node_cidr_mask: flags.node_cidr_mask_size_ipv4,
         node_cidr_mask_v6: flags.node_cidr_mask_size_ipv6,
         root_ca,
-        signing_authority,
+        signing_authorities: flags.signing.read()?,
         certificate_lifetime: flags.cluster_signing_duration,
         node_monitor_grace_period: flags.node_monitor_grace_period,
         node_startup_grace_period: flags.node_startup_grace_period,
@@ -93,10 +88,6 @@ fn recyclers(flags: &cli::ControllerManager) -> Result<Recyclers> {
             flags.pv_recycler_increment_timeout_nfs,
         )?,
     })
-}
-
-fn read(path: &Path) -> Result<String> {
-    std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
 /// `corten scheduler`.

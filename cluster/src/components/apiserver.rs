@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
-use corten_apiserver::{KubeletClient, ProxyClient, Server, User};
+use corten_apiserver::{KubeletClient, ProxyClient, RetiredAuthority, Server, User};
 use corten_client::{Caches, Client, Transport};
 use corten_controllers::NodeComponent;
 use corten_store::{Embedded, Store};
@@ -132,9 +132,15 @@ fn config(cluster: &Cluster, pki: &Pki, tasks: &mut Tasks) -> Result<corten_apis
 
 /// Who the API server is towards kubelets and towards aggregated API servers.
 fn clients(pki: &Pki) -> Result<(KubeletClient, ProxyClient)> {
-    let kubelet = pki.cluster.issue(&Leaf::client("kube-apiserver-kubelet-client", &["kubeadm:cluster-admins"]))?;
-    let ca = pki.cluster.certificate.clone();
-    let kubelet = KubeletClient { ca, certificate: kubelet.certificate, key: kubelet.key };
+    let kubelet = pki.cluster.issue(&Leaf::client("kube-apiserver-kubelet-client", &[]))?;
+    // Kubelets that joined before they had an authority of their own keep their certificates until they renew them.
+    let retired = RetiredAuthority { ca: pki.cluster.certificate.clone(), signed_before: pki.kubelet.made()? };
+    let kubelet = KubeletClient {
+        ca: pki.kubelet.certificate.clone(),
+        retired: Some(retired),
+        certificate: kubelet.certificate,
+        key: kubelet.key,
+    };
     let front_proxy = pki.front_proxy.issue(&Leaf::client("front-proxy-client", &[]))?;
     Ok((kubelet, ProxyClient { certificate: front_proxy.certificate, key: front_proxy.key }))
 }

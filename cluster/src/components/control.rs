@@ -1,11 +1,11 @@
 //! The controllers and the scheduler, as clients of an API server in this process.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use corten_client::{Client, Metrics};
-use corten_controllers::{Clients, MANAGER};
+use corten_controllers::{Cidr, Clients, KubeletServing, MANAGER, SigningAuthorities, SigningAuthority};
 use corten_meta::metrics::HealthChecks;
 use tokio_util::sync::CancellationToken;
 
@@ -13,7 +13,7 @@ use super::apiserver::ApiServer;
 use super::endpoint::{self, Endpoint};
 use super::tasks::Tasks;
 use crate::config::Cluster;
-use crate::pki::{Leaf, Pki};
+use crate::pki::{Authority, Leaf, Pki};
 
 /// Where upstream's controller manager listens.
 pub const MANAGER_PORT: u16 = 10257;
@@ -29,10 +29,8 @@ pub fn start(cluster: &Cluster, pki: &Pki, api: &Arc<ApiServer>, tasks: &mut Tas
         identity: cluster.node.name.clone(),
         cluster_cidr: Some(cluster.node.cluster_cidr.clone()),
         root_ca: pki.cluster.certificate.clone(),
-        signing_authority: Some(corten_controllers::SigningAuthority {
-            certificate: pki.cluster.certificate.clone(),
-            key: pki.cluster.key(),
-        }),
+        signing_authorities: signing_authorities(pki),
+        kubelet_serving: Some(kubelet_serving(cluster)?),
         load_balancer: cluster.load_balancer.clone(),
         local_volumes: true,
         metrics: metrics.clone(),
@@ -50,6 +48,28 @@ pub fn start(cluster: &Cluster, pki: &Pki, api: &Arc<ApiServer>, tasks: &mut Tas
         tasks.spawn("scheduler", schedule(config.clone(), scheduler, tasks.shutdown()));
     }
     Ok(())
+}
+
+/// Kubelets' serving certificates are signed by the authority of their own, everything else by the cluster's.
+fn signing_authorities(pki: &Pki) -> SigningAuthorities {
+    let pair =
+        |authority: &Authority| SigningAuthority { certificate: authority.certificate.clone(), key: authority.key() };
+    SigningAuthorities { kubelet_serving: Some(pair(&pki.kubelet)), ..SigningAuthorities::all(pair(&pki.cluster)) }
+}
+
+/// The names and addresses that no kubelet may serve under.
+fn kubelet_serving(cluster: &Cluster) -> Result<KubeletServing> {
+    let ranges = |text: &str| Cidr::parse_list(text).with_context(|| format!("{text:?} is not a range of addresses"));
+    let node = &cluster.node;
+    let mut reserved_addresses = node.addresses.clone();
+    reserved_addresses.extend([cluster.bind.ip(), cluster.kubernetes_service]);
+    reserved_addresses.extend(cluster.extra_names.iter().filter_map(|name| name.parse::<IpAddr>().ok()));
+    Ok(KubeletServing {
+        cluster_domain: node.cluster_domain.clone(),
+        reserved_ranges: [ranges(&node.service_cidr)?, ranges(&node.cluster_cidr)?].concat(),
+        reserved_addresses,
+        reserved_names: cluster.extra_names.clone(),
+    })
 }
 
 /// Schedules whenever this process holds the Lease. Another that took it does not end the cluster: it is waited for.

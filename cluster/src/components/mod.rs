@@ -10,7 +10,7 @@ pub mod audit;
 mod authorization;
 mod control;
 mod endpoint;
-mod files;
+pub mod files;
 pub mod further_nodes;
 mod joining;
 pub mod network;
@@ -18,7 +18,6 @@ pub mod node;
 pub mod readiness;
 mod renewal;
 mod service_accounts;
-mod serving_approver;
 mod serving_certificate;
 mod tasks;
 
@@ -63,9 +62,6 @@ pub async fn server(cluster: Cluster, progress: Progress, shutdown: Cancellation
 
     let caches = Caches::new(admin.clone(), shutdown.clone());
     clients.spawn("addons", addons::run(admin, caches.clone(), cluster.clone(), shutdown.clone()));
-
-    let approver = api.client(access::APPROVER_USER, &["system:serviceaccounts"]);
-    clients.spawn("serving approver", serving_approver::run(approver, shutdown.clone()));
 
     let further = further_nodes::start(&cluster, &pki, &mut clients).await?;
     let mut names = vec![cluster.node.name.clone()];

@@ -117,7 +117,7 @@ fn sign_for_itself(node: &Node, certificate: &str, key: &str) -> Result<()> {
 
 /// What a certificate of a node's own API says.
 fn leaf<'a>(user: &'a str, name: &str, addresses: &[IpAddr]) -> Leaf<'a> {
-    let mut names = vec![name.to_owned(), "localhost".into(), "127.0.0.1".into()];
+    let mut names = vec![name.to_owned()];
     names.extend(addresses.iter().map(IpAddr::to_string));
     Leaf { common_name: user, organizations: &["system:nodes"], names }
 }
@@ -125,7 +125,7 @@ fn leaf<'a>(user: &'a str, name: &str, addresses: &[IpAddr]) -> Leaf<'a> {
 /// The certificate of a node's own API.
 pub fn serving(pki: &Pki, name: &str, addresses: &[IpAddr]) -> Result<Tls> {
     let user = format!("system:node:{name}");
-    let Identity { certificate, key } = pki.cluster.issue(&leaf(&user, name, addresses))?;
+    let Identity { certificate, key } = pki.kubelet.issue(&leaf(&user, name, addresses))?;
     Ok(Tls { certificate, key, client_ca: pki.cluster.certificate.clone() })
 }
 
@@ -134,7 +134,7 @@ async fn renew(node: Node, pki: Arc<Pki>, tls: watch::Sender<Tls>, shutdown: Can
     loop {
         tokio::select! {
             () = shutdown.cancelled() => return Ok(()),
-            () = tokio::time::sleep(pki.cluster.renewal()) => {}
+            () = tokio::time::sleep(pki.kubelet.renewal()) => {}
         }
         tls.send_replace(serving(&pki, &node.name, &node.addresses)?);
     }

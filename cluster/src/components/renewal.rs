@@ -37,7 +37,8 @@ pub async fn client(path: PathBuf, wanted: Wanted, client: Client, shutdown: Can
 /// Keeps the certificate of the node's API. The kubelet takes up what is sent.
 pub async fn serving(node: Node, client: Client, tls: watch::Sender<Tls>, shutdown: CancellationToken) -> Result<()> {
     let path = serving_path(&node.place);
-    while until_old(&path, &shutdown).await {
+    let mut is_outdated = is_of_cluster_authority(&node.place);
+    while is_outdated && !shutdown.is_cancelled() || until_old(&path, &shutdown).await {
         let renewed = async {
             let names = names(&client, &node.name, &shutdown).await?;
             certificate::request(&client, &Wanted::serving(&node.name, names)).await
@@ -45,6 +46,7 @@ pub async fn serving(node: Node, client: Client, tls: watch::Sender<Tls>, shutdo
         match renewed.await {
             Ok(Identity { certificate, key }) => {
                 write_private(&path, format!("{certificate}{key}").as_bytes())?;
+                is_outdated = false;
                 tls.send_modify(|tls| (tls.certificate, tls.key) = (certificate, key));
                 tracing::info!("the node's serving certificate was renewed");
             }
@@ -53,6 +55,20 @@ pub async fn serving(node: Node, client: Client, tls: watch::Sender<Tls>, shutdo
         }
     }
     Ok(())
+}
+
+/// Whether the serving certificate was signed by the cluster's own authority, as those of older versions were. It is
+/// replaced at the start, once: an older server signs it so again.
+fn is_of_cluster_authority(place: &Place) -> bool {
+    let subject_and_issuer = |path: PathBuf| {
+        let text = std::fs::read(path).ok()?;
+        let (_, pem) = x509_parser::pem::parse_x509_pem(&text).ok()?;
+        let certificate = pem.parse_x509().ok()?;
+        Some((certificate.subject().as_raw().to_vec(), certificate.issuer().as_raw().to_vec()))
+    };
+    let own = subject_and_issuer(serving_path(place)).map(|(_, issuer)| issuer);
+    let authority = subject_and_issuer(place.pki().join("ca.crt")).map(|(subject, _)| subject);
+    own.is_some() && own == authority
 }
 
 /// Where a node that joined keeps its serving certificate, and the key after it.
@@ -130,6 +146,23 @@ async fn names(client: &Client, name: &str, shutdown: &CancellationToken) -> Res
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_certificate_of_the_clusters_authority_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = Place { data: dir.path().to_owned(), run: dir.path().to_owned() };
+        let pki = crate::pki::Pki::open(&place.pki()).unwrap();
+        assert!(!is_of_cluster_authority(&place), "there is none yet");
+        let leaf = || crate::pki::Leaf {
+            common_name: "system:node:n",
+            organizations: &["system:nodes"],
+            names: vec!["n".to_owned()],
+        };
+        for (authority, expected) in [(&pki.cluster, true), (&pki.kubelet, false)] {
+            write_private(&serving_path(&place), authority.issue(&leaf()).unwrap().certificate.as_bytes()).unwrap();
+            assert_eq!(is_of_cluster_authority(&place), expected);
+        }
+    }
 
     #[test]
     fn a_certificate_is_fresh_for_four_fifths_of_its_life() {

@@ -77,10 +77,21 @@ pub struct Config {
 pub struct KubeletClient {
     /// PEM bundle that kubelets' serving certificates chain to.
     pub ca: String,
+    /// The authority that signed them before.
+    pub retired: Option<RetiredAuthority>,
     /// PEM client certificate chain.
     pub certificate: String,
     /// PEM private key of the certificate.
     pub key: String,
+}
+
+/// An authority that no longer signs kubelets' serving certificates, while certificates of its own are in use.
+#[derive(Clone, Debug)]
+pub struct RetiredAuthority {
+    /// PEM bundle.
+    pub ca: String,
+    /// It is believed for certificates that are valid from an earlier time than this.
+    pub signed_before: jiff::Timestamp,
 }
 
 /// Who decides what users may do.

@@ -59,6 +59,7 @@ pub use authentication::{Identity, Peer, User};
 pub use body::{Body, HttpBody, Reply, RequestBody, Watch, WatchEvent};
 pub use config::{
     Audit, AuditLog, AuditWebhook, Authorization, Config, KubeconfigReader, KubeletClient, ProxyClient, RemoteServer,
+    RetiredAuthority,
 };
 pub use error::Error;
 pub use metrics::{process_metrics, process_started};

@@ -96,7 +96,7 @@ impl Server {
             token_webhook: config.token_webhook.as_ref().map(TokenWebhook::new).transpose()?,
             audit: Audit::start(config.audit.as_ref(), shutdown.clone())?,
             client_certificates: ClientCertificates::new(&config)?,
-            kubelets: Kubelets::new(config.kubelet.as_ref())?,
+            kubelets: Kubelets::new(&config)?,
             proxy_client: ArcSwapOption::from(config.proxy_client.clone().map(Arc::new)),
             gatherer: Gatherer::default(),
             started: jiff::Timestamp::now(),

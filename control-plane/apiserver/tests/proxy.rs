@@ -105,10 +105,10 @@ struct Cluster {
 async fn cluster() -> Cluster {
     let ca = Authority::new();
     let port = kubelet(&ca).await;
-    let (certificate, key) = ca.issue("kube-apiserver-kubelet-client", "kubeadm:cluster-admins");
+    let (certificate, key) = ca.issue("kube-apiserver-kubelet-client", "");
     let config = Config {
         client_ca: ca.pem.clone(),
-        kubelet: Some(KubeletClient { ca: ca.pem.clone(), certificate, key }),
+        kubelet: Some(KubeletClient { ca: ca.pem.clone(), retired: None, certificate, key }),
         ..Config::default()
     };
     let directory = tempfile::tempdir().unwrap();

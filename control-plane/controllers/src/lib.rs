@@ -52,7 +52,7 @@ use std::time::Duration;
 use corten_client::{Caches, LeaderConfig, LeaderElector, Metrics, Outcome, WorkQueue};
 use tokio_util::sync::CancellationToken;
 
-pub use certificates::NodeComponent;
+pub use certificates::{KubeletServing, NodeComponent, SigningAuthorities, SigningAuthority};
 pub use local_volumes::PROVISIONER as LOCAL_PROVISIONER;
 pub use measured::Measured;
 pub use node::ipam::Cidr;
@@ -60,7 +60,7 @@ pub use runtime::Clients;
 pub use service_load_balancer::{AddressRange, LoadBalancerAddresses};
 pub use volume_binding::{Recycler, Recyclers};
 
-use certificates::{Authority, CertificateController};
+use certificates::{CertificateController, Signers};
 use garbage_collector::GarbageCollector;
 use horizontal_pod_autoscaler::AutoscalerController;
 use namespace::NamespaceController;
@@ -85,20 +85,6 @@ pub enum Error {
     RecyclerTemplate(String),
     #[error("the lease {MANAGER} was lost to another process")]
     LostLease,
-}
-
-/// A certificate authority, in PEM.
-#[derive(Clone)]
-pub struct SigningAuthority {
-    pub certificate: String,
-    pub key: String,
-}
-
-impl std::fmt::Debug for SigningAuthority {
-    /// The key is nobody's to read in a log.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SigningAuthority").finish_non_exhaustive()
-    }
 }
 
 #[derive(Clone, Debug)]
@@ -127,8 +113,11 @@ pub struct Config {
     pub node_startup_grace_period: Duration,
     /// How many ended pods are kept.
     pub terminated_pod_threshold: usize,
-    /// The authority that signs approved requests; without one, somebody else signs.
-    pub signing_authority: Option<SigningAuthority>,
+    /// The authorities that sign approved requests.
+    pub signing_authorities: SigningAuthorities,
+    /// The names that no kubelet may serve under. With it, kubelets' requests for serving certificates are approved;
+    /// without it, a person or another program approves them, as upstream leaves it.
+    pub kubelet_serving: Option<KubeletServing>,
     /// The longest life of a certificate.
     pub certificate_lifetime: Duration,
     /// Where Services of type LoadBalancer get their addresses; none leaves them to somebody else.
@@ -158,7 +147,8 @@ impl Default for Config {
             node_monitor_grace_period: Duration::from_secs(50),
             node_startup_grace_period: Duration::from_secs(60),
             terminated_pod_threshold: 12_500,
-            signing_authority: None,
+            signing_authorities: SigningAuthorities::default(),
+            kubelet_serving: None,
             certificate_lifetime: Duration::from_secs(365 * 24 * 60 * 60),
             load_balancer: None,
             local_volumes: false,
@@ -173,9 +163,9 @@ impl Default for Config {
 pub async fn run(mut config: Config, clients: Clients, shutdown: CancellationToken) -> Result<(), Error> {
     config.controllers = registry::canonical(&config.controllers);
     let controllers = registry::controllers(&config)?;
-    let authority = signing_authority(&config)?;
+    let signers = signers(&config)?;
     if !config.leader_elect {
-        lead(&config, controllers, authority, &clients, shutdown).await;
+        lead(&config, controllers, signers, &clients, shutdown).await;
         return Ok(());
     }
     let lease = LeaderConfig {
@@ -185,25 +175,25 @@ pub async fn run(mut config: Config, clients: Clients, shutdown: CancellationTok
         ..LeaderConfig::new("kube-system", MANAGER, &config.identity)
     };
     let elector = LeaderElector::new(clients(MANAGER), lease).with_metrics(&config.metrics);
-    match elector.run(shutdown, |leading| lead(&config, controllers, authority, &clients, leading)).await {
+    match elector.run(shutdown, |leading| lead(&config, controllers, signers, &clients, leading)).await {
         Outcome::Lost => Err(Error::LostLease),
         Outcome::Stopped | Outcome::Finished => Ok(()),
     }
 }
 
-/// The authority of the configuration, read once before anything begins.
-fn signing_authority(config: &Config) -> Result<Option<Authority>, Error> {
-    let chosen = registry::is_enabled(registry::CERTIFICATE_SIGNING, &config.controllers);
-    let Some(pair) = config.signing_authority.as_ref().filter(|_| chosen) else { return Ok(None) };
-    let authority = Authority::new(&pair.certificate, &pair.key, config.certificate_lifetime);
-    authority.map(Some).map_err(Error::SigningAuthority)
+/// The authorities of the configuration, read once before anything begins.
+fn signers(config: &Config) -> Result<Signers, Error> {
+    if !registry::is_enabled(registry::CERTIFICATE_SIGNING, &config.controllers) {
+        return Ok(Signers::default());
+    }
+    Signers::new(&config.signing_authorities, config.certificate_lifetime, config.kubelet_serving.clone())
 }
 
 /// What the leader does. It ends when the token does.
 async fn lead(
     config: &Config,
     controllers: Vec<Named>,
-    authority: Option<Authority>,
+    signers: Signers,
     clients: &Clients,
     shutdown: CancellationToken,
 ) {
@@ -215,8 +205,8 @@ async fn lead(
     let queue = |name: &'static str| WorkQueue::named(&config.metrics, name);
     let controllers = controllers.into_iter().map(|(_, name, controller)| (queue(name), controller)).collect();
     let approves = enabled(registry::CERTIFICATE_APPROVING);
-    let certificates = (approves || authority.is_some())
-        .then(|| CertificateController::new(&caches, clients("certificate-controller"), approves, authority))
+    let certificates = (approves || !signers.is_empty())
+        .then(|| CertificateController::new(&caches, clients("certificate-controller"), approves, signers))
         .map(|one| one.run(queue("certificate"), shutdown.clone()));
     let tokens = enabled(registry::SERVICE_ACCOUNT_TOKEN)
         .then(|| ServiceAccountTokenController::new(&caches, clients(MANAGER), config.root_ca.clone()))

@@ -23,6 +23,9 @@ const SERVICE_LB: &str = "service-lb-controller";
 /// Not one of upstream's: what every cluster brings along for its default storage class.
 const LOCAL_VOLUMES: &str = "local-volume-controller";
 
+/// Not one of upstream's either: which names kubelets may serve under, upstream leaves to the administrator.
+const KUBELET_SERVING_APPROVING: &str = "kubelet-serving-approving-controller";
+
 /// Those controllers.
 const OTHERS: [&str; 7] = [
     NAMESPACE,
@@ -125,7 +128,7 @@ pub fn controllers(config: &Config) -> Result<Vec<Named>, Error> {
         // A controller that the configuration leaves out may still be named.
         let (left_out, name) = choice.strip_prefix('-').map_or((false, choice.as_str()), |name| (true, name));
         !(is_known(name)
-            || [NODE_IPAM, SERVICE_LB, LOCAL_VOLUMES].contains(&name)
+            || [NODE_IPAM, SERVICE_LB, LOCAL_VOLUMES, KUBELET_SERVING_APPROVING].contains(&name)
             || left_out && ELSEWHERE.contains(&name))
     });
     if let Some(unknown) = unknown {
@@ -231,7 +234,7 @@ fn storage(config: &Config) -> Vec<Named> {
 
 fn identities(config: &Config) -> Vec<Named> {
     let publisher = root_ca::RootCaPublisher { root_ca: config.root_ca.clone() };
-    vec![
+    let mut all: Vec<Named> = vec![
         ("serviceaccount-controller", "serviceaccount", Arc::new(serviceaccount::ServiceAccountController)),
         (
             "legacy-serviceaccount-token-cleaner-controller",
@@ -247,7 +250,14 @@ fn identities(config: &Config) -> Vec<Named> {
         ("certificatesigningrequest-cleaner-controller", "csrcleaner", Arc::new(certificates::CertificateCleaner)),
         ("bootstrap-signer-controller", "bootstrap_signer_queue", Arc::new(bootstrap_token::BootstrapSigner)),
         ("token-cleaner-controller", "token_cleaner", Arc::new(bootstrap_token::TokenCleaner)),
-    ]
+    ];
+    if let Some(serving) = &config.kubelet_serving {
+        let pinner = certificates::ServingNamePinner { serving: serving.clone() };
+        let approver = certificates::ServingApprover { serving: serving.clone() };
+        all.push((KUBELET_SERVING_APPROVING, "kubelet_serving_names", Arc::new(pinner)));
+        all.push((KUBELET_SERVING_APPROVING, "kubelet_serving_requests", Arc::new(approver)));
+    }
+    all
 }
 
 fn nodes(config: &Config) -> Result<Vec<Named>, Error> {

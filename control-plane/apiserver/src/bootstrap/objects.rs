@@ -33,22 +33,21 @@ pub fn wanted(config: &Config) -> Vec<Wanted> {
         Wanted::new("scheduling.k8s.io", "v1", "priorityclasses", class)
     }));
     wanted.push(service_cidr(config));
-    wanted.push(cluster_admins());
+    wanted.push(kubelet_api_admin());
     wanted.push(Wanted::new("", "v1", "configmaps", extension_authentication(config)).repaired_by(repair_data));
     wanted.push(Wanted::new("", "v1", "configmaps", token_tracking()).repaired_by(repair_day));
     wanted
 }
 
-/// The group of the cluster's own administrators, among them this server towards kubelets.
-fn cluster_admins() -> Wanted {
+/// This server towards kubelets, and nothing beyond.
+fn kubelet_api_admin() -> Wanted {
     let group = "rbac.authorization.k8s.io";
-    let name = "kubeadm:cluster-admins";
     let binding = json!({
-        "metadata": { "name": name },
-        "roleRef": { "apiGroup": group, "kind": "ClusterRole", "name": "cluster-admin" },
-        "subjects": [{ "apiGroup": group, "kind": "Group", "name": name }],
+        "metadata": { "name": "corten:kubelet-api-admin" },
+        "roleRef": { "apiGroup": group, "kind": "ClusterRole", "name": "system:kubelet-api-admin" },
+        "subjects": [{ "apiGroup": group, "kind": "User", "name": "kube-apiserver-kubelet-client" }],
     });
-    Wanted::new("rbac.authorization.k8s.io", "v1", "clusterrolebindings", binding)
+    Wanted::new(group, "v1", "clusterrolebindings", binding)
 }
 
 fn service_cidr(config: &Config) -> Wanted {

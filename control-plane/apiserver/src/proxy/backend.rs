@@ -43,7 +43,7 @@ type OutBody = UnsyncBoxBody<Bytes, hyper::Error>;
 /// Sends the request to the backend and answers with what it answers.
 pub async fn forward(target: &Target<'_>, backend: Backend, role: Role, body: RequestBody) -> Result<Reply, Status> {
     let kubelets = &target.server.kubelets;
-    let stream = kubelets.connect(backend.via, &backend.host, backend.port).await;
+    let stream = kubelets.connect(&backend).await;
     let stream = stream.map_err(|why| out_of_reach(target, &backend, role, &why))?;
     let broken = |e: hyper::Error| Status::internal(format!("error talking to the backend: {e}"));
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;

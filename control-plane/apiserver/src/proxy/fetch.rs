@@ -12,7 +12,7 @@ use crate::server::Server;
 /// GETs a path of the node's kubelet; an answer larger than `limit` is an error.
 pub async fn fetch_from_kubelet(server: &Server, node: &Value, path: &str, limit: usize) -> Result<Bytes, Status> {
     let backend = locate::kubelet(node, path.to_owned())?;
-    let stream = server.kubelets.connect(backend.via, &backend.host, backend.port).await.map_err(Status::internal)?;
+    let stream = server.kubelets.connect(&backend).await.map_err(Status::internal)?;
     let broken = |e: hyper::Error| Status::internal(format!("error talking to the backend: {e}"));
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
     let request = Request::get(&backend.path_and_query)

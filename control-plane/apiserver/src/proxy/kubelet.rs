@@ -1,4 +1,7 @@
 //! The client side towards kubelets and other backends: connections over TLS or plain TCP.
+//!
+//! Invariant: a kubelet is spoken to only after it proved to be its node; no request and no byte of a client is sent to
+//! anything else with this server's own certificate.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,10 +11,13 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
 
-use crate::config::KubeletClient;
+use super::destination::Destinations;
+use super::kubelet_identity::Vouching;
+use super::locate::{Backend, Via};
+use crate::config::{Config, KubeletClient};
 use crate::error::Error;
-use crate::proxy::locate::Via;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -21,53 +27,88 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 /// How to reach kubelets and what else is proxied.
 pub struct Kubelets {
-    kubelet: ArcSwapOption<rustls::ClientConfig>,
+    destinations: Destinations,
+    kubelet: ArcSwapOption<Client>,
     unverified: Arc<rustls::ClientConfig>,
 }
 
+/// Who this server is towards kubelets, and whom it believes to be one.
+struct Client {
+    tls: Arc<rustls::ClientConfig>,
+    vouching: Vouching,
+}
+
+impl Client {
+    fn new(config: &KubeletClient) -> Result<Client, Error> {
+        Ok(Client { tls: Arc::new(client_config(config)?), vouching: Vouching::new(config)? })
+    }
+}
+
 impl Kubelets {
-    pub fn new(config: Option<&KubeletClient>) -> Result<Kubelets, Error> {
+    pub fn new(config: &Config) -> Result<Kubelets, Error> {
+        let client = config.kubelet.as_ref().map(Client::new).transpose()?;
         Ok(Kubelets {
-            kubelet: ArcSwapOption::from(config.map(client_config).transpose()?.map(Arc::new)),
+            destinations: Destinations::new(config),
+            kubelet: ArcSwapOption::from(client.map(Arc::new)),
             unverified: Arc::new(crate::outbound::unverified_config(None)?),
         })
     }
 
     /// Shows kubelets this certificate from now on.
     pub fn renew(&self, config: &KubeletClient) -> Result<(), Error> {
-        self.kubelet.store(Some(Arc::new(client_config(config)?)));
+        self.kubelet.store(Some(Arc::new(Client::new(config)?)));
         Ok(())
     }
 
-    /// Connects to a backend; a kubelet must prove that it is the host. Why it cannot be reached is told in Go's words.
-    pub async fn connect(&self, via: Via, host: &str, port: u16) -> Result<Box<dyn Stream>, String> {
-        let tls = match via {
-            Via::Plain => return Ok(Box::new(dial(host, port).await?)),
-            Via::Tls => Arc::clone(&self.unverified),
-            Via::Kubelet => {
-                self.kubelet.load_full().ok_or_else(|| "this server has no kubelet client certificate".to_owned())?
+    /// Connects to a backend; a kubelet must prove that it is the node's. The error is in Go's words.
+    pub async fn connect(&self, backend: &Backend) -> Result<Box<dyn Stream>, String> {
+        match &backend.via {
+            Via::Plain => Ok(Box::new(self.dial(backend).await?)),
+            Via::Tls => Ok(Box::new(self.handshake(Arc::clone(&self.unverified), backend).await?)),
+            Via::Kubelet { node } => {
+                let client = self.kubelet.load_full();
+                let client = client.ok_or_else(|| "this server has no kubelet client certificate".to_owned())?;
+                let stream = self.handshake(Arc::clone(&client.tls), backend).await?;
+                let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+                let shown = shown.ok_or_else(|| "tls: no certificate was shown".to_owned())?;
+                client.vouching.check(shown, node).map_err(|why| format!("tls: {why}"))?;
+                Ok(Box::new(stream))
             }
-        };
-        let stream = dial(host, port).await?;
-        let name = ServerName::try_from(host.to_owned()).map_err(|e| e.to_string())?;
+        }
+    }
+
+    async fn handshake(
+        &self,
+        tls: Arc<rustls::ClientConfig>,
+        backend: &Backend,
+    ) -> Result<TlsStream<TcpStream>, String> {
+        let stream = self.dial(backend).await?;
+        let name = ServerName::try_from(backend.host.clone()).map_err(|e| e.to_string())?;
         let connector = tokio_rustls::TlsConnector::from(tls);
-        let stream = tokio::time::timeout(CONNECT_TIMEOUT, connector.connect(name, stream))
+        tokio::time::timeout(CONNECT_TIMEOUT, connector.connect(name, stream))
             .await
             .map_err(|_| "net/http: TLS handshake timeout".to_owned())?
-            .map_err(|e| format!("tls: {e}"))?;
-        Ok(Box::new(stream))
+            .map_err(|e| format!("tls: {e}"))
     }
-}
 
-async fn dial(host: &str, port: u16) -> Result<TcpStream, String> {
-    let address = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-    let failed = |why: &str| format!("dial tcp {address}: {why}");
-    let stream = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect((host, port)))
-        .await
-        .map_err(|_| failed("i/o timeout"))?
-        .map_err(|e| failed(&in_go_words(&e)))?;
-    let _ = stream.set_nodelay(true);
-    Ok(stream)
+    async fn dial(&self, backend: &Backend) -> Result<TcpStream, String> {
+        let host = backend.host.as_str();
+        let port = backend.port;
+        let address = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+        let failed = |why: &str| format!("dial tcp {address}: {why}");
+        let connecting = async {
+            let addresses = self.destinations.resolve(host, port).await.map_err(|why| failed(&why))?;
+            TcpStream::connect(addresses.as_slice()).await.map_err(|e| failed(&in_go_words(&e)))
+        };
+        let stream = tokio::time::timeout(CONNECT_TIMEOUT, connecting).await.map_err(|_| failed("i/o timeout"))??;
+        let ends = stream.local_addr().and_then(|local| Ok((local, stream.peer_addr()?)));
+        let (local, peer) = ends.map_err(|e| failed(&in_go_words(&e)))?;
+        if self.destinations.is_own(local, peer) {
+            return Err(failed("address not allowed"));
+        }
+        let _ = stream.set_nodelay(true);
+        Ok(stream)
+    }
 }
 
 /// Why a connection could not be made.
@@ -86,8 +127,11 @@ fn in_go_words(error: &std::io::Error) -> String {
 fn client_config(config: &KubeletClient) -> Result<rustls::ClientConfig, Error> {
     let tls = |e: &dyn std::fmt::Display| Error::Tls(e.to_string());
     let mut roots = rustls::RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(config.ca.as_bytes()) {
-        roots.add(certificate.map_err(|e| tls(&e))?).map_err(|e| tls(&e))?;
+    let retired = config.retired.as_ref().map(|retired| retired.ca.as_str()).unwrap_or_default();
+    for bundle in [config.ca.as_str(), retired] {
+        for certificate in CertificateDer::pem_slice_iter(bundle.as_bytes()) {
+            roots.add(certificate.map_err(|e| tls(&e))?).map_err(|e| tls(&e))?;
+        }
     }
     let chain = CertificateDer::pem_slice_iter(config.certificate.as_bytes())
         .collect::<Result<Vec<_>, _>>()

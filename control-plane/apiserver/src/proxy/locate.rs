@@ -4,6 +4,7 @@ use corten_api::Role;
 use corten_meta::quote::quote;
 use corten_meta::{Status, Value};
 
+use super::destination::is_global_unicast;
 use crate::handlers::Target;
 use crate::request::Query;
 
@@ -17,10 +18,10 @@ pub struct Backend {
 }
 
 /// How a backend is spoken to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Via {
-    /// A kubelet: over TLS, with our client certificate, and it must prove who it is.
-    Kubelet,
+    /// A kubelet: over TLS, with our client certificate, and it must prove that it is this node's.
+    Kubelet { node: String },
     /// A pod or service by `https:`: over TLS, its certificate unread, as nobody could have signed it for us.
     Tls,
     /// A pod or service: plain HTTP.
@@ -160,7 +161,9 @@ pub fn kubelet(node: &Value, path_and_query: String) -> Result<Backend, Status> 
         Status { code: 500, message, ..Status::default() }
     })?;
     let port = node.pointer("/status/daemonEndpoints/kubeletEndpoint/Port").and_then(Value::as_u64).unwrap_or(10250);
-    Ok(Backend { host: host.to_owned(), port: port as u16, via: Via::Kubelet, path_and_query })
+    let port = u16::try_from(port).map_err(|_| Status::internal(format!("invalid kubelet port {port}")))?;
+    let via = Via::Kubelet { node: corten_meta::name(node).to_owned() };
+    Ok(Backend { host: host.to_owned(), port, via, path_and_query })
 }
 
 /// The backend of `…/proxy`: a node's kubelet, a pod, or an endpoint of a service.
@@ -203,19 +206,10 @@ fn port_number(port: &str) -> Result<u16, Status> {
     port.parse().map_err(|_| Status::service_unavailable(format!("error trying to reach service: {why}")))
 }
 
-/// Only addresses of the network are proxied to, never what is local to this machine.
-fn is_proxyable(host: &str) -> bool {
-    use std::net::IpAddr;
-    host.parse::<IpAddr>().is_ok_and(|address| match address {
-        IpAddr::V4(v4) => {
-            !(v4.is_loopback() || v4.is_link_local() || v4.is_multicast() || v4.is_unspecified() || v4.is_broadcast())
-        }
-        IpAddr::V6(v6) => !(v6.is_loopback() || v6.is_unicast_link_local() || v6.is_multicast() || v6.is_unspecified()),
-    })
-}
-
+/// Refuses addresses that are local to this machine. Hosts by name are resolved and checked when they are dialed.
 fn check_address(host: &str) -> Result<(), Status> {
-    if is_proxyable(host) { Ok(()) } else { Err(Status::bad_request("address not allowed")) }
+    let is_allowed = host.parse().is_ok_and(is_global_unicast);
+    if is_allowed { Ok(()) } else { Err(Status::bad_request("address not allowed")) }
 }
 
 /// The kubelet, unless another port of the node is asked for.
@@ -303,7 +297,8 @@ async fn address_of_pod(target: &Target<'_>, address: &Value) -> Option<String> 
     }
     let pod = led_through(target, "pods", target.namespace, of("name")?).await.ok()?;
     let mut addresses = pod.pointer("/status/podIPs").and_then(Value::as_array)?.iter();
-    addresses.any(|pod| pod["ip"] == host).then(|| host.to_owned())
+    let is_pods = addresses.any(|pod| pod["ip"] == host) && check_address(host).is_ok();
+    is_pods.then(|| host.to_owned())
 }
 
 #[cfg(test)]
@@ -331,6 +326,7 @@ mod tests {
             ("10.0.0.1", true),
             ("fd00::1", true),
             ("127.0.0.1", false),
+            ("::ffff:127.0.0.1", false),
             ("169.254.169.254", false),
             ("0.0.0.0", false),
             ("224.0.0.1", false),
@@ -338,7 +334,7 @@ mod tests {
             ("fe80::1", false),
             ("", false),
         ] {
-            assert_eq!(is_proxyable(host), is_proxied, "{host}");
+            assert_eq!(check_address(host).is_ok(), is_proxied, "{host}");
         }
     }
 

@@ -6,8 +6,10 @@
 //! WebSocket is the API server's own.
 
 mod backend;
+mod destination;
 mod fetch;
 mod kubelet;
+mod kubelet_identity;
 mod links;
 mod locate;
 mod log_socket;
@@ -18,6 +20,7 @@ use corten_meta::Status;
 use http::{HeaderValue, Method, StatusCode, header};
 
 pub use backend::{is_passed_on, is_upgrade, join, passed};
+pub use destination::is_global_unicast;
 pub use fetch::fetch_from_kubelet;
 pub use kubelet::Kubelets;
 

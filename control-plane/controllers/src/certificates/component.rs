@@ -5,8 +5,6 @@
 //! and a node must never get the certificate of another node's component.
 
 use corten_api::k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec;
-use x509_parser::oid_registry::{OID_X509_COMMON_NAME, OID_X509_ORGANIZATION_NAME};
-use x509_parser::prelude::{FromDer, X509Name};
 
 use super::request::{API_CLIENT, Request};
 
@@ -49,34 +47,15 @@ impl NodeComponent {
 /// Whether a node asks for a client certificate of one of its own components, and for nothing else.
 pub fn is_of_own_node(spec: &CertificateSigningRequestSpec, request: &Request) -> bool {
     let Some(node) = spec.username.as_deref().and_then(|user| user.strip_prefix(NODE_PREFIX)) else { return false };
-    let Some(subject) = Subject::parse(&request.subject) else { return false };
-    let is_subject = |one: NodeComponent| subject.organization == one.group() && subject.common_name == one.user(node);
+    let is_subject = |one: NodeComponent| {
+        request.organizations == [one.group()] && request.common_name == one.user(node) && !request.has_other_attributes
+    };
     let mut usages = spec.usages.clone().unwrap_or_default();
     usages.sort_unstable();
     spec.signer_name == API_CLIENT
         && usages == USAGES
         && request.alternative_names.is_none()
         && NodeComponent::ALL.into_iter().any(is_subject)
-}
-
-/// A subject of one organization and one common name.
-struct Subject {
-    organization: String,
-    common_name: String,
-}
-
-impl Subject {
-    /// Reads a subject that has exactly these two attributes: any other may mean something to whoever reads the certificate.
-    fn parse(der: &[u8]) -> Option<Subject> {
-        let (rest, name) = X509Name::from_der(der).ok()?;
-        let attributes: Vec<_> = name.iter_attributes().collect();
-        let [organization, common_name] = attributes.as_slice() else { return None };
-        let is_expected = rest.is_empty()
-            && *organization.attr_type() == OID_X509_ORGANIZATION_NAME
-            && *common_name.attr_type() == OID_X509_COMMON_NAME;
-        let text = |value: &x509_parser::x509::AttributeTypeAndValue<'_>| value.as_str().ok().map(str::to_owned);
-        is_expected.then_some(Subject { organization: text(organization)?, common_name: text(common_name)? })
-    }
 }
 
 #[cfg(test)]

@@ -1,17 +1,21 @@
 //! Certificates: signing requests of kubelets and of the components of nodes are approved, approved requests signed, old
 //! requests cleared away.
 //!
-//! Approval asks the authorizer whether the one who asks may have such a certificate; nothing else is approved here.
-//! The authority's key stays in [`authority`] and signs only what [`request`] recognises.
+//! Approval of client certificates asks the authorizer whether the requester may have one; serving certificates of
+//! kubelets are approved in [`serving`] by the names that a node may serve under. The authorities' keys stay in
+//! [`authority`] and sign only what [`request`] recognises.
 
 mod authority;
 mod cleaner;
 mod component;
 mod request;
+mod serving;
+mod signers;
 
-pub use authority::Authority;
 pub use cleaner::CertificateCleaner;
 pub use component::NodeComponent;
+pub use serving::{KubeletServing, ServingApprover, ServingNamePinner};
+pub use signers::{Signers, SigningAuthorities, SigningAuthority};
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,6 +33,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::runtime::tend::{feed, tend};
+use authority::Authority;
 use request::{KUBELET_CLIENT, Request};
 
 const WORKERS: usize = 4;
@@ -38,13 +43,12 @@ pub struct CertificateController {
     cache: Arc<Cache>,
     client: Client,
     approves: bool,
-    /// Without an authority somebody else signs.
-    authority: Option<Authority>,
+    signers: Signers,
 }
 
 impl CertificateController {
-    pub fn new(caches: &Caches, client: Client, approves: bool, authority: Option<Authority>) -> Self {
-        CertificateController { cache: caches.of::<CertificateSigningRequest>(), client, approves, authority }
+    pub fn new(caches: &Caches, client: Client, approves: bool, signers: Signers) -> Self {
+        CertificateController { cache: caches.of::<CertificateSigningRequest>(), client, approves, signers }
     }
 
     pub async fn run(self, queue: WorkQueue<Key>, shutdown: CancellationToken) {
@@ -67,7 +71,7 @@ impl CertificateController {
         if issued || has("Denied") || has("Failed") {
             return Ok(None);
         }
-        match (has("Approved"), &self.authority) {
+        match (has("Approved"), self.signers.of(&signing.spec.signer_name)) {
             (false, _) if self.approves => self.approve(&signing).await?,
             (true, Some(authority)) => self.sign(&signing, authority).await?,
             _ => {}
@@ -110,18 +114,19 @@ impl CertificateController {
         Ok(self.client.create(&review).await?.status.is_some_and(|status| status.allowed))
     }
 
+    /// Signs an approved request, or says why its signer never will.
     async fn sign(&self, signing: &CertificateSigningRequest, authority: &Authority) -> Result<(), Error> {
-        let failed = |message: String| Error::Decode(format!("cannot sign {}: {message}", signing.name()));
-        let request = Request::parse(&signing.spec.request.0).map_err(failed)?;
         let usages = signing.spec.usages.as_deref().unwrap_or_default();
+        let checked = Request::parse(&signing.spec.request.0).and_then(|request| {
+            self.signers.check(&signing.spec.signer_name, &request, usages)?;
+            Ok(request)
+        });
         let mut answered = signing.clone();
-        match request.check(&signing.spec.signer_name, usages) {
-            None => return Ok(()),
-            Some(Err(message)) => add_condition(&mut answered, "Failed", "SignerValidationFailure", message),
-            Some(Ok(())) => {
-                let seconds = signing.spec.expiration_seconds;
-                let now = crate::runtime::now();
-                let pem = authority.sign(&request, usages, seconds, now).map_err(failed)?;
+        match checked {
+            Err(message) => add_condition(&mut answered, "Failed", "SignerValidationFailure", message),
+            Ok(request) => {
+                let pem = authority.sign(&request, usages, signing.spec.expiration_seconds, crate::runtime::now());
+                let pem = pem.map_err(|why| Error::Decode(format!("cannot sign {}: {why}", signing.name())))?;
                 status_of(&mut answered).certificate = Some(ByteString(pem.into_bytes()));
             }
         }

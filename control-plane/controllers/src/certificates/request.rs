@@ -1,117 +1,92 @@
-//! What a signing request asks for, and whether the signer it names may grant it.
+//! The rules of Kubernetes' signers: which requests each of them signs.
+//!
+//! A request comes here fully read (`corten_api::CertificateRequest`), so the rules cover everything that a certificate
+//! will hold. The signature of the request is verified before any rule is asked.
 
 use std::collections::BTreeSet;
 
+use corten_api::{AlternativeName, CertificateRequest};
 use x509_parser::certification_request::X509CertificationRequest;
-use x509_parser::cri_attributes::ParsedCriAttribute;
-use x509_parser::extensions::{GeneralName, ParsedExtension};
-use x509_parser::oid_registry::OID_X509_EXT_SUBJECT_ALT_NAME;
 use x509_parser::prelude::FromDer;
 
 pub const KUBELET_CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
-const KUBELET_SERVING: &str = "kubernetes.io/kubelet-serving";
+pub const KUBELET_SERVING: &str = "kubernetes.io/kubelet-serving";
 pub const API_CLIENT: &str = "kubernetes.io/kube-apiserver-client";
-const LEGACY: &str = "kubernetes.io/legacy-unknown";
+pub const LEGACY: &str = "kubernetes.io/legacy-unknown";
 
 /// A request whose signature is good.
-pub struct Request {
-    pub common_name: String,
-    organizations: Vec<String>,
-    /// How many alternative names there are of each form.
-    dns_names: usize,
-    addresses: usize,
-    emails: usize,
-    uris: usize,
-    /// The subject, the key and the alternative names as they were encoded: they pass into the certificate untouched.
-    pub subject: Vec<u8>,
-    pub public_key: Vec<u8>,
-    pub alternative_names: Option<Vec<u8>>,
+pub struct Request(CertificateRequest);
+
+impl std::ops::Deref for Request {
+    type Target = CertificateRequest;
+
+    fn deref(&self) -> &CertificateRequest {
+        &self.0
+    }
 }
 
 impl Request {
     pub fn parse(pem: &[u8]) -> Result<Request, String> {
-        let (_, pem) = x509_parser::pem::parse_x509_pem(pem).map_err(|error| error.to_string())?;
-        if pem.label != "CERTIFICATE REQUEST" {
-            return Err("PEM block type must be CERTIFICATE REQUEST".to_owned());
-        }
-        let (_, request) = X509CertificationRequest::from_der(&pem.contents).map_err(|error| error.to_string())?;
-        request
+        let request = CertificateRequest::parse(pem).map_err(|error| error.to_string())?;
+        let (_, parsed) = X509CertificationRequest::from_der(&request.der).map_err(|error| error.to_string())?;
+        parsed
             .verify_signature()
             .map_err(|error| format!("unable to verify certificate request signature: {error}"))?;
-        let info = &request.certification_request_info;
-        let text =
-            |attribute: &x509_parser::x509::AttributeTypeAndValue<'_>| attribute.as_str().ok().map(str::to_owned);
-        let mut parsed = Request {
-            common_name: info.subject.iter_common_name().find_map(text).unwrap_or_default(),
-            organizations: info.subject.iter_organization().filter_map(text).collect(),
-            dns_names: 0,
-            addresses: 0,
-            emails: 0,
-            uris: 0,
-            subject: info.subject.as_raw().to_vec(),
-            public_key: info.subject_pki.raw.to_vec(),
-            alternative_names: None,
-        };
-        for attribute in info.iter_attributes() {
-            let ParsedCriAttribute::ExtensionRequest(extensions) = attribute.parsed_attribute() else { continue };
-            for extension in extensions.extensions.iter().filter(|one| one.oid == OID_X509_EXT_SUBJECT_ALT_NAME) {
-                parsed.alternative_names = Some(extension.value.to_vec());
-                if let ParsedExtension::SubjectAlternativeName(names) = extension.parsed_extension() {
-                    names.general_names.iter().for_each(|name| parsed.count(name));
-                }
-            }
-        }
-        Ok(parsed)
+        Ok(Request(request))
     }
 
-    fn count(&mut self, name: &GeneralName<'_>) {
-        match name {
-            GeneralName::DNSName(_) => self.dns_names += 1,
-            GeneralName::IPAddress(_) => self.addresses += 1,
-            GeneralName::RFC822Name(_) => self.emails += 1,
-            GeneralName::URI(_) => self.uris += 1,
-            _ => {}
-        }
-    }
-
-    /// Whether the signer may grant the request; none for a signer that is not ours.
-    pub fn check(&self, signer: &str, usages: &[String]) -> Option<Result<(), String>> {
+    /// Whether the signer may sign the request, or why not.
+    pub fn check(&self, signer: &str, usages: &[String]) -> Result<(), String> {
         match signer {
-            KUBELET_CLIENT => Some(self.check_kubelet_client(usages)),
-            KUBELET_SERVING => Some(self.check_kubelet_serving(usages)),
-            API_CLIENT => Some(check_client_usages(usages)),
-            LEGACY => Some(Ok(())),
-            _ => None,
+            KUBELET_CLIENT => self.check_kubelet_client(usages),
+            KUBELET_SERVING => self.check_kubelet_serving(usages),
+            API_CLIENT => check_client_usages(usages),
+            LEGACY => Ok(()),
+            _ => Err("not a signer of Kubernetes".to_owned()),
         }
     }
 
     pub fn check_kubelet_client(&self, usages: &[String]) -> Result<(), String> {
         self.check_node()?;
-        for (count, form) in
-            [(self.dns_names, "DNS"), (self.emails, "Email"), (self.addresses, "IP"), (self.uris, "URI")]
-        {
-            refuse(count > 0, &format!("{form} subjectAltNames are not allowed"))?;
+        for form in ["DNS", "Email", "IP", "URI"] {
+            self.refuse_form(form)?;
         }
         self.check_node_name()?;
         check_exact_usages(usages, "client auth")
     }
 
-    fn check_kubelet_serving(&self, usages: &[String]) -> Result<(), String> {
+    pub fn check_kubelet_serving(&self, usages: &[String]) -> Result<(), String> {
         self.check_node()?;
-        refuse(self.dns_names + self.addresses == 0, "DNS or IP subjectAltName is required")?;
-        refuse(self.emails > 0, "Email subjectAltNames are not allowed")?;
-        refuse(self.uris > 0, "URI subjectAltNames are not allowed")?;
+        let has_name = self.dns_names().next().is_some() || self.addresses().next().is_some();
+        refuse(!has_name, "DNS or IP subjectAltName is required")?;
+        self.refuse_form("Email")?;
+        self.refuse_form("URI")?;
         check_exact_usages(usages, "server auth")?;
         self.check_node_name()
     }
 
     fn check_node(&self) -> Result<(), String> {
-        refuse(self.organizations != ["system:nodes"], "subject organization is not system:nodes")
+        refuse(self.organizations != ["system:nodes"], "subject organization is not system:nodes")?;
+        refuse(self.has_other_attributes, "subject has attributes beside organization and common name")
+    }
+
+    fn refuse_form(&self, form: &str) -> Result<(), String> {
+        let is_there = self.names.iter().any(|name| form_of(name) == form);
+        refuse(is_there, &format!("{form} subjectAltNames are not allowed"))
     }
 
     fn check_node_name(&self) -> Result<(), String> {
         let named = self.common_name.starts_with("system:node:");
         refuse(!named, "subject common name does not begin with system:node:")
+    }
+}
+
+fn form_of(name: &AlternativeName) -> &'static str {
+    match name {
+        AlternativeName::Dns(_) => "DNS",
+        AlternativeName::Address(_) => "IP",
+        AlternativeName::Email(_) => "Email",
+        AlternativeName::Uri(_) => "URI",
     }
 }
 
@@ -185,11 +160,11 @@ pub mod tests {
             (LEGACY, ("x", "y"), &[], &serving, Ok(())),
         ] {
             let request = Request::parse(request(name, organization, names).as_bytes()).unwrap();
-            let checked = request.check(signer, usages).unwrap();
+            let checked = request.check(signer, usages);
             assert_eq!(checked, expected.map_err(str::to_owned), "{signer} {name} {names:?} {usages:?}");
         }
         let own = Request::parse(request("a", "b", &[]).as_bytes()).unwrap();
-        assert!(own.check("example.com/other", &client).is_none());
+        assert!(own.check("example.com/other", &client).is_err());
     }
 
     #[test]
@@ -225,7 +200,7 @@ pub mod tests {
             let signer = [KUBELET_CLIENT, KUBELET_SERVING, API_CLIENT, LEGACY][signer];
             let forwards = usages(&chosen);
             let backwards: Vec<String> = forwards.iter().rev().cloned().collect();
-            let granted = |usages: &[String]| request.check(signer, usages).map(|answer| answer.is_ok());
+            let granted = |usages: &[String]| request.check(signer, usages).is_ok();
             proptest::prop_assert_eq!(granted(&forwards), granted(&backwards));
             proptest::prop_assert_eq!(request.check(signer, &forwards), request.check(signer, &forwards));
         }

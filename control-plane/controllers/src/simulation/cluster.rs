@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::Random;
 use super::server::{Faults, Judge, Server};
 use crate::runtime::memory::tests::WRONG;
-use crate::{Config, Error, LoadBalancerAddresses, SigningAuthority};
+use crate::{Config, Error, KubeletServing, LoadBalancerAddresses, SigningAuthorities, SigningAuthority};
 
 /// What is played.
 pub struct World {
@@ -295,7 +295,8 @@ impl Manager {
             root_ca: "PEM".to_owned(),
             local_volumes: true,
             load_balancer: Some(LoadBalancerAddresses::Nodes { kept_ports: [22].into() }),
-            signing_authority: Some(super::authority()),
+            signing_authorities: SigningAuthorities::all(super::authority()),
+            kubelet_serving: Some(KubeletServing::default()),
             controllers: world.controllers.iter().map(|name| (*name).to_owned()).collect(),
             ..Config::default()
         };

@@ -15,7 +15,7 @@ use super::{Random, kubelet};
 use crate::model::{Model, decide};
 use crate::registry::{self, Named};
 use crate::runtime::Action;
-use crate::{Config, LoadBalancerAddresses};
+use crate::{Config, KubeletServing, LoadBalancerAddresses};
 
 /// How many worlds each controller has to itself.
 const SEEDS: u64 = 8;
@@ -23,7 +23,12 @@ const OBJECTS: usize = 24;
 
 fn everyone() -> Vec<Named> {
     let nodes = LoadBalancerAddresses::Nodes { kept_ports: [22].into() };
-    let config = Config { load_balancer: Some(nodes), local_volumes: true, ..Config::default() };
+    let config = Config {
+        load_balancer: Some(nodes),
+        local_volumes: true,
+        kubelet_serving: Some(KubeletServing::default()),
+        ..Config::default()
+    };
     registry::controllers(&config).unwrap()
 }
 

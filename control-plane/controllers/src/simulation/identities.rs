@@ -1,7 +1,8 @@
 //! Who is who: accounts and their tokens, roles made of roles, tokens that let nodes join, certificates.
 //!
 //! A Secret gets one token and keeps it, and goes only with its account; a request is signed at most once and never
-//! against somebody's word; a token that expired is neither kept nor vouched for.
+//! against somebody's word; a kubelet's request for names of the cluster is never approved but by a person; a token that
+//! expired is neither kept nor vouched for.
 
 use std::sync::LazyLock;
 
@@ -16,6 +17,7 @@ use super::server::{Judge, Server, Write};
 use super::{Random, SETTLED, age, all, any, delete, now, touch};
 
 const ACCOUNT: &str = "kubernetes.io/service-account.name";
+const KUBELET_SERVING: &str = "kubernetes.io/kubelet-serving";
 const ACCOUNT_UID: &str = "kubernetes.io/service-account.uid";
 
 pub const WORLD: World = World {
@@ -30,6 +32,7 @@ pub const WORLD: World = World {
         "certificatesigningrequest-approving-controller",
         "certificatesigningrequest-signing-controller",
         "certificatesigningrequest-cleaner-controller",
+        "kubelet-serving-approving-controller",
     ],
     objects,
     happens,
@@ -47,18 +50,28 @@ fn objects(_: &mut Random) -> Vec<Value> {
     all.push(json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": info, "data": data}));
     all.push(json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "sum"},
         "aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {"part": "yes"}}]}, "rules": []}));
+    let addresses =
+        json!([{"type": "InternalIP", "address": "10.0.0.1"}, {"type": "Hostname", "address": "kubernetes"}]);
+    all.push(
+        json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}, "status": {"addresses": addresses}}),
+    );
     all
 }
 
-/// A request as a kubelet makes it.
-static REQUEST: LazyLock<String> = LazyLock::new(|| {
-    let mut params = rcgen::CertificateParams::default();
+/// Requests as a kubelet makes them: for a client certificate, for its own names, and for one of the API server's.
+static REQUEST: LazyLock<String> = LazyLock::new(|| encoded(&[]));
+static SERVING: LazyLock<String> = LazyLock::new(|| encoded(&["a", "10.0.0.1"]));
+static STOLEN: LazyLock<String> = LazyLock::new(|| encoded(&["a", "kubernetes"]));
+
+fn encoded(names: &[&str]) -> String {
+    let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+    let mut params = rcgen::CertificateParams::new(names).expect("names");
     params.distinguished_name = rcgen::DistinguishedName::new();
     params.distinguished_name.push(rcgen::DnType::CommonName, "system:node:a");
     params.distinguished_name.push(rcgen::DnType::OrganizationName, "system:nodes");
     let key = rcgen::KeyPair::generate().expect("a key");
     BASE64.encode(params.serialize_request(&key).expect("a request").pem().expect("as text"))
-});
+}
 
 fn happens(server: &Server, random: &mut Random) {
     let new = match random.next(16) {
@@ -120,9 +133,16 @@ fn request(random: &mut Random) -> Value {
         ["kubernetes.io/kube-apiserver-client-kubelet", "kubernetes.io/kube-apiserver-client", "example.com/s"];
     let user = ["system:node:a", "somebody"][random.next(2)];
     let usages = [json!(["digital signature", "client auth"]), json!(["server auth"])][random.next(2)].clone();
+    let spec = json!({"request": *REQUEST, "signerName": signers[random.next(3)], "usages": usages, "username": user});
+    let spec = if random.chance(30) { serving_spec(random, user) } else { spec };
     json!({"apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
-        "metadata": {"name": format!("csr-{}", random.next(30))},
-        "spec": {"request": *REQUEST, "signerName": signers[random.next(3)], "usages": usages, "username": user}})
+        "metadata": {"name": format!("csr-{}", random.next(30))}, "spec": spec})
+}
+
+fn serving_spec(random: &mut Random, user: &str) -> Value {
+    let request = if random.chance(50) { &*SERVING } else { &*STOLEN };
+    json!({"request": request, "signerName": KUBELET_SERVING, "usages": ["digital signature", "server auth"],
+        "username": user, "groups": ["system:nodes"]})
 }
 
 /// Somebody approves or denies a request.
@@ -184,6 +204,9 @@ fn judge_request(write: &Write<'_>) -> Result<(), String> {
         if new["spec"]["username"] != "system:node:a" {
             return Err("it was approved for one who may not have it".to_owned());
         }
+        if new["spec"]["request"] == *STOLEN {
+            return Err("it was approved for a name of the API server".to_owned());
+        }
     }
     Ok(())
 }
@@ -238,6 +261,9 @@ fn signed_for_the_living(server: &Server) -> Result<(), String> {
 
 /// Every request has what is its due: a certificate, a refusal, or nothing where somebody else answers.
 fn answered(request: &Value) -> Result<(), String> {
+    if request["spec"]["signerName"] == KUBELET_SERVING {
+        return serving_answered(request);
+    }
     let kubelet = request["spec"]["signerName"] == "kubernetes.io/kube-apiserver-client-kubelet";
     let ours = kubelet || request["spec"]["signerName"] == "kubernetes.io/kube-apiserver-client";
     let fitting = request["spec"]["usages"] == json!(["digital signature", "client auth"]);
@@ -247,6 +273,18 @@ fn answered(request: &Value) -> Result<(), String> {
     }
     let signed = !request["status"]["certificate"].is_null();
     if signed != (ours && fitting && has(request, "Approved")) {
+        return Err(format!("it is signed or not, wrongly: {request}"));
+    }
+    Ok(())
+}
+
+fn serving_answered(request: &Value) -> Result<(), String> {
+    let own = request["spec"]["request"] == *SERVING && request["spec"]["username"] == "system:node:a";
+    if own && !has(request, "Approved") && !has(request, "Denied") {
+        return Err(format!("nobody approved it: {request}"));
+    }
+    let signed = !request["status"]["certificate"].is_null();
+    if signed != (has(request, "Approved") && request["spec"]["request"] == *SERVING) {
         return Err(format!("it is signed or not, wrongly: {request}"));
     }
     Ok(())

@@ -55,7 +55,7 @@ impl Cluster {
             identity: identity.to_owned(),
             leader_elect,
             root_ca: "PEM".to_owned(),
-            signing_authority: Some(authority()),
+            signing_authorities: corten_controllers::SigningAuthorities::all(authority()),
             // A leader on a machine that stalls under all these tests keeps its lease.
             lease_duration: Duration::from_secs(40),
             renew_deadline: Duration::from_secs(35),
