@@ -181,6 +181,80 @@ async fn a_node_reads_and_writes_only_what_is_its_own() {
     post(&node, &format!("{DEFAULT}/pods/mine/eviction"), evict("mine")).await.expect(201);
 }
 
+/// What others follow in a Node is not the node's to write.
+#[tokio::test]
+async fn a_node_writes_nothing_into_its_node_that_others_follow() {
+    let config = corten_apiserver::Config {
+        hostname: Some("server".to_owned()),
+        advertise_address: "10.0.0.1".parse().unwrap(),
+        ..server::config()
+    };
+    let server = TestServer::with(config).await;
+    let node = server.user("system:node:a", &["system:nodes"]);
+    let addresses = |list: &[&str]| {
+        let list: Vec<Value> = list.iter().map(|one| json!({ "type": "InternalIP", "address": one })).collect();
+        json!({ "addresses": list, "conditions": [{ "type": "Ready", "status": "True" }] })
+    };
+    let mut other = json!({ "metadata": { "name": "b" }, "status": addresses(&["10.0.0.3"]) });
+    server.post("/api/v1/nodes", other.clone()).await.expect(201);
+    let own = |spec: Value, status: Value| json!({ "metadata": { "name": "a" }, "spec": spec, "status": status });
+    let good = addresses(&["10.0.0.2"]);
+    let report = "is not allowed to report the address";
+    for (object, why) in [
+        (own(json!({ "podCIDR": "10.0.0.1/32" }), good.clone()), "is not allowed to modify podCIDR".to_owned()),
+        (own(json!({ "podCIDRs": ["10.0.0.1/32"] }), good.clone()), "is not allowed to modify podCIDR".to_owned()),
+        (own(json!({}), addresses(&["10.0.0.1"])), format!("{report} 10.0.0.1 of the API server")),
+        (own(json!({}), addresses(&["10.0.0.2", "::ffff:10.0.0.1"])), format!("{report} 10.0.0.1 of the API server")),
+        (own(json!({}), addresses(&["127.0.0.1"])), format!("{report} 127.0.0.1")),
+        (own(json!({}), addresses(&["10.96.0.1"])), format!("{report} 10.96.0.1 of a Service")),
+        (own(json!({}), addresses(&["10.0.0.3"])), format!("{report} 10.0.0.3 of another node")),
+    ] {
+        let message = post(&node, "/api/v1/nodes", object).await.message(403);
+        assert!(message.contains(&why), "{message}");
+    }
+    post(&node, "/api/v1/nodes", own(json!({}), good)).await.expect(201);
+    let merge = "application/merge-patch+json";
+    let recorded = json!({ "metadata": { "annotations": { "corten/serving-names": "10.0.0.9" } } });
+    call(&node, "PATCH", "/api/v1/nodes/a", Some(recorded), merge).await.expect(403);
+    let taken = json!({ "status": addresses(&["10.0.0.3"]) });
+    call(&node, "PATCH", "/api/v1/nodes/a/status", Some(taken.clone()), merge).await.expect(403);
+    let moved = json!({ "status": addresses(&["10.0.0.4"]) });
+    call(&node, "PATCH", "/api/v1/nodes/a/status", Some(moved), merge).await.expect(200);
+    // A machine that is gone no longer has its address.
+    other["status"]["conditions"][0]["status"] = json!("Unknown");
+    call(&server.user("admin", &["system:masters"]), "PUT", "/api/v1/nodes/b/status", Some(other), "application/json")
+        .await
+        .expect(200);
+    let mut code = 403;
+    for _ in 0..20_000 {
+        code = call(&node, "PATCH", "/api/v1/nodes/a/status", Some(taken.clone()), merge).await.code;
+        if code == 200 {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    assert_eq!(code, 200);
+    // This server's own machine has this server's address.
+    let first = server.user("system:node:server", &["system:nodes"]);
+    let object = json!({ "metadata": { "name": "server" }, "status": addresses(&["10.0.0.1"]) });
+    post(&first, "/api/v1/nodes", object).await.expect(201);
+}
+
+/// A certificate for `system:node:` is easily had with a bootstrap token: pods that wait for a node are not its own.
+#[tokio::test]
+async fn a_node_without_a_name_has_no_pods() {
+    let server = TestServer::start().await;
+    account(&server, "waiting").await;
+    let secret = json!({ "metadata": { "name": "s" }, "stringData": { "k": "v" } });
+    server.post(&format!("{DEFAULT}/secrets"), secret).await.expect(201);
+    server.post(&format!("{DEFAULT}/pods"), pod("waiting", "waiting", "s")).await.expect(201);
+    server.get(&format!("{DEFAULT}/pods")).await.expect(200);
+    let node = server.user("system:node:", &["system:nodes"]);
+    get(&node, &format!("{DEFAULT}/secrets/s")).await.expect(403);
+    get(&node, &format!("{DEFAULT}/pods?fieldSelector=spec.nodeName=")).await.expect(403);
+    post(&node, "/api/v1/nodes", json!({ "metadata": { "generateName": "a" } })).await.expect(403);
+}
+
 /// A reader of configmaps in one namespace and of nothing else; Secrets are in the namespaces around.
 async fn reader(server: &TestServer) -> InProcess {
     let group = "rbac.authorization.k8s.io";

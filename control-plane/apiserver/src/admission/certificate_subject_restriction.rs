@@ -1,10 +1,11 @@
-//! Nobody asks for a client certificate of the cluster's masters: it would be beyond RBAC, and could not be taken back.
+//! Refuses requests for client certificates in `system:masters`: they would be beyond RBAC, and could not be revoked.
+//!
+//! A request that cannot be read whole is refused too: its organizations would not be known.
 
 use base64::Engine;
+use corten_api::CertificateRequest;
 use corten_meta::{Status, Value};
 use futures::future::BoxFuture;
-use x509_parser::certification_request::X509CertificationRequest;
-use x509_parser::prelude::FromDer;
 
 use super::{Attributes, Operation, Plugin};
 
@@ -28,9 +29,8 @@ impl Plugin for CertificateSubjectRestriction {
             if !about || a.operation != Operation::Create || text("/spec/signerName") != SIGNER {
                 return Ok(());
             }
-            let organizations =
-                organizations(text("/spec/request")).map_err(|e| a.forbidden(format!("failed to parse CSR: {e}")))?;
-            if organizations.iter().any(|group| group == "system:masters") {
+            let request = requested(&a.object).map_err(|e| a.forbidden(format!("failed to parse CSR: {e}")))?;
+            if request.organizations.iter().any(|group| group == "system:masters") {
                 return Err(a.forbidden(format!("use of {SIGNER} signer with system:masters group is not allowed")));
             }
             Ok(())
@@ -38,13 +38,11 @@ impl Plugin for CertificateSubjectRestriction {
     }
 }
 
-/// The organizations that a signing request, in PEM and base64, asks for.
-fn organizations(request: &str) -> Result<Vec<String>, String> {
-    let pem = base64::engine::general_purpose::STANDARD.decode(request).map_err(|e| e.to_string())?;
-    let (_, pem) = x509_parser::pem::parse_x509_pem(&pem).map_err(|e| e.to_string())?;
-    let (_, parsed) = X509CertificationRequest::from_der(&pem.contents).map_err(|e| e.to_string())?;
-    let subject = &parsed.certification_request_info.subject;
-    Ok(subject.iter_organization().filter_map(|o| o.as_str().ok()).map(str::to_owned).collect())
+/// What a CertificateSigningRequest asks for.
+pub fn requested(object: &Value) -> Result<CertificateRequest, String> {
+    let encoded = object.pointer("/spec/request").and_then(Value::as_str).unwrap_or_default();
+    let pem = base64::engine::general_purpose::STANDARD.decode(encoded).map_err(|e| e.to_string())?;
+    CertificateRequest::parse(&pem).map_err(|e| e.to_string())
 }
 
 #[cfg(test)]
@@ -58,7 +56,8 @@ mod tests {
         params.distinguished_name.push(rcgen::DnType::OrganizationName, "system:masters");
         let pem = params.serialize_request(&rcgen::KeyPair::generate().unwrap()).unwrap().pem().unwrap();
         let encoded = base64::engine::general_purpose::STANDARD.encode(pem);
-        assert_eq!(organizations(&encoded).unwrap(), ["system:masters"]);
-        assert!(organizations("bm9uc2Vuc2U=").is_err());
+        let object = |request: &str| serde_json::json!({ "spec": { "request": request } });
+        assert_eq!(requested(&object(&encoded)).unwrap().organizations, ["system:masters"]);
+        assert!(requested(&object("bm9uc2Vuc2U=")).is_err());
     }
 }

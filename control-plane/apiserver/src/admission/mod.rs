@@ -17,6 +17,7 @@ mod limit_ranger;
 mod mountable_secrets;
 mod namespace_lifecycle;
 mod node_declared_features;
+mod node_object;
 mod node_restriction;
 mod persistent_volume_claim_resize;
 mod pod_resize;

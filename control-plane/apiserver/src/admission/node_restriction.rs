@@ -7,7 +7,7 @@ use corten_meta::quote::quote;
 use corten_meta::{Status, Value};
 use futures::future::BoxFuture;
 
-use super::{Attributes, Operation, Plugin};
+use super::{Attributes, Operation, Plugin, certificate_subject_restriction, node_object};
 
 pub struct NodeRestriction;
 
@@ -20,7 +20,11 @@ impl Plugin for NodeRestriction {
 
     fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
-            let Some(node) = a.target.context.user.node_name() else { return Ok(()) };
+            let user = &a.target.context.user;
+            let Some(node) = user.node_name() else { return Ok(()) };
+            if node.is_empty() {
+                return Err(a.forbidden(format!("could not determine node from user {}", quote(&user.name))));
+            }
             let kind = &a.target.resource.kind;
             let checked = match (kind.group.as_str(), kind.plural.as_str(), a.subresource()) {
                 ("", "nodes", _) => check_node(a, node),
@@ -34,6 +38,7 @@ impl Plugin for NodeRestriction {
                 ("", "persistentvolumeclaims", "status") => check_claim_status(a, node),
                 ("", "persistentvolumeclaims", _) => Err("may only update PVC status".to_owned()),
                 ("", "serviceaccounts", "token") => return check_token(a, node).await,
+                ("certificates.k8s.io", "certificatesigningrequests", "") => check_request(a, node),
                 ("coordination.k8s.io", "leases", _) => check_lease(a, node),
                 ("storage.k8s.io", "csinodes", _) => check_named(a, node, "CSINode"),
                 ("resource.k8s.io", "resourceslices", _) => check_slice(a, node),
@@ -45,9 +50,9 @@ impl Plugin for NodeRestriction {
 }
 
 /// `Ok`, or why not.
-type Checked = Result<(), String>;
+pub type Checked = Result<(), String>;
 
-fn only(holds: bool, why: impl FnOnce() -> String) -> Checked {
+pub fn only(holds: bool, why: impl FnOnce() -> String) -> Checked {
     if holds { Ok(()) } else { Err(why()) }
 }
 
@@ -63,7 +68,7 @@ fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
 }
 
 /// Whether two objects have the same there; nothing and an empty value are the same.
-fn same(old: &Value, new: &Value, pointer: &str) -> bool {
+pub fn same(old: &Value, new: &Value, pointer: &str) -> bool {
     let read = |object: &Value| object.pointer(pointer).filter(|v| !is_empty(v)).cloned();
     read(old) == read(new)
 }
@@ -83,49 +88,7 @@ fn check_node(a: &Attributes<'_>, node: &str) -> Checked {
     if a.operation == Operation::Delete {
         return Ok(());
     }
-    let empty = Value::Null;
-    let old = a.old.as_deref().unwrap_or(&empty);
-    if a.operation == Operation::Update {
-        let why = |what: &str| format!("node {} is not allowed to modify {what}", quote(node));
-        only(same(old, &a.object, "/spec/taints"), || why("taints"))?;
-        only(same(old, &a.object, "/metadata/ownerReferences"), || why("ownerReferences"))?;
-    }
-    let (old, new) = (corten_meta::labels(old), corten_meta::labels(&a.object));
-    let changed = new.iter().filter(|(key, value)| old.get(*key) != Some(value)).map(|(key, _)| key);
-    let removed = old.keys().filter(|key| !new.contains_key(*key));
-    let mut forbidden: Vec<&str> = changed.chain(removed).map(String::as_str).filter(|key| is_reserved(key)).collect();
-    forbidden.sort_unstable();
-    only(forbidden.is_empty(), || match a.operation {
-        Operation::Create => {
-            format!(
-                "node {node} is not allowed to set the following labels: {}",
-                forbidden.join(", "),
-                node = quote(node)
-            )
-        }
-        _ => format!("is not allowed to modify labels: {}", forbidden.join(", ")),
-    })
-}
-
-/// Labels by which pods are steered: those that are kept from nodes, and those of Kubernetes that kubelets do not set.
-fn is_reserved(key: &str) -> bool {
-    const OWN: [&str; 11] = [
-        "kubernetes.io/hostname",
-        "topology.kubernetes.io/zone",
-        "topology.kubernetes.io/region",
-        "failure-domain.beta.kubernetes.io/zone",
-        "failure-domain.beta.kubernetes.io/region",
-        "beta.kubernetes.io/instance-type",
-        "node.kubernetes.io/instance-type",
-        "kubernetes.io/os",
-        "kubernetes.io/arch",
-        "beta.kubernetes.io/os",
-        "beta.kubernetes.io/arch",
-    ];
-    let namespace = key.split_once('/').map(|(namespace, _)| namespace).unwrap_or_default();
-    let is_in = |domain: &str| namespace == domain || namespace.ends_with(&format!(".{domain}"));
-    let of_kubelets = OWN.contains(&key) || is_in("kubelet.kubernetes.io") || is_in("node.kubernetes.io");
-    is_in("node-restriction.kubernetes.io") || ((is_in("kubernetes.io") || is_in("k8s.io")) && !of_kubelets)
+    node_object::check(a, node)
 }
 
 fn check_pod(a: &Attributes<'_>, node: &str) -> Checked {
@@ -228,7 +191,9 @@ fn check_pod_status(a: &Attributes<'_>, node: &str) -> Checked {
     let labels = corten_meta::labels(old) == corten_meta::labels(&a.object);
     only(labels, || format!("node {} cannot update labels through pod status", quote(node)))?;
     let claims = same(old, &a.object, "/status/resourceClaimStatuses");
-    only(claims, || format!("node {} cannot update resource claim statues", quote(node)))
+    only(claims, || format!("node {} cannot update resource claim statues", quote(node)))?;
+    let extended = same(old, &a.object, "/status/extendedResourceClaimStatus");
+    only(extended, || format!("node {} cannot update extended resource claim statues", quote(node)))
 }
 
 /// The body of an eviction does not say where its pod runs.
@@ -322,6 +287,18 @@ fn has_token(pod: &Value, audience: &str, own: &[String]) -> bool {
     tokens.any(|token| meant(text(token, "/audience")) == meant(audience))
 }
 
+/// A node asks for certificates of kubelets in its own name alone.
+fn check_request(a: &Attributes<'_>, node: &str) -> Checked {
+    const SIGNERS: [&str; 2] = ["kubernetes.io/kubelet-serving", "kubernetes.io/kube-apiserver-client-kubelet"];
+    if a.operation != Operation::Create || !SIGNERS.contains(&text(&a.object, "/spec/signerName")) {
+        return Ok(());
+    }
+    let request =
+        certificate_subject_restriction::requested(&a.object).map_err(|e| format!("unable to parse csr: {e}"))?;
+    let user = format!("system:node:{node}");
+    only(request.common_name == user, || format!("can only create a node CSR with CN={user}"))
+}
+
 fn check_lease(a: &Attributes<'_>, node: &str) -> Checked {
     only(a.target.namespace == "kube-node-lease", || {
         "can only access leases in the \"kube-node-lease\" system namespace".to_owned()
@@ -344,23 +321,6 @@ fn check_slice(a: &Attributes<'_>, node: &str) -> Checked {
 mod tests {
     use super::*;
     use serde_json::json;
-
-    #[test]
-    fn labels_that_steer_pods_are_reserved() {
-        for (key, reserved) in [
-            ("team", false),
-            ("example.com/team", false),
-            ("kubernetes.io/hostname", false),
-            ("node.kubernetes.io/anything", false),
-            ("x.kubelet.kubernetes.io/y", false),
-            ("node-role.kubernetes.io/control-plane", true),
-            ("node-restriction.kubernetes.io/team", true),
-            ("x.node-restriction.kubernetes.io/team", true),
-            ("scheduling.k8s.io/x", true),
-        ] {
-            assert_eq!(is_reserved(key), reserved, "{key}");
-        }
-    }
 
     #[test]
     fn every_reference_of_a_pod_is_found() {

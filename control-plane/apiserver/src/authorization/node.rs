@@ -3,6 +3,7 @@
 //! Its own Node, Lease and pods; of Secrets, ConfigMaps, claims, volumes and ServiceAccounts, those that a pod of the
 //! node uses. For the rest, the rules are those of the `system:node` role. Reasons are in upstream's words.
 
+use corten_meta::quote::quote;
 use corten_meta::{FieldSelector, Selector, Value};
 
 use super::rbac::Rule;
@@ -19,6 +20,10 @@ pub fn rules() -> &'static [Rule] {
 /// Allows it, or has no opinion: somebody else may.
 pub fn authorize(server: &Server, a: &Attributes<'_>) -> Verdict {
     let Some(node) = a.user.node_name() else { return Verdict::new(Decision::NoOpinion, "") };
+    if node.is_empty() {
+        // Pods without a node would be taken for its own.
+        return Verdict::new(Decision::NoOpinion, format!("unknown node for user {}", quote(&a.user.name)));
+    }
     let own = Own { server, node };
     let allowed = match (a.group, a.resource) {
         ("", "secrets" | "configmaps") => own.read_related(a),
