@@ -14,6 +14,9 @@ use crate::eviction::EvictionConfig;
 /// The place below the root directory where the volumes of the cluster's own provisioner lie.
 pub const LOCAL_VOLUMES: &str = "local-volumes";
 
+/// The place below the root directory where seccomp profiles of the type `Localhost` lie.
+pub const SECCOMP_PROFILES: &str = "seccomp";
+
 /// Where a `KubeletConfiguration` says that certificates lie.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsFiles {

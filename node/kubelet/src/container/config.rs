@@ -40,7 +40,7 @@ pub fn sandbox(config: &Config, pod: &Pod, users: Option<Range>, attempt: u32) -
         annotations: labels::sandbox_annotations(pod),
         linux: Some(cri::LinuxPodSandboxConfig {
             cgroup_parent: resources::pod_cgroup(&config.cgroup_root, pod),
-            security_context: Some(security::sandbox(pod, users, config.seccomp_default)),
+            security_context: Some(security::sandbox(pod, users, config)),
             sysctls: sysctls(pod),
             resources: Some(resources::pod_resources(pod)),
             ..cri::LinuxPodSandboxConfig::default()
@@ -137,7 +137,7 @@ pub fn container(parts: &Parts<'_>) -> Result<cri::ContainerConfig> {
                 parts.image_user,
                 parts.target.clone(),
                 parts.users,
-                parts.config.seccomp_default,
+                parts.config,
             )?),
         }),
         stop_signal: stop_signal(container) as i32,

@@ -1,11 +1,14 @@
 //! The security context in CRI's terms: the pod's and the container's together, the container's first.
 //! Pure; what it must never do is weaken a setting that the spec makes.
 
+use std::path::{Component, Path, PathBuf};
+
 use corten_api::k8s_openapi::api::core::v1::{
     AppArmorProfile, Container, Pod, PodSecurityContext, SELinuxOptions, SeccompProfile, SecurityContext,
 };
 use corten_cri::v1 as cri;
 
+use crate::config::{Config, SECCOMP_PROFILES};
 use crate::error::{Error, Result};
 use crate::pods::spec;
 use crate::users::Range;
@@ -97,9 +100,8 @@ pub fn namespaces(pod: &Pod, users: Option<Range>) -> cri::NamespaceOption {
     }
 }
 
-/// The context of the sandbox: the pod's own, and privileged if any container is. `confined` says whether what names no
-/// seccomp profile gets the default one.
-pub fn sandbox(pod: &Pod, users: Option<Range>, confined: bool) -> cri::LinuxSandboxSecurityContext {
+/// The context of the sandbox: the pod's own, and privileged if any container is.
+pub fn sandbox(pod: &Pod, users: Option<Range>, config: &Config) -> cri::LinuxSandboxSecurityContext {
     let context = pod_context(pod);
     let privileged = spec::containers(pod).any(|declared| own_context(&declared.container).privileged == Some(true));
     cri::LinuxSandboxSecurityContext {
@@ -110,7 +112,7 @@ pub fn sandbox(pod: &Pod, users: Option<Range>, confined: bool) -> cri::LinuxSan
         supplemental_groups: supplemental_groups(&context),
         supplemental_groups_policy: groups_policy(&context),
         privileged,
-        seccomp: Some(seccomp(context.seccomp_profile.as_ref(), privileged, confined)),
+        seccomp: Some(seccomp(context.seccomp_profile.as_ref(), privileged, config)),
         ..cri::LinuxSandboxSecurityContext::default()
     }
 }
@@ -122,7 +124,7 @@ pub fn container(
     image: &ImageUser,
     target: Option<String>,
     users: Option<Range>,
-    confined: bool,
+    config: &Config,
 ) -> Result<cri::LinuxContainerSecurityContext> {
     let (shared, own) = (pod_context(pod), own_context(container));
     verify_non_root(pod, container, &shared, &own, image)?;
@@ -154,7 +156,7 @@ pub fn container(
         no_new_privs: own.allow_privilege_escalation == Some(false),
         masked_paths: paths(&MASKED_PATHS),
         readonly_paths: paths(&READONLY_PATHS),
-        seccomp: Some(seccomp(own.seccomp_profile.as_ref().or(shared.seccomp_profile.as_ref()), privileged, confined)),
+        seccomp: Some(seccomp(own.seccomp_profile.as_ref().or(shared.seccomp_profile.as_ref()), privileged, config)),
         apparmor: own.app_armor_profile.as_ref().or(shared.app_armor_profile.as_ref()).map(apparmor),
     })
 }
@@ -200,17 +202,25 @@ fn groups_policy(context: &PodSecurityContext) -> i32 {
     }
 }
 
-/// No profile means the runtime's default, if `confined` says so; a privileged container is confined by none.
-fn seccomp(profile: Option<&SeccompProfile>, privileged: bool, confined: bool) -> cri::SecurityProfile {
+/// No profile means the runtime's default, unless the node is told otherwise; a privileged container is confined by none.
+fn seccomp(profile: Option<&SeccompProfile>, privileged: bool, config: &Config) -> cri::SecurityProfile {
     use cri::security_profile::ProfileType;
     let (profile_type, localhost_ref) = match profile.map(|profile| profile.type_.as_str()) {
-        _ if privileged => (ProfileType::Unconfined, None),
-        Some("Unconfined") => (ProfileType::Unconfined, None),
-        Some("Localhost") => (ProfileType::Localhost, profile.and_then(|profile| profile.localhost_profile.clone())),
-        None if !confined => (ProfileType::Unconfined, None),
-        _ => (ProfileType::RuntimeDefault, None),
+        _ if privileged => (ProfileType::Unconfined, String::new()),
+        Some("Unconfined") => (ProfileType::Unconfined, String::new()),
+        Some("Localhost") => (ProfileType::Localhost, profile_path(profile, config)),
+        None if !config.seccomp_default => (ProfileType::Unconfined, String::new()),
+        _ => (ProfileType::RuntimeDefault, String::new()),
     };
-    cri::SecurityProfile { profile_type: profile_type as i32, localhost_ref: localhost_ref.unwrap_or_default() }
+    cri::SecurityProfile { profile_type: profile_type as i32, localhost_ref }
+}
+
+/// The path of a profile, as runtimes take it: absolute, and always below the kubelet's folder of profiles.
+fn profile_path(profile: Option<&SeccompProfile>, config: &Config) -> String {
+    let name = profile.and_then(|profile| profile.localhost_profile.as_deref()).unwrap_or_default();
+    let parts = Path::new(name).components().filter(|part| matches!(part, Component::Normal(_)));
+    let path = config.root_dir.join(SECCOMP_PROFILES).join(parts.collect::<PathBuf>());
+    path.display().to_string()
 }
 
 fn apparmor(profile: &AppArmorProfile) -> cri::SecurityProfile {
@@ -241,7 +251,7 @@ mod tests {
 
     fn of(spec_json: &str, image: &ImageUser) -> Result<cri::LinuxContainerSecurityContext> {
         let pod = fixtures::pod(spec_json);
-        container(&pod, &spec::spec(&pod).containers[0], image, None, None, true)
+        container(&pod, &spec::spec(&pod).containers[0], image, None, None, &Config::default())
     }
 
     #[test]
@@ -257,7 +267,7 @@ mod tests {
         assert_eq!(context.supplemental_groups, [3000, 2000]);
         assert!(context.no_new_privs && context.readonly_rootfs);
         assert_eq!(context.capabilities.unwrap().drop_capabilities, ["ALL"]);
-        assert_eq!(context.seccomp.unwrap().localhost_ref, "x.json");
+        assert_eq!(context.seccomp.unwrap().localhost_ref, "/var/lib/corten/kubelet/seccomp/x.json");
         assert_eq!(context.masked_paths.len(), MASKED_PATHS.len());
     }
 
@@ -269,8 +279,21 @@ mod tests {
             of(r#"{"containers":[{"name":"c","securityContext":{"privileged":true}}]}"#, &ImageUser::ROOT).unwrap();
         assert_eq!(privileged.seccomp.unwrap().profile_type, cri::security_profile::ProfileType::Unconfined as i32);
         assert!(privileged.masked_paths.is_empty());
-        let free = seccomp(None, false, false).profile_type;
+        let relaxed = Config { seccomp_default: false, ..Config::default() };
+        let free = seccomp(None, false, &relaxed).profile_type;
         assert_eq!(free, cri::security_profile::ProfileType::Unconfined as i32, "the node may be told not to");
+    }
+
+    #[test]
+    fn profiles_lie_below_the_kubelets_folder() {
+        for (name, path) in [
+            ("audit/x.json", "/var/lib/corten/kubelet/seccomp/audit/x.json"),
+            ("../../../../dev/zero", "/var/lib/corten/kubelet/seccomp/dev/zero"),
+            ("/dev/zero", "/var/lib/corten/kubelet/seccomp/dev/zero"),
+        ] {
+            let profile = SeccompProfile { type_: "Localhost".into(), localhost_profile: Some(name.into()) };
+            assert_eq!(seccomp(Some(&profile), false, &Config::default()).localhost_ref, path);
+        }
     }
 
     #[test]

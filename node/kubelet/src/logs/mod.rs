@@ -4,4 +4,5 @@ pub mod follow;
 pub mod line;
 pub mod options;
 pub mod reader;
+pub mod regular;
 pub mod rotate;

@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, watch};
 use super::follow::LogWatcher;
 use super::line::{self, Line};
 use super::options::LogOptions;
+use super::regular;
 
 const CHUNK: usize = 64 * 1024;
 const TAIL_BLOCK: u64 = 32 * 1024;
@@ -65,7 +66,7 @@ struct LogReader {
 
 impl LogReader {
     fn open(path: &Path, options: &LogOptions) -> io::Result<LogReader> {
-        let mut file = File::open(path)?;
+        let mut file = regular::open(path)?;
         if let Some(lines) = options.tail_lines {
             let start = tail_offset(&mut file, lines)?;
             file.seek(SeekFrom::Start(start))?;
@@ -141,7 +142,7 @@ impl LogReader {
         if there.ino() == open.ino() && there.len() >= open.len() {
             return Ok(false);
         }
-        self.file = File::open(&self.path)?;
+        self.file = regular::open(&self.path)?;
         self.pending.clear();
         Ok(true)
     }

@@ -231,27 +231,67 @@ fn conditions(facts: &Facts<'_>, last: Option<&NodeStatus>) -> Vec<NodeCondition
     } else {
         ("False", "KubeletNotReady", problems)
     };
-    [
+    let mut found = vec![
         ("MemoryPressure", pressure(facts, Pressure::Memory)),
         ("DiskPressure", pressure(facts, Pressure::Disk)),
         ("PIDPressure", pressure(facts, Pressure::Pid)),
-        ("Ready", ready),
-    ]
-    .into_iter()
-    .map(|(type_, (status, reason, message))| {
-        let since = last
-            .and_then(|last| last.conditions.iter().flatten().find(|old| old.type_ == type_ && old.status == status))
-            .and_then(|old| old.last_transition_time.clone());
-        NodeCondition {
-            type_: type_.to_owned(),
-            status: status.to_owned(),
-            reason: Some(reason.to_owned()),
-            message: Some(message),
-            last_heartbeat_time: Some(Time(facts.now)),
-            last_transition_time: since.or(Some(Time(facts.now))),
-        }
-    })
-    .collect()
+    ];
+    found.extend(MISSING_FILTERS.iter().filter_map(|missing| Some((missing.condition, missing.state(facts)?))));
+    found.push(("Ready", ready));
+    found
+        .into_iter()
+        .map(|(type_, (status, reason, message))| {
+            let since = last
+                .and_then(|last| {
+                    last.conditions.iter().flatten().find(|old| old.type_ == type_ && old.status == status)
+                })
+                .and_then(|old| old.last_transition_time.clone());
+            NodeCondition {
+                type_: type_.to_owned(),
+                status: status.to_owned(),
+                reason: Some(reason.to_owned()),
+                message: Some(message),
+                last_heartbeat_time: Some(Time(facts.now)),
+                last_transition_time: since.or(Some(Time(facts.now))),
+            }
+        })
+        .collect()
+}
+
+/// A filter of the kernel that containers are held by, and the condition of a node without it.
+struct MissingFilter {
+    /// What the runtime tells of it.
+    runtime: &'static str,
+    condition: &'static str,
+    reason_of_false: &'static str,
+    message_of_false: &'static str,
+}
+
+const MISSING_FILTERS: [MissingFilter; 2] = [
+    MissingFilter {
+        runtime: "DeviceFilterReady",
+        condition: "DeviceCgroupUnavailable",
+        reason_of_false: "DeviceCgroupIsAvailable",
+        message_of_false: "the devices of containers are filtered",
+    },
+    MissingFilter {
+        runtime: "BridgeFilterReady",
+        condition: "BridgeFilterUnavailable",
+        reason_of_false: "BridgeFilterIsAvailable",
+        message_of_false: "the frames of pods are filtered",
+    },
+];
+
+impl MissingFilter {
+    /// Status, reason and message of the condition; `None` if the runtime tells nothing of the filter.
+    fn state(&self, facts: &Facts<'_>) -> Option<(&'static str, &'static str, String)> {
+        let status = facts.runtime.status.as_ref()?.status.as_ref()?;
+        let told = status.conditions.iter().find(|condition| condition.r#type == self.runtime)?;
+        Some(match told.status {
+            true => ("False", self.reason_of_false, self.message_of_false.to_owned()),
+            false => ("True", self.condition, told.message.clone()),
+        })
+    }
 }
 
 /// Status, reason and message of a pressure.
@@ -420,6 +460,35 @@ mod tests {
         );
         assert!(ready(&config, &runtime(true), None).1.contains("no podCIDR assigned"));
         assert!(ready(&config, &RuntimeFacts::default(), Some("x")).1.contains("status check"));
+    }
+
+    #[test]
+    fn missing_filters_of_the_runtime_are_conditions_of_the_node() {
+        let mut runtime = runtime(true);
+        let config = Config::default();
+        let told = |runtime: &RuntimeFacts| {
+            let facts = Facts {
+                config: &config,
+                host: &Host::default(),
+                runtime,
+                pressures: BTreeSet::new(),
+                shutting_down: false,
+                volumes_in_use: BTreeSet::new(),
+                devices: Counts::default(),
+                node: None,
+                now: Timestamp::UNIX_EPOCH,
+            };
+            let conditions = status(&facts, None).conditions.unwrap().into_iter();
+            let about = conditions.filter(|condition| condition.type_.ends_with("Unavailable"));
+            about.map(|condition| format!("{}={}", condition.type_, condition.status)).collect::<Vec<_>>()
+        };
+        assert!(told(&runtime).is_empty(), "a runtime that tells nothing");
+        let conditions = &mut runtime.status.as_mut().unwrap().status.as_mut().unwrap().conditions;
+        for (name, status) in [("DeviceFilterReady", false), ("BridgeFilterReady", true)] {
+            let condition = cri::RuntimeCondition { r#type: name.into(), status, ..cri::RuntimeCondition::default() };
+            conditions.push(condition);
+        }
+        assert_eq!(told(&runtime), ["DeviceCgroupUnavailable=True", "BridgeFilterUnavailable=False"]);
     }
 
     #[test]

@@ -2,7 +2,6 @@
 //! left none. Read once per ended container.
 
 use std::collections::HashMap;
-use std::fs;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
@@ -12,7 +11,7 @@ use super::observed::{InstanceState, Observed};
 use super::spec;
 use crate::config::Config;
 use crate::container::config::termination_file;
-use crate::logs::line;
+use crate::logs::{line, regular};
 
 const MAX_MESSAGE: usize = 4096;
 const MAX_LOG: u64 = 2048;
@@ -48,8 +47,8 @@ impl Messages {
 
 fn read(file: &Path, log: &Path, failed: bool, fall_back: bool) -> String {
     let mut content = Vec::new();
-    if let Ok(file) = fs::File::open(file) {
-        // What cannot be read is no message; there is nobody to tell.
+    if let Ok(file) = regular::open(file) {
+        // A message that cannot be read is none.
         let _ = file.take(MAX_MESSAGE as u64).read_to_end(&mut content);
     }
     if content.is_empty() && failed && fall_back {
@@ -59,12 +58,12 @@ fn read(file: &Path, log: &Path, failed: bool, fall_back: bool) -> String {
 }
 
 fn end_of_log(path: &Path) -> std::io::Result<String> {
-    let mut file = fs::File::open(path)?;
+    let mut file = regular::open(path)?;
     let length = file.metadata()?.len();
     // Each line of the file carries a stamp besides its text, so more than the text is read.
     file.seek(SeekFrom::Start(length.saturating_sub(MAX_LOG * 4)))?;
     let mut content = Vec::new();
-    file.read_to_end(&mut content)?;
+    file.take(MAX_LOG * 4).read_to_end(&mut content)?;
     let lines: Vec<&[u8]> = content.split_inclusive(|byte| *byte == b'\n').collect();
     let mut text = Vec::new();
     for raw in lines.iter().rev().take(MAX_LOG_LINES).rev() {
@@ -81,6 +80,8 @@ fn end_of_log(path: &Path) -> std::io::Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use nix::mount::{MntFlags, umount2};
 
+use super::tree;
 use crate::error::{Error, Result};
 
 /// Unmounts and removes the pod's directory.
@@ -20,7 +21,7 @@ pub fn remove(pod_dir: &Path) -> Result<()> {
     if !mounts_below(pod_dir)?.is_empty() {
         return Err(Error::pod(format!("volumes are still mounted below {}", pod_dir.display())));
     }
-    match fs::remove_dir_all(pod_dir) {
+    match tree::remove(pod_dir) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Error::file("remove", pod_dir)(error)),
         _ => Ok(()),
     }
