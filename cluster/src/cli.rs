@@ -579,6 +579,9 @@ pub struct Runtime {
     /// Other OCI runtimes by the handler that a RuntimeClass names, as `runc=/usr/sbin/runc,kata=/usr/bin/kata-runtime`.
     #[arg(long, value_name = "HANDLERS")]
     pub runtime_handlers: Option<String>,
+    /// The kubelet's folder of seccomp profiles; no profile of a pod is read from elsewhere.
+    #[arg(long, default_value = "/var/lib/kubelet/seccomp", value_name = "DIR")]
+    pub seccomp_profile_root: PathBuf,
     /// The ranges of this node's pods; what the kubelet says over CRI if absent.
     #[arg(long, value_name = "CIDRS")]
     pub pod_cidr: Option<String>,

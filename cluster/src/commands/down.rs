@@ -46,7 +46,7 @@ async fn tear_down(place: &Place) -> Result<()> {
             instance::stop(stray, PATIENCE)?;
         }
         stop_containers(&node).await?;
-        let _ = std::fs::remove_dir_all(&node.run);
+        let _ = corten_runtime::remove_tree(&node.run);
     }
     stop_containers(place).await?;
     further_nodes::cleanup(place).await.context("the nodes' namespaces cannot be removed")?;
@@ -92,7 +92,7 @@ fn remove_cgroup_tree(dir: &Path) {
 fn purge(place: &Place) -> Result<()> {
     for dir in [&place.run, &place.data] {
         unmount_below(dir)?;
-        match std::fs::remove_dir_all(dir) {
+        match corten_runtime::remove_tree(dir) {
             Ok(()) => {}
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(error) => return Err(error).with_context(|| format!("cannot remove {}", dir.display())),

@@ -114,7 +114,7 @@ fn memory_rows(place: &Place, server: i32) -> Vec<[String; 3]> {
         let ours = line.contains(&*data) || line.contains(&*run);
         match words.get(1).map(String::as_str) {
             Some("agent") if ours => agents.push(pid),
-            Some("shim" | "pause") if ours => shims.push(pid),
+            Some("zygote" | "pause") if ours => shims.push(pid),
             _ => {}
         }
     }
@@ -127,19 +127,20 @@ fn memory_rows(place: &Place, server: i32) -> Vec<[String; 3]> {
     rows
 }
 
-/// Every process that runs this very binary, with its command line.
+/// Every process that was started by the name of this very binary, with its command line. Those that containers see run it
+/// through a view that has no path.
 fn processes() -> Vec<(i32, Vec<String>)> {
     let Ok(own) = std::env::current_exe() else { return Vec::new() };
     std::fs::read_dir("/proc")
         .into_iter()
         .flatten()
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok())
-        .filter(|pid| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == own))
         .filter_map(|pid| {
             let line = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-            let words = line.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
-            Some((pid, words))
+            let words = line.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned());
+            Some((pid, words.collect::<Vec<_>>()))
         })
+        .filter(|(_, words)| words.first().is_some_and(|name| Path::new(name) == own))
         .collect()
 }
 

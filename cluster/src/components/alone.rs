@@ -170,6 +170,7 @@ pub async fn runtime(flags: cli::Runtime, shutdown: CancellationToken) -> Result
     if let Some(socket) = flags.listen {
         config.socket = socket;
     }
+    config.seccomp_profiles = flags.seccomp_profile_root;
     let network = Arc::new(match &flags.pod_cidr {
         Some(_) => Plugged::default(),
         None => Plugged::alone(node.clone()),

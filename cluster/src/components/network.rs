@@ -208,6 +208,13 @@ impl corten_runtime::PodNetwork for Plugged {
         }
     }
 
+    async fn unfiltered(&self) -> Option<String> {
+        match &*self.get().ok()? {
+            Network::Own(network) => network.unguarded().map(str::to_owned),
+            Network::Plugins(_) => None,
+        }
+    }
+
     async fn not_ready(&self) -> Option<String> {
         match self.get() {
             Ok(network) => match &*network {

@@ -245,8 +245,14 @@ pub fn runtime_config(node: &Node) -> Result<corten_runtime::Config> {
     Ok(corten_runtime::Config {
         registries: registries.unwrap_or_default(),
         runtime_handlers: node.kubelet.runtime_handlers()?,
+        seccomp_profiles: kubelet_root(node).join(corten_kubelet::SECCOMP_PROFILES),
         ..runtime_in(&node.place, node.images.clone())?
     })
+}
+
+/// The directory of the kubelet's own files.
+fn kubelet_root(node: &Node) -> PathBuf {
+    node.kubelet.root_dir.clone().unwrap_or_else(|| node.place.data.join("kubelet"))
 }
 
 /// The settings of the container runtime that has its things in a place.
@@ -272,7 +278,7 @@ pub fn kubelet_config(
         node_name: node.name.clone(),
         node_ips: node.addresses.clone(),
         cri_socket: node.place.cri_socket().to_string_lossy().into_owned(),
-        root_dir: node.place.data.join("kubelet"),
+        root_dir: kubelet_root(node),
         log_dir: node.place.data.join("log"),
         listen: SocketAddr::new(config::every_address([0, 0, 0, 0].into(), &node.cluster_cidr), node.kubelet_port),
         tls: Some(serving),

@@ -131,6 +131,8 @@ struct Inner {
     firewalls: Vec<Firewall>,
     /// None where the kernel cannot look at frames.
     guard: Option<Guard>,
+    /// Why there is no guard.
+    unguarded: Option<String>,
     allocator: Allocator,
 }
 
@@ -154,14 +156,16 @@ impl PodNetwork {
         for firewall in &firewalls {
             firewall.replace(&allocator.leases())?;
         }
-        let guard = start_guard(&config, &gateways, &allocator.leases());
+        let started = start_guard(&config, &gateways, &allocator.leases());
+        let unguarded = started.as_ref().err().map(ToString::to_string);
+        let guard = started.ok().flatten();
         if let Some(gate) = &config.policies {
             for lease in allocator.leases() {
                 gate.adopt(&lease.sandbox_id, local_pod(&lease, "")).await;
             }
         }
         info!(bridge = config.bridge, ?gateways, mtu, "pod network is up");
-        let inner = Inner { config, gateways, mtu, bridge, links, firewalls, guard, allocator };
+        let inner = Inner { config, gateways, mtu, bridge, links, firewalls, guard, unguarded, allocator };
         Ok(PodNetwork { inner: Arc::new(inner) })
     }
 
@@ -172,6 +176,11 @@ impl PodNetwork {
 
     pub fn config(&self) -> &Config {
         &self.inner.config
+    }
+
+    /// Why the frames of pods are not guarded; `None` where they are.
+    pub fn unguarded(&self) -> Option<&str> {
+        self.inner.unguarded.as_deref()
     }
 
     /// Attaches a pod: address, link, routes, host ports. Repeating it gives the same address.
@@ -364,17 +373,14 @@ async fn configure_pod(addresses: Vec<IpAddr>, gateways: Vec<IpAddr>, egress: Op
     Ok(())
 }
 
-/// Guards the pods of an earlier run and those to come.
-fn start_guard(config: &Config, gateways: &[IpAddr], leases: &[Lease]) -> Option<Guard> {
-    let guard = Guard::new(&config.table, mac_of(*gateways.first()?));
+/// Guards the pods of an earlier run and those to come. A kernel that cannot is a condition of the node: its pods that may
+/// write raw frames can reach each other around policies.
+fn start_guard(config: &Config, gateways: &[IpAddr], leases: &[Lease]) -> Result<Option<Guard>, Error> {
+    let Some(gateway) = gateways.first() else { return Ok(None) };
+    let guard = Guard::new(&config.table, mac_of(*gateway));
     let ports: Vec<GuardedPort> = leases.iter().map(guarded).collect();
-    match guard.replace(&ports) {
-        Ok(()) => Some(guard),
-        Err(error) => {
-            warn!("pods that may write raw frames can reach each other around policies: {error}");
-            None
-        }
-    }
+    guard.replace(&ports)?;
+    Ok(Some(guard))
 }
 
 fn guarded(lease: &Lease) -> GuardedPort {

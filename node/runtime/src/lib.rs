@@ -16,13 +16,17 @@ mod executor;
 mod images;
 mod network;
 mod paths;
+mod procfs;
+mod program;
 mod purge;
+mod regular;
 mod rooted;
 mod sandbox;
 mod service;
 mod shim;
 mod spec;
 mod streaming;
+mod tree;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -35,6 +39,7 @@ pub use error::Error;
 pub use images::{ImageRecord, ImageStore, PullAuth, Reference, RegistryConfig};
 pub use network::{LoopbackNetwork, PodNetwork, PodNetworkRequest, PodNetworkResult, PortMapping};
 pub use purge::purge;
+pub use tree::remove as remove_tree;
 
 /// The settings of the runtime.
 #[derive(Debug, Clone)]
@@ -53,6 +58,8 @@ pub struct Config {
     pub registries: Vec<RegistryConfig>,
     /// Where drivers describe their devices (CDI); a later folder wins.
     pub cdi_folders: Vec<PathBuf>,
+    /// The kubelet's folder of seccomp profiles: `Localhost` profiles are files below it and nowhere else.
+    pub seccomp_profiles: PathBuf,
     /// Other OCI runtimes (runc, crun, …): programs by the handler that RuntimeClasses name them by.
     pub runtime_handlers: BTreeMap<String, PathBuf>,
 }
@@ -67,6 +74,7 @@ impl Default for Config {
             self_exe: "/proc/self/exe".into(),
             registries: Vec::new(),
             cdi_folders: vec!["/etc/cdi".into(), "/var/run/cdi".into()],
+            seccomp_profiles: "/var/lib/kubelet/seccomp".into(),
             runtime_handlers: BTreeMap::new(),
         }
     }

@@ -68,6 +68,11 @@ pub trait PodNetwork: Send + Sync + 'static {
         Ok(())
     }
 
+    /// Why the frames of pods are not filtered; `None` where they are. Becomes a condition of the node.
+    async fn unfiltered(&self) -> Option<String> {
+        None
+    }
+
     /// Why pods cannot be connected now; `None` when they can. Becomes the NetworkReady condition.
     async fn not_ready(&self) -> Option<String> {
         None

@@ -65,6 +65,11 @@ impl Paths {
         self.run.join("oci")
     }
 
+    /// A folder without content.
+    pub fn empty(&self) -> PathBuf {
+        self.run.join("empty")
+    }
+
     pub fn run_containers(&self) -> PathBuf {
         self.run.join("containers")
     }

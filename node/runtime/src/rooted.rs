@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 /// As many links as the kernel follows in one path.
@@ -56,17 +56,16 @@ impl Rooted {
         let path = relative(path);
         let name = path.file_name().ok_or_else(|| io::Error::from(Errno::ISDIR))?;
         let parent = self.directory(path.parent().unwrap_or(Path::new("")))?;
-        let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        match rustix::fs::openat(&parent, name, flags, Mode::from_raw_mode(0o644)) {
-            Ok(_) => self.place(&path),
+        match make_file(&parent, name) {
+            Ok(()) => self.place(&path),
             // A link whose target does not exist: the target becomes the file.
-            Err(Errno::LOOP) => {
+            Err(Errno::EXIST) => {
                 let target = rustix::fs::readlinkat(&parent, name, Vec::new())?;
                 let target = Path::new(OsStr::from_bytes(target.as_bytes())).to_path_buf();
                 let target = relative(&path.parent().unwrap_or(Path::new("")).join(target));
                 let parent = self.directory(target.parent().unwrap_or(Path::new("")))?;
                 let name = target.file_name().ok_or_else(|| io::Error::from(Errno::ISDIR))?;
-                rustix::fs::openat(&parent, name, flags, Mode::from_raw_mode(0o644))?;
+                make_file(&parent, name)?;
                 self.place(&path)
             }
             Err(errno) => Err(errno.into()),
@@ -101,6 +100,11 @@ impl Rooted {
         }
         self.resolve(path, OFlags::DIRECTORY)
     }
+}
+
+/// Makes an empty file without opening it: what another put in its place meanwhile may be a pipe.
+fn make_file(folder: &OwnedFd, name: &OsStr) -> rustix::io::Result<()> {
+    rustix::fs::mknodat(folder, name, FileType::RegularFile, Mode::from_raw_mode(0o644), 0)
 }
 
 /// The path without its root, `.` and `..`: a leading `..` cannot climb, as in a chroot.

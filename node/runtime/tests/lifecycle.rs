@@ -198,7 +198,8 @@ async fn seccomp_and_capabilities_bite() {
     let (status, output) = node.run_to_end(&sandbox, &confined).await;
     assert!(status.exit_code != 0 && output.starts_with("Seccomp:\t2\n"), "{output}");
 
-    let file = node.path().join("profile.json");
+    let file = node.path().join("seccomp/profile.json");
+    std::fs::create_dir(node.path().join("seccomp")).expect("the folder of profiles");
     let text =
         r#"{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["mkdir","mkdirat"],"action":"SCMP_ACT_ERRNO"}]}"#;
     std::fs::write(&file, text).expect("a profile");

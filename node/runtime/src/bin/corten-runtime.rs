@@ -2,7 +2,8 @@
 //!
 //! `corten-runtime serve <state dir> <run dir> <socket> [<handler>=<program> …]` serves, with other OCI runtimes by
 //! their handlers; `corten-runtime purge …` removes everything that was there. Pods get a loopback device and no other
-//! network.
+//! network. `--seccomp-profiles=<folder>` among the handlers is the kubelet's folder of seccomp profiles, if that is not
+//! `/var/lib/kubelet/seccomp`.
 
 use std::sync::Arc;
 
@@ -18,18 +19,23 @@ fn main() {
         eprintln!("usage: corten-runtime serve|purge <state dir> <run dir> <socket> [<handler>=<program> …]");
         std::process::exit(2);
     };
-    let config = Config {
+    let profiles = handlers.iter().find_map(|handler| handler.strip_prefix("--seccomp-profiles="));
+    let mut config = Config {
         state_dir: state.into(),
         run_dir: run.into(),
         images_dir: std::path::Path::new(state).join("images"),
         socket: socket.into(),
         runtime_handlers: handlers
             .iter()
+            .filter(|handler| !handler.starts_with("--"))
             .filter_map(|handler| handler.split_once('='))
             .map(|(name, program)| (name.to_owned(), program.into()))
             .collect(),
         ..Config::default()
     };
+    if let Some(profiles) = profiles {
+        config.seccomp_profiles = profiles.into();
+    }
     if let Err(error) = run_command(command, config) {
         eprintln!("corten-runtime: {error}");
         std::process::exit(1);

@@ -1,7 +1,8 @@
 //! Which devices a container may use.
 //!
 //! A container has CAP_MKNOD by default, so it can make a node for any device; the devices controller
-//! is what keeps it from opening one. v1 takes rules as text; v2 takes a program for the kernel, which
+//! is what keeps it from opening one. A kernel without it is a trouble of the node, and its containers get neither the
+//! capability nor device nodes of images and volumes. v1 takes rules as text; v2 takes a program for the kernel, which
 //! is assembled here by hand: one comparison chain per rule.
 
 use std::fs;
@@ -44,6 +45,22 @@ impl DeviceRule {
     fn text(&self) -> String {
         let number = |number: Option<u32>| number.map_or("*".to_string(), |number| number.to_string());
         format!("{} {}:{} {}", self.kind, number(self.major), number(self.minor), self.access)
+    }
+}
+
+impl Hierarchy {
+    /// Why the devices of containers cannot be filtered here; `None` where they can.
+    pub fn device_trouble(&self) -> Option<String> {
+        match self {
+            Self::V1(_) => match self.group("").folder("devices") {
+                Some(_) => None,
+                None => Some("the devices controller is not mounted".into()),
+            },
+            Self::V2(_) => {
+                let loaded = load(&assemble(&DeviceRule::defaults()));
+                loaded.err().map(|error| format!("the kernel takes no program for devices: {error}"))
+            }
+        }
     }
 }
 
@@ -203,6 +220,13 @@ fn attach(program: &OwnedFd, group: i32) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_node_without_the_controller_is_in_trouble() {
+        let controller = |name: &str| super::super::Controller { names: vec![name.into()], mount_point: "/x".into() };
+        assert_eq!(Hierarchy::V1(vec![controller("devices")]).device_trouble(), None);
+        assert!(Hierarchy::V1(vec![controller("memory")]).device_trouble().is_some());
+    }
 
     #[test]
     fn rules_are_written_as_v1_wants_them() {

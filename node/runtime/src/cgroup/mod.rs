@@ -173,15 +173,28 @@ impl Group {
         processes
     }
 
-    /// Kills what runs in the group.
-    pub fn kill(&self) {
-        if let Hierarchy::V2(mount_point) = &self.hierarchy
-            && fs::write(mount_point.join(&self.path).join("cgroup.kill"), "1").is_ok()
-        {
-            return;
+    /// Kills what runs in the group; true if nothing does. Harmless when repeated, which it has to be where processes are
+    /// killed one by one: they may fork faster than they are found.
+    pub fn kill(&self) -> bool {
+        let unified = self.unified().is_some_and(|folder| fs::write(folder.join("cgroup.kill"), "1").is_ok());
+        let processes = self.processes();
+        if !unified {
+            for process in &processes {
+                let process = nix::unistd::Pid::from_raw(*process);
+                let _ = nix::sys::signal::kill(process, nix::sys::signal::Signal::SIGKILL);
+            }
         }
-        for process in self.processes() {
-            let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(process), nix::sys::signal::Signal::SIGKILL);
+        processes.is_empty()
+    }
+
+    /// The folder in the tree of version 2, which may also lie beside version 1.
+    fn unified(&self) -> Option<PathBuf> {
+        match &self.hierarchy {
+            Hierarchy::V2(mount_point) => Some(mount_point.join(&self.path)),
+            Hierarchy::V1(controllers) => {
+                let beside = controllers.iter().find(|controller| controller.names.is_empty())?;
+                Some(beside.mount_point.join(&self.path))
+            }
         }
     }
 

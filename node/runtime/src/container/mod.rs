@@ -5,6 +5,7 @@
 
 pub(crate) mod shim_client;
 
+use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use corten_cri::v1;
@@ -53,6 +54,8 @@ pub(crate) struct Container {
     record: Mutex<ContainerRecord>,
     /// True when the container has ended.
     ended: watch::Sender<bool>,
+    /// The process of its shim, while the daemon follows it.
+    shim: Mutex<Option<OwnedFd>>,
     /// One change at a time.
     pub changing: tokio::sync::Mutex<()>,
 }
@@ -60,7 +63,8 @@ pub(crate) struct Container {
 impl Container {
     pub fn new(id: String, config: v1::ContainerConfig, record: ContainerRecord) -> Self {
         let ended = watch::Sender::new(record.exit.is_some());
-        Self { id, config, record: Mutex::new(record), ended, changing: tokio::sync::Mutex::default() }
+        let changing = tokio::sync::Mutex::default();
+        Self { id, config, record: Mutex::new(record), ended, shim: Mutex::default(), changing }
     }
 
     /// Reads a container back from its folder. An exit that its shim recorded while nobody looked
@@ -125,6 +129,18 @@ impl Container {
             tracing::error!(container = self.id, %error, "the end of a container could not be recorded");
         }
         self.ended.send_replace(true);
+    }
+
+    /// Remembers the process of the shim.
+    pub fn follow_shim(&self, shim: Option<OwnedFd>) {
+        *self.shim.lock().unwrap_or_else(PoisonError::into_inner) = shim;
+    }
+
+    /// Kills the shim, if it is still there. What it held of the container is gone with it.
+    pub fn kill_shim(&self) {
+        if let Some(shim) = &*self.shim.lock().unwrap_or_else(PoisonError::into_inner) {
+            let _ = rustix::process::pidfd_send_signal(shim, rustix::process::Signal::KILL);
+        }
     }
 
     /// Waits for the end.

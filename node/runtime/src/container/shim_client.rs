@@ -1,10 +1,15 @@
 //! The daemon's side of a shim: starting one, and asking it.
+//!
+//! A shim may hang: it works on what its container shaped, and a pod that sees the node's processes may stop it. So nothing
+//! here holds a thread, and every answer has a deadline; what a container ends with is waited for without one.
 
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Interest};
 use tokio::net::UnixStream;
 
 use crate::Error;
@@ -12,14 +17,29 @@ use crate::daemon::output_pipe;
 use crate::shim::protocol::{self, Exit, Outcome, Reply, Request};
 use crate::shim::zygote::Zygote;
 
+/// How long a shim may take for an answer: longer than it waits itself for a process to begin.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(40);
+/// The same for a container to begin, which a kubelet waits two minutes for.
+const START_TIMEOUT: Duration = Duration::from_secs(115);
+/// The most that a shim says of a start.
+const MAX_OUTCOME: u64 = 1 << 20;
+
 /// Starts a shim for a spec and hears whether the container runs.
 pub(crate) async fn start(id: &str, zygote: &Arc<Zygote>, spec: PathBuf) -> Result<Outcome, Error> {
     let (output, far) = output_pipe()?;
-    let zygote = zygote.clone();
-    let forked = tokio::task::spawn_blocking(move || zygote.fork(&spec, &far)).await;
+    let parent = zygote.clone();
+    let forked = tokio::task::spawn_blocking(move || parent.fork(&spec, &far)).await;
     forked.map_err(|error| shim_error(id, error))?.map_err(|error| shim_error(id, error))?;
     let mut line = String::new();
-    BufReader::new(output).read_line(&mut line).await.map_err(|error| shim_error(id, error))?;
+    let mut output = BufReader::new(output.take(MAX_OUTCOME));
+    match tokio::time::timeout(START_TIMEOUT, output.read_line(&mut line)).await {
+        Ok(read) => read.map_err(|error| shim_error(id, error))?,
+        Err(_) => {
+            let silent = zygote.clone();
+            let _ = tokio::task::spawn_blocking(move || silent.replace()).await;
+            return Err(shim_error(id, "it did not say in time whether the container runs"));
+        }
+    };
     serde_json::from_str(&line).map_err(|error| shim_error(id, format!("it said {line:?}: {error}")))
 }
 
@@ -40,9 +60,9 @@ impl Session {
 
     /// How the process of an exec ended.
     pub async fn exit(&mut self) -> Result<Exit, Error> {
-        match read_reply(&self.id, &mut self.connection).await? {
-            Some(Reply::Exited(exit)) => Ok(exit),
-            Some(Reply::Failed(failure)) => Err(shim_error(&self.id, failure)),
+        match read_reply(&mut self.connection, &mut Vec::new()).await {
+            Ok(Some(Reply::Exited(exit))) => Ok(exit),
+            Ok(Some(Reply::Failed(failure))) => Err(shim_error(&self.id, failure)),
             _ => Err(shim_error(&self.id, "the session ended without an exit")),
         }
     }
@@ -60,13 +80,15 @@ impl ShimClient {
         Self { id: id.to_string(), socket }
     }
 
-    /// Waits for the container's end. `None` when the shim is gone without having told one.
-    pub async fn wait(&self) -> Option<Exit> {
-        let (_, _, mut connection) = self.request(Request::Wait, Vec::new()).await.ok()?;
-        match read_reply(&self.id, &mut connection).await {
-            Ok(Some(Reply::Exited(exit))) => Some(exit),
-            _ => None,
-        }
+    /// Asks for the container's end.
+    pub async fn await_end(&self) -> Result<Ending, Error> {
+        let answer = self.request(Request::Wait, Vec::new()).await?;
+        let peer = answer.connection.peer_cred().ok().and_then(|peer| peer.pid());
+        let shim = peer.and_then(rustix::process::Pid::from_raw).and_then(|pid| {
+            let flags = rustix::process::PidfdFlags::empty();
+            rustix::process::pidfd_open(pid, flags).ok()
+        });
+        Ok(Ending { id: self.id.clone(), connection: answer.connection, shim })
     }
 
     pub async fn signal(&self, signal: i32) -> Result<(), Error> {
@@ -105,49 +127,83 @@ impl ShimClient {
     }
 
     async fn session(&self, request: Request, fds: Vec<OwnedFd>) -> Result<Session, Error> {
-        let (reply, received, connection) = self.request(request, fds).await?;
+        let Answer { reply, fds, connection } = self.request(request, fds).await?;
         match reply {
-            Some(Reply::Ok) => Ok(Session { id: self.id.clone(), connection, input: received.into_iter().next() }),
+            Some(Reply::Ok) => Ok(Session { id: self.id.clone(), connection, input: fds.into_iter().next() }),
             Some(Reply::Failed(failure)) => Err(Error::Start(failure)),
             _ => Err(shim_error(&self.id, "it answered out of turn")),
         }
     }
 
-    /// Sends a request in a blocking thread, because descriptors travel with it. A wait has no first
-    /// reply.
-    async fn request(
-        &self,
-        request: Request,
-        fds: Vec<OwnedFd>,
-    ) -> Result<(Option<Reply>, Vec<OwnedFd>, UnixStream), Error> {
-        let socket = self.socket.clone();
-        let asked = tokio::task::spawn_blocking(move || {
-            let stream = std::os::unix::net::UnixStream::connect(socket)?;
-            let raw: Vec<RawFd> = fds.iter().map(|fd| fd.as_fd().as_raw_fd()).collect();
-            protocol::send(&stream, &request, &raw)?;
-            drop(fds);
-            let (reply, received) = match request {
-                Request::Wait => (None, Vec::new()),
-                _ => protocol::receive::<Reply>(&stream)?.map_or((None, Vec::new()), |(reply, fds)| (Some(reply), fds)),
-            };
-            stream.set_nonblocking(true)?;
-            Ok::<_, std::io::Error>((reply, received, stream))
-        });
-        let asked = asked.await.map_err(|error| shim_error(&self.id, error))?;
-        let (reply, received, stream) = asked.map_err(|error| shim_error(&self.id, error))?;
-        let stream = UnixStream::from_std(stream).map_err(|error| shim_error(&self.id, error))?;
-        Ok((reply, received, stream))
+    async fn request(&self, request: Request, fds: Vec<OwnedFd>) -> Result<Answer, Error> {
+        match tokio::time::timeout(ANSWER_TIMEOUT, self.ask(request, fds)).await {
+            Ok(answer) => answer.map_err(|error| shim_error(&self.id, error)),
+            Err(_) => Err(shim_error(&self.id, "it did not answer in time")),
+        }
+    }
+
+    /// Sends a request and reads the first reply. A wait has none.
+    async fn ask(&self, request: Request, fds: Vec<OwnedFd>) -> io::Result<Answer> {
+        let mut connection = UnixStream::connect(&self.socket).await?;
+        let frame = protocol::frame(&request)?;
+        let raw: Vec<RawFd> = fds.iter().map(|fd| fd.as_fd().as_raw_fd()).collect();
+        let send = || protocol::send_part(&connection, &frame, &raw);
+        let sent = connection.async_io(Interest::WRITABLE, send).await?;
+        connection.write_all(&frame[sent..]).await?;
+        drop(fds);
+        let mut received = Vec::new();
+        let reply = match request {
+            Request::Wait => None,
+            _ => read_reply(&mut connection, &mut received).await?,
+        };
+        Ok(Answer { reply, fds: received, connection })
     }
 }
 
-async fn read_reply(id: &str, connection: &mut UnixStream) -> Result<Option<Reply>, Error> {
-    let mut length = [0; 4];
-    if connection.read_exact(&mut length).await.is_err() {
-        return Ok(None);
+/// The first reply to a request, the descriptors that came with it, and the connection that goes on.
+struct Answer {
+    reply: Option<Reply>,
+    fds: Vec<OwnedFd>,
+    connection: UnixStream,
+}
+
+/// A shim that was asked for its container's end.
+#[derive(Debug)]
+pub(crate) struct Ending {
+    id: String,
+    connection: UnixStream,
+    /// The shim's process, whatever its number is used for later.
+    pub shim: Option<OwnedFd>,
+}
+
+impl Ending {
+    /// Waits for the end. `None` when the shim is gone without having told one.
+    pub async fn exit(mut self) -> Option<Exit> {
+        match read_reply(&mut self.connection, &mut Vec::new()).await {
+            Ok(Some(Reply::Exited(exit))) => Some(exit),
+            Ok(_) => None,
+            Err(error) => {
+                tracing::debug!(container = self.id, %error, "the shim did not tell the end of its container");
+                None
+            }
+        }
     }
-    let mut body = vec![0; (u32::from_le_bytes(length) as usize).min(1 << 20)];
-    connection.read_exact(&mut body).await.map_err(|error| shim_error(id, error))?;
-    serde_json::from_slice(&body).map(Some).map_err(|error| shim_error(id, error))
+}
+
+/// Reads a reply; `None` when the shim is gone.
+async fn read_reply(connection: &mut UnixStream, fds: &mut Vec<OwnedFd>) -> io::Result<Option<Reply>> {
+    let mut length = [0; protocol::LENGTH];
+    let mut filled = 0;
+    while filled < length.len() {
+        let read = || protocol::receive_part(connection, &mut length[filled..], fds);
+        match connection.async_io(Interest::READABLE, read).await? {
+            0 => return Ok(None),
+            bytes => filled += bytes,
+        }
+    }
+    let mut body = vec![0; protocol::body_length(length)?];
+    connection.read_exact(&mut body).await?;
+    Ok(Some(serde_json::from_slice(&body)?))
 }
 
 fn shim_error(id: &str, message: impl ToString) -> Error {

@@ -20,6 +20,12 @@ use crate::spec::{Device, Spec, build, cdi, oci};
 
 /// How long a killed container may take to be gone.
 const KILL_TIMEOUT: Duration = Duration::from_secs(30);
+/// The longest that a container is given to end by itself: more would be a time that no clock can tell.
+const LONGEST_GRACE: Duration = Duration::from_secs(1 << 30);
+/// How often it is killed again until then.
+const KILL_INTERVAL: Duration = Duration::from_millis(100);
+/// How long a shim may take to tell the end of a container that has no process left.
+const SHIM_PATIENCE: Duration = Duration::from_secs(5);
 
 impl Daemon {
     /// Prepares a container: its folder, its spec, its record. Nothing runs yet.
@@ -81,6 +87,8 @@ impl Daemon {
             available_capabilities: self.capabilities,
             node_devices: if privileged { node_devices() } else { Vec::new() },
             cgroup_v2: self.hierarchy.is_v2(),
+            devices_open: self.device_trouble.is_some(),
+            seccomp_profiles: &self.seccomp_profiles,
             edits,
         };
         let mut spec = build::build(&input)?;
@@ -111,7 +119,7 @@ impl Daemon {
             cgroup: cgroup_path(sandbox, &spec.id),
             limits: limits(&resources),
             devices: device_rules(config)?,
-            seccomp: build::seccomp_profile(&security(config), &spec.process.capabilities)?,
+            seccomp: build::seccomp_profile(&self.seccomp_profiles, &security(config), &spec.process.capabilities)?,
         }))
     }
 
@@ -135,7 +143,10 @@ impl Daemon {
 
     fn target_pid(&self, config: &v1::ContainerConfig) -> Option<i32> {
         let options = security(config).namespace_options?;
-        self.container(&options.target_id).ok()?.record().pid
+        let target = self.container(&options.target_id).ok()?;
+        // The number of a process that has ended may be another's, with other namespaces.
+        target.require_running().ok()?;
+        target.pid()
     }
 
     /// The folder and its spec. The record comes last; a folder without one is removed at the next start.
@@ -210,10 +221,12 @@ impl Daemon {
         let record = container.record();
         let group = self.hierarchy.group(&record.cgroup);
         let rules = device_rules(&container.config)?;
+        let filters_devices = self.device_trouble.is_none();
         blocking(move || {
             group.create()?;
             group.apply(&record.limits)?;
-            group.allow_devices(&rules)
+            // Where it cannot, the spec gives the container no way to a device.
+            if filters_devices { group.allow_devices(&rules) } else { Ok(()) }
         })
         .await?;
         let spec = self.paths.container(&container.id).join("spec.json");
@@ -230,7 +243,17 @@ impl Daemon {
 
     /// Follows a running container to its end.
     pub(super) async fn watch(self: Arc<Self>, container: Arc<Container>) {
-        let told = self.shim(&container).wait().await;
+        let told = match self.shim(&container).await_end().await {
+            Ok(mut ending) => {
+                container.follow_shim(ending.shim.take());
+                ending.exit().await
+            }
+            Err(error) => {
+                tracing::debug!(container = container.id, %error, "the shim could not be asked");
+                None
+            }
+        };
+        container.follow_shim(None);
         match told.or_else(|| recorded_exit(&self.paths, &container.id)) {
             Some(exit) => {
                 let reason = match (exit.oom_killed, exit.code) {
@@ -280,30 +303,39 @@ impl Daemon {
         }
         let shim = self.shim(container);
         if timeout > 0 {
+            let patience = Duration::from_secs(timeout.unsigned_abs()).min(LONGEST_GRACE);
+            let deadline = tokio::time::Instant::now() + patience;
             let signal = container.record().stop_signal;
-            if let Err(error) = shim.signal(signal).await {
-                tracing::debug!(container = container.id, %error, "the stop signal could not be sent");
+            match tokio::time::timeout_at(deadline, shim.signal(signal)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => {
+                    tracing::debug!(container = container.id, %error, "the stop signal could not be sent");
+                }
+                Err(_) => tracing::debug!(container = container.id, "the shim did not send the stop signal in time"),
             }
-            let patience = Duration::from_secs(timeout.unsigned_abs());
-            if tokio::time::timeout(patience, container.wait()).await.is_ok() {
+            if tokio::time::timeout_at(deadline, container.wait()).await.is_ok() {
                 return Ok(());
             }
         }
-        if let Err(error) = shim.signal(libc::SIGKILL).await {
-            tracing::debug!(container = container.id, %error, "the kill signal could not be sent");
+        self.kill_container(container).await
+    }
+
+    /// Kills every process of the container until its end is known, without asking any of them. A shim that does not tell
+    /// the end of a container without processes hangs, and goes too.
+    async fn kill_container(&self, container: &Arc<Container>) -> Result<(), Error> {
+        let group = self.hierarchy.group(&container.record().cgroup);
+        let begun = tokio::time::Instant::now();
+        while begun.elapsed() < KILL_TIMEOUT {
+            let group = group.clone();
+            let empty = blocking(move || Ok(group.kill())).await?;
+            if tokio::time::timeout(KILL_INTERVAL, container.wait()).await.is_ok() {
+                return Ok(());
+            }
+            if empty && begun.elapsed() > SHIM_PATIENCE {
+                container.kill_shim();
+            }
         }
-        // Without a pid namespace of its own, the first process does not take the others with it.
-        if !has_own_pid_namespace(&container.config) {
-            let group = self.hierarchy.group(&container.record().cgroup);
-            blocking(move || {
-                group.kill();
-                Ok(())
-            })
-            .await?;
-        }
-        tokio::time::timeout(KILL_TIMEOUT, container.wait())
-            .await
-            .map_err(|_| Error::State(format!("container {:?} did not end after it was killed", container.id)))
+        Err(Error::State(format!("container {:?} did not end after it was killed", container.id)))
     }
 
     /// Removes a container; a running one is killed first. Succeeds when it does not exist.
@@ -324,7 +356,7 @@ impl Daemon {
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
                 renamed => renamed.map_err(Error::file("remove", &folder))?,
             }
-            std::fs::remove_dir_all(&doomed).map_err(Error::file("remove", &doomed))
+            crate::tree::remove(&doomed).map_err(Error::file("remove", &doomed))
         })
         .await?;
         let _ = std::fs::remove_file(self.paths.shim_socket(&container.id));
@@ -378,10 +410,6 @@ fn layers(image: &ImageRecord) -> Vec<String> {
 
 fn security(config: &v1::ContainerConfig) -> v1::LinuxContainerSecurityContext {
     config.linux.as_ref().and_then(|linux| linux.security_context.clone()).unwrap_or_default()
-}
-
-fn has_own_pid_namespace(config: &v1::ContainerConfig) -> bool {
-    security(config).namespace_options.unwrap_or_default().pid() == v1::NamespaceMode::Container
 }
 
 fn cgroup_path(sandbox: &Sandbox, id: &str) -> String {

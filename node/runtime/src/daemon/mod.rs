@@ -22,6 +22,7 @@ use crate::container::Container;
 use crate::images::ImageStore;
 use crate::network::PodNetwork;
 use crate::paths::Paths;
+use crate::program::Program;
 use crate::sandbox::{Sandbox, namespaces};
 use crate::shim::zygote::Zygote;
 use crate::{Config, Error};
@@ -47,11 +48,14 @@ pub(crate) struct Daemon {
     pub paths: Paths,
     pub images: ImageStore,
     pub network: Arc<dyn PodNetwork>,
-    self_exe: PathBuf,
+    program: Program,
     zygote: Arc<Zygote>,
     hierarchy: Hierarchy,
     capabilities: u64,
+    /// Why the devices of containers cannot be filtered here.
+    pub device_trouble: Option<String>,
     cdi_folders: Vec<std::path::PathBuf>,
+    seccomp_profiles: PathBuf,
     /// Other OCI runtimes by the handler that names them.
     pub runtime_handlers: BTreeMap<String, PathBuf>,
     /// Whether pods may have users of their own here.
@@ -69,17 +73,22 @@ impl Daemon {
         paths.create()?;
         finish_removals(&paths.containers())?;
         let images = config.image_store()?;
-        let (self_exe, layers) = (config.self_exe.clone(), images.layers_folder());
-        let probe = move || Ok(crate::executor::can_map_ids(&self_exe, &layers));
+        let program = Program::seal(&config.self_exe, &paths.empty())?;
+        let probed = program.clone();
+        let layers = images.layers_folder();
+        let probe = move || Ok(crate::executor::can_map_ids(&probed, &layers));
+        let hierarchy = Hierarchy::detect()?;
         let daemon = Arc::new(Self {
+            device_trouble: hierarchy.device_trouble(),
             user_namespaces: sandboxes::blocking(probe).await?,
             images,
             network,
-            self_exe: config.self_exe.clone(),
-            zygote: Arc::new(Zygote::new(&config.self_exe, &config.run_dir)),
-            hierarchy: Hierarchy::detect()?,
+            zygote: Arc::new(Zygote::new(program.clone(), &config.run_dir)),
+            program,
+            hierarchy,
             capabilities: own_capabilities(),
             cdi_folders: config.cdi_folders.clone(),
+            seccomp_profiles: config.seccomp_profiles.clone(),
             runtime_handlers: config.runtime_handlers.clone(),
             sandboxes: Mutex::default(),
             containers: Mutex::default(),
@@ -100,12 +109,12 @@ impl Daemon {
         for id in unrecorded(&self.paths.containers())? {
             tracing::info!(container = id, "removing a container that was never made whole");
             let folder = self.paths.container(&id);
-            std::fs::remove_dir_all(&folder).map_err(Error::file("remove", &folder))?;
+            crate::tree::remove(&folder).map_err(Error::file("remove", &folder))?;
             self.images.release(&id)?;
         }
         for id in unrecorded(&self.paths.sandboxes())? {
             let folder = self.paths.sandbox(&id);
-            std::fs::remove_dir_all(&folder).map_err(Error::file("remove", &folder))?;
+            crate::tree::remove(&folder).map_err(Error::file("remove", &folder))?;
         }
         Ok(())
     }
@@ -241,7 +250,7 @@ fn own_capabilities() -> u64 {
 fn finish_removals(folder: &std::path::Path) -> Result<(), Error> {
     for entry in std::fs::read_dir(folder).map_err(Error::file("list", folder))?.flatten() {
         if entry.file_name().as_encoded_bytes().starts_with(b".") {
-            std::fs::remove_dir_all(entry.path()).map_err(Error::file("remove", entry.path()))?;
+            crate::tree::remove(&entry.path()).map_err(Error::file("remove", entry.path()))?;
         }
     }
     Ok(())

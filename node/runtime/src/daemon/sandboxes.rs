@@ -51,8 +51,9 @@ impl Daemon {
         files::write(&self.paths.sandbox(&sandbox.id), &hostname, sandbox.config.dns_config.as_ref())?;
         let sysctls = sandbox.config.linux.as_ref().map(|linux| linux.sysctls.clone()).unwrap_or_default();
         let plan = namespaces::Plan::new(&options, hostname, sysctls.into_iter().collect())?;
-        let (run, self_exe) = (self.paths.run_sandbox(&sandbox.id), self.self_exe.clone());
-        blocking(move || namespaces::create(&plan, &self_exe, &run)).await?;
+        let run = self.paths.run_sandbox(&sandbox.id);
+        let program = self.program.clone();
+        blocking(move || namespaces::create(&plan, &program, &run)).await?;
         if options.pid() == v1::NamespaceMode::Pod {
             self.start_pause(sandbox).await?;
         }
@@ -70,8 +71,8 @@ impl Daemon {
     async fn start_pause(&self, sandbox: &Arc<Sandbox>) -> Result<(), Error> {
         let group = self.hierarchy.group(&format!("{}/{}", sandbox.cgroup_parent(), sandbox.id));
         group.create()?;
-        let self_exe = self.self_exe.clone();
-        let pid = blocking(move || pause::start(&self_exe, &group.procs_files())).await?;
+        let program = self.program.clone();
+        let pid = blocking(move || pause::start(&program, &group.procs_files())).await?;
         sandbox.update(&self.paths, |record| record.pause_pid = Some(pid))?;
         let pin = self.paths.run_sandbox(&sandbox.id).join("pid");
         namespaces::pin_from(&format!("/proc/{pid}/ns/pid"), &pin)
@@ -120,7 +121,7 @@ impl Daemon {
 
     fn forget_sandbox(&self, sandbox: &Sandbox) -> Result<(), Error> {
         let folder = self.paths.sandbox(&sandbox.id);
-        match std::fs::remove_dir_all(&folder) {
+        match crate::tree::remove(&folder) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(Error::file("remove", folder)(error));
             }

@@ -3,8 +3,10 @@
 //! A packet socket keeps messages apart; it is closed by exec, which is how the shim learns of success.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Instant;
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
     AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg, sendmsg, socketpair,
 };
@@ -21,6 +23,8 @@ pub(super) enum Message {
     Terminal,
     /// Who the process will be.
     Identity(Identity),
+    /// The child has forked the process that goes on in its place.
+    Born(i32),
     /// A step failed; the child ends.
     Failure(String),
 }
@@ -61,8 +65,10 @@ impl Channel {
         Ok(())
     }
 
-    /// The next message; `None` when the other end is closed.
-    pub fn receive(&self) -> io::Result<Option<(Message, Option<OwnedFd>)>> {
+    /// The next message; `None` when the other end is closed. The child works on what a container shaped, which may be
+    /// slow without end: what did not come by the deadline is an error.
+    pub fn receive(&self, deadline: Instant) -> io::Result<Option<(Message, Option<OwnedFd>)>> {
+        self.wait_until(deadline)?;
         let mut bytes = vec![0; MAX_MESSAGE];
         let mut control = nix::cmsg_space!([RawFd; 1]);
         let (length, fd) = {
@@ -87,5 +93,21 @@ impl Channel {
             return Ok(None);
         }
         Ok(Some((serde_json::from_slice(&bytes[..length])?, fd)))
+    }
+
+    fn wait_until(&self, deadline: Instant) -> io::Result<()> {
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            let mut fds = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
+            let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+            match poll(&mut fds, timeout) {
+                Ok(0) | Err(nix::errno::Errno::EINTR) => {}
+                Ok(_) => return Ok(()),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
     }
 }

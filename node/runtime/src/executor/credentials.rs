@@ -1,6 +1,9 @@
 //! Giving up power, in the one order that works: bounding set, seccomp if it needs privilege, groups,
 //! ids, capabilities, no new privileges, seccomp.
 
+use std::io::Write;
+use std::path::Path;
+
 use nix::unistd::{Gid, Uid};
 
 use super::{Failure, Identity, Step};
@@ -92,9 +95,40 @@ fn install_filters(programs: &[Program]) -> Result<(), Failure> {
 /// Has the kernel confine the program by an AppArmor profile from its first instruction on.
 pub(super) fn confine(profile: Option<&str>) -> Result<(), Failure> {
     let Some(profile) = profile else { return Ok(()) };
-    let command = format!("exec {profile}");
-    let written = std::fs::write("/proc/self/attr/apparmor/exec", &command);
-    written.or_else(|_| std::fs::write("/proc/self/attr/exec", &command)).step(format!("AppArmor profile {profile:?}"))
+    let own = crate::procfs::open(Path::new("thread-self/attr/apparmor/exec"));
+    let mut attribute =
+        own.or_else(|_| crate::procfs::open(Path::new("thread-self/attr/exec"))).step("open the label")?;
+    attribute.write_all(format!("exec {profile}").as_bytes()).step(format!("AppArmor profile {profile:?}"))
+}
+
+/// Closes this process, its memory and its descriptors to whoever sees its number, until it becomes the program.
+pub(crate) fn close_to_others() {
+    // SAFETY: the option takes a number and touches only this process.
+    unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) };
+}
+
+/// A session keyring of its own: the daemon's would be shared by all containers.
+pub(super) fn leave_session_keyring() -> Result<(), Failure> {
+    let anonymous = std::ptr::null::<libc::c_char>();
+    // SAFETY: without a name, the kernel makes a new keyring and reads no memory.
+    let joined = unsafe { libc::syscall(libc::SYS_keyctl, libc::KEYCTL_JOIN_SESSION_KEYRING, anonymous) };
+    let error = std::io::Error::last_os_error();
+    // A kernel without keyrings has none to share.
+    match joined < 0 && error.raw_os_error() != Some(libc::ENOSYS) {
+        true => Err(format!("make a session keyring: {error}")),
+        false => Ok(()),
+    }
+}
+
+/// Gives up all power over the node for good: no capability, no group, an id that owns nothing.
+pub(crate) fn become_nobody(id: u32) -> Result<(), Failure> {
+    for capability in 0..=LAST_CAPABILITY {
+        // A kernel without this capability refuses, and has nothing to drop.
+        let _ = control(libc::PR_CAPBSET_DROP, capability, 0);
+    }
+    become_user(&Identity { uid: id, gid: id, ..Identity::default() })?;
+    set_capabilities(0, 0).step("drop capabilities")?;
+    control(libc::PR_SET_NO_NEW_PRIVS, 1, 0).step("set no new privileges")
 }
 
 /// Sets how gladly the kernel kills this process. Lowering needs a capability that root may lack:

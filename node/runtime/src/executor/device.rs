@@ -1,5 +1,7 @@
 //! Device nodes and the links that programs expect in `/dev`.
 
+use std::ffi::OsStr;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use rustix::fs::{AtFlags, FileType, Gid, Mode, Uid};
@@ -17,8 +19,8 @@ const LINKS: [(&str, &str); 5] = [
     ("dev/ptmx", "pts/ptmx"),
 ];
 
-/// Makes nodes and links. What the image brought under the same name is replaced by nothing: `/dev`
-/// is a file system of its own.
+/// Makes nodes and links. `/dev` is a file system of its own, unless a volume is mounted there: what lies in a volume under
+/// the same name must be the same device.
 pub(super) fn populate(root: &Rooted, devices: &[Device]) -> Result<(), Failure> {
     let previous = nix::sys::stat::umask(nix::sys::stat::Mode::empty());
     let made = devices.iter().try_for_each(|device| make(root, device).step(format!("device {:?}", device.path)));
@@ -43,9 +45,19 @@ fn make(root: &Rooted, device: &Device) -> Result<(), Failure> {
     let number = rustix::fs::makedev(device.major, device.minor);
     match rustix::fs::mknodat(&folder, name, kind, Mode::from_raw_mode(device.mode), number) {
         Ok(()) => {}
-        Err(Errno::EXIST) => return Ok(()),
+        Err(Errno::EXIST) => return same(&folder, name, kind, number),
         Err(errno) => return Err(errno.to_string()),
     }
-    let owner = (Uid::from_raw(device.uid), Gid::from_raw(device.gid));
-    rustix::fs::chownat(&folder, name, Some(owner.0), Some(owner.1), AtFlags::empty()).step("set its owner")
+    let uid = Uid::from_raw(device.uid);
+    let gid = Gid::from_raw(device.gid);
+    rustix::fs::chownat(&folder, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW).step("set its owner")
+}
+
+/// Refuses what is in a device's place.
+fn same(folder: &OwnedFd, name: &OsStr, kind: FileType, number: u64) -> Result<(), Failure> {
+    let found = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW).step("look at what is there")?;
+    match FileType::from_raw_mode(found.st_mode) == kind && found.st_rdev == number {
+        true => Ok(()),
+        false => Err("something else is in its place".into()),
+    }
 }

@@ -11,19 +11,29 @@ mod mount;
 mod namespace;
 pub(crate) mod oci;
 mod rootfs;
+mod target;
 mod terminal;
 mod user;
 
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
-use nix::sys::wait::waitpid;
+use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::program::Program;
+use crate::rooted::Rooted;
 use crate::spec::{PidNamespace, Process, Spec};
 use channel::{Channel, Message};
+pub(crate) use credentials::{become_nobody, close_to_others};
 pub(crate) use user::Identity;
+
+/// How long a container may take until its program runs: less than a kubelet waits for the answer.
+const START_TIMEOUT: Duration = Duration::from_secs(110);
+/// The same of a program by exec, for which the shim leaves everything else undone.
+const EXEC_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What went wrong, in words for the user: it becomes the container's message.
 pub(crate) type Failure = String;
@@ -66,23 +76,31 @@ pub(crate) fn start(spec: &Spec, stdio: Stdio) -> Result<Started, Failure> {
         PidNamespace::Node => namespace::Numbering::Same,
         PidNamespace::Join(path) => namespace::Numbering::Join(path.clone()),
     };
-    launch(spec, &pid_namespace, |channel| container_process(spec, stdio, channel))
+    launch(spec, &pid_namespace, START_TIMEOUT, |channel| container_process(spec, stdio, channel))
 }
 
-/// Starts another process in a running container, whose first process is `init`.
-pub(crate) fn exec(spec: &Spec, process: &Process, init: Pid, stdio: Stdio) -> Result<Started, Failure> {
-    if let Some(runtime) = &spec.oci {
-        return oci::exec(spec, runtime, process, stdio);
+/// A container that runs: its first process, and the user that its files named when it began. The files are the
+/// container's own by now and are not read again.
+pub(crate) struct Running<'a> {
+    pub spec: &'a Spec,
+    pub init: Pid,
+    pub identity: &'a Identity,
+}
+
+/// Starts another process in a running container.
+pub(crate) fn exec(running: &Running<'_>, process: &Process, stdio: Stdio) -> Result<Started, Failure> {
+    if let Some(runtime) = &running.spec.oci {
+        return oci::exec(running, runtime, process, stdio);
     }
-    let pid_namespace = namespace::Numbering::Join(format!("/proc/{init}/ns/pid").into());
-    launch(spec, &pid_namespace, |channel| exec_process(spec, process, init, stdio, channel))
+    let same = namespace::Numbering::Same;
+    launch(running.spec, &same, EXEC_TIMEOUT, |channel| exec_process(running, process, stdio, channel))
 }
 
 /// Whether pods may have users of their own: the kernel has user namespaces, and the file system of the images can show
 /// its files with other ids.
-pub(crate) fn can_map_ids(self_exe: &Path, layers: &Path) -> bool {
+pub(crate) fn can_map_ids(program: &Program, layers: &Path) -> bool {
     let probe = || -> Result<(), String> {
-        let users = crate::sandbox::user_namespace::probe(self_exe).step("make a user namespace")?;
+        let users = crate::sandbox::user_namespace::probe(program).step("make a user namespace")?;
         let folder = std::fs::File::open(layers).map(OwnedFd::from).step("open the layers")?;
         mount::map_ids(&mount::copy(&folder)?, &users).step("map the ids of the image layers")
     };
@@ -110,22 +128,27 @@ fn container_process(spec: &Spec, stdio: Stdio, channel: &Channel) -> Result<(),
     rootfs::make_working_directory(&root, &spec.process.cwd, spec.namespaces.users.as_ref().map(|(_, ids)| *ids))?;
     rootfs::keep_writable(&root, &spec.writable_paths)?;
     rootfs::hide(&root, &spec.masked_paths, &spec.readonly_paths)?;
+    let identity = user::resolve(&root, &spec.process.user)?;
     rootfs::pivot(&root)?;
-    let identity = user::resolve(&spec.process.user)?;
     terminal::set_up(spec.process.terminal, true, stdio, on_node(spec, &identity), channel)?;
-    rootfs::seal(spec.rootfs.readonly)?;
+    rootfs::seal(&spec.rootfs)?;
     become_program(&spec.process, &identity, users, channel)
 }
 
-/// The life of an exec'd process until it becomes the user's program.
-fn exec_process(spec: &Spec, process: &Process, init: Pid, stdio: Stdio, channel: &Channel) -> Result<(), Failure> {
+/// The life of an exec'd process until it becomes the user's program. The container sees a process only when that has left
+/// the node's file system: the first process joins the container's namespaces, and forks the one that is born there.
+fn exec_process(running: &Running<'_>, process: &Process, stdio: Stdio, channel: &Channel) -> Result<(), Failure> {
+    let spec = running.spec;
+    let init = running.init;
     credentials::set_oom_score(process.oom_score_adj);
     let own = spec.namespaces.users.as_ref().map(|_| format!("/proc/{init}/ns/user"));
     let users = namespace::open_users(own.as_deref().map(Path::new))?;
     namespace::join_container(init, spec.private_cgroup_namespace)?;
-    let identity = user::resolve(&process.user)?;
-    terminal::set_up(process.terminal, false, stdio, on_node(spec, &identity), channel)?;
-    become_program(process, &identity, users, channel)
+    if let Some(child) = namespace::fork_sibling()? {
+        return channel.send(&Message::Born(child.as_raw()), None).step("report the process");
+    }
+    terminal::set_up(process.terminal, false, stdio, on_node(spec, running.identity), channel)?;
+    become_program(process, running.identity, users, channel)
 }
 
 /// The user as the node knows it: while the process is still the node's root, ids are the node's.
@@ -142,18 +165,38 @@ fn become_program(
 ) -> Result<(), Failure> {
     channel.send(&Message::Identity(identity.clone()), None).step("report the user")?;
     let env = user::environment(process, identity);
-    let entered = std::env::set_current_dir(&process.cwd).is_ok();
+    let entered = enter(&process.cwd).is_ok();
+    if entered {
+        is_inside(&process.cwd)?;
+    }
     let program = CString::new(process.args.first().cloned().unwrap_or_default()).step("program")?;
     let args = strings(&process.args)?;
     let env_strings = strings(&env)?;
     namespace::close_on_exec();
     credentials::confine(process.apparmor.as_deref())?;
+    credentials::leave_session_keyring()?;
     namespace::join_users(users)?;
     credentials::apply(process, identity)?;
     if !entered {
         std::env::set_current_dir(&process.cwd).step(format!("chdir to cwd ({:?})", process.cwd))?;
+        is_inside(&process.cwd)?;
     }
     user::execute(&program, &args, &env_strings, &env)
+}
+
+/// Enters the working directory; no magic link of the container's `/proc` leads to another.
+fn enter(folder: &str) -> Result<(), Failure> {
+    let root = Rooted::open(Path::new("/")).step("open the root")?;
+    let place = root.place(Path::new(folder)).step("open the working directory")?;
+    nix::unistd::fchdir(&place).step("enter the working directory")
+}
+
+/// A folder that is not below the container's root has no path there.
+fn is_inside(folder: &str) -> Result<(), Failure> {
+    match std::env::current_dir() {
+        Ok(path) if path.is_absolute() => Ok(()),
+        _ => Err(format!("the working directory {folder:?} is outside of the container")),
+    }
 }
 
 fn strings(texts: &[String]) -> Result<Vec<CString>, Failure> {
@@ -164,11 +207,14 @@ fn strings(texts: &[String]) -> Result<Vec<CString>, Failure> {
 fn launch(
     spec: &Spec,
     numbering: &namespace::Numbering,
+    timeout: Duration,
     body: impl FnOnce(&Channel) -> Result<(), Failure>,
 ) -> Result<Started, Failure> {
+    let deadline = Instant::now() + timeout;
     let (ours, theirs) = Channel::pair().step("make a channel")?;
     let Some(pid) = namespace::fork(numbering)? else {
         drop(ours);
+        close_to_others();
         credentials::reset_signals();
         allow_huge_pages(true);
         let result = theirs.wait_for_go().step("wait for the parent").and_then(|()| body(&theirs));
@@ -179,12 +225,17 @@ fn launch(
         unsafe { libc::_exit(127) };
     };
     drop(theirs);
+    let mut heard = Heard { pid, terminal: None, identity: None };
     let admitted = join_cgroups(spec, pid).and_then(|()| ours.go().step("release the child"));
-    match admitted.and_then(|()| listen(&ours)) {
-        Ok((terminal, identity)) => Ok(Started { pid, terminal, identity }),
+    let started = admitted.and_then(|()| heard.listen(&ours, deadline));
+    let started = started.and_then(|()| heard.identity.ok_or("the process died while it was started".into()));
+    match started {
+        Ok(identity) => Ok(Started { pid: heard.pid, terminal: heard.terminal, identity }),
         Err(failure) => {
-            let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
-            let _ = waitpid(pid, None);
+            // The shim reaps them when they have ended; a process that waits for a disk may take long.
+            for pid in [pid, heard.pid] {
+                let _ = kill(pid, Signal::SIGKILL);
+            }
             Err(failure)
         }
     }
@@ -197,16 +248,25 @@ fn join_cgroups(spec: &Spec, pid: Pid) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The channel closes when the program runs, because it is closed by exec.
-fn listen(channel: &Channel) -> Result<(Option<OwnedFd>, Identity), Failure> {
-    let mut terminal = None;
-    let mut identity = None;
-    loop {
-        match channel.receive().step("hear from the child")? {
-            Some((Message::Terminal, fd)) => terminal = fd,
-            Some((Message::Identity(found), _)) => identity = Some(found),
-            Some((Message::Failure(failure), _)) => return Err(failure),
-            None => return Ok((terminal, identity.ok_or("the process died while it was started")?)),
+/// What a child said before it became the program.
+struct Heard {
+    /// The process that becomes the program.
+    pid: Pid,
+    terminal: Option<OwnedFd>,
+    identity: Option<Identity>,
+}
+
+impl Heard {
+    /// The channel closes when the program runs, because it is closed by exec.
+    fn listen(&mut self, channel: &Channel, deadline: Instant) -> Result<(), Failure> {
+        while let Some((message, fd)) = channel.receive(deadline).step("hear from the child")? {
+            match message {
+                Message::Terminal => self.terminal = fd,
+                Message::Identity(identity) => self.identity = Some(identity),
+                Message::Born(pid) => self.pid = Pid::from_raw(pid),
+                Message::Failure(failure) => return Err(failure),
+            }
         }
+        Ok(())
     }
 }

@@ -10,6 +10,7 @@ use std::path::Path;
 use nix::mount::{MsFlags, mount};
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 
+use super::target::{self, Source};
 use super::{Failure, Step};
 use crate::rooted::Rooted;
 use crate::spec::{Mount, MountSource, Propagation};
@@ -66,15 +67,24 @@ fn mount_one(root: &Rooted, mount: &Mount, taken: Option<Taken>) -> Result<(), F
         (MountSource::Bind { propagation, .. }, Some(taken)) => {
             set_attributes(&taken.tree, attributes(mount), propagation_flag(*propagation), mount.recursive_readonly)?;
             let place = if taken.directory { root.directory_place(destination) } else { root.file_place(destination) };
-            attach(&taken.tree, &place.step("find the mount point")?)
+            let place = place.step("find the mount point")?;
+            target::check(root, &place, Source::of_tree(&taken.tree)?)?;
+            attach(&taken.tree, &place)
         }
         (MountSource::Filesystem { kind, options }, _) => {
             let place = root.directory_place(destination).step("find the mount point")?;
+            let source = Source::of_filesystem(kind);
+            target::check(root, &place, source)?;
+            // What masks and labels rely on must be where its name says, and not where a link of the image leads.
+            if source != Source::Other && target::in_root(root, &place)? != destination {
+                return Err("a link of the image is in its place".into());
+            }
             mount_filesystem(&place, kind, options, mount)
         }
         (MountSource::Cgroups, _) => mount_cgroups(root, mount),
         (MountSource::Image { layers_folder, lower, sub_path }, _) => {
             let place = root.directory_place(destination).step("find the mount point")?;
+            target::check(root, &place, Source::Other)?;
             mount_image(&place, layers_folder, lower, sub_path, mount)
         }
         (MountSource::Bind { .. }, None) => Err("its source was not taken".into()),
@@ -181,6 +191,7 @@ fn flags(wanted: &Mount) -> MsFlags {
 fn mount_cgroups(root: &Rooted, wanted: &Mount) -> Result<(), Failure> {
     let destination = Path::new(&wanted.destination);
     let place = root.directory_place(destination).step("find the mount point")?;
+    target::check(root, &place, Source::Cgroups)?;
     let memberships = std::fs::read_to_string("/proc/self/cgroup").step("read the own control groups")?;
     let groups: Vec<(&str, &str)> = memberships.lines().filter_map(v1_membership).collect();
     if groups.is_empty() {

@@ -34,6 +34,11 @@ pub(super) fn fork(numbering: &Numbering) -> Result<Option<Pid>, Failure> {
     child
 }
 
+/// Forks a process whose parent is this process's own. `None` in the child.
+pub(super) fn fork_sibling() -> Result<Option<Pid>, Failure> {
+    clone(libc::CLONE_PARENT)
+}
+
 fn clone(flags: libc::c_int) -> Result<Option<Pid>, Failure> {
     let flags = libc::c_long::from(flags | libc::SIGCHLD);
     // SAFETY: without a stack of its own the child continues on a copy of ours, as with fork; there is
@@ -74,12 +79,14 @@ pub(super) fn join_sandbox(namespaces: &Namespaces) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Joins all namespaces of a running container, the mount namespace last: paths change with it.
+/// Joins all namespaces of a running container, the mount namespace last: paths change with it. The process keeps its
+/// number; its children are born among the container's.
 pub(super) fn join_container(init: Pid, private_cgroup: bool) -> Result<(), Failure> {
     let mut kinds = vec![
         ("net", CloneFlags::CLONE_NEWNET),
         ("ipc", CloneFlags::CLONE_NEWIPC),
         ("uts", CloneFlags::CLONE_NEWUTS),
+        ("pid", CloneFlags::CLONE_NEWPID),
         ("mnt", CloneFlags::CLONE_NEWNS),
     ];
     if private_cgroup {

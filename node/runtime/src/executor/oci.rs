@@ -16,7 +16,7 @@ use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use super::{Failure, Started, Stdio, Step, mount, rootfs, user};
+use super::{Failure, Running, Started, Stdio, Step, mount, rootfs, target, user};
 use crate::rooted::Rooted;
 use crate::spec::oci::{self, Runtime};
 use crate::spec::{MountSource, Process, Spec};
@@ -29,11 +29,9 @@ const MAX_COMPLAINT: u64 = 64 << 10;
 pub(super) fn start(spec: &Spec, runtime: &Runtime, stdio: Stdio) -> Result<Started, Failure> {
     let root = rootfs::mount_overlay(&spec.rootfs)?;
     stack_image_volumes(spec, runtime)?;
-    for path in &spec.writable_paths {
-        root.directory(Path::new(path)).step(format!("make the volume {path:?}"))?;
-    }
+    let spec = &Spec { writable_paths: writable_paths(&root, &spec.writable_paths)?, ..spec.clone() };
     std::env::set_current_dir("/").step("enter /")?;
-    let identity = user::resolve_in(&root, &spec.process.user)?;
+    let identity = user::resolve(&root, &spec.process.user)?;
     let mut config = oci::config(spec, runtime, &identity, &user::environment(&spec.process, &identity));
     possible_score(&mut config["process"]);
     write(&runtime.bundle.join("config.json"), &config)?;
@@ -46,9 +44,14 @@ pub(super) fn start(spec: &Spec, runtime: &Runtime, stdio: Stdio) -> Result<Star
 }
 
 /// Starts another process in a running container.
-pub(super) fn exec(spec: &Spec, runtime: &Runtime, process: &Process, stdio: Stdio) -> Result<Started, Failure> {
-    let root = Rooted::open(&spec.rootfs.mount_point).step("open the root file system")?;
-    let identity = user::resolve_in(&root, &process.user)?;
+pub(super) fn exec(
+    running: &Running<'_>,
+    runtime: &Runtime,
+    process: &Process,
+    stdio: Stdio,
+) -> Result<Started, Failure> {
+    let spec = running.spec;
+    let identity = running.identity.clone();
     let file = runtime.bundle.join("exec.json");
     let mut value = oci::process(process, &identity, &user::environment(process, &identity));
     possible_score(&mut value);
@@ -58,6 +61,20 @@ pub(super) fn exec(spec: &Spec, runtime: &Runtime, process: &Process, stdio: Std
     exec.arg("--detach").arg("--process").arg(&file);
     let (pid, terminal) = birth(runtime, exec, &spec.id, stdio, console)?;
     Ok(Started { pid, terminal, identity })
+}
+
+/// Makes the image's volumes; their paths without links. The program binds them by their paths on the node, where a link of
+/// the image would lead to a folder of the node.
+fn writable_paths(root: &Rooted, declared: &[String]) -> Result<Vec<String>, Failure> {
+    let mut paths = Vec::new();
+    for path in declared {
+        let place = root.directory_place(Path::new(path)).step(format!("make the volume {path:?}"))?;
+        let found = target::in_root(root, &place)?;
+        if !target::is_kernels(&found) {
+            paths.push(found.display().to_string());
+        }
+    }
+    Ok(paths)
 }
 
 /// Sends a signal to the container's first process.

@@ -7,7 +7,8 @@ use std::path::Path;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use super::mount::{attach, copy, map_ids, path_of, set_attributes};
-use super::{Failure, Step};
+use super::terminal::is_null;
+use super::{Failure, Step, target};
 use crate::rooted::Rooted;
 use crate::sandbox::user_namespace::Mapping;
 use crate::spec::Rootfs;
@@ -28,7 +29,8 @@ pub(super) fn map_layers(rootfs: &Rootfs, users: Option<&OwnedFd>) -> Result<(),
 pub(super) fn mount_overlay(rootfs: &Rootfs) -> Result<Rooted, Failure> {
     std::env::set_current_dir(&rootfs.layers_folder).step("enter the layers")?;
     let options = overlay_options(&rootfs.lower, Some((&rootfs.upper, &rootfs.work)));
-    mount(Some("overlay"), &rootfs.mount_point, Some("overlay"), MsFlags::empty(), Some(options.as_str()))
+    let flags = if rootfs.nodev { MsFlags::MS_NODEV } else { MsFlags::empty() };
+    mount(Some("overlay"), &rootfs.mount_point, Some("overlay"), flags, Some(options.as_str()))
         .step("mount the root file system")?;
     Rooted::open(&rootfs.mount_point).step("open the root file system")
 }
@@ -52,10 +54,14 @@ pub(super) fn make_working_directory(root: &Rooted, cwd: &str, users: Option<Map
     Ok(())
 }
 
-/// Makes mounts of their own of folders that stay writable when the root is made read-only.
+/// Makes mounts of their own of folders that stay writable when the root is made read-only. An image that declares a place
+/// of the kernel, or the root itself, gets nothing for it.
 pub(super) fn keep_writable(root: &Rooted, paths: &[String]) -> Result<(), Failure> {
     for path in paths {
         let place = root.directory_place(Path::new(path)).step(format!("make the volume {path:?}"))?;
+        if target::is_kernels(&target::in_root(root, &place)?) {
+            continue;
+        }
         attach(&copy(&place)?, &place).step(format!("keep {path:?} writable"))?;
     }
     Ok(())
@@ -65,11 +71,11 @@ pub(super) fn keep_writable(root: &Rooted, paths: &[String]) -> Result<(), Failu
 /// this kernel does not have is skipped.
 pub(super) fn hide(root: &Rooted, masked: &[String], readonly: &[String]) -> Result<(), Failure> {
     for path in masked {
-        let Ok(place) = root.place(Path::new(path)) else { continue };
+        let Some(place) = existing(root, path)? else { continue };
         mask(root, &place).step(format!("mask {path:?}"))?;
     }
     for path in readonly {
-        let Ok(place) = root.place(Path::new(path)) else { continue };
+        let Some(place) = existing(root, path)? else { continue };
         let tree = copy(&place)?;
         set_attributes(&tree, ATTRIBUTE_READONLY, libc::MS_PRIVATE, true)?;
         attach(&tree, &place).step(format!("make {path:?} read-only"))?;
@@ -77,13 +83,26 @@ pub(super) fn hide(root: &Rooted, masked: &[String], readonly: &[String]) -> Res
     Ok(())
 }
 
-fn mask(root: &Rooted, place: &std::os::fd::OwnedFd) -> Result<(), Failure> {
+/// A place that must be hidden, if it is there. One that cannot be looked at is not taken for one that is not there.
+fn existing(root: &Rooted, path: &str) -> Result<Option<OwnedFd>, Failure> {
+    match root.place(Path::new(path)) {
+        Ok(place) => Ok(Some(place)),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) => Ok(None),
+        Err(error) => Err(format!("hide {path:?}: {error}")),
+    }
+}
+
+fn mask(root: &Rooted, place: &OwnedFd) -> Result<(), Failure> {
     let metadata = std::fs::metadata(path_of(place)).step("look")?;
     if metadata.is_dir() {
         let flags = MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
         return mount(Some("tmpfs"), path_of(place).as_str(), Some("tmpfs"), flags, Some("size=0k")).step("cover");
     }
     let null = root.place(Path::new("dev/null")).step("open /dev/null")?;
+    // A volume may be mounted on /dev: a link there to a file that the container must not write would open that file.
+    if !is_null(&null)? {
+        return Err("/dev/null is not the null device".into());
+    }
     attach(&copy(&null)?, place)
 }
 
@@ -97,10 +116,11 @@ pub(super) fn pivot(root: &Rooted) -> Result<(), Failure> {
 }
 
 /// Last, because everything before may create mount points.
-pub(super) fn seal(readonly: bool) -> Result<(), Failure> {
-    if !readonly {
+pub(super) fn seal(rootfs: &Rootfs) -> Result<(), Failure> {
+    if !rootfs.readonly {
         return Ok(());
     }
-    let flags = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY;
+    let nodev = if rootfs.nodev { MsFlags::MS_NODEV } else { MsFlags::empty() };
+    let flags = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY | nodev;
     mount(None::<&str>, "/", None::<&str>, flags, None::<&str>).step("make the root read-only")
 }

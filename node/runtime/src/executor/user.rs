@@ -6,6 +6,7 @@ use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use rustix::fs::ResolveFlags;
 use serde::{Deserialize, Serialize};
 
 use super::Failure;
@@ -23,19 +24,21 @@ pub(crate) struct Identity {
     pub home: String,
 }
 
-/// Looks the user up in the container's files. Runs after the root is the container's.
-pub(super) fn resolve(user: &User) -> Result<Identity, Failure> {
-    let read = |path: &str| String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned();
-    look_up(user, &read("/etc/passwd"), &read("/etc/group"))
+/// No file of accounts is larger.
+const MAX_ACCOUNTS: u64 = 4 << 20;
+
+/// Looks the user up in the container's files. The image, or whoever writes to a volume that is mounted there, shaped them.
+pub(super) fn resolve(root: &Rooted, user: &User) -> Result<Identity, Failure> {
+    look_up(user, &accounts(root, "etc/passwd")?, &accounts(root, "etc/group")?)
 }
 
-/// The same for a root that is not this process's own: no link of the image leads out of it.
-pub(super) fn resolve_in(root: &Rooted, user: &User) -> Result<Identity, Failure> {
-    let read = |path: &str| {
-        let bytes = root.place(Path::new(path)).and_then(|place| std::fs::read(super::mount::path_of(&place)));
-        String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned()
-    };
-    look_up(user, &read("etc/passwd"), &read("etc/group"))
+/// The text of a file of accounts; empty if there is none.
+fn accounts(root: &Rooted, path: &str) -> Result<String, Failure> {
+    match crate::regular::read(root.descriptor(), Path::new(path), ResolveFlags::IN_ROOT, MAX_ACCOUNTS) {
+        Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(String::new()),
+        Err(error) => Err(format!("read /{path}: {error}")),
+    }
 }
 
 /// Pure part of `resolve`.
@@ -44,12 +47,14 @@ fn look_up(user: &User, passwd: &str, group: &str) -> Result<Identity, Failure> 
         Some((name, group)) => (name, Some(group)),
         None => (user.name.as_str(), None),
     };
-    let name = if name.is_empty() { "0" } else { name };
-    let entry = passwd.lines().filter_map(Account::parse).find(|account| account.matches(name));
-    let (uid, gid, home, login) = match (entry, name.parse::<u32>()) {
+    let wanted = Wanted::of(if name.is_empty() { "0" } else { name })?;
+    let entry = passwd.lines().filter_map(Account::parse).find(|account| wanted.is(account.name, account.uid));
+    let (uid, gid, home, login) = match (entry, wanted) {
         (Some(account), _) => (account.uid, account.gid, account.home.to_string(), Some(account.name)),
-        (None, Ok(uid)) => (uid, 0, "/".to_string(), None),
-        (None, Err(_)) => return Err(format!("unable to find user {name}: no matching entries in passwd file")),
+        (None, Wanted::Number(uid)) => (uid, 0, "/".to_string(), None),
+        (None, Wanted::Name(name)) => {
+            return Err(format!("unable to find user {name}: no matching entries in passwd file"));
+        }
     };
     let named_group = group_name.map(|name| find_group(name, group)).transpose()?;
     let gid = user.gid.or(named_group).unwrap_or(gid);
@@ -63,6 +68,32 @@ fn look_up(user: &User, passwd: &str, group: &str) -> Result<Identity, Failure> 
     groups.sort_unstable();
     groups.dedup();
     Ok(Identity { uid, gid, groups, home })
+}
+
+/// A user or a group, as the pod or the image names it.
+#[derive(Clone, Copy)]
+enum Wanted<'a> {
+    Name(&'a str),
+    Number(u32),
+}
+
+impl<'a> Wanted<'a> {
+    /// What reads as a number is one, also where an account has the number for its name: otherwise the image would decide
+    /// which user a pod's `runAsUser` is.
+    fn of(text: &'a str) -> Result<Self, Failure> {
+        match text.parse::<i64>() {
+            Ok(number) => u32::try_from(number).map(Self::Number).map_err(|_| format!("{number} is no id")),
+            Err(_) if text.bytes().all(|byte| byte.is_ascii_digit()) => Err(format!("{text} is no id")),
+            Err(_) => Ok(Self::Name(text)),
+        }
+    }
+
+    fn is(&self, name: &str, id: u32) -> bool {
+        match self {
+            Self::Name(wanted) => *wanted == name,
+            Self::Number(wanted) => *wanted == id,
+        }
+    }
 }
 
 /// A line of `/etc/passwd`.
@@ -79,21 +110,17 @@ impl<'a> Account<'a> {
         let [name, _, uid, gid, _, home, ..] = fields.as_slice() else { return None };
         Some(Self { name, uid: uid.parse().ok()?, gid: gid.parse().ok()?, home })
     }
-
-    /// A number is always an id: an image must not name root by the number of another user.
-    fn matches(&self, wanted: &str) -> bool {
-        wanted.parse::<u32>().map_or(self.name == wanted, |uid| uid == self.uid)
-    }
 }
 
 /// A number is always an id, whatever the image calls its groups.
 fn find_group(wanted: &str, group: &str) -> Result<u32, Failure> {
-    if let Ok(gid) = wanted.parse() {
-        return Ok(gid);
-    }
+    let name = match Wanted::of(wanted)? {
+        Wanted::Number(gid) => return Ok(gid),
+        Wanted::Name(name) => name,
+    };
     let by_name = group.lines().find_map(|line| {
         let fields: Vec<&str> = line.split(':').collect();
-        (fields.first() == Some(&wanted)).then(|| fields.get(2)?.parse().ok()).flatten()
+        (fields.first() == Some(&name)).then(|| fields.get(2)?.parse().ok()).flatten()
     });
     by_name.ok_or_else(|| format!("unable to find group {wanted}: no matching entries in group file"))
 }
@@ -211,6 +238,38 @@ mod tests {
     fn strict_groups_leave_out_what_the_image_says() {
         let user = User { name: "web".into(), strict_groups: true, ..User::default() };
         assert_eq!(look_up(&user, PASSWD, GROUP).expect("web").groups, [34]);
+    }
+
+    #[test]
+    fn a_number_is_a_number_whatever_an_account_is_named() {
+        let passwd = "1000:x:0:0:root:/root:/bin/sh\nweb:x:33:34:web:/srv:/bin/false\n";
+        let group = "2000:x:0:\nroot:x:0:1000\n";
+        for (name, uid, gid) in [("1000", 1000, 0), ("1000:2000", 1000, 2000), ("web:2000", 33, 2000), ("+33", 33, 34)]
+        {
+            let user = User { name: name.into(), ..User::default() };
+            let found = look_up(&user, passwd, group).expect(name);
+            assert_eq!((found.uid, found.gid), (uid, gid), "{name}");
+        }
+        for name in ["-1", "4294967296", "99999999999999999999", "1000:-1"] {
+            let user = User { name: name.into(), ..User::default() };
+            assert!(look_up(&user, passwd, group).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn files_of_accounts_never_block_and_have_an_end() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        std::fs::create_dir(folder.path().join("etc")).expect("etc");
+        let root = Rooted::open(folder.path()).expect("the root");
+        let user = User { name: "7".into(), ..User::default() };
+        assert_eq!(resolve(&root, &user).expect("without files").uid, 7);
+        let passwd = folder.path().join("etc/passwd");
+        nix::unistd::mkfifo(&passwd, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
+        assert!(resolve(&root, &user).is_err(), "a pipe");
+        std::fs::remove_file(&passwd).expect("remove");
+        std::os::unix::fs::symlink("/proc/self/fd/0", &passwd).expect("a link");
+        std::fs::File::create(folder.path().join("etc/group")).and_then(|file| file.set_len(1 << 40)).expect("a file");
+        assert!(resolve(&root, &user).is_err(), "a file without end");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! ends right after: no thread of the daemon's pool ever leaves the node's namespaces.
 
 use std::fs::File;
+use std::io::Write;
 use std::os::fd::AsFd;
 use std::path::Path;
 
@@ -13,6 +14,7 @@ use nix::sched::{CloneFlags, setns, unshare};
 
 use super::user_namespace::{self, Mapping};
 use crate::Error;
+use crate::program::Program;
 
 /// As much shared memory as other runtimes give a pod.
 const SHARED_MEMORY: &str = "mode=1777,size=65536k";
@@ -37,12 +39,12 @@ impl Plan {
 }
 
 /// Makes the namespaces and pins them in `folder`.
-pub(crate) fn create(plan: &Plan, self_exe: &Path, folder: &Path) -> Result<(), Error> {
+pub(crate) fn create(plan: &Plan, program: &Program, folder: &Path) -> Result<(), Error> {
     std::fs::create_dir_all(folder).map_err(Error::file("create", folder))?;
     match &plan.users {
         None => in_thread(|| make(plan, folder))?,
         Some(mapping) => {
-            user_namespace::create(plan, mapping, self_exe, folder)?;
+            user_namespace::create(plan, mapping, program, folder)?;
             in_thread(|| tune_pinned(plan, folder))?;
         }
     }
@@ -82,8 +84,9 @@ fn make(plan: &Plan, folder: &Path) -> Result<(), Error> {
 /// Sets the sysctls of the namespaces that this thread is in.
 fn tune(plan: &Plan) -> Result<(), Error> {
     for (name, value) in &plan.sysctls {
-        let path = Path::new("/proc/sys").join(name.replace('.', "/"));
-        std::fs::write(&path, value).map_err(Error::file("write sysctl", &path))?;
+        let path = Path::new("sys").join(name.replace('.', "/"));
+        let written = crate::procfs::open(&path).and_then(|mut file| file.write_all(value.as_bytes()));
+        written.map_err(Error::file("write sysctl", Path::new("/proc").join(&path)))?;
     }
     Ok(())
 }
@@ -119,7 +122,7 @@ pub(crate) fn release(folder: &Path) -> Result<(), Error> {
         let path = folder.join(name);
         while umount2(&path, MntFlags::MNT_DETACH).is_ok() {}
     }
-    match std::fs::remove_dir_all(folder) {
+    match crate::tree::remove(folder) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Error::file("remove", folder)(error)),
         _ => Ok(()),
     }

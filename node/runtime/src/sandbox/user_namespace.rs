@@ -7,7 +7,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
 use corten_cri::v1;
 use nix::sched::{CloneFlags, unshare};
@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::namespaces::{self, Plan};
 use crate::Error;
+use crate::program::Program;
 
 /// Which ids of the node the pod's ids are: its `0` is `uid` and `gid`, and so on for `length` ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,8 +52,8 @@ impl Mapping {
 }
 
 /// Makes the pod's namespaces and pins them in `folder`.
-pub(crate) fn create(plan: &Plan, mapping: &Mapping, self_exe: &Path, folder: &Path) -> Result<(), Error> {
-    let mut holder = Holder::start(plan, self_exe)?;
+pub(crate) fn create(plan: &Plan, mapping: &Mapping, program: &Program, folder: &Path) -> Result<(), Error> {
+    let mut holder = Holder::start(plan, program)?;
     holder.hear("user")?;
     let pid = holder.child.id();
     mapping.write(pid)?;
@@ -68,9 +69,9 @@ pub(crate) fn create(plan: &Plan, mapping: &Mapping, self_exe: &Path, folder: &P
 }
 
 /// A user namespace that nobody is in, to try what the kernel can do with one.
-pub(crate) fn probe(self_exe: &Path) -> Result<OwnedFd, Error> {
+pub(crate) fn probe(program: &Program) -> Result<OwnedFd, Error> {
     let plan = Plan { network: false, ipc: false, hostname: String::new(), sysctls: Vec::new(), users: None };
-    let mut holder = Holder::start(&plan, self_exe)?;
+    let mut holder = Holder::start(&plan, program)?;
     holder.hear("user")?;
     let pid = holder.child.id();
     Mapping { uid: 65536, gid: 65536, length: 65536 }.write(pid)?;
@@ -85,9 +86,10 @@ struct Holder {
 }
 
 impl Holder {
-    fn start(plan: &Plan, self_exe: &Path) -> Result<Self, Error> {
+    fn start(plan: &Plan, program: &Program) -> Result<Self, Error> {
         let flag = |on: bool| if on { "1" } else { "0" };
-        let mut child = Command::new(self_exe)
+        let mut child = program
+            .command()
             .args(["namespaces", flag(plan.network), flag(plan.ipc), &plan.hostname])
             .env_clear()
             .current_dir("/")
@@ -95,7 +97,7 @@ impl Holder {
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
-            .map_err(Error::file("start", self_exe))?;
+            .map_err(Error::file("start", program.path()))?;
         let output = child.stdout.take().ok_or_else(|| Error::State("a process without its output".into()))?;
         Ok(Self { child, output: BufReader::new(output) })
     }

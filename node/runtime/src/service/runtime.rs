@@ -241,6 +241,8 @@ impl corten_cri::RuntimeService for Runtime {
             message: trouble.unwrap_or_default(),
         };
         let network = self.0.daemon.network.not_ready().await;
+        let frames = self.0.daemon.network.unfiltered().await;
+        let devices = self.0.daemon.device_trouble.clone();
         let user_namespaces = self.0.daemon.user_namespaces;
         let handler = |name: &str, user_namespaces| v1::RuntimeHandler {
             name: name.into(),
@@ -253,6 +255,8 @@ impl corten_cri::RuntimeService for Runtime {
                 conditions: vec![
                     condition("RuntimeReady", None, ""),
                     condition("NetworkReady", network, "NetworkPluginNotReady"),
+                    condition("DeviceFilterReady", devices, "DeviceCgroupMissing"),
+                    condition("BridgeFilterReady", frames, "BridgeFilterMissing"),
                 ],
             }),
             info: Default::default(),

@@ -76,7 +76,13 @@ fn open(path: &Path) -> io::Result<File> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
     }
-    OpenOptions::new().create(true).append(true).mode(0o640).open(path)
+    // A pod may have the folder of all logs mounted, and a link or a pipe there must not lead elsewhere or block.
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let file = OpenOptions::new().create(true).append(true).mode(0o640).custom_flags(flags).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "the log is not a regular file")),
+    }
 }
 
 /// The entries that the output makes, and how many bytes of it they took. Pure.
@@ -160,6 +166,18 @@ mod tests {
         let shown: Vec<_> = text.lines().map(|line| &line[31..]).collect();
         let long = format!("stdout P {}", "x".repeat(MAX_LINE));
         assert_eq!(shown, ["stdout F one", "stderr F oops", "stdout F two", &long, "stdout P xxxxx"]);
+    }
+
+    #[test]
+    fn a_log_is_a_regular_file() {
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let path = |name: &str| folder.path().join(name);
+        std::os::unix::fs::symlink(path("elsewhere"), path("link.log")).expect("a link");
+        nix::unistd::mkfifo(&path("pipe.log"), nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
+        for name in ["link.log", "pipe.log"] {
+            assert!(Log::open(Some(&path(name))).is_err(), "{name}");
+        }
+        assert!(!path("elsewhere").exists());
     }
 
     #[test]

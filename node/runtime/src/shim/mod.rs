@@ -13,6 +13,7 @@ use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
@@ -21,7 +22,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use crate::cgroup;
-use crate::executor::{self, Failure, Stdio, Step};
+use crate::executor::{self, Failure, Identity, Stdio, Step};
 use crate::spec::Spec;
 use log::{Log, Stream, now};
 use protocol::{Exit, Outcome, Reply};
@@ -30,6 +31,8 @@ use session::{Attachment, ExecSession};
 const READ_SIZE: usize = 16 << 10;
 /// The most output that is read at once from one stream, so that none starves the others.
 const READS_PER_TURN: usize = 16;
+/// How long the readers that are attached have for the last of the output.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Runs a shim for the spec in a file. Returns when the container has ended and its exit is on disk.
 pub fn shim_main(spec_path: &Path) -> i32 {
@@ -61,6 +64,8 @@ fn report(outcome: &Outcome) {
 struct Shim {
     spec: Spec,
     init: Pid,
+    /// The user of the container's first process, and of all that exec starts.
+    identity: Identity,
     listener: UnixListener,
     signals: SignalFd,
     log: Log,
@@ -110,9 +115,11 @@ impl Shim {
         for (_, output) in &outputs {
             rustix::io::ioctl_fionbio(output, true).step("prepare a stream")?;
         }
-        let outcome = Outcome::Started { pid: started.pid.as_raw(), started_at: now(), identity: started.identity };
+        let identity = started.identity;
+        let outcome = Outcome::Started { pid: started.pid.as_raw(), started_at: now(), identity: identity.clone() };
         let shim = Self {
             init: started.pid,
+            identity,
             listener,
             signals,
             log,
@@ -248,7 +255,6 @@ impl Shim {
             let stream = self.outputs[index].0;
             self.log.finish(stream, now());
         }
-        self.attachments.iter_mut().for_each(Attachment::flush);
         let killed = self.spec.oom_counter.as_deref().is_some_and(|counter| cgroup::oom_kills(counter) > 0);
         let exit = Exit { code, finished_at: now(), oom_killed: killed && code != 0 };
         if let Err(failure) = record(&self.spec.exit_path, &exit) {
@@ -263,6 +269,9 @@ impl Shim {
             exec.kill();
             exec.finish(Exit { code: 137, finished_at: now(), oom_killed: false });
         }
+        // Last, because a reader may be slow: nothing that the daemon waits for depends on it.
+        let deadline = Instant::now() + FLUSH_TIMEOUT;
+        self.attachments.iter_mut().for_each(|attachment| attachment.flush(deadline));
         0
     }
 }

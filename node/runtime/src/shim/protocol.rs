@@ -15,6 +15,8 @@ use crate::executor::Identity;
 
 const MAX_FRAME: usize = 4 << 20;
 const MAX_DESCRIPTORS: usize = 3;
+/// The bytes of a frame that say how long its body is.
+pub(crate) const LENGTH: usize = 4;
 
 /// From the daemon.
 #[derive(Debug, Serialize, Deserialize)]
@@ -59,48 +61,72 @@ pub(crate) enum Outcome {
     Failed(String),
 }
 
-/// Writes a frame, and descriptors with its first byte.
-pub(crate) fn send(stream: &UnixStream, message: &impl Serialize, fds: &[RawFd]) -> io::Result<()> {
+/// The bytes of a message: a length and JSON.
+pub(crate) fn frame(message: &impl Serialize) -> io::Result<Vec<u8>> {
     let body = serde_json::to_vec(message)?;
+    if body.len() > MAX_FRAME {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "a message larger than any request"));
+    }
     let mut frame = (body.len() as u32).to_le_bytes().to_vec();
     frame.extend_from_slice(&body);
+    Ok(frame)
+}
+
+/// The length of the body that follows these bytes.
+pub(crate) fn body_length(length: [u8; LENGTH]) -> io::Result<usize> {
+    match u32::from_le_bytes(length) as usize {
+        length if length > MAX_FRAME => {
+            Err(io::Error::new(io::ErrorKind::InvalidData, "a frame larger than any request"))
+        }
+        length => Ok(length),
+    }
+}
+
+/// Writes as much as the socket takes, and descriptors with the first byte.
+pub(crate) fn send_part(stream: &impl AsRawFd, bytes: &[u8], fds: &[RawFd]) -> io::Result<usize> {
     let control = [ControlMessage::ScmRights(fds)];
     let control = if fds.is_empty() { &control[..0] } else { &control[..] };
-    let sent = sendmsg::<()>(stream.as_raw_fd(), &[IoSlice::new(&frame)], control, MsgFlags::MSG_NOSIGNAL, None)?;
+    Ok(sendmsg::<()>(stream.as_raw_fd(), &[IoSlice::new(bytes)], control, MsgFlags::MSG_NOSIGNAL, None)?)
+}
+
+/// Reads once, and takes the descriptors that come along.
+pub(crate) fn receive_part(stream: &impl AsRawFd, into: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
+    let mut control = nix::cmsg_space!([RawFd; MAX_DESCRIPTORS]);
+    let mut buffers = [IoSliceMut::new(into)];
+    let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+    let received = recvmsg::<()>(stream.as_raw_fd(), &mut buffers, Some(&mut control), flags)?;
+    for message in received.cmsgs()? {
+        if let ControlMessageOwned::ScmRights(raw) = message {
+            // SAFETY: the kernel has just put these descriptors into our table for us.
+            fds.extend(raw.into_iter().map(|raw| unsafe { OwnedFd::from_raw_fd(raw) }));
+        }
+    }
+    Ok(received.bytes)
+}
+
+/// Writes a frame, and descriptors with its first byte.
+pub(crate) fn send(stream: &UnixStream, message: &impl Serialize, fds: &[RawFd]) -> io::Result<()> {
+    let frame = frame(message)?;
+    let sent = send_part(stream, &frame, fds)?;
     let mut stream = stream;
     stream.write_all(&frame[sent..])
 }
 
 /// Reads a frame and the descriptors that came with it; `None` when the other side is gone.
 pub(crate) fn receive<T: DeserializeOwned>(stream: &UnixStream) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
-    let mut length = [0; 4];
+    let mut length = [0; LENGTH];
     let mut fds = Vec::new();
     let mut filled = 0;
     while filled < length.len() {
-        let mut control = nix::cmsg_space!([RawFd; MAX_DESCRIPTORS]);
-        let mut buffers = [IoSliceMut::new(&mut length[filled..])];
-        let flags = MsgFlags::MSG_CMSG_CLOEXEC;
-        let received = match recvmsg::<()>(stream.as_raw_fd(), &mut buffers, Some(&mut control), flags) {
-            Err(nix::errno::Errno::EINTR) => continue,
-            result => result?,
-        };
-        for message in received.cmsgs()? {
-            if let ControlMessageOwned::ScmRights(raw) = message {
-                // SAFETY: the kernel has just put these descriptors into our table for us.
-                fds.extend(raw.into_iter().map(|raw| unsafe { OwnedFd::from_raw_fd(raw) }));
-            }
-        }
-        match received.bytes {
-            0 if filled == 0 => return Ok(None),
-            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            bytes => filled += bytes,
+        match receive_part(stream, &mut length[filled..], &mut fds) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+            Ok(0) if filled == 0 => return Ok(None),
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(bytes) => filled += bytes,
         }
     }
-    let length = u32::from_le_bytes(length) as usize;
-    if length > MAX_FRAME {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "a frame larger than any request"));
-    }
-    let mut body = vec![0; length];
+    let mut body = vec![0; body_length(length)?];
     let mut stream = stream;
     stream.read_exact(&mut body)?;
     Ok(Some((serde_json::from_slice(&body)?, fds)))

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
@@ -15,6 +15,8 @@ use crate::executor::{self, Failure, Stdio, Step};
 
 /// A daemon that has connected but not spoken cannot hold the container's output up for longer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// The most sessions of one container at a time: each holds descriptors of the shim, and a shim without any serves none.
+const MAX_SESSIONS: usize = 1000;
 /// How far a reader that is attached may be behind before it is dropped.
 const MAX_BACKLOG: usize = 4 << 20;
 
@@ -31,6 +33,10 @@ impl Shim {
     }
 
     fn answer(&mut self, connection: &UnixStream, request: Request, fds: Vec<OwnedFd>) -> Result<(), Failure> {
+        let is_session = matches!(request, Request::Exec { .. } | Request::Attach { .. });
+        if is_session && self.execs.len() + self.attachments.len() >= MAX_SESSIONS {
+            return Err(format!("the container has {MAX_SESSIONS} sessions already"));
+        }
         match request {
             Request::Wait => self.waiters.push(Some(connection.try_clone().step("keep the connection")?)),
             Request::Signal { signal } => {
@@ -69,7 +75,8 @@ impl Shim {
         let mut process = self.spec.process.clone();
         process.args = args;
         process.terminal = terminal;
-        let started = executor::exec(&self.spec, &process, self.init, stdio)?;
+        let running = executor::Running { spec: &self.spec, init: self.init, identity: &self.identity };
+        let started = executor::exec(&running, &process, stdio)?;
         let fds: Vec<i32> = started.terminal.iter().map(AsRawFd::as_raw_fd).collect();
         let kept = connection.try_clone().step("keep the connection")?;
         let session = ExecSession { pid: started.pid, connection: Some(kept), has_ended: false };
@@ -227,12 +234,22 @@ impl Attachment {
         self.stdin && (self.input_ended || self.gone)
     }
 
-    /// A last chance to deliver before the shim ends.
-    pub fn flush(&mut self) {
-        for sink in [&self.stdout, &self.stderr].into_iter().flatten() {
-            let _ = rustix::io::ioctl_fionbio(&sink.output, false);
-        }
+    /// A last chance to deliver before the shim ends, for a reader who reads.
+    pub fn flush(&mut self, deadline: Instant) {
         self.push();
+        while self.wait_for_room(deadline) {
+            self.push();
+        }
+    }
+
+    /// Waits until a pipe that is behind has room; false when none is behind, or the time is up.
+    fn wait_for_room(&self, deadline: Instant) -> bool {
+        let behind = |sink: &&Sink| !sink.backlog.is_empty();
+        let Some(sink) = [&self.stdout, &self.stderr].into_iter().flatten().find(behind) else { return false };
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO);
+        let mut room = [PollFd::new(sink.output.as_fd(), PollFlags::POLLOUT)];
+        !left.is_zero() && matches!(poll(&mut room, timeout), Ok(1..))
     }
 
     fn sink(&mut self, stream: Stream) -> Option<&mut Sink> {

@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::{Mutex, PoisonError};
 
 use nix::sys::signal::{SigHandler, Signal, signal};
@@ -17,7 +17,8 @@ use nix::unistd::{ForkResult, fork};
 use serde::{Deserialize, Serialize};
 
 use super::{protocol, shim_main};
-use crate::executor::allow_huge_pages;
+use crate::executor::{allow_huge_pages, close_to_others};
+use crate::program::Program;
 
 /// Asks for a shim; the descriptor that comes along becomes its standard output.
 #[derive(Debug, Serialize, Deserialize)]
@@ -34,6 +35,10 @@ pub fn zygote_main() -> i32 {
         return 1;
     }
     allow_huge_pages(false);
+    // Shims, and what they fork, inherit it.
+    close_to_others();
+    // SAFETY: names this process for whoever reads a process list; the kernel named it by a descriptor.
+    unsafe { libc::prctl(libc::PR_SET_NAME, c"corten".as_ptr(), 0, 0, 0) };
     while let Ok(Some((request, fds))) = protocol::receive::<Fork>(&daemon) {
         // SAFETY: this process has one thread.
         match unsafe { fork() } {
@@ -64,15 +69,24 @@ fn become_shim(daemon: UnixStream, spec: &Path, fds: Vec<OwnedFd>) -> i32 {
 /// The daemon's side: starts the zygote when it is first needed, and again if it has died.
 #[derive(Debug)]
 pub(crate) struct Zygote {
-    self_exe: PathBuf,
+    program: Program,
     /// Shown in process lists, to tell the shims of several runtimes apart.
     label: PathBuf,
     running: Mutex<Option<(UnixStream, Child)>>,
 }
 
 impl Zygote {
-    pub fn new(self_exe: &Path, label: &Path) -> Self {
-        Self { self_exe: self_exe.to_path_buf(), label: label.to_path_buf(), running: Mutex::new(None) }
+    pub fn new(program: Program, label: &Path) -> Self {
+        Self { program, label: label.to_path_buf(), running: Mutex::new(None) }
+    }
+
+    /// Ends a zygote that does not fork any more, though it lives: the next shim gets another. Shims go on.
+    pub fn replace(&self) {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, mut child)) = running.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 
     /// Forks a shim that writes its outcome to `output`. Blocks for moments only.
@@ -95,7 +109,9 @@ impl Zygote {
 
     fn start(&self) -> io::Result<(UnixStream, Child)> {
         let (near, far) = UnixStream::pair()?;
-        let child = Command::new(&self.self_exe)
+        let child = self
+            .program
+            .command()
             .arg("zygote")
             .arg(&self.label)
             .env_clear()

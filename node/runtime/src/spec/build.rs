@@ -39,6 +39,10 @@ pub(crate) struct Input<'a> {
     /// Devices of the node, for privileged containers.
     pub node_devices: Vec<Device>,
     pub cgroup_v2: bool,
+    /// The node cannot filter the devices of containers.
+    pub devices_open: bool,
+    /// The folder of `Localhost` seccomp profiles.
+    pub seccomp_profiles: &'a Path,
     /// What the devices that were asked for by name bring along.
     pub edits: &'a cdi::Edits,
 }
@@ -55,6 +59,7 @@ pub(crate) fn build(input: &Input<'_>) -> Result<Spec, Error> {
         shared_memory: &shared_memory(input, &security),
         image_layers: input.image_layers,
         users: Mapping::of(&options(&security))?,
+        nodev: input.devices_open && !privileged,
     };
     let mut devices = devices(input, privileged)?;
     let mut mounts = mounts::decide(&input.config.mounts, &mount_context)?;
@@ -65,7 +70,7 @@ pub(crate) fn build(input: &Input<'_>) -> Result<Spec, Error> {
     Ok(Spec {
         id: input.id.to_string(),
         process: process(input, &linux, &security)?,
-        rootfs: rootfs(input, security.readonly_rootfs),
+        rootfs: Rootfs { nodev: mount_context.nodev, ..rootfs(input, security.readonly_rootfs) },
         mounts,
         devices,
         namespaces: namespaces(input, &security)?,
@@ -95,6 +100,7 @@ fn process(
         drop: &asked.drop_capabilities,
         ambient: &asked.add_ambient_capabilities,
         privileged: security.privileged,
+        devices_open: input.devices_open,
     };
     let capabilities = capabilities::decide(&request, input.available_capabilities)?;
     Ok(Process {
@@ -105,7 +111,7 @@ fn process(
         user: user(security, input.image)?,
         capabilities,
         no_new_privileges: security.no_new_privs,
-        seccomp: seccomp_programs(security, &capabilities)?,
+        seccomp: seccomp_programs(input.seccomp_profiles, security, &capabilities)?,
         apparmor: apparmor(security)?,
         oom_score_adj: linux.resources.as_ref().and_then(|resources| i32::try_from(resources.oom_score_adj).ok()),
     })
@@ -193,14 +199,16 @@ fn user(security: &v1::LinuxContainerSecurityContext, image: &ProcessConfig) -> 
 }
 
 fn seccomp_programs(
+    profiles: &Path,
     security: &v1::LinuxContainerSecurityContext,
     capabilities: &Capabilities,
 ) -> Result<Vec<seccomp::Program>, Error> {
-    seccomp_profile(security, capabilities)?.map_or(Ok(Vec::new()), |profile| seccomp::compile(&profile))
+    seccomp_profile(profiles, security, capabilities)?.map_or(Ok(Vec::new()), |profile| seccomp::compile(&profile))
 }
 
 /// The profile that the pod asks for; `None` is unconfined.
 pub(crate) fn seccomp_profile(
+    profiles: &Path,
     security: &v1::LinuxContainerSecurityContext,
     capabilities: &Capabilities,
 ) -> Result<Option<seccomp::Profile>, Error> {
@@ -208,7 +216,7 @@ pub(crate) fn seccomp_profile(
     match profile.profile_type() {
         v1::security_profile::ProfileType::Unconfined => Ok(None),
         v1::security_profile::ProfileType::RuntimeDefault => Ok(Some(seccomp::runtime_default(capabilities.bounding))),
-        v1::security_profile::ProfileType::Localhost => seccomp::read(Path::new(&profile.localhost_ref)).map(Some),
+        v1::security_profile::ProfileType::Localhost => seccomp::read(profiles, &profile.localhost_ref).map(Some),
     }
 }
 
@@ -220,6 +228,7 @@ fn rootfs(input: &Input<'_>, readonly: bool) -> Rootfs {
         work: input.folder.join("work"),
         mount_point: input.folder.join("rootfs"),
         readonly,
+        nodev: false,
     }
 }
 

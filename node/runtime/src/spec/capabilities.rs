@@ -73,6 +73,8 @@ pub(crate) struct Request<'a> {
     pub drop: &'a [String],
     pub ambient: &'a [String],
     pub privileged: bool,
+    /// The node cannot keep a container from opening the devices that it makes.
+    pub devices_open: bool,
 }
 
 /// The sets of a container. What the runtime itself may not have (`available`) is left out, because
@@ -81,6 +83,7 @@ pub(crate) fn decide(request: &Request<'_>, available: u64) -> Result<Capabiliti
     if request.privileged {
         return Ok(Capabilities { bounding: available, permitted: available, inheritable: 0, ambient: 0 });
     }
+    let available = if request.devices_open { without_mknod(request, available)? } else { available };
     let mut set = mask(&DEFAULT.map(str::to_string))?;
     // Upstream's order: "ALL" first, so that one may add all and drop some, or drop all and add some.
     if has_all(request.add) {
@@ -94,6 +97,17 @@ pub(crate) fn decide(request: &Request<'_>, available: u64) -> Result<Capabiliti
     let ambient = mask(request.ambient)? & available;
     set = (set | ambient) & available;
     Ok(Capabilities { bounding: set, permitted: set, inheritable: ambient, ambient })
+}
+
+/// Where devices are not filtered, whoever may make nodes has every disk of the node.
+fn without_mknod(request: &Request<'_>, available: u64) -> Result<u64, Error> {
+    let mknod = mask(&["MKNOD".to_string()])?;
+    let asked = has_all(request.add) || (mask(request.add)? | mask(request.ambient)?) & mknod != 0;
+    let dropped = has_all(request.drop) && mask(request.add)? & mknod == 0 || mask(request.drop)? & mknod != 0;
+    match asked && !dropped {
+        true => Err(Error::Invalid("CAP_MKNOD is refused: this node cannot filter the devices of containers".into())),
+        false => Ok(available & !mknod),
+    }
 }
 
 /// The number of a capability, with or without its prefix.
@@ -140,6 +154,25 @@ mod tests {
         ] {
             let request = Request { add: &add, drop: &drop, ..Request::default() };
             assert_eq!(decide(&request, everything).expect("valid").bounding, expected, "{add:?} {drop:?}");
+        }
+    }
+
+    #[test]
+    fn nobody_makes_devices_where_they_are_not_filtered() {
+        let names = |list: &[&str]| list.iter().map(|name| (*name).to_string()).collect::<Vec<_>>();
+        let mknod = 1_u64 << number("MKNOD").expect("a number");
+        for (add, drop, given) in [
+            (names(&[]), names(&[]), true),
+            (names(&["MKNOD"]), names(&[]), false),
+            (names(&["ALL"]), names(&[]), false),
+            (names(&["ALL"]), names(&["MKNOD"]), true),
+            (names(&["CAP_MKNOD"]), names(&["ALL"]), false),
+            (names(&["CHOWN"]), names(&["ALL"]), true),
+        ] {
+            let request = Request { add: &add, drop: &drop, devices_open: true, ..Request::default() };
+            let decided = decide(&request, u64::MAX);
+            assert_eq!(decided.is_ok(), given, "{add:?} {drop:?}");
+            assert_eq!(decided.map_or(0, |sets| sets.bounding & mknod), 0, "{add:?} {drop:?}");
         }
     }
 

@@ -100,6 +100,9 @@ pub(crate) struct Rootfs {
     /// An empty folder where the overlay is mounted, in the container's own mount namespace only.
     pub mount_point: PathBuf,
     pub readonly: bool,
+    /// Device nodes of the image open nothing.
+    #[serde(default)]
+    pub nodev: bool,
 }
 
 /// One mount below the root, in order.

@@ -23,6 +23,8 @@ pub(crate) struct Context<'a> {
     pub image_layers: FindLayers<'a>,
     /// Of a pod whose users are not the node's.
     pub users: Option<Mapping>,
+    /// Device nodes in volumes open nothing.
+    pub nodev: bool,
 }
 
 /// System mounts, then the sandbox's files, then the pod's volumes from short paths to long ones.
@@ -104,6 +106,7 @@ fn volume(requested: &v1::Mount, context: &Context<'_>) -> Result<Mount, Error> 
     let mut mount = bind(PathBuf::from(&requested.host_path), &destination, requested.readonly);
     mount.recursive_readonly = requested.recursive_read_only;
     mount.mapped = is_mapped(requested, context.users)?;
+    mount.nodev = context.nodev;
     if requested.recursive_read_only && !requested.readonly {
         return Err(Error::Invalid("recursive read-only mount conflicts with RW mount".into()));
     }
@@ -158,6 +161,7 @@ mod tests {
             shared_memory: Path::new("/shm"),
             image_layers: &nothing,
             users: None,
+            nodev: false,
         };
         decide(mounts, &context).expect("mounts").into_iter().map(|mount| mount.destination).collect()
     }

@@ -3,10 +3,14 @@
 //! A profile is data: a default action and rules. `RuntimeDefault` is our own list; `Localhost`
 //! profiles are JSON in the format that every runtime reads. Compiling happens in the daemon, so that
 //! the process between fork and exec only installs bytes.
+//!
+//! Profile files lie below one folder of the node, the kubelet's `seccomp` folder. A pod names them, so a name never leads
+//! out of the folder, and what it leads to is a regular file of a bounded size.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Component, Path};
 
+use rustix::fs::ResolveFlags;
 use seccompiler::{SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule};
 use serde::{Deserialize, Serialize};
 
@@ -62,7 +66,7 @@ pub(crate) fn runtime_default(capabilities: u64) -> Profile {
     };
     let mut rules = vec![allow(ALWAYS)];
     rules.extend(PERSONALITIES.iter().map(|value| conditional("personality", 0, "SCMP_CMP_EQ", *value, 0)));
-    rules.push(conditional("socket", 0, "SCMP_CMP_NE", libc::AF_VSOCK as u64, 0));
+    rules.extend(every_family_but(libc::AF_VSOCK as u64));
     rules.extend(BY_CAPABILITY.iter().filter(|(name, _)| has(name)).map(|(_, names)| allow(names)));
     if !has("SYS_ADMIN") {
         rules.push(conditional("clone", 0, "SCMP_CMP_MASKED_EQ", NAMESPACE_FLAGS, 0));
@@ -75,11 +79,31 @@ pub(crate) fn runtime_default(capabilities: u64) -> Profile {
     Profile { default_action: "SCMP_ACT_ERRNO".into(), default_errno_ret: None, syscalls: rules }
 }
 
-/// Reads a `Localhost` profile.
-pub(crate) fn read(path: &Path) -> Result<Profile, Error> {
-    let bytes = std::fs::read(path).map_err(Error::file("read seccomp profile", path))?;
-    serde_json::from_slice(&bytes)
-        .map_err(|error| Error::Invalid(format!("seccomp profile {}: {error}", path.display())))
+/// Lets `socket` through for every address family but one. The family is an `int`: the kernel ignores the upper half of the
+/// register, so it must not decide. A family that differs differs in one of its six bits, and each bit is a rule.
+fn every_family_but(family: u64) -> impl Iterator<Item = Rule> {
+    (0..6).map(move |bit| {
+        let other = !family & (1 << bit);
+        conditional("socket", 0, "SCMP_CMP_MASKED_EQ", 1 << bit, other)
+    })
+}
+
+/// No profile is larger.
+const MAX_PROFILE: u64 = 1 << 20;
+
+/// Reads a `Localhost` profile: a file below the root, which the request names by its absolute path.
+pub(crate) fn read(root: &Path, reference: &str) -> Result<Profile, Error> {
+    let path = Path::new(reference);
+    let outside = || Error::Invalid(format!("seccomp profile {reference:?} is not below {}", root.display()));
+    let name = path.strip_prefix(root).map_err(|_| outside())?;
+    if !name.components().all(|part| matches!(part, Component::Normal(_))) {
+        return Err(outside());
+    }
+    let folder = std::fs::File::open(root).map_err(Error::file("open the folder of seccomp profiles", root))?;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    let bytes =
+        crate::regular::read(&folder, name, resolve, MAX_PROFILE).map_err(Error::file("read seccomp profile", path))?;
+    serde_json::from_slice(&bytes).map_err(|error| Error::Invalid(format!("seccomp profile {reference:?}: {error}")))
 }
 
 /// Compiles a profile.
@@ -113,12 +137,14 @@ fn filter(rules: &[&Rule], matched: SeccompAction, otherwise: SeccompAction) -> 
     let mut chains: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
     let mut unconditional = std::collections::BTreeSet::new();
     for rule in rules {
-        for number in rule.names.iter().filter_map(|name| syscalls::number(name)) {
+        for name in &rule.names {
+            let Some(number) = syscalls::number(name) else { continue };
             let chain = chains.entry(number).or_default();
             if rule.args.is_empty() {
                 unconditional.insert(number);
             } else {
-                let conditions = rule.args.iter().map(condition).collect::<Result<Vec<_>, _>>()?;
+                let conditions = rule.args.iter().map(|argument| condition(name, argument));
+                let conditions = conditions.collect::<Result<Vec<_>, _>>()?;
                 chain.push(SeccompRule::new(conditions).map_err(refused)?);
             }
         }
@@ -130,7 +156,23 @@ fn filter(rules: &[&Rule], matched: SeccompAction, otherwise: SeccompAction) -> 
     let architecture = std::env::consts::ARCH.try_into().map_err(refused)?;
     let filter = SeccompFilter::new(chains, otherwise, matched, architecture).map_err(refused)?;
     let program: seccompiler::BpfProgram = filter.try_into().map_err(refused)?;
-    Ok(Program(program.iter().map(pack).collect()))
+    Ok(Program(x32_guard().into_iter().chain(program.iter().map(pack)).collect()))
+}
+
+/// The number from which on the calls of the x32 interface begin.
+const X32_CALLS: u32 = 0x4000_0000;
+
+/// Refuses the calls of x32, which have the same architecture and other numbers: a list of what is denied would not know
+/// them. The answer is that of a kernel without x32.
+fn x32_guard() -> Vec<u64> {
+    if !cfg!(target_arch = "x86_64") {
+        return Vec::new();
+    }
+    let instruction = |code, jt, jf, k| seccompiler::sock_filter { code, jt, jf, k };
+    let load_number = instruction(0x20, 0, 0, 0);
+    let skip_if_below = instruction(0x35, 0, 1, X32_CALLS);
+    let refuse = instruction(0x06, 0, 0, libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32);
+    [load_number, skip_if_below, refuse].iter().map(pack).collect()
 }
 
 fn pack(instruction: &seccompiler::sock_filter) -> u64 {
@@ -166,7 +208,7 @@ fn action(name: &str, errno: Option<u32>) -> Result<SeccompAction, Error> {
     })
 }
 
-fn condition(argument: &Argument) -> Result<SeccompCondition, Error> {
+fn condition(call: &str, argument: &Argument) -> Result<SeccompCondition, Error> {
     let (operator, value) = match argument.op.as_str() {
         "SCMP_CMP_EQ" => (SeccompCmpOp::Eq, argument.value),
         "SCMP_CMP_NE" => (SeccompCmpOp::Ne, argument.value),
@@ -177,7 +219,11 @@ fn condition(argument: &Argument) -> Result<SeccompCondition, Error> {
         "SCMP_CMP_MASKED_EQ" => (SeccompCmpOp::MaskedEq(argument.value), argument.value_two),
         other => return Err(Error::Invalid(format!("unknown seccomp operator {other:?}"))),
     };
-    SeccompCondition::new(argument.index, SeccompCmpArgLen::Qword, operator, value).map_err(refused)
+    let length = match syscalls::is_32_bits(call, argument.index) {
+        true => SeccompCmpArgLen::Dword,
+        false => SeccompCmpArgLen::Qword,
+    };
+    SeccompCondition::new(argument.index, length, operator, value).map_err(refused)
 }
 
 fn conditional(name: &str, index: u8, op: &str, value: u64, value_two: u64) -> Rule {
@@ -282,6 +328,92 @@ const ALWAYS: &[&str] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Runs one call under the filters in a process of its own; its error number, 0 if it was let through.
+    fn run(programs: &[Program], call: libc::c_long, arguments: [libc::c_ulong; 2]) -> i32 {
+        let filters: Vec<Vec<libc::sock_filter>> = programs.iter().map(Program::instructions).collect();
+        // SAFETY: the child only makes system calls and ends without running anything of its parent.
+        match unsafe { libc::fork() } {
+            0 => unsafe {
+                libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+                for filter in &filters {
+                    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
+                    if libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) != 0 {
+                        libc::_exit(255);
+                    }
+                }
+                let answer = libc::syscall(call, arguments[0], arguments[1], 0);
+                libc::_exit(if answer < 0 { *libc::__errno_location() } else { 0 })
+            },
+            child => {
+                let pid = nix::unistd::Pid::from_raw(child);
+                match nix::sys::wait::waitpid(pid, None).expect("the child") {
+                    nix::sys::wait::WaitStatus::Exited(_, code) => code,
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+    }
+
+    fn compiled(text: &str) -> Vec<Program> {
+        compile(&serde_json::from_str(text).expect("a profile")).expect("compile")
+    }
+
+    #[test]
+    fn garbage_in_the_upper_half_of_an_int_opens_nothing() {
+        let garbage = 1 << 32;
+        let vsock = libc::AF_VSOCK as libc::c_ulong;
+        let unix = libc::AF_UNIX as libc::c_ulong;
+        let stream = libc::SOCK_STREAM as libc::c_ulong;
+        let default = compile(&runtime_default(0)).expect("compile");
+        for family in [vsock, vsock | garbage] {
+            assert_eq!(run(&default, libc::SYS_socket, [family, stream]), libc::EPERM, "{family:x}");
+        }
+        for family in [unix, libc::AF_INET as libc::c_ulong, libc::AF_NETLINK as libc::c_ulong] {
+            assert_ne!(run(&default, libc::SYS_socket, [family, stream]), libc::EPERM, "{family:x}");
+        }
+        let denied = compiled(
+            r#"{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["ioctl"],"action":"SCMP_ACT_ERRNO",
+                "errnoRet":85,"args":[{"index":1,"value":21522,"op":"SCMP_CMP_EQ"}]}]}"#,
+        );
+        for request in [21522, 21522 | garbage] {
+            assert_eq!(run(&denied, libc::SYS_ioctl, [0, request]), 85, "{request:x}");
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn calls_of_x32_are_refused_by_every_filter() {
+        let denied = compiled(
+            r#"{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["getpid"],"action":"SCMP_ACT_ERRNO","errnoRet":85}]}"#,
+        );
+        assert_eq!(run(&denied, libc::SYS_getpid, [0, 0]), 85);
+        assert_eq!(run(&denied, libc::SYS_getppid, [0, 0]), 0);
+        let x32 = libc::SYS_getppid | libc::c_long::from(X32_CALLS);
+        assert_eq!(run(&denied, x32, [0, 0]), libc::ENOSYS);
+        // A kernel without x32 gives the same answer: the filter itself must be first to give it.
+        assert_eq!(denied[0].0[..3], x32_guard()[..]);
+    }
+
+    #[test]
+    fn profiles_are_files_below_their_folder() {
+        let place = tempfile::tempdir().expect("a temporary directory");
+        let root = place.path().join("seccomp");
+        std::fs::create_dir_all(root.join("inner")).expect("the folder");
+        let text = r#"{"defaultAction":"SCMP_ACT_ALLOW"}"#;
+        std::fs::write(root.join("inner/good.json"), text).expect("a profile");
+        std::fs::write(place.path().join("outside.json"), text).expect("a profile");
+        std::os::unix::fs::symlink("/dev/zero", root.join("endless")).expect("a link");
+        std::os::unix::fs::symlink(place.path(), root.join("up")).expect("a link");
+        let reads = |name: &str| read(&root, &format!("{}/{name}", root.display()));
+        assert!(reads("inner/good.json").is_ok());
+        for bad in ["endless", "up/outside.json", "../outside.json", "inner", "missing", ""] {
+            assert!(reads(bad).is_err(), "{bad}");
+        }
+        for bad in ["/dev/zero", "inner/good.json", "proc/self/root/etc/passwd", ""] {
+            assert!(read(&root, bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn every_name_of_the_default_is_known() {

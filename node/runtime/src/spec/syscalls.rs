@@ -14,6 +14,39 @@ pub(super) fn number(name: &str) -> Option<i64> {
     found(EVERYWHERE)
 }
 
+/// Whether the kernel takes only the lower half of this argument: it is an `int`, and what else is in the register is
+/// garbage that a filter must not compare.
+pub(super) fn is_32_bits(name: &str, index: u8) -> bool {
+    INT_ARGUMENTS.iter().any(|(known, indexes)| *known == name && indexes.contains(&index))
+}
+
+const INT_ARGUMENTS: &[(&str, &[u8])] = &[
+    ("bpf", &[0, 2]),
+    ("fcntl", &[0, 1]),
+    ("fsconfig", &[0, 1, 4]),
+    ("getsockopt", &[0, 1, 2]),
+    ("ioctl", &[0, 1]),
+    ("io_uring_register", &[0, 1, 3]),
+    ("kcmp", &[0, 1, 2]),
+    ("keyctl", &[0]),
+    ("kill", &[0, 1]),
+    ("open", &[1]),
+    ("openat", &[0, 2]),
+    ("personality", &[0]),
+    ("prctl", &[0]),
+    ("prlimit64", &[0, 1]),
+    ("quotactl", &[0]),
+    ("reboot", &[0, 1, 2]),
+    ("sched_setscheduler", &[0, 1]),
+    ("seccomp", &[0, 1]),
+    ("setns", &[0, 1]),
+    ("setpriority", &[0, 1, 2]),
+    ("setsockopt", &[0, 1, 2]),
+    ("socket", &[0, 1, 2]),
+    ("socketpair", &[0, 1, 2]),
+    ("syslog", &[0, 2]),
+];
+
 #[rustfmt::skip]
 const EVERYWHERE: &[(&str, i64)] = &[
     ("accept", libc::SYS_accept), ("accept4", libc::SYS_accept4), ("acct", libc::SYS_acct),

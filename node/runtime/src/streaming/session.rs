@@ -127,6 +127,9 @@ impl StatusWriter {
     }
 }
 
+/// The longest text that a client needs to say how large its terminal is.
+const MAX_SIZE_TEXT: usize = 4 << 10;
+
 /// Sizes of the terminal, however the client cuts their JSON.
 pub(super) struct Resizes {
     messages: Option<mpsc::Receiver<Bytes>>,
@@ -142,6 +145,8 @@ impl Resizes {
             }
             match &mut self.messages {
                 Some(messages) => match messages.recv().await {
+                    // What is longer than any size is none.
+                    Some(message) if self.buffer.len() + message.len() > MAX_SIZE_TEXT => self.buffer.clear(),
                     Some(message) => self.buffer.extend_from_slice(&message),
                     None => self.messages = None,
                 },

@@ -226,7 +226,8 @@ fn command(action: &str, folder: &Path) -> Command {
 }
 
 fn spawn(folder: &Path, handlers: &[String]) -> Child {
-    command("serve", folder).args(handlers).stdin(Stdio::null()).spawn().expect("start the runtime")
+    let profiles = format!("--seccomp-profiles={}", folder.join("seccomp").display());
+    command("serve", folder).arg(profiles).args(handlers).stdin(Stdio::null()).spawn().expect("start the runtime")
 }
 
 async fn connect(socket: &Path) -> (RuntimeServiceClient<Channel>, ImageServiceClient<Channel>) {
