@@ -195,3 +195,32 @@ async fn a_collection_is_deleted_in_order_up_to_what_is_refused() {
         s.get(&format!("{maps}/{name}")).await.expect(code);
     }
 }
+
+/// The garbage collector of pods deletes what is marked and has no node. It may do so between the two steps of the
+/// request that marked the pod, more than once: that request still succeeds.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deletion_that_others_finish_succeeds() {
+    let s = TestServer::start().await;
+    s.post("/api/v1/namespaces/default/serviceaccounts", json!({"metadata": {"name": "default"}})).await;
+    let at = format!("{PODS}/p");
+    let now = format!("{at}?gracePeriodSeconds=0");
+    let collect = || async {
+        loop {
+            let pod = s.get(&at).await;
+            if pod.code == 404 {
+                return;
+            }
+            if pod.body["metadata"]["deletionTimestamp"].is_null() {
+                tokio::task::yield_now().await;
+            } else {
+                s.delete(&now, None).await;
+            }
+        }
+    };
+    for _ in 0..100 {
+        let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+        assert_eq!(s.post(PODS, pod).await.code, 201);
+        let (deleted, _) = tokio::join!(s.delete(&now, None), futures::future::join_all((0..4).map(|_| collect())));
+        assert_eq!(deleted.code, 200, "{:?}", deleted.body);
+    }
+}

@@ -229,11 +229,13 @@ pub async fn delete_object(target: &Target<'_>, options: &DeleteOptions) -> Resu
     for _ in 0..ATTEMPTS {
         let registry = &target.server.registry;
         let current = registry.read(target.resource, target.namespace, target.name).await?;
-        let current = match (current, marked_last.take()) {
+        let current = match (current, &marked_last) {
+            // Another request erased what this one marked: the deletion is done, and an object of the same name is new.
+            (current, Some(marked)) if current.as_ref().is_none_or(|now| now.header.uid != marked.header.uid) => {
+                return Ok(Deleted { object: Arc::clone(marked), gone: true, is_cut_short: false });
+            }
             (Some(current), _) => current,
-            // Who ended it first did what was asked for.
-            (None, Some(object)) => return Ok(Deleted { object, gone: true, is_cut_short: false }),
-            (None, None) => return Err(target.not_found()),
+            (None, _) => return Err(target.not_found()),
         };
         let served = target.resource.serve(&current).await?;
         let old = served.value();
