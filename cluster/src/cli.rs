@@ -9,6 +9,7 @@ use corten_network::routes::Backend;
 
 use crate::access_options::AccessOptions;
 use crate::kubelet_options::KubeletOptions;
+use crate::network_options::NetworkOptions;
 use crate::signing_options::SigningOptions;
 
 /// Kubernetes in one binary: API server, store, scheduler, controllers, kubelet, runtime, network, proxy and DNS.
@@ -124,6 +125,8 @@ pub struct Server {
     /// How the kernel is told Services: nftables, or iptables for hosts whose other rules need it.
     #[arg(long, value_enum, default_value = "nftables", value_name = "MODE")]
     pub proxy_mode: ProxyMode,
+    #[command(flatten)]
+    pub network: NetworkOptions,
     /// The bridge that the first node's pods are attached to.
     #[arg(long, default_value = "corten0", value_name = "NAME")]
     pub bridge: String,
@@ -268,6 +271,8 @@ pub struct Agent {
     /// How the kernel is told Services: nftables, or iptables for hosts whose other rules need it.
     #[arg(long, value_enum, default_value = "nftables", value_name = "MODE")]
     pub proxy_mode: ProxyMode,
+    #[command(flatten)]
+    pub network: NetworkOptions,
     /// Addresses for Services of type LoadBalancer that nodes announce; as the cluster says if absent.
     #[arg(long, value_delimiter = ',', value_name = "RANGES")]
     pub load_balancer_pool: Option<Vec<String>>,
@@ -339,7 +344,8 @@ pub enum NetworkBackend {
     HostGw,
     /// Encrypted in UDP by the kernel's WireGuard, on port 51820. Never run yet on a kernel that has it.
     Wireguard,
-    /// As the CNI plugins of /etc/cni/net.d have it, which then make the pods' network and enforce its policies.
+    /// As the CNI plugins of /etc/cni/net.d have it, which then make the pods' network and enforce its policies. Cluster
+    /// DNS answers pods with addresses of --cluster-cidr.
     Cni,
 }
 

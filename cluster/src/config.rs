@@ -10,6 +10,7 @@ use crate::access_options::AccessOptions;
 use crate::cli;
 use crate::join::settings::Settings;
 use crate::kubelet_options::KubeletOptions;
+use crate::network_options::NetworkOptions;
 
 /// The binary's own version.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -132,6 +133,9 @@ pub struct Node {
     pub cluster_domain: String,
     /// The addresses of the Service kube-dns, one a Service range.
     pub cluster_dns: Vec<IpAddr>,
+    /// Where the API server is, if that is another machine and known by address.
+    pub api_servers: Vec<IpAddr>,
+    pub network: NetworkOptions,
     pub kubelet: KubeletOptions,
 }
 
@@ -177,6 +181,8 @@ impl Cluster {
             service_cidr: flags.service_cidr.clone(),
             cluster_domain: domain(&flags.cluster_domain)?,
             cluster_dns: in_ranges(&flags.service_cidr, 10)?,
+            api_servers: Vec::new(),
+            network: flags.network.clone(),
             kubelet: flags.kubelet.clone(),
         };
         Ok(Cluster {
@@ -202,6 +208,7 @@ impl Cluster {
             network_backend: self.node.network_backend,
             load_balancer_pool: self.node.load_balancer_pool.clone(),
             dns_stub_domains: self.node.dns_stub_domains.clone(),
+            network_policy_host_egress: self.node.network.network_policy_host_egress,
         }
     }
 
@@ -232,6 +239,11 @@ impl Node {
             kubelet_port: flags.kubelet_port,
             bridge: flags.bridge.clone(),
             kubelet: flags.kubelet.clone(),
+            api_servers: Vec::new(),
+            network: NetworkOptions {
+                network_policy_host_egress: flags.network.network_policy_host_egress
+                    || settings.network_policy_host_egress,
+            },
             network_backend: network_backend(flags.network_backend.unwrap_or(settings.network_backend))?,
             proxy_mode: proxy_mode(flags.proxy_mode)?,
             load_balancer_pool: flags.load_balancer_pool.clone().unwrap_or_else(|| settings.load_balancer_pool.clone()),
@@ -266,6 +278,8 @@ impl Node {
             service_cidr: String::new(),
             cluster_domain: String::new(),
             cluster_dns: Vec::new(),
+            api_servers: Vec::new(),
+            network: NetworkOptions::default(),
             kubelet: KubeletOptions {
                 registry_config: flags.registry_config.clone(),
                 runtime_handlers: flags.runtime_handlers.clone(),

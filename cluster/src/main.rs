@@ -14,6 +14,7 @@ mod instance;
 mod join;
 mod kubeconfig;
 mod kubelet_options;
+mod network_options;
 mod pki;
 mod preflight;
 mod private;

@@ -170,6 +170,7 @@ fn arguments(flags: &cli::Server) -> Vec<OsString> {
     if flags.disable_scheduler {
         list.push("--disable-scheduler".into());
     }
+    list.extend(flags.network.arguments());
     list.extend(flags.access.arguments());
     list.extend(flags.kubelet.arguments());
     list

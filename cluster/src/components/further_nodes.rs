@@ -143,6 +143,7 @@ fn spawn(cluster: &Cluster, place: &Place, namespace: &NodeNamespace) -> Result<
         .args(["--cluster-cidr", &node.cluster_cidr, "--service-cidr", &node.service_cidr])
         .args(["--cluster-domain", &node.cluster_domain])
         .args(node.kubelet.arguments())
+        .args(node.network.arguments())
         .args(["--network-backend", node.network_backend.name()])
         .args(["--proxy-mode", cluster.proxy_mode.name()])
         .args(

@@ -20,6 +20,8 @@ use tokio::sync::Mutex;
 
 use crate::config;
 
+/// The annotation by which the kubelet says where it has a pod from.
+const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
 /// Where a node notes its bridge and its pod range.
 const NETWORK_FILE: &str = "pod-network";
 /// Where the results of CNI plugins are kept.
@@ -170,6 +172,8 @@ impl corten_runtime::PodNetwork for Plugged {
             pod_namespace: request.namespace,
             pod_name: request.name,
             pod_uid: request.uid,
+            static_pod: request.annotations.get(CONFIG_SOURCE).is_some_and(|source| source != "api"),
+            pod_labels: request.labels,
             port_mappings: request.port_mappings.iter().map(mapping).collect::<Result<_, _>>()?,
             limits: Limits::of(&request.annotations).map_err(|error| error.to_string())?,
         };

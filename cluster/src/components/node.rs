@@ -190,7 +190,8 @@ async fn network_and_dns(
     if let Some(backend) = node.network_backend.own() {
         let (gate, requests) = policy::gate();
         let ipvs = node.proxy_mode == corten_proxy::Mode::Ipvs;
-        let policies = policy::Config { ipvs, ..policy::Config::new(gateways.clone()) };
+        let host_egress = node.network.network_policy_host_egress;
+        let policies = policy::Config { ipvs, host_egress, ..policy::Config::new(gateways.clone()) };
         tasks.spawn("network policies", policy::run(policies, network.clone(), requests, tasks.shutdown()));
         plugged.start(&node, &range, Some(gate)).await?;
         let (node_name, node_address) = (node.name.clone(), node.address);

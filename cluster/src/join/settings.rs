@@ -27,6 +27,7 @@ pub struct Settings {
     pub network_backend: NetworkBackend,
     pub load_balancer_pool: Vec<String>,
     pub dns_stub_domains: Vec<String>,
+    pub network_policy_host_egress: bool,
 }
 
 impl Default for Settings {
@@ -38,6 +39,7 @@ impl Default for Settings {
             network_backend: NetworkBackend::Vxlan,
             load_balancer_pool: Vec::new(),
             dns_stub_domains: Vec::new(),
+            network_policy_host_egress: false,
         }
     }
 }

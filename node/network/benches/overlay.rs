@@ -83,6 +83,8 @@ fn our_pod(directory: &Path, nodes: &[NodeNamespace], index: usize) -> (PathBuf,
             pod_namespace: "default".to_owned(),
             pod_name: "pod".to_owned(),
             pod_uid: String::new(),
+            pod_labels: Default::default(),
+            static_pod: false,
             port_mappings: Vec::new(),
             limits: Limits::default(),
         };

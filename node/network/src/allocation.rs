@@ -51,6 +51,13 @@ pub(crate) struct Lease {
     pub namespace: String,
     pub name: String,
     #[serde(default)]
+    pub uid: String,
+    /// The pod's labels at its start, which decide its policies where the API has no object of it.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    #[serde(default)]
+    pub static_pod: bool,
+    #[serde(default)]
     pub port_mappings: Vec<PortMapping>,
 }
 
@@ -191,6 +198,9 @@ mod tests {
             sandbox_id: sandbox.to_owned(),
             namespace: "default".to_owned(),
             name: "web".to_owned(),
+            uid: "uid".to_owned(),
+            labels: BTreeMap::from([("app".to_owned(), "web".to_owned())]),
+            static_pod: false,
             port_mappings: Vec::new(),
         }
     }

@@ -3,14 +3,14 @@
 //! Invariant: after a failed or interrupted setup, `teardown` of the same sandbox id leaves nothing
 //! behind; after a crash, `gc` with the sandboxes that live does the same for all others.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use corten_meta::Key;
+use corten_meta::{Key, Labels};
 use corten_nftables::IpVersion;
 use tracing::{info, warn};
 
@@ -22,7 +22,7 @@ use crate::firewall::Firewall;
 use crate::guard::{Guard, GuardedPort};
 use crate::links::{Link, Links, Peer, mac_of};
 use crate::namespace::enter_async;
-use crate::policy::{Gate, LocalPod};
+use crate::policy::{Gate, LocalPod, Sandbox};
 use crate::sysctl;
 
 /// The name of the pod's end of its link, as every container network calls it.
@@ -99,6 +99,10 @@ pub struct SetupRequest {
     pub pod_namespace: String,
     pub pod_name: String,
     pub pod_uid: String,
+    /// The labels that the kubelet has of the pod.
+    pub pod_labels: BTreeMap<String, String>,
+    /// Whether the pod is the node's own: the API may never have an object of it.
+    pub static_pod: bool,
     pub port_mappings: Vec<PortMapping>,
     pub limits: Limits,
 }
@@ -160,9 +164,7 @@ impl PodNetwork {
         let unguarded = started.as_ref().err().map(ToString::to_string);
         let guard = started.ok().flatten();
         if let Some(gate) = &config.policies {
-            for lease in allocator.leases() {
-                gate.adopt(&lease.sandbox_id, local_pod(&lease, "")).await;
-            }
+            gate.adopt(allocator.leases().iter().map(sandbox).collect()).await;
         }
         info!(bridge = config.bridge, ?gateways, mtu, "pod network is up");
         let inner = Inner { config, gateways, mtu, bridge, links, firewalls, guard, unguarded, allocator };
@@ -200,7 +202,7 @@ impl PodNetwork {
     /// Policies come first: without them there is no link that a packet could take.
     async fn admit_and_attach(&self, request: &SetupRequest, lease: &Lease) -> Result<Attachment, Error> {
         if let Some(gate) = &self.inner.config.policies {
-            gate.attach(&request.sandbox_id, local_pod(lease, &request.pod_uid)).await?;
+            gate.attach(sandbox(lease)).await?;
         }
         self.attach(request, lease).await
     }
@@ -291,6 +293,9 @@ impl PodNetwork {
             sandbox_id: request.sandbox_id.clone(),
             namespace: request.pod_namespace.clone(),
             name: request.pod_name.clone(),
+            uid: request.pod_uid.clone(),
+            labels: request.pod_labels.clone(),
+            static_pod: request.static_pod,
             port_mappings: request.port_mappings.clone(),
         };
         self.blocking("allocating an address", move |inner| inner.allocator.allocate(lease)).await
@@ -387,9 +392,16 @@ fn guarded(lease: &Lease) -> GuardedPort {
     GuardedPort { name: host_interface(&lease.sandbox_id), addresses: lease.addresses() }
 }
 
-fn local_pod(lease: &Lease, uid: &str) -> LocalPod {
-    let key = Key::new(lease.namespace.clone(), lease.name.clone());
-    LocalPod { key, uid: uid.to_owned(), addresses: lease.addresses() }
+/// A sandbox as enforcement knows it.
+fn sandbox(lease: &Lease) -> Sandbox {
+    let pod = LocalPod {
+        key: Key::new(lease.namespace.clone(), lease.name.clone()),
+        uid: lease.uid.clone(),
+        labels: Labels::new(lease.labels.clone()),
+        static_pod: lease.static_pod,
+        addresses: lease.addresses(),
+    };
+    Sandbox { id: lease.sandbox_id.clone(), pod }
 }
 
 fn open_namespace(path: &Path) -> Result<File, Error> {

@@ -48,11 +48,16 @@ impl Drop for Cluster {
 
 impl Cluster {
     async fn start(version: usize, ipvs: bool) -> Cluster {
+        Cluster::start_with(version, |policies| policies.ipvs = ipvs).await
+    }
+
+    async fn start_with(version: usize, change: impl FnOnce(&mut policy::Config)) -> Cluster {
         let pins = Pins::new();
         let (api, shutdown) = (Api::default(), CancellationToken::new());
         let (gate, requests) = policy::gate();
         let network = PodNetwork::start(config(pins.path(), Some(gate))).await.unwrap();
-        let policies = policy::Config { ipvs, ..policy::Config::new(network.gateways().to_vec()) };
+        let mut policies = policy::Config::new(network.gateways().to_vec());
+        change(&mut policies);
         tokio::spawn(policy::run(policies, api.client(), requests, shutdown.clone()));
         let cluster = Cluster { pins, api, network, shutdown, version };
         cluster.namespace("shop", json!({"team": "a"}));
@@ -292,6 +297,121 @@ fn no_packet_of_an_isolated_pod_is_on_the_wire_however_early_it_sends() {
         assert!(sending.join().unwrap() > 0, "it did send");
         assert_eq!(before, 0, "packets of the pod while it was isolated");
     });
+}
+
+/// However long the object of a pod takes to come, the pod has no link until then.
+#[test]
+fn a_pod_without_an_object_gets_no_network() {
+    on_node(|| async {
+        let cluster = Cluster::start(0, false).await;
+        let netns = cluster.pins.add("late");
+        let wanted = SetupRequest { pod_namespace: "shop".to_owned(), ..request("late", &netns, Vec::new()) };
+        let network = cluster.network.clone();
+        let setup = tokio::spawn(async move { network.setup(wanted).await });
+        // One that comes later is connected before.
+        cluster.pod("shop", "web", json!({"app": "web"})).await;
+        let links = enter(&netns, || std::fs::read_to_string("/proc/thread-self/net/dev").unwrap()).unwrap();
+        assert!(!links.contains("eth0") && !setup.is_finished(), "{links}");
+        // An object of the same name is another pod.
+        let other =
+            json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "shop", "name": "late", "uid": "x"}});
+        cluster.api.put("pods", &other.to_string());
+        cluster.pod("shop", "more", json!({})).await;
+        assert!(!setup.is_finished());
+        cluster.pod_object("shop", "late", &json!({}), &[]);
+        setup.await.unwrap().unwrap();
+    });
+}
+
+/// A static pod may have no object: its policies follow from the labels that the kubelet has, also after a restart.
+#[test]
+fn a_static_pod_is_filtered_by_the_labels_of_the_kubelet() {
+    on_node(|| async {
+        let cluster = Cluster::start(0, false).await;
+        let web = cluster.pod("shop", "web", json!({"app": "web"})).await;
+        cluster.policy("deny", json!({"podSelector": {"matchLabels": {"app": "inmate"}}, "policyTypes": ["Egress"]}));
+        let mut pods = Vec::new();
+        for (name, app) in [("inmate", "inmate"), ("free", "free")] {
+            let netns = cluster.pins.add(name);
+            let wanted = SetupRequest {
+                pod_namespace: "shop".to_owned(),
+                pod_labels: [("app".to_owned(), app.to_owned())].into(),
+                static_pod: true,
+                ..request(name, &netns, Vec::new())
+            };
+            let address = cluster.network.setup(wanted).await.unwrap().ips[0];
+            pods.push(TestPod { netns, address });
+        }
+        becomes(false, "an isolated static pod", || connects(&pods[0], web.address, 80)).await;
+        assert!(connects(&pods[1], web.address, 80), "another static pod");
+        cluster.shutdown.cancel();
+
+        let (gate, requests) = policy::gate();
+        let network = PodNetwork::start(config(cluster.pins.path(), Some(gate))).await.unwrap();
+        let policies = policy::Config::new(network.gateways().to_vec());
+        let shutdown = CancellationToken::new();
+        tokio::spawn(policy::run(policies, cluster.api.client(), requests, shutdown.clone()));
+        // A pod that is connected shows that the rules are the new ones.
+        let (netns, name) = (cluster.pins.add("later"), "later");
+        cluster.pod_object("shop", name, &json!({}), &[]);
+        let wanted = SetupRequest { pod_namespace: "shop".to_owned(), ..request(name, &netns, Vec::new()) };
+        network.setup(wanted).await.unwrap();
+        assert!(!connects(&pods[0], web.address, 80), "an isolated static pod after a restart");
+        assert!(connects(&pods[1], web.address, 80));
+        shutdown.cancel();
+    });
+}
+
+/// The rules of an earlier run hold until both the objects and the pods are known again.
+#[test]
+fn the_rules_of_before_stand_until_the_new_ones_are_whole() {
+    for_both_versions(|version, ipvs| async move {
+        let cluster = Cluster::start(version, ipvs).await;
+        let web = cluster.pod("shop", "web", json!({"app": "web"})).await;
+        cluster.policy("deny", json!({"podSelector": {"matchLabels": {"app": "inmate"}}, "policyTypes": ["Egress"]}));
+        let inmate = cluster.pod("shop", "inmate", json!({"app": "inmate"})).await;
+        assert!(!connects(&inmate, web.address, 80));
+        cluster.shutdown.cancel();
+        assert!(!connects(&inmate, web.address, 80), "without enforcement");
+
+        let (gate, requests) = policy::gate();
+        let policies = policy::Config { ipvs, ..policy::Config::new(cluster.network.gateways().to_vec()) };
+        let shutdown = CancellationToken::new();
+        tokio::spawn(policy::run(policies, cluster.api.client(), requests, shutdown.clone()));
+        // It has listed everything long before this ends, and does not know the pods.
+        assert!(!connects(&inmate, web.address, 80), "before the pods are known");
+        let network = PodNetwork::start(config(cluster.pins.path(), Some(gate))).await.unwrap();
+        assert!(!connects(&inmate, web.address, 80), "after the pods are known");
+        cluster.api.delete("networkpolicies", "shop", "deny");
+        becomes(true, "no policy", || connects(&inmate, web.address, 80)).await;
+        shutdown.cancel();
+        drop(network);
+    });
+}
+
+/// What pods send to their own node is restricted where that is asked for; what the node sends never is.
+#[test]
+fn policies_may_restrict_what_pods_send_to_their_node() {
+    for (version, host_egress) in [(0, false), (0, true), (1, true)] {
+        on_node(move || async move {
+            let cluster = Cluster::start_with(version, |policies| policies.host_egress = host_egress).await;
+            let inmate = cluster.pod("shop", "inmate", json!({"app": "inmate"})).await;
+            let gateway = cluster.network.gateways()[version];
+            let listener = TcpListener::bind((gateway, 8080)).unwrap();
+            std::thread::spawn(move || echo(&listener));
+            becomes(true, "the node without a policy", || connects(&inmate, gateway, 8080)).await;
+            cluster.policy("deny", json!({"podSelector": {}, "policyTypes": ["Egress", "Ingress"]}));
+            let elsewhere = cluster.pod("other", "elsewhere", json!({})).await;
+            becomes(false, "another pod", || connects(&inmate, elsewhere.address, 80)).await;
+            assert_eq!(connects(&inmate, gateway, 8080), !host_egress, "the node");
+            let probe = TcpStream::connect_timeout(&SocketAddr::new(inmate.address, 80), BOUND);
+            assert!(probe.is_ok(), "the node always reaches its pods");
+            let to = json!({"ipBlock": {"cidr": format!("{gateway}/{}", [32, 128][version])}});
+            let egress = json!([{"to": [to], "ports": [{"port": 8080}]}]);
+            cluster.policy("allow", json!({"podSelector": {}, "policyTypes": ["Egress"], "egress": egress}));
+            becomes(true, "the node by its address", || connects(&inmate, gateway, 8080)).await;
+        });
+    }
 }
 
 #[test]

@@ -230,6 +230,8 @@ async fn start_pods(directory: &Path) -> Vec<(PathBuf, IpAddr)> {
             pod_namespace: "default".to_owned(),
             pod_name: name.to_owned(),
             pod_uid: String::new(),
+            pod_labels: Default::default(),
+            static_pod: false,
             port_mappings: Vec::new(),
             limits: Limits::default(),
         };

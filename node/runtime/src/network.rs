@@ -25,6 +25,8 @@ pub struct PodNetworkRequest {
     pub port_mappings: Vec<PortMapping>,
     /// The pod's annotations: bandwidth limits are asked for there.
     pub annotations: std::collections::BTreeMap<String, String>,
+    /// The pod's labels: network policies select by them.
+    pub labels: std::collections::BTreeMap<String, String>,
 }
 
 /// One host port that leads to a port of the pod.

@@ -31,7 +31,8 @@ pub fn sandbox_labels(pod: &Pod) -> HashMap<String, String> {
 pub fn sandbox_annotations(pod: &Pod) -> HashMap<String, String> {
     let own = pod.metadata.annotations.clone().unwrap_or_default();
     let mut annotations: HashMap<String, String> = own.into_iter().collect();
-    annotations.insert(CONFIG_SOURCE.into(), "api".into());
+    // The source of a static pod is its own; the network must not wait for an object of it.
+    annotations.entry(CONFIG_SOURCE.into()).or_insert_with(|| "api".into());
     if let Some(created) = &pod.metadata.creation_timestamp {
         annotations.insert(CONFIG_SEEN.into(), created.0.to_string());
     }

@@ -8,7 +8,7 @@
 //!
 //! Every call is a process of its own, and one at a time works on a state directory: a lock on it is held to the end.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -145,6 +145,8 @@ impl Call<'_> {
             pod_namespace: argument("K8S_POD_NAMESPACE"),
             pod_name: argument("K8S_POD_NAME"),
             pod_uid: argument("K8S_POD_UID"),
+            pod_labels: BTreeMap::new(),
+            static_pod: false,
             port_mappings: self.port_mappings()?,
             limits: self.limits(),
         };

@@ -5,7 +5,7 @@
 //! forward      answers and related packets pass, a pod reaches itself; then
 //!              source → @egress → jump egress-…      may it leave?
 //!              destination → @ingress → jump ingress-…   may it enter?
-//! input        the same for what a pod asks of cluster DNS on its node; all else to the node passes
+//! input        the egress of what a pod asks of cluster DNS on its node, or of all it sends to its node
 //! ingress-7    source in @pods-3, protocol and port in @ingress-7-ports-0: return; …; drop
 //! ```
 //!
@@ -21,9 +21,9 @@ use corten_nftables::{
     Verdict, flags, priority,
 };
 
-use super::blocks;
 use super::members::{Member, Subject};
 use super::objects::{Allowed, Direction, Peer, PortMatch};
+use super::{Config, blocks};
 
 const OWN: &str = "own";
 const FORWARD: &str = "forward";
@@ -131,10 +131,10 @@ impl Side {
         self.holds(*address).then(|| Element::key(key))
     }
 
-    /// The empty table of a fresh start. `dns` is where cluster DNS answers the pods of this node; `ipvs` whether Services
-    /// are translated by IPVS.
-    pub fn skeleton(self, batch: &mut Batch, name: &str, dns: Option<IpAddr>, ipvs: bool) {
-        let table = self.table(name);
+    /// The empty table of a fresh start.
+    pub fn skeleton(self, batch: &mut Batch, config: &Config) {
+        let table = self.table(&config.table);
+        let ipvs = config.ipvs;
         batch.replace_table(&table);
         batch.add_set(&table, &self.own());
         for direction in Direction::ALL {
@@ -164,12 +164,25 @@ impl Side {
         ] {
             batch.add_rule(&table, FORWARD, &rule);
         }
-        let Some(dns) = dns.filter(|dns| self.holds(*dns)) else { return };
-        batch.add_rule(&table, INPUT, &answer());
-        for protocol in [Protocol::Udp, Protocol::Tcp] {
-            let asks = Rule::new().eq(self.destination(), dns).eq(Field::L4Proto, protocol);
-            batch.add_rule(&table, INPUT, &leaves(asks.eq(Field::ThDport, Port(DNS_PORT))));
+        let asked = config.dns(self);
+        if asked.is_none() && !config.host_egress {
+            return;
         }
+        batch.add_rule(&table, INPUT, &answer());
+        for rule in self.to_node(config, asked) {
+            batch.add_rule(&table, INPUT, &leaves(rule));
+        }
+    }
+
+    /// What is filtered of the packets to the node itself. Neighbour discovery and other messages of IP always pass.
+    fn to_node(self, config: &Config, dns: Option<IpAddr>) -> Vec<Rule> {
+        let of = |protocol: Protocol| Rule::new().eq(Field::L4Proto, protocol);
+        if config.host_egress {
+            return vec![of(Protocol::Tcp), of(Protocol::Udp), of(Protocol::Sctp)];
+        }
+        let asks =
+            |protocol| dns.map(|dns| of(protocol).eq(self.destination(), dns).eq(Field::ThDport, Port(DNS_PORT)));
+        [Protocol::Udp, Protocol::Tcp].into_iter().filter_map(asks).collect()
     }
 
     /// The chain of a group, and the sets that belong to it alone.

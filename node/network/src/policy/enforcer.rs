@@ -14,7 +14,7 @@ use tracing::warn;
 use super::chains::{Group, Side};
 use super::members::{Members, Subject};
 use super::objects::{Direction, Pod, Policy};
-use super::{Config, LocalPod};
+use super::{Config, LocalPod, Sandbox};
 use crate::error::Error;
 
 /// Which chains stand, and which addresses of this node's pods lead to them.
@@ -71,6 +71,12 @@ impl Enforcer {
     }
 
     pub fn set_pod(&mut self, key: &Key, pod: Option<Pod>) {
+        for local in self.local.values_mut().filter(|local| local.key == *key) {
+            // Kept for the time after the object: a pod that was deleted by force still runs for a while.
+            if let Some(pod) = pod.as_ref().filter(|pod| pod.uid == local.uid) {
+                local.labels.clone_from(&pod.labels);
+            }
+        }
         if self.members.set_pod(key, pod) && self.local.values().any(|local| local.key == *key) {
             self.dirty = true;
         }
@@ -81,9 +87,10 @@ impl Enforcer {
     }
 
     /// A pod of this node has these addresses from now on.
-    pub fn attach(&mut self, sandbox: String, pod: LocalPod) {
-        self.local.retain(|other, held| *other == sandbox || !held.addresses.iter().any(|a| pod.addresses.contains(a)));
-        self.local.insert(sandbox, pod);
+    pub fn attach(&mut self, sandbox: Sandbox) {
+        let Sandbox { id, pod } = sandbox;
+        self.local.retain(|other, held| *other == id || !held.addresses.iter().any(|a| pod.addresses.contains(a)));
+        self.local.insert(id, pod);
         self.dirty = true;
     }
 
@@ -91,9 +98,14 @@ impl Enforcer {
         self.dirty |= self.local.remove(sandbox).is_some();
     }
 
-    /// Whether the object of a pod of this node is known.
+    /// Whether it is known which policies select a pod of this node.
     pub fn knows(&self, local: &LocalPod) -> bool {
-        self.members.pod(&local.key).is_some_and(|pod| local.uid.is_empty() || pod.uid == local.uid)
+        local.static_pod || self.object(local).is_some()
+    }
+
+    /// The object of a pod of this node; another pod's of the same name is none.
+    fn object(&self, local: &LocalPod) -> Option<&Pod> {
+        self.members.pod(&local.key).filter(|pod| local.uid.is_empty() || pod.uid == local.uid)
     }
 
     pub fn is_dirty(&self) -> bool {
@@ -162,11 +174,10 @@ impl Enforcer {
         structure
     }
 
-    /// The sum of the policies that isolate a pod; none if nothing does. A pod whose object is not
-    /// known has no labels, so that policies for all pods of its namespace hold for it.
+    /// The sum of the policies that isolate a pod; none if nothing does. The labels of a pod without an object are those
+    /// that the kubelet had, or that the object had last.
     fn group(&self, local: &LocalPod, direction: Direction) -> Option<Group> {
-        let unknown = Labels::default();
-        let labels = self.members.pod(&local.key).map_or(&unknown, |pod| &pod.labels);
+        let labels = self.object(local).map_or(&local.labels, |pod| &pod.labels);
         let first = Key::new(local.key.namespace.clone(), "");
         let own = self.policies.range(first..).take_while(|(key, _)| key.namespace == local.key.namespace);
         let selecting = own.filter(|(_, policy)| policy.pods.matches(labels));
@@ -186,7 +197,7 @@ impl Enforcer {
         let mut batch = Batch::new();
         for side in [Side { ipv4: true }, Side { ipv4: false }] {
             if self.sides.contains(&side) {
-                side.skeleton(&mut batch, &self.config.table, self.config.dns(side), self.config.ipvs);
+                side.skeleton(&mut batch, &self.config);
             }
         }
         self.put(&mut batch, &Structure::default(), wanted);

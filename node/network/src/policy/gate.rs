@@ -1,9 +1,12 @@
 //! The gate between the pod network and enforcement: a new pod waits here until its policies hold.
+//!
+//! It never opens by itself. A pod whose policies are not in the kernel in time fails its setup, and the kubelet tries
+//! again.
 
 use std::net::IpAddr;
 use std::time::Duration;
 
-use corten_meta::Key;
+use corten_meta::{Key, Labels};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::error::Error;
@@ -19,12 +22,30 @@ pub struct LocalPod {
     pub key: Key,
     /// Its uid; empty if it is not known.
     pub uid: String,
+    /// The labels that the kubelet has of it, in force where the API has no object of this uid.
+    pub labels: Labels,
+    /// Whether it runs without an object of the API: then the kubelet's labels are enough.
+    pub static_pod: bool,
     pub addresses: Vec<IpAddr>,
 }
 
+/// A pod's sandbox on this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sandbox {
+    pub id: String,
+    pub pod: LocalPod,
+}
+
 pub(crate) enum Request {
-    Attach { sandbox: String, pod: LocalPod, done: Option<oneshot::Sender<()>> },
-    Detach { sandbox: String },
+    /// The sandboxes of an earlier run: always the first request.
+    Adopt(Vec<Sandbox>),
+    Attach {
+        sandbox: Sandbox,
+        done: oneshot::Sender<()>,
+    },
+    Detach {
+        sandbox: String,
+    },
 }
 
 /// The pod network's end.
@@ -44,23 +65,54 @@ pub fn gate() -> (Gate, Requests) {
 
 impl Gate {
     /// Returns when the policies that select the pod are in the kernel.
-    pub(crate) async fn attach(&self, sandbox: &str, pod: LocalPod) -> Result<(), Error> {
-        let (done, held) = oneshot::channel();
-        let request = Request::Attach { sandbox: sandbox.to_owned(), pod, done: Some(done) };
-        let passed = async {
-            self.requests.send(request).await.map_err(|_| Error::PoliciesUnknown)?;
-            held.await.map_err(|_| Error::PoliciesUnknown)
-        };
-        tokio::time::timeout(PATIENCE, passed).await.unwrap_or(Err(Error::PoliciesUnknown))
+    pub(crate) async fn attach(&self, sandbox: Sandbox) -> Result<(), Error> {
+        self.attach_within(PATIENCE, sandbox).await
     }
 
-    /// Tells of a pod that runs already.
-    pub(crate) async fn adopt(&self, sandbox: &str, pod: LocalPod) {
-        // Nobody listens only when the node is shutting down.
-        let _ = self.requests.send(Request::Attach { sandbox: sandbox.to_owned(), pod, done: None }).await;
+    async fn attach_within(&self, patience: Duration, sandbox: Sandbox) -> Result<(), Error> {
+        let (done, held) = oneshot::channel();
+        let passed = async {
+            self.requests.send(Request::Attach { sandbox, done }).await.map_err(|_| Error::PoliciesUnknown)?;
+            held.await.map_err(|_| Error::PoliciesUnknown)
+        };
+        tokio::time::timeout(patience, passed).await.unwrap_or(Err(Error::PoliciesUnknown))
+    }
+
+    /// Reports every sandbox that runs already. Enforcement begins with them: until then the rules of the earlier run
+    /// stand.
+    pub(crate) async fn adopt(&self, sandboxes: Vec<Sandbox>) {
+        // The other end is gone only when the node is shutting down.
+        let _ = self.requests.send(Request::Adopt(sandboxes)).await;
     }
 
     pub(crate) async fn detach(&self, sandbox: &str) {
         let _ = self.requests.send(Request::Detach { sandbox: sandbox.to_owned() }).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sandbox() -> Sandbox {
+        let pod = LocalPod {
+            key: Key::new("shop", "web"),
+            uid: "uid".to_owned(),
+            labels: Labels::default(),
+            static_pod: false,
+            addresses: Vec::new(),
+        };
+        Sandbox { id: "a".to_owned(), pod }
+    }
+
+    #[tokio::test]
+    async fn a_gate_that_is_not_opened_stays_closed() {
+        let (gate, mut requests) = gate();
+        let outcome = gate.attach_within(Duration::ZERO, sandbox()).await;
+        assert!(matches!(outcome, Err(Error::PoliciesUnknown)), "{outcome:?}");
+        let Some(Request::Attach { done, .. }) = requests.0.recv().await else { panic!("no request") };
+        assert!(done.is_closed());
+        drop(requests);
+        assert!(matches!(gate.attach(sandbox()).await, Err(Error::PoliciesUnknown)));
     }
 }

@@ -1,16 +1,18 @@
 //! NetworkPolicy, enforced for the pods of this node.
 //!
-//! What leaves a pod of this node and what enters one is judged here, in the node's forward hook,
+//! Packets that leave a pod of this node or enter one are filtered here, in the node's forward hook,
 //! after Services have been translated; so policies see pods, not virtual addresses, within a node
-//! as well as between nodes. Probes and all else from the node itself always pass, and so does what
-//! a pod sends to its own node, except questions to cluster DNS: those are judged as if the DNS
-//! server were the pod that other clusters run it in (`k8s-app: kube-dns` in `kube-system`).
+//! as well as between nodes. Probes and all else from the node itself always pass. What a pod sends
+//! to its own node passes too, unless [`Config::host_egress`] is set, except questions to cluster DNS:
+//! those are filtered as if the DNS server were the pod that other clusters run it in
+//! (`k8s-app: kube-dns` in `kube-system`).
 //!
 //! Reading order: `objects` is what we keep of policies and pods; `members` keeps the sets of
 //! addresses that selectors stand for; `chains` turns policies into rules, purely; `enforcer`
 //! applies; [`run`] is the task, and [`Gate`] makes a new pod wait until its policies hold.
 //!
-//! Invariant: a pod is not given its network before the policies that select it are in the kernel.
+//! Invariant: a pod is not given its network before the policies that select it are in the kernel. The rules stand while
+//! the process is away, and are replaced in one transaction once everything that they follow from is known again.
 
 mod blocks;
 mod chains;
@@ -20,7 +22,7 @@ mod members;
 mod objects;
 mod run;
 
-pub use gate::{Gate, LocalPod, Requests, gate};
+pub use gate::{Gate, LocalPod, Requests, Sandbox, gate};
 pub use run::run;
 
 use std::net::IpAddr;
@@ -37,6 +39,8 @@ pub struct Config {
     pub families: Families,
     /// Whether Services are translated by IPVS, which passes packets on without forwarding them. Default false.
     pub ipvs: bool,
+    /// Whether policies restrict what pods send to their own node: TCP, UDP and SCTP to any of its addresses. Default false.
+    pub host_egress: bool,
     /// The nf_tables table, one a family. Default `corten-policy`.
     pub table: String,
 }
@@ -53,7 +57,7 @@ impl Config {
     pub fn new(gateways: Vec<IpAddr>) -> Config {
         let families =
             Families { ipv4: gateways.iter().any(IpAddr::is_ipv4), ipv6: gateways.iter().any(IpAddr::is_ipv6) };
-        Config { dns: gateways, families, ipvs: false, table: "corten-policy".to_owned() }
+        Config { dns: gateways, families, ipvs: false, host_egress: false, table: "corten-policy".to_owned() }
     }
 
     fn sides(&self) -> Vec<Side> {

@@ -11,7 +11,7 @@ use corten_meta::{Key, Labels};
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, warn};
 
@@ -24,19 +24,18 @@ use crate::error::Error;
 /// How often to look whether the tables still stand, and to repeat a sync that the kernel refused.
 const CHECK: Duration = Duration::from_secs(30);
 const RETRY: Duration = Duration::from_secs(1);
-/// How long a pod waits for its object. The kubelet saw it before us, so it is on its way; a static
-/// pod may have none, and is judged as a pod without labels then.
-const OBJECT: Duration = Duration::from_secs(2);
 
 /// A pod that waits for its policies.
 struct Waiting {
     pod: LocalPod,
     done: oneshot::Sender<()>,
-    until: Instant,
 }
 
 /// Enforces the cluster's policies on this node until shutdown. The rules stay: they hold while the
-/// process restarts, and [`super::cleanup`] is for those who want them gone.
+/// process restarts, and [`super::cleanup`] deletes them.
+///
+/// Invariant: the first batch replaces the rules of the earlier run, and holds for every pod that runs. So it is sent
+/// only once the API's objects and the node's sandboxes are both known.
 pub async fn run(
     config: Config,
     client: Client,
@@ -51,10 +50,17 @@ pub async fn run(
     let (key, dns) = dns_pod(&config);
     enforcer.set_pod(&key, Some(dns));
     caches.synced().await;
+    let mut waiting: Vec<Waiting> = Vec::new();
+    tokio::select! {
+        request = requests.0.recv() => match request {
+            Some(request) => take(request, &mut enforcer, &mut waiting),
+            None => return Ok(()),
+        },
+        () = shutdown.cancelled() => return Ok(()),
+    }
 
     let mut events =
         Events { policies: policies.subscribe(), pods: pods.subscribe(), namespaces: namespaces.subscribe() };
-    let mut waiting: Vec<Waiting> = Vec::new();
     let mut checks = tokio::time::interval(CHECK);
     checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -72,27 +78,18 @@ pub async fn run(
         if !refused {
             release(&enforcer, &mut waiting);
         }
-        let next = waiting.iter().map(|waiting| waiting.until).min();
-        let next = if refused { Some(Instant::now() + RETRY) } else { next };
         tokio::select! {
             open = events.next(&mut enforcer) => if !open { return Ok(()) },
             request = requests.0.recv() => match request {
                 Some(request) => take(request, &mut enforcer, &mut waiting),
                 None => return Ok(()),
             },
-            () = until(next) => {}
+            () = tokio::time::sleep(RETRY), if refused => {}
             _ = checks.tick() => if let Err(error) = enforcer.check() {
                 warn!("cannot look after the policy rules: {error}");
             },
             () = shutdown.cancelled() => return Ok(()),
         }
-    }
-}
-
-async fn until(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => tokio::time::sleep_until(deadline).await,
-        None => std::future::pending().await,
     }
 }
 
@@ -108,10 +105,10 @@ fn dns_pod(config: &Config) -> (Key, Pod) {
 
 fn take(request: Request, enforcer: &mut Enforcer, waiting: &mut Vec<Waiting>) {
     match request {
-        Request::Attach { sandbox, pod, done } => {
-            enforcer.attach(sandbox, pod.clone());
-            let until = Instant::now() + OBJECT;
-            waiting.extend(done.map(|done| Waiting { pod, done, until }));
+        Request::Adopt(sandboxes) => sandboxes.into_iter().for_each(|sandbox| enforcer.attach(sandbox)),
+        Request::Attach { sandbox, done } => {
+            waiting.push(Waiting { pod: sandbox.pod.clone(), done });
+            enforcer.attach(sandbox);
         }
         Request::Detach { sandbox } => enforcer.detach(&sandbox),
     }
@@ -119,12 +116,11 @@ fn take(request: Request, enforcer: &mut Enforcer, waiting: &mut Vec<Waiting>) {
 
 /// Lets those pass whose policies hold.
 fn release(enforcer: &Enforcer, waiting: &mut Vec<Waiting>) {
-    let now = Instant::now();
-    let (ready, rest): (Vec<_>, Vec<_>) =
-        std::mem::take(waiting).into_iter().partition(|pod| enforcer.knows(&pod.pod) || pod.until <= now);
-    *waiting = rest;
+    let all = std::mem::take(waiting).into_iter();
+    let (ready, rest): (Vec<_>, Vec<_>) = all.partition(|pod| enforcer.knows(&pod.pod));
+    waiting.extend(rest.into_iter().filter(|pod| !pod.done.is_closed()));
     for pod in ready {
-        // One that has given up meanwhile needs no answer.
+        // A setup that has failed meanwhile needs no answer.
         let _ = pod.done.send(());
     }
 }

@@ -70,6 +70,8 @@ pub fn request(name: &str, netns_path: &Path, port_mappings: Vec<PortMapping>) -
         pod_namespace: "default".to_owned(),
         pod_name: name.to_owned(),
         pod_uid: format!("uid-{name}"),
+        pod_labels: Default::default(),
+        static_pod: false,
         port_mappings,
         limits: Limits::default(),
     }

@@ -128,6 +128,7 @@ impl Sandbox {
                 })
                 .collect(),
             annotations: self.config.annotations.clone().into_iter().collect(),
+            labels: self.config.labels.clone().into_iter().collect(),
         }
     }
 }
