@@ -1,7 +1,8 @@
 //! The nf_tables table of the pod network: the way out, and host ports.
 //!
 //! ```text
-//! chain guard        filter, prerouting: nothing from a pod may claim to be for 127.0.0.0/8
+//! chain guard        filter, prerouting: no packet of a pod is for 127.0.0.0/8, and packets with the address of a pod
+//!                    of this node come from the pods' bridge alone
 //! chain prerouting   nat: to an address of this node → host-ports
 //! chain output       nat: the same for processes of the node
 //! chain host-ports   dnat to pod:port by @host-ports, first by address, then for any address
@@ -88,10 +89,14 @@ impl Firewall {
         let (multicast, multicast_bits) = ip.multicast();
         let any_address = Field::Constant(ip.unspecified().into());
         let from_bridge = Rule::new().eq(Field::Iifname, bridge.clone());
+        let loopback_link = InterfaceName("lo".to_owned());
+        let from_elsewhere = Rule::new().ne(Field::Iifname, bridge.clone()).ne(Field::Iifname, loopback_link);
         let to_bridge = Rule::new().eq(Field::Oifname, bridge);
         vec![
             // The bridge routes 127.0.0.0/8 so that host ports work on localhost; pods must not.
             ("guard", from_bridge.in_prefix(destination.clone(), loopback, loopback_bits).drop()),
+            // A host outside that claims to be a pod would be taken for it by Services and policies.
+            ("guard", from_elsewhere.in_prefix(source.clone(), self.pod_cidr.address(), self.pod_cidr.length()).drop()),
             ("prerouting", local()),
             ("output", local()),
             (

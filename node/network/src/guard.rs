@@ -1,15 +1,19 @@
-//! What pods may put on the wire: frames for the node alone, from addresses that are theirs.
+//! The frames that pods may send: to the node alone, from addresses that are theirs.
 //!
 //! Pods share a bridge, and one that may write raw frames could address another pod's hardware address, around the node's
-//! IP stack and so around every policy and Service; or send with another pod's address, and be taken for it. Both end
-//! here, where a frame enters the bridge, whether or not the kernel has `br_netfilter`:
+//! IP stack and so around every policy and Service; send with another pod's address, and be taken for it; or teach the
+//! bridge and the other pods that another's address is behind its own port. All of it ends here, where a frame enters the
+//! bridge and before the bridge learns from it, whether or not the kernel has `br_netfilter`:
 //!
 //! ```text
 //! chain frames   bridge, prerouting, before all else; from @ports only:
+//!                from the pod's own hardware address, @macs;
+//!                no router advertisement, no redirect, no neighbour advertisement to a group;
 //!                ARP from the pod's own address; IP from the pod's own address and to the bridge, or to a group
 //! ```
 //!
-//! Frames to groups reach other pods of the node as they do on any network, if their packets are to groups too.
+//! Frames to groups reach other pods of the node as they do on any network, if their packets are to groups too. The
+//! node's own neighbours are permanent entries (`pod_network`), so that it learns none from pods.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -22,6 +26,7 @@ use crate::error::Error;
 
 const FRAMES: &str = "frames";
 const PORTS: &str = "ports";
+const MACS: &str = "macs";
 /// Before the bridge's own translation and `br_netfilter`.
 const FIRST: i32 = -400;
 /// The types of frames; two bytes, as a port has.
@@ -30,6 +35,11 @@ const IPV4: Port = Port(0x0800);
 const IPV6: Port = Port(0x86dd);
 /// The bit of hardware addresses of groups.
 const GROUP: Mac = Mac([1, 0, 0, 0, 0, 0]);
+/// The protocol of ICMPv6, and its messages that say where others are.
+const ICMPV6: u8 = 58;
+const ROUTER_ADVERTISEMENT: u8 = 134;
+const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
+const REDIRECT: u8 = 137;
 
 /// The frames of one node's pods.
 pub(crate) struct Guard {
@@ -40,6 +50,7 @@ pub(crate) struct Guard {
 /// A pod's end of the bridge, and the addresses behind it.
 pub(crate) struct GuardedPort {
     pub name: String,
+    pub mac: [u8; 6],
     pub addresses: Vec<IpAddr>,
 }
 
@@ -52,6 +63,10 @@ impl Guard {
         Set::new(PORTS, &[DataType::InterfaceName])
     }
 
+    fn macs() -> Set {
+        Set::new(MACS, &[DataType::InterfaceName, DataType::EtherAddr])
+    }
+
     fn addresses(ip: IpVersion) -> Set {
         let name = if ip == IpVersion::V4 { "ipv4" } else { "ipv6" };
         Set::new(name, &[DataType::InterfaceName, ip.address()])
@@ -62,6 +77,7 @@ impl Guard {
         let mut batch = Batch::new();
         batch.replace_table(&self.table);
         batch.add_set(&self.table, &Guard::ports());
+        batch.add_set(&self.table, &Guard::macs());
         for ip in IpVersion::ALL {
             batch.add_set(&self.table, &Guard::addresses(ip));
         }
@@ -91,8 +107,13 @@ impl Guard {
             |rule: Rule| rule.in_prefix(Field::Ip6Saddr, Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0).into(), 10);
         let nobody = |rule: Rule| rule.eq(Field::Ip6Saddr, Ipv6Addr::UNSPECIFIED);
         let passes = |rule: Rule| rule.verdict(Verdict::Accept);
+        let message = |kind: u8| of_type(IPV6).eq(Field::L4Proto, ICMPV6).eq(Field::IcmpType, kind);
         vec![
             passes(Rule::new().not_in_set(&[Field::Iifname], PORTS)),
+            Rule::new().not_in_set(&[Field::Iifname, Field::EtherSaddr], MACS).drop(),
+            message(ROUTER_ADVERTISEMENT).drop(),
+            message(REDIRECT).drop(),
+            message(NEIGHBOUR_ADVERTISEMENT).has_bits(Field::EtherDaddr, GROUP, GROUP).drop(),
             passes(own(of_type(ARP), v4, Field::ArpSaddrIp)),
             passes(own(to_bridge(of_type(IPV4)), v4, Field::IpSaddr)),
             passes(own(to_group(of_type(IPV4), v4), v4, Field::IpSaddr)),
@@ -110,6 +131,7 @@ impl Guard {
     fn put(&self, batch: &mut Batch, port: &GuardedPort) {
         let name = InterfaceName(port.name.clone());
         batch.add_elements(&self.table, &Guard::ports(), &[Element::key(name.clone())]);
+        batch.add_elements(&self.table, &Guard::macs(), &[Element::key((name.clone(), Mac(port.mac)))]);
         for address in &port.addresses {
             let set = Guard::addresses(IpVersion::of(*address));
             batch.add_elements(&self.table, &set, &[Element::key((name.clone(), *address))]);
@@ -130,6 +152,7 @@ impl Guard {
         self.put(&mut batch, port);
         let name = InterfaceName(port.name.clone());
         batch.delete_elements(&self.table, &Guard::ports(), &[Element::key(name.clone())]);
+        batch.delete_elements(&self.table, &Guard::macs(), &[Element::key((name.clone(), Mac(port.mac)))]);
         for address in &port.addresses {
             let set = Guard::addresses(IpVersion::of(*address));
             batch.delete_elements(&self.table, &set, &[Element::key((name.clone(), *address))]);

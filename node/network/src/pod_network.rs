@@ -20,7 +20,7 @@ use crate::cidr::{Cidr, Hosts};
 use crate::error::Error;
 use crate::firewall::Firewall;
 use crate::guard::{Guard, GuardedPort};
-use crate::links::{Link, Links, Peer, mac_of};
+use crate::links::{Link, Links, Neighbour, Peer, mac_of};
 use crate::namespace::enter_async;
 use crate::policy::{Gate, LocalPod, Sandbox};
 use crate::sysctl;
@@ -163,6 +163,9 @@ impl PodNetwork {
         let started = start_guard(&config, &gateways, &allocator.leases());
         let unguarded = started.as_ref().err().map(ToString::to_string);
         let guard = started.ok().flatten();
+        for lease in allocator.leases() {
+            add_neighbours(&links, &bridge, &lease).await?;
+        }
         if let Some(gate) = &config.policies {
             gate.adopt(allocator.leases().iter().map(sandbox).collect()).await;
         }
@@ -218,6 +221,7 @@ impl PodNetwork {
         if let Some(guard) = guard {
             guard.add(&guarded(lease))?;
         }
+        add_neighbours(links, bridge, lease).await?;
         links.attach(&port, bridge).await?;
         let Limits { ingress, egress } = request.limits;
         if let Some(bits) = ingress {
@@ -240,7 +244,7 @@ impl PodNetwork {
 
     /// Detaches a sandbox. Doing it twice, or for one that was never attached, is no error.
     pub async fn teardown(&self, sandbox_id: &str) -> Result<(), Error> {
-        let Inner { links, firewalls, guard, allocator, .. } = &*self.inner;
+        let Inner { links, bridge, firewalls, guard, allocator, .. } = &*self.inner;
         links.delete(&host_interface(sandbox_id)).await?;
         if let Some(gate) = &self.inner.config.policies {
             gate.detach(sandbox_id).await;
@@ -248,6 +252,9 @@ impl PodNetwork {
         let Some(lease) = allocator.find(sandbox_id) else { return Ok(()) };
         if let Some(guard) = guard {
             guard.remove(&guarded(&lease))?;
+        }
+        for neighbour in neighbours(&lease) {
+            links.delete_neighbour(bridge.index, &neighbour).await?;
         }
         for firewall in firewalls {
             firewall.close_host_ports(&lease)?;
@@ -389,7 +396,20 @@ fn start_guard(config: &Config, gateways: &[IpAddr], leases: &[Lease]) -> Result
 }
 
 fn guarded(lease: &Lease) -> GuardedPort {
-    GuardedPort { name: host_interface(&lease.sandbox_id), addresses: lease.addresses() }
+    GuardedPort { name: host_interface(&lease.sandbox_id), mac: mac_of(lease.address), addresses: lease.addresses() }
+}
+
+/// The hardware address behind each address of a pod. The node asks nobody for it, so that no pod can claim another's.
+fn neighbours(lease: &Lease) -> impl Iterator<Item = Neighbour> {
+    let mac = mac_of(lease.address);
+    lease.addresses().into_iter().map(move |address| Neighbour { address, mac })
+}
+
+async fn add_neighbours(links: &Links, bridge: &Link, lease: &Lease) -> Result<(), Error> {
+    for neighbour in neighbours(lease) {
+        links.add_neighbour(bridge.index, &neighbour).await?;
+    }
+    Ok(())
 }
 
 /// A sandbox as enforcement knows it.

@@ -230,10 +230,11 @@ fn raw_frames_reach_the_node_alone_and_with_the_pods_own_address_only() {
         for bridge_filter in ["1", "0"] {
             let _ = std::fs::write("/proc/sys/net/bridge/bridge-nf-call-iptables", bridge_filter);
             enter(&a, || {
-                send_frame(&mac(to), &datagram(own, to, b"neighbour"));
-                send_frame(&[0xff; 6], &datagram(own, to, b"everybody"));
-                send_frame(&mac(gateway), &datagram(forged, to, b"forged"));
-                send_frame(&mac(gateway), &datagram(own, to, b"honest"));
+                send_frame(&mac(own), &mac(to), IPV4, &datagram(own, to, b"neighbour"));
+                send_frame(&mac(own), &[0xff; 6], IPV4, &datagram(own, to, b"everybody"));
+                send_frame(&mac(own), &mac(gateway), IPV4, &datagram(forged, to, b"forged"));
+                send_frame(&mac(to), &mac(gateway), IPV4, &datagram(own, to, b"disguised"));
+                send_frame(&mac(own), &mac(gateway), IPV4, &datagram(own, to, b"honest"));
             })
             .unwrap();
             // The last one arrives, and bounds the wait for those before it.
@@ -242,6 +243,73 @@ fn raw_frames_reach_the_node_alone_and_with_the_pods_own_address_only() {
             assert_eq!((&buffer[..length], from.ip()), (&b"honest"[..], IpAddr::V4(own)));
         }
     });
+}
+
+/// A pod that claims to have another pod's address, by every way that neighbours are found: the node goes on sending to
+/// the other pod.
+#[test]
+fn no_pod_takes_the_address_of_another() {
+    on_node(|| async {
+        let pins = Pins::new();
+        let network = PodNetwork::start(config(pins.path())).await.unwrap();
+        let (a, b) = (pins.add("a"), pins.add("b"));
+        let at_a = both(&network.setup(request("a", &a, vec![])).await.unwrap().ips);
+        let at_b = both(&network.setup(request("b", &b, vec![])).await.unwrap().ips);
+        let server = enter(&b, || UdpSocket::bind("[::]:7777").unwrap()).unwrap();
+        server.set_read_timeout(Some(TIMEOUT)).unwrap();
+        let thief = enter(&a, || UdpSocket::bind("[::]:7777").unwrap()).unwrap();
+        thief.set_nonblocking(true).unwrap();
+        let [IpAddr::V4(own), IpAddr::V4(other), IpAddr::V4(gateway)] = [at_a[0], at_b[0], network.gateways()[0]]
+        else {
+            unreachable!()
+        };
+        let (IpAddr::V6(own6), IpAddr::V6(other6)) = (at_a[1], at_b[1]) else { unreachable!() };
+        let mac = |address: Ipv4Addr| [&[0x0a, 0x58][..], &address.octets()].concat();
+        let everybody = [0x33, 0x33, 0, 0, 0, 1];
+        enter(&a, || {
+            send_frame(&mac(own), &[0xff; 6], ARP, &arp_reply(&mac(own), other));
+            send_frame(&mac(own), &mac(gateway), ARP, &arp_reply(&mac(own), other));
+            send_frame(&mac(other), &mac(gateway), IPV4, &datagram(own, gateway, b"moved"));
+            send_frame(&mac(own), &mac(gateway), IPV6, &advertisement(own6, &mac(own), other6));
+            send_frame(&mac(own), &everybody, IPV6, &advertisement(own6, &mac(own), other6));
+        })
+        .unwrap();
+        for to in [IpAddr::V4(other), IpAddr::V6(other6)] {
+            let socket = UdpSocket::bind(if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }).unwrap();
+            socket.send_to(b"letter", (to, 7777)).unwrap();
+            let mut buffer = [0; 64];
+            let (length, _) = server.recv_from(&mut buffer).unwrap();
+            assert_eq!(&buffer[..length], b"letter", "{to}");
+        }
+        assert!(thief.recv(&mut [0; 64]).is_err(), "a letter of another");
+        network.teardown("b").await.unwrap();
+        let neighbours =
+            std::process::Command::new("ip").args(["neighbour", "show", "nud", "permanent"]).output().unwrap();
+        let neighbours = String::from_utf8_lossy(&neighbours.stdout).into_owned();
+        assert!(neighbours.contains(&own.to_string()) && !neighbours.contains(&format!("{other} ")), "{neighbours}");
+    });
+}
+
+/// An answer of ARP that an address is behind a hardware address.
+fn arp_reply(mac: &[u8], claimed: Ipv4Addr) -> Vec<u8> {
+    let claimed = claimed.octets();
+    [&[0, 1, 8, 0, 6, 4, 0, 2][..], mac, &claimed, &[0xff; 6], &claimed].concat()
+}
+
+/// A neighbour advertisement with the override flag: an address is behind a hardware address from now on.
+fn advertisement(from: std::net::Ipv6Addr, mac: &[u8], claimed: std::net::Ipv6Addr) -> Vec<u8> {
+    let to: std::net::Ipv6Addr = "ff02::1".parse().unwrap();
+    let message = [&[136, 0, 0, 0, 0x20, 0, 0, 0][..], &claimed.octets(), &[2, 1], mac].concat();
+    let mut head = vec![0x60, 0, 0, 0, 0, message.len() as u8, 58, 255];
+    head.extend(from.octets());
+    head.extend(to.octets());
+    let pseudo = [&from.octets()[..], &to.octets(), &[0, 0, 0, message.len() as u8, 0, 0, 0, 58], &message].concat();
+    let sum: u32 = pseudo.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
+    let folded = (sum & 0xffff) + (sum >> 16);
+    let checksum = !u16::try_from((folded & 0xffff) + (folded >> 16)).unwrap();
+    let mut message = message;
+    message[2..4].copy_from_slice(&checksum.to_be_bytes());
+    [head, message].concat()
 }
 
 /// An IPv4 packet of UDP to port 7777.
@@ -262,11 +330,15 @@ fn datagram(from: Ipv4Addr, to: Ipv4Addr, data: &[u8]) -> Vec<u8> {
     head
 }
 
-/// Puts an Ethernet frame of an IPv4 packet on the pod's link.
-fn send_frame(to: &[u8], packet: &[u8]) {
+const IPV4: [u8; 2] = [0x08, 0];
+const IPV6: [u8; 2] = [0x86, 0xdd];
+const ARP: [u8; 2] = [0x08, 0x06];
+
+/// Puts an Ethernet frame on the pod's link.
+fn send_frame(from: &[u8], to: &[u8], kind: [u8; 2], packet: &[u8]) {
     use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
     let raw = socket(AddressFamily::Packet, SockType::Raw, SockFlag::empty(), None).unwrap();
-    let frame = [to, &[0x0a, 0x58, 0, 0, 0, 9], &[0x08, 0], packet].concat();
+    let frame = [to, from, &kind, packet].concat();
     // SAFETY: a sockaddr_ll is plain old data, for which all zeros is a value.
     let mut address: nix::libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     address.sll_family = nix::libc::AF_PACKET as u16;

@@ -16,6 +16,8 @@ pub mod flags {
 pub enum Field {
     /// `ether daddr`
     EtherDaddr,
+    /// `ether saddr`
+    EtherSaddr,
     /// `ether type`; compare with two bytes in network order
     EtherType,
     /// `arp saddr ip`
@@ -82,7 +84,7 @@ impl Field {
         match self {
             Field::Ip6Saddr | Field::Ip6Daddr | Field::CtOriginalIp6Daddr => 16,
             Field::Iifname | Field::Oifname => 16,
-            Field::EtherDaddr => 6,
+            Field::EtherDaddr | Field::EtherSaddr => 6,
             Field::ThSport | Field::ThDport | Field::CtOriginalDport | Field::EtherType => 2,
             Field::L4Proto | Field::IcmpType | Field::Nfproto | Field::CtDirection => 1,
             Field::Constant(value) => value.as_bytes().len() as u32,
@@ -104,6 +106,7 @@ impl Field {
         let fib = |flags| Expression::Fib { result: uapi::FIB_RESULT_ADDRTYPE, flags, register };
         match self {
             Field::EtherDaddr => payload(uapi::PAYLOAD_LINK, 0),
+            Field::EtherSaddr => payload(uapi::PAYLOAD_LINK, 6),
             Field::EtherType => payload(uapi::PAYLOAD_LINK, 12),
             Field::ArpSaddrIp => payload(uapi::PAYLOAD_NETWORK, 14),
             Field::IpSaddr => payload(uapi::PAYLOAD_NETWORK, 12),

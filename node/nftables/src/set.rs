@@ -15,6 +15,7 @@ pub enum DataType {
     Ipv6Addr,
     InetProto,
     InetService,
+    EtherAddr,
     /// A 32-bit number in host byte order. `nft` knows how to show it, and ends itself over plain integers.
     Mark,
     InterfaceName,
@@ -26,6 +27,7 @@ impl DataType {
         match self {
             DataType::Ipv4Addr => 7,
             DataType::Ipv6Addr => 8,
+            DataType::EtherAddr => 9,
             DataType::InetProto => 12,
             DataType::InetService => 13,
             DataType::Mark => 19,
@@ -38,6 +40,7 @@ impl DataType {
             DataType::InetProto => 1,
             DataType::InetService => 2,
             DataType::Ipv4Addr | DataType::Mark => 4,
+            DataType::EtherAddr => 6,
             DataType::Ipv6Addr | DataType::InterfaceName => 16,
         }
     }
