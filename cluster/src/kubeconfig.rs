@@ -1,6 +1,7 @@
 //! The kubeconfig files that the binary writes: one per component beside the certificates, and the context `corten`
 //! in the user's own file.
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -86,6 +87,12 @@ pub fn server(path: &Path) -> Result<String> {
     let config = read(path)?;
     let server = config.pointer("/clusters/0/cluster/server").and_then(Value::as_str);
     Ok(server.with_context(|| format!("{} names no server", path.display()))?.to_owned())
+}
+
+/// The address of that server, if the kubeconfig names it by address.
+pub fn server_address(path: &Path) -> Option<IpAddr> {
+    let server: http::Uri = server(path).ok()?.parse().ok()?;
+    server.host()?.trim_matches(['[', ']']).parse().ok()
 }
 
 /// The authority that a kubeconfig trusts, in PEM.

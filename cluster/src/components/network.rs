@@ -137,20 +137,32 @@ pub async fn cleanup(place: &config::Place) -> Result<()> {
     Ok(corten_network::cleanup(&config).await?)
 }
 
-/// Waits until the control plane has given the node its pod range, or one of each version of IP divided by a comma.
-pub async fn pod_range(caches: &Caches, node: &str) -> String {
+/// Waits until the control plane has given the node its pod range, or one of each version of IP divided by a comma. One
+/// beyond `within` is none: a bridge with such a range would take the packets of others.
+pub async fn pod_range(caches: &Caches, node: &str, within: &[Cidr]) -> String {
     let nodes = caches.of::<Node>();
     nodes.synced().await;
     let mut changes = nodes.subscribe();
     let key = Key { namespace: String::new(), name: node.to_owned() };
+    let mut refused = None;
     loop {
-        match nodes.get(&key).and_then(|node| assigned_ranges(&node.value())) {
-            Some(range) => return range,
-            None => {
-                changes.next().await;
+        let assigned = nodes.get(&key).and_then(|node| assigned_ranges(&node.value()));
+        match assigned {
+            Some(range) if is_within(&range, within) => return range,
+            Some(range) if refused.as_ref() != Some(&range) => {
+                tracing::warn!(range, "the node's pod range is not within --cluster-cidr; waiting for another");
+                refused = Some(range);
             }
+            _ => {}
         }
+        changes.next().await;
     }
+}
+
+/// Whether every range of a text is part of one of these.
+fn is_within(ranges: &str, within: &[Cidr]) -> bool {
+    let part = |range: &Cidr| within.iter().any(|all| all.length() <= range.length() && all.contains(range.address()));
+    cidrs(ranges).is_ok_and(|ranges| ranges.iter().all(part))
 }
 
 /// The pod ranges of a node, divided by a comma.
@@ -261,6 +273,17 @@ mod tests {
         assert_eq!(known_range(&node).as_deref(), Some("10.244.3.0/24,fd00::/64"));
         node.bridge = "other0".into();
         assert_eq!(known_range(&node), None, "of another bridge");
+    }
+
+    #[test]
+    fn a_range_beyond_the_clusters_is_none() {
+        let within = cidrs("10.244.0.0/16,fd00:10:244::/56").unwrap();
+        for good in ["10.244.3.0/24", "10.244.3.0/24,fd00:10:244:3::/64"] {
+            assert!(is_within(good, &within), "{good}");
+        }
+        for bad in ["10.0.0.0/8", "192.0.2.0/24", "10.244.3.0/24,2001:db8::/64", "0.0.0.0/0", "nonsense", ""] {
+            assert!(!is_within(bad, &within), "{bad}");
+        }
     }
 
     #[test]

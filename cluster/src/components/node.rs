@@ -179,9 +179,16 @@ async fn network_and_dns(
     resolver: HostResolver,
     shutdown: CancellationToken,
 ) -> Result<()> {
+    let cluster_cidrs = cidrs(&node.cluster_cidr).context("the cluster's pod range is not valid")?;
+    let own_network = node.network_backend.own().is_some();
+    if own_network {
+        corten_network::routes::fence(&cluster_cidrs).await.context("the cluster's pod range cannot be fenced")?;
+    }
+    // Plugins have ranges of their own.
+    let within = if own_network { cluster_cidrs.clone() } else { cidrs("0.0.0.0/0,::/0")? };
     let caches = Caches::new(network.clone(), shutdown.clone());
     let range = tokio::select! {
-        range = pod_range(&caches, &node.name) => range,
+        range = pod_range(&caches, &node.name, &within) => range,
         () = shutdown.cancelled() => return Ok(()),
     };
     let pod_cidrs = cidrs(&range).context("the node's pod range is not valid")?;
@@ -194,8 +201,16 @@ async fn network_and_dns(
         let policies = policy::Config { ipvs, host_egress, ..policy::Config::new(gateways.clone()) };
         tasks.spawn("network policies", policy::run(policies, network.clone(), requests, tasks.shutdown()));
         plugged.start(&node, &range, Some(gate)).await?;
-        let (node_name, node_address) = (node.name.clone(), node.address);
-        let routes = corten_network::routes::Config { node_name, backend, pod_cidrs, node_address };
+        let routes = corten_network::routes::Config {
+            node_name: node.name.clone(),
+            backend,
+            pod_cidrs,
+            node_address: node.address,
+            node_addresses: node.addresses.clone(),
+            cluster_cidrs,
+            service_cidrs: cidrs(&node.service_cidr).context("the Service range is not valid")?,
+            api_servers: node.api_servers.clone(),
+        };
         tasks.spawn("routes", corten_network::routes::run(routes, network.clone(), own, tasks.shutdown()));
     } else {
         plugged.start_plugins(&node).await?;

@@ -10,7 +10,7 @@ pub mod certificate;
 pub mod discovery;
 pub mod settings;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use corten_client::{Client, HttpsConfig};
@@ -35,7 +35,7 @@ pub struct Joined {
 /// Makes the machine a node: by the kubeconfig it is given, by what an earlier join left, or by a token.
 pub async fn join(flags: &cli::Agent) -> Result<Joined> {
     if let Some(path) = &flags.kubeconfig {
-        let node = Node::from_flags(flags, &Settings::default())?;
+        let node = of_server(Node::from_flags(flags, &Settings::default())?, path);
         return Ok(Joined { node, kubeconfig: path.clone(), renews: false });
     }
     let place = Place::of(&flags.place);
@@ -45,7 +45,7 @@ pub async fn join(flags: &cli::Agent) -> Result<Joined> {
     }
     let client = Client::from_kubeconfig(&path, None)
         .with_context(|| format!("{} cannot be used; delete it and join again with a token", path.display()))?;
-    let node = Node::from_flags(flags, &settings::learn(&client, &place).await?)?;
+    let node = of_server(Node::from_flags(flags, &settings::learn(&client, &place).await?)?, &path);
     Ok(Joined { node, kubeconfig: path, renews: true })
 }
 
@@ -65,6 +65,11 @@ pub async fn identify_components(client: &Client, node: &Node) -> Result<()> {
         }
     });
     try_join_all(identified).await.map(drop)
+}
+
+/// The node, with the address of the API server that a kubeconfig names.
+fn of_server(node: Node, kubeconfig: &Path) -> Node {
+    Node { api_servers: kubeconfig::server_address(kubeconfig).into_iter().collect(), ..node }
 }
 
 /// Whether what an earlier join left is missing, of another cluster, or too old.

@@ -75,6 +75,10 @@ fn our_pod(directory: &Path, nodes: &[NodeNamespace], index: usize) -> (PathBuf,
             backend: Backend::Vxlan,
             pod_cidrs: vec![range],
             node_address: own,
+            node_addresses: vec![own],
+            cluster_cidrs: vec!["10.244.0.0/16".parse().expect("a range")],
+            service_cidrs: Vec::new(),
+            api_servers: Vec::new(),
         };
         routes::reconcile(&routes, &objects).await.expect("routes");
         let request = SetupRequest {

@@ -38,7 +38,16 @@ fn node_object(name: &str, cidrs: &[String], addresses: &[IpAddr]) -> Node {
 
 fn routes_config(node_name: &str, cidrs: &[String], backend: Backend, node_address: IpAddr) -> routes::Config {
     let pod_cidrs = cidrs.iter().map(|cidr| cidr.parse().unwrap()).collect();
-    routes::Config { node_name: node_name.to_owned(), backend, pod_cidrs, node_address }
+    routes::Config {
+        node_name: node_name.to_owned(),
+        backend,
+        pod_cidrs,
+        node_address,
+        node_addresses: vec![node_address],
+        cluster_cidrs: ["10.244.0.0/16", "fd00:10:244::/48"].map(|range| range.parse().unwrap()).to_vec(),
+        service_cidrs: ["10.96.0.0/12", "fd00:10:96::/112"].map(|range| range.parse().unwrap()).to_vec(),
+        api_servers: Vec::new(),
+    }
 }
 
 /// The ranges of a node's pods.
@@ -163,6 +172,19 @@ async fn two_namespaces(config: &namespace_node::Config) -> Vec<NodeNamespace> {
     made
 }
 
+/// Gives the machine addresses on a link that leads to nobody.
+fn addresses_elsewhere() -> Vec<IpAddr> {
+    for arguments in [
+        &["link", "add", "elsewhere", "type", "bridge"][..],
+        &["address", "add", "192.0.2.1/24", "dev", "elsewhere"],
+        &["address", "add", "2001:db8::1/64", "dev", "elsewhere", "nodad"],
+        &["link", "set", "elsewhere", "up"],
+    ] {
+        ip(arguments);
+    }
+    ["192.0.2.1", "2001:db8::1"].map(|address| address.parse().unwrap()).to_vec()
+}
+
 /// Three nodes: the machine itself, whose address is of another subnet, and two in namespaces.
 fn three_nodes(case: Case) {
     on_machine(move || {
@@ -170,12 +192,9 @@ fn three_nodes(case: Case) {
         let directory = pins.path().to_owned();
         let mut config = namespace_node::Config::new(&directory, &cluster(case));
 
-        // Plain routes also lead to a machine whose addresses, here on its pod bridge, are not of the nodes' subnet.
-        // The ends of an overlay must be outside of it.
+        // Plain routes also lead to a machine whose addresses, here on a link of their own, are not of the nodes' subnet.
         let own: Vec<IpAddr> = match case.backend {
-            Backend::HostGateway => {
-                cidrs(0, case.ipv6_first).iter().map(|cidr| cidr.parse::<Cidr>().unwrap().nth(1).unwrap()).collect()
-            }
+            Backend::HostGateway => addresses_elsewhere(),
             Backend::Vxlan | Backend::Wireguard => config.gateways().unwrap(),
         };
         config.host_addresses = own.clone();
@@ -312,27 +331,49 @@ fn routes_follow_the_nodes_of_the_api() {
             let own: Vec<Cidr> = cidrs(0, false).iter().map(|cidr| cidr.parse().unwrap()).collect();
             let case = Case { backend: Backend::HostGateway, ipv6_first: false };
             PodNetwork::start(Config::new(&own, &cluster(case), directory.path())).await.unwrap();
+            for arguments in [
+                &["link", "add", "uplink", "type", "bridge"][..],
+                &["address", "add", "192.0.2.1/24", "dev", "uplink"],
+                &["link", "set", "uplink", "up"],
+            ] {
+                ip(arguments);
+            }
             let api = Api::default();
-            let node = |name: &str, number: usize, last: u8| {
-                let node = node_object(name, &cidrs(number, false), &[Ipv4Addr::new(10, 244, 0, last).into()]);
-                String::from_utf8(node.encode().to_vec()).unwrap()
+            let put = |name: &str, ranges: &[String], last: u8| {
+                let node = node_object(name, ranges, &[Ipv4Addr::new(192, 0, 2, last).into()]);
+                api.put("nodes", std::str::from_utf8(&node.encode()).unwrap());
             };
-            api.put("nodes", &node("self", 0, 1));
-            api.put("nodes", &node("b", 1, 201));
+            let node = |name: &str, number: usize, last: u8| put(name, &cidrs(number, false), last);
+            node("self", 0, 1);
+            node("b", 1, 201);
             let shutdown = CancellationToken::new();
-            let config = routes_config("self", &cidrs(0, false), Backend::HostGateway, IpAddr::from([10, 244, 0, 1]));
+            let config = routes_config("self", &cidrs(0, false), Backend::HostGateway, IpAddr::from([192, 0, 2, 1]));
             let running = tokio::spawn(routes::run(config, api.client(), api.client(), shutdown.clone()));
             route_becomes("0001F40A", true).await;
-            api.put("nodes", &node("c", 2, 202));
+            // Claims that are not a node's own are passed over: another node's range and address, and ranges of others.
+            put("a-thief", &["10.244.1.0/24".to_owned(), "198.51.100.0/24".to_owned()], 201);
+            put("another", &["10.244.4.0/25".to_owned(), "10.244.0.0/24".to_owned()], 204);
+            node("c", 2, 202);
             route_becomes("0002F40A", true).await;
             // A node that comes back with another address is found there.
-            api.put("nodes", &node("c", 2, 203));
-            route_becomes("CB00F40A", true).await;
+            node("c", 2, 203);
+            route_becomes("CB0200C0", true).await;
+            let table = std::fs::read_to_string("/proc/thread-self/net/route").unwrap();
+            assert!(!table.contains("006433C6") && !table.contains("0004F40A"), "{table}");
+            // Packets for pods of no node end here; whoever takes the fence away is too late.
+            let fence = "*\t0000F40A";
+            route_becomes(fence, true).await;
+            ip(&["route", "del", "unreachable", "10.244.0.0/16"]);
+            route_becomes(fence, true).await;
+            api.delete("nodes", "", "a-thief");
             api.delete("nodes", "", "b");
             route_becomes("0001F40A", false).await;
             shutdown.cancel();
             running.await.unwrap().unwrap();
             route_becomes("0002F40A", true).await;
+            route_becomes(fence, true).await;
+            routes::cleanup().await.unwrap();
+            route_becomes(fence, false).await;
         });
     });
 }

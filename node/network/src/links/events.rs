@@ -112,11 +112,14 @@ fn link(body: &[u8], deleted: bool) -> Option<Event> {
 /// A `rtmsg`.
 fn route(body: &[u8], deleted: bool) -> Option<Event> {
     let (table, protocol, kind) = (*body.get(4)?, *body.get(5)?, *body.get(7)?);
-    if table != MAIN_TABLE || kind != UNICAST {
+    if table != MAIN_TABLE {
         return None;
     }
     if protocol == ROUTE_PROTOCOL_NUMBER {
         return deleted.then_some(Event::OwnRouteDeleted);
+    }
+    if kind != UNICAST {
+        return None;
     }
     (NEIGHBOURLY.contains(&protocol) && !is_link_local(body)).then_some(Event::RouteChanged)
 }

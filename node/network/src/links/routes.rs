@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use futures::TryStreamExt;
 use nix::errno::Errno;
 use rtnetlink::RouteMessageBuilder;
-use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteProtocol};
+use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteType};
 
 use super::{Links, is_errno, output_interface};
 use crate::cidr::Cidr;
@@ -14,6 +14,9 @@ use crate::error::Error;
 /// The routing protocol number that marks routes as ours.
 pub(super) const ROUTE_PROTOCOL_NUMBER: u8 = 67;
 const ROUTE_PROTOCOL: RouteProtocol = RouteProtocol::Other(ROUTE_PROTOCOL_NUMBER);
+
+/// The metric of fences: any other route to the same range is preferred.
+const FENCE_METRIC: u32 = 0xff00_0000;
 
 /// How packets to another node's pods leave this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,14 +58,38 @@ impl Links {
 
     /// The routes that we made, each with the link it goes by; those by the link `overlay` are told as such.
     pub async fn node_routes(&self, overlay: Option<u32>) -> Result<Vec<(Route, Option<u32>)>, Error> {
+        Ok(self.our_routes().await?.iter().filter_map(|message| our_route(message, overlay)).collect())
+    }
+
+    /// `unreachable range proto corten`
+    pub async fn add_fence(&self, range: Cidr) -> Result<(), Error> {
+        self.replace_route(fence(range)?, format!("add the fence around {range}")).await
+    }
+
+    pub async fn delete_fence(&self, range: Cidr) -> Result<(), Error> {
+        match self.handle.route().del(fence(range)?).execute().await {
+            Err(error) if !is_errno(&error, Errno::ESRCH) => {
+                Err(Error::link(format!("delete the fence around {range}"))(error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The ranges that we fenced.
+    pub async fn fences(&self) -> Result<Vec<Cidr>, Error> {
+        let all = self.our_routes().await?;
+        let fences = all.iter().filter(|message| message.header.kind == RouteType::Unreachable);
+        Ok(fences.filter_map(destination).collect())
+    }
+
+    async fn our_routes(&self) -> Result<Vec<RouteMessage>, Error> {
         let ipv4 = RouteMessageBuilder::<Ipv4Addr>::new().build();
         let ipv6 = RouteMessageBuilder::<Ipv6Addr>::new().build();
         let mut found = Vec::new();
         for all in [ipv4, ipv6] {
             let routes: Vec<RouteMessage> =
                 self.handle.route().get(all).execute().try_collect().await.map_err(Error::link("list routes"))?;
-            let ours = routes.iter().filter(|route| route.header.protocol == ROUTE_PROTOCOL);
-            found.extend(ours.filter_map(|message| our_route(message, overlay)));
+            found.extend(routes.into_iter().filter(|route| route.header.protocol == ROUTE_PROTOCOL));
         }
         Ok(found)
     }
@@ -95,23 +122,35 @@ fn message(route: &Route, link: Option<u32>) -> Result<RouteMessage, Error> {
     })
 }
 
+fn fence(range: Cidr) -> Result<RouteMessage, Error> {
+    let builder = RouteMessageBuilder::<IpAddr>::new()
+        .destination_prefix(range.address(), range.length())
+        .map_err(|_| Error::NoRoute(range.address()))?;
+    Ok(builder.protocol(ROUTE_PROTOCOL).kind(RouteType::Unreachable).priority(FENCE_METRIC).build())
+}
+
+fn address_of(address: &RouteAddress) -> Option<IpAddr> {
+    match address {
+        RouteAddress::Inet(address) => Some(IpAddr::from(*address)),
+        RouteAddress::Inet6(address) => Some(IpAddr::from(*address)),
+        _ => None,
+    }
+}
+
+fn destination(message: &RouteMessage) -> Option<Cidr> {
+    let address = message.attributes.iter().find_map(|attribute| match attribute {
+        RouteAttribute::Destination(address) => address_of(address),
+        _ => None,
+    })?;
+    Cidr::new(address, message.header.destination_prefix_length)
+}
+
 fn our_route(message: &RouteMessage, overlay: Option<u32>) -> Option<(Route, Option<u32>)> {
-    let address = |wanted: fn(&RouteAttribute) -> Option<&RouteAddress>| {
-        message.attributes.iter().find_map(wanted).and_then(|address| match address {
-            RouteAddress::Inet(address) => Some(IpAddr::from(*address)),
-            RouteAddress::Inet6(address) => Some(IpAddr::from(*address)),
-            _ => None,
-        })
-    };
-    let destination = address(|attribute| match attribute {
-        RouteAttribute::Destination(address) => Some(address),
+    let via = message.attributes.iter().find_map(|attribute| match attribute {
+        RouteAttribute::Gateway(address) => address_of(address),
         _ => None,
     })?;
-    let via = address(|attribute| match attribute {
-        RouteAttribute::Gateway(address) => Some(address),
-        _ => None,
-    })?;
-    let destination = Cidr::new(destination, message.header.destination_prefix_length)?;
+    let destination = destination(message)?;
     let link = output_interface(message);
     let way = match link {
         Some(index) if Some(index) == overlay => Way::Link(index),

@@ -5,18 +5,24 @@
 //! - [`Backend::Vxlan`]: packets travel in UDP between the nodes' addresses, over whatever network is between them.
 //! - [`Backend::Wireguard`]: the same, and nobody on the way can read them; each node publishes its key on its Node object.
 //!
-//! Both are a handful of entries a node, which follow from its Node object alone. What changes is told to the kernel
+//! Each is a handful of entries a node, which follow from its Node object alone. A change is applied to the kernel
 //! entry by entry: one more node among thousands is one route, one neighbour and one forwarding entry. Only entries
 //! that we made are read, added or deleted.
+//!
+//! A Node object is not believed in everything: `claims` decides which ranges and addresses are a node's. Packets for pod
+//! addresses that no node has end at a fence, an unreachable route to the cluster's whole range, and never follow the
+//! default route. `shield` keeps everybody but the nodes out of VXLAN.
 
+mod claims;
 mod plan;
+mod shield;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use corten_api::{Typed, decode_object};
-use corten_client::{Caches, Change, Client, Patch};
+use corten_client::{Caches, Change, Client, EventRecorder, EventType, ObjectRef, Patch};
 use k8s_openapi::api::core::v1::Node;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
@@ -26,7 +32,9 @@ use crate::cidr::Cidr;
 use crate::error::Error;
 use crate::links::{Event, Events, Link, Links, TunnelEnd};
 use crate::wireguard::{self, ANNOTATION, Key, Tunnel, Wireguard};
+use claims::{Ground, Owners, Refused};
 use plan::{Entry, Overlay, Peer};
+use shield::Shield;
 
 /// How long entries that could not be made wait for their repetition, if nothing that may help is told before.
 const RETRY: Duration = Duration::from_secs(10);
@@ -69,6 +77,25 @@ pub struct Config {
     pub pod_cidrs: Vec<Cidr>,
     /// The node's own address: its version of IP carries what the overlay wraps.
     pub node_address: IpAddr,
+    /// All addresses of this node that others know it by.
+    pub node_addresses: Vec<IpAddr>,
+    /// The ranges of all pods and all Services of the cluster.
+    pub cluster_cidrs: Vec<Cidr>,
+    pub service_cidrs: Vec<Cidr>,
+    /// Where the API server is, as far as it is known by address.
+    pub api_servers: Vec<IpAddr>,
+}
+
+impl Config {
+    fn ground(&self) -> Ground {
+        Ground {
+            cluster_cidrs: self.cluster_cidrs.clone(),
+            service_cidrs: self.service_cidrs.clone(),
+            pod_cidrs: self.pod_cidrs.clone(),
+            addresses: self.node_addresses.clone(),
+            api_servers: self.api_servers.clone(),
+        }
+    }
 }
 
 /// Whether every wanted entry stands.
@@ -86,6 +113,13 @@ struct Ways {
     overlay: Option<Link>,
     wireguard: Option<Wireguard>,
     peers: BTreeMap<String, Peer>,
+    /// Which of them has what, and the claims that did not count when it was last decided.
+    owners: Owners,
+    refused: BTreeSet<Refused>,
+    /// Who may send through VXLAN, where that is the backend.
+    shield: Shield,
+    /// Where refused claims are reported, beside the log.
+    events: Option<EventRecorder>,
     /// What the kernel holds; none if that is not known.
     applied: Option<BTreeSet<Entry>>,
     /// The links that our routes go by, or went.
@@ -103,8 +137,21 @@ impl Ways {
             }
         }
         let wireguard = (config.backend == Backend::Wireguard).then(Wireguard::open).transpose()?;
-        let (peers, by) = (BTreeMap::new(), BTreeSet::new());
-        let mut ways = Ways { config, links, overlay: None, wireguard, peers, applied: None, by, moved: false };
+        let mut ways = Ways {
+            shield: Shield::new(config.node_address, &config.pod_cidrs, config.backend == Backend::Vxlan),
+            config,
+            links,
+            overlay: None,
+            wireguard,
+            peers: BTreeMap::new(),
+            owners: Owners::default(),
+            refused: BTreeSet::new(),
+            events: None,
+            applied: None,
+            by: BTreeSet::new(),
+            moved: false,
+        };
+        ways.shield.raise()?;
         ways.ensure_overlay().await?;
         Ok(ways)
     }
@@ -144,7 +191,7 @@ impl Ways {
 
     /// A node as it is now; says whether anything follows from it.
     fn set(&mut self, name: &str, node: Option<&Node>) -> bool {
-        let peer = node.filter(|_| name != self.config.node_name).and_then(Peer::of);
+        let peer = node.filter(|_| name != self.config.node_name).map(Peer::of);
         if self.peers.get(name) == peer.as_ref() {
             return false;
         }
@@ -155,16 +202,38 @@ impl Ways {
         true
     }
 
-    fn wanted(&self) -> BTreeSet<Entry> {
+    /// The other nodes with what is theirs.
+    fn believed(&mut self) -> Vec<Peer> {
+        let decision = claims::decide(&self.config.ground(), &self.peers, &self.owners);
+        self.owners = decision.owners;
+        let before = std::mem::replace(&mut self.refused, decision.refused);
+        self.refused.difference(&before).for_each(|refused| self.report(refused));
+        decision.peers
+    }
+
+    fn report(&self, refused: &Refused) {
+        warn!("{refused}");
+        let Some(events) = &self.events else { return };
+        let name = refused.node.clone();
+        // As the kubelet names a node in events: by its name.
+        let about = ObjectRef { kind: "Node".to_owned(), uid: name.clone(), name, ..ObjectRef::default() };
+        let about = ObjectRef { api_version: "v1".to_owned(), ..about };
+        events.event(&about, EventType::Warning, refused.claim.event(), refused.to_string());
+    }
+
+    fn wanted(&self, peers: &[Peer]) -> BTreeSet<Entry> {
         let (ipv4, wireguard) = (self.config.node_address.is_ipv4(), self.wireguard.is_some());
         let overlay = self.overlay.as_ref().map(|link| Overlay { link: link.index, ipv4, wireguard });
-        plan::wanted(self.peers.values(), overlay)
+        let fences = self.config.cluster_cidrs.iter().copied().map(Entry::Fence);
+        plan::wanted(peers, overlay).into_iter().chain(fences).collect()
     }
 
     /// Makes our entries stand as the nodes call for. A node that cannot be reached is told and passed over, so that
     /// it does not cut off the others.
     async fn apply(&mut self) -> Result<Outcome, Error> {
-        let wanted = self.wanted();
+        let peers = self.believed();
+        self.shield.admit(peers.iter().flat_map(|peer| &peer.addresses).copied())?;
+        let wanted = self.wanted(&peers);
         let mut stands = match self.applied.take() {
             Some(applied) => applied,
             None => self.present().await?,
@@ -201,6 +270,7 @@ impl Ways {
         if let Err(error) = self.ensure_overlay().await {
             warn!("the link of the overlay is missing: {error}");
         }
+        self.shield.doubt();
         self.doubt()
     }
 
@@ -217,6 +287,7 @@ impl Ways {
             found.insert(Entry::Route(route));
             self.by.extend(link);
         }
+        found.extend(self.links.fences().await?.into_iter().map(Entry::Fence));
         if let (Some(link), Some(wireguard)) = (overlay, &mut self.wireguard) {
             found.extend(wireguard.device(link)?.tunnels.into_iter().map(Entry::Tunnel));
         } else if let Some(link) = overlay {
@@ -233,6 +304,7 @@ impl Ways {
             Entry::Neighbour(neighbour) => self.links.add_neighbour(link, neighbour).await,
             Entry::Tunnel(tunnel) => self.set_tunnel(link, tunnel, true),
             Entry::Route(route) => self.links.add_node_route(route).await.map(|link| self.by.extend([link])),
+            Entry::Fence(range) => self.links.add_fence(*range).await,
         }
     }
 
@@ -243,6 +315,7 @@ impl Ways {
             Entry::Neighbour(neighbour) => self.links.delete_neighbour(link, neighbour).await,
             Entry::Tunnel(tunnel) => self.set_tunnel(link, tunnel, false),
             Entry::Route(route) => self.links.delete_node_route(route).await,
+            Entry::Fence(range) => self.links.delete_fence(*range).await,
         }
     }
 }
@@ -288,6 +361,7 @@ pub async fn run(config: Config, client: Client, own: Client, shutdown: Cancella
     // Before the first look at the kernel, so that nothing happens unseen between the two.
     let events = Events::open()?;
     let mut ways = Ways::open(config).await?;
+    ways.events = Some(EventRecorder::new(own.clone(), "corten-network", &*node_name));
     let mut unpublished = ways.public_key()?;
     let (mut outcome, mut dirty) = (Outcome::Partial, true);
     let mut checks = tokio::time::interval_at(Instant::now() + CHECK, CHECK);
@@ -357,14 +431,31 @@ pub async fn pending<'a>(config: &Config, nodes: impl IntoIterator<Item = &'a No
     for node in nodes {
         ways.set(node.name(), Some(node));
     }
-    let wanted = ways.wanted();
+    let peers = ways.believed();
+    let wanted = ways.wanted(&peers);
     Ok(ways.present().await?.symmetric_difference(&wanted).count())
+}
+
+/// Ends packets for pods that no node has, before anything else of the network stands. [`run`] keeps it so.
+pub async fn fence(cluster_cidrs: &[Cidr]) -> Result<(), Error> {
+    let links = Links::open()?;
+    for range in cluster_cidrs {
+        links.add_fence(*range).await?;
+    }
+    Ok(())
 }
 
 /// Deletes every route that we made, and the overlay's link with all it holds.
 pub async fn cleanup() -> Result<(), Error> {
-    let node_address = Ipv4Addr::UNSPECIFIED.into();
-    let config =
-        Config { node_name: String::new(), backend: Backend::HostGateway, pod_cidrs: Vec::new(), node_address };
+    let config = Config {
+        node_name: String::new(),
+        backend: Backend::HostGateway,
+        pod_cidrs: Vec::new(),
+        node_address: Ipv4Addr::UNSPECIFIED.into(),
+        node_addresses: Vec::new(),
+        cluster_cidrs: Vec::new(),
+        service_cidrs: Vec::new(),
+        api_servers: Vec::new(),
+    };
     Ways::open(config).await?.apply().await.map(drop)
 }

@@ -10,9 +10,15 @@ use crate::cidr::Cidr;
 use crate::links::{Forwarding, Neighbour, Route, Way};
 use crate::wireguard::{ANNOTATION, Key, Tunnel};
 
+/// The label of nodes that run the control plane; no node may give it to itself.
+const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
+
 /// What we keep of another node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Peer {
+    /// When its object was created, in seconds.
+    pub created: i64,
+    pub control_plane: bool,
     /// The ranges of its pods, one a family.
     pub pod_cidrs: Vec<Cidr>,
     /// Its own addresses.
@@ -31,19 +37,25 @@ pub(crate) struct Overlay {
 }
 
 impl Peer {
-    /// None before the node has a range and an address.
-    pub fn of(node: &Node) -> Option<Peer> {
-        let spec = node.spec.as_ref()?;
-        let texts = spec.pod_cidrs.iter().flatten().chain(&spec.pod_cidr);
+    /// The node as its object has it; `claims` decides what of it counts.
+    pub fn of(node: &Node) -> Peer {
+        let spec = node.spec.as_ref();
+        let texts = spec.into_iter().flat_map(|spec| spec.pod_cidrs.iter().flatten().chain(&spec.pod_cidr));
         let mut pod_cidrs: Vec<Cidr> = texts.filter_map(|cidr| cidr.parse().ok()).collect();
         pod_cidrs.sort_unstable();
         pod_cidrs.dedup();
-        let addresses = node.status.as_ref()?.addresses.iter().flatten();
+        let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
         let internal = addresses.filter(|address| address.type_ == "InternalIP");
         let addresses: Vec<IpAddr> = internal.filter_map(|address| address.address.parse().ok()).collect();
-        let key =
-            node.metadata.annotations.as_ref().and_then(|all| all.get(ANNOTATION)).and_then(|key| Key::parse(key));
-        (!pod_cidrs.is_empty() && !addresses.is_empty()).then_some(Peer { pod_cidrs, addresses, key })
+        let metadata = &node.metadata;
+        let annotations = metadata.annotations.as_ref();
+        Peer {
+            created: metadata.creation_timestamp.as_ref().map_or(i64::MAX, |created| created.0.as_second()),
+            control_plane: metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(CONTROL_PLANE)),
+            pod_cidrs,
+            addresses,
+            key: annotations.and_then(|all| all.get(ANNOTATION)).and_then(|key| Key::parse(key)),
+        }
     }
 }
 
@@ -54,6 +66,8 @@ pub(crate) enum Entry {
     Neighbour(Neighbour),
     Tunnel(Tunnel),
     Route(Route),
+    /// The end of packets for a range whose address no more specific route leads to.
+    Fence(Cidr),
 }
 
 impl Entry {
@@ -69,6 +83,7 @@ impl Entry {
             (Entry::Neighbour(this), Entry::Neighbour(other)) => this.address == other.address,
             (Entry::Tunnel(this), Entry::Tunnel(other)) => this.key == other.key,
             (Entry::Route(this), Entry::Route(other)) => this.destination == other.destination,
+            (Entry::Fence(this), Entry::Fence(other)) => this == other,
             _ => false,
         }
     }
@@ -81,12 +96,12 @@ impl fmt::Display for Entry {
             Entry::Neighbour(entry) => write!(f, "the neighbour {}", entry.address),
             Entry::Tunnel(entry) => write!(f, "the tunnel to node {}", entry.node),
             Entry::Route(entry) => write!(f, "the route to {} via {}", entry.destination, entry.via),
+            Entry::Fence(range) => write!(f, "the fence around {range}"),
         }
     }
 }
 
-/// The entries that the other nodes call for, through the overlay or without one. Of two nodes that claim one
-/// range, which lasts only while a node is replaced, the later one by name has it.
+/// The entries that the other nodes call for, through the overlay or without one. No two of them have one range.
 pub(crate) fn wanted<'a>(peers: impl IntoIterator<Item = &'a Peer>, overlay: Option<Overlay>) -> BTreeSet<Entry> {
     let mut by_range: BTreeMap<Cidr, &Peer> = BTreeMap::new();
     for peer in peers {
@@ -143,7 +158,7 @@ mod tests {
     use corten_api::Typed;
     use serde_json::json;
 
-    fn node(cidrs: &[&str], addresses: &[&str]) -> Option<Peer> {
+    fn node(cidrs: &[&str], addresses: &[&str]) -> Peer {
         let addresses: Vec<_> = addresses.iter().map(|a| json!({"type": "InternalIP", "address": a})).collect();
         let value = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"},
             "spec": {"podCIDR": cidrs.first(), "podCIDRs": cidrs}, "status": {"addresses": addresses}});
@@ -154,8 +169,8 @@ mod tests {
         Some(Overlay { link: 7, ipv4, wireguard: false })
     }
 
-    fn told(peers: &[Option<Peer>], overlay: Option<Overlay>) -> Vec<String> {
-        wanted(peers.iter().flatten(), overlay).iter().map(Entry::to_string).collect()
+    fn told(peers: &[Peer], overlay: Option<Overlay>) -> Vec<String> {
+        wanted(peers, overlay).iter().map(Entry::to_string).collect()
     }
 
     #[test]
@@ -203,7 +218,7 @@ mod tests {
         let overlay = Some(Overlay { link: 7, ipv4: true, wireguard: true });
         let keyless = node(&["10.244.1.0/24", "fd00:3::/64"], &["192.0.2.2"]);
         assert_eq!(told(std::slice::from_ref(&keyless), overlay), [] as [String; 0]);
-        let peer = keyless.map(|peer| Peer { key: Some(Key([1; 32])), ..peer });
+        let peer = Peer { key: Some(Key([1; 32])), ..keyless };
         assert_eq!(
             told(&[peer], overlay),
             [
