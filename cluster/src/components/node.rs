@@ -153,6 +153,7 @@ pub fn start(node: Node, identities: Identities, control_plane_only: bool, tasks
     proxy.mode = node.proxy_mode;
     proxy.served = Some(corten_proxy::Served::default());
     proxy.tcp_timeouts = Some(corten_proxy::TcpTimeouts::default());
+    proxy.service_cidrs = config::ranges(&node.service_cidr)?;
     if proxy.mode == corten_proxy::Mode::Ebpf {
         proxy.cgroup = Some(pods_cgroup(&node.place)?);
     }

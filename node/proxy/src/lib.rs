@@ -12,14 +12,17 @@
 //! Reading order: [`Service`] and [`Slice`] are what we keep of the API's objects; `rules::desired`
 //! decides, purely, what one Service contributes; `claims` merges the Services and finds what
 //! changed; `chains` holds the shared rules; [`Proxier`] applies. `sockets` is the mode of programs at sockets, `ipvs` that
-//! of the kernel's load balancer, `iptables` that of the programs.
+//! of the kernel's load balancer, `iptables` that of the programs. `fence` ends what none of them translated, in every mode.
 //!
-//! The proxy never touches a table but its own.
+//! The proxy never touches a table but its own, and never serves an address that a Service may not have: a node's by
+//! `externalIPs`, or one of pods or Services by anything.
 
 mod chains;
 mod claims;
 mod conntrack;
 mod error;
+mod exposure;
+mod fence;
 mod flows;
 mod health;
 mod iptables;
@@ -102,6 +105,9 @@ pub struct Config {
     /// The cluster's pod CIDRs, one a version of IP, as address and prefix length. Traffic to Services from elsewhere
     /// is masqueraded; without one only traffic from outside the node's links is.
     pub cluster_cidrs: Vec<(IpAddr, u8)>,
+    /// The ranges of Service addresses, as far as they are known before the API says so: nothing leaves the node for an
+    /// address of theirs. Default none.
+    pub service_cidrs: Vec<(IpAddr, u8)>,
     /// The versions of IP that Services have.
     pub versions: Vec<IpVersion>,
     /// Masquerade all traffic to Services. Default false.
@@ -130,6 +136,7 @@ impl Config {
             iptables: None,
             cgroup: None,
             cluster_cidrs,
+            service_cidrs: Vec::new(),
             versions: if versions.is_empty() { vec![IpVersion::V4] } else { versions },
             masquerade_all: false,
             masquerade_mark: 0x4000,
@@ -146,6 +153,7 @@ pub fn cleanup(config: &Config) -> Result<(), Error> {
     let mut batch = corten_nftables::Batch::new();
     for ip in IpVersion::ALL {
         batch.destroy_table(&ip.table(&config.table));
+        batch.destroy_table(&fence::Fence::table(ip));
     }
     corten_nftables::Socket::open()?.apply(batch)?;
     ipvs::cleanup()?;

@@ -14,12 +14,14 @@ use tracing::{debug, warn};
 use crate::chains::{Shape, skeleton};
 use crate::claims::{Change, Claims};
 use crate::error::Error;
+use crate::exposure::Exposure;
+use crate::fence::Fence;
 use crate::flows;
 use crate::health::{Check, Checks};
 use crate::iptables::{self, Iptables, Portal};
 use crate::ipvs::{self, Ipvs};
 use crate::rules::{Served, Target, desired, served};
-use crate::service::{Service, ServiceKey, ServicePort};
+use crate::service::{Range, Service, ServiceKey, ServicePort};
 use crate::sets::{self, Name};
 use crate::slice::{Slice, SliceKey};
 use crate::sockets::{self, Sockets};
@@ -60,6 +62,8 @@ pub struct Proxier {
     book: Rulebook,
     place: Place,
     services: BTreeMap<ServiceKey, Service>,
+    /// Which addresses beside the cluster's Services may have.
+    exposure: Exposure,
     /// Few a Service, so a list of them is the smallest and fast.
     slices: BTreeMap<ServiceKey, Vec<(SliceKey, Slice)>>,
     /// Which Service a slice counts for, to find it when its label changes or it goes.
@@ -68,6 +72,7 @@ pub struct Proxier {
     /// Services with a health check port.
     checked: BTreeMap<ServiceKey, u16>,
     claims: Claims,
+    fence: Fence,
     socket: Socket,
     /// The programs, in that mode.
     iptables: Option<Iptables>,
@@ -91,7 +96,12 @@ impl Proxier {
             _ => None,
         };
         let ipvs = (config.mode == Mode::Ipvs).then(|| Ipvs::open(ip)).transpose()?;
+        let mut socket = Socket::open()?;
+        let mut fence = Fence::new(ip, &config.service_cidrs);
+        fence.sync(&mut socket)?;
         Ok(Proxier {
+            exposure: Exposure::new(&config.cluster_cidrs),
+            fence,
             ipvs,
             iptables,
             sockets,
@@ -103,7 +113,7 @@ impl Proxier {
             dirty: BTreeSet::new(),
             checked: BTreeMap::new(),
             claims: Claims::default(),
-            socket: Socket::open()?,
+            socket,
             applied: false,
         })
     }
@@ -115,6 +125,8 @@ impl Proxier {
 
     /// A Service as it is now; none if it is gone or has nothing to proxy.
     pub fn set_service(&mut self, key: ServiceKey, service: Option<Service>) {
+        let service = self.exposure.set_service(&key, service, &self.fence);
+        self.fence.set_service(&key, service.as_ref().map(|service| service.cluster_ip));
         if self.services.get(&key) == service.as_ref() {
             return;
         }
@@ -127,6 +139,27 @@ impl Proxier {
             None => drop(self.services.remove(&key)),
         }
         self.dirty.insert(key);
+    }
+
+    /// The addresses of a node as they are now; none if it is gone.
+    pub fn set_node(&mut self, name: &str, addresses: Option<Vec<IpAddr>>) {
+        if self.exposure.set_node(name, addresses) {
+            self.expose_again();
+        }
+    }
+
+    /// The ranges of a ServiceCIDR as they are now; none if it is gone.
+    pub fn set_service_cidr(&mut self, name: &str, ranges: Option<Vec<Range>>) {
+        if self.fence.set_ranges(name, ranges) {
+            self.expose_again();
+        }
+    }
+
+    /// Decides anew which addresses the Services may have.
+    fn expose_again(&mut self) {
+        for (key, service) in self.exposure.services() {
+            self.set_service(key, Some(service));
+        }
     }
 
     /// An EndpointSlice as it is now; none if it is gone or of no concern.
@@ -172,12 +205,14 @@ impl Proxier {
 
     /// Notices that someone else deleted the table, as a restarted firewall service does.
     pub fn check(&mut self) -> Result<(), Error> {
+        let tables = self.socket.tables()?;
+        self.fence.check(&tables);
         if self.iptables.is_some() {
             // Looking costs as much as saying it again.
             self.applied = false;
             return Ok(());
         }
-        if self.applied && !self.socket.tables()?.contains(&self.book.table()) {
+        if self.applied && !tables.contains(&self.book.table()) {
             warn!(table = self.book.config.table, "the table of the Services was deleted by someone else");
             self.applied = false;
         }
@@ -206,11 +241,12 @@ impl Proxier {
 
     /// Whether a sync has something to do.
     pub fn is_dirty(&self) -> bool {
-        !self.applied || !self.dirty.is_empty()
+        !self.applied || !self.dirty.is_empty() || self.fence.is_dirty()
     }
 
     /// Brings the kernel to what the objects say, in one batch.
     pub fn sync(&mut self) -> Result<Synced, Error> {
+        self.fence.sync(&mut self.socket)?;
         let dirty = std::mem::take(&mut self.dirty);
         let from_nothing = self.claims.is_empty();
         let change = self.compute(&dirty);

@@ -1,6 +1,7 @@
-//! The proxy as a component: watches Services, EndpointSlices and its own Node, and keeps the kernel
+//! The proxy as a component: watches Services, EndpointSlices, ServiceCIDRs and Nodes, and keeps the kernel
 //! as they say.
 
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +14,7 @@ use corten_nftables::IpVersion;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Service as ServiceObject};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::networking::v1::ServiceCIDR;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -24,7 +26,7 @@ use crate::conntrack;
 use crate::error::Error;
 use crate::health::{self, Checks};
 use crate::proxier::{Proxier, Synced};
-use crate::service::{Service, ServiceKey};
+use crate::service::{Service, ServiceKey, range};
 use crate::slice::{Slice, SliceKey};
 use crate::status::{self, Pages, Port, Status};
 use crate::{Config, Served};
@@ -44,7 +46,8 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
     let caches = Caches::new(client, shutdown.clone());
     let services = caches.of::<ServiceObject>();
     let slices = caches.filtered::<EndpointSlice>(ListOptions::labels(SLICES));
-    let node = caches.filtered::<Node>(ListOptions::fields(format!("metadata.name={}", config.node_name)));
+    let nodes = caches.of::<Node>();
+    let ranges = caches.of::<ServiceCIDR>();
     let mut proxiers =
         config.versions.iter().map(|ip| Proxier::new(config.clone(), *ip)).collect::<Result<Vec<_>, _>>()?;
     caches.synced().await;
@@ -53,9 +56,11 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
     }
 
     let mut events = Events {
+        own: config.node_name.clone(),
         services: services.subscribe(),
         slices: slices.subscribe(),
-        node: node.subscribe(),
+        nodes: nodes.subscribe(),
+        ranges: ranges.subscribe(),
         is_node_eligible: false,
     };
     let (health, told) = watch::channel(Checks::new());
@@ -141,13 +146,17 @@ fn report(result: Result<Synced, Error>) {
 enum Event {
     Service(Change),
     Slice(Change),
-    Node(Change),
+    Node { change: Change, own: bool },
+    Range(Change),
 }
 
 struct Events {
+    /// The name of this node.
+    own: String,
     services: Subscription,
     slices: Subscription,
-    node: Subscription,
+    nodes: Subscription,
+    ranges: Subscription,
     /// Whether the node exists and stays.
     is_node_eligible: bool,
 }
@@ -157,7 +166,8 @@ impl Events {
         tokio::select! {
             change = self.services.next() => change.map(Event::Service),
             change = self.slices.next() => change.map(Event::Slice),
-            change = self.node.next() => change.map(Event::Node),
+            change = self.nodes.next() => change.map(|change| node(change, &self.own)),
+            change = self.ranges.next() => change.map(Event::Range),
         }
     }
 
@@ -166,7 +176,8 @@ impl Events {
         loop {
             let event = self.services.try_next().map(Event::Service);
             let event = event.or_else(|| self.slices.try_next().map(Event::Slice));
-            let event = event.or_else(|| self.node.try_next().map(Event::Node));
+            let event = event.or_else(|| self.nodes.try_next().map(|change| node(change, &self.own)));
+            let event = event.or_else(|| self.ranges.try_next().map(Event::Range));
             match event {
                 Some(event) => self.tell(event, proxiers),
                 None => return,
@@ -175,7 +186,7 @@ impl Events {
     }
 
     fn tell(&mut self, event: Event, proxiers: &mut [Proxier]) {
-        if let Event::Node(change) = &event {
+        if let Event::Node { change, own: true } = &event {
             self.is_node_eligible = change.new.as_ref().is_some_and(|node| is_eligible(&node.value()));
         }
         event.tell(proxiers);
@@ -201,10 +212,21 @@ impl Event {
                     proxier.set_slice(key.clone(), slice);
                 }
             }
-            Event::Node(change) => {
+            Event::Node { change, own } => {
+                let addresses = decode(&change).as_ref().map(addresses);
                 let labels = change.new.map(|node| node.header.labels.clone()).unwrap_or_default();
-                let zone = labels.get(ZONE_LABEL);
-                proxiers.iter_mut().for_each(|proxier| proxier.set_zone(zone.cloned()));
+                for proxier in proxiers {
+                    proxier.set_node(&change.key.name, addresses.clone());
+                    if own {
+                        proxier.set_zone(labels.get(ZONE_LABEL).cloned());
+                    }
+                }
+            }
+            Event::Range(change) => {
+                let object: Option<ServiceCIDR> = decode(&change);
+                let texts = object.map(|object| object.spec.and_then(|spec| spec.cidrs).unwrap_or_default());
+                let ranges: Option<Vec<_>> = texts.map(|all| all.iter().filter_map(|text| range(text)).collect());
+                proxiers.iter_mut().for_each(|proxier| proxier.set_service_cidr(&change.key.name, ranges.clone()));
             }
         }
     }
@@ -215,6 +237,17 @@ fn is_eligible(node: &Value) -> bool {
     let taints = node.pointer("/spec/taints").and_then(Value::as_array);
     let is_leaving = taints.is_some_and(|taints| taints.iter().any(|taint| taint["key"] == LEAVING_TAINT));
     corten_meta::deletion_timestamp(node).is_none() && !is_leaving
+}
+
+fn node(change: Change, own: &str) -> Event {
+    let own = change.key.name == own;
+    Event::Node { change, own }
+}
+
+/// The addresses of a node, of whatever type.
+fn addresses(node: &Node) -> Vec<IpAddr> {
+    let all = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
+    all.filter_map(|address| address.address.parse().ok()).collect()
 }
 
 /// The object as it is now. One that cannot be decoded is treated as gone, and told.

@@ -116,29 +116,38 @@ fn load_balancer_ips(service: &core::Service, ip: IpVersion) -> BTreeSet<IpAddr>
 /// The ranges without those that another range covers: the kernel takes no overlaps. Where all are of the other version,
 /// nobody of this one may come: the range that holds nothing but the unspecified address says so.
 fn source_ranges(spec: &core::ServiceSpec, ip: IpVersion) -> Vec<Range> {
-    let mut ranges: Vec<Range> = spec
-        .load_balancer_source_ranges
-        .iter()
-        .flatten()
-        .filter_map(|range| {
-            let (address, length) = range.trim().split_once('/')?;
-            let (address, length): (IpAddr, u8) = (address.parse().ok()?, length.parse().ok()?);
-            (length <= IpVersion::of(address).bits()).then(|| (network(address, length), length))
-        })
-        .collect();
+    let mut ranges: Vec<Range> =
+        spec.load_balancer_source_ranges.iter().flatten().filter_map(|text| range(text)).collect();
     let restricted = !ranges.is_empty();
     ranges.retain(|(address, _)| ip.holds(*address));
     if restricted && ranges.is_empty() {
         return vec![(ip.unspecified(), ip.bits())];
     }
+    uncovered(ranges)
+}
+
+/// The ranges without those that another one covers, the widest first.
+pub(crate) fn uncovered(mut ranges: Vec<Range>) -> Vec<Range> {
     ranges.sort_unstable_by_key(|(address, length)| (*length, *address));
     let mut kept: Vec<Range> = Vec::new();
     for (address, length) in ranges {
-        if !kept.iter().any(|(wider, wider_length)| network(address, *wider_length) == *wider) {
+        if !kept.iter().any(|wider| contains(*wider, address)) {
             kept.push((address, length));
         }
     }
     kept
+}
+
+pub(crate) fn contains((first, length): Range, address: IpAddr) -> bool {
+    first.is_ipv4() == address.is_ipv4() && network(address, length) == first
+}
+
+/// A range in the notation 10.0.0.0/8; none if it is not one.
+pub(crate) fn range(text: &str) -> Option<Range> {
+    let (address, length) = text.trim().split_once('/')?;
+    let address: IpAddr = address.parse().ok()?;
+    let length: u8 = length.parse().ok()?;
+    (length <= IpVersion::of(address).bits()).then(|| (network(address, length), length))
 }
 
 fn network(address: IpAddr, length: u8) -> IpAddr {

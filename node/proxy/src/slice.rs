@@ -70,9 +70,20 @@ fn port(port: &discovery::EndpointPort) -> Option<SlicePort> {
     })
 }
 
+/// Whether an endpoint can be there. The API refuses other addresses; translated to one, a packet of a pod would be the
+/// node's own, or would ask what is on the node's link, such as the metadata of its cloud.
+fn is_usable(address: IpAddr) -> bool {
+    let of_link = match address {
+        IpAddr::V4(address) => address.is_link_local() || address.is_broadcast(),
+        IpAddr::V6(address) => address.is_unicast_link_local() || address.to_ipv4_mapped().is_some(),
+    };
+    !(address.is_unspecified() || address.is_loopback() || address.is_multicast() || of_link)
+}
+
 /// The addresses of an endpoint stand for one another, so the first is enough.
 fn endpoint(endpoint: &discovery::Endpoint, ip: IpVersion) -> Option<Endpoint> {
-    let address = endpoint.addresses.first()?.parse().ok().filter(|address| ip.holds(*address))?;
+    let address =
+        endpoint.addresses.first()?.parse().ok().filter(|address| ip.holds(*address) && is_usable(*address))?;
     let conditions = endpoint.conditions.as_ref();
     let ready = conditions.and_then(|conditions| conditions.ready).unwrap_or(true);
     let hints = endpoint.hints.as_ref();
@@ -105,7 +116,8 @@ mod tests {
                 "ports":[{"name":"http","port":8080}],
                 "endpoints":[{"addresses":["10.244.0.2"]},
                              {"addresses":["10.244.0.3"],"conditions":{"ready":false,"terminating":true}},
-                             {"addresses":["no"]}]}"#,
+                             {"addresses":["127.0.0.1"]},{"addresses":["169.254.169.254"]},{"addresses":["0.0.0.0"]},
+                             {"addresses":["224.0.0.1"]},{"addresses":["no"]}]}"#,
         )
         .unwrap();
         let conditions: Vec<_> = slice.endpoints.iter().map(|e| (e.ready, e.serving, e.terminating)).collect();
