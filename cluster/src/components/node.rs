@@ -220,6 +220,7 @@ async fn network_and_dns(
     let listen = dns_endpoints(node.network_backend, &gateways, &node.addresses);
     let dns_config = corten_dns::Config {
         domain: node.cluster_domain.clone(),
+        clients: [config::ranges(&node.cluster_cidr)?, config::ranges(&range)?].concat(),
         metrics: listen.iter().map(|address| SocketAddr::new(address.ip(), DNS_METRICS)).collect(),
         own_addresses: node.cluster_dns.clone(),
         stub_domains: config::stub_domains(&node.dns_stub_domains)?,

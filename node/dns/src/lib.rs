@@ -7,9 +7,11 @@
 //! Reading order: [`Zone`] is the data and its pure lookup; `respond` turns a query into a response;
 //! `forward` asks upstream, with a cache; `server` has the sockets; [`run`] wires the watches.
 //!
-//! Nothing here holds a lock across an await, and nothing waits for a slow client.
+//! Nothing here holds a lock across an await, and nothing waits for a slow client. Hosts outside of the cluster are never
+//! answered (`clients`).
 
 mod cache;
+mod clients;
 mod error;
 mod forward;
 mod metrics;
@@ -30,7 +32,9 @@ use std::net::{IpAddr, SocketAddr};
 pub struct Config {
     /// Where to listen, for UDP and TCP each: the pods' gateway, port 53.
     pub listen: Vec<SocketAddr>,
-    /// Where figures are told, over HTTP at `/metrics`. Default nowhere.
+    /// The ranges of pods, which are answered; beside them only this node itself is. Default none.
+    pub clients: Vec<(IpAddr, u8)>,
+    /// Where metrics are served to the same clients, over HTTP at `/metrics`. Default nowhere.
     pub metrics: Vec<SocketAddr>,
     /// The cluster domain. Default `cluster.local`.
     pub domain: String,
@@ -53,6 +57,7 @@ impl Config {
     pub fn new(listen: Vec<SocketAddr>, upstreams: Vec<SocketAddr>) -> Config {
         Config {
             listen,
+            clients: Vec::new(),
             metrics: Vec::new(),
             domain: "cluster.local".to_owned(),
             upstreams,

@@ -18,8 +18,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::warn;
 
+use crate::clients::{Clients, Turns};
+
 /// The connections of whoever reads the figures, at once.
-const LIMITS: Limits = Limits::anonymous(64);
+const LIMITS: Limits = Limits::anonymous(READERS);
 
 /// The types that have a figure of their own, as CoreDNS has it.
 const TYPES: [RecordType; 11] = [
@@ -46,6 +48,9 @@ const CODES: [ResponseCode; 6] = [
 /// Upper ends of the buckets of durations: doubled from a quarter of a millisecond.
 const FIRST_BUCKET: f64 = 0.000_25;
 const BUCKETS: usize = 16;
+/// Readers at once, all and of each client.
+const READERS: usize = 64;
+const READERS_OF_EACH: usize = 8;
 /// How long a reader may take, and the longest request head.
 const PATIENCE: Duration = Duration::from_secs(5);
 const HEAD: usize = 8 * 1024;
@@ -201,26 +206,34 @@ fn code_name(code: ResponseCode) -> &'static str {
     }
 }
 
-/// Answers `GET /metrics` at an address until shutdown. An address that is another's is told, and is no reason not to
+/// The metrics as they are when a reader asks, and who may.
+pub(crate) struct Page {
+    pub render: Arc<dyn Fn() -> String + Send + Sync>,
+    pub clients: Arc<Clients>,
+}
+
+/// Answers `GET /metrics` at an address until shutdown. An address that is another's is reported, and is no reason not to
 /// answer names.
-pub(crate) async fn serve(
-    address: SocketAddr,
-    render: Arc<dyn Fn() -> String + Send + Sync>,
-    tasks: TaskTracker,
-    shutdown: CancellationToken,
-) {
+pub(crate) async fn serve(address: SocketAddr, page: Page, tasks: TaskTracker, shutdown: CancellationToken) {
     let listener = match TcpListener::bind(address).await {
         Ok(listener) => listener,
         Err(error) => return warn!(%address, "cannot serve the metrics of cluster DNS: {error}"),
     };
     let gate = Gate::new(LIMITS);
+    let turns = Turns::new(READERS, READERS_OF_EACH);
     loop {
         let (stream, place) = tokio::select! {
             accepted = gate.accept(&listener) => accepted,
             () = shutdown.cancelled() => return,
         };
-        let render = render.clone();
+        let Ok(client) = stream.peer_addr() else { continue };
+        if !page.clients.admits(client.ip()) {
+            continue;
+        }
+        let Some(turn) = turns.take(client.ip()) else { continue };
+        let render = Arc::clone(&page.render);
         tasks.spawn(async move {
+            let _turn = turn;
             tokio::select! {
                 () = place.closed() => {}
                 _ = timeout(PATIENCE, answer(stream, &*render)) => {}

@@ -56,6 +56,13 @@ pub(crate) struct Waiting {
     question: Question,
 }
 
+impl Waiting {
+    /// The reply to a client that has too much under way.
+    pub fn refused(self) -> Reply {
+        self.reply.completed(None)
+    }
+}
+
 impl Responder {
     /// The response to a datagram or a message of a stream.
     pub fn respond(&self, bytes: &[u8]) -> Step {

@@ -15,16 +15,23 @@ use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
 use crate::Config;
+use crate::clients::{Clients, Turns};
 use crate::error::Error;
 use crate::forward::Forwarder;
 use crate::metrics::{self, Transport};
-use crate::respond::{Responder, Step};
+use crate::respond::{Reply, Responder, Step};
 use crate::zone::Zone;
 
 /// A connection without a query is closed after this.
 const IDLE: Duration = Duration::from_secs(10);
 /// The connections at once; one more closes the oldest, whose client asks again.
-const LIMITS: Limits = Limits::anonymous(512);
+const LIMITS: Limits = Limits::anonymous(CONNECTIONS);
+/// Connections at once, of all clients and of each.
+const CONNECTIONS: usize = 512;
+const CONNECTIONS_OF_EACH: usize = 64;
+/// Datagrams whose answers are waited for, of all clients and of each.
+const DATAGRAMS: usize = 4096;
+const DATAGRAMS_OF_EACH: usize = 256;
 /// A pause after a failed receive, so that a lasting failure does not spin.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -35,6 +42,7 @@ pub struct Server {
     metrics: Vec<SocketAddr>,
     domain: String,
     responder: Responder,
+    clients: Arc<Clients>,
     ready: watch::Sender<bool>,
 }
 
@@ -66,7 +74,8 @@ impl Server {
             metrics: Arc::default(),
         };
         let (metrics, domain) = (config.metrics.clone(), format!("{}.", config.domain));
-        Ok(Server { sockets, metrics, domain, responder, ready: watch::Sender::new(false) })
+        let clients = Arc::new(Clients::new(config.clients.clone()));
+        Ok(Server { sockets, metrics, domain, responder, clients, ready: watch::Sender::new(false) })
     }
 
     /// The addresses it listens at.
@@ -91,15 +100,21 @@ impl Server {
     pub async fn serve(self, shutdown: CancellationToken) {
         let tasks = TaskTracker::new();
         for (udp, tcp) in self.sockets {
-            let (responder, shutdown) = (self.responder.clone(), shutdown.clone());
-            tasks.spawn(serve_udp(udp, responder.clone(), tasks.clone(), shutdown.clone()));
-            tasks.spawn(serve_tcp(tcp, responder, tasks.clone(), shutdown));
+            let serving = Serving {
+                responder: self.responder.clone(),
+                clients: self.clients.clone(),
+                tasks: tasks.clone(),
+                shutdown: shutdown.clone(),
+            };
+            tasks.spawn(serving.clone().serve_udp(udp));
+            tasks.spawn(serving.serve_tcp(tcp));
         }
         let (responder, domain) = (self.responder, self.domain);
         let render: Arc<dyn Fn() -> String + Send + Sync> =
             Arc::new(move || responder.metrics.render(&domain, responder.forwarder.entries()));
         for address in self.metrics {
-            tasks.spawn(metrics::serve(address, render.clone(), tasks.clone(), shutdown.clone()));
+            let page = metrics::Page { render: render.clone(), clients: self.clients.clone() };
+            tasks.spawn(metrics::serve(address, page, tasks.clone(), shutdown.clone()));
         }
         shutdown.cancelled().await;
         tasks.close();
@@ -152,60 +167,90 @@ fn foreign_upstreams(config: &Config) -> Vec<SocketAddr> {
     kept
 }
 
-async fn serve_udp(socket: Arc<UdpSocket>, responder: Responder, tasks: TaskTracker, shutdown: CancellationToken) {
-    let mut buffer = vec![0; usize::from(u16::MAX)];
-    loop {
-        let received = tokio::select! {
-            received = socket.recv_from(&mut buffer) => received,
-            () = shutdown.cancelled() => return,
-        };
-        let Ok((length, client)) = received else {
-            tokio::time::sleep(PAUSE).await;
-            continue;
-        };
-        let started = Instant::now();
-        match responder.respond(&buffer[..length]) {
-            Step::Ignore => {}
-            Step::Done(reply) => {
-                responder.count(&reply, Transport::Udp, client.ip(), started);
-                if let Some(bytes) = reply.datagram() {
-                    // A full send queue loses the answer, as the network might: the client asks again.
-                    let _ = socket.try_send_to(&bytes, client);
+/// What the loops of the sockets share.
+#[derive(Clone)]
+struct Serving {
+    responder: Responder,
+    clients: Arc<Clients>,
+    tasks: TaskTracker,
+    shutdown: CancellationToken,
+}
+
+impl Serving {
+    async fn serve_udp(self, socket: Arc<UdpSocket>) {
+        let turns = Turns::new(DATAGRAMS, DATAGRAMS_OF_EACH);
+        let mut buffer = vec![0; usize::from(u16::MAX)];
+        loop {
+            let received = tokio::select! {
+                received = socket.recv_from(&mut buffer) => received,
+                () = self.shutdown.cancelled() => return,
+            };
+            match received {
+                Ok((length, client)) if self.clients.admits(client.ip()) => {
+                    self.take_datagram(&socket, &turns, &buffer[..length], client);
                 }
-            }
-            Step::Ask(waiting) => {
-                let (socket, responder, shutdown) = (socket.clone(), responder.clone(), shutdown.clone());
-                tasks.spawn(async move {
-                    let answer = async {
-                        let reply = responder.complete(*waiting).await;
-                        responder.count(&reply, Transport::Udp, client.ip(), started);
-                        if let Some(bytes) = reply.datagram() {
-                            let _ = socket.send_to(&bytes, client).await;
-                        }
-                    };
-                    shutdown.run_until_cancelled(answer).await;
-                });
+                Ok(_) => {}
+                Err(_) => tokio::time::sleep(PAUSE).await,
             }
         }
     }
-}
 
-async fn serve_tcp(listener: TcpListener, responder: Responder, tasks: TaskTracker, shutdown: CancellationToken) {
-    let gate = Gate::new(LIMITS);
-    loop {
-        let (stream, place) = tokio::select! {
-            accepted = gate.accept(&listener) => accepted,
-            () = shutdown.cancelled() => return,
-        };
-        let Ok(client) = stream.peer_addr() else { continue };
-        let (responder, shutdown) = (responder.clone(), shutdown.clone());
-        tasks.spawn(async move {
-            tokio::select! {
-                () = shutdown.cancelled() => {}
-                () = place.closed() => {}
-                _ = serve_connection(stream, client.ip(), responder, &place) => {}
+    fn take_datagram(&self, socket: &Arc<UdpSocket>, turns: &Arc<Turns>, datagram: &[u8], client: SocketAddr) {
+        let started = Instant::now();
+        let send = |reply: Reply| {
+            self.responder.count(&reply, Transport::Udp, client.ip(), started);
+            if let Some(bytes) = reply.datagram() {
+                // A full send queue loses the answer, as the network might: the client asks again.
+                let _ = socket.try_send_to(&bytes, client);
             }
+        };
+        let waiting = match self.responder.respond(datagram) {
+            Step::Ignore => return,
+            Step::Done(reply) => return send(reply),
+            Step::Ask(waiting) => waiting,
+        };
+        let Some(turn) = turns.take(client.ip()) else { return send(waiting.refused()) };
+        let responder = self.responder.clone();
+        let shutdown = self.shutdown.clone();
+        let socket = socket.clone();
+        self.tasks.spawn(async move {
+            let _turn = turn;
+            let answer = async {
+                let reply = responder.complete(*waiting).await;
+                responder.count(&reply, Transport::Udp, client.ip(), started);
+                if let Some(bytes) = reply.datagram() {
+                    let _ = socket.send_to(&bytes, client).await;
+                }
+            };
+            shutdown.run_until_cancelled(answer).await;
         });
+    }
+
+    async fn serve_tcp(self, listener: TcpListener) {
+        let gate = Gate::new(LIMITS);
+        let turns = Turns::new(CONNECTIONS, CONNECTIONS_OF_EACH);
+        loop {
+            let (stream, place) = tokio::select! {
+                accepted = gate.accept(&listener) => accepted,
+                () = self.shutdown.cancelled() => return,
+            };
+            let Ok(client) = stream.peer_addr() else { continue };
+            if !self.clients.admits(client.ip()) {
+                continue;
+            }
+            // One connection too many of one client is closed at once; the client asks again.
+            let Some(turn) = turns.take(client.ip()) else { continue };
+            let responder = self.responder.clone();
+            let shutdown = self.shutdown.clone();
+            self.tasks.spawn(async move {
+                let _turn = turn;
+                tokio::select! {
+                    () = shutdown.cancelled() => {}
+                    () = place.closed() => {}
+                    _ = serve_connection(stream, client.ip(), responder, &place) => {}
+                }
+            });
+        }
     }
 }
 
