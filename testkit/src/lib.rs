@@ -10,3 +10,4 @@ pub mod image;
 pub mod machine;
 pub mod tools;
 pub mod wait;
+pub mod world;

@@ -6,7 +6,7 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use nix::sched::CloneFlags;
@@ -65,31 +65,44 @@ impl Machine {
 
     /// Connects another machine to this one's link, and gives it another address.
     pub fn connect(&self, other: &Machine, address: &str) {
-        let ip = |machine: &Machine, arguments: &str| {
-            // The network alone: processes of the other machine are not to be seen from within this one.
-            let output = Command::new("nsenter")
-                .args(["--net", "--target", &machine.init.to_string(), "--"])
-                .arg(tools::busybox())
-                .arg("ip")
-                .args(arguments.split(' '))
-                .output()
-                .expect("util-linux has nsenter");
-            assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
-            String::from_utf8_lossy(&output.stdout).into_owned()
-        };
+        self.cable(other);
+        other.ip(&format!("addr del {ADDRESS}/24 dev eth0"));
+        other.ip(&format!("addr add {address}/24 dev eth0"));
+        other.ip("route add default via 10.88.0.1");
+    }
+
+    /// Joins the links of two machines.
+    pub fn cable(&self, other: &Machine) {
         // The kernel names the other end: busybox cannot.
-        ip(self, "link add cable0 type veth");
-        let links = ip(self, "-o link");
+        self.ip("link add cable0 type veth");
+        let links = self.ip("-o link");
         let end = links.split_whitespace().find_map(|word| word.strip_suffix("@cable0:")).expect("the other end");
-        ip(self, &format!("link set {end} name cable1"));
-        ip(self, &format!("link set cable1 netns {}", other.init));
-        ip(self, "link set cable0 master eth0");
-        ip(self, "link set cable0 up");
-        ip(other, "link set cable1 master eth0");
-        ip(other, "link set cable1 up");
-        ip(other, &format!("addr del {ADDRESS}/24 dev eth0"));
-        ip(other, &format!("addr add {address}/24 dev eth0"));
-        ip(other, "route add default via 10.88.0.1");
+        self.ip(&format!("link set {end} name cable1"));
+        self.ip(&format!("link set cable1 netns {}", other.init));
+        self.ip("link set cable0 master eth0");
+        self.ip("link set cable0 up");
+        other.ip("link set cable1 master eth0");
+        other.ip("link set cable1 up");
+    }
+
+    /// Runs busybox's `ip` in the machine's network, and returns what it prints.
+    #[track_caller]
+    pub fn ip(&self, arguments: &str) -> String {
+        // The network alone: processes of the other machine are not to be seen from within this one.
+        let output = Command::new("nsenter")
+            .args(["--net", "--target", &self.init.to_string(), "--"])
+            .arg(tools::busybox())
+            .arg("ip")
+            .args(arguments.split(' '))
+            .output()
+            .expect("util-linux has nsenter");
+        assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Where a file of the machine is for this process.
+    pub fn path(&self, inside: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root{inside}", self.init))
     }
 
     /// Fetches a page over plain HTTP from the machine itself; `Err` says what came instead.
