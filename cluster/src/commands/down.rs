@@ -1,8 +1,9 @@
 //! `corten down`: stops the server, its containers and its network; with `--purge` nothing of the cluster stays.
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
@@ -46,7 +47,7 @@ async fn tear_down(place: &Place) -> Result<()> {
             instance::stop(stray, PATIENCE)?;
         }
         stop_containers(&node).await?;
-        let _ = corten_runtime::remove_tree(&node.run);
+        let _ = corten_files::remove_tree(&node.run);
     }
     stop_containers(place).await?;
     further_nodes::cleanup(place).await.context("the nodes' namespaces cannot be removed")?;
@@ -92,13 +93,21 @@ fn remove_cgroup_tree(dir: &Path) {
 fn purge(place: &Place) -> Result<()> {
     for dir in [&place.run, &place.data] {
         unmount_below(dir)?;
-        match corten_runtime::remove_tree(dir) {
-            Ok(()) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error).with_context(|| format!("cannot remove {}", dir.display())),
-        }
+        remove(dir).with_context(|| format!("cannot remove {}", dir.display()))?;
     }
     Ok(())
+}
+
+/// Removes a directory. An import or a pull that runs may add files until it sees that its store is gone.
+fn remove(dir: &Path) -> std::io::Result<()> {
+    let start = Instant::now();
+    loop {
+        match corten_files::remove_tree(dir) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty && start.elapsed() < PATIENCE => {}
+            result => return result,
+        }
+    }
 }
 
 /// Unmounts everything below a directory, the innermost first: removing a directory must never reach through a mount.

@@ -42,10 +42,14 @@ fn import(store: &ImageStore, files: &[std::path::PathBuf]) -> Result<()> {
         } else {
             Box::new(std::fs::File::open(file).with_context(|| format!("cannot open {}", file.display()))?)
         };
-        let records = store.import_archive(std::io::BufReader::new(reader))?;
-        for record in records {
-            let name = record.tags.first().or(record.digests.first()).unwrap_or(&record.id);
-            println!("imported {name} ({})", size(record.size));
+        for imported in store.import_archive(std::io::BufReader::new(reader))? {
+            let size = size(imported.image.size);
+            if imported.names.is_empty() {
+                println!("imported {} ({size})", imported.image.id);
+            }
+            for name in imported.names {
+                println!("imported {name} ({size})");
+            }
         }
     }
     Ok(())
@@ -78,7 +82,7 @@ async fn pull(store: ImageStore, image: &str, user: Option<String>, plain_http: 
 fn list(store: &ImageStore) -> Result<()> {
     let mut rows = vec![["IMAGE".to_owned(), "ID".to_owned(), "SIZE".to_owned(), "PINNED".to_owned()]];
     for record in store.list()? {
-        let id: String = record.id.trim_start_matches("sha256:").chars().take(13).collect();
+        let id: String = record.id.hex().chars().take(13).collect();
         let names = if record.tags.is_empty() { &record.digests } else { &record.tags };
         for name in names {
             rows.push([name.clone(), id.clone(), size(record.size), record.pinned.to_string()]);

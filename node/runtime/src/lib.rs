@@ -26,7 +26,6 @@ mod service;
 mod shim;
 mod spec;
 mod streaming;
-mod tree;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -36,10 +35,9 @@ use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 
 pub use error::Error;
-pub use images::{ImageRecord, ImageStore, PullAuth, Reference, RegistryConfig};
+pub use images::{Digest, ImageRecord, ImageStore, Imported, PullAuth, Reference, RegistryConfig};
 pub use network::{LoopbackNetwork, PodNetwork, PodNetworkRequest, PodNetworkResult, PortMapping};
 pub use purge::purge;
-pub use tree::remove as remove_tree;
 
 /// The settings of the runtime.
 #[derive(Debug, Clone)]
@@ -52,7 +50,7 @@ pub struct Config {
     pub images_dir: PathBuf,
     /// Where the interface is served.
     pub socket: PathBuf,
-    /// The binary that is started again for shims; it must call `reexec` first.
+    /// The binary that is started again for shims and to unpack layers; it must call `reexec` first.
     pub self_exe: PathBuf,
     /// How to reach registries that are not plain public ones.
     pub registries: Vec<RegistryConfig>,
@@ -83,7 +81,8 @@ impl Default for Config {
 impl Config {
     /// The images of this runtime, for use beside a running daemon or without one.
     pub fn image_store(&self) -> Result<ImageStore, Error> {
-        Ok(ImageStore::open(&self.images_dir)?.with_registries(self.registries.clone()))
+        let store = ImageStore::open(&self.images_dir)?;
+        Ok(store.with_registries(self.registries.clone()).with_program(&self.self_exe))
     }
 }
 
@@ -119,12 +118,13 @@ fn listen(socket: &Path) -> Result<UnixListener, Error> {
     Ok(listener)
 }
 
-/// Runs as the parent of shims, or as a pause process, if this process was started as one, and returns
+/// Runs as the parent of shims, as a pause process or as an unpacker, if this process was started as one, and returns
 /// its exit code. To be called first in `main`, before any thread exists; `args` are the whole command line.
 pub fn reexec(args: &[String]) -> Option<i32> {
     match args.get(1).map(String::as_str) {
         Some("zygote") => Some(shim::zygote::zygote_main()),
         Some("namespaces") => Some(sandbox::user_namespace::namespaces_main(&args[2..])),
+        Some(images::unpacking::COMMAND) => Some(images::unpacking::unpack_main(&args[2..])),
         Some("pause") => Some(sandbox::pause::pause_main(&args[2..])),
         _ => None,
     }

@@ -4,9 +4,12 @@
 //! statuses); the run directory holds what the kernel forgets at a reboot anyway (namespace pins,
 //! sockets, shared memory). Nothing else in the runtime spells a path below these roots.
 
+use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+
+use tokio::runtime::{Handle, RuntimeFlavor};
 
 use crate::Error;
 
@@ -93,12 +96,46 @@ impl Paths {
 }
 
 /// Writes a file for root alone, since it may hold a container's environment. A reader, also after a crash of this
-/// process, sees the old or the new content.
+/// process, sees the old or the new content. For files that nothing reads after a reboot.
+pub(crate) fn replace(path: &Path, content: &[u8]) -> Result<(), Error> {
+    let temporary = path.with_extension("new");
+    write_private(&temporary, content)?;
+    std::fs::rename(&temporary, path).map_err(Error::file("replace", path))
+}
+
+/// Writes a file for root alone, so that a reader sees the old or the new content, also after a power cut.
 pub(crate) fn write_atomically(path: &Path, content: &[u8]) -> Result<(), Error> {
     let temporary = path.with_extension("new");
-    let mut options = std::fs::OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600);
-    let written = options.open(&temporary).and_then(|mut file| file.write_all(content));
-    written.map_err(Error::file("write", &temporary))?;
+    let file = write_private(&temporary, content)?;
+    // A rename can reach the disk before the content does: the file would be there, and empty.
+    waiting(|| file.sync_data()).map_err(Error::file("sync", &temporary))?;
     std::fs::rename(&temporary, path).map_err(Error::file("replace", path))
+}
+
+fn write_private(path: &Path, content: &[u8]) -> Result<File, Error> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let mut file = options.open(path).map_err(Error::file("create", path))?;
+    file.write_all(content).map_err(Error::file("write", path))?;
+    Ok(file)
+}
+
+/// The same, and the new content is there after a power cut.
+pub(crate) fn write_durably(path: &Path, content: &[u8]) -> Result<(), Error> {
+    write_atomically(path, content)?;
+    path.parent().map_or(Ok(()), sync_directory)
+}
+
+/// Makes the names in a directory outlast a power cut.
+pub(crate) fn sync_directory(path: &Path) -> Result<(), Error> {
+    let directory = File::open(path).map_err(Error::file("open", path))?;
+    waiting(|| directory.sync_all()).map_err(Error::file("sync", path))
+}
+
+/// Waits for the disk, while other threads take over what this one had to do for the asynchronous runtime.
+fn waiting<T>(work: impl FnOnce() -> T) -> T {
+    match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
+        _ => work(),
+    }
 }

@@ -24,7 +24,7 @@ pub async fn purge(config: &Config, network: Arc<dyn PodNetwork>) -> Result<(), 
     }
     release_pins(&daemon)?;
     for root in [daemon.paths.run(), daemon.paths.state()] {
-        match crate::tree::remove(root) {
+        match corten_files::remove_tree(root) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(Error::file("remove", root)(error));
             }

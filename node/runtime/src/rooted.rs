@@ -41,6 +41,14 @@ impl Rooted {
         }
     }
 
+    /// Opens a folder like `directory`, and refuses a path on which there is a symbolic link.
+    pub fn plain_directory(&self, path: &Path) -> io::Result<OwnedFd> {
+        match self.resolve_by(path, OFlags::DIRECTORY, ResolveFlags::NO_SYMLINKS) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => self.make_directories(&relative(path), 0),
+            opened => opened,
+        }
+    }
+
     /// The place of a folder, created if it is missing.
     pub fn directory_place(&self, path: &Path) -> io::Result<OwnedFd> {
         self.directory(path)?;
@@ -73,8 +81,12 @@ impl Rooted {
     }
 
     fn resolve(&self, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+        self.resolve_by(path, flags, ResolveFlags::empty())
+    }
+
+    fn resolve_by(&self, path: &Path, flags: OFlags, further: ResolveFlags) -> io::Result<OwnedFd> {
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-        let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | further;
         Ok(rustix::fs::openat2(&self.0, path, flags | OFlags::CLOEXEC, Mode::empty(), inside)?)
     }
 

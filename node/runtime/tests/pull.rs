@@ -29,6 +29,8 @@ struct Registry {
     stalls: Vec<String>,
     /// The paths that are never answered.
     silent: Vec<String>,
+    /// The paths whose content comes byte by byte.
+    trickles: Vec<String>,
 }
 
 type Body = http_body_util::combinators::BoxBody<bytes::Bytes, std::io::Error>;
@@ -55,6 +57,19 @@ fn stalled(bytes: &[u8]) -> Body {
         futures::stream::iter([first]),
         futures::stream::pending(),
     )))
+}
+
+/// A byte now and then, without end.
+fn trickle() -> Body {
+    let byte = |()| async {
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        Some((Ok(hyper::body::Frame::data(bytes::Bytes::from_static(b" "))), ()))
+    };
+    BodyExt::boxed(StreamBody::new(Box::pin(futures::stream::unfold((), byte))))
+}
+
+fn open(folder: &std::path::Path) -> ImageStore {
+    ImageStore::open(folder).expect("a store").with_program(env!("CARGO_BIN_EXE_corten-runtime"))
 }
 
 fn digest(bytes: &[u8]) -> String {
@@ -127,6 +142,7 @@ impl Registry {
             breaks_off: Vec::new(),
             stalls: Vec::new(),
             silent: Vec::new(),
+            trickles: Vec::new(),
         };
         change(&mut registry);
         let registry = Arc::new(registry);
@@ -181,6 +197,7 @@ impl Registry {
                     None if self.stalls.iter().any(|stalled| stalled == name) => {
                         response.header("content-length", bytes.len()).body(stalled(bytes))
                     }
+                    None if self.trickles.iter().any(|trickling| trickling == name) => response.body(trickle()),
                     None => response.body(whole(bytes.clone())),
                 }
             }
@@ -202,7 +219,7 @@ impl Registry {
             stall_timeout: Some(patience),
             ..RegistryConfig::default()
         };
-        ImageStore::open(folder).expect("a store").with_registries(vec![settings])
+        open(folder).with_registries(vec![settings])
     }
 }
 
@@ -323,10 +340,57 @@ async fn mirrors_are_asked_first_and_never_see_the_password() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let plain = |host: &str| RegistryConfig { host: host.to_owned(), plain_http: true, ..RegistryConfig::default() };
     let own = RegistryConfig { mirrors: vec![mirror.address.clone()], ..plain(&registry.address) };
-    let store = ImageStore::open(folder.path()).expect("a store").with_registries(vec![own, plain(&mirror.address)]);
+    let store = open(folder.path()).with_registries(vec![own, plain(&mirror.address)]);
     let name = format!("{}/team/app:1", registry.address);
     let image = store.pull(&name, PullAuth::Basic("user".into(), "word".into())).await.expect("pull");
     assert_eq!(image.tags, [name], "the image keeps the name of its registry");
     assert!(!mirror.asked.lock().expect("the list").is_empty(), "the mirror was asked");
     assert_eq!(*mirror.authorized.lock().expect("the count"), 0, "and shown no password");
+}
+
+/// A layer that another repository brought is on the node. Its digest is no secret, and naming it is not enough.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_layer_of_another_repository_must_be_brought_again() {
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("skipped: unpacking a layer changes owners, which needs root");
+        return;
+    }
+    let registry = Registry::start_with(|registry| {
+        let own: Vec<_> = registry.content.iter().map(|(path, bytes)| (path.clone(), bytes.clone())).collect();
+        for (path, bytes) in own {
+            // `other/app` has the image too; `thief/app` has its manifests and configurations alone.
+            registry.content.insert(format!("other/app/{path}"), bytes.clone());
+            if path != layer_path(&registry.content) {
+                registry.content.insert(format!("thief/app/{path}"), bytes);
+            }
+        }
+    })
+    .await;
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let store = registry.store(folder.path());
+    let auth = || PullAuth::Basic("user".into(), "word".into());
+    let name = |repository: &str| format!("{}/{repository}/app:1", registry.address);
+    store.pull(&name("team"), auth()).await.expect("pull");
+    let refused = store.pull(&name("thief"), auth()).await.expect_err("no layer").to_string();
+    assert!(refused.contains("404"), "{refused}");
+    assert!(store.find(&name("thief")).expect("find").is_none());
+    for times in [1, 1] {
+        store.pull(&name("other"), auth()).await.expect("pull");
+        let layer = layer_path(&registry.content);
+        let asked = registry.asked.lock().expect("the list").clone();
+        let brought = asked.iter().filter(|path| path.contains("/other/") && path.ends_with(&layer)).count();
+        assert_eq!(brought, times, "brought once: {asked:?}");
+    }
+}
+
+/// A registry that sends a byte now and then is never silent, and never done.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_document_that_trickles_is_given_up() {
+    let registry = Registry::start_with(|registry| registry.trickles = vec!["manifests/1".into()]).await;
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let store = registry.store_with_patience(folder.path(), std::time::Duration::from_secs(1));
+    let name = format!("{}/team/app:1", registry.address);
+    let pulled = store.pull(&name, PullAuth::Basic("user".into(), "word".into())).await;
+    let error = pulled.expect_err("never whole").to_string();
+    assert!(error.contains("did not send manifests/1 whole within 4s"), "{error}");
 }

@@ -30,7 +30,7 @@ fn path_of(place: &Path, name: &str) -> Option<PathBuf> {
 }
 
 fn remove(path: &Path) -> std::io::Result<()> {
-    match crate::volumes::tree::remove(path) {
+    match corten_files::remove_tree(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }

@@ -16,7 +16,6 @@ mod secret;
 pub mod sub_path;
 pub mod teardown;
 mod token;
-pub mod tree;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 
 use nix::mount::{MntFlags, umount2};
 
-use super::tree;
 use crate::error::{Error, Result};
 
 /// Unmounts and removes the pod's directory.
@@ -21,7 +20,7 @@ pub fn remove(pod_dir: &Path) -> Result<()> {
     if !mounts_below(pod_dir)?.is_empty() {
         return Err(Error::pod(format!("volumes are still mounted below {}", pod_dir.display())));
     }
-    match tree::remove(pod_dir) {
+    match corten_files::remove_tree(pod_dir) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Error::file("remove", pod_dir)(error)),
         _ => Ok(()),
     }

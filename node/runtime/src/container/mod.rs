@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use crate::Error;
 use crate::cgroup::Limits;
 use crate::executor::Identity;
+use crate::images::Digest;
 use crate::paths::{Paths, write_atomically};
 use crate::sandbox::read;
 use crate::shim::protocol::Exit;
@@ -31,7 +32,7 @@ pub(crate) struct ContainerRecord {
     pub image_id: String,
     pub image_ref: String,
     /// Digests of the layers of all its images, which must not be removed while the container exists.
-    pub layers: Vec<String>,
+    pub layers: Vec<Digest>,
     pub log_path: String,
     pub stop_signal: i32,
     pub cgroup: String,

@@ -12,7 +12,7 @@ use crate::Error;
 use crate::cgroup::{DeviceRule, Group, Limits};
 use crate::container::shim_client::{self, ShimClient};
 use crate::container::{Container, ContainerRecord, recorded_exit};
-use crate::images::{ImageConfig, ImageRecord, ImageStore};
+use crate::images::{Digest, ImageConfig, ImageRecord, ImageStore};
 use crate::sandbox::Sandbox;
 use crate::shim::log::now;
 use crate::shim::protocol::{Exit, Outcome};
@@ -124,7 +124,7 @@ impl Daemon {
     }
 
     /// The layers that the container stands on: its image's, and those of the images that it mounts.
-    fn layers_of(&self, image: &ImageRecord, config: &v1::ContainerConfig) -> Result<Vec<String>, Error> {
+    fn layers_of(&self, image: &ImageRecord, config: &v1::ContainerConfig) -> Result<Vec<Digest>, Error> {
         let mut layers = image.layers.clone();
         for mounted in config.mounts.iter().filter_map(|mount| mount.image.as_ref()) {
             layers.extend(self.images.find(&mounted.image)?.map(|image| image.layers).unwrap_or_default());
@@ -162,7 +162,7 @@ impl Daemon {
             let upper = folder.join("upper");
             std::os::unix::fs::chown(&upper, Some(users.uid), Some(users.gid)).map_err(Error::file("chown", &upper))?;
         }
-        crate::paths::write_atomically(&folder.join("spec.json"), &bytes)
+        crate::paths::replace(&folder.join("spec.json"), &bytes)
     }
 
     fn new_record(
@@ -178,8 +178,8 @@ impl Daemon {
         ContainerRecord {
             sandbox_id: sandbox.id.clone(),
             created_at: now(),
-            image_id: image.id.clone(),
-            image_ref: image.digests.first().unwrap_or(&image.id).clone(),
+            image_id: image.id.to_string(),
+            image_ref: image.digests.first().cloned().unwrap_or_else(|| image.id.to_string()),
             log_path: spec.log_path.as_ref().map(|path| path.display().to_string()).unwrap_or_default(),
             stop_signal: stop_signal(config, &image_config.config.stop_signal),
             cgroup: cgroup_path(sandbox, id),
@@ -356,7 +356,7 @@ impl Daemon {
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
                 renamed => renamed.map_err(Error::file("remove", &folder))?,
             }
-            crate::tree::remove(&doomed).map_err(Error::file("remove", &doomed))
+            corten_files::remove_tree(&doomed).map_err(Error::file("remove", &doomed))
         })
         .await?;
         let _ = std::fs::remove_file(self.paths.shim_socket(&container.id));
@@ -405,7 +405,7 @@ pub(super) fn empty_and_remove(group: &Group) -> Result<(), Error> {
 
 /// Layers from the highest to the lowest, as overlayfs wants them.
 fn layers(image: &ImageRecord) -> Vec<String> {
-    image.layers.iter().rev().map(|layer| ImageStore::layer_name(layer)).collect()
+    image.layers.iter().rev().map(ImageStore::layer_name).collect()
 }
 
 fn security(config: &v1::ContainerConfig) -> v1::LinuxContainerSecurityContext {

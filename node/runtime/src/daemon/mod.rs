@@ -19,7 +19,7 @@ use tokio::sync::broadcast;
 
 use crate::cgroup::Hierarchy;
 use crate::container::Container;
-use crate::images::ImageStore;
+use crate::images::{Digest, ImageStore};
 use crate::network::PodNetwork;
 use crate::paths::Paths;
 use crate::program::Program;
@@ -109,12 +109,12 @@ impl Daemon {
         for id in unrecorded(&self.paths.containers())? {
             tracing::info!(container = id, "removing a container that was never made whole");
             let folder = self.paths.container(&id);
-            crate::tree::remove(&folder).map_err(Error::file("remove", &folder))?;
+            corten_files::remove_tree(&folder).map_err(Error::file("remove", &folder))?;
             self.images.release(&id)?;
         }
         for id in unrecorded(&self.paths.sandboxes())? {
             let folder = self.paths.sandbox(&id);
-            crate::tree::remove(&folder).map_err(Error::file("remove", &folder))?;
+            corten_files::remove_tree(&folder).map_err(Error::file("remove", &folder))?;
         }
         Ok(())
     }
@@ -181,7 +181,7 @@ impl Daemon {
     }
 
     /// Layers that containers stand on.
-    pub fn layers_in_use(&self) -> BTreeSet<String> {
+    pub fn layers_in_use(&self) -> BTreeSet<Digest> {
         self.all_containers().iter().flat_map(|container| container.record().layers).collect()
     }
 
@@ -250,7 +250,7 @@ fn own_capabilities() -> u64 {
 fn finish_removals(folder: &std::path::Path) -> Result<(), Error> {
     for entry in std::fs::read_dir(folder).map_err(Error::file("list", folder))?.flatten() {
         if entry.file_name().as_encoded_bytes().starts_with(b".") {
-            crate::tree::remove(&entry.path()).map_err(Error::file("remove", entry.path()))?;
+            corten_files::remove_tree(&entry.path()).map_err(Error::file("remove", entry.path()))?;
         }
     }
     Ok(())

@@ -121,7 +121,7 @@ impl Daemon {
 
     fn forget_sandbox(&self, sandbox: &Sandbox) -> Result<(), Error> {
         let folder = self.paths.sandbox(&sandbox.id);
-        match crate::tree::remove(&folder) {
+        match corten_files::remove_tree(&folder) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(Error::file("remove", folder)(error));
             }

@@ -10,6 +10,7 @@ use std::path::Path;
 use nix::mount::{MsFlags, mount};
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 
+use super::rootfs::OpenLayers;
 use super::target::{self, Source};
 use super::{Failure, Step};
 use crate::rooted::Rooted;
@@ -230,11 +231,9 @@ pub(super) fn mount_image(
     sub_path: &str,
     wanted: &Mount,
 ) -> Result<(), Failure> {
-    let staging = super::rootfs::overlay_options(lower, None);
-    std::env::set_current_dir(layers_folder).step("enter the layers")?;
+    let layers = OpenLayers::open(layers_folder, lower)?;
     let readonly = Mount { readonly: true, ..wanted.clone() };
-    mount(Some("overlay"), path_of(place).as_str(), Some("overlay"), flags(&readonly), Some(staging.as_str()))
-        .step("stack the image")?;
+    layers.mount(Path::new(&path_of(place)), flags(&readonly), "").step("stack the image")?;
     if sub_path.is_empty() {
         return Ok(());
     }

@@ -1,10 +1,11 @@
 //! The container's root: an overlay that exists only in the container's own mount namespace, so that
 //! it needs no clean-up when everything has died.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use rustix::fs::{Mode, OFlags};
 
 use super::mount::{attach, copy, map_ids, path_of, set_attributes};
 use super::terminal::is_null;
@@ -27,20 +28,35 @@ pub(super) fn map_layers(rootfs: &Rootfs, users: Option<&OwnedFd>) -> Result<(),
 
 /// Stacks the layers and opens the result.
 pub(super) fn mount_overlay(rootfs: &Rootfs) -> Result<Rooted, Failure> {
-    std::env::set_current_dir(&rootfs.layers_folder).step("enter the layers")?;
-    let options = overlay_options(&rootfs.lower, Some((&rootfs.upper, &rootfs.work)));
+    let layers = OpenLayers::open(&rootfs.layers_folder, &rootfs.lower)?;
+    let writable = format!(",upperdir={},workdir={}", rootfs.upper.display(), rootfs.work.display());
     let flags = if rootfs.nodev { MsFlags::MS_NODEV } else { MsFlags::empty() };
-    mount(Some("overlay"), &rootfs.mount_point, Some("overlay"), flags, Some(options.as_str()))
-        .step("mount the root file system")?;
+    layers.mount(&rootfs.mount_point, flags, &writable).step("mount the root file system")?;
     Rooted::open(&rootfs.mount_point).step("open the root file system")
 }
 
-/// Layers are named relative to their folder, which is the working directory at the mount.
-pub(super) fn overlay_options(lower: &[String], writable: Option<(&Path, &Path)>) -> String {
-    let lower = format!("lowerdir={}", lower.join(":"));
-    match writable {
-        Some((upper, work)) => format!("{lower},upperdir={},workdir={}", upper.display(), work.display()),
-        None => lower,
+/// Layers that are open for a mount. The options of a mount hold 4096 bytes, too few for the names of 127 layers by
+/// their digests: they are named by the numbers of their descriptors, in a working directory that has these names.
+pub(super) struct OpenLayers(Vec<OwnedFd>);
+
+impl OpenLayers {
+    /// Opens layers by their names relative to their folder, from the highest to the lowest.
+    pub(super) fn open(folder: &Path, names: &[String]) -> Result<Self, Failure> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let folder = rustix::fs::open(folder, flags, Mode::empty()).step("open the layers")?;
+        let opened = names.iter().map(|name| {
+            rustix::fs::openat(&folder, name.as_str(), flags, Mode::empty()).step(format!("open the layer {name}"))
+        });
+        Ok(Self(opened.collect::<Result<_, _>>()?))
+    }
+
+    /// Stacks them at a place, with further options.
+    pub(super) fn mount(&self, place: &Path, flags: MsFlags, further: &str) -> std::io::Result<()> {
+        let numbers: Vec<String> = self.0.iter().map(|layer| layer.as_raw_fd().to_string()).collect();
+        let options = format!("lowerdir={}{further}", numbers.join(":"));
+        std::env::set_current_dir("/proc/self/fd")?;
+        mount(Some("overlay"), place, Some("overlay"), flags, Some(options.as_str()))?;
+        std::env::set_current_dir("/")
     }
 }
 

@@ -1,8 +1,8 @@
 //! Image archives: what `docker save`, `podman save`, `skopeo` and `buildah` write.
 //!
 //! The archive is spread out into a staging folder first, because its entries come in any order;
-//! then either `manifest.json` (docker) or `index.json` (OCI) says what images it holds. Only names
-//! that look like blobs are read: an archive cannot make the importer open anything else.
+//! then either `manifest.json` (docker) or `index.json` (OCI) says what images it holds. No name of the archive ever
+//! becomes a path, and every document that is read into memory has a limit.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -11,10 +11,17 @@ use std::path::{Component, Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::config::Manifest;
+use super::config::{MAX_CONFIG_BYTES, MAX_MANIFEST_BYTES, Manifest};
+use super::digest::{Digest, shortened};
 use super::reference::Reference;
-use super::sha256;
+use super::room::{Room, Roomy};
+use super::tarball::{self, malformed};
 use crate::Error;
+
+/// The most entries of an archive, each of which is held in memory by its name: thousands of layers.
+const MAX_ENTRIES: usize = 16_384;
+/// The longest name of an entry.
+const MAX_NAME: usize = 1024;
 
 /// An image whose parts are in a staging folder.
 #[derive(Debug)]
@@ -38,7 +45,7 @@ pub(super) fn read(archive: impl Read, staging: &Path) -> Result<Vec<StagedImage
     Err(Error::Image("neither manifest.json nor index.json is in the archive".into()))
 }
 
-/// Reads gzip, zstd or plain, by the first bytes.
+/// Reads gzip, zstd or plain, by the first bytes. The windows of zstd are limited to its default of 128 MiB.
 pub(super) fn decompress<'a>(stream: impl Read + 'a) -> Result<Box<dyn Read + 'a>, Error> {
     let mut stream = BufReader::with_capacity(1 << 16, stream);
     let start = std::io::BufRead::fill_buf(&mut stream).map_err(Error::system("read an archive"))?;
@@ -59,35 +66,43 @@ struct Spread {
     files: BTreeMap<String, PathBuf>,
 }
 
+/// A name that stands for another one.
+struct Link {
+    name: String,
+    target: String,
+}
+
 impl Spread {
     fn new(archive: impl Read, staging: &Path) -> Result<Self, Error> {
-        let malformed = |error: std::io::Error| Error::Image(format!("malformed archive: {error}"));
+        let directory = File::open(staging).map_err(Error::file("open", staging))?;
+        let mut room = Room::on(&directory).map_err(Error::file("open", staging))?;
         let mut files = BTreeMap::new();
         let mut links = Vec::new();
-        let mut archive = tar::Archive::new(archive);
-        for (number, entry) in archive.entries().map_err(malformed)?.enumerate() {
-            let mut entry = entry.map_err(malformed)?;
-            let name = normal(&entry.path().map_err(malformed)?);
+        let mut count = 0;
+        tarball::for_each(archive, |entry| {
+            count += 1;
+            if count > MAX_ENTRIES {
+                return Err(Error::Image(format!("the archive has more than {MAX_ENTRIES} entries")));
+            }
+            room.entry().map_err(Error::file("write to", staging))?;
+            let name = named(&entry.path().map_err(malformed)?)?;
             match entry.header().entry_type() {
                 tar::EntryType::Regular => {
-                    let path = staging.join(number.to_string());
-                    let mut file = File::create(&path).map_err(Error::file("create", &path))?;
-                    std::io::copy(&mut entry, &mut file).map_err(malformed)?;
+                    let path = staging.join(count.to_string());
+                    write(entry, &path, &mut room)?;
                     files.insert(name, path);
                 }
-                tar::EntryType::Symlink | tar::EntryType::Link => {
-                    let target = entry.link_name().map_err(malformed)?.unwrap_or_default().into_owned();
-                    let symbolic = entry.header().entry_type() == tar::EntryType::Symlink;
-                    let parent = if symbolic { Path::new(&name).parent() } else { None };
-                    links.push((name.clone(), normal(&parent.unwrap_or(Path::new("")).join(target))));
-                }
+                tar::EntryType::Symlink | tar::EntryType::Link => links.push(link(entry, name)?),
+                // Its zeros would be read one by one.
+                tar::EntryType::GNUSparse => return Err(Error::Image(format!("{name:?} is a sparse file"))),
                 _ => {}
             }
-        }
+            Ok(())
+        })?;
         // Old docker archives name a shared layer by a link.
-        for (name, target) in links {
-            if let Some(path) = files.get(&target).cloned() {
-                files.insert(name, path);
+        for link in links {
+            if let Some(path) = files.get(&link.target).cloned() {
+                files.insert(link.name, path);
             }
         }
         Ok(Self { files })
@@ -99,30 +114,54 @@ impl Spread {
 
     fn path(&self, name: &str) -> Result<PathBuf, Error> {
         let found = self.files.get(&normal(Path::new(name)));
-        found.cloned().ok_or_else(|| Error::Image(format!("{name:?} is missing in the archive")))
+        found.cloned().ok_or_else(|| Error::Image(format!("{:?} is missing in the archive", shortened(name))))
     }
 
-    fn read(&self, name: &str) -> Result<Vec<u8>, Error> {
+    /// Reads a document that may have this many bytes.
+    fn read(&self, name: &str, limit: u64) -> Result<Vec<u8>, Error> {
         let path = self.path(name)?;
+        let size = fs::metadata(&path).map_err(Error::file("read", &path))?.len();
+        if size > limit {
+            return Err(Error::Image(format!("{name:?} has {size} bytes, and may have {limit}")));
+        }
         fs::read(&path).map_err(Error::file("read", path))
     }
 
-    fn json<T: for<'de> Deserialize<'de>>(&self, name: &str) -> Result<T, Error> {
-        serde_json::from_slice(&self.read(name)?).map_err(|error| Error::Image(format!("{name}: {error}")))
-    }
-
     /// A blob by its digest, verified.
-    fn blob(&self, digest: &str) -> Result<Vec<u8>, Error> {
-        let bytes = self.read(&blob_name(digest))?;
-        if sha256(&bytes) != digest {
+    fn blob(&self, digest: &Digest, limit: u64) -> Result<Vec<u8>, Error> {
+        let bytes = self.read(&blob_name(digest), limit)?;
+        if Digest::of(&bytes) != *digest {
             return Err(Error::Image(format!("blob {digest} has another content than its name says")));
         }
         Ok(bytes)
     }
 }
 
-fn blob_name(digest: &str) -> String {
-    format!("blobs/{}", digest.replacen(':', "/", 1))
+fn write(entry: &mut impl Read, path: &Path, room: &mut Room) -> Result<(), Error> {
+    let mut file = File::create(path).map_err(Error::file("create", path))?;
+    std::io::copy(&mut Roomy { inner: entry, room }, &mut file).map_err(Error::file("write", path))?;
+    Ok(())
+}
+
+fn link(entry: &tar::Entry<'_, impl Read>, name: String) -> Result<Link, Error> {
+    let target = entry.link_name().map_err(malformed)?.unwrap_or_default().into_owned();
+    let symbolic = entry.header().entry_type() == tar::EntryType::Symlink;
+    let parent = if symbolic { Path::new(&name).parent() } else { None };
+    let target = named(&parent.unwrap_or(Path::new("")).join(target))?;
+    Ok(Link { name, target })
+}
+
+/// The name of an entry, if it is no longer than names may be.
+fn named(path: &Path) -> Result<String, Error> {
+    let name = normal(path);
+    if name.len() > MAX_NAME {
+        return Err(Error::Image(format!("the name {:?} is too long", shortened(&name))));
+    }
+    Ok(name)
+}
+
+fn blob_name(digest: &Digest) -> String {
+    format!("blobs/sha256/{}", digest.hex())
 }
 
 fn normal(path: &Path) -> String {
@@ -149,14 +188,16 @@ struct DockerImage {
 }
 
 fn docker_images(spread: &Spread) -> Result<Vec<StagedImage>, Error> {
-    let images: Vec<DockerImage> = spread.json("manifest.json")?;
+    let bytes = spread.read("manifest.json", MAX_MANIFEST_BYTES)?;
+    let images: Vec<DockerImage> =
+        serde_json::from_slice(&bytes).map_err(|error| Error::Image(format!("manifest.json: {error}")))?;
     images
         .into_iter()
         .map(|image| {
             let layers = image.layers.iter().map(|layer| spread.path(layer)).collect::<Result<_, _>>()?;
             let tags = image.repo_tags.unwrap_or_default();
             Ok(StagedImage {
-                config: spread.read(&image.config)?,
+                config: spread.read(&image.config, MAX_CONFIG_BYTES)?,
                 layers,
                 tags: tags.iter().map(|tag| normal_tag(tag)).collect::<Result<_, _>>()?,
                 digests: Vec::new(),
@@ -166,26 +207,26 @@ fn docker_images(spread: &Spread) -> Result<Vec<StagedImage>, Error> {
 }
 
 fn oci_images(spread: &Spread) -> Result<Vec<StagedImage>, Error> {
-    let index: Manifest = spread.json("index.json")?;
+    let index = Manifest::parse(&spread.read("index.json", MAX_MANIFEST_BYTES)?)?;
     let mut images = Vec::new();
     for entry in &index.manifests {
         if entry.platform.as_ref().is_some_and(|platform| platform.os == "unknown") {
             continue; // An attestation, not an image.
         }
-        let mut digest = entry.digest.clone();
-        let mut manifest: Manifest = parse(&spread.blob(&digest)?)?;
+        let mut digest = entry.digest;
+        let mut manifest = Manifest::parse(&spread.blob(&digest, MAX_MANIFEST_BYTES)?)?;
         if manifest.config.is_none() {
             let fitting = manifest.for_this_machine().ok_or_else(|| {
                 Error::Image(format!("no manifest for linux/{} in {digest}", super::config::ARCHITECTURE))
             })?;
-            digest = fitting.digest.clone();
-            manifest = parse(&spread.blob(&digest)?)?;
+            digest = fitting.digest;
+            manifest = Manifest::parse(&spread.blob(&digest, MAX_MANIFEST_BYTES)?)?;
         }
         let config = manifest.config.ok_or_else(|| Error::Image(format!("{digest} is not an image manifest")))?;
         let layers = manifest.layers.iter().map(|layer| spread.path(&blob_name(&layer.digest)));
         let tags = oci_tags(&entry.annotations)?;
         images.push(StagedImage {
-            config: spread.blob(&config.digest)?,
+            config: spread.blob(&config.digest, MAX_CONFIG_BYTES)?,
             layers: layers.collect::<Result<_, _>>()?,
             digests: tags
                 .iter()
@@ -208,8 +249,4 @@ fn oci_tags(annotations: &BTreeMap<String, String>) -> Result<Vec<String>, Error
 fn normal_tag(tag: &str) -> Result<String, Error> {
     let reference = Reference::parse(tag)?;
     Ok(reference.tagged().unwrap_or_else(|| reference.to_string()))
-}
-
-fn parse(bytes: &[u8]) -> Result<Manifest, Error> {
-    serde_json::from_slice(bytes).map_err(|error| Error::Image(format!("malformed manifest: {error}")))
 }

@@ -1,10 +1,21 @@
 //! The parts of an image's configuration and manifest that the runtime reads.
 //!
-//! OCI and Docker agree on these fields; unknown ones are ignored.
+//! OCI and Docker agree on these fields; unknown ones are ignored. An attacker may have written them: every digest is
+//! checked while it is parsed (`Digest`), and every document has a limit before it is read.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
+
+use super::digest::Digest;
+use crate::Error;
+
+/// No manifest and no index is larger; registries draw the line there too.
+pub(super) const MAX_MANIFEST_BYTES: u64 = 4 << 20;
+/// No configuration of an image is larger; upstream's runtimes draw the line there too.
+pub(super) const MAX_CONFIG_BYTES: u64 = 8 << 20;
+/// As many as fit into one mount; other runtimes allow no more.
+const MAX_LAYERS: usize = 127;
 
 /// The configuration blob of an image.
 #[derive(Debug, Default, Clone, Deserialize)]
@@ -36,7 +47,7 @@ pub(crate) struct ProcessConfig {
 #[derive(Debug, Default, Clone, Deserialize)]
 pub(crate) struct RootFs {
     #[serde(default, deserialize_with = "null_is_empty")]
-    pub diff_ids: Vec<String>,
+    pub diff_ids: Vec<Digest>,
 }
 
 /// A manifest, or an index of manifests: the two share their media type field.
@@ -51,13 +62,15 @@ pub(crate) struct Manifest {
 }
 
 /// What points to a blob.
-#[derive(Debug, Default, Clone, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct Descriptor {
-    pub digest: String,
+    pub digest: Digest,
+    #[serde(default)]
     pub size: u64,
+    #[serde(default)]
     pub platform: Option<Platform>,
-    #[serde(deserialize_with = "null_is_empty")]
+    #[serde(default, deserialize_with = "null_is_empty")]
     pub annotations: BTreeMap<String, String>,
 }
 
@@ -69,7 +82,26 @@ pub(crate) struct Platform {
     pub os: String,
 }
 
+impl ImageConfig {
+    /// Parses the configuration of an image whose manifest has this many layers.
+    pub fn parse(bytes: &[u8], layers: usize) -> Result<Self, Error> {
+        let config: Self =
+            serde_json::from_slice(bytes).map_err(|error| Error::Image(format!("malformed configuration: {error}")))?;
+        if config.rootfs.diff_ids.len() != layers {
+            return Err(Error::Image("configuration and manifest name different layers".into()));
+        }
+        if layers > MAX_LAYERS {
+            return Err(Error::Image(format!("the image has {layers} layers, and may have {MAX_LAYERS}")));
+        }
+        Ok(config)
+    }
+}
+
 impl Manifest {
+    pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
+        serde_json::from_slice(bytes).map_err(|error| Error::Image(format!("malformed manifest: {error}")))
+    }
+
     /// The manifest of an index for this machine. An entry without a platform fits every machine.
     pub fn for_this_machine(&self) -> Option<&Descriptor> {
         let fits = |entry: &&Descriptor| {
@@ -94,4 +126,30 @@ where
     T: Default + Deserialize<'de>,
 {
     Ok(Option::<T>::deserialize(deserializer)?.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_digest_that_is_a_path_is_refused_where_it_is_parsed() {
+        let good = Digest::of(b"x").to_string();
+        let config = |digest: &str| serde_json::json!({"rootfs": {"diff_ids": [digest]}}).to_string();
+        assert!(ImageConfig::parse(config(&good).as_bytes(), 1).is_ok());
+        assert!(ImageConfig::parse(config(&good).as_bytes(), 2).is_err());
+        for bad in ["/etc", "/proc/1/root", "", "sha256:00", "ééééééééééééé"] {
+            assert!(ImageConfig::parse(config(bad).as_bytes(), 1).is_err(), "{bad}");
+            for field in ["layers", "manifests"] {
+                let manifest = serde_json::json!({field: [{"digest": bad, "size": 1}]}).to_string();
+                assert!(Manifest::parse(manifest.as_bytes()).is_err(), "{bad}");
+            }
+            let manifest = serde_json::json!({"config": {"digest": bad, "size": 1}}).to_string();
+            assert!(Manifest::parse(manifest.as_bytes()).is_err(), "{bad}");
+        }
+        assert!(Manifest::parse(b"{\"layers\": [{\"size\": 1}]}").is_err(), "a descriptor without a digest");
+        let many = vec![good; MAX_LAYERS + 1];
+        let config = serde_json::json!({"rootfs": {"diff_ids": many}}).to_string();
+        assert!(ImageConfig::parse(config.as_bytes(), MAX_LAYERS + 1).is_err());
+    }
 }

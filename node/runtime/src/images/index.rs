@@ -7,7 +7,8 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::reference::{self, Reference};
+use super::digest::Digest;
+use super::reference::Reference;
 
 /// Every image of the node.
 #[derive(Debug, Default, Clone, Serialize, Deserialize)]
@@ -16,10 +17,10 @@ pub(crate) struct Index {
 }
 
 /// One image: a configuration and its layers, under any number of names.
-#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageRecord {
     /// The digest of the configuration, which is the image's id.
-    pub id: String,
+    pub id: Digest,
     /// Names with tags, normalised.
     pub tags: Vec<String>,
     /// Names with digests, normalised.
@@ -27,7 +28,7 @@ pub struct ImageRecord {
     /// Bytes on disk of all layers.
     pub size: u64,
     /// Digests of the uncompressed layers, lowest first.
-    pub layers: Vec<String>,
+    pub layers: Vec<Digest>,
     /// Imported by hand: no registry could bring it back, so it is never collected as garbage.
     pub pinned: bool,
 }
@@ -37,8 +38,8 @@ impl Index {
     pub fn find(&self, image: &str) -> Option<&ImageRecord> {
         let id = image.strip_prefix("sha256:").unwrap_or(image);
         let hexadecimal = !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_hexdigit());
-        if hexadecimal && (reference::is_hex64(id) || id.len() >= 12) {
-            let mut found = self.images.iter().filter(|record| record.id.trim_start_matches("sha256:").starts_with(id));
+        if hexadecimal && id.len() >= 12 {
+            let mut found = self.images.iter().filter(|record| record.id.hex().starts_with(id));
             if let (Some(record), None) = (found.next(), found.next()) {
                 return Some(record);
             }
@@ -71,14 +72,14 @@ impl Index {
 
     /// Removes the image that a name or id leads to, with all its names.
     pub fn remove(&mut self, image: &str) -> Option<ImageRecord> {
-        let id = self.find(image)?.id.clone();
+        let id = self.find(image)?.id;
         let position = self.images.iter().position(|record| record.id == id)?;
         Some(self.images.remove(position))
     }
 
     /// Every layer that some image needs.
-    pub fn layers(&self) -> BTreeSet<&str> {
-        self.images.iter().flat_map(|record| record.layers.iter().map(String::as_str)).collect()
+    pub fn layers(&self) -> BTreeSet<Digest> {
+        self.images.iter().flat_map(|record| record.layers.iter().copied()).collect()
     }
 }
 
@@ -95,13 +96,19 @@ mod tests {
     use super::*;
 
     fn record(id: char, tags: &[&str]) -> ImageRecord {
+        let digest = format!("sha256:{}", id.to_string().repeat(64));
         ImageRecord {
-            id: format!("sha256:{}", id.to_string().repeat(64)),
+            id: digest.parse().expect("a digest"),
             tags: tags.iter().map(|tag| (*tag).to_string()).collect(),
-            digests: vec![format!("docker.io/library/app@sha256:{}", id.to_string().repeat(64))],
-            layers: vec![format!("layer-{id}")],
-            ..ImageRecord::default()
+            digests: vec![format!("docker.io/library/app@{digest}")],
+            size: 0,
+            layers: vec![layer(id)],
+            pinned: false,
         }
+    }
+
+    fn layer(id: char) -> Digest {
+        Digest::of(format!("layer-{id}").as_bytes())
     }
 
     #[test]
@@ -111,7 +118,7 @@ mod tests {
         index.add(record('b', &["docker.io/library/other:1"]));
         let digest = format!("app@sha256:{}", "a".repeat(64));
         for name in ["app", "docker.io/library/app:latest", &digest, &"a".repeat(64), &"a".repeat(12)] {
-            assert_eq!(index.find(name).map(|found| found.layers[0].as_str()), Some("layer-a"), "{name}");
+            assert_eq!(index.find(name).map(|found| found.layers[0]), Some(layer('a')), "{name}");
         }
         for name in ["app:2", "aaaa", "nothing"] {
             assert!(index.find(name).is_none(), "{name}");
@@ -123,9 +130,9 @@ mod tests {
         let mut index = Index::default();
         index.add(record('a', &["docker.io/library/app:latest"]));
         index.add(record('b', &["docker.io/library/app:latest"]));
-        assert_eq!(index.find("app").map(|found| found.layers[0].as_str()), Some("layer-b"));
+        assert_eq!(index.find("app").map(|found| found.layers[0]), Some(layer('b')));
         assert_eq!(index.images.len(), 2);
         assert!(index.remove("app").is_some());
-        assert_eq!(index.layers().into_iter().collect::<Vec<_>>(), ["layer-a"]);
+        assert_eq!(index.layers().into_iter().collect::<Vec<_>>(), [layer('a')]);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Whiteouts become overlayfs' own marks (a 0:0 character device, the opaque attribute). Every path
 //! is resolved by the kernel below the layer's directory (`Rooted`): no name or link of an archive can
-//! reach outside of it.
+//! reach outside of it. Runs in a process of its own (`unpacker`), because an attacker may have made the layer.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read, Write};
@@ -11,21 +11,27 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid};
+use serde::{Deserialize, Serialize};
 
+use super::digest::shortened;
+use super::room::{Room, Roomy};
+use super::tarball;
 use crate::Error;
 use crate::rooted::{Rooted, relative};
 
 const WHITEOUT_PREFIX: &[u8] = b".wh.";
 const OPAQUE_WHITEOUT: &[u8] = b".wh..wh..opq";
+/// Names that aufs kept for itself, and that some layers still hold.
+const AUFS_PREFIX: &[u8] = b".wh..wh.";
 /// Attributes that a layer may carry into the file system.
 const PAX_XATTR_PREFIX: &[u8] = b"SCHILY.xattr.";
 /// Attributes by which overlayfs steers itself.
 const OVERLAY_XATTRS: [&[u8]; 2] = [b"trusted.overlay.", b"user.overlay."];
-/// The most bytes one layer may unpack to: a bound on decompression bombs.
-const MAX_LAYER_BYTES: u64 = 64 << 30;
+/// The most bytes of one layer, packed or unpacked.
+pub(super) const MAX_LAYER_BYTES: u64 = 64 << 30;
 
 /// What a layer takes on disk.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Size {
     /// The bytes of its regular files.
     pub bytes: u64,
@@ -34,30 +40,22 @@ pub(crate) struct Size {
 }
 
 /// Unpacks a plain tar stream into `directory`, which must exist and be empty.
-pub(crate) fn unpack(archive: impl Read, directory: &Path) -> Result<Size, Error> {
+pub(super) fn unpack(archive: impl Read, directory: &Path) -> Result<Size, Error> {
     let root = Rooted::open(directory).map_err(Error::file("open", directory))?;
-    let mut unpacking = Unpacking { root, bytes: 0, directory_times: Vec::new() };
-    let mut inodes = 0;
-    let mut archive = tar::Archive::new(archive);
-    for entry in archive.entries().map_err(malformed)? {
-        let mut entry = entry.map_err(malformed)?;
-        let shown = entry.path_bytes().into_owned();
-        unpacking
-            .entry(&mut entry)
-            .map_err(|source| Error::Image(format!("unpack {:?}: {source}", String::from_utf8_lossy(&shown))))?;
-        inodes += 1;
-    }
+    let room = Room::on(root.descriptor()).map_err(Error::file("open", directory))?;
+    let mut unpacking = Unpacking { root, room, size: Size::default(), directory_times: Vec::new() };
+    tarball::for_each(archive, |entry| {
+        let shown = shortened(&String::from_utf8_lossy(&entry.path_bytes()));
+        unpacking.entry(entry).map_err(|source| Error::Image(format!("unpack {shown:?}: {source}")))
+    })?;
     unpacking.finish();
-    Ok(Size { bytes: unpacking.bytes, inodes })
-}
-
-fn malformed(source: io::Error) -> Error {
-    Error::Image(format!("malformed layer archive: {source}"))
+    Ok(unpacking.size)
 }
 
 struct Unpacking {
     root: Rooted,
-    bytes: u64,
+    room: Room,
+    size: Size,
     /// Times of directories are set last, because every file put into one changes them.
     directory_times: Vec<(PathBuf, i64)>,
 }
@@ -73,18 +71,17 @@ struct Attributes {
 
 impl Unpacking {
     fn entry(&mut self, entry: &mut tar::Entry<'_, impl Read>) -> io::Result<()> {
+        self.room.entry()?;
+        self.size.inodes += 1;
         let path = relative(&entry.path()?);
         let Some(name) = path.file_name().map(OsStr::to_os_string) else {
             return Ok(()); // The root itself.
         };
         let parent_path = path.parent().unwrap_or(Path::new("")).to_path_buf();
+        if name.as_bytes().starts_with(WHITEOUT_PREFIX) {
+            return whiteout(&self.root.plain_directory(&parent_path)?, name.as_bytes());
+        }
         let parent = self.root.directory(&parent_path)?;
-        if name.as_bytes() == OPAQUE_WHITEOUT {
-            return set_xattr(&parent, OsStr::new("trusted.overlay.opaque"), b"y");
-        }
-        if let Some(hidden) = name.as_bytes().strip_prefix(WHITEOUT_PREFIX) {
-            return whiteout(&parent, OsStr::from_bytes(hidden));
-        }
         let attributes = attributes(entry)?;
         self.create(entry, &parent, &path, &name, &attributes)
     }
@@ -107,7 +104,8 @@ impl Unpacking {
                 self.directory_times.push((path.to_path_buf(), attributes.mtime));
             }
             tar::EntryType::Regular | tar::EntryType::Continuous | tar::EntryType::GNUSparse => {
-                self.bytes += write_file(parent, name, entry, MAX_LAYER_BYTES.saturating_sub(self.bytes))?;
+                self.require_room(entry.size())?;
+                self.size.bytes += write_file(parent, name, Roomy { inner: entry, room: &mut self.room })?;
             }
             tar::EntryType::Symlink => {
                 let target = entry.link_name_bytes().ok_or_else(|| invalid("a symbolic link without a target"))?;
@@ -124,6 +122,14 @@ impl Unpacking {
             _ => return Ok(()),
         }
         apply(parent, name, kind, attributes)
+    }
+
+    /// Refuses a file by the size that its header claims; a sparse file needs few bytes in the archive to claim any.
+    fn require_room(&self, size: u64) -> io::Result<()> {
+        if size > MAX_LAYER_BYTES.saturating_sub(self.size.bytes) {
+            return Err(invalid("the layer is larger than a layer may be"));
+        }
+        self.room.fits(size)
     }
 
     fn hard_link(&self, target: &Path, parent: &OwnedFd, name: &OsStr) -> io::Result<()> {
@@ -170,12 +176,9 @@ fn attributes(entry: &mut tar::Entry<'_, impl Read>) -> io::Result<Attributes> {
 }
 
 fn remove_existing(parent: &OwnedFd, name: &OsStr) -> io::Result<()> {
-    match rustix::fs::unlinkat(parent, name, AtFlags::empty()) {
-        Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
-        Err(rustix::io::Errno::ISDIR) => {
-            std::fs::remove_dir_all(format!("/proc/self/fd/{}/{}", parent.as_raw_fd(), Path::new(name).display()))
-        }
-        Err(errno) => Err(errno.into()),
+    match corten_files::remove_at(parent, name) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 
@@ -194,13 +197,10 @@ fn make_directory(parent: &OwnedFd, name: &OsStr) -> io::Result<()> {
     }
 }
 
-fn write_file(parent: &OwnedFd, name: &OsStr, content: &mut impl Read, limit: u64) -> io::Result<u64> {
+fn write_file(parent: &OwnedFd, name: &OsStr, mut content: impl Read) -> io::Result<u64> {
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut file = std::fs::File::from(rustix::fs::openat(parent, name, flags, Mode::from_raw_mode(0o600))?);
-    let written = io::copy(&mut content.take(limit), &mut file)?;
-    if written == limit {
-        return Err(invalid("the layer is larger than a layer may be"));
-    }
+    let written = io::copy(&mut content, &mut file)?;
     file.flush()?;
     Ok(written)
 }
@@ -220,10 +220,22 @@ fn device(header: &tar::Header) -> io::Result<u64> {
     Ok(rustix::fs::makedev(major, minor))
 }
 
-/// overlayfs hides a lower file where an upper layer has a character device 0:0.
-fn whiteout(parent: &OwnedFd, name: &OsStr) -> io::Result<()> {
-    remove_existing(parent, name)?;
-    Ok(rustix::fs::mknodat(parent, name, FileType::CharacterDevice, Mode::empty(), rustix::fs::makedev(0, 0))?)
+/// Turns a whiteout into overlayfs' mark: an opaque directory has an attribute, and a lower file is hidden by a
+/// character device 0:0 of its name. `.` and `..` would name the directory itself and its parent.
+fn whiteout(parent: &OwnedFd, name: &[u8]) -> io::Result<()> {
+    if name == OPAQUE_WHITEOUT {
+        return set_xattr(parent, OsStr::new("trusted.overlay.opaque"), b"y");
+    }
+    if name.starts_with(AUFS_PREFIX) {
+        return Ok(());
+    }
+    let hidden = &name[WHITEOUT_PREFIX.len()..];
+    if matches!(hidden, b"" | b"." | b"..") {
+        return Err(invalid("a whiteout that names no file"));
+    }
+    let hidden = OsStr::from_bytes(hidden);
+    remove_existing(parent, hidden)?;
+    Ok(rustix::fs::mknodat(parent, hidden, FileType::CharacterDevice, Mode::empty(), rustix::fs::makedev(0, 0))?)
 }
 
 /// Owner first, then mode (a change of owner clears set-user-id), then attributes, then time.
@@ -363,5 +375,63 @@ mod tests {
         unpack(layer.as_slice(), inside.path()).expect("unpack");
         assert_eq!(std::fs::read_dir(outside.path()).expect("list").count(), 0);
         assert!(inside.path().join("climbed").exists() && inside.path().join("absolute").exists());
+    }
+
+    #[test]
+    fn whiteouts_hide_only_names_of_their_own_directory() {
+        if !is_root() {
+            eprintln!("skipped: unpacking a layer makes device nodes, which needs root");
+            return;
+        }
+        let outside = tempfile::tempdir().expect("a temporary directory");
+        std::fs::write(outside.path().join("kept"), "x").expect("a file");
+        let inside = tempfile::tempdir().expect("a temporary directory");
+        let target = outside.path().to_str().expect("a readable path");
+        for (name, refused) in [
+            (".wh.", true),
+            (".wh..", true),
+            (".wh...", true),
+            ("a/.wh..", true),
+            ("a/.wh...", true),
+            ("link/.wh.kept", true),
+            ("link/.wh..wh..opq", true),
+            ("inner/.wh.file", true),
+            (".wh..wh.plnk", false),
+            ("a/.wh.gone", false),
+            ("../../a/.wh.gone", false),
+        ] {
+            let directory = inside.path().join(name.replace('/', "_"));
+            std::fs::create_dir(&directory).expect("a directory");
+            let layer = archive(|builder| {
+                file(builder, "a/file", b"x");
+                link(builder, tar::EntryType::Symlink, "link", target);
+                link(builder, tar::EntryType::Symlink, "inner", "a");
+                file(builder, name, b"");
+            });
+            let unpacked = unpack(layer.as_slice(), &directory);
+            assert_eq!(unpacked.is_err(), refused, "{name}: {unpacked:?}");
+            assert!(directory.join("a/file").exists(), "{name}");
+            assert!(outside.path().join("kept").exists(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_sparse_file_that_claims_an_exbibyte_is_refused() {
+        if !is_root() {
+            eprintln!("skipped: unpacking a layer changes owners, which needs root");
+            return;
+        }
+        // A sparse file of an exbibyte: two blocks in the archive.
+        let mut sparse = header(tar::EntryType::GNUSparse, 0, 0o644);
+        sparse.as_old_mut().name[..6].copy_from_slice(b"sparse");
+        let gnu = sparse.as_gnu_mut().expect("a GNU header");
+        gnu.realsize = *b"\x80\0\0\0\x10\0\0\0\0\0\0\0";
+        gnu.sparse[0].offset = gnu.realsize;
+        gnu.sparse[0].numbytes = *b"00000000000\0";
+        sparse.set_cksum();
+        let layer = archive(|builder| builder.append(&sparse, io::empty()).expect("append"));
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let error = unpack(layer.as_slice(), directory.path()).expect_err("too large").to_string();
+        assert!(error.contains("larger than a layer may be"), "{error}");
     }
 }

@@ -1,53 +1,105 @@
 //! The image store: what images exist, their configurations and their unpacked layers.
 //!
 //! One directory serves the daemon and the command line at once: every change happens under a file
-//! lock, is prepared in `tmp/`, and becomes visible by a rename. A crash leaves at most garbage in
-//! `tmp/`, which a later opening removes when nobody can be working on it any more. Layers are kept
-//! unpacked and shared by their digest; compressed blobs are not kept, because nothing on a node reads
-//! them again.
+//! lock, is prepared in `tmp/`, and becomes visible by a rename after everything that it names is on disk. A crash
+//! leaves at most garbage in `tmp/`, which a later opening removes when nobody can be working on it any more. Layers
+//! are kept unpacked and shared by their digest (`layers`); compressed blobs are not kept, because nothing on a node
+//! reads them again.
+//!
+//! Invariant: a layer is in its place only if its whole content had the digest that names the place, and an image gets
+//! a layer only if its archive or its registry brought that content. Naming a digest is not enough: another tenant's
+//! private layer may be on the node.
 
 mod archive;
+mod challenge;
 mod config;
+mod digest;
 mod index;
 mod layer;
+mod layers;
 mod pull;
 mod reference;
+mod registry;
+mod room;
+mod tarball;
+#[cfg(not(test))]
+mod unpacker;
+pub(crate) mod unpacking;
+
+/// Unit tests have no binary to start again: their layers are unpacked in the process of the test.
+#[cfg(test)]
+mod unpacker {
+    use super::*;
+
+    pub fn run(_: &ImageStore, blob: File, digest: &Digest, task: unpacking::Task<'_>) -> Result<layer::Size, Error> {
+        unpacking::work(blob, digest, task)
+    }
+}
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::Read;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-
-use sha2::{Digest, Sha256};
+use std::sync::Arc;
+use std::time::Duration;
 
 pub(crate) use config::{ImageConfig, ProcessConfig};
+pub use digest::Digest;
 pub use index::ImageRecord;
 use index::Index;
-pub use pull::{PullAuth, RegistryConfig};
+pub use pull::PullAuth;
 pub use reference::Reference;
+pub use registry::RegistryConfig;
 
 use crate::Error;
-use crate::paths::write_atomically;
+use crate::paths::{replace, write_durably};
 
 /// No import or pull takes this long.
-const ABANDONED_AFTER: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
+const ABANDONED_AFTER: Duration = Duration::from_secs(24 * 3600);
+/// How often a pull looks whether its store is still there.
+const ATTENTION: Duration = Duration::from_millis(500);
 
 /// Images on disk. Cheap to open; any number of processes may have it open.
 #[derive(Debug, Clone)]
 pub struct ImageStore {
     root: PathBuf,
-    registries: std::sync::Arc<Vec<RegistryConfig>>,
+    /// The directory as it was opened: another one may be at the same path later.
+    opened: Arc<File>,
+    registries: Arc<Vec<RegistryConfig>>,
+    /// The binary that is started again to unpack; it must call `reexec` first.
+    program: PathBuf,
+}
+
+/// An image that an archive brought.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Imported {
+    /// The names that the archive gives it: tags, else digests.
+    pub names: Vec<String>,
+    /// The image, with all names that it has here.
+    pub image: ImageRecord,
+}
+
+/// The names of an image that is added.
+#[derive(Debug, Default)]
+struct Names {
+    tags: Vec<String>,
+    digests: Vec<String>,
 }
 
 impl ImageStore {
-    /// Opens the store, creating it if it is new.
+    /// Opens the store, creating it if it is new. Root alone may enter it: layers hold set-user-id programs and devices.
     pub fn open(root: impl Into<PathBuf>) -> Result<Self, Error> {
-        let store = Self { root: root.into(), registries: std::sync::Arc::default() };
+        let root = root.into();
         for folder in ["blobs/sha256", "layers", "leases", "tmp", "empty"] {
-            let path = store.root.join(folder);
+            let path = root.join(folder);
             fs::create_dir_all(&path).map_err(Error::file("create", &path))?;
         }
+        fs::set_permissions(&root, fs::Permissions::from_mode(0o700)).map_err(Error::file("set the mode of", &root))?;
+        let opened = Arc::new(File::open(&root).map_err(Error::file("open", &root))?);
+        let store = Self { root, opened, registries: Arc::default(), program: "/proc/self/exe".into() };
         store.remove_abandoned();
+        store.forget_incomplete()?;
         Ok(store)
     }
 
@@ -57,16 +109,40 @@ impl ImageStore {
         for entry in entries {
             let modified = entry.metadata().and_then(|metadata| metadata.modified());
             let abandoned = modified.is_ok_and(|time| time.elapsed().is_ok_and(|age| age > ABANDONED_AFTER));
-            if abandoned && let Err(error) = fs::remove_dir_all(entry.path()) {
+            if abandoned && let Err(error) = corten_files::remove_tree(&entry.path()) {
                 tracing::warn!(path = %entry.path().display(), %error, "an abandoned import could not be removed");
             }
         }
     }
 
+    /// Forgets images that are not whole: of an older layout, or damaged. They are pulled or imported again.
+    fn forget_incomplete(&self) -> Result<(), Error> {
+        let _lock = self.lock()?;
+        let index = self.load()?;
+        let is_whole = |image: &ImageRecord| {
+            self.blob(&image.id).exists() && image.layers.iter().all(|layer| self.has_layer(layer))
+        };
+        let (whole, incomplete): (Vec<_>, Vec<_>) = index.images.into_iter().partition(is_whole);
+        if incomplete.is_empty() {
+            return Ok(());
+        }
+        for image in &incomplete {
+            tracing::warn!(image = %image.id, names = ?image.tags, "an image is not whole and is forgotten");
+        }
+        self.save(&Index { images: whole })
+    }
+
     /// How to reach registries that are not plain public ones.
     #[must_use]
     pub fn with_registries(mut self, registries: Vec<RegistryConfig>) -> Self {
-        self.registries = std::sync::Arc::new(registries);
+        self.registries = Arc::new(registries);
+        self
+    }
+
+    /// The binary that is started again to unpack layers; it must call `reexec` first. This binary if it is not said.
+    #[must_use]
+    pub fn with_program(mut self, program: impl Into<PathBuf>) -> Self {
+        self.program = program.into();
         self
     }
 
@@ -76,18 +152,56 @@ impl ImageStore {
 
     /// Imports every image of a docker or OCI archive, plain or compressed. Imported images are
     /// pinned. Returns what was imported.
-    pub fn import_archive(&self, archive: impl Read) -> Result<Vec<ImageRecord>, Error> {
+    pub fn import_archive(&self, archive: impl Read) -> Result<Vec<Imported>, Error> {
         let staging = self.staging()?;
         let found = archive::read(archive, staging.path())?;
         if found.is_empty() {
             return Err(Error::Image("the archive holds no image".into()));
         }
-        found.into_iter().map(|image| self.install(image, true)).collect()
+        found.into_iter().map(|image| self.import(image)).collect()
     }
 
-    /// Pulls an image from its registry and returns it.
+    /// Makes a staged image visible: layers, then configuration, then index.
+    fn import(&self, staged: archive::StagedImage) -> Result<Imported, Error> {
+        let config = ImageConfig::parse(&staged.config, staged.layers.len())?;
+        let layers = config.rootfs.diff_ids;
+        for (diff_id, path) in layers.iter().zip(&staged.layers) {
+            let blob = File::open(path).map_err(Error::file("open", path))?;
+            self.provide_layer(diff_id, blob, None)?;
+        }
+        let names = if staged.tags.is_empty() { staged.digests.clone() } else { staged.tags.clone() };
+        let added = Names { tags: staged.tags, digests: staged.digests };
+        let image = self.record(&staged.config, added, layers, true)?;
+        Ok(Imported { names, image })
+    }
+
+    /// Pulls an image from its registry and returns it. Ends when the store is removed meanwhile.
     pub async fn pull(&self, reference: &str, auth: PullAuth) -> Result<ImageRecord, Error> {
-        pull::pull(self, reference, auth).await
+        let pulled = tokio::select! {
+            pulled = pull::pull(self, reference, auth) => pulled,
+            removed = self.removal() => Err(removed),
+        };
+        // What fails because the store is gone says so.
+        pulled.map_err(|error| self.require().err().unwrap_or(error))
+    }
+
+    /// Ends when the store is removed.
+    async fn removal(&self) -> Error {
+        loop {
+            tokio::time::sleep(ATTENTION).await;
+            if let Err(error) = self.require() {
+                return error;
+            }
+        }
+    }
+
+    /// Fails if the directory that was opened is no longer there.
+    fn require(&self) -> Result<(), Error> {
+        let opened = self.opened.metadata().map_err(Error::file("look at", &self.root))?;
+        match fs::metadata(&self.root) {
+            Ok(found) if found.ino() == opened.ino() && found.dev() == opened.dev() => Ok(()),
+            _ => Err(Error::State(format!("the image store {} was removed meanwhile", self.root.display()))),
+        }
     }
 
     /// Every image.
@@ -103,7 +217,7 @@ impl ImageStore {
     /// Removes an image and the layers that only it needs. Layers that a container stands on, by its
     /// lease or because they are given in `in_use`, stay until a later removal. Returns the removed
     /// image.
-    pub fn remove(&self, image: &str, in_use: &BTreeSet<String>) -> Result<Option<ImageRecord>, Error> {
+    pub fn remove(&self, image: &str, in_use: &BTreeSet<Digest>) -> Result<Option<ImageRecord>, Error> {
         let _lock = self.lock()?;
         let mut index = self.load()?;
         let Some(removed) = index.remove(image) else { return Ok(None) };
@@ -114,10 +228,11 @@ impl ImageStore {
     }
 
     /// Keeps the layers of a container, whoever removes images meanwhile, until `release`.
-    pub(crate) fn lease(&self, container: &str, layers: &[String]) -> Result<(), Error> {
+    pub(crate) fn lease(&self, container: &str, layers: &[Digest]) -> Result<(), Error> {
         let _lock = self.lock()?;
         self.require_layers(layers)?;
-        write_atomically(&self.root.join("leases").join(container), layers.join("\n").as_bytes())
+        let lines: Vec<String> = layers.iter().map(Digest::to_string).collect();
+        replace(&self.root.join("leases").join(container), lines.join("\n").as_bytes())
     }
 
     /// Gives the layers of a container up.
@@ -129,164 +244,55 @@ impl ImageStore {
         }
     }
 
-    fn leased_layers(&self) -> Result<BTreeSet<String>, Error> {
+    fn leased_layers(&self) -> Result<BTreeSet<Digest>, Error> {
         let folder = self.root.join("leases");
         let mut layers = BTreeSet::new();
         for entry in fs::read_dir(&folder).map_err(Error::file("list", &folder))?.flatten() {
             // A lease that is released right now needs nothing any more.
             let text = fs::read_to_string(entry.path()).unwrap_or_default();
-            layers.extend(text.lines().map(str::to_string));
+            layers.extend(text.lines().filter_map(|line| line.parse::<Digest>().ok()));
         }
         Ok(layers)
     }
 
-    /// Under the lock: what is there now stays there for whoever records that he needs it.
-    fn require_layers(&self, layers: &[String]) -> Result<(), Error> {
-        match layers.iter().find(|layer| !self.has_layer(layer)) {
-            Some(layer) => Err(Error::Image(format!("layer {layer} was removed meanwhile"))),
-            None => Ok(()),
-        }
-    }
-
     /// The configuration of an image.
-    pub(crate) fn config(&self, id: &str) -> Result<ImageConfig, Error> {
+    pub(crate) fn config(&self, id: &Digest) -> Result<ImageConfig, Error> {
         let path = self.blob(id);
         let bytes = fs::read(&path).map_err(Error::file("read", &path))?;
         serde_json::from_slice(&bytes).map_err(|error| Error::Image(format!("configuration of {id}: {error}")))
     }
 
-    /// The folder that holds all layers; layers are named relative to it in overlay mounts.
-    pub(crate) fn layers_folder(&self) -> PathBuf {
-        self.root.join("layers")
-    }
-
-    /// A layer that holds nothing, by its name in overlay mounts: overlayfs wants two where none is writable, and not the
-    /// same one twice.
-    pub(crate) const EMPTY_LAYER: &str = "../empty";
-
-    /// Where a layer's files are, relative to the folder of layers. Short, because the options of a
-    /// mount hold 4096 bytes for as many as 127 layers.
-    pub(crate) fn layer_name(diff_id: &str) -> String {
-        format!("{}/d", short(diff_id))
-    }
-
     /// Bytes and inodes that images take.
     pub(crate) fn usage(&self) -> Result<layer::Size, Error> {
-        let mut seen = BTreeSet::new();
         let mut total = layer::Size::default();
-        for layer in self.load()?.images.iter().flat_map(|image| &image.layers) {
-            if seen.insert(layer.clone()) {
-                let size = self.layer_sizes(layer);
-                total.bytes += size.bytes;
-                total.inodes += size.inodes;
-            }
+        for layer in self.load()?.layers() {
+            let size = self.layer_size(&layer);
+            total.bytes += size.bytes;
+            total.inodes += size.inodes;
         }
         Ok(total)
     }
 
-    /// Makes a staged image visible: layers, then configuration, then index.
-    fn install(&self, image: archive::StagedImage, pinned: bool) -> Result<ImageRecord, Error> {
-        let config: ImageConfig = serde_json::from_slice(&image.config)
-            .map_err(|error| Error::Image(format!("malformed configuration: {error}")))?;
-        if config.rootfs.diff_ids.len() != image.layers.len() {
-            return Err(Error::Image("configuration and manifest name different layers".into()));
-        }
-        let mut size = 0;
-        for (diff_id, blob) in config.rootfs.diff_ids.iter().zip(&image.layers) {
-            if !self.has_layer(diff_id) {
-                let blob = File::open(blob).map_err(Error::file("open", blob))?;
-                self.install_layer(diff_id, blob)?;
-            }
-            size += self.layer_size(diff_id);
-        }
-        self.record(&image.config, image.tags, image.digests, config.rootfs.diff_ids, size, pinned)
-    }
-
-    fn record(
-        &self,
-        config: &[u8],
-        tags: Vec<String>,
-        digests: Vec<String>,
-        layers: Vec<String>,
-        size: u64,
-        pinned: bool,
-    ) -> Result<ImageRecord, Error> {
-        let id = sha256(config);
+    /// Adds an image whose layers are there, or adds names to it.
+    fn record(&self, config: &[u8], names: Names, layers: Vec<Digest>, pinned: bool) -> Result<ImageRecord, Error> {
+        let id = Digest::of(config);
         let _lock = self.lock()?;
         self.require_layers(&layers)?;
-        write_atomically(&self.blob(&id), config)?;
+        write_durably(&self.blob(&id), config)?;
+        let size = layers.iter().map(|layer| self.layer_size(layer).bytes).sum();
         let mut index = self.load()?;
-        index.add(ImageRecord { id: id.clone(), tags, digests, size, layers, pinned });
+        index.add(ImageRecord { id, tags: names.tags, digests: names.digests, size, layers, pinned });
         self.save(&index)?;
-        index.find(&id).cloned().ok_or(Error::NotFound { kind: "image", id })
+        index.find(&id.to_string()).cloned().ok_or_else(|| Error::NotFound { kind: "image", id: id.to_string() })
     }
 
-    fn has_layer(&self, diff_id: &str) -> bool {
-        self.layers_folder().join(short(diff_id)).exists()
+    fn blob(&self, digest: &Digest) -> PathBuf {
+        self.root.join("blobs/sha256").join(digest.hex())
     }
 
-    /// Unpacks a layer beside its place, verifies it, and moves it there.
-    fn install_layer(&self, diff_id: &str, blob: impl Read) -> Result<(), Error> {
-        if !reference::is_digest(diff_id) {
-            return Err(Error::Image(format!("unknown digest {diff_id:?}")));
-        }
-        let staging = self.staging()?;
-        let files = staging.path().join("d");
-        fs::create_dir(&files).map_err(Error::file("create", &files))?;
-        let mut hashed = Hashing { inner: archive::decompress(blob)?, hasher: Sha256::new() };
-        let size = layer::unpack(&mut hashed, &files)?;
-        std::io::copy(&mut hashed, &mut std::io::sink()).map_err(Error::system("read the end of a layer"))?;
-        let digest = format!("sha256:{:x}", hashed.hasher.finalize());
-        if digest != diff_id {
-            return Err(Error::Image(format!("layer {diff_id} has the content of {digest}")));
-        }
-        let sizes = format!("{} {}", size.bytes, size.inodes);
-        write_atomically(&staging.path().join("size"), sizes.as_bytes())?;
-        let place = self.layers_folder().join(short(diff_id));
-        match fs::rename(staging.path(), &place) {
-            // Another process was faster with the same layer.
-            Err(_) if place.exists() => Ok(()),
-            renamed => renamed.map_err(Error::file("move to", &place)),
-        }
-    }
-
-    fn layer_size(&self, diff_id: &str) -> u64 {
-        self.layer_sizes(diff_id).bytes
-    }
-
-    /// What a layer takes, as it was counted when it was unpacked.
-    fn layer_sizes(&self, diff_id: &str) -> layer::Size {
-        let path = self.layers_folder().join(short(diff_id)).join("size");
-        let text = fs::read_to_string(path).unwrap_or_default();
-        let mut numbers = text.split_whitespace().map(|number| number.parse().unwrap_or(0));
-        layer::Size { bytes: numbers.next().unwrap_or(0), inodes: numbers.next().unwrap_or(0) }
-    }
-
-    /// Removes the layers that neither an image nor a container needs.
-    fn collect_layers(&self, index: &Index, in_use: &BTreeSet<String>) -> Result<(), Error> {
-        let leased = self.leased_layers()?;
-        let kept = leased.iter().chain(in_use).map(String::as_str);
-        let needed: BTreeSet<&str> = index.layers().into_iter().chain(kept).map(short).collect();
-        let folder = self.layers_folder();
-        for entry in fs::read_dir(&folder).map_err(Error::file("list", &folder))? {
-            let entry = entry.map_err(Error::file("list", &folder))?;
-            if !entry.file_name().to_str().is_some_and(|name| needed.contains(name)) {
-                // A rename first: a crash in the middle must not leave half a layer in its place.
-                let doomed = self.staging()?;
-                let target = doomed.path().join("layer");
-                fs::rename(entry.path(), &target).map_err(Error::file("remove", entry.path()))?;
-            }
-        }
-        Ok(())
-    }
-
-    fn blob(&self, digest: &str) -> PathBuf {
-        self.root.join("blobs/sha256").join(digest.trim_start_matches("sha256:"))
-    }
-
-    fn remove_blob(&self, digest: &str) {
+    fn remove_blob(&self, digest: &Digest) {
         if let Err(error) = fs::remove_file(self.blob(digest)) {
-            tracing::warn!(digest, %error, "an image's configuration could not be removed");
+            tracing::warn!(%digest, %error, "an image's configuration could not be removed");
         }
     }
 
@@ -301,7 +307,7 @@ impl ImageStore {
 
     fn save(&self, index: &Index) -> Result<(), Error> {
         let bytes = serde_json::to_vec(index).map_err(|error| Error::Image(format!("image index: {error}")))?;
-        write_atomically(&self.root.join("index.json"), &bytes)
+        write_durably(&self.root.join("index.json"), &bytes)
     }
 
     /// Waits for the lock of the index, which is held for milliseconds.
@@ -334,31 +340,7 @@ impl Staging {
 
 impl Drop for Staging {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-/// The first 96 bits of a digest name a layer's folder.
-fn short(digest: &str) -> &str {
-    let hex = digest.trim_start_matches("sha256:");
-    &hex[..hex.len().min(24)]
-}
-
-pub(crate) fn sha256(bytes: &[u8]) -> String {
-    format!("sha256:{:x}", Sha256::digest(bytes))
-}
-
-/// Hashes what passes through.
-struct Hashing<R> {
-    inner: R,
-    hasher: Sha256,
-}
-
-impl<R: Read> Read for Hashing<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        let read = self.inner.read(buffer)?;
-        self.hasher.update(&buffer[..read]);
-        Ok(read)
+        let _ = corten_files::remove_tree(&self.0);
     }
 }
 
@@ -377,7 +359,7 @@ mod tests {
         let mut layer = tar::Builder::new(Vec::new());
         entry(&mut layer, file, b"content");
         let layer = layer.into_inner().expect("a layer");
-        let config = serde_json::json!({"rootfs": {"diff_ids": [sha256(&layer)]}}).to_string();
+        let config = serde_json::json!({"rootfs": {"diff_ids": [Digest::of(&layer)]}}).to_string();
         let manifest = serde_json::json!([{"Config": "c.json", "RepoTags": [tag], "Layers": ["l/layer.tar"]}]);
         let mut image = tar::Builder::new(Vec::new());
         entry(&mut image, "l/layer.tar", &layer);
@@ -401,10 +383,12 @@ mod tests {
         let mut compressed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         std::io::Write::write_all(&mut compressed, &archive("one", "file")).expect("compress");
         let compressed = compressed.finish().expect("compress");
-        let first = store.import_archive(compressed.as_slice()).expect("import").remove(0);
+        let first = store.import_archive(compressed.as_slice()).expect("import").remove(0).image;
         assert_eq!(first.tags, ["docker.io/library/one:latest"]);
         assert!(first.pinned && first.size == 7);
         let again = store.import_archive(archive("two", "file").as_slice()).expect("import").remove(0);
+        assert_eq!(again.names, ["docker.io/library/two:latest"], "the names of the archive alone");
+        let again = again.image;
         assert_eq!((again.id == first.id, again.tags.len(), layer_count(&store)), (true, 2, 1));
         store.import_archive(archive("other", "another").as_slice()).expect("import");
         assert_eq!((store.list().expect("list").len(), layer_count(&store)), (2, 2));
@@ -441,5 +425,55 @@ mod tests {
         }
         assert!(store.import_archive(&b"no archive at all"[..]).is_err());
         assert!(store.list().expect("list").is_empty() && layer_count(&store) == 0);
+    }
+
+    #[test]
+    fn naming_the_digest_of_a_known_layer_does_not_give_it() {
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("skipped: unpacking a layer changes owners, which needs root");
+            return;
+        }
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let store = ImageStore::open(folder.path()).expect("a store");
+        let private = store.import_archive(archive("private", "secret").as_slice()).expect("import").remove(0).image;
+        // The same configuration, with another layer: one byte of the file differs.
+        let mut stolen = archive("stolen", "secret");
+        let position = stolen.windows(7).position(|bytes| bytes == b"content").expect("the file");
+        stolen[position] = b'C';
+        let error = store.import_archive(stolen.as_slice()).expect_err("no proof").to_string();
+        assert!(error.contains("has the content of"), "{error}");
+        assert_eq!(store.list().expect("list"), [private.clone()]);
+
+        let source = layers::Source { repository: "host/team/app".into(), blob: Digest::of(b"blob") };
+        let layer = private.layers[0];
+        assert!(!store.has_layer_of(&layer, &source));
+        for _ in 0..2 {
+            let blob = folder.path().join("blob");
+            fs::write(&blob, b"another content").expect("a blob");
+            let blob = fs::File::open(blob).expect("open");
+            assert!(store.provide_layer(&layer, blob, Some(&source)).is_err());
+            assert!(!store.has_layer_of(&layer, &source), "a false blob is no source");
+        }
+    }
+
+    #[test]
+    fn an_image_without_its_layers_is_forgotten() {
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("skipped: unpacking a layer changes owners, which needs root");
+            return;
+        }
+        let folder = tempfile::tempdir().expect("a temporary directory");
+        let store = ImageStore::open(folder.path()).expect("a store");
+        let image = store.import_archive(archive("one", "file").as_slice()).expect("import").remove(0).image;
+        store.import_archive(archive("two", "other").as_slice()).expect("import");
+        corten_files::remove_tree(&store.layers_folder().join(image.layers[0].hex())).expect("a damaged store");
+        let opened = ImageStore::open(folder.path()).expect("open again");
+        let names: Vec<_> = opened.list().expect("list").into_iter().flat_map(|image| image.tags).collect();
+        assert_eq!(names, ["docker.io/library/two:latest"]);
+        assert!(opened.require().is_ok());
+        corten_files::remove_tree(folder.path()).expect("remove the store");
+        assert!(opened.require().expect_err("gone").to_string().contains("was removed meanwhile"));
+        assert!(opened.import_archive(archive("three", "file").as_slice()).is_err());
+        assert!(!folder.path().exists(), "a removed store is not made again");
     }
 }

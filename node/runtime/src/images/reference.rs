@@ -5,9 +5,12 @@
 
 use std::fmt;
 
+use super::digest::{Digest, shortened};
 use crate::Error;
 
 const DEFAULT_REGISTRY: &str = "docker.io";
+/// The longest name without tag and digest; upstream's parsers draw the line there too.
+const MAX_NAME: usize = 255;
 
 /// A normalised reference.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -18,17 +21,17 @@ pub struct Reference {
     pub repository: String,
     /// The tag; `latest` when neither tag nor digest was given.
     pub tag: Option<String>,
-    /// The digest, `sha256:<hex>`.
-    pub digest: Option<String>,
+    /// The digest.
+    pub digest: Option<Digest>,
 }
 
 impl Reference {
     /// Parses and normalises.
     pub fn parse(text: &str) -> Result<Self, Error> {
-        let invalid = || Error::Invalid(format!("couldn't parse image name {text:?}: invalid reference format"));
+        let shown = shortened(text);
+        let invalid = || Error::Invalid(format!("couldn't parse image name {shown:?}: invalid reference format"));
         let (rest, digest) = match text.split_once('@') {
-            Some((rest, digest)) if is_digest(digest) => (rest, Some(digest.to_string())),
-            Some(_) => return Err(invalid()),
+            Some((rest, digest)) => (rest, Some(digest.parse().map_err(|_| invalid())?)),
             None => (text, None),
         };
         let (name, tag) = match rest.rsplit_once(':') {
@@ -38,8 +41,11 @@ impl Reference {
         if tag.as_deref().is_some_and(|tag| !is_tag(tag)) {
             return Err(invalid());
         }
+        if name.len() > MAX_NAME {
+            return Err(invalid());
+        }
         let (registry, repository) = split_registry(name);
-        if repository.is_empty() || !repository.split('/').all(is_path_component) {
+        if !is_registry(&registry) || repository.is_empty() || !repository.split('/').all(is_path_component) {
             return Err(invalid());
         }
         let tag = if tag.is_none() && digest.is_none() { Some("latest".to_string()) } else { tag };
@@ -70,16 +76,6 @@ impl fmt::Display for Reference {
     }
 }
 
-/// Whether the text is a sha256 digest.
-pub(crate) fn is_digest(text: &str) -> bool {
-    text.strip_prefix("sha256:").is_some_and(is_hex64)
-}
-
-/// Whether the text is 64 lower-case hexadecimal digits, as an image id without its algorithm.
-pub(crate) fn is_hex64(text: &str) -> bool {
-    text.len() == 64 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
-}
-
 /// The first component is a registry only if it looks like a host; otherwise Docker Hub is meant.
 fn split_registry(name: &str) -> (String, String) {
     let (registry, repository) = match name.split_once('/') {
@@ -91,6 +87,24 @@ fn split_registry(name: &str) -> (String, String) {
         return (registry.to_string(), format!("library/{repository}"));
     }
     (registry.to_string(), repository.to_string())
+}
+
+/// Whether the text is a host, with a port or without: nothing in it may lead a URL elsewhere.
+fn is_registry(text: &str) -> bool {
+    let (host, port) = match text.rsplit_once(':') {
+        Some((host, port)) if !port.contains(']') => (host, port),
+        _ => (text, "0"),
+    };
+    let part = |part: &str| {
+        let inner = part.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+        inner && !part.is_empty() && !part.starts_with('-') && !part.ends_with('-')
+    };
+    let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let host_fits = match address {
+        Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
+        None => host.split('.').all(part),
+    };
+    host_fits && port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok()
 }
 
 fn is_tag(tag: &str) -> bool {
@@ -121,6 +135,8 @@ mod tests {
             ("registry.k8s.io/pause:3.10", "registry.k8s.io/pause:3.10"),
             ("localhost:5000/app", "localhost:5000/app:latest"),
             ("localhost/a/b:c", "localhost/a/b:c"),
+            ("[::1]:5000/app:1", "[::1]:5000/app:1"),
+            ("127.0.0.1:5000/app", "127.0.0.1:5000/app:latest"),
             (&format!("busybox@{digest}"), &pinned),
             (&format!("busybox:1@{digest}"), &format!("docker.io/library/busybox:1@{digest}")),
         ] {
@@ -133,5 +149,25 @@ mod tests {
         for bad in ["", "Busybox", "busybox:", "busybox@sha256:12", "a//b", "-a", "busybox:a b", "host.io/"] {
             assert!(Reference::parse(bad).is_err(), "{bad}");
         }
+        for registry in [
+            "host.io?x=",
+            "host.io#x",
+            "user:word.io",
+            "a..b",
+            "host.io:",
+            "host.io:x",
+            "host.io:99999",
+            "[::1",
+            "[x]:1",
+            "host.io:1:2",
+            "-a.io",
+            "a_b.io",
+            "hóst.io",
+            "host.io\\x",
+            "host.io%2f",
+        ] {
+            assert!(Reference::parse(&format!("{registry}/app:1")).is_err(), "{registry}");
+        }
+        assert!(Reference::parse(&format!("host.io/{}", "a".repeat(256))).is_err());
     }
 }

@@ -122,7 +122,7 @@ pub(crate) fn release(folder: &Path) -> Result<(), Error> {
         let path = folder.join(name);
         while umount2(&path, MntFlags::MNT_DETACH).is_ok() {}
     }
-    match crate::tree::remove(folder) {
+    match corten_files::remove_tree(folder) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Error::file("remove", folder)(error)),
         _ => Ok(()),
     }

@@ -51,7 +51,7 @@ impl corten_cri::ImageService for Images {
         let image = asked.image.unwrap_or_default().image;
         let auth = credentials(asked.auth.unwrap_or_default())?;
         let record = self.0.daemon.images.pull(&image, auth).await?;
-        Ok(Response::new(v1::PullImageResponse { image_ref: record.id }))
+        Ok(Response::new(v1::PullImageResponse { image_ref: record.id.to_string() }))
     }
 
     async fn remove_image(
@@ -79,13 +79,13 @@ fn shown(store: &ImageStore, record: &ImageRecord) -> v1::Image {
     let user = user.split(':').next().unwrap_or_default().to_string();
     let uid = user.parse::<i64>().ok();
     v1::Image {
-        id: record.id.clone(),
+        id: record.id.to_string(),
         repo_tags: record.tags.clone(),
         repo_digests: record.digests.clone(),
         size: record.size,
         uid: uid.map(|value| v1::Int64Value { value }),
         username: if uid.is_none() { user } else { String::new() },
-        spec: Some(v1::ImageSpec { image: record.id.clone(), ..v1::ImageSpec::default() }),
+        spec: Some(v1::ImageSpec { image: record.id.to_string(), ..v1::ImageSpec::default() }),
         pinned: record.pinned,
     }
 }

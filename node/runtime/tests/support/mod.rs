@@ -54,7 +54,7 @@ impl Node {
 
     async fn start_with(handlers: Vec<String>) -> Self {
         let folder = tempfile::Builder::new().prefix("cr").tempdir_in("/tmp").expect("a temporary directory");
-        let store = corten_runtime::ImageStore::open(folder.path().join("state/images")).expect("an image store");
+        let store = open_store(&folder.path().join("state/images"));
         store.import_archive(archive(IMAGE).as_slice()).expect("import the test image");
         let name = folder.path().file_name().and_then(|name| name.to_str()).expect("a name").to_string();
         let process = spawn(folder.path(), &handlers);
@@ -67,7 +67,7 @@ impl Node {
     }
 
     pub fn store(&self) -> corten_runtime::ImageStore {
-        corten_runtime::ImageStore::open(self.path().join("state/images")).expect("an image store")
+        open_store(&self.path().join("state/images"))
     }
 
     /// Kills the daemon without warning.
@@ -201,6 +201,12 @@ impl Drop for Node {
         }
         remove_groups(&self.cgroup_parent);
     }
+}
+
+/// An image store of which the runtime under test unpacks layers.
+pub fn open_store(path: &Path) -> corten_runtime::ImageStore {
+    let store = corten_runtime::ImageStore::open(path).expect("an image store");
+    store.with_program(env!("CARGO_BIN_EXE_corten-runtime"))
 }
 
 /// Parents of control groups belong to whoever names them: here, the test.

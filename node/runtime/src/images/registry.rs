@@ -1,0 +1,447 @@
+//! A client of one repository of one registry, by the OCI distribution protocol.
+//!
+//! The registry is not trusted: everything it sends is read up to a limit and for a limited time, and is compared with
+//! the digest that was asked for. Credentials go to the registry itself and to the token server that it names over
+//! TLS; they never follow a redirect to another host. What other hosts answer never becomes part of a message: a
+//! redirect must not turn a pull into a way to read what the node can reach.
+
+use std::time::{Duration, Instant};
+
+use base64::Engine;
+use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderValue, RANGE, WWW_AUTHENTICATE};
+use reqwest::{Response, StatusCode, Url, redirect};
+use serde::Deserialize;
+use tokio::sync::Mutex;
+
+use super::challenge::Challenge;
+use super::config::{Descriptor, MAX_CONFIG_BYTES, MAX_MANIFEST_BYTES};
+use super::digest::{Digest, shortened};
+use super::pull::PullAuth;
+use super::reference::Reference;
+use crate::Error;
+
+const MANIFEST_TYPES: &str = "application/vnd.oci.image.index.v1+json, \
+    application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.oci.image.manifest.v1+json, \
+    application/vnd.docker.distribution.manifest.v2+json";
+/// The host that serves Docker Hub.
+const DOCKER_HUB: &str = "registry-1.docker.io";
+/// The most bytes of a token server's answer, and of a registry's explanation of an error.
+const MAX_ANSWER_BYTES: u64 = 1 << 20;
+const MAX_REDIRECTS: usize = 5;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a registry may be silent, unless its settings say otherwise.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// A document has this many times the patience to come whole.
+const DOCUMENT_PATIENCE: u32 = 4;
+/// The least that a registry may send of a blob, in bytes per second.
+const LEAST_RATE: u64 = 1024;
+
+/// How to reach one registry.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RegistryConfig {
+    /// The registry's host, with its port, as it stands in references.
+    pub host: String,
+    /// Other hosts that are asked before the registry itself, one after the other. What they are and whom they know is
+    /// said by entries of their own; the registry's credentials are never shown to them.
+    pub mirrors: Vec<String>,
+    /// Speak HTTP without TLS.
+    pub plain_http: bool,
+    /// Do not verify the registry's certificate.
+    pub insecure_skip_verify: bool,
+    /// A certificate authority, PEM, beside the system's.
+    pub ca_pem: Option<Vec<u8>>,
+    /// User and password for requests that bring no credentials of their own.
+    pub basic_auth: Option<(String, String)>,
+    /// How long it may send nothing before a download is taken up again, or given up; a minute if it is not said.
+    pub stall_timeout: Option<Duration>,
+}
+
+/// Why a request failed.
+pub(super) enum Failure {
+    /// The connection: the same request may succeed later.
+    Connection(String),
+    /// The registry's answer, which would be the same again.
+    Refused(Error),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Refused(error)
+    }
+}
+
+pub(super) struct Registry {
+    http: reqwest::Client,
+    plain_http: bool,
+    host: String,
+    repository: String,
+    credentials: PullAuth,
+    /// The header of the requests that follow an answered challenge.
+    authorization: Mutex<Option<HeaderValue>>,
+    /// The image, for messages.
+    shown: String,
+    pub patience: Duration,
+}
+
+/// The start of a blob's content, or what follows the bytes that are there.
+pub(super) enum Content {
+    Whole(Response),
+    Rest(Response),
+}
+
+impl Registry {
+    pub fn new(settings: RegistryConfig, image: &Reference, host: &str, auth: PullAuth) -> Result<Self, Error> {
+        let patience = settings.stall_timeout.unwrap_or(PATIENCE);
+        let shown = image.to_string();
+        let http = client(&settings, patience)
+            .map_err(|error| Error::Pull { reference: shown.clone(), message: causes(&error) })?;
+        let credentials = match (auth, settings.basic_auth) {
+            (PullAuth::Anonymous, Some((user, password))) => PullAuth::Basic(user, password),
+            (auth, _) => auth,
+        };
+        let authorization = match &credentials {
+            PullAuth::Token(token) => Some(bearer(token).ok_or_else(|| Error::Invalid("malformed token".into()))?),
+            _ => None,
+        };
+        Ok(Self {
+            http,
+            plain_http: settings.plain_http,
+            host: host.to_owned(),
+            repository: image.repository.clone(),
+            credentials,
+            authorization: Mutex::new(authorization),
+            shown,
+            patience,
+        })
+    }
+
+    /// `registry/repository`, of the host that is asked.
+    pub fn source(&self) -> String {
+        format!("{}/{}", self.host, self.repository)
+    }
+
+    pub fn refuse(&self, message: impl AsRef<str>) -> Error {
+        Error::Pull { reference: self.shown.clone(), message: shortened(message.as_ref()) }
+    }
+
+    /// The manifest or index of a tag or of a digest, and its digest.
+    pub async fn manifest(&self, name: &str, wanted: Option<&Digest>) -> Result<(Vec<u8>, Digest), Error> {
+        let bytes = self.document(&format!("manifests/{name}"), MAX_MANIFEST_BYTES).await?;
+        let digest = Digest::of(&bytes);
+        if wanted.is_some_and(|wanted| *wanted != digest) {
+            return Err(self.refuse(format!("the manifest {name} has the digest {digest}")));
+        }
+        Ok((bytes, digest))
+    }
+
+    /// The configuration that a manifest names.
+    pub async fn config(&self, blob: &Descriptor) -> Result<Vec<u8>, Error> {
+        let bytes = self.document(&format!("blobs/{}", blob.digest), MAX_CONFIG_BYTES).await?;
+        if Digest::of(&bytes) != blob.digest {
+            return Err(self.refuse(format!("blob {} has another content than its digest says", blob.digest)));
+        }
+        Ok(bytes)
+    }
+
+    /// Asks for a blob, from an offset on.
+    pub async fn blob(&self, digest: &Digest, offset: u64) -> Result<Content, Failure> {
+        let range = (offset > 0).then(|| format!("bytes={offset}-"));
+        let response = self.get(&format!("blobs/{digest}"), range.as_deref()).await?;
+        let partial = response.status() == StatusCode::PARTIAL_CONTENT;
+        Ok(if partial && offset > 0 { Content::Rest(response) } else { Content::Whole(response) })
+    }
+
+    /// A whole document, within its limit and its time.
+    async fn document(&self, path: &str, limit: u64) -> Result<Vec<u8>, Error> {
+        let whole = async {
+            let response = self.get(path, None).await?;
+            self.body(response, limit).await
+        };
+        let time = self.patience * DOCUMENT_PATIENCE;
+        match tokio::time::timeout(time, whole).await {
+            Ok(Ok(bytes)) => Ok(bytes),
+            Ok(Err(Failure::Refused(error))) => Err(error),
+            Ok(Err(Failure::Connection(trouble))) => Err(self.refuse(trouble)),
+            Err(_) => Err(self.refuse(format!("{} did not send {path} whole within {time:?}", self.host))),
+        }
+    }
+
+    async fn body(&self, mut response: Response, limit: u64) -> Result<Vec<u8>, Failure> {
+        let too_long = || self.refuse(format!("{} sent more than {limit} bytes of a document", self.host));
+        if response.content_length().is_some_and(|length| length > limit) {
+            return Err(too_long().into());
+        }
+        let mut bytes = Vec::new();
+        while let Some(chunk) = response.chunk().await.map_err(|error| self.trouble(&error))? {
+            if bytes.len() as u64 + chunk.len() as u64 > limit {
+                return Err(too_long().into());
+            }
+            bytes.extend_from_slice(&chunk);
+        }
+        Ok(bytes)
+    }
+
+    /// Sends a request; a challenge is answered once, also when a token has expired.
+    async fn get(&self, path: &str, range: Option<&str>) -> Result<Response, Failure> {
+        let response = self.send(path, range).await?;
+        if response.status() != StatusCode::UNAUTHORIZED {
+            return self.accepted(response).await;
+        }
+        let header = response.headers().get(WWW_AUTHENTICATE).and_then(|header| header.to_str().ok());
+        let challenge = header.and_then(Challenge::parse);
+        let authorization = match challenge {
+            // What another host asks for is not this registry's business.
+            _ if !self.is_own(response.url()) => None,
+            Some(Challenge::Basic) => self.basic(),
+            Some(Challenge::Bearer { realm, service }) => Some(self.token(&realm, service.as_deref()).await?),
+            None => None,
+        };
+        let Some(authorization) = authorization else { return Err(self.unauthorized()) };
+        *self.authorization.lock().await = Some(authorization);
+        let response = self.send(path, range).await?;
+        self.accepted(response).await
+    }
+
+    async fn send(&self, path: &str, range: Option<&str>) -> Result<Response, Failure> {
+        let scheme = if self.plain_http { "http" } else { "https" };
+        let host = if self.host == "docker.io" { DOCKER_HUB } else { &self.host };
+        let mut request = self.http.get(format!("{scheme}://{host}/v2/{}/{path}", self.repository));
+        request = request.header(ACCEPT, MANIFEST_TYPES);
+        if let Some(range) = range {
+            request = request.header(RANGE, range);
+        }
+        if let Some(authorization) = self.authorization.lock().await.clone() {
+            request = request.header(AUTHORIZATION, authorization);
+        }
+        request.send().await.map_err(|error| self.trouble(&error))
+    }
+
+    /// Whether a response came from the registry itself, and not from where it redirected to.
+    fn is_own(&self, url: &Url) -> bool {
+        let host = if self.host == "docker.io" { DOCKER_HUB } else { &self.host };
+        let scheme = if self.plain_http { "http" } else { "https" };
+        Url::parse(&format!("{scheme}://{host}/")).is_ok_and(|own| own.origin() == url.origin())
+    }
+
+    async fn accepted(&self, response: Response) -> Result<Response, Failure> {
+        let status = response.status();
+        if status == StatusCode::OK || status == StatusCode::PARTIAL_CONTENT {
+            return Ok(response);
+        }
+        if status == StatusCode::UNAUTHORIZED {
+            return Err(self.unauthorized());
+        }
+        let told = match self.is_own(response.url()) {
+            true => explanation(&self.body(response, MAX_ANSWER_BYTES).await.unwrap_or_default()),
+            false => None,
+        };
+        let told = told.map(|told| format!(": {told}")).unwrap_or_default();
+        Err(self.refuse(format!("{} answered {status}{told}", self.host)).into())
+    }
+
+    fn unauthorized(&self) -> Failure {
+        self.refuse(format!("{} asks for other credentials", self.host)).into()
+    }
+
+    fn basic(&self) -> Option<HeaderValue> {
+        let PullAuth::Basic(user, password) = &self.credentials else { return None };
+        let encoded = base64::engine::general_purpose::STANDARD.encode(format!("{user}:{password}"));
+        sensitive(&format!("Basic {encoded}"))
+    }
+
+    /// Asks the token server that the registry named.
+    async fn token(&self, realm: &str, service: Option<&str>) -> Result<HeaderValue, Failure> {
+        let scope = format!("repository:{}:pull", self.repository);
+        let mut url = self.token_server(realm)?;
+        url.query_pairs_mut().append_pair("scope", &scope).extend_pairs(service.map(|service| ("service", service)));
+        let mut request = self.http.get(url);
+        if let Some(basic) = self.basic() {
+            request = request.header(AUTHORIZATION, basic);
+        }
+        let response = request.send().await.map_err(|error| self.trouble(&error))?;
+        if response.status() != StatusCode::OK {
+            let message = format!("the token server of {} answered {}", self.host, response.status());
+            return Err(self.refuse(message).into());
+        }
+        let bytes = self.body(response, MAX_ANSWER_BYTES).await?;
+        let malformed = || self.refuse(format!("the token server of {} gave no token", self.host));
+        let granted: Granted = serde_json::from_slice(&bytes).map_err(|_| malformed())?;
+        let token = granted.token.or(granted.access_token).and_then(|token| bearer(&token));
+        Ok(token.ok_or_else(malformed)?)
+    }
+
+    /// The URL of a token server. A registry over TLS cannot have credentials sent in the clear.
+    fn token_server(&self, realm: &str) -> Result<Url, Error> {
+        let refuse = || self.refuse(format!("{} names a token server that cannot be used: {realm:?}", self.host));
+        let url = Url::parse(realm).map_err(|_| refuse())?;
+        let allowed = url.scheme() == "https" || (self.plain_http && url.scheme() == "http");
+        let bare = url.username().is_empty() && url.password().is_none();
+        if allowed && bare { Ok(url) } else { Err(refuse()) }
+    }
+
+    /// What happened to a connection, down to its cause: the library's own words end before it.
+    pub fn trouble(&self, error: &reqwest::Error) -> Failure {
+        if error.is_redirect() {
+            return self.refuse(causes(error)).into();
+        }
+        if error.is_timeout() && !error.is_connect() {
+            return Failure::Connection(format!("{} sent nothing for {:?}", self.host, self.patience));
+        }
+        Failure::Connection(causes(error))
+    }
+}
+
+/// The answer of a token server.
+#[derive(Deserialize)]
+struct Granted {
+    token: Option<String>,
+    access_token: Option<String>,
+}
+
+/// A registry's explanation of an error.
+#[derive(Deserialize)]
+struct Explanation {
+    errors: Vec<Explained>,
+}
+
+#[derive(Deserialize)]
+struct Explained {
+    #[serde(default)]
+    code: String,
+    #[serde(default)]
+    message: String,
+}
+
+fn explanation(body: &[u8]) -> Option<String> {
+    let explanation: Explanation = serde_json::from_slice(body).ok()?;
+    let first = explanation.errors.into_iter().next()?;
+    Some(format!("{} {}", first.code, first.message).trim().to_owned())
+}
+
+fn bearer(token: &str) -> Option<HeaderValue> {
+    sensitive(&format!("Bearer {token}"))
+}
+
+fn sensitive(text: &str) -> Option<HeaderValue> {
+    let mut value = HeaderValue::from_str(text).ok()?;
+    value.set_sensitive(true);
+    Some(value)
+}
+
+fn client(settings: &RegistryConfig, patience: Duration) -> reqwest::Result<reqwest::Client> {
+    // The client takes the process' provider; a second installation is refused, which is fine.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let authorities = settings.ca_pem.as_deref().map(reqwest::Certificate::from_pem_bundle).transpose()?;
+    reqwest::Client::builder()
+        .tls_danger_accept_invalid_certs(settings.insecure_skip_verify)
+        .tls_certs_merge(authorities.unwrap_or_default())
+        .connect_timeout(CONNECT_TIMEOUT)
+        .read_timeout(patience)
+        .redirect(redirects(settings.plain_http))
+        .referer(false)
+        .user_agent(concat!("corten/", env!("CARGO_PKG_VERSION")))
+        .build()
+}
+
+/// Follows a few redirects, and none from TLS to plain HTTP. The client drops credentials where the host changes.
+fn redirects(plain_http: bool) -> redirect::Policy {
+    redirect::Policy::custom(move |attempt| {
+        if attempt.previous().len() > MAX_REDIRECTS {
+            return attempt.error("too many redirects");
+        }
+        match attempt.url().scheme() {
+            "https" => attempt.follow(),
+            "http" if plain_http => attempt.follow(),
+            scheme => {
+                let refused = format!("the registry redirects to {scheme}, which is not allowed");
+                attempt.error(refused)
+            }
+        }
+    })
+}
+
+/// An error with its causes, each told once.
+fn causes(error: &reqwest::Error) -> String {
+    let error: &(dyn std::error::Error + 'static) = error;
+    let mut told: Vec<String> = Vec::new();
+    for cause in std::iter::successors(Some(error), |error| error.source()).map(ToString::to_string) {
+        if !told.iter().any(|said| said.contains(&cause)) {
+            told.push(cause);
+        }
+    }
+    told.join(": ")
+}
+
+/// How fast a blob comes: a registry that trickles holds a pull for ever without ever being silent.
+pub(super) struct Pace {
+    window: Duration,
+    began: Instant,
+    bytes: u64,
+}
+
+impl Pace {
+    pub fn new(window: Duration, now: Instant) -> Self {
+        Self { window, began: now, bytes: 0 }
+    }
+
+    /// Counts what came. Returns false when the last window brought less than the least rate.
+    pub fn is_kept(&mut self, bytes: usize, now: Instant) -> bool {
+        self.bytes += bytes as u64;
+        let passed = now.saturating_duration_since(self.began);
+        if passed < self.window {
+            return true;
+        }
+        let kept = self.bytes >= LEAST_RATE.saturating_mul(passed.as_secs());
+        *self = Self::new(self.window, now);
+        kept
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn registry(plain_http: bool) -> Registry {
+        let image = Reference::parse("host.io/team/app:1").expect("a reference");
+        let settings = RegistryConfig { plain_http, ..RegistryConfig::default() };
+        Registry::new(settings, &image, "host.io", PullAuth::Anonymous).expect("a client")
+    }
+
+    #[test]
+    fn a_registry_over_tls_cannot_have_credentials_sent_in_the_clear() {
+        for realm in
+            ["http://host.io/token", "file:///etc/shadow", "ftp://host.io", "host.io", "https://u:p@host.io/", ""]
+        {
+            assert!(registry(false).token_server(realm).is_err(), "{realm}");
+        }
+        assert!(registry(false).token_server("https://auth.host.io/token").is_ok());
+        assert!(registry(true).token_server("http://host.io/token").is_ok());
+    }
+
+    #[test]
+    fn a_trickle_is_no_progress() {
+        let start = Instant::now();
+        let minute = Duration::from_secs(60);
+        let mut pace = Pace::new(minute, start);
+        assert!(pace.is_kept(1, start + Duration::from_secs(59)), "a window has not passed");
+        assert!(!pace.is_kept(1, start + minute));
+        let mut pace = Pace::new(minute, start);
+        assert!(pace.is_kept(100 << 10, start + minute));
+        assert!(!pace.is_kept(1, start + 2 * minute), "each window counts alone");
+    }
+
+    #[test]
+    fn explanations_are_read_leniently() {
+        let body = br#"{"errors":[{"code":"MANIFEST_UNKNOWN","message":"manifest unknown","detail":{"x":1}}]}"#;
+        assert_eq!(explanation(body).as_deref(), Some("MANIFEST_UNKNOWN manifest unknown"));
+        for body in [&b""[..], b"{}", b"{\"errors\":[]}", b"<html>", b"\xff"] {
+            assert_eq!(explanation(body), None);
+        }
+    }
+
+    #[test]
+    fn a_token_that_is_no_header_is_refused() {
+        assert!(bearer("abc.def").is_some());
+        assert!(bearer("abc\r\nX: y").is_none());
+    }
+}
