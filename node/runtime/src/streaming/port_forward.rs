@@ -26,6 +26,8 @@ use crate::sandbox::namespaces;
 
 const CHUNK: usize = 32 << 10;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a server that ended its side still reads from the client.
+const GRACE: Duration = Duration::from_secs(1);
 /// Requests whose second stream has not come yet.
 const MAX_UNPAIRED: usize = 256;
 
@@ -183,7 +185,8 @@ async fn dial(daemon: &Arc<Daemon>, sandbox_id: &str, port: &str) -> Result<TcpS
     TcpStream::from_std(socket).map_err(Error::system("prepare the connection"))
 }
 
-/// Copies both ways; each direction ends by itself.
+/// Copies both ways; each direction ends by itself. The client learns last that the server ended: clients drop what they
+/// have not sent yet when they do, and a server may end its side before it has read everything.
 async fn copy(socket: TcpStream, incoming: &mut mpsc::Receiver<Bytes>, outgoing: &impl Back) {
     let (mut reader, mut writer) = socket.into_split();
     let inward = async {
@@ -201,13 +204,13 @@ async fn copy(socket: TcpStream, incoming: &mut mpsc::Receiver<Bytes>, outgoing:
                 break;
             }
         }
-        outgoing.finish().await;
     };
     tokio::pin!(inward);
     tokio::pin!(outward);
-    // When the pod has finished, nothing that the client still says can be answered.
     tokio::select! {
-        () = &mut outward => {}
+        // A client that goes on after that gets no answer.
+        () = &mut outward => drop(tokio::time::timeout(GRACE, inward).await),
         () = &mut inward => outward.await,
     }
+    outgoing.finish().await;
 }
