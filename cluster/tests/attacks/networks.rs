@@ -1,4 +1,4 @@
-//! Attacks from the network: by hosts outside, by pods, and by whoever may write Services and Nodes.
+//! Attacks from the network: by hosts outside, by pods, and by users who may write Services and Nodes.
 
 #[path = "../../../node/network/tests/wire/mod.rs"]
 mod wire;
@@ -103,7 +103,7 @@ spec:
         }
     }
 
-    /// What a connection comes to: the page, or why there is none.
+    /// Fetches the page of a server, or returns why there is none.
     fn fetch(&self, place: &Place, to: SocketAddr) -> Result<String, ErrorKind> {
         self.at(place, || page(to).map_err(|error| error.kind()))
     }
@@ -196,7 +196,7 @@ fn nowhere(service: [IpAddr; 2]) -> Vec<SocketAddr> {
     targets
 }
 
-/// Whatever becomes of a Service or of the server, packets for addresses of the cluster stay on the machine.
+/// Packets for addresses of the cluster stay on the machine: beside a Service, after it, and without the server.
 fn cluster_addresses_stay(mode: &str) {
     if skipped() {
         return;
@@ -253,7 +253,7 @@ fn cluster_addresses_stay_on_the_machine_by_ebpf() {
     cluster_addresses_stay("ebpf");
 }
 
-/// A host outside that knows how to route to the cluster, and whoever may write Services and Nodes.
+/// A host outside that knows how to route to the cluster, and a user who may write Services and Nodes.
 #[test]
 fn outsiders_services_and_nodes_get_no_traffic_that_is_not_theirs() {
     if skipped() {
@@ -288,8 +288,8 @@ fn resolve(server: SocketAddr) -> std::io::Result<usize> {
     socket.recv(&mut [0; 512])
 }
 
-/// What a server says to this over TCP before it closes.
-fn told(server: SocketAddr, request: &[u8]) -> Vec<u8> {
+/// Returns the bytes that a server answers over TCP before it closes.
+fn answer_of(server: SocketAddr, request: &[u8]) -> Vec<u8> {
     let mut answer = Vec::new();
     if let Ok(mut stream) = TcpStream::connect_timeout(&server, SILENCE) {
         let _ = stream.set_read_timeout(Some(SILENCE));
@@ -306,11 +306,11 @@ fn dns_answers_pods_alone(field: &Field, pod: &Place) {
     let framed = [&(question().len() as u16).to_be_bytes()[..], &question()].concat();
     for place in [pod.clone(), Place::Machine] {
         assert!(field.at(&place, || resolve(dns)).is_ok(), "{place:?} is answered");
-        assert!(!field.at(&place, || told(metrics, scrape)).is_empty(), "{place:?} reads metrics");
+        assert!(!field.at(&place, || answer_of(metrics, scrape)).is_empty(), "{place:?} reads metrics");
     }
     assert!(field.world.in_network(|| resolve(dns)).is_err(), "a host outside is answered by UDP");
-    assert_eq!(field.world.in_network(|| told(dns, &framed)), [] as [u8; 0], "a host outside is answered by TCP");
-    assert_eq!(field.world.in_network(|| told(metrics, scrape)), [] as [u8; 0], "a host outside reads metrics");
+    assert_eq!(field.world.in_network(|| answer_of(dns, &framed)), [] as [u8; 0], "a host outside is answered by TCP");
+    assert_eq!(field.world.in_network(|| answer_of(metrics, scrape)), [] as [u8; 0], "a host outside reads metrics");
 }
 
 /// A packet of UDP in one of VXLAN, from an address to a pod's port 7777.
@@ -365,7 +365,7 @@ spec: {{selector: {{app: web}}, externalIPs: ["{}", "198.51.100.7"], ports: [{{p
     ));
     let to = |address: &str| SocketAddr::new(address.parse().expect("an address"), 7070);
     let served = || field.fetch(pod, to("198.51.100.7")).map_err(|error| error.to_string());
-    assert_eq!(wait::until("an address of nobody", wait::BOUND, served), "web");
+    assert_eq!(wait::until("a free address", wait::BOUND, served), "web");
     for place in [pod.clone(), Place::Machine] {
         for address in &hijacked {
             assert!(field.fetch(&place, to(address)).is_err(), "{address} leads {place:?} to the thief");

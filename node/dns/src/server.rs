@@ -167,7 +167,7 @@ fn foreign_upstreams(config: &Config) -> Vec<SocketAddr> {
     kept
 }
 
-/// What the loops of the sockets share.
+/// The state that the loops of the sockets share.
 #[derive(Clone)]
 struct Serving {
     responder: Responder,

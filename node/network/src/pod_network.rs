@@ -399,7 +399,7 @@ fn guarded(lease: &Lease) -> GuardedPort {
     GuardedPort { name: host_interface(&lease.sandbox_id), mac: mac_of(lease.address), addresses: lease.addresses() }
 }
 
-/// The hardware address behind each address of a pod. The node asks nobody for it, so that no pod can claim another's.
+/// The hardware address behind each address of a pod. The node never asks for it, so that no pod can claim another's.
 fn neighbours(lease: &Lease) -> impl Iterator<Item = Neighbour> {
     let mac = mac_of(lease.address);
     lease.addresses().into_iter().map(move |address| Neighbour { address, mac })

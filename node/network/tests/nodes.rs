@@ -172,7 +172,7 @@ async fn two_namespaces(config: &namespace_node::Config) -> Vec<NodeNamespace> {
     made
 }
 
-/// Gives the machine addresses on a link that leads to nobody.
+/// Gives the machine addresses on a link without neighbours.
 fn addresses_elsewhere() -> Vec<IpAddr> {
     for arguments in [
         &["link", "add", "elsewhere", "type", "bridge"][..],
@@ -360,7 +360,7 @@ fn routes_follow_the_nodes_of_the_api() {
             route_becomes("CB0200C0", true).await;
             let table = std::fs::read_to_string("/proc/thread-self/net/route").unwrap();
             assert!(!table.contains("006433C6") && !table.contains("0004F40A"), "{table}");
-            // Packets for pods of no node end here; whoever takes the fence away is too late.
+            // Packets for pods of no node end here; a fence that is deleted comes back.
             let fence = "*\t0000F40A";
             route_becomes(fence, true).await;
             ip(&["route", "del", "unreachable", "10.244.0.0/16"]);

@@ -265,13 +265,13 @@ fn no_pod_takes_the_address_of_another() {
         };
         let (IpAddr::V6(own6), IpAddr::V6(other6)) = (at_a[1], at_b[1]) else { unreachable!() };
         let mac = |address: Ipv4Addr| [&[0x0a, 0x58][..], &address.octets()].concat();
-        let everybody = [0x33, 0x33, 0, 0, 0, 1];
+        let all_nodes = [0x33, 0x33, 0, 0, 0, 1];
         enter(&a, || {
             send_frame(&mac(own), &[0xff; 6], ARP, &arp_reply(&mac(own), other));
             send_frame(&mac(own), &mac(gateway), ARP, &arp_reply(&mac(own), other));
             send_frame(&mac(other), &mac(gateway), IPV4, &datagram(own, gateway, b"moved"));
             send_frame(&mac(own), &mac(gateway), IPV6, &advertisement(own6, &mac(own), other6));
-            send_frame(&mac(own), &everybody, IPV6, &advertisement(own6, &mac(own), other6));
+            send_frame(&mac(own), &all_nodes, IPV6, &advertisement(own6, &mac(own), other6));
         })
         .unwrap();
         for to in [IpAddr::V4(other), IpAddr::V6(other6)] {

@@ -389,7 +389,7 @@ fn the_rules_of_before_stand_until_the_new_ones_are_whole() {
     });
 }
 
-/// What pods send to their own node is restricted where that is asked for; what the node sends never is.
+/// Packets of pods to their own node are restricted where that is asked for; those of the node to its pods never are.
 #[test]
 fn policies_may_restrict_what_pods_send_to_their_node() {
     for (version, host_egress) in [(0, false), (0, true), (1, true)] {

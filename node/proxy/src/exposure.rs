@@ -1,8 +1,8 @@
 //! Which addresses beside the cluster's a Service may have.
 //!
-//! Whoever may write a Service may write `externalIPs`, and would get the traffic of every node and pod to that address: to
+//! A user who may write a Service may write `externalIPs`, and would get the traffic of every node and pod to that address: to
 //! the API server, to a kubelet, to another Service. So an external address that is a node's is not served, and neither is
-//! any address of pods or Services, whoever wrote it. Load balancers may have the addresses of nodes: their controller
+//! any address of pods or Services, by whatever field. Load balancers may have the addresses of nodes: their controller
 //! chooses those, and the users of Services cannot.
 
 use std::collections::BTreeMap;

@@ -52,6 +52,40 @@ fn a_cluster_ip_reaches_every_endpoint_also_the_client_itself() {
     });
 }
 
+/// The fence knows every cluster address and every ServiceCIDR, in each mode, and comes back when it is deleted.
+#[test]
+fn the_fence_follows_services_and_service_cidrs() {
+    for mode in [Mode::Nftables, Mode::Iptables] {
+        on_node(move || async move {
+            let mut node = Node::start_in(mode, &["a"]).await;
+            let fence = Table::new(Family::Ipv4, "corten-fence");
+            let count = |set: &str| Socket::open().unwrap().elements(&fence, set).map_or(0, |found| found.len());
+            assert_eq!(count("cluster-ips") + count("ranges"), 0);
+            node.service(&web(""));
+            node.service_cidr("more", Some(([10, 96, 0, 0], 16)));
+            node.sync();
+            let ranges = count("ranges");
+            assert_eq!((count("cluster-ips"), ranges > 0), (1, true));
+            node.service_cidr("part", Some(([10, 96, 7, 0], 24)));
+            node.sync();
+            assert_eq!(count("ranges"), ranges, "a range within another");
+            let refused = node.refusal_of_tcp(Some("a"), SocketAddr::from(([10, 96, 0, 1], 81)));
+            assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused, "{mode:?}");
+            let mut batch = corten_nftables::Batch::new();
+            batch.destroy_table(&fence);
+            Socket::open().unwrap().apply(batch).unwrap();
+            node.check();
+            node.sync();
+            assert_eq!((count("cluster-ips"), count("ranges")), (1, ranges));
+            node.delete_service("web");
+            node.service_cidr("more", None);
+            node.service_cidr("part", None);
+            node.sync();
+            assert_eq!(count("cluster-ips") + count("ranges"), 0);
+        });
+    }
+}
+
 /// A Service of both versions: everything that one of IPv4 alone can do, by IPv6.
 #[test]
 fn ipv6_has_cluster_addresses_node_ports_affinity_ranges_and_refusals() {

@@ -174,7 +174,7 @@ impl Side {
         }
     }
 
-    /// What is filtered of the packets to the node itself. Neighbour discovery and other messages of IP always pass.
+    /// Matches the packets to the node itself that are filtered. Neighbour discovery and other messages of IP always pass.
     fn to_node(self, config: &Config, dns: Option<IpAddr>) -> Vec<Rule> {
         let of = |protocol: Protocol| Rule::new().eq(Field::L4Proto, protocol);
         if config.host_egress {

@@ -6,7 +6,7 @@
 //! - the range is of the cluster's pod range, as long as this node's own, and not this node's own;
 //! - the address may be a node's: none of this node, of pods, of Services, of the host alone, or of a group, and the API
 //!   server's only for a node that runs it;
-//! - nobody had it before: of two nodes, the one that has it already, else the older one.
+//! - no other node had it before: of two nodes, the one that has it already, else the older one.
 //!
 //! Every node decides for itself; as Node objects are the same for all, they decide alike.
 
@@ -17,7 +17,7 @@ use std::net::IpAddr;
 use super::plan::Peer;
 use crate::cidr::Cidr;
 
-/// What this node knows without asking other nodes.
+/// The facts that this node knows without other nodes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ground {
     pub cluster_cidrs: Vec<Cidr>,
@@ -265,8 +265,8 @@ mod tests {
             let peers = BTreeMap::from([("evil".to_owned(), peer(1, &[claimed, "10.244.6.0/24"], &["192.0.2.6"]))]);
             let decision = decide(&ground(), &peers, &Owners::default());
             let range: Cidr = claimed.parse().unwrap();
-            let told: Vec<String> = decision.refused.iter().map(Refused::to_string).collect();
-            assert_eq!(told, [format!("pod range {range} of node evil is not routed: {why}")]);
+            let texts: Vec<String> = decision.refused.iter().map(Refused::to_string).collect();
+            assert_eq!(texts, [format!("pod range {range} of node evil is not routed: {why}")]);
             assert_eq!(decision.peers[0].pod_cidrs, ["10.244.6.0/24".parse().unwrap()], "its own range stays");
         }
         for (claimed, why) in [

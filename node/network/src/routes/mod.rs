@@ -11,7 +11,7 @@
 //!
 //! A Node object is not believed in everything: `claims` decides which ranges and addresses are a node's. Packets for pod
 //! addresses that no node has end at a fence, an unreachable route to the cluster's whole range, and never follow the
-//! default route. `shield` keeps everybody but the nodes out of VXLAN.
+//! default route. `shield` keeps every other host out of VXLAN.
 
 mod claims;
 mod plan;
@@ -116,7 +116,7 @@ struct Ways {
     /// Which of them has what, and the claims that did not count when it was last decided.
     owners: Owners,
     refused: BTreeSet<Refused>,
-    /// Who may send through VXLAN, where that is the backend.
+    /// The hosts that may send through VXLAN, where that is the backend.
     shield: Shield,
     /// Where refused claims are reported, beside the log.
     events: Option<EventRecorder>,

@@ -148,6 +148,12 @@ impl Node {
         }
     }
 
+    /// A ServiceCIDR with one range of IPv4, or none of that name.
+    pub fn service_cidr(&mut self, name: &str, range: Option<([u8; 4], u8)>) {
+        let ranges = range.map(|(first, length)| vec![(IpAddr::from(first), length)]);
+        self.proxier.set_service_cidr(name, ranges);
+    }
+
     pub fn slice(&mut self, name: &str, json: &str) {
         let object = discovery::EndpointSlice::decode(json.as_bytes()).unwrap();
         self.slices.insert(name.to_owned(), json.to_owned());
