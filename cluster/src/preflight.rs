@@ -173,7 +173,7 @@ mod tests {
         assert!(error.contains("not corten's"), "{error}");
         assert!(!place.data.join("format").exists());
         let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(&place.data).unwrap());
-        assert_ne!(mode & 0o077, 0, "a directory of somebody else keeps its mode");
+        assert_ne!(mode & 0o077, 0, "a foreign directory keeps its mode");
     }
 
     #[test]

@@ -20,6 +20,8 @@ const FILE: u32 = 0o600;
 const STICKY: u32 = 0o1000;
 /// The components of /run and of every directory that is as near to the root.
 const SYSTEM_DEPTH: usize = 2;
+/// The files that a data directory and a run directory are known by.
+const MARKS: [&str; 3] = ["format", "corten.lock", "kubelet.lock"];
 
 /// Sets the mode that new files get beyond what this module makes, whatever the shell had set. Containers inherit it, so
 /// it is the one that container runtimes give them.
@@ -40,8 +42,8 @@ pub fn directory(path: &Path) -> Result<()> {
     let failed = || format!("cannot read {}", path.display());
     let metadata = std::fs::metadata(path).with_context(failed)?;
     let own = nix::unistd::geteuid().as_raw();
-    let depth = std::fs::canonicalize(path).with_context(failed)?.components().count();
-    let is_shared = depth <= SYSTEM_DEPTH || metadata.mode() & STICKY != 0;
+    let is_near_root = std::fs::canonicalize(path).with_context(failed)?.components().count() <= SYSTEM_DEPTH;
+    let is_shared = metadata.mode() & STICKY != 0 || (is_near_root && !is_own(path));
     ensure!(!is_shared, "{} is shared with other programs; choose a directory below it", path.display());
     ensure!(
         metadata.uid() == own,
@@ -50,6 +52,12 @@ pub fn directory(path: &Path) -> Result<()> {
         metadata.uid()
     );
     close(path, metadata.mode(), DIRECTORY)
+}
+
+/// Whether a directory is empty, or holds a file that only a cluster's own directory does.
+fn is_own(path: &Path) -> bool {
+    let is_empty = std::fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none());
+    is_empty || MARKS.iter().any(|mark| path.join(mark).exists())
 }
 
 /// Closes a directory as [`directory`] does, and the files in it.

@@ -54,7 +54,7 @@ rules:
   - group: networking.k8s.io
 "#;
 
-/// What the flags ask for; without a policy, the built-in one with a log in the data directory.
+/// Returns the settings of the flags; without a policy, the built-in one with a log in the data directory.
 pub fn config(flags: &cli::Audit, place: &Place) -> Result<Audit> {
     let policy = match &flags.audit_policy_file {
         Some(path) => std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?,

@@ -30,7 +30,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// The limits of a listener that authenticates nobody.
+    /// The limits of a listener without authentication.
     pub const fn anonymous(connections: usize) -> Limits {
         Limits { connections, unauthenticated: connections }
     }

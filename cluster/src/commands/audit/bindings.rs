@@ -7,14 +7,14 @@ use super::facts::Facts;
 /// Groups whose names begin as those of the cluster's parts, and that users are in.
 const USERS: [&str; 3] = ["system:authenticated", "system:unauthenticated", "system:serviceaccounts"];
 
-/// What is asked about: any of these verbs on any of these resources.
+/// A right: any of these verbs on any of these resources.
 pub struct Right {
     pub group: &'static str,
     pub resources: &'static [&'static str],
     pub verbs: &'static [&'static str],
 }
 
-/// Lists the bindings that give a right to somebody who is no part of the cluster.
+/// Lists the bindings that grant a right to a subject outside of the cluster's own components.
 pub fn holders(facts: &Facts, right: &Right) -> Vec<String> {
     granted(facts, |rule| {
         let group = has(&rule["apiGroups"], right.group);

@@ -1,4 +1,4 @@
-//! What the audit knows of a cluster. Plain data, so that a test can describe any cluster.
+//! The facts that the checks decide on. Plain data, so that a test can describe any cluster.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};

@@ -41,7 +41,7 @@ const fn item(id: &'static str, title: &'static str, remedy: &'static str, check
     Item { id, title, remedy, check }
 }
 
-/// What a check found.
+/// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Outcome {
     /// With what was seen.
@@ -89,7 +89,7 @@ const SECTIONS: [(&str, &[Item]); 5] = [
 pub async fn run(flags: &cli::AuditCommand) -> Result<()> {
     preflight::root_for("audit")?;
     let facts = gather::facts(&flags.place).await?;
-    let lines = judge(&facts);
+    let lines = check_all(&facts);
     match flags.output {
         Some(cli::AuditOutput::Json) => println!("{:#}", document(&lines)),
         None => print!("{}", text(&lines)),
@@ -100,7 +100,7 @@ pub async fn run(flags: &cli::AuditCommand) -> Result<()> {
 }
 
 /// Checks every item.
-fn judge(facts: &Facts) -> Vec<Line> {
+fn check_all(facts: &Facts) -> Vec<Line> {
     let items = SECTIONS.iter().flat_map(|(_, items)| items.iter());
     items.map(|item| Line { item, outcome: (item.check)(facts) }).collect()
 }

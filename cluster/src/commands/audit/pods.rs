@@ -1,4 +1,4 @@
-//! What pods are and what their namespaces admit: the questions of sections 5.2 to 5.7 about workloads.
+//! Pods of users and the Pod Security levels of their namespaces, for sections 5.2 to 5.7.
 
 use std::collections::BTreeMap;
 

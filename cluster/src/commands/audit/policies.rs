@@ -15,7 +15,7 @@ const RBAC: &str = "rbac.authorization.k8s.io";
 const WRITES: &[&str] = &["create", "update", "patch", "delete"];
 
 pub const ITEMS: &[Item] = &[
-    item("5.1.1", "Nobody but the administrators is cluster-admin", "delete the binding", |facts| {
+    item("5.1.1", "Only administrators are cluster-admin", "delete the binding", |facts| {
         Outcome::of(bindings::of_role(facts, "cluster-admin"), "no binding gives cluster-admin to others")
     }),
     item("5.1.2", "Few may read Secrets", TAKE_RIGHT, |facts| {

@@ -62,7 +62,7 @@ fn rules(facts: &Facts) -> Vec<Value> {
     rules.cloned().unwrap_or_default()
 }
 
-/// What an attacker would do first: group, resource and verb.
+/// The requests that an attacker makes first: group, resource and verb.
 const CONCERNS: [(&str, &str, &str); 9] = [
     ("", "secrets", "get"),
     ("", "pods", "create"),

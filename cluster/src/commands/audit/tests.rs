@@ -179,7 +179,7 @@ const DAMAGES: [fn(&mut Facts); 8] =
 
 #[test]
 fn a_new_cluster_passes() {
-    for line in judge(&healthy()) {
+    for line in check_all(&healthy()) {
         assert!(!matches!(line.outcome, Outcome::Fail(_)), "{} {:?}", line.item.id, line.outcome);
     }
 }
@@ -191,10 +191,10 @@ fn every_item_that_passes_can_fail() {
         .map(|damage| {
             let mut facts = healthy();
             damage(&mut facts);
-            judge(&facts)
+            check_all(&facts)
         })
         .collect();
-    for (at, line) in judge(&healthy()).iter().enumerate() {
+    for (at, line) in check_all(&healthy()).iter().enumerate() {
         if matches!(line.outcome, Outcome::Pass(_)) {
             let fails = damaged.iter().any(|lines| matches!(lines[at].outcome, Outcome::Fail(_)));
             assert!(fails, "{} never fails: {:?}", line.item.id, line.outcome);
@@ -205,7 +205,7 @@ fn every_item_that_passes_can_fail() {
 #[test]
 fn items_are_numbered_once_and_in_order() {
     let number = |id: &str| id.split('.').map(|part| part.parse().expect("a number")).collect::<Vec<u32>>();
-    let all: Vec<Vec<u32>> = judge(&healthy()).iter().map(|line| number(line.item.id)).collect();
+    let all: Vec<Vec<u32>> = check_all(&healthy()).iter().map(|line| number(line.item.id)).collect();
     assert!(all.is_sorted_by(|before, after| before < after), "{all:?}");
     for (at, (_, items)) in SECTIONS.iter().enumerate() {
         assert!(items.iter().all(|item| number(item.id)[0] as usize == at + 1));
@@ -232,7 +232,7 @@ fn rights_of_namespaces_and_accounts_are_found() {
 fn the_report_names_remedies_and_totals() {
     let mut facts = healthy();
     give_all(&mut facts);
-    let lines = judge(&facts);
+    let lines = check_all(&facts);
     let text = text(&lines);
     assert!(text.contains("[fail] 5.1.1") && text.contains("remedy: delete the binding"), "{text}");
     let document = document(&lines);

@@ -31,7 +31,7 @@ pub async fn probe(address: SocketAddr) -> TlsFact {
     }
 }
 
-/// What a server's certificate says.
+/// The facts of a server's certificate.
 pub struct Certificate {
     pub is_self_signed: bool,
     /// The days until it expires.
