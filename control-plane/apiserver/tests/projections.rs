@@ -21,7 +21,7 @@ const SECRET: &str = "hunter2";
 async fn start() -> TestServer {
     let key = rcgen::KeyPair::generate().unwrap();
     let certificate = rcgen::CertificateParams::default().self_signed(&key).unwrap().pem();
-    let kubelet = KubeletClient { ca: certificate.clone(), certificate, key: key.serialize_pem() };
+    let kubelet = KubeletClient { ca: certificate.clone(), retired: None, certificate, key: key.serialize_pem() };
     let server = TestServer::with(Config { kubelet: Some(kubelet), ..server::config() }).await;
     server.post("/api/v1/namespaces", json!({ "metadata": { "name": "shop" } })).await.expect(201);
     let account = json!({ "metadata": { "name": "default" } });

@@ -117,24 +117,4 @@ mod tests {
             assert!(!is_of_own_node(&other, &request), "{other:?}");
         }
     }
-
-    #[test]
-    fn a_subject_with_two_organizations_is_not_read() {
-        // The encoder above writes each attribute once, so this one is put together by hand: two O=a, then CN=b.
-        let attribute = |kind: u8, text: &[u8]| {
-            let value = [&[0x0c, text.len() as u8], text].concat();
-            let pair = [&[0x06, 0x03, 0x55, 0x04, kind][..], &value].concat();
-            let pair = [&[0x30, pair.len() as u8][..], &pair].concat();
-            [&[0x31, pair.len() as u8][..], &pair].concat()
-        };
-        let sequence = |parts: &[Vec<u8>]| {
-            let body = parts.concat();
-            [&[0x30, body.len() as u8][..], &body].concat()
-        };
-        let once = sequence(&[attribute(10, b"a"), attribute(3, b"b")]);
-        assert!(Subject::parse(&once).is_some_and(|read| read.organization == "a" && read.common_name == "b"));
-        assert!(Subject::parse(&sequence(&[attribute(10, b"a"), attribute(10, b"a"), attribute(3, b"b")])).is_none());
-        assert!(Subject::parse(&sequence(&[attribute(3, b"b"), attribute(10, b"a")])).is_none());
-        assert!(Subject::parse(&[once, vec![0]].concat()).is_none());
-    }
 }
