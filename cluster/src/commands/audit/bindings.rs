@@ -7,6 +7,9 @@ use super::facts::Facts;
 /// Groups whose names begin as those of the cluster's parts, and that users are in.
 const USERS: [&str; 3] = ["system:authenticated", "system:unauthenticated", "system:serviceaccounts"];
 
+/// The user that the API server is towards kubelets.
+const API_SERVER: &str = "kube-apiserver-kubelet-client";
+
 /// A right: any of these verbs on any of these resources.
 pub struct Right {
     pub group: &'static str,
@@ -74,7 +77,7 @@ fn is_part(subject: &Value) -> bool {
     let name = text(&subject["name"]);
     match text(&subject["kind"]) {
         "ServiceAccount" => subject["namespace"] == "kube-system",
-        "User" => name.starts_with("system:") && name != "system:anonymous",
+        "User" => name == API_SERVER || name.starts_with("system:") && name != "system:anonymous",
         "Group" => {
             let is_of_cluster = name.starts_with("system:") || name == "kubeadm:cluster-admins";
             is_of_cluster && !USERS.iter().any(|users| name.starts_with(users))

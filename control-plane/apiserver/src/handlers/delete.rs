@@ -422,7 +422,7 @@ fn grace(options: &DeleteOptions, now: jiff::Timestamp, object: &mut Value) -> O
         (Some(_), 0) => return None,
         (Some(ends), left) => {
             let asked = asked.unwrap_or(left);
-            let shortened = ends + jiff::SignedDuration::from_secs(asked - left);
+            let shortened = after(ends, asked.saturating_sub(left));
             if shortened < now { (now, asked.min(1)) } else { (shortened, asked) }
         }
         (None, _) => {
@@ -436,12 +436,17 @@ fn grace(options: &DeleteOptions, now: jiff::Timestamp, object: &mut Value) -> O
                 wanted => wanted,
             };
             count(object);
-            (now + jiff::SignedDuration::from_secs(seconds), seconds)
+            (after(now, seconds), seconds)
         }
     };
     corten_meta::set(object, "/metadata/deletionTimestamp", corten_meta::time::rfc3339(at).into());
     corten_meta::set(object, "/metadata/deletionGracePeriodSeconds", seconds.into());
     Some(seconds)
+}
+
+/// The time this many seconds later; the last time there is, where a grace period leads beyond it.
+fn after(time: jiff::Timestamp, seconds: i64) -> jiff::Timestamp {
+    time.checked_add(jiff::SignedDuration::from_secs(seconds)).unwrap_or(jiff::Timestamp::MAX)
 }
 
 /// The finalizers by which the garbage collector learns what to do with dependents. Says whether they changed.

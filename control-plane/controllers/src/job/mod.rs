@@ -221,7 +221,7 @@ impl Pass<'_> {
         if let (Some(started), Some(deadline)) = (&self.status.start_time, self.spec.active_deadline_seconds) {
             let passed = self.now.duration_since(started.0).as_secs();
             if passed < deadline {
-                self.plan.requeue(Duration::from_secs((deadline - passed).unsigned_abs()));
+                self.plan.requeue(Duration::from_secs(deadline.saturating_sub(passed).unsigned_abs()));
             }
         }
     }

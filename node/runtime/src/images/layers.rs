@@ -101,7 +101,7 @@ impl ImageStore {
     /// Whether the layer is there and this source has brought it before.
     pub(super) fn has_layer_of(&self, diff_id: &Digest, source: &Source) -> bool {
         let line = source.line();
-        self.sources(diff_id).iter().any(|known| *known == line)
+        self.sources(diff_id).contains(&line)
     }
 
     fn sources(&self, diff_id: &Digest) -> Vec<String> {

@@ -36,7 +36,7 @@ mod unpacker {
     }
 }
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -158,15 +158,25 @@ impl ImageStore {
         if found.is_empty() {
             return Err(Error::Image("the archive holds no image".into()));
         }
-        found.into_iter().map(|image| self.import(image)).collect()
+        let mut uses: BTreeMap<PathBuf, usize> = BTreeMap::new();
+        for path in found.iter().flat_map(|image| &image.layers) {
+            *uses.entry(path.clone()).or_default() += 1;
+        }
+        found.into_iter().map(|image| self.import(image, &mut uses)).collect()
     }
 
-    /// Makes a staged image visible: layers, then configuration, then index.
-    fn import(&self, staged: archive::StagedImage) -> Result<Imported, Error> {
+    /// Makes a staged image visible: layers, then configuration, then index. `uses` counts how often each blob is still
+    /// needed.
+    fn import(&self, staged: archive::StagedImage, uses: &mut BTreeMap<PathBuf, usize>) -> Result<Imported, Error> {
         let config = ImageConfig::parse(&staged.config, staged.layers.len())?;
         let layers = config.rootfs.diff_ids;
         for (diff_id, path) in layers.iter().zip(&staged.layers) {
             let blob = File::open(path).map_err(Error::file("open", path))?;
+            let left = uses.entry(path.clone()).or_default();
+            *left = left.saturating_sub(1);
+            if *left == 0 {
+                forget_blob(path);
+            }
             self.provide_layer(diff_id, blob, None)?;
         }
         let names = if staged.tags.is_empty() { staged.digests.clone() } else { staged.tags.clone() };
@@ -323,6 +333,13 @@ impl ImageStore {
     }
 }
 
+/// Takes the name of a blob that is open for the last time, so that it is not written to disk with its layer.
+fn forget_blob(path: &Path) {
+    if let Err(error) = fs::remove_file(path) {
+        tracing::debug!(path = %path.display(), %error, "a blob stays until its import ends");
+    }
+}
+
 /// A folder in `tmp/` that is removed when it goes out of use, moved away or not.
 struct Staging(PathBuf);
 
@@ -442,7 +459,7 @@ mod tests {
         stolen[position] = b'C';
         let error = store.import_archive(stolen.as_slice()).expect_err("no proof").to_string();
         assert!(error.contains("has the content of"), "{error}");
-        assert_eq!(store.list().expect("list"), [private.clone()]);
+        assert_eq!(store.list().expect("list"), std::slice::from_ref(&private));
 
         let source = layers::Source { repository: "host/team/app".into(), blob: Digest::of(b"blob") };
         let layer = private.layers[0];

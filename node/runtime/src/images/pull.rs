@@ -102,11 +102,11 @@ async fn layer(store: &ImageStore, registry: &Registry, blob: &Descriptor, diff_
     }
     let staging = store.staging()?;
     let path = staging.path().join("blob");
-    let mut download = Download::new(registry, blob, &path, staging.path()).await?;
-    download.run().await?;
+    Download::new(registry, blob, &path, staging.path()).await?.run().await?;
     let store = store.clone();
     let installed = tokio::task::spawn_blocking(move || {
         let blob = std::fs::File::open(&path).map_err(Error::file("open", &path))?;
+        super::forget_blob(&path);
         store.provide_layer(&diff_id, blob, Some(&source))
     });
     installed.await.map_err(|error| registry.refuse(error.to_string()))??;
@@ -139,7 +139,7 @@ impl<'a> Download<'a> {
 
     /// Downloads the whole blob. What breaks off is taken up again where it was; a registry that gives
     /// nothing more, or more than it said, is given up.
-    async fn run(&mut self) -> Result<(), Error> {
+    async fn run(mut self) -> Result<(), Error> {
         let mut furthest = 0;
         let mut failures = 0;
         loop {

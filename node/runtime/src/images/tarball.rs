@@ -77,8 +77,9 @@ mod tests {
         file.set_size(0);
         file.set_cksum();
         let content = io::repeat(b'0').take(length.next_multiple_of(512));
-        let headers = (io::Cursor::new(*extension.as_bytes()), io::Cursor::new(*file.as_bytes()));
-        headers.0.chain(content).chain(headers.1).chain(io::repeat(0).take(1024))
+        let start = io::Cursor::new(*extension.as_bytes());
+        let end = io::Cursor::new(*file.as_bytes());
+        start.chain(content).chain(end).chain(io::repeat(0).take(1024))
     }
 
     #[test]
