@@ -69,7 +69,8 @@ impl Pass<'_> {
                     "Job has exceeded the specified maximal number of failed indexes",
                 );
             }
-            if failed.len() > 0 && failed.len() + self.completed().len() >= self.spec.completions.unwrap_or(0) {
+            let ended = failed.len().saturating_add(self.completed().len());
+            if failed.len() > 0 && ended >= self.spec.completions.unwrap_or(0) {
                 return Ending::failure("FailedIndexes", "Job has failed indexes");
             }
         }
@@ -143,10 +144,9 @@ impl Pass<'_> {
         let completed = self.completed();
         rules.iter().position(|rule| {
             let wanted: Option<Indexes> = rule.succeeded_indexes.as_deref().map(Indexes::parse);
-            let met =
-                completed.iter().filter(|index| wanted.as_ref().is_none_or(|wanted| wanted.contains(*index))).count();
+            let met = wanted.as_ref().map_or(completed.len(), |wanted| completed.common(wanted).len());
             let needed = rule.succeeded_count.or(wanted.as_ref().map(Indexes::len)).unwrap_or(i32::MAX);
-            i32::try_from(met).unwrap_or(i32::MAX) >= needed
+            met >= needed
         })
     }
 

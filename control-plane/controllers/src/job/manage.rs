@@ -7,7 +7,7 @@ use corten_api::Typed;
 use corten_api::k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector, Pod};
 use jiff::Timestamp;
 
-use super::indexes::{INDEX, index_of};
+use super::indexes::{INDEX, Indexes, index_of};
 use super::{Pass, TRACKING};
 use crate::runtime::{Action, PodRow, Report};
 use crate::workload::{pods, template};
@@ -110,17 +110,16 @@ impl Pass<'_> {
 
     /// Pods for the first open indexes; an index whose last pod failed a moment ago waits out its back-off.
     fn create_indexed(&mut self, missing: usize) -> Vec<Action> {
-        let (completed, failed, last) = (self.completed(), self.failed_indexes(), self.last_failed());
-        let busy: BTreeSet<i32> = self.active().filter_map(index_of).collect();
+        let last = self.last_failed();
+        let busy: Indexes = self.active().filter_map(index_of).collect();
+        let closed = self.completed().union(&self.failed_indexes()).union(&busy);
+        let end = self.spec.completions.unwrap_or(0);
         let pod = self.new_pod();
         let mut created = Vec::new();
-        for index in 0..self.spec.completions.unwrap_or(0) {
-            if created.len() == missing {
-                break;
-            }
-            if busy.contains(&index) || completed.contains(index) || failed.contains(index) {
-                continue;
-            }
+        let mut next = closed.first_absent(0);
+        while next < end && created.len() < missing {
+            let index = next;
+            next = closed.first_absent(index + 1);
             if let Some(pause) = last.get(&index).and_then(|last| self.pause_of_index(last)) {
                 self.plan.requeue(pause);
                 continue;

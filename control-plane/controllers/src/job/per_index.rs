@@ -29,7 +29,7 @@ impl Pass<'_> {
     /// The indexes that the Job still asks for: it may have been made smaller.
     pub(super) fn asked_for(&self, indexes: Indexes) -> Indexes {
         match self.spec.completions {
-            Some(completions) => indexes.iter().filter(|index| *index < completions).collect(),
+            Some(completions) => indexes.below(completions),
             None => indexes,
         }
     }

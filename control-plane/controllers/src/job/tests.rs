@@ -163,6 +163,22 @@ fn a_policy_fails_the_job_or_forgives_the_pod() {
     assert_eq!(lenient.typed::<Pod>().iter().filter(pods::is_active).count(), 1);
 }
 
+/// What a user may write of indexes costs the controller no more than its letters.
+#[test]
+fn a_policy_over_billions_of_indexes_costs_no_memory() {
+    let policy = json!({"completionMode": "Indexed", "completions": i32::MAX, "parallelism": 2,
+        "successPolicy": {"rules": [{"succeededIndexes": "0-2147483646"}]}});
+    let mut model = cluster(policy);
+    settle(&mut model);
+    assert_eq!(model.names("Pod").len(), 2);
+    let mut job = model.value("Job", "default", "work");
+    job["status"]["completedIndexes"] = json!("0-2147483640");
+    model.put(job);
+    settle(&mut model);
+    let indexes: Vec<i32> = model.typed::<Pod>().iter().filter_map(index_of).filter(|index| *index > 9).collect();
+    assert!(indexes.iter().all(|index| *index > 2_147_483_640), "{indexes:?}");
+}
+
 #[test]
 fn a_success_policy_ends_the_job_early() {
     let policy = json!({"completionMode": "Indexed", "completions": 3, "parallelism": 3, "successPolicy": {"rules": [{"succeededIndexes": "0"}]}});
