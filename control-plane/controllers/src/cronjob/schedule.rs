@@ -158,7 +158,8 @@ fn duration(text: &str) -> Option<Duration> {
             's' => 1,
             _ => return None,
         };
-        total += std::mem::take(&mut number).parse::<u64>().ok()? * scale;
+        let part = std::mem::take(&mut number).parse::<u64>().ok()?.checked_mul(scale)?;
+        total = total.checked_add(part)?;
     }
     (number.is_empty() && total > 0).then(|| Duration::from_secs(total))
 }
@@ -205,6 +206,8 @@ mod tests {
             "x * * * *",
             "@often",
             "@every soon",
+            "@every 9999999999999999999h",
+            "@every 18446744073709551615s1s",
         ] {
             assert!(Schedule::parse(wrong).is_err(), "{wrong}");
         }
