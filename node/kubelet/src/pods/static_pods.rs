@@ -112,6 +112,9 @@ pub fn parse(text: &str, path: &Path, node_name: &str) -> Result<Pod, String> {
         return Err("it is not a Pod of v1".into());
     }
     let kind = corten_api::lookup("", "v1", "pods").ok_or("this kubelet knows no pods")?;
+    if let Some(error) = corten_api::check_fields(&kind.schema, &pod).type_errors.into_iter().next() {
+        return Err(error);
+    }
     let name = pod["metadata"]["name"].as_str().unwrap_or_default().to_owned();
     let hash = identity(text, path, node_name);
     let metadata = &mut pod["metadata"];
@@ -189,6 +192,10 @@ mod tests {
         std::fs::write(directory.path().join("bad.yaml"), "kind: Pod\napiVersion: v1\nmetadata: {name: x}\nspec: {}\n")
             .unwrap();
         std::fs::write(directory.path().join("other.yaml"), "kind: Service\napiVersion: v1\n").unwrap();
+        for (name, part) in [("text", "metadata: a"), ("list", "spec: [1]"), ("inside", "metadata: {annotations: 1}")] {
+            let manifest = format!("kind: Pod\napiVersion: v1\n{part}\n");
+            std::fs::write(directory.path().join(name), manifest).unwrap();
+        }
         let pods = read(directory.path(), "n");
         assert_eq!(pods.iter().map(|pod| pod.metadata.name.clone().unwrap()).collect::<Vec<_>>(), ["web-n"]);
         assert!(read(Path::new("/no/such/directory"), "n").is_empty());

@@ -13,13 +13,14 @@ pub fn cpu() -> Option<(u64, Timestamp)> {
 }
 
 /// The kernel counts in hundredths of a second; idling and waiting for disks is no use.
-fn parse_cpu(text: &str) -> Option<(u64, Timestamp)> {
+pub(crate) fn parse_cpu(text: &str) -> Option<(u64, Timestamp)> {
     const TICK_NANOSECONDS: u64 = 10_000_000;
     let total = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let ticks: Vec<u64> = total.split_whitespace().filter_map(|field| field.parse().ok()).collect();
-    let busy: u64 = [0, 1, 2, 5, 6, 7].iter().filter_map(|at| ticks.get(*at)).sum();
+    let busy =
+        [0, 1, 2, 5, 6, 7].iter().filter_map(|at| ticks.get(*at)).fold(0, |sum: u64, tick| sum.saturating_add(*tick));
     let boot = text.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
-    Some((busy * TICK_NANOSECONDS, Timestamp::from_second(boot).ok()?))
+    Some((busy.saturating_mul(TICK_NANOSECONDS), Timestamp::from_second(boot).ok()?))
 }
 
 pub fn memory(time: Time) -> Option<(MemoryStats, SwapStats)> {
@@ -28,10 +29,10 @@ pub fn memory(time: Time) -> Option<(MemoryStats, SwapStats)> {
 }
 
 /// The working set is what could not be had at once: all that is used, less file pages nobody touched lately.
-fn parse_memory(table: &str, faults: &str, time: Time) -> Option<(MemoryStats, SwapStats)> {
+pub(crate) fn parse_memory(table: &str, faults: &str, time: Time) -> Option<(MemoryStats, SwapStats)> {
     let bytes = |name: &str| -> Option<u64> {
         let line = table.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-        line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kibibytes| kibibytes * 1024)
+        line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kibibytes| kibibytes.saturating_mul(1024))
     };
     let fault = |name: &str| {
         faults.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse::<u64>().ok())
@@ -64,7 +65,7 @@ pub fn processes(time: Time) -> Option<RlimitStats> {
 }
 
 /// `0.1 0.2 0.3 1/234 5678`: the second number of the fraction is all there are.
-fn parse_load(text: &str) -> Option<i64> {
+pub(crate) fn parse_load(text: &str) -> Option<i64> {
     text.split_whitespace().nth(3)?.split_once('/')?.1.parse().ok()
 }
 
@@ -76,7 +77,7 @@ pub fn network(time: Time) -> Option<NetworkStats> {
 }
 
 /// The interface of the default route.
-fn default_interface(routes: &str) -> Option<String> {
+pub(crate) fn default_interface(routes: &str) -> Option<String> {
     let mut lines = routes.lines().skip(1).map(|line| line.split_whitespace());
     lines.find_map(|mut fields| {
         let (name, destination) = (fields.next()?, fields.next()?);
@@ -85,7 +86,7 @@ fn default_interface(routes: &str) -> Option<String> {
 }
 
 /// All but the loopback and the pods' own links.
-fn parse_interfaces(table: &str) -> Vec<InterfaceStats> {
+pub(crate) fn parse_interfaces(table: &str) -> Vec<InterfaceStats> {
     let line = |line: &str| {
         let (name, counters) = line.split_once(':')?;
         let counters: Vec<u64> = counters.split_whitespace().filter_map(|counter| counter.parse().ok()).collect();
