@@ -82,7 +82,7 @@ fn described(object: &Value) -> String {
 }
 
 /// Reads the answer to a review.
-fn response(bytes: &[u8], version: &str, uid: &str) -> Result<Vec<Value>, String> {
+pub(crate) fn response(bytes: &[u8], version: &str, uid: &str) -> Result<Vec<Value>, String> {
     let mut review: Value = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
     let text = |value: &Value, key: &str| value[key].as_str().unwrap_or_default().to_owned();
     if version == "v1" {
@@ -114,7 +114,7 @@ fn response(bytes: &[u8], version: &str, uid: &str) -> Result<Vec<Value>, String
 
 /// A webhook converts what an object says, not which object it is: of the metadata only labels and annotations are its,
 /// and what it makes of them must be valid.
-fn checked(original: &Value, mut converted: Value, wanted: &str) -> Result<Value, String> {
+pub(crate) fn checked(original: &Value, mut converted: Value, wanted: &str) -> Result<Value, String> {
     let text =
         |value: &Value, pointer: &str| value.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
     for (pointer, what, expected) in

@@ -30,6 +30,8 @@ mod error;
 mod fields;
 mod flow_control;
 mod follow;
+#[doc(hidden)]
+pub mod fuzz;
 mod handlers;
 mod health;
 mod metrics;

@@ -13,6 +13,8 @@ mod device_taint_eviction;
 mod disruption;
 mod endpoints;
 mod ephemeral_volume;
+#[doc(hidden)]
+pub mod fuzz;
 mod garbage_collector;
 mod horizontal_pod_autoscaler;
 mod job;

@@ -22,6 +22,8 @@ mod health;
 mod watch;
 
 pub mod embedded;
+#[doc(hidden)]
+pub mod fuzz;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -176,7 +176,7 @@ async fn over_tcp(upstream: SocketAddr, request: &Message, bytes: &[u8]) -> io::
 }
 
 /// The response, if it is one to this request.
-fn accept(request: &Message, bytes: &[u8]) -> Option<Message> {
+pub(crate) fn accept(request: &Message, bytes: &[u8]) -> Option<Message> {
     let response = Message::from_vec(bytes).ok()?;
     let answers = response.metadata.id == request.metadata.id
         && response.metadata.message_type == MessageType::Response

@@ -14,6 +14,8 @@ mod cache;
 mod clients;
 mod error;
 mod forward;
+#[doc(hidden)]
+pub mod fuzz;
 mod metrics;
 mod respond;
 mod run;

@@ -17,6 +17,8 @@ mod devices;
 mod error;
 mod events;
 mod eviction;
+#[doc(hidden)]
+pub mod fuzz;
 mod http;
 mod images;
 mod lifecycle;

@@ -20,6 +20,8 @@ mod cidr;
 pub mod cni;
 mod error;
 mod firewall;
+#[doc(hidden)]
+pub mod fuzz;
 mod guard;
 mod links;
 mod namespace;

@@ -80,7 +80,7 @@ struct Tuple {
     destination: (IpAddr, u16),
 }
 
-fn flow(message: &Received) -> Option<Flow> {
+pub(crate) fn flow(message: &Received) -> Option<Flow> {
     let original = tuple(&find(&message.attributes, uapi::CTA_TUPLE_ORIG)?)?;
     let reply = tuple(&find(&message.attributes, uapi::CTA_TUPLE_REPLY)?)?;
     Some(Flow {

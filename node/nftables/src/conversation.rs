@@ -71,7 +71,7 @@ impl Conversation {
 }
 
 /// Takes the messages of one datagram; says whether the last of the answer was among them.
-fn take(mut rest: &[u8], sequence: u32, answers: &mut Vec<Vec<u8>>) -> io::Result<bool> {
+pub(crate) fn take(mut rest: &[u8], sequence: u32, answers: &mut Vec<Vec<u8>>) -> io::Result<bool> {
     let word = |bytes: &[u8], at: usize| bytes.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
     while let Some(length) = word(rest, 0).map(u32::from_ne_bytes) {
         let Some(whole) = rest.get(..length as usize).filter(|whole| whole.len() >= HEADER) else { break };

@@ -18,6 +18,8 @@ mod conversation;
 mod error;
 mod expression;
 mod field;
+#[doc(hidden)]
+pub mod fuzz;
 mod listing;
 mod rule;
 mod set;

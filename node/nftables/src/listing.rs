@@ -97,12 +97,12 @@ fn belongs(message: &Received, table: &Table) -> bool {
     message.family == table.family as u8 && name.as_deref() == Some(&table.name)
 }
 
-fn table(message: &Received) -> Option<TableInfo> {
+pub(crate) fn table(message: &Received) -> Option<TableInfo> {
     let name = find(&message.attributes, uapi::TABLE_NAME)?.string();
     Some(Table { family: Family::from_number(message.family)?, name })
 }
 
-fn chain(message: &Received) -> Option<ChainInfo> {
+pub(crate) fn chain(message: &Received) -> Option<ChainInfo> {
     let name = find(&message.attributes, uapi::CHAIN_NAME)?.string();
     let hook = find(&message.attributes, uapi::CHAIN_HOOK).and_then(|hook| {
         let number = find(hook.payload, uapi::HOOK_HOOKNUM)?.u32()?;
@@ -111,7 +111,7 @@ fn chain(message: &Received) -> Option<ChainInfo> {
     Some(ChainInfo { name, hook })
 }
 
-fn set(message: &Received) -> Option<SetInfo> {
+pub(crate) fn set(message: &Received) -> Option<SetInfo> {
     let attribute = |kind| find(&message.attributes, kind);
     let flags = attribute(uapi::SET_FLAGS).and_then(|flags| flags.u32()).unwrap_or_default();
     Some(SetInfo {
@@ -121,7 +121,7 @@ fn set(message: &Received) -> Option<SetInfo> {
     })
 }
 
-fn element(attributes: &[u8]) -> Option<Element> {
+pub(crate) fn element(attributes: &[u8]) -> Option<Element> {
     let flags = find(attributes, uapi::ELEM_FLAGS).and_then(|flags| flags.u32()).unwrap_or_default();
     if flags & uapi::ELEM_F_INTERVAL_END != 0 {
         return None;
@@ -144,7 +144,7 @@ fn element_data(data: &Attribute<'_>) -> Option<Data> {
     Verdict::decode(code, chain).map(Data::Verdict)
 }
 
-fn rule(message: &Received) -> Option<RuleInfo> {
+pub(crate) fn rule(message: &Received) -> Option<RuleInfo> {
     let attribute = |kind| find(&message.attributes, kind);
     let expressions: Vec<Attribute<'_>> =
         attribute(uapi::RULE_EXPRESSIONS).map(|list| list.nested().collect()).unwrap_or_default();

@@ -190,14 +190,14 @@ fn set_buffer(fd: RawFd, option: libc::c_int, size: libc::c_int) -> Result<(), E
     Err(Error::Open(std::io::Error::last_os_error()))
 }
 
-struct Message<'a> {
-    kind: u16,
-    flags: u16,
-    sequence: u32,
-    payload: &'a [u8],
+pub(crate) struct Message<'a> {
+    pub kind: u16,
+    pub flags: u16,
+    pub sequence: u32,
+    pub payload: &'a [u8],
 }
 
-fn messages(mut rest: &[u8]) -> impl Iterator<Item = Message<'_>> {
+pub(crate) fn messages(mut rest: &[u8]) -> impl Iterator<Item = Message<'_>> {
     std::iter::from_fn(move || {
         let header = rest.get(..16)?;
         let number = |at: usize| Some(u32::from_ne_bytes(header.get(at..at + 4)?.try_into().ok()?));
@@ -215,7 +215,7 @@ fn messages(mut rest: &[u8]) -> impl Iterator<Item = Message<'_>> {
 }
 
 /// The error an answer carries, with the kernel's own words where it has some.
-fn refusal(message: &Message<'_>, operation: &str) -> Option<Error> {
+pub(crate) fn refusal(message: &Message<'_>, operation: &str) -> Option<Error> {
     if message.kind != uapi::NLMSG_ERROR {
         return None;
     }

@@ -24,6 +24,8 @@ mod error;
 mod exposure;
 mod fence;
 mod flows;
+#[doc(hidden)]
+pub mod fuzz;
 mod health;
 mod iptables;
 mod ipvs;

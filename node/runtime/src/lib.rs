@@ -13,6 +13,8 @@ mod container;
 mod daemon;
 mod error;
 mod executor;
+#[doc(hidden)]
+pub mod fuzz;
 mod images;
 mod network;
 mod paths;

@@ -37,7 +37,7 @@ mod signing_request;
 mod storage_object_in_use_protection;
 mod taint_nodes_by_condition;
 mod touched;
-mod webhook;
+pub(crate) mod webhook;
 
 pub use policy::follow_policies;
 pub use service_allocation::ip_address as service_allocation_ip_address;

@@ -37,7 +37,7 @@ pub async fn fetch(server: &Server, remote: &Remote, last: Arc<Documents>) -> Ar
 }
 
 /// The resources of an APIResourceList as aggregated discovery shows them.
-fn resources(list: &Value, group: &str, version: &str) -> Vec<Value> {
+pub(crate) fn resources(list: &Value, group: &str, version: &str) -> Vec<Value> {
     let all = list["resources"].as_array().cloned().unwrap_or_default();
     let text = |resource: &Value, key: &str| resource[key].as_str().unwrap_or_default().to_owned();
     let response_kind = |resource: &Value| {
@@ -76,7 +76,7 @@ fn resources(list: &Value, group: &str, version: &str) -> Vec<Value> {
 }
 
 /// The paths below a prefix, and the definitions.
-fn part_of(document: &Value, prefix: &str) -> Value {
+pub(crate) fn part_of(document: &Value, prefix: &str) -> Value {
     let empty = Map::new();
     let paths = document["paths"].as_object().unwrap_or(&empty);
     let group = prefix.rsplit_once('/').map_or(prefix, |(group, _)| group);

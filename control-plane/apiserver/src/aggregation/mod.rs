@@ -6,7 +6,7 @@
 //! on under this server's own identity with the user in headers (`forward.rs`).
 
 mod availability;
-mod documents;
+pub(crate) mod documents;
 mod forward;
 mod registration;
 mod remote;

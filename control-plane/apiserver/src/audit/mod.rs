@@ -5,7 +5,7 @@
 //! secret by kind is the policy's to leave out, as upstream.
 
 mod event;
-mod policy;
+pub(crate) mod policy;
 mod sink;
 
 use std::net::SocketAddr;

@@ -70,7 +70,7 @@ impl TokenWebhook {
 }
 
 /// What the status of a review says.
-fn verdict(status: &Value, audiences: &[String]) -> Result<User, String> {
+pub(crate) fn verdict(status: &Value, audiences: &[String]) -> Result<User, String> {
     let list = |value: &Value| -> Vec<String> {
         value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
     };

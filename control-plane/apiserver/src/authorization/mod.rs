@@ -4,10 +4,10 @@
 //! Every request passes here, in the pipeline; handlers do not ask again, except for the extra questions
 //! that the API defines (impersonation, escalation, access reviews).
 
-mod configuration;
+pub(crate) mod configuration;
 pub mod node;
 pub mod rbac;
-mod webhook;
+pub(crate) mod webhook;
 
 use std::sync::{Arc, Weak};
 

@@ -198,7 +198,7 @@ impl Webhook {
 }
 
 /// What the status of a review says. Whoever says both yes and no says no.
-fn verdict(status: &Value) -> Verdict {
+pub(crate) fn verdict(status: &Value) -> Verdict {
     let reason = status["reason"].as_str().unwrap_or_default();
     let decision = match (status["denied"] == true, status["allowed"] == true) {
         (true, _) => Decision::Deny,

@@ -10,8 +10,8 @@
 //! Must never: hand out bytes that no provider could authenticate or read, or say a key in a message.
 
 mod ciphers;
-mod configuration;
-mod envelope;
+pub(crate) mod configuration;
+pub(crate) mod envelope;
 mod kms;
 mod plugin;
 #[cfg(test)]

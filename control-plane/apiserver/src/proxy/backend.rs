@@ -112,7 +112,7 @@ async fn through(target: &Target<'_>, backend: &Backend, mut response: Response<
     Ok(answer(&parts, Body::Full(places.page(&page).into())))
 }
 
-fn unpacked(page: &[u8]) -> Result<Vec<u8>, Status> {
+pub(crate) fn unpacked(page: &[u8]) -> Result<Vec<u8>, Status> {
     let mut out = Vec::new();
     let mut unpacking = flate2::read::GzDecoder::new(page).take(PAGE_BYTES as u64);
     unpacking.read_to_end(&mut out).map_err(Status::internal)?;

@@ -5,12 +5,12 @@
 //! are upgraded on both sides and joined: the kubelet speaks their protocol, not the API server. Only a log over a
 //! WebSocket is the API server's own.
 
-mod backend;
+pub(crate) mod backend;
 mod destination;
 mod fetch;
 mod kubelet;
 mod kubelet_identity;
-mod links;
+pub(crate) mod links;
 mod locate;
 mod log_socket;
 mod options;

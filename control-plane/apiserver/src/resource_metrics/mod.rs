@@ -128,7 +128,7 @@ fn node_of(pod: &Object) -> String {
 }
 
 /// What every container uses; none if one of them cannot be told yet, because a sum of some would mislead.
-fn containers(stats: &Value) -> Option<Value> {
+pub(crate) fn containers(stats: &Value) -> Option<Value> {
     let containers = stats["containers"].as_array().filter(|containers| !containers.is_empty())?;
     let each = containers.iter().map(|container| Some(json!({"name": container["name"], "usage": usage(container)?})));
     each.collect::<Option<Vec<Value>>>().map(Value::Array)

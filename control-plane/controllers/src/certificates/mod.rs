@@ -8,7 +8,7 @@
 mod authority;
 mod cleaner;
 mod component;
-mod request;
+pub(crate) mod request;
 mod serving;
 mod signers;
 

@@ -2,7 +2,7 @@
 //!
 //! The name of a Job holds its time, so that no time gets two; the status is what the Jobs say, not what happened.
 
-mod schedule;
+pub(crate) mod schedule;
 
 use std::cmp::Reverse;
 use std::time::Duration;

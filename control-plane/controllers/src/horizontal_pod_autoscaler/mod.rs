@@ -7,7 +7,7 @@
 mod behavior;
 mod custom;
 mod decide;
-mod metrics;
+pub(crate) mod metrics;
 mod sources;
 mod usage;
 

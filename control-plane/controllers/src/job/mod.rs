@@ -5,7 +5,7 @@
 
 mod account;
 mod finish;
-mod indexes;
+pub(crate) mod indexes;
 mod manage;
 mod orphans;
 mod per_index;

@@ -14,15 +14,15 @@
 mod checkpoint;
 mod committer;
 mod config;
-mod frame;
+pub(crate) mod frame;
 mod group;
 mod hub;
 mod index;
 mod lease;
 mod log;
 mod queue;
-mod recovery;
-mod segment;
+pub(crate) mod recovery;
+pub(crate) mod segment;
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;

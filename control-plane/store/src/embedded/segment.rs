@@ -105,7 +105,7 @@ pub fn sync_dir(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-fn header(index: u64, salt: u64) -> [u8; HEADER] {
+pub(crate) fn header(index: u64, salt: u64) -> [u8; HEADER] {
     let mut header = [0; HEADER];
     header[0..8].copy_from_slice(MAGIC);
     header[8..16].copy_from_slice(&index.to_le_bytes());

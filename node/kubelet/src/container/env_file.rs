@@ -41,7 +41,7 @@ fn read(volume: &Path, path: &str) -> Result<String> {
 }
 
 /// Reads up to the key; what comes after it is not looked at. Pure.
-fn find(text: &str, key: &str) -> std::result::Result<Option<String>, String> {
+pub(crate) fn find(text: &str, key: &str) -> std::result::Result<Option<String>, String> {
     let mut lines = text.lines().enumerate();
     while let Some((at, line)) = lines.next() {
         let wrong = |why: &str| Err(format!("invalid environment variable format at line {}: {why}", at + 1));

@@ -4,7 +4,7 @@
 pub mod cgroups;
 pub mod config;
 pub mod dns;
-mod env_file;
+pub(crate) mod env_file;
 pub mod environment;
 pub mod expansion;
 pub mod fields;

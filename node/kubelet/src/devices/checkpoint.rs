@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::error::{Error, Result};
 use crate::pods::spec::{self, Role};
 
-const FILE: &str = "allocations.json";
+pub(crate) const FILE: &str = "allocations.json";
 
 /// What one container was given of one resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

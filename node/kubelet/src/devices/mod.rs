@@ -5,7 +5,7 @@
 //! Invariant: a device is given to one container at a time; only an init container's devices are used again, by a later
 //! container of the same pod. Nothing is given before it is written down.
 
-mod checkpoint;
+pub(crate) mod checkpoint;
 mod choose;
 pub mod pod_resources;
 mod registration;

@@ -2,7 +2,7 @@
 //! after a failure. A pull runs beside the worker, which is woken when it ends; nothing here blocks one.
 
 pub mod collect;
-mod credentials;
+pub(crate) mod credentials;
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -96,7 +96,7 @@ fn listing(directory: &Path) -> Response<Body> {
 
 /// A question for logs: of services, or of one file.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct LogQuery {
+pub(crate) struct LogQuery {
     services: Vec<String>,
     files: Vec<String>,
     since: Option<Timestamp>,
@@ -107,7 +107,7 @@ struct LogQuery {
 }
 
 impl LogQuery {
-    fn parse(pairs: &[(String, String)]) -> Result<LogQuery, String> {
+    pub(crate) fn parse(pairs: &[(String, String)]) -> Result<LogQuery, String> {
         let mut asked = LogQuery::default();
         for (name, value) in pairs.iter().filter(|(_, value)| !value.is_empty()) {
             let invalid = |why: &str| format!("{name}: Invalid value: {value:?}: {why}");

@@ -245,7 +245,7 @@ fn encode(method: Method<'_>, arguments: &[Argument<'_>], serial: u32) -> Vec<u8
 }
 
 /// How long the message is whose beginning this is, once enough of it is there to tell.
-fn message_length(bytes: &[u8]) -> io::Result<Option<usize>> {
+pub(crate) fn message_length(bytes: &[u8]) -> io::Result<Option<usize>> {
     let Some(head) = bytes.get(..16) else { return Ok(None) };
     if head[0] != b'l' || head[3] != 1 {
         return Err(invalid("the bus speaks another dialect"));
@@ -303,7 +303,7 @@ impl Reader<'_> {
 }
 
 /// The message, and how many descriptors belong to it.
-fn decode(bytes: &[u8]) -> Option<(Message, usize)> {
+pub(crate) fn decode(bytes: &[u8]) -> Option<(Message, usize)> {
     let mut reader = Reader { bytes, at: 12 };
     let end = 16 + reader.number()? as usize;
     let mut message = Message { kind: *bytes.get(1)?, ..Message::default() };

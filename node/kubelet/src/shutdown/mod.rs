@@ -3,7 +3,7 @@
 //!
 //! It never ends a pod by itself: it orders the end, and the pods' workers do it.
 
-mod dbus;
+pub(crate) mod dbus;
 mod logind;
 
 use std::path::Path;

@@ -4,7 +4,7 @@
 //! The runtime tells of containers, the kernel of the machine (`node`), the file systems of disks (`disk`).
 
 mod disk;
-mod node;
+pub(crate) mod node;
 mod pods;
 mod rates;
 pub mod types;

@@ -168,7 +168,7 @@ impl Chain {
 }
 
 /// A pod that was added, with all that it takes to check it and to take it down.
-struct Attached {
+pub(crate) struct Attached {
     list: List,
     call: Call,
     capabilities: Value,
@@ -176,7 +176,7 @@ struct Attached {
 }
 
 impl Attached {
-    fn to_value(&self) -> Value {
+    pub(crate) fn to_value(&self) -> Value {
         let List { name, version, disable_check, disable_gc, plugins } = &self.list;
         json!({
             "config": {"name": name, "cniVersion": version, "disableCheck": disable_check, "disableGC": disable_gc,
@@ -190,7 +190,7 @@ impl Attached {
         })
     }
 
-    fn from_value(value: &Value) -> Option<Attached> {
+    pub(crate) fn from_value(value: &Value) -> Option<Attached> {
         let text = |field: &str| value[field].as_str().unwrap_or_default().to_owned();
         let call = Call {
             container_id: text("containerId"),

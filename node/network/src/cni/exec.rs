@@ -84,7 +84,7 @@ impl Plugins {
     }
 }
 
-fn answer(plugin: &str, command: &'static str, output: &Output) -> Result<Value, CniError> {
+pub(crate) fn answer(plugin: &str, command: &'static str, output: &Output) -> Result<Value, CniError> {
     let parsed = serde_json::from_slice::<Value>(&output.stdout);
     if output.status.success() {
         return match parsed {

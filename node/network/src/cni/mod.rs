@@ -6,9 +6,9 @@
 //! Reading order: `list` is the configuration; `exec` runs one plugin; `chain` is the protocol (ADD, DEL, CHECK, STATUS,
 //! GC) with its cache of results. Versions up to 1.1.0 of the specification are spoken.
 
-mod chain;
-mod exec;
-mod list;
+pub(crate) mod chain;
+pub(crate) mod exec;
+pub(crate) mod list;
 pub mod plugin;
 
 pub use chain::{Chain, Config};

@@ -85,7 +85,7 @@ fn drain(socket: &Socket, events: &mut Vec<Event>) -> Result<(), Error> {
 }
 
 /// The events of one datagram; whatever is cut short ends it.
-fn read(mut rest: &[u8]) -> Vec<Event> {
+pub(crate) fn read(mut rest: &[u8]) -> Vec<Event> {
     let mut events = Vec::new();
     while let Some(length) = number(rest, 0).map(|length| length as usize) {
         let (Some(kind), Some(body)) = (rest.get(4..6), rest.get(HEADER..length)) else { break };

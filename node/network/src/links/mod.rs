@@ -3,7 +3,7 @@
 //! Every operation may be repeated: what stands already as wanted is left as it is.
 
 mod addresses;
-mod events;
+pub(crate) mod events;
 mod overlay;
 mod routes;
 mod shaping;

@@ -134,7 +134,7 @@ fn endpoint(node: IpAddr) -> Vec<u8> {
 
 /// Reads one part of what the kernel tells of a device, and adds it to what is known. A peer that has no endpoint, or
 /// that stands there as none of ours could, is told without ranges, so that it is made anew or taken away.
-pub(super) fn read(part: &[u8], device: &mut Device) {
+pub(crate) fn read(part: &[u8], device: &mut Device) {
     let key = |bytes: &[u8]| bytes.try_into().ok().map(Key);
     device.public_key = device.public_key.or_else(|| find(part, DEVICE_PUBLIC_KEY).and_then(key));
     for (_, peer) in find(part, DEVICE_PEERS).into_iter().flat_map(attributes) {

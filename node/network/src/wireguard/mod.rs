@@ -3,7 +3,7 @@
 //! A node's key is made here, given to the kernel and kept nowhere else; its public half stands on the Node object, which
 //! no other node may write. Reading order: `message` is what is said, this file to whom.
 
-mod message;
+pub(crate) mod message;
 
 use std::io::{self, Read};
 

@@ -52,7 +52,7 @@ pub(crate) struct Virtual {
 
 /// What the kernel tells of a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Told {
+pub(crate) struct Told {
     pub target: Target,
     pub weight: u32,
     pub connections: u32,
@@ -136,7 +136,7 @@ fn address(bytes: &[u8], ipv4: bool) -> Option<IpAddr> {
 }
 
 /// Reads a Service that the kernel tells; one of a mark or of another protocol is none of ours.
-pub(super) fn read_service(answer: &[u8]) -> Option<Virtual> {
+pub(crate) fn read_service(answer: &[u8]) -> Option<Virtual> {
     let told = find(answer, COMMAND_SERVICE)?;
     let ipv4 = u16::from_ne_bytes(short(told, SERVICE_FAMILY)?) == libc::AF_INET as u16;
     let protocol = u16::from_ne_bytes(short(told, SERVICE_PROTOCOL)?);
@@ -149,7 +149,7 @@ pub(super) fn read_service(answer: &[u8]) -> Option<Virtual> {
 }
 
 /// Reads a destination of a Service of this version.
-pub(super) fn read_destination(answer: &[u8], ipv4: bool) -> Option<Told> {
+pub(crate) fn read_destination(answer: &[u8], ipv4: bool) -> Option<Told> {
     let told = find(answer, COMMAND_DESTINATION)?;
     let port = u16::from_be_bytes(short(told, DESTINATION_PORT)?);
     let connections = [DESTINATION_ACTIVE, DESTINATION_INACTIVE].map(|kind| number(told, kind).unwrap_or(0));
@@ -174,7 +174,7 @@ pub(super) fn link(name: &str, kind: Option<&str>) -> Vec<u8> {
 }
 
 /// The number of a link that the kernel tells.
-pub(super) fn read_link(answer: &[u8]) -> Option<u32> {
+pub(crate) fn read_link(answer: &[u8]) -> Option<u32> {
     answer.get(4..8)?.try_into().ok().map(u32::from_ne_bytes)
 }
 
@@ -192,7 +192,7 @@ pub(super) fn link_address(index: u32, address: IpAddr) -> Vec<u8> {
 }
 
 /// The link and the address of what the kernel tells of one.
-pub(super) fn read_link_address(answer: &[u8]) -> Option<(u32, IpAddr)> {
+pub(crate) fn read_link_address(answer: &[u8]) -> Option<(u32, IpAddr)> {
     let ipv4 = i32::from(*answer.first()?) == libc::AF_INET;
     let (index, told) = (answer.get(4..8)?.try_into().ok().map(u32::from_ne_bytes)?, answer.get(8..)?);
     // IPv6 tells a local address only where there is another end.

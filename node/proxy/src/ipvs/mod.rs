@@ -10,7 +10,7 @@
 //! Reading order: `message` is what is said; this file keeps what stands. Services and addresses on other links are never
 //! touched.
 
-mod message;
+pub(crate) mod message;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

@@ -13,7 +13,7 @@ pub(crate) mod oci;
 mod rootfs;
 mod target;
 mod terminal;
-mod user;
+pub(crate) mod user;
 
 use std::ffi::CString;
 use std::os::fd::OwnedFd;

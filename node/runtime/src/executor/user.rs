@@ -42,7 +42,7 @@ fn accounts(root: &Rooted, path: &str) -> Result<String, Failure> {
 }
 
 /// Pure part of `resolve`.
-fn look_up(user: &User, passwd: &str, group: &str) -> Result<Identity, Failure> {
+pub(crate) fn look_up(user: &User, passwd: &str, group: &str) -> Result<Identity, Failure> {
     let (name, group_name) = match user.name.split_once(':') {
         Some((name, group)) => (name, Some(group)),
         None => (user.name.as_str(), None),

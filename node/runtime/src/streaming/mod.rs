@@ -8,11 +8,11 @@
 mod attach;
 mod exec;
 mod port_forward;
-mod session;
-mod spdy;
+pub(crate) mod session;
+pub(crate) mod spdy;
 mod terminal;
 mod upgrade;
-mod websocket;
+pub(crate) mod websocket;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

@@ -37,7 +37,7 @@ pub(super) struct Wanted {
 /// The size of a terminal, as clients send it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase")]
-pub(super) struct TerminalSize {
+pub(crate) struct TerminalSize {
     pub width: u16,
     pub height: u16,
 }
@@ -131,9 +131,9 @@ impl StatusWriter {
 const MAX_SIZE_TEXT: usize = 4 << 10;
 
 /// Sizes of the terminal, however the client cuts their JSON.
-pub(super) struct Resizes {
-    messages: Option<mpsc::Receiver<Bytes>>,
-    buffer: Vec<u8>,
+pub(crate) struct Resizes {
+    pub messages: Option<mpsc::Receiver<Bytes>>,
+    pub buffer: Vec<u8>,
 }
 
 impl Resizes {
@@ -155,7 +155,7 @@ impl Resizes {
         }
     }
 
-    fn parse(&mut self) -> Option<TerminalSize> {
+    pub(crate) fn parse(&mut self) -> Option<TerminalSize> {
         let mut sizes = serde_json::Deserializer::from_slice(&self.buffer).into_iter::<TerminalSize>();
         match sizes.next()? {
             Ok(size) => {

@@ -24,7 +24,7 @@ const TUNNEL_CHUNK: usize = 32 << 10;
 
 /// How messages are written. Later ones are better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Framing {
+pub(crate) enum Framing {
     /// Text messages with a digit and base64.
     Base64V1,
     V1,

@@ -11,7 +11,7 @@ mod call;
 mod conditions;
 mod configuration;
 pub(super) mod matching;
-mod review;
+pub(crate) mod review;
 
 use std::time::Instant;
 

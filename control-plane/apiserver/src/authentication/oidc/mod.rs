@@ -7,8 +7,8 @@
 //! Must never accept a token without a signature, nor one for another audience.
 
 mod claims;
-mod configuration;
-mod keys;
+pub(crate) mod configuration;
+pub(crate) mod keys;
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};

@@ -11,7 +11,7 @@ pub(super) const MAX_DATA: usize = 32 << 10;
 
 /// A frame. Header blocks are still compressed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Frame {
+pub(crate) enum Frame {
     SynStream {
         stream: u32,
         fin: bool,
@@ -54,7 +54,7 @@ pub(super) enum Frame {
 
 /// Why bytes are not frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Malformed {
+pub(crate) enum Malformed {
     #[error("a frame of SPDY version {0}")]
     Version(u16),
     #[error("a frame of {0} bytes")]

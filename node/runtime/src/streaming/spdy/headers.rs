@@ -11,15 +11,15 @@ use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, 
 const MAX_BLOCK: usize = 256 << 10;
 
 /// Names are lower-case; several values of a name are joined by zero bytes.
-pub(super) type Headers = BTreeMap<String, String>;
+pub(crate) type Headers = BTreeMap<String, String>;
 
 /// A block that cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a malformed header block")]
-pub(super) struct MalformedBlock;
+pub(crate) struct MalformedBlock;
 
 /// Reads the blocks of one direction.
-pub(super) struct Decoder(Decompress);
+pub(crate) struct Decoder(Decompress);
 
 impl Decoder {
     pub fn new() -> Self {
@@ -76,7 +76,7 @@ fn parse(mut block: Bytes) -> Result<Headers, MalformedBlock> {
 }
 
 /// Writes the blocks of one direction.
-pub(super) struct Encoder(Compress);
+pub(crate) struct Encoder(Compress);
 
 impl Encoder {
     pub fn new() -> Self {

@@ -6,8 +6,8 @@
 //! all the same: queues are, and TCP holds a fast sender back.
 
 mod dictionary;
-mod frame;
-mod headers;
+pub(crate) mod frame;
+pub(crate) mod headers;
 
 use std::collections::HashMap;
 
@@ -29,7 +29,7 @@ const STATUS_CANCEL: u32 = 5;
 
 /// A stream that the client opened.
 #[derive(Debug)]
-pub(super) struct Stream {
+pub(crate) struct Stream {
     headers: Headers,
     /// What the client sends; ends when the client has finished.
     pub incoming: mpsc::Receiver<Bytes>,
@@ -45,7 +45,7 @@ impl Stream {
 
 /// The server's half of a stream.
 #[derive(Debug, Clone)]
-pub(super) struct StreamWriter {
+pub(crate) struct StreamWriter {
     stream: u32,
     frames: mpsc::Sender<Frame>,
 }
@@ -75,7 +75,7 @@ impl StreamWriter {
 
 /// The streams that a client opens, as they come. The connection stays open for more of them for as long as
 /// this is held; without it, it is closed when the last stream is dropped.
-pub(super) struct Incoming {
+pub(crate) struct Incoming {
     opened: mpsc::Receiver<Stream>,
     _open: mpsc::Sender<Frame>,
 }
@@ -94,7 +94,7 @@ impl Incoming {
 }
 
 /// Serves a connection until the client is gone, or until nothing of it is held any more.
-pub(super) fn serve<I>(io: I) -> Incoming
+pub(crate) fn serve<I>(io: I) -> Incoming
 where
     I: AsyncRead + AsyncWrite + Send + 'static,
 {

@@ -1,0 +1,146 @@
+//! Doors for the fuzz targets: decoders that are private to the API server. Nothing else may use this.
+//!
+//! What a client can reach by a request is tried through [`crate::Server::handle`] instead.
+
+use std::sync::Arc;
+
+use corten_meta::Value;
+use http::{HeaderMap, HeaderValue, Method};
+use tokio::sync::watch;
+
+use crate::audit::policy::Policy;
+use crate::authentication::{expiry_of_certificate, keys, oidc, user_of_certificate};
+use crate::config::{Authorization, KubeconfigReader};
+use crate::encryption::envelope::EncryptedObject;
+use crate::fields::{Managers, Set};
+use crate::negotiation::{Accept, Offer};
+use crate::proxy::{backend, links};
+use crate::request::RequestInfo;
+use crate::{
+    admission, aggregation, authentication, authorization, conversion, encryption, protobuf, resource_metrics,
+};
+
+/// Decodes a protobuf body of a type.
+pub fn protobuf(bytes: &[u8], schema: &str) -> Option<Value> {
+    protobuf::object(bytes, schema).ok()
+}
+
+/// Encodes an object of a type as a protobuf body.
+pub fn to_protobuf(value: &Value, schema: &str) -> Vec<u8> {
+    protobuf::encode(value, schema)
+}
+
+/// Reads fieldsV1, and writes it again.
+pub fn fields(value: &Value) -> Option<Value> {
+    Some(Set::decode(value).ok()?.encode())
+}
+
+/// Reads managedFields, and writes it again.
+pub fn managed_fields(value: &Value) -> Option<Value> {
+    Managers::decode(Some(value)).ok()?.encode()
+}
+
+/// Reads an EncryptionConfiguration.
+pub fn encryption_configuration(text: &str) -> Result<usize, String> {
+    encryption::configuration::parse(text).map(|rules| rules.len())
+}
+
+/// Reads an AuthorizationConfiguration that may name no files.
+pub fn authorization_configuration(text: &str) -> Result<usize, String> {
+    let kubeconfig = KubeconfigReader(Arc::new(|_| Err("there are no files".to_owned())));
+    let settings = Authorization { configuration: watch::channel(String::new()).1, kubeconfig };
+    authorization::configuration::parse(text, &settings).map(|authorizers| authorizers.len())
+}
+
+/// Reads an AuthenticationConfiguration.
+pub fn authentication_configuration(text: &str) -> Result<(), String> {
+    oidc::configuration::parse(text, "https://kubernetes.default.svc").map(drop)
+}
+
+/// Reads a Policy of audit.k8s.io.
+pub fn audit_policy(text: &str) -> Result<(), String> {
+    Policy::parse(text).map(drop)
+}
+
+/// Reads an object that a KMS plugin's key has encrypted.
+pub fn encrypted_object(bytes: &[u8]) -> Result<(), String> {
+    EncryptedObject::read(bytes).map(drop)
+}
+
+/// Reads the keys of an issuer and verifies a signature by them.
+pub fn json_web_keys(document: &Value, algorithm: &str, signed: &[u8]) -> bool {
+    oidc::keys::Keys::from_jwks(document).verify(algorithm, "", b"message", signed)
+}
+
+/// Reads a key of ServiceAccount tokens.
+pub fn service_account_key(pem: &str) -> bool {
+    keys::Key::from_pem(pem).is_ok()
+}
+
+/// Reads a client certificate; returns the name of its user.
+pub fn certificate(der: &[u8]) -> Option<String> {
+    let _ = expiry_of_certificate(der);
+    Some(user_of_certificate(der)?.name)
+}
+
+/// Rewrites the links of a page behind the proxy.
+pub fn page(bytes: &[u8]) -> Vec<u8> {
+    let places = links::Places { prefix: "/api/v1/proxy", backend: "10.0.0.1:80", server: "10.96.0.1" };
+    places.page(bytes)
+}
+
+/// Unpacks a page behind the proxy.
+pub fn packed_page(bytes: &[u8]) -> usize {
+    backend::unpacked(bytes).map_or(0, |page| page.len())
+}
+
+/// Reads a request line; returns the path as it was read.
+pub fn request(method: &Method, path: &str, query: &str) -> String {
+    let info = RequestInfo::parse(method, path, query);
+    let _ = (info.is_mutating(), info.is_long_running());
+    info.path
+}
+
+/// Negotiates what an Accept header asks for.
+pub fn accept(header: &[u8]) -> Option<&'static str> {
+    let mut headers = HeaderMap::new();
+    headers.insert(http::header::ACCEPT, HeaderValue::from_bytes(header).ok()?);
+    let (accept, _) = Accept::negotiate(&headers, None, Offer::Collection, true);
+    Some(accept.content_type())
+}
+
+/// Reads the answer of an admission webhook; returns what the client of a refused write is told.
+pub fn admission_answer(bytes: &[u8], version: &str) -> Result<(), String> {
+    for mutating in [true, false] {
+        admission::webhook::review::response(bytes, version, "u", mutating)?;
+    }
+    Ok(())
+}
+
+/// What a client is told that a webhook denied its write.
+pub fn denial(result: &Value) -> u16 {
+    admission::webhook::review::denied("w", result).code
+}
+
+/// Reads the answer of a conversion webhook to one object; returns the object as it will be used.
+pub fn converted(bytes: &[u8], original: &Value, wanted: &str) -> Result<Vec<Value>, String> {
+    let objects = conversion::response(bytes, "v1", "u")?;
+    objects.into_iter().map(|object| conversion::checked(original, object, wanted)).collect()
+}
+
+/// Reads the status of an answer of webhooks that authorize and authenticate.
+pub fn review_status(status: &Value) -> bool {
+    let _ = authorization::webhook::verdict(status);
+    authentication::webhook::verdict(status, &["a".to_owned()]).is_ok()
+}
+
+/// Reads what an aggregated API server says of itself.
+pub fn aggregated(document: &Value) -> usize {
+    let _ = aggregation::documents::part_of(document, "/apis/g/v1");
+    aggregation::documents::resources(document, "g", "v1").len()
+}
+
+/// Reads what a kubelet says of a pod's use.
+pub fn pod_usage(stats: &Value) -> Option<Value> {
+    resource_metrics::containers(stats)
+}

@@ -1,0 +1,89 @@
+//! Doors for the fuzz targets: what clients of streams, images and pods say to the runtime. Nothing else may use this.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use bytes::{Bytes, BytesMut};
+use corten_cri::v1;
+
+use crate::Error;
+use crate::executor::user;
+use crate::spec::{User, cdi, seccomp};
+use crate::streaming::session::Resizes;
+use crate::streaming::spdy::{self, frame::Frame, headers};
+use crate::streaming::websocket::Framing;
+
+/// Serves a SPDY connection whose client sends these bytes and hangs up; returns how many streams it opened.
+pub async fn spdy(bytes: Vec<u8>) -> usize {
+    let mut incoming = spdy::serve(tokio::io::join(std::io::Cursor::new(bytes), tokio::io::sink()));
+    let mut opened = 0;
+    while let Some(mut stream) = incoming.recv().await {
+        opened += 1;
+        tokio::spawn(async move { while stream.incoming.recv().await.is_some() {} });
+    }
+    opened
+}
+
+/// What a client of SPDY may send.
+pub fn spdy_sample() -> Vec<u8> {
+    let mut encoder = headers::Encoder::new();
+    let mut block = |pairs: &[(&str, &str)]| {
+        let pairs = pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        encoder.encode(&pairs.collect::<BTreeMap<String, String>>())
+    };
+    let first = block(&[("streamtype", "error"), ("port", "80"), ("requestid", "0")]);
+    let second = block(&[("streamtype", "data"), ("port", "80"), ("requestid", "0")]);
+    let frames = [
+        Frame::Settings,
+        Frame::SynStream { stream: 1, fin: true, headers: first },
+        Frame::SynStream { stream: 3, fin: false, headers: second },
+        Frame::Data { stream: 3, fin: true, data: Bytes::from_static(b"data") },
+        Frame::WindowUpdate { stream: 3, delta: 9 },
+        Frame::Ping { id: 1 },
+        Frame::Reset { stream: 3, status: 5 },
+        Frame::GoAway { last_stream: 3, status: 0 },
+    ];
+    let mut wire = BytesMut::new();
+    frames.iter().for_each(|frame| frame.encode(&mut wire));
+    wire.to_vec()
+}
+
+/// Reads a header block; returns it read again after it was written, which must be the same.
+pub fn spdy_headers(block: &[u8]) -> Option<[BTreeMap<String, String>; 2]> {
+    let read = headers::Decoder::new().decode(block).ok()?;
+    let again = headers::Decoder::new().decode(&headers::Encoder::new().encode(&read)).ok()?;
+    Some([read, again])
+}
+
+/// Reads one message of a WebSocket in every form.
+pub fn websocket_message(message: &[u8]) -> usize {
+    let message = Bytes::copy_from_slice(message);
+    Framing::ALL.into_iter().filter_map(|framing| framing.decode(message.clone())).count()
+}
+
+/// Reads sizes of a terminal from a stream; returns how many there are.
+pub fn terminal_sizes(bytes: &[u8]) -> usize {
+    let mut sizes = Resizes { messages: None, buffer: bytes.to_vec() };
+    std::iter::from_fn(|| sizes.parse()).count()
+}
+
+/// Reads and compiles a seccomp profile; returns how many programs it makes.
+pub fn seccomp_profile(bytes: &[u8]) -> Result<usize, Error> {
+    let profile: seccomp::Profile = serde_json::from_slice(bytes).map_err(|error| Error::Invalid(error.to_string()))?;
+    Ok(seccomp::compile(&profile)?.len())
+}
+
+/// Looks a user up in an image's files; returns the user's and the group's number.
+pub fn user(name: &str, passwd: &str, group: &str) -> Option<(u32, u32)> {
+    let user = User { name: name.to_owned(), ..User::default() };
+    let identity = user::look_up(&user, passwd, group).ok()?;
+    Some((identity.uid, identity.gid))
+}
+
+/// Applies the device of a CDI specification, of which a folder holds one, to a container.
+pub fn cdi(folder: PathBuf, device: &str) -> Result<usize, Error> {
+    let cdi_devices = vec![v1::CdiDevice { name: device.to_owned() }];
+    let mut config = v1::ContainerConfig { cdi_devices, ..v1::ContainerConfig::default() };
+    cdi::apply(&mut config, &[folder])?;
+    Ok(config.mounts.len())
+}
