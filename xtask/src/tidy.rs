@@ -46,6 +46,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("corten-dns", &["corten-meta", "corten-api", "corten-client", "corten-listen"]),
     ("corten", &["*"]),
     ("testkit", &["*"]),
+    ("fuzz", &["*"]),
     ("xtask", &[]),
 ];
 

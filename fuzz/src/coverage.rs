@@ -1,0 +1,112 @@
+//! Which code an input reaches, by the counters that the compiler puts at every edge (`-Cpasses=sancov-module`, which the
+//! stable compiler has). Without them, as in the tests, there are no counters and nothing is ever new.
+//!
+//! The counters are written without synchronization by the code under test, on one thread; a count that a helper thread
+//! loses makes an input look less interesting, and nothing else.
+
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+static START: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
+static LENGTH: AtomicUsize = AtomicUsize::new(0);
+
+/// Called by the instrumented code before `main`, once a compilation unit, each time with the one section of counters.
+///
+/// # Safety
+/// `start` and `stop` must be the bounds of a section of bytes that lives as long as the process.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __sanitizer_cov_8bit_counters_init(start: *mut u8, stop: *mut u8) {
+    START.store(start, Ordering::Relaxed);
+    LENGTH.store((stop as usize).saturating_sub(start as usize), Ordering::Relaxed);
+}
+
+/// Called with the table of the counters' addresses, which is not needed.
+#[unsafe(no_mangle)]
+pub extern "C" fn __sanitizer_cov_pcs_init(_start: *const usize, _stop: *const usize) {}
+
+/// What has been reached so far.
+pub struct Coverage {
+    /// The magnitudes of each counter that were seen, as bits.
+    seen: Vec<u8>,
+    edges: usize,
+}
+
+impl Coverage {
+    pub fn new() -> Coverage {
+        Coverage { seen: vec![0; LENGTH.load(Ordering::Relaxed)], edges: 0 }
+    }
+
+    /// Whether the code counts at all.
+    pub fn is_counted(&self) -> bool {
+        !self.seen.is_empty()
+    }
+
+    /// The edges that were reached by any input.
+    pub fn edges(&self) -> usize {
+        self.edges
+    }
+
+    /// Zeroes the counters before an input.
+    pub fn begin(&self) {
+        counters().fill(0);
+    }
+
+    /// Takes in what the input has reached, and returns whether any of it is new.
+    pub fn end(&mut self) -> bool {
+        let mut is_new = false;
+        let counted = counters().chunks(64).zip(self.seen.chunks_mut(64));
+        for (counts, seen) in counted.filter(|(counts, _)| counts.iter().any(|count| *count != 0)) {
+            for (count, seen) in counts.iter().zip(seen) {
+                let magnitude = magnitude(*count);
+                if magnitude & !*seen != 0 {
+                    self.edges += usize::from(*seen == 0);
+                    *seen |= magnitude;
+                    is_new = true;
+                }
+            }
+        }
+        is_new
+    }
+}
+
+impl Default for Coverage {
+    fn default() -> Coverage {
+        Coverage::new()
+    }
+}
+
+fn counters() -> &'static mut [u8] {
+    let start = START.load(Ordering::Relaxed);
+    if start.is_null() {
+        return &mut [];
+    }
+    // SAFETY: the bounds are those of the section that the compiler made for the counters. The slice is used by the one
+    // thread of the fuzzer between two inputs, when no instrumented code runs on it.
+    unsafe { std::slice::from_raw_parts_mut(start, LENGTH.load(Ordering::Relaxed)) }
+}
+
+/// Counts of one magnitude are the same: a loop that runs 5 times is as one that runs 6 times.
+fn magnitude(count: u8) -> u8 {
+    match count {
+        0 => 0,
+        1 => 1,
+        2 => 2,
+        3 => 4,
+        4..=7 => 8,
+        8..=15 => 16,
+        16..=31 => 32,
+        32..=127 => 64,
+        128..=255 => 128,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn magnitudes_are_single_bits_that_grow() {
+        let all: Vec<u8> = (0..=255).map(magnitude).collect();
+        assert!(all.is_sorted());
+        assert!(all.iter().all(|bits| bits.count_ones() <= 1));
+    }
+}

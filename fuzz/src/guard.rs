@@ -1,0 +1,75 @@
+//! Runs one input within bounds: it must not panic, and not take more memory or processor time than its size excuses.
+//!
+//! Processor time is that of the thread, so a busy machine fails no input. An input that aborts the process (a stack
+//! that overflows, an allocation that cannot be served) ends the fuzzer, which has written the input down before.
+
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
+use std::time::Duration;
+
+use crate::{Target, memory};
+
+/// The most memory that an input of at most [`crate::mutate::LONGEST`] bytes may take.
+const MOST_MEMORY: usize = 96 << 20;
+/// The most processor time of an input, also in a debug build.
+const MOST_TIME: Duration = Duration::from_secs(2);
+
+/// The largest file that an input may make.
+const MOST_FILE: u64 = 64 << 20;
+
+/// Why an input failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// What tells this failure from others: the place of the panic, or the bound.
+    pub place: String,
+    pub message: String,
+}
+
+thread_local! {
+    static PANICKED: RefCell<Option<Failure>> = const { RefCell::new(None) };
+}
+
+/// Prepares the process: panics are noted instead of printed, and no file grows beyond a bound, whatever an archive claims.
+pub fn prepare() {
+    std::panic::set_hook(Box::new(|info| PANICKED.set(Some(failure_of(info)))));
+    let limit = libc::rlimit { rlim_cur: MOST_FILE, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: the limit is a struct of ours that the call reads; ignoring a signal installs no handler. A write beyond the
+    // limit then fails with EFBIG.
+    unsafe {
+        libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+        libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit);
+    }
+}
+
+fn failure_of(info: &PanicHookInfo<'_>) -> Failure {
+    let place = info.location().map(|place| format!("{}:{}", place.file(), place.line())).unwrap_or_default();
+    Failure { place, message: info.payload_as_str().unwrap_or_default().to_owned() }
+}
+
+/// Feeds an input to a target.
+pub fn run(target: &Target, input: &[u8]) -> Result<(), Failure> {
+    PANICKED.take();
+    memory::reset();
+    let begin = processor_time();
+    let _ = catch_unwind(AssertUnwindSafe(|| (target.run)(input)));
+    // Also a panic that was caught on its way is one: the API server answers 500 and goes on.
+    if let Some(failure) = PANICKED.take() {
+        return Err(failure);
+    }
+    let took = processor_time().saturating_sub(begin);
+    let peak = memory::peak();
+    if peak > MOST_MEMORY {
+        return Err(Failure { place: "memory".into(), message: format!("{} MiB at once", peak >> 20) });
+    }
+    if took > MOST_TIME {
+        return Err(Failure { place: "time".into(), message: format!("{took:?} of processor time") });
+    }
+    Ok(())
+}
+
+fn processor_time() -> Duration {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is to a timespec of ours, which the call fills.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut now) };
+    Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0))
+}

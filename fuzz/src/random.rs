@@ -1,0 +1,31 @@
+//! A small pseudo-random generator: the same numbers from the same seed, on every machine.
+
+/// SplitMix64.
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+
+    pub fn number(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number below `end`; 0 if there is none.
+    pub fn below(&mut self, end: usize) -> usize {
+        match end {
+            0 => 0,
+            end => (self.number() % end as u64) as usize,
+        }
+    }
+
+    /// One of several; `None` of none.
+    pub fn pick<'a, T>(&mut self, list: &'a [T]) -> Option<&'a T> {
+        list.get(self.below(list.len()))
+    }
+}

@@ -1,0 +1,83 @@
+//! Every target, one file for each family of decoders.
+//!
+//! To add one: write its function and its seeds into the file of its family, and name it in that file's list. The seeds are
+//! valid inputs, as short as they can be. A target asserts more than survival where it can: what was decoded and is encoded
+//! again is decoded as the same.
+
+mod answers;
+mod api;
+mod certificates;
+mod configuration;
+mod images;
+mod kernel;
+mod node;
+mod patches;
+mod plugins;
+mod requests;
+mod stored;
+mod streams;
+mod values;
+
+use std::cell::OnceCell;
+use std::future::Future;
+
+use serde_json::Value;
+use tokio::runtime::Runtime;
+
+use crate::Target;
+
+const FAMILIES: &[&[Target]] = &[
+    values::TARGETS,
+    patches::TARGETS,
+    api::TARGETS,
+    requests::TARGETS,
+    answers::TARGETS,
+    configuration::TARGETS,
+    certificates::TARGETS,
+    stored::TARGETS,
+    images::TARGETS,
+    streams::TARGETS,
+    kernel::TARGETS,
+    node::TARGETS,
+    plugins::TARGETS,
+];
+
+pub fn all() -> impl Iterator<Item = &'static Target> {
+    FAMILIES.iter().copied().flatten()
+}
+
+/// The text of an input; `None` if it is none.
+fn text(input: &[u8]) -> Option<&str> {
+    std::str::from_utf8(input).ok()
+}
+
+fn json(input: &[u8]) -> Option<Value> {
+    serde_json::from_slice(input).ok()
+}
+
+/// The parts of an input of several: a byte that no text has stands between them.
+fn parts<const N: usize>(input: &[u8]) -> [&[u8]; N] {
+    let mut parts = input.splitn(N, |byte| *byte == BETWEEN);
+    std::array::from_fn(|_| parts.next().unwrap_or_default())
+}
+
+const BETWEEN: u8 = 0xff;
+
+/// Makes one input of several parts.
+fn joined(parts: &[&str]) -> Vec<u8> {
+    let parts: Vec<&[u8]> = parts.iter().map(|part| part.as_bytes()).collect();
+    parts.join(&BETWEEN)
+}
+
+fn texts(list: &[&str]) -> Vec<Vec<u8>> {
+    list.iter().map(|text| text.as_bytes().to_vec()).collect()
+}
+
+/// Runs a future on this thread, with all that it spawns.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    thread_local! {
+        static RUNTIME: OnceCell<Runtime> = const { OnceCell::new() };
+    }
+    let make = || tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    RUNTIME.with(|runtime| runtime.get_or_init(make).block_on(future))
+}
