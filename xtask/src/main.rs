@@ -1,10 +1,16 @@
-//! The project's own commands: `cargo xtask check | test | bench | tidy | schema`.
+//! The project's own commands: `cargo xtask check | test | fuzz | bench | sbom | tidy | schema`.
 //!
 //! Everything that the README asks a contributor to run is here, so that a fresh machine with Rust, gcc and root
 //! needs nothing else to be said.
 
+mod archive;
 mod bench;
+mod dependencies;
+mod fuzz;
+mod licenses;
+mod packages;
 mod presence;
+mod sbom;
 mod schema;
 mod tidy;
 mod tools;
@@ -17,9 +23,12 @@ use anyhow::{Context, Result, bail, ensure};
 
 const USAGE: &str = "usage: cargo xtask <command>
 
-  check                 formatting, lints, tidy rules and unit tests
+  check                 formatting, lints, tidy rules, dependencies and unit tests
   test [FILTER]         everything: fetches what the tests need, then runs every test, real clusters included
   bench [--record]      measures the release build; --record appends to bench/history.tsv
+  fuzz [TARGET] [--minutes N]     feeds mutated bytes to every decoder, guided by coverage, for an hour or N minutes
+  sbom [FILE]           writes what the binary is made of, as CycloneDX, to target/sbom.cdx.json or FILE
+  dependencies          sources, licences and duplicate versions of what we build on
   tools                 fetches what the tests need into target/tools
   tidy                  the rules of the house that no linter knows
   schema --from DIR --types DIR   writes machinery/api/schema/v1.36.tbl from a directory of OpenAPI v3 documents
@@ -44,6 +53,10 @@ fn run(arguments: Vec<String>) -> Result<()> {
         ["check"] => check(),
         ["test", filter @ ..] => test(filter),
         ["bench", flags @ ..] => bench::run(flags),
+        ["fuzz", words @ ..] => fuzz::run(&root(), words),
+        ["sbom"] => sbom::write(&root(), &root().join("target/sbom.cdx.json")),
+        ["sbom", file] => sbom::write(&root(), Path::new(file)),
+        ["dependencies"] => dependencies::run(&root()),
         ["tools"] => tools::ensure_all(&root()),
         ["tidy"] => tidy::run(&root()),
         ["schema", "--from", dir, "--types", types] => {
@@ -57,6 +70,7 @@ fn check() -> Result<()> {
     let start = Instant::now();
     cargo(&["fmt", "--all", "--check"])?;
     tidy::run(&root())?;
+    dependencies::run(&root())?;
     cargo(&["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
     cargo(&["test", "--quiet", "--workspace", "--lib", "--bins"])?;
     println!("check: all good in {:.0} s", start.elapsed().as_secs_f64());

@@ -1,10 +1,13 @@
 //! What the tests need beyond Rust, gcc and root: kubectl, a static busybox, iptables, the reference CNI plugins, runc and crun, fetched from
-//! the distribution's own package archive into `target/tools`. Nothing is installed into the system.
+//! the distribution's own package archive into `target/tools`, each compared with its digest (`archive`). Nothing is installed
+//! into the system.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
+
+use crate::archive::Archive;
 
 /// The oldest kubectl that the tests are written for.
 const LEAST_KUBECTL_MINOR: u32 = 32;
@@ -188,93 +191,6 @@ fn kubectl_minor(binary: &Path) -> Option<u32> {
     let version: serde_json::Value = serde_json::from_slice(&output.stdout).ok()?;
     let minor = version["clientVersion"]["minor"].as_str()?;
     minor.trim_end_matches(|c: char| !c.is_ascii_digit()).parse().ok()
-}
-
-/// A package archive, used by apt with a state of its own.
-struct Archive {
-    options: Vec<String>,
-    dir: PathBuf,
-}
-
-impl Archive {
-    /// The archive as the host has it configured.
-    fn of_host(dir: &Path) -> Result<Archive> {
-        let archive = Archive { options: Vec::new(), dir: dir.to_owned() };
-        archive.apt(&["update", "-qq"])?;
-        Ok(archive)
-    }
-
-    /// Another release of the archive that the host uses.
-    fn of_release(dir: &Path, release: &str) -> Result<Archive> {
-        let state = dir.join(format!("apt-{release}"));
-        for sub in ["lists/partial", "cache/archives/partial"] {
-            std::fs::create_dir_all(state.join(sub))?;
-        }
-        let list = state.join("sources.list");
-        let keyring = "/usr/share/keyrings/debian-archive-keyring.gpg";
-        std::fs::write(&list, format!("deb [signed-by={keyring}] {} {release} main\n", host_archive()?))?;
-        let options = [
-            format!("Dir::Etc::SourceList={}", list.display()),
-            "Dir::Etc::SourceParts=-".into(),
-            format!("Dir::State::Lists={}/lists", state.display()),
-            format!("Dir::Cache={}/cache", state.display()),
-            // What the host has installed must not sway which version is chosen.
-            "Dir::State::status=/dev/null".into(),
-        ];
-        let archive =
-            Archive { options: options.iter().flat_map(|o| ["-o".into(), o.clone()]).collect(), dir: dir.to_owned() };
-        archive.apt(&["update", "-qq"])?;
-        Ok(archive)
-    }
-
-    fn download(&self, package: &str) -> Result<PathBuf> {
-        self.apt(&["download", "-qq", package])?;
-        let prefix = format!("{package}_");
-        std::fs::read_dir(&self.dir)?
-            .filter_map(|entry| Some(entry.ok()?.path()))
-            .find(|path| {
-                let name = path.file_name().unwrap_or_default().to_string_lossy();
-                name.starts_with(&prefix) && name.ends_with(".deb")
-            })
-            .with_context(|| format!("apt did not bring {package}"))
-    }
-
-    /// Tries again for a while: a mirror may be slow to answer, and somebody else may hold apt's lock.
-    fn apt(&self, arguments: &[&str]) -> Result<()> {
-        for seconds in [2, 5, 10, 20, 40] {
-            let Err(error) = self.try_apt(arguments) else { return Ok(()) };
-            eprintln!("{error:#}; it is tried again in {seconds} s");
-            std::thread::sleep(std::time::Duration::from_secs(seconds));
-        }
-        self.try_apt(arguments)
-    }
-
-    fn try_apt(&self, arguments: &[&str]) -> Result<()> {
-        let output = Command::new("apt-get")
-            .args(&self.options)
-            .args(["-o", "APT::Sandbox::User=root", "-o", "Acquire::Retries=5"])
-            .args(arguments)
-            .current_dir(&self.dir)
-            .output()
-            .context("apt-get cannot be run")?;
-        let told = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "apt-get {} failed: {}", arguments.join(" "), told.trim());
-        Ok(())
-    }
-}
-
-/// The address of the Debian archive that the host is configured with.
-fn host_archive() -> Result<String> {
-    let output = Command::new("apt-get")
-        .args(["indextargets", "--format", "$(REPO_URI) $(ORIGIN)", "Identifier: Packages"])
-        .output()
-        .context("apt-get cannot be run")?;
-    String::from_utf8_lossy(&output.stdout)
-        .lines()
-        .filter_map(|line| line.split_once(' '))
-        .find(|(uri, origin)| *origin == "Debian" && !uri.contains("security"))
-        .map(|(uri, _)| uri.to_owned())
-        .context("this host is not configured with a Debian archive; put a kubectl of 1.32 or later on PATH")
 }
 
 fn unpack(package: &Path, dir: &Path) -> Result<PathBuf> {
