@@ -9,8 +9,8 @@ use anyhow::{Result, ensure};
 use crate::licenses;
 use crate::packages::{self, Locked, Package};
 
-/// The one place that packages may come from. Each has a checksum in Cargo.lock, which cargo compares with what it downloads.
-const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
+/// How Cargo.lock names a registry. Each package of one has a checksum there, which cargo compares with what it downloads.
+const REGISTRY: &str = "registry+";
 
 /// Packages that are there in two versions, and why. An entry whose reason has gone must go too.
 const TWICE: &[(&str, &str)] = &[
@@ -43,18 +43,20 @@ pub fn run(root: &Path) -> Result<()> {
     Ok(())
 }
 
+/// All packages come from one registry, each with its checksum.
 fn source_problems(locked: &[Locked]) -> Vec<String> {
-    let foreign = locked.iter().filter(|package| !package.source.is_empty());
-    let problem = |package: &Locked| {
+    let foreign: Vec<&Locked> = locked.iter().filter(|package| !package.source.is_empty()).collect();
+    let registry = foreign.iter().map(|package| &package.source).find(|source| source.starts_with(REGISTRY));
+    let problem = |package: &&Locked| {
         let Locked { name, version, source, checksum } = package;
         let is_digest = checksum.len() == 64 && checksum.bytes().all(|byte| byte.is_ascii_hexdigit());
-        match (source == REGISTRY, is_digest) {
+        match (Some(source) == registry, is_digest) {
             (false, _) => Some(format!("{name} {version} comes from {source}, which is not the registry")),
             (true, false) => Some(format!("{name} {version} has no checksum")),
             (true, true) => None,
         }
     };
-    foreign.filter_map(problem).collect()
+    foreign.iter().filter_map(problem).collect()
 }
 
 fn license_problems(used: &[Package]) -> Vec<String> {
@@ -101,7 +103,7 @@ mod tests {
             version: version.into(),
             license: license.into(),
             description: String::new(),
-            source: REGISTRY.into(),
+            source: "registry+a".into(),
             directory: String::new(),
             dependencies: Vec::new(),
         }
@@ -110,14 +112,12 @@ mod tests {
     #[test]
     fn packages_come_from_the_registry_with_a_checksum() {
         let digest = "0".repeat(64);
-        let good = [locked("", ""), locked(REGISTRY, &digest)];
+        let good = [locked("", ""), locked("registry+a", &digest)];
         assert!(source_problems(&good).is_empty());
-        for bad in [
-            locked("git+https://example.com/a", ""),
-            locked(REGISTRY, ""),
-            locked("registry+https://example.com", &digest),
-        ] {
-            assert_eq!(source_problems(&[bad]).len(), 1);
+        let sources = [locked("git+a", ""), locked("registry+a", ""), locked("registry+b", &digest)];
+        for bad in sources {
+            let [own, first] = good.clone();
+            assert_eq!(source_problems(&[own, first, bad]).len(), 1);
         }
     }
 
