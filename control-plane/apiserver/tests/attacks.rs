@@ -197,6 +197,8 @@ async fn a_node_writes_nothing_into_its_node_that_others_follow() {
     };
     let mut other = json!({ "metadata": { "name": "b" }, "status": addresses(&["10.0.0.3"]) });
     server.post("/api/v1/nodes", other.clone()).await.expect(201);
+    // A list is as new as the last write: from here on the server knows the other node.
+    server.get("/api/v1/nodes").await.expect(200);
     let own = |spec: Value, status: Value| json!({ "metadata": { "name": "a" }, "spec": spec, "status": status });
     let good = addresses(&["10.0.0.2"]);
     let report = "is not allowed to report the address";

@@ -117,7 +117,7 @@ impl ApiServer {
 }
 
 fn peer(identity: Identity) -> Peer {
-    Peer { identity, address: None, expires: None }
+    Peer { identity, address: None, expires: None, place: None }
 }
 
 fn with_server(use_it: impl AsyncFnOnce(&ApiServer)) {

@@ -1,13 +1,15 @@
 //! Doors for the fuzz targets: what clients of streams, images and pods say to the runtime. Nothing else may use this.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use bytes::{Bytes, BytesMut};
 use corten_cri::v1;
 
 use crate::Error;
 use crate::executor::user;
+use crate::images::Digest;
+use crate::images::unpacking::{self, Task};
 use crate::spec::{User, cdi, seccomp};
 use crate::streaming::session::Resizes;
 use crate::streaming::spdy::{self, frame::Frame, headers};
@@ -86,4 +88,9 @@ pub fn cdi(folder: PathBuf, device: &str) -> Result<usize, Error> {
     let mut config = v1::ContainerConfig { cdi_devices, ..v1::ContainerConfig::default() };
     cdi::apply(&mut config, &[folder])?;
     Ok(config.mounts.len())
+}
+
+/// Unpacks a layer in this process, as the unpacker does in its own; `plain` is its content without compression.
+pub fn unpack_layer(blob: &[u8], plain: &[u8], directory: &Path) -> Result<(), Error> {
+    unpacking::work(blob, &Digest::of(plain), Task::Unpack(directory)).map(drop)
 }

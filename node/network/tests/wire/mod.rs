@@ -32,7 +32,7 @@ impl Wire {
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
         address.sll_family = libc::AF_PACKET as _;
         address.sll_protocol = every;
-        address.sll_ifindex = nix::net::if_::if_nametoindex(link).unwrap() as _;
+        address.sll_ifindex = nix::net::if_::if_nametoindex(link).expect("the link is there") as _;
         let length = std::mem::size_of_val(&address) as u32;
         // SAFETY: the address is whole and as long as said, and the socket is open.
         let bound = unsafe { libc::bind(socket.as_raw_fd(), std::ptr::from_ref(&address).cast(), length) };

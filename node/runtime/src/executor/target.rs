@@ -55,9 +55,9 @@ impl Source {
     /// Of a tree of the node.
     pub fn of_tree(tree: &OwnedFd) -> Result<Self, Failure> {
         let found = rustix::fs::fstat(tree).step("look at the source")?;
-        let magic = i64::from(rustix::fs::fstatfs(tree).step("look at the source's file system")?.f_type);
+        let magic = rustix::fs::fstatfs(tree).step("look at the source's file system")?.f_type;
         Ok(match magic {
-            magic if magic == i64::from(PROC_SUPER_MAGIC) && found.st_ino == ROOT_INODE => Self::Proc,
+            magic if magic == PROC_SUPER_MAGIC && found.st_ino == ROOT_INODE => Self::Proc,
             SYSFS_MAGIC if found.st_ino == ROOT_INODE => Self::Sysfs,
             CGROUP_MAGIC | CGROUP2_MAGIC => Self::Cgroups,
             // Where each hierarchy has a mount of its own, the folder of the mounts is a tmpfs.

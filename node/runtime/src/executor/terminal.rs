@@ -75,7 +75,7 @@ fn is_device(fd: &OwnedFd, wanted: &Character) -> Result<bool, Failure> {
 fn open_terminal(console: bool, owner: u32, channel: &Channel) -> Result<(), Failure> {
     let near = open_device("/dev/pts/ptmx", &MULTIPLEXER)?;
     let instance = rustix::fs::fstatfs(&near).step("look at /dev/pts")?;
-    if i64::from(instance.f_type) != DEVPTS_MAGIC {
+    if instance.f_type != DEVPTS_MAGIC {
         return Err("/dev/pts is not a devpts".into());
     }
     rustix::pty::unlockpt(&near).step("unlock the terminal")?;

@@ -28,7 +28,7 @@ pub(super) const PROCESSOR_SECONDS: u64 = 3600;
 
 /// What to do with a blob.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Task<'a> {
+pub(crate) enum Task<'a> {
     /// Unpack it into this directory, and compare its content with the digest.
     Unpack(&'a Path),
     /// Only compare its content with the digest.
@@ -88,7 +88,7 @@ fn own_addresses() -> io::Result<u64> {
 }
 
 /// Decompresses, unpacks and compares the digest of the whole content, the bytes behind the archive's end included.
-pub(super) fn work(blob: impl Read, digest: &Digest, task: Task<'_>) -> Result<Size, Error> {
+pub(crate) fn work(blob: impl Read, digest: &Digest, task: Task<'_>) -> Result<Size, Error> {
     let mut content = Hashing { inner: archive::decompress(blob)?, hasher: Sha256::new(), left: MAX_LAYER_BYTES };
     let size = match task {
         Task::Unpack(directory) => layer::unpack(&mut content, directory)?,

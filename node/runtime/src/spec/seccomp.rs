@@ -334,6 +334,7 @@ mod tests {
         let filters: Vec<Vec<libc::sock_filter>> = programs.iter().map(Program::instructions).collect();
         // SAFETY: the child only makes system calls and ends without running anything of its parent.
         match unsafe { libc::fork() } {
+            // SAFETY: the calls take numbers and pointers to the filters, which live until the process ends here.
             0 => unsafe {
                 libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
                 for filter in &filters {

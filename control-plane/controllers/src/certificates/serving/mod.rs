@@ -114,7 +114,7 @@ fn requested(request: &CertificateSigningRequest) -> BTreeSet<Name> {
 }
 
 fn is_node(view: &dyn View, name: &Name) -> bool {
-    view.get(ResourceType::of::<Node>(), &Key::new("", &name.to_string())).is_some()
+    view.get(ResourceType::of::<Node>(), &Key::new("", name.to_string())).is_some()
 }
 
 /// Approves the request as it was seen; the server writes the times.
