@@ -320,7 +320,9 @@ fn duration(text: &str) -> Result<Duration, String> {
             _ => return Err(format!("{text:?} is no duration")),
         };
         let amount: f64 = rest[..number].parse().map_err(|_| format!("{text:?} is no duration"))?;
-        total += Duration::from_secs_f64(amount * seconds);
+        let part = Duration::try_from_secs_f64(amount * seconds).ok();
+        let sum = part.and_then(|part| total.checked_add(part));
+        total = sum.ok_or_else(|| format!("{text:?} is too long a duration"))?;
         rest = &rest[unit_end..];
     }
     Ok(total)

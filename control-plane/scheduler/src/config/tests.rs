@@ -97,6 +97,11 @@ fn what_is_wrong_is_refused_by_name() {
             "defaultConstraints: needs defaultingType List",
         ),
         (json!({"extenders": [{"urlPrefix": "x"}]}), "urlPrefix"),
+        (json!({"leaderElection": {"leaseDuration": "99999999999999999999s"}}), "is too long a duration"),
+        (
+            json!({"leaderElection": {"leaseDuration": "18446744073709549568s18446744073709549568s"}}),
+            "too long a duration",
+        ),
         (json!({"leaderElection": {"leaseDuration": "1s"}}), "leaseDuration must exceed renewDeadline"),
     ] {
         let told = read(fields.clone()).expect_err("must be refused");
