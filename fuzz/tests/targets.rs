@@ -12,7 +12,7 @@ use fuzz::{Target, corpus, guard, memory, targets};
 static ALLOCATOR: memory::Counting = memory::Counting;
 
 /// How many mutations of each target are tried.
-const INPUTS: usize = 300;
+const INPUTS: usize = 500;
 /// The seed of the mutations.
 const SEED: u64 = 36;
 /// The stack of a thread of the API server.

@@ -126,8 +126,8 @@ fn quantity(input: &[u8]) {
     let Ok(quantity) = Quantity::parse(text) else { return };
     let shown = quantity.to_string();
     let again = Quantity::parse(&shown).expect("what was written is read");
-    // A number of a thousand digits is rounded.
-    if text.len() < 300 && shown.len() < 300 {
+    // Beyond the largest suffix upstream writes none, and a number of a thousand digits is rounded.
+    if quantity.as_f64().abs() < 1e18 && text.len() < 300 {
         assert!(again == quantity, "{text} is written as {shown}");
         assert_eq!(again.to_string(), shown, "a canonical quantity stays as it is");
     }
