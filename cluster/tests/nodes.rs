@@ -66,6 +66,9 @@ spec:
     // A pod without a wish never lands on the control plane.
     cluster.kubectl(&["create", "deployment", "many", "--image", IMAGE, "--replicas=4", "--", "sleep", "3600"]);
     cluster.kubectl_wait(&["rollout", "status", "deployment/many"]);
+    // DNS answers pods and its own node alone; the status asks the other nodes all the same.
+    let status = cluster.corten(&["status"]);
+    assert!(!status.contains("failing"), "{status}");
     let places = cluster.kubectl(&["get", "pods", "-l", "app=many", "-o", "jsonpath={.items[*].spec.nodeName}"]);
     assert!(places.split_whitespace().all(|node| node != "first"), "{places}");
     assert!(cluster.corten(&["logs", "--node", "first-2"]).contains("the container runtime is ready"));

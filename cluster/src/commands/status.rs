@@ -1,5 +1,6 @@
 //! `corten status`: what runs, where, in which version, and what it costs.
 
+use std::net::IpAddr;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -64,13 +65,15 @@ async fn components(client: &Client, nodes: &[Value]) -> Vec<[String; 3]> {
     ));
     let alive = nodes.iter().filter(|node| readiness::is_ready(node)).count();
     rows.push(row("nodes", alive == nodes.len(), format!("{alive} of {} are Ready", nodes.len())));
+    let gateways: Vec<IpAddr> =
+        nodes.iter().flat_map(|node| dns_of(node, NetworkBackend::HostGw)).map(|address| address.ip()).collect();
     for node in nodes {
         let name = corten_meta::name(node);
         // Which network the node has, it does not say; it answers at one of the two places.
         let places = [NetworkBackend::HostGw, NetworkBackend::Cni].map(|backend| dns_of(node, backend));
         let mut answer = None;
         for address in places.iter().filter_map(|addresses| addresses.first()) {
-            answer = match readiness::ask(*address, "kubernetes.default.svc.cluster.local").await {
+            answer = match readiness::ask(*address, "kubernetes.default.svc.cluster.local", &gateways).await {
                 Ok(()) => Some(Ok(address)),
                 Err(error) => answer.or(Some(Err(error))),
             };

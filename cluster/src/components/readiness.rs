@@ -107,7 +107,8 @@ async fn answers(address: SocketAddr, domain: &str) -> Result<()> {
     let (name, began) = (format!("kubernetes.default.svc.{domain}"), tokio::time::Instant::now());
     let mut patience = FIRST_PATIENCE;
     loop {
-        match ask_within(patience, address, &name).await {
+        let socket = bind(address, &[]).await?;
+        match exchange(patience, socket, address, &name).await {
             Ok(()) => return Ok(()),
             Err(error) if began.elapsed() > BOUND => return Err(error).context("cluster DNS does not answer"),
             Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
@@ -118,14 +119,24 @@ async fn answers(address: SocketAddr, domain: &str) -> Result<()> {
 }
 
 /// Asks for the addresses of one name, of the server's own version of IP, which is the cluster's main one; an answer with
-/// at least one address is a good one.
-pub async fn ask(server: SocketAddr, name: &str) -> Result<()> {
-    ask_within(PATIENCE, server, name).await
+/// at least one address is a good one. Asks from the first of `sources` that this machine has: DNS answers pods and its
+/// own node alone, so another node is asked from an address of the pod network.
+pub async fn ask(server: SocketAddr, name: &str, sources: &[IpAddr]) -> Result<()> {
+    let socket = bind(server, sources).await?;
+    exchange(PATIENCE, socket, server, name).await
 }
 
-async fn ask_within(patience: Duration, server: SocketAddr, name: &str) -> Result<()> {
+async fn bind(server: SocketAddr, sources: &[IpAddr]) -> std::io::Result<UdpSocket> {
+    for source in sources.iter().filter(|source| source.is_ipv4() == server.is_ipv4()) {
+        if let Ok(socket) = UdpSocket::bind((*source, 0)).await {
+            return Ok(socket);
+        }
+    }
     let any: IpAddr = if server.is_ipv4() { [0, 0, 0, 0].into() } else { [0u16; 8].into() };
-    let socket = UdpSocket::bind((any, 0)).await?;
+    UdpSocket::bind((any, 0)).await
+}
+
+async fn exchange(patience: Duration, socket: UdpSocket, server: SocketAddr, name: &str) -> Result<()> {
     socket.connect(server).await?;
     socket.send(&question(name, server.is_ipv4())).await?;
     let mut buffer = [0; 512];
