@@ -30,7 +30,7 @@ pub const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
 /// What the machine itself resolves names by; a machine may be without.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 
-/// Who the kubelet of a node is.
+/// The identity of a node's kubelet.
 pub struct KubeletIdentity {
     pub client: Client,
     /// What the node's API is served with, now and later.
@@ -61,7 +61,7 @@ impl KubeletIdentity {
     }
 }
 
-/// Who a node's components are.
+/// The identities of a node's components.
 pub struct Identities {
     pub kubelet: KubeletIdentity,
     pub proxy: Client,

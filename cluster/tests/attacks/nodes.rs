@@ -128,7 +128,7 @@ fn hidden_masters() -> DnValue {
     DnValue::BmpString(BmpString::try_from("system:masters").expect("letters"))
 }
 
-/// What the thief wants: a pod of another node, with a Secret and an account.
+/// The target of the thief: a pod of another node, with a Secret and an account.
 fn prepare(cluster: &Cluster) {
     cluster.kubectl(&["create", "secret", "generic", "victim", "--from-literal=key=value"]);
     cluster.kubectl(&["create", "serviceaccount", "victim"]);
@@ -153,7 +153,7 @@ fn address_of(cluster: &Cluster, node: &str) -> String {
     cluster.kubectl(&["get", "node", node, "-o", "jsonpath={.status.addresses[0].address}"])
 }
 
-/// What is another node's is not read, written or deleted.
+/// The thief reads, writes and deletes no object of another node.
 fn reads_nothing_of_others(thief: &Thief<'_>) {
     let unrelated = "no relationship found between node 'first-2' and this object";
     for (arguments, why) in [

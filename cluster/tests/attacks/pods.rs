@@ -84,9 +84,9 @@ fn profiles_come_from_their_folder(cluster: &Cluster) {
 
 /// An account that is named like the pod's user number, and is root.
 fn numbers_are_users(cluster: &Cluster) {
-    let write = r#"echo "1000:x:0:0:x:/:/bin/sh" > /work/passwd; echo "2000:x:0:" > /work/group"#;
+    let write = r#"echo "1000:x:0:0:x:/:/bin/sh" > /shaped/passwd; echo "2000:x:0:" > /shaped/group"#;
     let init = format!(
-        "{{name: i, image: {IMAGE}, command: [sh, -c, '{write}'], volumeMounts: [{{name: v, mountPath: /work}}]}}"
+        "{{name: i, image: {IMAGE}, command: [sh, -c, '{write}'], volumeMounts: [{{name: v, mountPath: /shaped}}]}}"
     );
     let mounts = ", volumeMounts: [{name: v, mountPath: /etc/passwd, subPath: passwd}, \
                    {name: v, mountPath: /etc/group, subPath: group}]";
@@ -119,8 +119,8 @@ fn kernel_places_are_not_mounted_over(cluster: &Cluster) {
 fn a_false_null_device_is_refused(cluster: &Cluster) {
     let before = std::fs::read("/proc/sys/kernel/core_pattern").expect("the kernel's setting");
     let init = format!(
-        "{{name: i, image: {IMAGE}, command: [sh, -c, 'busybox ln -s /proc/sys/kernel/core_pattern /work/null'], \
-         volumeMounts: [{{name: v, mountPath: /work}}]}}"
+        "{{name: i, image: {IMAGE}, command: [sh, -c, 'busybox ln -s /proc/sys/kernel/core_pattern /shaped/null'], \
+         volumeMounts: [{{name: v, mountPath: /shaped}}]}}"
     );
     let write = "echo broken > /proc/kcore; echo broken > /proc/keys; sleep 1000";
     let main = container(write, ", volumeMounts: [{name: v, mountPath: /dev}]");
@@ -183,8 +183,8 @@ fn a_pipe_for_accounts_blocks_nobody(cluster: &Cluster) {
 
     // A volume may bring the pipe along before the container begins.
     let init = format!(
-        "{{name: i, image: {IMAGE}, command: [sh, -c, 'busybox mkfifo /work/passwd'], \
-         volumeMounts: [{{name: v, mountPath: /work}}]}}"
+        "{{name: i, image: {IMAGE}, command: [sh, -c, 'busybox mkfifo /shaped/passwd'], \
+         volumeMounts: [{{name: v, mountPath: /shaped}}]}}"
     );
     let mounts = ", volumeMounts: [{name: v, mountPath: /etc/passwd, subPath: passwd}]";
     let main = container("sleep 1000", mounts);
@@ -195,9 +195,9 @@ fn a_pipe_for_accounts_blocks_nobody(cluster: &Cluster) {
 
 /// Folders nested deeper than a recursive removal has stack for, in a volume and in the container's own layer.
 fn a_tree_deeper_than_the_stack_is_removed(cluster: &Cluster) {
-    let nest = "p=$(printf \"d/%.0s\" $(seq 1900)); for top in /work /var; do cd $top; \
+    let nest = "p=$(printf \"d/%.0s\" $(seq 1900)); for top in /shaped /var; do cd $top; \
                 for i in 1 2 3 4 5 6 7 8 9 10; do mkdir -p $p; cd -P $p; done; done; echo nested";
-    let main = container(nest, ", volumeMounts: [{name: v, mountPath: /work}]");
+    let main = container(nest, ", volumeMounts: [{name: v, mountPath: /shaped}]");
     let spec = format!("volumes: [{{name: v, emptyDir: {{}}}}], containers: [{main}]");
     assert_eq!(log_of(cluster, "deep", &spec), "nested\n");
     let uid = cluster.kubectl(&["get", "pod", "deep", "-o", "jsonpath={.metadata.uid}"]);

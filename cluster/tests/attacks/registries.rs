@@ -12,12 +12,12 @@ use super::images::{MEMORY_BOUND, assert_healthy, config, digest, entry, gzip, r
 
 const CORTEN: &str = env!("CARGO_BIN_EXE_corten");
 
-/// What an endless answer really sends at most: a puller without a limit must not take the machine down.
+/// The most bytes that an endless answer really sends: a puller without a limit must not take the machine down.
 const ENDLESS: usize = 1 << 30;
 /// The most that a pull may add to the server's memory.
 const PULL_BOUND: u64 = 96 << 20;
 
-/// What a registry answers.
+/// The answer of a registry.
 enum Answer {
     /// This document.
     Content(Vec<u8>),

@@ -33,7 +33,7 @@ fn join(first: &Cluster, second: &Cluster) -> Agent {
     Agent(command.spawn().unwrap())
 }
 
-/// What the thief has: the credentials that the node's files hold.
+/// The means of the thief: the credentials that the node's files hold.
 struct Thief<'a> {
     node: &'a Cluster,
     kubeconfig: String,

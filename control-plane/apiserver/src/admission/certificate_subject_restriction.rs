@@ -38,7 +38,7 @@ impl Plugin for CertificateSubjectRestriction {
     }
 }
 
-/// What a CertificateSigningRequest asks for.
+/// The certificate that a CertificateSigningRequest asks for.
 pub fn requested(object: &Value) -> Result<CertificateRequest, String> {
     let encoded = object.pointer("/spec/request").and_then(Value::as_str).unwrap_or_default();
     let pem = base64::engine::general_purpose::STANDARD.decode(encoded).map_err(|e| e.to_string())?;
