@@ -55,6 +55,17 @@ async fn until_established(events: &mut futures::stream::BoxStream<'static, Watc
 }
 
 #[tokio::test]
+async fn a_definition_whose_kind_is_discovered_is_updated_without_a_conflict() {
+    let s = TestServer::start().await;
+    s.post(DEFINITIONS, definition()).await.expect(201);
+    until(&s, "/apis/example.com/v1", 200).await;
+    let path = format!("{DEFINITIONS}/widgets.example.com");
+    let found = s.get(&path).await.expect(200);
+    assert_eq!(found["status"]["acceptedNames"]["kind"], "Widget");
+    s.put(&path, found).await.expect(200);
+}
+
+#[tokio::test]
 async fn a_definition_makes_a_resource() {
     let s = TestServer::start().await;
     assert_eq!(s.get(WIDGETS).await.code, 404);

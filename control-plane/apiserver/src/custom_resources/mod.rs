@@ -34,6 +34,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use corten_api::Kind;
 use corten_meta::{Object, Status, Value};
 use corten_store::Expect;
+use tokio::sync::RwLock;
 use tokio_util::sync::CancellationToken;
 
 use self::definition::{Names, Taken};
@@ -50,7 +51,11 @@ pub const TERMINATING: &str = "create not allowed while custom resource definiti
 
 /// What is known of definitions that did not change: among a thousand of them, one that does costs its own.
 #[derive(Default)]
-pub struct Kinds(Mutex<HashMap<String, Arc<Known>>>);
+pub struct Kinds {
+    known: Mutex<HashMap<String, Arc<Known>>>,
+    /// Held for writing from the moment that definitions become established until discovery lists their kinds.
+    establishing: RwLock<()>,
+}
 
 /// A definition as it was last looked at.
 pub struct Known {
@@ -87,7 +92,7 @@ impl Known {
 
 impl Kinds {
     fn of(&self, object: &Arc<Object>) -> Arc<Known> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let before = all.get(&object.header.name);
         if let Some(known) = before.filter(|known| known.object.revision == object.revision) {
             return Arc::clone(known);
@@ -108,20 +113,25 @@ impl Kinds {
 
     /// The names of the definitions whose objects are being deleted.
     pub fn terminating(&self) -> HashSet<String> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter().filter(|(_, known)| known.is_terminating).map(|(name, _)| name.clone()).collect()
     }
 
     /// The group versions that the definitions name, be they established or not.
     pub fn announced(&self) -> BTreeSet<(String, String)> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let kinds = all.values().flat_map(|known| known.made().kinds.clone()).filter(|kind| !kind.verbs.is_empty());
         kinds.map(|kind| (kind.group.clone(), kind.version.clone())).collect()
     }
 
+    /// Waits until discovery lists the kinds of every definition that is established.
+    pub async fn settled(&self) {
+        drop(self.establishing.read().await);
+    }
+
     fn forget_others(&self, definitions: &[Arc<Known>]) {
         let names: HashSet<&str> = definitions.iter().map(|known| known.object.header.name.as_str()).collect();
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|name, _| names.contains(name.as_str()));
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).retain(|name, _| names.contains(name.as_str()));
     }
 }
 
@@ -182,12 +192,14 @@ pub async fn reconcile(server: &Server) -> Result<Vec<Arc<Known>>, Status> {
     for known in definitions.iter().filter(|known| known.object.header.deletion_timestamp.is_none()) {
         known.made().kinds.iter().for_each(|kind| begin(server, kind));
     }
+    // A client that hears that a definition is established finds its kinds in discovery, and one that finds the kinds can
+    // update the definition without a conflict with this status: discovery waits meanwhile.
+    let establishing = server.custom_kinds.establishing.write().await;
+    let established = accept_all(server, &resource, told).await;
     server.publish_discovery();
+    drop(establishing);
     server.aggregation.registrations.notify_one();
-    // Who hears that a definition is established looks for its kinds at once, and finds them.
-    for (object, accepted) in told {
-        accept(server, &resource, object, &accepted).await?;
-    }
+    established?;
     Ok(ending)
 }
 
@@ -212,6 +224,13 @@ pub fn is_terminating(server: &Server, kind: &Kind) -> bool {
     let definition = stored.and_then(|stored| stored.cache.get("", &name));
     let ending = definition.filter(|definition| definition.header.deletion_timestamp.is_some());
     ending.is_some_and(|definition| definition::is_terminating(&definition.value()))
+}
+
+async fn accept_all(server: &Server, resource: &Resource, accepted: Vec<(&Object, Value)>) -> Result<(), Status> {
+    for (object, accepted) in accepted {
+        accept(server, resource, object, &accepted).await?;
+    }
+    Ok(())
 }
 
 /// Writes the conditions of a definition.

@@ -48,6 +48,7 @@ pub async fn serve(server: &Server, context: &Context) -> Result<Reply, Status> 
         }
         check_content_type(path, &context.headers)?;
     }
+    server.custom_kinds.settled().await;
     if let Some(reply) = server.discovery.load().serve(context) {
         return reply;
     }

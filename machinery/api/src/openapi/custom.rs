@@ -100,7 +100,7 @@ fn simplify_paths(paths: &mut Map<String, Value>, root: &str) {
         let owner = owners.iter().find(|(scale, _)| scale == path).map(|(_, gvk)| gvk);
         for (method, operation) in item.as_object_mut().into_iter().flatten().filter(|(_, it)| it.is_object()) {
             match (method.as_str(), is_item) {
-                ("get", true) => operation["parameters"] = at_version.clone().into(),
+                ("get", true) if !at_version.is_empty() => operation["parameters"] = at_version.clone().into(),
                 ("get", false) => {
                     let says = operation["description"].as_str().unwrap_or_default();
                     operation["description"] = says.replacen("list or watch ", "list ", 1).into();
@@ -390,6 +390,15 @@ mod tests {
         assert_eq!(item["get"]["parameters"][0]["name"], "resourceVersion");
         assert_eq!(item["patch"]["responses"].get("201"), None);
         assert_eq!(paths[&scale]["put"][GVK]["kind"], "Foo");
+    }
+
+    #[test]
+    fn an_operation_without_parameters_has_no_list_of_them() {
+        let foo = Kind { verbs: vec!["get", "list"], ..kind(json!({"type": "object"})) };
+        let document = custom_v3("a.example.com/v1", &[&foo], &undescribed).expect("a document");
+        let mut paths = document["paths"].clone();
+        let read = paths["/apis/a.example.com/v1/namespaces/{namespace}/foos/{name}"]["get"].take();
+        assert_ne!(read.get("parameters"), Some(&json!([])));
     }
 
     #[test]
