@@ -6,18 +6,19 @@
 use std::fs::File;
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use corten_controllers::NodeComponent;
 use corten_network::namespace_node::{self, NodeNamespace};
-use tokio::process::{Child, Command};
 use tokio_util::sync::CancellationToken;
 
 use super::access::NODES_GROUP;
+use super::companion::Companion;
 use super::network::cidrs;
 use super::node::serving;
 use super::tasks::Tasks;
@@ -98,10 +99,13 @@ async fn supervise(
 ) -> Result<()> {
     loop {
         prepare(&cluster, &pki, &namespace.name, &place, &namespace.addresses)?;
-        let mut agent = spawn(&cluster, &place, &namespace)?;
+        let command = command(&cluster, &place, &namespace)?;
+        let mut agent = Companion::start(command)
+            .await
+            .with_context(|| format!("the agent of node {} cannot be started", namespace.name))?;
         tokio::select! {
             () = tokio::time::sleep(pki.cluster.renewal()) => stop(agent).await?,
-            ended = agent.wait() => {
+            ended = agent.ended() => {
                 tracing::warn!(node = namespace.name, "the agent ended: {}", ended?);
                 tokio::select! {
                     () = tokio::time::sleep(PAUSE) => {}
@@ -113,16 +117,11 @@ async fn supervise(
     }
 }
 
-async fn stop(mut agent: Child) -> Result<()> {
-    if let Some(pid) = agent.id() {
-        let pid = nix::unistd::Pid::from_raw(pid as i32);
-        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).context("the agent cannot be stopped")?;
-    }
-    agent.wait().await?;
-    Ok(())
+async fn stop(agent: Companion) -> Result<()> {
+    agent.stop().await.context("the agent cannot be stopped")
 }
 
-fn spawn(cluster: &Cluster, place: &Place, namespace: &NodeNamespace) -> Result<Child> {
+fn command(cluster: &Cluster, place: &Place, namespace: &NodeNamespace) -> Result<Command> {
     let open = |path: &Path| File::open(path).with_context(|| format!("cannot open {}", path.display()));
     let netns = open(&namespace.path)?;
     let log = private::append(&place.log())?;
@@ -154,18 +153,14 @@ fn spawn(cluster: &Cluster, place: &Place, namespace: &NodeNamespace) -> Result<
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
         .stderr(log);
-    // SAFETY: setns and prctl are async-signal-safe, and nothing is allocated between fork and exec.
+    // SAFETY: setns is async-signal-safe, and nothing is allocated between fork and exec.
     unsafe {
-        command.pre_exec(move || {
-            if libc::setns(netns.as_raw_fd(), libc::CLONE_NEWNET) == -1
-                || libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) == -1
-            {
-                return Err(std::io::Error::last_os_error());
-            }
-            Ok(())
+        command.pre_exec(move || match libc::setns(netns.as_raw_fd(), libc::CLONE_NEWNET) {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
         });
     }
-    command.spawn().with_context(|| format!("the agent of node {} cannot be started", namespace.name))
+    Ok(command)
 }
 
 /// Takes the namespaces and their links away.

@@ -8,6 +8,7 @@ pub mod alone;
 pub mod apiserver;
 pub mod audit;
 mod authorization;
+mod companion;
 mod control;
 mod endpoint;
 pub mod files;
