@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::framework::{Effect, Plugin, Point, PreFilter, PreScore, State, Verdict};
+use crate::framework::{Effect, Plugin, Point, PreFilter, PreScore, Reasons, State, Verdict};
 use crate::metrics::ProfileSeries;
 use crate::preemption::{self, Preemption};
 use crate::profile::Profile;
@@ -28,6 +28,8 @@ pub struct Rejection {
     pub candidates: Vec<Arc<Preemption>>,
     /// The nomination that the pod has is not worth waiting for.
     pub clears_nomination: bool,
+    /// The pod could not be decided about: no event of the cluster helps it.
+    pub is_error: bool,
 }
 
 impl Rejection {
@@ -39,7 +41,13 @@ impl Rejection {
             plugins: vec![plugin],
             candidates: Vec::new(),
             clears_nomination: false,
+            is_error: false,
         }
+    }
+
+    /// A plugin failed.
+    fn error(why: String) -> Rejection {
+        Rejection { plugins: Vec::new(), is_error: true, ..Rejection::new(why, "") }
     }
 
     /// The whole sentence. Where room can be made, there is nothing more to say.
@@ -137,6 +145,8 @@ pub struct Search {
     pub by_extender: bool,
     /// Only the node that the pod is nominated to was looked at, for it will do.
     pub nominated: bool,
+    /// Why the pod cannot be decided about.
+    error: Option<String>,
     /// How many nodes each plugin refused.
     refusals: Vec<(&'static str, usize)>,
     /// Every node was looked at, and what was found hangs on nothing but the nodes' own rows.
@@ -147,6 +157,12 @@ impl Search {
     fn reject(&mut self, slot: usize, plugin: &'static str, verdict: Verdict) {
         self.count(plugin);
         self.rejected.push(Rejected { slot, plugin, verdict });
+    }
+
+    /// A plugin failed: whatever was found before does not count.
+    fn fail(&mut self, plugin: &'static str, why: &Reasons) {
+        self.feasible.clear();
+        self.error = Some(format!("running {plugin:?} filter plugin: {}", why.text()));
     }
 
     fn count(&mut self, plugin: &'static str) {
@@ -201,7 +217,7 @@ fn searched(
     let search = again.unwrap_or_else(|| {
         let list = if thorough { Shortlist::default() } else { filters.shortlist(snapshot) };
         let mut search = find_feasible(snapshot, profile, pod, &filters, rotation, &list);
-        search.repeatable = !thorough && filters.only.is_none() && filters.are_local();
+        search.repeatable = !thorough && search.error.is_none() && filters.only.is_none() && filters.are_local();
         search
     });
     series.point(Point::Filter, "Success", began);
@@ -355,6 +371,10 @@ fn find_feasible(
             continue;
         }
         match filter_with_nominated(filters, pod, slot, snapshot) {
+            Some((plugin, Verdict::Error(why))) => {
+                search.fail(plugin, &why);
+                return search;
+            }
             Some((plugin, verdict)) => search.reject(slot, plugin, verdict),
             None => search.feasible.push(slot),
         }
@@ -375,6 +395,9 @@ pub fn post_filter(
     search: &Search,
     rotation: &mut Rotation,
 ) -> Rejection {
+    if let Some(error) = &search.error {
+        return Rejection::error(error.clone());
+    }
     let fit_error = fit_error(snapshot.len(), search);
     let mut plugins: BTreeSet<&'static str> = search.refusals.iter().map(|(plugin, _)| *plugin).collect();
     plugins.extend(search.absent.iter().flat_map(|(names, _)| names));

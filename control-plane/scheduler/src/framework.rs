@@ -103,6 +103,8 @@ pub enum Verdict {
     Unschedulable(Reasons),
     /// No pod going away changes it.
     Unresolvable(Reasons),
+    /// Something is wrong with what the pod asks for: no node gets it, and it is tried again after a while.
+    Error(Reasons),
 }
 
 impl Verdict {
@@ -118,6 +120,10 @@ impl Verdict {
         Verdict::Unresolvable(Reasons::Many([reason].into()))
     }
 
+    pub fn error(reason: String) -> Verdict {
+        Verdict::Error(Reasons::Many([reason].into()))
+    }
+
     pub fn fits(&self) -> bool {
         *self == Verdict::Fits
     }
@@ -125,7 +131,7 @@ impl Verdict {
     pub fn reasons(&self) -> Option<&Reasons> {
         match self {
             Verdict::Fits => None,
-            Verdict::Unschedulable(reasons) | Verdict::Unresolvable(reasons) => Some(reasons),
+            Verdict::Unschedulable(reasons) | Verdict::Unresolvable(reasons) | Verdict::Error(reasons) => Some(reasons),
         }
     }
 }

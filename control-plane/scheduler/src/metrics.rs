@@ -315,6 +315,7 @@ impl Verdict {
             Verdict::Fits => "Success",
             Verdict::Unschedulable(_) => "Unschedulable",
             Verdict::Unresolvable(_) => "UnschedulableAndUnresolvable",
+            Verdict::Error(_) => "Error",
         }
     }
 }

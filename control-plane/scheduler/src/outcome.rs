@@ -172,7 +172,8 @@ impl Outcomes {
             (None, true) => Some(""),
             (None, false) => None,
         };
-        self.tell(&unplaced.pod, "Unschedulable", &unplaced.message, nominated).await;
+        let reason = if unplaced.is_error { "SchedulerError" } else { "Unschedulable" };
+        self.tell(&unplaced.pod, reason, &unplaced.message, nominated).await;
     }
 
     /// A pod behind a gate gets its condition, but no event: it is not a failure.

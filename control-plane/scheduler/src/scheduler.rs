@@ -40,6 +40,8 @@ pub struct Unplaced {
     /// Pods of lesser priority that lose their claim to the node that is made free.
     pub displaced: Vec<Arc<PodRow>>,
     pub clears_nomination: bool,
+    /// The pod could not be decided about.
+    pub is_error: bool,
     /// What is written to make it schedulable.
     pub effects: Vec<Effect>,
 }
@@ -265,7 +267,7 @@ impl Scheduler {
     pub fn reject(&mut self, mut entry: Entry, rejection: Rejection) -> Decision {
         let pod = entry.pod.clone();
         let message = rejection.message();
-        let Rejection { plugins, candidates, clears_nomination, effects, .. } = rejection;
+        let Rejection { plugins, candidates, clears_nomination, effects, is_error, .. } = rejection;
         let preemption = preemption::best(candidates);
         let mut displaced = Vec::new();
         if let Some(room) = &preemption {
@@ -280,7 +282,7 @@ impl Scheduler {
         }
         self.queue.put_back(entry, plugins);
         let clears_nomination = clears_nomination && !pod.nominated.is_empty();
-        Decision::Reject(Unplaced { pod, message, preemption, displaced, clears_nomination, effects })
+        Decision::Reject(Unplaced { pod, message, preemption, displaced, clears_nomination, is_error, effects })
     }
 
     fn nominate(&mut self, entry: &mut Entry, node: &str) {

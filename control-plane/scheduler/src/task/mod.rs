@@ -247,7 +247,8 @@ impl Task {
         match decision {
             Some(Decision::Place(placed)) => self.carry_out(placed),
             Some(Decision::Reject(unplaced)) => {
-                self.scheduler.attempted(&pod, Attempt::Unschedulable, since, corten_meta::time::now());
+                let attempt = if unplaced.is_error { Attempt::Error } else { Attempt::Unschedulable };
+                self.scheduler.attempted(&pod, attempt, since, corten_meta::time::now());
                 self.tell(unplaced, now);
             }
             None => {}

@@ -78,7 +78,7 @@ impl Plugin for DynamicResources {
         match self.allocate(claims, node, &snapshot.devices) {
             Ok(Some(_)) => Verdict::Fits,
             Ok(None) => Verdict::unresolvable("cannot allocate all claims"),
-            Err(why) => Verdict::unresolvable_because(why),
+            Err(why) => Verdict::error(why),
         }
     }
 

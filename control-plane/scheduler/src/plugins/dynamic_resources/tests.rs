@@ -85,6 +85,37 @@ fn expressions_choose_devices() {
 }
 
 #[test]
+fn an_expression_that_fails_on_one_node_keeps_the_pod_from_all() {
+    // On node b the attribute is absent, and without a guard that is a runtime error.
+    let expression = "device.attributes['gpu.example.com'].model == 'new' || device.attributes['gpu.example.com'].only";
+    for (with_attribute, expected) in [("a", None), ("both", Some("b"))] {
+        let mut snapshot = cluster();
+        for (name, model) in [("a", "old"), ("b", "newer")] {
+            let mut attributes = json!({"model": {"string": model}});
+            if with_attribute == name || with_attribute == "both" {
+                attributes["only"] = json!({"bool": name == "b"});
+            }
+            let spec = json!({"driver": DRIVER, "nodeName": name, "devices": [{"name": "gpu", "attributes": attributes}],
+                "pool": {"name": name, "generation": 1, "resourceSliceCount": 1}});
+            slice(&mut snapshot, name, spec);
+        }
+        claim(&mut snapshot, "c", cel(expression));
+        let row = snapshot.row(typed_pod("p", using("c")));
+        let decided = schedule(&mut snapshot, &Profile::by_default(), &row, &mut Rotation::new(3));
+        match expected {
+            Some(name) => assert_eq!(snapshot.node(decided.unwrap()).name, name),
+            None => {
+                let rejection = decided.unwrap_err();
+                assert!(rejection.is_error && rejection.plugins.is_empty());
+                let told = rejection.message();
+                let start = "running \"DynamicResources\" filter plugin: ";
+                assert!(told.starts_with(start) && told.contains("CEL runtime error"), "{told}");
+            }
+        }
+    }
+}
+
+#[test]
 fn what_is_missing_is_named() {
     let mut snapshot = cluster();
     let told = place(&mut snapshot, "absent").unwrap_err();
