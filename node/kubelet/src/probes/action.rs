@@ -83,7 +83,9 @@ async fn exec(runtime: &Runtime, id: &str, command: &[String], timeout: Duration
 fn http(answer: Result<crate::http::Answer, String>) -> Outcome {
     match answer {
         Ok(answer) if (200..300).contains(&answer.status) => Outcome::Success,
-        Ok(answer) if (300..400).contains(&answer.status) => Outcome::Warning("Probe terminated redirects".into()),
+        Ok(answer) if (300..400).contains(&answer.status) => {
+            Outcome::Warning(format!("Probe terminated redirects, Response body: {}", answer.body))
+        }
         Ok(answer) => Outcome::Failure(format!("HTTP probe failed with statuscode: {}", answer.status)),
         Err(error) => Outcome::Failure(error),
     }
@@ -134,8 +136,8 @@ mod tests {
         for (answer, outcome) in [
             ("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok", Outcome::Success),
             (
-                "HTTP/1.1 302 Found\r\nlocation: /x\r\ncontent-length: 0\r\n\r\n",
-                Outcome::Warning("Probe terminated redirects".into()),
+                "HTTP/1.1 302 Found\r\nlocation: http://0.0.0.0/\r\ncontent-length: 5\r\n\r\nthere",
+                Outcome::Warning("Probe terminated redirects, Response body: there".into()),
             ),
             (
                 "HTTP/1.1 503 Busy\r\ncontent-length: 0\r\n\r\n",
