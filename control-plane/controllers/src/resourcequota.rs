@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use corten_api::k8s_openapi::api::core::v1::ResourceQuota;
-use corten_api::quota::{Amounts, amounts, concerns, in_use, usage};
+use corten_api::quota::{Amounts, amounts, changes_scope, concerns, in_use, usage};
 use corten_client::{Cache, Caches, Change, Client, Error, Resource, WorkQueue};
 use corten_meta::{Key, Object, Value};
 use serde_json::json;
@@ -77,7 +77,12 @@ fn hard(quota: &Value) -> Amounts {
 fn changes_usage(group: &str, plural: &str, change: &Change) -> bool {
     let (Some(old), Some(new)) = (&change.old, &change.new) else { return true };
     let measured = group.is_empty() && matches!(plural, "pods" | "services" | "persistentvolumeclaims");
-    measured && usage(group, plural, &old.value()) != usage(group, plural, &new.value())
+    if !measured {
+        return false;
+    }
+    let old = old.value();
+    let new = new.value();
+    usage(group, plural, &old) != usage(group, plural, &new) || changes_scope(plural, &old, &new)
 }
 
 /// The quota with its use as the content makes it; none when it says so already.
@@ -133,10 +138,13 @@ mod tests {
         let running = pod("p").phase("Running").value();
         let ended = pod("p").phase("Succeeded").value();
         let ready = pod("p").phase("Running").ready(5).value();
+        let mut with_deadline = running.clone();
+        with_deadline["spec"]["activeDeadlineSeconds"] = 3600.into();
         for (old, new, expected) in [
             (None, Some(running.clone()), true),
             (Some(running.clone()), Some(ready), false),
             (Some(running.clone()), Some(ended), true),
+            (Some(running.clone()), Some(with_deadline), true),
             (Some(running), None, true),
         ] {
             assert_eq!(changes_usage("", "pods", &change(old, new)), expected);

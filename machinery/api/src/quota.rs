@@ -184,12 +184,21 @@ pub fn is_in_scope(quota: &Value, plural: &str, object: &Value) -> bool {
         && terms.iter().all(|term| matches_term(term, plural, object))
 }
 
+/// Whether an update moves an object from the scope of some quotas to that of others: a pod that gets a deadline.
+pub fn changes_scope(plural: &str, old: &Value, new: &Value) -> bool {
+    plural == "pods" && is_terminating(old) != is_terminating(new)
+}
+
+/// The pod ends by itself, at its deadline.
+fn is_terminating(pod: &Value) -> bool {
+    pod.pointer("/spec/activeDeadlineSeconds").and_then(Value::as_i64).is_some()
+}
+
 fn matches_scope(scope: &str, plural: &str, pod: &Value) -> bool {
-    let terminating = || pod.pointer("/spec/activeDeadlineSeconds").and_then(Value::as_i64).is_some();
     plural == "pods"
         && match scope {
-            "Terminating" => terminating(),
-            "NotTerminating" => !terminating(),
+            "Terminating" => is_terminating(pod),
+            "NotTerminating" => !is_terminating(pod),
             "BestEffort" => is_best_effort(pod),
             "NotBestEffort" => !is_best_effort(pod),
             "CrossNamespacePodAffinity" => looks_across_namespaces(pod),

@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{HOST, HeaderName, HeaderValue, USER_AGENT};
+use http::header::{HOST, HeaderName, HeaderValue, LOCATION, USER_AGENT};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
@@ -15,6 +15,9 @@ use tokio::net::TcpStream;
 
 /// How much of an answer is read.
 const MAX_BODY: usize = 10 * 1024;
+
+/// How many redirects are followed.
+const MAX_REDIRECTS: usize = 10;
 
 /// Whom to ask for what.
 #[derive(Clone, Debug)]
@@ -32,6 +35,7 @@ pub struct Get {
 pub struct Answer {
     pub status: u16,
     pub body: String,
+    location: Option<String>,
 }
 
 impl Get {
@@ -44,10 +48,54 @@ impl Get {
     /// Makes the request; the error says what failed in words fit for an event.
     pub async fn send(&self, timeout: Duration) -> Result<Answer, String> {
         let failed = |error: String| format!("Get {:?}: {error}", self.url());
-        match tokio::time::timeout(timeout, self.exchange()).await {
+        match tokio::time::timeout(timeout, self.follow()).await {
             Ok(result) => result.map_err(failed),
             Err(_) => Err(failed("context deadline exceeded (Client.Timeout exceeded while awaiting headers)".into())),
         }
+    }
+
+    /// Makes the request, and again wherever the host redirects it on itself. A redirect elsewhere is the answer.
+    async fn follow(&self) -> Result<Answer, String> {
+        let mut get = self.clone();
+        for _ in 0..MAX_REDIRECTS {
+            let answer = get.exchange().await?;
+            match get.redirected(&answer) {
+                Some(next) => get = next,
+                None => return Ok(answer),
+            }
+        }
+        Err(format!("stopped after {MAX_REDIRECTS} redirects"))
+    }
+
+    /// The request that a redirect asks for, if it stays on the host.
+    fn redirected(&self, answer: &Answer) -> Option<Get> {
+        let location = answer.location.as_deref().filter(|_| matches!(answer.status, 301 | 302 | 303 | 307 | 308))?;
+        if !location.contains("://") {
+            return (!location.starts_with("//")).then(|| Get { path: self.resolve(location), ..self.clone() });
+        }
+        let target: http::Uri = location.parse().ok()?;
+        let https = match target.scheme_str()? {
+            "http" => false,
+            "https" => true,
+            _ => return None,
+        };
+        if target.host()?.trim_matches(['[', ']']) != self.host {
+            return None;
+        }
+        let port = target.port_u16().unwrap_or(if https { 443 } else { 80 });
+        let path = target.path_and_query().map_or("/", |path| path.as_str()).to_owned();
+        Some(Get { https, port, path, ..self.clone() })
+    }
+
+    /// A path that is relative to that of this request.
+    fn resolve(&self, location: &str) -> String {
+        let location = location.split('#').next().unwrap_or_default();
+        if location.starts_with('/') {
+            return location.to_owned();
+        }
+        let path = self.path.split('?').next().unwrap_or_default();
+        let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+        format!("{folder}/{location}")
     }
 
     async fn exchange(&self) -> Result<Answer, String> {
@@ -70,9 +118,10 @@ impl Get {
         let exchange = async {
             let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
             let status = response.status().as_u16();
+            let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok()).map(str::to_owned);
             let body = Limited::new(response.into_body(), MAX_BODY).collect().await;
             let body = body.map(|body| String::from_utf8_lossy(&body.to_bytes()).into_owned()).unwrap_or_default();
-            Ok(Answer { status, body })
+            Ok(Answer { status, body, location })
         };
         let mut connection = std::pin::pin!(connection);
         let mut exchange = std::pin::pin!(exchange);
@@ -121,3 +170,37 @@ static TRUSTING: LazyLock<Arc<ClientConfig>> = LazyLock::new(|| {
         .with_no_client_auth();
     Arc::new(config)
 });
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_redirects_within_the_host_are_followed() {
+        let get = Get {
+            https: false,
+            host: "10.0.0.1".into(),
+            port: 8080,
+            path: "/a/b?c=d".into(),
+            headers: vec![],
+            user_agent: String::new(),
+        };
+        for (status, location, expected) in [
+            (302, "/healthz", Some("http://10.0.0.1:8080/healthz")),
+            (301, "x?y=z#top", Some("http://10.0.0.1:8080/a/x?y=z")),
+            (307, "https://10.0.0.1/x", Some("https://10.0.0.1:443/x")),
+            (308, "http://10.0.0.1:81", Some("http://10.0.0.1:81/")),
+            (302, "http://0.0.0.0/", None),
+            (302, "http://10.0.0.1.example.com/", None),
+            (302, "//10.0.0.2/x", None),
+            (302, "ftp://10.0.0.1/x", None),
+            (304, "/healthz", None),
+            (200, "/healthz", None),
+        ] {
+            let answer = Answer { status, body: String::new(), location: Some(location.to_owned()) };
+            let next = get.redirected(&answer).map(|next| next.url());
+            assert_eq!(next.as_deref(), expected, "{status} {location}");
+        }
+        assert!(get.redirected(&Answer { status: 302, body: String::new(), location: None }).is_none());
+    }
+}

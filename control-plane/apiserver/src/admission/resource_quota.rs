@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use corten_api::quota::{Amounts, add, amounts, concerns, in_use, is_in_scope, usage};
+use corten_api::quota::{Amounts, add, amounts, changes_scope, concerns, in_use, is_in_scope, usage};
 use corten_meta::{Object, Status, Value};
 use corten_store::{Expect, Op};
 use futures::future::BoxFuture;
@@ -88,10 +88,13 @@ fn is_counted(a: &Attributes<'_>) -> bool {
     }
 }
 
-/// Whether this very write does: a change only if it makes its object bigger.
+/// Whether this very write does: a change only if it makes its object bigger, or one of another scope.
 fn takes_more(a: &Attributes<'_>) -> bool {
     let kind = &a.target.resource.kind;
     let Some(old) = a.old.as_deref() else { return true };
+    if changes_scope(&kind.plural, old, &a.object) {
+        return true;
+    }
     let before = usage(&kind.group, &kind.plural, old);
     let after = usage(&kind.group, &kind.plural, &a.object);
     after.iter().any(|(name, amount)| before.get(name).is_none_or(|had| had < amount))

@@ -22,10 +22,11 @@ pub async fn renew_lease(config: Config, client: Client, shutdown: CancellationT
     let mut held: Option<Lease> = None;
     loop {
         let wait = match renew(&config, &client, held.take()).await {
-            Ok(lease) => {
+            Ok(Some(lease)) => {
                 held = Some(lease);
                 config.lease_renew_interval
             }
+            Ok(None) => RETRY,
             Err(error) => {
                 warn!(%error, "lease not renewed");
                 RETRY
@@ -38,22 +39,30 @@ pub async fn renew_lease(config: Config, client: Client, shutdown: CancellationT
     }
 }
 
-async fn renew(config: &Config, client: &Client, held: Option<Lease>) -> Result<Lease> {
-    let lease = match held {
+/// Creates or renews the lease; there is none as long as there is no Node that it could belong to.
+async fn renew(config: &Config, client: &Client, held: Option<Lease>) -> Result<Option<Lease>> {
+    let found = match held {
         Some(lease) => Some(lease),
         None => client.find::<Lease>(NAMESPACE, &config.node_name).await?,
     };
-    match lease {
-        Some(mut lease) => {
-            fill(config, &mut lease);
-            Ok(client.update(&lease).await?)
-        }
-        None => {
-            let mut lease = Lease { metadata: metadata(config, client).await, ..Lease::default() };
-            fill(config, &mut lease);
-            Ok(client.create(&lease).await?)
+    let exists = found.is_some();
+    let mut lease = found.unwrap_or_else(|| empty(config));
+    if lease.metadata.owner_references.as_ref().is_none_or(Vec::is_empty) {
+        match client.find::<Node>("", &config.node_name).await?.and_then(|node| owner(&node)) {
+            Some(owner) => lease.metadata.owner_references = Some(vec![owner]),
+            None if !exists => return Ok(None),
+            None => {}
         }
     }
+    fill(config, &mut lease);
+    let written = if exists { client.update(&lease).await? } else { client.create(&lease).await? };
+    Ok(Some(written))
+}
+
+fn empty(config: &Config) -> Lease {
+    let metadata =
+        ObjectMeta { name: Some(config.node_name.clone()), namespace: Some(NAMESPACE.into()), ..ObjectMeta::default() };
+    Lease { metadata, ..Lease::default() }
 }
 
 fn fill(config: &Config, lease: &mut Lease) {
@@ -64,20 +73,12 @@ fn fill(config: &Config, lease: &mut Lease) {
 }
 
 /// The lease belongs to the node, and goes with it.
-async fn metadata(config: &Config, client: &Client) -> ObjectMeta {
-    let owner = client.get::<Node>("", &config.node_name).await.ok().and_then(|node| {
-        Some(OwnerReference {
-            api_version: "v1".into(),
-            kind: "Node".into(),
-            name: config.node_name.clone(),
-            uid: node.metadata.uid?,
-            ..OwnerReference::default()
-        })
-    });
-    ObjectMeta {
-        name: Some(config.node_name.clone()),
-        namespace: Some(NAMESPACE.into()),
-        owner_references: owner.map(|owner| vec![owner]),
-        ..ObjectMeta::default()
-    }
+fn owner(node: &Node) -> Option<OwnerReference> {
+    Some(OwnerReference {
+        api_version: "v1".into(),
+        kind: "Node".into(),
+        name: node.metadata.name.clone()?,
+        uid: node.metadata.uid.clone()?,
+        ..OwnerReference::default()
+    })
 }
