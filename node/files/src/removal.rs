@@ -96,18 +96,7 @@ fn unlink(parent: &OwnedFd, name: &CStr) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Nests directories beyond the length of any path, each with a file beside the next.
-    fn nest(root: &Path, depth: usize) {
-        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let mut directory = rustix::fs::open(root, flags, Mode::empty()).expect("the root");
-        for _ in 0..depth {
-            rustix::fs::mkdirat(&directory, "d", Mode::from_raw_mode(0o755)).expect("a directory");
-            let file = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
-            rustix::fs::openat(&directory, "file", file, Mode::from_raw_mode(0o600)).expect("a file");
-            directory = rustix::fs::openat(&directory, "d", flags, Mode::empty()).expect("open");
-        }
-    }
+    use crate::tests::nest;
 
     #[test]
     fn a_deep_tree_is_removed_with_a_small_stack() {

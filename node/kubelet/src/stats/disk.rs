@@ -1,30 +1,17 @@
 //! What lies on disk: the room of file systems, and the size of folders. Counting a folder is slow, so a count is
-//! used again for a while; it never follows a link and never crosses into another file system.
+//! used again for a while.
 
 use std::collections::HashMap;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use corten_files::Size;
 
 use super::types::{FsStats, Time};
 
 /// How long a count is good for: upstream's period of volume statistics.
 const COUNT_AGE: Duration = Duration::from_secs(60);
-
-/// Bytes and inodes below a folder.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Size {
-    pub bytes: u64,
-    pub inodes: u64,
-}
-
-impl std::ops::AddAssign for Size {
-    fn add_assign(&mut self, other: Size) {
-        self.bytes += other.bytes;
-        self.inodes += other.inodes;
-    }
-}
 
 /// Folders that were counted lately.
 #[derive(Debug, Default)]
@@ -37,7 +24,7 @@ impl Counts {
     pub fn of(&self, folder: &Path) -> Size {
         let known = self.lock().get(folder).filter(|(at, _)| at.elapsed() < COUNT_AGE).map(|(_, size)| *size);
         known.unwrap_or_else(|| {
-            let size = count(folder);
+            let size = corten_files::size_of(folder);
             self.lock().insert(folder.to_path_buf(), (Instant::now(), size));
             size
         })
@@ -51,30 +38,6 @@ impl Counts {
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<PathBuf, (Instant, Size)>> {
         self.by_path.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Counts the folder itself and all below it; what vanishes meanwhile does not count.
-pub fn count(folder: &Path) -> Size {
-    let Ok(root) = std::fs::symlink_metadata(folder) else { return Size::default() };
-    let mut size = Size { bytes: root.blocks() * 512, inodes: 1 };
-    let mut folders = if root.is_dir() { vec![folder.to_path_buf()] } else { Vec::new() };
-    let mut linked = std::collections::HashSet::new();
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
-            let Ok(metadata) = entry.metadata() else { continue };
-            // A file with two names is one file.
-            if metadata.dev() != root.dev()
-                || (metadata.nlink() > 1 && metadata.is_file() && !linked.insert(metadata.ino()))
-            {
-                continue;
-            }
-            size += Size { bytes: metadata.blocks() * 512, inodes: 1 };
-            if metadata.is_dir() {
-                folders.push(entry.path());
-            }
-        }
-    }
-    size
 }
 
 /// The room of the file system that the path is on, or will be on.
@@ -110,21 +73,6 @@ pub fn part_of(room: &FsStats, size: Size) -> FsStats {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn files_are_counted_once_and_links_are_not_followed() {
-        let root = tempfile::tempdir().unwrap();
-        let empty = count(root.path());
-        assert_eq!(empty.inodes, 1);
-        std::fs::create_dir(root.path().join("d")).unwrap();
-        std::fs::write(root.path().join("d/f"), vec![1; 8192]).unwrap();
-        std::fs::hard_link(root.path().join("d/f"), root.path().join("again")).unwrap();
-        std::os::unix::fs::symlink("/usr", root.path().join("far")).unwrap();
-        let size = count(root.path());
-        assert_eq!(size.inodes, 4, "the root, d, one file and the link itself");
-        assert!(size.bytes >= 8192 && size.bytes < empty.bytes + 64 * 1024, "{size:?}");
-        assert_eq!(count(&root.path().join("none")), Size::default());
-    }
 
     #[test]
     fn every_path_is_on_a_file_system() {

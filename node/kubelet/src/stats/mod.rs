@@ -137,7 +137,7 @@ impl Inner {
             let mount = usage.fs_id.as_ref().map(|id| id.mountpoint.clone()).unwrap_or_default();
             let room = disk::file_system(Path::new(&mount), time)?;
             let value = |value: &Option<corten_cri::v1::UInt64Value>| value.as_ref().map_or(0, |value| value.value);
-            let size = disk::Size { bytes: value(&usage.used_bytes), inodes: value(&usage.inodes_used) };
+            let size = corten_files::Size { bytes: value(&usage.used_bytes), inodes: value(&usage.inodes_used) };
             Some(disk::part_of(&room, size))
         };
         RuntimeStats { image_fs: of(&images.image_filesystems), container_fs: of(&images.container_filesystems) }

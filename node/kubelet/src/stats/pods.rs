@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 
 use corten_api::k8s_openapi::api::core::v1::{Pod, Volume};
 use corten_cri::v1 as cri;
+use corten_files::Size;
 
-use super::disk::{self, Size};
+use super::disk;
 use super::types::{
     ClaimReference, ContainerStats, CpuStats, FsStats, InterfaceStats, MemoryStats, NetworkStats, PodReference,
     PodStats, ProcessStats, SwapStats, Time, VolumeStats,
@@ -136,7 +137,7 @@ impl Inner {
             }
             pod.volumes.push(stats);
         }
-        local += disk::Size { bytes: self.counts.of(&pod_dir.join("etc-hosts")).bytes, inodes: 1 };
+        local += Size { bytes: self.counts.of(&pod_dir.join("etc-hosts")).bytes, inodes: 1 };
         pod.ephemeral_storage = Some(disk::part_of(&room, local));
     }
 

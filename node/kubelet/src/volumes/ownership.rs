@@ -2,17 +2,19 @@
 //! them.
 //!
 //! Another pod may use the volume meanwhile and put links in the place of its files. So the tree is walked by descriptors:
-//! no path is looked up twice, no link is followed, and no other file system is entered.
+//! no path is looked up twice, no link is followed, no other file system is entered, and no tree is too deep.
 
-use std::ffi::CStr;
 use std::fs;
+use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
 
 use corten_api::k8s_openapi::api::core::v1::Pod;
+use corten_files::Entry;
 
 use crate::error::{Error, Result};
 use crate::pods::spec;
@@ -52,34 +54,31 @@ fn is_given(path: &Path, group: u32) -> Result<bool> {
     Ok(root.gid() == group && root.mode() & 0o2770 == 0o2770)
 }
 
-/// Directories nested deeper than this are nobody's data: each holds a descriptor while the walk is below it.
-const MAX_DEPTH: usize = 256;
-
+/// Gives the content first and the volume itself last: a root that is the group's says that all below it is.
 fn give(path: &Path, group: u32) -> Result<()> {
-    let named = |errno: rustix::io::Errno| Error::file("give to the pod's group", path)(errno.into());
-    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let named = |error: io::Error| Error::file("give to the pod's group", path)(error);
+    let group = Gid::from_raw(group);
     // The volume itself may be a link that whoever runs the node made.
-    let root = rustix::fs::open(path, flags, Mode::empty()).map_err(named)?;
-    give_place(&root, Gid::from_raw(group), 0).map_err(|error| match error {
-        Given::Failed(errno) => named(errno),
-        Given::TooDeep => Error::pod(format!("{} is nested deeper than {MAX_DEPTH} directories", path.display())),
-    })
+    let root = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(|e| named(e.into()))?;
+    let found = rustix::fs::fstat(&root).map_err(|e| named(e.into()))?;
+    if FileType::from_raw_mode(found.st_mode) == FileType::Directory {
+        corten_files::walk(&root, |entry| give_entry(&entry?, group)).map_err(named)?;
+    }
+    give_place(&root, group).map_err(|errno| named(errno.into()))
 }
 
-/// Why a tree cannot be given.
-enum Given {
-    Failed(rustix::io::Errno),
-    TooDeep,
-}
-
-impl From<rustix::io::Errno> for Given {
-    fn from(errno: rustix::io::Errno) -> Given {
-        Given::Failed(errno)
+/// Gives a name in a directory, unless it has vanished or belongs to another file system.
+fn give_entry(entry: &Entry<'_>, group: Gid) -> io::Result<()> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let inside = ResolveFlags::BENEATH | ResolveFlags::NO_XDEV;
+    match rustix::fs::openat2(entry.directory, entry.name, flags, Mode::empty(), inside) {
+        Err(Errno::NOENT | Errno::XDEV) => Ok(()),
+        place => Ok(give_place(&place?, group)?),
     }
 }
 
-/// Gives what a descriptor of a place stands for, and all below it.
-fn give_place(place: &OwnedFd, group: Gid, depth: usize) -> std::result::Result<(), Given> {
+/// Gives what a descriptor of a place stands for.
+fn give_place(place: &OwnedFd, group: Gid) -> rustix::io::Result<()> {
     rustix::fs::chownat(place, "", None, Some(group), AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW)?;
     let found = rustix::fs::fstat(place)?;
     let kind = FileType::from_raw_mode(found.st_mode);
@@ -90,37 +89,7 @@ fn give_place(place: &OwnedFd, group: Gid, depth: usize) -> std::result::Result<
     let mode = (found.st_mode | 0o660 | inherited) & 0o7777;
     // The kernel's own link to the place, which the volume's content cannot change.
     let link = format!("/proc/self/fd/{}", place.as_raw_fd());
-    rustix::fs::chmod(link.as_str(), Mode::from_raw_mode(mode))?;
-    if kind == FileType::Directory { give_children(place, group, depth + 1) } else { Ok(()) }
-}
-
-fn give_children(directory: &OwnedFd, group: Gid, depth: usize) -> std::result::Result<(), Given> {
-    if depth > MAX_DEPTH {
-        return Err(Given::TooDeep);
-    }
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let listed = rustix::fs::openat(directory, ".", flags, Mode::empty())?;
-    for entry in Dir::read_from(&listed)? {
-        let entry = entry?;
-        match open_child(&listed, entry.file_name()) {
-            Some(child) => give_place(&child?, group, depth)?,
-            None => continue,
-        }
-    }
-    Ok(())
-}
-
-/// Opens an entry as a place; `None` for what is not part of the volume or has vanished.
-fn open_child(directory: &OwnedFd, name: &CStr) -> Option<rustix::io::Result<OwnedFd>> {
-    if name == c"." || name == c".." {
-        return None;
-    }
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_XDEV;
-    match rustix::fs::openat2(directory, name, flags, Mode::empty(), resolve) {
-        Err(rustix::io::Errno::NOENT | rustix::io::Errno::XDEV) => None,
-        opened => Some(opened),
-    }
+    rustix::fs::chmod(link.as_str(), Mode::from_raw_mode(mode))
 }
 
 #[cfg(test)]
@@ -194,11 +163,31 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_without_end_is_refused() {
+    fn a_tree_beyond_the_length_of_a_path_is_given_with_a_small_stack() {
         let root = tempfile::tempdir().unwrap();
-        let deep: std::path::PathBuf = (0..=MAX_DEPTH).map(|_| "d").collect();
-        fs::create_dir_all(root.path().join(deep)).unwrap();
+        let volume = root.path().join("volume");
+        fs::create_dir(&volume).unwrap();
+        let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let mut directory = rustix::fs::open(&volume, flags, Mode::empty()).unwrap();
+        for _ in 0..3_000 {
+            rustix::fs::mkdirat(&directory, "d", Mode::from_raw_mode(0o755)).unwrap();
+            directory = rustix::fs::openat(&directory, "d", flags, Mode::empty()).unwrap();
+        }
         let group = nix::unistd::getegid().as_raw();
-        assert!(give(root.path(), group).unwrap_err().to_string().contains("nested deeper than"));
+        let given = volume.clone();
+        let small = std::thread::Builder::new().stack_size(128 << 10);
+        small.spawn(move || give(&given, group)).unwrap().join().unwrap().unwrap();
+        assert_eq!(rustix::fs::fstat(&directory).unwrap().st_mode & 0o7777, 0o2775, "the deepest directory");
+        corten_files::remove_tree(&volume).unwrap();
+    }
+
+    #[test]
+    fn a_volume_of_one_file_is_given() {
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join("file");
+        fs::write(&file, "").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        give(&file, nix::unistd::getegid().as_raw()).unwrap();
+        assert_eq!(fs::metadata(&file).unwrap().mode() & 0o7777, 0o660);
     }
 }

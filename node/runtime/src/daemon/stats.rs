@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use corten_cri::v1;
+use corten_files::{Size, size_of};
 
 use super::Daemon;
 use super::sandboxes::blocking;
@@ -22,14 +23,8 @@ const DISK_USAGE_AGE: Duration = Duration::from_secs(30);
 #[derive(Debug, Default)]
 pub(super) struct Samples {
     cpu: Mutex<HashMap<String, (i64, u64)>>,
-    disk: Mutex<HashMap<String, (Instant, DiskUsage)>>,
+    disk: Mutex<HashMap<String, (Instant, Size)>>,
     mount_point: OnceLock<String>,
-}
-
-#[derive(Debug, Clone, Copy, Default)]
-struct DiskUsage {
-    bytes: u64,
-    inodes: u64,
 }
 
 impl Samples {
@@ -42,24 +37,23 @@ impl Samples {
         u64::try_from(used * 1_000_000_000 / u128::from(elapsed)).ok()
     }
 
-    fn fresh_disk_usage(&self, id: &str) -> Option<DiskUsage> {
+    fn fresh_disk_usage(&self, id: &str) -> Option<Size> {
         let samples = self.disk.lock().unwrap_or_else(PoisonError::into_inner);
         samples.get(id).filter(|(at, _)| at.elapsed() < DISK_USAGE_AGE).map(|(_, usage)| *usage)
     }
 
-    fn keep_disk_usage(&self, id: &str, usage: DiskUsage) {
+    fn keep_disk_usage(&self, id: &str, usage: Size) {
         let mut samples = self.disk.lock().unwrap_or_else(PoisonError::into_inner);
         samples.insert(id.to_string(), (Instant::now(), usage));
     }
 
     /// What was counted last for all containers.
-    fn disk_total(&self) -> DiskUsage {
+    fn disk_total(&self) -> Size {
         let samples = self.disk.lock().unwrap_or_else(PoisonError::into_inner);
-        let add = |sum: DiskUsage, (_, usage): &(Instant, DiskUsage)| DiskUsage {
-            bytes: sum.bytes + usage.bytes,
-            inodes: sum.inodes + usage.inodes,
-        };
-        samples.values().fold(DiskUsage::default(), add)
+        samples.values().fold(Size::default(), |mut sum, (_, usage)| {
+            sum += *usage;
+            sum
+        })
     }
 
     pub fn forget(&self, id: &str) {
@@ -124,9 +118,9 @@ impl Daemon {
         v1::FilesystemIdentifier { mountpoint }
     }
 
-    fn disk_usage(&self, id: &str) -> DiskUsage {
+    fn disk_usage(&self, id: &str) -> Size {
         self.samples.fresh_disk_usage(id).unwrap_or_else(|| {
-            let usage = count(&self.paths.container(id).join("upper"));
+            let usage = size_of(&self.paths.container(id).join("upper"));
             self.samples.keep_disk_usage(id, usage);
             usage
         })
@@ -228,25 +222,6 @@ fn memory(at: i64, usage: &Usage) -> v1::MemoryUsage {
         major_page_faults: number(usage.major_page_faults),
         psi: None,
     }
-}
-
-/// Bytes and files below a folder; what vanishes meanwhile does not count.
-fn count(folder: &Path) -> DiskUsage {
-    use std::os::unix::fs::MetadataExt;
-    let mut usage = DiskUsage::default();
-    let mut folders = vec![folder.to_path_buf()];
-    while let Some(folder) = folders.pop() {
-        let Ok(entries) = std::fs::read_dir(&folder) else { continue };
-        for entry in entries.flatten() {
-            let Ok(metadata) = entry.metadata() else { continue };
-            usage.bytes += metadata.blocks() * 512;
-            usage.inodes += 1;
-            if metadata.is_dir() {
-                folders.push(entry.path());
-            }
-        }
-    }
-    usage
 }
 
 /// The mount that a path is on: eviction compares these.
