@@ -5,6 +5,7 @@
 //! Error texts are those a Kubernetes client knows, because people and programs read them.
 
 pub mod accessor;
+pub mod address;
 pub mod codec;
 pub mod difference;
 pub mod error;

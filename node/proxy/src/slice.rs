@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use corten_meta::address::is_canonical_global_unicast;
 use corten_nftables::{IpVersion, Protocol};
 use k8s_openapi::api::discovery::v1 as discovery;
 
@@ -70,20 +71,12 @@ fn port(port: &discovery::EndpointPort) -> Option<SlicePort> {
     })
 }
 
-/// Whether an endpoint can be there. The API refuses other addresses; translated to one, a packet of a pod would be the
-/// node's own, or would ask what is on the node's link, such as the metadata of its cloud.
-fn is_usable(address: IpAddr) -> bool {
-    let of_link = match address {
-        IpAddr::V4(address) => address.is_link_local() || address.is_broadcast(),
-        IpAddr::V6(address) => address.is_unicast_link_local() || address.to_ipv4_mapped().is_some(),
-    };
-    !(address.is_unspecified() || address.is_loopback() || address.is_multicast() || of_link)
-}
-
-/// The addresses of an endpoint stand for one another, so the first is enough.
+/// The addresses of an endpoint stand for one another, so the first is enough. The API refuses addresses that no machine
+/// has; translated to one, a packet of a pod would be the node's own, or would ask what is on the node's link, such as the
+/// metadata of its cloud.
 fn endpoint(endpoint: &discovery::Endpoint, ip: IpVersion) -> Option<Endpoint> {
-    let address =
-        endpoint.addresses.first()?.parse().ok().filter(|address| ip.holds(*address) && is_usable(*address))?;
+    let is_usable = |address: &IpAddr| ip.holds(*address) && is_canonical_global_unicast(*address);
+    let address = endpoint.addresses.first()?.parse().ok().filter(is_usable)?;
     let conditions = endpoint.conditions.as_ref();
     let ready = conditions.and_then(|conditions| conditions.ready).unwrap_or(true);
     let hints = endpoint.hints.as_ref();

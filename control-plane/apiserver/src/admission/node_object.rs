@@ -7,12 +7,12 @@
 use std::net::IpAddr;
 
 use corten_meta::Value;
+use corten_meta::address::is_global_unicast;
 use corten_meta::quote::quote;
 
 use super::node_restriction::{Checked, only, same};
 use super::{Attributes, Operation};
 use crate::allocation::AddressRange;
-use crate::proxy::is_global_unicast;
 
 /// The names that a kubelet may serve under, recorded by the controllers when the node joined.
 const SERVING_NAMES: &str = "corten/serving-names";

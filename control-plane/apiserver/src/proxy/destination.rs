@@ -5,6 +5,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use corten_meta::address::is_global_unicast;
+
 use crate::allocation::AddressRange;
 use crate::config::Config;
 
@@ -56,16 +58,6 @@ impl Destinations {
     pub fn is_own(&self, local: SocketAddr, peer: SocketAddr) -> bool {
         local.ip().to_canonical() == peer.ip().to_canonical() && peer.port() == self.own.port()
     }
-}
-
-/// Whether an address is one of the network: not loopback, link-local, multicast, broadcast or unspecified.
-pub fn is_global_unicast(address: IpAddr) -> bool {
-    let address = address.to_canonical();
-    let is_local = match address {
-        IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast(),
-        IpAddr::V6(v6) => v6.is_unicast_link_local(),
-    };
-    !(is_local || address.is_loopback() || address.is_multicast() || address.is_unspecified())
 }
 
 #[cfg(test)]

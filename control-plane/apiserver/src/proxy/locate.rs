@@ -1,10 +1,10 @@
 //! Where a connecting subresource leads: which host and port, by TLS or not, and under which path.
 
 use corten_api::Role;
+use corten_meta::address::is_global_unicast;
 use corten_meta::quote::quote;
 use corten_meta::{Status, Value};
 
-use super::destination::is_global_unicast;
 use crate::handlers::Target;
 use crate::request::Query;
 

@@ -20,7 +20,6 @@ use corten_meta::Status;
 use http::{HeaderValue, Method, StatusCode, header};
 
 pub use backend::{is_passed_on, is_upgrade, join, passed};
-pub use destination::is_global_unicast;
 pub use fetch::fetch_from_kubelet;
 pub use kubelet::Kubelets;
 

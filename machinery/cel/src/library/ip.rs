@@ -30,10 +30,7 @@ pub const TABLE: &[Line] = &[
         Ok(Value::Bool(is_link_local(own::<Ip>(a, 0)?.0)))
     }),
     ("ip_is_global_unicast", "IP::isGlobalUnicast() -> bool", |_, a| {
-        let ip = own::<Ip>(a, 0)?.0;
-        let broadcast = matches!(ip, IpAddr::V4(ip) if ip.is_broadcast());
-        let other = broadcast || ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() || is_link_local(ip);
-        Ok(Value::Bool(!other))
+        Ok(Value::Bool(corten_meta::address::is_global_unicast(own::<Ip>(a, 0)?.0)))
     }),
     ("is_ip", "isIP(string) -> bool", |_, a| Ok(Value::Bool(parse_ip(text(a, 0)?).is_ok()))),
     ("ip_to_string", "string(IP) -> string", |_, a| Ok(Value::text(own::<Ip>(a, 0)?.0.to_string()))),

@@ -14,6 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 
+use corten_meta::address::is_canonical_global_unicast;
+
 use super::plan::Peer;
 use crate::cidr::Cidr;
 
@@ -156,7 +158,7 @@ impl Ground {
 
     fn address_problem(&self, address: IpAddr, peer: &Peer) -> Option<Reason> {
         let ranges = || self.cluster_cidrs.iter().chain(&self.service_cidrs);
-        if !may_be_node(address) {
+        if !is_canonical_global_unicast(address) {
             return Some(Reason::Unusable);
         }
         if self.addresses.contains(&address) {
@@ -167,15 +169,6 @@ impl Ground {
         }
         (self.api_servers.contains(&address) && !peer.control_plane).then_some(Reason::ApiServer)
     }
-}
-
-/// Addresses of the host alone, of its link or of groups are no node's.
-fn may_be_node(address: IpAddr) -> bool {
-    let of_link = match address {
-        IpAddr::V4(address) => address.is_link_local() || address.is_broadcast(),
-        IpAddr::V6(address) => address.is_unicast_link_local() || address.to_ipv4_mapped().is_some(),
-    };
-    !(address.is_unspecified() || address.is_loopback() || address.is_multicast() || of_link)
 }
 
 /// A claim that may count.

@@ -8,6 +8,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use corten_api::AlternativeName;
+use corten_meta::address::is_global_unicast;
 
 use crate::node::ipam::Cidr;
 
@@ -126,15 +127,6 @@ impl KubeletServing {
         }
         None
     }
-}
-
-/// Whether an address is one of the network: not loopback, link-local, multicast, broadcast or unspecified.
-fn is_global_unicast(address: IpAddr) -> bool {
-    let is_local = match address {
-        IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast(),
-        IpAddr::V6(v6) => v6.is_unicast_link_local(),
-    };
-    !(is_local || address.is_loopback() || address.is_multicast() || address.is_unspecified())
 }
 
 #[cfg(test)]
