@@ -15,6 +15,8 @@ use crate::metrics::{Gauges, Metrics, QueueSeries};
 const FIRST_RETRY: Duration = Duration::from_millis(5);
 /// No retry waits longer than this.
 const LAST_RETRY: Duration = Duration::from_secs(1000);
+/// The longest that an item waits, whatever is asked for: no time overflows.
+const LONGEST_DELAY: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// A queue of keys. Cloning shares it.
 pub struct WorkQueue<K> {
@@ -128,12 +130,13 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
         }
     }
 
-    /// Wants the item done after a while. Of several such wishes the earliest counts.
+    /// Wants the item done after a while. Of several such wishes the earliest counts. Delays are often made of what users
+    /// write, such as `activeDeadlineSeconds`: an item that would wait for more than a month is looked at then.
     pub fn add_after(&self, key: K, delay: Duration) {
         if delay.is_zero() {
             return self.add(key);
         }
-        self.lock().delay(key, Instant::now() + delay);
+        self.lock().delay(key, Instant::now() + delay.min(LONGEST_DELAY));
         // Every waiter must learn of the new time: the one that is woken alone might take another item.
         self.shared.changed.notify_waiters();
     }
@@ -332,6 +335,14 @@ mod tests {
         queue.done(&"b");
         queue.add_rate_limited("b");
         assert_eq!(elapsed_until_get(&queue).await, LAST_RETRY);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_delay_beyond_all_times_is_a_long_one() {
+        let queue = WorkQueue::new();
+        queue.add_after("a", Duration::MAX);
+        queue.add_after("b", Duration::from_secs(i64::MAX.unsigned_abs()));
+        assert_eq!(elapsed_until_get(&queue).await, LONGEST_DELAY);
     }
 
     #[tokio::test(start_paused = true)]
