@@ -20,6 +20,9 @@ use crate::response;
 /// How long a watch lasts whose client does not say; spread, so that not all come back at once.
 const MIN_TIMEOUT: u64 = 1800;
 
+/// The longest that a watch lasts, whatever its client asks for: far longer than a connection, and no time overflows.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// Answers with a stream of events.
 pub async fn watch(target: &Target<'_>) -> Result<Reply, Status> {
     let context = target.context;
@@ -102,7 +105,7 @@ fn streamed(format: Format, body: Body) -> Reply {
 
 fn timeout(asked: Option<i64>) -> Duration {
     match asked {
-        Some(seconds) if seconds > 0 => Duration::from_secs(seconds.unsigned_abs()),
+        Some(seconds) if seconds > 0 => Duration::from_secs(seconds.unsigned_abs()).min(LONGEST),
         _ => {
             let spread = u64::from(uuid::Uuid::new_v4().as_bytes()[0]) * MIN_TIMEOUT / 256;
             Duration::from_secs(MIN_TIMEOUT + spread)
