@@ -230,5 +230,20 @@ pub(crate) fn refusal(message: &Message<'_>, operation: &str) -> Option<Error> {
         let attributes = message.payload.get(4 + skip.next_multiple_of(4)..).unwrap_or_default();
         find(attributes, uapi::NLMSGERR_ATTR_MSG).map(|text| text.string())
     });
-    Some(Error::Refused { operation: operation.to_owned(), errno: -errno, message: words.flatten() })
+    Some(Error::Refused { operation: operation.to_owned(), errno: errno.saturating_neg(), message: words.flatten() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_has_a_number_whatever_the_kernel_says() {
+        for (said, expected) in [(-libc::ENOENT, libc::ENOENT), (i32::MIN, i32::MAX), (5, -5)] {
+            let payload = said.to_ne_bytes();
+            let message = Message { kind: uapi::NLMSG_ERROR, flags: 0, sequence: 1, payload: &payload };
+            let refused = refusal(&message, "add a table");
+            assert!(matches!(refused, Some(Error::Refused { errno, .. }) if errno == expected), "{said}");
+        }
+    }
 }
