@@ -36,7 +36,7 @@ fn decode(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let [first, tail @ ..] = rest {
-        let hex = tail.get(..2).and_then(|hex| u8::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok());
+        let hex = escaped(tail);
         match (first, hex) {
             (b'%', Some(byte)) => {
                 bytes.push(byte);
@@ -55,6 +55,13 @@ fn decode(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
+/// The byte that the two digits after a `%` stand for; a sign is not a digit.
+fn escaped(tail: &[u8]) -> Option<u8> {
+    let [high, low, ..] = tail else { return None };
+    let digit = |byte: &u8| char::from(*byte).to_digit(16);
+    u8::try_from(digit(high)? * 16 + digit(low)?).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -64,6 +71,10 @@ mod tests {
         let pairs = pairs(Some("command=sh&command=-c&command=echo+a%26b&tty=1&bad=%zz"));
         assert_eq!(all(&pairs, "command"), ["sh", "-c", "echo a&b"]);
         assert!(flag(&pairs, &["tty"]) && !flag(&pairs, &["input", "stdin"]));
-        assert_eq!(map(Some("bad=%zz"))["bad"], "%zz");
+        for (written, read) in
+            [("%zz", "%zz"), ("%+1", "% 1"), ("%-1", "%-1"), ("%4", "%4"), ("%", "%"), ("%4a%4A", "JJ")]
+        {
+            assert_eq!(map(Some(&format!("bad={written}")))["bad"], read, "{written}");
+        }
     }
 }
