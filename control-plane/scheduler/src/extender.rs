@@ -94,7 +94,7 @@ impl Extenders {
 
     /// The extenders' weighted scores of the nodes, brought to the scale of the plugins'.
     pub async fn prioritize(&self, asked: &Consulted<'_>, snapshot: &Snapshot, nodes: &[usize]) -> Vec<i64> {
-        let mut scores = vec![0; nodes.len()];
+        let mut scores = vec![0_i64; nodes.len()];
         let prioritizing = self.interested(asked.row).filter(|extender| !extender.spec.prioritize_verb.is_empty());
         for extender in prioritizing.filter(|_| nodes.len() > 1) {
             // Scores are advice: without them the plugins' own decide.
@@ -103,7 +103,7 @@ impl Extenders {
                 let name = &snapshot.node(*slot).name;
                 let given = priorities.as_array().into_iter().flatten().find(|one| text(one, "Host") == name);
                 let given = given.and_then(|one| field(one, "Score")?.as_i64()).unwrap_or(0);
-                *score += given * extender.spec.weight * (MAX_SCORE / MAX_EXTENDER_SCORE);
+                *score = score.saturating_add(extender.weighted(given));
             }
         }
         scores
@@ -157,6 +157,11 @@ impl Extender {
             client: Client::https(config).map_err(|error| error.to_string()),
             spec: spec.clone(),
         }
+    }
+
+    /// A score of this extender among those of others. A score too large for a number is the largest.
+    fn weighted(&self, given: i64) -> i64 {
+        given.saturating_mul(self.spec.weight).saturating_mul(MAX_SCORE / MAX_EXTENDER_SCORE)
     }
 
     fn is_ignored(&self, error: &Error) {
@@ -342,4 +347,17 @@ fn rejections(answer: &Value, snapshot: &Snapshot) -> Vec<Rejected> {
     let failed = failed.filter_map(|(name, why)| verdict(name, why, Verdict::Unschedulable));
     let hopeless = unresolvable.into_iter().flatten();
     failed.chain(hopeless.filter_map(|(name, why)| verdict(name, why, Verdict::Unresolvable))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_score_beyond_all_numbers_is_the_largest() {
+        let of_weight = |weight| Extender::new(&ExtenderSpec { weight, ..ExtenderSpec::default() });
+        assert_eq!(of_weight(2).weighted(10), 200);
+        assert_eq!(of_weight(1).weighted(i64::MAX), i64::MAX);
+        assert_eq!(of_weight(i64::MAX).weighted(i64::MIN), i64::MIN);
+    }
 }

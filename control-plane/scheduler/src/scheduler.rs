@@ -224,7 +224,7 @@ impl Scheduler {
     /// The second half: `extra` are the extenders' scores of the feasible nodes, of which there is at least one.
     pub fn conclude(&mut self, entry: Entry, profile: &Profile, feasible: &[usize], extra: &[i64]) -> Option<Decision> {
         let mut scores = cycle::scores(&mut self.snapshot, profile, &entry.pod, feasible, &mut self.rotation);
-        scores.iter_mut().zip(extra).for_each(|(score, extra)| *score += extra);
+        scores.iter_mut().zip(extra).for_each(|(score, extra)| *score = score.saturating_add(*extra));
         let slot = cycle::select(feasible, &scores, &mut self.rotation)?;
         Some(self.assume(entry, profile, slot))
     }

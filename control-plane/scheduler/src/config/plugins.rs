@@ -40,7 +40,7 @@ struct PluginSet {
 struct PluginRef {
     name: String,
     #[serde(default)]
-    weight: Option<i64>,
+    weight: Option<i32>,
 }
 
 impl PluginSet {
@@ -51,7 +51,7 @@ impl PluginSet {
     fn enabled(&self) -> impl Iterator<Item = Enabled> {
         self.enabled.iter().map(|plugin| Enabled {
             name: plugin.name.clone(),
-            weight: plugin.weight.filter(|weight| *weight != 0).unwrap_or(1),
+            weight: plugin.weight.filter(|weight| *weight != 0).map_or(1, i64::from),
         })
     }
 }
