@@ -33,7 +33,7 @@ impl Key {
     /// Reads the hexadecimal digits that nodes publish.
     pub fn parse(text: &str) -> Option<Key> {
         let mut key = [0; 32];
-        if text.len() != 64 || !text.is_ascii() {
+        if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return None;
         }
         for (index, byte) in key.iter_mut().enumerate() {
