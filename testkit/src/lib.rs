@@ -7,7 +7,6 @@
 pub mod cluster;
 pub mod control_plane;
 pub mod image;
-pub mod machine;
-pub mod tools;
-pub mod wait;
 pub mod world;
+
+pub use testkit_machine::{machine, tools, wait};

@@ -1,10 +1,12 @@
-//! The project's own commands: `cargo xtask check | test | fuzz | bench | sbom | tidy | schema`.
+//! The project's own commands: `cargo xtask check | test | conformance | images | fuzz | bench | sbom | tidy |
+//! schema`.
 //!
 //! Everything that the README asks a contributor to run is here, so that a fresh machine with Rust, gcc and root
 //! needs nothing else to be said.
 
 mod archive;
 mod bench;
+mod conformance;
 mod dependencies;
 mod fuzz;
 mod licenses;
@@ -13,6 +15,7 @@ mod presence;
 mod sbom;
 mod schema;
 mod tidy;
+mod toml;
 mod tools;
 
 use std::path::{Path, PathBuf};
@@ -25,6 +28,7 @@ const USAGE: &str = "usage: cargo xtask <command>
 
   check                 formatting, lints, tidy rules, dependencies and unit tests
   test [FILTER]         everything: fetches what the tests need, then runs every test, real clusters included
+  conformance [--all] [--focus REGEX] …    upstream's end-to-end suite against a cluster; conformance/README.md
   bench [--record]      measures the release build; --record appends to bench/history.tsv
   fuzz [TARGET] [--minutes N]     feeds mutated bytes to every decoder, guided by coverage, for an hour or N minutes
   sbom [FILE]           writes what the binary is made of, as CycloneDX, to target/sbom.cdx.json or FILE
@@ -52,6 +56,7 @@ fn run(arguments: Vec<String>) -> Result<()> {
     match words.as_slice() {
         ["check"] => check(),
         ["test", filter @ ..] => test(filter),
+        ["conformance", words @ ..] => conformance::run(&root(), words),
         ["bench", flags @ ..] => bench::run(flags),
         ["fuzz", words @ ..] => fuzz::run(&root(), words),
         ["sbom"] => sbom::write(&root(), &root().join("target/sbom.cdx.json")),

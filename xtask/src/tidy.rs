@@ -1,5 +1,5 @@
-//! The rules of the house that no linter knows: files open with their purpose and stay readable, and the packages
-//! depend on each other only along the arrows of the design.
+//! The rules of the house that no linter knows: files open with their purpose and stay readable, the packages
+//! depend on each other only along the arrows of the design, and the register of conformance agrees with its rules.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -46,6 +46,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("corten-dns", &["corten-meta", "corten-api", "corten-client", "corten-listen"]),
     ("corten", &["*"]),
     ("testkit", &["*"]),
+    ("testkit-machine", &["corten-nftables"]),
     ("fuzz", &["*"]),
     ("xtask", &[]),
 ];
@@ -59,6 +60,7 @@ pub fn run(root: &Path) -> Result<()> {
         problems.extend(file_problems(root, &file)?);
     }
     problems.extend(arrow_problems(root)?);
+    problems.extend(crate::conformance::problems(root)?);
     for problem in &problems {
         eprintln!("tidy: {problem}");
     }

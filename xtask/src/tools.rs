@@ -38,6 +38,13 @@ pub fn ensure_all(root: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Brings the busybox that machines made of namespaces boot with.
+pub fn ensure_busybox(root: &Path) -> Result<()> {
+    let dir = root.join("target/tools");
+    std::fs::create_dir_all(&dir)?;
+    busybox(&dir).context("busybox-static, which machines boot with")
+}
+
 /// crun refuses machines that have controllers in both versions of control groups: it is shown the old ones alone.
 const CRUN: &str = r#"#!/bin/sh
 export d="$(dirname "$0")" LD_LIBRARY_PATH="$(dirname "$0")/lib"

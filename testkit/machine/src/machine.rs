@@ -6,6 +6,7 @@
 
 use std::fs::File;
 use std::io::Write;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -45,6 +46,8 @@ impl Machine {
             // The machine's init reads until the test that holds the other end is no more.
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
+            // A Ctrl-C is for the one who holds the machine, who may still clean up in it.
+            .process_group(0)
             .spawn()
             .expect("util-linux has unshare");
         let init = wait::until("the machine's init", wait::BOUND, || only_child(holder.id()));

@@ -13,7 +13,7 @@ pub fn busybox() -> PathBuf {
 }
 
 fn tool(name: &str) -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package lies in the workspace");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the package lies in the workspace");
     let path = root.join("target/tools").join(name);
     assert!(path.exists(), "{} is missing: `cargo xtask test` fetches what the tests need", path.display());
     path

@@ -1,0 +1,252 @@
+//! `cargo xtask conformance`: proves the cluster with upstream's own end-to-end suite, and registers what passed.
+//!
+//! The suite, ginkgo and kubectl are upstream's own programs, built by whoever runs this; nothing of them is fetched.
+
+mod cluster;
+mod counts;
+mod register;
+mod report;
+mod rules;
+mod run;
+mod suite;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::tools;
+use cluster::Cluster;
+pub use counts::problems;
+use register::Register;
+use report::{Outcome, Ran};
+use rules::Rules;
+use run::{Ended, Interrupts};
+use suite::{Part, Suite};
+
+const USAGE: &str =
+    "usage: cargo xtask conformance [--all] [--nodes N] [--procs N] [--focus REGEX] [--skip REGEX] [--seed N]
+       cargo xtask conformance --list
+
+  --all           every spec that conformance/not-applicable.toml has no rule for, and not the [Conformance] specs alone
+  --nodes N       nodes of the cluster; 2 if absent
+  --procs N       specs that run at the same time; 4 if absent. [Serial] specs run alone, after the others
+  --focus, --skip only specs that match, only specs that do not
+  --seed N        the order of the specs, as an earlier run printed it
+  --list          runs nothing, and brings the register to the specs of another version of the suite
+
+E2E_TEST, GINKGO, KUBECTL   upstream's programs, where they are not on PATH
+CONFORMANCE_IMAGES          a folder of docker or OCI archives, as `cargo xtask images` makes them
+CONFORMANCE_MANIFESTS       a folder of manifests that are applied before the specs run; none if absent
+CORTEN                      the binary to prove; the release build if absent";
+
+/// What a run is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    all: bool,
+    list: bool,
+    nodes: usize,
+    procs: usize,
+    focus: Option<String>,
+    skip: Option<String>,
+    seed: Option<u64>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { all: false, list: false, nodes: 2, procs: 4, focus: None, skip: None, seed: None }
+    }
+}
+
+impl Options {
+    fn parse(words: &[&str]) -> Result<Options> {
+        let mut options = Options::default();
+        let mut words = words.iter().copied();
+        while let Some(word) = words.next() {
+            let mut value = || words.next().with_context(|| format!("{word} wants a value\n{USAGE}"));
+            match word {
+                "--all" => options.all = true,
+                "--list" => options.list = true,
+                "--nodes" => options.nodes = number(word, value()?)?,
+                "--procs" => options.procs = number(word, value()?)?,
+                "--seed" => options.seed = Some(value()?.parse().context("--seed wants a number")?),
+                "--focus" => options.focus = Some(value()?.to_owned()),
+                "--skip" => options.skip = Some(value()?.to_owned()),
+                _ => bail!("{USAGE}"),
+            }
+        }
+        Ok(options)
+    }
+}
+
+fn number(flag: &str, text: &str) -> Result<usize> {
+    let number = text.parse().ok().filter(|number| *number > 0);
+    number.with_context(|| format!("{flag} wants a number above 0, not {text:?}"))
+}
+
+pub fn run(root: &Path, words: &[&str]) -> Result<()> {
+    let options = Options::parse(words)?;
+    let rules = Rules::read(root)?;
+    if options.list {
+        return list(root, &rules);
+    }
+    ensure!(tools::is_root(), "a cluster makes namespaces, mounts and cgroups: run this as root");
+    let suite = Suite::find()?;
+    let names = suite::specs(&suite.e2e_test)?;
+    let register = Register::read(root)?;
+    let (register, gone) = register.for_suite(&names, &rules);
+    if let Some(spec) = gone.first() {
+        bail!(
+            "e2e.test is of another version than the register: it has no {spec:?}; `--list` brings the register to it"
+        );
+    }
+    let parts = [Part::Parallel, Part::Serial];
+    let mut selected = Vec::new();
+    for part in parts {
+        selected.push((part, suite::select(&names, &options, &rules, part)?.len()));
+    }
+    ensure!(selected.iter().any(|(_, specs)| *specs > 0), "no spec is selected");
+    let images = images()?;
+    let corten = corten(root)?;
+    tools::ensure_busybox(root)?;
+    let interrupts = Interrupts::keep()?;
+    let dir = run_directory(root)?;
+    println!("starting {} nodes, importing {} archives", options.nodes, images.len());
+    let cluster = Cluster::up(&corten, &suite.kubectl, options.nodes)?;
+    cluster.import(&images)?;
+    if let Some(manifests) = std::env::var_os("CONFORMANCE_MANIFESTS") {
+        cluster.apply(&std::path::absolute(manifests)?)?;
+    }
+    let mut run = Run { root, rules: &rules, register, options: &options, suite: &suite, dir: &dir, ran: Vec::new() };
+    let mut regressions = Vec::new();
+    for (part, specs) in selected {
+        if specs == 0 {
+            continue;
+        }
+        let ended = run.part(&cluster, part, specs, &interrupts, &mut regressions);
+        cluster.keep_logs(&dir)?;
+        ensure!(ended? == Ended::ByItself, "interrupted; what had ended is registered");
+    }
+    run.judge(&regressions)
+}
+
+/// Brings the register to the specs of the suite.
+fn list(root: &Path, rules: &Rules) -> Result<()> {
+    let names = suite::specs(&Suite::e2e_test()?)?;
+    let before = if root.join(register::FILE).exists() { Register::read(root)? } else { Register::default() };
+    let (register, gone) = before.for_suite(&names, rules);
+    register.write(root)?;
+    counts::write(root, &register, rules)?;
+    println!("{} specs registered, {} gone", register.len(), gone.len());
+    Ok(())
+}
+
+/// A run under way.
+struct Run<'a> {
+    root: &'a Path,
+    rules: &'a Rules,
+    register: Register,
+    options: &'a Options,
+    suite: &'a Suite,
+    dir: &'a Path,
+    ran: Vec<Ran>,
+}
+
+impl Run<'_> {
+    /// Runs one part and registers what it said.
+    fn part(
+        &mut self,
+        cluster: &Cluster,
+        part: Part,
+        specs: usize,
+        interrupts: &Interrupts,
+        regressions: &mut Vec<String>,
+    ) -> Result<Ended> {
+        let log = self.dir.join(format!("{}.log", part.name()));
+        println!("{} specs, {}: {}", specs, part.name(), log.display());
+        let target = suite::Target { kubeconfig: &cluster.kubeconfig(), kubelet_root: &cluster.kubelet_root() };
+        let mut command = cluster.command(&self.suite.ginkgo)?;
+        command.args(suite::arguments(self.suite, self.options, self.rules, part, &target, self.dir));
+        let ended = run::run(command, &log, interrupts)?;
+        let ran = report::read(&self.dir.join(format!("{}.json", part.name())))
+            .with_context(|| format!("see {}", log.display()))?;
+        regressions.extend(self.register.update(&ran));
+        self.register.write(self.root)?;
+        counts::write(self.root, &self.register, self.rules)?;
+        self.ran.extend(ran);
+        Ok(ended)
+    }
+
+    /// Says what failed, and fails if it should have passed.
+    fn judge(&self, regressions: &[String]) -> Result<()> {
+        let mut passed = 0;
+        let mut failed = 0;
+        for Ran { name, outcome } in &self.ran {
+            match outcome {
+                Outcome::Passed => passed += 1,
+                Outcome::Failed(words) => {
+                    failed += 1;
+                    eprintln!("failed: {name}: {words}");
+                }
+                Outcome::Skipped(words) => println!("skipped: {name}: {words}"),
+            }
+        }
+        let skipped = self.ran.len() - passed - failed;
+        println!("{passed} passed, {failed} failed, {skipped} skipped themselves; {}", self.dir.display());
+        for name in regressions {
+            eprintln!("registered as passed, and failed: {name}");
+        }
+        ensure!(regressions.is_empty(), "{} specs failed that are registered as passed", regressions.len());
+        ensure!(failed == 0, "{failed} specs failed");
+        Ok(())
+    }
+}
+
+/// The archives to import.
+fn images() -> Result<Vec<PathBuf>> {
+    const REMEDY: &str = "make a folder of them by `cargo xtask images` and name it by CONFORMANCE_IMAGES";
+    let dir =
+        std::env::var_os("CONFORMANCE_IMAGES").with_context(|| format!("the suite's images are missing: {REMEDY}"))?;
+    let dir = std::path::absolute(dir)?;
+    let entries = std::fs::read_dir(&dir).with_context(|| format!("cannot read {}", dir.display()))?;
+    let mut archives: Vec<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
+    archives.retain(|path| path.extension().is_some_and(|extension| extension == "tar"));
+    archives.sort();
+    ensure!(!archives.is_empty(), "{} holds no *.tar: {REMEDY}", dir.display());
+    Ok(archives)
+}
+
+/// The binary to prove.
+fn corten(root: &Path) -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os("CORTEN") {
+        let path = PathBuf::from(path);
+        ensure!(path.is_file(), "CORTEN names {}, which is no file", path.display());
+        return Ok(path.canonicalize()?);
+    }
+    crate::cargo(&["build", "--release"])?;
+    Ok(root.join("target/release/corten"))
+}
+
+/// A new directory for the reports and logs of this run.
+fn run_directory(root: &Path) -> Result<PathBuf> {
+    let output = Command::new("date").args(["-u", "+%Y-%m-%dT%H-%M-%S"]).output().context("date cannot be run")?;
+    let dir = root.join("target/conformance").join(String::from_utf8_lossy(&output.stdout).trim());
+    std::fs::create_dir_all(&dir)?;
+    Ok(dir)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_read() {
+        assert_eq!(Options::parse(&[]).unwrap(), Options::default());
+        let words = ["--all", "--nodes", "3", "--focus", "a b", "--seed", "7"];
+        let expected = Options { all: true, nodes: 3, focus: Some("a b".into()), seed: Some(7), ..Options::default() };
+        assert_eq!(Options::parse(&words).unwrap(), expected);
+        for words in [&["--nodes", "0"][..], &["--nodes"], &["--what"], &["--seed", "x"]] {
+            assert!(Options::parse(words).is_err(), "{words:?}");
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! What a run of the suite said of each spec: ginkgo's JSON report.
+//!
+//! A report holds everything that the specs printed, which is hundreds of megabytes; only what counts is kept.
+
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+
+/// How a spec ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    Passed,
+    /// With the first line of what went wrong.
+    Failed(String),
+    /// The spec itself found that this cluster is not for it, in these words.
+    Skipped(String),
+}
+
+/// A spec that ran, by its full name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ran {
+    pub name: String,
+    pub outcome: Outcome,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Suite {
+    spec_reports: Option<Vec<Node>>,
+}
+
+/// A spec, or what runs before and after all of them.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Node {
+    container_hierarchy_texts: Option<Vec<String>>,
+    leaf_node_type: String,
+    #[serde(default)]
+    leaf_node_text: String,
+    state: String,
+    failure: Option<Failure>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Failure {
+    #[serde(default)]
+    message: String,
+}
+
+/// Reads a report: what ran. Specs that were not selected are not in it, nor those that an interrupt ended.
+pub fn read(path: &Path) -> Result<Vec<Ran>> {
+    let file = File::open(path).with_context(|| format!("the suite left no report {}", path.display()))?;
+    parse(BufReader::new(file)).with_context(|| path.display().to_string())
+}
+
+fn parse(reader: impl Read) -> Result<Vec<Ran>> {
+    let suites: Vec<Suite> = serde_json::from_reader(reader)?;
+    let mut ran = Vec::new();
+    for node in suites.into_iter().filter_map(|suite| suite.spec_reports).flatten() {
+        let words = node.failure.as_ref().map(|failure| first_line(&failure.message)).unwrap_or_default();
+        if node.leaf_node_type != "It" {
+            if node.state == "failed" {
+                bail!("the suite's {} failed: {words}", node.leaf_node_type);
+            }
+            continue;
+        }
+        let outcome = match node.state.as_str() {
+            "passed" => Outcome::Passed,
+            "failed" | "panicked" | "timedout" => Outcome::Failed(words),
+            "skipped" if !words.is_empty() => Outcome::Skipped(words),
+            _ => continue,
+        };
+        ran.push(Ran { name: full_name(&node), outcome });
+    }
+    Ok(ran)
+}
+
+/// The name as `e2e.test --list-tests` prints it.
+fn full_name(node: &Node) -> String {
+    let texts = node.container_hierarchy_texts.iter().flatten().chain([&node.leaf_node_text]);
+    texts.filter(|text| !text.is_empty()).map(String::as_str).collect::<Vec<_>>().join(" ")
+}
+
+fn first_line(text: &str) -> String {
+    text.lines().next().unwrap_or_default().replace('\t', " ").trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outcomes_are_read() {
+        let spec = |text: &str, state: &str, message: &str| {
+            format!(
+                r#"{{"ContainerHierarchyTexts":["[sig-a] A",""],"LeafNodeType":"It","LeafNodeText":"{text}","State":"{state}","Failure":{{"Message":"{message}"}},"CapturedStdOutErr":"much"}}"#
+            )
+        };
+        let all = [
+            spec("passes", "passed", ""),
+            spec("fails", "failed", "one\\ntwo"),
+            spec("steps aside", "skipped", "needs 3 nodes"),
+            spec("is not selected", "skipped", ""),
+            spec("is interrupted", "interrupted", "by a user"),
+            r#"{"ContainerHierarchyTexts":null,"LeafNodeType":"BeforeSuite","State":"passed"}"#.to_owned(),
+        ];
+        let ran = parse(format!(r#"[{{"SpecReports":[{}]}}]"#, all.join(",")).as_bytes()).unwrap();
+        let expected = [
+            ("[sig-a] A passes", Outcome::Passed),
+            ("[sig-a] A fails", Outcome::Failed("one".into())),
+            ("[sig-a] A steps aside", Outcome::Skipped("needs 3 nodes".into())),
+        ];
+        assert_eq!(ran, expected.map(|(name, outcome)| Ran { name: name.into(), outcome }));
+    }
+
+    #[test]
+    fn a_suite_that_cannot_start_is_an_error() {
+        let text = r#"[{"SpecReports":[{"LeafNodeType":"SynchronizedBeforeSuite","State":"failed","Failure":{"Message":"no nodes"}}]}]"#;
+        assert!(parse(text.as_bytes()).unwrap_err().to_string().contains("no nodes"));
+    }
+}
