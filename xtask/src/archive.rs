@@ -98,20 +98,63 @@ impl Archive {
 
     /// Brings a package whose digest is that of the index, and returns where it is.
     pub fn download(&self, package: &str) -> Result<PathBuf> {
-        let indexed = parse_index(&self.apt(&["download", "--print-uris", package])?)
-            .with_context(|| format!("the archive gives no digest for {package}"))?;
-        check_known(&indexed, KNOWN)?;
-        let path = self.dir.join(&indexed.file);
         // What an earlier run left would be taken for what was fetched now.
+        let path = self.dir.join(&self.index(&[package])?[0].file);
         let _ = std::fs::remove_file(&path);
-        self.apt(&["download", "-qq", package])?;
-        let bytes = std::fs::read(&path).with_context(|| format!("apt did not bring {}", indexed.file))?;
-        if let Err(error) = check_content(&indexed, &bytes) {
-            std::fs::remove_file(&path)?;
-            return Err(error);
-        }
-        self.record(package, &indexed)?;
+        self.download_all(&[package])?;
         Ok(path)
+    }
+
+    /// Brings packages, and returns where they are, in their order. What is there with its digest is not fetched again.
+    pub fn download_all(&self, packages: &[&str]) -> Result<Vec<PathBuf>> {
+        if packages.is_empty() {
+            return Ok(Vec::new());
+        }
+        let indexed = self.index(packages)?;
+        let path = |indexed: &Indexed| self.dir.join(&indexed.file);
+        let is_there =
+            |indexed: &Indexed| std::fs::read(path(indexed)).is_ok_and(|bytes| check_content(indexed, &bytes).is_ok());
+        let wanted =
+            packages.iter().zip(&indexed).filter(|(_, indexed)| !is_there(indexed)).map(|(package, _)| *package);
+        let wanted: Vec<&str> = wanted.collect();
+        if !wanted.is_empty() {
+            self.apt(&[&["download", "-qq"], wanted.as_slice()].concat())?;
+        }
+        for (package, indexed) in packages.iter().zip(&indexed) {
+            let bytes = std::fs::read(path(indexed)).with_context(|| format!("apt did not bring {}", indexed.file))?;
+            if let Err(error) = check_content(indexed, &bytes) {
+                std::fs::remove_file(path(indexed))?;
+                return Err(error);
+            }
+            self.record(package, indexed)?;
+        }
+        Ok(indexed.iter().map(path).collect())
+    }
+
+    /// The names of packages and of all that they depend on, on a system that has nothing yet.
+    pub fn closure(&self, packages: &[&str]) -> Result<Vec<String>> {
+        let nothing = ["-o", "Dir::State::status=/dev/null", "-o", "APT::Install-Recommends=false"];
+        let text = self.apt(&[&["install", "--print-uris", "-qq", "-y"], &nothing[..], packages].concat())?;
+        let names = text.lines().filter(|line| line.starts_with('\'')).filter_map(|line| {
+            let file = line.split_whitespace().nth(1)?;
+            Some(file.split_once('_')?.0.to_owned())
+        });
+        Ok(names.collect())
+    }
+
+    /// What the signed index says of packages, each of a version that is known unchanged.
+    fn index(&self, packages: &[&str]) -> Result<Vec<Indexed>> {
+        // Elsewhere: apt says nothing of packages that lie in its directory.
+        let text = self.apt_in(Path::new("/"), &[&["download", "--print-uris"], packages].concat())?;
+        let mut found = Vec::new();
+        for package in packages {
+            let prefix = format!("{package}_");
+            let indexed = text.lines().filter_map(parse_index).find(|indexed| indexed.file.starts_with(&prefix));
+            let indexed = indexed.with_context(|| format!("the archive gives no digest for {package}"))?;
+            check_known(&indexed, KNOWN)?;
+            found.push(indexed);
+        }
+        Ok(found)
     }
 
     /// Writes down what was fetched, in place of what was fetched of the package before.
@@ -137,26 +180,30 @@ impl Archive {
         Ok(())
     }
 
-    /// Tries again for a while: a mirror may be slow to answer, and somebody else may hold apt's lock.
     fn apt(&self, arguments: &[&str]) -> Result<String> {
+        self.apt_in(&self.dir, arguments)
+    }
+
+    /// Tries again for a while: a mirror may be slow to answer, and somebody else may hold apt's lock.
+    fn apt_in(&self, dir: &Path, arguments: &[&str]) -> Result<String> {
         for seconds in [2, 5, 10, 20, 40] {
-            let error = match self.try_apt(arguments) {
+            let error = match self.try_apt(dir, arguments) {
                 Ok(output) => return Ok(output),
                 Err(error) => error,
             };
             eprintln!("{error:#}; it is tried again in {seconds} s");
             std::thread::sleep(std::time::Duration::from_secs(seconds));
         }
-        self.try_apt(arguments)
+        self.try_apt(dir, arguments)
     }
 
-    fn try_apt(&self, arguments: &[&str]) -> Result<String> {
+    fn try_apt(&self, dir: &Path, arguments: &[&str]) -> Result<String> {
         let output = Command::new("apt-get")
             .args(&self.options)
             .args(SIGNED_ONLY.iter().flat_map(|option| ["-o", option]))
             .args(["-o", "APT::Sandbox::User=root", "-o", "Acquire::Retries=5"])
             .args(arguments)
-            .current_dir(&self.dir)
+            .current_dir(dir)
             .output()
             .context("apt-get cannot be run")?;
         let told = String::from_utf8_lossy(&output.stderr);

@@ -9,6 +9,7 @@ mod bench;
 mod conformance;
 mod dependencies;
 mod fuzz;
+mod images;
 mod licenses;
 mod packages;
 mod presence;
@@ -29,6 +30,7 @@ const USAGE: &str = "usage: cargo xtask <command>
   check                 formatting, lints, tidy rules, dependencies and unit tests
   test [FILTER]         everything: fetches what the tests need, then runs every test, real clusters included
   conformance [--all] [--focus REGEX] …    upstream's end-to-end suite against a cluster; conformance/README.md
+  images --programs DIR [--output DIR]     the container images that the suite's specs run; conformance/images.toml
   bench [--record]      measures the release build; --record appends to bench/history.tsv
   fuzz [TARGET] [--minutes N]     feeds mutated bytes to every decoder, guided by coverage, for an hour or N minutes
   sbom [FILE]           writes what the binary is made of, as CycloneDX, to target/sbom.cdx.json or FILE
@@ -57,6 +59,7 @@ fn run(arguments: Vec<String>) -> Result<()> {
         ["check"] => check(),
         ["test", filter @ ..] => test(filter),
         ["conformance", words @ ..] => conformance::run(&root(), words),
+        ["images", words @ ..] => images::run(&root(), words),
         ["bench", flags @ ..] => bench::run(flags),
         ["fuzz", words @ ..] => fuzz::run(&root(), words),
         ["sbom"] => sbom::write(&root(), &root().join("target/sbom.cdx.json")),
