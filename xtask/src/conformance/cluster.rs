@@ -1,37 +1,67 @@
-//! The cluster that a run proves: `corten up` on a machine made of namespaces, with the images of the suite imported.
+//! The cluster that a run proves: `corten up` on a machine made of namespaces, further machines that joined it by a token,
+//! and the suite's images.
 //!
-//! It must leave nothing behind: processes, links and mounts end with the machine, and the purge takes down the cgroups,
+//! It must leave nothing behind: processes, links and mounts end with the machines, and the purge takes down the cgroups,
 //! which are the host's. That holds for a run that fails or is interrupted too.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
-use testkit_machine::machine::Machine;
+use anyhow::{Result, bail};
+
+use super::node::{Node, said};
 
 /// How long nodes may take to be Ready.
 const READY_BOUND: Duration = Duration::from_secs(300);
 
 pub struct Cluster {
-    machine: Machine,
-    corten: PathBuf,
+    /// Before the directory, which their purge still reads.
+    nodes: Vec<Node>,
     kubectl: PathBuf,
     dir: tempfile::TempDir,
 }
 
 impl Cluster {
-    /// Boots the machine, starts the cluster and waits until all nodes are Ready.
-    pub fn up(corten: &Path, kubectl: &Path, nodes: usize) -> Result<Cluster> {
+    /// Boots the machines, starts the cluster with flags of `corten up`, and waits until all nodes are Ready.
+    pub fn up(corten: &Path, kubectl: &Path, nodes: usize, flags: &[String]) -> Result<Cluster> {
         let dir = tempfile::Builder::new().prefix("corten-conformance").tempdir()?;
-        let cluster = Cluster { machine: Machine::boot(), corten: corten.into(), kubectl: kubectl.into(), dir };
-        // As systemd has it: mounts of a pod with Bidirectional propagation reach the node and its other pods.
-        said(cluster.machine.command(Path::new("mount")).args(["--make-rshared", "/"]))?;
-        let kubeconfig = cluster.kubeconfig();
-        let mut up = cluster.corten(&["up", "--timeout", "300", "--nodes", &nodes.to_string()]);
-        said(up.arg("--kubeconfig").arg(kubeconfig))?;
-        cluster.wait_for_nodes(nodes)?;
+        let mut cluster = Cluster { nodes: Vec::new(), kubectl: kubectl.into(), dir };
+        for number in 1..=nodes {
+            cluster.nodes.push(Node::boot(number, corten, cluster.dir.path())?);
+        }
+        cluster.connect(flags);
+        cluster.start(flags)?;
+        for number in 1..nodes {
+            cluster.join(number)?;
+        }
+        cluster.wait_for_nodes()?;
         Ok(cluster)
+    }
+
+    /// Makes the machines neighbours on one link. Ranges of IPv6 among the flags want machines that have it.
+    fn connect(&self, flags: &[String]) {
+        for (number, pair) in self.nodes.windows(2).enumerate() {
+            pair[1].connect_to(&pair[0], number + 2);
+        }
+        if flags.iter().any(|flag| flag.contains("::")) {
+            self.nodes.iter().enumerate().for_each(|(number, node)| node.add_ipv6(number + 1));
+        }
+    }
+
+    fn start(&self, flags: &[String]) -> Result<()> {
+        let [first, ..] = self.nodes.as_slice() else { bail!("a cluster has a node") };
+        let mut up = first.corten(&["up", "--timeout", "300"]);
+        said(up.arg("--kubeconfig").arg(self.kubeconfig()).args(first.flags()).args(flags))?;
+        Ok(())
+    }
+
+    /// Joins a machine by a token. It has the images of the first.
+    fn join(&mut self, number: usize) -> Result<()> {
+        let command = said(&mut self.nodes[0].corten(&["token", "create", "--print-join-command"]))?;
+        let words: Vec<&str> = command.split_whitespace().skip(1).collect();
+        let images = self.nodes[0].data().join("images");
+        self.nodes[number].start_agent(&words, &images)
     }
 
     /// Applies the manifests of a folder: add-ons that specs want.
@@ -44,7 +74,7 @@ impl Cluster {
     /// Imports archives into the image store, which all nodes share.
     pub fn import(&self, archives: &[PathBuf]) -> Result<()> {
         for archive in archives {
-            said(self.corten(&["image", "import"]).arg(archive))?;
+            said(self.nodes[0].corten(&["image", "import"]).arg(archive))?;
         }
         Ok(())
     }
@@ -53,12 +83,7 @@ impl Cluster {
         self.dir.path().join("kubeconfig")
     }
 
-    /// The kubelet's own directory on the first node.
-    pub fn kubelet_root(&self) -> PathBuf {
-        self.data().join("kubelet")
-    }
-
-    /// A command on the cluster's machine, with kubectl on PATH under its own name.
+    /// A command on the first machine, with kubectl on PATH under its own name.
     pub fn command(&self, program: &Path) -> Result<Command> {
         let bin = self.dir.path().join("bin");
         if !bin.exists() {
@@ -66,76 +91,30 @@ impl Cluster {
             std::os::unix::fs::symlink(&self.kubectl, bin.join("kubectl"))?;
         }
         let path = std::env::var("PATH").unwrap_or_default();
-        let mut command = self.machine.command(program);
+        let mut command = self.nodes[0].machine.command(program);
         command.env("PATH", format!("{}:{path}", bin.display())).env("HOME", self.dir.path());
         command.env("KUBECONFIG", self.kubeconfig()).current_dir(self.dir.path()).stdin(Stdio::null());
         Ok(command)
     }
 
-    /// Copies the cluster's logs.
+    /// Copies the nodes' logs.
     pub fn keep_logs(&self, dir: &Path) -> Result<()> {
-        for log in logs(&self.data())? {
-            let name = log.strip_prefix(self.data()).unwrap_or(&log).display().to_string().replace('/', "-");
-            std::fs::copy(&log, dir.join(name))?;
-        }
-        Ok(())
+        self.nodes.iter().try_for_each(|node| node.keep_log(dir))
     }
 
-    fn data(&self) -> PathBuf {
-        self.dir.path().join("data")
-    }
-
-    fn corten(&self, arguments: &[&str]) -> Command {
-        let mut command = self.machine.command(&self.corten);
-        command.args(arguments).arg("--data-dir").arg(self.data());
-        command.env("HOME", self.dir.path()).env_remove("KUBECONFIG").stdin(Stdio::null());
-        command
-    }
-
-    fn wait_for_nodes(&self, nodes: usize) -> Result<()> {
+    fn wait_for_nodes(&self) -> Result<()> {
         let start = Instant::now();
         loop {
             let mut get = self.command(&self.kubectl)?;
             let text = said(get.args(["get", "nodes", "--no-headers"])).unwrap_or_else(|error| error.to_string());
-            if text.lines().filter(|line| line.split_whitespace().nth(1) == Some("Ready")).count() == nodes {
+            let ready = text.lines().filter(|line| line.split_whitespace().nth(1) == Some("Ready")).count();
+            if ready == self.nodes.len() {
                 return Ok(());
             }
             if start.elapsed() > READY_BOUND {
-                bail!("{nodes} nodes are not Ready after {READY_BOUND:?}: {text}");
+                bail!("{} nodes are not Ready after {READY_BOUND:?}: {text}", self.nodes.len());
             }
             std::thread::sleep(Duration::from_millis(200));
         }
     }
-}
-
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        if let Err(error) = said(&mut self.corten(&["down", "--purge"])) {
-            eprintln!("the cluster cannot be taken down: {error:#}");
-        }
-    }
-}
-
-/// The log files below a directory.
-fn logs(dir: &Path) -> Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir(dir)? {
-        let path = entry?.path();
-        // Files of pods and images lie deeper, and are not the cluster's.
-        let is_place = path.is_dir() && !path.is_symlink() && path.ends_with("nodes");
-        if is_place || dir.ends_with("nodes") {
-            found.extend(logs(&path)?);
-        } else if path.extension().is_some_and(|extension| extension == "log") {
-            found.push(path);
-        }
-    }
-    Ok(found)
-}
-
-/// Runs a command and returns what it prints.
-fn said(command: &mut Command) -> Result<String> {
-    let output = command.output().with_context(|| format!("{command:?} cannot be run"))?;
-    let told = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{command:?} failed: {}", told.trim());
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

@@ -4,6 +4,7 @@
 
 mod cluster;
 mod counts;
+mod node;
 mod register;
 mod report;
 mod rules;
@@ -26,14 +27,16 @@ use suite::{Part, Suite};
 
 const USAGE: &str =
     "usage: cargo xtask conformance [--all] [--nodes N] [--procs N] [--focus REGEX] [--skip REGEX] [--seed N]
-       cargo xtask conformance --list
+           [-- FLAGS OF `corten up`]
+       cargo xtask conformance --list | --report FILE
 
   --all           every spec that conformance/not-applicable.toml has no rule for, and not the [Conformance] specs alone
   --nodes N       nodes of the cluster; 2 if absent
   --procs N       specs that run at the same time; 4 if absent. [Serial] specs run alone, after the others
   --focus, --skip only specs that match, only specs that do not
-  --seed N        the order of the specs, as an earlier run printed it
+  --seed N        the order of the specs, as an earlier run's log has it
   --list          runs nothing, and brings the register to the specs of another version of the suite
+  --report FILE   runs nothing, and registers what ginkgo's JSON report of another run says
 
 E2E_TEST, GINKGO, KUBECTL   upstream's programs, where they are not on PATH
 CONFORMANCE_IMAGES          a folder of docker or OCI archives, as `cargo xtask images` makes them
@@ -45,16 +48,29 @@ CORTEN                      the binary to prove; the release build if absent";
 pub struct Options {
     all: bool,
     list: bool,
+    report: Option<PathBuf>,
     nodes: usize,
     procs: usize,
     focus: Option<String>,
     skip: Option<String>,
     seed: Option<u64>,
+    /// For `corten up`.
+    flags: Vec<String>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { all: false, list: false, nodes: 2, procs: 4, focus: None, skip: None, seed: None }
+        Options {
+            all: false,
+            list: false,
+            report: None,
+            nodes: 2,
+            procs: 4,
+            focus: None,
+            skip: None,
+            seed: None,
+            flags: Vec::new(),
+        }
     }
 }
 
@@ -67,11 +83,13 @@ impl Options {
             match word {
                 "--all" => options.all = true,
                 "--list" => options.list = true,
+                "--report" => options.report = Some(value()?.into()),
                 "--nodes" => options.nodes = number(word, value()?)?,
                 "--procs" => options.procs = number(word, value()?)?,
                 "--seed" => options.seed = Some(value()?.parse().context("--seed wants a number")?),
                 "--focus" => options.focus = Some(value()?.to_owned()),
                 "--skip" => options.skip = Some(value()?.to_owned()),
+                "--" => options.flags.extend(words.by_ref().map(str::to_owned)),
                 _ => bail!("{USAGE}"),
             }
         }
@@ -90,44 +108,89 @@ pub fn run(root: &Path, words: &[&str]) -> Result<()> {
     if options.list {
         return list(root, &rules);
     }
+    if let Some(path) = &options.report {
+        let ran = report::read(path)?;
+        let regressions = take_over(root, &rules, &ran)?;
+        return judge(&ran, &regressions);
+    }
     ensure!(tools::is_root(), "a cluster makes namespaces, mounts and cgroups: run this as root");
     let suite = Suite::find()?;
-    let names = suite::specs(&suite.e2e_test)?;
-    let register = Register::read(root)?;
-    let (register, gone) = register.for_suite(&names, &rules);
-    if let Some(spec) = gone.first() {
-        bail!(
-            "e2e.test is of another version than the register: it has no {spec:?}; `--list` brings the register to it"
-        );
-    }
-    let parts = [Part::Parallel, Part::Serial];
-    let mut selected = Vec::new();
-    for part in parts {
-        selected.push((part, suite::select(&names, &options, &rules, part)?.len()));
-    }
-    ensure!(selected.iter().any(|(_, specs)| *specs > 0), "no spec is selected");
+    let selected = selected(root, &suite, &options, &rules)?;
     let images = images()?;
     let corten = corten(root)?;
     tools::ensure_busybox(root)?;
     let interrupts = Interrupts::keep()?;
     let dir = run_directory(root)?;
     println!("starting {} nodes, importing {} archives", options.nodes, images.len());
-    let cluster = Cluster::up(&corten, &suite.kubectl, options.nodes)?;
+    let cluster = Cluster::up(&corten, &suite.kubectl, options.nodes, &options.flags)?;
     cluster.import(&images)?;
     if let Some(manifests) = std::env::var_os("CONFORMANCE_MANIFESTS") {
         cluster.apply(&std::path::absolute(manifests)?)?;
     }
-    let mut run = Run { root, rules: &rules, register, options: &options, suite: &suite, dir: &dir, ran: Vec::new() };
+    let mut ran = Vec::new();
     let mut regressions = Vec::new();
     for (part, specs) in selected {
-        if specs == 0 {
-            continue;
-        }
-        let ended = run.part(&cluster, part, specs, &interrupts, &mut regressions);
+        let log = dir.join(format!("{}.log", part.name()));
+        println!("{specs} specs, {}: {}", part.name(), log.display());
+        let mut command = cluster.command(&suite.ginkgo)?;
+        command.args(suite::arguments(&suite, &options, &rules, part, &cluster.kubeconfig(), &dir));
+        let ended = run::run(command, &log, &interrupts)?;
         cluster.keep_logs(&dir)?;
-        ensure!(ended? == Ended::ByItself, "interrupted; what had ended is registered");
+        let report = report::read(&dir.join(format!("{}.json", part.name())));
+        let part_ran = report.with_context(|| format!("see {}", log.display()))?;
+        regressions.extend(take_over(root, &rules, &part_ran)?);
+        ran.extend(part_ran);
+        ensure!(ended == Ended::ByItself, "interrupted; what had ended is registered");
     }
-    run.judge(&regressions)
+    judge(&ran, &regressions)
+}
+
+/// How many specs of each part the options select; parts without specs are left out.
+fn selected(root: &Path, suite: &Suite, options: &Options, rules: &Rules) -> Result<Vec<(Part, usize)>> {
+    let names = suite::specs(&suite.e2e_test)?;
+    let (_, gone) = Register::read(root)?.for_suite(&names, rules);
+    if let Some(spec) = gone.first() {
+        bail!("e2e.test is not of the register's version: it has no {spec:?}; `--list` brings the register to it");
+    }
+    let mut selected = Vec::new();
+    for part in [Part::Parallel, Part::Serial] {
+        selected.push((part, suite::select(&names, options, rules, part)?.len()));
+    }
+    selected.retain(|(_, specs)| *specs > 0);
+    ensure!(!selected.is_empty(), "no spec is selected");
+    Ok(selected)
+}
+
+/// Registers what a run said, beside what other runs wrote meanwhile. Returns what is registered as passed and failed.
+fn take_over(root: &Path, rules: &Rules, ran: &[Ran]) -> Result<Vec<String>> {
+    let mut register = Register::read(root)?;
+    let regressions = register.update(ran);
+    register.write(root)?;
+    counts::write(root, &register, rules)?;
+    Ok(regressions)
+}
+
+/// Says what failed, and fails if anything did.
+fn judge(ran: &[Ran], regressions: &[String]) -> Result<()> {
+    let mut passed = 0;
+    let mut failed = 0;
+    for Ran { name, outcome } in ran {
+        match outcome {
+            Outcome::Passed => passed += 1,
+            Outcome::Failed(words) => {
+                failed += 1;
+                eprintln!("failed: {name}: {words}");
+            }
+            Outcome::Skipped(words) => println!("skipped: {name}: {words}"),
+        }
+    }
+    println!("{passed} passed, {failed} failed, {} skipped themselves", ran.len() - passed - failed);
+    for name in regressions {
+        eprintln!("registered as passed, and failed: {name}");
+    }
+    ensure!(regressions.is_empty(), "{} specs failed that are registered as passed", regressions.len());
+    ensure!(failed == 0, "{failed} specs failed");
+    Ok(())
 }
 
 /// Brings the register to the specs of the suite.
@@ -139,67 +202,6 @@ fn list(root: &Path, rules: &Rules) -> Result<()> {
     counts::write(root, &register, rules)?;
     println!("{} specs registered, {} gone", register.len(), gone.len());
     Ok(())
-}
-
-/// A run under way.
-struct Run<'a> {
-    root: &'a Path,
-    rules: &'a Rules,
-    register: Register,
-    options: &'a Options,
-    suite: &'a Suite,
-    dir: &'a Path,
-    ran: Vec<Ran>,
-}
-
-impl Run<'_> {
-    /// Runs one part and registers what it said.
-    fn part(
-        &mut self,
-        cluster: &Cluster,
-        part: Part,
-        specs: usize,
-        interrupts: &Interrupts,
-        regressions: &mut Vec<String>,
-    ) -> Result<Ended> {
-        let log = self.dir.join(format!("{}.log", part.name()));
-        println!("{} specs, {}: {}", specs, part.name(), log.display());
-        let target = suite::Target { kubeconfig: &cluster.kubeconfig(), kubelet_root: &cluster.kubelet_root() };
-        let mut command = cluster.command(&self.suite.ginkgo)?;
-        command.args(suite::arguments(self.suite, self.options, self.rules, part, &target, self.dir));
-        let ended = run::run(command, &log, interrupts)?;
-        let ran = report::read(&self.dir.join(format!("{}.json", part.name())))
-            .with_context(|| format!("see {}", log.display()))?;
-        regressions.extend(self.register.update(&ran));
-        self.register.write(self.root)?;
-        counts::write(self.root, &self.register, self.rules)?;
-        self.ran.extend(ran);
-        Ok(ended)
-    }
-
-    /// Says what failed, and fails if it should have passed.
-    fn judge(&self, regressions: &[String]) -> Result<()> {
-        let mut passed = 0;
-        let mut failed = 0;
-        for Ran { name, outcome } in &self.ran {
-            match outcome {
-                Outcome::Passed => passed += 1,
-                Outcome::Failed(words) => {
-                    failed += 1;
-                    eprintln!("failed: {name}: {words}");
-                }
-                Outcome::Skipped(words) => println!("skipped: {name}: {words}"),
-            }
-        }
-        let skipped = self.ran.len() - passed - failed;
-        println!("{passed} passed, {failed} failed, {skipped} skipped themselves; {}", self.dir.display());
-        for name in regressions {
-            eprintln!("registered as passed, and failed: {name}");
-        }
-        ensure!(regressions.is_empty(), "{} specs failed that are registered as passed", regressions.len());
-        ensure!(failed == 0, "{failed} specs failed");
-        Ok(())
-    }
 }
 
 /// The archives to import.
@@ -242,8 +244,10 @@ mod tests {
     #[test]
     fn options_are_read() {
         assert_eq!(Options::parse(&[]).unwrap(), Options::default());
-        let words = ["--all", "--nodes", "3", "--focus", "a b", "--seed", "7"];
-        let expected = Options { all: true, nodes: 3, focus: Some("a b".into()), seed: Some(7), ..Options::default() };
+        let flags = vec!["--port".to_owned(), "1".to_owned()];
+        let words = ["--all", "--nodes", "3", "--focus", "a b", "--seed", "7", "--", "--port", "1"];
+        let expected =
+            Options { all: true, nodes: 3, focus: Some("a b".into()), seed: Some(7), flags, ..Options::default() };
         assert_eq!(Options::parse(&words).unwrap(), expected);
         for words in [&["--nodes", "0"][..], &["--nodes"], &["--what"], &["--seed", "x"]] {
             assert!(Options::parse(words).is_err(), "{words:?}");

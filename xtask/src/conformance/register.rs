@@ -112,12 +112,12 @@ impl Register {
         (Register(specs), gone)
     }
 
-    /// Takes over what a run said. Returns the specs that are registered as passed and failed in it.
+    /// Takes over what a run said of specs that are registered. Returns those that are registered as passed and failed in it.
     pub fn update(&mut self, ran: &[Ran]) -> Vec<String> {
         let mut regressions = Vec::new();
         for Ran { name, outcome } in ran {
-            let before = self.0.get(name);
-            let was_passed = before == Some(&State::Passed);
+            let Some(before) = self.0.get_mut(name) else { continue };
+            let was_passed = *before == State::Passed;
             let state = match outcome {
                 Outcome::Passed => State::Passed,
                 Outcome::Failed(_) if was_passed => {
@@ -126,10 +126,12 @@ impl Register {
                 }
                 // A smaller cluster than the one it passed on proves nothing.
                 Outcome::Skipped(_) if was_passed => continue,
+                // A rule is about every cluster of ours, and a run cannot refute it but by a pass.
+                Outcome::Failed(_) | Outcome::Skipped(_) if matches!(before, State::NotApplicable(_)) => continue,
                 Outcome::Failed(_) => State::Failed,
                 Outcome::Skipped(words) => State::Skipped(words.clone()),
             };
-            self.0.insert(name.clone(), state);
+            *before = state;
         }
         regressions
     }
@@ -216,10 +218,13 @@ mod tests {
             ran("a [Conformance]", Outcome::Failed("no".into())),
             ran("c", Outcome::Passed),
             ran("d", Outcome::Failed("no".into())),
+            ran("b x", Outcome::Skipped("no Windows".into())),
+            ran("of another suite", Outcome::Passed),
         ]);
         assert_eq!(regressions, ["a [Conformance]"]);
         assert_eq!(register.count("passed"), 2);
         assert_eq!(register.count("failed"), 1);
+        assert_eq!((register.count_rule("windows"), register.len()), (1, 4));
     }
 
     #[test]

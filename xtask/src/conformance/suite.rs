@@ -101,19 +101,13 @@ pub fn select<'a>(names: &'a [String], options: &Options, rules: &Rules, part: P
     Ok(names.iter().map(String::as_str).filter(is_selected).collect())
 }
 
-/// What a run of a part wants to know of the cluster.
-pub struct Target<'a> {
-    pub kubeconfig: &'a Path,
-    pub kubelet_root: &'a Path,
-}
-
 /// The arguments of ginkgo, and after `--` those of the suite.
 pub fn arguments(
     suite: &Suite,
     options: &Options,
     rules: &Rules,
     part: Part,
-    target: &Target,
+    kubeconfig: &Path,
     dir: &Path,
 ) -> Vec<String> {
     let serial = if part == Part::Serial { "Serial" } else { "!Serial" };
@@ -138,9 +132,9 @@ pub fn arguments(
         suite.e2e_test.display().to_string(),
         "--".into(),
         "--provider=skeleton".into(),
-        format!("--kubeconfig={}", target.kubeconfig.display()),
+        format!("--kubeconfig={}", kubeconfig.display()),
         format!("--kubectl-path={}", suite.kubectl.display()),
-        format!("--kubelet-root-dir={}", target.kubelet_root.display()),
+        format!("--kubelet-root-dir={}", super::node::KUBELET_ROOT),
     ]);
     arguments
 }
