@@ -66,7 +66,8 @@ fn make_parent(path: &Path) -> Result<()> {
     Ok(())
 }
 
-fn write(path: &Path, mode: u32, bytes: &[u8]) -> Result<()> {
+/// Writes a file in place of what is there.
+pub fn write(path: &Path, mode: u32, bytes: &[u8]) -> Result<()> {
     make_parent(path)?;
     let _ = std::fs::remove_file(path);
     let mut file = std::fs::OpenOptions::new().create_new(true).write(true).mode(0o600).open(path)?;

@@ -2,6 +2,7 @@
 //! that the user built of upstream's tree, as `conformance/images.toml` says. Nothing of upstream is fetched or built here.
 
 mod layer;
+mod registry;
 mod table;
 mod userland;
 
@@ -14,7 +15,7 @@ use sha2::{Digest, Sha256};
 
 use crate::archive::Archive;
 use crate::tools;
-use table::{Image, Layer, Table};
+use table::{Image, Layer, Served, Table};
 
 const USAGE: &str = "usage: cargo xtask images --programs DIR [--output DIR]
 
@@ -88,11 +89,22 @@ fn layers<'a>(root: &Path, table: &'a Table, images: &[&Image], programs: &Path)
         let below = below.map(|below| below.packages.as_slice()).unwrap_or_default();
         userland::fill(&tree, &archive, &layer.packages, below)?;
         layer::finish(layer, &tree, programs)?;
+        if let Some(served) = &layer.registry {
+            serve(served, table, &layers, &tree)?;
+        }
         let path = packed.join(format!("{}.tar", layer.name));
         let digest = layer::pack(&tree, &path)?;
         layers.insert(layer.name.as_str(), Packed { path, digest });
     }
     Ok(layers)
+}
+
+/// Puts an image into the registry of a layer.
+fn serve(served: &Served, table: &Table, layers: &BTreeMap<&str, Packed>, tree: &Path) -> Result<()> {
+    let image = table.image(&served.image)?;
+    let packed: Vec<&Packed> = image.layers.iter().filter_map(|name| layers.get(name.as_str())).collect();
+    let [only] = packed.as_slice() else { bail!("{} has not one layer, or a later one", served.image) };
+    registry::store(tree, &served.name, &served.tag, &config(image, &packed), &std::fs::read(&only.path)?)
 }
 
 /// Writes all images into one archive, as `docker save` does: a layer that several have is there once.

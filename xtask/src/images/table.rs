@@ -34,6 +34,16 @@ pub struct Layer {
     pub applets: Option<String>,
     /// An archive that the user brings, to be unpacked at the root.
     pub unpack: Option<String>,
+    /// An image of one layer that a server in the image gives out.
+    pub registry: Option<Served>,
+}
+
+/// An image that a registry gives out under another name.
+#[derive(Debug)]
+pub struct Served {
+    pub name: String,
+    pub tag: String,
+    pub image: String,
 }
 
 /// A program or file of upstream, and where it goes.
@@ -111,6 +121,11 @@ impl Table {
         self.layers.iter().find(|layer| layer.name == name).with_context(|| format!("there is no layer {name}"))
     }
 
+    pub fn image(&self, name: &str) -> Result<&Image> {
+        let image = self.images.iter().find(|image| image.names.iter().any(|it| it == name));
+        image.with_context(|| format!("there is no image {name}"))
+    }
+
     /// Names lead somewhere, and an image has its name for itself.
     fn check(&self, sources: &BTreeSet<String>) -> Result<()> {
         let mut names = BTreeSet::new();
@@ -124,6 +139,7 @@ impl Table {
         }
         for layer in &self.layers {
             layer.on.as_deref().map(|on| self.layer(on)).transpose()?;
+            layer.registry.as_ref().map(|served| self.image(&served.image)).transpose()?;
             let stray = layer.brought().find(|name| !sources.contains(*name));
             ensure!(stray.is_none(), "layer {} wants {stray:?}, and no [[source]] says where it is from", layer.name);
         }
@@ -132,7 +148,7 @@ impl Table {
 }
 
 fn layer(section: &Section) -> Result<Layer> {
-    section.expect(&["name", "packages", "on", "programs", "directories", "links", "applets", "unpack"])?;
+    section.expect(&["name", "packages", "on", "programs", "directories", "links", "applets", "unpack", "registry"])?;
     let optional = |name: &str| section.list(name).first().cloned();
     Ok(Layer {
         name: section.text("name")?.to_owned(),
@@ -144,6 +160,7 @@ fn layer(section: &Section) -> Result<Layer> {
         links: section.list("links").iter().map(|text| link(text)).collect::<Result<_>>()?,
         applets: optional("applets"),
         unpack: optional("unpack"),
+        registry: optional("registry").map(|text| served(&text)).transpose()?,
     })
 }
 
@@ -163,6 +180,12 @@ fn directory(text: &str) -> Result<Directory> {
 fn link(text: &str) -> Result<(String, String)> {
     let [path, target] = words(text)?;
     Ok((path.into(), target.into()))
+}
+
+/// `NAME TAG IMAGE`.
+fn served(text: &str) -> Result<Served> {
+    let [name, tag, image] = words(text)?;
+    Ok(Served { name: name.into(), tag: tag.into(), image: image.into() })
 }
 
 fn words<const N: usize>(text: &str) -> Result<[&str; N]> {
