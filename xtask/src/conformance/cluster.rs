@@ -4,13 +4,16 @@
 //! It must leave nothing behind: processes, links and mounts end with the machines, and the purge takes down the cgroups,
 //! which are the host's. That holds for a run that fails or is interrupted too.
 
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
+use testkit_machine::machine::ADDRESS;
 
 use super::node::{Node, said};
+use super::registry::{self, Registry};
 
 /// How long nodes may take to be Ready.
 const READY_BOUND: Duration = Duration::from_secs(300);
@@ -24,13 +27,14 @@ pub struct Cluster {
 
 impl Cluster {
     /// Boots the machines, starts the cluster with flags of `corten up`, and waits until all nodes are Ready.
-    pub fn up(corten: &Path, kubectl: &Path, nodes: usize, flags: &[String]) -> Result<Cluster> {
+    pub fn up(corten: &Path, kubectl: &Path, registry: Registry, nodes: usize, flags: &[String]) -> Result<Cluster> {
         let dir = tempfile::Builder::new().prefix("corten-conformance").tempdir()?;
         let mut cluster = Cluster { nodes: Vec::new(), kubectl: kubectl.into(), dir };
         for number in 1..=nodes {
             cluster.nodes.push(Node::boot(number, corten, cluster.dir.path())?);
         }
         cluster.connect(flags);
+        cluster.serve(registry)?;
         cluster.start(flags)?;
         for number in 1..nodes {
             cluster.join(number)?;
@@ -47,6 +51,16 @@ impl Cluster {
         if flags.iter().any(|flag| flag.contains("::")) {
             self.nodes.iter().enumerate().for_each(|(number, node)| node.add_ipv6(number + 1));
         }
+    }
+
+    /// Gives out the images on the first machine, and tells every node so.
+    fn serve(&self, registry: Registry) -> Result<()> {
+        for node in &self.nodes {
+            std::fs::write(node.registries(), registry.settings(ADDRESS))?;
+        }
+        let listener = self.nodes[0].machine.in_network(|| TcpListener::bind((ADDRESS, registry::PORT)));
+        registry.serve(listener.context("the registry's port is taken")?);
+        Ok(())
     }
 
     fn start(&self, flags: &[String]) -> Result<()> {

@@ -6,6 +6,7 @@ mod cluster;
 mod counts;
 mod node;
 mod register;
+mod registry;
 mod report;
 mod rules;
 mod run;
@@ -20,6 +21,7 @@ use crate::tools;
 use cluster::Cluster;
 pub use counts::problems;
 use register::Register;
+use registry::Registry;
 use report::{Outcome, Ran};
 use rules::Rules;
 use run::{Ended, Interrupts};
@@ -122,7 +124,7 @@ pub fn run(root: &Path, words: &[&str]) -> Result<()> {
     let interrupts = Interrupts::keep()?;
     let dir = run_directory(root)?;
     println!("starting {} nodes, importing {} archives", options.nodes, images.len());
-    let cluster = Cluster::up(&corten, &suite.kubectl, options.nodes, &options.flags)?;
+    let cluster = Cluster::up(&corten, &suite.kubectl, Registry::read(&images)?, options.nodes, &options.flags)?;
     cluster.import(&images)?;
     if let Some(manifests) = std::env::var_os("CONFORMANCE_MANIFESTS") {
         cluster.apply(&std::path::absolute(manifests)?)?;

@@ -64,10 +64,26 @@ impl Node {
         self.dir.join("data")
     }
 
-    /// The flags of every node: its name, a zone of its own, and where its kubelet keeps what is its.
-    pub fn flags(&self) -> [String; 6] {
+    /// The file that says how the node reaches registries.
+    pub fn registries(&self) -> PathBuf {
+        self.dir.join("registries.yaml")
+    }
+
+    /// The flags of every node: its name, a zone of its own, where its kubelet keeps what is its, and registries.
+    pub fn flags(&self) -> [String; 8] {
         let zone = format!("topology.kubernetes.io/zone=zone-of-{}", self.name);
-        ["--node-name", &self.name, "--node-labels", &zone, "--root-dir", KUBELET_ROOT].map(str::to_owned)
+        let registries = self.registries().display().to_string();
+        let flags = [
+            "--node-name",
+            &self.name,
+            "--node-labels",
+            &zone,
+            "--root-dir",
+            KUBELET_ROOT,
+            "--registry-config",
+            &registries,
+        ];
+        flags.map(str::to_owned)
     }
 
     /// Copies the log of the server or of the agent.
