@@ -7,38 +7,38 @@ use clap::Args;
 
 #[derive(Debug, Clone, Default, Args)]
 pub struct AccessOptions {
-    /// The AuthenticationConfiguration (apiserver.config.k8s.io) whose token issuers are trusted; read again when it
+    /// The AuthenticationConfiguration (apiserver.config.k8s.io) with the trusted JWT issuers; reloaded when it
     /// changes.
     #[arg(long, value_name = "FILE")]
     pub authentication_config: Option<PathBuf>,
-    /// The kubeconfig file of a server that judges bearer tokens by TokenReview (authentication.k8s.io/v1).
+    /// The kubeconfig file of the webhook that authenticates bearer tokens by TokenReview (authentication.k8s.io/v1).
     #[arg(long, value_name = "FILE")]
     pub authentication_token_webhook_config_file: Option<PathBuf>,
-    /// The AuthorizationConfiguration (apiserver.config.k8s.io) that says who decides what users may do; read again when
+    /// The AuthorizationConfiguration (apiserver.config.k8s.io) with the chain of authorizers; reloaded when
     /// it changes.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["authorization_mode", "authorization_webhook_config_file"])]
     pub authorization_config: Option<PathBuf>,
-    /// Who decides what users may do, in this order: Node, RBAC, Webhook, AlwaysAllow, AlwaysDeny. Without it, Node and
+    /// The ordered list of authorizers: Node, RBAC, Webhook, AlwaysAllow, AlwaysDeny. Defaults to Node and
     /// RBAC.
     #[arg(long, value_name = "MODES", value_delimiter = ',')]
     pub authorization_mode: Vec<String>,
-    /// The kubeconfig file of the server that the mode Webhook asks by SubjectAccessReview.
+    /// The kubeconfig file of the authorization webhook.
     #[arg(long, value_name = "FILE", requires = "authorization_mode")]
     pub authorization_webhook_config_file: Option<PathBuf>,
-    /// The version of the SubjectAccessReview that it is sent: v1 or v1beta1.
+    /// The version of SubjectAccessReview that the webhook gets: v1 or v1beta1.
     #[arg(long, value_name = "VERSION", default_value = "v1beta1")]
     pub authorization_webhook_version: String,
-    /// How long its yes counts.
+    /// How long to cache an allowed answer of the webhook.
     #[arg(long, value_name = "DURATION", default_value = "5m")]
     pub authorization_webhook_cache_authorized_ttl: String,
-    /// How long its no counts.
+    /// How long to cache a denied answer of the webhook.
     #[arg(long, value_name = "DURATION", default_value = "30s")]
     pub authorization_webhook_cache_unauthorized_ttl: String,
-    /// Admission plugins that are left out, such as ServiceAccount, PodSecurity or LimitRanger.
+    /// Admission plugins to disable, such as ServiceAccount, PodSecurity or LimitRanger.
     #[arg(long, value_name = "PLUGINS", value_delimiter = ',')]
     pub disable_admission_plugins: Vec<String>,
-    /// The EncryptionConfiguration (apiserver.config.k8s.io/v1) that says what is encrypted at rest, and how; read again
-    /// when it changes. Without it, Secrets are, with a key that the cluster made.
+    /// The EncryptionConfiguration (apiserver.config.k8s.io/v1) for encryption at rest; reloaded
+    /// when it changes. Without it, Secrets are encrypted with a generated key.
     #[arg(long, value_name = "FILE")]
     pub encryption_provider_config: Option<PathBuf>,
 }

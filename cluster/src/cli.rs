@@ -32,7 +32,7 @@ pub enum Command {
     Down(Down),
     /// Show the components, their versions, addresses and memory.
     Status(Where),
-    /// Compare the running cluster with the CIS Kubernetes Benchmark: what passes, what fails, and how to mend it.
+    /// Check the running cluster against the CIS Kubernetes Benchmark, and print the remedy for each failure.
     Audit(AuditCommand),
     /// Show the log of the cluster's own process.
     Logs(Logs),
@@ -40,15 +40,15 @@ pub enum Command {
     Server(Server),
     /// Run one more node of a cluster: kubelet, runtime, network, proxy and DNS.
     Agent(Agent),
-    /// Tell why a pod is pending, plugin by plugin and node by node, and what would help.
+    /// Explain why a pod is pending, plugin by plugin and node by node, and what would help.
     Why(Why),
-    /// Make, list and delete the tokens with which machines join the cluster.
+    /// Create, list and delete the bootstrap tokens with which machines join the cluster.
     #[command(subcommand)]
     Token(Token),
     /// Import, pull, list and remove container images.
     #[command(subcommand)]
     Image(Image),
-    /// Measure a running cluster, of this or any other Kubernetes.
+    /// Benchmark a running cluster, Corten or any other Kubernetes.
     #[command(subcommand)]
     Bench(Bench),
     /// Run the API server alone, with its embedded store.
@@ -79,10 +79,10 @@ pub const DEFAULT_DATA_DIR: &str = "/var/lib/corten";
 /// Where a cluster lives on this machine.
 #[derive(Debug, Clone, Args)]
 pub struct Where {
-    /// Everything that must survive a restart: store, certificates, images, volumes.
+    /// The directory of everything that must survive a reboot: store, certificates, images, volumes.
     #[arg(long, default_value = DEFAULT_DATA_DIR, value_name = "DIR")]
     pub data_dir: PathBuf,
-    /// Sockets, pid file and namespaces: what a reboot may lose.
+    /// The directory of sockets, pid file and namespaces, which a reboot may lose.
     #[arg(long, default_value = "/run/corten", value_name = "DIR")]
     pub run_dir: PathBuf,
 }
@@ -91,62 +91,62 @@ pub struct Where {
 pub struct Server {
     #[command(flatten)]
     pub place: Where,
-    /// How many nodes; those beyond the first live in network namespaces of this machine. Without it, as many as
-    /// the data directory has, and one in a new one.
+    /// The number of nodes; those beyond the first run in network namespaces of this machine. Defaults to the number in
+    /// the data directory, or to 1 for a new cluster.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=32))]
     pub nodes: Option<u8>,
-    /// The first node's name; the host name if absent.
+    /// The name of the first node; defaults to the host name.
     #[arg(long, value_name = "NAME")]
     pub node_name: Option<String>,
-    /// The node's address, or one of each version of IP; those that the default routes use if absent.
+    /// The node's IP address, or one per IP family, separated by commas; defaults to those of the default routes.
     #[arg(long, value_delimiter = ',', value_name = "ADDRESSES")]
     pub node_ip: Vec<IpAddr>,
-    /// The address the API server listens on; 0.0.0.0 stands for those of IPv6 too where the cluster has it.
+    /// The IP address that the API server listens on; 0.0.0.0 includes all IPv6 addresses in a dual-stack cluster.
     #[arg(long, default_value = "0.0.0.0", value_name = "ADDRESS")]
     pub bind_address: IpAddr,
-    /// The port the API server listens on.
+    /// The port that the API server listens on.
     #[arg(long, default_value_t = 6443, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: u16,
-    /// The port the first node's kubelet listens on.
+    /// The port that the kubelet of the first node listens on.
     #[arg(long, default_value_t = 10250, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub kubelet_port: u16,
-    /// The range that pod addresses come from, or one of each version of IP; each node gets a /24 of it, or a /64.
+    /// The CIDR of pod IPs, or one per IP family, separated by commas; each node gets a /24 or a /64 of it.
     #[arg(long, default_value = DEFAULT_CLUSTER_CIDR, value_name = "CIDRS")]
     pub cluster_cidr: String,
-    /// The range that Service addresses come from, or one of each version of IP.
+    /// The CIDR of Service ClusterIPs, or one per IP family, separated by commas.
     #[arg(long, default_value = DEFAULT_SERVICE_CIDR, value_name = "CIDRS")]
     pub service_cidr: String,
-    /// The domain of the names that cluster DNS answers.
+    /// The DNS domain of the cluster.
     #[arg(long, default_value = DEFAULT_CLUSTER_DOMAIN, value_name = "DOMAIN")]
     pub cluster_domain: String,
-    /// How packets travel between nodes; if absent, host-gw among the nodes of this machine (--nodes), else vxlan.
+    /// How pods reach pods of other nodes; defaults to host-gw if all nodes are on this machine, else to vxlan.
     #[arg(long, value_enum, value_name = "BACKEND")]
     pub network_backend: Option<NetworkBackend>,
-    /// How the kernel is told Services: nftables, or iptables for hosts whose other rules need it.
+    /// How the proxy programs Services into the kernel.
     #[arg(long, value_enum, default_value = "nftables", value_name = "MODE")]
     pub proxy_mode: ProxyMode,
     #[command(flatten)]
     pub network: NetworkOptions,
-    /// The bridge that the first node's pods are attached to.
+    /// The bridge that pods of the first node are attached to.
     #[arg(long, default_value = "corten0", value_name = "NAME")]
     pub bridge: String,
-    /// Where Services of type LoadBalancer get their addresses: the nodes' own, or from somebody else.
+    /// Who assigns addresses to Services of type LoadBalancer.
     #[arg(long, value_enum, default_value_t = LoadBalancer::Nodes, value_name = "ADDRESSES")]
     pub load_balancer: LoadBalancer,
-    /// Addresses for Services of type LoadBalancer instead of the nodes' own, each one address or first-last; they must be
-    /// of a link of the nodes, and nobody else's.
+    /// Addresses for Services of type LoadBalancer, as ADDRESS or FIRST-LAST, instead of the nodes' own. They must belong
+    /// to a subnet of the nodes, and no other machine may use them.
     #[arg(long, value_delimiter = ',', value_name = "RANGES", conflicts_with = "load_balancer")]
     pub load_balancer_pool: Vec<String>,
-    /// A domain that cluster DNS asks others about: corp.example=10.0.0.53; may be repeated.
+    /// A domain that cluster DNS forwards to another server, as corp.example=10.0.0.53; may be repeated.
     #[arg(long, value_name = "DOMAIN=ADDRESS")]
     pub dns_stub_domain: Vec<String>,
-    /// Another name or address that the API server's certificate shall carry; may be repeated.
+    /// An additional DNS name or IP address for the API server's certificate; may be repeated.
     #[arg(long, value_name = "NAME")]
     pub tls_san: Vec<String>,
     /// A KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1) for the scheduler.
     #[arg(long, value_name = "FILE")]
     pub scheduler_config: Option<PathBuf>,
-    /// Run no scheduler: another, under the Lease kube-system/kube-scheduler, places the pods.
+    /// Do not run the scheduler; another one, which holds the Lease kube-system/kube-scheduler, schedules pods.
     #[arg(long)]
     pub disable_scheduler: bool,
     #[command(flatten)]
@@ -160,26 +160,26 @@ pub struct Server {
     pub progress_fd: Option<i32>,
 }
 
-/// What is written about the requests to the API server, and where to.
+/// Audit logging of the API server.
 #[derive(Debug, Clone, Args)]
 pub struct Audit {
-    /// The Policy (audit.k8s.io/v1) that says what is written about requests. Without it: who read Secrets, ran commands
-    /// in containers, or changed workloads and rights, to audit/audit.log in the data directory.
+    /// The audit Policy (audit.k8s.io/v1). Without it, a built-in policy logs reads of Secrets, exec into containers,
+    /// and changes of workloads and RBAC, to audit/audit.log in the data directory.
     #[arg(long, value_name = "FILE")]
     pub audit_policy_file: Option<PathBuf>,
-    /// The file that audit events are written to, one a line; `-` is the log of the server.
+    /// The file of audit events, one JSON object per line; `-` means the server's own log.
     #[arg(long, value_name = "FILE")]
     pub audit_log_path: Option<PathBuf>,
-    /// The file is put aside when it would grow beyond this; 0 is never.
+    /// The size at which the audit log is rotated; 0 disables rotation.
     #[arg(long, default_value_t = 100, value_name = "MEGABYTES")]
     pub audit_log_maxsize: u64,
-    /// How many files that were put aside are kept; 0 is all.
+    /// The number of rotated audit logs to keep; 0 keeps all.
     #[arg(long, default_value_t = 10, value_name = "N")]
     pub audit_log_maxbackup: usize,
-    /// How long they are kept; 0 is for ever.
+    /// The number of days to keep rotated audit logs; 0 keeps them for ever.
     #[arg(long, default_value_t = 30, value_name = "DAYS")]
     pub audit_log_maxage: u64,
-    /// The kubeconfig file of a server that audit events are sent to.
+    /// The kubeconfig file of the audit webhook.
     #[arg(long, value_name = "FILE", requires = "audit_policy_file")]
     pub audit_webhook_config_file: Option<PathBuf>,
 }
@@ -191,7 +191,7 @@ pub struct Up {
     /// The kubeconfig file to merge the context `corten` into; $KUBECONFIG or ~/.kube/config if absent.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Leave the user's kubeconfig alone.
+    /// Do not change the user's kubeconfig.
     #[arg(long)]
     pub no_kubeconfig: bool,
     /// Give up after this many seconds.
@@ -215,7 +215,7 @@ pub struct Down {
 pub struct AuditCommand {
     #[command(flatten)]
     pub place: Where,
-    /// Print a document for programs instead of text for people.
+    /// The output format; defaults to text.
     #[arg(short, long, value_enum, value_name = "FORMAT")]
     pub output: Option<AuditOutput>,
 }
@@ -230,10 +230,10 @@ pub enum AuditOutput {
 pub struct Logs {
     #[command(flatten)]
     pub place: Where,
-    /// Go on as the log grows.
+    /// Follow the log.
     #[arg(short, long)]
     pub follow: bool,
-    /// The log of this node instead of the first.
+    /// The node whose log to show; defaults to the first.
     #[arg(long, value_name = "NAME")]
     pub node: Option<String>,
 }
@@ -244,57 +244,57 @@ pub struct Agent {
     pub place: Where,
     #[command(flatten)]
     pub join: Join,
-    /// How to reach the API server, as the node's own user, instead of joining.
+    /// The kubeconfig file of the node's user, instead of joining with a token.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["server", "token"])]
     pub kubeconfig: Option<PathBuf>,
-    /// The node's name; the host name if absent.
+    /// The name of the node; defaults to the host name.
     #[arg(long, value_name = "NAME")]
     pub node_name: Option<String>,
-    /// The node's address, or one of each version of IP; those that the default routes use if absent.
+    /// The node's IP address, or one per IP family, separated by commas; defaults to those of the default routes.
     #[arg(long, value_delimiter = ',', value_name = "ADDRESSES")]
     pub node_ip: Vec<IpAddr>,
-    /// The port the kubelet listens on.
+    /// The port that the kubelet listens on.
     #[arg(long, default_value_t = 10250, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub kubelet_port: u16,
-    /// The ranges that pod addresses come from; the cluster's own if absent.
+    /// The CIDRs of pod IPs; defaults to those of the cluster.
     #[arg(long, value_name = "CIDRS")]
     pub cluster_cidr: Option<String>,
-    /// The ranges that Service addresses come from; the cluster's own if absent.
+    /// The CIDRs of Service ClusterIPs; defaults to those of the cluster.
     #[arg(long, value_name = "CIDRS")]
     pub service_cidr: Option<String>,
-    /// The domain of the names that cluster DNS answers; the cluster's own if absent.
+    /// The DNS domain of the cluster; defaults to that of the cluster.
     #[arg(long, value_name = "DOMAIN")]
     pub cluster_domain: Option<String>,
-    /// How packets travel between nodes; as the cluster says if absent.
+    /// How pods reach pods of other nodes; defaults to the setting of the cluster.
     #[arg(long, value_enum, value_name = "BACKEND")]
     pub network_backend: Option<NetworkBackend>,
-    /// How the kernel is told Services: nftables, or iptables for hosts whose other rules need it.
+    /// How the proxy programs Services into the kernel.
     #[arg(long, value_enum, default_value = "nftables", value_name = "MODE")]
     pub proxy_mode: ProxyMode,
     #[command(flatten)]
     pub network: NetworkOptions,
-    /// Addresses for Services of type LoadBalancer that nodes announce; as the cluster says if absent.
+    /// Addresses for Services of type LoadBalancer that nodes announce; defaults to the setting of the cluster.
     #[arg(long, value_delimiter = ',', value_name = "RANGES")]
     pub load_balancer_pool: Option<Vec<String>>,
-    /// A domain that cluster DNS asks others about; as the cluster says if absent.
+    /// A domain that cluster DNS forwards to another server; defaults to the setting of the cluster.
     #[arg(long, value_name = "DOMAIN=ADDRESS")]
     pub dns_stub_domain: Vec<String>,
-    /// The bridge that the node's pods are attached to.
+    /// The bridge that pods of the node are attached to.
     #[arg(long, default_value = "corten0", value_name = "NAME")]
     pub bridge: String,
-    /// The image store; <data dir>/images if absent.
+    /// The directory of the image store; defaults to <data dir>/images.
     #[arg(long, value_name = "DIR")]
     pub image_dir: Option<PathBuf>,
     #[command(flatten)]
     pub kubelet: KubeletOptions,
 }
 
-/// Where Services of type LoadBalancer get their addresses.
+/// Who assigns addresses to Services of type LoadBalancer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum LoadBalancer {
-    /// Every Ready node serves the Service's ports on its own addresses.
+    /// Corten: every Ready node serves the Service's ports on its own addresses.
     Nodes,
-    /// From a controller that the user installs.
+    /// A controller that the user installs.
     Off,
 }
 
@@ -308,17 +308,17 @@ impl LoadBalancer {
     }
 }
 
-/// How the kernel is told Services.
+/// How the proxy programs Services into the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum ProxyMode {
-    /// nf_tables, over netlink.
+    /// nftables rules, over netlink.
     Nftables,
-    /// The host's iptables-restore.
+    /// iptables rules, by the host's iptables-restore.
     Iptables,
-    /// nf_tables, but the kernel's load balancer IPVS for cluster addresses. Never run yet on a kernel that has it.
+    /// nftables rules, and IPVS for ClusterIPs. Not yet tested on a kernel that has IPVS.
     Ipvs,
-    /// nf_tables, and before it programs that translate at the sockets of pods: TCP, and UDP that is not connected, to
-    /// cluster addresses without affinity.
+    /// nftables rules, and eBPF programs at the sockets of pods, for TCP and unconnected UDP to ClusterIPs without
+    /// session affinity.
     Ebpf,
 }
 
@@ -334,18 +334,18 @@ impl ProxyMode {
     }
 }
 
-/// How packets travel between nodes.
+/// How pods reach pods of other nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NetworkBackend {
-    /// In UDP, over whatever network is between the nodes.
+    /// VXLAN: encapsulated in UDP, over any network between the nodes.
     Vxlan,
-    /// By plain routes: nodes must be neighbours on one link.
+    /// Routes to the pod CIDRs of the other nodes, which must be on the same link.
     HostGw,
-    /// Encrypted in UDP by the kernel's WireGuard, on port 51820. Never run yet on a kernel that has it.
+    /// WireGuard: encrypted, on UDP port 51820. Not yet tested on a kernel that has WireGuard.
     Wireguard,
-    /// As the CNI plugins of /etc/cni/net.d have it, which then make the pods' network and enforce its policies. Cluster
-    /// DNS answers pods with addresses of --cluster-cidr.
+    /// The CNI plugins of /etc/cni/net.d make the pod network and enforce NetworkPolicies. Cluster DNS answers pods
+    /// with IPs of --cluster-cidr.
     Cni,
 }
 
@@ -376,16 +376,16 @@ impl NetworkBackend {
 /// How a machine finds the cluster it is to be a node of. One that has joined needs none of it after a reboot.
 #[derive(Debug, Clone, Args)]
 pub struct Join {
-    /// The cluster's API server.
+    /// The address of the cluster's API server.
     #[arg(long, value_name = "URL", requires = "token")]
     pub server: Option<String>,
     /// The bootstrap token that `corten token create` printed.
     #[arg(long, value_name = "TOKEN", requires = "server")]
     pub token: Option<String>,
-    /// The hash of the key of the cluster's authority: sha256:<hexadecimal digits>; may be repeated.
+    /// The hash of the cluster CA's public key, as sha256:<hex>; may be repeated.
     #[arg(long, value_name = "HASH")]
     pub discovery_token_ca_cert_hash: Vec<String>,
-    /// Join whoever answers at the server's address, without a hash.
+    /// Join without verifying the cluster CA: whoever answers at the server's address is trusted.
     #[arg(long)]
     pub discovery_token_unsafe_skip_ca_verification: bool,
 }
@@ -393,13 +393,13 @@ pub struct Join {
 /// A component that is nothing but a client of the API.
 #[derive(Debug, Clone, Args)]
 pub struct Component {
-    /// How to reach the API server, and as whom.
+    /// The kubeconfig file.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: PathBuf,
-    /// The node this runs on; the host name if absent.
+    /// The name of the node that this runs on; defaults to the host name.
     #[arg(long, value_name = "NAME")]
     pub node_name: Option<String>,
-    /// The ranges that pod addresses come from.
+    /// The CIDRs of pod IPs.
     #[arg(long, default_value = DEFAULT_CLUSTER_CIDR, value_name = "CIDRS")]
     pub cluster_cidr: String,
 }
@@ -409,25 +409,25 @@ pub struct Component {
 pub struct Proxy {
     #[command(flatten)]
     pub component: Component,
-    /// How the kernel is told Services: nftables, or iptables for hosts whose other rules need it.
+    /// How the proxy programs Services into the kernel.
     #[arg(long, value_enum, default_value = "nftables", value_name = "MODE")]
     pub proxy_mode: ProxyMode,
 }
 
-/// Which of several processes acts.
+/// Leader election among several processes.
 #[derive(Debug, Clone, Args)]
 pub struct LeaderElection {
-    /// Act only while holding the component's Lease.
+    /// Run only while holding the component's Lease.
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set, num_args = 0..=1, require_equals = true,
           default_missing_value = "true", value_name = "BOOL")]
     pub leader_elect: bool,
-    /// How long others wait before they take over from a leader that is silent.
+    /// How long non-leaders wait before they acquire the Lease of a leader that does not renew it.
     #[arg(long, default_value = "15s", value_name = "DURATION", value_parser = duration)]
     pub leader_elect_lease_duration: Duration,
-    /// How long a leader tries to renew its Lease before it gives up.
+    /// How long the leader tries to renew the Lease before it stops leading.
     #[arg(long, default_value = "10s", value_name = "DURATION", value_parser = duration)]
     pub leader_elect_renew_deadline: Duration,
-    /// How long to wait between two attempts.
+    /// The interval between attempts to acquire or renew the Lease.
     #[arg(long, default_value = "2s", value_name = "DURATION", value_parser = duration)]
     pub leader_elect_retry_period: Duration,
 }
@@ -439,33 +439,33 @@ pub struct ControllerManager {
     pub component: Component,
     #[command(flatten)]
     pub election: LeaderElection,
-    /// The controllers that run: names, `*` for all, `-name` for all but that one.
+    /// The controllers to run: `foo` enables foo, `-foo` disables it, `*` enables all.
     #[arg(long, value_delimiter = ',', default_value = "*", value_name = "NAMES", allow_hyphen_values = true)]
     pub controllers: Vec<String>,
-    /// The bundle that pods get as their root of trust; the kubeconfig's own if absent.
+    /// The CA bundle for pods (ConfigMap kube-root-ca.crt); defaults to the CA of the kubeconfig.
     #[arg(long, value_name = "FILE")]
     pub root_ca_file: Option<PathBuf>,
     #[command(flatten)]
     pub signing: SigningOptions,
-    /// The longest life of a certificate that is signed.
+    /// The maximum duration of signed certificates.
     #[arg(long, default_value = "8760h", value_name = "DURATION", value_parser = duration)]
     pub cluster_signing_duration: Duration,
-    /// Give every node a range of the cluster's for its pods.
+    /// Allocate a pod CIDR to every node.
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set, value_name = "BOOL")]
     pub allocate_node_cidrs: bool,
-    /// How large a node's range is, as a prefix length.
+    /// The prefix length of a node's pod CIDR.
     #[arg(long, default_value_t = 24, value_name = "BITS", value_parser = clap::value_parser!(u8).range(1..=32))]
     pub node_cidr_mask_size_ipv4: u8,
-    /// The same for IPv6.
+    /// The prefix length of a node's IPv6 pod CIDR.
     #[arg(long, default_value_t = 64, value_name = "BITS", value_parser = clap::value_parser!(u8).range(1..=128))]
     pub node_cidr_mask_size_ipv6: u8,
-    /// How long a node may be silent before it counts as unknown.
+    /// How long a node may be unresponsive before its conditions become Unknown.
     #[arg(long, default_value = "50s", value_name = "DURATION", value_parser = duration)]
     pub node_monitor_grace_period: Duration,
-    /// The same for a node that has not reported yet.
+    /// The same for a node that is starting up.
     #[arg(long, default_value = "1m", value_name = "DURATION", value_parser = duration)]
     pub node_startup_grace_period: Duration,
-    /// How many ended pods are kept; 0 for all.
+    /// The number of terminated pods to keep; 0 keeps all.
     #[arg(long, default_value_t = 12_500, value_name = "COUNT")]
     pub terminated_pod_gc_threshold: usize,
     /// A pod that empties volumes on a node's disk, in place of the usual one; its first volume is replaced.
@@ -498,35 +498,35 @@ fn duration(text: &str) -> Result<Duration, String> {
 
 #[derive(Debug, Clone, Args)]
 pub struct Scheduler {
-    /// How to reach the API server, and as whom; the one that the configuration names if absent.
+    /// The kubeconfig file; defaults to the one in the configuration.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
     /// A KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1).
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// The node this runs on; the host name if absent.
+    /// The name of the node that this runs on; defaults to the host name.
     #[arg(long, value_name = "NAME")]
     pub node_name: Option<String>,
-    /// Act only while holding the scheduler's Lease; a configuration says itself whether to.
+    /// Run only while holding the scheduler's Lease; ignored if --config is given, which has its own setting.
     #[arg(long, conflicts_with = "config")]
     pub leader_elect: bool,
     #[command(flatten)]
     pub serving: Serving,
 }
 
-/// Where a component that runs alone shows its health and metrics.
+/// Health checks and metrics of a component that runs alone.
 #[derive(Debug, Clone, Args)]
 pub struct Serving {
-    /// The address that health and metrics are served on.
+    /// The IP address that serves health checks and metrics.
     #[arg(long, default_value = "0.0.0.0", value_name = "ADDRESS")]
     pub bind_address: std::net::IpAddr,
-    /// The port that health and metrics are served on; upstream's of the component if absent, 0 serves nothing.
+    /// The port that serves health checks and metrics; defaults to upstream's port for the component, 0 disables it.
     #[arg(long, value_name = "PORT")]
     pub secure_port: Option<u16>,
-    /// The certificate to serve with; one is made if absent.
+    /// The serving certificate; defaults to a self-signed one.
     #[arg(long, value_name = "FILE", requires = "tls_private_key_file")]
     pub tls_cert_file: Option<PathBuf>,
-    /// The key of that certificate.
+    /// The private key of the serving certificate.
     #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
     pub tls_private_key_file: Option<PathBuf>,
 }
@@ -555,10 +555,10 @@ pub struct Why {
     /// The pod's namespace.
     #[arg(short, long, default_value = "default", value_name = "NAME")]
     pub namespace: String,
-    /// How to reach the API server; $KUBECONFIG or ~/.kube/config if absent.
+    /// The kubeconfig file; defaults to $KUBECONFIG or ~/.kube/config.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// The scheduler's KubeSchedulerConfiguration, where it has one.
+    /// The scheduler's KubeSchedulerConfiguration, if it has one.
     #[arg(long, value_name = "FILE")]
     pub scheduler_config: Option<PathBuf>,
 }
@@ -567,7 +567,7 @@ pub struct Why {
 pub struct Kubelet {
     #[command(flatten)]
     pub agent: Agent,
-    /// The CRI v1 socket of the container runtime; <run dir>/cri.sock if absent.
+    /// The CRI v1 socket of the container runtime; defaults to <run dir>/cri.sock.
     #[arg(long, value_name = "SOCKET")]
     pub container_runtime_endpoint: Option<String>,
 }
@@ -576,22 +576,22 @@ pub struct Kubelet {
 pub struct Runtime {
     #[command(flatten)]
     pub place: Where,
-    /// Where to serve CRI v1; <run dir>/cri.sock if absent.
+    /// The socket that serves CRI v1; defaults to <run dir>/cri.sock.
     #[arg(long, value_name = "SOCKET")]
     pub listen: Option<PathBuf>,
-    /// How to reach image registries, with their mirrors: a YAML file.
+    /// A YAML file with the configuration of image registries: mirrors, TLS, credentials.
     #[arg(long, value_name = "FILE")]
     pub registry_config: Option<PathBuf>,
-    /// Other OCI runtimes by the handler that a RuntimeClass names, as `runc=/usr/sbin/runc,kata=/usr/bin/kata-runtime`.
+    /// Additional OCI runtimes by RuntimeClass handler, as `runc=/usr/sbin/runc,kata=/usr/bin/kata-runtime`.
     #[arg(long, value_name = "HANDLERS")]
     pub runtime_handlers: Option<String>,
-    /// The kubelet's folder of seccomp profiles; no profile of a pod is read from elsewhere.
+    /// The kubelet's directory of seccomp profiles; Localhost profiles outside of it are refused.
     #[arg(long, default_value = "/var/lib/kubelet/seccomp", value_name = "DIR")]
     pub seccomp_profile_root: PathBuf,
-    /// The ranges of this node's pods; what the kubelet says over CRI if absent.
+    /// The pod CIDRs of this node; defaults to those that the kubelet sends over CRI.
     #[arg(long, value_name = "CIDRS")]
     pub pod_cidr: Option<String>,
-    /// The range that all pod addresses come from.
+    /// The CIDR of all pod IPs.
     #[arg(long, default_value = DEFAULT_CLUSTER_CIDR, value_name = "CIDR")]
     pub cluster_cidr: String,
     /// The bridge that pods are attached to.
@@ -601,13 +601,13 @@ pub struct Runtime {
 
 #[derive(Debug, Clone, Args)]
 pub struct Dns {
-    /// How to reach the API server, and as whom.
+    /// The kubeconfig file.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: PathBuf,
-    /// The addresses to answer on.
+    /// The IP addresses to listen on.
     #[arg(long, default_value = "127.0.0.1:53", value_name = "ADDRESS:PORT")]
     pub listen: Vec<std::net::SocketAddr>,
-    /// The domain of the names that are answered from the cluster.
+    /// The DNS domain of the cluster.
     #[arg(long, default_value = DEFAULT_CLUSTER_DOMAIN, value_name = "DOMAIN")]
     pub cluster_domain: String,
 }
@@ -617,7 +617,7 @@ pub struct Dns {
 pub struct TokenAccess {
     #[command(flatten)]
     pub place: Where,
-    /// How to reach the API server; the administrator's of the data directory if absent.
+    /// The kubeconfig file; defaults to the administrator's in the data directory.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
 }
@@ -626,19 +626,19 @@ pub struct TokenAccess {
 pub struct TokenCreate {
     #[command(flatten)]
     pub access: TokenAccess,
-    /// The token, six and sixteen characters with a dot between them; a new one if absent.
+    /// The token, as [a-z0-9]{6}.[a-z0-9]{16}; defaults to a random one.
     #[arg(value_name = "TOKEN")]
     pub token: Option<String>,
-    /// How long the token is good; 0 means for ever.
+    /// How long the token is valid; 0 means that it never expires.
     #[arg(long, default_value = "24h", value_name = "DURATION")]
     pub ttl: String,
-    /// What the token is for.
+    /// A description of the token.
     #[arg(long, value_name = "TEXT")]
     pub description: Option<String>,
-    /// What the token may be used for: signing, authentication.
+    /// The usages of the token: signing, authentication.
     #[arg(long, value_delimiter = ',', default_value = "signing,authentication", value_name = "USAGES")]
     pub usages: Vec<String>,
-    /// The groups that the token's user belongs to.
+    /// The groups of the token's user.
     #[arg(
         long,
         value_delimiter = ',',
@@ -646,28 +646,28 @@ pub struct TokenCreate {
         value_name = "GROUPS"
     )]
     pub groups: Vec<String>,
-    /// Print the whole command that makes another machine a node.
+    /// Print the `corten agent` command that joins a machine.
     #[arg(long)]
     pub print_join_command: bool,
 }
 
 #[derive(Debug, Clone, Subcommand)]
 pub enum Token {
-    /// Make a token.
+    /// Create a token.
     Create(TokenCreate),
     /// List the tokens.
     List {
         #[command(flatten)]
         access: TokenAccess,
     },
-    /// Delete tokens, by their id or as a whole.
+    /// Delete tokens, by ID or whole token.
     Delete {
         #[command(flatten)]
         access: TokenAccess,
         #[arg(required = true, value_name = "TOKEN")]
         tokens: Vec<String>,
     },
-    /// Print a token that could be created.
+    /// Print a random token without creating it.
     Generate,
 }
 
@@ -690,10 +690,10 @@ pub enum Image {
         /// The registry's credentials.
         #[arg(long, value_name = "USER:PASSWORD")]
         user: Option<String>,
-        /// Speak plain HTTP with the registry.
+        /// Use plain HTTP.
         #[arg(long)]
         plain_http: bool,
-        /// How to reach image registries, with their mirrors: a YAML file.
+        /// A YAML file with the configuration of image registries: mirrors, TLS, credentials.
         #[arg(long, value_name = "FILE", conflicts_with = "plain_http")]
         registry_config: Option<PathBuf>,
     },
@@ -713,52 +713,52 @@ pub enum Image {
 
 #[derive(Debug, Clone, Subcommand)]
 pub enum Bench {
-    /// Measure an API server: creates, gets, lists and watches over TLS, in a namespace that is removed afterwards.
+    /// Benchmark an API server: creates, gets, lists and watches over TLS, in a namespace that is deleted afterwards.
     Api(BenchApi),
 }
 
 #[derive(Debug, Clone, Args)]
 pub struct BenchApi {
-    /// The server, as https://host:port; that of the kubeconfig if absent.
+    /// The server, as https://host:port; defaults to that of the kubeconfig.
     #[arg(long, value_name = "URL")]
     pub server: Option<String>,
-    /// How to reach the server, and as whom.
+    /// The kubeconfig file.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
     /// A bearer token to use instead of a client certificate.
     #[arg(long, value_name = "TOKEN")]
     pub token: Option<String>,
-    /// Who may have signed the server's certificate; without this and a kubeconfig it is not verified.
+    /// The CA of the server's certificate; without it and without a kubeconfig, the certificate is not verified.
     #[arg(long, value_name = "FILE")]
     pub certificate_authority: Option<PathBuf>,
-    /// What to measure.
+    /// The scenarios to run.
     #[arg(long, value_enum, default_value_t = Scenario::All)]
     pub scenario: Scenario,
-    /// How many connections send requests at once.
+    /// The number of concurrent connections.
     #[arg(long, default_value_t = 32, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub connections: u16,
-    /// How long each scenario sends requests.
+    /// The duration of each scenario.
     #[arg(long, default_value_t = 10, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(1..))]
     pub duration: u16,
-    /// End a scenario after this many requests, if that comes first.
+    /// The maximum number of requests of a scenario.
     #[arg(long, value_name = "N")]
     pub requests: Option<u64>,
-    /// The HTTP version; watches share connections only with 2.
+    /// The HTTP version; watches share connections only over HTTP/2.
     #[arg(long, value_enum, default_value_t = HttpVersion::Http1)]
     pub http: HttpVersion,
-    /// How many objects of 1 KiB a list finds.
+    /// The number of 1 KiB objects in a list.
     #[arg(long, default_value_t = 5000, value_name = "N")]
     pub objects: u32,
-    /// How many watches there are on one resource.
+    /// The number of watches on one resource.
     #[arg(long, default_value_t = 1000, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub watchers: u32,
-    /// How many writes a second the watches follow.
+    /// The number of writes per second that the watches receive.
     #[arg(long, default_value_t = 500, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub writes: u32,
-    /// A process of the server, whose CPU time and memory count; repeat it for etcd.
+    /// The ID of a server process whose CPU time and memory to measure; may be repeated, for etcd.
     #[arg(long, value_name = "PID")]
     pub server_pid: Vec<u32>,
-    /// How the figures are printed.
+    /// The output format.
     #[arg(long, value_enum, default_value_t = BenchOutput::Table)]
     pub output: BenchOutput,
 }
@@ -782,8 +782,8 @@ pub enum HttpVersion {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum BenchOutput {
-    /// Columns for people.
+    /// Human-readable columns.
     Table,
-    /// Lines of figure, value and unit, separated by tabs.
+    /// Tab-separated lines of name, value and unit.
     Tsv,
 }

@@ -17,41 +17,41 @@ pub struct KubeletOptions {
     /// A KubeletConfiguration file (kubelet.config.k8s.io/v1beta1) for the kubelets of this process.
     #[arg(long = "kubelet-config", alias = "config", value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// The kubelet's own directory, where plugins look for it: volumes, plugin sockets. It is for the first node of this
-    /// process alone; default is below the data directory.
+    /// The kubelet's directory of volumes and plugin sockets, as CSI drivers expect it. It applies to the first node
+    /// of this process only; defaults to a directory below the data directory.
     #[arg(long, value_name = "DIR")]
     pub root_dir: Option<PathBuf>,
-    /// The directory of static pods' manifests.
+    /// The directory of static pod manifests.
     #[arg(long, value_name = "DIR")]
     pub pod_manifest_path: Option<PathBuf>,
-    /// How many pods may run on a node.
+    /// The maximum number of pods on a node.
     #[arg(long, value_name = "N")]
     pub max_pods: Option<u32>,
-    /// When pods are ended at once, as `memory.available<100Mi,nodefs.available<10%`.
+    /// The hard eviction thresholds, as `memory.available<100Mi,nodefs.available<10%`.
     #[arg(long, value_name = "THRESHOLDS")]
     pub eviction_hard: Option<String>,
-    /// When pods are ended after a grace period.
+    /// The soft eviction thresholds.
     #[arg(long, value_name = "THRESHOLDS")]
     pub eviction_soft: Option<String>,
-    /// The grace periods of the soft thresholds, as `memory.available=1m30s`.
+    /// The grace periods of the soft eviction thresholds, as `memory.available=1m30s`.
     #[arg(long, value_name = "PERIODS")]
     pub eviction_soft_grace_period: Option<String>,
-    /// How much more than a threshold is won back, as `nodefs.available=1Gi`.
-    #[arg(long, value_name = "AMOUNTS")]
+    /// The minimum that an eviction reclaims, as `nodefs.available=1Gi`.
+    #[arg(long, value_name = "QUANTITIES")]
     pub eviction_minimum_reclaim: Option<String>,
-    /// What is kept from pods for the machine's own programs, as `cpu=100m,memory=1Gi`.
-    #[arg(long, value_name = "AMOUNTS")]
+    /// The resources reserved for system daemons, as `cpu=100m,memory=1Gi`.
+    #[arg(long, value_name = "QUANTITIES")]
     pub system_reserved: Option<String>,
-    /// What is kept from pods for Kubernetes itself.
-    #[arg(long, value_name = "AMOUNTS")]
+    /// The resources reserved for Kubernetes components.
+    #[arg(long, value_name = "QUANTITIES")]
     pub kube_reserved: Option<String>,
     /// Labels to register the node with, as `disk=ssd,zone=a`.
     #[arg(long, value_name = "LABELS")]
     pub node_labels: Option<String>,
-    /// How to reach image registries, with their mirrors: a YAML file.
+    /// A YAML file with the configuration of image registries: mirrors, TLS, credentials.
     #[arg(long, value_name = "FILE")]
     pub registry_config: Option<PathBuf>,
-    /// Other OCI runtimes by the handler that a RuntimeClass names, as `runc=/usr/sbin/runc,kata=/usr/bin/kata-runtime`.
+    /// Additional OCI runtimes by RuntimeClass handler, as `runc=/usr/sbin/runc,kata=/usr/bin/kata-runtime`.
     #[arg(long, value_name = "HANDLERS")]
     pub runtime_handlers: Option<String>,
     /// Taints to register the node with, as `key=value:NoSchedule`.

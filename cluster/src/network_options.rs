@@ -6,9 +6,9 @@ use clap::Args;
 
 #[derive(Debug, Clone, Default, Args)]
 pub struct NetworkOptions {
-    /// Apply the egress rules of NetworkPolicies to what pods send to their own node too: TCP, UDP and SCTP to any of its
-    /// addresses, the API server's and host ports among them. Otherwise only cluster DNS is restricted there. What the
-    /// node sends to its pods, such as probes, is always allowed.
+    /// Apply egress rules of NetworkPolicies also to traffic from pods to their own node: TCP, UDP and SCTP to any of
+    /// its addresses, including the API server and host ports. By default only cluster DNS is restricted. Traffic from the
+    /// node to its pods, such as probes, is always allowed.
     #[arg(long)]
     pub network_policy_host_egress: bool,
 }

@@ -15,34 +15,34 @@ const ALL: &str = "cluster_signing_cert_file";
 /// The flags.
 #[derive(Debug, Clone, Default, Args)]
 pub struct SigningOptions {
-    /// The authority that signs approved certificate requests of every signer of Kubernetes.
+    /// The CA certificate for the certificate requests of every Kubernetes signer.
     #[arg(long, value_name = "FILE", requires = "cluster_signing_key_file")]
     pub cluster_signing_cert_file: Option<PathBuf>,
-    /// The key of that authority.
+    /// The private key of that CA.
     #[arg(long, value_name = "FILE", requires = "cluster_signing_cert_file")]
     pub cluster_signing_key_file: Option<PathBuf>,
-    /// The authority of the signer kubernetes.io/kubelet-serving: `pki/kubelet-ca.crt` of Corten's API server.
+    /// The CA certificate of the signer kubernetes.io/kubelet-serving: `pki/kubelet-ca.crt` of Corten's API server.
     #[arg(long, value_name = "FILE", requires = "cluster_signing_kubelet_serving_key_file", conflicts_with = ALL)]
     pub cluster_signing_kubelet_serving_cert_file: Option<PathBuf>,
-    /// The key of that authority.
+    /// The private key of that CA.
     #[arg(long, value_name = "FILE", requires = "cluster_signing_kubelet_serving_cert_file")]
     pub cluster_signing_kubelet_serving_key_file: Option<PathBuf>,
-    /// The authority of the signer kubernetes.io/kube-apiserver-client-kubelet.
+    /// The CA certificate of the signer kubernetes.io/kube-apiserver-client-kubelet.
     #[arg(long, value_name = "FILE", requires = "cluster_signing_kubelet_client_key_file", conflicts_with = ALL)]
     pub cluster_signing_kubelet_client_cert_file: Option<PathBuf>,
-    /// The key of that authority.
+    /// The private key of that CA.
     #[arg(long, value_name = "FILE", requires = "cluster_signing_kubelet_client_cert_file")]
     pub cluster_signing_kubelet_client_key_file: Option<PathBuf>,
-    /// The authority of the signer kubernetes.io/kube-apiserver-client.
+    /// The CA certificate of the signer kubernetes.io/kube-apiserver-client.
     #[arg(long, value_name = "FILE", requires = "cluster_signing_kube_apiserver_client_key_file", conflicts_with = ALL)]
     pub cluster_signing_kube_apiserver_client_cert_file: Option<PathBuf>,
-    /// The key of that authority.
+    /// The private key of that CA.
     #[arg(long, value_name = "FILE", requires = "cluster_signing_kube_apiserver_client_cert_file")]
     pub cluster_signing_kube_apiserver_client_key_file: Option<PathBuf>,
-    /// The authority of the signer kubernetes.io/legacy-unknown.
+    /// The CA certificate of the signer kubernetes.io/legacy-unknown.
     #[arg(long, value_name = "FILE", requires = "cluster_signing_legacy_unknown_key_file", conflicts_with = ALL)]
     pub cluster_signing_legacy_unknown_cert_file: Option<PathBuf>,
-    /// The key of that authority.
+    /// The private key of that CA.
     #[arg(long, value_name = "FILE", requires = "cluster_signing_legacy_unknown_cert_file")]
     pub cluster_signing_legacy_unknown_key_file: Option<PathBuf>,
 }
