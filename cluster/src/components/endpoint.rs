@@ -115,7 +115,11 @@ async fn connection(endpoint: Arc<Endpoint>, acceptor: TlsAcceptor, stream: TcpS
     let service = service_fn(move |request| {
         place.asked();
         let (endpoint, user) = (endpoint.clone(), user.clone());
-        async move { Ok::<_, Infallible>(answer(&endpoint, user, request).await) }
+        async move {
+            let method = request.method().clone();
+            let response = answer(&endpoint, user, request).await;
+            Ok::<_, Infallible>(corten_listen::head::answer(&method, response, Full::default()))
+        }
     });
     if let Err(error) = corten_listen::http().serve_connection(TokioIo::new(stream), service).await {
         tracing::debug!(%error, "connection ended");

@@ -9,6 +9,7 @@ use http::StatusCode;
 use crate::body::Reply;
 use crate::request::RequestInfo;
 use crate::response;
+use crate::verb::Verb;
 
 /// What is allowed to all requests, and to those that write.
 const LONGEST: Duration = Duration::from_secs(60);
@@ -26,7 +27,7 @@ pub fn asked(info: &RequestInfo) -> Result<Option<Duration>, Status> {
 
 /// When a request that begins now has to be done.
 pub fn of(info: &RequestInfo) -> Instant {
-    let allowed = if matches!(info.verb.as_str(), "get" | "list") { LONGEST } else { LONGEST_WRITE };
+    let allowed = if matches!(info.verb, Verb::Get | Verb::List) { LONGEST } else { LONGEST_WRITE };
     let asked = asked(info).ok().flatten();
     Instant::now() + asked.map_or(allowed, |asked| asked.min(allowed))
 }

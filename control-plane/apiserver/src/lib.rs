@@ -53,6 +53,7 @@ mod server;
 mod stall;
 mod subresources;
 mod table;
+mod verb;
 mod virtual_resources;
 mod warnings;
 mod websocket;

@@ -26,6 +26,7 @@ use crate::registry::Resource;
 use crate::request::RequestInfo;
 use crate::response::{self, IncludeObject};
 use crate::server::Server;
+use crate::verb::Verb;
 use crate::warnings::Warnings;
 use crate::websocket;
 
@@ -240,7 +241,7 @@ impl Server {
     /// Waits for a place among the requests of the same priority. Streams that last would hold theirs for ever; a
     /// watch gives it back as soon as it has begun.
     async fn seat(&self, context: &mut Context) -> Result<Option<Seat>, Status> {
-        if context.info.is_long_running() && context.info.verb != "watch" {
+        if context.info.is_long_running() && context.info.verb != Verb::Watch {
             return Ok(None);
         }
         let (classified, admission) = self.flow_control.classify(context);

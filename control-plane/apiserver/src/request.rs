@@ -6,6 +6,7 @@ use corten_api::{Kind, Role, Storage};
 use http::Method;
 
 use crate::negotiation::Offer;
+use crate::verb::Verb;
 
 /// A decoded query string, in order. Repeated keys keep all their values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -94,8 +95,7 @@ pub struct RequestInfo {
     pub is_resource: bool,
     /// The path begins as one of a resource and ends before it names one.
     pub is_cut_short: bool,
-    /// The API verb (`get`, `list`, `watch`, `create` …) or, for other paths, the method in lower case.
-    pub verb: String,
+    pub verb: Verb,
     pub path: String,
     pub group: String,
     pub version: String,
@@ -119,7 +119,7 @@ impl RequestInfo {
     /// Reads method, path and query. Never fails: a path it does not know is a non-resource request.
     pub fn parse(method: &Method, path: &str, query: &str) -> RequestInfo {
         let mut info = RequestInfo {
-            verb: method.as_str().to_ascii_lowercase(),
+            verb: Verb::of_path(method),
             path: percent_decode(path, false),
             query: Query::parse(query),
             ..RequestInfo::default()
@@ -139,7 +139,7 @@ impl RequestInfo {
         }
         info.is_resource = true;
         info.version = parts.remove(0).to_owned();
-        info.verb = verb_of(method).to_owned();
+        info.verb = Verb::of_resource(method);
         info.is_cut_short = matches!(parts[..], ["watch" | "proxy"]);
         info.is_watch_path = parts.first() == Some(&"watch") && parts.len() > 1;
         if info.is_watch_path {
@@ -171,21 +171,21 @@ impl RequestInfo {
 
     fn refine_verb(&mut self) {
         if self.is_watch_path {
-            self.verb = "watch".to_owned();
+            self.verb = Verb::Watch;
             if !self.name.is_empty() {
                 let selector = format!("metadata.name={}", self.name);
                 self.query = std::mem::take(&mut self.query).with("fieldSelector", &selector);
             }
             return;
         }
-        match self.verb.as_str() {
-            "get" if self.name.is_empty() => {
-                self.verb = if self.query.flag("watch") { "watch" } else { "list" }.to_owned();
+        match self.verb {
+            Verb::Get if self.name.is_empty() => {
+                self.verb = if self.query.flag("watch") { Verb::Watch } else { Verb::List };
                 if let Some(name) = name_in_selector(self.query.get("fieldSelector")) {
                     self.name = name;
                 }
             }
-            "delete" if self.name.is_empty() => self.verb = "deletecollection".to_owned(),
+            Verb::Delete if self.name.is_empty() => self.verb = Verb::DeleteCollection,
             _ => {}
         }
     }
@@ -199,8 +199,8 @@ impl RequestInfo {
             (_, _, Some(Role::Scale)) => Offer::Objects,
             (_, Some(kind), Some(Role::Status)) if !kind.rules.status_has_no_rows => Offer::Objects,
             (_, _, Some(_)) => Offer::Rowless,
-            _ if matches!(self.verb.as_str(), "list" | "watch") => Offer::Collection,
-            (_, Some(kind), _) if kind.storage == Storage::Virtual && self.verb == "create" => Offer::Rowless,
+            _ if matches!(self.verb, Verb::List | Verb::Watch) => Offer::Collection,
+            (_, Some(kind), _) if kind.storage == Storage::Virtual && self.verb == Verb::Create => Offer::Rowless,
             _ if self.is_resource => Offer::Objects,
             ("/api" | "/apis", ..) => Offer::Groups,
             _ => Offer::Document,
@@ -209,23 +209,13 @@ impl RequestInfo {
 
     /// Whether the request changes something.
     pub fn is_mutating(&self) -> bool {
-        !matches!(self.verb.as_str(), "get" | "list" | "watch" | "head" | "options")
+        !self.verb.is_read()
     }
 
     /// Whether the request may last: it must not take a place among the requests in flight.
     pub fn is_long_running(&self) -> bool {
-        self.verb == "watch" || matches!(self.subresource.as_str(), "log" | "exec" | "attach" | "portforward" | "proxy")
-    }
-}
-
-fn verb_of(method: &Method) -> &'static str {
-    match *method {
-        Method::POST => "create",
-        Method::GET | Method::HEAD => "get",
-        Method::PUT => "update",
-        Method::PATCH => "patch",
-        Method::DELETE => "delete",
-        _ => "",
+        self.verb == Verb::Watch
+            || matches!(self.subresource.as_str(), "log" | "exec" | "attach" | "portforward" | "proxy")
     }
 }
 

@@ -132,7 +132,11 @@ impl Server {
         let server = Arc::clone(&self);
         let service = hyper::service::service_fn(move |request: http::Request<Incoming>| {
             let (server, peer) = (Arc::clone(&server), Arc::clone(&peer));
-            async move { Ok::<_, Infallible>(server.respond(request, &peer).await) }
+            async move {
+                let method = request.method().clone();
+                let response = server.respond(request, &peer).await;
+                Ok::<_, Infallible>(corten_listen::head::answer(&method, response, Body::empty().into_http()))
+            }
         });
         let mut builder = corten_listen::http();
         builder.http1().max_headers(MAX_HEADERS).max_buf_size(MAX_HEAD_HTTP1);

@@ -18,6 +18,7 @@ use crate::pipeline::Context;
 use crate::protobuf;
 use crate::proxy::is_upgrade;
 use crate::server::Server;
+use crate::verb::Verb;
 
 /// The version of the protocol that is spoken here; there is no other.
 const VERSION: &str = "13";
@@ -32,7 +33,7 @@ pub fn is_asked_for(headers: &HeaderMap) -> bool {
 
 /// A watch as its client wants it: as it is, or with its events as messages.
 pub fn watch(server: &Server, context: &Context, reply: Reply) -> Reply {
-    let is_watch = context.info.verb == "watch" && reply.status() == StatusCode::OK;
+    let is_watch = context.info.verb == Verb::Watch && reply.status() == StatusCode::OK;
     if !is_watch || !is_asked_for(&context.headers) {
         return reply;
     }

@@ -66,6 +66,18 @@ async fn a_body_over_the_limit_is_413_on_http_2() {
 }
 
 #[tokio::test]
+async fn an_answer_to_head_has_no_body_on_http_2() {
+    let listening = Listening::start().await;
+    let mut sender = listening.http2().await;
+    let sent = sender.send_request(listening.request("HEAD", "/version", Bytes::new()));
+    let answer = timeout(PATIENCE, sent).await.unwrap().unwrap();
+    let length = answer.headers()["content-length"].to_str().unwrap().parse::<usize>().unwrap();
+    assert!(length > 0);
+    let bytes = timeout(PATIENCE, answer.into_body().collect()).await.unwrap().unwrap().to_bytes();
+    assert!(bytes.is_empty(), "{bytes:?}");
+}
+
+#[tokio::test]
 async fn a_request_takes_no_longer_than_its_client_has_time() {
     let server = TestServer::start().await;
     for path in ["/version", MAPS, "/nope"] {

@@ -13,6 +13,9 @@ pub type Amounts = BTreeMap<String, Quantity>;
 /// Resources that a pod has by these names, too.
 const PLAIN: &[&str] = &["cpu", "memory", "ephemeral-storage"];
 
+/// The most devices of an allocated ResourceClaim.
+const MAX_ALLOCATED_DEVICES: usize = 32;
+
 /// Kinds of the core group that quotas also count by their bare name.
 const COUNTED: &[&str] = &[
     "configmaps",
@@ -33,7 +36,8 @@ pub fn amounts(value: Option<&Value>) -> Amounts {
 /// Whether objects of a kind can take anything of the resources that a quota limits.
 pub fn concerns(hard: &Amounts, group: &str, plural: &str) -> bool {
     // Pods and claims have resources by any name; all other kinds are counted under names known beforehand.
-    let by_any_name = group.is_empty() && matches!(plural, "pods" | "persistentvolumeclaims");
+    let by_any_name =
+        matches!((group, plural), ("", "pods" | "persistentvolumeclaims") | ("resource.k8s.io", "resourceclaims"));
     by_any_name || usage(group, plural, &Value::Null).keys().any(|name| hard.contains_key(name))
 }
 
@@ -52,6 +56,7 @@ pub fn usage(group: &str, plural: &str, object: &Value) -> Amounts {
         ("", "pods") => used.extend(pod(object)),
         ("", "services") => used.extend(service(object)),
         ("", "persistentvolumeclaims") => used.extend(claim(object)),
+        ("resource.k8s.io", "resourceclaims") => used.extend(devices(object)),
         _ => {}
     }
     used
@@ -172,6 +177,38 @@ fn claim(claim: &Value) -> Amounts {
     }
     used.extend(storage.map(|storage| ("requests.storage".to_owned(), storage)));
     used
+}
+
+/// The devices of each class that a ResourceClaim may get, at the worst.
+fn devices(claim: &Value) -> Amounts {
+    let mut used = Amounts::new();
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    for request in list(&claim["spec"]["devices"]["requests"]) {
+        let exactly = request.get("exactly").filter(|exactly| exactly.is_object());
+        let alternatives = exactly.map_or_else(|| list(&request["firstAvailable"]), |exactly| vec![exactly.clone()]);
+        let mut most = Amounts::new();
+        for one in &alternatives {
+            let class = one["deviceClassName"].as_str().unwrap_or_default();
+            let name = format!("{class}.deviceclass.resource.k8s.io/devices");
+            let count = device_count(one);
+            let known = most.entry(name).or_insert_with(Quantity::zero);
+            if *known < count {
+                *known = count;
+            }
+        }
+        add(&mut used, &most);
+    }
+    used
+}
+
+fn device_count(request: &Value) -> Quantity {
+    match request["allocationMode"].as_str() {
+        Some("All") => number(MAX_ALLOCATED_DEVICES),
+        Some("ExactCount") => {
+            number(request["count"].as_u64().and_then(|count| usize::try_from(count).ok()).unwrap_or(0))
+        }
+        _ => Quantity::zero(),
+    }
 }
 
 /// Whether a quota's scopes select the object. A quota with scopes is about pods, or about claims if it chooses them
@@ -302,6 +339,23 @@ mod tests {
             "initContainers": [container("100m", true), container("500m", false), container("200m", true)],
             "containers": [container("150m", false)] } });
         assert_eq!(show(&pod_resources(&pod, "requests")), "cpu=600m");
+    }
+
+    #[test]
+    fn a_resource_claim_counts_its_devices_by_class() {
+        let exactly = |class: &str, mode: &str, count: u64| json!({ "exactly": { "deviceClassName": class, "allocationMode": mode, "count": count } });
+        let either = json!({ "firstAvailable": [
+            { "deviceClassName": "gold", "allocationMode": "ExactCount", "count": 3 },
+            { "deviceClassName": "gold", "allocationMode": "ExactCount", "count": 1 },
+            { "deviceClassName": "tin", "allocationMode": "ExactCount", "count": 2 },
+        ] });
+        let requests = [exactly("gold", "ExactCount", 2), exactly("iron", "All", 0), either];
+        let claim = json!({ "spec": { "devices": { "requests": requests } } });
+        assert_eq!(
+            show(&usage("resource.k8s.io", "resourceclaims", &claim)),
+            "count/resourceclaims.resource.k8s.io=1 gold.deviceclass.resource.k8s.io/devices=5 \
+             iron.deviceclass.resource.k8s.io/devices=32 tin.deviceclass.resource.k8s.io/devices=2"
+        );
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! listener directly: a peer that opens connections and says nothing would take every file descriptor of the process.
 
 mod gate;
+pub mod head;
 mod http;
 
 pub use gate::{Accept, Gate, Limits, Place};

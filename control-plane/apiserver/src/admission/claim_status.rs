@@ -115,14 +115,15 @@ fn questions(a: &Attributes<'_>) -> Vec<Question> {
         return Vec::new();
     }
     let (new, old) = (&a.object["status"], &old["status"]);
-    let (status, verb) = (Path::root("status"), &a.target.context.info.verb);
+    let status = Path::root("status");
+    let verb = a.target.context.info.verb.as_str();
     let mut questions = Vec::new();
     if new["allocation"] != old["allocation"] || new["reservedFor"] != old["reservedFor"] {
         questions.push(Question {
             path: status.child("allocation"),
             changed: "status.allocation or status.reservedFor",
             subresource: "binding",
-            verbs: vec![verb.clone()],
+            verbs: vec![verb.to_owned()],
             namespace: String::new(),
             name: String::new(),
         });

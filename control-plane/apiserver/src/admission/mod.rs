@@ -59,6 +59,7 @@ use crate::metrics::Exposition;
 use crate::metrics::admission::{self as metrics, Durations, Step, handled};
 use crate::registry::Resource;
 use crate::server::Server;
+use crate::verb::Verb;
 use reinvocation::Reinvocation;
 pub use touched::Touched;
 
@@ -111,8 +112,8 @@ impl<'a> Attributes<'a> {
         old: Option<Cow<'a, Value>>,
     ) -> Attributes<'a> {
         // Of many that are deleted together nobody is told the names.
-        let name = match (target.context.info.verb.as_str(), target.name) {
-            ("deletecollection", _) => "",
+        let name = match (&target.context.info.verb, target.name) {
+            (Verb::DeleteCollection, _) => "",
             (_, "") => corten_meta::name(&object),
             (_, name) => name,
         };

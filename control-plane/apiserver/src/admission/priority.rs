@@ -8,6 +8,8 @@ use futures::future::BoxFuture;
 
 use super::{Attributes, Operation, Plugin};
 
+use crate::verb::Verb;
+
 const GROUP: &str = "scheduling.k8s.io";
 /// How a class says that it is the default.
 const MARK: &[u8] = br#""globalDefault":true"#;
@@ -45,7 +47,7 @@ impl Plugin for Priority {
             }
             let old_name = a.old.as_deref().map(corten_meta::name).unwrap_or_default();
             // Who deletes all of them is not held back, as upstream does not.
-            let is_single = a.operation == Operation::Delete && a.target.context.info.verb == "delete";
+            let is_single = a.operation == Operation::Delete && a.target.context.info.verb == Verb::Delete;
             if is_single && old_name.starts_with(SYSTEM_PREFIX) {
                 return Err(a.forbidden("this is a system priority class and cannot be deleted"));
             }

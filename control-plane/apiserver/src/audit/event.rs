@@ -10,6 +10,7 @@ use serde_json::json;
 use super::policy::Level;
 use crate::body::{Body, Reply};
 use crate::pipeline::Context;
+use crate::verb::Verb;
 
 /// The biggest body that is written into an event.
 const MAX_OBJECT: usize = 1024 * 1024;
@@ -39,7 +40,7 @@ pub fn event(context: &Context, stage: &str, reply: Option<&Reply>) -> Value {
         "auditID": record.id,
         "stage": stage,
         "requestURI": format!("{}{query}", context.raw_path),
-        "verb": info.verb,
+        "verb": info.verb.as_str(),
         "user": user.to_value(),
         "sourceIPs": source(&context.headers, record.address),
         "requestReceivedTimestamp": corten_meta::time::rfc3339_micro(context.now),
@@ -64,7 +65,7 @@ pub fn event(context: &Context, stage: &str, reply: Option<&Reply>) -> Value {
                 reference[key] = value.as_str().into();
             }
         }
-        if info.verb == "create"
+        if info.verb == Verb::Create
             && info.name.is_empty()
             && let Some(name) = reply.and_then(created_name)
         {

@@ -137,7 +137,7 @@ impl Rule {
         let none_or = |list: &[String], found: &dyn Fn(&String) -> bool| list.is_empty() || list.iter().any(found);
         none_or(&self.users, &|name| *name == user.name)
             && none_or(&self.groups, &|group| user.is_in(group))
-            && none_or(&self.verbs, &|verb| *verb == info.verb)
+            && none_or(&self.verbs, &|verb| verb == info.verb.as_str())
             && (self.resources.is_empty() && self.namespaces.is_empty() && self.urls.is_empty()
                 || if info.is_resource { self.matches_resource(info) } else { self.matches_path(info) })
     }

@@ -21,6 +21,7 @@ use crate::error::Error;
 use crate::metrics::AUTHORIZATION_CONFIGURATION;
 use crate::request::RequestInfo;
 use crate::server::Server;
+use crate::verb::Verb;
 use webhook::Webhook;
 
 /// What is asked for. Non-resource requests have a path and no resource.
@@ -61,11 +62,11 @@ impl<'a> Attributes<'a> {
     }
 
     pub fn of_request(user: &'a User, info: &'a RequestInfo) -> Attributes<'a> {
-        let selects = matches!(info.verb.as_str(), "list" | "watch" | "deletecollection");
+        let selects = matches!(info.verb, Verb::List | Verb::Watch | Verb::DeleteCollection);
         let selector = |key: &str| info.query.get(key).filter(|_| selects).unwrap_or_default();
         Attributes {
             user,
-            verb: &info.verb,
+            verb: info.verb.as_str(),
             is_resource: info.is_resource,
             group: &info.group,
             resource: &info.resource,

@@ -34,6 +34,7 @@ use crate::handlers::ownership::apply_status;
 use crate::pipeline::Context;
 use crate::request::RequestInfo;
 use crate::server::Server;
+use crate::verb::Verb;
 use allocation::{Demand, allocate};
 use level::{Asked, Level, Settings};
 use schema::FlowSchema;
@@ -165,7 +166,7 @@ fn asked(schema: &FlowSchema, context: &Context) -> Asked {
     let RequestInfo { verb, path, namespace, name, group, version, resource, subresource, .. } = info;
     let slash = if group.is_empty() { "" } else { "/" };
     let group_version = [group, slash, version].concat();
-    let details: [&str; 8] = [&user.name, verb, path, namespace, name, &group_version, resource, subresource];
+    let details: [&str; 8] = [&user.name, verb.as_str(), path, namespace, name, &group_version, resource, subresource];
     Asked {
         schema: schema.name.clone(),
         flow: schema.distinguish(user, info).to_owned(),
@@ -193,7 +194,7 @@ impl Admission {
 /// How much of the server a request takes: a list as much as it has to read, anything else one seat.
 fn seats(server: &Server, context: &Context) -> u32 {
     let info = &context.info;
-    if !matches!(info.verb.as_str(), "list" | "deletecollection") {
+    if !matches!(info.verb, Verb::List | Verb::DeleteCollection) {
         return 1;
     }
     let resource = server.registry.resource(&info.group, &info.version, &info.resource);

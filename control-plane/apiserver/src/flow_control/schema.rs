@@ -176,7 +176,10 @@ impl ResourceRule {
             format!("{}/{}", info.resource, info.subresource)
         };
         let scope = if info.namespace.is_empty() { self.cluster } else { has(&self.namespaces, &info.namespace) };
-        scope && has(&self.verbs, &info.verb) && has(&self.groups, &info.group) && has(&self.resources, &resource)
+        scope
+            && has(&self.verbs, info.verb.as_str())
+            && has(&self.groups, &info.group)
+            && has(&self.resources, &resource)
     }
 }
 
@@ -186,7 +189,7 @@ impl PathRule {
             Some(prefix) => info.path.starts_with(prefix),
             None => *rule == info.path,
         };
-        has(&self.verbs, &info.verb) && self.paths.iter().any(path)
+        has(&self.verbs, info.verb.as_str()) && self.paths.iter().any(path)
     }
 }
 

@@ -19,6 +19,7 @@ use crate::custom_resources::TERMINATING;
 use crate::fields::Managers;
 use crate::registry::{Resource, Written};
 use crate::response;
+use crate::verb::Verb;
 
 /// How often a generated name, or what an object takes with it, is tried anew.
 const ATTEMPTS: usize = 32;
@@ -63,7 +64,7 @@ pub async fn create_object(target: &Target<'_>, make: &Make<'_>, ownership: Owne
         let mut attributes = Attributes::new(target, Operation::Create, candidate, None);
         target.server.admission.change(&mut attributes).await?;
         // The version that an update or an apply names is read where upstream would look for what it changes.
-        if target.context.info.verb != "create" {
+        if target.context.info.verb != Verb::Create {
             super::update::parse_version(&version)?;
         }
         if attributes.object.is_touched() {
@@ -94,7 +95,7 @@ pub async fn create_object(target: &Target<'_>, make: &Make<'_>, ownership: Owne
         if unlabelled {
             target.resource.kind.default(&mut candidate);
         }
-        if target.context.info.verb == "create" && !dry_run {
+        if target.context.info.verb == Verb::Create && !dry_run {
             check_new(&version)?;
         }
         settle(target.resource, &mut candidate);
@@ -160,7 +161,7 @@ fn exists(target: &Target<'_>, object: &Value, present: Option<&Object>) -> Stat
 }
 
 pub(super) fn server_busy(target: &Target<'_>) -> Status {
-    Status::server_timeout(&target.resource.group_resource(), &target.context.info.verb, 1)
+    Status::server_timeout(&target.resource.group_resource(), target.context.info.verb.as_str(), 1)
 }
 
 /// A dry run fails as the write would, and answers what the write would, under the version that was given.

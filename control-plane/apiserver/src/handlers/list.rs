@@ -19,6 +19,7 @@ use crate::cache::{Filter, Item};
 use crate::registry::Resource;
 use crate::request::Query;
 use crate::response::{self, ListMeta};
+use crate::verb::Verb;
 
 /// One page.
 pub struct Page {
@@ -127,7 +128,7 @@ pub async fn page(target: &Target<'_>, Asked { limit, filter, .. }: Asked) -> Re
     let limit = if asked == Some(0) { 0 } else { limit };
     // A page of a revision is a page of that revision, unless the client says that a later one will do. What is deleted
     // together is read in pages.
-    let is_paged = limit > 0 || target.context.info.verb == "deletecollection";
+    let is_paged = limit > 0 || target.context.info.verb == Verb::DeleteCollection;
     let exact = match query.get("resourceVersionMatch") {
         None => is_paged && !is_of_one(target, &filter) && asked.is_some_and(|revision| revision > 0),
         Some(matching) => matching == "Exact",
@@ -147,7 +148,7 @@ pub async fn page(target: &Target<'_>, Asked { limit, filter, .. }: Asked) -> Re
 /// Refuses what upstream's cache would answer and cannot. Pages of everything, and what is deleted together, are read as
 /// far as they go.
 async fn check_readable(target: &Target<'_>, filter: &Filter, limit: usize) -> Result<(), Status> {
-    let in_pages = limit > 0 || target.context.info.verb == "deletecollection";
+    let in_pages = limit > 0 || target.context.info.verb == Verb::DeleteCollection;
     if in_pages && filter.is_everything() { Ok(()) } else { target.resource.check_readable().await }
 }
 

@@ -31,6 +31,7 @@ use crate::pipeline::Context;
 use crate::registry::Resource;
 use crate::request::RequestInfo;
 use crate::server::Server;
+use crate::verb::Verb;
 use crate::{subresources, virtual_resources};
 
 /// A request together with the resource that it is about.
@@ -103,26 +104,26 @@ async fn hand_over(server: &Server, context: &Context, body: RequestBody) -> Res
         warn_of_deprecation(server, context, kind);
     }
     if resource.stored.is_none() {
-        if matches!(info.verb.as_str(), "get" | "list") {
+        if matches!(info.verb, Verb::Get | Verb::List) {
             return virtual_resources::read(&target).await;
         }
         let bytes = body.read(server.config.max_body_bytes).await?;
         context.audit.keep_request(&bytes);
         return virtual_resources::create(&target, &bytes).await;
     }
-    match info.verb.as_str() {
-        "get" => get::get(&target).await,
-        "list" => list::list(&target).await,
-        "watch" => watch::watch(&target).await,
+    match &info.verb {
+        Verb::Get => get::get(&target).await,
+        Verb::List => list::list(&target).await,
+        Verb::Watch => watch::watch(&target).await,
         verb => {
             let bytes = body.read(server.config.max_body_bytes).await?;
             context.audit.keep_request(&bytes);
             match verb {
-                "create" => create::create(&target, &bytes).await,
-                "update" => update::update(&target, &bytes).await,
-                "patch" => patch::patch(&target, &bytes).await,
-                "delete" => delete::delete(&target, &bytes).await,
-                "deletecollection" => delete::delete_collection(&target, &bytes).await,
+                Verb::Create => create::create(&target, &bytes).await,
+                Verb::Update => update::update(&target, &bytes).await,
+                Verb::Patch => patch::patch(&target, &bytes).await,
+                Verb::Delete => delete::delete(&target, &bytes).await,
+                Verb::DeleteCollection => delete::delete_collection(&target, &bytes).await,
                 _ => Err(Status::method_not_allowed()),
             }
         }
@@ -145,7 +146,7 @@ fn route<'a>(target: &Target<'a>) -> Result<Option<&'a Subresource>, Status> {
             false => Err(Status::path_not_found()),
         };
     }
-    if info.verb == "watch" {
+    if info.verb == Verb::Watch {
         return Err(Status::path_not_found());
     }
     let subresource = kind.subresource(&info.subresource).ok_or_else(Status::path_not_found)?;
@@ -160,10 +161,10 @@ fn route_custom<'a>(target: &Target<'a>) -> Result<Option<&'a Subresource>, Stat
     // It knows no other parts than those it was given.
     let part = || kind.subresource(&info.subresource).ok_or_else(|| target.not_found());
     let subresource = if info.subresource.is_empty() { None } else { Some(part()?) };
-    let verb = info.verb.as_str();
+    let verb = &info.verb;
     let is_taken = match subresource {
-        Some(subresource) => subresource.verbs.contains(&verb),
-        None => kind.verbs.contains(&verb),
+        Some(subresource) => subresource.verbs.contains(&verb.as_str()),
+        None => kind.verbs.contains(&verb.as_str()),
     };
     if !is_taken {
         let mut status = Status::method_not_allowed();
@@ -173,7 +174,7 @@ fn route_custom<'a>(target: &Target<'a>) -> Result<Option<&'a Subresource>, Stat
         (details.group, details.kind) = (resource.group, resource.resource);
         return Err(status);
     }
-    if matches!(verb, "update" | "patch") && info.name.is_empty() {
+    if matches!(verb, Verb::Update | Verb::Patch) && info.name.is_empty() {
         return Err(Status::bad_request("name must be provided"));
     }
     Ok(subresource)
@@ -183,7 +184,7 @@ fn route_custom<'a>(target: &Target<'a>) -> Result<Option<&'a Subresource>, Stat
 fn check_media_types(target: &Target<'_>, subresource: Option<&Subresource>) -> Result<(), Status> {
     let context = target.context;
     let is_proxied = subresource.is_some_and(|subresource| subresource.role == Role::Proxy);
-    if context.info.verb == "patch" && !is_proxied {
+    if context.info.verb == Verb::Patch && !is_proxied {
         patch::check_media_type(target)?;
     }
     check_accept(target)
@@ -194,7 +195,7 @@ fn is_misplaced(info: &RequestInfo, namespaced: bool) -> bool {
     if !namespaced {
         return !info.namespace.is_empty();
     }
-    info.namespace.is_empty() && !matches!(info.verb.as_str(), "list" | "watch")
+    info.namespace.is_empty() && !matches!(info.verb, Verb::List | Verb::Watch)
 }
 
 /// A form of the answer that the client takes is looked for when path and method are known.
@@ -248,7 +249,7 @@ fn unknown_resource(server: &Server, context: &Context) -> Result<Reply, Status>
 fn check_verb(target: &Target<'_>) -> Result<(), Status> {
     let (info, kind) = (&target.context.info, &target.resource.kind);
     let across = kind.namespaced && !info.is_in_namespace;
-    let reads_all = matches!(info.verb.as_str(), "list" | "watch");
+    let reads_all = matches!(info.verb, Verb::List | Verb::Watch);
     // A list or watch of one has it in its selector, except where the path says that it is a watch.
     let is_named = !info.name.is_empty() && (!reads_all || info.is_watch_path);
     // Of what is only ever created there are no objects to name.
@@ -257,11 +258,11 @@ fn check_verb(target: &Target<'_>) -> Result<(), Status> {
     if across && (is_named || !kind.verbs.contains(&"list")) || is_named && !has_names || is_unwatched {
         return Err(Status::path_not_found());
     }
-    let misplaced = match info.verb.as_str() {
-        "create" => is_named,
-        "update" | "patch" => !is_named,
+    let misplaced = match info.verb {
+        Verb::Create => is_named,
+        Verb::Update | Verb::Patch => !is_named,
         // The path may say that it is a watch, whatever the method.
-        "watch" => target.context.method != http::Method::GET,
+        Verb::Watch => target.context.method != http::Method::GET,
         _ => target.context.method == http::Method::HEAD,
     };
     if misplaced || !kind.verbs.contains(&info.verb.as_str()) || (across && !reads_all) {

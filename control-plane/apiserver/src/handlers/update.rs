@@ -25,6 +25,7 @@ use crate::body::Reply;
 use crate::fields::Managers;
 use crate::registry::Written;
 use crate::response;
+use crate::verb::Verb;
 
 /// How often a change is tried against other writers. Each time one of them got through, so the number is only to end what
 /// would never end.
@@ -194,7 +195,7 @@ impl<'a> Change<'a> {
 
     /// A patch, unlike an update, makes no condition of a uid: it would change it, which is for validation to refuse.
     fn would_change_uid(&self, target: &Target<'_>) -> bool {
-        self.view.is_none() && target.context.info.verb == "patch"
+        self.view.is_none() && target.context.info.verb == Verb::Patch
     }
 
     /// The wanted object, and what is set apart of the one that stands.

@@ -10,6 +10,7 @@ use http::Method;
 use super::{Exposition, Histogram, SECONDS};
 use crate::negotiation::media_type;
 use crate::pipeline::Context;
+use crate::verb::Verb;
 
 /// The bounds of request durations without what the server does not answer for.
 const SLI_SECONDS: &[f64] =
@@ -193,7 +194,7 @@ impl<'a> Borrowed<'a> {
         let info = &context.info;
         let scope = match info {
             _ if !info.is_resource => "",
-            _ if !info.name.is_empty() || info.verb == "create" => "resource",
+            _ if !info.name.is_empty() || info.verb == Verb::Create => "resource",
             _ if !info.namespace.is_empty() => "namespace",
             _ => "cluster",
         };
@@ -227,7 +228,7 @@ fn verb(context: &Context, scope: &str) -> &'static str {
         return "CONNECT";
     }
     match context.method {
-        _ if info.verb == "watch" => "WATCH",
+        _ if info.verb == Verb::Watch => "WATCH",
         Method::GET | Method::HEAD if matches!(scope, "namespace" | "cluster") => "LIST",
         Method::GET | Method::HEAD => "GET",
         Method::PATCH if media_type(&context.headers) == "application/apply-patch+yaml" => "APPLY",

@@ -23,6 +23,7 @@ use crate::cache::Item;
 use crate::handlers::{Target, list};
 use crate::response::{self, ListMeta};
 use crate::server::Server;
+use crate::verb::Verb;
 
 pub const GROUP: &str = "metrics.k8s.io";
 const VERSION: &str = "v1beta1";
@@ -70,7 +71,7 @@ pub async fn read(target: &Target<'_>) -> Result<Reply, Status> {
     let (context, kind) = (target.context, &target.resource.kind);
     let (labels, fields) = list::selectors(&context.info.query)?;
     let filter = list::filter(target.resource, target.namespace, labels, fields)?;
-    let one = (context.info.verb == "get").then_some(target.name);
+    let one = (context.info.verb == Verb::Get).then_some(target.name);
     // What was written before this request counts: a new node's address, a new pod's node.
     target.server.registry.caches.fresh().await?;
     let objects = if kind.namespaced { pods(target, one).await? } else { nodes(target, one).await? };

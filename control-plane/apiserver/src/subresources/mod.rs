@@ -21,6 +21,7 @@ use crate::handlers::ownership::{Ownership, managers_of, set_managers};
 use crate::handlers::patch::{Patch, is_apply};
 use crate::handlers::update::{Change, Part, Transform, check_name, reply};
 use crate::request::RequestInfo;
+use crate::verb::Verb;
 use crate::{handlers, proxy};
 
 /// Whether the path is one of the subresource, and the method one of the path.
@@ -34,17 +35,17 @@ pub fn check_verb(target: &Target<'_>, subresource: &Subresource) -> Result<(), 
     // What is proxied understands a method that is no verb of the API.
     let foreign = is_proxy && *method == http::Method::OPTIONS;
     let is_head = !is_proxy && *method == http::Method::HEAD;
-    if is_head || (!foreign && !subresource.verbs.contains(&verb(info))) {
+    if is_head || (!foreign && !subresource.verbs.contains(&verb(info).as_str())) {
         return Err(Status::method_not_allowed());
     }
     Ok(())
 }
 
 /// The verb of a request for a subresource. A path without a name looks like one of a collection.
-fn verb(info: &RequestInfo) -> &str {
-    match (info.verb.as_str(), info.name.is_empty()) {
-        ("list", true) => "get",
-        ("deletecollection", true) => "delete",
+fn verb(info: &RequestInfo) -> &Verb {
+    match (&info.verb, info.name.is_empty()) {
+        (Verb::List, true) => &Verb::Get,
+        (Verb::DeleteCollection, true) => &Verb::Delete,
         (verb, _) => verb,
     }
 }
@@ -62,7 +63,7 @@ pub async fn dispatch(target: &Target<'_>, subresource: &Subresource, body: Requ
     }
     let bytes = body.read(target.server.config.max_body_bytes).await?;
     target.context.audit.keep_request(&bytes);
-    if verb == "create" {
+    if *verb == Verb::Create {
         check_options(target.context, Write::Create)?;
     }
     match subresource.role {
@@ -76,10 +77,10 @@ pub async fn dispatch(target: &Target<'_>, subresource: &Subresource, body: Requ
         Role::EphemeralContainers => part(target, &bytes, Part::Whole, &parts::ephemeral_containers).await,
         Role::Resize => part(target, &bytes, Part::Whole, &parts::resize).await,
         Role::Approval => {
-            if verb == "update" {
+            if *verb == Verb::Update {
                 check_name(target, &target.decode(&bytes)?)?;
             }
-            if verb != "get" {
+            if *verb != Verb::Get {
                 approval::check(target).await?;
             }
             part(target, &bytes, Part::Whole, &approval::conditions(target)).await
@@ -95,7 +96,7 @@ pub async fn dispatch(target: &Target<'_>, subresource: &Subresource, body: Requ
 /// A WebSocket opens with GET, but running something in a container is not reading: it needs `create` as well.
 async fn check_stream(target: &Target<'_>, role: Role) -> Result<(), Status> {
     let context = target.context;
-    if !matches!(role, Role::Exec | Role::Attach | Role::PortForward) || context.info.verb != "get" {
+    if !matches!(role, Role::Exec | Role::Attach | Role::PortForward) || context.info.verb != Verb::Get {
         return Ok(());
     }
     let attributes = Attributes { verb: "create", ..Attributes::of_request(&context.user, &context.info) };
@@ -113,9 +114,9 @@ async fn part(target: &Target<'_>, bytes: &bytes::Bytes, part: Part, merge: &Mer
     let owns_all = matches!(role, Some(Role::Finalize | Role::EphemeralContainers | Role::Resize));
     let unchanged: &Merge<'_> = &|new, _| Ok(new);
     let (first, then) = if owns_all { (unchanged, Some(merge)) } else { (merge, None) };
-    match target.context.info.verb.as_str() {
-        "get" => handlers::get::get(target).await,
-        "update" => {
+    match target.context.info.verb {
+        Verb::Get => handlers::get::get(target).await,
+        Verb::Update => {
             check_options(target.context, Write::Update)?;
             let mut body = target.decode(bytes)?;
             check_namespace(target, &mut body)?;

@@ -23,6 +23,7 @@ use crate::handlers::ownership::{Ownership, identity, managers_of, same_but_mana
 use crate::handlers::patch::{Patch, is_apply};
 use crate::handlers::update::{Change, Part, Transform, View, check_name, not_the_same};
 use crate::response;
+use crate::verb::Verb;
 
 /// Where the scale has its replicas.
 const REPLICAS: [&str; 2] = ["spec", "replicas"];
@@ -43,12 +44,12 @@ const SCALE: Expected<'static> = Expected {
 /// Reads or writes the scale.
 pub async fn serve(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {
     let paths = target.resource.kind.behaviour.scale().ok_or_else(Status::path_not_found)?;
-    let parent = match target.context.info.verb.as_str() {
-        "get" => {
+    let parent = match target.context.info.verb {
+        Verb::Get => {
             check_export(&target.context.info.query)?;
             target.server.registry.get(target.resource, target.namespace, target.name).await?
         }
-        "update" => {
+        Verb::Update => {
             check_options(target.context, Write::Update)?;
             let mut wanted = object(target.context, bytes, &SCALE)?;
             check_namespace(target, &mut wanted)?;
@@ -75,7 +76,7 @@ pub async fn serve(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, S
     };
     let value = parent.value();
     // What was written may be in a version that does not keep it, and still it was written.
-    if target.context.info.verb == "get" && !says_replicas(target, &paths, &value) {
+    if target.context.info.verb == Verb::Get && !says_replicas(target, &paths, &value) {
         return Err(Status::internal(format!(
             "the spec replicas field {} does not exist",
             quote(&paths.spec_replicas)
@@ -257,7 +258,7 @@ fn judge(target: &Target<'_>, old: &Value, scale: &Value) -> Result<(), Status> 
     let is_other = !uid.is_empty() && uid != actual;
     let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {actual}");
     // An update is for the parent it names, which storage sees to first.
-    if is_other && target.context.info.verb == "update" {
+    if is_other && target.context.info.verb == Verb::Update {
         return Err(not_the_same(target, &why)?);
     }
     let errors = corten_api::scale_kind().validate(scale);

@@ -13,6 +13,7 @@ use crate::cache::Item;
 use crate::handlers::Target;
 use crate::handlers::list::Asked;
 use crate::response::{self, ListMeta};
+use crate::verb::Verb;
 
 const STORE: &str = "etcd-0";
 const COMPONENTS: &[&str] = &["controller-manager", STORE, "scheduler"];
@@ -24,7 +25,7 @@ pub fn read(target: &Target<'_>) -> Result<Reply, Status> {
                              "conditions": [condition(name, &target.server.registry.store.health())] });
         Object::from_value(&object, 0).map(Arc::new).map_err(|e| Status::internal(e.to_string()))
     };
-    if context.info.verb == "list" {
+    if context.info.verb == Verb::List {
         let filter = Asked::read(target, false)?.filter;
         let mut objects: Vec<Arc<Object>> = COMPONENTS.iter().map(component).collect::<Result<_, _>>()?;
         objects.retain(|object| filter.matches(kind, &Item::of(Arc::clone(object))));

@@ -151,7 +151,12 @@ async fn serve_connection(
         }
         let service = service_fn(move |request| {
             let (state, caller) = (state.clone(), caller.clone());
-            async move { Ok::<_, std::convert::Infallible>(handle(&state, &caller, request).await) }
+            async move {
+                let method = request.method().clone();
+                let response = handle(&state, &caller, request).await;
+                let empty = Full::default().map_err(|never| match never {}).boxed();
+                Ok::<_, std::convert::Infallible>(corten_listen::head::answer(&method, response, empty))
+            }
         });
         let builder = corten_listen::http();
         if let Err(error) = builder.serve_connection_with_upgrades(TokioIo::new(stream), service).await {
