@@ -9,6 +9,8 @@ use corten_cri::v1;
 use crate::Error;
 use crate::executor::user;
 use crate::images::Digest;
+use crate::images::challenge::Challenge;
+use crate::images::registry;
 use crate::images::unpacking::{self, Task};
 use crate::spec::{User, cdi, seccomp};
 use crate::streaming::session::Resizes;
@@ -93,4 +95,10 @@ pub fn cdi(folder: PathBuf, device: &str) -> Result<usize, Error> {
 /// Unpacks a layer in this process, as the unpacker does in its own; `plain` is its content without compression.
 pub fn unpack_layer(blob: &[u8], plain: &[u8], directory: &Path) -> Result<(), Error> {
     unpacking::work(blob, &Digest::of(plain), Task::Unpack(directory)).map(drop)
+}
+
+/// Reads how a registry asks for authentication, and how it explains a refusal; returns how many of the two are readable.
+pub fn registry_words(header: &str, body: &[u8]) -> usize {
+    let explained = registry::explanation(body);
+    usize::from(Challenge::parse(header).is_some()) + usize::from(explained.is_some())
 }

@@ -7,7 +7,7 @@ use std::str::Chars;
 
 /// A challenge that can be answered.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Challenge {
+pub(crate) enum Challenge {
     /// User and password with each request.
     Basic,
     /// A token, which is asked for at the realm.

@@ -5,7 +5,8 @@
 //! reach outside of it. Runs in a process of its own (`unpacker`), because an attacker may have made the layer.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{self, Read, Write};
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -15,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::digest::shortened;
 use super::room::{Room, Roomy};
+use super::sparse::{self, Sparse};
 use super::tarball;
 use crate::Error;
 use crate::rooted::{Rooted, relative};
@@ -29,6 +31,19 @@ const PAX_XATTR_PREFIX: &[u8] = b"SCHILY.xattr.";
 const OVERLAY_XATTRS: [&[u8]; 2] = [b"trusted.overlay.", b"user.overlay."];
 /// The most bytes of one layer, packed or unpacked.
 pub(super) const MAX_LAYER_BYTES: u64 = 64 << 30;
+
+/// The kinds of entries that are files.
+const KINDS: [tar::EntryType; 9] = [
+    tar::EntryType::Regular,
+    tar::EntryType::Continuous,
+    tar::EntryType::GNUSparse,
+    tar::EntryType::Directory,
+    tar::EntryType::Symlink,
+    tar::EntryType::Link,
+    tar::EntryType::Char,
+    tar::EntryType::Block,
+    tar::EntryType::Fifo,
+];
 
 /// What a layer takes on disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,9 +86,18 @@ struct Attributes {
 
 impl Unpacking {
     fn entry(&mut self, entry: &mut tar::Entry<'_, impl Read>) -> io::Result<()> {
+        // Global headers and unknown kinds carry no file, and their content is not for memory.
+        if !KINDS.contains(&entry.header().entry_type()) {
+            return Ok(());
+        }
         self.room.entry()?;
         self.size.inodes += 1;
-        let path = relative(&entry.path()?);
+        let sparse = Sparse::of(entry)?;
+        let own_name = sparse.as_ref().and_then(|sparse| sparse.name.as_deref());
+        let path = match own_name {
+            Some(name) => relative(name),
+            None => relative(&entry.path()?),
+        };
         let Some(name) = path.file_name().map(OsStr::to_os_string) else {
             return Ok(()); // The root itself.
         };
@@ -83,6 +107,10 @@ impl Unpacking {
         }
         let parent = self.root.directory(&parent_path)?;
         let attributes = attributes(entry)?;
+        if let Some(sparse) = sparse.filter(|_| entry.header().entry_type() == tar::EntryType::Regular) {
+            self.write_sparse(entry, &sparse, &parent, &name)?;
+            return apply(&parent, &name, tar::EntryType::Regular, &attributes);
+        }
         self.create(entry, &parent, &path, &name, &attributes)
     }
 
@@ -103,9 +131,17 @@ impl Unpacking {
                 make_directory(parent, name)?;
                 self.directory_times.push((path.to_path_buf(), attributes.mtime));
             }
-            tar::EntryType::Regular | tar::EntryType::Continuous | tar::EntryType::GNUSparse => {
+            tar::EntryType::Regular | tar::EntryType::Continuous => {
                 self.require_room(entry.size())?;
-                self.size.bytes += write_file(parent, name, Roomy { inner: entry, room: &mut self.room })?;
+                let mut file = new_file(parent, name)?;
+                self.size.bytes += io::copy(&mut Roomy { inner: entry, room: &mut self.room }, &mut file)?;
+            }
+            tar::EntryType::GNUSparse => {
+                let size = entry.size();
+                self.require_room(size)?;
+                let content = Roomy { inner: entry, room: &mut self.room };
+                sparse::write_with_holes(content, &new_file(parent, name)?, size)?;
+                self.size.bytes += size;
             }
             tar::EntryType::Symlink => {
                 let target = entry.link_name_bytes().ok_or_else(|| invalid("a symbolic link without a target"))?;
@@ -118,10 +154,24 @@ impl Unpacking {
             tar::EntryType::Char | tar::EntryType::Block | tar::EntryType::Fifo => {
                 make_node(parent, name, kind, entry.header())?;
             }
-            // Global headers and unknown kinds carry no file.
             _ => return Ok(()),
         }
         apply(parent, name, kind, attributes)
+    }
+
+    fn write_sparse(
+        &mut self,
+        entry: &mut tar::Entry<'_, impl Read>,
+        sparse: &Sparse,
+        parent: &OwnedFd,
+        name: &OsStr,
+    ) -> io::Result<()> {
+        self.require_room(sparse.size)?;
+        remove_existing(parent, name)?;
+        let mut content = Roomy { inner: entry, room: &mut self.room };
+        sparse.write(&mut content, &mut new_file(parent, name)?)?;
+        self.size.bytes += sparse.size;
+        Ok(())
     }
 
     /// Refuses a file by the size that its header claims; a sparse file needs few bytes in the archive to claim any.
@@ -197,12 +247,9 @@ fn make_directory(parent: &OwnedFd, name: &OsStr) -> io::Result<()> {
     }
 }
 
-fn write_file(parent: &OwnedFd, name: &OsStr, mut content: impl Read) -> io::Result<u64> {
+fn new_file(parent: &OwnedFd, name: &OsStr) -> io::Result<File> {
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let mut file = std::fs::File::from(rustix::fs::openat(parent, name, flags, Mode::from_raw_mode(0o600))?);
-    let written = io::copy(&mut content, &mut file)?;
-    file.flush()?;
-    Ok(written)
+    Ok(File::from(rustix::fs::openat(parent, name, flags, Mode::from_raw_mode(0o600))?))
 }
 
 fn make_node(parent: &OwnedFd, name: &OsStr, kind: tar::EntryType, header: &tar::Header) -> io::Result<()> {
@@ -271,167 +318,4 @@ fn times(mtime: i64) -> Timestamps {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-
-    fn is_root() -> bool {
-        nix::unistd::geteuid().is_root()
-    }
-
-    fn header(kind: tar::EntryType, size: u64, mode: u32) -> tar::Header {
-        let mut header = tar::Header::new_gnu();
-        header.set_entry_type(kind);
-        header.set_size(size);
-        header.set_mode(mode);
-        header.set_uid(0);
-        header.set_gid(0);
-        header.set_mtime(1_000_000_000);
-        header
-    }
-
-    fn archive(build: impl FnOnce(&mut tar::Builder<Vec<u8>>)) -> Vec<u8> {
-        let mut builder = tar::Builder::new(Vec::new());
-        build(&mut builder);
-        builder.into_inner().expect("a finished archive")
-    }
-
-    fn file(builder: &mut tar::Builder<Vec<u8>>, path: &str, content: &[u8]) {
-        let mut header = header(tar::EntryType::Regular, content.len() as u64, 0o4755);
-        // Set the name by hand: the builder refuses the hostile names that this test is about.
-        header.as_old_mut().name[..path.len()].copy_from_slice(path.as_bytes());
-        header.set_cksum();
-        builder.append(&header, content).expect("append");
-    }
-
-    fn link(builder: &mut tar::Builder<Vec<u8>>, kind: tar::EntryType, path: &str, target: &str) {
-        let mut header = header(kind, 0, 0o777);
-        header.as_old_mut().name[..path.len()].copy_from_slice(path.as_bytes());
-        header.as_old_mut().linkname[..target.len()].copy_from_slice(target.as_bytes());
-        header.set_cksum();
-        builder.append(&header, io::empty()).expect("append");
-    }
-
-    #[test]
-    fn a_layer_keeps_modes_links_and_turns_whiteouts_into_overlay_marks() {
-        if !is_root() {
-            eprintln!("skipped: unpacking a layer makes device nodes, which needs root");
-            return;
-        }
-        let layer = archive(|builder| {
-            file(builder, "bin/tool", b"tool");
-            link(builder, tar::EntryType::Link, "bin/alias", "bin/tool");
-            link(builder, tar::EntryType::Symlink, "sh", "bin/tool");
-            file(builder, "etc/.wh.gone", b"");
-            file(builder, "var/.wh..wh..opq", b"");
-        });
-        let directory = tempfile::tempdir().expect("a temporary directory");
-        let size = unpack(layer.as_slice(), directory.path()).expect("unpack");
-        let metadata = |path: &str| std::fs::symlink_metadata(directory.path().join(path)).expect(path);
-        assert_eq!(size, Size { bytes: 4, inodes: 5 });
-        assert_eq!(metadata("bin/tool").permissions().mode() & 0o7777, 0o4755);
-        assert_eq!(metadata("bin/tool").mtime(), 1_000_000_000);
-        assert_eq!(metadata("bin/tool").ino(), metadata("bin/alias").ino());
-        assert!(metadata("sh").file_type().is_symlink());
-        assert!(metadata("etc/gone").file_type().is_char_device() && metadata("etc/gone").rdev() == 0);
-        let opaque = xattr::get(directory.path().join("var"), "trusted.overlay.opaque").expect("read the attribute");
-        assert_eq!(opaque.as_deref(), Some(b"y".as_slice()));
-    }
-
-    #[test]
-    fn a_layer_cannot_steer_overlayfs() {
-        if !is_root() {
-            eprintln!("skipped: setting trusted attributes needs root");
-            return;
-        }
-        let layer = archive(|builder| {
-            let attributes =
-                [("SCHILY.xattr.trusted.overlay.redirect", b"/etc".as_slice()), ("SCHILY.xattr.user.note", b"kept")];
-            builder.append_pax_extensions(attributes).expect("extensions");
-            file(builder, "innocent", b"x");
-        });
-        let directory = tempfile::tempdir().expect("a temporary directory");
-        unpack(layer.as_slice(), directory.path()).expect("unpack");
-        let read = |name: &str| xattr::get(directory.path().join("innocent"), name).ok().flatten();
-        assert_eq!(read("trusted.overlay.redirect"), None);
-        assert!(read("user.note").is_none_or(|value| value == b"kept"), "where the file system takes it at all");
-    }
-
-    #[test]
-    fn no_name_and_no_link_reaches_outside_of_the_layer() {
-        if !is_root() {
-            eprintln!("skipped: unpacking a layer changes owners, which needs root");
-            return;
-        }
-        let outside = tempfile::tempdir().expect("a temporary directory");
-        let inside = tempfile::tempdir().expect("a temporary directory");
-        let target = outside.path().to_str().expect("a readable path");
-        let layer = archive(|builder| {
-            link(builder, tar::EntryType::Symlink, "way-out", target);
-            file(builder, "way-out/through-a-link", b"x");
-            file(builder, "../../climbed", b"x");
-            file(builder, "/absolute", b"x");
-        });
-        unpack(layer.as_slice(), inside.path()).expect("unpack");
-        assert_eq!(std::fs::read_dir(outside.path()).expect("list").count(), 0);
-        assert!(inside.path().join("climbed").exists() && inside.path().join("absolute").exists());
-    }
-
-    #[test]
-    fn whiteouts_hide_only_names_of_their_own_directory() {
-        if !is_root() {
-            eprintln!("skipped: unpacking a layer makes device nodes, which needs root");
-            return;
-        }
-        let outside = tempfile::tempdir().expect("a temporary directory");
-        std::fs::write(outside.path().join("kept"), "x").expect("a file");
-        let inside = tempfile::tempdir().expect("a temporary directory");
-        let target = outside.path().to_str().expect("a readable path");
-        for (name, refused) in [
-            (".wh.", true),
-            (".wh..", true),
-            (".wh...", true),
-            ("a/.wh..", true),
-            ("a/.wh...", true),
-            ("link/.wh.kept", true),
-            ("link/.wh..wh..opq", true),
-            ("inner/.wh.file", true),
-            (".wh..wh.plnk", false),
-            ("a/.wh.gone", false),
-            ("../../a/.wh.gone", false),
-        ] {
-            let directory = inside.path().join(name.replace('/', "_"));
-            std::fs::create_dir(&directory).expect("a directory");
-            let layer = archive(|builder| {
-                file(builder, "a/file", b"x");
-                link(builder, tar::EntryType::Symlink, "link", target);
-                link(builder, tar::EntryType::Symlink, "inner", "a");
-                file(builder, name, b"");
-            });
-            let unpacked = unpack(layer.as_slice(), &directory);
-            assert_eq!(unpacked.is_err(), refused, "{name}: {unpacked:?}");
-            assert!(directory.join("a/file").exists(), "{name}");
-            assert!(outside.path().join("kept").exists(), "{name}");
-        }
-    }
-
-    #[test]
-    fn a_sparse_file_that_claims_an_exbibyte_is_refused() {
-        if !is_root() {
-            eprintln!("skipped: unpacking a layer changes owners, which needs root");
-            return;
-        }
-        // A sparse file of an exbibyte: two blocks in the archive.
-        let mut sparse = header(tar::EntryType::GNUSparse, 0, 0o644);
-        sparse.as_old_mut().name[..6].copy_from_slice(b"sparse");
-        let gnu = sparse.as_gnu_mut().expect("a GNU header");
-        gnu.realsize = *b"\x80\0\0\0\x10\0\0\0\0\0\0\0";
-        gnu.sparse[0].offset = gnu.realsize;
-        gnu.sparse[0].numbytes = *b"00000000000\0";
-        sparse.set_cksum();
-        let layer = archive(|builder| builder.append(&sparse, io::empty()).expect("append"));
-        let directory = tempfile::tempdir().expect("a temporary directory");
-        let error = unpack(layer.as_slice(), directory.path()).expect_err("too large").to_string();
-        assert!(error.contains("larger than a layer may be"), "{error}");
-    }
-}
+mod tests;

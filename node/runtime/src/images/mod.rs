@@ -11,7 +11,7 @@
 //! private layer may be on the node.
 
 mod archive;
-mod challenge;
+pub(crate) mod challenge;
 mod config;
 mod digest;
 mod index;
@@ -19,8 +19,9 @@ mod layer;
 mod layers;
 mod pull;
 mod reference;
-mod registry;
+pub(crate) mod registry;
 mod room;
+mod sparse;
 mod tarball;
 #[cfg(not(test))]
 mod unpacker;

@@ -312,7 +312,7 @@ struct Explained {
     message: String,
 }
 
-fn explanation(body: &[u8]) -> Option<String> {
+pub(crate) fn explanation(body: &[u8]) -> Option<String> {
     let explanation: Explanation = serde_json::from_slice(body).ok()?;
     let first = explanation.errors.into_iter().next()?;
     Some(format!("{} {}", first.code, first.message).trim().to_owned())
