@@ -43,7 +43,8 @@ impl Controller for CertificateCleaner {
 /// When the request has lived long enough.
 fn deadline(request: &CertificateSigningRequest) -> Option<Timestamp> {
     let certificate = request.status.as_ref().and_then(|status| status.certificate.as_ref());
-    let after = |time: &Option<Time>, wait: SignedDuration| time.as_ref().map(|time| time.0 + wait);
+    let later = |time: &Time, wait: SignedDuration| time.0.checked_add(wait).unwrap_or(Timestamp::MAX);
+    let after = |time: &Option<Time>, wait: SignedDuration| time.as_ref().map(|time| later(time, wait));
     if conditions(request).next().is_none() {
         return after(&request.metadata.creation_timestamp, PENDING);
     }
@@ -86,6 +87,7 @@ mod tests {
             (json!({}), hours, true),
             (json!({}), days, false),
             (json!({"conditions": told("Approved", hours)}), days, true),
+            (json!({"conditions": told("Approved", "9999-12-30T21:59:59Z")}), days, true),
             (json!({"conditions": told("Approved", days)}), days, false),
             (json!({"conditions": told("Approved", recent), "certificate": "eA=="}), days, true),
             (json!({"conditions": told("Approved", hours), "certificate": "eA=="}), days, false),

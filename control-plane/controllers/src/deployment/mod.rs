@@ -187,6 +187,11 @@ fn replicas(deployment: &Deployment) -> i32 {
     deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1)
 }
 
+/// The sum of sizes; users write them, and together they may be more than any number.
+fn total(sizes: impl Iterator<Item = i32>) -> i32 {
+    sizes.fold(0, i32::saturating_add)
+}
+
 fn size_of(set: &ReplicaSet) -> i32 {
     set.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1)
 }
@@ -220,7 +225,7 @@ pub fn scaled(value: Option<&IntOrString>, total: i32, round_up: bool) -> i32 {
         }
         None => 25,
     };
-    let product = percent * i64::from(total);
+    let product = i128::from(percent) * i128::from(total);
     let share = if round_up { (product + 99).div_euclid(100) } else { product.div_euclid(100) };
     i32::try_from(share).unwrap_or(i32::MAX)
 }

@@ -4,7 +4,7 @@ use corten_api::Typed;
 use corten_api::k8s_openapi::api::apps::v1::{Deployment, DeploymentStatus, ReplicaSet, ReplicaSetSpec};
 use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::{Pass, bounds, replicas, rollout, size_of};
+use super::{Pass, bounds, replicas, rollout, size_of, total};
 use crate::runtime::{Action, Reference, Report, ResourceType};
 use crate::workload::owner;
 use crate::workload::template::{self, TEMPLATE_HASH_LABEL, without_hash};
@@ -105,7 +105,7 @@ impl Pass<'_> {
     /// revision, up to date. Says whether it wrote.
     pub(super) fn sync_revision(&mut self) -> bool {
         let Some(new) = &self.new else { return false };
-        let next = self.old.iter().map(revision).max().unwrap_or(0) + 1;
+        let next = self.old.iter().map(revision).max().unwrap_or(0).saturating_add(1);
         let mut updated = new.clone();
         let annotated = annotate(&mut updated, &self.deployment, next);
         let wanted = self.deployment.spec.as_ref().and_then(|spec| spec.min_ready_seconds);
@@ -129,7 +129,7 @@ impl Pass<'_> {
         let Some(set) = self.new_replica_set() else { return };
         if self.observed.collides {
             let status = self.deployment.status.get_or_insert_with(DeploymentStatus::default);
-            status.collision_count = Some(status.collision_count.unwrap_or(0) + 1);
+            status.collision_count = Some(status.collision_count.unwrap_or(0).saturating_add(1));
             self.plan.push(Action::update_status(&self.deployment));
             return;
         }
@@ -174,9 +174,9 @@ impl Pass<'_> {
             }),
             status: None,
         };
-        let size = rollout::new_size(&self.deployment, self.old.iter().map(size_of).sum(), 0);
+        let size = rollout::new_size(&self.deployment, total(self.old.iter().map(size_of)), 0);
         set.spec.get_or_insert_default().replicas = Some(size);
-        annotate(&mut set, &self.deployment, self.old.iter().map(revision).max().unwrap_or(0) + 1);
+        annotate(&mut set, &self.deployment, self.old.iter().map(revision).max().unwrap_or(0).saturating_add(1));
         annotate_bounds(&mut set, &self.deployment);
         Some(set)
     }

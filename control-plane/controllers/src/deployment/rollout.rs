@@ -3,7 +3,7 @@
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 
-use super::{Pass, available, bounds, is_rolling, replicas, size_of};
+use super::{Pass, available, bounds, is_rolling, replicas, size_of, total};
 use crate::workload::pods;
 
 /// The size of the new ReplicaSet that the surge allows, given how many replicas all have together.
@@ -12,7 +12,7 @@ pub fn new_size(deployment: &Deployment, total: i32, current: i32) -> i32 {
     if !is_rolling(deployment) {
         return wanted;
     }
-    let room = (wanted + bounds(deployment).0 - total).max(0);
+    let room = wanted.saturating_add(bounds(deployment).0).saturating_sub(total).max(0);
     current + room.min(wanted - current)
 }
 
@@ -56,7 +56,7 @@ impl Pass<'_> {
         let Some(new) = self.new.clone() else { return false };
         let (size, wanted) = (size_of(&new), self.replicas());
         let target =
-            if size > wanted { wanted } else { new_size(&self.deployment, self.all().map(size_of).sum(), size) };
+            if size > wanted { wanted } else { new_size(&self.deployment, total(self.all().map(size_of)), size) };
         self.resize(&new, target, false)
     }
 
@@ -64,8 +64,8 @@ impl Pass<'_> {
     fn shrink_old(&mut self) -> bool {
         let Some(new) = &self.new else { return false };
         let least_available = self.replicas() - bounds(&self.deployment).1;
-        let total: i32 = self.all().map(size_of).sum();
-        let removable = total - least_available - (size_of(new) - available(new));
+        let unavailable = size_of(new).saturating_sub(available(new));
+        let removable = total(self.all().map(size_of)).saturating_sub(least_available).saturating_sub(unavailable);
         let mut old: Vec<ReplicaSet> = self.old.iter().filter(|set| size_of(set) > 0).cloned().collect();
         if old.is_empty() || removable <= 0 {
             return false;
@@ -73,8 +73,8 @@ impl Pass<'_> {
         old.sort_unstable_by_key(|set| {
             (set.metadata.creation_timestamp.as_ref().map(|time| time.0), set.name().to_owned())
         });
-        let available_now: i32 = self.all().map(available).sum();
-        let sizes = shrunk(&old, removable, (available_now - least_available).max(0));
+        let available_now = total(self.all().map(available));
+        let sizes = shrunk(&old, removable, available_now.saturating_sub(least_available).max(0));
         let mut changed = false;
         for (set, size) in old.iter().zip(sizes) {
             changed |= self.resize(set, size, false);

@@ -6,7 +6,7 @@ use corten_api::Typed;
 use corten_api::k8s_openapi::api::apps::v1::ReplicaSet;
 
 use super::revisions::{DESIRED_REPLICAS, MAX_REPLICAS, annotation};
-use super::{Pass, available, bounds, is_rolling, size_of};
+use super::{Pass, available, bounds, is_rolling, size_of, total};
 
 fn number(set: &ReplicaSet, key: &str) -> Option<i32> {
     annotation(&set.metadata, key).and_then(|value| value.parse::<i32>().ok()).filter(|value| *value >= 0)
@@ -54,9 +54,9 @@ impl Pass<'_> {
     /// Every active ReplicaSet with its new size: in proportion to the old one, the remainder to the largest.
     fn proportions(&self) -> Vec<(ReplicaSet, i32)> {
         let wanted = self.replicas();
-        let allowed = if wanted > 0 { wanted + bounds(&self.deployment).0 } else { 0 };
+        let allowed = if wanted > 0 { wanted.saturating_add(bounds(&self.deployment).0) } else { 0 };
         let mut active: Vec<ReplicaSet> = self.all().filter(|set| size_of(set) > 0).cloned().collect();
-        let to_add = allowed - active.iter().map(size_of).sum::<i32>();
+        let to_add = allowed - total(active.iter().map(size_of));
         let age = |set: &ReplicaSet| set.metadata.creation_timestamp.as_ref().map(|time| time.0);
         let name = |set: &ReplicaSet| set.name().to_owned();
         match to_add {
@@ -73,7 +73,7 @@ impl Pass<'_> {
             })
             .collect();
         if let Some(largest) = sizes.first_mut() {
-            *largest = (*largest + to_add - added).max(0);
+            *largest = largest.saturating_add(to_add - added).max(0);
         }
         active.into_iter().zip(sizes).collect()
     }
@@ -96,7 +96,8 @@ impl Pass<'_> {
         if before == 0 {
             return 0;
         }
-        let (size, max, before) = (i64::from(size), i64::from(wanted + bounds(&self.deployment).0), i64::from(before));
+        let (size, max, before) =
+            (i64::from(size), i64::from(wanted.saturating_add(bounds(&self.deployment).0)), i64::from(before));
         // Rounded half up, as all these are positive.
         let rounded = (2 * size * max + before).div_euclid(2 * before);
         i32::try_from(rounded - size).unwrap_or(0)

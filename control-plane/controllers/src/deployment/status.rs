@@ -7,7 +7,7 @@ use corten_api::k8s_openapi::api::apps::v1::{DeploymentCondition, DeploymentStat
 use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use jiff::Timestamp;
 
-use super::{Pass, available, bounds, replicas, revisions, size_of};
+use super::{Pass, available, bounds, replicas, revisions, size_of, total};
 use crate::runtime::Action;
 use crate::workload::condition::{self, count, find};
 
@@ -94,7 +94,7 @@ impl Pass<'_> {
 
     fn counted(&self) -> DeploymentStatus {
         let all: Vec<&ReplicaSet> = self.all().collect();
-        let sum = |field: fn(&ReplicaSet) -> i32| all.iter().map(|set| field(set)).sum::<i32>();
+        let sum = |field: fn(&ReplicaSet) -> i32| total(all.iter().map(|set| field(set)));
         let actual = |set: &ReplicaSet| set.status.as_ref().map_or(0, |status| status.replicas);
         let ready = |set: &ReplicaSet| set.status.as_ref().and_then(|status| status.ready_replicas).unwrap_or(0);
         let terminating =

@@ -261,3 +261,24 @@ fn shares_are_rounded_as_upstream_does() {
     }
     assert_eq!(scaled(None, 4, true), 1, "the default is a quarter");
 }
+
+/// Users may write any number; sums of sizes stay numbers.
+#[test]
+fn sizes_beyond_all_numbers_do_not_overflow() {
+    for surge in [json!("25%"), json!("9223372036854775807%"), json!(i32::MAX)] {
+        let mut model = cluster(i32::MAX, rolling(surge.clone(), json!(1)));
+        let look = |model: &mut Model| {
+            let plan = decide(&DeploymentController, model, "default", "web");
+            model.apply(&plan);
+        };
+        look(&mut model);
+        assert_eq!(model.typed::<ReplicaSet>().iter().map(size_of).max(), Some(i32::MAX), "{surge}");
+        for (path, value) in
+            [("/spec/template/spec/containers/0/image", json!("two")), ("/spec/replicas", json!(2_000_000_000))]
+        {
+            change(&mut model, path, value);
+            look(&mut model);
+            look(&mut model);
+        }
+    }
+}

@@ -164,7 +164,7 @@ fn expected_scale(observed: &Observed, plan: &mut Plan) -> Result<i32, String> {
         );
         plan.push(Action::warning(&observed.budget, "UnmanagedPods", message));
     }
-    Ok(scales.values().sum())
+    Ok(scales.values().copied().fold(0, i32::saturating_add))
 }
 
 fn status(

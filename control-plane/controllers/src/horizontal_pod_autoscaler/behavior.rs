@@ -41,7 +41,7 @@ impl History {
     fn before(&self, current: i32, seconds: i32, now: Timestamp) -> i32 {
         let window = Duration::from_secs(seconds.max(0).unsigned_abs().into());
         let lately = self.changes.iter().filter(|(at, _)| age(*at, now) < window);
-        current - lately.map(|(_, by)| by).sum::<i32>()
+        lately.fold(current, |before, (_, by)| before.saturating_sub(*by))
     }
 }
 

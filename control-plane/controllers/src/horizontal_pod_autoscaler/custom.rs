@@ -9,6 +9,7 @@ use corten_client::{Client, Error, Resource};
 use corten_meta::{Quantity, Value};
 
 use super::metrics::{PodMetrics, escape};
+use super::usage::total;
 use crate::runtime::discovery;
 
 /// The versions of the custom metrics API, the newest first.
@@ -45,6 +46,11 @@ async fn of_pods(client: &Client, namespace: &str, metric: &MetricIdentifier, po
     let path = format!("/namespaces/{namespace}/pods/*/{}?labelSelector={}", metric.name, escaped(pods));
     let list =
         custom(client, &path, metric).await.map_err(|why| format!("unable to get metric {}: {why}", metric.name))?;
+    Ok(by_pod(&list))
+}
+
+/// The values of a list, by the pod that each is of.
+pub fn by_pod(list: &Value) -> Measured {
     let items = list["items"].as_array().into_iter().flatten();
     let named = |item: &Value| {
         let usage = BTreeMap::from([(VALUE.to_owned(), milli(item)?)]);
@@ -55,7 +61,7 @@ async fn of_pods(client: &Client, namespace: &str, metric: &MetricIdentifier, po
         };
         Some((item["describedObject"]["name"].as_str()?.to_owned(), found))
     };
-    Ok(Measured::Pods(items.filter_map(named).collect()))
+    Measured::Pods(items.filter_map(named).collect())
 }
 
 async fn of_object(
@@ -92,11 +98,13 @@ async fn external(client: &Client, namespace: &str, metric: &MetricIdentifier) -
     let list = fetch(client, &path)
         .await
         .map_err(|error| failed(format!("unable to fetch metrics from external metrics API: {}", why(&error))))?;
+    sum(&list).ok_or_else(|| failed("no metrics returned from external metrics API".to_owned()))
+}
+
+/// The sum of the values of a list; `None` if it has none.
+pub fn sum(list: &Value) -> Option<Measured> {
     let values: Vec<i64> = list["items"].as_array().into_iter().flatten().filter_map(milli).collect();
-    if values.is_empty() {
-        return Err(failed("no metrics returned from external metrics API".to_owned()));
-    }
-    Ok(Measured::One(values.iter().sum()))
+    (!values.is_empty()).then(|| Measured::One(total(&values)))
 }
 
 /// From the newest version of the custom metrics API that is served.

@@ -4,9 +4,9 @@
 //! for ([`sources`], [`usage`]) and what the behaviour permits ([`behavior`]); write the scale and tell why. Without metrics nothing
 //! is scaled, and the conditions say what is missing.
 
-mod behavior;
-mod custom;
-mod decide;
+pub(crate) mod behavior;
+pub(crate) mod custom;
+pub(crate) mod decide;
 pub(crate) mod metrics;
 mod sources;
 mod usage;

@@ -228,6 +228,38 @@ fn other_metrics_are_answered_by_their_targets() {
     }
 }
 
+/// Whoever serves metrics may name any amount: the autoscaler takes it for the largest and keeps its bounds.
+#[test]
+fn amounts_beyond_all_numbers_keep_the_bounds() {
+    let average = json!([{"type": "Resource", "resource": {"name": "cpu", "target": {"type": "AverageValue", "averageValue": "1"}}}]);
+    let specs = [json!({}), json!({ "metrics": average })];
+    for (spec, used, expected) in [
+        (&specs[0], [i64::MAX, i64::MAX], Some(4)),
+        (&specs[1], [i64::MAX, i64::MAX], Some(4)),
+        (&specs[0], [i64::MIN, i64::MIN], None),
+        (&specs[1], [i64::MIN, i64::MIN], None),
+    ] {
+        let observed = observed(spec.clone(), 2, &used.map(Some));
+        let decision = decide(&observed, &mut History::default(), *NOW);
+        assert_eq!(decision.replicas, expected, "{spec} {used:?}");
+    }
+    assert_eq!(usage::total(&[i64::MAX, 1, i64::MAX]), i64::MAX);
+    assert_eq!(usage::total(&[i64::MIN, -1, 1]), i64::MIN);
+}
+
+#[test]
+fn a_window_beyond_all_times_leaves_a_pod_unready() {
+    let mut observed = observed(json!({}), 2, &[Some(1000), Some(1000)]);
+    for pod in &mut observed.pods {
+        pod.status.as_mut().unwrap().start_time.as_mut().unwrap().0 = *NOW;
+    }
+    for found in observed.metrics.as_mut().unwrap().values_mut() {
+        found.window = std::time::Duration::from_secs(i64::MAX.unsigned_abs());
+    }
+    let decision = decide(&observed, &mut History::default(), *NOW);
+    assert_eq!(told(&decision, "ScalingActive"), ("False".to_owned(), "FailedGetResourceMetric".to_owned()));
+}
+
 proptest::proptest! {
     /// Whatever the load: the bounds hold, the order of pods does not matter, and once the wish is met and the load
     /// spread, nothing moves any more.

@@ -1,6 +1,7 @@
 //! How many replicas a resource metric asks for. Pure.
 //!
 //! Pods that are not ready yet, or not measured, are counted so that they can only damp a change, never cause one.
+//! Amounts come from whoever serves the metrics: sums stop at the largest number instead of going round.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -84,7 +85,7 @@ pub fn replicas(
         // Missing pods are taken for busy when it would go down, for idle when it would go up.
         let assumed = match question.target {
             _ if ratio > 1.0 => 0,
-            Target::Utilization(percent) => requests.get(pod).copied().unwrap_or(0) * i64::from(percent.max(100)) / 100,
+            Target::Utilization(percent) => share(requests.get(pod).copied().unwrap_or(0), percent.max(100)),
             Target::Average(target) => target,
         };
         if ratio != 1.0 {
@@ -108,8 +109,26 @@ pub fn replicas(
 fn value(question: &Question<'_>, found: &PodMetrics) -> Option<i64> {
     match question.container {
         Some(container) => found.containers.get(container)?.get(question.resource).copied(),
-        None => found.containers.values().map(|usage| usage.get(question.resource).copied()).sum(),
+        None => found.containers.values().try_fold(0_i64, |sum, usage| {
+            let used = usage.get(question.resource)?;
+            Some(sum.saturating_add(*used))
+        }),
     }
+}
+
+/// So many percent of an amount.
+fn share(amount: i64, percent: i32) -> i64 {
+    narrowed(i128::from(amount) * i128::from(percent) / 100)
+}
+
+/// The number, or the nearest that there is.
+fn narrowed(number: i128) -> i64 {
+    number.clamp(i64::MIN.into(), i64::MAX.into()) as i64
+}
+
+/// The sum of amounts, or the nearest number that there is.
+pub fn total<'a>(amounts: impl IntoIterator<Item = &'a i64>) -> i64 {
+    narrowed(amounts.into_iter().map(|amount| i128::from(*amount)).sum())
 }
 
 fn group(
@@ -148,10 +167,15 @@ fn is_unready(pod: &Pod, found: &PodMetrics, now: Timestamp) -> bool {
     let young = Duration::try_from(now.duration_since(started)).is_ok_and(|age| age < CPU_INITIALIZATION);
     if young {
         let whole = SignedDuration::try_from(found.window).unwrap_or_default();
-        ready.status == "False" || found.at.is_some_and(|at| at < since + whole)
+        ready.status == "False" || found.at.is_some_and(|at| at < later(since, whole))
     } else {
-        ready.status == "False" && started + INITIAL_READINESS > since
+        ready.status == "False" && later(started, INITIAL_READINESS) > since
     }
+}
+
+/// A time so much later, or the last that there is.
+fn later(time: Timestamp, by: SignedDuration) -> Timestamp {
+    time.checked_add(by).unwrap_or(Timestamp::MAX)
 }
 
 /// The requests of each pod; every container must have one.
@@ -161,7 +185,7 @@ fn requests(question: &Question<'_>, pods: &[Pod]) -> Result<BTreeMap<String, i6
         let spec = pod.spec.clone().unwrap_or_default();
         let sidecars = spec.init_containers.iter().flatten().filter(|c| c.restart_policy.as_deref() == Some("Always"));
         let counted = |container: &&Container| question.container.is_none_or(|name| container.name == name);
-        let mut sum = 0;
+        let mut sum = 0_i64;
         for container in spec.containers.iter().chain(sidecars).filter(counted) {
             let requests = container.resources.as_ref().and_then(|resources| resources.requests.as_ref());
             let request = requests.and_then(|requests| Quantity::parse(&requests.get(question.resource)?.0).ok());
@@ -173,7 +197,7 @@ fn requests(question: &Question<'_>, pods: &[Pod]) -> Result<BTreeMap<String, i6
                     pod.name()
                 ));
             };
-            sum += i64::try_from(request.as_milli()).unwrap_or(i64::MAX);
+            sum = sum.saturating_add(i64::try_from(request.as_milli()).unwrap_or(i64::MAX));
         }
         all.insert(pod.name().to_owned(), sum);
     }
@@ -189,18 +213,21 @@ fn ratio(
     let count = i64::try_from(values.len()).unwrap_or(i64::MAX).max(1);
     match target {
         Target::Average(target) => {
-            let average = values.values().sum::<i64>() / count;
+            let average = total(values.values()) / count;
             Ok((average as f64 / target.max(1) as f64, None, average))
         }
         Target::Utilization(percent) => {
-            let known = values.iter().filter_map(|(pod, used)| Some((*used, *requests.get(pod)?)));
-            let (used, requested, number) =
-                known.fold((0, 0, 0), |(a, b, n), (used, requested)| (a + used, b + requested, n + 1));
+            let known: Vec<(&i64, &i64)> =
+                values.iter().filter_map(|(pod, used)| Some((used, requests.get(pod)?))).collect();
+            let used = total(known.iter().map(|(used, _)| *used));
+            let requested = total(known.iter().map(|(_, requested)| *requested));
             if requested == 0 {
                 return Err("no metrics returned matched known pods".to_owned());
             }
-            let utilization = i32::try_from(used * 100 / requested).unwrap_or(i32::MAX);
-            Ok((f64::from(utilization) / f64::from(percent.max(1)), Some(utilization), used / number))
+            let percentage = i128::from(used) * 100 / i128::from(requested);
+            let utilization = percentage.clamp(i32::MIN.into(), i32::MAX.into()) as i32;
+            let each = used / i64::try_from(known.len()).unwrap_or(i64::MAX);
+            Ok((f64::from(utilization) / f64::from(percent.max(1)), Some(utilization), each))
         }
     }
 }

@@ -97,7 +97,7 @@ impl Pass<'_> {
         let restarts_in_place =
             self.spec.template.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref()) == Some("OnFailure");
         let running = self.active().filter(|pod| matches!(pods::phase(pod), "Running" | "Pending"));
-        let total: i32 = running.map(|pod| pod.facts.all_restarts).sum();
+        let total = running.map(|pod| pod.facts.all_restarts).fold(0, i32::saturating_add);
         restarts_in_place && if limit == 0 { total > 0 } else { total >= limit }
     }
 

@@ -160,7 +160,7 @@ impl Facts for PodFacts {
             ready: ready.map(since),
             finished: containers.iter().filter_map(ended).max(),
             restarts: containers.iter().map(|one| one.restart_count).max().unwrap_or(0),
-            all_restarts: init.iter().chain(containers).map(|one| one.restart_count).sum(),
+            all_restarts: init.iter().chain(containers).map(|one| one.restart_count).fold(0, i32::saturating_add),
             deletion_cost: annotated(DELETION_COST).unwrap_or(0),
             completion_index: annotated(COMPLETION_INDEX),
             index_failures: annotated(INDEX_FAILURES).filter(|count| *count >= 0).unwrap_or(0),

@@ -8,6 +8,7 @@ mod replicas;
 mod retention;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -153,6 +154,16 @@ impl Pass<'_> {
 
     fn replicas(&self) -> i32 {
         self.spec.replicas.unwrap_or(1)
+    }
+
+    /// The ordinals that should exist. A set that begins near the last number ends with it.
+    fn ordinals(&self) -> Range<i32> {
+        self.start()..self.start().saturating_add(self.replicas())
+    }
+
+    /// The first ordinal that a rolling update reaches.
+    fn first_updated(&self) -> i32 {
+        self.start().saturating_add(self.partition())
     }
 
     /// Whether each step waits for the one before.

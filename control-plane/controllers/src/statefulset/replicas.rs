@@ -10,6 +10,9 @@ use crate::deployment::scaled;
 use crate::runtime::{Action, Plan, PodRow, Reference, Report};
 use crate::workload::pods;
 
+/// The most pods that one look creates: their coming brings the next look.
+const BURST: usize = 500;
+
 impl Pass<'_> {
     pub(super) fn run(&self, plan: &mut Plan) {
         let waits = self.fill(plan);
@@ -26,11 +29,16 @@ impl Pass<'_> {
     /// before it is available.
     fn fill(&self, plan: &mut Plan) -> bool {
         let mut waits = false;
-        for ordinal in self.start()..self.start() + self.replicas() {
+        let mut created = 0;
+        for ordinal in self.ordinals() {
+            if created == BURST {
+                return true;
+            }
             let settled = match self.members.get(&ordinal) {
                 None if self.has_stale_claim(ordinal) => false,
                 None => {
                     self.create(plan, ordinal);
+                    created += 1;
                     false
                 }
                 Some(pod) if pods::is_terminal(pod) => {
@@ -64,7 +72,7 @@ impl Pass<'_> {
     /// The revision of a new pod. A rolling update keeps the ordinals below its partition at the current revision, also in
     /// mid-update; every other pod is created from the update revision, with OnDelete too.
     fn revision_for(&self, ordinal: i32) -> &ControllerRevision {
-        let is_kept = self.is_rolling() && ordinal < self.start() + self.partition();
+        let is_kept = self.is_rolling() && ordinal < self.first_updated();
         if is_kept { &self.current } else { &self.update }
     }
 
@@ -99,7 +107,7 @@ impl Pass<'_> {
     /// Takes away what is out of range, the last first; says whether there is any. In order, one goes at a time, and
     /// only while all before it are well.
     fn shrink(&self, plan: &mut Plan) -> bool {
-        let range = self.start()..self.start() + self.replicas();
+        let range = self.ordinals();
         let condemned: Vec<(&i32, &PodRow)> =
             self.members.iter().rev().filter(|(ordinal, _)| !range.contains(ordinal)).collect();
         condemned.iter().for_each(|(ordinal, pod)| self.align_claims(plan, **ordinal, pod));
@@ -133,11 +141,14 @@ impl Pass<'_> {
     /// Replaces pods of an old revision, the last first, as many at a time as may be unavailable.
     fn roll(&self, plan: &mut Plan) {
         let most = self.most_unavailable();
-        let first = self.start() + self.partition();
+        let first = self.first_updated();
         let mut unavailable = 0;
-        for ordinal in (self.start()..self.start() + self.replicas()).rev() {
+        for ordinal in self.ordinals().rev() {
             let Some(pod) = self.members.get(&ordinal) else {
                 unavailable += 1;
+                if unavailable >= most {
+                    return;
+                }
                 continue;
             };
             if unavailable >= most || ordinal < first {

@@ -74,7 +74,7 @@ impl Pass<'_> {
         if (with_set || with_pod) && foreign.iter().any(|owner| owner.controller) {
             return Some(None);
         }
-        let scaled_away = !(self.start()..self.start() + self.replicas()).contains(&ordinal);
+        let scaled_away = !self.ordinals().contains(&ordinal);
         let reference = |api_version: &str, kind: &str, name: &str, uid: &str| Owner {
             api_version: api_version.to_owned(),
             kind: kind.to_owned(),

@@ -111,6 +111,19 @@ fn parallel_management_does_not_wait() {
 }
 
 #[test]
+fn a_set_of_any_size_is_created_in_bursts() {
+    let mut model =
+        cluster(json!({"spec": {"podManagementPolicy": "Parallel", "replicas": i32::MAX, "ordinals": {"start": 5},
+        "updateStrategy": {"rollingUpdate": {"partition": i32::MAX}}}}));
+    let plan = decide(&StatefulSetController, &model, "default", "db");
+    model.apply(&plan);
+    assert_eq!(model.names("Pod").len(), 500);
+    let plan = decide(&StatefulSetController, &model, "default", "db");
+    model.apply(&plan);
+    assert_eq!(model.names("Pod").len(), 1_000);
+}
+
+#[test]
 fn an_update_goes_from_the_last_to_the_first_one_at_a_time() {
     let mut model = cluster(json!({}));
     settle(&mut model, |_| {});
