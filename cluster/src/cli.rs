@@ -379,7 +379,7 @@ pub struct Join {
     /// The address of the cluster's API server.
     #[arg(long, value_name = "URL", requires = "token")]
     pub server: Option<String>,
-    /// The bootstrap token that `corten token create` printed.
+    /// The bootstrap token that `corten token create` printed; `-` reads it from standard input.
     #[arg(long, value_name = "TOKEN", requires = "server")]
     pub token: Option<String>,
     /// The hash of the cluster CA's public key, as sha256:<hex>; may be repeated.
@@ -626,7 +626,8 @@ pub struct TokenAccess {
 pub struct TokenCreate {
     #[command(flatten)]
     pub access: TokenAccess,
-    /// The token, as [a-z0-9]{6}.[a-z0-9]{16}; defaults to a random one.
+    /// The token, as [a-z0-9]{6}.[a-z0-9]{16}; `-` reads it from standard input, which keeps it out of the process list;
+    /// defaults to a random one.
     #[arg(value_name = "TOKEN")]
     pub token: Option<String>,
     /// How long the token is valid; 0 means that it never expires.
@@ -664,6 +665,7 @@ pub enum Token {
     Delete {
         #[command(flatten)]
         access: TokenAccess,
+        /// The tokens or their ids; `-` reads them from standard input, one a line.
         #[arg(required = true, value_name = "TOKEN")]
         tokens: Vec<String>,
     },
@@ -687,7 +689,7 @@ pub enum Image {
         place: Where,
         #[arg(value_name = "IMAGE")]
         image: String,
-        /// The registry's credentials.
+        /// The registry's credentials; `-` reads them from standard input, which keeps them out of the process list.
         #[arg(long, value_name = "USER:PASSWORD")]
         user: Option<String>,
         /// Use plain HTTP.
@@ -725,7 +727,7 @@ pub struct BenchApi {
     /// The kubeconfig file.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// A bearer token to use instead of a client certificate.
+    /// A bearer token to use instead of a client certificate; `-` reads it from standard input.
     #[arg(long, value_name = "TOKEN")]
     pub token: Option<String>,
     /// The CA of the server's certificate; without it and without a kubeconfig, the certificate is not verified.

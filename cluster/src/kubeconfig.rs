@@ -118,7 +118,7 @@ pub fn read(path: &Path) -> Result<Value> {
     }
 }
 
-fn merged(base: Value, config: &Value) -> Value {
+pub fn merged(base: Value, config: &Value) -> Value {
     let mut result = without(base);
     if !result.is_object() {
         result = json!({});

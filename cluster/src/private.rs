@@ -6,7 +6,7 @@
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
@@ -101,26 +101,6 @@ fn write_and_rename(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     std::fs::rename(&temporary, path)
 }
 
-/// Overwrites a secret in this process's command line, which every user of the machine can read as long as the process
-/// lives.
-pub fn hide_argument(secret: &str) -> Result<()> {
-    let line = std::fs::read("/proc/self/cmdline").context("the own command line cannot be read")?;
-    let start = start_of_arguments().context("where the own command line begins is unknown")?;
-    let memory = OpenOptions::new().write(true).open("/proc/self/mem").context("the own memory cannot be written")?;
-    for at in memchr::memmem::find_iter(&line, secret.as_bytes()) {
-        let hidden = vec![b'x'; secret.len()];
-        memory.write_all_at(&hidden, start + at as u64).context("the own command line cannot be changed")?;
-    }
-    Ok(())
-}
-
-/// The address of the command line: the 48th field of the process's statistics, counted after the name in brackets.
-fn start_of_arguments() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/self/stat").ok()?;
-    let (_, rest) = text.rsplit_once(')')?;
-    rest.split_whitespace().nth(48 - 3)?.parse().ok()
-}
-
 /// Takes away the mode bits beyond `wanted`.
 fn close(path: &Path, mode: u32, wanted: u32) -> Result<()> {
     if mode & 0o7777 & !wanted == 0 {
@@ -158,15 +138,6 @@ mod tests {
         open(&log, 0o644);
         directory_of_files(&inner).unwrap();
         assert_eq!((mode(&log), std::fs::read_to_string(&log).unwrap().as_str()), (0o600, "before\nafter\n"));
-    }
-
-    #[test]
-    fn a_hidden_argument_is_gone_from_the_command_line() {
-        let line = || String::from_utf8_lossy(&std::fs::read("/proc/self/cmdline").unwrap()).into_owned();
-        let before = line();
-        let name = Path::new(before.split('\0').next().unwrap()).file_name().unwrap().to_string_lossy().into_owned();
-        hide_argument(&name).unwrap();
-        assert_eq!(line(), before.replace(&name, &"x".repeat(name.len())));
     }
 
     #[test]

@@ -10,12 +10,15 @@ use corten_runtime::RegistryConfig;
 /// Reads the file; its paths are relative to where it lies.
 pub fn read(path: &Path) -> Result<Vec<RegistryConfig>> {
     let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let document =
-        corten_meta::codec::decode_yaml(&bytes).map_err(|error| anyhow!("{} is not YAML: {error}", path.display()))?;
     let folder = path.parent().unwrap_or(Path::new("/"));
-    let list = document["registries"].as_array().with_context(|| format!("{} has no `registries`", path.display()))?;
-    let entries = list.iter().map(|entry| registry(entry, folder));
-    entries.collect::<Result<_>>().with_context(|| format!("{} cannot be used", path.display()))
+    parse(&bytes, folder).with_context(|| format!("{} cannot be used", path.display()))
+}
+
+/// Reads the content of the file. Files that it names are in the folder.
+pub fn parse(content: &[u8], folder: &Path) -> Result<Vec<RegistryConfig>> {
+    let document = corten_meta::codec::decode_yaml(content).map_err(|error| anyhow!("not YAML: {error}"))?;
+    let list = document["registries"].as_array().context("there are no `registries`")?;
+    list.iter().map(|entry| registry(entry, folder)).collect()
 }
 
 fn registry(entry: &Value, folder: &Path) -> Result<RegistryConfig> {

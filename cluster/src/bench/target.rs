@@ -122,7 +122,7 @@ fn https_config(flags: &BenchApi) -> Result<HttpsConfig> {
         config.server.clone_from(server);
     }
     if let Some(token) = &flags.token {
-        config.token = Some(token.clone());
+        config.token = Some(crate::secrets::one(token).context("--token")?);
         (config.client_certificate, config.client_key) = (None, None);
     }
     if let Some(file) = &flags.certificate_authority {

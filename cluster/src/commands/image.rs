@@ -11,7 +11,7 @@ use corten_runtime::{ImageStore, PullAuth, RegistryConfig};
 
 use crate::cli::{Image, Where};
 use crate::config::Place;
-use crate::{instance, preflight, private};
+use crate::{instance, preflight, secrets};
 
 pub async fn run(command: Image) -> Result<()> {
     preflight::root()?;
@@ -59,7 +59,7 @@ async fn pull(store: ImageStore, image: &str, user: Option<String>, plain_http: 
     let auth = match user {
         None => PullAuth::Anonymous,
         Some(user) => {
-            private::hide_argument(&user)?;
+            let user = secrets::one(&user)?;
             let (user, password) = user.split_once(':').context("--user must be of the form USER:PASSWORD")?;
             PullAuth::Basic(user.into(), password.into())
         }

@@ -1,6 +1,6 @@
 //! The commands: one file each. Those that run components set up logging and the asynchronous runtime here.
 
-mod audit;
+pub mod audit;
 pub mod cni;
 mod down;
 mod image;
@@ -16,10 +16,10 @@ use std::pin::Pin;
 use anyhow::{Context, Result};
 use tokio_util::sync::CancellationToken;
 
-use crate::cli::{Bench, Cli, Command};
+use crate::cli::{Bench, Cli, Command, Join};
 use crate::config::{Cluster, Place};
 use crate::progress::Progress;
-use crate::{bench, components, instance, preflight, private};
+use crate::{bench, components, instance, preflight, secrets};
 
 /// Runs one command to its end.
 pub fn run(cli: Cli) -> Result<()> {
@@ -56,9 +56,9 @@ pub fn run(cli: Cli) -> Result<()> {
             let progress = Progress::new(flags.progress_fd);
             server(&Cluster::from_flags(&flags), &progress).inspect_err(|error| progress.failed(&format!("{error:#}")))
         }
-        Command::Agent(flags) => {
+        Command::Agent(mut flags) => {
             log_to_stderr(&cli.log)?;
-            hide(flags.join.token.as_deref());
+            take_token(&mut flags.join)?;
             let place = Place::of(&flags.place);
             preflight::node(&place)?;
             let _lock = instance::acquire(&place)?;
@@ -82,9 +82,9 @@ pub fn run(cli: Cli) -> Result<()> {
             log_to_stderr(&cli.log)?;
             until_signal(|shutdown| components::alone::scheduler(flags, shutdown))
         }
-        Command::Kubelet(flags) => {
+        Command::Kubelet(mut flags) => {
             log_to_stderr(&cli.log)?;
-            hide(flags.agent.join.token.as_deref());
+            take_token(&mut flags.agent.join)?;
             until_signal(|shutdown| components::alone::kubelet(flags, shutdown))
         }
         Command::Proxy(flags) => {
@@ -102,13 +102,12 @@ pub fn run(cli: Cli) -> Result<()> {
     }
 }
 
-/// Takes a secret out of the process list. Where that cannot be, the command goes on: the user gave it there.
-fn hide(secret: Option<&str>) {
-    if let Some(secret) = secret
-        && let Err(error) = private::hide_argument(secret)
-    {
-        tracing::warn!("a secret stays in the process list: {error:#}");
+/// Takes the join token from the arguments, or from standard input.
+fn take_token(join: &mut Join) -> Result<()> {
+    if let Some(token) = &mut join.token {
+        *token = secrets::one(token).context("--token")?;
     }
+    Ok(())
 }
 
 /// Lets a command for people end quietly when the reader of its output goes away, as `head` does.

@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::cli::{Token, TokenAccess, TokenCreate};
 use crate::config::Place;
 use crate::join::discovery;
-use crate::preflight;
+use crate::{preflight, secrets};
 
 const NAMESPACE: &str = "kube-system";
 const TYPE: &str = "bootstrap.kubernetes.io/token";
@@ -25,7 +25,7 @@ pub async fn run(command: Token) -> Result<()> {
     match command {
         Token::Create(flags) => create(&flags).await,
         Token::List { access } => list(&client(&access)?).await,
-        Token::Delete { access, tokens } => delete(&client(&access)?, &tokens).await,
+        Token::Delete { access, tokens } => delete(&client(&access)?, &secrets::several(&tokens)?).await,
         Token::Generate => {
             println!("{}", generate()?);
             Ok(())
@@ -46,7 +46,7 @@ fn client(access: &TokenAccess) -> Result<Client> {
 
 async fn create(flags: &TokenCreate) -> Result<()> {
     let token = match &flags.token {
-        Some(token) => token.clone(),
+        Some(token) => secrets::one(token)?,
         None => generate()?,
     };
     let secret = secret(&token, flags, time::now())?;
@@ -108,7 +108,8 @@ fn expiration(ttl: &str, now: Timestamp) -> Result<Option<String>> {
     if ttl.is_zero() {
         return Ok(None);
     }
-    Ok(Some(time::rfc3339(now + ttl)))
+    let expires = now.checked_add(ttl).with_context(|| format!("--ttl {ttl:#} ends after the last time there is"))?;
+    Ok(Some(time::rfc3339(expires)))
 }
 
 /// A new token: six characters to name it, sixteen to keep secret.
@@ -204,6 +205,8 @@ mod tests {
         assert_eq!(expiration("1h30m", now).unwrap().as_deref(), Some("2026-01-02T04:34:05Z"));
         assert_eq!(expiration("0", now).unwrap(), None);
         assert_eq!(expiration("0s", now).unwrap(), None);
-        assert!(expiration("soon", now).is_err() && expiration("-1h", now).is_err());
+        for bad in ["soon", "-1h", "99999999h"] {
+            assert!(expiration(bad, now).is_err(), "{bad}");
+        }
     }
 }

@@ -59,7 +59,7 @@ async fn cluster_info(client: &Client) -> Result<Value> {
 }
 
 /// The kubeconfig of a cluster-info that the token has signed.
-fn verified_content<'a>(info: &'a Value, token: &str) -> Result<&'a str> {
+pub fn verified_content<'a>(info: &'a Value, token: &str) -> Result<&'a str> {
     let (id, secret) = token.split_once('.').context("the token is not of the form id.secret")?;
     let data = |key: &str| info.pointer("/data").and_then(|data| data[key].as_str());
     let content = data("kubeconfig").context("cluster-info holds no kubeconfig")?;

@@ -57,7 +57,7 @@ pub async fn learn(client: &Client, place: &Place) -> Result<Settings> {
     match client.get::<ConfigMap>(NAMESPACE, NAME).await {
         Ok(config) => {
             let text = config.data.and_then(|mut data| data.remove(KEY)).context("the cluster's settings are empty")?;
-            let settings = serde_json::from_str(&text).context("the cluster's settings cannot be read")?;
+            let settings = parse(&text).context("the cluster's settings cannot be read")?;
             write_private(&remembered, text.as_bytes())?;
             Ok(settings)
         }
@@ -67,6 +67,11 @@ pub async fn learn(client: &Client, place: &Place) -> Result<Settings> {
             serde_json::from_slice(&text).with_context(|| format!("{} is damaged", remembered.display()))
         }
     }
+}
+
+/// Reads what a cluster publishes.
+pub fn parse(text: &str) -> Result<Settings> {
+    Ok(serde_json::from_str(text)?)
 }
 
 fn file(place: &Place) -> PathBuf {

@@ -112,7 +112,7 @@ fn listening() -> Vec<SocketAddr> {
 }
 
 /// Reads a line of /proc/net/tcp: address and port in hexadecimal, and the state, which is 0A for a listener.
-fn listener(line: &str) -> Option<SocketAddr> {
+pub fn listener(line: &str) -> Option<SocketAddr> {
     let mut words = line.split_whitespace();
     let (address, port) = words.nth(1)?.split_once(':')?;
     (words.nth(1)? == "0A").then_some(())?;

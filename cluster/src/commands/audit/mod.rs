@@ -7,7 +7,7 @@
 mod bindings;
 mod control_plane;
 mod facts;
-mod gather;
+pub mod gather;
 mod nodes;
 mod pods;
 mod policies;

@@ -1,0 +1,42 @@
+//! Doors for the fuzz targets: what a machine is told before it has joined, and files that people write. Nothing else may
+//! use this.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use anyhow::Result;
+use corten_meta::Value;
+
+use crate::commands::audit::gather;
+use crate::join::{discovery, settings};
+use crate::{kubeconfig, registries};
+
+/// Reads a cluster-info that a server without trust sends; returns what the token has signed of it.
+pub fn cluster_info(info: &Value, token: &str) -> Result<String> {
+    discovery::verified_content(info, token).map(str::to_owned)
+}
+
+/// Reads the kubeconfig of a cluster-info whose signature is right; returns the hash of the authority that it names.
+pub fn discovered(content: &str) -> Result<String> {
+    discovery::hash(&discovery::parse(content)?.authority)
+}
+
+/// Reads the settings that a cluster publishes; returns them as they are published again.
+pub fn settings(text: &str) -> Result<Value> {
+    settings::parse(text).map(|settings| settings.data())
+}
+
+/// Reads the registries of a file. It must name no files.
+pub fn registries(content: &[u8]) -> Result<usize> {
+    Ok(registries::parse(content, Path::new("/nonexistent"))?.len())
+}
+
+/// Puts a cluster into the user's kubeconfig.
+pub fn merged_kubeconfig(user: Value) -> Value {
+    kubeconfig::merged(user, &kubeconfig::cluster_only("https://127.0.0.1:6443", ""))
+}
+
+/// Reads a line of the kernel's table of sockets.
+pub fn listener(line: &str) -> Option<SocketAddr> {
+    gather::listener(line)
+}

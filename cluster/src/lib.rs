@@ -1,0 +1,53 @@
+//! The binary `corten` but for its `main`: a library, so that the fuzzer reaches the decoders in it.
+//!
+//! Nothing below the command line reads flags, files or the environment. The binary is the one place that knows every
+//! component: it makes their configuration, gives each its identity, and plugs one into another where they must meet.
+
+mod access_options;
+mod bench;
+mod cli;
+mod commands;
+mod components;
+mod config;
+#[doc(hidden)]
+pub mod fuzz;
+mod instance;
+mod join;
+mod kubeconfig;
+mod kubelet_options;
+mod network_options;
+mod pki;
+mod preflight;
+mod private;
+mod progress;
+mod registries;
+mod secrets;
+mod signing_options;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+/// Runs what this process was started as, if it is not `corten` itself.
+pub fn run_as_another() -> Option<ExitCode> {
+    private::set_umask();
+    // Shims and container processes are re-executions of this binary: they must be served before any thread exists.
+    let arguments: Vec<String> = std::env::args().collect();
+    if let Some(code) = corten_runtime::reexec(&arguments) {
+        return Some(ExitCode::from(u8::try_from(code).unwrap_or(1)));
+    }
+    // Under this name it is our pod network as a plugin of other runtimes.
+    let is_plugin = arguments.first().is_some_and(|name| name.rsplit('/').next() == Some("corten-cni"));
+    is_plugin.then(commands::cni::run)
+}
+
+/// Runs the command that the command line says.
+pub fn run() -> ExitCode {
+    match commands::run(cli::Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("corten: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
