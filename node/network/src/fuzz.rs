@@ -39,3 +39,8 @@ pub fn cni_answer(stdout: &[u8], code: i32) -> usize {
 pub fn cni_record(value: &Value) -> Option<Value> {
     Some(Attached::from_value(value)?.to_value())
 }
+
+/// Reads what a runtime tells our own plugin; returns how many gateways and ports it is about.
+pub fn cni_call(config: Value) -> Option<usize> {
+    cni::plugin::read(config)
+}
