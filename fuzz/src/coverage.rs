@@ -54,7 +54,7 @@ impl Coverage {
     pub fn end(&mut self) -> bool {
         let mut is_new = false;
         let counted = counters().chunks(64).zip(self.seen.chunks_mut(64));
-        for (counts, seen) in counted.filter(|(counts, _)| counts.iter().any(|count| *count != 0)) {
+        for (counts, seen) in counted.filter(|(counts, _)| counts.iter().fold(0, |all, count| all | count) != 0) {
             for (count, seen) in counts.iter().zip(seen) {
                 let magnitude = magnitude(*count);
                 if magnitude & !*seen != 0 {

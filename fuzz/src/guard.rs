@@ -14,6 +14,8 @@ const MOST_MEMORY: usize = 96 << 20;
 /// The most processor time of an input, also in a debug build.
 const MOST_TIME: Duration = Duration::from_secs(2);
 
+/// The most address space of the fuzzer: an input that wants more ends it, and not the machine.
+const MOST_ADDRESSES: u64 = 8 << 30;
 /// The largest file that an input may make.
 const MOST_FILE: u64 = 64 << 20;
 
@@ -44,6 +46,13 @@ pub fn prepare() {
 fn failure_of(info: &PanicHookInfo<'_>) -> Failure {
     let place = info.location().map(|place| format!("{}:{}", place.file(), place.line())).unwrap_or_default();
     Failure { place, message: info.payload_as_str().unwrap_or_default().to_owned() }
+}
+
+/// Limits the memory of the process, which must do nothing else.
+pub fn confine() {
+    let limit = libc::rlimit { rlim_cur: MOST_ADDRESSES, rlim_max: MOST_ADDRESSES };
+    // SAFETY: the limit is a struct of ours that the call reads.
+    unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) };
 }
 
 /// Feeds an input to a target.

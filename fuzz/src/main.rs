@@ -26,7 +26,11 @@ const STACK: usize = 2 << 20;
 const HANGS_AFTER: Duration = Duration::from_secs(60);
 /// How often a run says how far it is.
 const TELLS_EVERY: Duration = Duration::from_secs(10);
-/// The code with which the working process ends if it has found something.
+/// How many inputs may end the working process before the run is over.
+const MOST_DEATHS: usize = 5;
+/// The codes with which the working process ends by itself.
+const NOTHING_FOUND: i32 = 0;
+const NOT_RUN: i32 = 1;
 const FOUND: i32 = 10;
 
 fn main() -> ExitCode {
@@ -73,19 +77,26 @@ fn try_files(name: &str, files: &[&str]) -> io::Result<ExitCode> {
     Ok(code)
 }
 
-/// Runs the working process; an input that it died of is a finding.
+/// Runs the working process; an input that it died of is a finding, after which another process goes on.
 fn supervise(name: &str, seconds: &str, folder: &Path) -> io::Result<ExitCode> {
     find(name)?;
     std::fs::create_dir_all(folder)?;
-    let place = folder.join("current");
-    let status = Command::new(std::env::current_exe()?).args(["work", name, seconds]).arg(folder).status()?;
-    if status.success() {
-        return Ok(ExitCode::SUCCESS);
-    }
-    if status.code() != Some(FOUND) {
-        let input = read_current(&place)?;
-        let path = corpus::write(&folder.join("findings"), &input)?;
-        println!("{name}: FOUND an input that ends the process ({status}): {}", path.display());
+    let time = Duration::from_secs(seconds.parse().map_err(io::Error::other)?);
+    let begin = Instant::now();
+    for deaths in 0..MOST_DEATHS {
+        let left = time.saturating_sub(begin.elapsed()).as_secs().to_string();
+        let status = Command::new(std::env::current_exe()?).args(["work", name, &left]).arg(folder).status()?;
+        match status.code() {
+            Some(NOTHING_FOUND) if deaths == 0 => return Ok(ExitCode::SUCCESS),
+            Some(NOTHING_FOUND | FOUND) => return Ok(ExitCode::FAILURE),
+            // The process has said why.
+            Some(NOT_RUN) => return Err(io::Error::other("the fuzzer does not run")),
+            _ => {
+                let input = read_current(&folder.join("current"))?;
+                let path = corpus::write(&folder.join("findings"), &input)?;
+                println!("{name}: FOUND an input that ends the process ({status}): {}", path.display());
+            }
+        }
     }
     Ok(ExitCode::FAILURE)
 }
@@ -103,6 +114,7 @@ fn work(name: &str, seconds: &str, folder: &Path) -> io::Result<ExitCode> {
     let seconds = seconds.parse().map_err(io::Error::other)?;
     let folder = folder.to_owned();
     guard::prepare();
+    guard::confine();
     let worker = std::thread::Builder::new().stack_size(STACK).spawn(move || {
         let mut session = Session::new(target, &folder)?;
         session.run(Duration::from_secs(seconds))

@@ -76,12 +76,15 @@ fn aggregated_document(input: &[u8]) {
 fn metrics_seeds() -> Vec<Vec<u8>> {
     texts(&[
         r#"{"items":[{"metadata":{"name":"a"},"timestamp":"2026-01-02T03:04:05Z","window":"10.5s","containers":[{"name":"c","usage":{"cpu":"12n","memory":"3Mi"}}]}]}"#,
+        r#"{"items":[{"describedObject":{"name":"a"},"timestamp":"2026-01-02T03:04:05Z","windowSeconds":60,"value":"9223372036854775807m"},{"describedObject":{"name":"b"},"value":"5"}]}"#,
         r#"{"containers":[{"name":"c","cpu":{"usageNanoCores":5,"time":"2026-01-02T03:04:05Z"},"memory":{"workingSetBytes":7}}]}"#,
     ])
 }
 
 fn metrics(input: &[u8]) {
     let Some(value) = json(input) else { return };
-    let _ = corten_controllers::fuzz::pod_metrics(&value);
+    if let Some(replicas) = corten_controllers::fuzz::autoscaled(&value) {
+        assert!((2..=10).contains(&replicas), "an autoscaler keeps its bounds");
+    }
     let _ = corten_apiserver::fuzz::pod_usage(&value);
 }

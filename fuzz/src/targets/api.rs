@@ -98,7 +98,7 @@ fn object_seeds() -> Vec<Vec<u8>> {
     objects().iter().map(|object| object.to_string().into_bytes()).collect()
 }
 
-fn kind_of(object: &Value) -> Option<&'static corten_api::Kind> {
+pub fn kind_of(object: &Value) -> Option<&'static corten_api::Kind> {
     let version = object["apiVersion"].as_str()?;
     let (group, version) = version.split_once('/').unwrap_or(("", version));
     corten_api::by_gvk(group, version, object["kind"].as_str()?).map(|kind| &**kind)

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use super::{text, texts};
+use super::{joined, parts, text, texts};
 use crate::Target;
 
 pub const TARGETS: &[Target] = &[
@@ -13,6 +13,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "image-archive", seeds: archive_seeds, run: archive },
     Target { name: "image-layer", seeds: layer_seeds, run: layer },
     Target { name: "image-manifest", seeds: manifest_seeds, run: manifest },
+    Target { name: "registry-words", seeds: registry_seeds, run: registry_words },
 ];
 
 /// An archive that unpacks to more is left alone: the disk is not the fuzzer's to fill.
@@ -115,13 +116,64 @@ fn oci_archive() -> Vec<u8> {
     ])
 }
 
+/// A file with holes as GNU tar writes it in its old form: the map is in the header, and goes on behind it.
+fn old_sparse_layer() -> Vec<u8> {
+    let mut header = tar::Header::new_gnu();
+    header.set_entry_type(tar::EntryType::GNUSparse);
+    header.set_path("sparse").expect("a name");
+    header.set_mode(0o644);
+    header.set_size(512);
+    let gnu = header.as_gnu_mut().expect("a GNU header");
+    gnu.realsize = *b"00000004000\0";
+    gnu.sparse[0].offset = *b"00000001000\0";
+    gnu.sparse[0].numbytes = *b"00000001000\0";
+    gnu.isextended[0] = 1;
+    header.set_cksum();
+    let mut more = tar::GnuExtSparseHeader::new();
+    more.sparse[0].offset = *b"00000004000\0";
+    more.sparse[0].numbytes = *b"00000000000\0";
+    [&header.as_bytes()[..], more.as_bytes(), &[b'x'; 512], &[0; 1024]].concat()
+}
+
+/// The same as records of a PAX header: the map is before the data, or among the records.
+fn new_sparse_layer(records: &[(&str, &str)], map: &str) -> Vec<u8> {
+    let mut builder = tar::Builder::new(Vec::new());
+    let records = records.iter().map(|(key, value)| (*key, value.as_bytes()));
+    builder.append_pax_extensions(records).expect("memory is writable");
+    let mut content = map.as_bytes().to_vec();
+    content.resize(content.len().next_multiple_of(512), 0);
+    content.extend(b"data");
+    let mut header = tar::Header::new_ustar();
+    header.set_mode(0o644);
+    header.set_size(content.len() as u64);
+    builder.append_data(&mut header, "GNUSparseFile.0/f", content.as_slice()).expect("memory is writable");
+    builder.into_inner().expect("memory is writable")
+}
+
+fn sparse_layers() -> [Vec<u8>; 4] {
+    let name = ("GNU.sparse.name", "d/f");
+    let version =
+        |minor| [("GNU.sparse.major", if minor == "0" { "1" } else { "0" }), ("GNU.sparse.minor", minor), name];
+    let inside = [&version("0")[..], &[("GNU.sparse.realsize", "8192")]].concat();
+    let listed = [&version("1")[..], &[("GNU.sparse.size", "99"), ("GNU.sparse.map", "0,2,90,2")]].concat();
+    let repeated = [("GNU.sparse.size", "99"), ("GNU.sparse.offset", "9"), ("GNU.sparse.numbytes", "4")];
+    [
+        old_sparse_layer(),
+        new_sparse_layer(&inside, "2\n0\n2\n8190\n2\n"),
+        new_sparse_layer(&listed, ""),
+        new_sparse_layer(&repeated, ""),
+    ]
+}
+
 fn layer_seeds() -> Vec<Vec<u8>> {
     let plain = plain_layer();
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     packed.write_all(&plain).expect("memory is writable");
     let packed = packed.finish().expect("memory is writable");
     let zstandard = zstd::encode_all(plain.as_slice(), 1).expect("memory is writable");
-    vec![plain, packed, zstandard]
+    let mut seeds = vec![plain, packed, zstandard];
+    seeds.extend(sparse_layers());
+    seeds
 }
 
 /// The bytes as they are when unpacked; `None` if they are none, or too many.
@@ -138,9 +190,14 @@ fn unpacked(input: &[u8]) -> Option<Vec<u8>> {
     read.is_ok_and(|length| length <= MOST_BYTES).then_some(plain)
 }
 
-/// A sparse file of an archive may claim any size.
-fn is_sparse(plain: &[u8]) -> bool {
-    plain.chunks(512).any(|block| block.get(156) == Some(&b'S'))
+/// Sets the checksums of what looks like headers: a mutation would be refused for its checksum, and nothing else be tried.
+fn mended(mut plain: Vec<u8>) -> Vec<u8> {
+    for block in plain.chunks_exact_mut(512).filter(|block| block[257..262] == *b"ustar") {
+        block[148..156].fill(b' ');
+        let sum: u32 = block.iter().map(|byte| u32::from(*byte)).sum();
+        block[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+    }
+    plain
 }
 
 fn import(archive: &[u8]) {
@@ -156,16 +213,33 @@ fn import(archive: &[u8]) {
 
 fn archive(input: &[u8]) {
     let Some(plain) = unpacked(input) else { return };
-    if !is_sparse(&plain) {
-        import(input);
-    }
+    import(input);
+    import(&mended(plain));
 }
 
 fn layer(input: &[u8]) {
     let Some(plain) = unpacked(input) else { return };
-    if !is_sparse(&plain) {
-        let directory = tempfile::tempdir().expect("a directory");
-        let _ = corten_runtime::fuzz::unpack_layer(input, &plain, directory.path());
+    unpack(input, &plain);
+    let mended = mended(plain);
+    unpack(&mended, &mended);
+}
+
+fn unpack(layer: &[u8], plain: &[u8]) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let _ = corten_runtime::fuzz::unpack_layer(layer, plain, directory.path());
+}
+
+fn registry_seeds() -> Vec<Vec<u8>> {
+    vec![joined(&[
+        r#"Basic, Bearer realm="https://auth.example/token",service="a \"b\"",scope=x"#,
+        r#"{"errors":[{"code":"DENIED","message":"m"}]}"#,
+    ])]
+}
+
+fn registry_words(input: &[u8]) {
+    let [header, body] = parts::<2>(input);
+    if let Some(header) = text(header) {
+        let _ = corten_runtime::fuzz::registry_words(header, body);
     }
 }
 

@@ -88,6 +88,7 @@ fn cni_seeds() -> Vec<Vec<u8>> {
         r#"{"cniVersion":"1.1.0","cniVersions":["0.4.0"],"name":"n","disableCheck":"true","plugins":[{"type":"bridge","capabilities":{"portMappings":true}}]}"#,
         r#"{"cniVersion":"1.0.0","ips":[{"address":"10.0.0.2/24","gateway":"10.0.0.1"}],"ip4":{"ip":"10.0.0.3/8"},"dns":{}}"#,
         r#"{"code":7,"msg":"m","details":"d"}"#,
+        r#"{"cniVersion":"1.1.0","ranges":["10.244.0.0/24","fd00::/64"],"clusterRanges":["10.244.0.0/16"],"mtu":1400,"runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":81,"protocol":"udp","hostIP":"::1"}],"bandwidth":{"ingressRate":8000},"ipRanges":[[{"subnet":"10.0.0.0/8"}]]}}"#,
         r#"{"config":{"name":"n","cniVersion":"1.0.0","plugins":[{"type":"t"}]},"containerId":"c","netns":"/n","ifName":"eth0","result":{}}"#,
     ])
 }
@@ -97,6 +98,7 @@ fn cni(input: &[u8]) {
     let _ = corten_network::fuzz::cni_answer(input, 1);
     let Some(value) = json(input) else { return };
     corten_network::fuzz::cni_list(&value);
+    let _ = corten_network::fuzz::cni_call(value.clone());
     if let Some(written) = corten_network::fuzz::cni_record(&value) {
         assert_eq!(corten_network::fuzz::cni_record(&written), Some(written), "a record is written the same again");
     }

@@ -9,8 +9,10 @@ mod api;
 mod certificates;
 mod configuration;
 mod images;
+mod joining;
 mod kernel;
 mod node;
+mod objects;
 mod patches;
 mod plugins;
 mod requests;
@@ -40,6 +42,8 @@ const FAMILIES: &[&[Target]] = &[
     kernel::TARGETS,
     node::TARGETS,
     plugins::TARGETS,
+    joining::TARGETS,
+    objects::TARGETS,
 ];
 
 pub fn all() -> impl Iterator<Item = &'static Target> {
