@@ -173,6 +173,10 @@ fn arguments(flags: &cli::Server) -> Vec<OsString> {
     list.extend(flags.network.arguments());
     list.extend(flags.access.arguments());
     list.extend(flags.kubelet.arguments());
+    // Not among those, which further nodes get too: it is the first node's alone.
+    if let Some(dir) = &flags.kubelet.root_dir {
+        list.extend(["--root-dir".into(), absolute(dir).into()]);
+    }
     list
 }
 
@@ -261,6 +265,8 @@ mod tests {
             "a",
             "--tls-san",
             "b",
+            "--root-dir",
+            "/var/lib/kubelet",
         ]);
         let cli::Command::Up(up) = up.command else { panic!("up") };
         let mut words: Vec<OsString> = vec!["corten".into(), "server".into()];
