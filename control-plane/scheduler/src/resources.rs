@@ -100,9 +100,9 @@ pub struct Demands {
 }
 
 pub fn of_pod(spec: &PodSpec, status: Option<&PodStatus>) -> Demands {
-    let held = |container: &Container| held(container, status);
-    let scored = |container: &Container, defaults: [bool; 2]| {
-        let mut amount = held(container);
+    let held = |container: &Container, is_init: bool| held(container, is_init, status);
+    let scored = |container: &Container, is_init: bool, defaults: [bool; 2]| {
+        let mut amount = held(container, is_init);
         let asks = container.resources.as_ref().and_then(|resources| resources.requests.as_ref());
         let missing = |name: &str| asks.is_none_or(|list| !list.contains_key(name));
         if defaults[0] && missing("cpu") {
@@ -113,16 +113,23 @@ pub fn of_pod(spec: &PodSpec, status: Option<&PodStatus>) -> Demands {
         }
         amount
     };
-    let scoring = total(spec, false, |container| scored(container, [true; 2]));
+    let scoring = total(spec, Whole::Skipped, |container, is_init| scored(container, is_init, [true; 2]));
     let asks_as_a_whole = whole(spec).any(|list| list.keys().any(|name| counts_for_the_whole(name)));
     let placed_scoring = match asks_as_a_whole {
         false => scoring.clone(),
         true => {
             let defaults = ["cpu", "memory"].map(|name| !mentions(spec, name));
-            total(spec, true, |container| scored(container, defaults))
+            total(spec, Whole::Counted(status), |container, is_init| scored(container, is_init, defaults))
         }
     };
-    Demands { requests: total(spec, true, held), scoring, placed_scoring }
+    Demands { requests: total(spec, Whole::Counted(status), held), scoring, placed_scoring }
+}
+
+/// Whether requests of the pod itself count, and what is known of them beside the spec.
+#[derive(Clone, Copy)]
+enum Whole<'a> {
+    Counted(Option<&'a PodStatus>),
+    Skipped,
 }
 
 /// The requests of the pod itself.
@@ -141,34 +148,54 @@ fn mentions(spec: &PodSpec, name: &str) -> bool {
     lists.chain(whole(spec)).chain(&spec.overhead).any(|list| list.contains_key(name))
 }
 
-/// What a container asks for; while it is being resized also what it still has, whichever is more. A resize that the
-/// node cannot carry out does not count.
-fn held(container: &Container, status: Option<&PodStatus>) -> Resources {
+/// What a container asks for; while it is being resized also what it still has, whichever is more. An init container that
+/// runs to completion is not resized while it runs.
+fn held(container: &Container, is_init: bool, status: Option<&PodStatus>) -> Resources {
     let asks = Resources::from_list(container.resources.as_ref().and_then(|r| r.requests.as_ref()));
-    let Some(status) = status else { return asks };
+    let runs_on = !is_init || container.restart_policy.as_deref() == Some("Always");
+    let Some(status) = status.filter(|_| runs_on) else { return asks };
     let statuses = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
     let of_container = |one: &&ContainerStatus| one.name == container.name;
     let Some(actual) = statuses.into_iter().find(of_container) else { return asks };
     let Some(resources) = &actual.resources else { return asks };
+    effective(asks, resources.requests.as_ref(), actual.allocated_resources.as_ref(), status)
+}
+
+/// The requests of the pod itself; while it is being resized also those it still has, whichever are more.
+fn held_as_a_whole(asks: &ResourceList, status: Option<&PodStatus>) -> Resources {
+    let asks = Resources::from_list(Some(asks));
+    let Some((status, resources)) = status.and_then(|status| Some((status, status.resources.as_ref()?))) else {
+        return asks;
+    };
+    effective(asks, resources.requests.as_ref(), status.allocated_resources.as_ref(), status)
+}
+
+/// The most of what is asked for, is in force and was promised. A resize that the node cannot carry out does not count.
+fn effective(
+    asks: Resources,
+    actual: Option<&ResourceList>,
+    allocated: Option<&ResourceList>,
+    status: &PodStatus,
+) -> Resources {
     let infeasible =
         status.conditions.iter().flatten().any(|condition| {
             condition.type_ == "PodResizePending" && condition.reason.as_deref() == Some("Infeasible")
         });
     let mut most = if infeasible { Resources::default() } else { asks };
-    most.max(&Resources::from_list(resources.requests.as_ref()));
-    most.max(&Resources::from_list(actual.allocated_resources.as_ref()));
+    most.max(&Resources::from_list(actual));
+    most.max(&Resources::from_list(allocated));
     most
 }
 
 /// Containers and sidecars run together; before that init containers run one by one beside the sidecars started so
-/// far. The pod needs the larger of both, and its overhead. With `as_a_whole`, requests of the pod itself stand for those
-/// of its parts.
-fn total(spec: &PodSpec, as_a_whole: bool, of: impl Fn(&Container) -> Resources) -> Resources {
+/// far. The pod needs the larger of both, and its overhead. Requests of the pod itself stand for those of its parts, if
+/// they are counted.
+fn total(spec: &PodSpec, as_a_whole: Whole<'_>, of: impl Fn(&Container, bool) -> Resources) -> Resources {
     let mut running = Resources::default();
-    spec.containers.iter().for_each(|container| running.add(&of(container)));
+    spec.containers.iter().for_each(|container| running.add(&of(container, false)));
     let (mut sidecars, mut starting) = (Resources::default(), Resources::default());
     for container in spec.init_containers.iter().flatten() {
-        let mut peak = of(container);
+        let mut peak = of(container, true);
         if container.restart_policy.as_deref() == Some("Always") {
             running.add(&peak);
             sidecars.add(&peak);
@@ -179,8 +206,11 @@ fn total(spec: &PodSpec, as_a_whole: bool, of: impl Fn(&Container) -> Resources)
         starting.max(&peak);
     }
     running.max(&starting);
-    for (name, quantity) in whole(spec).flatten().filter(|(name, _)| as_a_whole && counts_for_the_whole(name)) {
-        running.set(name, amount(name, quantity));
+    if let Whole::Counted(status) = as_a_whole {
+        for asks in whole(spec) {
+            let held = held_as_a_whole(asks, status);
+            asks.keys().filter(|name| counts_for_the_whole(name)).for_each(|name| running.set(name, held.get(name)));
+        }
     }
     running.add(&Resources::from_list(spec.overhead.as_ref()));
     running
@@ -268,5 +298,24 @@ mod tests {
         assert_eq!(pod(json!({})), 2000);
         let refused = json!([{"type": "PodResizePending", "status": "True", "reason": "Infeasible"}]);
         assert_eq!(pod(json!({"conditions": refused})), 1500);
+    }
+
+    #[test]
+    fn a_pod_that_is_resized_as_a_whole_holds_the_larger_until_it_is_done() {
+        let pod = |asks: &str, extra: serde_json::Value| {
+            let mut status = json!({"resources": {"requests": {"cpu": "1"}}, "allocatedResources": {"cpu": "1500m", "memory": "1Gi"}});
+            corten_meta::patch::merge_patch(&mut status, &extra);
+            let spec = json!({"containers": [container("a", "100m")], "resources": {"requests": {"cpu": asks}}});
+            let pod = json!({"apiVersion": "v1", "kind": "Pod", "spec": spec, "status": status});
+            let pod = corten_api::k8s_openapi::api::core::v1::Pod::from_value(pod).unwrap();
+            let requests = of_pod(pod.spec.as_ref().unwrap(), pod.status.as_ref()).requests;
+            assert_eq!(requests.memory, 0, "the pod itself asks for no memory");
+            requests.milli_cpu
+        };
+        assert_eq!(pod("2", json!({})), 2000);
+        assert_eq!(pod("1", json!({})), 1500);
+        assert_eq!(pod("1", json!({"resources": null})), 1000);
+        let refused = json!([{"type": "PodResizePending", "status": "True", "reason": "Infeasible"}]);
+        assert_eq!(pod("2", json!({"conditions": refused})), 1500);
     }
 }

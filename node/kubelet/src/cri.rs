@@ -307,6 +307,24 @@ impl Runtime {
             .stats)
     }
 
+    /// The memory that each running container of a pod uses, by container id.
+    pub async fn memory_in_use(&self, pod_uid: &str) -> Result<HashMap<String, u64>> {
+        let filter = cri::PodSandboxStatsFilter {
+            label_selector: pod_selector(pod_uid),
+            ..cri::PodSandboxStatsFilter::default()
+        };
+        let request = cri::ListPodSandboxStatsRequest { filter: Some(filter) };
+        let mut runtime = self.runtime.clone();
+        let answer = self.measured("list_podsandbox_stats", runtime.list_pod_sandbox_stats(quick(request))).await?;
+        let pods = answer.into_inner().stats.into_iter().filter_map(|stats| stats.linux);
+        let containers = pods.flat_map(|linux| linux.containers);
+        let used = containers.filter_map(|container| {
+            let usage = container.memory?.usage_bytes?.value;
+            Some((container.attributes?.id, usage))
+        });
+        Ok(used.collect())
+    }
+
     /// What images and writable layers take, and where.
     pub async fn image_file_systems(&self) -> Result<cri::ImageFsInfoResponse> {
         Ok(self

@@ -86,9 +86,12 @@ pub fn resource(
         None => own.ok_or_else(|| Error::pod("resourceFieldRef without a containerName"))?,
     };
     let (kind, name) = selector.resource.split_once('.').unwrap_or(("", &selector.resource));
+    let limits;
     let quantity = match kind {
         "limits" => {
-            resources::limits(container).and_then(|list| list.get(name)).or_else(|| downward.allocatable.get(name))
+            let own = container.resources.clone().unwrap_or_default();
+            limits = resources::effective_limits(spec::spec(pod).resources.as_ref(), &own);
+            limits.get(name).or_else(|| downward.allocatable.get(name))
         }
         "requests" => resources::requests(container).and_then(|list| list.get(name)),
         _ => return Err(Error::pod(format!("Unsupported container resource : {}", selector.resource))),

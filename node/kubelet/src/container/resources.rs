@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use corten_api::k8s_openapi::api::core::v1::{Container, Pod};
+use corten_api::k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 use corten_api::k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use corten_cri::v1 as cri;
 
@@ -112,10 +112,24 @@ pub fn quota(milli_cpu: i64) -> i64 {
     if milli_cpu == 0 { 0 } else { (milli_cpu * CPU_PERIOD_MICROSECONDS / 1000).max(MIN_QUOTA_MICROSECONDS) }
 }
 
+/// The limits that hold for a container: where it has none of its own for CPU or memory, those of its pod.
+pub fn effective_limits(whole: Option<&ResourceRequirements>, own: &ResourceRequirements) -> ResourceList {
+    let mut effective = own.limits.clone().unwrap_or_default();
+    for name in ["cpu", "memory"] {
+        let of_pod = get(whole.and_then(|whole| whole.limits.as_ref()), name);
+        let is_limited = effective.get(name).is_some_and(|limit| milli(limit) > 0);
+        if let Some(limit) = of_pod.filter(|limit| !is_limited && milli(limit) > 0) {
+            effective.insert(name.to_owned(), limit);
+        }
+    }
+    effective
+}
+
 /// What the runtime is asked to enforce for a container.
 pub fn container_resources(pod: &Pod, container: &Container, memory_capacity: i64) -> cri::LinuxContainerResources {
-    let milli_of = |list, name| get(list, name).map_or(0, |quantity| milli(&quantity));
-    let cpu_limit = milli_of(limits(container), "cpu");
+    let own = container.resources.clone().unwrap_or_default();
+    let limits = effective_limits(spec::spec(pod).resources.as_ref(), &own);
+    let cpu_limit = limits.get("cpu").map_or(0, milli);
     let cpu_request = match requests(container).and_then(|list| list.get("cpu")) {
         Some(request) => milli(request),
         None => cpu_limit,
@@ -124,7 +138,7 @@ pub fn container_resources(pod: &Pod, container: &Container, memory_capacity: i6
         cpu_period: CPU_PERIOD_MICROSECONDS,
         cpu_quota: quota(cpu_limit),
         cpu_shares: shares(cpu_request),
-        memory_limit_in_bytes: get(limits(container), "memory").map_or(0, |quantity| value(&quantity)),
+        memory_limit_in_bytes: limits.get("memory").map_or(0, value),
         oom_score_adj: oom_score_adj(pod, container, memory_capacity),
         ..cri::LinuxContainerResources::default()
     }
@@ -139,49 +153,84 @@ pub fn oom_score_adj(pod: &Pod, container: &Container, memory_capacity: i64) -> 
     match qos_class(pod) {
         QosClass::Guaranteed => -997,
         QosClass::BestEffort => 1000,
-        QosClass::Burstable => {
-            let request = get(requests(container), "memory").map_or(0, |quantity| value(&quantity));
-            let score =
-                1000 - i64::try_from(i128::from(request) * 1000 / i128::from(memory_capacity.max(1))).unwrap_or(0);
-            score.clamp(3, 999)
-        }
+        QosClass::Burstable => burstable_score(pod, container, memory_capacity.max(1)),
     }
 }
 
-/// The sum that the pod's cgroup is limited to: shares, quota and memory. A limit holds only if every
-/// container has one.
+/// The more of the node's memory a container asks for, the longer it lives. What the pod asks for beyond its containers
+/// is shared out among them; a sidecar lives no shorter than any main container.
+fn burstable_score(pod: &Pod, container: &Container, memory_capacity: i64) -> i64 {
+    let asked = |container: &Container| get(requests(container), "memory").map_or(0, |quantity| value(&quantity));
+    let mut request = asked(container);
+    if spec::init_containers(pod).any(|(role, init)| role == Role::Sidecar && init.name == container.name) {
+        let least = spec::spec(pod).containers.iter().map(asked).min();
+        request = request.max(least.unwrap_or(0));
+    }
+    request = request.saturating_add(unclaimed_memory(pod));
+    let score = 1000 - i64::try_from(i128::from(request) * 1000 / i128::from(memory_capacity)).unwrap_or(0);
+    score.clamp(3, 999)
+}
+
+/// Each container's part of the memory that only the pod as a whole asks for.
+fn unclaimed_memory(pod: &Pod) -> i64 {
+    let whole = spec::spec(pod).resources.as_ref().and_then(|resources| resources.requests.as_ref());
+    let Some(whole) = get(whole, "memory").map(|quantity| value(&quantity)).filter(|whole| *whole > 0) else {
+        return 0;
+    };
+    let asked = totals(pod, requests, None).get("memory").map_or(0, corten_meta::Quantity::value);
+    let containers = spec::spec(pod).containers.len() + spec::init_containers(pod).count();
+    (whole - asked) / i64::try_from(containers).unwrap_or(1).max(1)
+}
+
+/// What the pod's cgroup is given: shares, quota and memory.
 pub fn pod_resources(pod: &Pod) -> cri::LinuxContainerResources {
-    let main: Vec<&Container> = spec::spec(pod).containers.iter().collect();
-    let sidecars: Vec<&Container> =
-        spec::init_containers(pod).filter(|(role, _)| *role == Role::Sidecar).map(|(_, container)| container).collect();
-    let together: Vec<&Container> = main.into_iter().chain(sidecars).collect();
-    let init: Vec<&Container> =
-        spec::init_containers(pod).filter(|(role, _)| *role == Role::Init).map(|(_, container)| container).collect();
-    let overhead = spec::spec(pod).overhead.as_ref();
-    let own = spec::spec(pod).resources.as_ref();
-    let total =
-        |of: fn(&Container) -> Option<&ResourceList>, name: &str, measure: fn(&Quantity) -> i64| -> Option<i64> {
-            let each: Vec<Option<i64>> =
-                together.iter().map(|c| of(c).and_then(|list| list.get(name)).map(measure)).collect();
-            let largest_init = init.iter().filter_map(|c| of(c).and_then(|list| list.get(name)).map(measure)).max();
-            let sum: i64 = each.iter().flatten().sum::<i64>().max(largest_init.unwrap_or(0));
-            let extra = overhead.and_then(|list| list.get(name)).map_or(0, measure);
-            each.iter().all(Option::is_some).then_some(sum + extra)
-        };
-    let own_limit = |name: &str| own.and_then(|own| own.limits.as_ref()).and_then(|list| list.get(name));
-    let own_request = |name: &str| own.and_then(|own| own.requests.as_ref()).and_then(|list| list.get(name));
-    let cpu_limit = own_limit("cpu").map(milli).or_else(|| total(limits, "cpu", milli));
-    let memory_limit = own_limit("memory").map(value).or_else(|| total(limits, "memory", value));
-    let cpu_request: i64 = own_request("cpu").map(milli).unwrap_or_else(|| {
-        together.iter().filter_map(|c| requests(c).and_then(|list| list.get("cpu")).map(milli)).sum()
-    });
+    cgroup_resources(&pod_level(pod))
+}
+
+/// Requests and limits of a whole pod in the kernel's terms.
+pub fn cgroup_resources(whole: &ResourceRequirements) -> cri::LinuxContainerResources {
+    let request = get(whole.requests.as_ref(), "cpu").map_or(0, |quantity| milli(&quantity));
+    let limit = get(whole.limits.as_ref(), "cpu").map_or(0, |quantity| milli(&quantity));
     cri::LinuxContainerResources {
         cpu_period: CPU_PERIOD_MICROSECONDS,
-        cpu_shares: shares(cpu_request),
-        cpu_quota: cpu_limit.map_or(0, quota),
-        memory_limit_in_bytes: memory_limit.unwrap_or(0),
+        cpu_shares: shares(request),
+        cpu_quota: quota(limit),
+        memory_limit_in_bytes: get(whole.limits.as_ref(), "memory").map_or(0, |quantity| value(&quantity)),
         ..cri::LinuxContainerResources::default()
     }
+}
+
+/// The requests and limits of CPU and memory that the pod's cgroup is given. A limit holds only if the pod itself has
+/// one, or every container.
+pub fn pod_level(pod: &Pod) -> ResourceRequirements {
+    let mut requests = request_quantities(pod);
+    requests.retain(|name, _| is_compute(name));
+    let mut limits = limit_quantities(pod);
+    limits.retain(|name, limit| is_compute(name) && milli(limit) > 0 && is_limited(pod, name));
+    let listed = |list: ResourceList| Some(list).filter(|list| !list.is_empty());
+    ResourceRequirements { requests: listed(requests), limits: listed(limits), claims: None }
+}
+
+/// Whether the resource is one of those that a cgroup is given here.
+pub fn is_compute(name: &str) -> bool {
+    matches!(name, "cpu" | "memory")
+}
+
+/// Whether the pod as a whole is limited: by itself, or because nothing of it runs without a limit. An init container
+/// runs beside the sidecars before it, whose limits count for it.
+fn is_limited(pod: &Pod, name: &str) -> bool {
+    let has = |list: Option<&ResourceList>| get(list, name).is_some_and(|limit| milli(&limit) > 0);
+    let whole = spec::spec(pod).resources.as_ref();
+    if has(whole.and_then(|whole| whole.limits.as_ref())) {
+        return true;
+    }
+    let mut sidecar_has = false;
+    let init = spec::init_containers(pod).all(|(role, container)| {
+        let limited = has(limits(container));
+        sidecar_has |= role == Role::Sidecar && limited;
+        limited || (role == Role::Init && sidecar_has)
+    });
+    init && spec::spec(pod).containers.iter().all(|container| has(limits(container)))
 }
 
 /// A quantity as it is counted: CPU in thousandths, everything else in units.
@@ -189,61 +238,91 @@ pub fn amount(name: &str, quantity: &Quantity) -> i64 {
     if name == "cpu" { milli(quantity) } else { value(quantity) }
 }
 
-/// What the pod asks of its node, all its containers and its overhead together. Init containers run before the
-/// main ones but beside the sidecars that were started before them, so the larger of the two times counts.
+/// What the pod asks of its node, all its containers and its overhead together.
 pub fn pod_requests(pod: &Pod) -> BTreeMap<String, i64> {
-    let whole = spec::spec(pod).resources.as_ref().and_then(|resources| resources.requests.as_ref());
-    let mut total = totals(pod, requests, whole);
-    combine(&mut total, &amounts(spec::spec(pod).overhead.as_ref()), |a, b| a + b);
-    total
+    counted(&request_quantities(pod))
 }
 
 /// The limits of the pod, all its containers together; a resource that nobody limits is not among them.
 pub fn pod_limits(pod: &Pod) -> BTreeMap<String, i64> {
+    counted(&limit_quantities(pod))
+}
+
+fn counted(list: &ResourceList) -> BTreeMap<String, i64> {
+    list.iter().map(|(name, quantity)| (name.clone(), amount(name, quantity))).collect()
+}
+
+/// The requests of the pod as a whole, as `status.allocatedResources` shows them.
+pub fn request_quantities(pod: &Pod) -> ResourceList {
+    let whole = spec::spec(pod).resources.as_ref().and_then(|resources| resources.requests.as_ref());
+    let mut total = totals(pod, requests, whole);
+    combine(&mut total, &amounts(spec::spec(pod).overhead.as_ref()), add);
+    printed(total)
+}
+
+/// The limits of the pod as a whole.
+pub fn limit_quantities(pod: &Pod) -> ResourceList {
     let whole = spec::spec(pod).resources.as_ref().and_then(|resources| resources.limits.as_ref());
     let mut total = totals(pod, limits, whole);
     let mut overhead = amounts(spec::spec(pod).overhead.as_ref());
-    overhead.retain(|name, _| total.contains_key(name));
-    combine(&mut total, &overhead, |a, b| a + b);
-    total
+    overhead.retain(|name, _| total.get(name).is_some_and(|limit| !limit.is_zero()));
+    combine(&mut total, &overhead, add);
+    printed(total)
 }
 
-fn amounts(list: Option<&ResourceList>) -> BTreeMap<String, i64> {
-    list.into_iter().flatten().map(|(name, quantity)| (name.clone(), amount(name, quantity))).collect()
+/// Exact amounts of resources, which keep the format that they were written in.
+type Amounts = BTreeMap<String, corten_meta::Quantity>;
+
+fn amounts(list: Option<&ResourceList>) -> Amounts {
+    list.into_iter().flatten().filter_map(|(name, quantity)| Some((name.clone(), parse(quantity)?))).collect()
 }
 
-fn totals(
-    pod: &Pod,
-    of: fn(&Container) -> Option<&ResourceList>,
-    whole: Option<&ResourceList>,
-) -> BTreeMap<String, i64> {
-    let mut sidecars = BTreeMap::new();
-    let mut peak = BTreeMap::new();
+fn printed(amounts: Amounts) -> ResourceList {
+    amounts.into_iter().map(|(name, amount)| (name, Quantity(amount.to_string()))).collect()
+}
+
+/// Init containers run before the main ones but beside the sidecars that were started before them, so the larger of the
+/// two times counts.
+fn totals(pod: &Pod, of: fn(&Container) -> Option<&ResourceList>, whole: Option<&ResourceList>) -> Amounts {
+    let mut sidecars = Amounts::new();
+    let mut peak = Amounts::new();
     for (role, container) in spec::init_containers(pod) {
         let own = amounts(of(container));
         if role == Role::Sidecar {
-            combine(&mut sidecars, &own, |a, b| a + b);
-            combine(&mut peak, &sidecars, i64::max);
+            combine(&mut sidecars, &own, add);
+            combine(&mut peak, &sidecars, corten_meta::Quantity::max);
         } else {
-            let mut together = sidecars.clone();
-            combine(&mut together, &own, |a, b| a + b);
-            combine(&mut peak, &together, i64::max);
+            let mut together = own;
+            combine(&mut together, &sidecars, add);
+            combine(&mut peak, &together, corten_meta::Quantity::max);
         }
     }
-    let mut total = sidecars;
+    let mut total = Amounts::new();
     for container in &spec::spec(pod).containers {
-        combine(&mut total, &amounts(of(container)), |a, b| a + b);
+        combine(&mut total, &amounts(of(container)), add);
     }
-    combine(&mut total, &peak, i64::max);
+    combine(&mut total, &sidecars, add);
+    combine(&mut total, &peak, corten_meta::Quantity::max);
     // What the pod asks for as a whole stands in place of the sum.
     total.extend(amounts(whole));
     total
 }
 
-fn combine(into: &mut BTreeMap<String, i64>, other: &BTreeMap<String, i64>, how: fn(i64, i64) -> i64) {
+fn add(a: corten_meta::Quantity, b: corten_meta::Quantity) -> corten_meta::Quantity {
+    a + b
+}
+
+fn combine(
+    into: &mut Amounts,
+    other: &Amounts,
+    how: fn(corten_meta::Quantity, corten_meta::Quantity) -> corten_meta::Quantity,
+) {
     for (name, amount) in other {
-        let entry = into.entry(name.clone()).or_default();
-        *entry = how(*entry, *amount);
+        let sum = match into.remove(name) {
+            Some(present) => how(present, amount.clone()),
+            None => amount.clone(),
+        };
+        into.insert(name.clone(), sum);
     }
 }
 
@@ -305,5 +384,49 @@ mod tests {
             let pod = fixtures::pod(&format!(r#"{{"initContainers":[{init}],"containers":[{main}]{more}}}"#));
             assert_eq!(pod_requests(&pod)["cpu"], expected, "{init} {more}");
         }
+    }
+
+    #[test]
+    fn a_container_without_limits_has_those_of_its_pod() {
+        let pod = fixtures::pod(
+            r#"{"resources":{"requests":{"memory":"48Mi"},"limits":{"cpu":"100m","memory":"64Mi"}},
+                "containers":[{"name":"bare"},{"name":"own","resources":{"limits":{"cpu":"50m","memory":"0"},"requests":{"memory":"16Mi"}}}]}"#,
+        );
+        let given = |at: usize| container_resources(&pod, &spec::spec(&pod).containers[at], 64 << 20);
+        assert_eq!((given(0).cpu_quota, given(0).cpu_shares), (10_000, 102));
+        assert_eq!(given(0).memory_limit_in_bytes, 64 << 20);
+        assert_eq!((given(1).cpu_quota, given(1).memory_limit_in_bytes), (5000, 64 << 20));
+        assert_eq!((given(0).oom_score_adj, given(1).oom_score_adj), (750, 500), "32Mi are shared out");
+    }
+
+    #[test]
+    fn a_cgroup_is_limited_by_its_pod_or_by_all_containers() {
+        let limited = r#"{"name":"a","resources":{"requests":{"cpu":"10m"},"limits":{"cpu":"20m","memory":"1Mi"}}}"#;
+        let sidecar = r#"{"name":"s","restartPolicy":"Always","resources":{"limits":{"cpu":"5m"}}}"#;
+        let bare = r#"{"name":"b"}"#;
+        for (init, containers, more, expected) in [
+            ("", limited.to_owned(), "", (10, 2000, 1 << 20)),
+            ("", format!("{limited},{bare}"), "", (10, 0, 0)),
+            (bare, limited.to_owned(), "", (10, 0, 0)),
+            (sidecar, limited.to_owned(), "", (10, 2500, 0)),
+            (&format!("{sidecar},{bare}"), limited.to_owned(), "", (10, 2500, 0)),
+            ("", bare.to_owned(), r#","resources":{"limits":{"cpu":"30m"}},"overhead":{"cpu":"10m"}"#, (10, 4000, 0)),
+            ("", bare.to_owned(), "", (2, 0, 0)),
+        ] {
+            let pod = fixtures::pod(&format!(r#"{{"initContainers":[{init}],"containers":[{containers}]{more}}}"#));
+            let given = pod_resources(&pod);
+            let given = (given.cpu_shares, given.cpu_quota, given.memory_limit_in_bytes);
+            assert_eq!(given, expected, "{init} {containers} {more}");
+        }
+    }
+
+    #[test]
+    fn amounts_of_a_pod_keep_their_format() {
+        let pod = fixtures::pod(
+            r#"{"resources":{"requests":{"cpu":"4m","memory":"10m"}},"containers":[{"name":"a","resources":{"requests":{"cpu":"1","ephemeral-storage":"1Gi"}}},{"name":"b","resources":{"requests":{"ephemeral-storage":"1024Mi"}}}]}"#,
+        );
+        let asked = request_quantities(&pod);
+        let texts: Vec<&str> = asked.values().map(|quantity| quantity.0.as_str()).collect();
+        assert_eq!(texts, ["4m", "2Gi", "10m"]);
     }
 }

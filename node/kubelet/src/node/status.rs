@@ -92,8 +92,9 @@ pub fn initial_node(facts: &Facts<'_>) -> Node {
     }
 }
 
-/// What this kubelet can do that another may not: to follow the resize of an init container that is still to run.
-const FEATURES: [&str; 1] = ["InPlacePodVerticalScalingInitContainers"];
+/// What this kubelet can do that another may not: to follow the resize of a pod as a whole, and of an init container that
+/// is still to run.
+const FEATURES: [&str; 2] = ["InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScalingInitContainers"];
 
 /// The status to report; `last` keeps the times of unchanged conditions.
 pub fn status(facts: &Facts<'_>, last: Option<&NodeStatus>) -> NodeStatus {

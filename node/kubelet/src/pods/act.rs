@@ -13,7 +13,7 @@ use tracing::{debug, warn};
 
 use super::Services;
 use super::observed::{InstanceState, Observed};
-use super::plan::{Start, Stop, usable_sandbox};
+use super::plan::{Applied, Start, Stop, usable_sandbox};
 use super::spec::{self, Declared};
 use super::status::Waiting;
 use super::worker::{Desired, Worker};
@@ -21,7 +21,6 @@ use crate::container::config::{self, Parts};
 use crate::container::environment::{self, Environment, Objects};
 use crate::container::fields::Downward;
 use crate::container::given::Given;
-use crate::container::resources;
 use crate::error::{Error, Result};
 use crate::events::{NORMAL, WARNING};
 use crate::images::{Progress, ReadyImage, Request, Wanted};
@@ -34,7 +33,6 @@ const LAST_RETRY: Duration = Duration::from_secs(60);
 const SANDBOX: &str = "/sandbox";
 const VOLUMES: &str = "/volumes";
 const CLAIMS: &str = "/claims";
-const RESIZE: &str = "/resize/";
 
 /// When failed steps may be tried again. The names of steps and containers share one table; a step's begins
 /// with a slash, which no container's can.
@@ -44,12 +42,12 @@ pub struct Retries {
 }
 
 impl Retries {
-    fn blocked(&self, name: &str, now: Timestamp) -> bool {
+    pub(super) fn blocked(&self, name: &str, now: Timestamp) -> bool {
         self.until.get(name).is_some_and(|(until, _)| *until > now)
     }
 
     /// Notes a failure and says how long it now takes to the next try.
-    fn failed(&mut self, name: &str, now: Timestamp) -> Duration {
+    pub(super) fn failed(&mut self, name: &str, now: Timestamp) -> Duration {
         let wait = self.until.get(name).map_or(FIRST_RETRY, |(_, wait)| (*wait * 2).min(LAST_RETRY));
         self.until.insert(name.to_owned(), (now.checked_add(wait).unwrap_or(now), wait));
         wait
@@ -59,8 +57,13 @@ impl Retries {
         self.until.insert(name.to_owned(), (until, FIRST_RETRY));
     }
 
-    fn succeeded(&mut self, name: &str) {
+    pub(super) fn succeeded(&mut self, name: &str) {
         self.until.remove(name);
+    }
+
+    /// A step and those whose names begin with its name may be tried again at once.
+    pub(super) fn forgive(&mut self, step: &str) {
+        self.until.retain(|name, _| !name.starts_with(step));
     }
 
     pub fn clear(&mut self) {
@@ -121,8 +124,8 @@ impl Worker {
         }
     }
 
-    async fn try_create_sandbox(&self, observed: &Observed, attempt: u32) -> Result<String> {
-        let services = &self.services;
+    async fn try_create_sandbox(&mut self, observed: &Observed, attempt: u32) -> Result<String> {
+        let services = self.services.clone();
         if !observed.sandboxes.is_empty() {
             let message = "Pod sandbox changed, it will be killed and re-created.";
             services.events.pod(&self.pod, NORMAL, "SandboxChanged", message);
@@ -130,7 +133,7 @@ impl Worker {
         for old in &observed.sandboxes {
             services.runtime.stop_sandbox(&old.id).await?;
         }
-        let handler = runtime_handler(services, &self.pod).await?;
+        let handler = runtime_handler(&services, &self.pod).await?;
         let users = services.users.of(&self.pod)?;
         if users.is_some() {
             services.runtime.check_user_namespaces(&handler).await?;
@@ -256,39 +259,6 @@ impl Worker {
         self.waker.wake();
     }
 
-    /// Gives running containers their new requests and limits; true if one of them has them now.
-    pub(super) async fn resize_containers(&mut self, resize: &[(String, String)], now: Timestamp) -> bool {
-        let mut resized = false;
-        if !resize.is_empty() {
-            // A larger pod: no container may have more than it.
-            self.set_pod_cgroup();
-        }
-        for (id, name) in resize {
-            let step = format!("{RESIZE}{name}");
-            let Some(declared) = spec::container(&self.pod, name).filter(|_| !self.retries.blocked(&step, now)) else {
-                continue;
-            };
-            let linux = resources::container_resources(&self.pod, &declared.container, self.services.memory_capacity);
-            match self.services.runtime.update_resources(id, linux).await {
-                Ok(()) => {
-                    let given = declared.container.resources.clone().unwrap_or_default();
-                    self.memory.applied.insert(id.clone(), given);
-                    self.retries.succeeded(&step);
-                    resized = true;
-                }
-                Err(error) => {
-                    self.resize_failed(&error.to_string());
-                    self.retries.failed(&step, now);
-                }
-            }
-        }
-        if resized {
-            // A smaller pod: its limits can shrink only after its containers' have.
-            self.set_pod_cgroup();
-        }
-        resized
-    }
-
     /// Moves running containers to the processors that are theirs now.
     pub(super) async fn move_containers(&mut self, observed: &Observed) {
         self.placed.retain(|id, _| observed.running().any(|instance| instance.id == *id));
@@ -303,14 +273,6 @@ impl Worker {
                 Err(error) => warn!(%error, container = instance.name, "container not moved to its processors"),
             }
         }
-    }
-
-    /// Makes the pod's cgroup or gives it the limits that the pod now has.
-    fn set_pod_cgroup(&self) {
-        let cgroup = resources::pod_cgroup(&self.services.config.cgroup_root, &self.pod);
-        self.services.cgroups.create(&cgroup, &resources::pod_resources(&self.pod));
-        self.services.cgroups.limit_processes(&cgroup, self.services.pod_pids_limit);
-        self.services.share_cpu();
     }
 
     /// Image, configuration, create, start, postStart. False if the image is still on its way.
@@ -352,7 +314,7 @@ impl Worker {
         self.services.events.container(&pod, &start.name, NORMAL, "Created", "Container created");
         runtime.start_container(&id).await.map_err(Failed::new("RunContainerError"))?;
         self.services.events.container(&pod, &start.name, NORMAL, "Started", "Container started");
-        self.memory.applied.insert(id.clone(), declared.container.resources.clone().unwrap_or_default());
+        self.memory.applied.insert(id.clone(), Applied::new(&pod, &declared.container));
         self.placed.insert(id.clone(), cpus);
         self.link_log(&start.name, &id, &log);
         self.post_start(&declared, &id, observed).await?;

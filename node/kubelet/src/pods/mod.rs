@@ -3,6 +3,7 @@
 //! looks (`observed`), decides (`plan`), acts (`act`), and reports (`status`, `publisher`).
 
 mod act;
+mod actuate;
 pub(crate) mod admission;
 mod admit;
 mod allocation;

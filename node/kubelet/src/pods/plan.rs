@@ -11,6 +11,7 @@ use super::observed::{Instance, InstanceState, Observed, Sandbox};
 use super::spec::{self, Role};
 use crate::backoff::{Backoffs, go_seconds};
 use crate::container::labels;
+use crate::container::resources::{self, ResourceList};
 
 /// What the probes of one running container say; `None` is "no result yet" or "no such probe".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,10 +30,36 @@ pub struct Memory {
     /// Containers that are being stopped.
     pub stopping: HashSet<String>,
     /// The requests and limits that running containers were given, by container id.
-    pub applied: HashMap<String, ResourceRequirements>,
+    pub applied: HashMap<String, Applied>,
+    /// The requests and limits that the pod's cgroup was given; `None` if there is none yet.
+    pub applied_to_pod: Option<ResourceRequirements>,
     /// Set once the pod must end; it never becomes unset.
     pub termination: Option<Termination>,
     pub resize: Resize,
+}
+
+/// What a running container was given.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Applied {
+    /// What the container itself asks for.
+    pub own: ResourceRequirements,
+    /// The limits that hold for it, some of them its pod's.
+    pub limits: ResourceList,
+}
+
+impl Applied {
+    /// What a container of the pod is given when it starts or is resized.
+    pub fn new(pod: &Pod, container: &Container) -> Applied {
+        let own = container.resources.clone().unwrap_or_default();
+        let limits = resources::effective_limits(spec::spec(pod).resources.as_ref(), &own);
+        Applied { own, limits }
+    }
+
+    /// Whether the request or limit of one resource differs.
+    fn differs(&self, other: &Applied, resource: &str) -> bool {
+        let request = |applied: &Applied| applied.own.requests.as_ref()?.get(resource).cloned();
+        request(self) != request(other) || self.limits.get(resource) != other.limits.get(resource)
+    }
 }
 
 /// What stands in the way of new requests and limits.
@@ -356,12 +383,12 @@ impl<'a> Planner<'a> {
 
     /// Gives a running container its new requests and limits, or restarts it if it asked for that.
     fn resize_if_changed(&mut self, container: &Container, instance: &Instance) {
-        let wanted = container.resources.clone().unwrap_or_default();
+        let wanted = Applied::new(self.pod, container);
         let Some(applied) = self.memory.applied.get(&instance.id).filter(|applied| **applied != wanted) else {
             return;
         };
         let restart = container.resize_policy.iter().flatten().any(|policy| {
-            policy.restart_policy == "RestartContainer" && differs(applied, &wanted, &policy.resource_name)
+            policy.restart_policy == "RestartContainer" && applied.differs(&wanted, &policy.resource_name)
         });
         if restart {
             let message = format!("Container {} resize requires restart", container.name);
@@ -417,23 +444,22 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// Whether a running container has not yet got the requests and limits that the pod was given.
+/// Whether the pod's cgroup or a running container has not yet got the requests and limits that the pod was given.
 pub fn is_resizing(pod: &Pod, observed: &Observed, memory: &Memory) -> bool {
+    is_pod_resizing(pod, memory) || are_containers_resizing(pod, observed, memory)
+}
+
+pub fn is_pod_resizing(pod: &Pod, memory: &Memory) -> bool {
+    memory.applied_to_pod.as_ref().is_some_and(|applied| *applied != resources::pod_level(pod))
+}
+
+pub fn are_containers_resizing(pod: &Pod, observed: &Observed, memory: &Memory) -> bool {
     observed.running().any(|instance| {
         let Some(declared) = spec::container(pod, &instance.name) else { return false };
         let resizable = matches!(declared.role, Role::Main | Role::Sidecar);
-        let wanted = declared.container.resources.clone().unwrap_or_default();
-        resizable && memory.applied.get(&instance.id).is_some_and(|applied| *applied != wanted)
+        let applied = memory.applied.get(&instance.id);
+        resizable && applied.is_some_and(|applied| *applied != Applied::new(pod, &declared.container))
     })
-}
-
-/// Whether the request or limit of one resource differs.
-fn differs(a: &ResourceRequirements, b: &ResourceRequirements, resource: &str) -> bool {
-    let of = |list: &ResourceRequirements| {
-        let get = |list: &Option<crate::container::resources::ResourceList>| list.as_ref()?.get(resource).cloned();
-        (get(&list.requests), get(&list.limits))
-    };
-    of(a) != of(b)
 }
 
 /// How far the init containers are.

@@ -8,7 +8,7 @@ use expect_test::{Expect, expect};
 use jiff::{SignedDuration, Timestamp};
 
 use super::observed::{Instance, InstanceState, Observed, Sandbox};
-use super::plan::{Memory, Plan, SandboxAction, Termination, Verdict, plan};
+use super::plan::{Applied, Memory, Plan, SandboxAction, Termination, Verdict, is_resizing, plan};
 use crate::fixtures;
 
 const NOW: i64 = 1_000_000;
@@ -470,7 +470,7 @@ fn changed_resources_are_given_or_restart_the_container() {
     let pod = fixtures::pod(&spec("NotRequired"));
     let mut memory = Memory::default();
     let runtime = observed("s0 ready\n s0 main running");
-    let given = super::spec::spec(&pod).containers[0].resources.clone().unwrap();
+    let given = Applied::new(&pod, &super::spec::spec(&pod).containers[0]);
     memory.applied.insert("main1".into(), given);
     assert_eq!(plan(&pod, &runtime, &memory, at(0)), Plan::default());
     memory.applied.insert("main1".into(), Default::default());
@@ -478,6 +478,32 @@ fn changed_resources_are_given_or_restart_the_container() {
     let restarted = plan(&fixtures::pod(&spec("RestartContainer")), &runtime, &memory, at(0));
     assert_eq!(restarted.stop[0].message, "Container main resize requires restart");
     assert!(restarted.resize.is_empty());
+}
+
+#[test]
+fn a_changed_limit_of_the_pod_reaches_containers_without_one() {
+    let pod = |memory: &str| {
+        let policies = r#"[{"resourceName":"memory","restartPolicy":"RestartContainer"}]"#;
+        fixtures::pod(&format!(
+            r#"{{"resources":{{"limits":{{"memory":"{memory}"}}}},"containers":[
+                {{"name":"own","resources":{{"limits":{{"memory":"1Mi"}}}}}},{{"name":"bare"}},
+                {{"name":"restarted","resizePolicy":{policies}}}]}}"#
+        ))
+    };
+    let before = pod("8Mi");
+    let runtime = observed("s0 ready\n s0 own running\n s0 bare running\n s0 restarted running");
+    let mut memory =
+        Memory { applied_to_pod: Some(crate::container::resources::pod_level(&before)), ..Memory::default() };
+    for container in &super::spec::spec(&before).containers {
+        let id = runtime.newest(&container.name).unwrap().id.clone();
+        memory.applied.insert(id, Applied::new(&before, container));
+    }
+    assert!(!is_resizing(&before, &runtime, &memory));
+    let after = pod("9Mi");
+    assert!(is_resizing(&after, &runtime, &memory));
+    let plan = plan(&after, &runtime, &memory, at(0));
+    assert_eq!(plan.resize.iter().map(|(_, name)| name.as_str()).collect::<Vec<_>>(), ["bare"]);
+    assert_eq!(plan.stop[0].message, "Container restarted resize requires restart");
 }
 
 #[test]

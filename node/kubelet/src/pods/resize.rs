@@ -9,21 +9,30 @@ use corten_api::k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirement
 use corten_meta::Value;
 use serde_json::json;
 
+use super::actuate::RESIZE;
 use super::admission::Place;
 use super::observed::Observed;
 use super::plan::is_resizing;
 use super::spec;
 use super::worker::Worker;
+use crate::container::resources::ResourceList;
 use crate::events::{NORMAL, WARNING};
 
-/// What each container was promised, by name.
-pub type Allocated = BTreeMap<String, ResourceRequirements>;
+/// What the node has promised a pod.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Allocated {
+    /// The pod as a whole, if it has resources of its own.
+    whole: Option<ResourceRequirements>,
+    /// Each container, by name.
+    containers: BTreeMap<String, ResourceRequirements>,
+}
 
-/// What the containers of the spec ask for.
+/// What the spec asks for.
 pub fn resources_of(pod: &Pod) -> Allocated {
     let init = spec::spec(pod).init_containers.iter().flatten();
     let all = spec::spec(pod).containers.iter().chain(init);
-    all.map(|container| (container.name.clone(), container.resources.clone().unwrap_or_default())).collect()
+    let of = |container: &Container| (container.name.clone(), container.resources.clone().unwrap_or_default());
+    Allocated { whole: spec::spec(pod).resources.clone(), containers: all.map(of).collect() }
 }
 
 /// What an earlier kubelet had promised: what the spec asks for, unless it reported that this must wait.
@@ -33,12 +42,27 @@ pub fn last_given(pod: &Pod) -> Allocated {
     let waits = status.conditions.iter().flatten().any(|condition| condition.type_ == "PodResizePending");
     if waits {
         for container in status.container_statuses.iter().chain(&status.init_container_statuses).flatten() {
-            if let (Some(entry), Some(reported)) = (given.get_mut(&container.name), &container.resources) {
+            if let (Some(entry), Some(reported)) = (given.containers.get_mut(&container.name), &container.resources) {
                 *entry = reported.clone();
             }
         }
+        if let (Some(whole), Some(reported)) = (&mut given.whole, &status.resources) {
+            take_reported(&mut whole.requests, reported.requests.as_ref());
+            take_reported(&mut whole.limits, reported.limits.as_ref());
+        }
     }
     given
+}
+
+/// What was reported of the resources that the pod itself asks for: the report counts its containers in, too.
+fn take_reported(asked: &mut Option<ResourceList>, reported: Option<&ResourceList>) {
+    let Some(list) = asked else { return };
+    list.retain(|name, _| reported.is_some_and(|reported| reported.contains_key(name)));
+    for (name, amount) in list {
+        if let Some(reported) = reported.and_then(|reported| reported.get(name)) {
+            amount.clone_from(reported);
+        }
+    }
 }
 
 /// The pod with the promised requests and limits in place of those that it asks for.
@@ -46,11 +70,12 @@ pub fn with_resources(pod: &Arc<Pod>, allocated: Option<&Allocated>) -> Arc<Pod>
     let Some(allocated) = allocated.filter(|allocated| **allocated != resources_of(pod)) else { return pod.clone() };
     let mut pod = Pod::clone(pod);
     let set = |container: &mut Container| {
-        if let Some(given) = allocated.get(&container.name) {
+        if let Some(given) = allocated.containers.get(&container.name) {
             container.resources = Some(given.clone());
         }
     };
     if let Some(spec) = &mut pod.spec {
+        spec.resources.clone_from(&allocated.whole);
         spec.containers.iter_mut().for_each(set);
         spec.init_containers.iter_mut().flatten().for_each(set);
     }
@@ -78,6 +103,7 @@ impl Worker {
             Ok(()) => {
                 self.allocated = Some(resources);
                 self.memory.resize = super::plan::Resize::default();
+                self.retries.forgive(RESIZE);
                 self.services.events.pod(wanted, NORMAL, "ResizeStarted", &message("Pod resize started", wanted, None));
                 self.resizing = true;
             }
@@ -160,6 +186,23 @@ mod tests {
         assert_eq!(last_given(&pod), resources_of(&pod));
         pod.status = with_status.status;
         assert_eq!(last_given(&pod), resources_of(&self::pod("1")));
+    }
+
+    #[test]
+    fn a_deferred_resize_of_the_whole_pod_survives_a_restart() {
+        let pod = |cpu: &str| {
+            let resources = format!(r#"{{"requests":{{"cpu":"{cpu}"}},"limits":{{"memory":"1Gi"}}}}"#);
+            fixtures::pod(&format!(r#"{{"resources":{resources},"containers":[{{"name":"c"}}]}}"#))
+        };
+        let mut wanted = pod("2");
+        let status = json!({
+            "conditions": [{"type": "PodResizePending", "status": "True"}],
+            "resources": {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "1Gi"}},
+        });
+        wanted.status = Pod::from_value(json!({"metadata": {}, "status": status})).unwrap().status;
+        assert_eq!(last_given(&wanted), resources_of(&pod("1")));
+        let seen = with_resources(&Arc::new(wanted), Some(&resources_of(&pod("1"))));
+        assert_eq!(spec::spec(&seen).resources, spec::spec(&pod("1")).resources);
     }
 
     #[test]

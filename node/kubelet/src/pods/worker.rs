@@ -314,23 +314,6 @@ impl Worker {
         plan::usable_sandbox(&self.pod, observed).map(|sandbox| sandbox.ips.clone()).unwrap_or_default()
     }
 
-    /// A container that an earlier kubelet started has the resources that it reported.
-    fn note_applied(&mut self, observed: &Observed) {
-        self.memory.applied.retain(|id, _| observed.running().any(|instance| instance.id == *id));
-        for instance in observed.running() {
-            let pod = &self.pod;
-            self.memory.applied.entry(instance.id.clone()).or_insert_with(|| {
-                let status = spec::status(pod);
-                let all = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
-                let known = all
-                    .into_iter()
-                    .find(|known| known.container_id.as_deref().is_some_and(|id| id.ends_with(&instance.id)));
-                let declared = || spec::container(pod, &instance.name).and_then(|it| it.container.resources.clone());
-                known.and_then(|known| known.resources.clone()).or_else(declared).unwrap_or_default()
-            });
-        }
-    }
-
     fn note_backing_off(&mut self, plan: &Plan) {
         for backing_off in &plan.backing_off {
             let waiting = Waiting { reason: "CrashLoopBackOff".into(), message: backing_off.message.clone() };
@@ -421,10 +404,11 @@ impl Worker {
                 return true;
             }
         }
+        self.grow_pod();
         if !plan.start.is_empty() {
             acted |= self.start_containers(&plan.start, observed, now).await;
         }
-        acted |= self.resize_containers(&plan.resize, now).await;
+        acted |= self.resize(&plan.resize, observed, now).await;
         self.move_containers(observed).await;
         self.refresh_volumes(observed, now).await;
         acted

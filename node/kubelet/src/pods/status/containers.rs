@@ -73,7 +73,7 @@ fn from_instance(
             supplemental_groups: Some(user.supplemental_groups.clone()).filter(|groups| !groups.is_empty()),
         }),
     });
-    let given = facts.memory.applied.get(&instance.id).cloned();
+    let given = facts.memory.applied.get(&instance.id).map(|applied| applied.own.clone());
     let image = if instance.image.is_empty() { container.image.clone() } else { Some(instance.image.clone()) };
     ContainerStatus {
         restart_count: i32::try_from(instance.restart_count).unwrap_or(i32::MAX),

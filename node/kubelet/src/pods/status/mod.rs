@@ -10,7 +10,7 @@ mod terminations;
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-use corten_api::k8s_openapi::api::core::v1::{HostIP, Pod, PodIP, PodStatus};
+use corten_api::k8s_openapi::api::core::v1::{HostIP, Pod, PodIP, PodStatus, ResourceRequirements};
 use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use jiff::Timestamp;
 
@@ -20,7 +20,7 @@ pub use terminations::new_terminations;
 use super::observed::Observed;
 use super::plan::{Memory, usable_sandbox};
 use super::spec;
-use crate::container::resources;
+use crate::container::resources::{self, ResourceList};
 
 /// Why a container waits: a reason such as `ErrImagePull`, and a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,8 +63,29 @@ pub fn status(facts: &Facts<'_>) -> PodStatus {
     };
     set_addresses(facts, old, &mut new);
     set_phase(facts, old, &mut new);
+    new.allocated_resources = Some(resources::request_quantities(facts.pod)).filter(|list| !list.is_empty());
+    new.resources = Some(whole(facts, &new));
     new.conditions = Some(conditions::conditions(facts, &new));
     new
+}
+
+/// The requests and limits of the pod as a whole: while it runs those that its cgroup has, else those it was promised.
+fn whole(facts: &Facts<'_>, new: &PodStatus) -> ResourceRequirements {
+    let listed = |list: ResourceList| Some(list).filter(|list| !list.is_empty());
+    let own = spec::spec(facts.pod).resources.clone().unwrap_or_default();
+    if new.phase.as_deref() != Some("Running") {
+        let requests = listed(resources::request_quantities(facts.pod));
+        return ResourceRequirements { requests, limits: listed(resources::limit_quantities(facts.pod)), ..own };
+    }
+    let applied = facts.memory.applied_to_pod.clone().unwrap_or_else(|| resources::pod_level(facts.pod));
+    let with = |own: Option<ResourceList>, applied: Option<ResourceList>| {
+        let mut list = own.unwrap_or_default();
+        list.retain(|name, _| !resources::is_compute(name));
+        list.extend(applied.unwrap_or_default());
+        listed(list)
+    };
+    let requests = with(own.requests.clone(), applied.requests);
+    ResourceRequirements { requests, limits: with(own.limits.clone(), applied.limits), ..own }
 }
 
 /// A pod that this node, or somebody else in its stead, has failed before it had any container.

@@ -27,6 +27,12 @@ pub fn status_patch(uid: &str, old: &PodStatus, new: &PodStatus) -> Option<Value
                 list.extend(value.as_array().into_iter().flatten().cloned());
                 changed.insert(name.clone(), Value::Array(list));
             }
+            // So would maps, where an entry is gone.
+            "resources" | "allocatedResources" if before.is_some() => {
+                let mut map = value.as_object().cloned().unwrap_or_default();
+                map.insert("$patch".to_owned(), "replace".into());
+                changed.insert(name.clone(), Value::Object(map));
+            }
             _ => {
                 changed.insert(name.clone(), value.clone());
             }
