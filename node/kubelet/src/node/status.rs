@@ -92,9 +92,13 @@ pub fn initial_node(facts: &Facts<'_>) -> Node {
     }
 }
 
-/// What this kubelet can do that another may not: to follow the resize of a pod as a whole, and of an init container that
-/// is still to run.
-const FEATURES: [&str; 2] = ["InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScalingInitContainers"];
+/// What this kubelet can do that another may not: to follow the resize of a pod as a whole and of an init container that is
+/// still to run, and to restart all containers of a pod when one exits.
+const FEATURES: [&str; 3] = [
+    "InPlacePodLevelResourcesVerticalScaling",
+    "InPlacePodVerticalScalingInitContainers",
+    "RestartAllContainersOnContainerExits",
+];
 
 /// The status to report; `last` keeps the times of unchanged conditions.
 pub fn status(facts: &Facts<'_>, last: Option<&NodeStatus>) -> NodeStatus {

@@ -321,6 +321,18 @@ impl Worker {
         Ok(true)
     }
 
+    /// Removes ended containers but not their logs, which tell how often each ran; stops at the first that stays, for those
+    /// after it tell why. True if one was removed.
+    pub(super) async fn reset_containers(&mut self, ids: &[String]) -> bool {
+        for (at, id) in ids.iter().enumerate() {
+            if let Err(error) = self.services.runtime.remove_container(id).await {
+                warn!(%error, container = id, "container not removed");
+                return at > 0;
+            }
+        }
+        !ids.is_empty()
+    }
+
     /// What plugins of the node give the container.
     async fn given(&self, container: &Container) -> Result<Given> {
         let mut given = self.services.devices.given(&self.pod, &container.name).await?;

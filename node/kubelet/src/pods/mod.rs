@@ -15,6 +15,7 @@ pub mod plan;
 mod preemption;
 mod publisher;
 mod resize;
+mod restart_all;
 mod runtime_news;
 mod services;
 pub mod spec;

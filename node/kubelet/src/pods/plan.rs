@@ -8,6 +8,7 @@ use corten_api::k8s_openapi::api::core::v1::{Container, Pod, Probe, ResourceRequ
 use jiff::Timestamp;
 
 use super::observed::{Instance, InstanceState, Observed, Sandbox};
+use super::restart_all;
 use super::spec::{self, Role};
 use crate::backoff::{Backoffs, go_seconds};
 use crate::container::labels;
@@ -97,6 +98,8 @@ pub struct Plan {
     pub backing_off: Vec<BackingOff>,
     /// Instances that nobody needs any more, by id.
     pub remove: Vec<String>,
+    /// Instances whose containers are run again from the beginning, by id; their logs stay.
+    pub reset: Vec<String>,
     /// Look again at this time, if nothing happens before.
     pub wake_at: Option<Timestamp>,
 }
@@ -255,6 +258,10 @@ impl<'a> Planner<'a> {
     }
 
     fn run_in(&mut self, sandbox: &Sandbox) {
+        if restart_all::is_due(self.pod, self.observed) {
+            self.restart_all();
+            return;
+        }
         if self.is_over() {
             self.stop_in_order(spec::grace_period_seconds(self.pod));
             return;
@@ -263,6 +270,15 @@ impl<'a> Planner<'a> {
             self.run_main_containers(sandbox);
         }
         self.start_ephemeral_containers();
+    }
+
+    /// Stops all containers at once; when none runs any more, has them forgotten, so that the pod begins anew.
+    fn restart_all(&mut self) {
+        let (running, reset) = restart_all::steps(self.pod, self.observed);
+        for instance in running {
+            self.stop(instance, format!("Stopping container {}", instance.name), 0);
+        }
+        self.plan.reset = reset;
     }
 
     /// Walks the init containers in order and stops at the first that has something left to do.
@@ -429,7 +445,8 @@ impl<'a> Planner<'a> {
             let unstarted = instance.state == InstanceState::Created
                 && self.plan.start.iter().any(|start| start.name == instance.name);
             *seen += 1;
-            if unstarted || (*seen > 2 && instance.state != InstanceState::Running) {
+            let reset = self.plan.reset.contains(&instance.id);
+            if !reset && (unstarted || (*seen > 2 && instance.state != InstanceState::Running)) {
                 self.plan.remove.push(instance.id.clone());
             }
         }

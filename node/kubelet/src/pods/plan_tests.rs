@@ -77,6 +77,9 @@ fn show(plan: &Plan) -> String {
     for id in &plan.remove {
         writeln!(text, "remove {id}").unwrap();
     }
+    for id in &plan.reset {
+        writeln!(text, "reset {id}").unwrap();
+    }
     if text.is_empty() { "nothing\n".into() } else { text }
 }
 
@@ -504,6 +507,46 @@ fn a_changed_limit_of_the_pod_reaches_containers_without_one() {
     let plan = plan(&after, &runtime, &memory, at(0));
     assert_eq!(plan.resize.iter().map(|(_, name)| name.as_str()).collect::<Vec<_>>(), ["bare"]);
     assert_eq!(plan.stop[0].message, "Container restarted resize requires restart");
+}
+
+#[test]
+fn an_exit_may_restart_all_containers_from_the_first() {
+    let pod = r#"{"restartPolicy":"Never","initContainers":[{"name":"init"},{"name":"side","restartPolicy":"Always"}],
+        "containers":[{"name":"main"},{"name":"source","restartPolicy":"Never","restartPolicyRules":[
+        {"action":"RestartAllContainers","exitCodes":{"operator":"In","values":[42]}}]}]}"#;
+    let before = "s0 ready\n s0 init exited 0\n s0 side running";
+    check(
+        pod,
+        &format!("{before}\n s0 main running\n s0 source exited 42"),
+        expect![[r#"
+        stop main3 grace 0: Stopping container main
+        stop side2 grace 0: Stopping container side
+    "#]],
+    );
+    check(
+        pod,
+        &format!("{before}\n s0 main running\n s0 source exited 1"),
+        expect![[r#"
+        nothing
+    "#]],
+    );
+    check(
+        pod,
+        "s0 ready\n s0 init exited 0\n s0 side exited 137\n s0 main exited 137\n s0 source exited 42",
+        expect![[r#"
+            reset main3
+            reset side2
+            reset init1
+            reset source4
+        "#]],
+    );
+    check(
+        pod,
+        "s0 ready",
+        expect![[r#"
+        start init (Init) #0
+    "#]],
+    );
 }
 
 #[test]

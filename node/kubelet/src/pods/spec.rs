@@ -4,7 +4,9 @@
 use std::borrow::Cow;
 use std::sync::LazyLock;
 
-use corten_api::k8s_openapi::api::core::v1::{Container, EphemeralContainer, Pod, PodSpec, PodStatus};
+use corten_api::k8s_openapi::api::core::v1::{
+    Container, ContainerRestartRule, EphemeralContainer, Pod, PodSpec, PodStatus,
+};
 use corten_api::k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 /// What a container is for; it decides when it starts, and what its end means.
@@ -146,10 +148,16 @@ pub fn should_restart(pod: &Pod, role: Role, container: &Container, exit_code: i
 }
 
 fn rule_restarts(container: &Container, exit_code: i32) -> bool {
-    container.restart_policy_rules.iter().flatten().any(|rule| {
+    let rule = matching_rule(container, exit_code);
+    rule.is_some_and(|rule| matches!(rule.action.as_str(), "Restart" | "RestartAllContainers"))
+}
+
+/// The first rule of the container that is about this exit code.
+pub fn matching_rule(container: &Container, exit_code: i32) -> Option<&ContainerRestartRule> {
+    container.restart_policy_rules.iter().flatten().find(|rule| {
         let Some(codes) = &rule.exit_codes else { return false };
         let listed = codes.values.iter().flatten().any(|code| *code == exit_code);
-        rule.action == "Restart" && if codes.operator == "NotIn" { !listed } else { listed }
+        if codes.operator == "NotIn" { !listed } else { listed }
     })
 }
 

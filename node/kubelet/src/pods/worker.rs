@@ -396,6 +396,7 @@ impl Worker {
             act::remove_instance(self, observed, id).await;
         }
         let mut acted = !plan.remove.is_empty();
+        acted |= self.reset_containers(&plan.reset).await;
         match plan.sandbox {
             SandboxAction::Keep => {}
             SandboxAction::Create { attempt } => return self.create_sandbox(observed, attempt, now).await || acted,

@@ -5,6 +5,7 @@ use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::Facts;
 use crate::pods::plan::{is_resizing, usable_sandbox};
+use crate::pods::restart_all;
 use crate::pods::spec::{self, Role};
 
 /// The conditions that the kubelet alone writes, on every pod.
@@ -12,12 +13,14 @@ const ALWAYS: [&str; 5] = ["PodReadyToStartContainers", "Initialized", "Ready", 
 /// Those that are there only while they are true.
 const RESIZE_PENDING: &str = "PodResizePending";
 const RESIZE_IN_PROGRESS: &str = "PodResizeInProgress";
+/// Only on pods whose rules may restart all containers.
+const ALL_RESTARTING: &str = "AllContainersRestarting";
 /// The kubelet adds this one; others may too.
 const DISRUPTION_TARGET: &str = "DisruptionTarget";
 
 /// Whether only the kubelet writes conditions of this type.
 pub fn is_owned(type_: &str) -> bool {
-    ALWAYS.contains(&type_) || [RESIZE_PENDING, RESIZE_IN_PROGRESS].contains(&type_)
+    ALWAYS.contains(&type_) || [RESIZE_PENDING, RESIZE_IN_PROGRESS, ALL_RESTARTING].contains(&type_)
 }
 
 /// Status, reason, message of a condition.
@@ -34,12 +37,26 @@ pub fn conditions(facts: &Facts<'_>, new: &PodStatus) -> Vec<PodCondition> {
     for (type_, verdict) in ALWAYS.into_iter().zip(verdicts) {
         all.push(condition(facts, old, type_, verdict));
     }
+    if restart_all::is_possible(facts.pod) {
+        all.push(condition(facts, old, ALL_RESTARTING, all_restarting(facts, new)));
+    }
     if let Some(message) = facts.memory.termination.as_ref().and_then(|termination| termination.disrupted.clone()) {
         all.retain(|condition| condition.type_ != DISRUPTION_TARGET);
         all.push(condition(facts, old, DISRUPTION_TARGET, (true, "TerminationByKubelet", message)));
     }
     all.extend(resize(facts).into_iter().map(|(type_, verdict)| condition(facts, old, type_, verdict)));
     all
+}
+
+fn all_restarting(facts: &Facts<'_>, new: &PodStatus) -> Verdict {
+    match new.phase.as_deref() {
+        Some("Succeeded") => (false, "PodCompleted", String::new()),
+        Some("Failed") => (false, "PodFailed", String::new()),
+        _ if facts.memory.termination.is_none() && restart_all::is_due(facts.pod, facts.observed) => {
+            (true, "RestartAllContainersStarted", "container exited with restart policy rule".to_owned())
+        }
+        _ => (false, "", String::new()),
+    }
 }
 
 /// What stands between the pod and its new requests and limits.
@@ -105,7 +122,10 @@ fn initialized(facts: &Facts<'_>, new: &PodStatus) -> Verdict {
         };
         status.state.as_ref().is_some_and(ran) || status.last_state.as_ref().is_some_and(ran)
     });
-    if main_ran {
+    let was_initialized = |condition: &PodCondition| condition.type_ == "Initialized" && condition.status == "True";
+    let before = spec::status(facts.pod).conditions.iter().flatten().any(was_initialized);
+    // A pod that begins anew stays initialized.
+    if main_ran || (before && restart_all::is_possible(facts.pod)) {
         return GOOD();
     }
     let incomplete: Vec<&str> = spec::init_containers(facts.pod)

@@ -10,6 +10,8 @@ use jiff::Timestamp;
 
 use super::Facts;
 use crate::pods::observed::{Instance, InstanceState};
+use crate::pods::plan::usable_sandbox;
+use crate::pods::restart_all;
 use crate::pods::spec::{self, Role};
 
 /// A container that was running and of which the runtime knows nothing any more.
@@ -43,6 +45,9 @@ fn container_status(facts: &Facts<'_>, role: Role, container: &Container, old: &
         Some(instance) => from_instance(facts, container, instance, attempts.next(), old),
         None => without_instance(facts, container, old),
     };
+    if role != Role::Ephemeral && waits_for_restart_of_all(facts, &status) {
+        restart_all::show(&mut status);
+    }
     if let Some(waiting) = facts.waiting.get(&container.name)
         && will_start(facts, role, container)
     {
@@ -50,6 +55,17 @@ fn container_status(facts: &Facts<'_>, role: Role, container: &Container, old: &
     }
     set_started_and_ready(facts, role, container, &mut status);
     status
+}
+
+/// Whether the container has ended, or was removed, because all containers are being restarted.
+fn waits_for_restart_of_all(facts: &Facts<'_>, status: &ContainerStatus) -> bool {
+    let ended = status.state.as_ref().is_some_and(|state| state.terminated.is_some());
+    if facts.memory.termination.is_some() || !restart_all::is_possible(facts.pod) {
+        return false;
+    }
+    let removed = facts.observed.newest(&status.name).is_none() && usable_sandbox(facts.pod, facts.observed).is_some();
+    let ran = ended || status.last_state.as_ref().is_some_and(|state| state.terminated.is_some());
+    (ended && restart_all::is_due(facts.pod, facts.observed)) || (removed && ran)
 }
 
 fn from_instance(
@@ -63,7 +79,9 @@ fn from_instance(
         Some(previous) => Some(state(facts, previous)),
         None => old.and_then(|old| {
             let same = old.container_id.as_deref() == Some(&container_id(facts, instance));
-            if same { old.last_state.clone() } else { None }
+            // The attempts before this one were removed when all containers were restarted.
+            let removed = instance.restart_count > 0 && restart_all::is_possible(facts.pod);
+            if same || removed { old.last_state.clone() } else { None }
         }),
     };
     let user = instance.user.as_ref().map(|user| ContainerUser {

@@ -3,6 +3,7 @@
 use corten_api::k8s_openapi::api::core::v1::{Container, ContainerStateTerminated, ContainerStatus, PodStatus};
 
 use super::Facts;
+use crate::pods::restart_all;
 use crate::pods::spec::{self, Role};
 
 /// How the containers of one kind stand.
@@ -65,7 +66,7 @@ pub fn phase(facts: &Facts<'_>, new: &PodStatus) -> &'static str {
             }
             (Role::Sidecar, _) => {}
             (_, Stage::Ended(end) | Stage::Restarting(end)) => {
-                if end.exit_code != 0 && !spec::should_restart(facts.pod, role, container, end.exit_code) {
+                if end.exit_code != 0 && !runs_again(facts, role, container, end) {
                     return "Failed";
                 }
             }
@@ -87,10 +88,14 @@ pub fn phase(facts: &Facts<'_>, new: &PodStatus) -> &'static str {
     conclude(facts, pending, &count)
 }
 
+/// Whether a container is started again after this end.
+fn runs_again(facts: &Facts<'_>, role: Role, container: &Container, end: &ContainerStateTerminated) -> bool {
+    end.reason.as_deref() == Some(restart_all::REASON)
+        || spec::should_restart(facts.pod, role, container, end.exit_code)
+}
+
 fn count_main(facts: &Facts<'_>, container: &Container, status: &ContainerStatus, count: &mut Count) {
-    let for_good = |exit: &ContainerStateTerminated| {
-        usize::from(!spec::should_restart(facts.pod, Role::Main, container, exit.exit_code))
-    };
+    let for_good = |exit: &ContainerStateTerminated| usize::from(!runs_again(facts, Role::Main, container, exit));
     match stage(status) {
         Stage::Running { .. } => count.running += 1,
         Stage::Waiting => count.waiting += 1,

@@ -1,0 +1,73 @@
+//! The action `RestartAllContainers`: a container whose exit matches such a rule has every container of its pod stopped,
+//! removed and run again, from the first init container on. Its own instance is removed last: as long as it is there, what
+//! is left to do can be seen. Pure.
+
+use corten_api::k8s_openapi::api::core::v1::{
+    Container, ContainerState, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus, Pod,
+};
+
+use super::observed::{Instance, InstanceState, Observed};
+use super::plan::usable_sandbox;
+use super::spec;
+
+/// Why a container that was removed waits, and why it ended.
+pub const REASON: &str = "RestartingAllContainers";
+const MESSAGE: &str = "The container is removed because RestartAllContainers in place";
+const ACTION: &str = "RestartAllContainers";
+
+fn containers(pod: &Pod) -> impl Iterator<Item = &Container> {
+    spec::init_containers(pod).map(|(_, container)| container).chain(&spec::spec(pod).containers)
+}
+
+/// Whether any exit of the pod's containers may restart all of them.
+pub fn is_possible(pod: &Pod) -> bool {
+    containers(pod).any(|container| container.restart_policy_rules.iter().flatten().any(|rule| rule.action == ACTION))
+}
+
+/// Whether a container has ended so that all are to be restarted.
+pub fn is_due(pod: &Pod, observed: &Observed) -> bool {
+    instances(pod, observed).any(|instance| is_source(pod, instance))
+}
+
+/// What there is of the containers in the sandbox that they run in.
+fn instances<'a>(pod: &'a Pod, observed: &'a Observed) -> impl Iterator<Item = &'a Instance> {
+    let sandbox = usable_sandbox(pod, observed).map(|sandbox| sandbox.id.as_str());
+    let all = observed.instances.iter().filter(move |instance| Some(instance.sandbox_id.as_str()) == sandbox);
+    all.filter(|instance| containers(pod).any(|container| container.name == instance.name))
+}
+
+fn is_source(pod: &Pod, instance: &Instance) -> bool {
+    let container = containers(pod).find(|container| container.name == instance.name);
+    let rule = container.and_then(|container| spec::matching_rule(container, instance.exit_code));
+    instance.state == InstanceState::Exited && rule.is_some_and(|rule| rule.action == ACTION)
+}
+
+/// What still runs and must be stopped, and what is to be removed once nothing does, in this order.
+pub fn steps<'a>(pod: &'a Pod, observed: &'a Observed) -> (Vec<&'a Instance>, Vec<String>) {
+    let running: Vec<&Instance> =
+        instances(pod, observed).filter(|instance| instance.state == InstanceState::Running).collect();
+    if !running.is_empty() {
+        return (running, Vec::new());
+    }
+    let mut all: Vec<&Instance> = instances(pod, observed).collect();
+    all.sort_by_key(|instance| is_source(pod, instance));
+    (running, all.into_iter().map(|instance| instance.id.clone()).collect())
+}
+
+/// Shows a container that has ended, or is gone, as one that waits to be run again.
+pub fn show(status: &mut ContainerStatus) {
+    let ended = status.state.as_ref().and_then(|state| state.terminated.clone());
+    let last = status.last_state.as_ref().and_then(|state| state.terminated.clone());
+    let was_running = status.state.as_ref().is_some_and(|state| state.running.is_some());
+    if let Some(mut end) = ended.or(last).or(was_running.then(killed)) {
+        end.reason = Some(REASON.to_owned());
+        end.message = Some(MESSAGE.to_owned());
+        status.last_state = Some(ContainerState { terminated: Some(end), ..ContainerState::default() });
+    }
+    let waiting = ContainerStateWaiting { reason: Some(REASON.to_owned()), message: Some(MESSAGE.to_owned()) };
+    status.state = Some(ContainerState { waiting: Some(waiting), ..ContainerState::default() });
+}
+
+fn killed() -> ContainerStateTerminated {
+    ContainerStateTerminated { exit_code: 137, ..ContainerStateTerminated::default() }
+}
