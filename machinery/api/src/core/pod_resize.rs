@@ -2,6 +2,7 @@
 
 use corten_meta::Value;
 use corten_meta::field::{FieldError, Path};
+use serde_json::Map;
 
 use super::pod_qos::qos_class;
 use super::pod_update::equal;
@@ -41,8 +42,9 @@ pub(super) fn validate_resize(new: &Value, old: &Value) -> Errors {
             restored[field][at] = container_with_amounts_of(now.value, then.value);
         }
     }
-    if before.get("resources").is_object() || spec.get("resources").is_object() {
-        restored["resources"] = with_amounts_of(spec.value, before.value)["resources"].clone();
+    match whole_with_amounts_of(spec.value, before.value) {
+        Some(resources) => restored["resources"] = resources,
+        None => drop(restored.as_object_mut().and_then(|spec| spec.remove("resources"))),
     }
     if errors.is_empty() && !equal(&restored, before.value) {
         errors.push(spec.forbidden(ONLY_AMOUNTS));
@@ -52,10 +54,7 @@ pub(super) fn validate_resize(new: &Value, old: &Value) -> Errors {
 
 fn validate_pod_level(spec: &At<'_>, before: &At<'_>, errors: &mut Errors) {
     let (now, then) = (spec.get("resources"), before.get("resources"));
-    if !then.is_object() {
-        return;
-    }
-    if !now.is_object() {
+    if then.is_object() && !now.is_object() {
         errors.push(now.forbidden("pod-level resources cannot be removed"));
         return;
     }
@@ -64,7 +63,8 @@ fn validate_pod_level(spec: &At<'_>, before: &At<'_>, errors: &mut Errors) {
             errors.push(now.get(side).forbidden(format!("pod-level resource {side} cannot be removed")));
         }
     }
-    if !equal(&with_amounts_of(spec.value, before.value)["resources"], then.value) {
+    let restored = whole_with_amounts_of(spec.value, before.value).unwrap_or_default();
+    if now.is_object() && !equal(&restored, then.value) {
         errors.push(spec.forbidden("only cpu and memory resources are mutable at pod-level"));
     }
 }
@@ -127,6 +127,16 @@ fn container_with_amounts_of(new: &Value, old: &Value) -> Value {
     container
 }
 
+/// The resources of the pod itself with the old amounts; none if it had none before and now has amounts alone.
+fn whole_with_amounts_of(new: &Value, old: &Value) -> Option<Value> {
+    let resources = with_amounts_of(new, old).get("resources").filter(|resources| resources.is_object()).cloned()?;
+    let is_empty = |part: &Value| {
+        part.is_null() || part.as_object().is_some_and(Map::is_empty) || part.as_array().is_some_and(Vec::is_empty)
+    };
+    let is_bare = resources.as_object().is_some_and(|parts| parts.values().all(is_empty));
+    (!is_bare || old["resources"].is_object()).then_some(resources)
+}
+
 /// The new value with the old amounts of CPU and memory.
 fn with_amounts_of(new: &Value, old: &Value) -> Value {
     let mut value = new.clone();
@@ -147,4 +157,34 @@ fn with_amounts_of(new: &Value, old: &Value) -> Value {
         }
     }
     value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_pod_may_be_given_resources_of_its_own() {
+        let pod = |resources: Value| {
+            let container = json!({"name": "c", "resources": {"requests": {"cpu": "2m"}}});
+            let mut pod = json!({"spec": {"containers": [container]}, "status": {"qosClass": "Burstable"}});
+            if !resources.is_null() {
+                pod["spec"]["resources"] = resources;
+            }
+            pod
+        };
+        let none = pod(Value::Null);
+        let given = pod(json!({"requests": {"cpu": "5m"}, "limits": {"cpu": "25m"}}));
+        let more = pod(json!({"requests": {"cpu": "5m", "hugepages-2Mi": "2Mi"}}));
+        for (new, old, expected) in [
+            (&given, &none, vec![]),
+            (&none, &none, vec![]),
+            (&none, &given, vec!["spec.resources: Forbidden: pod-level resources cannot be removed"]),
+            (&more, &none, vec!["spec: Forbidden: only cpu and memory resources are mutable at pod-level"]),
+        ] {
+            let errors: Vec<String> = validate_resize(new, old).iter().map(ToString::to_string).collect();
+            assert_eq!(errors, expected, "{old} {new}");
+        }
+    }
 }
