@@ -489,6 +489,45 @@ async fn changed_limits_reach_the_running_container() {
 }
 
 #[tokio::test]
+async fn changed_limits_of_the_pod_reach_a_container_without_limits() {
+    let fixture = Fixture::start().await;
+    let mut spec = one("present");
+    spec["resources"] = json!({"requests": {"cpu": "10m"}, "limits": {"memory": "64Mi"}});
+    fixture.create_pod("p", spec);
+    let status = fixture.pod("p", "it runs", |status| condition(status, "Ready") == "True").await;
+    assert_eq!(status["allocatedResources"], json!({"cpu": "10m"}));
+    assert_eq!(status["resources"], json!({"requests": {"cpu": "10m"}, "limits": {"memory": "64Mi"}}));
+    fixture.api.change(&path("p"), |pod| pod["spec"]["resources"]["limits"]["memory"] = json!("128Mi"));
+    let given = |status: &Value| status["resources"]["limits"]["memory"] == "128Mi";
+    let status = fixture.pod("p", "it is resized", given).await;
+    assert_eq!(status["containerStatuses"][0]["resources"], json!({}), "the limit is the pod's");
+    assert!(fixture.cri.calls().iter().any(|call| call.starts_with("resize") && call.ends_with("memory=134217728")));
+    fixture.event("ResizeCompleted: Pod resize completed").await;
+}
+
+#[tokio::test]
+async fn an_exit_restarts_all_containers() {
+    let fixture = Fixture::start().await;
+    let mut spec = one("present");
+    spec["restartPolicy"] = json!("Never");
+    let mut source = spec["containers"][0].clone();
+    source["name"] = json!("source");
+    source["restartPolicy"] = json!("Never");
+    let codes = json!({"operator": "In", "values": [42]});
+    source["restartPolicyRules"] = json!([{"action": "RestartAllContainers", "exitCodes": codes}]);
+    spec["containers"].as_array_mut().unwrap().push(source);
+    fixture.create_pod("p", spec);
+    fixture.pod("p", "it runs", |status| condition(status, "Ready") == "True").await;
+    fixture.cri.exit("source", 42);
+    let created = || fixture.cri.calls().iter().filter(|call| call.starts_with("create")).count();
+    eventually("all are made again", || (created() == 4).then_some(()), || fixture.cri.calls().join("\n")).await;
+    let begun_anew = |status: &Value| condition(status, "Ready") == "True" && status["phase"] == "Running";
+    let status = fixture.pod("p", "all run again", begun_anew).await;
+    assert_eq!(condition(&status, "AllContainersRestarting"), "False");
+    assert_eq!(fixture.cri.with(|inner| inner.containers.len()), 2, "what ran before is gone");
+}
+
+#[tokio::test]
 async fn a_deadline_ends_the_pod() {
     let fixture = Fixture::start().await;
     fixture.create_pod("p", one("present"));
