@@ -21,10 +21,19 @@ pub fn set_up(context: &Context<'_>, name: &str, source: &EmptyDirVolumeSource) 
         other => return Err(Error::pod(format!("unknown storage medium {other:?}"))),
     };
     if new {
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).map_err(Error::file("chmod", &path))?;
+        open_to_all(&path)?;
         ownership::give_to_group(context.pod, &path)?;
     }
     Ok(Mounted::writable(path))
+}
+
+/// Everybody may write to the directory. One that is open already keeps its other bits: the kernel makes a tmpfs sticky.
+fn open_to_all(path: &Path) -> Result<()> {
+    let found = fs::metadata(path).map_err(Error::file("stat", path))?;
+    if found.mode() & 0o777 == 0o777 {
+        return Ok(());
+    }
+    fs::set_permissions(path, fs::Permissions::from_mode(0o777)).map_err(Error::file("chmod", path))
 }
 
 /// Mounts a tmpfs unless there is one already; true if it is new.
@@ -45,4 +54,19 @@ pub fn is_mount_point(path: &Path) -> Result<bool> {
     let parent = path.parent().unwrap_or(path);
     let parent = fs::metadata(parent).map_err(Error::file("stat", parent))?;
     Ok(own.dev() != parent.dev())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_is_open_and_one_that_is_open_stays_sticky() {
+        let root = tempfile::tempdir().unwrap();
+        for (before, after) in [(0o755, 0o777), (0o1777, 0o1777), (0o1755, 0o777)] {
+            fs::set_permissions(root.path(), fs::Permissions::from_mode(before)).unwrap();
+            open_to_all(root.path()).unwrap();
+            assert_eq!(fs::metadata(root.path()).unwrap().mode() & 0o7777, after, "{before:o}");
+        }
+    }
 }

@@ -31,7 +31,8 @@ pub fn bind(volume: &Path, sub_path: &str, target: &Path) -> Result<PathBuf> {
     Ok(target.to_path_buf())
 }
 
-/// Opens the path beneath the volume; what does not exist becomes a directory, as upstream makes it.
+/// Opens the path beneath the volume; what does not exist becomes a directory that has the volume's own mode: whoever may
+/// write to the volume may write to a part of it.
 fn open_or_create(volume: &Path, inside: &Path) -> Result<OwnedFd> {
     let root = rustix::fs::open(volume, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
         .map_err(|errno| Error::file("open", volume)(errno.into()))?;
@@ -46,13 +47,19 @@ fn open_or_create(volume: &Path, inside: &Path) -> Result<OwnedFd> {
     }
     let mut path = PathBuf::new();
     let mut parent = beneath(Path::new(".")).map_err(failed)?;
+    let mode = Mode::from_raw_mode(rustix::fs::fstat(&parent).map_err(failed)?.st_mode & 0o7777);
     for part in inside.components() {
         path.push(part);
-        match rustix::fs::mkdirat(&parent, Path::new(&part), Mode::from_raw_mode(0o750)) {
-            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+        let made = rustix::fs::mkdirat(&parent, Path::new(&part), mode);
+        parent = match made {
+            Ok(()) | Err(rustix::io::Errno::EXIST) => beneath(&path).map_err(failed)?,
             Err(errno) => return Err(failed(errno)),
+        };
+        if made.is_ok() {
+            // The kernel's own link to the place: not what the umask left of the mode.
+            let link = format!("/proc/self/fd/{}", parent.as_raw_fd());
+            rustix::fs::chmod(link.as_str(), mode).map_err(failed)?;
         }
-        parent = beneath(&path).map_err(failed)?;
     }
     Ok(parent)
 }
@@ -74,6 +81,7 @@ fn prepare_target(target: &Path, is_dir: bool) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
@@ -114,6 +122,19 @@ mod tests {
         assert_eq!(escaped, None, "it is not in the volume");
         assert!(inside > 0, "no attempt met the directory");
         assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0, "something was made outside of the volume");
+    }
+
+    #[test]
+    fn new_directories_have_the_mode_of_the_volume() {
+        let volume = tempfile::tempdir().unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+        fs::create_dir(volume.path().join("old")).unwrap();
+        let old = mode(&volume.path().join("old"));
+        fs::set_permissions(volume.path(), fs::Permissions::from_mode(0o2777)).unwrap();
+        open_or_create(volume.path(), Path::new("old/new/deep")).unwrap();
+        for (path, expected) in [("old", old), ("old/new", 0o2777), ("old/new/deep", 0o2777)] {
+            assert_eq!(mode(&volume.path().join(path)), expected, "{path}");
+        }
     }
 
     #[test]
