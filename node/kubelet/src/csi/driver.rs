@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use corten_plugins::csi::node_client::NodeClient;
 use corten_plugins::csi::{self};
+use tonic::Code;
 use tonic::transport::Channel;
 
 use super::capability::Abilities;
 use crate::error::{Error, Result};
+use crate::volumes::expansion::Outcome;
 
 /// As long as upstream waits for a driver.
 const CALL_TIMEOUT: Duration = Duration::from_secs(120);
@@ -25,9 +27,46 @@ fn timed<T>(message: T) -> tonic::Request<T> {
     request
 }
 
+/// A driver's refusal.
+#[derive(Debug)]
+pub struct Refusal {
+    code: Code,
+    message: String,
+}
+
+impl Refusal {
+    /// What is known of the call that failed.
+    pub fn outcome(&self) -> Outcome {
+        match self.code {
+            Code::Cancelled | Code::DeadlineExceeded | Code::Unavailable | Code::ResourceExhausted | Code::Aborted => {
+                Outcome::Uncertain
+            }
+            Code::InvalidArgument | Code::OutOfRange | Code::NotFound => Outcome::Infeasible,
+            Code::FailedPrecondition => Outcome::NotNow,
+            _ => Outcome::Final,
+        }
+    }
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(to, "rpc error: code = {:?} desc = {}", self.code, self.message)
+    }
+}
+
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Error {
+        Error::pod(refusal.to_string())
+    }
+}
+
 /// The driver's refusal as upstream shows it.
 fn refused(status: tonic::Status) -> Error {
-    Error::pod(format!("rpc error: code = {:?} desc = {}", status.code(), status.message()))
+    refusal(status).into()
+}
+
+fn refusal(status: tonic::Status) -> Refusal {
+    Refusal { code: status.code(), message: status.message().to_owned() }
 }
 
 impl Driver {
@@ -46,8 +85,8 @@ impl Driver {
         Ok(Abilities::new(answer.map_err(refused)?.get_ref()))
     }
 
-    pub async fn stage(&self, request: csi::NodeStageVolumeRequest) -> Result<()> {
-        self.client.clone().node_stage_volume(timed(request)).await.map(drop).map_err(refused)
+    pub async fn stage(&self, request: csi::NodeStageVolumeRequest) -> std::result::Result<(), Refusal> {
+        self.client.clone().node_stage_volume(timed(request)).await.map(drop).map_err(refusal)
     }
 
     pub async fn unstage(&self, volume_id: &str, staging: &Path) -> Result<()> {
@@ -66,14 +105,32 @@ impl Driver {
         self.client.clone().node_unpublish_volume(timed(request)).await.map(drop).map_err(refused)
     }
 
-    /// The size that the volume has afterwards.
-    pub async fn expand(&self, request: csi::NodeExpandVolumeRequest) -> Result<i64> {
-        let answer = self.client.clone().node_expand_volume(timed(request)).await;
-        Ok(answer.map_err(refused)?.into_inner().capacity_bytes)
+    pub async fn expand(&self, request: csi::NodeExpandVolumeRequest) -> std::result::Result<(), Refusal> {
+        self.client.clone().node_expand_volume(timed(request)).await.map(drop).map_err(refusal)
     }
 
     pub async fn stats(&self, request: csi::NodeGetVolumeStatsRequest) -> Result<Vec<csi::VolumeUsage>> {
         let answer = self.client.clone().node_get_volume_stats(timed(request)).await;
         Ok(answer.map_err(refused)?.into_inner().usage)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_code_of_a_refusal_says_whether_the_call_is_over() {
+        for (code, outcome) in [
+            (Code::DeadlineExceeded, Outcome::Uncertain),
+            (Code::Aborted, Outcome::Uncertain),
+            (Code::InvalidArgument, Outcome::Infeasible),
+            (Code::FailedPrecondition, Outcome::NotNow),
+            (Code::Internal, Outcome::Final),
+        ] {
+            let refusal = refusal(tonic::Status::new(code, "no"));
+            assert_eq!(refusal.outcome(), outcome, "{code:?}");
+            assert_eq!(refusal.to_string(), format!("rpc error: code = {code:?} desc = no"));
+        }
     }
 }

@@ -57,6 +57,8 @@ struct State {
     waiting: HashMap<String, Waker>,
     /// The volumes in place, by pod and by their name in its spec.
     published: HashMap<(String, String), Published>,
+    /// The volumes of which an attempt to grow what lies on them is over and failed.
+    failed_expansions: BTreeSet<String>,
 }
 
 struct Registered {

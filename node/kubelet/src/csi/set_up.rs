@@ -9,25 +9,19 @@ use corten_api::k8s_openapi::api::core::v1::{
     Node, PersistentVolume, PersistentVolumeClaim, Secret, ServiceAccountTokenProjection,
 };
 use corten_api::k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
-use corten_client::Patch;
 use corten_meta::Key;
 use corten_plugins::csi;
 use corten_plugins::csi::node_service_capability::rpc::Type as Rpc;
-use jiff::SignedDuration;
 use serde_json::{Value, json};
 
 use super::capability::{self, Abilities, SecretReference, Source};
 use super::driver::Driver;
 use super::record::{self, Record};
 use super::{Csi, Published};
-use crate::container::resources;
 use crate::error::{Error, Result};
-use crate::events::NORMAL;
 use crate::pods::spec;
+use crate::volumes::expansion::{Expansion, LOOK_AGAIN, Outcome, Refused};
 use crate::volumes::{Context, Mounted, ownership};
-
-/// How often a driver that asked for it is called again, and claims are looked at for a new size.
-const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(60);
 
 /// What is to be put in place.
 pub struct Request<'a> {
@@ -161,7 +155,7 @@ impl Steps<'_> {
             secrets: self.csi.secret("NodeStageSecretRef", self.source.stage_secret.as_ref()).await?,
             volume_context: self.source.attributes.clone(),
         };
-        self.driver.stage(request).await
+        self.driver.stage(request).await.map_err(Error::from)
     }
 
     async fn publish(&self, target: &Path, staging: Option<&Path>) -> Result<()> {
@@ -229,50 +223,32 @@ impl Steps<'_> {
         target: &Path,
         staging: Option<&Path>,
     ) -> Result<()> {
-        let Some((has, promised)) = sizes(claim, volume) else { return Ok(()) };
-        if promised <= has || self.source.read_only || !self.abilities.can(Rpc::ExpandVolume) {
+        let Some(expansion) = Expansion::due(claim, volume) else { return Ok(()) };
+        if self.source.read_only || !self.abilities.can(Rpc::ExpandVolume) {
             return Ok(());
         }
+        expansion.begin(self.context).await?;
         let request = csi::NodeExpandVolumeRequest {
             volume_id: self.source.handle.clone(),
             volume_path: target.display().to_string(),
-            capacity_range: Some(csi::CapacityRange { required_bytes: promised, limit_bytes: 0 }),
+            capacity_range: Some(csi::CapacityRange { required_bytes: expansion.bytes(), limit_bytes: 0 }),
             staging_target_path: staging.map(|path| path.display().to_string()).unwrap_or_default(),
             volume_capability: Some(self.source.capability(&self.abilities, self.mount_group())),
             secrets: self.csi.secret("NodeExpandSecretRef", self.source.expand_secret.as_ref()).await?,
         };
-        let now_has = self.driver.expand(request).await.map_err(|error| {
-            Error::pod(format!("MountVolume.NodeExpandVolume failed for volume {:?} : {error}", self.source.name))
-        })?;
-        let size = corten_meta::Quantity::from_bytes(now_has.max(promised)).to_string();
-        let (namespace, name) = (spec::namespace(self.context.pod), claim.metadata.name.as_deref().unwrap_or_default());
-        let patch = Patch::Merge(grown(claim, &size));
-        self.csi.client.patch::<PersistentVolumeClaim>(namespace, name, &patch, Some("status")).await?;
-        let message = format!("MountVolume.NodeExpandVolume succeeded for volume {:?}", self.source.name);
-        self.context.events.pod(self.context.pod, NORMAL, "FileSystemResizeSuccessful", &message);
-        Ok(())
+        let name = self.record.unique_name();
+        let Err(refusal) = self.driver.expand(request).await else {
+            self.csi.lock().failed_expansions.remove(&name);
+            return expansion.succeed(self.context).await;
+        };
+        let outcome = refusal.outcome();
+        let failed_before = match outcome {
+            Outcome::Uncertain => false,
+            _ => !self.csi.lock().failed_expansions.insert(name),
+        };
+        let message = format!("Expander.NodeExpand failed to expand the volume : {refusal}");
+        expansion.fail(self.context, Refused { message, outcome }, failed_before).await
     }
-}
-
-/// What the claim was told it has, and what its volume has, in bytes.
-fn sizes(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Option<(i64, i64)> {
-    let has = claim.status.as_ref()?.capacity.as_ref()?.get("storage")?;
-    let promised = volume.spec.as_ref()?.capacity.as_ref()?.get("storage")?;
-    Some((resources::value(has), resources::value(promised)))
-}
-
-/// The claim's status once the volume has its new size: nothing is left to wait for.
-fn grown(claim: &PersistentVolumeClaim, size: &str) -> Value {
-    let waiting = ["Resizing", "FileSystemResizePending", "ControllerResizeError", "NodeResizeError"];
-    let conditions = claim.status.iter().flat_map(|status| status.conditions.iter().flatten());
-    let left: Vec<Value> = conditions
-        .filter(|condition| !waiting.contains(&condition.type_.as_str()))
-        .map(|condition| {
-            json!({"type": condition.type_, "status": condition.status, "reason": condition.reason,
-                   "message": condition.message, "lastTransitionTime": condition.last_transition_time})
-        })
-        .collect();
-    json!({"status": {"capacity": {"storage": size}, "conditions": left, "allocatedResourceStatuses": {"storage": null}}})
 }
 
 /// The block device that the driver published; it may be a link to it.
@@ -287,24 +263,7 @@ fn device_at(target: &Path) -> Result<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use corten_api::Typed;
-
     use super::*;
-
-    #[test]
-    fn a_grown_claim_waits_for_nothing() {
-        let claim = PersistentVolumeClaim::from_value(json!({"status": {
-            "capacity": {"storage": "1Gi"},
-            "conditions": [{"type": "FileSystemResizePending", "status": "True"}, {"type": "Mine", "status": "True"}],
-        }}))
-        .unwrap();
-        let volume = PersistentVolume::from_value(json!({"spec": {"capacity": {"storage": "2Gi"}}})).unwrap();
-        assert_eq!(sizes(&claim, &volume), Some((1 << 30, 2 << 30)));
-        let patch = grown(&claim, "2Gi");
-        assert_eq!(patch["status"]["capacity"]["storage"], "2Gi");
-        let left: Vec<_> = patch["status"]["conditions"].as_array().unwrap().iter().map(|it| &it["type"]).collect();
-        assert_eq!(left, ["Mine"]);
-    }
 
     #[test]
     fn only_a_block_device_is_taken_for_one() {

@@ -48,6 +48,7 @@ impl Csi {
         }
         record.remove(&self.root_dir, pod_dir)?;
         self.set_user(&name, uid, false);
+        self.lock().failed_expansions.remove(&name);
         Ok(())
     }
 }

@@ -442,6 +442,9 @@ impl Worker {
         self.services.csi.tear_down(&pod_dir).await.inspect_err(|error| {
             warn!(%error, pod = %spec::describe(&self.pod), "volumes not unpublished");
         })?;
+        if let Err(error) = teardown::release_devices(&pod_dir) {
+            warn!(%error, pod = %spec::describe(&self.pod), "devices of local volumes not unmounted");
+        }
         self.services.claims.unprepare(&uid).await.inspect_err(|error| {
             warn!(%error, pod = %spec::describe(&self.pod), "dynamic resources not unprepared");
         })?;

@@ -8,7 +8,9 @@ pub mod atomic_writer;
 mod config_map;
 mod downward_api;
 mod empty_dir;
+pub mod expansion;
 mod host_path;
+mod local_device;
 pub mod ownership;
 mod persistent_volume_claim;
 mod projected;
@@ -180,6 +182,9 @@ fn unsupported_type(volume: &Volume) -> &'static str {
         "this type of volume is not supported by this node"
     }
 }
+
+/// Where in a pod's directory its `local` volumes are.
+pub const LOCAL_VOLUME: &str = "kubernetes.io~local-volume";
 
 /// Where a volume's bytes live.
 #[derive(Clone, Copy, PartialEq, Eq)]

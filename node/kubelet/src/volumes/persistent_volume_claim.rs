@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use corten_api::k8s_openapi::api::core::v1::{LocalVolumeSource, PersistentVolume, PersistentVolumeClaim};
 use jiff::Timestamp;
 
-use super::{Context, Mounted, host_path, ownership, volume_dir};
+use super::expansion::{Expansion, LOOK_AGAIN, Outcome, Refused};
+use super::{Context, LOCAL_VOLUME, Mounted, empty_dir, host_path, local_device, ownership, volume_dir};
 use crate::config::LOCAL_VOLUMES;
 use crate::csi;
 use crate::error::{Error, Result};
@@ -37,20 +38,43 @@ pub async fn set_up(
         return Ok(mounted);
     }
     let name = volume.metadata.name.clone().unwrap_or_default();
-    let source = volume.spec.unwrap_or_default();
+    let source = volume.spec.clone().unwrap_or_default();
     let block = source.volume_mode.as_deref() == Some("Block");
     let mut mounted = match (&source.host_path, &source.local) {
         (Some(source), _) if !block => host_path::set_up(source)?,
         (_, Some(source)) if block => local_device(source)?,
-        (_, Some(source)) => set_up_local(context, &name, source)?,
+        (_, Some(local)) => set_up_local(context, &name, local, source.mount_options.as_deref()).await?,
         _ => {
             return Err(Error::pod(format!(
                 "no volume plugin matched: persistent volume {name:?} is not on this node"
             )));
         }
     };
+    if let Some(local) = source.local.as_ref().filter(|_| !read_only) {
+        let grow = || if block { Ok(()) } else { local_device::grow(Path::new(&local.path), &mounted.path) };
+        expand(context, &claim, &volume, grow).await?;
+        super::earlier(refresh_at, context.now.checked_add(LOOK_AGAIN).ok());
+    }
     mounted.writable &= !read_only;
     Ok(mounted)
+}
+
+/// Grows what lies on a volume of this node after the volume itself, and tells the claim.
+async fn expand(
+    context: &Context<'_>,
+    claim: &PersistentVolumeClaim,
+    volume: &PersistentVolume,
+    grow: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    let Some(expansion) = Expansion::due(claim, volume) else { return Ok(()) };
+    expansion.begin(context).await?;
+    match grow() {
+        Ok(()) => expansion.succeed(context).await,
+        Err(error) => {
+            let refused = Refused { message: error.to_string(), outcome: Outcome::Final };
+            expansion.fail(context, refused, false).await
+        }
+    }
 }
 
 /// The volume, once claim and volume agree that they belong together.
@@ -76,22 +100,50 @@ fn bound_name(claim: &PersistentVolumeClaim) -> Result<&str> {
 }
 
 /// A directory or file system of this node. The first time a pod sees it, it is given to the pod's group.
-fn set_up_local(context: &Context<'_>, name: &str, source: &LocalVolumeSource) -> Result<Mounted> {
+async fn set_up_local(
+    context: &Context<'_>,
+    name: &str,
+    source: &LocalVolumeSource,
+    options: Option<&[String]>,
+) -> Result<Mounted> {
     let path = PathBuf::from(&source.path);
     // Beside the directories of pods lies the place of the cluster's own provisioner.
     let root = context.pod_dir.parent().and_then(Path::parent);
     if root.is_some_and(|root| path.parent() == Some(&root.join(LOCAL_VOLUMES))) {
         make_directory(&path).map_err(Error::file("create", &path))?;
     }
-    if !path.exists() {
+    let Ok(found) = fs::metadata(&path) else {
         return Err(Error::pod(format!("path {:?} does not exist", source.path)));
-    }
-    let seen = volume_dir(context, "kubernetes.io~local-volume", name);
-    if !seen.exists() {
+    };
+    let seen = volume_dir(context, LOCAL_VOLUME, name);
+    let is_device = found.file_type().is_block_device();
+    let new = match is_device {
+        true => mount_device(&path, &seen, source.fs_type.as_deref(), options.unwrap_or_default()).await?,
+        false => !seen.exists(),
+    };
+    let path = if is_device { seen.clone() } else { path };
+    if new {
         ownership::give_to_group(context.pod, &path)?;
         fs::create_dir_all(&seen).map_err(Error::file("create", &seen))?;
     }
     Ok(Mounted::writable(path))
+}
+
+/// Mounts what is on the device, unless it is mounted there already; true if it is new.
+async fn mount_device(device: &Path, target: &Path, fs_type: Option<&str>, options: &[String]) -> Result<bool> {
+    fs::create_dir_all(target).map_err(Error::file("create", target))?;
+    if empty_dir::is_mount_point(target)? {
+        return Ok(false);
+    }
+    let device = device.to_path_buf();
+    let target = target.to_path_buf();
+    let fs_type = fs_type.map(str::to_owned);
+    let options = options.to_vec();
+    // Formatting a large disk takes its time.
+    let mounting =
+        tokio::task::spawn_blocking(move || local_device::mount(&device, &target, fs_type.as_deref(), &options));
+    mounting.await.map_err(|error| Error::pod(format!("mounting the device ended: {error}")))??;
+    Ok(true)
 }
 
 /// A block device of this node, for a claim that asks for one.

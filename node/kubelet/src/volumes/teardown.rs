@@ -9,14 +9,14 @@ use nix::mount::{MntFlags, umount2};
 
 use crate::error::{Error, Result};
 
+/// Unmounts the devices of the pod's `local` volumes: whoever runs the node may want a disk back that no container uses.
+pub fn release_devices(pod_dir: &Path) -> Result<()> {
+    unmount(&pod_dir.join("volumes").join(super::LOCAL_VOLUME))
+}
+
 /// Unmounts and removes the pod's directory.
 pub fn remove(pod_dir: &Path) -> Result<()> {
-    let mut mounts = mounts_below(pod_dir)?;
-    mounts.sort_by_key(|path| std::cmp::Reverse(path.as_os_str().len()));
-    for path in &mounts {
-        umount2(path, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW)
-            .map_err(|errno| Error::file("unmount", path)(errno.into()))?;
-    }
+    unmount(pod_dir)?;
     if !mounts_below(pod_dir)?.is_empty() {
         return Err(Error::pod(format!("volumes are still mounted below {}", pod_dir.display())));
     }
@@ -24,6 +24,17 @@ pub fn remove(pod_dir: &Path) -> Result<()> {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Error::file("remove", pod_dir)(error)),
         _ => Ok(()),
     }
+}
+
+/// Unmounts everything below a directory, the innermost first.
+fn unmount(directory: &Path) -> Result<()> {
+    let mut mounts = mounts_below(directory)?;
+    mounts.sort_by_key(|path| std::cmp::Reverse(path.as_os_str().len()));
+    for path in &mounts {
+        umount2(path, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW)
+            .map_err(|errno| Error::file("unmount", path)(errno.into()))?;
+    }
+    Ok(())
 }
 
 /// The mount points below a directory, the kernel's list of them.

@@ -1,0 +1,153 @@
+//! A `local` volume on a block device that a claim wants as a file system: a blank device is formatted, the device
+//! mounted in the pod's own directory. Several pods may mount one device; the kernel shares the file system among them.
+//!
+//! Invariant: only a device on which `blkid` finds nothing at all is ever formatted.
+
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::sync::{Mutex, PoisonError};
+
+use crate::error::{Error, Result};
+
+const DEFAULT_FS_TYPE: &str = "ext4";
+/// How `blkid` says that it found nothing.
+const NOTHING_FOUND: i32 = 2;
+
+/// Two pods that start together must not both find a device blank.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// Mounts the device, formatted first if nothing is on it.
+pub fn mount(device: &Path, target: &Path, fs_type: Option<&str>, options: &[String]) -> Result<()> {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let fs_type = fs_type.filter(|name| !name.is_empty()).unwrap_or(DEFAULT_FS_TYPE);
+    let present = format(device, fs_type)?;
+    let options = if options.is_empty() { "defaults".to_owned() } else { options.join(",") };
+    let mut command = Command::new("mount");
+    command.args(["-t", fs_type, "-o", &options]).arg(device).arg(target);
+    run(&mut command).map(drop).map_err(|error| match present {
+        Some(present) if present != fs_type => Error::pod(format!(
+            "failed to mount the volume as {fs_type:?}, it already contains {present}. Mount error: {error}"
+        )),
+        _ => error,
+    })
+}
+
+/// Grows the file system of a device to the device's size. A directory has no size of its own.
+pub fn grow(path: &Path, mounted_at: &Path) -> Result<()> {
+    let found = std::fs::metadata(path).map_err(Error::file("look at", path))?;
+    if !found.file_type().is_block_device() {
+        return Ok(());
+    }
+    match content(path)?.as_deref() {
+        Some("ext3" | "ext4") => run(Command::new("resize2fs").arg(path)).map(drop),
+        Some("xfs") => run(Command::new("xfs_growfs").args(["-d".as_ref(), mounted_at])).map(drop),
+        Some("btrfs") => {
+            let arguments = ["filesystem".as_ref(), "resize".as_ref(), "max".as_ref(), mounted_at];
+            run(Command::new("btrfs").args(arguments)).map(drop)
+        }
+        other => Err(Error::pod(format!(
+            "ResizeFS.Resize - resize of format {} is not supported for device {} mounted at {}",
+            other.unwrap_or_default(),
+            path.display(),
+            mounted_at.display()
+        ))),
+    }
+}
+
+/// Makes a file system on a blank device; names what is on one that is not.
+fn format(device: &Path, fs_type: &str) -> Result<Option<String>> {
+    if let Some(present) = content(device)? {
+        return Ok(Some(present));
+    }
+    tracing::info!(device = %device.display(), fs_type, "formatting a blank local volume");
+    let flags: &[&str] = match fs_type {
+        "ext3" | "ext4" => &["-F", "-m0"],
+        "xfs" => &["-f"],
+        _ => &[],
+    };
+    run(Command::new(format!("mkfs.{fs_type}")).args(flags).arg(device))?;
+    Ok(None)
+}
+
+/// What lies on the device: a file system by its name, or something else.
+fn content(device: &Path) -> Result<Option<String>> {
+    let mut command = Command::new("blkid");
+    command.args(["-p", "-s", "TYPE", "-s", "PTTYPE", "-o", "export"]).arg(device);
+    let output = start(&mut command)?;
+    match output.status.code() {
+        Some(0) => Ok(Some(found(&String::from_utf8_lossy(&output.stdout)))),
+        // It says the same of a device that it cannot read, but then it says why.
+        Some(NOTHING_FOUND) if output.stderr.is_empty() => Ok(None),
+        _ => Err(failed(&command, &output)),
+    }
+}
+
+/// Reads the answer of `blkid`: a table of partitions is nothing that could be mounted.
+fn found(answer: &str) -> String {
+    let value = |key: &str| answer.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+    match (value("PTTYPE"), value("TYPE")) {
+        (None, Some(fs_type)) => fs_type.to_owned(),
+        _ => "unknown data, probably partitions".to_owned(),
+    }
+}
+
+fn run(command: &mut Command) -> Result<Output> {
+    let output = start(command)?;
+    if output.status.success() { Ok(output) } else { Err(failed(command, &output)) }
+}
+
+fn start(command: &mut Command) -> Result<Output> {
+    let program = command.get_program().to_owned();
+    command.output().map_err(Error::file("run", Path::new(&program)))
+}
+
+fn failed(command: &Command, output: &Output) -> Error {
+    let program = command.get_program().to_string_lossy();
+    let told = String::from_utf8_lossy(&output.stderr);
+    Error::pod(format!("{program} failed: {}: {}", output.status, told.trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_on_a_device_is_read() {
+        assert_eq!(found("DEVNAME=/dev/sdb\nTYPE=xfs\n"), "xfs");
+        for partitioned in ["DEVNAME=/dev/sdb\nPTTYPE=gpt\n", "PTTYPE=dos\nTYPE=ext4\n", ""] {
+            assert_eq!(found(partitioned), "unknown data, probably partitions", "{partitioned:?}");
+        }
+    }
+
+    #[test]
+    fn only_a_blank_device_is_formatted() {
+        let root = tempfile::tempdir().unwrap();
+        let device = root.path().join("device");
+        std::fs::File::create(&device).unwrap().set_len(4 << 20).unwrap();
+        match format(&device, "ext4") {
+            Err(Error::File { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+                return eprintln!("skipped: blkid or mkfs.ext4 is not installed");
+            }
+            made => assert_eq!(made.unwrap(), None),
+        }
+        let made = std::fs::read(&device).unwrap();
+        for fs_type in ["ext4", "xfs"] {
+            assert_eq!(format(&device, fs_type).unwrap().as_deref(), Some("ext4"), "what is there is told");
+        }
+        assert!(std::fs::read(&device).unwrap() == made, "what is there is kept");
+    }
+
+    #[test]
+    fn a_directory_needs_no_growing() {
+        let root = tempfile::tempdir().unwrap();
+        grow(root.path(), root.path()).unwrap();
+        assert!(grow(&root.path().join("none"), root.path()).is_err());
+    }
+
+    #[test]
+    fn a_device_that_cannot_be_looked_at_is_not_formatted() {
+        let error = format(Path::new("/nonexistent/device"), "ext4").unwrap_err().to_string();
+        assert!(error.contains("blkid"), "{error}");
+    }
+}
