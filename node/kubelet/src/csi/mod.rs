@@ -2,7 +2,8 @@
 //! for a pod (`set_up`), taking it away (`tear_down`), and what is written down of it (`record`).
 //!
 //! Invariant: calls about one volume never overlap, whichever pods use it; a volume is unstaged only when no pod of the
-//! node has a record of it, and its record goes only after the driver has let go.
+//! node has a record of it; a pod's record goes only after the driver has unpublished the volume, and the record beside a
+//! staged volume only after the driver has unstaged it.
 
 mod capability;
 mod driver;
@@ -24,13 +25,16 @@ use tokio::sync::watch;
 pub use capability::Source;
 pub use node_info::keep_csi_node;
 pub use set_up::Request;
-pub use tear_down::clean_up;
+pub use tear_down::{clean_up, keep_unstaging};
 pub use usage::keep_usage;
 
 use crate::error::{Error, Result};
 use crate::plugins::versions;
 use crate::pods::waker::Waker;
 use driver::Driver;
+
+/// Who uses a volume that no pod uses any more, but that its driver has not let go of.
+const LEFT_STAGED: &str = "left-staged";
 
 /// Everything the kubelet knows of CSI drivers and their volumes.
 pub struct Csi {
@@ -44,6 +48,8 @@ pub struct Csi {
     state: Mutex<State>,
     /// The volumes that the node uses, as its status tells the attach-detach controller.
     in_use: watch::Sender<BTreeSet<String>>,
+    /// A volume was left staged.
+    left_staged: tokio::sync::Notify,
 }
 
 #[derive(Default)]
@@ -86,6 +92,9 @@ impl Csi {
             let uid = pod_dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
             users.entry(record.unique_name()).or_default().insert(uid);
         }
+        for record in record::staged(root_dir) {
+            users.entry(record.unique_name()).or_insert_with(|| BTreeSet::from([LEFT_STAGED.to_owned()]));
+        }
         Csi {
             root_dir: root_dir.to_path_buf(),
             node_name: node_name.to_owned(),
@@ -94,6 +103,7 @@ impl Csi {
             own_node,
             in_use: watch::channel(users.keys().cloned().collect()).0,
             state: Mutex::new(State { users, ..State::default() }),
+            left_staged: tokio::sync::Notify::new(),
         }
     }
 

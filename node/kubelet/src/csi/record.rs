@@ -121,6 +121,16 @@ pub fn write_staged(record: &Record, staging: &Path) -> Result<()> {
     fs::write(&path, serde_json::to_vec(&data).unwrap_or_default()).map_err(Error::file("write", &path))
 }
 
+/// The volumes that are staged, or were about to be.
+pub fn staged(root: &Path) -> Vec<Record> {
+    let entries = |directory: &Path| fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
+    let drivers = entries(&plugin_dir(root)).filter(|path| *path != devices(root));
+    let mounted = drivers.flat_map(|driver| entries(&driver).collect::<Vec<_>>()).map(|path| (path, false));
+    let blocks = entries(&devices(root).join("staging")).map(|path| (path, true));
+    let read = |(path, block): (PathBuf, bool)| Record::read(&path).map(|record| Record { block, ..record });
+    mounted.chain(blocks).filter_map(read).collect()
+}
+
 /// Takes the staging directory away after the driver has let go of it.
 pub fn remove_staged(record: &Record, staging: &Path) -> Result<()> {
     let parent = staging.parent().unwrap_or(staging);
@@ -184,7 +194,11 @@ mod tests {
             let staging = record.staging(root.path());
             write_staged(&record, &staging).unwrap();
             assert!(staging.is_dir());
+            let found: Vec<_> =
+                staged(root.path()).iter().map(|found| (found.unique_name(), found.staging(root.path()))).collect();
+            assert_eq!(found, [(record.unique_name(), staging.clone())]);
             remove_staged(&record, &staging).unwrap();
+            assert_eq!(staged(root.path()), []);
             remove_staged(&record, &staging).unwrap();
             assert!(!staging.exists());
             record.remove(root.path(), &pod_dir).unwrap();

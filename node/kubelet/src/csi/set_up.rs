@@ -155,7 +155,13 @@ impl Steps<'_> {
             secrets: self.csi.secret("NodeStageSecretRef", self.source.stage_secret.as_ref()).await?,
             volume_context: self.source.attributes.clone(),
         };
-        self.driver.stage(request).await.map_err(Error::from)
+        self.driver.stage(request).await.map_err(|refusal| {
+            // A call that is over has left nothing to unstage, unless an earlier one did so for another pod.
+            if refusal.outcome() != Outcome::Uncertain && !self.csi.others_use(&self.record, self.context.pod_dir) {
+                let _ = record::remove_staged(&self.record, staging);
+            }
+            Error::from(refusal)
+        })
     }
 
     async fn publish(&self, target: &Path, staging: Option<&Path>) -> Result<()> {

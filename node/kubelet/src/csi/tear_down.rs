@@ -1,4 +1,5 @@
-//! Takes a pod's CSI volumes away: unpublished for the pod, unstaged when it was the last, and only then forgotten.
+//! Takes a pod's CSI volumes away: unpublished for the pod, then forgotten, and unstaged when it was the last. A driver
+//! that will not unstage is asked again until it does, also after a restart; the pod does not wait for that.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,8 +8,8 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::Csi;
 use super::record::{self, Record};
+use super::{Csi, LEFT_STAGED};
 use crate::error::Result;
 use crate::volumes::teardown;
 
@@ -39,17 +40,71 @@ impl Csi {
         let _alone = lock.lock().await;
         let driver = self.driver(&record.driver)?;
         driver.unpublish(&record.handle, &record.target(&self.root_dir, pod_dir)).await?;
-        let mut others = record::of_node(&self.root_dir).into_iter().filter(|(other, _)| other != pod_dir);
-        let last = !others.any(|(_, other)| other.persistent && other.unique_name() == name);
-        let staging = record.staging(&self.root_dir);
-        if last && record.persistent && staging.exists() {
-            driver.unstage(&record.handle, &staging).await?;
-            record::remove_staged(record, &staging)?;
-        }
         record.remove(&self.root_dir, pod_dir)?;
+        if record.persistent && !self.others_use(record, pod_dir) {
+            self.unstage_or_leave(record).await;
+        }
         self.set_user(&name, uid, false);
         self.lock().failed_expansions.remove(&name);
         Ok(())
+    }
+
+    /// Whether another pod of the node has a record of the volume.
+    pub(super) fn others_use(&self, record: &Record, pod_dir: &Path) -> bool {
+        let name = record.unique_name();
+        let mut others = record::of_node(&self.root_dir).into_iter().filter(|(other, _)| other != pod_dir);
+        others.any(|(_, other)| other.persistent && other.unique_name() == name)
+    }
+
+    /// The pod need not wait until the driver lets go: what is left is tried again, and counts as in use until then.
+    async fn unstage_or_leave(&self, record: &Record) {
+        if let Err(error) = self.unstage(record).await {
+            warn!(%error, volume = record.handle, "volume not unstaged");
+            self.set_user(&record.unique_name(), LEFT_STAGED, true);
+            self.left_staged.notify_one();
+        }
+    }
+
+    /// Has the driver let go of a volume that no pod uses. The caller holds the volume's lock.
+    async fn unstage(&self, record: &Record) -> Result<()> {
+        let staging = record.staging(&self.root_dir);
+        if staging.exists() {
+            self.driver(&record.driver)?.unstage(&record.handle, &staging).await?;
+            record::remove_staged(record, &staging)?;
+        }
+        self.set_user(&record.unique_name(), LEFT_STAGED, false);
+        Ok(())
+    }
+
+    /// Tries again what could not be unstaged; true if nothing is left.
+    async fn unstage_left(&self) -> bool {
+        let mut done = true;
+        for record in record::staged(&self.root_dir) {
+            let lock = self.volume_lock(&record.unique_name());
+            let _alone = lock.lock().await;
+            if self.others_use(&record, Path::new("")) {
+                continue;
+            }
+            if let Err(error) = self.unstage(&record).await {
+                warn!(%error, volume = record.handle, "volume not unstaged");
+                done = false;
+            }
+        }
+        done
+    }
+}
+
+/// Unstages what pods left staged, until shutdown.
+pub async fn keep_unstaging(csi: Arc<Csi>, stop: CancellationToken) {
+    let mut wait = FIRST_RETRY;
+    loop {
+        let done = csi.unstage_left().await;
+        let pause = tokio::time::sleep(wait);
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = csi.left_staged.notified(), if done => wait = FIRST_RETRY,
+            () = pause, if !done => wait = (wait * 2).min(LAST_RETRY),
+        }
     }
 }
 

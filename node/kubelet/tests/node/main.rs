@@ -4,6 +4,7 @@
 // A test fails by panicking, its fakes too.
 #![allow(clippy::unwrap_used)]
 
+mod csi_refusals;
 mod fake_api;
 mod fake_cri;
 mod node_api;

@@ -16,7 +16,7 @@ use corten_plugins::{csi, device_plugin, dynamic_resources};
 use serde_json::{Value, json};
 use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
 use tonic::transport::Server;
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 
 use super::*;
 
@@ -24,35 +24,51 @@ type Answer<T> = Result<Response<T>, Status>;
 
 /// A plugin of any kind; it notes what it is asked.
 #[derive(Clone)]
-struct Plugin {
+pub struct Plugin {
     kind: &'static str,
     name: &'static str,
     versions: &'static [&'static str],
     socket: PathBuf,
     calls: Arc<Mutex<Vec<String>>>,
+    /// What it refuses, and how.
+    refusals: Arc<Mutex<HashMap<&'static str, Code>>>,
 }
 
 impl Plugin {
-    fn new(root: &Path, kind: &'static str, name: &'static str, versions: &'static [&'static str]) -> Plugin {
+    pub fn new(root: &Path, kind: &'static str, name: &'static str, versions: &'static [&'static str]) -> Plugin {
         let socket = root.join(format!("{name}.sock"));
-        Plugin { kind, name, versions, socket, calls: Arc::default() }
+        Plugin { kind, name, versions, socket, calls: Arc::default(), refusals: Arc::default() }
+    }
+
+    /// The plugin refuses these calls from now on, or no longer.
+    pub fn refuse(&self, call: &'static str, code: Option<Code>) {
+        let mut refusals = self.refusals.lock().unwrap();
+        match code {
+            Some(code) => refusals.insert(call, code),
+            None => refusals.remove(call),
+        };
+    }
+
+    fn answer(&self, call: &str) -> Result<(), Status> {
+        let code = self.refusals.lock().unwrap().get(call).copied();
+        code.map_or(Ok(()), |code| Err(Status::new(code, "told to")))
     }
 
     fn note(&self, call: impl Into<String>) {
         self.calls.lock().unwrap().push(call.into());
     }
 
-    async fn called(&self, what: &str) {
+    pub async fn called(&self, what: &str) {
         let found = || self.calls.lock().unwrap().iter().any(|call| call.contains(what)).then_some(());
         eventually(what, found, || self.calls.lock().unwrap().join("\n")).await;
     }
 
-    fn count(&self, what: &str) -> usize {
+    pub fn count(&self, what: &str) -> usize {
         self.calls.lock().unwrap().iter().filter(|call| call.contains(what)).count()
     }
 
     /// Serves the plugin's own service and its registration.
-    fn register(&self, kubelet_root: &Path) {
+    pub fn register(&self, kubelet_root: &Path) {
         let registry = kubelet_root.join("plugins_registry");
         std::fs::create_dir_all(&registry).unwrap();
         let own = listen(&self.socket);
@@ -104,6 +120,7 @@ impl Node for Plugin {
         let request = request.into_inner();
         assert!(Path::new(&request.staging_target_path).is_dir(), "the kubelet makes the staging directory");
         self.note(format!("stage {} {:?} {:?}", request.volume_id, request.publish_context, request.secrets));
+        self.answer("stage")?;
         Ok(Response::new(csi::NodeStageVolumeResponse {}))
     }
 
@@ -112,6 +129,7 @@ impl Node for Plugin {
         request: Request<csi::NodeUnstageVolumeRequest>,
     ) -> Answer<csi::NodeUnstageVolumeResponse> {
         self.note(format!("unstage {}", request.into_inner().volume_id));
+        self.answer("unstage")?;
         Ok(Response::new(csi::NodeUnstageVolumeResponse {}))
     }
 
@@ -131,7 +149,7 @@ impl Node for Plugin {
         request: Request<csi::NodeUnpublishVolumeRequest>,
     ) -> Answer<csi::NodeUnpublishVolumeResponse> {
         let request = request.into_inner();
-        std::fs::remove_dir(&request.target_path).unwrap();
+        let _ = std::fs::remove_dir(&request.target_path);
         self.note(format!("unpublish {}", request.volume_id));
         Ok(Response::new(csi::NodeUnpublishVolumeResponse {}))
     }
@@ -150,6 +168,7 @@ impl Node for Plugin {
         let request = request.into_inner();
         let capacity_bytes = request.capacity_range.unwrap().required_bytes;
         self.note(format!("expand {} to {capacity_bytes}", request.volume_id));
+        self.answer("expand")?;
         Ok(Response::new(csi::NodeExpandVolumeResponse { capacity_bytes }))
     }
 
@@ -208,7 +227,7 @@ impl DraPlugin for Plugin {
     }
 }
 
-fn put_claim(fixture: &Fixture, attach: bool) {
+pub fn put_claim(fixture: &Fixture, attach: bool) {
     fixture.api.put(
         "/apis/storage.k8s.io/v1/csidrivers/d.example",
         json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": "d.example"},
@@ -230,7 +249,7 @@ fn put_claim(fixture: &Fixture, attach: bool) {
     );
 }
 
-fn with_volume(source: Value) -> Value {
+pub fn with_volume(source: Value) -> Value {
     let mut spec = one("present");
     let mut volume = json!({"name": "v"});
     volume.as_object_mut().unwrap().extend(source.as_object().unwrap().clone());
@@ -239,7 +258,7 @@ fn with_volume(source: Value) -> Value {
     spec
 }
 
-fn running(status: &Value) -> bool {
+pub fn running(status: &Value) -> bool {
     status["phase"] == "Running"
 }
 
