@@ -115,6 +115,7 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
     tasks.spawn(keep_node(services.clone(), host, own_node, stop.clone()));
     tasks.spawn(plugins::run(services.clone(), log_watcher.clone(), stop.clone()));
     tasks.spawn(csi::keep_usage(services.csi.clone(), stop.clone()));
+    tasks.spawn(csi::keep_allocatable(services.csi.clone(), stop.clone()));
     tasks.spawn(csi::keep_unstaging(services.csi.clone(), stop.clone()));
     tasks.spawn(devices::run(services.devices.clone(), stop.clone()));
     tasks.spawn(devices::pod_resources::run(services.clone(), views.clone(), stop.clone()));

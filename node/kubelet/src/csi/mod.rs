@@ -5,6 +5,7 @@
 //! node has a record of it; a pod's record goes only after the driver has unpublished the volume, and the record beside a
 //! staged volume only after the driver has unstaged it.
 
+mod allocatable;
 mod capability;
 mod driver;
 mod node_info;
@@ -22,6 +23,7 @@ use corten_client::{Cache, Client};
 use corten_meta::Key;
 use tokio::sync::watch;
 
+pub use allocatable::keep_allocatable;
 pub use capability::Source;
 pub use node_info::keep_csi_node;
 pub use set_up::Request;

@@ -66,6 +66,16 @@ pub async fn install(csi: &Csi, name: &str, info: &NodeGetInfoResponse) -> Resul
     .await
 }
 
+/// A driver can attach another number of volumes than before.
+pub async fn set_limit(csi: &Csi, name: &str, most: i64) -> Result<()> {
+    change(csi, |drivers| {
+        for driver in drivers.iter_mut().filter(|driver| driver.name == name) {
+            driver.allocatable = limit(most);
+        }
+    })
+    .await
+}
+
 /// A driver has gone.
 pub async fn uninstall(csi: &Csi, name: &str) -> Result<()> {
     change(csi, |drivers| drivers.retain(|known| known.name != name)).await?;

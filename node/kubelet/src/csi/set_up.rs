@@ -58,7 +58,7 @@ impl Csi {
         capability::check_mode(source, object.as_ref())
             .map_err(|error| failed("mounter.SetupAt failed to check volume lifecycle mode", &error))?;
         let publish_context = match source.persistent && capability::needs_attach(object.as_ref()) {
-            true => self.attached(context, &record).await?,
+            true => self.attached(context, &record, object.as_ref(), request.volume).await?,
             false => HashMap::new(),
         };
         let driver = self.driver(&source.driver).map_err(|error| {
@@ -73,7 +73,13 @@ impl Csi {
     }
 
     /// What the attacher told of the volume, once it is attached to this node and the controller knows that we use it.
-    async fn attached(&self, context: &Context<'_>, record: &Record) -> Result<HashMap<String, String>> {
+    async fn attached(
+        &self,
+        context: &Context<'_>,
+        record: &Record,
+        object: Option<&CSIDriver>,
+        volume: &str,
+    ) -> Result<HashMap<String, String>> {
         let name = record.unique_name();
         let uid = spec::uid(context.pod);
         self.set_user(&name, uid, true);
@@ -84,6 +90,7 @@ impl Csi {
         let in_use = status.volumes_in_use.iter().flatten().any(|known| *known == name);
         let attached = status.volumes_attached.iter().flatten().any(|known| known.name == name);
         if !in_use || !attached {
+            self.check_room(object, record, volume).await?;
             return Err(Error::Waiting(format!("volume {} is not attached to the node", record.spec_name)));
         }
         let id = &record.attachment;

@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use tracing::{debug, warn};
 
 use super::Services;
+use super::admission::Rejection;
 use super::observed::{InstanceState, Observed};
 use super::plan::{Applied, Start, Stop, usable_sandbox};
 use super::spec::{self, Declared};
@@ -198,6 +199,11 @@ impl Worker {
                 self.volumes_stale = false;
                 self.retries.succeeded(VOLUMES);
                 true
+            }
+            Err(error @ Error::Admission { .. }) if self.volumes.is_none() => {
+                self.reject(Rejection::of(error), now);
+                self.waker.refresh();
+                false
             }
             Err(error) => {
                 let wait = self.retries.failed(VOLUMES, now);

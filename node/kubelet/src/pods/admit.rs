@@ -89,7 +89,8 @@ impl Worker {
         Ok(services.allocations.admit(&self.pod, &Place::new(&node, services)))
     }
 
-    fn reject(&mut self, rejection: Rejection, now: Timestamp) {
+    /// Ends a pod that cannot be here.
+    pub(super) fn reject(&mut self, rejection: Rejection, now: Timestamp) {
         let Rejection { reason, message } = rejection;
         self.services.metrics.count(&metrics::ADMISSION_REJECTIONS, &[&reason]);
         self.services.events.pod(&self.pod, WARNING, &reason, &message);

@@ -96,7 +96,7 @@ pub async fn set_up(context: &Context<'_>) -> Result<MountedVolumes> {
         let set_up = set_up_volume(context, volume, &mut result.refresh_at).await;
         note(context, volume, &set_up, begun);
         let mounted = set_up.map_err(|error| match error {
-            Error::Waiting(_) => error,
+            Error::Waiting(_) | Error::Admission { .. } => error,
             _ => Error::pod(format!("MountVolume.SetUp failed for volume {:?} : {error}", volume.name)),
         })?;
         result.by_name.insert(volume.name.clone(), mounted);

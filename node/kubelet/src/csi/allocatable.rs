@@ -1,0 +1,150 @@
+//! How many volumes a driver can attach to this node may change: a driver whose CSIDriver object asks for it is asked
+//! again at its interval, and at once when an attachment failed because the node is full.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use corten_api::k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
+use tokio_util::sync::CancellationToken;
+use tonic::Code;
+use tracing::warn;
+
+use super::record::Record;
+use super::{Csi, node_info};
+use crate::error::{Error, Result};
+
+/// How long a change of a CSIDriver object may go unseen; no shorter interval is valid.
+const LONGEST_SLEEP: Duration = Duration::from_secs(10);
+const LIMIT_EXCEEDED: &str = "VolumeAttachmentLimitExceeded";
+
+/// Asks the drivers until shutdown.
+pub async fn keep_allocatable(csi: Arc<Csi>, stop: CancellationToken) {
+    let mut asked: HashMap<String, Instant> = HashMap::new();
+    loop {
+        let now = Instant::now();
+        let drivers = csi.periods();
+        asked.retain(|name, _| drivers.contains_key(name));
+        for name in due(&drivers, &mut asked, now) {
+            if let Err(error) = csi.ask_allocatable(&name).await {
+                warn!(%error, driver = name, "the CSI driver's limit of volumes is not known");
+            }
+        }
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(next(&drivers, &asked, Instant::now())) => {}
+        }
+    }
+}
+
+/// The drivers whose interval is over. A driver that is new was asked when it registered.
+fn due(drivers: &HashMap<String, Duration>, asked: &mut HashMap<String, Instant>, now: Instant) -> Vec<String> {
+    let mut names = Vec::new();
+    for (name, period) in drivers {
+        let last = asked.entry(name.clone()).or_insert(now);
+        if now.duration_since(*last) >= *period {
+            *last = now;
+            names.push(name.clone());
+        }
+    }
+    names
+}
+
+/// How long until the next driver is to be asked.
+fn next(drivers: &HashMap<String, Duration>, asked: &HashMap<String, Instant>, now: Instant) -> Duration {
+    let left = |(name, period): (&String, &Duration)| {
+        let since = asked.get(name).map_or(Duration::ZERO, |last| now.duration_since(*last));
+        period.saturating_sub(since)
+    };
+    drivers.iter().map(left).min().unwrap_or(LONGEST_SLEEP).min(LONGEST_SLEEP)
+}
+
+fn period(driver: &CSIDriver) -> Option<Duration> {
+    let seconds = u64::try_from(driver.spec.node_allocatable_update_period_seconds?).ok()?;
+    (seconds > 0).then(|| Duration::from_secs(seconds))
+}
+
+/// Whether the attachment failed because the node has no room for it.
+fn is_exhausted(attachment: &VolumeAttachment) -> bool {
+    let status = attachment.status.as_ref();
+    let code = status.and_then(|status| status.attach_error.as_ref()?.error_code);
+    code == Some(Code::ResourceExhausted as i32)
+}
+
+impl Csi {
+    /// The drivers of this node that are to be asked again, and how often.
+    fn periods(&self) -> HashMap<String, Duration> {
+        let names: Vec<String> = self.lock().drivers.keys().cloned().collect();
+        names.into_iter().filter_map(|name| Some((name.clone(), period(&self.object(&name)?)?))).collect()
+    }
+
+    async fn ask_allocatable(&self, name: &str) -> Result<()> {
+        let info = self.driver(name)?.info().await?;
+        node_info::set_limit(self, name, info.max_volumes_per_node).await
+    }
+
+    /// Refuses a pod whose volume the node has no room for, if the driver wants its limit to be kept up to date: the
+    /// scheduler would otherwise not learn of it.
+    pub(super) async fn check_room(&self, driver: Option<&CSIDriver>, record: &Record, volume: &str) -> Result<()> {
+        if driver.and_then(period).is_none() {
+            return Ok(());
+        }
+        let attachment = self.client.find::<VolumeAttachment>("", &record.attachment).await?;
+        if !attachment.as_ref().is_some_and(is_exhausted) {
+            return Ok(());
+        }
+        if let Err(error) = self.ask_allocatable(&record.driver).await {
+            warn!(%error, driver = record.driver, "the CSI driver's limit of volumes is not known");
+        }
+        let message = format!(
+            "Node has reached its volume attachment limit, rejecting pod. unmounted volumes=[{volume}], unattached \
+             volumes=[{volume}], failed to process volumes=[]: the driver has no room for another volume on this node"
+        );
+        Err(Error::admission(LIMIT_EXCEEDED, message))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use corten_api::Typed;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_driver_is_asked_when_its_interval_is_over() {
+        let begun = Instant::now();
+        let after = |seconds| begun + Duration::from_secs(seconds);
+        let drivers = HashMap::from([("d".to_owned(), Duration::from_secs(12))]);
+        let mut asked = HashMap::new();
+        for (seconds, names, sleep) in [(0, 0, 10), (10, 0, 2), (12, 1, 10), (13, 0, 10), (24, 1, 10)] {
+            assert_eq!(due(&drivers, &mut asked, after(seconds)).len(), names, "after {seconds} s");
+            assert_eq!(next(&drivers, &asked, after(seconds)), Duration::from_secs(sleep), "after {seconds} s");
+        }
+        assert_eq!(next(&HashMap::new(), &asked, begun), LONGEST_SLEEP);
+    }
+
+    #[test]
+    fn only_a_node_that_is_full_refuses_a_pod() {
+        for (error, expected) in [
+            (json!({"message": "full", "errorCode": 8}), true),
+            (json!({"message": "down", "errorCode": 14}), false),
+            (json!({"message": "old"}), false),
+        ] {
+            let attachment = VolumeAttachment::from_value(json!({
+                "metadata": {"name": "a"},
+                "spec": {"attacher": "d", "nodeName": "n", "source": {}},
+                "status": {"attached": false, "attachError": error},
+            }));
+            assert_eq!(is_exhausted(&attachment.unwrap()), expected, "{error}");
+        }
+    }
+
+    #[test]
+    fn only_a_driver_that_asks_for_it_is_asked_again() {
+        for (spec, expected) in [(json!({"nodeAllocatableUpdatePeriodSeconds": 30}), Some(30)), (json!({}), None)] {
+            let driver = CSIDriver::from_value(json!({"metadata": {"name": "d"}, "spec": spec})).unwrap();
+            assert_eq!(period(&driver), expected.map(Duration::from_secs));
+        }
+    }
+}
