@@ -76,6 +76,11 @@ impl Source {
         })
     }
 
+    /// Whether only one pod may use the volume at a time. The scheduler sees to that, but not every pod comes from it.
+    pub fn is_for_one_pod(&self) -> bool {
+        self.access_modes.iter().any(|mode| mode == "ReadWriteOncePod")
+    }
+
     pub fn record(&self, node: &str) -> record::Record {
         record::Record {
             driver: self.driver.clone(),

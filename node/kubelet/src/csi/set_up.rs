@@ -67,6 +67,11 @@ impl Csi {
         })?;
         let lock = self.volume_lock(&record.unique_name());
         let _alone = lock.lock().await;
+        if source.is_for_one_pod() && self.others_use(&record, context.pod_dir) {
+            return Err(Error::pod(
+                "volume uses the ReadWriteOncePod access mode and is already in use by another pod",
+            ));
+        }
         let abilities = driver.abilities().await?;
         let steps = Steps { csi: self, context, source, record, object, driver, abilities, publish_context };
         steps.run(request).await

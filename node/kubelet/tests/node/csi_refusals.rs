@@ -71,3 +71,23 @@ async fn a_volume_that_cannot_grow_in_use_is_no_reason_to_hold_up_the_pod() {
     let claim = fixture.api.get(CLAIM).unwrap();
     assert_eq!(claim["status"]["allocatedResourceStatuses"]["storage"], "NodeResizeInProgress", "{claim}");
 }
+
+#[tokio::test]
+async fn a_volume_for_one_pod_is_not_given_to_a_second() {
+    let fixture = Fixture::start().await;
+    put_claim(&fixture, false);
+    fixture.api.change("/api/v1/persistentvolumes/pv-1", |volume| {
+        volume["spec"]["accessModes"] = json!(["ReadWriteOncePod"]);
+    });
+    let driver = Plugin::new(fixture.root.path(), "CSIPlugin", "d.example", &["1.0.0"]);
+    driver.register(&fixture.config.root_dir);
+    driver.called("registered true").await;
+    let spec = with_volume(json!({"persistentVolumeClaim": {"claimName": "data"}}));
+    fixture.create_pod("p", spec.clone());
+    fixture.pod("p", "the first pod to run", running).await;
+    fixture.create_pod("q", spec);
+    fixture.event("volume uses the ReadWriteOncePod access mode and is already in use by another pod").await;
+    assert_eq!(driver.count("publish h-1 for q"), 0);
+    fixture.delete_pod("p", 0);
+    fixture.pod("q", "the second pod to run after the first", running).await;
+}
