@@ -158,8 +158,8 @@ pub enum PreScore {
 pub enum Effect {
     /// Give the volume to the claim.
     BindVolume { volume: String, claim: Key, claim_uid: String },
-    /// Have a volume made for the claim where the node can use it.
-    Provision { claim: Key },
+    /// Have a volume made for the claim where the node can use it. `written` is the claim's revision that names the node.
+    Provision { claim: Key, written: Option<u64> },
     /// Give devices to the ResourceClaim, unless it has them, and reserve it for the pod.
     AllocateClaim { claim: Key, allocation: Option<Box<AllocationResult>> },
     /// Take the devices of a ResourceClaim away.

@@ -81,8 +81,8 @@ impl Outcomes {
     }
 
     /// Writes what must show before the pod is bound.
-    pub async fn pre_bind(&self, placed: &Placed) -> Result<(), Error> {
-        for effect in &placed.effects {
+    pub async fn pre_bind(&self, placed: &mut Placed) -> Result<(), Error> {
+        for effect in &mut placed.effects {
             match effect {
                 Effect::BindVolume { volume, claim, claim_uid } => {
                     let mut object = self.client.get::<PersistentVolume>("", volume).await?;
@@ -94,12 +94,12 @@ impl Outcomes {
                     self.reserve_claim(&placed.row, claim, allocation.as_deref()).await?;
                 }
                 Effect::DeallocateClaim { .. } => {}
-                Effect::Provision { claim } => {
+                Effect::Provision { claim, written } => {
                     let annotations = json!({SELECTED_NODE: placed.row.node_name});
                     let patch = Patch::Merge(json!({"metadata": {"annotations": annotations}}));
-                    self.client
-                        .send_patch::<PersistentVolumeClaim>(&claim.namespace, &claim.name, &patch, None)
-                        .await?;
+                    let (namespace, name) = (&claim.namespace, &claim.name);
+                    let object = self.client.patch::<PersistentVolumeClaim>(namespace, name, &patch, None).await?;
+                    *written = object.metadata.resource_version.and_then(|version| version.parse().ok());
                 }
             }
         }

@@ -369,7 +369,7 @@ impl Scheduler {
         let storage = &self.snapshot.storage;
         for effect in &placed.effects {
             let key = match effect {
-                Effect::BindVolume { claim, .. } | Effect::Provision { claim } => claim,
+                Effect::BindVolume { claim, .. } | Effect::Provision { claim, .. } => claim,
                 // Until the cache shows it, only the promise keeps the devices from others.
                 Effect::AllocateClaim { claim, .. } => match self.snapshot.devices.claim(claim) {
                     None => return Err(format!("resourceclaim {:?} does not exist any more", claim.name)),
@@ -386,8 +386,8 @@ impl Scheduler {
                         return Err(format!("ClaimRef got reset for pv {volume:?}"));
                     }
                 }
-                Effect::Provision { .. } if !claim.is_bound() => {
-                    if claim.selected_node.as_deref().is_some_and(|node| node != placed.row.node_name) {
+                Effect::Provision { written, .. } if !claim.is_bound() => {
+                    if claim.has_lost_node(&placed.row.node_name, *written) {
                         return Err(format!("provisioning failed for PVC {:?}", claim.key.name));
                     }
                 }

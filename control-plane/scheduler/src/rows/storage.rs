@@ -66,6 +66,15 @@ impl ClaimRow {
     pub fn is_bound(&self) -> bool {
         !self.volume.is_empty() && self.bind_completed
     }
+
+    /// Whether the provisioner gave the node back that was chosen in revision `written`: no volume can be made there, and
+    /// another node must be chosen. A row that is older does not show the choice yet.
+    pub fn has_lost_node(&self, node: &str, written: Option<u64>) -> bool {
+        match &self.selected_node {
+            Some(selected) => selected != node,
+            None => written.is_some_and(|written| self.revision >= written),
+        }
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -312,7 +312,7 @@ impl Task {
     }
 
     /// Pre-bind, if there is something to write first; else bind.
-    fn carry_out(&mut self, placed: Placed) {
+    fn carry_out(&mut self, mut placed: Placed) {
         if placed.effects.is_empty() {
             return self.bind(placed);
         }
@@ -320,7 +320,7 @@ impl Task {
         let profile = self.scheduler.profile(&placed.row);
         self.launch(async move {
             let began = Instant::now();
-            let written = outcomes.pre_bind(&placed).await;
+            let written = outcomes.pre_bind(&mut placed).await;
             if let Some(profile) = profile {
                 profile.series.point(Point::PreBind, if written.is_ok() { "Success" } else { "Error" }, began);
             }

@@ -75,7 +75,7 @@ fn bind_or_provision<'a>(
         if !enough_space(claim, class, node, storage) {
             return Err(NOT_ENOUGH_SPACE);
         }
-        effects.push(Effect::Provision { claim: claim.key.clone() });
+        effects.push(Effect::Provision { claim: claim.key.clone(), written: None });
     }
     Ok(effects)
 }

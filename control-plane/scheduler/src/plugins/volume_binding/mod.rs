@@ -75,7 +75,7 @@ impl Plugin for VolumeBinding {
         for effect in &plan {
             match effect {
                 Effect::BindVolume { volume, claim, .. } => snapshot.storage.promise(volume, claim),
-                Effect::Provision { claim } => snapshot.storage.select(claim, &name),
+                Effect::Provision { claim, .. } => snapshot.storage.select(claim, &name),
                 Effect::AllocateClaim { .. } | Effect::DeallocateClaim { .. } => {}
             }
         }
