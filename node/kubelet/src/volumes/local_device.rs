@@ -3,6 +3,7 @@
 //!
 //! Invariant: only a device on which `blkid` finds nothing at all is ever formatted.
 
+use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -21,6 +22,7 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 pub fn mount(device: &Path, target: &Path, fs_type: Option<&str>, options: &[String]) -> Result<()> {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let fs_type = fs_type.filter(|name| !name.is_empty()).unwrap_or(DEFAULT_FS_TYPE);
+    check_name(fs_type)?;
     let present = format(device, fs_type)?;
     let options = if options.is_empty() { "defaults".to_owned() } else { options.join(",") };
     let mut command = Command::new("mount");
@@ -31,6 +33,14 @@ pub fn mount(device: &Path, target: &Path, fs_type: Option<&str>, options: &[Str
         )),
         _ => error,
     })
+}
+
+/// The name becomes part of a program's: nothing but a plain word may be run.
+fn check_name(fs_type: &str) -> Result<()> {
+    if fs_type.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '_') {
+        return Ok(());
+    }
+    Err(Error::pod(format!("fsType {fs_type:?} is not the name of a file system")))
 }
 
 /// Grows the file system of a device to the device's size. A directory has no size of its own.
@@ -72,15 +82,25 @@ fn format(device: &Path, fs_type: &str) -> Result<Option<String>> {
 
 /// What lies on the device: a file system by its name, or something else.
 fn content(device: &Path) -> Result<Option<String>> {
+    // `blkid` finds nothing on a device that it cannot read, too.
+    read_ends(device).map_err(Error::file("read", device))?;
     let mut command = Command::new("blkid");
     command.args(["-p", "-s", "TYPE", "-s", "PTTYPE", "-o", "export"]).arg(device);
     let output = start(&mut command)?;
     match output.status.code() {
         Some(0) => Ok(Some(found(&String::from_utf8_lossy(&output.stdout)))),
-        // It says the same of a device that it cannot read, but then it says why.
-        Some(NOTHING_FOUND) if output.stderr.is_empty() => Ok(None),
+        Some(NOTHING_FOUND) => Ok(None),
         _ => Err(failed(&command, &output)),
     }
+}
+
+/// Reads the first and the last sector, where labels lie.
+fn read_ends(device: &Path) -> std::io::Result<()> {
+    let mut file = std::fs::File::open(device)?;
+    let mut sector = [0; 512];
+    file.read_exact(&mut sector)?;
+    file.seek(SeekFrom::End(-512))?;
+    file.read_exact(&mut sector)
 }
 
 /// Reads the answer of `blkid`: a table of partitions is nothing that could be mounted.
@@ -139,6 +159,14 @@ mod tests {
     }
 
     #[test]
+    fn a_file_system_has_a_plain_name() {
+        check_name("ext4").unwrap();
+        for name in ["x/../../bin/sh", "-a", "ext4 -F"] {
+            assert!(check_name(name).is_err(), "{name}");
+        }
+    }
+
+    #[test]
     fn a_directory_needs_no_growing() {
         let root = tempfile::tempdir().unwrap();
         grow(root.path(), root.path()).unwrap();
@@ -147,7 +175,11 @@ mod tests {
 
     #[test]
     fn a_device_that_cannot_be_looked_at_is_not_formatted() {
-        let error = format(Path::new("/nonexistent/device"), "ext4").unwrap_err().to_string();
-        assert!(error.contains("blkid"), "{error}");
+        let root = tempfile::tempdir().unwrap();
+        let device = root.path().join("device");
+        assert!(format(&device, "ext4").is_err(), "it is not there");
+        std::fs::write(&device, "short").unwrap();
+        assert!(format(&device, "ext4").is_err(), "it cannot be read");
+        assert_eq!(std::fs::read(&device).unwrap(), b"short");
     }
 }

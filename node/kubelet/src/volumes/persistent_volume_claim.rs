@@ -51,24 +51,27 @@ pub async fn set_up(
         }
     };
     if let Some(local) = source.local.as_ref().filter(|_| !read_only) {
-        let grow = || if block { Ok(()) } else { local_device::grow(Path::new(&local.path), &mounted.path) };
-        expand(context, &claim, &volume, grow).await?;
+        let path = (!block).then(|| PathBuf::from(&local.path));
+        expand(context, &claim, &volume, path, mounted.path.clone()).await?;
         super::earlier(refresh_at, context.now.checked_add(LOOK_AGAIN).ok());
     }
     mounted.writable &= !read_only;
     Ok(mounted)
 }
 
-/// Grows what lies on a volume of this node after the volume itself, and tells the claim.
+/// Grows what lies on a volume of this node after the volume itself, and tells the claim. Without a path there is nothing
+/// on it that this node knows.
 async fn expand(
     context: &Context<'_>,
     claim: &PersistentVolumeClaim,
     volume: &PersistentVolume,
-    grow: impl FnOnce() -> Result<()>,
+    path: Option<PathBuf>,
+    mounted_at: PathBuf,
 ) -> Result<()> {
     let Some(expansion) = Expansion::due(claim, volume) else { return Ok(()) };
     expansion.begin(context).await?;
-    match grow() {
+    let grow = move || path.map_or(Ok(()), |path| local_device::grow(&path, &mounted_at));
+    match in_background(grow).await {
         Ok(()) => expansion.succeed(context).await,
         Err(error) => {
             let refused = Refused { message: error.to_string(), outcome: Outcome::Final };
@@ -139,11 +142,14 @@ async fn mount_device(device: &Path, target: &Path, fs_type: Option<&str>, optio
     let target = target.to_path_buf();
     let fs_type = fs_type.map(str::to_owned);
     let options = options.to_vec();
-    // Formatting a large disk takes its time.
-    let mounting =
-        tokio::task::spawn_blocking(move || local_device::mount(&device, &target, fs_type.as_deref(), &options));
-    mounting.await.map_err(|error| Error::pod(format!("mounting the device ended: {error}")))??;
+    in_background(move || local_device::mount(&device, &target, fs_type.as_deref(), &options)).await?;
     Ok(true)
+}
+
+/// Formatting or growing a large disk takes its time.
+async fn in_background(work: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|error| Err(Error::pod(format!("work on the device ended: {error}"))))
 }
 
 /// A block device of this node, for a claim that asks for one.
