@@ -305,7 +305,10 @@ impl<'a> Planner<'a> {
             return Initialization::Going;
         };
         match instance.state {
-            InstanceState::Running => Initialization::Going,
+            InstanceState::Running => {
+                self.resize_if_changed(container, instance);
+                Initialization::Going
+            }
             InstanceState::Created | InstanceState::Unknown => {
                 self.start(Role::Init, container);
                 Initialization::Going
@@ -473,7 +476,7 @@ pub fn is_pod_resizing(pod: &Pod, memory: &Memory) -> bool {
 pub fn are_containers_resizing(pod: &Pod, observed: &Observed, memory: &Memory) -> bool {
     observed.running().any(|instance| {
         let Some(declared) = spec::container(pod, &instance.name) else { return false };
-        let resizable = matches!(declared.role, Role::Main | Role::Sidecar);
+        let resizable = declared.role != Role::Ephemeral;
         let applied = memory.applied.get(&instance.id);
         resizable && applied.is_some_and(|applied| *applied != Applied::new(pod, &declared.container))
     })

@@ -510,6 +510,22 @@ fn a_changed_limit_of_the_pod_reaches_containers_without_one() {
 }
 
 #[test]
+fn an_init_container_is_resized_while_it_runs() {
+    let pod = |cpu: &str| {
+        let init = format!(r#"{{"name":"init","resources":{{"requests":{{"cpu":"{cpu}"}}}}}}"#);
+        fixtures::pod(&format!(r#"{{"initContainers":[{init}],"containers":[{{"name":"main"}}]}}"#))
+    };
+    let before = pod("1");
+    let applied = Applied::new(&before, super::spec::init_containers(&before).next().unwrap().1);
+    let memory = Memory { applied: [("init1".to_owned(), applied)].into(), ..Memory::default() };
+    let runtime = observed("s0 ready\n s0 init running");
+    assert!(plan(&before, &runtime, &memory, at(0)).resize.is_empty() && !is_resizing(&before, &runtime, &memory));
+    let after = pod("2");
+    assert_eq!(plan(&after, &runtime, &memory, at(0)).resize, [("init1".to_owned(), "init".to_owned())]);
+    assert!(is_resizing(&after, &runtime, &memory));
+}
+
+#[test]
 fn an_exit_may_restart_all_containers_from_the_first() {
     let pod = r#"{"restartPolicy":"Never","initContainers":[{"name":"init"},{"name":"side","restartPolicy":"Always"}],
         "containers":[{"name":"main"},{"name":"source","restartPolicy":"Never","restartPolicyRules":[
