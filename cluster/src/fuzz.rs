@@ -9,6 +9,7 @@ use corten_meta::Value;
 
 use crate::commands::audit::gather;
 use crate::join::{discovery, settings};
+use crate::pki::Identity;
 use crate::{kubeconfig, registries};
 
 /// Reads a cluster-info that a server without trust sends; returns what the token has signed of it.
@@ -33,7 +34,8 @@ pub fn registries(content: &[u8]) -> Result<usize> {
 
 /// Puts a cluster into the user's kubeconfig.
 pub fn merged_kubeconfig(user: Value) -> Value {
-    kubeconfig::merged(user, &kubeconfig::cluster_only("https://127.0.0.1:6443", ""))
+    let identity = Identity { certificate: String::new(), key: String::new() };
+    kubeconfig::merged(user, &kubeconfig::single("https://127.0.0.1:6443", "", &identity))
 }
 
 /// Reads a line of the kernel's table of sockets.

@@ -55,7 +55,7 @@ pub fn annotate_bounds(set: &mut ReplicaSet, deployment: &Deployment) -> bool {
     let desired = replicas(deployment);
     let annotations = set.metadata.annotations.get_or_insert_default();
     let mut changed = false;
-    for (key, value) in [(DESIRED_REPLICAS, desired), (MAX_REPLICAS, desired + bounds(deployment).0)] {
+    for (key, value) in [(DESIRED_REPLICAS, desired), (MAX_REPLICAS, desired.saturating_add(bounds(deployment).0))] {
         let value = value.to_string();
         changed |= annotations.get(key) != Some(&value);
         annotations.insert(key.to_owned(), value);
