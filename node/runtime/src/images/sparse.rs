@@ -120,7 +120,7 @@ impl Records {
 
 /// Writes what the `tar` package made of a sparse file of the old form: zeros are holes again.
 pub(super) fn write_with_holes(mut content: impl Read, file: &File, size: u64) -> io::Result<()> {
-    const ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+    static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
     file.set_len(size)?;
     let mut buffer = vec![0; ZEROS.len()];
     let mut offset = 0;
