@@ -120,7 +120,6 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
     tasks.spawn(devices::run(services.devices.clone(), stop.clone()));
     tasks.spawn(devices::pod_resources::run(services.clone(), views.clone(), stop.clone()));
     tasks.spawn(claims::wipe_unregistered(services.claims.clone(), stop.clone()));
-    tasks.spawn(node::renew_lease(config, client, stop.clone()));
     tasks.spawn(server::serve_health(services.config.healthz, stop.clone()));
     if let Some(shutdown) = machine_shutdown {
         tasks.spawn(shutdown.run(services.clone(), views.clone(), stop.clone()));
@@ -234,7 +233,7 @@ async fn wait_for_runtime(runtime: &Runtime, stop: &CancellationToken) -> Option
     }
 }
 
-/// Registers the node and reports its status until shutdown.
+/// Registers the node, then renews its Lease and reports its status until shutdown.
 async fn keep_node(services: Arc<Services>, host: Host, own_node: Arc<corten_client::Cache>, stop: CancellationToken) {
     services.events.node(events::NORMAL, "Starting", "Starting kubelet.");
     if services.config.register_node {
@@ -244,6 +243,7 @@ async fn keep_node(services: Arc<Services>, host: Host, own_node: Arc<corten_cli
         csi::keep_csi_node(services.csi.clone(), stop.clone()),
         wake_for_attachments(services.clone(), stop.clone()),
         node::Reporter::new(services.clone(), host, own_node).run(stop.clone()),
+        node::renew_lease(services.config.clone(), services.client.clone(), stop.clone()),
     );
 }
 
