@@ -110,7 +110,8 @@ impl Reporter {
                 }
             };
             let wait = if ready { CHECK_WHEN_READY } else { quick };
-            quick = if ready { FIRST_CHECK_WHEN_NOT } else { (quick * 2).min(LAST_CHECK_WHEN_NOT) };
+            // By a quarter: a node that becomes ready is late by that much of the time that it took.
+            quick = if ready { FIRST_CHECK_WHEN_NOT } else { (quick * 5 / 4).min(LAST_CHECK_WHEN_NOT) };
             tokio::select! {
                 () = shutdown.cancelled() => return,
                 change = changes.next() => if change.is_none() { return },
