@@ -130,7 +130,7 @@ pub struct Server {
     /// The bridge that pods of the first node are attached to.
     #[arg(long, default_value = "corten0", value_name = "NAME")]
     pub bridge: String,
-    /// Who assigns addresses to Services of type LoadBalancer.
+    /// The assigner of addresses to Services of type LoadBalancer.
     #[arg(long, value_enum, default_value_t = LoadBalancer::Nodes, value_name = "ADDRESSES")]
     pub load_balancer: LoadBalancer,
     /// Addresses for Services of type LoadBalancer, as ADDRESS or FIRST-LAST, instead of the nodes' own. They must belong
@@ -289,7 +289,7 @@ pub struct Agent {
     pub kubelet: KubeletOptions,
 }
 
-/// Who assigns addresses to Services of type LoadBalancer.
+/// The assigner of addresses to Services of type LoadBalancer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum LoadBalancer {
     /// Corten: every Ready node serves the Service's ports on its own addresses.

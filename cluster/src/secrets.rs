@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// What stands for standard input.
+/// The argument that stands for standard input.
 const STANDARD_INPUT: &str = "-";
 /// The most bytes that are read: far more than a password or a list of tokens takes.
 const MOST: u64 = 64 << 10;

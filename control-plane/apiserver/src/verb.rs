@@ -4,7 +4,7 @@ use std::fmt;
 
 use http::Method;
 
-/// What a request does with a resource; for other paths, its method.
+/// The action of a request on a resource; for other paths, its method.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Verb {
     Get,
