@@ -142,7 +142,7 @@ impl Archive {
         Ok(names.collect())
     }
 
-    /// What the signed index says of packages, each of a version that is known unchanged.
+    /// The entries of the signed index for packages, each of a version that is known unchanged.
     fn index(&self, packages: &[&str]) -> Result<Vec<Indexed>> {
         // Elsewhere: apt says nothing of packages that lie in its directory.
         let text = self.apt_in(Path::new("/"), &[&["download", "--print-uris"], packages].concat())?;

@@ -148,8 +148,8 @@ fn mentions(spec: &PodSpec, name: &str) -> bool {
     lists.chain(whole(spec)).chain(&spec.overhead).any(|list| list.contains_key(name))
 }
 
-/// What a container asks for; while it is being resized also what it still has, whichever is more. An init container that
-/// runs to completion is not resized while it runs.
+/// The requests of a container; while it is being resized, the maximum of its requests and of the resources that it still
+/// has. An init container that runs to completion is not resized while it runs.
 fn held(container: &Container, is_init: bool, status: Option<&PodStatus>) -> Resources {
     let asks = Resources::from_list(container.resources.as_ref().and_then(|r| r.requests.as_ref()));
     let runs_on = !is_init || container.restart_policy.as_deref() == Some("Always");

@@ -1,4 +1,4 @@
-//! What a machine is told by a cluster that it does not trust yet, and files that people write for the binary.
+//! Answers of a cluster that a joining machine does not trust yet, and files that users write for the binary.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! What a directory tree takes of a disk. Pods pay for it, so a tree cannot hide by its depth, by links or by being moved.
+//! The disk usage of a directory tree. Pods pay for it, so a tree cannot hide by its depth, by links or by being moved.
 
 use std::collections::HashSet;
 use std::ops::AddAssign;

@@ -18,7 +18,7 @@ pub fn write(root: &Path, register: &Register, rules: &Rules) -> Result<()> {
     Ok(())
 }
 
-/// What `tidy` says of register, rules and page.
+/// The problems that `tidy` reports of register, rules and page.
 pub fn problems(root: &Path) -> Result<Vec<String>> {
     let rules = Rules::read(root)?;
     let register = Register::read(root)?;

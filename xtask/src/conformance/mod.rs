@@ -45,7 +45,7 @@ CONFORMANCE_IMAGES          a folder of docker or OCI archives, as `cargo xtask 
 CONFORMANCE_MANIFESTS       a folder of manifests that are applied before the specs run; none if absent
 CORTEN                      the binary to prove; the release build if absent";
 
-/// What a run is asked for.
+/// The options of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     all: bool,

@@ -13,7 +13,7 @@ use super::rules::Rules;
 
 pub const FILE: &str = "conformance/register.tsv";
 
-/// What is known of a spec.
+/// The state of a spec.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
     Passed,
@@ -136,7 +136,7 @@ impl Register {
         regressions
     }
 
-    /// What does not agree with the rules.
+    /// Returns the lines that do not agree with the rules.
     pub fn problems(&self, rules: &Rules) -> Vec<String> {
         let mut problems = Vec::new();
         for (name, state) in &self.0 {

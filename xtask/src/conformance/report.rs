@@ -1,4 +1,4 @@
-//! What a run of the suite said of each spec: ginkgo's JSON report.
+//! The outcome of each spec of a run: ginkgo's JSON report.
 //!
 //! A report holds everything that the specs printed, which is hundreds of megabytes; only what counts is kept.
 

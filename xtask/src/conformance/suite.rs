@@ -10,7 +10,7 @@ use regex::Regex;
 use super::Options;
 use super::rules::Rules;
 
-/// What the specs of the conformance suite have in their names.
+/// The mark in the names of conformance specs.
 pub const CONFORMANCE: &str = "[Conformance]";
 const SERIAL: &str = "[Serial]";
 

@@ -24,7 +24,7 @@ pub struct Layer {
     pub packages: Vec<String>,
     /// A layer below whose packages need not be here again.
     pub on: Option<String>,
-    /// What the user brings.
+    /// The sources that the user brings.
     pub programs: Vec<Program>,
     pub files: Vec<File>,
     pub directories: Vec<Directory>,
@@ -78,7 +78,7 @@ pub struct Image {
 }
 
 impl Layer {
-    /// What the user must bring for it.
+    /// The sources that the user must bring for it.
     pub fn brought(&self) -> impl Iterator<Item = &str> {
         self.programs.iter().map(|program| program.name.as_str()).chain(self.unpack.as_deref())
     }

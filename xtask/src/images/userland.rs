@@ -1,6 +1,6 @@
 //! A tree of Debian's packages: each unpacked over the others, without its scripts.
 //!
-//! What scripts would do (users, alternatives, the link of `/bin/sh`) stands in `conformance/images.toml`, where it can be read.
+//! The effects of those scripts (users, alternatives, the link of `/bin/sh`) stand in `conformance/images.toml`, where it can be read.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -11,7 +11,7 @@ use crate::archive::Archive;
 
 /// Debian's directories that are links into /usr. Packages may still name the old places.
 const MERGED: [&str; 4] = ["bin", "sbin", "lib", "lib64"];
-/// What no spec reads, and which is a third of the size.
+/// Files that no spec reads; they are a third of the size.
 const UNREAD: [&str; 4] = ["usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info"];
 
 /// Fills a tree with packages and all that they depend on, but for what layers below have.

@@ -38,8 +38,8 @@ pub fn indexes(text: &str) -> String {
     Indexes::parse(text).to_string()
 }
 
-/// What an autoscaler between two and ten replicas does if everybody who is asked for metrics answers with this list; returns the
-/// replicas that it scales to.
+/// Runs an autoscaler between two and ten replicas whose metrics APIs all answer with this list; returns the replicas that
+/// it scales to.
 pub fn autoscaled(list: &Value) -> Option<i32> {
     let average =
         |name: &str| json!({"metric": {"name": name}, "target": {"type": "AverageValue", "averageValue": "3"}});

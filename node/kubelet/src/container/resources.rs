@@ -182,7 +182,7 @@ fn unclaimed_memory(pod: &Pod) -> i64 {
     (whole - asked) / i64::try_from(containers).unwrap_or(1).max(1)
 }
 
-/// What the pod's cgroup is given: shares, quota and memory.
+/// The resources of the pod's cgroup: shares, quota and memory.
 pub fn pod_resources(pod: &Pod) -> cri::LinuxContainerResources {
     cgroup_resources(&pod_level(pod))
 }
@@ -238,7 +238,7 @@ pub fn amount(name: &str, quantity: &Quantity) -> i64 {
     if name == "cpu" { milli(quantity) } else { value(quantity) }
 }
 
-/// What the pod asks of its node, all its containers and its overhead together.
+/// The resource requests of the pod: all its containers and its overhead together.
 pub fn pod_requests(pod: &Pod) -> BTreeMap<String, i64> {
     counted(&request_quantities(pod))
 }

@@ -35,7 +35,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// What is known of the call that failed.
+    /// The outcome of the call that failed.
     pub fn outcome(&self) -> Outcome {
         match self.code {
             Code::Cancelled | Code::DeadlineExceeded | Code::Unavailable | Code::ResourceExhausted | Code::Aborted => {

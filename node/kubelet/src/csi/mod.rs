@@ -35,7 +35,7 @@ use crate::plugins::versions;
 use crate::pods::waker::Waker;
 use driver::Driver;
 
-/// Who uses a volume that no pod uses any more, but that its driver has not let go of.
+/// The user of a volume that no pod uses any more and that its driver has not unstaged.
 const LEFT_STAGED: &str = "left-staged";
 
 /// Everything the kubelet knows of CSI drivers and their volumes.

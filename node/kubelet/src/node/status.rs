@@ -92,8 +92,8 @@ pub fn initial_node(facts: &Facts<'_>) -> Node {
     }
 }
 
-/// What this kubelet can do that another may not: to follow the resize of a pod as a whole and of an init container that is
-/// still to run, and to restart all containers of a pod when one exits.
+/// The features that this kubelet declares: it resizes pods as a whole and init containers that are still to run, and
+/// restarts all containers of a pod when one exits.
 const FEATURES: [&str; 3] = [
     "InPlacePodLevelResourcesVerticalScaling",
     "InPlacePodVerticalScalingInitContainers",

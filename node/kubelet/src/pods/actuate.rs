@@ -25,7 +25,7 @@ struct Decrease {
 }
 
 impl Worker {
-    /// What an earlier kubelet gave containers and the pod is what it reported.
+    /// Takes over the resources that an earlier kubelet reported for the containers and the pod.
     pub(super) fn note_applied(&mut self, observed: &Observed) {
         self.memory.applied.retain(|id, _| observed.running().any(|instance| instance.id == *id));
         for instance in observed.running() {
@@ -39,7 +39,7 @@ impl Worker {
         }
     }
 
-    /// What the API shows of a container, or what its spec says.
+    /// The resources in a container's status, or else in its spec.
     fn reported(&self, id: &str, name: &str) -> Applied {
         let status = spec::status(&self.pod);
         let mut all = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();

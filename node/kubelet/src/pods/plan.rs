@@ -39,17 +39,17 @@ pub struct Memory {
     pub resize: Resize,
 }
 
-/// What a running container was given.
+/// The resources of a running container.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Applied {
-    /// What the container itself asks for.
+    /// The resources in the container's own spec.
     pub own: ResourceRequirements,
     /// The limits that hold for it, some of them its pod's.
     pub limits: ResourceList,
 }
 
 impl Applied {
-    /// What a container of the pod is given when it starts or is resized.
+    /// The resources that a container of the pod gets when it starts or is resized.
     pub fn new(pod: &Pod, container: &Container) -> Applied {
         let own = container.resources.clone().unwrap_or_default();
         let limits = resources::effective_limits(spec::spec(pod).resources.as_ref(), &own);

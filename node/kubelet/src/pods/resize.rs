@@ -18,7 +18,7 @@ use super::worker::Worker;
 use crate::container::resources::ResourceList;
 use crate::events::{NORMAL, WARNING};
 
-/// What the node has promised a pod.
+/// The resources that the node has allocated to a pod.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Allocated {
     /// The pod as a whole, if it has resources of its own.
@@ -27,7 +27,7 @@ pub struct Allocated {
     containers: BTreeMap<String, ResourceRequirements>,
 }
 
-/// What the spec asks for.
+/// The resources in the spec.
 pub fn resources_of(pod: &Pod) -> Allocated {
     let init = spec::spec(pod).init_containers.iter().flatten();
     let all = spec::spec(pod).containers.iter().chain(init);
@@ -54,7 +54,7 @@ pub fn last_given(pod: &Pod) -> Allocated {
     given
 }
 
-/// What was reported of the resources that the pod itself asks for: the report counts its containers in, too.
+/// Replaces pod-level resources by the reported ones, and drops those that are not reported.
 fn take_reported(asked: &mut Option<ResourceList>, reported: Option<&ResourceList>) {
     let Some(list) = asked else { return };
     list.retain(|name, _| reported.is_some_and(|reported| reported.contains_key(name)));

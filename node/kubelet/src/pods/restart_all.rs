@@ -29,7 +29,7 @@ pub fn is_due(pod: &Pod, observed: &Observed) -> bool {
     instances(pod, observed).any(|instance| is_source(pod, instance))
 }
 
-/// What there is of the containers in the sandbox that they run in.
+/// The containers that exist in the pod's sandbox.
 fn instances<'a>(pod: &'a Pod, observed: &'a Observed) -> impl Iterator<Item = &'a Instance> {
     let sandbox = usable_sandbox(pod, observed).map(|sandbox| sandbox.id.as_str());
     let all = observed.instances.iter().filter(move |instance| Some(instance.sandbox_id.as_str()) == sandbox);
@@ -42,7 +42,7 @@ fn is_source(pod: &Pod, instance: &Instance) -> bool {
     instance.state == InstanceState::Exited && rule.is_some_and(|rule| rule.action == ACTION)
 }
 
-/// What still runs and must be stopped, and what is to be removed once nothing does, in this order.
+/// The containers that still run and must be stopped, and those to remove once none runs, in this order.
 pub fn steps<'a>(pod: &'a Pod, observed: &'a Observed) -> (Vec<&'a Instance>, Vec<String>) {
     let running: Vec<&Instance> =
         instances(pod, observed).filter(|instance| instance.state == InstanceState::Running).collect();

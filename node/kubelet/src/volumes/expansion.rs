@@ -26,7 +26,7 @@ const RESIZE_ERROR: &str = "NodeResizeError";
 /// The conditions of a claim that is being resized.
 const CONDITIONS: [&str; 4] = ["Resizing", "FileSystemResizePending", "ControllerResizeError", RESIZE_ERROR];
 
-/// What is to be grown.
+/// The volume to expand.
 pub struct Expansion<'a> {
     claim: &'a PersistentVolumeClaim,
     volume: &'a PersistentVolume,
@@ -40,7 +40,7 @@ pub struct Refused {
     pub outcome: Outcome,
 }
 
-/// What is known of an attempt that failed.
+/// The outcome of an attempt that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It may still be going on.
@@ -54,7 +54,7 @@ pub enum Outcome {
 }
 
 impl<'a> Expansion<'a> {
-    /// What this node has to grow, if it is this node's turn.
+    /// The volume that this node has to expand, if it is this node's turn.
     pub fn due(claim: &'a PersistentVolumeClaim, volume: &'a PersistentVolume) -> Option<Expansion<'a>> {
         let size = volume.spec.as_ref()?.capacity.as_ref()?.get("storage")?.clone();
         let due = match status_of(claim) {

@@ -80,7 +80,7 @@ fn format(device: &Path, fs_type: &str) -> Result<Option<String>> {
     Ok(None)
 }
 
-/// What lies on the device: a file system by its name, or something else.
+/// The content of the device: a file system by its name, or something else.
 fn content(device: &Path) -> Result<Option<String>> {
     // `blkid` finds nothing on a device that it cannot read, too.
     read_ends(device).map_err(Error::file("read", device))?;

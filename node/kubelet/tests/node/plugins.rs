@@ -30,7 +30,7 @@ pub struct Plugin {
     versions: &'static [&'static str],
     socket: PathBuf,
     calls: Arc<Mutex<Vec<String>>>,
-    /// What it refuses, and how.
+    /// The calls that it refuses, and how.
     refusals: Arc<Mutex<HashMap<&'static str, Code>>>,
 }
 

@@ -48,7 +48,7 @@ struct Records {
 }
 
 impl Sparse {
-    /// What the records of an entry say; `None` for a file without holes.
+    /// Reads the records of an entry; `None` for a file without holes.
     pub fn of(entry: &mut tar::Entry<'_, impl Read>) -> io::Result<Option<Sparse>> {
         let mut records = Records::default();
         for extension in entry.pax_extensions()?.into_iter().flatten() {

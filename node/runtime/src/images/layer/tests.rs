@@ -161,7 +161,7 @@ fn a_sparse_file_that_claims_an_exbibyte_is_refused() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let error = unpack(layer.as_slice(), directory.path()).expect_err("too large").to_string();
     assert!(error.contains("larger than a layer may be"), "{error}");
-    // Nobody reads the zeros of one that stands for no file.
+    // The zeros of an entry that stands for no file are not read.
     sparse.as_old_mut().name[..6].copy_from_slice(b".wh.aa");
     sparse.set_cksum();
     let layer = archive(|builder| builder.append(&sparse, io::empty()).expect("append"));
