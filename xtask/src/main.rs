@@ -8,6 +8,8 @@ mod archive;
 mod bench;
 mod conformance;
 mod dependencies;
+mod files;
+mod floors;
 mod fuzz;
 mod images;
 mod licenses;

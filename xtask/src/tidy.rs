@@ -1,10 +1,12 @@
 //! The rules of the house that no linter knows: files open with their purpose and stay readable, the packages
-//! depend on each other only along the arrows of the design, and the register of conformance agrees with its rules.
+//! depend on each other only along the arrows of the design and their rooms only downwards, and the register of conformance agrees with its rules.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+
+use crate::files::walk;
 
 /// Longer files are folders that nobody has made yet.
 const MOST_LINES: usize = 800;
@@ -60,6 +62,7 @@ pub fn run(root: &Path) -> Result<()> {
         problems.extend(file_problems(root, &file)?);
     }
     problems.extend(arrow_problems(root)?);
+    problems.extend(crate::floors::problems(root, &manifests(root)?)?);
     problems.extend(crate::conformance::problems(root)?);
     for problem in &problems {
         eprintln!("tidy: {problem}");
@@ -135,22 +138,4 @@ fn manifests(root: &Path) -> Result<Vec<PathBuf>> {
 
 fn rust_files(root: &Path) -> Result<Vec<PathBuf>> {
     Ok(walk(root)?.into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "rs")).collect())
-}
-
-fn walk(dir: &Path) -> Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir(dir)? {
-        let entry = entry?;
-        let name = entry.file_name();
-        if name == "target" || name.to_string_lossy().starts_with('.') {
-            continue;
-        }
-        if entry.file_type()?.is_dir() {
-            found.extend(walk(&entry.path())?);
-        } else {
-            found.push(entry.path());
-        }
-    }
-    found.sort();
-    Ok(found)
 }

@@ -14,9 +14,8 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Body as _;
 
-use crate::audit::End;
-use crate::cache::{Change, ResourceCache, Watcher};
-use crate::metrics::LongRunning;
+use crate::cache::event::{Delivery, EventEncoder, WatchEvent};
+use crate::cache::{ResourceCache, Watcher};
 
 /// How long the whole body of a request may take to arrive.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
@@ -148,32 +147,6 @@ fn too_large(limit: usize) -> Status {
     Status::request_too_large(&format!("limit is {limit}"))
 }
 
-/// One event of a watch.
-#[derive(Clone, Debug)]
-pub enum WatchEvent {
-    Added(Arc<Object>),
-    Modified(Arc<Object>),
-    Deleted(Arc<Object>),
-    Bookmark { revision: u64, initial_events_end: bool },
-    Error(Status),
-}
-
-/// An event on its way to one watcher.
-pub struct Delivery {
-    pub event: WatchEvent,
-    /// The change that the event tells, if it tells it as it happened: then its frame is the same for all.
-    pub change: Option<Arc<Change>>,
-}
-
-impl From<WatchEvent> for Delivery {
-    fn from(event: WatchEvent) -> Delivery {
-        Delivery { event, change: None }
-    }
-}
-
-/// Turns one event into its frame, newline included.
-pub type EventEncoder = Arc<dyn Fn(&Delivery) -> Bytes + Send + Sync>;
-
 /// Where the events of a watch come from.
 pub enum Source {
     /// The cache, as they happened.
@@ -188,18 +161,16 @@ pub struct Watch {
     pub(crate) encode: EventEncoder,
     /// Where the events that leave the process are counted.
     pub(crate) cache: Arc<ResourceCache>,
-    /// Keeps the watch among the long requests under way.
-    pub(crate) under_way: Option<LongRunning>,
-    /// Tells the audit log of its end.
-    pub(crate) audited: Option<End>,
+    /// Values that are dropped when the watch ends: its count among the requests under way, its audit event.
+    pub(crate) until_end: Vec<Box<dyn Send>>,
 }
 
 impl Watch {
     /// The events as they are, for callers of the same process.
     pub fn events(self) -> BoxStream<'static, WatchEvent> {
-        let lasting = (self.under_way, self.audited);
+        let until_end = self.until_end;
         let event = move |delivery: Delivery| {
-            let _lasting = &lasting;
+            let _until_end = &until_end;
             delivery.event
         };
         match self.source {
@@ -210,10 +181,9 @@ impl Watch {
 
     /// The events one by one, each as its own text.
     pub(crate) fn messages(self) -> BoxStream<'static, Bytes> {
-        let Watch { source, encode, cache, under_way, audited } = self;
-        let lasting = (under_way, audited);
+        let Watch { source, encode, cache, until_end } = self;
         let message = move |delivery: Delivery| {
-            let _lasting = &lasting;
+            let _until_end = &until_end;
             let frame = encode(&delivery);
             cache.storage.watches.observe(std::iter::once(frame.len()));
             frame
@@ -226,17 +196,16 @@ impl Watch {
 
     /// The events as text. Those that are ready together leave in one piece: fewer, fuller packets.
     fn frames(self) -> BoxStream<'static, Bytes> {
-        let Watch { source, encode, cache, under_way, audited } = self;
-        let lasting = (under_way, audited);
+        let Watch { source, encode, cache, until_end } = self;
         match source {
-            Source::Cache(watcher) => futures::stream::unfold((watcher, encode, lasting), |mut all| async move {
+            Source::Cache(watcher) => futures::stream::unfold((watcher, encode, until_end), |mut all| async move {
                 let frames = all.0.frames(&all.1).await;
                 frames.map(|frames| (frames, all))
             })
             .boxed(),
             Source::Converted(deliveries) => {
                 let join = move |deliveries: Vec<Delivery>| {
-                    let _lasting = &lasting;
+                    let _until_end = &until_end;
                     let mut frames: Vec<Bytes> = deliveries.iter().map(|delivery| encode(delivery)).collect();
                     cache.storage.watches.observe(frames.iter().map(Bytes::len));
                     if frames.len() == 1 { frames.swap_remove(0) } else { frames.concat().into() }

@@ -22,3 +22,22 @@ pub enum Error {
     #[error("listener: {0}")]
     Io(#[from] std::io::Error),
 }
+
+/// Joins messages into one as upstream does: each once, several in brackets.
+pub fn aggregate(mut messages: Vec<String>) -> String {
+    let mut seen = std::collections::BTreeSet::new();
+    messages.retain(|message| seen.insert(message.clone()));
+    if messages.len() < 2 { messages.concat() } else { format!("[{}]", messages.join(", ")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::aggregate;
+
+    #[test]
+    fn messages_are_joined_once() {
+        for (messages, wanted) in [(&[][..], ""), (&["a"], "a"), (&["a", "a"], "a"), (&["b", "a", "b"], "[b, a]")] {
+            assert_eq!(aggregate(messages.iter().map(ToString::to_string).collect()), wanted);
+        }
+    }
+}

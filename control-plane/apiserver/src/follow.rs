@@ -1,8 +1,7 @@
-//! Tasks that follow a resource: whenever it changes, all of it is looked at again.
+//! Tasks that follow a resource: whenever it changes, all of it is reconciled again.
 //!
-//! What a task did not manage it tries again a second later. It never keeps the server alive.
+//! A reconciliation that failed is tried again a second later.
 
-use std::sync::Weak;
 use std::time::Duration;
 
 use corten_meta::Status;
@@ -11,32 +10,25 @@ use futures::future::{BoxFuture, select_all};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::server::Server;
+use crate::registry::Registry;
 
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// What is done when a resource has changed. Doing it twice is harmless. Gives what else it waits for the change of.
-pub type Reconcile = for<'a> fn(&'a Server) -> BoxFuture<'a, Result<Vec<watch::Receiver<Revision>>, Status>>;
+/// Reconciles a resource that has changed. Doing it twice is harmless. Returns other changes that it waits for.
+pub type Reconcile<'a> = dyn Fn() -> BoxFuture<'a, Result<Vec<watch::Receiver<Revision>>, Status>> + Send + Sync + 'a;
 
 /// Follows a resource, by its group and plural, until shutdown.
 pub async fn follow(
-    server: Weak<Server>,
-    (group, plural): (&str, &str),
-    reconcile: Reconcile,
-    shutdown: CancellationToken,
+    registry: &Registry,
+    group: &str,
+    plural: &str,
+    reconcile: &Reconcile<'_>,
+    shutdown: &CancellationToken,
 ) {
-    let Some(mut changes) = server.upgrade().and_then(|s| {
-        let resource = s.registry.resource(group, "v1", plural)?;
-        resource.stored.as_ref().map(|stored| stored.cache.changes())
-    }) else {
-        return;
-    };
+    let Some(mut changes) = registry.cache(group, "v1", plural).map(|cache| cache.changes()) else { return };
     loop {
         changes.mark_unchanged();
-        let reconciled = match server.upgrade() {
-            Some(server) => reconcile(&server).await,
-            None => return,
-        };
+        let reconciled = reconcile().await;
         let again = reconciled.is_err();
         let mut others = reconciled.unwrap_or_else(|status| {
             tracing::warn!(plural, message = status.message, "a change could not be followed; trying again");

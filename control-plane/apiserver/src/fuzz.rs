@@ -15,10 +15,9 @@ use crate::encryption::envelope::EncryptedObject;
 use crate::fields::{Managers, Set};
 use crate::negotiation::{Accept, Offer};
 use crate::proxy::{backend, links};
+use crate::registry::conversion_webhook;
 use crate::request::RequestInfo;
-use crate::{
-    admission, aggregation, authentication, authorization, conversion, encryption, protobuf, resource_metrics,
-};
+use crate::{admission, aggregation, authentication, authorization, encryption, protobuf, resource_metrics};
 
 /// Decodes a protobuf body of a type.
 pub fn protobuf(bytes: &[u8], schema: &str) -> Option<Value> {
@@ -124,8 +123,8 @@ pub fn denial(result: &Value) -> u16 {
 
 /// Reads the answer of a conversion webhook to one object; returns the object as it will be used.
 pub fn converted(bytes: &[u8], original: &Value, wanted: &str) -> Result<Vec<Value>, String> {
-    let objects = conversion::response(bytes, "v1", "u")?;
-    objects.into_iter().map(|object| conversion::checked(original, object, wanted)).collect()
+    let objects = conversion_webhook::response(bytes, "v1", "u")?;
+    objects.into_iter().map(|object| conversion_webhook::checked(original, object, wanted)).collect()
 }
 
 /// Reads the status of an answer of webhooks that authorize and authenticate.

@@ -19,12 +19,13 @@ mod compression;
 mod conditions;
 mod config;
 mod content;
-mod conversion;
-mod converted;
+mod context;
+mod core;
 mod custom_resources;
 mod deadline;
 mod decode;
 mod discovery;
+mod dispatch;
 mod encryption;
 mod error;
 mod fields;
@@ -32,13 +33,16 @@ mod flow_control;
 mod follow;
 #[doc(hidden)]
 pub mod fuzz;
-mod handlers;
 mod health;
+mod in_process;
+mod limits;
+mod managed_fields;
 mod metrics;
+mod names;
 mod negotiation;
-mod openapi;
 mod ordered;
 mod outbound;
+mod paths;
 mod pipeline;
 mod protobuf;
 mod proxy;
@@ -52,22 +56,27 @@ mod serve;
 mod server;
 mod stall;
 mod subresources;
-mod table;
+mod target;
+mod user;
 mod verb;
+mod verbs;
+mod version_priority;
 mod virtual_resources;
 mod warnings;
 mod websocket;
 
-pub use authentication::{Identity, Peer, User};
-pub use body::{Body, HttpBody, Reply, RequestBody, Watch, WatchEvent};
+pub use body::{Body, HttpBody, Reply, RequestBody, Watch};
+pub use cache::event::WatchEvent;
 pub use config::{
     Audit, AuditLog, AuditWebhook, Authorization, Config, KubeconfigReader, KubeletClient, ProxyClient, RemoteServer,
     RetiredAuthority,
 };
 pub use error::Error;
+pub use in_process::InProcess;
 pub use metrics::{process_metrics, process_started};
 pub use serve::{Certificates, tls_config};
-pub use server::{InProcess, Server};
+pub use server::Server;
+pub use user::{Identity, Peer, User};
 
 /// Compares secrets without telling by its duration where they differ.
 fn constant_time_eq(a: &[u8], b: &[u8]) -> bool {

@@ -20,7 +20,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::authentication::{Identity, Peer, expiry_of_certificate};
+use crate::authentication::expiry_of_certificate;
 use crate::body::{Body, HttpBody, LIST_CHUNK, Unread};
 use crate::compression::{self, accepts_gzip};
 use crate::error::Error;
@@ -28,6 +28,7 @@ use crate::request::has_whole_escapes;
 use crate::request_line::FirstLine;
 use crate::server::Server;
 use crate::stall::WriteTimeout;
+use crate::user::{Identity, Peer};
 
 /// The connections at once. Those of pods are many, and each authenticates with its first request.
 const LIMITS: Limits = Limits { connections: 65_536, unauthenticated: 2_048 };
@@ -105,7 +106,7 @@ impl Server {
             plain = tokio::time::timeout(HANDSHAKE_TIMEOUT, speaks_plainly(&stream)) => plain,
         };
         if plain != Ok(false) {
-            self.metrics.tls_handshake_errors.fetch_add(1, Ordering::Relaxed);
+            self.core.metrics.tls_handshake_errors.fetch_add(1, Ordering::Relaxed);
             // What was read is no reason to reset the connection, which would lose the answer.
             if plain.is_ok() && stream.try_read(&mut [0; 4096]).is_ok() {
                 let _ = stream.try_write(PLAIN_ANSWER);
@@ -118,7 +119,7 @@ impl Server {
             handshake = corten_listen::handshake(&acceptor, stream) => handshake,
         };
         let Ok(stream) = handshake else {
-            self.metrics.tls_handshake_errors.fetch_add(1, Ordering::Relaxed);
+            self.core.metrics.tls_handshake_errors.fetch_add(1, Ordering::Relaxed);
             return;
         };
         let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();

@@ -11,13 +11,12 @@ use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role};
 use tokio_tungstenite::tungstenite::{Error, Message, Utf8Bytes};
+use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use crate::body::{Body, Reply};
-use crate::pipeline::Context;
+use crate::context::Context;
 use crate::protobuf;
-use crate::proxy::is_upgrade;
-use crate::server::Server;
 use crate::verb::Verb;
 
 /// The version of the protocol that is spoken here; there is no other.
@@ -26,13 +25,19 @@ const VERSION: &str = "13";
 /// What is sent, one after the other.
 pub type Messages = BoxStream<'static, Message>;
 
+/// Whether the client wants to change protocols.
+pub fn is_upgrade(headers: &HeaderMap) -> bool {
+    let connection = headers.get(header::CONNECTION).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    connection.split(',').any(|token| token.trim().eq_ignore_ascii_case("upgrade"))
+}
+
 /// Whether the client wants a WebSocket.
 pub fn is_asked_for(headers: &HeaderMap) -> bool {
     is_upgrade(headers) && said(headers, header::UPGRADE).eq_ignore_ascii_case("websocket")
 }
 
 /// A watch as its client wants it: as it is, or with its events as messages.
-pub fn watch(server: &Server, context: &Context, reply: Reply) -> Reply {
+pub fn watch(shutdown: &CancellationToken, context: &Context, reply: Reply) -> Reply {
     let is_watch = context.info.verb == Verb::Watch && reply.status() == StatusCode::OK;
     if !is_watch || !is_asked_for(&context.headers) {
         return reply;
@@ -48,17 +53,22 @@ pub fn watch(server: &Server, context: &Context, reply: Reply) -> Reply {
         Body::List(_) | Body::Stream(_) => futures::stream::empty().boxed(),
     };
     let events = events.map(move |event| if binary { Message::binary(unframed(event)) } else { text(event) });
-    switch(server, context, protocol, events.boxed())
+    switch(shutdown, context, protocol, events.boxed())
 }
 
 /// Switches protocols and sends the messages.
-pub fn switch(server: &Server, context: &Context, protocol: Option<HeaderValue>, messages: Messages) -> Reply {
+pub fn switch(
+    shutdown: &CancellationToken,
+    context: &Context,
+    protocol: Option<HeaderValue>,
+    messages: Messages,
+) -> Reply {
     let Some(key) = context.headers.get(header::SEC_WEBSOCKET_KEY).filter(|key| !key.is_empty()) else {
         return refused(StatusCode::BAD_REQUEST, "mismatch challenge/response");
     };
     let client = context.upgrade.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
     let Some(client) = client else { return refused(StatusCode::BAD_REQUEST, "not websocket protocol") };
-    let shutdown = server.shutdown.clone();
+    let shutdown = shutdown.clone();
     tokio::spawn(async move {
         let sent = async {
             let socket = TokioIo::new(client.await.map_err(|error| error.to_string())?);

@@ -10,7 +10,7 @@ use corten_api::k8s_openapi::api::core::v1::Pod;
 
 use crate::runtime::{Action, Plan, ResourceType};
 
-const POLICY: &str = include_str!("../../apiserver/src/bootstrap/rbac.tbl");
+const POLICY: &str = include_str!("../../apiserver/src/authorization/bootstrap_policy.tbl");
 
 /// Rules by controller: verbs, groups and resources, each divided by commas.
 type Rules = HashMap<&'static str, Vec<[&'static str; 3]>>;

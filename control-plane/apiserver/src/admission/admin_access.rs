@@ -4,7 +4,9 @@
 use corten_meta::{FieldError, Path, Status, Value};
 use futures::future::BoxFuture;
 
-use super::{Attributes, Operation, Plugin};
+use super::attributes::Attributes;
+use super::operation::Operation;
+use super::plugin::Plugin;
 
 /// The label of a namespace that allows it.
 const LABEL: &str = "resource.kubernetes.io/admin-access";
@@ -24,7 +26,7 @@ impl Plugin for AdminAccess {
     fn allocate<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async {
             if asked(a).is_some() {
-                a.target.server.registry.caches.fresh().await?;
+                a.target.core.registry.caches.fresh().await?;
             }
             Ok(())
         })
@@ -32,7 +34,7 @@ impl Plugin for AdminAccess {
 
     fn errors(&self, a: &Attributes<'_>) -> Vec<FieldError> {
         let Some(path) = asked(a) else { return Vec::new() };
-        let namespace = a.target.server.cached("", "v1", "namespaces", "", a.target.namespace);
+        let namespace = a.target.core.registry.cached("", "v1", "namespaces", "", a.target.namespace);
         let is_allowed = namespace.is_some_and(|namespace| namespace.value()["metadata"]["labels"][LABEL] == "true");
         if is_allowed {
             return Vec::new();

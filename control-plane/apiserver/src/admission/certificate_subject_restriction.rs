@@ -7,7 +7,9 @@ use corten_api::CertificateRequest;
 use corten_meta::{Status, Value};
 use futures::future::BoxFuture;
 
-use super::{Attributes, Operation, Plugin};
+use super::attributes::Attributes;
+use super::operation::Operation;
+use super::plugin::Plugin;
 
 const SIGNER: &str = "kubernetes.io/kube-apiserver-client";
 

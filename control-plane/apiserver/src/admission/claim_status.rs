@@ -10,9 +10,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use corten_meta::{FieldError, Path, Status, Value};
 use futures::future::BoxFuture;
 
-use super::{Attributes, Operation, Plugin};
-use crate::authentication::User;
-use crate::authorization::{self, authorize, authorize_now, forbidden};
+use super::attributes::Attributes;
+use super::operation::Operation;
+use super::plugin::Plugin;
+use crate::authorization::{self, forbidden};
+use crate::user::User;
 
 /// Verbs for a claim that is allocated to the node of the ServiceAccount's own pod, and for any other.
 const ASSOCIATED: &str = "associated-node:";
@@ -59,10 +61,10 @@ impl Question {
 
     /// The answer if it can be given at once: nothing if the change is allowed.
     fn answer(&self, a: &Attributes<'_>) -> Option<Option<FieldError>> {
-        let (server, user) = (a.target.server, &a.target.context.user);
+        let (core, user) = (a.target.core, &a.target.context.user);
         let mut first = None;
         for verb in &self.verbs {
-            match authorize_now(server, &self.attributes(user, verb))? {
+            match core.authorization.authorize_now(&self.attributes(user, verb))? {
                 Ok(_) => return Some(None),
                 Err(reason) => first = first.or(Some(reason)),
             }
@@ -71,10 +73,10 @@ impl Question {
     }
 
     async fn ask(&self, a: &Attributes<'_>) -> Result<(), FieldError> {
-        let (server, user) = (a.target.server, &a.target.context.user);
+        let (core, user) = (a.target.core, &a.target.context.user);
         let mut first = None;
         for verb in &self.verbs {
-            match authorize(server, &self.attributes(user, verb)).await {
+            match core.authorization.authorize(&self.attributes(user, verb)).await {
                 Ok(_) => return Ok(()),
                 Err(reason) => first = first.or(Some(reason)),
             }

@@ -5,7 +5,9 @@
 use corten_meta::{FieldError, Status};
 use futures::future::BoxFuture;
 
-use super::{Attributes, Operation, Plugin};
+use super::attributes::Attributes;
+use super::operation::Operation;
+use super::plugin::Plugin;
 use crate::custom_resources;
 
 pub struct CustomResourceRules;
@@ -20,7 +22,7 @@ impl Plugin for CustomResourceRules {
         Box::pin(async move {
             let kind = &a.target.resource.kind;
             let creates = a.operation == Operation::Create && kind.is_custom() && a.subresource().is_empty();
-            if creates && custom_resources::is_terminating(a.target.server, kind) {
+            if creates && custom_resources::is_terminating(&a.target.core.registry, kind) {
                 return Err(a.forbidden(custom_resources::TERMINATING));
             }
             Ok(())

@@ -3,7 +3,8 @@
 use corten_meta::Status;
 use futures::future::BoxFuture;
 
-use super::{Attributes, Plugin};
+use super::attributes::Attributes;
+use super::plugin::Plugin;
 
 const IS_DEFAULT: &str = "ingressclass.kubernetes.io/is-default-class";
 const OLD_CLASS: &str = "kubernetes.io/ingress.class";
@@ -29,7 +30,7 @@ impl Plugin for DefaultIngressClass {
             if named {
                 return Ok(());
             }
-            let classes = a.target.server.cached_list("networking.k8s.io", "v1", "ingressclasses", "");
+            let classes = a.target.core.registry.cached_list("networking.k8s.io", "v1", "ingressclasses", "");
             let mut defaults: Vec<_> = classes
                 .into_iter()
                 .filter(|c| corten_meta::annotations(&c.value()).get(IS_DEFAULT).is_some_and(|v| v == "true"))

@@ -3,7 +3,8 @@
 use corten_meta::Status;
 use futures::future::BoxFuture;
 
-use super::{Attributes, Plugin};
+use super::attributes::Attributes;
+use super::plugin::Plugin;
 
 const IS_DEFAULT: &str = "storageclass.kubernetes.io/is-default-class";
 const BETA_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
@@ -29,7 +30,7 @@ impl Plugin for DefaultStorageClass {
             if named {
                 return Ok(());
             }
-            let classes = a.target.server.cached_list("storage.k8s.io", "v1", "storageclasses", "");
+            let classes = a.target.core.registry.cached_list("storage.k8s.io", "v1", "storageclasses", "");
             let defaults = classes
                 .into_iter()
                 .filter(|class| corten_meta::annotations(&class.value()).get(IS_DEFAULT).is_some_and(|v| v == "true"));

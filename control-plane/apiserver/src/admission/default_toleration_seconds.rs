@@ -4,7 +4,9 @@ use corten_meta::Status;
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
 
-use super::{Attributes, Operation, Plugin};
+use super::attributes::Attributes;
+use super::operation::Operation;
+use super::plugin::Plugin;
 
 const KEYS: &[&str] = &["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
 const SECONDS: i64 = 300;

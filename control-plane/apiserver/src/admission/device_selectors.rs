@@ -4,7 +4,9 @@
 use corten_cel::{CompileError, Env, device};
 use corten_meta::{FieldError, Path, Value};
 
-use super::{Attributes, Operation, Plugin};
+use super::attributes::Attributes;
+use super::operation::Operation;
+use super::plugin::Plugin;
 
 pub struct DeviceSelectors;
 

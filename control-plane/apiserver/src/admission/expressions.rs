@@ -7,11 +7,11 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use corten_cel::library::authorizer::Authorization;
 use corten_cel::{Authorizer, Check, Decision, Env, Type, Value};
 
-use crate::admission::Attributes;
-use crate::authentication::User;
-use crate::authorization::{self, authorize, authorize_now};
+use crate::admission::attributes::Attributes;
+use crate::authorization;
+use crate::core::Core;
 use crate::registry::Resource;
-use crate::server::Server;
+use crate::user::User;
 
 /// The environment of admission, without `params` and `variables`.
 static BASE: LazyLock<Env> = LazyLock::new(|| {
@@ -107,7 +107,7 @@ pub fn env(params: bool, authorizer: bool) -> Env {
 /// Expressions are evaluated without waiting. A question that only a webhook can answer is written down and answered
 /// with an error; `settled` then asks the webhook and evaluates once more, so that in the end all are answered.
 pub struct Rights<'a> {
-    server: &'a Server,
+    core: &'a Core,
     user: &'a User,
     /// The question about the request itself.
     request: Check,
@@ -128,7 +128,7 @@ impl<'a> Rights<'a> {
             name: a.name().to_owned(),
             ..Check::default()
         };
-        Rights { server: a.target.server, user: &a.target.context.user, request, asked: Mutex::default() }
+        Rights { core: a.target.core, user: &a.target.context.user, request, asked: Mutex::default() }
     }
 
     /// The variables `authorizer` and `authorizer.requestResource`.
@@ -152,7 +152,8 @@ impl<'a> Rights<'a> {
             }
             for check in open {
                 let account = account(&check);
-                let answer = authorize(self.server, &question(account.as_ref().unwrap_or(self.user), &check)).await;
+                let answer =
+                    self.core.authorization.authorize(&question(account.as_ref().unwrap_or(self.user), &check)).await;
                 let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
                 asked.insert(check, Some(decision(answer)));
             }
@@ -194,7 +195,7 @@ impl Authorizer for Rights<'_> {
     fn authorize(&self, check: &Check) -> Decision {
         let account = account(check);
         let attributes = question(account.as_ref().unwrap_or(self.user), check);
-        if let Some(answer) = authorize_now(self.server, &attributes) {
+        if let Some(answer) = self.core.authorization.authorize_now(&attributes) {
             return decision(answer);
         }
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);

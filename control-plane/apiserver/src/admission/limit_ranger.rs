@@ -8,8 +8,10 @@ use corten_meta::{Status, Value};
 use futures::future::BoxFuture;
 use serde_json::Map;
 
-use super::{Attributes, Operation, Plugin};
-use crate::response::together;
+use super::attributes::Attributes;
+use super::operation::Operation;
+use super::plugin::Plugin;
+use crate::error::aggregate;
 
 /// Where a pod says what it was given that it had not asked for.
 const SET: &str = "/metadata/annotations/kubernetes.io~1limit-ranger";
@@ -46,7 +48,7 @@ impl Plugin for LimitRanger {
             for range in ranges(a) {
                 let wrong = violations(&a.object, &range, claim);
                 if !wrong.is_empty() {
-                    return Err(a.forbidden(together(wrong)));
+                    return Err(a.forbidden(aggregate(wrong)));
                 }
             }
             Ok(())
@@ -64,7 +66,7 @@ fn is_going(a: &Attributes<'_>) -> bool {
 }
 
 fn ranges(a: &Attributes<'_>) -> Vec<Value> {
-    let objects = a.target.server.cached_list("", "v1", "limitranges", a.target.namespace);
+    let objects = a.target.core.registry.cached_list("", "v1", "limitranges", a.target.namespace);
     objects.iter().map(|object| object.value()).collect()
 }
 

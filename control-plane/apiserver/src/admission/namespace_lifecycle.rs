@@ -5,7 +5,9 @@ use corten_meta::quote::quote;
 use corten_meta::{GroupResource, Status};
 use futures::future::BoxFuture;
 
-use super::{Attributes, Operation, Plugin};
+use super::attributes::Attributes;
+use super::operation::Operation;
+use super::plugin::Plugin;
 
 const IMMORTAL: &[&str] = &["default", "kube-system", "kube-public"];
 
@@ -45,14 +47,14 @@ async fn check_namespace(a: &mut Attributes<'_>) -> Result<(), Status> {
             namespace = quote(namespace)
         )));
     }
-    let server = a.target.server;
+    let core = a.target.core;
     // Read from the store and not from the cache: nothing may slip into a namespace that was just deleted.
     let missing = || {
         let resource = GroupResource { group: String::new(), resource: "namespaces".to_owned() };
         Status::not_found(&resource, namespace)
     };
-    let resource = server.resource("", "v1", "namespaces")?;
-    let found = server.registry.read(&resource, "", namespace).await?.ok_or_else(missing)?;
+    let resource = core.registry.required("", "v1", "namespaces")?;
+    let found = core.registry.read(&resource, "", namespace).await?.ok_or_else(missing)?;
     if found.header.deletion_timestamp.is_some() {
         let why = format!("unable to create new content in namespace {namespace} because it is being terminated");
         let mut status = a.forbidden(why);

@@ -4,8 +4,10 @@ use corten_meta::quote::quote;
 use corten_meta::{Status, Value};
 use futures::future::BoxFuture;
 
+use super::attributes::Attributes;
+use super::operation::Operation;
+use super::plugin::Plugin;
 use super::pod_resize::node_of_changed;
-use super::{Attributes, Operation, Plugin};
 
 pub struct NodeDeclaredFeatureValidator;
 

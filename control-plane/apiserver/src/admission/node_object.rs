@@ -10,8 +10,9 @@ use corten_meta::Value;
 use corten_meta::address::is_global_unicast;
 use corten_meta::quote::quote;
 
-use super::node_restriction::{Checked, only, same};
-use super::{Attributes, Operation};
+use super::attributes::Attributes;
+use super::node_checks::{Checked, only, same};
+use super::operation::Operation;
 use crate::allocation::AddressRange;
 
 /// The names that a kubelet may serve under, recorded by the controllers when the node joined.
@@ -82,7 +83,7 @@ fn is_reserved(key: &str) -> bool {
 
 /// Addresses that a node reports for the first time. The node of this server's own machine has this server's addresses.
 fn check_addresses(a: &Attributes<'_>, node: &str, old: &Value) -> Checked {
-    let config = &a.target.server.config;
+    let config = &a.target.core.config;
     if config.hostname.as_deref() == Some(node) {
         return Ok(());
     }
@@ -111,7 +112,7 @@ fn addresses(node: &Value) -> Vec<IpAddr> {
 /// Whether another node that is Ready reports the address. One that is not may have lost it, or be this machine under
 /// the name that it had before.
 fn is_taken(a: &Attributes<'_>, node: &str, address: IpAddr) -> bool {
-    let others = a.target.server.cached_list("", "v1", "nodes", "");
+    let others = a.target.core.registry.cached_list("", "v1", "nodes", "");
     let mut others = others.iter().filter(|other| other.header.name != node).map(|other| other.value());
     others.any(|other| is_ready(&other) && addresses(&other).contains(&address))
 }

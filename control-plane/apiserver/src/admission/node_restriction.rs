@@ -7,7 +7,11 @@ use corten_meta::quote::quote;
 use corten_meta::{Status, Value};
 use futures::future::BoxFuture;
 
-use super::{Attributes, Operation, Plugin, certificate_subject_restriction, node_object};
+use super::attributes::Attributes;
+use super::node_checks::{Checked, only, same};
+use super::operation::Operation;
+use super::plugin::Plugin;
+use super::{certificate_subject_restriction, node_object};
 
 pub struct NodeRestriction;
 
@@ -49,13 +53,6 @@ impl Plugin for NodeRestriction {
     }
 }
 
-/// `Ok`, or why not.
-pub type Checked = Result<(), String>;
-
-pub fn only(holds: bool, why: impl FnOnce() -> String) -> Checked {
-    if holds { Ok(()) } else { Err(why()) }
-}
-
 fn name_of<'a>(a: &'a Attributes<'_>) -> &'a str {
     match corten_meta::name(&a.object) {
         "" => a.target.name,
@@ -65,21 +62,6 @@ fn name_of<'a>(a: &'a Attributes<'_>) -> &'a str {
 
 fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
-}
-
-/// Whether two objects have the same there; nothing and an empty value are the same.
-pub fn same(old: &Value, new: &Value, pointer: &str) -> bool {
-    let read = |object: &Value| object.pointer(pointer).filter(|v| !is_empty(v)).cloned();
-    read(old) == read(new)
-}
-
-fn is_empty(value: &Value) -> bool {
-    match value {
-        Value::Null => true,
-        Value::Array(list) => list.is_empty(),
-        Value::Object(map) => map.is_empty(),
-        _ => false,
-    }
 }
 
 fn check_node(a: &Attributes<'_>, node: &str) -> Checked {
@@ -123,7 +105,7 @@ fn check_mirror(a: &Attributes<'_>, node: &str) -> Checked {
     only(owner["controller"] == true, || create("a controller owner reference"))?;
     let blocks = owner["blockOwnerDeletion"] == true;
     only(!blocks, || format!("node {} must not set blockOwnerDeletion on an owner reference", quote(node)))?;
-    let known = a.target.server.cached("", "v1", "nodes", "", node);
+    let known = a.target.core.registry.cached("", "v1", "nodes", "", node);
     let uid = known.as_ref().map(|known| known.header.uid.as_str()).unwrap_or_default();
     let given = owner["uid"].as_str().unwrap_or_default();
     only(uid == given, || format!("node {node} UID mismatch: expected {given} got {uid}"))?;
@@ -199,7 +181,7 @@ fn check_pod_status(a: &Attributes<'_>, node: &str) -> Checked {
 /// The body of an eviction does not say where its pod runs.
 async fn check_eviction(a: &Attributes<'_>, node: &str) -> Result<(), Status> {
     let target = a.target;
-    let pod = target.server.registry.get(target.resource, target.namespace, a.name()).await?.value();
+    let pod = target.core.registry.get(target.resource, target.namespace, a.name()).await?.value();
     if text(&pod, "/spec/nodeName") == node {
         return Ok(());
     }
@@ -236,8 +218,8 @@ async fn check_token(a: &Attributes<'_>, node: &str) -> Result<(), Status> {
     if uid.is_empty() {
         return refuse("node requested token with a pod binding without a uid");
     }
-    let pods = a.target.server.resource("", "v1", "pods")?;
-    let pod = a.target.server.registry.get(&pods, a.target.namespace, name).await?;
+    let pods = a.target.core.registry.required("", "v1", "pods")?;
+    let pod = a.target.core.registry.get(&pods, a.target.namespace, name).await?;
     if pod.header.uid != uid {
         return Err(a.forbidden(format!(
             "the UID in the bound object reference ({uid}) does not match the UID in record. The object might have been deleted and then recreated"
@@ -258,7 +240,7 @@ async fn check_audience(a: &Attributes<'_>, node: &str, pod: &Value) -> Result<(
         [one] => one.as_str().unwrap_or_default(),
         _ => return Err(a.forbidden("node may only request 0 or 1 audiences")),
     };
-    if has_token(pod, asked, &a.target.server.config.audiences) {
+    if has_token(pod, asked, &a.target.core.config.audiences) {
         return Ok(());
     }
     let attributes = crate::authorization::Attributes {
@@ -268,7 +250,7 @@ async fn check_audience(a: &Attributes<'_>, node: &str, pod: &Value) -> Result<(
         name: a.name(),
         ..crate::authorization::Attributes::resource(&a.target.context.user, "request-serviceaccounts-token-audience")
     };
-    if crate::authorization::authorize(a.target.server, &attributes).await.is_ok() {
+    if a.target.core.authorization.authorize(&attributes).await.is_ok() {
         return Ok(());
     }
     Err(a.forbidden(format!(

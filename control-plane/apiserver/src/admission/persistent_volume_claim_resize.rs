@@ -3,7 +3,9 @@
 use corten_meta::{Quantity, Status, Value};
 use futures::future::BoxFuture;
 
-use super::{Attributes, Operation, Plugin};
+use super::attributes::Attributes;
+use super::operation::Operation;
+use super::plugin::Plugin;
 
 pub struct PersistentVolumeClaimResize;
 
@@ -49,6 +51,6 @@ fn may_grow(a: &Attributes<'_>, old: &Value) -> bool {
     let Some(name) = class(&a.object).filter(|name| !name.is_empty() && class(old).as_ref() == Some(name)) else {
         return false;
     };
-    let class = a.target.server.cached("storage.k8s.io", "v1", "storageclasses", "", &name);
+    let class = a.target.core.registry.cached("storage.k8s.io", "v1", "storageclasses", "", &name);
     class.is_some_and(|class| class.value()["allowVolumeExpansion"] == true)
 }

@@ -5,7 +5,9 @@ use corten_meta::quote::quote;
 use corten_meta::{Cause, Quantity, Status, Value};
 use futures::future::BoxFuture;
 
-use super::{Attributes, Operation, Plugin};
+use super::attributes::Attributes;
+use super::operation::Operation;
+use super::plugin::Plugin;
 
 const OS: &str = "kubernetes.io/os";
 
@@ -46,7 +48,7 @@ pub(super) fn node_of_changed(a: &Attributes<'_>) -> Result<Option<Value>, Statu
     if name.is_empty() || a.old.as_deref().is_none_or(|old| generation(old) == generation(&a.object)) {
         return Ok(None);
     }
-    match a.target.server.cached("", "v1", "nodes", "", name) {
+    match a.target.core.registry.cached("", "v1", "nodes", "", name) {
         Some(node) => Ok(Some(node.value())),
         None => Err(a.forbidden(format!("node {} not found", quote(name)))),
     }

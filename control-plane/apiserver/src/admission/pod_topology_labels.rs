@@ -4,7 +4,9 @@
 use corten_meta::{Status, Value};
 use futures::future::BoxFuture;
 
-use super::{Attributes, Operation, Plugin};
+use super::attributes::Attributes;
+use super::operation::Operation;
+use super::plugin::Plugin;
 
 const COPIED: [&str; 2] = ["topology.kubernetes.io/zone", "topology.kubernetes.io/region"];
 
@@ -33,7 +35,7 @@ impl Plugin for PodTopologyLabels {
             };
             let Some(node) = node.and_then(Value::as_str).filter(|node| !node.is_empty()) else { return Ok(()) };
             // A node that nobody knows has no place.
-            let Some(node) = a.target.server.cached("", "v1", "nodes", "", node) else { return Ok(()) };
+            let Some(node) = a.target.core.registry.cached("", "v1", "nodes", "", node) else { return Ok(()) };
             for label in COPIED {
                 if let Some(value) = node.header.labels.get(label) {
                     let pointer = format!("/metadata/labels/{}", label.replace('/', "~1"));

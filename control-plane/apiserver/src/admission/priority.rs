@@ -6,7 +6,9 @@ use std::sync::Arc;
 use corten_meta::{Object, Status, Value};
 use futures::future::BoxFuture;
 
-use super::{Attributes, Operation, Plugin};
+use super::attributes::Attributes;
+use super::operation::Operation;
+use super::plugin::Plugin;
 
 use crate::verb::Verb;
 
@@ -70,14 +72,14 @@ async fn admit_pod(a: &mut Attributes<'_>) -> Result<(), Status> {
     let class = if name.is_empty() {
         global_default(a)
     } else {
-        let server = a.target.server;
-        let class = match server.cached(GROUP, "v1", "priorityclasses", "", &name) {
+        let core = a.target.core;
+        let class = match core.registry.cached(GROUP, "v1", "priorityclasses", "", &name) {
             Some(class) => class,
             None => {
-                let resource = server.resource(GROUP, "v1", "priorityclasses")?;
+                let resource = core.registry.required(GROUP, "v1", "priorityclasses")?;
                 // What no object can be called is not looked for.
                 let found = match corten_meta::names::path_segment_name(&name).is_empty() {
-                    true => server.registry.read(&resource, "", &name).await?,
+                    true => core.registry.read(&resource, "", &name).await?,
                     false => None,
                 };
                 found.ok_or_else(|| a.forbidden(format!("no PriorityClass with name {name} was found")))?
@@ -129,7 +131,7 @@ fn keep(a: &mut Attributes<'_>) {
 
 /// The class marked as default; of several, the one of the lowest value.
 fn global_default(a: &Attributes<'_>) -> Option<(String, Value)> {
-    let classes = a.target.server.cached_list(GROUP, "v1", "priorityclasses", "");
+    let classes = a.target.core.registry.cached_list(GROUP, "v1", "priorityclasses", "");
     // Asked for every pod: a class that does not hold the words at all need not be decoded to be passed over.
     let may_be_default = |class: &&Arc<Object>| class.bytes.windows(MARK.len()).any(|window| window == MARK);
     let marked = classes.iter().filter(may_be_default).map(|c| c.value());

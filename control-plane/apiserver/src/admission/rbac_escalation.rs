@@ -4,9 +4,11 @@ use corten_meta::quote::quote;
 use corten_meta::{Status, Value};
 use futures::future::BoxFuture;
 
-use super::{Attributes, Operation, Plugin};
+use super::attributes::Attributes;
+use super::operation::Operation;
+use super::plugin::Plugin;
+use crate::authorization;
 use crate::authorization::rbac::Rule;
-use crate::authorization::{self, authorize};
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 
@@ -62,7 +64,7 @@ async fn check_binding(a: &Attributes<'_>) -> Result<(), Status> {
     if unchanged || may(a, "bind", plural, name).await {
         return Ok(());
     }
-    let policy = a.target.server.rbac.policy();
+    let policy = a.target.core.authorization.rbac();
     let Some(rules) = policy.role(kind, a.target.namespace, name) else {
         let resource = corten_meta::GroupResource { group: GROUP.to_owned(), resource: plural.to_owned() };
         return Err(Status::not_found(&resource, name));
@@ -78,12 +80,12 @@ async fn may(a: &Attributes<'_>, verb: &str, plural: &str, name: &str) -> bool {
         name,
         ..authorization::Attributes::resource(&a.target.context.user, verb)
     };
-    authorize(a.target.server, &attributes).await.is_ok()
+    a.target.core.authorization.authorize(&attributes).await.is_ok()
 }
 
 fn check_covered(a: &Attributes<'_>, wanted: &[Rule]) -> Result<(), Status> {
     let user = &a.target.context.user;
-    let owned = a.target.server.rbac.policy().rules_for(user, a.target.namespace);
+    let owned = a.target.core.authorization.rbac().rules_for(user, a.target.namespace);
     let missing: Vec<String> = wanted
         .iter()
         .flat_map(Rule::atoms)

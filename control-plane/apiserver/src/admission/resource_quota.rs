@@ -12,8 +12,10 @@ use corten_store::{Expect, Op};
 use futures::future::BoxFuture;
 use serde_json::json;
 
-use super::{Attributes, Operation, Plugin};
-use crate::handlers::Target;
+use super::attributes::Attributes;
+use super::operation::Operation;
+use super::plugin::Plugin;
+use crate::target::Target;
 
 /// Resources that every container must state if a quota limits them.
 const MUST_STATE: &[&str] = &["cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"];
@@ -69,12 +71,12 @@ impl Plugin for ResourceQuota {
 async fn quotas(target: &Target<'_>) -> Result<Vec<Arc<Object>>, Status> {
     // A namespace without quotas, which is most of them, costs nothing but this look. The store is asked, since
     // the caches may not have seen a quota that was just made.
-    let resource = target.server.resource("", "v1", "resourcequotas")?;
-    if target.server.registry.is_empty(&resource, target.namespace).await? {
+    let resource = target.core.registry.required("", "v1", "resourcequotas")?;
+    if target.core.registry.is_empty(&resource, target.namespace).await? {
         return Ok(Vec::new());
     }
-    target.server.registry.caches.fresh().await?;
-    Ok(target.server.cached_list("", "v1", "resourcequotas", target.namespace))
+    target.core.registry.caches.fresh().await?;
+    Ok(target.core.registry.cached_list("", "v1", "resourcequotas", target.namespace))
 }
 
 /// Whether writes such as this one can raise what is in use: every creation, and changes of what is measured.
@@ -168,10 +170,10 @@ fn check_stated(a: &Attributes<'_>, quota: &Object, hard: &Amounts, stated: &Amo
 
 /// What the quota's resources are used by now, without the object of the target's kind that is named.
 async fn used_now(target: &Target<'_>, quota: &Value, without: Option<&str>) -> Result<Amounts, Status> {
-    target.server.registry.caches.fresh().await?;
+    target.core.registry.caches.fresh().await?;
     let hard = amounts(quota.pointer("/spec/hard"));
     let mut objects = Vec::new();
-    let resources = target.server.registry.resources();
+    let resources = target.core.registry.resources();
     for resource in &resources.ordered {
         let kind = &resource.kind;
         let Some(stored) = resource.stored.as_ref().filter(|_| kind.namespaced && !resource.is_converted()) else {
@@ -196,7 +198,7 @@ fn write_status(quota: &mut Value, used: &Amounts) {
 
 /// The write of the quota, if it changed.
 async fn put(target: &Target<'_>, quota: &Arc<Object>, value: &Value) -> Result<Option<Op>, Status> {
-    let resource = target.server.resource("", "v1", "resourcequotas")?;
-    let (operation, bytes) = target.server.registry.put(&resource, value, Expect::ModRevision(quota.revision)).await?;
+    let resource = target.core.registry.required("", "v1", "resourcequotas")?;
+    let (operation, bytes) = target.core.registry.put(&resource, value, Expect::ModRevision(quota.revision)).await?;
     Ok((bytes != quota.bytes).then_some(operation))
 }

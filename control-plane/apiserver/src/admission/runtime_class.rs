@@ -7,7 +7,8 @@ use corten_meta::{Object, Quantity, Status, Value};
 use futures::future::BoxFuture;
 use serde_json::json;
 
-use super::{Attributes, Plugin};
+use super::attributes::Attributes;
+use super::plugin::Plugin;
 
 const GROUP: &str = "node.k8s.io";
 const MISMATCH: &str = "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead";
@@ -58,12 +59,12 @@ async fn class_of(a: &Attributes<'_>) -> Result<Option<Arc<Object>>, Status> {
         };
         return Err(Status { code: 500, message, ..Status::default() });
     }
-    let server = a.target.server;
-    if let Some(class) = server.cached(GROUP, "v1", "runtimeclasses", "", name) {
+    let core = a.target.core;
+    if let Some(class) = core.registry.cached(GROUP, "v1", "runtimeclasses", "", name) {
         return Ok(Some(class));
     }
-    let resource = server.resource(GROUP, "v1", "runtimeclasses")?;
-    match server.registry.read(&resource, "", name).await? {
+    let resource = core.registry.required(GROUP, "v1", "runtimeclasses")?;
+    match core.registry.read(&resource, "", name).await? {
         Some(class) => Ok(Some(class)),
         None => Err(a.forbidden(format!("pod rejected: RuntimeClass {} not found", quote(name)))),
     }

@@ -5,7 +5,10 @@ use corten_meta::{Status, Value};
 use futures::future::BoxFuture;
 use serde_json::json;
 
-use super::{Attributes, Operation, Plugin, mountable_secrets};
+use super::attributes::Attributes;
+use super::mountable_secrets;
+use super::operation::Operation;
+use super::plugin::Plugin;
 
 const MOUNT_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 const VOLUME_PREFIX: &str = "kube-api-access-";
@@ -90,9 +93,9 @@ async fn admit(a: &mut Attributes<'_>) -> Result<(), Status> {
 }
 
 async fn find_account(a: &Attributes<'_>, name: &str) -> Result<Value, Status> {
-    let server = a.target.server;
+    let core = a.target.core;
     let namespace = a.target.namespace;
-    if let Some(account) = server.cached("", "v1", "serviceaccounts", namespace, name) {
+    if let Some(account) = core.registry.cached("", "v1", "serviceaccounts", namespace, name) {
         return Ok(account.value());
     }
     let wrong = corten_meta::names::path_segment_name(name);
@@ -100,10 +103,10 @@ async fn find_account(a: &Attributes<'_>, name: &str) -> Result<Value, Status> {
         let why = format!("invalid resource name {name}: [{}]", wrong.join(" "), name = quote(name));
         return Err(a.forbidden(format!("error looking up service account {namespace}/{name}: {why}")));
     }
-    let resource = server.resource("", "v1", "serviceaccounts")?;
+    let resource = core.registry.required("", "v1", "serviceaccounts")?;
     let account = match namespace {
         "" => None,
-        _ => server.registry.read(&resource, namespace, name).await?,
+        _ => core.registry.read(&resource, namespace, name).await?,
     };
     match account {
         Some(account) => Ok(account.value()),
@@ -124,7 +127,7 @@ fn mount_token(spec: &mut Value) {
     let volumes = spec["volumes"].as_array().cloned().unwrap_or_default();
     let present =
         volumes.iter().filter_map(|v| v["name"].as_str()).find(|n| n.starts_with(VOLUME_PREFIX)).map(str::to_owned);
-    let name = present.clone().unwrap_or_else(|| crate::handlers::create::generated_name(VOLUME_PREFIX));
+    let name = present.clone().unwrap_or_else(|| crate::names::generated_name(VOLUME_PREFIX));
     let mut needed = false;
     for list in ["initContainers", "containers"] {
         for container in spec[list].as_array_mut().into_iter().flatten() {

@@ -11,11 +11,13 @@ use corten_store::{Expect, Op};
 use futures::future::BoxFuture;
 use serde_json::json;
 
+use super::attributes::Attributes;
+use super::operation::Operation;
+use super::plugin::Plugin;
 use super::service_families::{self, texts};
-use super::{Attributes, Operation, Plugin};
-use crate::allocation::{AddressRange, choose_port, random};
-use crate::handlers::Target;
-use crate::handlers::ownership::own_created;
+use crate::allocation::{AddressRange, choose_port, ip_address, random};
+use crate::managed_fields::own_created;
+use crate::target::Target;
 
 /// Where the node ports in use are kept, one key each.
 const PORTS: &str = "/registry/ranges/servicenodeports/";
@@ -182,11 +184,11 @@ fn configured_families(ranges: &[AddressRange]) -> Vec<&'static str> {
 /// The ranges that addresses are given from, at least one: the configured ones, and those of every ServiceCIDR that is
 /// ready and stays.
 fn ranges(a: &Attributes<'_>) -> Result<Vec<AddressRange>, Status> {
-    let server = a.target.server;
-    let mut ranges = AddressRange::parse_list(&server.config.service_cidr)
+    let core = a.target.core;
+    let mut ranges = AddressRange::parse_list(&core.config.service_cidr)
         .ok_or_else(|| Status::internal("the service CIDR is not a CIDR".to_owned()))?;
     let configured = configured_families(&ranges);
-    for object in server.cached_list("networking.k8s.io", "v1", "servicecidrs", "") {
+    for object in core.registry.cached_list("networking.k8s.io", "v1", "servicecidrs", "") {
         let value = object.value();
         let conditions = value.pointer("/status/conditions").and_then(Value::as_array);
         let ready = conditions.is_some_and(|list| list.iter().any(|c| c["type"] == "Ready" && c["status"] == "True"));
@@ -204,11 +206,12 @@ fn ranges(a: &Attributes<'_>) -> Result<Vec<AddressRange>, Status> {
 }
 
 fn choose_address(a: &Attributes<'_>, ranges: &[AddressRange]) -> Result<String, Status> {
-    let server = a.target.server;
+    let core = a.target.core;
     // The first address of the main range is the API server's own Service's.
-    let reserved = AddressRange::parse_list(&server.config.service_cidr).map(|all| all[0].first());
+    let reserved = AddressRange::parse_list(&core.config.service_cidr).map(|all| all[0].first());
     let taken = |ip: IpAddr| {
-        server.cached("networking.k8s.io", "v1", "ipaddresses", "", &ip.to_string()).is_some() || Some(ip) == reserved
+        core.registry.cached("networking.k8s.io", "v1", "ipaddresses", "", &ip.to_string()).is_some()
+            || Some(ip) == reserved
     };
     match ranges.iter().find_map(|range| range.choose(random(), taken)) {
         Some(ip) => Ok(ip.to_string()),
@@ -224,7 +227,7 @@ async fn check_asked(a: &Attributes<'_>, ranges: &[AddressRange], ip: &str) -> R
     };
     let is_in_range = ranges.iter().any(|range| range.contains(address));
     if a.dry_run {
-        let range = configured_range(&a.target.server.config.service_cidr, address);
+        let range = configured_range(&a.target.core.config.service_cidr, address);
         let outside = format!("the provided IP ({ip}) is not in the valid range. The range of valid IPs is {range}");
         return if is_in_range { Ok(()) } else { refuse(&outside) };
     }
@@ -232,9 +235,9 @@ async fn check_asked(a: &Attributes<'_>, ranges: &[AddressRange], ip: &str) -> R
         return refuse("the provided network does not match the current range");
     }
     check_parent(a, ip, Some(ip))?;
-    let server = a.target.server;
-    let resource = server.resource("networking.k8s.io", "v1", "ipaddresses")?;
-    if server.registry.read(&resource, "", ip).await?.is_some() {
+    let core = a.target.core;
+    let resource = core.registry.required("networking.k8s.io", "v1", "ipaddresses")?;
+    if core.registry.read(&resource, "", ip).await?.is_some() {
         return refuse("provided IP is already allocated");
     }
     Ok(())
@@ -242,7 +245,7 @@ async fn check_asked(a: &Attributes<'_>, ranges: &[AddressRange], ip: &str) -> R
 
 /// An address is given to a Service that an IPAddress can name, which is found out before the Service itself is judged.
 fn check_parent(a: &Attributes<'_>, ip: &str, asked: Option<&str>) -> Result<(), Status> {
-    let resource = a.target.server.resource("networking.k8s.io", "v1", "ipaddresses")?;
+    let resource = a.target.core.registry.required("networking.k8s.io", "v1", "ipaddresses")?;
     let errors = resource.kind.behaviour.validate(&address_of(a, ip));
     if a.dry_run || errors.is_empty() {
         return Ok(());
@@ -265,38 +268,19 @@ fn configured_range(ranges: &str, address: IpAddr) -> &str {
 
 async fn take_address(a: &Attributes<'_>, ip: &str) -> Result<Op, Status> {
     let mut object = address_of(a, ip);
-    let server = a.target.server;
-    let resource = server.resource("networking.k8s.io", "v1", "ipaddresses")?;
+    let core = a.target.core;
+    let resource = core.registry.required("networking.k8s.io", "v1", "ipaddresses")?;
     own_created(&resource, &mut object, "kube-apiserver", a.target.context.now);
-    Ok(server.registry.put(&resource, &object, Expect::Absent).await?.0)
+    Ok(core.registry.put(&resource, &object, Expect::Absent).await?.0)
 }
 
 fn address_of(a: &Attributes<'_>, ip: &str) -> Value {
     ip_address(ip, corten_meta::namespace(&a.object), corten_meta::name(&a.object), a.target.context.now)
 }
 
-/// The IPAddress of a Service's address.
-pub fn ip_address(ip: &str, namespace: &str, service: &str, now: jiff::Timestamp) -> Value {
-    let family = if ip.contains(':') { "IPv6" } else { "IPv4" };
-    json!({
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "IPAddress",
-        "metadata": {
-            "name": ip,
-            "uid": uuid::Uuid::new_v4().to_string(),
-            "creationTimestamp": corten_meta::time::rfc3339(now),
-            "labels": {
-                "ipaddress.kubernetes.io/ip-family": family,
-                "ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io",
-            },
-        },
-        "spec": { "parentRef": { "resource": "services", "namespace": namespace, "name": service } },
-    })
-}
-
 fn release_address(target: &Target<'_>, ip: &str) -> Result<Op, Status> {
-    let resource = target.server.resource("networking.k8s.io", "v1", "ipaddresses")?;
-    target.server.registry.remove(&resource, "", ip, Expect::Any)
+    let resource = target.core.registry.required("networking.k8s.io", "v1", "ipaddresses")?;
+    target.core.registry.remove(&resource, "", ip, Expect::Any)
 }
 
 fn release_port(port: u16) -> Op {
@@ -342,7 +326,7 @@ async fn choose_ports(a: &mut Attributes<'_>, held: &BTreeSet<u16>) -> Result<()
         let chosen = if wanted == 0 && a.dry_run {
             untaken_port(given.iter().map(|(_, node)| *node), held)
         } else if wanted == 0 {
-            let chosen = choose_port(a.target.server.config.node_port_range, random(), |p| used.contains(&p));
+            let chosen = choose_port(a.target.core.config.node_port_range, random(), |p| used.contains(&p));
             let chosen =
                 chosen.ok_or_else(|| Status::internal("failed to allocate a nodePort: range is full".to_owned()))?;
             used.insert(chosen);
@@ -386,7 +370,7 @@ async fn allocate_health_port(a: &mut Attributes<'_>, held: &BTreeSet<u16>) -> R
             let ports = a.object.pointer("/spec/ports").and_then(Value::as_array).into_iter().flatten();
             Some(untaken_port(ports.filter_map(|port| port["nodePort"].as_i64()), held))
         } else {
-            choose_port(a.target.server.config.node_port_range, random(), |p| used.contains(&p)).map(i64::from)
+            choose_port(a.target.core.config.node_port_range, random(), |p| used.contains(&p)).map(i64::from)
         };
         let chosen = chosen.ok_or_else(|| Status::internal("failed to allocate a HealthCheck port".to_owned()))?;
         a.object["spec"]["healthCheckNodePort"] = chosen.into();
@@ -411,7 +395,7 @@ async fn allocate_health_port(a: &mut Attributes<'_>, held: &BTreeSet<u16>) -> R
 }
 
 fn ports_in_use(a: &Attributes<'_>) -> BTreeSet<u16> {
-    let services = a.target.server.cached_list("", "v1", "services", "");
+    let services = a.target.core.registry.cached_list("", "v1", "services", "");
     let mut used: BTreeSet<u16> = services.iter().flat_map(|service| node_ports_of(&service.value())).collect();
     used.extend(node_ports_of(&a.object));
     used
@@ -426,14 +410,14 @@ async fn check_port(a: &Attributes<'_>, index: usize, port: i64) -> Result<(), S
 
 /// Why a port that is named cannot be had.
 async fn objection(a: &Attributes<'_>, port: i64) -> Result<Option<String>, Status> {
-    let (first, last) = a.target.server.config.node_port_range;
+    let (first, last) = a.target.core.config.node_port_range;
     // Upstream looks at the range only when it takes the port.
     if !a.dry_run && !(i64::from(first)..=i64::from(last)).contains(&port) {
         let range = format!("The range of valid ports is {first}-{last}");
         return Ok(Some(format!("provided port is not in the valid range. {range}")));
     }
     let key = format!("{PORTS}{port}");
-    let (_, taken) = a.target.server.registry.store.get(key.as_bytes()).await.map_err(crate::registry::store_status)?;
+    let (_, taken) = a.target.core.registry.store.get(key.as_bytes()).await.map_err(crate::registry::store_status)?;
     Ok(taken.map(|_| TAKEN.to_owned()))
 }
 

@@ -2,10 +2,14 @@
 //! may set the certificate.
 
 use corten_meta::Status;
+use corten_meta::quote::quote;
 use futures::future::BoxFuture;
 
-use super::{Attributes, Operation, Plugin};
-use crate::subresources::approval::check_signer;
+use super::attributes::Attributes;
+use super::operation::Operation;
+use super::plugin::Plugin;
+use crate::authorization;
+use crate::target::Target;
 
 const GROUP: &str = "certificates.k8s.io";
 const PLURAL: &str = "certificatesigningrequests";
@@ -51,4 +55,23 @@ impl Plugin for SigningRequest {
             Ok(())
         })
     }
+}
+
+/// Whether the user may act for a signer: by its name, or for its whole domain.
+pub async fn check_signer(target: &Target<'_>, verb: &str, signer: &str) -> Result<(), Status> {
+    let domain = signer.split('/').next().unwrap_or_default();
+    let user = &target.context.user;
+    for name in [signer, &format!("{domain}/*")] {
+        let attributes = authorization::Attributes {
+            group: "certificates.k8s.io",
+            resource: "signers",
+            name,
+            ..authorization::Attributes::resource(user, verb)
+        };
+        if target.core.authorization.authorize(&attributes).await.is_ok() {
+            return Ok(());
+        }
+    }
+    let why = format!("user not permitted to {verb} requests with signerName {}", quote(signer));
+    Err(Status::forbidden(&target.resource.group_resource(), target.name, &why))
 }

@@ -5,7 +5,8 @@ use corten_meta::Status;
 use futures::future::BoxFuture;
 use serde_json::json;
 
-use super::{Attributes, Plugin};
+use super::attributes::Attributes;
+use super::plugin::Plugin;
 
 pub struct StorageObjectInUseProtection;
 

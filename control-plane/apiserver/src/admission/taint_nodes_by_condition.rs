@@ -4,7 +4,8 @@ use corten_meta::Status;
 use futures::future::BoxFuture;
 use serde_json::json;
 
-use super::{Attributes, Plugin};
+use super::attributes::Attributes;
+use super::plugin::Plugin;
 
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
 

@@ -5,7 +5,7 @@ use corten_meta::quote::quote;
 use serde_json::json;
 
 use super::Remote;
-use crate::server::Server;
+use crate::registry::Registry;
 
 /// The `Available` condition.
 #[derive(Debug, PartialEq, Eq)]
@@ -52,9 +52,9 @@ impl Condition {
 }
 
 /// Checks a remote server: its Service, its endpoints, and whether it answers.
-pub async fn check(server: &Server, remote: &Remote) -> Condition {
+pub async fn check(registry: &Registry, remote: &Remote) -> Condition {
     let (namespace, name) = (&remote.namespace, &remote.service);
-    let Some(service) = server.cached("", "v1", "services", namespace, name) else {
+    let Some(service) = registry.cached("", "v1", "services", namespace, name) else {
         return Condition::no("ServiceNotFound", format!("service/{name} in {} is not present", quote(namespace)));
     };
     let service = service.value();
@@ -68,13 +68,13 @@ pub async fn check(server: &Server, remote: &Remote) -> Condition {
             );
             return Condition::no("ServicePortError", message);
         };
-        let slices = server.cached_list("discovery.k8s.io", "v1", "endpointslices", namespace);
+        let slices = registry.cached_list("discovery.k8s.io", "v1", "endpointslices", namespace);
         let label = "kubernetes.io/service-name";
         if !slices.iter().any(|slice| slice.header.labels.get(label) == Some(name)) {
             let message = format!("cannot find endpointslices for service/{name} in {}", quote(namespace));
             return Condition::no("EndpointsNotFound", message);
         }
-        if server.registry.outbound.resolve(namespace, name, remote.port).is_err() {
+        if registry.outbound.resolve(namespace, name, remote.port).is_err() {
             let port = port["name"].as_str().unwrap_or_default();
             let message = format!(
                 "endpointslices for service/{name} in {} have no addresses with port name {}",
@@ -84,7 +84,7 @@ pub async fn check(server: &Server, remote: &Remote) -> Condition {
             return Condition::no("MissingEndpoints", message);
         }
     }
-    match remote.fetch(server, &remote.path()).await {
+    match remote.fetch(&registry.outbound, &remote.path()).await {
         Ok(_) => Condition { status: "True", reason: "Passed", message: "all checks passed".to_owned() },
         Err(message) => Condition::no("FailedDiscoveryCheck", message),
     }

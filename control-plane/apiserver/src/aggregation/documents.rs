@@ -6,29 +6,19 @@ use corten_meta::Value;
 use serde_json::{Map, json};
 
 use super::Remote;
-use crate::server::Server;
-
-/// The documents of one remote group version.
-#[derive(Debug, Default, PartialEq)]
-pub struct Documents {
-    /// Its resources, in the form of aggregated discovery.
-    pub resources: Vec<Value>,
-    /// Its OpenAPI document, version 3.
-    pub openapi_v3: Option<Value>,
-    /// Its part of the OpenAPI document, version 2: paths and definitions.
-    pub openapi_v2: Option<Value>,
-}
+use crate::discovery::RemoteDocuments;
+use crate::outbound::Outbound;
 
 /// Fetches the documents; `last` is returned itself if they say the same.
-pub async fn fetch(server: &Server, remote: &Remote, last: Arc<Documents>) -> Arc<Documents> {
+pub async fn fetch(outbound: &Outbound, remote: &Remote, last: Arc<RemoteDocuments>) -> Arc<RemoteDocuments> {
     let json = async |path: &str| {
-        let fetched = remote.fetch(server, path).await;
+        let fetched = remote.fetch(outbound, path).await;
         let parsed = fetched.and_then(|(_, body)| serde_json::from_slice::<Value>(&body).map_err(|e| e.to_string()));
         parsed.inspect_err(|e| tracing::debug!(path, error = e, "an aggregated API server did not tell")).ok()
     };
     let path = remote.path();
     let (list, v3, v2) = (json(&path).await, json(&format!("/openapi/v3{path}")).await, json("/openapi/v2").await);
-    let documents = Documents {
+    let documents = RemoteDocuments {
         resources: list.map(|list| resources(&list, &remote.group, &remote.version)).unwrap_or_default(),
         openapi_v3: v3.filter(|v| v.get("openapi").is_some()),
         openapi_v2: v2.map(|document| part_of(&document, &path)),

@@ -6,17 +6,18 @@ use http::{HeaderName, HeaderValue, Request, StatusCode, header};
 use super::Known;
 use super::remote::{OutBody, names_a_user, set_user};
 use crate::body::{Reply, RequestBody};
-use crate::pipeline::Context;
-use crate::proxy::{is_passed_on, is_upgrade, join, passed};
+use crate::context::Context;
+use crate::core::Core;
+use crate::proxy::{is_passed_on, join, passed};
 use crate::response;
-use crate::server::Server;
+use crate::websocket::is_upgrade;
 
 /// Sends the request to the remote server and answers with what it answers: also watches, and upgraded streams.
-pub async fn forward(server: &Server, context: &Context, known: &Known, body: RequestBody) -> Result<Reply, Status> {
+pub async fn forward(core: &Core, context: &Context, known: &Known, body: RequestBody) -> Result<Reply, Status> {
     if !known.available {
         return Ok(unavailable("service unavailable"));
     }
-    let (mut sender, host) = match known.remote.connect(server).await {
+    let (mut sender, host) = match known.remote.connect(&core.registry.outbound).await {
         Ok(connected) => connected,
         Err(status) if status.code == 503 => return Ok(unavailable(&status.message)),
         Err(status) => return Err(status),
@@ -28,7 +29,7 @@ pub async fn forward(server: &Server, context: &Context, known: &Known, body: Re
         Err(e) => return Ok(unavailable(&format!("error trying to reach service: {e}"))),
     };
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-        return join(server, context, response);
+        return join(&core.shutdown, context, response);
     }
     Ok(passed(response))
 }

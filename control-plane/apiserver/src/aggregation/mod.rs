@@ -12,24 +12,24 @@ mod registration;
 mod remote;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use corten_meta::{Object, Status, Value};
 use corten_store::Expect;
 use futures::future::join_all;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-pub use documents::Documents;
 pub use forward::forward;
 pub use remote::Remote;
 
-use crate::cache::ResourceCache;
-use crate::handlers::ownership::own_status;
+use crate::config::{Config, ProxyClient};
+use crate::discovery::{Published, RemoteDocuments, RemoteVersion};
+use crate::managed_fields::own_status;
 use crate::metrics::Exposition;
-use crate::server::Server;
+use crate::registry::Registry;
 use availability::{Condition, check};
 
 pub const GROUP: &str = "apiregistration.k8s.io";
@@ -47,19 +47,62 @@ const DEBOUNCE: Duration = Duration::from_millis(100);
 pub struct Known {
     pub remote: Arc<Remote>,
     pub available: bool,
-    /// What it said about itself when it was last available.
-    pub documents: Arc<Documents>,
+    /// The documents of the server when it was last available.
+    pub documents: Arc<RemoteDocuments>,
 }
 
-/// The remote group versions of a moment.
-#[derive(Default)]
+impl Known {
+    fn published(&self) -> RemoteVersion {
+        RemoteVersion {
+            group: self.remote.group.clone(),
+            version: self.remote.version.clone(),
+            group_priority: self.remote.group_priority,
+            version_priority: self.remote.version_priority,
+            available: self.available,
+            documents: Arc::clone(&self.documents),
+        }
+    }
+}
+
+/// The remote group versions of a moment, by group and version.
+type Table = BTreeMap<(String, String), Known>;
+
+/// Follows APIServices and passes requests on to the servers that they name.
 pub struct Aggregation {
-    table: ArcSwap<BTreeMap<(String, String), Known>>,
+    registry: Arc<Registry>,
+    published: Arc<Published>,
+    /// The roots that servers without a bundle of their own are verified by.
+    trusted_roots: String,
+    /// The identity of this server towards aggregated ones.
+    client: ArcSwapOption<ProxyClient>,
+    table: ArcSwap<Table>,
     /// Wakes the task: the group versions of custom resources have changed.
-    pub registrations: Arc<Notify>,
+    changed: Arc<Notify>,
 }
 
 impl Aggregation {
+    pub fn new(
+        config: &Config,
+        registry: Arc<Registry>,
+        published: Arc<Published>,
+        changed: Arc<Notify>,
+    ) -> Aggregation {
+        Aggregation {
+            registry,
+            published,
+            trusted_roots: config.trusted_roots.clone(),
+            client: ArcSwapOption::from(config.proxy_client.clone().map(Arc::new)),
+            table: ArcSwap::default(),
+            changed,
+        }
+    }
+
+    /// Uses this identity towards aggregated servers from now on.
+    pub fn renew(&self, client: ProxyClient) {
+        self.client.store(Some(Arc::new(client)));
+        self.changed.notify_one();
+    }
+
     /// The remote server of a path, if it has one.
     pub fn route(&self, path: &str) -> Option<Known> {
         let table = self.table.load();
@@ -81,121 +124,101 @@ impl Aggregation {
         }
     }
 
-    /// All remote group versions.
-    pub fn known(&self) -> Vec<Known> {
-        self.table.load().values().cloned().collect()
-    }
-}
-
-/// Follows APIServices until shutdown.
-pub async fn run(server: Weak<Server>, shutdown: CancellationToken) {
-    let Some((mut services, mut slices, mut registered)) = server.upgrade().and_then(|s| {
-        let cache = |group: &str, plural: &str| {
-            Some(Arc::clone(&s.registry.resource(group, "v1", plural)?.stored.as_ref()?.cache))
-        };
-        let changes = |cache: Arc<ResourceCache>| cache.changes();
-        Some((
-            changes(cache("", "services")?),
-            changes(cache("discovery.k8s.io", "endpointslices")?),
-            changes(cache(GROUP, PLURAL)?),
-        ))
-    }) else {
-        return;
-    };
-    loop {
-        [&mut services, &mut slices, &mut registered]
-            .into_iter()
-            .for_each(tokio::sync::watch::Receiver::mark_unchanged);
-        let Some(strong) = server.upgrade() else { return };
-        let reconciled = tokio::select! {
-            () = shutdown.cancelled() => return,
-            reconciled = reconcile(&strong) => reconciled,
-        };
-        let failed = reconciled.is_err();
-        if let Err(status) = reconciled {
-            tracing::warn!(message = status.message, "APIServices could not be brought up to date; trying again");
-        }
-        // Endpoints change all the time; they matter only to those who have remote servers.
-        let remote = !strong.aggregation.table.load().is_empty();
-        let registrations = Arc::clone(&strong.aggregation.registrations);
-        // The task must not be what keeps the server alive.
-        drop(strong);
-        let ended = tokio::select! {
-            () = shutdown.cancelled() => return,
-            changed = registered.changed() => changed.is_err(),
-            changed = services.changed(), if remote => changed.is_err(),
-            changed = slices.changed(), if remote => changed.is_err(),
-            () = registrations.notified() => false,
-            () = tokio::time::sleep(if failed { RETRY } else { PERIOD }), if remote || failed => false,
-        };
-        if ended {
+    /// Follows APIServices until shutdown.
+    pub async fn run(&self, shutdown: &CancellationToken) {
+        let changes = |group: &str, plural: &str| Some(self.registry.cache(group, "v1", plural)?.changes());
+        let services = changes("", "services");
+        let slices = changes("discovery.k8s.io", "endpointslices");
+        let registered = changes(GROUP, PLURAL);
+        let (Some(mut services), Some(mut slices), Some(mut registered)) = (services, slices, registered) else {
             return;
+        };
+        loop {
+            [&mut services, &mut slices, &mut registered].into_iter().for_each(watch::Receiver::mark_unchanged);
+            let reconciled = tokio::select! {
+                () = shutdown.cancelled() => return,
+                reconciled = self.reconcile() => reconciled,
+            };
+            let failed = reconciled.is_err();
+            if let Err(status) = reconciled {
+                tracing::warn!(message = status.message, "APIServices could not be brought up to date; trying again");
+            }
+            // Endpoints change all the time; they matter only where there are remote servers.
+            let remote = !self.table.load().is_empty();
+            let ended = tokio::select! {
+                () = shutdown.cancelled() => return,
+                changed = registered.changed() => changed.is_err(),
+                changed = services.changed(), if remote => changed.is_err(),
+                changed = slices.changed(), if remote => changed.is_err(),
+                () = self.changed.notified() => false,
+                () = tokio::time::sleep(if failed { RETRY } else { PERIOD }), if remote || failed => false,
+            };
+            if ended {
+                return;
+            }
+            tokio::time::sleep(DEBOUNCE).await;
         }
-        tokio::time::sleep(DEBOUNCE).await;
     }
-}
 
-/// Brings the registrations, the conditions, the table and the documents in line. Doing it twice is harmless.
-async fn reconcile(server: &Server) -> Result<(), Status> {
-    registration::reconcile(server).await?;
-    let services: Vec<(Arc<Object>, Value)> = server
-        .cached_list(GROUP, "v1", PLURAL, "")
-        .into_iter()
-        .map(|object| (Arc::clone(&object), object.value()))
-        .filter(|(object, _)| object.header.deletion_timestamp.is_none())
-        .collect();
-    let before = server.aggregation.table.load_full();
-    let checked = join_all(services.iter().map(|(object, service)| one(server, &before, object, service))).await;
-    let table: BTreeMap<_, _> = checked.into_iter().flatten().map(|k| (k.remote.group_version(), k)).collect();
-    let same = |a: &Known, b: &Known| {
-        a.available == b.available && Arc::ptr_eq(&a.remote, &b.remote) && Arc::ptr_eq(&a.documents, &b.documents)
-    };
-    let unchanged =
-        before.len() == table.len() && before.iter().zip(&table).all(|((at, a), (here, b))| at == here && same(a, b));
-    if !unchanged {
-        server.aggregation.table.store(Arc::new(table));
-        server.openapi.set_remote(&server.aggregation.known());
-        server.publish_discovery();
+    /// Brings the registrations, the conditions, the table and the documents in line. Doing it twice is harmless.
+    async fn reconcile(&self) -> Result<(), Status> {
+        registration::reconcile(&self.registry, self.published.announced()).await?;
+        let services: Vec<(Arc<Object>, Value)> = self
+            .registry
+            .cached_list(GROUP, "v1", PLURAL, "")
+            .into_iter()
+            .map(|object| (Arc::clone(&object), object.value()))
+            .filter(|(object, _)| object.header.deletion_timestamp.is_none())
+            .collect();
+        let before = self.table.load_full();
+        let checked = join_all(services.iter().map(|(object, service)| self.one(&before, object, service))).await;
+        let table: Table = checked.into_iter().flatten().map(|k| (k.remote.group_version(), k)).collect();
+        let same = |a: &Known, b: &Known| {
+            a.available == b.available && Arc::ptr_eq(&a.remote, &b.remote) && Arc::ptr_eq(&a.documents, &b.documents)
+        };
+        let unchanged = before.len() == table.len()
+            && before.iter().zip(&table).all(|((at, a), (here, b))| at == here && same(a, b));
+        if !unchanged {
+            let published = table.values().map(Known::published).collect();
+            self.table.store(Arc::new(table));
+            self.published.publish_remote(published);
+        }
+        Ok(())
     }
-    Ok(())
-}
 
-/// Looks at one APIService: writes its condition, and returns what is known if it is remote.
-async fn one(
-    server: &Server,
-    before: &BTreeMap<(String, String), Known>,
-    object: &Arc<Object>,
-    service: &Value,
-) -> Option<Known> {
-    if !service.pointer("/spec/service").is_some_and(Value::is_object) {
-        record(server, object, service, &Condition::local()).await;
-        return None;
+    /// Checks one APIService: writes its condition, and returns what is known if it is remote.
+    async fn one(&self, before: &Table, object: &Arc<Object>, service: &Value) -> Option<Known> {
+        if !service.pointer("/spec/service").is_some_and(Value::is_object) {
+            record(&self.registry, object, service, &Condition::local()).await;
+            return None;
+        }
+        let known = before.get(&Remote::group_version_of(service));
+        let client = self.client.load_full();
+        // A connection's settings are kept as long as the APIService says the same.
+        let remote = match known.filter(|k| k.remote.is_of(client.as_ref(), service)) {
+            Some(known) => Arc::clone(&known.remote),
+            None => Arc::new(Remote::new(client, &self.trusted_roots, service)),
+        };
+        let condition = check(&self.registry, &remote).await;
+        record(&self.registry, object, service, &condition).await;
+        let last = known.map(|k| Arc::clone(&k.documents)).unwrap_or_default();
+        let available = condition.status == "True";
+        let documents = if available { documents::fetch(&self.registry.outbound, &remote, last).await } else { last };
+        Some(Known { remote, available, documents })
     }
-    let known = Remote::group_version_of(service);
-    let known = before.get(&known);
-    // What connects to it is kept as long as the APIService says the same.
-    let remote = match known.filter(|k| k.remote.is_of(server, service)) {
-        Some(known) => Arc::clone(&known.remote),
-        None => Arc::new(Remote::new(server, service)),
-    };
-    let condition = check(server, &remote).await;
-    record(server, object, service, &condition).await;
-    let last = known.map(|k| Arc::clone(&k.documents)).unwrap_or_default();
-    let documents = if condition.status == "True" { documents::fetch(server, &remote, last).await } else { last };
-    Some(Known { remote, available: condition.status == "True", documents })
 }
 
 /// Writes the condition, if it says something new.
-async fn record(server: &Server, object: &Arc<Object>, service: &Value, condition: &Condition) {
+async fn record(registry: &Registry, object: &Arc<Object>, service: &Value, condition: &Condition) {
     let now = jiff::Timestamp::now();
     let Some(mut new) = condition.written_into(service, now) else { return };
     let written = async {
-        let resource = server.resource(GROUP, "v1", PLURAL)?;
+        let resource = registry.required(GROUP, "v1", PLURAL)?;
         // What this server serves itself has always been available.
         if service.pointer("/spec/service").is_some_and(Value::is_object) {
             own_status(&resource, service, &mut new, now);
         }
-        server.registry.write(&resource, &new, Expect::ModRevision(object.revision), Vec::new()).await
+        registry.write(&resource, &new, Expect::ModRevision(object.revision), Vec::new()).await
     };
     // If somebody wrote meanwhile, that is a change that is seen here again.
     if let Err(status) = written.await {

@@ -7,36 +7,36 @@ use corten_store::{Expect, Op};
 use serde_json::json;
 
 use super::{GROUP, PLURAL};
-use crate::server::Server;
+use crate::registry::{Registry, store_status};
 
 const MANAGED: &str = "kube-aggregator.kubernetes.io/automanaged";
 
 /// Registers what is served and takes away what is no more.
-pub async fn reconcile(server: &Server) -> Result<(), Status> {
-    let resource = server.resource(GROUP, "v1", PLURAL)?;
+pub async fn reconcile(registry: &Registry, announced: BTreeSet<(String, String)>) -> Result<(), Status> {
+    let resource = registry.required(GROUP, "v1", PLURAL)?;
     // Those of custom resources as their definitions name them, and those of other resources that come and go.
-    let resources = server.registry.resources();
+    let resources = registry.resources();
     let beside = resources.ordered.iter().map(|r| &r.kind).filter(|kind| kind.is_custom() && !kind.verbs.is_empty());
-    let mut served = server.custom_kinds.announced();
+    let mut served = announced;
     served.extend(beside.map(|kind| (kind.group.clone(), kind.version.clone())));
     let mut operations: Vec<Op> = Vec::new();
     for (group, version) in &served {
-        if server.cached(GROUP, "v1", PLURAL, "", &format!("{version}.{group}")).is_none() {
+        if registry.cached(GROUP, "v1", PLURAL, "", &format!("{version}.{group}")).is_none() {
             let object = api_service(group, version);
-            operations.push(server.registry.put(&resource, &object, Expect::Absent).await?.0);
+            operations.push(registry.put(&resource, &object, Expect::Absent).await?.0);
         }
     }
-    for object in server.cached_list(GROUP, "v1", PLURAL, "") {
+    for object in registry.cached_list(GROUP, "v1", PLURAL, "") {
         if is_stale(&object, &served) {
             let name = &object.header.name;
-            operations.push(server.registry.remove(&resource, "", name, Expect::ModRevision(object.revision))?);
+            operations.push(registry.remove(&resource, "", name, Expect::ModRevision(object.revision))?);
         }
     }
     // One by one: another server may have been first, which is as good.
     for operation in operations {
-        server.registry.store.commit(vec![operation]).await.map_err(crate::registry::store_status)?;
+        registry.store.commit(vec![operation]).await.map_err(store_status)?;
     }
-    server.registry.caches.fresh().await?;
+    registry.caches.fresh().await?;
     Ok(())
 }
 

@@ -14,10 +14,9 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use rustls_pki_types::ServerName;
 
-use crate::authentication::User;
 use crate::config::ProxyClient;
-use crate::outbound::{self, Identity};
-use crate::server::Server;
+use crate::outbound::{self, Identity, Outbound};
+use crate::user::User;
 
 /// How long a server may take to be connected to.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -44,11 +43,10 @@ pub struct Remote {
 }
 
 impl Remote {
-    pub fn new(server: &Server, api_service: &Value) -> Remote {
+    pub fn new(identity: Option<Arc<ProxyClient>>, trusted_roots: &str, api_service: &Value) -> Remote {
         let spec = &api_service["spec"];
         let text = |pointer: &str| spec.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
         let number = |pointer: &str| spec.pointer(pointer).and_then(Value::as_i64).unwrap_or(0);
-        let identity = server.proxy_client.load_full();
         Remote {
             group: text("/group"),
             version: text("/version"),
@@ -58,7 +56,7 @@ impl Remote {
             service: text("/service/name"),
             port: u16::try_from(number("/service/port")).ok().filter(|port| *port != 0).unwrap_or(443),
             spec: spec.clone(),
-            tls: tls(server, spec, identity.as_deref()).map(Arc::new),
+            tls: tls(trusted_roots, spec, identity.as_deref()).map(Arc::new),
             identity,
         }
     }
@@ -73,9 +71,8 @@ impl Remote {
     }
 
     /// Whether this is still what the APIService says, and who this server is.
-    pub fn is_of(&self, server: &Server, api_service: &Value) -> bool {
-        let identity = server.proxy_client.load();
-        let same = match (&self.identity, &*identity) {
+    pub fn is_of(&self, identity: Option<&Arc<ProxyClient>>, api_service: &Value) -> bool {
+        let same = match (&self.identity, identity) {
             (Some(own), Some(current)) => Arc::ptr_eq(own, current),
             (own, current) => own.is_none() && current.is_none(),
         };
@@ -88,8 +85,8 @@ impl Remote {
     }
 
     /// Connects to an endpoint of the Service; also says which.
-    pub async fn connect(&self, server: &Server) -> Result<(SendRequest<OutBody>, String), Status> {
-        let (host, port) = server.registry.outbound.resolve(&self.namespace, &self.service, self.port)?;
+    pub async fn connect(&self, outbound: &Outbound) -> Result<(SendRequest<OutBody>, String), Status> {
+        let (host, port) = outbound.resolve(&self.namespace, &self.service, self.port)?;
         let unreachable = |e: String| Status::service_unavailable(format!("error trying to reach service: {e}"));
         let tls = self.tls.as_ref().map_err(Status::internal)?;
         let connecting = async {
@@ -113,9 +110,9 @@ impl Remote {
     }
 
     /// Asks the server for a document, as the aggregator itself. Errors are worded as upstream's.
-    pub async fn fetch(&self, server: &Server, path: &str) -> Result<(StatusCode, Bytes), String> {
+    pub async fn fetch(&self, outbound: &Outbound, path: &str) -> Result<(StatusCode, Bytes), String> {
         let fetching = async {
-            let (mut sender, host) = self.connect(server).await.map_err(|status| status.message)?;
+            let (mut sender, host) = self.connect(outbound).await.map_err(|status| status.message)?;
             let url = format!("https://{host}{path}");
             let failing =
                 |e: &dyn std::fmt::Display| format!("failing or missing response from {url}: Get {}: {e}", quote(&url));
@@ -148,14 +145,14 @@ impl Remote {
     }
 }
 
-fn tls(server: &Server, spec: &Value, identity: Option<&ProxyClient>) -> Result<rustls::ClientConfig, String> {
+fn tls(trusted_roots: &str, spec: &Value, identity: Option<&ProxyClient>) -> Result<rustls::ClientConfig, String> {
     let identity = identity.map(|c| Identity { certificate: &c.certificate, key: &c.key });
     if spec["insecureSkipTLSVerify"] == true {
         return outbound::unverified_config(identity.as_ref()).map_err(|e| e.to_string());
     }
     let bundle = spec["caBundle"].as_str().and_then(|b| base64::engine::general_purpose::STANDARD.decode(b).ok());
     let bundle = bundle.and_then(|pem| String::from_utf8(pem).ok()).filter(|pem| !pem.is_empty());
-    let bundle = bundle.unwrap_or_else(|| server.config.trusted_roots.clone());
+    let bundle = bundle.unwrap_or_else(|| trusted_roots.to_owned());
     outbound::client_config(&bundle, identity.as_ref()).map_err(|e| e.to_string())
 }
 

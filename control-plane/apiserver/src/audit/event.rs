@@ -7,9 +7,8 @@ use corten_meta::{Status, Value};
 use http::HeaderMap;
 use serde_json::json;
 
-use super::policy::Level;
 use crate::body::{Body, Reply};
-use crate::pipeline::Context;
+use crate::context::{Context, Level};
 use crate::verb::Verb;
 
 /// The biggest body that is written into an event.

@@ -8,58 +8,21 @@ mod event;
 pub(crate) mod policy;
 mod sink;
 
-use std::net::SocketAddr;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use bytes::Bytes;
 use corten_meta::Value;
 use futures::StreamExt;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-pub use policy::Level;
-
-use crate::authentication::Peer;
 use crate::body::{Body, Reply};
 use crate::config;
+use crate::context::{Context, Level};
 use crate::error::Error;
-use crate::pipeline::Context;
 use policy::Policy;
 
 /// How many events may wait to be written.
 const QUEUE: usize = 4096;
-
-/// What audit knows of one request.
-#[derive(Default)]
-pub struct Record {
-    pub id: String,
-    level: Level,
-    omit_stages: Vec<String>,
-    omit_managed_fields: bool,
-    /// Where the request came from.
-    address: Option<SocketAddr>,
-    /// The body of the request, if the policy wants it.
-    request: Mutex<Option<Bytes>>,
-    /// Who asked, when that is not in whose name: the user before impersonation.
-    pub impersonator: Option<crate::authentication::User>,
-    pub decision: Option<(&'static str, String)>,
-}
-
-impl Record {
-    pub fn new(headers: &http::HeaderMap, peer: &Peer) -> Record {
-        let given = headers.get("audit-id").and_then(|v| v.to_str().ok()).filter(|id| !id.is_empty() && id.len() <= 64);
-        let id = given.map_or_else(|| uuid::Uuid::new_v4().to_string(), str::to_owned);
-        Record { id, address: peer.address, ..Record::default() }
-    }
-
-    /// Keeps the body, if it will be written.
-    pub fn keep_request(&self, body: &Bytes) {
-        if self.level >= Level::Request {
-            *self.request.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(body.clone());
-        }
-    }
-}
 
 /// The policy and the way to the writers; nothing at all if no policy is configured.
 pub struct Audit {
@@ -115,7 +78,7 @@ impl Audit {
         let Some(event) = complete else { return };
         let end = End { event, sender: self.sender.clone() };
         match reply.body_mut() {
-            Body::Watch(watch) => watch.audited = Some(end),
+            Body::Watch(watch) => watch.until_end.push(Box::new(end)),
             Body::Stream(stream) => {
                 let whole = std::mem::replace(stream, futures::stream::empty().boxed());
                 *stream = whole.inspect(move |_| _ = &end).boxed();

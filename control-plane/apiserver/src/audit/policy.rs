@@ -3,39 +3,9 @@
 use corten_meta::Value;
 use corten_meta::quote::quote;
 
-use crate::authentication::User;
+use crate::context::Level;
 use crate::request::RequestInfo;
-
-/// How much is written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
-    #[default]
-    None,
-    Metadata,
-    Request,
-    RequestResponse,
-}
-
-impl Level {
-    fn parse(text: &str) -> Result<Level, String> {
-        match text {
-            "None" => Ok(Level::None),
-            "Metadata" => Ok(Level::Metadata),
-            "Request" => Ok(Level::Request),
-            "RequestResponse" => Ok(Level::RequestResponse),
-            other => Err(format!("{} is no level (None, Metadata, Request, RequestResponse)", quote(other))),
-        }
-    }
-
-    pub fn word(self) -> &'static str {
-        match self {
-            Level::None => "None",
-            Level::Metadata => "Metadata",
-            Level::Request => "Request",
-            Level::RequestResponse => "RequestResponse",
-        }
-    }
-}
+use crate::user::User;
 
 const STAGES: &[&str] = &["RequestReceived", "ResponseStarted", "ResponseComplete", "Panic"];
 

@@ -3,21 +3,21 @@
 use base64::Engine;
 use corten_meta::Value;
 
-use super::User;
-use crate::server::Server;
+use crate::registry::Registry;
+use crate::user::User;
 
 /// The user of a bootstrap token, if the token is one and is good.
-pub(super) fn authenticate(server: &Server, token: &str) -> Option<Result<User, String>> {
+pub(super) fn authenticate(registry: &Registry, token: &str) -> Option<Result<User, String>> {
     let (id, secret) = token.split_once('.')?;
     let alphanumeric = |s: &str| s.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
     if id.len() != 6 || secret.len() != 16 || !alphanumeric(id) || !alphanumeric(secret) {
         return None;
     }
-    Some(check(server, id, secret))
+    Some(check(registry, id, secret))
 }
 
-fn check(server: &Server, id: &str, secret: &str) -> Result<User, String> {
-    let object = server
+fn check(registry: &Registry, id: &str, secret: &str) -> Result<User, String> {
+    let object = registry
         .cached("", "v1", "secrets", "kube-system", &format!("bootstrap-token-{id}"))
         .ok_or_else(|| "no such bootstrap token".to_owned())?
         .value();

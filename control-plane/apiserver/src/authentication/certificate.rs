@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use super::User;
+use crate::user::User;
 
 /// By this a request can be traced to the credential it was made with.
 const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";

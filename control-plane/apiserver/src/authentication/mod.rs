@@ -4,9 +4,9 @@
 //! credential a caller is `system:anonymous`, whose rights are RBAC's to say: by default, health and version.
 
 mod bootstrap_token;
+mod bound_objects;
 mod certificate;
 pub mod front_proxy;
-mod impersonation;
 pub mod keys;
 mod legacy_token;
 pub mod oidc;
@@ -15,139 +15,149 @@ pub mod webhook;
 pub mod websocket_token;
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
+use corten_meta::quote::quote_list;
+use corten_meta::{Status, Value};
+use tokio_util::sync::CancellationToken;
+
 pub use certificate::{expiry_of_certificate, user_of_certificate};
-use corten_meta::Status;
-pub use impersonation::impersonate;
 pub use legacy_token::today;
 
-use crate::pipeline::Context;
-use crate::server::Server;
+use crate::config::Config;
+use crate::context::Context;
+use crate::error::Error;
+use crate::metrics::{AUTHENTICATION_CONFIGURATION, LEGACY_TOKENS, Metrics, VALID_TOKENS};
+use crate::registry::Registry;
+use crate::user::{Identity, Peer, User};
+use oidc::Issuers;
+use token::{Authenticated, Tokens};
+use webhook::TokenWebhook;
 
-/// Every user with a credential is in this group.
-pub const AUTHENTICATED: &str = "system:authenticated";
-
-/// An identity.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct User {
-    pub name: String,
-    pub uid: String,
-    pub groups: Vec<String>,
-    pub extra: BTreeMap<String, Vec<String>>,
+/// Finds out who the user of a request is.
+pub struct Authentication {
+    registry: Arc<Registry>,
+    metrics: Arc<Metrics>,
+    pub tokens: Tokens,
+    issuers: ArcSwap<Issuers>,
+    webhook: Option<TokenWebhook>,
+    config: Config,
 }
 
-impl User {
-    /// A user with a name and groups; `system:authenticated` is added.
-    pub fn new(name: &str, groups: &[&str]) -> User {
-        let groups = groups.iter().map(|g| (*g).to_owned()).collect();
-        User { name: name.to_owned(), groups, ..User::default() }.authenticated()
+impl Authentication {
+    pub fn new(config: &Config, registry: Arc<Registry>, metrics: Arc<Metrics>) -> Result<Authentication, Error> {
+        Ok(Authentication {
+            tokens: Tokens::new(config)?,
+            issuers: ArcSwap::from_pointee(Issuers::new(config)?),
+            webhook: config.token_webhook.as_ref().map(TokenWebhook::new).transpose()?,
+            config: config.clone(),
+            registry,
+            metrics,
+        })
     }
 
-    /// The ServiceAccount `name` of `namespace`.
-    pub fn service_account(namespace: &str, name: &str) -> User {
-        let user = format!("system:serviceaccount:{namespace}:{name}");
-        User::new(&user, &["system:serviceaccounts", &format!("system:serviceaccounts:{namespace}")])
-    }
-
-    pub(crate) fn anonymous() -> User {
-        User {
-            name: "system:anonymous".to_owned(),
-            groups: vec!["system:unauthenticated".to_owned()],
-            ..User::default()
+    /// The user of a request.
+    pub async fn authenticate(&self, context: &Context, peer: &Peer) -> Result<User, Status> {
+        let headers = &context.headers;
+        if let Identity::InProcess(user) = &peer.identity {
+            return Ok(user.clone());
         }
-    }
-
-    pub(crate) fn authenticated(mut self) -> User {
-        if !self.is_in(AUTHENTICATED) && self.name != "system:anonymous" {
-            self.groups.push(AUTHENTICATED.to_owned());
+        // A token is read first, even where it does not matter: the client is warned if it is none.
+        let given = given_token(context);
+        if let Identity::Certificate(user) = &peer.identity {
+            return Ok(user.clone());
         }
-        self
-    }
-
-    pub fn is_in(&self, group: &str) -> bool {
-        self.groups.iter().any(|g| g == group)
-    }
-
-    /// The node's name, if this is a kubelet.
-    pub fn node_name(&self) -> Option<&str> {
-        self.name.strip_prefix("system:node:").filter(|_| self.is_in("system:nodes"))
-    }
-
-    /// As reviews show it.
-    pub fn to_value(&self) -> corten_meta::Value {
-        let mut user = serde_json::json!({ "username": self.name, "groups": self.groups });
-        if !self.uid.is_empty() {
-            user["uid"] = self.uid.clone().into();
+        if let Identity::FrontProxy(own) = &peer.identity
+            && let Some(user) = front_proxy::user_of_headers(headers).or_else(|| own.clone())
+        {
+            return Ok(user);
         }
-        if !self.extra.is_empty() {
-            user["extra"] = serde_json::json!(self.extra);
-        }
-        user
-    }
-}
-
-/// How the caller is connected, and what the connection alone says about it.
-#[derive(Clone, Debug, Default)]
-pub struct Peer {
-    pub identity: Identity,
-    pub address: Option<SocketAddr>,
-    /// Until when the client's certificate holds.
-    pub expires: Option<jiff::Timestamp>,
-    /// The place of the connection among those of the listener; none for calls within the process.
-    pub place: Option<Arc<corten_listen::Place>>,
-}
-
-/// The identity that the connection carries.
-#[derive(Clone, Debug, Default)]
-pub enum Identity {
-    #[default]
-    None,
-    /// From a client certificate that TLS verified.
-    Certificate(User),
-    /// A front proxy, which says in headers for whom it asks; and who it is itself, if its certificate says that too.
-    FrontProxy(Option<User>),
-    /// A component of this process.
-    InProcess(User),
-}
-
-/// Finds out who is asking.
-pub async fn authenticate(server: &Server, context: &Context, peer: &Peer) -> Result<User, Status> {
-    let headers = &context.headers;
-    if let Identity::InProcess(user) = &peer.identity {
-        return Ok(user.clone());
-    }
-    // A token is looked at first, even where it does not matter: the client is told if it is none.
-    let given = given_token(context);
-    if let Identity::Certificate(user) = &peer.identity {
-        return Ok(user.clone());
-    }
-    if let Identity::FrontProxy(own) = &peer.identity
-        && let Some(user) = front_proxy::user_of_headers(headers).or_else(|| own.clone())
-    {
-        return Ok(user);
-    }
-    let mut is_refused = false;
-    for token in [Ok(given.map(Cow::Borrowed)), websocket_token::named(headers).map(|t| t.map(Cow::Owned))] {
-        let authenticated = match token {
-            Ok(None) => continue,
-            Ok(Some(token)) => server.tokens.authenticate(server, &token, &server.config.audiences).await,
-            Err(reason) => Err(reason.to_owned()),
-        };
-        match authenticated {
-            Ok(authenticated) => {
-                peer.place.iter().for_each(|place| place.authenticated());
-                return Ok(authenticated.user);
+        let mut is_refused = false;
+        for token in [Ok(given.map(Cow::Borrowed)), websocket_token::named(headers).map(|t| t.map(Cow::Owned))] {
+            let authenticated = match token {
+                Ok(None) => continue,
+                Ok(Some(token)) => self.authenticate_token(&token, &self.config.audiences).await,
+                Err(reason) => Err(reason.to_owned()),
+            };
+            match authenticated {
+                Ok(authenticated) => {
+                    peer.place.iter().for_each(|place| place.authenticated());
+                    return Ok(authenticated.user);
+                }
+                Err(reason) => tracing::debug!(reason, "a bearer token was refused"),
             }
-            Err(reason) => tracing::debug!(reason, "a bearer token was refused"),
+            is_refused = true;
         }
-        is_refused = true;
+        match !is_refused && self.allows_anonymous(&context.info.path) {
+            true => Ok(User::anonymous()),
+            false => Err(Status::unauthorized()),
+        }
     }
-    match !is_refused && server.issuers.load().anonymous.is_allowed(&context.info.path) {
-        true => Ok(User::anonymous()),
-        false => Err(Status::unauthorized()),
+
+    /// Whether a request without a credential may ask for a path.
+    pub fn allows_anonymous(&self, path: &str) -> bool {
+        self.issuers.load().anonymous.is_allowed(path)
+    }
+
+    /// The user of a bearer token, and for which of these audiences the token is good.
+    pub async fn authenticate_token(&self, token: &str, audiences: &[String]) -> Result<Authenticated, String> {
+        if let Some(result) = bootstrap_token::authenticate(&self.registry, token) {
+            return result.map(|user| Authenticated { user, audiences: audiences.to_vec() });
+        }
+        if let Some(result) = self.issuers.load_full().authenticate(&self.metrics, token).await {
+            return result.map(|found| Authenticated { audiences: audiences.to_vec(), ..found });
+        }
+        let claims = match (self.tokens.claims(token), &self.webhook) {
+            (Ok(claims), _) => claims,
+            (Err(_), Some(webhook)) => {
+                let user = webhook.authenticate(token, audiences).await?;
+                return Ok(Authenticated { user, audiences: audiences.to_vec() });
+            }
+            (Err(e), None) => return Err(e),
+        };
+        if claims["iss"] == legacy_token::ISSUER {
+            // It says nothing of audiences, so it is meant for the API server.
+            let own = audiences.iter().filter(|audience| self.config.audiences.contains(audience));
+            let accepted: Vec<String> = own.cloned().collect();
+            if accepted.is_empty() {
+                let (own, asked) = (quote_list(&self.config.audiences), quote_list(audiences));
+                return Err(format!("token audiences {own} is invalid for the target audiences {asked}"));
+            }
+            let user = legacy_token::authenticate(&self.registry, token, &claims).await?;
+            self.metrics.add(&LEGACY_TOKENS, &[]);
+            return Ok(Authenticated { user, audiences: accepted });
+        }
+        token::check_times(&claims, jiff::Timestamp::now().as_second())?;
+        let accepted = token::check_audiences(&claims, audiences)?;
+        let user = bound_objects::check_bindings(&self.registry, &claims).await?;
+        if let Some(secret) = claims.pointer("/kubernetes.io/secret/name").and_then(Value::as_str) {
+            let namespace = claims.pointer("/kubernetes.io/namespace").and_then(Value::as_str).unwrap_or_default();
+            legacy_token::used(&self.registry, namespace, secret).await?;
+        }
+        self.metrics.add(&VALID_TOKENS, &[]);
+        Ok(Authenticated { user, audiences: accepted })
+    }
+
+    /// Follows the configuration until shutdown; one that is wrong changes nothing.
+    pub async fn run(&self, shutdown: &CancellationToken) {
+        let Some(mut configuration) = self.config.authentication_configuration.clone() else { return };
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                changed = configuration.changed() => if changed.is_err() { return },
+            }
+            let text = configuration.borrow_and_update().clone();
+            let read = Issuers::new(&self.config);
+            self.metrics.reloaded(&AUTHENTICATION_CONFIGURATION, &text, read.is_ok());
+            match read {
+                Ok(issuers) => {
+                    self.issuers.store(Arc::new(issuers));
+                    tracing::info!("the authentication configuration was read again");
+                }
+                Err(e) => tracing::error!(error = %e, "the new authentication configuration is not used"),
+            }
+        }
     }
 }
 
@@ -164,7 +174,7 @@ fn given_token(context: &Context) -> Option<&str> {
 }
 
 /// What a header says of who asks. It is never left out because of its letters: who is asked for would be another.
-fn text_of(value: &http::HeaderValue) -> String {
+pub fn text_of(value: &http::HeaderValue) -> String {
     corten_meta::codec::characters(value.as_bytes()).into_owned()
 }
 

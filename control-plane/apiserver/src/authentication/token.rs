@@ -13,11 +13,10 @@ use corten_meta::quote::{quote, quote_list};
 use serde_json::json;
 
 use super::keys::Key;
-use super::{User, bootstrap_token, legacy_token};
+use super::legacy_token;
 use crate::config::Config;
 use crate::error::Error;
-use crate::metrics::{LEGACY_TOKENS, VALID_TOKENS};
-use crate::server::Server;
+use crate::user::User;
 
 /// Why a text that does not look like a token is refused.
 pub const NOT_A_TOKEN: &str = "not a token";
@@ -88,53 +87,9 @@ impl Tokens {
         Ok(format!("{message}.{}", BASE64URL.encode(signature)))
     }
 
-    /// Whose token this is, if it is good for one of `audiences`.
-    pub async fn authenticate(
-        &self,
-        server: &Server,
-        token: &str,
-        audiences: &[String],
-    ) -> Result<Authenticated, String> {
-        if let Some(result) = bootstrap_token::authenticate(server, token) {
-            return result.map(|user| Authenticated { user, audiences: audiences.to_vec() });
-        }
-        if let Some(result) = server.issuers.load_full().authenticate(server, token).await {
-            return result.map(|found| Authenticated { audiences: audiences.to_vec(), ..found });
-        }
-        let claims = match (self.claims(token), &server.token_webhook) {
-            (Ok(claims), _) => claims,
-            (Err(_), Some(webhook)) => {
-                let user = webhook.authenticate(token, audiences).await?;
-                return Ok(Authenticated { user, audiences: audiences.to_vec() });
-            }
-            (Err(e), None) => return Err(e),
-        };
-        if claims["iss"] == legacy_token::ISSUER {
-            // It says nothing of audiences, so it is meant for the API server.
-            let own = audiences.iter().filter(|audience| server.config.audiences.contains(audience));
-            let accepted: Vec<String> = own.cloned().collect();
-            if accepted.is_empty() {
-                let (own, asked) = (quote_list(&server.config.audiences), quote_list(audiences));
-                return Err(format!("token audiences {own} is invalid for the target audiences {asked}"));
-            }
-            let user = legacy_token::authenticate(server, token, &claims).await?;
-            server.metrics.add(&LEGACY_TOKENS, &[]);
-            return Ok(Authenticated { user, audiences: accepted });
-        }
-        check_times(&claims, jiff::Timestamp::now().as_second())?;
-        let accepted = check_audiences(&claims, audiences)?;
-        let user = check_bindings(server, &claims).await?;
-        if let Some(secret) = claims.pointer("/kubernetes.io/secret/name").and_then(Value::as_str) {
-            let namespace = claims.pointer("/kubernetes.io/namespace").and_then(Value::as_str).unwrap_or_default();
-            legacy_token::used(server, namespace, secret).await?;
-        }
-        server.metrics.add(&VALID_TOKENS, &[]);
-        Ok(Authenticated { user, audiences: accepted })
-    }
-
     /// The claims of a token with a good signature. A signature stays good, so it is checked once: what can change,
     /// the time and the objects that the token is bound to, is looked at with every request.
-    fn claims(&self, token: &str) -> Result<Arc<Value>, String> {
+    pub(super) fn claims(&self, token: &str) -> Result<Arc<Value>, String> {
         let mut digest = [0; 32];
         digest.copy_from_slice(ring::digest::digest(&ring::digest::SHA256, token.as_bytes()).as_ref());
         let verified = || self.verified.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -194,7 +149,7 @@ impl Tokens {
     }
 }
 
-fn check_times(claims: &Value, now: i64) -> Result<(), String> {
+pub(super) fn check_times(claims: &Value, now: i64) -> Result<(), String> {
     if claims["exp"].as_i64().unwrap_or(0) <= now {
         return Err("service account token has expired".to_owned());
     }
@@ -204,7 +159,7 @@ fn check_times(claims: &Value, now: i64) -> Result<(), String> {
     Ok(())
 }
 
-fn check_audiences(claims: &Value, wanted: &[String]) -> Result<Vec<String>, String> {
+pub(super) fn check_audiences(claims: &Value, wanted: &[String]) -> Result<Vec<String>, String> {
     let carried: Vec<&str> = match &claims["aud"] {
         Value::String(one) => vec![one],
         Value::Array(many) => many.iter().filter_map(Value::as_str).collect(),
@@ -217,71 +172,5 @@ fn check_audiences(claims: &Value, wanted: &[String]) -> Result<Vec<String>, Str
             Err(format!("token audiences {carried} is invalid for the target audiences {wanted}"))
         }
         false => Ok(accepted),
-    }
-}
-
-/// Looks the bound objects up and makes the user.
-async fn check_bindings(server: &Server, claims: &Value) -> Result<User, String> {
-    let private = &claims["kubernetes.io"];
-    let text = |pointer: &str| private.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-    let (namespace, name) = (text("/namespace"), text("/serviceaccount/name"));
-    check_alive(server, "serviceaccounts", namespace, name, text("/serviceaccount/uid")).await?;
-    if private.get("pod").is_some() {
-        check_alive(server, "pods", namespace, text("/pod/name"), text("/pod/uid")).await?;
-    } else if private.get("secret").is_some() {
-        check_alive(server, "secrets", namespace, text("/secret/name"), text("/secret/uid")).await?;
-    } else if private.get("node").is_some() {
-        check_alive(server, "nodes", "", text("/node/name"), text("/node/uid")).await?;
-    }
-    let mut user = User::service_account(namespace, name);
-    user.uid = text("/serviceaccount/uid").to_owned();
-    let mut extra = |key: &str, value: &str| {
-        if !value.is_empty() {
-            user.extra.insert(format!("authentication.kubernetes.io/{key}"), vec![value.to_owned()]);
-        }
-    };
-    extra("pod-name", text("/pod/name"));
-    extra("pod-uid", text("/pod/uid"));
-    extra("node-name", text("/node/name"));
-    extra("node-uid", text("/node/uid"));
-    if let Some(id) = claims["jti"].as_str() {
-        extra("credential-id", &format!("JTI={id}"));
-    }
-    Ok(user)
-}
-
-/// Whether an object is there as the store has it now: a token may be newer than the caches, and is dead at once when
-/// what it is bound to is gone.
-pub(super) async fn check_alive(
-    server: &Server,
-    plural: &str,
-    namespace: &str,
-    name: &str,
-    uid: &str,
-) -> Result<(), String> {
-    let resource = server.resource("", "v1", plural).map_err(|status| status.message)?;
-    let object = server.registry.read(&resource, namespace, name).await.map_err(|status| status.message)?;
-    let is_account = plural == "serviceaccounts";
-    let invalidated = || "service account token has been invalidated".to_owned();
-    let missing = || match is_account {
-        true => format!("{} {name} not found", resource.group_resource(), name = quote(name)),
-        false => invalidated(),
-    };
-    let object = object.ok_or_else(missing)?;
-    let is = &object.header.uid;
-    if is != uid {
-        let kind = &resource.kind.singular;
-        return Err(match is_account {
-            true => format!("service account UID ({is}) does not match claim ({uid})"),
-            false => format!("{kind} UID ({is}) does not match service account {kind} ref claim ({uid})"),
-        });
-    }
-    // A minute of grace lets a terminating pod finish what it is doing.
-    let gone =
-        object.header.deletion_timestamp.is_some_and(|at| at.as_second() + 60 < jiff::Timestamp::now().as_second());
-    match (gone, is_account) {
-        (false, _) => Ok(()),
-        (true, true) => Err(format!("service account {namespace}/{name} has been deleted")),
-        (true, false) => Err(invalidated()),
     }
 }

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use corten_meta::Value;
 use serde_json::json;
 
-use super::User;
 use crate::config::RemoteServer;
 use crate::error::Error;
 use crate::outbound::Caller;
+use crate::user::User;
 
 /// How long an answer counts, and how many are kept.
 const KEPT_FOR: Duration = Duration::from_secs(120);

@@ -4,24 +4,27 @@
 //! Every request passes here, in the pipeline; handlers do not ask again, except for the extra questions
 //! that the API defines (impersonation, escalation, access reviews).
 
+pub mod bootstrap_policy;
 pub(crate) mod configuration;
 pub mod node;
 pub mod rbac;
 pub(crate) mod webhook;
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use corten_meta::quote::quote;
 use corten_meta::{GroupResource, Status};
 use tokio_util::sync::CancellationToken;
 
-use crate::authentication::User;
-use crate::config::{Authorization, Config};
+use crate::config::{self, Config};
 use crate::error::Error;
-use crate::metrics::AUTHORIZATION_CONFIGURATION;
+use crate::metrics::{AUTHORIZATION_CONFIGURATION, Metrics};
+use crate::registry::Registry;
 use crate::request::RequestInfo;
-use crate::server::Server;
+use crate::user::User;
 use crate::verb::Verb;
+use rbac::{Policy, Rbac};
 use webhook::Webhook;
 
 /// What is asked for. Non-resource requests have a path and no resource.
@@ -89,6 +92,17 @@ pub enum Decision {
     NoOpinion,
 }
 
+impl Decision {
+    /// Its place among `allowed`, `denied` and `no-opinion`.
+    pub fn place(self) -> usize {
+        match self {
+            Decision::Allow => 0,
+            Decision::Deny => 1,
+            Decision::NoOpinion => 2,
+        }
+    }
+}
+
 /// A decision and why; often there is nothing to say.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
@@ -106,34 +120,124 @@ impl Verdict {
     }
 }
 
-/// `Ok` with the reason why it is allowed, `Err` with the reason why it is not (often empty).
-pub async fn authorize(server: &Server, attributes: &Attributes<'_>) -> Result<String, String> {
-    decide(server, attributes).await.into_result()
+/// Decides what users may do.
+pub struct Authorization {
+    registry: Arc<Registry>,
+    metrics: Arc<Metrics>,
+    authorizers: ArcSwap<Authorizers>,
+    rbac: Rbac,
+    settings: Option<config::Authorization>,
 }
 
-/// The same without waiting; `None` if a webhook would have to be asked.
-pub fn authorize_now(server: &Server, attributes: &Attributes<'_>) -> Option<Result<String, String>> {
-    let authorizers = server.authorizers.load();
-    match authorizers.next(server, attributes, 0, &mut Vec::new()) {
-        Step::Decided(verdict) => Some(verdict.into_result()),
-        Step::Ask(..) => None,
+impl Authorization {
+    pub fn new(config: &Config, registry: Arc<Registry>, metrics: Arc<Metrics>) -> Result<Authorization, Error> {
+        Ok(Authorization {
+            authorizers: ArcSwap::from_pointee(Authorizers::new(config)?),
+            rbac: Rbac::of_registry(&registry)?,
+            settings: config.authorization.clone(),
+            registry,
+            metrics,
+        })
     }
-}
 
-/// Asks the authorizers in their order: the first that has an opinion decides; nobody's opinion is no.
-pub async fn decide(server: &Server, attributes: &Attributes<'_>) -> Verdict {
-    let authorizers = server.authorizers.load_full();
-    let (mut at, mut reasons) = (0, Vec::new());
-    loop {
-        match authorizers.next(server, attributes, at, &mut reasons) {
-            Step::Decided(verdict) => return verdict,
-            Step::Ask(index, webhook) => {
-                let verdict = webhook.review(&server.metrics, attributes).await;
-                if verdict.decision != Decision::NoOpinion {
-                    return verdict;
+    /// The roles and bindings of this moment.
+    pub fn rbac(&self) -> Arc<Policy> {
+        self.rbac.policy()
+    }
+
+    /// Whether a webhook is among the authorizers.
+    pub fn has_webhook(&self) -> bool {
+        self.authorizers.load().has_webhook()
+    }
+
+    /// `Ok` with the reason why it is allowed, `Err` with the reason why it is not (often empty).
+    pub async fn authorize(&self, attributes: &Attributes<'_>) -> Result<String, String> {
+        self.decide(attributes).await.into_result()
+    }
+
+    /// Refuses with a 403 a user who may not do this.
+    pub async fn check(&self, attributes: &Attributes<'_>) -> Result<(), Status> {
+        self.authorize(attributes).await.map(drop).map_err(|reason| forbidden(attributes, &reason))
+    }
+
+    /// The same as `authorize` without waiting; `None` if a webhook would have to be asked.
+    pub fn authorize_now(&self, attributes: &Attributes<'_>) -> Option<Result<String, String>> {
+        match self.next(&self.authorizers.load(), attributes, 0, &mut Vec::new()) {
+            Step::Decided(verdict) => Some(verdict.into_result()),
+            Step::Ask(..) => None,
+        }
+    }
+
+    /// Asks the authorizers in their order: the first that has an opinion decides; without an opinion it is no.
+    pub async fn decide(&self, attributes: &Attributes<'_>) -> Verdict {
+        let authorizers = self.authorizers.load_full();
+        let mut at = 0;
+        let mut reasons = Vec::new();
+        loop {
+            match self.next(&authorizers, attributes, at, &mut reasons) {
+                Step::Decided(verdict) => return verdict,
+                Step::Ask(index, webhook) => {
+                    let verdict = webhook.review(&self.metrics, attributes).await;
+                    if verdict.decision != Decision::NoOpinion {
+                        return verdict;
+                    }
+                    reasons.push(verdict.reason);
+                    at = index + 1;
                 }
-                reasons.push(verdict.reason);
-                at = index + 1;
+            }
+        }
+    }
+
+    /// Goes on from a place until an authorizer decides or has to be waited for.
+    fn next<'w>(
+        &self,
+        authorizers: &'w Authorizers,
+        a: &Attributes<'_>,
+        from: usize,
+        reasons: &mut Vec<String>,
+    ) -> Step<'w> {
+        // Whatever is configured, a cluster can be repaired.
+        if a.user.is_in("system:masters") {
+            return Step::Decided(Verdict::new(Decision::Allow, ""));
+        }
+        for (at, authorizer) in authorizers.0.iter().enumerate().skip(from) {
+            let verdict = match authorizer {
+                Authorizer::AlwaysAllow => Verdict::new(Decision::Allow, ""),
+                Authorizer::AlwaysDeny => Verdict::new(Decision::NoOpinion, "Everything is forbidden."),
+                Authorizer::Node => node::authorize(&self.registry, a),
+                Authorizer::Rbac => match self.rbac.policy().authorize(a) {
+                    Ok(reason) => Verdict::new(Decision::Allow, reason),
+                    Err(reason) => Verdict::new(Decision::NoOpinion, reason),
+                },
+                Authorizer::Webhook(webhook) => return Step::Ask(at, webhook),
+            };
+            if verdict.decision != Decision::NoOpinion {
+                self.metrics.decisions.count(authorizer.place(), verdict.decision.place());
+                return Step::Decided(verdict);
+            }
+            reasons.push(verdict.reason);
+        }
+        let reasons: Vec<&str> = reasons.iter().map(String::as_str).filter(|reason| !reason.is_empty()).collect();
+        Step::Decided(Verdict::new(Decision::NoOpinion, reasons.join("\n")))
+    }
+
+    /// Follows the configuration until shutdown; one that is wrong changes nothing.
+    pub async fn run(&self, shutdown: &CancellationToken) {
+        let Some(mut settings) = self.settings.clone() else { return };
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                changed = settings.configuration.changed() => if changed.is_err() { return },
+            }
+            let text = settings.configuration.borrow_and_update().clone();
+            let read = Authorizers::read(&text, &settings);
+            self.metrics.reloaded(&AUTHORIZATION_CONFIGURATION, &text, read.is_ok());
+            match read {
+                Ok(authorizers) => {
+                    self.authorizers.store(Arc::new(authorizers));
+                    tracing::info!("the authorization configuration was read again");
+                }
+                Err(e) => tracing::error!(error = e, "the new authorization configuration is not used"),
             }
         }
     }
@@ -180,63 +284,13 @@ impl Authorizers {
         Authorizers::read(&authorization.configuration.borrow(), authorization).map_err(Error::Config)
     }
 
-    fn read(text: &str, settings: &Authorization) -> Result<Authorizers, String> {
+    fn read(text: &str, settings: &config::Authorization) -> Result<Authorizers, String> {
         let authorizers = configuration::parse(text, settings);
         authorizers.map(Authorizers).map_err(|e| format!("AuthorizationConfiguration: {e}"))
     }
 
     pub fn has_webhook(&self) -> bool {
         self.0.iter().any(|authorizer| matches!(authorizer, Authorizer::Webhook(_)))
-    }
-
-    /// Goes on from a place until somebody decides or has to be waited for.
-    fn next(&self, server: &Server, a: &Attributes<'_>, from: usize, reasons: &mut Vec<String>) -> Step<'_> {
-        // Whatever is configured, a cluster can be repaired.
-        if a.user.is_in("system:masters") {
-            return Step::Decided(Verdict::new(Decision::Allow, ""));
-        }
-        for (at, authorizer) in self.0.iter().enumerate().skip(from) {
-            let verdict = match authorizer {
-                Authorizer::AlwaysAllow => Verdict::new(Decision::Allow, ""),
-                Authorizer::AlwaysDeny => Verdict::new(Decision::NoOpinion, "Everything is forbidden."),
-                Authorizer::Node => node::authorize(server, a),
-                Authorizer::Rbac => match server.rbac.policy().authorize(a) {
-                    Ok(reason) => Verdict::new(Decision::Allow, reason),
-                    Err(reason) => Verdict::new(Decision::NoOpinion, reason),
-                },
-                Authorizer::Webhook(webhook) => return Step::Ask(at, webhook),
-            };
-            if verdict.decision != Decision::NoOpinion {
-                server.metrics.decisions.count(authorizer.place(), verdict.decision);
-                return Step::Decided(verdict);
-            }
-            reasons.push(verdict.reason);
-        }
-        let reasons: Vec<&str> = reasons.iter().map(String::as_str).filter(|reason| !reason.is_empty()).collect();
-        Step::Decided(Verdict::new(Decision::NoOpinion, reasons.join("\n")))
-    }
-}
-
-/// Follows the configuration until shutdown; one that is wrong changes nothing.
-pub async fn run(server: Weak<Server>, shutdown: CancellationToken) {
-    let settings = server.upgrade().and_then(|server| server.config.authorization.clone());
-    let Some(mut settings) = settings else { return };
-    loop {
-        tokio::select! {
-            () = shutdown.cancelled() => return,
-            changed = settings.configuration.changed() => if changed.is_err() { return },
-        }
-        let text = settings.configuration.borrow_and_update().clone();
-        let Some(server) = server.upgrade() else { return };
-        let read = Authorizers::read(&text, &settings);
-        server.metrics.reloaded(&AUTHORIZATION_CONFIGURATION, &server, &text, read.is_ok());
-        match read {
-            Ok(authorizers) => {
-                server.authorizers.store(Arc::new(authorizers));
-                tracing::info!("the authorization configuration was read again");
-            }
-            Err(e) => tracing::error!(error = e, "the new authorization configuration is not used"),
-        }
     }
 }
 

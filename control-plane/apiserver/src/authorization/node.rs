@@ -9,22 +9,22 @@ use corten_meta::{FieldSelector, Selector, Value};
 use super::rbac::Rule;
 use super::{Attributes, Decision, Verdict};
 use crate::cache::Filter;
-use crate::server::Server;
+use crate::registry::Registry;
 
 /// The rules of kubelets, from the bootstrap policy's `system:node` role.
 pub fn rules() -> &'static [Rule] {
     static RULES: std::sync::OnceLock<Vec<Rule>> = std::sync::OnceLock::new();
-    RULES.get_or_init(|| crate::bootstrap::rbac::rules_of("system:node"))
+    RULES.get_or_init(|| super::bootstrap_policy::rules_of("system:node"))
 }
 
 /// Allows it, or has no opinion: somebody else may.
-pub fn authorize(server: &Server, a: &Attributes<'_>) -> Verdict {
+pub fn authorize(registry: &Registry, a: &Attributes<'_>) -> Verdict {
     let Some(node) = a.user.node_name() else { return Verdict::new(Decision::NoOpinion, "") };
     if node.is_empty() {
         // Pods without a node would be taken for its own.
         return Verdict::new(Decision::NoOpinion, format!("unknown node for user {}", quote(&a.user.name)));
     }
-    let own = Own { server, node };
+    let own = Own { registry, node };
     let allowed = match (a.group, a.resource) {
         ("", "secrets" | "configmaps") => own.read_related(a),
         ("", "persistentvolumeclaims") if a.subresource == "status" => own.update_status(a),
@@ -48,7 +48,7 @@ pub fn authorize(server: &Server, a: &Attributes<'_>) -> Verdict {
 
 /// What is a node's own. Each answer is `Ok`, or why not.
 struct Own<'a> {
-    server: &'a Server,
+    registry: &'a Registry,
     node: &'a str,
 }
 
@@ -154,14 +154,14 @@ impl Own<'_> {
     fn related(&self, a: &Attributes<'_>) -> Answer {
         only(!a.name.is_empty(), "No Object name found")?;
         let of = |group: &str, plural: &str, pointer: &str, wanted: &str| {
-            let object = self.server.cached(group, "v1", plural, a.namespace, a.name).map(|object| object.value());
+            let object = self.registry.cached(group, "v1", plural, a.namespace, a.name).map(|object| object.value());
             object.is_some_and(|o| o.pointer(pointer).and_then(Value::as_str) == Some(wanted))
         };
-        let pods = |namespace: &str| pods_of(self.server, self.node, namespace);
+        let pods = |namespace: &str| pods_of(self.registry, self.node, namespace);
         let related = match a.resource {
             "pods" => of("", "pods", "/spec/nodeName", self.node),
             "persistentvolumes" => {
-                let volume = self.server.cached("", "v1", "persistentvolumes", "", a.name).map(|o| o.value());
+                let volume = self.registry.cached("", "v1", "persistentvolumes", "", a.name).map(|o| o.value());
                 let claim = |key: &str| {
                     let found = volume.as_ref().and_then(|v| v.pointer(&format!("/spec/claimRef/{key}")));
                     found.and_then(Value::as_str).unwrap_or_default().to_owned()
@@ -173,7 +173,7 @@ impl Own<'_> {
             "resourceslices" => of("resource.k8s.io", "resourceslices", "/spec/nodeName", self.node),
             resource => {
                 pods(a.namespace).iter().any(|pod| uses(pod, resource, a.name))
-                    || (resource == "secrets" && is_of_volume(self.server, self.node, a))
+                    || (resource == "secrets" && is_of_volume(self.registry, self.node, a))
             }
         };
         let why = format!("no relationship found between node '{}' and this object", self.node);
@@ -197,8 +197,8 @@ fn uses(pod: &Value, resource: &str, name: &str) -> bool {
 }
 
 /// Whether a persistent volume that a pod of the node claims names the Secret for its storage driver.
-fn is_of_volume(server: &Server, node: &str, a: &Attributes<'_>) -> bool {
-    let Some(resource) = server.registry.resource("", "v1", "persistentvolumes") else { return false };
+fn is_of_volume(registry: &Registry, node: &str, a: &Attributes<'_>) -> bool {
+    let Some(resource) = registry.resource("", "v1", "persistentvolumes") else { return false };
     let Some(stored) = &resource.stored else { return false };
     let every =
         Filter { namespace: String::new(), labels: Selector::everything(), fields: FieldSelector::everything() };
@@ -209,7 +209,7 @@ fn is_of_volume(server: &Server, node: &str, a: &Attributes<'_>) -> bool {
         Some((claim["namespace"].as_str()?.to_owned(), claim["name"].as_str()?.to_owned()))
     });
     claims.any(|(namespace, name)| {
-        pods_of(server, node, &namespace).iter().any(|pod| uses(pod, "persistentvolumeclaims", &name))
+        pods_of(registry, node, &namespace).iter().any(|pod| uses(pod, "persistentvolumeclaims", &name))
     })
 }
 
@@ -222,8 +222,8 @@ fn names_secret(volume: &Value, namespace: &str, name: &str) -> bool {
 }
 
 /// The pods of a namespace that run on the node.
-fn pods_of(server: &Server, node: &str, namespace: &str) -> Vec<Value> {
-    let Some(resource) = server.registry.resource("", "v1", "pods") else { return Vec::new() };
+fn pods_of(registry: &Registry, node: &str, namespace: &str) -> Vec<Value> {
+    let Some(resource) = registry.resource("", "v1", "pods") else { return Vec::new() };
     let Some(stored) = &resource.stored else { return Vec::new() };
     let filter = Filter {
         namespace: namespace.to_owned(),

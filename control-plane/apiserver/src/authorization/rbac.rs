@@ -10,9 +10,10 @@ use corten_meta::{Object, Value};
 use imbl::{HashMap, OrdMap};
 
 use super::Attributes;
-use crate::authentication::User;
 use crate::cache::{ChangeKind, ResourceCache, Window};
-use crate::response::together;
+use crate::error::{Error, aggregate};
+use crate::registry::Registry;
+use crate::user::User;
 
 /// One rule of a role.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -234,7 +235,7 @@ impl Policy {
         });
         found.ok_or_else(|| match errors.is_empty() {
             true => String::new(),
-            false => format!("RBAC: {}", together(errors)),
+            false => format!("RBAC: {}", aggregate(errors)),
         })
     }
 
@@ -339,9 +340,14 @@ struct Current {
 }
 
 impl Rbac {
-    /// `caches` are those of clusterroles, roles, clusterrolebindings, rolebindings.
-    pub fn new(caches: [Arc<ResourceCache>; 4]) -> Rbac {
-        Rbac { caches, current: Mutex::default() }
+    /// Follows the roles and bindings of a registry.
+    pub fn of_registry(registry: &Registry) -> Result<Rbac, Error> {
+        let cache = |plural: &str| {
+            let cache = registry.cache("rbac.authorization.k8s.io", "v1", plural);
+            cache.ok_or_else(|| Error::Config(format!("the kind table has no {plural}")))
+        };
+        let caches = [cache("clusterroles")?, cache("roles")?, cache("clusterrolebindings")?, cache("rolebindings")?];
+        Ok(Rbac { caches, current: Mutex::default() })
     }
 
     /// The policy of this moment.

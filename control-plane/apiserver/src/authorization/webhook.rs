@@ -259,8 +259,8 @@ fn label_requirement(requirement: &Requirement) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::authentication::User;
     use crate::conditions::compile;
+    use crate::user::User;
 
     #[test]
     fn a_question_is_written_down_whole() {

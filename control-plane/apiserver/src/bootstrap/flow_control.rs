@@ -8,7 +8,9 @@ use corten_meta::quote::quote;
 use serde_json::json;
 
 use super::Wanted;
-use crate::flow_control::CONSUMER;
+
+/// As whom the server says that a FlowSchema names a level that is there.
+pub const CONSUMER: &str = "api-priority-and-fairness-config-consumer-v1";
 
 const GROUP: &str = "flowcontrol.apiserver.k8s.io";
 const AUTOUPDATE: &str = "apf.kubernetes.io/autoupdate-spec";

@@ -1,7 +1,6 @@
 //! Which API servers a cluster has: each tells by a Lease of `kube-system` that it lives, and removes those of servers
 //! that have long been gone. A server that was given no host name tells nothing.
 
-use std::sync::Weak;
 use std::time::Duration;
 
 use corten_meta::{Status, Value};
@@ -11,8 +10,8 @@ use sha2::Digest;
 use tokio_util::sync::CancellationToken;
 
 use super::Wanted;
+use crate::core::Core;
 use crate::error::Error;
-use crate::server::Server;
 
 /// How often the Lease is renewed, how long it holds, and how often those of others are looked at; upstream's.
 const RENEWAL: Duration = Duration::from_secs(10);
@@ -20,7 +19,7 @@ const LEASE_SECONDS: i64 = 3600;
 const COLLECTION: Duration = Duration::from_secs(3600);
 
 const NAMESPACE: &str = "kube-system";
-const LABEL: &str = "apiserver.kubernetes.io/identity";
+const LABEL: &str = "apicore.kubernetes.io/identity";
 const COMPONENT: &str = "kube-apiserver";
 
 /// The name of the server on a machine, the same after every start.
@@ -40,7 +39,8 @@ fn base32(bytes: &[u8]) -> String {
 }
 
 /// Keeps the Lease renewed until shutdown.
-pub async fn keep(server: Weak<Server>, shutdown: CancellationToken) {
+pub async fn keep(core: &Core, shutdown: &CancellationToken) {
+    let Some(hostname) = core.config.hostname.clone() else { return };
     let holder = uuid::Uuid::new_v4().to_string();
     let mut renewal = tokio::time::interval(RENEWAL);
     let mut collection = tokio::time::interval(COLLECTION);
@@ -50,11 +50,9 @@ pub async fn keep(server: Weak<Server>, shutdown: CancellationToken) {
             _ = renewal.tick() => false,
             _ = collection.tick() => true,
         };
-        let Some(server) = server.upgrade() else { return };
-        let Some(hostname) = server.config.hostname.clone() else { return };
         let done = match collects {
-            true => collect(&server).await,
-            false => renew(&server, &hostname, &holder).await,
+            true => collect(core).await,
+            false => renew(core, &hostname, &holder).await,
         };
         if let Err(error) = done {
             tracing::warn!(%error, "the Lease of this server could not be kept");
@@ -62,13 +60,13 @@ pub async fn keep(server: Weak<Server>, shutdown: CancellationToken) {
     }
 }
 
-async fn renew(server: &Server, hostname: &str, holder: &str) -> Result<(), Error> {
-    let wanted = Wanted::new("coordination.k8s.io", "v1", "leases", lease(server, hostname, holder));
-    let operations = super::operations(server, vec![wanted.repaired_by(renewed)]).await;
-    commit(server, operations.map_err(|status| Error::Bootstrap(status.message))?).await
+async fn renew(core: &Core, hostname: &str, holder: &str) -> Result<(), Error> {
+    let wanted = Wanted::new("coordination.k8s.io", "v1", "leases", lease(core, hostname, holder));
+    let operations = super::operations(core, vec![wanted.repaired_by(renewed)]).await;
+    commit(core, operations.map_err(|status| Error::Bootstrap(status.message))?).await
 }
 
-fn lease(server: &Server, hostname: &str, holder: &str) -> Value {
+fn lease(core: &Core, hostname: &str, holder: &str) -> Value {
     let name = name(hostname);
     let now = corten_meta::time::rfc3339_micro(jiff::Timestamp::now());
     let mut labels = json!({ LABEL: COMPONENT });
@@ -81,7 +79,7 @@ fn lease(server: &Server, hostname: &str, holder: &str) -> Value {
             "name": name,
             "namespace": NAMESPACE,
             "labels": labels,
-            "annotations": { "kubernetes.io/peer-advertise-address": server.config.host_port() },
+            "annotations": { "kubernetes.io/peer-advertise-address": core.config.host_port() },
         },
         "spec": {
             "holderIdentity": format!("{name}_{holder}"),
@@ -102,19 +100,19 @@ fn renewed(present: &Value, wanted: &Value) -> Option<Value> {
 }
 
 /// Removes the Leases of servers that have not renewed them.
-async fn collect(server: &Server) -> Result<(), Error> {
+async fn collect(core: &Core) -> Result<(), Error> {
     let status = |status: Status| Error::Bootstrap(status.message);
-    let resource = server.resource("coordination.k8s.io", "v1", "leases").map_err(status)?;
+    let resource = core.registry.required("coordination.k8s.io", "v1", "leases").map_err(status)?;
     let now = jiff::Timestamp::now();
     let mut operations = Vec::new();
     for object in resource.storage().map_err(status)?.cache.list(NAMESPACE) {
         let value = object.value();
         if is_expired(&value, now) {
             let (name, expect) = (corten_meta::name(&value), Expect::ModRevision(object.revision));
-            operations.push(server.registry.remove(&resource, NAMESPACE, name, expect).map_err(status)?);
+            operations.push(core.registry.remove(&resource, NAMESPACE, name, expect).map_err(status)?);
         }
     }
-    commit(server, operations).await
+    commit(core, operations).await
 }
 
 /// Whether a Lease is a server's and was not renewed in time; one that says nothing of it is nobody's.
@@ -130,10 +128,10 @@ fn is_expired(lease: &Value, now: jiff::Timestamp) -> bool {
     ends.is_none_or(|end| end < now)
 }
 
-async fn commit(server: &Server, operations: Vec<Op>) -> Result<(), Error> {
+async fn commit(core: &Core, operations: Vec<Op>) -> Result<(), Error> {
     if !operations.is_empty() {
         // If somebody else was faster, the next look sees it.
-        server.registry.store.commit(operations).await?;
+        core.registry.store.commit(operations).await?;
     }
     Ok(())
 }

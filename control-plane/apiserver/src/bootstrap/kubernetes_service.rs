@@ -1,6 +1,5 @@
 //! The `kubernetes` Service: how pods reach the API, with the endpoints that this server advertises.
 
-use std::sync::Weak;
 use std::time::Duration;
 
 use corten_meta::quote::quote;
@@ -9,20 +8,16 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::Wanted;
-use crate::allocation::AddressRange;
+use crate::allocation::{AddressRange, ip_address};
 use crate::config::Config;
-use crate::server::Server;
+use crate::core::Core;
 
 /// How often the Service is looked for when nothing is heard of Services; upstream's interval.
 const INTERVAL: Duration = Duration::from_secs(10);
 
 /// Keeps the Service there until shutdown: `kubectl delete services --all` is soon typed, and no pod would reach the API.
-pub async fn keep(server: Weak<Server>, shutdown: CancellationToken) {
-    let services = server.upgrade().and_then(|server| {
-        let resource = server.registry.resource("", "v1", "services")?;
-        resource.stored.as_ref().map(|stored| stored.cache.changes())
-    });
-    let Some(mut services) = services else { return };
+pub async fn keep(core: &Core, shutdown: &CancellationToken) {
+    let Some(mut services) = core.registry.cache("", "v1", "services").map(|cache| cache.changes()) else { return };
     let mut tick = tokio::time::interval(INTERVAL);
     loop {
         tokio::select! {
@@ -30,8 +25,7 @@ pub async fn keep(server: Weak<Server>, shutdown: CancellationToken) {
             changed = services.changed() => if changed.is_err() { return },
             _ = tick.tick() => {}
         }
-        let Some(server) = server.upgrade() else { return };
-        if let Err(error) = super::restore_service(&server).await {
+        if let Err(error) = super::restore_service(core).await {
             tracing::warn!(%error, "the kubernetes Service could not be restored");
         }
     }
@@ -67,15 +61,14 @@ pub fn wanted(config: &Config) -> Result<Vec<Wanted>, Status> {
         "endpoints": [{ "addresses": [address], "conditions": { "ready": true } }],
         "ports": [{ "name": "https", "port": config.port, "protocol": "TCP" }],
     });
-    let mut ip_address =
-        crate::admission::service_allocation_ip_address(&ip, "default", "kubernetes", jiff::Timestamp::now());
-    ip_address["metadata"]["uid"] = Value::Null;
+    let mut address_object = ip_address(&ip, "default", "kubernetes", jiff::Timestamp::now());
+    address_object["metadata"]["uid"] = Value::Null;
     Ok(vec![
         Wanted {
             allocated: json!({ "clusterIPs": [ip], "ipFamilies": [family] }),
             ..Wanted::new("", "v1", "services", service)
         },
-        Wanted::new("networking.k8s.io", "v1", "ipaddresses", ip_address),
+        Wanted::new("networking.k8s.io", "v1", "ipaddresses", address_object),
         Wanted::new("", "v1", "endpoints", endpoints)
             .repaired_by(|present, wanted| repair(present, wanted, &["subsets"])),
         Wanted::new("discovery.k8s.io", "v1", "endpointslices", slice)

@@ -4,20 +4,21 @@
 //! that a start takes one fsync. It never takes anything away that somebody changed on purpose.
 
 mod api_services;
-mod flow_control;
+pub mod flow_control;
 pub mod identity;
 pub mod kubernetes_service;
 mod objects;
-pub mod rbac;
+mod resource_metrics;
 
 use corten_meta::{Status, Value};
 use corten_store::{Expect, Op, Outcome};
 use serde_json::json;
 
+use crate::authorization::bootstrap_policy;
+use crate::core::Core;
 use crate::error::Error;
-use crate::handlers::ownership::{apply_status, own_created};
+use crate::managed_fields::{apply_status, own_created};
 use crate::registry::Resource;
-use crate::server::Server;
 
 /// An object that must be there.
 pub struct Wanted {
@@ -61,73 +62,78 @@ impl Wanted {
 const ATTEMPTS: usize = 5;
 
 /// Writes what is missing.
-pub async fn run(server: &Server) -> Result<(), Error> {
+pub async fn run(core: &Core) -> Result<(), Error> {
     for _ in 0..ATTEMPTS {
-        let operations = plan(server).await.map_err(|status| Error::Bootstrap(status.message))?;
+        let operations = plan(core).await.map_err(|status| Error::Bootstrap(status.message))?;
         if operations.is_empty() {
             return Ok(());
         }
-        if let Outcome::Committed { revision, .. } = server.registry.store.commit(operations).await? {
-            server.registry.caches.reach(revision).await.map_err(|status| Error::Bootstrap(status.message))?;
+        if let Outcome::Committed { revision, .. } = core.registry.store.commit(operations).await? {
+            core.registry.caches.reach(revision).await.map_err(|status| Error::Bootstrap(status.message))?;
             return Ok(());
         }
-        server.registry.caches.fresh().await.map_err(|status| Error::Bootstrap(status.message))?;
+        core.registry.caches.fresh().await.map_err(|status| Error::Bootstrap(status.message))?;
     }
     Err(Error::Bootstrap("another server keeps changing the same objects".to_owned()))
 }
 
 /// Writes the objects again without which no request could be classified, if somebody took or changed them.
-pub async fn restore_mandatory(server: &Server) -> Result<(), Error> {
+pub async fn restore_mandatory(core: &Core) -> Result<(), Error> {
     let status = |status: Status| Error::Bootstrap(status.message);
-    let operations = operations(server, flow_control::mandatory()).await.map_err(status)?;
+    let operations = operations(core, flow_control::mandatory()).await.map_err(status)?;
     if !operations.is_empty() {
         // If somebody else was faster, that is a change that leads here again.
-        server.registry.store.commit(operations).await?;
+        core.registry.store.commit(operations).await?;
     }
     Ok(())
 }
 
 /// Writes the `kubernetes` Service again, its address and endpoints, as far as somebody took them. What is there is left
 /// as it is: another server of the same cluster may have written it.
-pub async fn restore_service(server: &Server) -> Result<(), Error> {
+pub async fn restore_service(core: &Core) -> Result<(), Error> {
     let status = |status: Status| Error::Bootstrap(status.message);
-    let wanted = kubernetes_service::wanted(&server.config).map_err(status)?;
+    let wanted = kubernetes_service::wanted(&core.config).map_err(status)?;
     let wanted = wanted.into_iter().map(|one| one.repaired_by(|_, _| None)).collect();
-    let operations = operations(server, wanted).await.map_err(status)?;
+    let operations = operations(core, wanted).await.map_err(status)?;
     if !operations.is_empty() {
         // If somebody else was faster, it is there.
-        server.registry.store.commit(operations).await?;
+        core.registry.store.commit(operations).await?;
     }
     Ok(())
 }
 
-async fn plan(server: &Server) -> Result<Vec<Op>, Status> {
-    let mut wanted = objects::wanted(&server.config);
-    wanted.extend(rbac::wanted());
+async fn plan(core: &Core) -> Result<Vec<Op>, Status> {
+    let mut wanted = objects::wanted(&core.config);
+    let policy = bootstrap_policy::wanted().into_iter();
+    wanted.extend(policy.map(|(plural, object)| {
+        Wanted::new(bootstrap_policy::GROUP, "v1", plural, object).repaired_by(bootstrap_policy::repair)
+    }));
     wanted.extend(flow_control::wanted());
-    wanted.extend(api_services::wanted(&server.registry.resources().ordered));
-    wanted.extend(crate::resource_metrics::wanted(server));
-    wanted.extend(kubernetes_service::wanted(&server.config)?);
-    operations(server, wanted).await
+    wanted.extend(api_services::wanted(&core.registry.resources().ordered));
+    if core.config.kubelet.is_some() {
+        wanted.extend(resource_metrics::wanted());
+    }
+    wanted.extend(kubernetes_service::wanted(&core.config)?);
+    operations(core, wanted).await
 }
 
 /// The writes that make the store hold these objects.
-async fn operations(server: &Server, wanted: Vec<Wanted>) -> Result<Vec<Op>, Status> {
+async fn operations(core: &Core, wanted: Vec<Wanted>) -> Result<Vec<Op>, Status> {
     let now = jiff::Timestamp::now();
     let mut operations = Vec::new();
     for wanted in wanted {
-        let Some(resource) = server.registry.resource(wanted.group, wanted.version, wanted.plural) else { continue };
+        let Some(resource) = core.registry.resource(wanted.group, wanted.version, wanted.plural) else { continue };
         let stored = resource.storage()?;
         let (namespace, name) = (corten_meta::namespace(&wanted.object), corten_meta::name(&wanted.object));
         match stored.cache.get(namespace, name) {
             None => {
                 let object = complete(&resource, wanted, now);
-                operations.push(server.registry.put(&resource, &object, Expect::Absent).await?.0);
+                operations.push(core.registry.put(&resource, &object, Expect::Absent).await?.0);
             }
             Some(present) => {
                 if let Some(object) = (wanted.repair)(&present.value(), &wanted.object) {
                     let expect = Expect::ModRevision(present.revision);
-                    operations.push(server.registry.put(&resource, &object, expect).await?.0);
+                    operations.push(core.registry.put(&resource, &object, expect).await?.0);
                 }
             }
         }

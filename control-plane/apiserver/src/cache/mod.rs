@@ -6,6 +6,7 @@
 //! Invariant: a resource's changes are applied whole, in order of revision, and `progress` is raised only
 //! after every resource holds the changes of that revision. The cache never writes.
 
+pub mod event;
 mod groups;
 mod handover;
 mod pacer;

@@ -21,9 +21,9 @@ use tokio::sync::watch;
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
+use super::event::{Delivery, EventEncoder, WatchEvent};
 use super::resource::{Chunk, Window};
 use super::{Caches, Change, ChangeKind, Filter, ResourceCache};
-use crate::body::{Delivery, EventEncoder, WatchEvent};
 
 /// How often a quiet watcher that asked for bookmarks gets one.
 const BOOKMARK_PERIOD: Duration = Duration::from_secs(60);

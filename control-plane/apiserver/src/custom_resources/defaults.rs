@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::rules::Rules;
 use super::{embedded, schema as structure, validation};
-use crate::response::together;
+use crate::error::aggregate;
 
 const EMBEDDED: &str = "x-kubernetes-embedded-resource";
 
@@ -90,7 +90,7 @@ fn metadata_errors(schema: &Value, default: &Value, inside: Inside<'_>, place: &
     if found.is_empty() {
         return content_errors(schema, default, place);
     }
-    let shown = together(found.iter().map(ToString::to_string).collect());
+    let shown = aggregate(found.iter().map(ToString::to_string).collect());
     vec![FieldError::invalid(place, default.clone(), format!("must result in valid metadata: {shown}"))]
 }
 

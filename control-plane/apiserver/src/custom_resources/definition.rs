@@ -9,7 +9,7 @@ use corten_meta::{FieldError, Path, Value};
 use serde_json::json;
 
 use super::behaviour::{CustomResource, PrinterColumn};
-use crate::discovery::priority;
+use crate::version_priority::priority;
 
 fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
     value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()

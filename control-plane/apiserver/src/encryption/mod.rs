@@ -17,7 +17,7 @@ mod plugin;
 #[cfg(test)]
 mod tests;
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -28,8 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 use crate::error::Error;
-use crate::metrics::ENCRYPTION_CONFIGURATION;
-use crate::server::Server;
+use crate::metrics::{ENCRYPTION_CONFIGURATION, Metrics};
 use ciphers::Keys;
 use configuration::{ProviderConfig, Rule};
 use kms::Kms;
@@ -252,10 +251,10 @@ impl Transformer {
 
 /// Follows the configuration and the plugins until shutdown.
 pub async fn run(
-    server: Weak<Server>,
-    transformer: Arc<Transformer>,
+    transformer: &Transformer,
+    metrics: &Metrics,
     mut configuration: Option<watch::Receiver<String>>,
-    shutdown: CancellationToken,
+    shutdown: &CancellationToken,
 ) {
     loop {
         let chains = transformer.chains.load_full();
@@ -274,9 +273,7 @@ pub async fn run(
         }
         let Some(text) = configuration.as_mut().map(|c| c.borrow_and_update().clone()) else { continue };
         let configured = transformer.configure(&text).await;
-        if let Some(server) = server.upgrade() {
-            server.metrics.reloaded(&ENCRYPTION_CONFIGURATION, &server, &text, configured.is_ok());
-        }
+        metrics.reloaded(&ENCRYPTION_CONFIGURATION, &text, configured.is_ok());
         match configured {
             Ok(()) => tracing::info!("the encryption configuration was read again"),
             Err(e) => tracing::error!(error = e, "the new encryption configuration is not used"),

@@ -5,35 +5,13 @@
 //! looked at once, for as long as it takes to copy what is shown.
 
 use super::FlowControl;
-use super::level::{Asked, Counts};
+use super::level::{Asked, Counts, LevelDump};
 
 const PREFIX: &str = "/debug/api_priority_and_fairness/";
 
 /// The narrowest column, and the space between two.
 const MIN_WIDTH: usize = 8;
 const PADDING: usize = 1;
-
-/// One queue of a level, as it is shown.
-pub struct QueueDump {
-    pub next_start: f64,
-    pub seats_in_use: u32,
-    pub executing: usize,
-    pub waiting: Vec<Asked>,
-}
-
-/// One level, as it is shown.
-pub struct LevelDump {
-    /// Whether nobody waits for seats.
-    pub exempt: bool,
-    /// By schema.
-    pub counts: Vec<(String, Counts)>,
-    /// The seats of its share, the least and the most it may have, and those it has.
-    pub limits: [u32; 4],
-    /// None if who has no seat is refused.
-    pub queues: Vec<QueueDump>,
-    /// Who executes, and the queue that it came from.
-    pub executing: Vec<(Option<usize>, Asked, jiff::Timestamp)>,
-}
 
 /// The table of a path, if there is one.
 pub fn dump(control: &FlowControl, path: &str, details: bool) -> Option<String> {

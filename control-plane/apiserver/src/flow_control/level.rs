@@ -8,7 +8,6 @@ use corten_meta::Value;
 use tokio::sync::oneshot;
 
 use super::allocation::Demand;
-use super::debug::{LevelDump, QueueDump};
 use super::queues::{Queues, Waiting};
 
 /// What a PriorityLevelConfiguration says.
@@ -58,6 +57,28 @@ impl Settings {
         let most = self.borrowing_percent.map_or(total, |p| nominal.saturating_add(percent(p)));
         self.demand = Demand { nominal, least: nominal - percent(self.lendable_percent), most, wanted: 0 };
     }
+}
+
+/// One queue of a level, as it is shown.
+pub struct QueueDump {
+    pub next_start: f64,
+    pub seats_in_use: u32,
+    pub executing: usize,
+    pub waiting: Vec<Asked>,
+}
+
+/// One level, as it is shown.
+pub struct LevelDump {
+    /// Whether nobody waits for seats.
+    pub exempt: bool,
+    /// By schema.
+    pub counts: Vec<(String, Counts)>,
+    /// The seats of its share, the least and the most it may have, and those it has.
+    pub limits: [u32; 4],
+    /// None if who has no seat is refused.
+    pub queues: Vec<QueueDump>,
+    /// Who executes, and the queue that it came from.
+    pub executing: Vec<(Option<usize>, Asked, jiff::Timestamp)>,
 }
 
 /// A request, as the dumps of a busy server show it.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use corten_meta::metrics::number;
 
 use super::FlowControl;
-use super::debug::LevelDump;
+use super::level::LevelDump;
 use super::level::{Asked, Counts, WAIT_SECONDS};
 use crate::metrics::Exposition;
 

@@ -15,7 +15,7 @@ mod queues;
 mod schema;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, LazyLock, Weak};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -30,10 +30,12 @@ pub use level::Seat;
 pub use metrics::render as render_metrics;
 
 use crate::bootstrap;
-use crate::handlers::ownership::apply_status;
-use crate::pipeline::Context;
+use crate::bootstrap::flow_control::CONSUMER;
+use crate::context::{Classified, Context};
+use crate::core::Core;
+use crate::managed_fields::apply_status;
+use crate::registry::Registry;
 use crate::request::RequestInfo;
-use crate::server::Server;
 use crate::verb::Verb;
 use allocation::{Demand, allocate};
 use level::{Asked, Level, Settings};
@@ -43,8 +45,6 @@ pub const GROUP: &str = "flowcontrol.apiserver.k8s.io";
 const SCHEMAS: &str = "flowschemas";
 const LEVELS: &str = "prioritylevelconfigurations";
 const CATCH_ALL: &str = "catch-all";
-/// As whom the server says that a FlowSchema names a level that is there.
-pub const CONSUMER: &str = "api-priority-and-fairness-config-consumer-v1";
 
 /// How often seats are lent and given back.
 const PERIOD: Duration = Duration::from_secs(10);
@@ -65,13 +65,6 @@ struct Table {
 pub struct FlowControl {
     total: u32,
     table: ArcSwap<Table>,
-}
-
-/// The level and schema that a request was put under, as its answer tells.
-#[derive(Clone)]
-pub struct Classified {
-    pub flow_schema: HeaderValue,
-    pub priority_level: HeaderValue,
 }
 
 impl FlowControl {
@@ -102,22 +95,19 @@ impl FlowControl {
     }
 
     /// Each level with what waits and executes in it.
-    fn dump(&self) -> Vec<(String, debug::LevelDump)> {
+    fn dump(&self) -> Vec<(String, level::LevelDump)> {
         self.table.load().levels.iter().map(|(name, level)| (name.clone(), level.dump())).collect()
     }
 
     /// Reads the objects anew, if they have changed.
-    fn refresh(&self, server: &Server) -> bool {
-        let revision = |plural: &str| {
-            let resource = server.registry.resource(GROUP, "v1", plural);
-            resource.and_then(|r| r.stored.as_ref().map(|s| s.cache.revision())).unwrap_or(0)
-        };
+    fn refresh(&self, registry: &Registry) -> bool {
+        let revision = |plural: &str| registry.cache(GROUP, "v1", plural).map_or(0, |cache| cache.revision());
         let revisions = [revision(SCHEMAS), revision(LEVELS)];
         let before = self.table.load_full();
         if before.revisions == revisions {
             return false;
         }
-        let objects = |plural: &str| server.cached_list(GROUP, "v1", plural, "");
+        let objects = |plural: &str| registry.cached_list(GROUP, "v1", plural, "");
         let settings: Vec<(String, String, Settings)> = objects(LEVELS)
             .iter()
             .map(|o| (o.header.name.clone(), o.header.uid.clone(), Settings::from_value(&o.value())))
@@ -178,12 +168,12 @@ fn asked(schema: &FlowSchema, context: &Context) -> Asked {
 
 impl Admission {
     /// Waits for a seat; dropping the seat gives it to the next.
-    pub async fn enter(self, server: &Server, context: &Context) -> Result<Option<Seat>, Status> {
+    pub async fn enter(self, context: &Context) -> Result<Option<Seat>, Status> {
         let Some(level) = self.level else { return Ok(None) };
         if level.is_exempt() {
             return Ok(Some(level.pass(self.asked)));
         }
-        let asked = Asked { seats: seats(server, context).min(level.widest()), ..self.asked };
+        let asked = Asked { seats: seats(context).min(level.widest()), ..self.asked };
         match level.enter(self.flow, asked, MAX_WAIT).await {
             Some(seat) => Ok(Some(seat)),
             None => Err(Status::too_many_requests("Too many requests, please try again later.", 1)),
@@ -192,80 +182,71 @@ impl Admission {
 }
 
 /// How much of the server a request takes: a list as much as it has to read, anything else one seat.
-fn seats(server: &Server, context: &Context) -> u32 {
+fn seats(context: &Context) -> u32 {
     let info = &context.info;
     if !matches!(info.verb, Verb::List | Verb::DeleteCollection) {
         return 1;
     }
-    let resource = server.registry.resource(&info.group, &info.version, &info.resource);
-    let count = resource.and_then(|r| r.stored.as_ref().map(|s| s.cache.count())).unwrap_or(0);
+    let stored = context.resource.as_ref().and_then(|resource| resource.stored.as_ref());
+    let count = stored.map_or(0, |stored| stored.cache.count());
     let limit = info.query.get("limit").and_then(|l| l.parse().ok()).filter(|l| *l > 0).unwrap_or(usize::MAX);
     let read = count.min(limit);
     u32::try_from(read.div_ceil(OBJECTS_PER_SEAT)).unwrap_or(MAX_SEATS).clamp(1, MAX_SEATS)
 }
 
-/// Follows the objects until shutdown.
-pub async fn run(server: Weak<Server>, shutdown: CancellationToken) {
-    let Some((mut schemas, mut levels)) = server.upgrade().and_then(|s| {
-        let changes = |plural: &str| {
-            let resource = s.registry.resource(GROUP, "v1", plural)?;
-            resource.stored.as_ref().map(|stored| stored.cache.changes())
-        };
-        Some((changes(SCHEMAS)?, changes(LEVELS)?))
-    }) else {
-        return;
-    };
-    let mut tick = tokio::time::interval(PERIOD);
-    loop {
-        schemas.mark_unchanged();
-        levels.mark_unchanged();
-        let Some(strong) = server.upgrade() else { return };
-        reconcile(&strong).await;
-        drop(strong);
-        let ended = tokio::select! {
-            () = shutdown.cancelled() => return,
-            changed = schemas.changed() => changed.is_err(),
-            changed = levels.changed() => changed.is_err(),
-            _ = tick.tick() => {
-                if let Some(server) = server.upgrade() {
-                    server.flow_control.lend();
+impl FlowControl {
+    /// Follows the objects until shutdown.
+    pub async fn run(&self, core: &Core, shutdown: &CancellationToken) {
+        let changes = |plural: &str| core.registry.cache(GROUP, "v1", plural).map(|cache| cache.changes());
+        let (Some(mut schemas), Some(mut levels)) = (changes(SCHEMAS), changes(LEVELS)) else { return };
+        let mut tick = tokio::time::interval(PERIOD);
+        loop {
+            schemas.mark_unchanged();
+            levels.mark_unchanged();
+            self.reconcile(core).await;
+            let ended = tokio::select! {
+                () = shutdown.cancelled() => return,
+                changed = schemas.changed() => changed.is_err(),
+                changed = levels.changed() => changed.is_err(),
+                _ = tick.tick() => {
+                    self.lend();
+                    false
                 }
-                false
+            };
+            if ended {
+                return;
             }
-        };
-        if ended {
-            return;
         }
     }
-}
 
-/// Takes over what the objects say now, and writes what there is to say about them.
-pub async fn reconcile(server: &Server) {
-    if !server.flow_control.refresh(server) {
-        return;
-    }
-    if let Err(e) = bootstrap::restore_mandatory(server).await {
-        tracing::warn!(error = %e, "the mandatory flow control objects could not be restored");
-    }
-    for object in server.cached_list(GROUP, "v1", SCHEMAS, "") {
-        if let Err(status) = write_dangling(server, &object).await {
-            tracing::warn!(message = status.message, "the condition of a FlowSchema could not be written");
+    /// Takes over what the objects say now, and writes their conditions.
+    pub async fn reconcile(&self, core: &Core) {
+        if !self.refresh(&core.registry) {
+            return;
+        }
+        if let Err(e) = bootstrap::restore_mandatory(core).await {
+            tracing::warn!(error = %e, "the mandatory flow control objects could not be restored");
+        }
+        for object in core.registry.cached_list(GROUP, "v1", SCHEMAS, "") {
+            if let Err(status) = write_dangling(&core.registry, &object).await {
+                tracing::warn!(message = status.message, "the condition of a FlowSchema could not be written");
+            }
         }
     }
 }
 
 /// Writes whether the level that a FlowSchema names is there.
-async fn write_dangling(server: &Server, object: &Arc<Object>) -> Result<(), Status> {
+async fn write_dangling(registry: &Registry, object: &Arc<Object>) -> Result<(), Status> {
     let schema = object.value();
     let level = schema.pointer("/spec/priorityLevelConfiguration/name").and_then(Value::as_str).unwrap_or_default();
-    let exists = server.cached(GROUP, "v1", LEVELS, "", level).is_some();
+    let exists = registry.cached(GROUP, "v1", LEVELS, "", level).is_some();
     let now = jiff::Timestamp::now();
-    let resource = server.resource(GROUP, "v1", SCHEMAS)?;
+    let resource = registry.required(GROUP, "v1", SCHEMAS)?;
     let condition = schema::dangling(&schema, level, exists, now);
     let status = condition.map(|condition| json!({ "conditions": [condition] }));
     let Some(new) = status.and_then(|status| apply_status(&resource, &schema, &status, CONSUMER, now)) else {
         return Ok(());
     };
     // A conflict is a change that is seen here again.
-    server.registry.write(&resource, &new, Expect::ModRevision(object.revision), Vec::new()).await.map(|_| ())
+    registry.write(&resource, &new, Expect::ModRevision(object.revision), Vec::new()).await.map(|_| ())
 }

@@ -6,8 +6,8 @@ use corten_meta::quote::quote;
 use corten_meta::{Object, Value};
 use serde_json::json;
 
-use crate::authentication::User;
 use crate::request::RequestInfo;
+use crate::user::User;
 
 /// One FlowSchema.
 pub struct FlowSchema {

@@ -7,8 +7,6 @@ use std::time::Duration;
 use corten_meta::metrics::{Family, Kind};
 
 use super::{Exposition, Histogram, Metrics};
-use crate::authorization::Decision;
-use crate::server::Server;
 
 /// The bounds of the durations of authentication and authorization, in seconds.
 const ACCESS_SECONDS: &[f64] =
@@ -146,7 +144,7 @@ impl Attempts {
         }
     }
 
-    pub(super) fn render(&self, out: &mut Exposition, [attempts, seconds]: [&str; 2], help: &str, results: &[&str]) {
+    pub fn render(&self, out: &mut Exposition, [attempts, seconds]: [&str; 2], help: &str, results: &[&str]) {
         out.family(attempts, "counter", help);
         for (result, histogram) in results.iter().zip(&self.results) {
             out.sample(attempts, &[("result", result)], histogram.count() as f64);
@@ -158,15 +156,6 @@ impl Attempts {
     }
 }
 
-/// The place of a decision among `allowed`, `denied` and `no-opinion`.
-pub fn place(decision: Decision) -> usize {
-    match decision {
-        Decision::Allow => 0,
-        Decision::Deny => 1,
-        Decision::NoOpinion => 2,
-    }
-}
-
 /// What the authorizers of this server itself decided: by authorizer, allowed and denied.
 #[derive(Default)]
 pub struct Decisions([[AtomicU64; 2]; AUTHORIZERS.len()]);
@@ -175,8 +164,9 @@ pub struct Decisions([[AtomicU64; 2]; AUTHORIZERS.len()]);
 pub const AUTHORIZERS: [&str; 4] = ["AlwaysAllow", "AlwaysDeny", "Node", "RBAC"];
 
 impl Decisions {
-    pub fn count(&self, authorizer: usize, decision: Decision) {
-        if let Some(counter) = self.0.get(authorizer).and_then(|counters| counters.get(place(decision))) {
+    /// Counts a decision, by its place among `allowed` and `denied`.
+    pub fn count(&self, authorizer: usize, decision: usize) {
+        if let Some(counter) = self.0.get(authorizer).and_then(|counters| counters.get(decision)) {
             counter.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -198,30 +188,29 @@ impl Metrics {
     }
 
     /// Notes which configuration is in use.
-    pub fn configured(&self, of: &'static Configuration, server: &Server, text: &str) {
-        self.rare.only(&of.info, 1, &[&server.id_hash(), &hash(text)]);
+    pub fn configured(&self, of: &'static Configuration, text: &str) {
+        self.rare.only(&of.info, 1, &[&self.id_hash, &hash(text)]);
     }
 
     /// Counts the reload of a configuration; what it says is in use if it was good.
-    pub fn reloaded(&self, of: &'static Configuration, server: &Server, text: &str, success: bool) {
-        let id = server.id_hash();
-        let labels = [id.as_str(), if success { "success" } else { "failure" }];
+    pub fn reloaded(&self, of: &'static Configuration, text: &str, success: bool) {
+        let labels = [self.id_hash.as_str(), if success { "success" } else { "failure" }];
         self.add(&of.reloads, &labels);
         self.rare.series(&of.reloaded_at, &labels).set(jiff::Timestamp::now().as_second() as f64);
         if success {
-            self.configured(of, server, text);
+            self.configured(of, text);
         }
     }
 
     /// Counts that the keys of an issuer were fetched: those in the text, or none.
-    pub fn fetched_keys(&self, server: &Server, issuer: &str, keys: Option<&str>) {
-        let (id, issuer) = (server.id_hash(), hash(issuer));
+    pub fn fetched_keys(&self, issuer: &str, keys: Option<&str>) {
+        let issuer = hash(issuer);
         let result = if keys.is_some() { "success" } else { "failure" };
-        let at = self.rare.series(&JWKS_FETCHED_AT, &[&id, &issuer, result]);
+        let at = self.rare.series(&JWKS_FETCHED_AT, &[&self.id_hash, &issuer, result]);
         at.set(jiff::Timestamp::now().as_second() as f64);
         if let Some(keys) = keys {
             // One set of keys an issuer.
-            self.rare.only(&JWKS_INFO, 1, &[&id, &hash(keys), &issuer]);
+            self.rare.only(&JWKS_INFO, 1, &[&self.id_hash, &hash(keys), &issuer]);
         }
     }
 
@@ -232,7 +221,7 @@ impl Metrics {
     }
 
     /// The rare series, and what became of the frequent ones that share a family with them.
-    pub(super) fn render_rare(&self) -> String {
+    pub fn render_rare(&self) -> String {
         for (authorizer, counters) in AUTHORIZERS.iter().zip(&self.decisions.0) {
             for (word, counter) in ["allowed", "denied"].iter().zip(counters) {
                 let count = counter.load(Ordering::Relaxed);

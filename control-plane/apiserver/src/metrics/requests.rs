@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
-use http::Method;
+use corten_api::Kind;
+use http::{HeaderMap, Method};
 
 use super::{Exposition, Histogram, SECONDS};
 use crate::negotiation::media_type;
-use crate::pipeline::Context;
+use crate::request::RequestInfo;
 use crate::verb::Verb;
 
 /// The bounds of request durations without what the server does not answer for.
@@ -46,10 +47,19 @@ struct Labels {
     scope: &'static str,
 }
 
+/// The parts of a request that its labels come from.
+pub struct Request<'a> {
+    pub info: &'a RequestInfo,
+    /// The kind that the path leads to, if the server has it.
+    pub kind: Option<&'a Kind>,
+    pub method: &'a Method,
+    pub headers: &'a HeaderMap,
+}
+
 impl Requests {
     /// The series that a request counts for.
-    pub fn series(&self, context: &Context) -> Arc<Series> {
-        let labels = Borrowed::of(context);
+    pub fn series(&self, request: &Request<'_>) -> Arc<Series> {
+        let labels = Borrowed::of(request);
         let mut key = String::with_capacity(96);
         for part in [labels.verb, labels.dry_run, labels.scope, labels.group, labels.version, labels.resource] {
             key.push_str(part);
@@ -190,8 +200,8 @@ struct Borrowed<'a> {
 }
 
 impl<'a> Borrowed<'a> {
-    fn of(context: &'a Context) -> Borrowed<'a> {
-        let info = &context.info;
+    fn of(request: &Request<'a>) -> Borrowed<'a> {
+        let info = request.info;
         let scope = match info {
             _ if !info.is_resource => "",
             _ if !info.name.is_empty() || info.verb == Verb::Create => "resource",
@@ -199,13 +209,13 @@ impl<'a> Borrowed<'a> {
             _ => "cluster",
         };
         // What a client asks for is a label only if the server has it.
-        let known = context.resource.as_ref().map(|resource| &resource.kind);
+        let known = request.kind;
         let subresource = known.and_then(|kind| kind.subresource(&info.subresource)).map_or("", |_| &info.subresource);
         let (group, version, resource) = match known {
             Some(_) => (info.group.as_str(), info.version.as_str(), info.resource.as_str()),
             None => ("", "", ""),
         };
-        let (verb, dry_run) = (verb(context, scope), dry_run(context));
+        let (verb, dry_run) = (verb(request, scope), dry_run(info));
         Borrowed { verb, dry_run, group, version, resource, subresource, scope }
     }
 
@@ -222,16 +232,16 @@ impl<'a> Borrowed<'a> {
     }
 }
 
-fn verb(context: &Context, scope: &str) -> &'static str {
-    let info = &context.info;
+fn verb(request: &Request<'_>, scope: &str) -> &'static str {
+    let info = request.info;
     if info.is_resource && CONNECTS.contains(&info.subresource.as_str()) {
         return "CONNECT";
     }
-    match context.method {
+    match *request.method {
         _ if info.verb == Verb::Watch => "WATCH",
         Method::GET | Method::HEAD if matches!(scope, "namespace" | "cluster") => "LIST",
         Method::GET | Method::HEAD => "GET",
-        Method::PATCH if media_type(&context.headers) == "application/apply-patch+yaml" => "APPLY",
+        Method::PATCH if media_type(request.headers) == "application/apply-patch+yaml" => "APPLY",
         Method::PATCH => "PATCH",
         Method::POST => "POST",
         Method::PUT => "PUT",
@@ -240,8 +250,8 @@ fn verb(context: &Context, scope: &str) -> &'static str {
     }
 }
 
-fn dry_run(context: &Context) -> &'static str {
-    let mut values = context.info.query.all("dryRun");
+fn dry_run(info: &RequestInfo) -> &'static str {
+    let mut values = info.query.all("dryRun");
     match values.next() {
         None => "",
         Some("All") if values.all(|value| value == "All") => "All",

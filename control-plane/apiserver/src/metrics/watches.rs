@@ -2,17 +2,16 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Exposition, Histogram, stored};
-use crate::registry::Resources;
+use super::Histogram;
 
 /// The bounds of the sizes of events, in bytes.
-const SIZES: &[f64] = &[1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 32768.0, 65536.0, 131072.0];
+pub const SIZES: &[f64] = &[1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 32768.0, 65536.0, 131072.0];
 
 /// What the watches of one resource counted.
 #[derive(Default)]
 pub struct WatchSeries {
-    events: AtomicU64,
-    sizes: Histogram<{ SIZES.len() }>,
+    pub events: AtomicU64,
+    pub sizes: Histogram<{ SIZES.len() }>,
 }
 
 impl WatchSeries {
@@ -44,35 +43,10 @@ fn bucket(size: usize) -> usize {
     SIZES.partition_point(|bound| *bound < size as f64)
 }
 
-pub fn render(out: &mut Exposition, resources: &Resources) {
-    let all = || {
-        stored(resources).filter(|(_, stored)| stored.cache.storage.watches.events.load(Ordering::Relaxed) > 0).map(
-            |(resource, stored)| {
-                let kind = &resource.kind;
-                let labels = [
-                    ("group", kind.group.as_str()),
-                    ("resource", kind.plural.as_str()),
-                    ("version", kind.version.as_str()),
-                ];
-                (labels, &stored.cache.storage.watches)
-            },
-        )
-    };
-    let name = "apiserver_watch_events_total";
-    out.family(name, "counter", "Events that watches were sent, by resource.");
-    for (labels, series) in all() {
-        out.sample(name, &labels, series.events.load(Ordering::Relaxed) as f64);
-    }
-    let name = "apiserver_watch_events_sizes";
-    out.family(name, "histogram", "How big the events of watches were in bytes, by resource.");
-    for (labels, series) in all() {
-        series.sizes.render(out, name, &labels, SIZES);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::Exposition;
 
     #[test]
     fn events_that_leave_together_count_one_by_one() {

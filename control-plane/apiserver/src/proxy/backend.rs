@@ -12,15 +12,16 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, BodyStream, Limited};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
+use tokio_util::sync::CancellationToken;
 
+use super::kubelet::Kubelets;
 use super::links::Places;
 use super::locate::Backend;
 use super::log_socket;
 use crate::body::{Body, Reply, RequestBody};
-use crate::handlers::Target;
-use crate::pipeline::Context;
-use crate::server::Server;
-use crate::websocket;
+use crate::context::Context;
+use crate::verbs::Scope;
+use crate::websocket::{self, is_upgrade};
 
 /// Headers that belong to one connection or to this server's own trust, and are not passed on.
 const NOT_PASSED: &[&str] = &[
@@ -41,8 +42,13 @@ const NOT_PASSED: &[&str] = &[
 type OutBody = UnsyncBoxBody<Bytes, hyper::Error>;
 
 /// Sends the request to the backend and answers with what it answers.
-pub async fn forward(target: &Target<'_>, backend: Backend, role: Role, body: RequestBody) -> Result<Reply, Status> {
-    let kubelets = &target.server.kubelets;
+pub async fn forward(
+    target: &Scope<'_>,
+    kubelets: &Kubelets,
+    backend: Backend,
+    role: Role,
+    body: RequestBody,
+) -> Result<Reply, Status> {
     let stream = kubelets.connect(&backend).await;
     let stream = stream.map_err(|why| out_of_reach(target, &backend, role, &why))?;
     let broken = |e: hyper::Error| Status::internal(format!("error talking to the backend: {e}"));
@@ -57,20 +63,20 @@ pub async fn forward(target: &Target<'_>, backend: Backend, role: Role, body: Re
     let request = request(target, &backend, body, upgrade)?;
     let response = sender.send_request(request).await.map_err(broken)?;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-        return join(target.server, target.context, response);
+        return join(&target.core.shutdown, target.context, response);
     }
     // The errors of a stream or a proxied page are the client's to read as they are.
     if role == Role::Log && !response.status().is_success() {
         return Err(refused(target, response).await);
     }
     if role == Role::Log && websocket::is_asked_for(&target.context.headers) {
-        return Ok(log_socket::switch(target.server, target.context, chunks(response.into_body())));
+        return Ok(log_socket::switch(&target.core.shutdown, target.context, chunks(response.into_body())));
     }
     if role == Role::Proxy { through(target, &backend, response).await } else { Ok(passed(response)) }
 }
 
 /// The answer when there is no connection to the backend.
-fn out_of_reach(target: &Target<'_>, backend: &Backend, role: Role, why: &str) -> Status {
+fn out_of_reach(target: &Scope<'_>, backend: &Backend, role: Role, why: &str) -> Status {
     let bare = |message: String| Status { code: 500, message, ..Status::default() };
     match role {
         Role::Log => {
@@ -87,7 +93,7 @@ fn out_of_reach(target: &Target<'_>, backend: &Backend, role: Role, why: &str) -
 const PAGE_BYTES: usize = 16 << 20;
 
 /// The answer of a proxied path: a redirect and the links of a page lead back through this server.
-async fn through(target: &Target<'_>, backend: &Backend, mut response: Response<Incoming>) -> Result<Reply, Status> {
+async fn through(target: &Scope<'_>, backend: &Backend, mut response: Response<Incoming>) -> Result<Reply, Status> {
     let info = &target.context.info;
     let prefix = info.path.strip_suffix(info.remainder.as_str()).unwrap_or(&info.path).trim_end_matches('/');
     let server = text(&target.context.headers, &header::HOST).to_owned();
@@ -127,7 +133,7 @@ fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> &'a str {
 const ERROR_BYTES: usize = 50_000;
 
 /// What a kubelet says in plain text, as the `Status` that clients expect of the API.
-async fn refused(target: &Target<'_>, response: Response<Incoming>) -> Status {
+async fn refused(target: &Scope<'_>, response: Response<Incoming>) -> Status {
     let code = response.status();
     let text = match Limited::new(response.into_body(), ERROR_BYTES).collect().await {
         Ok(body) => String::from_utf8_lossy(&body.to_bytes()).trim_end().to_owned(),
@@ -140,13 +146,8 @@ async fn refused(target: &Target<'_>, response: Response<Incoming>) -> Status {
     }
 }
 
-pub fn is_upgrade(headers: &HeaderMap) -> bool {
-    let connection = headers.get(header::CONNECTION).and_then(|v| v.to_str().ok()).unwrap_or_default();
-    connection.split(',').any(|token| token.trim().eq_ignore_ascii_case("upgrade"))
-}
-
 fn request(
-    target: &Target<'_>,
+    target: &Scope<'_>,
     backend: &Backend,
     body: RequestBody,
     upgrade: bool,
@@ -209,7 +210,7 @@ fn answer(parts: &http::response::Parts, body: Body) -> Reply {
 }
 
 /// Both sides agreed to change protocols: from here on only bytes are passed, until one side is done.
-pub fn join(server: &Server, context: &Context, response: Response<Incoming>) -> Result<Reply, Status> {
+pub fn join(shutdown: &CancellationToken, context: &Context, response: Response<Incoming>) -> Result<Reply, Status> {
     let client = context.upgrade.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
     let client = client.ok_or_else(|| Status::bad_request("Upgrade request required"))?;
     let mut headers = HeaderMap::new();
@@ -219,7 +220,7 @@ pub fn join(server: &Server, context: &Context, response: Response<Incoming>) ->
             headers.insert(name, value.clone());
         }
     }
-    let shutdown = server.shutdown.clone();
+    let shutdown = shutdown.clone();
     tokio::spawn(async move {
         let (client, backend) = match tokio::join!(client, hyper::upgrade::on(response)) {
             (Ok(client), Ok(backend)) => (client, backend),

@@ -6,13 +6,13 @@ use http::{Request, header};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper_util::rt::TokioIo;
 
+use super::kubelet::Kubelets;
 use super::locate;
-use crate::server::Server;
 
 /// GETs a path of the node's kubelet; an answer larger than `limit` is an error.
-pub async fn fetch_from_kubelet(server: &Server, node: &Value, path: &str, limit: usize) -> Result<Bytes, Status> {
+pub async fn fetch_from_kubelet(kubelets: &Kubelets, node: &Value, path: &str, limit: usize) -> Result<Bytes, Status> {
     let backend = locate::kubelet(node, path.to_owned())?;
-    let stream = server.kubelets.connect(&backend).await.map_err(Status::internal)?;
+    let stream = kubelets.connect(&backend).await.map_err(Status::internal)?;
     let broken = |e: hyper::Error| Status::internal(format!("error talking to the backend: {e}"));
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
     let request = Request::get(&backend.path_and_query)

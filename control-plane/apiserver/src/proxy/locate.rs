@@ -5,8 +5,8 @@ use corten_meta::address::is_global_unicast;
 use corten_meta::quote::quote;
 use corten_meta::{Status, Value};
 
-use crate::handlers::Target;
 use crate::request::Query;
+use crate::verbs::Scope;
 
 /// The place that a request is passed on to.
 #[derive(Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl Via {
 }
 
 /// The kubelet's endpoint for logs, exec, attach or port-forward of a pod; none for the logs of a pod without a node.
-pub async fn of_pod(target: &Target<'_>, role: Role) -> Result<Option<Backend>, Status> {
+pub async fn of_pod(target: &Scope<'_>, role: Role) -> Result<Option<Backend>, Status> {
     let pod = led_through(target, "pods", target.namespace, target.name).await?;
     let node = pod.pointer("/spec/nodeName").and_then(Value::as_str).unwrap_or_default();
     let container = if role == Role::PortForward { String::new() } else { container(target, &pod)? };
@@ -66,7 +66,7 @@ pub async fn of_pod(target: &Target<'_>, role: Role) -> Result<Option<Backend>, 
 }
 
 /// The container that the query names, or the only one.
-fn container(target: &Target<'_>, pod: &Value) -> Result<String, Status> {
+fn container(target: &Scope<'_>, pod: &Value) -> Result<String, Status> {
     let names = |list: &str| -> Vec<String> {
         let items = pod.pointer(&format!("/spec/{list}")).and_then(Value::as_array).into_iter().flatten();
         items.filter_map(|c| c["name"].as_str().map(str::to_owned)).collect()
@@ -135,16 +135,16 @@ fn encode(text: &str) -> String {
 }
 
 /// The object that a request leads through. One that is missing is named as one of the request's own resource.
-async fn led_through(target: &Target<'_>, plural: &str, namespace: &str, name: &str) -> Result<Value, Status> {
-    let resource = target.server.resource("", "v1", plural)?;
-    match target.server.registry.read(&resource, namespace, name).await? {
+async fn led_through(target: &Scope<'_>, plural: &str, namespace: &str, name: &str) -> Result<Value, Status> {
+    let resource = target.core.registry.required("", "v1", plural)?;
+    match target.core.registry.read(&resource, namespace, name).await? {
         Some(object) => Ok(resource.serve(&object).await?.value()),
         None => Err(Status::not_found(&target.resource.group_resource(), name)),
     }
 }
 
 /// The address and port at which a node's kubelet listens.
-async fn kubelet_of(target: &Target<'_>, node: &str, path_and_query: String) -> Result<Backend, Status> {
+async fn kubelet_of(target: &Scope<'_>, node: &str, path_and_query: String) -> Result<Backend, Status> {
     kubelet(&led_through(target, "nodes", "", node).await?, path_and_query)
 }
 
@@ -167,7 +167,7 @@ pub fn kubelet(node: &Value, path_and_query: String) -> Result<Backend, Status> 
 }
 
 /// The backend of `…/proxy`: a node's kubelet, a pod, or an endpoint of a service.
-pub async fn proxied(target: &Target<'_>) -> Result<Backend, Status> {
+pub async fn proxied(target: &Scope<'_>) -> Result<Backend, Status> {
     let info = &target.context.info;
     let mut path = if info.remainder.is_empty() { "/".to_owned() } else { info.remainder.clone() };
     if let Some(extra) = info.query.get("path").filter(|_| info.remainder.is_empty()) {
@@ -214,7 +214,7 @@ fn check_address(host: &str) -> Result<(), Status> {
 
 /// The kubelet, unless another port of the node is asked for.
 async fn node_backend(
-    target: &Target<'_>,
+    target: &Scope<'_>,
     name: &str,
     port: &str,
     via: Via,
@@ -229,7 +229,7 @@ async fn node_backend(
 }
 
 async fn pod_backend(
-    target: &Target<'_>,
+    target: &Scope<'_>,
     name: &str,
     port: &str,
     via: Via,
@@ -251,7 +251,7 @@ async fn pod_backend(
 
 /// A pod among the endpoints of a service. A port by its number is one of the service, by its name one of the endpoints.
 async fn service_backend(
-    target: &Target<'_>,
+    target: &Scope<'_>,
     name: &str,
     port: &str,
     via: Via,
@@ -289,7 +289,7 @@ async fn service_backend(
 }
 
 /// The address, if it is one of the pod that it is said to be of: nobody is led elsewhere by who may write endpoints.
-async fn address_of_pod(target: &Target<'_>, address: &Value) -> Option<String> {
+async fn address_of_pod(target: &Scope<'_>, address: &Value) -> Option<String> {
     let of = |field: &str| address.pointer(&format!("/targetRef/{field}")).and_then(Value::as_str);
     let host = address["ip"].as_str()?;
     if of("namespace")? != target.namespace {

@@ -19,20 +19,20 @@ use corten_api::Role;
 use corten_meta::Status;
 use http::{HeaderValue, Method, StatusCode, header};
 
-pub use backend::{is_passed_on, is_upgrade, join, passed};
+pub use backend::{is_passed_on, join, passed};
 pub use fetch::fetch_from_kubelet;
 pub use kubelet::Kubelets;
 
 use crate::admission::Operation;
 use crate::body::{Body, Reply, RequestBody};
-use crate::handlers::Target;
+use crate::verbs::Scope;
+use crate::websocket::is_upgrade;
 
 /// Finds the backend of the request and passes it on.
-pub async fn connect(target: &Target<'_>, role: Role, body: RequestBody) -> Result<Reply, Status> {
+pub async fn connect(target: &Scope<'_>, kubelets: &Kubelets, role: Role, body: RequestBody) -> Result<Reply, Status> {
     options::check(target, role)?;
     if role != Role::Log {
-        let admission = &target.server.admission;
-        admission.pass(target, Operation::Connect, options::of_request(target, role)).await?;
+        target.admission.pass(target, Operation::Connect, options::of_request(target, role)).await?;
     }
     let backend = match role {
         Role::Proxy => {
@@ -48,16 +48,16 @@ pub async fn connect(target: &Target<'_>, role: Role, body: RequestBody) -> Resu
             None => return Ok(nothing()),
         },
     };
-    if !matches!(role, Role::Proxy | Role::Log) && !backend::is_upgrade(&target.context.headers) {
+    if !matches!(role, Role::Proxy | Role::Log) && !is_upgrade(&target.context.headers) {
         return Err(Status::bad_request("Upgrade request required"));
     }
-    backend::forward(target, backend, role, body).await
+    backend::forward(target, kubelets, backend, role, body).await
 }
 
 /// `…/proxy` leads to `…/proxy/`, so that relative links of the page behind it work.
-fn to_the_root(target: &Target<'_>) -> Option<Reply> {
+fn to_the_root(target: &Scope<'_>) -> Option<Reply> {
     let context = target.context;
-    let reads = matches!(context.method, Method::GET | Method::HEAD) && !backend::is_upgrade(&context.headers);
+    let reads = matches!(context.method, Method::GET | Method::HEAD) && !is_upgrade(&context.headers);
     if !reads || !context.info.remainder.is_empty() || context.info.path.ends_with('/') {
         return None;
     }

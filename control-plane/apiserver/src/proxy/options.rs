@@ -6,11 +6,11 @@ use corten_meta::quote::quote;
 use corten_meta::{FieldError, GroupKind, Path, Status, Value};
 use serde_json::json;
 
-use crate::handlers::Target;
 use crate::request::Query;
+use crate::verbs::Scope;
 
 /// Refuses options that cannot be read or do not go together.
-pub fn check(target: &Target<'_>, role: Role) -> Result<(), Status> {
+pub fn check(target: &Scope<'_>, role: Role) -> Result<(), Status> {
     let query = &target.context.info.query;
     match role {
         Role::Log => {
@@ -68,7 +68,7 @@ fn number_error<N: std::str::FromStr>(parser: &str, text: &str) -> Result<N, Str
 }
 
 /// The object that the query of a request stands for.
-pub fn of_request(target: &Target<'_>, role: Role) -> Value {
+pub fn of_request(target: &Scope<'_>, role: Role) -> Value {
     let info = &target.context.info;
     let kind = target.resource.kind.subresource(&info.subresource).map(|sub| sub.kind.clone()).unwrap_or_default();
     let mut options = json!({ "kind": kind, "apiVersion": "v1" });

@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 use corten_meta::{Object, Status, Value};
 use futures::StreamExt;
 
-use crate::proxy;
-use crate::server::Server;
+use crate::proxy::{self, Kubelets};
 
 /// How long an answer is good for: a third of the period at which autoscalers ask.
 const AGE: Duration = Duration::from_secs(5);
@@ -22,17 +21,21 @@ const MOST_BYTES: usize = 64 << 20;
 const PATH: &str = "/stats/summary?only_cpu_and_memory=true";
 
 /// The last answer of every node.
-#[derive(Default)]
 pub struct Gatherer {
+    kubelets: Arc<Kubelets>,
     answers: Mutex<BTreeMap<String, (Instant, Arc<Value>)>>,
 }
 
 impl Gatherer {
+    pub fn new(kubelets: Arc<Kubelets>) -> Gatherer {
+        Gatherer { kubelets, answers: Mutex::default() }
+    }
+
     /// The summaries of these nodes, by name.
-    pub async fn summaries(&self, server: &Server, nodes: &[Arc<Object>]) -> BTreeMap<String, Arc<Value>> {
+    pub async fn summaries(&self, nodes: &[Arc<Object>]) -> BTreeMap<String, Arc<Value>> {
         let fetched = futures::stream::iter(nodes.iter().cloned())
             .map(|node| async move {
-                let summary = self.summary(server, &node).await;
+                let summary = self.summary(&node).await;
                 (node.header.name.clone(), summary)
             })
             .buffer_unordered(AT_ONCE);
@@ -42,11 +45,11 @@ impl Gatherer {
         found
     }
 
-    async fn summary(&self, server: &Server, node: &Object) -> Option<Arc<Value>> {
+    async fn summary(&self, node: &Object) -> Option<Arc<Value>> {
         if let Some(known) = self.fresh(&node.header.name) {
             return Some(known);
         }
-        match tokio::time::timeout(LIMIT, fetch(server, node)).await {
+        match tokio::time::timeout(LIMIT, fetch(&self.kubelets, node)).await {
             Ok(Ok(summary)) => {
                 let summary = Arc::new(summary);
                 self.lock().insert(node.header.name.clone(), (Instant::now(), Arc::clone(&summary)));
@@ -77,7 +80,7 @@ impl Gatherer {
     }
 }
 
-async fn fetch(server: &Server, node: &Object) -> Result<Value, Status> {
-    let bytes = proxy::fetch_from_kubelet(server, &node.value(), PATH, MOST_BYTES).await?;
+async fn fetch(kubelets: &Kubelets, node: &Object) -> Result<Value, Status> {
+    let bytes = proxy::fetch_from_kubelet(kubelets, &node.value(), PATH, MOST_BYTES).await?;
     serde_json::from_slice(&bytes).map_err(|e| Status::internal(format!("the summary is not JSON: {e}")))
 }

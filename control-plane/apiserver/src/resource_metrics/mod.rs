@@ -18,63 +18,25 @@ use serde_json::json;
 pub use gather::Gatherer;
 
 use crate::body::Reply;
-use crate::bootstrap::Wanted;
 use crate::cache::Item;
-use crate::handlers::{Target, list};
 use crate::response::{self, ListMeta};
-use crate::server::Server;
 use crate::verb::Verb;
+use crate::verbs::{Scope, list};
 
 pub const GROUP: &str = "metrics.k8s.io";
-const VERSION: &str = "v1beta1";
 /// The time over which a kubelet takes the rate of its counters.
 const WINDOW: &str = "10s";
 
-/// The kinds that a server with access to kubelets serves.
-pub fn kinds(server: &Server) -> Vec<Arc<Kind>> {
-    if server.config.kubelet.is_none() {
-        return Vec::new();
-    }
-    corten_api::metrics_kinds().into_iter().map(Arc::new).collect()
-}
-
-/// The group's APIService, and the role that lets those who may view pods see what they use.
-pub fn wanted(server: &Server) -> Vec<Wanted> {
-    if server.config.kubelet.is_none() {
-        return Vec::new();
-    }
-    let service = json!({
-        "metadata": {"name": format!("{VERSION}.{GROUP}")},
-        "spec": {"group": GROUP, "version": VERSION, "groupPriorityMinimum": 100, "versionPriority": 100},
-        "status": {"conditions": [{
-            "type": "Available", "status": "True", "reason": "Local",
-            "message": "Local APIServices are always available",
-            "lastTransitionTime": time::rfc3339(jiff::Timestamp::now()),
-        }]},
-    });
-    let labels: BTreeMap<String, &str> = ["view", "edit", "admin"]
-        .map(|role| (format!("rbac.authorization.k8s.io/aggregate-to-{role}"), "true"))
-        .into_iter()
-        .collect();
-    let reader = json!({
-        "metadata": {"name": "system:aggregated-metrics-reader", "labels": labels},
-        "rules": [{"apiGroups": [GROUP], "resources": ["pods", "nodes"], "verbs": ["get", "list", "watch"]}],
-    });
-    vec![
-        Wanted::new("apiregistration.k8s.io", "v1", "apiservices", service),
-        Wanted::new("rbac.authorization.k8s.io", "v1", "clusterroles", reader),
-    ]
-}
-
 /// Answers a GET of nodes or pods of the group.
-pub async fn read(target: &Target<'_>) -> Result<Reply, Status> {
+pub async fn read(target: &Scope<'_>, gatherer: &Gatherer) -> Result<Reply, Status> {
     let (context, kind) = (target.context, &target.resource.kind);
     let (labels, fields) = list::selectors(&context.info.query)?;
     let filter = list::filter(target.resource, target.namespace, labels, fields)?;
     let one = (context.info.verb == Verb::Get).then_some(target.name);
     // What was written before this request counts: a new node's address, a new pod's node.
-    target.server.registry.caches.fresh().await?;
-    let objects = if kind.namespaced { pods(target, one).await? } else { nodes(target, one).await? };
+    target.core.registry.caches.fresh().await?;
+    let objects =
+        if kind.namespaced { pods(target, gatherer, one).await? } else { nodes(target, gatherer, one).await? };
     if one.is_some() {
         let object = objects.into_iter().next().ok_or_else(|| target.not_found())?;
         return Ok(response::object(context.accept, context.include_object(), StatusCode::OK, kind, &Arc::new(object)));
@@ -84,11 +46,11 @@ pub async fn read(target: &Target<'_>) -> Result<Reply, Status> {
     Ok(response::list(context.accept, context.include_object(), kind, objects, &ListMeta::default()))
 }
 
-async fn nodes(target: &Target<'_>, one: Option<&str>) -> Result<Vec<Object>, Status> {
-    let server = target.server;
-    let mut nodes = server.cached_list("", "v1", "nodes", "");
+async fn nodes(target: &Scope<'_>, gatherer: &Gatherer, one: Option<&str>) -> Result<Vec<Object>, Status> {
+    let core = target.core;
+    let mut nodes = core.registry.cached_list("", "v1", "nodes", "");
     nodes.retain(|node| one.is_none_or(|name| node.header.name == name));
-    let summaries = server.gatherer.summaries(server, &nodes).await;
+    let summaries = gatherer.summaries(&nodes).await;
     let measured = nodes.iter().filter_map(|node| {
         let stats = summaries.get(&node.header.name)?;
         let usage = usage(&stats["node"])?;
@@ -98,14 +60,14 @@ async fn nodes(target: &Target<'_>, one: Option<&str>) -> Result<Vec<Object>, St
     measured.collect()
 }
 
-async fn pods(target: &Target<'_>, one: Option<&str>) -> Result<Vec<Object>, Status> {
-    let server = target.server;
-    let mut pods = server.cached_list("", "v1", "pods", target.namespace);
+async fn pods(target: &Scope<'_>, gatherer: &Gatherer, one: Option<&str>) -> Result<Vec<Object>, Status> {
+    let core = target.core;
+    let mut pods = core.registry.cached_list("", "v1", "pods", target.namespace);
     pods.retain(|pod| one.is_none_or(|name| pod.header.name == name));
     let on: BTreeMap<String, String> = pods.iter().map(|pod| (pod.header.uid.clone(), node_of(pod))).collect();
-    let mut nodes = server.cached_list("", "v1", "nodes", "");
+    let mut nodes = core.registry.cached_list("", "v1", "nodes", "");
     nodes.retain(|node| on.values().any(|name| *name == node.header.name));
-    let summaries = server.gatherer.summaries(server, &nodes).await;
+    let summaries = gatherer.summaries(&nodes).await;
     // By name, because a static pod's mirror has another uid than the pod; of namesakes the one with the right uid.
     let mut by_name: BTreeMap<(&str, &str), &Value> = BTreeMap::new();
     for stats in summaries.values().flat_map(|summary| summary["pods"].as_array().into_iter().flatten()) {

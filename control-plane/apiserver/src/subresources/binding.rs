@@ -8,10 +8,10 @@ use serde_json::json;
 use crate::admission::Operation;
 use crate::body::Reply;
 use crate::decode::{Expected, object};
-use crate::handlers::Target;
-use crate::handlers::create::check_namespace;
-use crate::handlers::decide::decide;
 use crate::response;
+use crate::verbs::Scope;
+use crate::verbs::create::check_namespace;
+use crate::verbs::decide::decide;
 
 const BINDING: Expected<'static> = Expected {
     api_version: "v1",
@@ -24,28 +24,28 @@ const BINDING: Expected<'static> = Expected {
 };
 
 /// Binds the object of the path.
-pub async fn create(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {
+pub async fn create(target: &Scope<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {
     let mut binding = object(target.context, bytes, &BINDING)?;
     check_namespace(target, &mut binding)?;
     let name = corten_meta::name(&binding);
     if !target.name.is_empty() && name != target.name {
         return Err(Status::bad_request("name in URL does not match name in Binding object"));
     }
-    let binding = target.server.admission.pass(target, Operation::Create, binding).await?;
+    let binding = target.admission.pass(target, Operation::Create, binding).await?;
     carry_out(target, &binding).await
 }
 
 /// Carries out a binding that was admitted.
-pub async fn carry_out(target: &Target<'_>, binding: &Value) -> Result<Reply, Status> {
+pub async fn carry_out(target: &Scope<'_>, binding: &Value) -> Result<Reply, Status> {
     let name = if target.name.is_empty() { corten_meta::name(binding) } else { target.name };
-    let target = Target { name, ..*target };
+    let target = target.at(target.resource, target.namespace, name);
     check_target(binding)?;
     decide(&target, &|pod| bind(&target, pod, binding)).await?;
     Ok(response::value(target.context.accept, StatusCode::CREATED, &Status::success(201)))
 }
 
 /// Binds the pod.
-fn bind(target: &Target<'_>, pod: &mut Value, binding: &Value) -> Result<(), Status> {
+fn bind(target: &Scope<'_>, pod: &mut Value, binding: &Value) -> Result<(), Status> {
     let text =
         |object: &Value, pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
     let node = text(binding, "/target/name");

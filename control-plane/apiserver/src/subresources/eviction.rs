@@ -8,11 +8,11 @@ use super::binding::set_condition;
 use crate::admission::Operation;
 use crate::body::Reply;
 use crate::decode::{Expected, object};
-use crate::handlers::Target;
-use crate::handlers::create::check_namespace;
-use crate::handlers::decide::decide;
-use crate::handlers::delete::{DeleteOptions, check_preconditions, delete_object};
 use crate::response;
+use crate::verbs::Scope;
+use crate::verbs::create::check_namespace;
+use crate::verbs::decide::decide;
+use crate::verbs::delete::{DeleteOptions, check_preconditions, delete_object};
 
 const EVICTION: Expected<'static> = Expected {
     api_version: "policy/v1",
@@ -28,7 +28,7 @@ const EVICTION: Expected<'static> = Expected {
 const MAX_DISRUPTED_PODS: usize = 2000;
 
 /// Evicts the pod if its budget allows it.
-pub async fn create(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {
+pub async fn create(target: &Scope<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {
     let mut eviction = object(target.context, bytes, &EVICTION)?;
     check_namespace(target, &mut eviction)?;
     let name = corten_meta::name(&eviction);
@@ -37,10 +37,10 @@ pub async fn create(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, 
     }
     check_ignored(target, &eviction["deleteOptions"])?;
     check_dry_run(target, &eviction["deleteOptions"]["dryRun"])?;
-    let eviction = target.server.admission.pass(target, Operation::Create, eviction).await?;
+    let eviction = target.admission.pass(target, Operation::Create, eviction).await?;
     let options = DeleteOptions::from_value(target, eviction.get("deleteOptions").unwrap_or(&json!({})))?;
     let options = DeleteOptions { dry_run: options.dry_run || target.context.dry_run(), ..options };
-    let pod = target.server.registry.get(target.resource, target.namespace, target.name).await?.value();
+    let pod = target.core.registry.get(target.resource, target.namespace, target.name).await?.value();
     if !is_exempt(&pod) {
         spend_budget(target, &pod, options.dry_run).await?;
     }
@@ -62,7 +62,7 @@ pub async fn create(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, 
 }
 
 /// An eviction reads the pod, so it cannot be asked to go on when that fails.
-fn check_ignored(target: &Target<'_>, options: &Value) -> Result<(), Status> {
+fn check_ignored(target: &Scope<'_>, options: &Value) -> Result<(), Status> {
     const FIELD: &str = "ignoreStoreReadErrorWithClusterBreakingPotential";
     if options[FIELD] != true {
         return Ok(());
@@ -74,7 +74,7 @@ fn check_ignored(target: &Target<'_>, options: &Value) -> Result<(), Status> {
 }
 
 /// Query and body may both ask for a dry run, and then in the same words.
-fn check_dry_run(target: &Target<'_>, given: &Value) -> Result<(), Status> {
+fn check_dry_run(target: &Scope<'_>, given: &Value) -> Result<(), Status> {
     let words: Vec<&str> =
         given.as_array().into_iter().flatten().map(|word| word.as_str().unwrap_or_default()).collect();
     if words.is_empty() || !target.context.dry_run() || words == ["All"] {
@@ -92,11 +92,12 @@ fn is_exempt(pod: &Value) -> bool {
 }
 
 /// Finds the budget of the pod and takes one disruption from it.
-async fn spend_budget(target: &Target<'_>, pod: &Value, dry_run: bool) -> Result<(), Status> {
-    let server = target.server;
-    server.registry.caches.fresh().await?;
+async fn spend_budget(target: &Scope<'_>, pod: &Value, dry_run: bool) -> Result<(), Status> {
+    let core = target.core;
+    core.registry.caches.fresh().await?;
     let labels = corten_meta::labels(pod);
-    let budgets: Vec<String> = server
+    let budgets: Vec<String> = core
+        .registry
         .cached_list("policy", "v1", "poddisruptionbudgets", target.namespace)
         .into_iter()
         .filter(|budget| {
@@ -114,12 +115,12 @@ async fn spend_budget(target: &Target<'_>, pod: &Value, dry_run: bool) -> Result
             return Err(Status { code: 500, message: message.to_owned(), ..Status::default() });
         }
     };
-    let resource = server.resource("policy", "v1", "poddisruptionbudgets")?;
-    let budget = Target { resource: &resource, name, ..*target };
+    let resource = core.registry.required("policy", "v1", "poddisruptionbudgets")?;
+    let budget = target.at(&resource, target.namespace, name);
     let pod_name = corten_meta::name(pod).to_owned();
     let ready = is_ready(pod);
     if dry_run {
-        let current = server.registry.get(&resource, target.namespace, name).await?.value();
+        let current = core.registry.get(&resource, target.namespace, name).await?.value();
         return disrupt(target, &current, &pod_name, ready).map(|_| ());
     }
     let spend = |budget: &mut Value| {
@@ -135,7 +136,7 @@ fn is_ready(pod: &Value) -> bool {
 }
 
 /// The budget with one disruption less, or 429.
-fn disrupt(target: &Target<'_>, budget: &Value, pod: &str, ready: bool) -> Result<Value, Status> {
+fn disrupt(target: &Scope<'_>, budget: &Value, pod: &str, ready: bool) -> Result<Value, Status> {
     let number = |pointer: &str| budget.pointer(pointer).and_then(Value::as_i64).unwrap_or(0);
     let name = corten_meta::name(budget);
     let refused = |why: String, retry_after: i32| {

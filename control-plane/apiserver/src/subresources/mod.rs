@@ -10,22 +10,25 @@ pub mod token;
 use corten_api::{Role, Subresource};
 use corten_meta::Status;
 
-use crate::authorization::{Attributes, authorize, forbidden};
+use crate::authentication::token::Tokens;
+use crate::authorization::Attributes;
 use crate::body::{Reply, RequestBody};
-use crate::handlers::Target;
-use crate::handlers::apart::CONCERNED;
-use crate::handlers::apply::Apply;
-use crate::handlers::create::check_namespace;
-use crate::handlers::options::{Write, check_options};
-use crate::handlers::ownership::{Ownership, managers_of, set_managers};
-use crate::handlers::patch::{Patch, is_apply};
-use crate::handlers::update::{Change, Part, Transform, check_name, reply};
+use crate::managed_fields::{managers_of, set_managers};
+use crate::proxy::Kubelets;
 use crate::request::RequestInfo;
 use crate::verb::Verb;
-use crate::{handlers, proxy};
+use crate::verbs::Scope;
+use crate::verbs::apart::CONCERNED;
+use crate::verbs::apply::Apply;
+use crate::verbs::create::check_namespace;
+use crate::verbs::options::{Write, check_options};
+use crate::verbs::ownership::Ownership;
+use crate::verbs::patch::{Patch, is_apply};
+use crate::verbs::update::{Change, Part, Transform, check_name, reply};
+use crate::{proxy, verbs};
 
 /// Whether the path is one of the subresource, and the method one of the path.
-pub fn check_verb(target: &Target<'_>, subresource: &Subresource) -> Result<(), Status> {
+pub fn check_verb(target: &Scope<'_>, subresource: &Subresource) -> Result<(), Status> {
     let (info, method) = (&target.context.info, &target.context.method);
     let is_proxy = subresource.role == Role::Proxy;
     let is_deeper = !is_proxy && !info.remainder.is_empty();
@@ -50,8 +53,19 @@ fn verb(info: &RequestInfo) -> &Verb {
     }
 }
 
+/// The parts of the server that some subresources end at.
+pub struct Backends<'a> {
+    pub tokens: &'a Tokens,
+    pub kubelets: &'a Kubelets,
+}
+
 /// Hands the request to the handler of the subresource's role.
-pub async fn dispatch(target: &Target<'_>, subresource: &Subresource, body: RequestBody) -> Result<Reply, Status> {
+pub async fn dispatch(
+    target: &Scope<'_>,
+    subresource: &Subresource,
+    backends: Backends<'_>,
+    body: RequestBody,
+) -> Result<Reply, Status> {
     let info = &target.context.info;
     let verb = verb(info);
     if info.name.is_empty() {
@@ -59,9 +73,9 @@ pub async fn dispatch(target: &Target<'_>, subresource: &Subresource, body: Requ
     }
     check_stream(target, subresource.role).await?;
     if matches!(subresource.role, Role::Log | Role::Exec | Role::Attach | Role::PortForward | Role::Proxy) {
-        return proxy::connect(target, subresource.role, body).await;
+        return proxy::connect(target, backends.kubelets, subresource.role, body).await;
     }
-    let bytes = body.read(target.server.config.max_body_bytes).await?;
+    let bytes = body.read(target.core.config.max_body_bytes).await?;
     target.context.audit.keep_request(&bytes);
     if *verb == Verb::Create {
         check_options(target.context, Write::Create)?;
@@ -88,19 +102,19 @@ pub async fn dispatch(target: &Target<'_>, subresource: &Subresource, body: Requ
         Role::Scale => scale::serve(target, &bytes).await,
         Role::Binding => binding::create(target, &bytes).await,
         Role::Eviction => eviction::create(target, &bytes).await,
-        Role::Token => token::create(target, &bytes).await,
+        Role::Token => token::create(target, backends.tokens, &bytes).await,
         Role::Log | Role::Exec | Role::Attach | Role::PortForward | Role::Proxy => Err(Status::path_not_found()),
     }
 }
 
 /// A WebSocket opens with GET, but running something in a container is not reading: it needs `create` as well.
-async fn check_stream(target: &Target<'_>, role: Role) -> Result<(), Status> {
+async fn check_stream(target: &Scope<'_>, role: Role) -> Result<(), Status> {
     let context = target.context;
     if !matches!(role, Role::Exec | Role::Attach | Role::PortForward) || context.info.verb != Verb::Get {
         return Ok(());
     }
     let attributes = Attributes { verb: "create", ..Attributes::of_request(&context.user, &context.info) };
-    authorize(target.server, &attributes).await.map(|_| ()).map_err(|reason| forbidden(&attributes, &reason))
+    target.core.authorization.check(&attributes).await
 }
 
 /// Takes from the wanted object what a subresource may change, and the rest from the object as it stands.
@@ -109,19 +123,19 @@ pub type Merge<'a> =
 
 /// A subresource whose body is the parent itself, of which it changes a part. Of some the writer owns also what it
 /// asked for and did not get.
-async fn part(target: &Target<'_>, bytes: &bytes::Bytes, part: Part, merge: &Merge<'_>) -> Result<Reply, Status> {
+async fn part(target: &Scope<'_>, bytes: &bytes::Bytes, part: Part, merge: &Merge<'_>) -> Result<Reply, Status> {
     let role = target.resource.kind.subresource(&target.context.info.subresource).map(|sub| sub.role);
     let owns_all = matches!(role, Some(Role::Finalize | Role::EphemeralContainers | Role::Resize));
     let unchanged: &Merge<'_> = &|new, _| Ok(new);
     let (first, then) = if owns_all { (unchanged, Some(merge)) } else { (merge, None) };
     match target.context.info.verb {
-        Verb::Get => handlers::get::get(target).await,
+        Verb::Get => verbs::get::get(target).await,
         Verb::Update => {
             check_options(target.context, Write::Update)?;
             let mut body = target.decode(bytes)?;
             check_namespace(target, &mut body)?;
             check_name(target, &body)?;
-            handlers::owners::drop_repeated(target, &mut body);
+            verbs::owners::drop_repeated(target, &mut body);
             let transform: &Transform<'_> = &|old| first(body.clone(), old);
             let mut change = Change::new(part, transform).narrowed(then).sparing_rest(true);
             if part == Part::Status {

@@ -14,16 +14,17 @@ use serde_json::json;
 use crate::body::Reply;
 use crate::decode::{Expected, object};
 use crate::fields::{self, Entry, Fields, Filter, Identity, Managers, Operation, Set, Type, Versions};
-use crate::handlers::Target;
-use crate::handlers::apply::{Apply, checked_result};
-use crate::handlers::create::check_namespace;
-use crate::handlers::get::check_export;
-use crate::handlers::options::{Write, check_options};
-use crate::handlers::ownership::{Ownership, identity, managers_of, same_but_managers, set_managers};
-use crate::handlers::patch::{Patch, is_apply};
-use crate::handlers::update::{Change, Part, Transform, View, check_name, not_the_same};
+use crate::managed_fields::{managers_of, same_but_managers, set_managers};
 use crate::response;
 use crate::verb::Verb;
+use crate::verbs::Scope;
+use crate::verbs::apply::{Apply, checked_result};
+use crate::verbs::create::check_namespace;
+use crate::verbs::get::check_export;
+use crate::verbs::options::{Write, check_options};
+use crate::verbs::ownership::{Ownership, identity};
+use crate::verbs::patch::{Patch, is_apply};
+use crate::verbs::update::{Change, Part, Transform, View, check_name, not_the_same};
 
 /// Where the scale has its replicas.
 const REPLICAS: [&str; 2] = ["spec", "replicas"];
@@ -42,12 +43,12 @@ const SCALE: Expected<'static> = Expected {
 };
 
 /// Reads or writes the scale.
-pub async fn serve(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {
+pub async fn serve(target: &Scope<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {
     let paths = target.resource.kind.behaviour.scale().ok_or_else(Status::path_not_found)?;
     let parent = match target.context.info.verb {
         Verb::Get => {
             check_export(&target.context.info.query)?;
-            target.server.registry.get(target.resource, target.namespace, target.name).await?
+            target.core.registry.get(target.resource, target.namespace, target.name).await?
         }
         Verb::Update => {
             check_options(target.context, Write::Update)?;
@@ -88,14 +89,14 @@ pub async fn serve(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, S
     Ok(response::object(context.accept, context.include_object(), StatusCode::OK, corten_api::scale_kind(), &scale))
 }
 
-async fn write(target: &Target<'_>, paths: &ScalePaths, transform: &Transform<'_>) -> Result<Arc<Object>, Status> {
+async fn write(target: &Scope<'_>, paths: &ScalePaths, transform: &Transform<'_>) -> Result<Arc<Object>, Status> {
     let view = AsScale(target, paths);
     let change = Change::new(Part::Main, transform).owning(Ownership::Given).seen_as(&view);
     Ok(change.carry_out(target).await?.object().clone())
 }
 
 /// A parent as its scale: what admission is shown.
-struct AsScale<'a, 't>(&'a Target<'t>, &'a ScalePaths);
+struct AsScale<'a, 't>(&'a Scope<'t>, &'a ScalePaths);
 
 impl View for AsScale<'_, '_> {
     fn show(&self, object: &Value) -> Value {
@@ -109,7 +110,7 @@ impl View for AsScale<'_, '_> {
 }
 
 /// The parent under the wanted scale, whose writer owns the replicas if it changes them.
-fn tracked(target: &Target<'_>, paths: &ScalePaths, old: &Value, wanted: Value) -> Result<Value, Status> {
+fn tracked(target: &Scope<'_>, paths: &ScalePaths, old: &Value, wanted: Value) -> Result<Value, Status> {
     let before = managers_of(old);
     let scale = scale_to_change(target, paths, old);
     let by = Identity { api_version: SCALE.api_version.to_owned(), ..identity(target, Operation::Update) };
@@ -141,7 +142,7 @@ fn without_zero(scale: &Value) -> Value {
 }
 
 /// The parent with an applied scale.
-fn applied(target: &Target<'_>, paths: &ScalePaths, old: &Value, patch: &Apply) -> Result<Value, Status> {
+fn applied(target: &Scope<'_>, paths: &ScalePaths, old: &Value, patch: &Apply) -> Result<Value, Status> {
     let before = managers_of(old);
     let mut scale = scale_to_change(target, paths, old);
     set_managers(&mut scale, to_scale(target, paths, &before));
@@ -179,7 +180,7 @@ fn replicas(paths: &ScalePaths) -> Set {
 
 /// Where the replicas are in each version that a manager of the parent may have written in; in a version without a scale,
 /// nowhere.
-fn replicas_by_version(target: &Target<'_>, paths: &ScalePaths) -> BTreeMap<String, Option<Set>> {
+fn replicas_by_version(target: &Scope<'_>, paths: &ScalePaths) -> BTreeMap<String, Option<Set>> {
     let own = (target.resource.kind.api_version(), Some(replicas(paths)));
     let others = target.resource.versions.iter().map(|kind| {
         let paths = kind.behaviour.scale();
@@ -189,7 +190,7 @@ fn replicas_by_version(target: &Target<'_>, paths: &ScalePaths) -> BTreeMap<Stri
 }
 
 /// The managers of the replicas, as managers of the scale.
-fn to_scale(target: &Target<'_>, paths: &ScalePaths, parent: &Managers) -> Managers {
+fn to_scale(target: &Scope<'_>, paths: &ScalePaths, parent: &Managers) -> Managers {
     let versions = replicas_by_version(target, paths);
     let owns = |entry: &&Entry| {
         let path = versions.get(&entry.identity.api_version).and_then(Option::as_ref);
@@ -205,7 +206,7 @@ fn to_scale(target: &Target<'_>, paths: &ScalePaths, parent: &Managers) -> Manag
 /// The managers of the parent after those of the scale changed: who lost the replicas there loses them here. An updater
 /// of the parent is another than that of the scale, whose version is another: what it had of the replicas becomes an
 /// entry of its own, whose time nobody knows.
-fn to_parent(target: &Target<'_>, paths: &ScalePaths, parent: Managers, mut scale: Managers) -> Managers {
+fn to_parent(target: &Scope<'_>, paths: &ScalePaths, parent: Managers, mut scale: Managers) -> Managers {
     let (versions, own) = (replicas_by_version(target, paths), target.resource.kind.api_version());
     let mut managers = Managers::default();
     for mut entry in parent.entries {
@@ -250,7 +251,7 @@ impl Versions for ScaleVersion {
 
 /// Refuses a scale that is wrong in itself, or is of another parent. A custom resource judges its replicas itself, and
 /// nobody the rest; that it is another version is the one condition.
-fn judge(target: &Target<'_>, old: &Value, scale: &Value) -> Result<(), Status> {
+fn judge(target: &Scope<'_>, old: &Value, scale: &Value) -> Result<(), Status> {
     if target.resource.kind.is_custom() {
         return Ok(());
     }
@@ -291,12 +292,12 @@ fn apply(paths: &ScalePaths, is_custom: bool, old: &Value, scale: &Value) -> Val
 }
 
 /// Whether a parent says its replicas: a built-in kind has them by default, a custom one may not have said them.
-fn says_replicas(target: &Target<'_>, paths: &ScalePaths, parent: &Value) -> bool {
+fn says_replicas(target: &Scope<'_>, paths: &ScalePaths, parent: &Value) -> bool {
     !target.resource.kind.is_custom() || parent.pointer(&pointer(&paths.spec_replicas)).is_some_and(|n| !n.is_null())
 }
 
 /// The scale of a parent that is about to change, which must say its replicas if the parent does not.
-fn scale_to_change(target: &Target<'_>, paths: &ScalePaths, parent: &Value) -> Value {
+fn scale_to_change(target: &Scope<'_>, paths: &ScalePaths, parent: &Value) -> Value {
     let mut scale = scale_of(paths, parent);
     if !says_replicas(target, paths, parent) {
         scale["spec"]["replicas"] = UNSAID.into();

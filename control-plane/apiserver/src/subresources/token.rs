@@ -6,13 +6,13 @@ use http::StatusCode;
 use serde_json::json;
 
 use crate::admission::Operation;
-use crate::authentication::token::Claims;
+use crate::authentication::token::{Claims, Tokens};
 use crate::body::Reply;
 use crate::decode::{Expected, object};
-use crate::handlers::Target;
-use crate::handlers::create::{check_namespace, drop_empty};
-use crate::handlers::ownership::own_answer;
 use crate::response;
+use crate::verbs::Scope;
+use crate::verbs::create::{check_namespace, drop_empty};
+use crate::verbs::ownership::own_answer;
 
 const REQUEST: Expected<'static> = Expected {
     api_version: "authentication.k8s.io/v1",
@@ -28,12 +28,12 @@ const MIN_SECONDS: i64 = 600;
 const MAX_SECONDS: i64 = 1 << 32;
 
 /// Issues the token.
-pub async fn create(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {
+pub async fn create(target: &Scope<'_>, tokens: &Tokens, bytes: &bytes::Bytes) -> Result<Reply, Status> {
     let mut request = object(target.context, bytes, &REQUEST)?;
     check_namespace(target, &mut request)?;
     check_metadata(target, &request)?;
-    request = target.server.admission.pass(target, Operation::Create, request).await?;
-    let account = target.server.registry.get(target.resource, target.namespace, target.name).await?;
+    request = target.admission.pass(target, Operation::Create, request).await?;
+    let account = target.core.registry.get(target.resource, target.namespace, target.name).await?;
     let uid = corten_meta::uid(&request).to_owned();
     if !uid.is_empty() && uid != account.header.uid {
         let why = format!(
@@ -53,7 +53,7 @@ pub async fn create(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, 
         .map(str::to_owned)
         .collect();
     if audiences.is_empty() {
-        audiences = target.server.config.audiences.clone();
+        audiences = target.core.config.audiences.clone();
     }
     let (bound, node) = bound_object(target, &request).await?;
     let now = target.context.now;
@@ -67,7 +67,7 @@ pub async fn create(target: &Target<'_>, bytes: &bytes::Bytes) -> Result<Reply, 
         node,
         now,
     };
-    let token = target.server.tokens.issue(&claims).map_err(|e| Status::internal(e.to_string()))?;
+    let token = tokens.issue(&claims).map_err(|e| Status::internal(e.to_string()))?;
     let expires = corten_meta::time::rfc3339(now + jiff::SignedDuration::from_secs(seconds));
     if !request["metadata"].is_object() {
         request["metadata"] = json!({});
@@ -115,7 +115,7 @@ fn request_resource() -> GroupResource {
 }
 
 /// Name and namespace of the body, when it has them, are the account's.
-fn check_metadata(target: &Target<'_>, request: &Value) -> Result<(), Status> {
+fn check_metadata(target: &Scope<'_>, request: &Value) -> Result<(), Status> {
     let metadata = Path::root("metadata");
     let fields = [
         ("name", corten_meta::name(request), target.name, "must match the service account name if specified"),
@@ -139,7 +139,7 @@ fn check_metadata(target: &Target<'_>, request: &Value) -> Result<(), Status> {
 type Bound = (Option<(&'static str, String, String)>, Option<(String, String)>);
 
 /// The object that the token shall die with, and the node of a pod.
-async fn bound_object(target: &Target<'_>, request: &Value) -> Result<Bound, Status> {
+async fn bound_object(target: &Scope<'_>, request: &Value) -> Result<Bound, Status> {
     let Some(reference) = request.pointer("/spec/boundObjectRef").filter(|r| r.is_object()) else {
         return Ok((None, None));
     };
@@ -156,8 +156,8 @@ async fn bound_object(target: &Target<'_>, request: &Value) -> Result<Bound, Sta
             return Err(Status::bad_request(format!("cannot bind token to object of type {type_}")));
         }
     };
-    let server = target.server;
-    let resource = server.resource("", "v1", plural)?;
+    let core = target.core;
+    let resource = core.registry.required("", "v1", plural)?;
     let problems = corten_meta::names::path_segment_name(text("name"));
     if text("name").is_empty() {
         return Err(Status::bad_request("Name parameter required."));
@@ -166,7 +166,7 @@ async fn bound_object(target: &Target<'_>, request: &Value) -> Result<Bound, Sta
         let why = format!("Name parameter invalid: {}: {}", quote(text("name")), problems.join(";"));
         return Err(Status::bad_request(why));
     }
-    let object = server.registry.get(&resource, namespace, text("name")).await?;
+    let object = core.registry.get(&resource, namespace, text("name")).await?;
     let uid = object.header.uid.clone();
     if !text("uid").is_empty() && text("uid") != uid {
         let why = format!(
@@ -188,7 +188,7 @@ async fn bound_object(target: &Target<'_>, request: &Value) -> Result<Bound, Sta
             return Err(Status::bad_request(why));
         }
         if let Some(name) = value.pointer("/spec/nodeName").and_then(Value::as_str).filter(|n| !n.is_empty()) {
-            let uid = server.cached("", "v1", "nodes", "", name).map(|n| n.header.uid.clone());
+            let uid = core.registry.cached("", "v1", "nodes", "", name).map(|n| n.header.uid.clone());
             node = Some((name.to_owned(), uid.unwrap_or_default()));
         }
     }

@@ -5,17 +5,17 @@ use std::collections::BTreeMap;
 use corten_meta::Value;
 use serde_json::json;
 
-use crate::authentication::User;
-use crate::authorization::{Attributes, Decision, decide as decide_on};
-use crate::handlers::Target;
+use crate::authorization::{Attributes, Decision};
+use crate::user::User;
+use crate::verbs::Scope;
 
 /// About the user that asks.
-pub async fn own(target: &Target<'_>, review: &Value) -> Value {
+pub async fn own(target: &Scope<'_>, review: &Value) -> Value {
     decide(target, &target.context.user, &review["spec"]).await
 }
 
 /// About the user that the review names.
-pub async fn of_subject(target: &Target<'_>, review: &Value) -> Value {
+pub async fn of_subject(target: &Scope<'_>, review: &Value) -> Value {
     let spec = &review["spec"];
     decide(target, &subject(spec), spec).await
 }
@@ -34,7 +34,7 @@ fn subject(spec: &Value) -> User {
     }
 }
 
-async fn decide(target: &Target<'_>, user: &User, spec: &Value) -> Value {
+async fn decide(target: &Scope<'_>, user: &User, spec: &Value) -> Value {
     let (resource, path) = (&spec["resourceAttributes"], &spec["nonResourceAttributes"]);
     let text = |value: &'static str| -> &str {
         let from = if resource.is_object() { resource } else { path };
@@ -69,7 +69,7 @@ async fn decide(target: &Target<'_>, user: &User, spec: &Value) -> Value {
         field_selector: &fields,
         label_selector: &labels,
     };
-    let verdict = decide_on(target.server, &attributes).await;
+    let verdict = target.core.authorization.decide(&attributes).await;
     let mut status = json!({ "allowed": verdict.decision == Decision::Allow });
     if verdict.decision == Decision::Deny {
         status["denied"] = true.into();

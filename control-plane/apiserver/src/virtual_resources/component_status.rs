@@ -10,19 +10,19 @@ use serde_json::json;
 
 use crate::body::Reply;
 use crate::cache::Item;
-use crate::handlers::Target;
-use crate::handlers::list::Asked;
 use crate::response::{self, ListMeta};
 use crate::verb::Verb;
+use crate::verbs::Scope;
+use crate::verbs::list::Asked;
 
 const STORE: &str = "etcd-0";
 const COMPONENTS: &[&str] = &["controller-manager", STORE, "scheduler"];
 
-pub fn read(target: &Target<'_>) -> Result<Reply, Status> {
+pub fn read(target: &Scope<'_>) -> Result<Reply, Status> {
     let (context, kind) = (target.context, &target.resource.kind);
     let component = |name: &&str| {
         let object = json!({ "apiVersion": "v1", "kind": kind.kind, "metadata": { "name": name },
-                             "conditions": [condition(name, &target.server.registry.store.health())] });
+                             "conditions": [condition(name, &target.core.registry.store.health())] });
         Object::from_value(&object, 0).map(Arc::new).map_err(|e| Status::internal(e.to_string()))
     };
     if context.info.verb == Verb::List {

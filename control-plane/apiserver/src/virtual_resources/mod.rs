@@ -12,26 +12,28 @@ use http::StatusCode;
 use serde_json::json;
 
 use crate::admission::Operation;
+use crate::authentication::Authentication;
 use crate::body::Reply;
-use crate::handlers::Target;
-use crate::handlers::create::{check_namespace, wipe};
-use crate::handlers::options::{Write, check_options};
-use crate::handlers::owners;
-use crate::handlers::ownership::track_create;
+use crate::resource_metrics::Gatherer;
+use crate::verbs::Scope;
+use crate::verbs::create::{check_namespace, wipe};
+use crate::verbs::options::{Write, check_options};
+use crate::verbs::owners;
+use crate::verbs::ownership::track_create;
 use crate::{resource_metrics, response, subresources};
 
 /// Answers a GET of a virtual resource or of one of its objects.
-pub async fn read(target: &Target<'_>) -> Result<Reply, Status> {
+pub async fn read(target: &Scope<'_>, gatherer: &Gatherer) -> Result<Reply, Status> {
     let kind = &target.resource.kind;
     match (kind.group.as_str(), kind.plural.as_str()) {
         ("", "componentstatuses") => component_status::read(target),
-        (resource_metrics::GROUP, _) => resource_metrics::read(target).await,
+        (resource_metrics::GROUP, _) => resource_metrics::read(target, gatherer).await,
         _ => Err(Status::path_not_found()),
     }
 }
 
 /// Answers a POST to a virtual resource.
-pub async fn create(target: &Target<'_>, bytes: &Bytes) -> Result<Reply, Status> {
+pub async fn create(target: &Scope<'_>, authentication: &Authentication, bytes: &Bytes) -> Result<Reply, Status> {
     check_options(target.context, Write::Create)?;
     if target.resource.kind.namespaced && target.namespace.is_empty() {
         return Err(Status::bad_request("Namespace parameter required."));
@@ -40,9 +42,9 @@ pub async fn create(target: &Target<'_>, bytes: &Bytes) -> Result<Reply, Status>
     if plural == "bindings" {
         let mut binding = target.decode(bytes)?;
         check_namespace(target, &mut binding)?;
-        let binding = target.server.admission.pass(target, Operation::Create, binding).await?;
-        let pods = target.server.resource("", "v1", "pods")?;
-        let pod = Target { resource: &pods, name: "", ..*target };
+        let binding = target.admission.pass(target, Operation::Create, binding).await?;
+        let pods = target.core.registry.required("", "v1", "pods")?;
+        let pod = target.at(&pods, target.namespace, "");
         return subresources::binding::carry_out(&pod, &binding).await;
     }
     let mut review = target.decode(bytes)?;
@@ -51,7 +53,7 @@ pub async fn create(target: &Target<'_>, bytes: &Bytes) -> Result<Reply, Status>
     owners::drop_repeated(target, &mut review);
     target.resource.kind.default(&mut review);
     track_create(target, &mut review);
-    let mut review = target.server.admission.pass(target, Operation::Create, review).await?;
+    let mut review = target.admission.pass(target, Operation::Create, review).await?;
     let mut errors = target.resource.kind.behaviour.validate(&review);
     corten_api::schema::print_values(&target.resource.kind.schema, &mut errors);
     if !errors.is_empty() {
@@ -60,7 +62,7 @@ pub async fn create(target: &Target<'_>, bytes: &Bytes) -> Result<Reply, Status>
         return Err(Status::invalid(&kind, "", errors));
     }
     let status = match plural {
-        "tokenreviews" => token_review::review(target, &review).await?,
+        "tokenreviews" => token_review::review(target, authentication, &review).await?,
         "selfsubjectreviews" => {
             let now = corten_meta::time::rfc3339(target.context.now);
             // The answer is an object of its own.

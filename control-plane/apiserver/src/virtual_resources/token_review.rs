@@ -4,10 +4,11 @@ use corten_meta::{Status, Value};
 use serde_json::json;
 
 use crate::authentication::token::NOT_A_TOKEN;
-use crate::authentication::{User, bearer_token};
-use crate::handlers::Target;
+use crate::authentication::{Authentication, bearer_token};
+use crate::user::User;
+use crate::verbs::Scope;
 
-pub async fn review(target: &Target<'_>, review: &Value) -> Result<Value, Status> {
+pub async fn review(target: &Scope<'_>, authentication: &Authentication, review: &Value) -> Result<Value, Status> {
     let token = review.pointer("/spec/token").and_then(Value::as_str).unwrap_or_default();
     if token.is_empty() {
         return Err(Status::bad_request("token is required for TokenReview in authentication"));
@@ -20,14 +21,14 @@ pub async fn review(target: &Target<'_>, review: &Value) -> Result<Value, Status
         .filter_map(Value::as_str)
         .map(str::to_owned)
         .collect();
-    let server = target.server;
-    let audiences = if asked.is_empty() { &server.config.audiences } else { &asked };
+    let core = target.core;
+    let audiences = if asked.is_empty() { &core.config.audiences } else { &asked };
     let header = format!("Bearer {token}");
     let token = bearer_token(&header).unwrap_or_default();
     if token.is_empty() {
-        return Ok(nobody(target, review, audiences));
+        return Ok(nobody(authentication, review, audiences));
     }
-    let why = match server.tokens.authenticate(server, token, audiences).await {
+    let why = match authentication.authenticate_token(token, audiences).await {
         Ok(found) => {
             return Ok(json!({ "authenticated": true, "user": found.user.to_value(), "audiences": found.audiences }));
         }
@@ -38,8 +39,8 @@ pub async fn review(target: &Target<'_>, review: &Value) -> Result<Value, Status
 }
 
 /// The answer about no token at all: who brings none is anonymous, where that is allowed.
-fn nobody(target: &Target<'_>, review: &Value, audiences: &[String]) -> Value {
-    if !target.server.issuers.load().anonymous.is_allowed("") {
+fn nobody(authentication: &Authentication, review: &Value, audiences: &[String]) -> Value {
+    if !authentication.allows_anonymous("") {
         return answered(review, None);
     }
     json!({ "authenticated": true, "user": User::anonymous().to_value(), "audiences": audiences })

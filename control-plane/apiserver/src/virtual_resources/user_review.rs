@@ -3,8 +3,8 @@
 use corten_meta::Value;
 use serde_json::json;
 
-use crate::handlers::Target;
+use crate::verbs::Scope;
 
-pub fn review(target: &Target<'_>) -> Value {
+pub fn review(target: &Scope<'_>) -> Value {
     json!({ "userInfo": target.context.user.to_value() })
 }

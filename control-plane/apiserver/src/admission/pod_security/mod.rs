@@ -14,7 +14,9 @@ use corten_meta::quote::quote;
 use corten_meta::{Object, Status, Value};
 use futures::future::BoxFuture;
 
-use super::{Attributes, Operation, Plugin};
+use super::attributes::Attributes;
+use super::operation::Operation;
+use super::plugin::Plugin;
 use crate::metrics::POD_SECURITY_EVALUATIONS;
 use policy::{Level, LevelVersion, PREFIX, Policy, Version};
 
@@ -115,7 +117,7 @@ fn is_significant(new: &Value, old: &Value) -> bool {
 
 /// Holds a pod, or the template of pods to come, to what its namespace asks for.
 fn check(a: &Attributes<'_>, template: &Value, is_pod: bool) -> Result<(), Status> {
-    let namespace = a.target.server.cached("", "v1", "namespaces", "", a.target.namespace);
+    let namespace = a.target.core.registry.cached("", "v1", "namespaces", "", a.target.namespace);
     let (policy, errors) =
         namespace.map(|found| Policy::of(&found.header.labels)).unwrap_or_else(|| Policy::of(&BTreeMap::new()));
     if errors.is_empty() && policy.is_privileged() {
@@ -154,7 +156,7 @@ fn count(a: &Attributes<'_>, asked: LevelVersion, mode: &str, decision: &str, is
     let operation = a.operation.word().to_lowercase();
     let resource = if is_pod { "pod" } else { "controller" };
     let labels = [decision, mode, asked.level.word(), &version, &operation, resource, a.subresource()];
-    a.target.server.metrics.add(&POD_SECURITY_EVALUATIONS, &labels);
+    a.target.core.metrics.add(&POD_SECURITY_EVALUATIONS, &labels);
 }
 
 /// The labels of a namespace make sense; what they newly enforce is told of the pods that are there.
@@ -170,7 +172,7 @@ fn check_namespace(a: &Attributes<'_>) -> Result<(), Status> {
     let (new, old) = (policy.enforce, before.enforce);
     let relaxed = new.version == old.version && new.level <= old.level;
     if a.old.is_some() && new.level != Level::Privileged && !relaxed {
-        let pods = a.target.server.cached_list("", "v1", "pods", a.name());
+        let pods = a.target.core.registry.cached_list("", "v1", "pods", a.name());
         warnings(a.name(), new, pods).into_iter().for_each(|warning| a.target.context.warn(warning));
     }
     Ok(())

@@ -3,19 +3,15 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use corten_cel::{Env, Program, Type};
+use corten_cel::{Env, Type};
 use corten_meta::{Selector, Value};
 
-use super::scope::{VARIABLES, compile_variables};
+use super::compile::{Compiled, VARIABLES, compile, compile_variables};
 use crate::admission::expressions;
 use crate::admission::rules::Rule;
-use crate::conditions::problem;
-use crate::metrics::expressions::compiling;
-use crate::server::Server;
+use crate::core::Core;
 
 pub const GROUP: &str = "admissionregistration.k8s.io";
-
-type Compiled = Result<Program, String>;
 
 /// A policy, ready to be evaluated.
 pub struct Policy {
@@ -93,11 +89,6 @@ fn list<'a>(value: &'a Value, key: &str) -> &'a [Value] {
 
 fn text<'a>(value: &'a Value, key: &str) -> &'a str {
     value[key].as_str().unwrap_or_default()
-}
-
-/// Compiles an expression that must be of one of these types.
-pub fn compile(env: &Env, expression: &str, wanted: &[Type]) -> Compiled {
-    compiling(|| env.compile(expression, wanted)).map_err(|error| problem(&error))
 }
 
 impl Policy {
@@ -214,9 +205,9 @@ impl Policies {
     }
 
     /// The policies of this moment that have bindings, in the order of their names.
-    pub fn current(&self, server: &Server) -> Arc<[Bound]> {
+    pub fn current(&self, core: &Core) -> Arc<[Bound]> {
         let snapshot = |plural: &str| {
-            let resource = server.registry.resource(GROUP, "v1", plural)?;
+            let resource = core.registry.resource(GROUP, "v1", plural)?;
             resource.stored.as_ref().map(|stored| stored.cache.snapshot(0))
         };
         let (Some(policies), Some(bindings)) = (snapshot(self.policies), snapshot(self.bindings)) else {

@@ -4,7 +4,9 @@
 use corten_meta::{FieldError, Path, Value};
 
 use super::definition::{Form, GROUP, Policy};
-use crate::admission::{Attributes, Operation, Plugin};
+use crate::admission::attributes::Attributes;
+use crate::admission::operation::Operation;
+use crate::admission::plugin::Plugin;
 use crate::conditions::refusal;
 
 /// The plugin.

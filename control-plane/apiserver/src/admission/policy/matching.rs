@@ -6,7 +6,7 @@ use corten_meta::{Status, Value};
 
 use super::definition::MatchResources;
 use super::scope::Input;
-use crate::admission::Attributes;
+use crate::admission::attributes::Attributes;
 use crate::admission::webhook::matching::{matches_namespace, matches_object, matching_version};
 use crate::registry::Resource;
 

@@ -6,6 +6,7 @@
 //! Invariant: a write of a policy, a binding or a webhook configuration is never judged by a policy, so that a wrong
 //! one can always be taken away.
 
+mod compile;
 mod definition;
 mod expressions;
 mod matching;
@@ -26,7 +27,7 @@ use corten_meta::quote::quote;
 
 use self::definition::Policy;
 use self::scope::Scope;
-use super::Attributes;
+use super::attributes::Attributes;
 
 /// Policies and their bindings, and questions about who somebody is and what one may do: without an
 /// answer to them little else would work.

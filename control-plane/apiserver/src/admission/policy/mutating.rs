@@ -17,10 +17,12 @@ use super::matching::{input, matches};
 use super::params::params;
 use super::scope::{Input, Scope};
 use super::{conditions_hold, is_exempt};
+use crate::admission::attributes::Attributes;
 use crate::admission::expressions::Rights;
-use crate::admission::{Attributes, Indifferent, Operation, Plugin};
+use crate::admission::operation::Operation;
+use crate::admission::plugin::{Indifferent, Plugin};
 use crate::fields::merge;
-use crate::handlers::ownership::{keep_managers, type_of};
+use crate::managed_fields::{keep_managers, type_of};
 use crate::metrics::{MUTATING_POLICY_CHECKS, MUTATING_POLICY_SECONDS};
 use crate::registry::Resource;
 
@@ -41,7 +43,7 @@ impl Plugin for MutatingAdmissionPolicy {
     }
 
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
-        let policies = self.0.current(a.target.server);
+        let policies = self.0.current(a.target.core);
         let writes = matches!(a.operation, Operation::Create | Operation::Update);
         if policies.is_empty() || is_exempt(a) || !writes {
             return Box::pin(Indifferent);
@@ -104,8 +106,8 @@ async fn bound_policy(a: &mut Attributes<'_>, policy: &Policy, binding: &Binding
             let mutated = rights.settled(|| mutate(policy, mutation, index == 0, &input, &rights, &resource)).await;
             let error_type = if mutated.is_ok() { "no_error" } else { "invalid_error" };
             let labels = [error_type, &policy.name, &binding.name];
-            a.target.server.metrics.add(&MUTATING_POLICY_CHECKS, &labels);
-            a.target.server.metrics.took(&MUTATING_POLICY_SECONDS, &labels, began.elapsed());
+            a.target.core.metrics.add(&MUTATING_POLICY_CHECKS, &labels);
+            a.target.core.metrics.took(&MUTATING_POLICY_SECONDS, &labels, began.elapsed());
             let Some(object) = mutated? else { return Ok(()) };
             *a.object = read(a, &resource, object).await.map_err(message)?;
         }

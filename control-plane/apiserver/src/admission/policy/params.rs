@@ -5,7 +5,7 @@ use std::sync::Arc;
 use corten_meta::{Object, Selector, Value};
 
 use super::definition::{Binding, Policy};
-use crate::admission::Attributes;
+use crate::admission::attributes::Attributes;
 use crate::registry::Resource;
 
 /// The parameters to evaluate with, one evaluation each. Without parameters there is one, with null.
@@ -42,7 +42,7 @@ pub async fn params(policy: &Policy, binding: &Binding, a: &Attributes<'_>) -> R
 }
 
 fn resource(a: &Attributes<'_>, api_version: &str, kind: &str) -> Option<Arc<Resource>> {
-    let resources = a.target.server.registry.resources();
+    let resources = a.target.core.registry.resources();
     resources.ordered.iter().find(|r| r.kind.kind == kind && r.kind.api_version() == api_version).cloned()
 }
 

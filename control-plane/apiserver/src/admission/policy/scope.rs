@@ -6,19 +6,15 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use corten_cel::value::Fields;
-use corten_cel::{Activation, Env, Error, Program, Type, Value as Cel};
+use corten_cel::{Activation, Error, Program, Value as Cel};
 use corten_meta::Value;
 use corten_meta::quote::quote;
 use serde_json::json;
 
-use super::definition::compile;
-use crate::admission::Attributes;
+use crate::admission::attributes::Attributes;
 use crate::admission::expressions::Rights;
 use crate::metrics::expressions::evaluating;
 use crate::registry::Resource;
-
-/// The type of `variables`.
-pub const VARIABLES: &str = "kubernetes.variables";
 
 /// A policy's variables, in their order, each with its expression.
 pub type Variables = [(String, Result<Program, String>)];
@@ -54,7 +50,12 @@ impl Input {
             "options": a.options(),
         });
         let namespace = match a.target.resource.kind.namespaced {
-            true => a.target.server.cached("", "v1", "namespaces", "", a.target.namespace).map(|object| object.value()),
+            true => a
+                .target
+                .core
+                .registry
+                .cached("", "v1", "namespaces", "", a.target.namespace)
+                .map(|object| object.value()),
             false => None,
         };
         Input { object, old, request, namespace: namespace.unwrap_or_default(), params: Value::Null }
@@ -136,21 +137,4 @@ impl<'a> Fields<'a> for Scope<'a> {
         inner.found.borrow_mut().insert(name.to_owned(), value.clone());
         value.map(Some)
     }
-}
-
-/// Compiles the variables of a policy one after the other: each may speak of those before it.
-pub fn compile_variables(env: &mut Env, given: &[Value]) -> Vec<(String, Result<Program, String>)> {
-    *env = std::mem::take(env).variable("variables", Type::named(VARIABLES)).message(VARIABLES, BTreeMap::new());
-    let mut compiled = Vec::new();
-    for variable in given {
-        let text = |key: &str| variable[key].as_str().unwrap_or_default();
-        let program = compile(env, text("expression"), &[]);
-        let of = program.as_ref().map_or(Type::Dyn, |program| program.output().remembered());
-        // One without an expression is told to be, and there is none.
-        if !text("expression").trim().is_empty() {
-            env.add_field(VARIABLES, text("name"), of);
-        }
-        compiled.push((text("name").to_owned(), program));
-    }
-    compiled
 }

@@ -9,8 +9,7 @@ use corten_cel::schema::Decl;
 use corten_meta::Value;
 use serde_json::json;
 
-use super::definition::compile;
-use super::scope::compile_variables;
+use super::compile::{compile, compile_variables};
 use crate::admission::expressions;
 use crate::registry::{Resource, Resources};
 

@@ -16,8 +16,9 @@ use super::matching::{input, matches};
 use super::params::params;
 use super::scope::{Input, Scope};
 use super::{conditions_hold, is_exempt};
+use crate::admission::attributes::Attributes;
 use crate::admission::expressions::Rights;
-use crate::admission::{Attributes, Indifferent, Plugin};
+use crate::admission::plugin::{Indifferent, Plugin};
 use crate::custom_resources::usable_message;
 use crate::metrics::{VALIDATING_POLICY_CHECKS, VALIDATING_POLICY_SECONDS};
 use crate::registry::Resource;
@@ -61,7 +62,7 @@ impl Plugin for ValidatingAdmissionPolicy {
     }
 
     fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
-        let policies = self.0.current(a.target.server);
+        let policies = self.0.current(a.target.core);
         if policies.is_empty() || is_exempt(a) {
             return Box::pin(Indifferent);
         }
@@ -145,8 +146,8 @@ fn count(a: &Attributes<'_>, policy: &Policy, binding: &Binding, judgement: &Jud
     let each = began.elapsed() / u32::try_from(judgement.evaluated.max(1)).unwrap_or(u32::MAX);
     let one = |action: &str, error_type: &str| {
         let labels = [action, error_type, &policy.name, &binding.name];
-        a.target.server.metrics.add(&VALIDATING_POLICY_CHECKS, &labels);
-        a.target.server.metrics.took(&VALIDATING_POLICY_SECONDS, &labels, each);
+        a.target.core.metrics.add(&VALIDATING_POLICY_CHECKS, &labels);
+        a.target.core.metrics.took(&VALIDATING_POLICY_SECONDS, &labels, each);
     };
     (judgement.denied.len()..judgement.evaluated).for_each(|_| one("allow", "no_error"));
     for denied in &judgement.denied {

@@ -6,9 +6,9 @@ use corten_meta::quote::quote;
 use corten_meta::{Status, Value};
 use serde_json::json;
 
-use super::matching::Invocation;
+use super::invocation::Invocation;
 use super::review::{self, Response};
-use crate::admission::Attributes;
+use crate::admission::attributes::Attributes;
 
 /// Why a webhook did not let the write pass.
 pub enum Failure {
@@ -46,7 +46,7 @@ pub async fn call(a: &Attributes<'_>, invocation: &Invocation<'_>, mutating: boo
     let request = review::request(a, invocation, object, old, &uid);
     let body =
         json!({ "kind": "AdmissionReview", "apiVersion": format!("admission.k8s.io/{version}"), "request": request });
-    let outbound = &a.target.server.registry.outbound;
+    let outbound = &a.target.core.registry.outbound;
     let time = hook.timeout.min(time_left(a));
     let answer = outbound.post(client, body.to_string().into(), time, MAX_ANSWER).await;
     if answer.is_err() && time_left(a).is_zero() {

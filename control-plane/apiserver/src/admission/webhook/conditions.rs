@@ -6,13 +6,13 @@ use std::time::Instant;
 use corten_cel::{Env, Value as Cel};
 use corten_meta::{FieldError, Path, Status, Value};
 
-use super::matching::Invocation;
+use super::invocation::Invocation;
 use super::review;
-use crate::admission::Attributes;
+use crate::admission::attributes::Attributes;
 use crate::admission::expressions::{self, Rights};
 use crate::conditions::{Condition, all_hold, compile, refusal};
+use crate::error::aggregate;
 use crate::metrics::{CONDITION_ERRORS, CONDITION_EXCLUSIONS, CONDITION_SECONDS};
-use crate::response::together;
 
 /// What the conditions may speak of.
 static ENV: LazyLock<Env> = LazyLock::new(|| expressions::env(false, true));
@@ -49,7 +49,7 @@ pub async fn matches_conditions(invocation: &Invocation<'_>, a: &Attributes<'_>)
     });
     let began = Instant::now();
     let held = held.await;
-    let metrics = &a.target.server.metrics;
+    let metrics = &a.target.core.metrics;
     let step = if invocation.hook.mutates { "admit" } else { "validate" };
     let labels = ["webhook", &invocation.hook.name, a.operation.word(), step];
     metrics.took(&CONDITION_SECONDS, &labels, began.elapsed());
@@ -61,7 +61,7 @@ pub async fn matches_conditions(invocation: &Invocation<'_>, a: &Attributes<'_>)
     match held {
         Ok(matches) => Ok(matches),
         Err(_) if invocation.hook.fail_open => Ok(false),
-        Err(errors) => Err(a.forbidden(together(errors))),
+        Err(errors) => Err(a.forbidden(aggregate(errors))),
     }
 }
 

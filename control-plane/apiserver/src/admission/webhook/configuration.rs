@@ -8,8 +8,8 @@ use corten_meta::{Selector, Value};
 use super::conditions;
 use crate::admission::rules::Rule;
 use crate::conditions::Condition;
+use crate::core::Core;
 use crate::outbound::ClientConfig;
-use crate::server::Server;
 
 pub const GROUP: &str = "admissionregistration.k8s.io";
 
@@ -87,8 +87,8 @@ impl Configurations {
     }
 
     /// The webhooks of this moment, in the order in which they are called.
-    pub fn current(&self, server: &Server) -> Arc<[Webhook]> {
-        let resource = server.registry.resource(GROUP, "v1", self.plural);
+    pub fn current(&self, core: &Core) -> Arc<[Webhook]> {
+        let resource = core.registry.resource(GROUP, "v1", self.plural);
         let Some(cache) = resource.as_ref().and_then(|r| r.stored.as_ref()).map(|s| &s.cache) else {
             return Arc::default();
         };

@@ -4,66 +4,13 @@ use std::sync::Arc;
 
 use corten_meta::{Selector, Status, Value};
 
-use super::Webhook;
 use super::conditions::matches_conditions;
+use super::configuration::Webhook;
+use super::invocation::Invocation;
+use crate::admission::attributes::Attributes;
+use crate::admission::operation::Operation;
 use crate::admission::rules::{Question, Rule};
-use crate::admission::{Attributes, Operation};
 use crate::registry::Resource;
-
-/// A webhook that is to be called, and how.
-pub struct Invocation<'a> {
-    pub hook: &'a Webhook,
-    /// The resource in the version that the webhook's rules name.
-    pub resource: Arc<Resource>,
-}
-
-impl Invocation<'_> {
-    /// Group, version and kind of what the webhook is shown.
-    pub fn kind(&self, a: &Attributes<'_>) -> (String, String, String) {
-        a.kind_in(&self.resource)
-    }
-
-    fn is_converted(&self, a: &Attributes<'_>) -> bool {
-        self.resource.kind.api_version() != a.target.resource.kind.api_version() && a.is_about_the_object()
-    }
-
-    /// An object of the request as the webhook is to see it.
-    pub async fn show(&self, a: &Attributes<'_>, object: &Value) -> Result<Value, Status> {
-        if object.is_null() || !self.is_converted(a) {
-            return Ok(object.clone());
-        }
-        a.target.resource.convert(object.clone(), &self.resource.kind).await
-    }
-
-    /// What the webhook made of it, in the version of the request: checked, pruned and with its defaults.
-    pub async fn read(&self, a: &Attributes<'_>, object: Value) -> Result<Value, Status> {
-        let mut object = object;
-        if self.is_converted(a) {
-            let kind = &self.resource.kind;
-            check(&kind.schema, &mut object)?;
-            kind.default(&mut object);
-            object = self.resource.convert(object, &a.target.resource.kind).await?;
-        }
-        if a.is_about_the_object() {
-            let kind = &a.target.resource.kind;
-            check(&kind.schema, &mut object)?;
-            kind.default(&mut object);
-        }
-        Ok(object)
-    }
-}
-
-/// A patch may write anything; what is no object of the kind is refused, what is unknown is dropped.
-fn check(schema: &str, object: &mut Value) -> Result<(), Status> {
-    if schema.is_empty() {
-        return Ok(());
-    }
-    if let Some(error) = corten_api::check_fields(schema, object).type_errors.first() {
-        return Err(Status::internal(error));
-    }
-    corten_api::prune(schema, object);
-    Ok(())
-}
 
 /// Decides whether the webhook is called. An error of a selector counts only if the rules match.
 pub async fn invocation<'a>(hook: &'a Webhook, a: &Attributes<'_>) -> Result<Option<Invocation<'a>>, Status> {
@@ -106,7 +53,7 @@ pub fn matching_version(rules: &[Rule], equivalent: bool, a: &Attributes<'_>) ->
     if !equivalent {
         return None;
     }
-    let others = a.target.server.registry.equivalents(own);
+    let others = a.target.core.registry.equivalents(own);
     rules.iter().find_map(|rule| others.iter().find(|other| matches(rule, other)).cloned())
 }
 
@@ -124,12 +71,12 @@ pub async fn matches_namespace(selector: &Result<Selector, String>, a: &Attribut
     if is_namespace && a.subresource().is_empty() && matches!(a.operation, Operation::Create | Operation::Update) {
         return Ok(selector.matches(&corten_meta::labels(&a.object)));
     }
-    let server = a.target.server;
-    let labels = match server.cached("", "v1", "namespaces", "", &namespace) {
+    let core = a.target.core;
+    let labels = match core.registry.cached("", "v1", "namespaces", "", &namespace) {
         Some(object) => object.header.labels.clone(),
         None => {
-            let resource = server.resource("", "v1", "namespaces")?;
-            server.registry.get(&resource, "", &namespace).await?.header.labels.clone()
+            let resource = core.registry.required("", "v1", "namespaces")?;
+            core.registry.get(&resource, "", &namespace).await?.header.labels.clone()
         }
     };
     Ok(selector.matches(&labels))

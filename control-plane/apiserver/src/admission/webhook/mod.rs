@@ -10,6 +10,7 @@
 mod call;
 mod conditions;
 mod configuration;
+mod invocation;
 pub(super) mod matching;
 pub(crate) mod review;
 
@@ -19,12 +20,15 @@ use corten_meta::quote::quote;
 use corten_meta::{FieldError, Status, Value};
 use futures::future::{BoxFuture, join_all};
 
-use super::{Attributes, Indifferent, Operation, Plugin};
-use crate::handlers::ownership::keep_managers;
+use super::attributes::Attributes;
+use super::operation::Operation;
+use super::plugin::{Indifferent, Plugin};
+use crate::managed_fields::keep_managers;
 use crate::metrics::{WEBHOOK_FAIL_OPEN, WEBHOOK_REJECTIONS, WEBHOOK_REQUESTS, WEBHOOK_SECONDS};
 use call::{Failure, call};
 use configuration::{Configurations, Webhook};
-use matching::{Invocation, invocation};
+use invocation::Invocation;
+use matching::invocation;
 
 /// Kinds that decide about admission themselves.
 const EXEMPT: &[&str] = &[
@@ -63,7 +67,7 @@ impl Plugin for MutatingAdmissionWebhook {
     }
 
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
-        let hooks = self.0.current(a.target.server);
+        let hooks = self.0.current(a.target.core);
         if hooks.is_empty() || is_exempt(a) {
             return Box::pin(Indifferent);
         }
@@ -157,7 +161,7 @@ impl Plugin for ValidatingAdmissionWebhook {
     }
 
     fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
-        let hooks = self.0.current(a.target.server);
+        let hooks = self.0.current(a.target.core);
         if hooks.is_empty() || is_exempt(a) {
             return Box::pin(Indifferent);
         }
@@ -193,7 +197,7 @@ async fn judge(a: &Attributes<'_>, invocation: &Invocation<'_>, index: usize) ->
 
 /// Counts one call of a webhook, by how it ended.
 fn count(a: &Attributes<'_>, hook: &Webhook, step: &str, began: Instant, failure: Option<&Failure>) {
-    let metrics = &a.target.server.metrics;
+    let metrics = &a.target.core.metrics;
     let operation = a.operation.word();
     let (code, error) = match failure {
         None => ("200".to_owned(), None),

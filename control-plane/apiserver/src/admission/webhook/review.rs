@@ -7,8 +7,8 @@ use corten_meta::quote::quote;
 use corten_meta::{Status, Value};
 use serde_json::json;
 
-use super::matching::Invocation;
-use crate::admission::Attributes;
+use super::invocation::Invocation;
+use crate::admission::attributes::Attributes;
 
 /// The `request` of a review.
 pub fn request(a: &Attributes<'_>, invocation: &Invocation<'_>, object: Value, old: Value, uid: &str) -> Value {

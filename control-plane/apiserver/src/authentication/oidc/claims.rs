@@ -1,32 +1,15 @@
 //! From the claims of a verified token to a user. Pure.
 
 use std::collections::BTreeMap;
-use std::sync::LazyLock;
 
 use corten_cel::value::to_json;
-use corten_cel::{Env, Program, Type, Value as Cel};
+use corten_cel::{Program, Value as Cel};
 use corten_meta::Value;
 use corten_meta::quote::{quote, quote_list};
 
 use super::configuration::{Issuer, Mapping, Rule};
-use crate::authentication::User;
 use crate::metrics::expressions::evaluating;
-
-/// What expressions about claims may speak of.
-pub static CLAIMS: LazyLock<Env> = LazyLock::new(|| Env::new().variable("claims", Type::map(Type::String, Type::Dyn)));
-
-/// What rules about the user may speak of.
-pub static USER: LazyLock<Env> = LazyLock::new(|| {
-    let texts = || Type::list(Type::String);
-    let fields = [
-        ("username", Type::String),
-        ("uid", Type::String),
-        ("groups", texts()),
-        ("extra", Type::map(Type::String, texts())),
-    ];
-    let fields: BTreeMap<String, Type> = fields.into_iter().map(|(name, of)| (name.to_owned(), of)).collect();
-    Env::new().message("kubernetes.UserInfo", fields).variable("user", Type::named("kubernetes.UserInfo"))
-});
+use crate::user::User;
 
 /// A token is good from its `nbf` to its `exp`, which it must have.
 pub fn check_times(claims: &Value, now: i64) -> Result<(), String> {

@@ -5,7 +5,7 @@
 use corten_cel::{Env, Program, Type};
 use corten_meta::{FieldError, Path, Value};
 
-use super::claims::{CLAIMS, USER};
+use super::environments::{CLAIMS, USER};
 use crate::metrics::expressions::compiling;
 
 /// The whole configuration.

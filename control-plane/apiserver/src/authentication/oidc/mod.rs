@@ -8,9 +8,10 @@
 
 mod claims;
 pub(crate) mod configuration;
+mod environments;
 pub(crate) mod keys;
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use base64::Engine;
@@ -18,14 +19,12 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64URL;
 use corten_meta::Value;
 use corten_meta::quote::quote;
 use tokio::sync::Mutex;
-use tokio_util::sync::CancellationToken;
 
 use super::token::Authenticated;
 use crate::config::{Config, RemoteServer};
 use crate::error::Error;
-use crate::metrics::AUTHENTICATION_CONFIGURATION;
+use crate::metrics::Metrics;
 use crate::outbound::Caller;
-use crate::server::Server;
 use configuration::{Anonymous, Configuration, Issuer};
 use keys::Keys;
 
@@ -69,7 +68,7 @@ impl Issuers {
     }
 
     /// Whose token this is; `None` if no configured issuer claims to have made it.
-    pub async fn authenticate(&self, server: &Server, token: &str) -> Option<Result<Authenticated, String>> {
+    pub async fn authenticate(&self, metrics: &Metrics, token: &str) -> Option<Result<Authenticated, String>> {
         if self.known.is_empty() {
             return None;
         }
@@ -80,8 +79,8 @@ impl Issuers {
         let known = self.known.iter().find(|known| claims["iss"] == known.issuer.url.as_str())?;
         let signature = BASE64URL.decode(signature).ok()?;
         let began = Instant::now();
-        let result = known.check(server, &header, &claims, message, &signature).await;
-        server.metrics.judged(&known.issuer.url, result.is_ok(), began.elapsed());
+        let result = known.check(metrics, &header, &claims, message, &signature).await;
+        metrics.judged(&known.issuer.url, result.is_ok(), began.elapsed());
         Some(result)
     }
 }
@@ -89,7 +88,7 @@ impl Issuers {
 impl Known {
     async fn check(
         &self,
-        server: &Server,
+        metrics: &Metrics,
         header: &Value,
         claims: &Value,
         message: &str,
@@ -97,10 +96,10 @@ impl Known {
     ) -> Result<Authenticated, String> {
         let text = |key: &str| header[key].as_str().unwrap_or_default();
         let (algorithm, id) = (text("alg"), text("kid"));
-        let mut keys = self.keys(server, None).await?;
+        let mut keys = self.keys(metrics, None).await?;
         if !keys.verify(algorithm, id, message.as_bytes(), signature) {
             // The issuer may have changed its keys since.
-            keys = self.keys(server, Some(&keys)).await?;
+            keys = self.keys(metrics, Some(&keys)).await?;
             if !keys.verify(algorithm, id, message.as_bytes(), signature) {
                 return Err("failed to verify signature: no keys matches jwk keyid".to_owned());
             }
@@ -111,7 +110,7 @@ impl Known {
     }
 
     /// The keys of the issuer; anew if they are still those that did not help.
-    async fn keys(&self, server: &Server, useless: Option<&Arc<Keys>>) -> Result<Arc<Keys>, String> {
+    async fn keys(&self, metrics: &Metrics, useless: Option<&Arc<Keys>>) -> Result<Arc<Keys>, String> {
         let mut fetched = self.keys.lock().await;
         let stale = match (&fetched.at, useless) {
             (None, _) => true,
@@ -122,7 +121,7 @@ impl Known {
             let fresh = self.fetch().await;
             fetched.at = Some(Instant::now());
             let text = fresh.as_ref().ok().map(Value::to_string);
-            server.metrics.fetched_keys(server, &self.issuer.url, text.as_deref());
+            metrics.fetched_keys(&self.issuer.url, text.as_deref());
             match fresh {
                 Ok(document) => fetched.keys = Arc::new(Keys::from_jwks(&document)),
                 Err(e) if useless.is_none() => {
@@ -158,29 +157,5 @@ impl Known {
         let caller = Caller::new(&server).map_err(|e| e.to_string())?;
         let body = caller.get(FETCH_TIMEOUT).await?;
         serde_json::from_slice(&body).map_err(|e| format!("{url}: {e}"))
-    }
-}
-
-/// Follows the configuration until shutdown; one that is wrong changes nothing.
-pub async fn run(server: Weak<Server>, shutdown: CancellationToken) {
-    let Some(mut configuration) = server.upgrade().and_then(|s| s.config.authentication_configuration.clone()) else {
-        return;
-    };
-    loop {
-        tokio::select! {
-            () = shutdown.cancelled() => return,
-            changed = configuration.changed() => if changed.is_err() { return },
-        }
-        let text = configuration.borrow_and_update().clone();
-        let Some(server) = server.upgrade() else { return };
-        let read = Issuers::new(&server.config);
-        server.metrics.reloaded(&AUTHENTICATION_CONFIGURATION, &server, &text, read.is_ok());
-        match read {
-            Ok(issuers) => {
-                server.issuers.store(Arc::new(issuers));
-                tracing::info!("the authentication configuration was read again");
-            }
-            Err(e) => tracing::error!(error = %e, "the new authentication configuration is not used"),
-        }
     }
 }

@@ -1,0 +1,156 @@
+//! A write on its way through admission.
+
+use std::borrow::Cow;
+
+use corten_meta::{Status, Value};
+use corten_store::Op;
+
+use super::operation::Operation;
+use super::reinvocation::Reinvocation;
+use super::touched::Touched;
+use crate::registry::Resource;
+use crate::target::Target;
+use crate::verb::Verb;
+
+/// A write on its way.
+pub struct Attributes<'a> {
+    pub target: &'a Target<'a>,
+    pub operation: Operation,
+    /// The object to be; null for a deletion.
+    pub object: Touched,
+    /// The object as it stands; none for a creation.
+    pub old: Option<Cow<'a, Value>>,
+    /// Operations that must be committed together with the object.
+    pub companions: Vec<Op>,
+    pub dry_run: bool,
+    /// The object with the empty lists and maps that its author gave, when there were some.
+    pub given: Option<Value>,
+    /// The name that the request is for; a creation may leave it to be made.
+    name: String,
+    /// What a deletion was asked with; of other operations the query says it.
+    delete_options: Option<Value>,
+    pub reinvocation: Reinvocation,
+}
+
+impl<'a> Attributes<'a> {
+    pub fn new(
+        target: &'a Target<'a>,
+        operation: Operation,
+        object: Value,
+        old: Option<Cow<'a, Value>>,
+    ) -> Attributes<'a> {
+        // Of many that are deleted together nobody is told the names.
+        let name = match (&target.context.info.verb, target.name) {
+            (Verb::DeleteCollection, _) => "",
+            (_, "") => corten_meta::name(&object),
+            (_, name) => name,
+        };
+        Attributes {
+            target,
+            operation,
+            name: name.to_owned(),
+            object: Touched::new(object),
+            old,
+            companions: Vec::new(),
+            // Whoever handles the request has refused a wrong value by now.
+            dry_run: target.context.dry_run(),
+            given: None,
+            delete_options: None,
+            reinvocation: Reinvocation::default(),
+        }
+    }
+
+    #[must_use]
+    pub fn with_options(self, options: Value, dry_run: bool) -> Attributes<'a> {
+        Attributes { delete_options: Some(options), dry_run, ..self }
+    }
+
+    /// The options of the operation, as reviews show them.
+    pub fn options(&self) -> Value {
+        let kind = match self.operation {
+            Operation::Connect => return Value::Null,
+            Operation::Delete => return self.delete_options.clone().unwrap_or(Value::Null),
+            Operation::Create => "CreateOptions",
+            Operation::Update => "UpdateOptions",
+        };
+        let mut options = serde_json::json!({ "kind": kind, "apiVersion": "meta.k8s.io/v1" });
+        for field in ["fieldManager", "fieldValidation"] {
+            if let Some(value) = self.target.context.info.query.get(field) {
+                options[field] = value.into();
+            }
+        }
+        if self.dry_run {
+            options["dryRun"] = serde_json::json!(["All"]);
+        }
+        options
+    }
+
+    /// The object as its author gave it, to those to whom nothing and an empty map are not the same.
+    pub fn as_given(&self) -> &Value {
+        self.given.as_ref().unwrap_or(&self.object)
+    }
+
+    /// The name that the request is for; empty if a creation leaves it to be made.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The namespace of the request; a Namespace is in itself.
+    pub fn namespace(&self) -> String {
+        let kind = &self.target.resource.kind;
+        let is_namespace = kind.group.is_empty() && kind.plural == "namespaces";
+        if is_namespace { self.name().to_owned() } else { self.target.namespace.to_owned() }
+    }
+
+    /// Whether the objects here are of the resource's own kind, and not the body of a subresource.
+    pub fn is_about_the_object(&self) -> bool {
+        use corten_api::Role;
+        let role = self.target.resource.kind.subresource(self.subresource()).map(|sub| sub.role);
+        matches!(
+            role,
+            None | Some(Role::Status | Role::Finalize | Role::EphemeralContainers | Role::Resize | Role::Approval)
+        )
+    }
+
+    /// Group, version and kind of the objects here, were the request for this version of the resource.
+    pub fn kind_in(&self, resource: &Resource) -> (String, String, String) {
+        let kind = &resource.kind;
+        match kind.subresource(self.subresource()) {
+            Some(sub) if !self.is_about_the_object() => {
+                let own = sub.version.is_empty();
+                let group = if own { kind.group.clone() } else { sub.group.to_owned() };
+                let version = if own { kind.version.clone() } else { sub.version.to_owned() };
+                (group, version, sub.kind.clone())
+            }
+            _ => (kind.group.clone(), kind.version.clone(), kind.kind.clone()),
+        }
+    }
+
+    /// Whether this is about `group`/`plural` itself or, if `subresource` is not empty, about that part of it.
+    pub fn is(&self, group: &str, plural: &str, subresource: &str) -> bool {
+        let kind = &self.target.resource.kind;
+        kind.group == group && kind.plural == plural && self.subresource() == subresource
+    }
+
+    /// The subresource, if the request is about one of this very resource (an eviction also touches budgets).
+    pub fn subresource(&self) -> &str {
+        &self.target.context.info.subresource
+    }
+
+    pub fn creates(&self, group: &str, plural: &str) -> bool {
+        self.operation == Operation::Create && self.is(group, plural, "")
+    }
+
+    pub fn into_parts(self) -> (Value, Vec<Op>) {
+        (self.object.into_inner(), self.companions)
+    }
+
+    /// A 403 of admission.
+    pub fn forbidden(&self, why: impl AsRef<str>) -> Status {
+        let prefix = self.object.pointer("/metadata/generateName").and_then(Value::as_str).unwrap_or_default();
+        let names = [corten_meta::name(&self.object), self.target.name, prefix];
+        // What has no name yet is called by what its name will begin with.
+        let name = names.into_iter().find(|name| !name.is_empty()).unwrap_or("Unknown");
+        Status::forbidden(&self.target.resource.group_resource(), name, why.as_ref())
+    }
+}

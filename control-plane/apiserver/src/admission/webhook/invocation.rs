@@ -1,0 +1,64 @@
+//! The call of a webhook for a write: the version in which it sees the object, and how its answer is read.
+
+use std::sync::Arc;
+
+use corten_meta::{Status, Value};
+
+use super::configuration::Webhook;
+use crate::admission::attributes::Attributes;
+use crate::registry::Resource;
+
+/// A webhook that is to be called, and how.
+pub struct Invocation<'a> {
+    pub hook: &'a Webhook,
+    /// The resource in the version that the webhook's rules name.
+    pub resource: Arc<Resource>,
+}
+
+impl Invocation<'_> {
+    /// Group, version and kind of what the webhook is shown.
+    pub fn kind(&self, a: &Attributes<'_>) -> (String, String, String) {
+        a.kind_in(&self.resource)
+    }
+
+    fn is_converted(&self, a: &Attributes<'_>) -> bool {
+        self.resource.kind.api_version() != a.target.resource.kind.api_version() && a.is_about_the_object()
+    }
+
+    /// An object of the request as the webhook is to see it.
+    pub async fn show(&self, a: &Attributes<'_>, object: &Value) -> Result<Value, Status> {
+        if object.is_null() || !self.is_converted(a) {
+            return Ok(object.clone());
+        }
+        a.target.resource.convert(object.clone(), &self.resource.kind).await
+    }
+
+    /// What the webhook made of it, in the version of the request: checked, pruned and with its defaults.
+    pub async fn read(&self, a: &Attributes<'_>, object: Value) -> Result<Value, Status> {
+        let mut object = object;
+        if self.is_converted(a) {
+            let kind = &self.resource.kind;
+            check(&kind.schema, &mut object)?;
+            kind.default(&mut object);
+            object = self.resource.convert(object, &a.target.resource.kind).await?;
+        }
+        if a.is_about_the_object() {
+            let kind = &a.target.resource.kind;
+            check(&kind.schema, &mut object)?;
+            kind.default(&mut object);
+        }
+        Ok(object)
+    }
+}
+
+/// A patch may write anything; what is no object of the kind is refused, what is unknown is dropped.
+fn check(schema: &str, object: &mut Value) -> Result<(), Status> {
+    if schema.is_empty() {
+        return Ok(());
+    }
+    if let Some(error) = corten_api::check_fields(schema, object).type_errors.first() {
+        return Err(Status::internal(error));
+    }
+    corten_api::prune(schema, object);
+    Ok(())
+}

@@ -1,0 +1,21 @@
+//! The parts of the server that every request works with: configuration, objects, authorization and metrics.
+
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::authorization::Authorization;
+use crate::config::Config;
+use crate::metrics::Metrics;
+use crate::registry::Registry;
+
+/// The core of the server. It knows nothing of verbs, admission or HTTP.
+pub struct Core {
+    pub config: Config,
+    pub registry: Arc<Registry>,
+    pub authorization: Authorization,
+    pub metrics: Arc<Metrics>,
+    pub started: jiff::Timestamp,
+    /// Ends every watch, stream and task.
+    pub shutdown: CancellationToken,
+}

@@ -1,0 +1,226 @@
+//! From a request for a resource to the verb, the subresource or the virtual resource that answers it.
+
+use corten_api::{Kind, Role, Subresource};
+use corten_meta::Status;
+use corten_meta::quote::quote;
+
+use crate::body::{Reply, RequestBody};
+use crate::context::Context;
+use crate::core::Core;
+use crate::metrics::DEPRECATED_APIS;
+use crate::negotiation::{ACCEPTED, Format, View};
+use crate::request::RequestInfo;
+use crate::response;
+use crate::server::Server;
+use crate::subresources::Backends;
+use crate::target::Target;
+use crate::verb::Verb;
+use crate::verbs::{Scope, create, delete, get, list, patch, update, watch};
+use crate::{subresources, virtual_resources};
+
+/// Finds the resource and hands the request to the verb's handler: first whether there is such a path, then whether it
+/// takes the method, then whether the two sides speak the same media types. What its answer holds is looked at last.
+pub async fn dispatch(server: &Server, context: &Context, body: RequestBody) -> Result<Reply, Status> {
+    let reply = hand_over(server, context, body).await?;
+    if reply.status().is_success() {
+        check_view(context)?;
+    }
+    Ok(reply)
+}
+
+async fn hand_over(server: &Server, context: &Context, body: RequestBody) -> Result<Reply, Status> {
+    let info = &context.info;
+    let Some(resource) = &context.resource else {
+        return unknown_resource(server, context);
+    };
+    let kind = &resource.kind;
+    let is_served = !kind.verbs.is_empty();
+    if kind.is_custom() && (!is_served || is_misplaced(info, kind.namespaced)) {
+        return Ok(response::page_not_found());
+    }
+    if resource.is_unresolved {
+        return Err(Status::internal("error resolving resource"));
+    }
+    // Who asks for a custom resource is warned whatever comes of it.
+    if kind.is_custom() {
+        warn_of_deprecation(&server.core, context, kind);
+    }
+    let namespace = if kind.namespaced { info.namespace.as_str() } else { "" };
+    let target = Target { core: &server.core, context, resource, namespace, name: &info.name };
+    let target = Scope { target, admission: &server.admission };
+    let subresource = route(&target)?;
+    check_media_types(&target, subresource)?;
+    if let Some(subresource) = subresource {
+        let backends = Backends { tokens: &server.authentication.tokens, kubelets: &server.kubelets };
+        return subresources::dispatch(&target, subresource, backends, body).await;
+    }
+    if !kind.is_custom() {
+        warn_of_deprecation(&server.core, context, kind);
+    }
+    if resource.stored.is_none() {
+        if matches!(info.verb, Verb::Get | Verb::List) {
+            return virtual_resources::read(&target, &server.gatherer).await;
+        }
+        let bytes = body.read(server.core.config.max_body_bytes).await?;
+        context.audit.keep_request(&bytes);
+        return virtual_resources::create(&target, &server.authentication, &bytes).await;
+    }
+    match &info.verb {
+        Verb::Get => get::get(&target).await,
+        Verb::List => list::list(&target).await,
+        Verb::Watch => watch::watch(&target).await,
+        verb => {
+            let bytes = body.read(server.core.config.max_body_bytes).await?;
+            context.audit.keep_request(&bytes);
+            match verb {
+                Verb::Create => create::create(&target, &bytes).await,
+                Verb::Update => update::update(&target, &bytes).await,
+                Verb::Patch => patch::patch(&target, &bytes).await,
+                Verb::Delete => delete::delete(&target, &bytes).await,
+                Verb::DeleteCollection => delete::delete_collection(&target, &bytes).await,
+                _ => Err(Status::method_not_allowed()),
+            }
+        }
+    }
+}
+
+/// Finds the part of the resource that the path leads to, if it leads to one, and whether it takes the method.
+fn route<'a>(target: &Scope<'a>) -> Result<Option<&'a Subresource>, Status> {
+    let (info, kind) = (&target.context.info, &target.resource.kind);
+    if kind.is_custom() {
+        return route_custom(target);
+    }
+    let is_named_by_namespace = info.resource == "namespaces" && info.name == info.namespace;
+    if !kind.namespaced && !info.namespace.is_empty() && !is_named_by_namespace {
+        return Err(Status::path_not_found());
+    }
+    if info.subresource.is_empty() {
+        return match info.remainder.is_empty() {
+            true => check_verb(target).map(|()| None),
+            false => Err(Status::path_not_found()),
+        };
+    }
+    if info.verb == Verb::Watch {
+        return Err(Status::path_not_found());
+    }
+    let subresource = kind.subresource(&info.subresource).ok_or_else(Status::path_not_found)?;
+    subresources::check_verb(target, subresource)?;
+    Ok(Some(subresource))
+}
+
+/// The same for a custom resource, whose paths nobody has laid: the verb alone decides, whatever the method and whatever
+/// follows in the path.
+fn route_custom<'a>(target: &Scope<'a>) -> Result<Option<&'a Subresource>, Status> {
+    let (info, kind) = (&target.context.info, &target.resource.kind);
+    // It knows no other parts than those it was given.
+    let part = || kind.subresource(&info.subresource).ok_or_else(|| target.not_found());
+    let subresource = if info.subresource.is_empty() { None } else { Some(part()?) };
+    let verb = &info.verb;
+    let is_taken = match subresource {
+        Some(subresource) => subresource.verbs.contains(&verb.as_str()),
+        None => kind.verbs.contains(&verb.as_str()),
+    };
+    if !is_taken {
+        let mut status = Status::method_not_allowed();
+        let resource = target.resource.group_resource();
+        status.message = format!("{verb} is not supported on resources of kind \"{resource}\"");
+        let details = status.details.get_or_insert_default();
+        (details.group, details.kind) = (resource.group, resource.resource);
+        return Err(status);
+    }
+    if matches!(verb, Verb::Update | Verb::Patch) && info.name.is_empty() {
+        return Err(Status::bad_request("name must be provided"));
+    }
+    Ok(subresource)
+}
+
+/// Whether the body of a patch is of a form that is taken, and whether the answer can be in one that the client takes.
+fn check_media_types(target: &Scope<'_>, subresource: Option<&Subresource>) -> Result<(), Status> {
+    let context = target.context;
+    let is_proxied = subresource.is_some_and(|subresource| subresource.role == Role::Proxy);
+    if context.info.verb == Verb::Patch && !is_proxied {
+        patch::check_media_type(target)?;
+    }
+    check_accept(target)
+}
+
+/// Whether a custom resource has nothing at this path: it is in no namespace, or in one that the path does not name.
+fn is_misplaced(info: &RequestInfo, namespaced: bool) -> bool {
+    if !namespaced {
+        return !info.namespace.is_empty();
+    }
+    info.namespace.is_empty() && !matches!(info.verb, Verb::List | Verb::Watch)
+}
+
+/// A form of the answer that the client takes is looked for when path and method are known.
+fn check_accept(target: &Scope<'_>) -> Result<(), Status> {
+    let (context, kind) = (target.context, &target.resource.kind);
+    if let Some(status) = &context.not_acceptable {
+        // A media type that is spoken at all leads as far as the resource.
+        if status.details.is_none() && !kind.is_custom() {
+            warn_of_deprecation(target.core, context, kind);
+        }
+        return Err(status.clone());
+    }
+    // Custom resources have no field numbers, only their metadata has.
+    if context.accept.format == Format::Protobuf && context.accept.view == View::Plain && kind.is_custom() {
+        return Err(Status::not_acceptable(ACCEPTED));
+    }
+    Ok(())
+}
+
+/// Says to who uses a version that is on its way out that it is.
+fn warn_of_deprecation(core: &Core, context: &Context, kind: &Kind) {
+    if let Some(warning) = &kind.deprecation {
+        context.warn(warning.clone());
+        let labels = [kind.group.as_str(), "", kind.plural.as_str(), "", kind.version.as_str()];
+        core.metrics.note(&DEPRECATED_APIS, &labels);
+    }
+}
+
+/// Tables hold only parts of objects that there are.
+fn check_view(context: &Context) -> Result<(), Status> {
+    let include = context.info.query.get("includeObject").unwrap_or_default();
+    match context.accept.view {
+        View::Table if !matches!(include, "" | "None" | "Metadata" | "Object") => Err(Status::bad_request(format!(
+            "Unable to convert to Table as requested: includeObject: Invalid value: {}: must be 'Metadata', \
+             'Object', 'None', or empty",
+            quote(include)
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// A built-in group answers in its own form what it does not have; any other path is none of the API.
+fn unknown_resource(server: &Server, context: &Context) -> Result<Reply, Status> {
+    let info = &context.info;
+    let resources = server.core.registry.resources();
+    let is_built_in = resources.ordered.iter().any(|r| r.kind.group == info.group && !r.kind.is_custom());
+    if is_built_in { Err(Status::path_not_found()) } else { Ok(response::page_not_found()) }
+}
+
+/// Whether the path is one of the resource, and the method one of the path.
+fn check_verb(target: &Scope<'_>) -> Result<(), Status> {
+    let (info, kind) = (&target.context.info, &target.resource.kind);
+    let across = kind.namespaced && !info.is_in_namespace;
+    let reads_all = matches!(info.verb, Verb::List | Verb::Watch);
+    // A list or watch of one has it in its selector, except where the path says that it is a watch.
+    let is_named = !info.name.is_empty() && (!reads_all || info.is_watch_path);
+    // Of what is only ever created there are no objects to name.
+    let has_names = kind.verbs.iter().any(|verb| !matches!(*verb, "create" | "list" | "watch" | "deletecollection"));
+    let is_unwatched = info.is_watch_path && !kind.verbs.contains(&"watch");
+    if across && (is_named || !kind.verbs.contains(&"list")) || is_named && !has_names || is_unwatched {
+        return Err(Status::path_not_found());
+    }
+    let misplaced = match info.verb {
+        Verb::Create => is_named,
+        Verb::Update | Verb::Patch => !is_named,
+        // The path may say that it is a watch, whatever the method.
+        Verb::Watch => target.context.method != http::Method::GET,
+        _ => target.context.method == http::Method::HEAD,
+    };
+    if misplaced || !kind.verbs.contains(&info.verb.as_str()) || (across && !reads_all) {
+        return Err(Status::method_not_allowed());
+    }
+    Ok(())
+}

@@ -1,0 +1,38 @@
+//! Calls from inside the process, through the same pipeline as all others.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use corten_meta::{Status, Value};
+
+use crate::body::{Body, Reply, RequestBody};
+use crate::server::Server;
+use crate::user::{Identity, Peer, User};
+
+impl Server {
+    /// A way to call this server as `user`, without a socket.
+    pub fn in_process(self: &Arc<Self>, user: User) -> InProcess {
+        let identity = Identity::InProcess(user.authenticated());
+        InProcess { server: Arc::clone(self), peer: Arc::new(Peer { identity, ..Peer::default() }) }
+    }
+}
+
+/// Calls from inside the process, under one identity.
+#[derive(Clone)]
+pub struct InProcess {
+    server: Arc<Server>,
+    peer: Arc<Peer>,
+}
+
+impl InProcess {
+    /// Sends one request through the pipeline.
+    pub async fn call(&self, request: http::Request<Bytes>) -> Reply {
+        self.server.handle(request.map(RequestBody::Full), &self.peer).await.map(Body::joined)
+    }
+
+    /// Runs admission on new objects for a path, and stores none of them: for measuring what it costs.
+    pub async fn admit(&self, path: &str, objects: Vec<Value>) -> Result<(), Status> {
+        let request = http::Request::post(path).body(()).map_err(|e| Status::bad_request(e.to_string()))?;
+        self.server.admit(request, &self.peer, objects).await
+    }
+}

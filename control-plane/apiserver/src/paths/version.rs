@@ -1,0 +1,36 @@
+//! `/version`.
+
+use serde_json::json;
+
+use crate::config::Config;
+
+/// The document of `/version`.
+pub fn version(config: &Config) -> serde_json::Value {
+    let mut numbers = config.git_version.trim_start_matches('v').split('.');
+    let mut next = || numbers.next().unwrap_or_default().to_owned();
+    let (major, minor) = (next(), next());
+    json!({
+        "major": major,
+        "minor": minor,
+        "emulationMajor": major,
+        "emulationMinor": minor,
+        "minCompatibilityMajor": major,
+        "minCompatibilityMinor": minor.parse::<u32>().unwrap_or(1).saturating_sub(1).to_string(),
+        "gitVersion": config.git_version,
+        "gitCommit": config.git_commit,
+        "gitTreeState": "clean",
+        "buildDate": "1970-01-01T00:00:00Z",
+        "goVersion": "none",
+        "compiler": "rustc",
+        "platform": format!("{}/{}", std::env::consts::OS, platform()),
+    })
+}
+
+/// The architecture as Kubernetes spells it.
+fn platform() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}

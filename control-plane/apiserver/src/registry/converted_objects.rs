@@ -1,0 +1,102 @@
+//! What a conversion webhook made of stored objects, so that the lists and watches of a version ask it once for each.
+//!
+//! As in upstream's cache of a version, an object that was converted stays so until it is written again or its
+//! definition changes. Whoever reads one object by its name asks anew, and never looks here.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use corten_meta::{Key, Object};
+use tokio::time::Instant;
+
+/// How many states of an object are kept: an event of a watch tells of the last and the one before.
+const STATES: usize = 2;
+
+#[derive(Default)]
+pub struct ConvertedObjects {
+    objects: Mutex<HashMap<Key, Vec<Arc<Object>>>>,
+    /// Held by who converts all that is missing, so that others wait for it instead of asking for the same.
+    pub filling: tokio::sync::Mutex<()>,
+    /// Since when something cannot be converted.
+    failing: Mutex<Option<Instant>>,
+}
+
+impl ConvertedObjects {
+    /// What was made of this state of an object.
+    pub fn get(&self, stored: &Object) -> Option<Arc<Object>> {
+        self.lock().get(&key(stored))?.iter().find(|object| object.revision == stored.revision).cloned()
+    }
+
+    /// Keeps what was made of an object instead of its oldest state.
+    pub fn keep(&self, converted: &Arc<Object>) {
+        let mut objects = self.lock();
+        let states = objects.entry(key(converted)).or_default();
+        states.retain(|state| state.revision != converted.revision);
+        states.push(Arc::clone(converted));
+        states.sort_by_key(|state| state.revision);
+        if states.len() > STATES {
+            states.remove(0);
+        }
+    }
+
+    /// Forgets the objects that are gone, once there are as many of them as others.
+    pub fn forget_others(&self, present: &[Arc<Object>]) {
+        let mut objects = self.lock();
+        if objects.len() > 2 * present.len() {
+            let present: HashMap<Key, ()> = present.iter().map(|object| (key(object), ())).collect();
+            objects.retain(|key, _| present.contains_key(key));
+        }
+    }
+
+    /// How long a client is to wait until all may be converted: the longer, the longer that has failed.
+    pub fn seconds_to_wait(&self, is_failing: bool, now: Instant) -> i32 {
+        let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = *failing.get_or_insert(now);
+        if !is_failing {
+            *failing = None;
+        }
+        (0.06 * (now - since).as_secs_f64()).exp().min(30.0) as i32
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Vec<Arc<Object>>>> {
+        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn key(object: &Object) -> Key {
+    Key::new(object.header.namespace.as_str(), object.header.name.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_fails_longer_is_asked_less_often() {
+        let (converted, now) = (ConvertedObjects::default(), Instant::now());
+        let wait = |is_failing: bool, seconds: u64| {
+            converted.seconds_to_wait(is_failing, now + std::time::Duration::from_secs(seconds))
+        };
+        assert_eq!([wait(true, 0), wait(true, 11), wait(true, 12), wait(true, 300)], [1, 1, 2, 30]);
+        wait(false, 301);
+        assert_eq!(wait(true, 302), 1);
+    }
+
+    #[test]
+    fn the_last_states_of_objects_that_there_are_are_kept() {
+        let object = |name: &str, revision: u64| {
+            let value = serde_json::json!({ "apiVersion": "g/v1", "kind": "K", "metadata": { "name": name } });
+            Arc::new(Object::from_value(&value, revision).unwrap())
+        };
+        let converted = ConvertedObjects::default();
+        let states = [object("a", 3), object("a", 1), object("a", 2), object("b", 4)];
+        states.iter().for_each(|state| converted.keep(state));
+        let kept: Vec<bool> = states.iter().map(|state| converted.get(state).is_some()).collect();
+        assert_eq!(kept, [true, false, true, true]);
+        converted.forget_others(&states[..1]);
+        assert!(converted.get(&states[3]).is_some(), "it is not yet worth to look for what is gone");
+        converted.keep(&object("c", 5));
+        converted.forget_others(&states[..1]);
+        assert_eq!((converted.get(&states[0]).is_some(), converted.get(&states[3]).is_some()), (true, false));
+    }
+}

@@ -1,0 +1,445 @@
+//! Objects and the store: key paths, reading, and writing under optimistic concurrency.
+//!
+//! This is the only room that builds store keys and commits. Values are converted to their stored version,
+//! encoded canonically and sealed here; nothing above sees bytes of the store, and no kind is named.
+
+mod conversion;
+pub mod conversion_memo;
+pub mod conversion_webhook;
+mod converted_objects;
+mod resource;
+mod table;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use corten_api::Kind;
+use corten_meta::quote::quote;
+use corten_meta::{Object, Status, Value, names};
+use corten_store::{Entry, Expect, LeaseId, NO_LEASE, Op, Outcome, Range, Revision, Store};
+use tokio_util::sync::CancellationToken;
+
+use crate::cache::{Caches, Left, ResourceCache};
+use crate::config::Config;
+use crate::encryption::Transformer;
+use crate::error::Error;
+use crate::metrics::StorageOperation;
+use crate::outbound::Outbound;
+pub use resource::{Resource, Stored};
+pub use table::Resources;
+use table::{hubs, table};
+
+/// The result of one write attempt.
+pub enum Written {
+    Done(Arc<Object>),
+    /// Somebody else wrote the object first.
+    Conflict,
+    /// Somebody else took what the object wanted to hold.
+    CompanionConflict,
+}
+
+/// All resources and the way to the store.
+pub struct Registry {
+    pub store: Arc<dyn Store>,
+    pub caches: Arc<Caches>,
+    /// The way to servers that objects name.
+    pub outbound: Arc<Outbound>,
+    pub transformer: Arc<Transformer>,
+    resources: ArcSwap<Resources>,
+    built_in: Vec<Arc<Kind>>,
+    event_ttl: Duration,
+    event_lease: EventLease,
+    shutdown: CancellationToken,
+}
+
+/// Events written within the same minute share a lease.
+struct EventLease {
+    started: Instant,
+    id: AtomicI64,
+    minute: AtomicI64,
+}
+
+/// The biggest object that is stored: what etcd takes by default, so that every object can move there.
+pub const MAX_OBJECT_BYTES: usize = 1536 * 1024;
+
+/// The prefix whose objects expire.
+const EXPIRING_PREFIX: &str = "/registry/events";
+
+impl Registry {
+    pub async fn start(
+        store: Arc<dyn Store>,
+        kinds: &[Arc<Kind>],
+        transformer: Arc<Transformer>,
+        config: &Config,
+        shutdown: CancellationToken,
+    ) -> Result<Registry, Error> {
+        let hubs = hubs(kinds);
+        let caches =
+            Caches::start(Arc::clone(&store), hubs.clone(), Arc::clone(&transformer), shutdown.clone()).await?;
+        let outbound = Arc::new(Outbound::new(config, &caches, kinds)?);
+        let none = Resources::default();
+        let resources = ArcSwap::from_pointee(table(&caches, kinds, &hubs, &outbound, &none, &shutdown)?);
+        let built_in = kinds.to_vec();
+        let event_ttl = config.event_ttl;
+        let event_lease = EventLease { started: Instant::now(), id: AtomicI64::new(0), minute: AtomicI64::new(-1) };
+        Ok(Registry { store, caches, outbound, transformer, resources, built_in, event_ttl, event_lease, shutdown })
+    }
+
+    /// The resource of a group, version and plural, if it is served.
+    pub fn resource(&self, group: &str, version: &str, plural: &str) -> Option<Arc<Resource>> {
+        let resources = self.resources.load();
+        let is_it = |resource: &&Arc<Resource>| resource.kind.group == group && resource.kind.version == version;
+        resources.of_plural(plural).iter().find(is_it).cloned()
+    }
+
+    /// A resource that the API always has.
+    pub fn required(&self, group: &str, version: &str, plural: &str) -> Result<Arc<Resource>, Status> {
+        self.resource(group, version, plural)
+            .ok_or_else(|| Status::internal(format!("{plural}.{version}.{group} is not served")))
+    }
+
+    /// The cache of a resource, if it is served and stored.
+    pub fn cache(&self, group: &str, version: &str, plural: &str) -> Option<Arc<ResourceCache>> {
+        let resource = self.resource(group, version, plural)?;
+        resource.stored.as_ref().map(|stored| Arc::clone(&stored.cache))
+    }
+
+    /// An object of the cache, in its stored version.
+    pub fn cached(&self, group: &str, version: &str, plural: &str, namespace: &str, name: &str) -> Option<Arc<Object>> {
+        self.cache(group, version, plural)?.get(namespace, name)
+    }
+
+    /// The objects of a namespace (or of all) in the cache, in their stored version.
+    pub fn cached_list(&self, group: &str, version: &str, plural: &str, namespace: &str) -> Vec<Arc<Object>> {
+        self.cache(group, version, plural).map(|cache| cache.list(namespace)).unwrap_or_default()
+    }
+
+    /// All resources of this moment.
+    pub fn resources(&self) -> Arc<Resources> {
+        self.resources.load_full()
+    }
+
+    /// The same resource in its other served versions.
+    pub fn equivalents(&self, resource: &Resource) -> Vec<Arc<Resource>> {
+        let Some(stored) = &resource.stored else { return Vec::new() };
+        let own = resource.kind.api_version();
+        let beside = |r: &&Arc<Resource>| {
+            r.stored.as_ref().is_some_and(|s| s.prefix == stored.prefix)
+                && r.kind.api_version() != own
+                && !r.kind.verbs.is_empty()
+        };
+        self.resources.load().of_plural(&resource.kind.plural).iter().filter(beside).cloned().collect()
+    }
+
+    /// The kinds of the API itself that bring their own schema.
+    pub fn beside(&self) -> impl Iterator<Item = &Arc<Kind>> {
+        self.built_in.iter().filter(|kind| kind.is_custom())
+    }
+
+    /// Whether this is a resource of the API itself.
+    pub fn is_built_in(&self, group: &str, plural: &str) -> bool {
+        self.built_in.iter().any(|kind| kind.group == group && kind.plural == plural)
+    }
+
+    /// Serves the built-in kinds and these custom ones from now on.
+    pub async fn set_custom(&self, custom: Vec<Arc<Kind>>) -> Result<(), Status> {
+        let all: Vec<Arc<Kind>> = self.built_in.iter().chain(&custom).cloned().collect();
+        let hubs = hubs(&all);
+        self.caches.hold(&hubs).await?;
+        let before = self.resources.load_full();
+        let resources = Arc::new(
+            table(&self.caches, &all, &hubs, &self.outbound, &before, &self.shutdown)
+                .map_err(|e| Status::internal(e.to_string()))?,
+        );
+        self.resources.store(Arc::clone(&resources));
+        self.caches.forget_others(&hubs);
+        for old in before.ordered.iter().filter(|old| resources.same(&old.kind).is_none()) {
+            old.retired.cancel();
+        }
+        Ok(())
+    }
+
+    /// Where an object is stored.
+    pub fn place(&self, resource: &Resource, namespace: &str, name: &str) -> Result<String, Status> {
+        let stored = resource.storage()?;
+        Ok(format!("{}/{}", stored.prefix, stored.cache.key(namespace, name)))
+    }
+
+    /// What is wrong with where an object would be: with the namespace or the name of a path.
+    fn check_place(stored: &Stored, namespace: &str, name: &str) -> Result<(), Status> {
+        if stored.hub.namespaced && namespace.is_empty() {
+            return Err(Status::bad_request("Namespace parameter required."));
+        }
+        if name.is_empty() {
+            return Err(Status::bad_request("Name parameter required."));
+        }
+        let wrong = names::path_segment_name(name);
+        if !wrong.is_empty() {
+            return Err(Status::bad_request(format!(
+                "Name parameter invalid: {name}: {}",
+                wrong.join(", "),
+                name = quote(name)
+            )));
+        }
+        stored.check_namespace(namespace, name)
+    }
+
+    fn key(stored: &Stored, namespace: &str, name: &str) -> Bytes {
+        stored.path(namespace, name).into()
+    }
+
+    /// The object as the store has it now, in its stored version.
+    pub async fn read(&self, resource: &Resource, namespace: &str, name: &str) -> Result<Option<Arc<Object>>, Status> {
+        let stored = resource.storage()?;
+        Self::check_place(stored, namespace, name)?;
+        // Once the caches have reached the store's revision, they show what the store would, already decoded.
+        if self.caches.is_fresh() {
+            return Ok(stored.cache.stored(namespace, name));
+        }
+        let began = Instant::now();
+        let key = Self::key(stored, namespace, name);
+        let (_, entry) = self.store.get(&key).await.map_err(store_status)?;
+        stored.cache.storage.observe(StorageOperation::Get, began);
+        let Some(entry) = entry else { return Ok(None) };
+        // Behind as they may be, they nearly always have this very object.
+        match stored.cache.stored(namespace, name).filter(|cached| cached.revision == entry.mod_revision) {
+            Some(cached) => Ok(Some(cached)),
+            None => self.decode(&stored.hub, &entry).await.map(|object| Some(Arc::new(object))),
+        }
+    }
+
+    /// The object in the served version, or 404.
+    pub async fn get(&self, resource: &Resource, namespace: &str, name: &str) -> Result<Arc<Object>, Status> {
+        match self.read(resource, namespace, name).await? {
+            Some(object) => resource.serve(&object).await,
+            None => Err(Status::not_found(&resource.group_resource(), name)),
+        }
+    }
+
+    async fn decode(&self, kind: &Kind, entry: &Entry) -> Result<Object, Status> {
+        self.caches.decode(kind, entry).await.map_err(|e| Status::internal(e.to_string()))
+    }
+
+    /// Whether an object is sealed otherwise than it would be today.
+    pub async fn is_sealed_otherwise(&self, resource: &Resource, object: &Object) -> Result<bool, Status> {
+        let stored = resource.storage()?;
+        if !self.transformer.seals(&stored.hub) {
+            return Ok(false);
+        }
+        let key = Self::key(stored, &object.header.namespace, &object.header.name);
+        let (_, entry) = self.store.get(&key).await.map_err(store_status)?;
+        let opened = entry.and_then(|entry| self.transformer.open(&stored.hub, &entry.key, &entry.value).ok());
+        Ok(opened.is_some_and(|opened| opened.stale))
+    }
+
+    /// Whether an object has not been written since it was created.
+    pub async fn is_first(&self, resource: &Resource, object: &Object) -> Result<bool, Status> {
+        let key = Self::key(resource.storage()?, &object.header.namespace, &object.header.name);
+        let (_, entry) = self.store.get(&key).await.map_err(store_status)?;
+        Ok(entry.is_some_and(|entry| entry.version == 1))
+    }
+
+    /// Whether a namespace holds no object of the resource, as the store has it now.
+    pub async fn is_empty(&self, resource: &Resource, namespace: &str) -> Result<bool, Status> {
+        let prefix = format!("{}/{namespace}/", resource.storage()?.prefix);
+        let range = Range::prefix(prefix.as_bytes()).keys_only().limit(1);
+        Ok(self.store.range(range).await.map_err(store_status)?.entries.is_empty())
+    }
+
+    /// Objects of a resource at a past revision, from `start` (a key inside the resource) on.
+    pub async fn range_at(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        start: Option<&str>,
+        limit: usize,
+        revision: Revision,
+    ) -> Result<(Vec<(String, Object)>, bool, u64), corten_store::Error> {
+        let Ok(stored) = resource.storage() else { return Ok((Vec::new(), false, 0)) };
+        let base = format!("{}/", stored.prefix);
+        let prefix = if namespace.is_empty() { base.clone() } else { format!("{base}{namespace}/") };
+        let mut range = Range::prefix(prefix.as_bytes()).at(revision).limit(limit);
+        if let Some(start) = start {
+            range = range.from(format!("{base}{start}"));
+        }
+        let began = Instant::now();
+        let result = self.store.range(range).await?;
+        stored.cache.storage.observe(StorageOperation::List, began);
+        let mut objects = Vec::with_capacity(result.entries.len());
+        for entry in &result.entries {
+            let Some(key) = std::str::from_utf8(&entry.key).ok().and_then(|key| key.strip_prefix(&base)) else {
+                continue;
+            };
+            if let Ok(object) = self.decode(&stored.hub, entry).await {
+                objects.push((key.to_owned(), object));
+            }
+        }
+        Ok((objects, result.more, result.count))
+    }
+
+    /// The operation that writes an object given in the served version.
+    pub async fn put(&self, resource: &Resource, value: &Value, expect: Expect) -> Result<(Op, Bytes), Status> {
+        let stored = resource.storage()?;
+        let bytes = if resource.is_converted() {
+            resource.stored_object(value.clone()).await?.bytes
+        } else {
+            corten_meta::encode_object(value)
+        };
+        self.put_bytes(stored, (corten_meta::namespace(value), corten_meta::name(value)), bytes, expect).await
+    }
+
+    /// The operation that writes an object as it is stored.
+    async fn put_bytes(
+        &self,
+        stored: &Stored,
+        (namespace, name): (&str, &str),
+        bytes: Bytes,
+        expect: Expect,
+    ) -> Result<(Op, Bytes), Status> {
+        let key = Self::key(stored, namespace, name);
+        if bytes.len() > MAX_OBJECT_BYTES {
+            return Err(Status::request_too_large(&format!("limit is {MAX_OBJECT_BYTES}")));
+        }
+        let sealed = self.transformer.seal(&stored.hub, &key, bytes.clone()).map_err(Status::internal)?;
+        let lease = if stored.prefix == EXPIRING_PREFIX { self.lease().await? } else { NO_LEASE };
+        Ok((Op::Put { key, value: sealed, lease, expect }, bytes))
+    }
+
+    /// The operation that removes an object.
+    pub fn remove(&self, resource: &Resource, namespace: &str, name: &str, expect: Expect) -> Result<Op, Status> {
+        Ok(Op::Delete { key: Self::key(resource.storage()?, namespace, name), expect })
+    }
+
+    /// Writes one object, in the served version, and returns it as served. The companions (what the object
+    /// holds elsewhere, such as its addresses) are written at the same revision, or nothing is.
+    pub async fn write(
+        &self,
+        resource: &Resource,
+        value: &Value,
+        expect: Expect,
+        companions: Vec<Op>,
+    ) -> Result<Written, Status> {
+        let object = match resource.is_converted() {
+            true => resource.stored_object(value.clone()).await?,
+            false => object_of(value)?,
+        };
+        self.write_object(resource, object, expect, companions).await
+    }
+
+    /// As [`Registry::write`], with the value as it is encoded in the served version: nothing is encoded twice. The value
+    /// is ten times as large, so it is not held while the write becomes durable.
+    pub async fn write_encoded(
+        &self,
+        resource: &Resource,
+        value: Value,
+        object: Object,
+        expect: Expect,
+        companions: Vec<Op>,
+    ) -> Result<Written, Status> {
+        let object = if resource.is_converted() {
+            resource.stored_object(value).await?
+        } else {
+            drop(value);
+            object
+        };
+        self.write_object(resource, object, expect, companions).await
+    }
+
+    /// Writes an object as it is stored.
+    pub async fn write_object(
+        &self,
+        resource: &Resource,
+        mut object: Object,
+        expect: Expect,
+        companions: Vec<Op>,
+    ) -> Result<Written, Status> {
+        let stored = resource.storage()?;
+        let at = (object.header.namespace.as_str(), object.header.name.as_str());
+        let (op, _) = self.put_bytes(stored, at, object.bytes.clone(), expect).await?;
+        // What is sealed comes back as other bytes.
+        let is_open = !self.transformer.seals(&stored.hub);
+        let left = is_open.then(|| self.caches.handover.leave(&object.bytes, &object.header));
+        match self.commit_put(resource, op, expect, companions).await? {
+            Err(conflict) => Ok(conflict),
+            Ok(revision) => {
+                left.into_iter().for_each(Left::written);
+                object.revision = revision;
+                Ok(Written::Done(resource.serve(&Arc::new(object)).await?))
+            }
+        }
+    }
+
+    /// Commits the write of an object and its companions: the revision, or what was in the way.
+    async fn commit_put(
+        &self,
+        resource: &Resource,
+        op: Op,
+        expect: Expect,
+        companions: Vec<Op>,
+    ) -> Result<Result<Revision, Written>, Status> {
+        let ops = std::iter::once(op).chain(companions).collect();
+        let operation = if expect == Expect::Absent { StorageOperation::Create } else { StorageOperation::Update };
+        match self.commit(resource, operation, ops).await? {
+            Outcome::Conflict { op, .. } if op > 0 => Ok(Err(Written::CompanionConflict)),
+            Outcome::Conflict { .. } => Ok(Err(Written::Conflict)),
+            Outcome::Committed { revision, .. } => Ok(Ok(revision)),
+        }
+    }
+
+    /// Removes an object; `None` means that it changed in the meantime.
+    pub async fn erase(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        name: &str,
+        revision: Revision,
+        companions: Vec<Op>,
+    ) -> Result<Option<Revision>, Status> {
+        let op = self.remove(resource, namespace, name, Expect::ModRevision(revision))?;
+        let ops = std::iter::once(op).chain(companions).collect();
+        match self.commit(resource, StorageOperation::Delete, ops).await? {
+            Outcome::Conflict { .. } => Ok(None),
+            Outcome::Committed { revision, .. } => Ok(Some(revision)),
+        }
+    }
+
+    async fn commit(&self, resource: &Resource, operation: StorageOperation, ops: Vec<Op>) -> Result<Outcome, Status> {
+        let began = Instant::now();
+        let outcome = self.store.commit(ops).await.map_err(store_status)?;
+        resource.storage()?.cache.storage.observe(operation, began);
+        Ok(outcome)
+    }
+
+    /// A lease that outlives the TTL by at most a minute; a new one is made each minute that needs one.
+    async fn lease(&self) -> Result<LeaseId, Status> {
+        let minute = (self.event_lease.started.elapsed().as_secs() / 60) as i64;
+        let known = self.event_lease.id.load(Ordering::Acquire);
+        if known != 0 && self.event_lease.minute.load(Ordering::Acquire) == minute {
+            return Ok(known);
+        }
+        let id = (uuid::Uuid::new_v4().as_u128() as i64) & i64::MAX;
+        let ttl = self.event_ttl + Duration::from_secs(60);
+        self.store.grant(ttl, id).await.map_err(store_status)?;
+        self.event_lease.id.store(id, Ordering::Release);
+        self.event_lease.minute.store(minute, Ordering::Release);
+        Ok(id)
+    }
+}
+
+fn object_of(value: &Value) -> Result<Object, Status> {
+    Object::from_value(value, 0).map_err(|e| Status::internal(e.to_string()))
+}
+
+/// The answer for a store that cannot.
+pub fn store_status(e: corten_store::Error) -> Status {
+    match e {
+        corten_store::Error::TooLarge { .. } => Status::request_too_large(&e.to_string()),
+        corten_store::Error::Closed => Status::service_unavailable(e.to_string()),
+        // The words that operators of etcd know and search for.
+        corten_store::Error::Full { .. } => Status::internal("etcdserver: mvcc: database space exceeded".to_owned()),
+        _ => Status::internal(e.to_string()),
+    }
+}

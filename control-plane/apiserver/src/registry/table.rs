@@ -1,0 +1,95 @@
+//! The table of all served resources.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, OnceLock};
+
+use corten_api::{Kind, Storage};
+use tokio_util::sync::CancellationToken;
+
+use super::conversion_webhook::{self, ConversionWebhook};
+use super::resource::{Resource, Stored};
+use crate::cache::Caches;
+use crate::error::Error;
+use crate::outbound::Outbound;
+
+/// The table of resources at a moment.
+#[derive(Default)]
+pub struct Resources {
+    /// By plural; the same word may belong to several groups and versions.
+    by_plural: HashMap<String, Vec<Arc<Resource>>>,
+    /// In the order of the kind table, custom resources last.
+    pub ordered: Vec<Arc<Resource>>,
+}
+
+impl Resources {
+    /// Those of a plural, whatever their group and version.
+    pub fn of_plural(&self, plural: &str) -> &[Arc<Resource>] {
+        self.by_plural.get(plural).map_or(&[], Vec::as_slice)
+    }
+
+    /// The resource of this very kind: one whose definition has changed is another.
+    pub(super) fn same(&self, kind: &Arc<Kind>) -> Option<&Arc<Resource>> {
+        self.of_plural(&kind.plural).iter().find(|resource| Arc::ptr_eq(&resource.kind, kind))
+    }
+}
+
+/// The kinds that are stored as themselves, by their prefix.
+pub(super) fn hubs(kinds: &[Arc<Kind>]) -> HashMap<String, Arc<Kind>> {
+    let hubs = kinds.iter().filter_map(|kind| match &kind.storage {
+        Storage::Stored { prefix, hub: None } => Some((prefix.clone(), Arc::clone(kind))),
+        _ => None,
+    });
+    hubs.collect()
+}
+
+/// The table of these kinds, whose caches are there, after another.
+pub(super) fn table(
+    caches: &Caches,
+    kinds: &[Arc<Kind>],
+    hubs: &HashMap<String, Arc<Kind>>,
+    outbound: &Arc<Outbound>,
+    before: &Resources,
+    shutdown: &CancellationToken,
+) -> Result<Resources, Error> {
+    let mut ordered = Vec::new();
+    let mut versions: HashMap<(&str, &str), Vec<Arc<Kind>>> = HashMap::new();
+    // Built-in kinds are stored in one version for ever; their schema is in the table. A projection is no version.
+    let is_version = |kind: &Kind| kind.is_custom() && kind.behaviour.projection().is_none();
+    for kind in kinds.iter().filter(|kind| is_version(kind)) {
+        versions.entry((&kind.group, &kind.plural)).or_default().push(Arc::clone(kind));
+    }
+    for kind in kinds {
+        let stored = match &kind.storage {
+            Storage::Virtual => None,
+            Storage::Stored { prefix, .. } => {
+                let missing = || Error::Config(format!("no kind is stored as itself under {prefix}"));
+                let hub = hubs.get(prefix).cloned().ok_or_else(missing)?;
+                let cache = caches.of(prefix).ok_or_else(missing)?;
+                Some(Stored { prefix: prefix.clone(), hub, cache })
+            }
+        };
+        let versions = versions.get(&(kind.group.as_str(), kind.plural.as_str())).cloned().unwrap_or_default();
+        let webhook = ConversionWebhook::of(kind, outbound).filter(|_| versions.len() > 1);
+        let retired = before.same(kind).map_or_else(|| shutdown.child_token(), |same| same.retired.clone());
+        let converted = before.same(kind).map_or_else(Arc::default, |same| Arc::clone(&same.converted));
+        ordered.push(Arc::new(Resource {
+            kind: Arc::clone(kind),
+            stored,
+            versions,
+            webhook,
+            first: OnceLock::new(),
+            is_readable: OnceLock::new(),
+            is_unresolved: conversion_webhook::is_unresolved(kind),
+            converted,
+            retired,
+        }));
+    }
+    // A group of the API itself is its own: what a definition adds to it is told of, but no request reaches it.
+    let own: HashSet<&str> = kinds.iter().filter(|kind| !kind.is_custom()).map(|kind| kind.group.as_str()).collect();
+    let is_reached = |kind: &Kind| !kind.is_custom() || !own.contains(kind.group.as_str());
+    let mut by_plural: HashMap<String, Vec<Arc<Resource>>> = HashMap::new();
+    for resource in ordered.iter().filter(|resource| is_reached(&resource.kind)) {
+        by_plural.entry(resource.kind.plural.clone()).or_default().push(Arc::clone(resource));
+    }
+    Ok(Resources { by_plural, ordered })
+}

@@ -1,0 +1,44 @@
+//! A decision about an object, such as its node: written by the server on behalf of a subresource, after admission has
+//! seen it as what it was asked as (a Binding, an Eviction).
+//!
+//! Everything else stays as it is stored, byte by byte: nothing is defaulted or validated again, the generation stays,
+//! and so do the owners of fields. A pod is bound once, so this is on the path of every pod.
+
+use std::sync::Arc;
+
+use corten_meta::{Object, Status, Value};
+use corten_store::Expect;
+
+use super::Scope;
+use super::create::server_busy;
+use super::update::ATTEMPTS;
+use crate::registry::Written;
+
+/// What is decided: changes the object as it stands, or refuses.
+pub type Decision<'a> = dyn Fn(&mut Value) -> Result<(), Status> + Send + Sync + 'a;
+
+/// Carries a decision out, again if somebody else wrote in between.
+pub async fn decide(target: &Scope<'_>, decision: &Decision<'_>) -> Result<Arc<Object>, Status> {
+    let registry = &target.core.registry;
+    for _ in 0..ATTEMPTS {
+        let current = registry.read(target.resource, target.namespace, target.name).await?;
+        let current = current.ok_or_else(|| target.not_found())?;
+        let served = target.resource.serve(&current).await?;
+        let mut value = served.value();
+        decision(&mut value)?;
+        let object = Object::from_value(&value, served.revision).map_err(|e| Status::internal(e.to_string()))?;
+        if object.bytes == served.bytes {
+            return Ok(served);
+        }
+        if target.context.dry_run() {
+            return Ok(Arc::new(object));
+        }
+        let expect = Expect::ModRevision(current.revision);
+        if let Written::Done(object) =
+            registry.write_encoded(target.resource, value, object, expect, Vec::new()).await?
+        {
+            return Ok(object);
+        }
+    }
+    Err(server_busy(target))
+}

@@ -1,0 +1,308 @@
+//! GET of a collection: consistent, filtered, in pages that are pinned to one revision.
+//!
+//! The first page comes from the watch cache; the following ones are read from the store at the revision of
+//! the first, so that all pages together are one snapshot.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::engine::general_purpose::{GeneralPurpose, NO_PAD};
+use corten_meta::quote::quote;
+use corten_meta::{FieldSelector, Object, Selector, Status};
+use serde_json::{Value, json};
+
+use super::Scope;
+use super::options::check_list_options;
+use crate::body::Reply;
+use crate::cache::{Filter, Item};
+use crate::registry::Resource;
+use crate::request::Query;
+use crate::response::{self, ListMeta};
+use crate::verb::Verb;
+
+/// One page.
+pub struct Page {
+    pub objects: Vec<Arc<Object>>,
+    pub meta: ListMeta,
+}
+
+/// How many objects are converted together, of which a selector may leave few.
+const CHUNK: usize = 500;
+
+/// Tokens are read as leniently as upstream reads them: bits that are left over do not matter.
+const BASE64URL: GeneralPurpose =
+    GeneralPurpose::new(&base64::alphabet::URL_SAFE, NO_PAD.with_decode_allow_trailing_bits(true));
+
+/// The form of continue tokens.
+const VERSION: &str = "meta.k8s.io/v1";
+
+/// The revision in a token that goes on in the newest state; upstream takes any number below zero.
+const NEWEST: i64 = -1;
+
+/// Where a list goes on.
+struct Continue {
+    /// The revision of the first page; `None` goes on in the newest state, which the first page may not agree with.
+    revision: Option<u64>,
+    start: String,
+}
+
+impl Continue {
+    fn encode(&self) -> String {
+        let revision = self.revision.map_or(json!(NEWEST), Value::from);
+        let token = json!({ "v": VERSION, "rv": revision, "start": self.start });
+        BASE64URL.encode(token.to_string())
+    }
+
+    fn parse(token: &str) -> Result<Continue, Status> {
+        let invalid =
+            |why: &str| Status::bad_request(format!("invalid continue token: continue key is not valid: {why}"));
+        let bytes = BASE64URL.decode(token).map_err(|e| match e {
+            base64::DecodeError::InvalidByte(at, _) => invalid(&format!("illegal base64 data at input byte {at}")),
+            _ => invalid(&format!("illegal base64 data at input byte {}", token.len().saturating_sub(1))),
+        })?;
+        let value: Value = serde_json::from_slice(&bytes)
+            .map_err(|e| invalid(&corten_meta::go::json_error(&bytes).unwrap_or_else(|| e.to_string())))?;
+        let version = value["v"].as_str().unwrap_or_default();
+        if version != VERSION {
+            return Err(invalid(&format!("server does not recognize this encoded version {version}")));
+        }
+        let unset = || invalid(&format!("incorrect encoded start resourceVersion (version {VERSION})"));
+        let revision = value["rv"].as_i64().filter(|rv| *rv != 0).ok_or_else(unset)?;
+        let revision = u64::try_from(revision).ok();
+        let start = value["start"].as_str().unwrap_or_default();
+        if start.is_empty() {
+            return Err(invalid(&format!("encoded start key empty (version {VERSION})")));
+        }
+        if start.contains("..") {
+            return Err(invalid(start));
+        }
+        Ok(Continue { revision, start: start.to_owned() })
+    }
+}
+
+/// What the query of a list asks for, as far as it can be judged without looking at the store.
+pub struct Asked {
+    limit: usize,
+    pub timeout: Option<i64>,
+    pub filter: Filter,
+}
+
+impl Asked {
+    /// What cannot be read is told first, then what does not go together, then fields that are not selected by.
+    pub fn read(target: &Scope<'_>, watch: bool) -> Result<Asked, Status> {
+        let query = &target.context.info.query;
+        let timeout = number(query, "timeoutSeconds")?;
+        let limit = usize::try_from(number(query, "limit")?.unwrap_or(0)).unwrap_or(0);
+        let (labels, fields) = selectors(query)?;
+        check_list_options(query, watch)?;
+        Ok(Asked { limit, timeout, filter: filter(target.resource, target.namespace, labels, fields)? })
+    }
+}
+
+/// Answers with a list.
+pub async fn list(target: &Scope<'_>) -> Result<Reply, Status> {
+    let page = page(target, Asked::read(target, false)?).await?;
+    let context = target.context;
+    Ok(response::list(context.accept, context.include_object(), &target.resource.kind, page.objects, &page.meta))
+}
+
+/// The page that the query asks for, in the served version.
+pub async fn page(target: &Scope<'_>, Asked { limit, filter, .. }: Asked) -> Result<Page, Status> {
+    target.resource.storage()?.check_namespace(target.namespace, "")?;
+    let query = &target.context.info.query;
+    let caches = &target.core.registry.caches;
+    if let Some(token) = query.get("continue") {
+        let from = Continue::parse(token)?;
+        let limit = if query.get("resourceVersion") == Some("0") { 0 } else { limit };
+        if query.get("resourceVersion").is_some_and(|asked| asked != "0") {
+            return Err(Status::bad_request("specifying resource version is not allowed when using continue"));
+        }
+        return match from.revision {
+            Some(revision) => past(target, &filter, limit, revision, Some(from.start)).await,
+            None => present(target, &filter, limit, caches.fresh().await?, Some(&from.start)).await,
+        };
+    }
+    let asked = revision(query).map_err(|e| Status::bad_request(format!("invalid resource version: {e}")))?;
+    // Any state will do, so the cache answers, which has all of it: there are no pages.
+    let limit = if asked == Some(0) { 0 } else { limit };
+    // A page of a revision is a page of that revision, unless the client says that a later one will do. What is deleted
+    // together is read in pages.
+    let is_paged = limit > 0 || target.context.info.verb == Verb::DeleteCollection;
+    let exact = match query.get("resourceVersionMatch") {
+        None => is_paged && !is_of_one(target, &filter) && asked.is_some_and(|revision| revision > 0),
+        Some(matching) => matching == "Exact",
+    };
+    if exact && let Some(revision) = asked {
+        return past(target, &filter, limit, revision, None).await;
+    }
+    let at_least = match asked {
+        // Zero accepts any state, so the cache answers at once.
+        Some(0) => caches.revision(),
+        Some(revision) => caches.reach(revision).await?,
+        None => caches.fresh().await?,
+    };
+    present(target, &filter, limit, at_least, None).await
+}
+
+/// Refuses what upstream's cache would answer and cannot. Pages of everything, and what is deleted together, are read as
+/// far as they go.
+async fn check_readable(target: &Scope<'_>, filter: &Filter, limit: usize) -> Result<(), Status> {
+    let in_pages = limit > 0 || target.context.info.verb == Verb::DeleteCollection;
+    if in_pages && filter.is_everything() { Ok(()) } else { target.resource.check_readable().await }
+}
+
+/// A page of the present state, from the cache.
+async fn present(
+    target: &Scope<'_>,
+    filter: &Filter,
+    limit: usize,
+    at_least: u64,
+    start: Option<&str>,
+) -> Result<Page, Status> {
+    check_readable(target, filter, limit).await?;
+    let snapshot = target.resource.storage()?.cache.snapshot(at_least);
+    if limit == 0 && filter.is_everything() && !target.resource.is_selected_as_served() {
+        // All of it, as it is stored: nothing has to be looked at.
+        let all = snapshot.namespace(&filter.namespace, start).map(|(_, item)| Arc::clone(&item.object));
+        let meta = ListMeta { resource_version: snapshot.revision, ..ListMeta::default() };
+        return Ok(Page { objects: all.collect(), meta });
+    }
+    let items = snapshot.namespace(&filter.namespace, start);
+    let items = items.map(|(key, item)| (Cow::from(key.as_str()), Arc::clone(item)));
+    fill(target, filter, limit, snapshot.revision, items).await
+}
+
+/// All that a filter selects now, in the served version, and the revision of it.
+pub async fn everything(target: &Scope<'_>, filter: &Filter, at_least: u64) -> Result<(u64, Vec<Arc<Object>>), Status> {
+    let page = present(target, filter, 0, at_least, None).await?;
+    Ok((page.meta.resource_version, page.objects))
+}
+
+/// A page of a past state, from the store.
+async fn past(
+    target: &Scope<'_>,
+    filter: &Filter,
+    limit: usize,
+    revision: u64,
+    start: Option<String>,
+) -> Result<Page, Status> {
+    check_readable(target, filter, limit).await?;
+    let registry = &target.core.registry;
+    let read = registry.range_at(target.resource, &filter.namespace, start.as_deref(), 0, revision).await;
+    let (entries, _, _) = read.map_err(|e| match e {
+        corten_store::Error::Compacted { .. } => too_old(start),
+        corten_store::Error::Future { requested, current } => {
+            crate::cache::too_large_resource_version(requested, current)
+        }
+        other => crate::registry::store_status(other),
+    })?;
+    let hub = &target.resource.storage()?.hub;
+    let items = entries.into_iter().map(|(key, object)| (Cow::from(key), Arc::new(Item::read(hub, object))));
+    fill(target, filter, limit, revision, items).await
+}
+
+/// The answer for a revision that is gone; a list in pages is told how to go on without it.
+fn too_old(start: Option<String>) -> Status {
+    let Some(start) = start else {
+        return Status::expired("The resourceVersion for the provided list is too old.");
+    };
+    let mut status = Status::expired(
+        "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned and now may show up in the list.",
+    );
+    status.continue_token = Continue { revision: None, start }.encode().into();
+    status
+}
+
+/// Whether a filter names the one object that it can select.
+fn is_of_one(target: &Scope<'_>, filter: &Filter) -> bool {
+    let is_in_one_place = !target.resource.kind.namespaced || !filter.namespace.is_empty();
+    is_in_one_place && filter.fields.requires_exact_match("metadata.name").is_some()
+}
+
+/// Takes what the filter selects until the page is full; the state is that of a revision. There is more as long as there
+/// is anything behind the page, be it selected or not; but what one name selects has no pages.
+async fn fill<'i>(
+    target: &Scope<'_>,
+    filter: &Filter,
+    limit: usize,
+    revision: u64,
+    mut items: impl Iterator<Item = (Cow<'i, str>, Arc<Item>)> + Send,
+) -> Result<Page, Status> {
+    let (resource, hub) = (target.resource, &target.resource.storage()?.hub);
+    let limit = if limit == 0 { usize::MAX } else { limit };
+    let as_served = resource.is_selected_as_served() && !filter.is_everything();
+    let first = if as_served { filter.by_name() } else { filter.clone() };
+    let wanted = if as_served { CHUNK } else { limit };
+    let mut candidates = items.by_ref().filter(|(_, item)| first.matches(hub, item));
+    let mut objects = Vec::new();
+    let mut next = None;
+    while objects.len() < limit {
+        let (keys, chunk): (Vec<_>, Vec<_>) = candidates.by_ref().take(wanted).unzip();
+        if chunk.is_empty() {
+            break;
+        }
+        let served = resource.serve_items(chunk.iter()).await?;
+        let mut found = keys.into_iter().zip(&chunk).zip(served);
+        let selected =
+            found.by_ref().filter(|((_, item), object)| !as_served || filter.matches_as(&resource.kind, item, object));
+        objects.extend(selected.take(limit - objects.len()).map(|(_, object)| object));
+        next = found.next().map(|((key, _), _)| key);
+    }
+    drop(candidates);
+    if is_of_one(target, filter) {
+        next = None;
+    } else if next.is_none() && objects.len() == limit {
+        next = items.next().map(|(key, _)| key);
+    }
+    let mut meta = ListMeta { resource_version: revision, ..ListMeta::default() };
+    if let Some(start) = next {
+        meta.remaining = filter.is_everything().then(|| 1 + items.count() as u64);
+        meta.continue_token = Continue { revision: Some(revision), start: start.into_owned() }.encode();
+    }
+    Ok(Page { objects, meta })
+}
+
+/// The filter of a list or a watch.
+pub fn filter(resource: &Resource, namespace: &str, labels: Selector, fields: FieldSelector) -> Result<Filter, Status> {
+    for requirement in fields.requirements() {
+        if let Some(why) = resource.kind.selection_error(&requirement.field) {
+            return Err(Status::bad_request(why));
+        }
+    }
+    Ok(Filter { namespace: namespace.to_owned(), labels, fields })
+}
+
+/// The selectors of labels and fields.
+pub fn selectors(query: &Query) -> Result<(Selector, FieldSelector), Status> {
+    let bad = |e: corten_meta::Error| Status::bad_request(e.to_string());
+    let labels = Selector::parse(query.get("labelSelector").unwrap_or_default()).map_err(bad)?;
+    let fields = FieldSelector::parse(query.get("fieldSelector").unwrap_or_default()).map_err(bad)?;
+    Ok((labels, fields))
+}
+
+/// A whole number of the query; an empty one is none.
+pub fn number(query: &Query, key: &str) -> Result<Option<i64>, Status> {
+    let parse = |text: &str| {
+        let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+        text.parse().map_err(|_| Status::bad_request(number_error("ParseInt", text, digits)))
+    };
+    query.raw(key).map(parse).transpose()
+}
+
+/// The revision that the query asks for.
+pub fn revision(query: &Query) -> Result<Option<u64>, corten_meta::FieldError> {
+    let Some(text) = query.get("resourceVersion") else { return Ok(None) };
+    let parsed = if text.starts_with('+') { None } else { text.parse().ok() };
+    parsed.map(Some).ok_or_else(|| {
+        let why = number_error("ParseUint", text, text);
+        corten_meta::FieldError::invalid(&corten_meta::Path::root("resourceVersion"), text, why)
+    })
+}
+
+/// What upstream says of a text that is no number it can hold.
+fn number_error(function: &str, text: &str, digits: &str) -> String {
+    let is_number = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+    let why = if is_number { "value out of range" } else { "invalid syntax" };
+    format!("strconv.{function}: parsing {}: {why}", quote(text))
+}

@@ -1,0 +1,297 @@
+//! Keeps `metadata.managedFields` with every write: who writes, in which version, and which paths are theirs to own.
+//!
+//! The rules are in `fields/`; this is where they meet a request and a resource.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use corten_api::objectmeta::MAX_MANAGER;
+use corten_api::{Kind, Role, Storage};
+use corten_meta::codec::characters;
+use corten_meta::quote::is_printable;
+use corten_meta::{Object, Status, Value};
+use corten_store::Revision;
+
+use super::Scope;
+use super::update::Part;
+use crate::context::Context;
+use crate::fields::{
+    Filter, Identity, Managers, Operation, Set, Type, Versions, is_reset, is_unclear, take_lists, update, zero,
+};
+use crate::managed_fields::{OneVersion, managed_fields, managers_of, set_managers, take_managed_fields, type_of};
+use crate::registry::conversion_memo::ConversionMemo;
+use crate::registry::{MAX_OBJECT_BYTES, Resource};
+
+/// What a change does to the ownership of fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ownership {
+    /// The writer owns what it writes.
+    Tracked,
+    /// The wanted object brings its managers: an apply has worked them out.
+    Given,
+}
+
+impl Ownership {
+    /// Encodes an object to be written. One that is too large to be stored forgets who owns its fields, and so may fit,
+    /// unless ownership is what the write is about.
+    pub fn encode(self, object: &mut Value, revision: Revision) -> Result<Object, Status> {
+        let encoded =
+            |object: &Value| Object::from_value(object, revision).map_err(|e| Status::internal(e.to_string()));
+        let whole = encoded(object)?;
+        if self == Ownership::Given || whole.bytes.len() <= MAX_OBJECT_BYTES {
+            return Ok(whole);
+        }
+        set_managers(object, Managers::default());
+        encoded(object)
+    }
+
+    /// Completes an object with its defaults. Says whether an empty list or map vanished.
+    pub fn complete(self, kind: &Kind, object: &mut Value) -> bool {
+        match self {
+            Ownership::Tracked => kind.default(object),
+            Ownership::Given => kind.default_applied(object),
+        }
+    }
+}
+
+/// The name of the manager who makes this request: what it says, else the first word of its user agent.
+pub fn manager(context: &Context) -> String {
+    let given = context.info.query.get("fieldManager");
+    let agent = context.headers.get(http::header::USER_AGENT).map(|agent| characters(agent.as_bytes()));
+    let mut name = String::new();
+    let agent = agent.as_deref().unwrap_or_default();
+    let prefix = given.unwrap_or_else(|| agent.split('/').next().unwrap_or_default());
+    for letter in prefix.chars().filter(|c| is_printable(*c)) {
+        if name.len() + letter.len_utf8() > MAX_MANAGER {
+            break;
+        }
+        name.push(letter);
+    }
+    if name.is_empty() { "unknown".to_owned() } else { name }
+}
+
+/// Who this request is, for an operation.
+pub fn identity(target: &Scope<'_>, operation: Operation) -> Identity {
+    Identity {
+        manager: manager(target.context),
+        operation,
+        api_version: target.resource.kind.api_version(),
+        subresource: target.context.info.subresource.clone(),
+    }
+}
+
+/// The creator of a new object owns all that it says.
+pub fn track_create(target: &Scope<'_>, object: &mut Value) {
+    let given = managed_fields(object);
+    let managers = if is_reset(given) { Managers::default() } else { Managers::decode(given).unwrap_or_default() };
+    let versions = ResourceVersions::new(target, Part::Main);
+    let time = corten_meta::time::rfc3339(target.context.now);
+    let by = identity(target, Operation::Update);
+    let managers = update(&versions, target.resource.first(), &compared(target, object), managers, &by, &time);
+    set_managers(object, managers);
+}
+
+/// The author of an object that is answered and never stored owns all that it says.
+pub fn own_answer(target: &Scope<'_>, schema: &str, object: &mut Value) {
+    let api_version = object["apiVersion"].as_str().unwrap_or_default().to_owned();
+    let by = Identity { api_version: api_version.clone(), ..identity(target, Operation::Update) };
+    let versions = OneVersion { api_version: &api_version, schema, filter: Filter::All };
+    let Some(Type::Struct(of)) = Type::table(schema) else { return };
+    let time = corten_meta::time::rfc3339(target.context.now);
+    let managers = update(&versions, &zero(of), object, Managers::default(), &by, &time);
+    set_managers(object, managers);
+}
+
+/// The writer owns what it changes. A client may also write `managedFields` itself: what it says then counts as what
+/// was before, and nothing at all means that ownership is to be forgotten. `given` is the new object with what is empty in
+/// it, if anything is.
+pub fn track_update(target: &Scope<'_>, part: Part, new: &mut Value, old: &Value, given: Option<&Value>) {
+    let is_main = target.context.info.subresource.is_empty();
+    let is_same = managed_fields(new) == managed_fields(old);
+    let managers = match managed_fields(new) {
+        given if is_main && is_reset(given) => Managers::default(),
+        // Nearly always, and then they need not be copied.
+        _ if is_same => Managers::stored(take_managed_fields(new)),
+        given if is_main => match Managers::decode(given) {
+            Ok(managers) if !managers.is_empty() => managers,
+            _ => managers_of(old),
+        },
+        _ => managers_of(old),
+    };
+    // An object that nobody kept track of is not tracked before its first apply.
+    if managers.is_empty() {
+        return set_managers(new, managers);
+    }
+    let versions = ResourceVersions::new(target, part);
+    let time = corten_meta::time::rfc3339(target.context.now);
+    let by = identity(target, Operation::Update);
+    let managers = {
+        let mut compared = compared(target, new);
+        if let Some(given) = given {
+            corten_api::schema::write_amounts(&target.resource.kind.schema, compared.to_mut());
+            take_lists(type_of(&target.resource.kind), compared.to_mut(), given);
+        }
+        update(&versions, old, &compared, managers, &by, &time)
+    };
+    set_managers(new, managers);
+}
+
+/// Whether a request says something of a part that it does not write which its type cannot tell apart: an item without a
+/// key, or another value than the schema has. Upstream looks at all of it, and then knows no owners any more. A custom
+/// resource is compared with all that is said of it anyway.
+pub fn says_unclear(kind: &Kind, part: Part, new: &Value, old: &Value) -> bool {
+    let is_beside = |field: &str| match part {
+        Part::Main => field == "status",
+        Part::Status => !["apiVersion", "kind", "metadata", "status"].contains(&field),
+        Part::Whole => false,
+    };
+    let said = new.as_object().into_iter().flatten();
+    let mut said = said.filter(|(field, value)| is_beside(field) && old.get(*field) != Some(*value)).peekable();
+    if kind.is_custom() || !kind.rules.has_status || said.peek().is_none() {
+        return false;
+    }
+    let mut beside = Value::Object(said.map(|(field, value)| (field.clone(), value.clone())).collect());
+    kind.rewrite(&mut beside);
+    is_unclear(type_of(kind), &beside)
+}
+
+/// The paths that a request for this part of an object can own.
+fn filter(target: &Scope<'_>, part: Part) -> Filter {
+    let kind = &target.resource.kind;
+    let role = kind.subresource(&target.context.info.subresource).map(|s| s.role);
+    let without = |paths: &[&[&str]]| Filter::Without(Set::of_fields(paths));
+    match (part, role) {
+        // Upstream forgets to say here what it leaves alone.
+        (_, Some(Role::EphemeralContainers | Role::Resize)) => Filter::All,
+        (_, Some(Role::Approval)) => without(&[&["spec"], &["status", "certificate"]]),
+        // What is approved is told through another subresource.
+        (Part::Status, _) if kind.subresources.iter().any(|s| s.role == Role::Approval) => {
+            without(&[&["spec"], &["status", "conditions"]])
+        }
+        (Part::Status, _) if kind.is_custom() || kind.rules.status_keeps_metadata => {
+            without(&[&["spec"], &["metadata"]])
+        }
+        (Part::Status, _) if kind.rules.status_keeps_labels => without(&[&["spec"], &["metadata", "labels"]]),
+        (Part::Status, _) if kind.rules.status_keeps_owners => {
+            without(&[&["spec"], &["metadata", "deletionTimestamp"], &["metadata", "ownerReferences"]])
+        }
+        (Part::Status, _) => without(&[&["spec"]]),
+        _ if kind.rules.is_spec_reset => without(&[&["spec"], &["status"]]),
+        _ if kind.rules.has_status => without(&[&["status"]]),
+        _ => Filter::All,
+    }
+}
+
+/// A resource in all its versions.
+pub struct ResourceVersions<'a> {
+    resource: &'a Arc<Resource>,
+    filter: Filter,
+    others: Vec<(Arc<Kind>, Filter)>,
+    conversions: &'a ConversionMemo,
+}
+
+impl<'a> ResourceVersions<'a> {
+    pub fn new(target: &'a Scope<'_>, part: Part) -> ResourceVersions<'a> {
+        ResourceVersions {
+            resource: target.resource,
+            filter: filter(target, part),
+            others: others(target, part),
+            conversions: &target.context.conversions,
+        }
+    }
+
+    /// The kind of a version, and what a request can own of it.
+    fn version(&self, api_version: &str) -> Option<(&Arc<Kind>, &Filter)> {
+        if self.resource.kind.api_version() == api_version {
+            return Some((&self.resource.kind, &self.filter));
+        }
+        self.others.iter().find(|(kind, _)| kind.api_version() == api_version).map(|(kind, filter)| (kind, filter))
+    }
+
+    /// From one version to another: through the stored one, as the other writes it; of a custom resource by its webhook,
+    /// or as it is, with another version's name on it.
+    fn converted(&self, mut object: Value, from: &Arc<Kind>, to: &Arc<Kind>) -> Result<Value, Status> {
+        if from.version == to.version {
+            return Ok(object);
+        }
+        if self.resource.has_webhook() {
+            return self.conversions.get(&object, self.resource, to);
+        }
+        through_stored(&mut object, from, to);
+        Ok(object)
+    }
+}
+
+/// Whether a version is served, or stored.
+fn is_in_use(kind: &Kind) -> bool {
+    !kind.verbs.is_empty() || matches!(kind.storage, Storage::Stored { hub: None, .. })
+}
+
+/// The other versions of a resource: of a custom one all that its definition has, of a built-in one those of its group
+/// that are stored in the same place. Upstream knows the types of a group alone, so the managers of an Event in one group
+/// are gone when it is written in the other.
+///
+/// What a write of a custom resource leaves alone, upstream knows of the version of the request only, and of a status in
+/// those versions that have one.
+fn others(target: &Scope<'_>, part: Part) -> Vec<(Arc<Kind>, Filter)> {
+    let resource = target.resource;
+    let own = resource.kind.api_version();
+    if resource.kind.is_custom() {
+        let others = resource.versions.iter().filter(|kind| kind.api_version() != own);
+        let filter = |kind: &Kind| match part {
+            Part::Status if kind.rules.has_status && is_in_use(kind) => filter(target, part),
+            _ => Filter::All,
+        };
+        return others.map(|kind| (Arc::clone(kind), filter(kind))).collect();
+    }
+    let Some(stored) = &resource.stored else { return Vec::new() };
+    let beside = |r: &&Arc<Resource>| {
+        r.kind.group == resource.kind.group
+            && r.kind.version != resource.kind.version
+            && r.stored.as_ref().is_some_and(|s| s.prefix == stored.prefix)
+    };
+    let resources = target.core.registry.resources();
+    let others = resources.of_plural(&resource.kind.plural).iter().filter(beside);
+    others.map(|r| (Arc::clone(&r.kind), filter(target, part))).collect()
+}
+
+fn through_stored(object: &mut Value, from: &Kind, to: &Kind) {
+    from.behaviour.to_stored(object);
+    to.behaviour.from_stored(object);
+    object["apiVersion"] = to.api_version().into();
+    to.rewrite(object);
+}
+
+/// A written object as it is compared: of a version that is not the stored one it has been in that.
+pub fn compared<'a>(target: &Scope<'_>, object: &'a Value) -> Cow<'a, Value> {
+    if !target.resource.tells_through_stored() {
+        return Cow::Borrowed(object);
+    }
+    let kind = &target.resource.kind;
+    let mut object = object.clone();
+    through_stored(&mut object, kind, kind);
+    Cow::Owned(object)
+}
+
+impl Versions for ResourceVersions<'_> {
+    fn type_of(&self, api_version: &str) -> Option<Type<'_>> {
+        self.version(api_version).map(|(kind, _)| type_of(kind))
+    }
+
+    fn convert(&self, object: &Value, from: &str, to: &str) -> Result<Option<Value>, Status> {
+        let Some((wanted, _)) = self.version(to) else {
+            // A version that a definition no longer has is an error to upstream, unlike one that was built in.
+            let message = format!("request to convert CR to an invalid group/version: {to}");
+            let gone = Status { code: 500, message, ..Status::default() };
+            return if self.resource.kind.is_custom() { Err(gone) } else { Ok(None) };
+        };
+        let Some((given, _)) = self.version(from) else { return Ok(None) };
+        let own = &self.resource.kind;
+        let object = self.converted(object.clone(), given, own)?;
+        self.converted(object, own, wanted).map(Some)
+    }
+
+    fn filter(&self, api_version: &str) -> &Filter {
+        self.version(api_version).map_or(&Filter::All, |(_, filter)| filter)
+    }
+}
