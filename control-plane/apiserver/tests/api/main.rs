@@ -1,0 +1,39 @@
+//! The API server, tried by requests. One program, so that it is linked once.
+
+// In a test, a panic is the report.
+#![allow(clippy::unwrap_used)]
+
+mod admission;
+mod aggregation;
+mod answers;
+mod apply;
+mod attacks;
+mod audit;
+mod authorization;
+mod cluster;
+mod consistency;
+mod conversion;
+mod custom_resources;
+mod definitions;
+mod deletions;
+mod encryption;
+mod flow_control;
+mod front_proxy;
+mod golden;
+mod hook;
+mod limits;
+mod metadata;
+mod metrics;
+mod network;
+mod oidc;
+mod order;
+mod policies;
+mod policy_reach;
+mod projections;
+mod proxy;
+mod resources;
+mod server;
+mod versions;
+mod watch_stress;
+mod webhooks;
+mod websocket;

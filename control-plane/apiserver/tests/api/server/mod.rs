@@ -1,0 +1,221 @@
+//! An API server over the embedded store in a temporary directory, driven by requests.
+
+use std::sync::{Arc, Weak};
+
+use corten_apiserver::{Body, Config, InProcess, Server, User, WatchEvent};
+use corten_store::{Embedded, Store};
+use futures::StreamExt;
+use serde_json::Value;
+
+/// A running server and its directory.
+pub struct TestServer {
+    pub server: Arc<Server>,
+    admin: InProcess,
+    /// The server's store, which must not outlive it.
+    store: Weak<Embedded>,
+    directory: tempfile::TempDir,
+}
+
+/// What came back.
+#[derive(Debug)]
+pub struct Answer {
+    pub code: u16,
+    pub body: Value,
+    pub headers: http::HeaderMap,
+}
+
+impl Answer {
+    #[track_caller]
+    pub fn expect(self, code: u16) -> Value {
+        assert_eq!(self.code, code, "{}", self.body);
+        self.body
+    }
+
+    /// The error's message, if the code is the expected one.
+    #[track_caller]
+    pub fn message(self, code: u16) -> String {
+        self.expect(code)["message"].as_str().unwrap_or_default().to_owned()
+    }
+
+    pub fn warnings(&self) -> Vec<String> {
+        self.headers.get_all("warning").iter().map(|w| w.to_str().unwrap().to_owned()).collect()
+    }
+}
+
+/// The settings of a test server.
+pub fn config() -> Config {
+    Config {
+        service_account_keys: vec![rcgen::KeyPair::generate().unwrap().serialize_pem()],
+        encryption_key: Some([3; 32]),
+        ..Config::default()
+    }
+}
+
+impl TestServer {
+    pub async fn start() -> TestServer {
+        TestServer::with(config()).await
+    }
+
+    pub async fn with(config: Config) -> TestServer {
+        TestServer::with_store(config, |_| {}).await
+    }
+
+    /// A server over a store with other settings.
+    pub async fn with_store(config: Config, settings: impl FnOnce(&mut corten_store::Config)) -> TestServer {
+        let directory = tempfile::tempdir().unwrap();
+        let mut store = corten_store::Config::new(directory.path());
+        settings(&mut store);
+        TestServer::over(config, Embedded::open(store).unwrap(), directory).await
+    }
+
+    async fn over(config: Config, store: Arc<Embedded>, directory: tempfile::TempDir) -> TestServer {
+        let weak = Arc::downgrade(&store);
+        let server = Server::new(config, store).await.unwrap();
+        let admin = server.in_process(User::new("admin", &["system:masters"]));
+        TestServer { server, admin, store: weak, directory }
+    }
+
+    /// Stops the server and opens the same store again.
+    pub async fn restart(self) -> TestServer {
+        self.restart_with(config()).await
+    }
+
+    /// The same, with other settings.
+    pub async fn restart_with(self, config: Config) -> TestServer {
+        let (store, directory) = self.stop().await;
+        TestServer::over(config, store, directory).await
+    }
+
+    /// Stops the server; its store is open again.
+    pub async fn stop(self) -> (Arc<Embedded>, tempfile::TempDir) {
+        let TestServer { server, admin, directory, .. } = self;
+        drop(admin);
+        server.shut_down();
+        let mut server = Some(server);
+        // The feed of the caches holds the store until it has seen the shutdown.
+        for _ in 0..20_000 {
+            drop(server.take());
+            match Embedded::open(corten_store::Config::new(directory.path())) {
+                Ok(store) => return (store, directory),
+                Err(_) => tokio::time::sleep(std::time::Duration::from_millis(10)).await,
+            }
+        }
+        panic!("the store stays locked");
+    }
+
+    /// Where the store keeps its files.
+    pub fn directory(&self) -> &std::path::Path {
+        self.directory.path()
+    }
+
+    /// Forgets the history before a revision.
+    pub async fn compact(&self, revision: u64) -> Result<(), corten_store::Error> {
+        self.store.upgrade().unwrap().compact(revision).await
+    }
+
+    /// The revision before which history is gone.
+    pub fn compacted(&self) -> u64 {
+        self.store.upgrade().unwrap().compacted()
+    }
+
+    /// A caller with another identity.
+    pub fn user(&self, name: &str, groups: &[&str]) -> InProcess {
+        self.server.in_process(User::new(name, groups))
+    }
+
+    pub async fn get(&self, path: &str) -> Answer {
+        call(&self.admin, "GET", path, None, "application/json").await
+    }
+
+    pub async fn post(&self, path: &str, body: Value) -> Answer {
+        call(&self.admin, "POST", path, Some(body), "application/json").await
+    }
+
+    pub async fn put(&self, path: &str, body: Value) -> Answer {
+        call(&self.admin, "PUT", path, Some(body), "application/json").await
+    }
+
+    pub async fn delete(&self, path: &str, options: Option<Value>) -> Answer {
+        call(&self.admin, "DELETE", path, options, "application/json").await
+    }
+
+    /// A patch: `kind` is `merge`, `strategic` or `json`.
+    pub async fn patch(&self, path: &str, kind: &str, body: Value) -> Answer {
+        let content_type = match kind {
+            "merge" => "application/merge-patch+json",
+            "strategic" => "application/strategic-merge-patch+json",
+            "json" => "application/json-patch+json",
+            other => other,
+        };
+        call(&self.admin, "PATCH", path, Some(body), content_type).await
+    }
+
+    /// The events of a watch as they come.
+    /// Sends text as it is.
+    pub async fn raw(&self, method: &str, path: &str, body: &str) -> Answer {
+        let admin = self.user("admin", &["system:masters"]);
+        send(&admin, method, path, body.to_owned().into(), &[("content-type", "application/json")]).await
+    }
+
+    pub async fn watch(&self, path: &str) -> futures::stream::BoxStream<'static, WatchEvent> {
+        self.try_watch(path).await.expect("the history is there")
+    }
+
+    /// A watch as the network would carry it.
+    pub async fn watch_text(&self, path: &str) -> corten_apiserver::HttpBody {
+        let request = http::Request::get(path).body(bytes::Bytes::new()).unwrap();
+        let reply = self.admin.call(request).await;
+        assert_eq!(reply.status(), 200);
+        reply.into_body().into_http()
+    }
+
+    /// The same, or nothing if the history that it needs is gone.
+    pub async fn try_watch(&self, path: &str) -> Option<futures::stream::BoxStream<'static, WatchEvent>> {
+        let request = http::Request::get(path).body(bytes::Bytes::new()).unwrap();
+        let reply = self.admin.call(request).await;
+        if reply.status() == 410 {
+            return None;
+        }
+        match reply.into_body() {
+            Body::Watch(watch) => Some(watch.events()),
+            other => panic!("not a watch: {other:?}"),
+        }
+    }
+}
+
+/// Sends one request.
+pub async fn call(who: &InProcess, method: &str, path: &str, body: Option<Value>, content_type: &str) -> Answer {
+    let bytes = body.map(|b| b.to_string()).unwrap_or_default();
+    send(who, method, path, bytes.into(), &[("content-type", content_type)]).await
+}
+
+/// Sends one request with bytes and headers as they are.
+pub async fn send(who: &InProcess, method: &str, path: &str, body: bytes::Bytes, headers: &[(&str, &str)]) -> Answer {
+    let mut request = http::Request::builder().method(method).uri(path);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let reply = who.call(request.body(body).unwrap()).await;
+    let (parts, body) = reply.into_parts();
+    let bytes = match body {
+        Body::Full(bytes) => bytes,
+        other => panic!("not a whole body: {other:?}"),
+    };
+    let body =
+        serde_json::from_slice(&bytes).unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&bytes).into_owned()));
+    Answer { code: parts.status.as_u16(), body, headers: parts.headers }
+}
+
+/// The next event, as `TYPE name` or `BOOKMARK`; fails after five minutes.
+pub async fn next(events: &mut futures::stream::BoxStream<'static, WatchEvent>) -> String {
+    let event =
+        tokio::time::timeout(std::time::Duration::from_secs(300), events.next()).await.expect("no event in time");
+    match event {
+        Some(WatchEvent::Added(o)) => format!("ADDED {}", o.header.name),
+        Some(WatchEvent::Modified(o)) => format!("MODIFIED {}", o.header.name),
+        Some(WatchEvent::Deleted(o)) => format!("DELETED {}", o.header.name),
+        Some(WatchEvent::Bookmark { initial_events_end, .. }) => format!("BOOKMARK {initial_events_end}"),
+        Some(WatchEvent::Error(status)) => format!("ERROR {}", status.code),
+        None => "END".to_owned(),
+    }
+}
