@@ -14,7 +14,7 @@ use crate::signing_options::SigningOptions;
 
 /// Kubernetes in one binary: API server, store, scheduler, controllers, kubelet, runtime, network, proxy and DNS.
 #[derive(Debug, Parser)]
-#[command(name = "corten", version = crate::config::VERSION, propagate_version = true, arg_required_else_help = true)]
+#[command(name = "corten", version = crate::version::VERSION, propagate_version = true, arg_required_else_help = true)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,

@@ -8,9 +8,9 @@ use anyhow::Result;
 use corten_meta::Value;
 
 use crate::commands::audit::gather;
-use crate::join::{discovery, settings};
+use crate::join::discovery;
 use crate::pki::Identity;
-use crate::{kubeconfig, registries};
+use crate::{kubeconfig, registries, settings};
 
 /// Reads a cluster-info that a server without trust sends; returns what the token has signed of it.
 pub fn cluster_info(info: &Value, token: &str) -> Result<String> {

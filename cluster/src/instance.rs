@@ -16,7 +16,7 @@ use nix::fcntl::{Flock, FlockArg};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::cli;
-use crate::config::Place;
+use crate::place::Place;
 use crate::private;
 
 /// Held by the server for as long as it lives.

@@ -9,6 +9,7 @@ mod cli;
 mod commands;
 mod components;
 mod config;
+mod files;
 #[doc(hidden)]
 pub mod fuzz;
 mod instance;
@@ -16,13 +17,18 @@ mod join;
 mod kubeconfig;
 mod kubelet_options;
 mod network_options;
+mod node_object;
 mod pki;
+mod place;
 mod preflight;
 mod private;
 mod progress;
 mod registries;
 mod secrets;
+mod settings;
 mod signing_options;
+mod tasks;
+mod version;
 
 use std::process::ExitCode;
 

@@ -5,7 +5,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::config::{Cluster, Place};
+use crate::config::Cluster;
+use crate::place::Place;
 use crate::private;
 
 /// The layout of the data directory that this binary reads and writes.

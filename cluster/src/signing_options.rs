@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::Args;
 use corten_controllers::{SigningAuthorities, SigningAuthority};
 
-use crate::components::files;
+use crate::files;
 
 /// The flag that names one authority for all.
 const ALL: &str = "cluster_signing_cert_file";

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::cli;
 use crate::components::{further_nodes, network, node};
-use crate::config::Place;
+use crate::place::Place;
 use crate::{instance, kubeconfig, preflight};
 
 /// How long the server may take to say goodbye.

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use corten_runtime::{ImageStore, PullAuth, RegistryConfig};
 
 use crate::cli::{Image, Where};
-use crate::config::Place;
+use crate::place::Place;
 use crate::{instance, preflight, secrets};
 
 pub async fn run(command: Image) -> Result<()> {

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 
 use crate::cli;
-use crate::config::Place;
+use crate::place::Place;
 use crate::preflight;
 
 pub fn run(flags: &cli::Logs) -> Result<()> {

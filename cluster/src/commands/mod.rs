@@ -17,7 +17,8 @@ use anyhow::{Context, Result};
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::{Bench, Cli, Command, Join};
-use crate::config::{Cluster, Place};
+use crate::config::Cluster;
+use crate::place::Place;
 use crate::progress::Progress;
 use crate::{bench, components, instance, preflight, secrets};
 

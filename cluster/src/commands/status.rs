@@ -10,9 +10,11 @@ use corten_meta::Value;
 
 use crate::cli::NetworkBackend;
 use crate::cli::Where;
-use crate::components::node::dns_of;
+use crate::components::node_dns::dns_of;
 use crate::components::readiness;
-use crate::config::{Place, VERSION};
+use crate::node_object::is_ready;
+use crate::place::Place;
+use crate::version::VERSION;
 use crate::{instance, preflight};
 
 pub async fn run(place: &Where) -> Result<()> {
@@ -63,7 +65,7 @@ async fn components(client: &Client, nodes: &[Value]) -> Vec<[String; 3]> {
         assigned == nodes.len(),
         format!("{assigned} of {} nodes have a pod range", nodes.len()),
     ));
-    let alive = nodes.iter().filter(|node| readiness::is_ready(node)).count();
+    let alive = nodes.iter().filter(|node| is_ready(node)).count();
     rows.push(row("nodes", alive == nodes.len(), format!("{alive} of {} are Ready", nodes.len())));
     let gateways: Vec<IpAddr> =
         nodes.iter().flat_map(|node| dns_of(node, NetworkBackend::HostGw)).map(|address| address.ip()).collect();
@@ -93,7 +95,7 @@ fn node_rows(nodes: &[Value]) -> Vec<[String; 5]> {
     let mut rows = vec![["NODE", "STATUS", "ADDRESS", "PODS", "KUBELET"].map(str::to_owned)];
     for node in nodes {
         let text = |path: &str| node.pointer(path).and_then(Value::as_str).unwrap_or("<none>").to_owned();
-        let state = if readiness::is_ready(node) { "Ready" } else { "NotReady" };
+        let state = if is_ready(node) { "Ready" } else { "NotReady" };
         rows.push([
             corten_meta::name(node).to_owned(),
             state.to_owned(),

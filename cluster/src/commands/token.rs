@@ -11,8 +11,8 @@ use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::json;
 
 use crate::cli::{Token, TokenAccess, TokenCreate};
-use crate::config::Place;
 use crate::join::discovery;
+use crate::place::Place;
 use crate::{preflight, secrets};
 
 const NAMESPACE: &str = "kube-system";

@@ -13,7 +13,8 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 
 use crate::cli;
-use crate::config::{Cluster, Place, absolute};
+use crate::config::Cluster;
+use crate::place::{Place, absolute};
 use crate::progress::STEPS;
 use crate::{instance, kubeconfig, preflight, private};
 

@@ -14,13 +14,10 @@ use corten_meta::Value;
 use futures::future::try_join_all;
 use serde_json::json;
 
-use super::addons::apply;
+use super::apply::apply;
+use super::groups::{JOINING_GROUP, NODES_GROUP};
 
 const LOCAL_VOLUMES_ROLE: &str = "corten:local-path-provisioner";
-
-/// Everybody with a token that `corten token create` or kubeadm made.
-pub const JOINING_GROUP: &str = "system:bootstrappers:kubeadm:default-node-token";
-pub const NODES_GROUP: &str = "system:nodes";
 
 /// The role of the controller that approves the certificates that kubelets serve with.
 const APPROVER_ROLE: &str = "corten:serving-approver";

@@ -17,9 +17,11 @@ use corten_meta::{Key, Value};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::node::{CONTROL_PLANE, DNS_METRICS, dns_of};
+use super::apply::apply;
+use super::node_dns::{DNS_METRICS, dns_of};
 use crate::cli::NetworkBackend;
 use crate::config::Cluster;
+use crate::node_object::CONTROL_PLANE;
 
 const NAMESPACE: &str = "kube-system";
 
@@ -56,15 +58,6 @@ pub async fn run(client: Client, caches: Caches, cluster: Cluster, shutdown: Can
             () = shutdown.cancelled() => return Ok(()),
             change = changes.next() => if change.is_none() { return Ok(()) },
         }
-    }
-}
-
-/// Patches what differs, or creates the object where there is none.
-pub async fn apply<K: Typed>(client: &Client, namespace: &str, name: &str, wanted: Value) -> Result<(), Error> {
-    match client.patch::<K>(namespace, name, &Patch::Merge(wanted.clone()), None).await {
-        Ok(_) => Ok(()),
-        Err(error) if error.is_not_found() => client.create(&K::from_value(wanted)?).await.map(|_| ()),
-        Err(error) => Err(error),
     }
 }
 

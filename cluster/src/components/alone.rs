@@ -11,12 +11,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::control::{MANAGER_PORT, SCHEDULER_PORT};
 use super::endpoint::{self, Endpoint};
-use super::files::read;
 use super::network::{self, Plugged};
 use super::node;
 use super::service_accounts;
-use super::tasks::Tasks;
-use crate::config::{Node, Place, node_name};
+use crate::config::{Node, node_name};
+use crate::files::read;
+use crate::place::Place;
+use crate::tasks::Tasks;
 use crate::{cli, config, instance, kubeconfig, preflight};
 
 /// `corten controller-manager`.

@@ -15,11 +15,12 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::serving_certificate::Certificates;
-use super::tasks::Tasks;
-use super::{access, addons, authorization, files, further_nodes, joining};
+use super::{access, addons, authorization, further_nodes, joining};
 use crate::config::Cluster;
+use crate::files;
 use crate::kubeconfig;
 use crate::pki::{Leaf, Pki};
+use crate::tasks::Tasks;
 
 /// A started API server.
 pub struct ApiServer {
@@ -44,7 +45,7 @@ fn user_agent(user: &str) -> String {
         name if name.starts_with("kube-") => name,
         _ => "corten",
     };
-    format!("{program}/{}", crate::config::VERSION)
+    format!("{program}/{}", crate::version::VERSION)
 }
 
 /// Opens the store, starts the API server and waits until it serves. The store outlives all clients.

@@ -8,7 +8,7 @@ use corten_apiserver::{Audit, AuditLog, AuditWebhook, ProxyClient, RemoteServer}
 use corten_client::Kubeconfig;
 
 use crate::cli;
-use crate::config::Place;
+use crate::place::Place;
 use crate::private;
 
 /// The policy of a cluster that was given none: the requests that an attacker makes. Whoever reads or changes Secrets,

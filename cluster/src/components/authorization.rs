@@ -8,9 +8,10 @@ use corten_apiserver::{Authorization, KubeconfigReader};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use super::{audit, files};
+use super::audit;
 use crate::access_options::AccessOptions;
-use crate::components::tasks::Tasks;
+use crate::files;
+use crate::tasks::Tasks;
 
 /// Nothing if nothing is asked for: then the Node authorizer and RBAC decide.
 pub fn config(options: &AccessOptions, tasks: &mut Tasks) -> Result<Option<Authorization>> {

@@ -11,9 +11,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::apiserver::ApiServer;
 use super::endpoint::{self, Endpoint};
-use super::tasks::Tasks;
 use crate::config::Cluster;
 use crate::pki::{Authority, Leaf, Pki};
+use crate::tasks::Tasks;
 
 /// Where upstream's controller manager listens.
 pub const MANAGER_PORT: u16 = 10257;

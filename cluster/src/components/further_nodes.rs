@@ -17,13 +17,14 @@ use corten_controllers::NodeComponent;
 use corten_network::namespace_node::{self, NodeNamespace};
 use tokio_util::sync::CancellationToken;
 
-use super::access::NODES_GROUP;
 use super::companion::Companion;
+use super::groups::NODES_GROUP;
 use super::network::cidrs;
-use super::node::serving;
-use super::tasks::Tasks;
-use crate::config::{Cluster, Place};
+use super::node_certificate::serving;
+use crate::config::Cluster;
 use crate::pki::{Leaf, Pki, write_private};
+use crate::place::Place;
+use crate::tasks::Tasks;
 use crate::{instance, kubeconfig, private};
 
 /// How long an agent that failed stays down before it is started again.

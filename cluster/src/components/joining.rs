@@ -7,12 +7,12 @@ use corten_client::{Client, Error};
 use corten_meta::Value;
 use serde_json::json;
 
-use super::access::{JOINING_GROUP, NODES_GROUP};
-use super::addons::apply;
+use super::apply::apply;
+use super::groups::{JOINING_GROUP, NODES_GROUP};
 use crate::config::Cluster;
-use crate::join::settings;
 use crate::kubeconfig;
 use crate::pki::Pki;
+use crate::settings;
 
 const PUBLIC: &str = "kube-public";
 const CLUSTER_INFO: &str = "cluster-info";

@@ -6,21 +6,23 @@ mod access;
 mod addons;
 pub mod alone;
 pub mod apiserver;
+mod apply;
 pub mod audit;
 mod authorization;
 mod companion;
 mod control;
 mod endpoint;
-pub mod files;
 pub mod further_nodes;
+mod groups;
 mod joining;
 pub mod network;
 pub mod node;
+mod node_certificate;
+pub mod node_dns;
 pub mod readiness;
 mod renewal;
 mod service_accounts;
 mod serving_certificate;
-mod tasks;
 
 use std::sync::Arc;
 
@@ -36,7 +38,7 @@ use crate::join::certificate::{self, Wanted};
 use crate::join::{self, Joined};
 use crate::pki::Pki;
 use crate::progress::Progress;
-use tasks::Tasks;
+use crate::tasks::Tasks;
 
 /// A whole cluster in this process.
 pub async fn server(cluster: Cluster, progress: Progress, shutdown: CancellationToken) -> Result<()> {

@@ -19,6 +19,7 @@ use corten_runtime::{PodNetworkRequest, PodNetworkResult};
 use tokio::sync::Mutex;
 
 use crate::config;
+use crate::place::Place;
 
 /// The annotation by which the kubelet says where it has a pod from.
 const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
@@ -122,7 +123,7 @@ pub fn network_config(node: &config::Node, range: &str) -> Result<corten_network
 }
 
 /// Takes the pod network of a node down. What it is named is read from where the node wrote it when it came up.
-pub async fn cleanup(place: &config::Place) -> Result<()> {
+pub async fn cleanup(place: &Place) -> Result<()> {
     let plugins = place.data.join(PLUGINS);
     if plugins.exists() {
         // The pods are gone; what plugins keep of them goes too.
@@ -267,7 +268,7 @@ mod tests {
         let data = folder.path().to_str().unwrap();
         let words = ["corten", "runtime", "--data-dir", data];
         let crate::cli::Command::Runtime(flags) = crate::cli::Cli::parse_from(words).command else { panic!() };
-        let mut node = config::Node::of_runtime(config::Place::of(&flags.place), &flags).unwrap();
+        let mut node = config::Node::of_runtime(Place::of(&flags.place), &flags).unwrap();
         assert_eq!(known_range(&node), None);
         std::fs::write(folder.path().join(NETWORK_FILE), "corten0 10.244.3.0/24,fd00::/64\n").unwrap();
         assert_eq!(known_range(&node).as_deref(), Some("10.244.3.0/24,fd00::/64"));

@@ -10,22 +10,21 @@ use corten_api::k8s_openapi::api::core::v1::Taint;
 use corten_client::{Caches, Client};
 use corten_controllers::NodeComponent;
 use corten_kubelet::{EvictionConfig, HostResolver, Tls};
-use corten_meta::Value;
 use corten_network::policy;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::access::NODES_GROUP;
 use super::apiserver::ApiServer;
-use super::network::{Plugged, assigned_ranges, cidrs, gateways, pod_range};
-use super::tasks::Tasks;
-use crate::cli::NetworkBackend;
-use crate::config::{Cluster, Node, Place};
-use crate::pki::{Identity, Leaf, Pki};
+use super::groups::NODES_GROUP;
+use super::network::{Plugged, cidrs, gateways, pod_range};
+use super::node_certificate::{leaf, serving};
+use super::node_dns::{DNS_METRICS, dns_endpoints};
+use crate::config::{Cluster, Node};
+use crate::node_object::CONTROL_PLANE;
+use crate::pki::Pki;
+use crate::place::Place;
+use crate::tasks::Tasks;
 use crate::{config, kubeconfig, pki, private, registries};
-
-/// The label and the taint of a node that runs the control plane.
-pub const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
 
 /// What the machine itself resolves names by; a machine may be without.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
@@ -113,20 +112,6 @@ fn sign_for_itself(node: &Node, certificate: &str, key: &str) -> Result<()> {
     let identity = pki::self_signed(&leaf(&format!("system:node:{}", node.name), &node.name, &node.addresses))?;
     pki::write_private(&node.place.pki().join(key), identity.key.as_bytes())?;
     pki::write_private(&node.place.pki().join(certificate), identity.certificate.as_bytes())
-}
-
-/// What a certificate of a node's own API says.
-fn leaf<'a>(user: &'a str, name: &str, addresses: &[IpAddr]) -> Leaf<'a> {
-    let mut names = vec![name.to_owned()];
-    names.extend(addresses.iter().map(IpAddr::to_string));
-    Leaf { common_name: user, organizations: &["system:nodes"], names }
-}
-
-/// The certificate of a node's own API.
-pub fn serving(pki: &Pki, name: &str, addresses: &[IpAddr]) -> Result<Tls> {
-    let user = format!("system:node:{name}");
-    let Identity { certificate, key } = pki.kubelet.issue(&leaf(&user, name, addresses))?;
-    Ok(Tls { certificate, key, client_ca: pki.cluster.certificate.clone() })
 }
 
 /// Signs the certificate of a node's own API anew while it runs.
@@ -236,27 +221,6 @@ async fn network_and_dns(
     tasks.run().await
 }
 
-/// The port of cluster DNS on a node's own addresses, where 53 may be another's.
-const DNS_BESIDE_PLUGINS: u16 = 1053;
-
-/// The port of CoreDNS's figures.
-pub const DNS_METRICS: u16 = 9153;
-
-/// Where a node's DNS answers: on the pods' gateways, and where plugins make the network, on the node's own addresses.
-fn dns_endpoints(backend: NetworkBackend, gateways: &[IpAddr], node: &[IpAddr]) -> Vec<SocketAddr> {
-    let (addresses, port) = if backend.own().is_some() { (gateways, 53) } else { (node, DNS_BESIDE_PLUGINS) };
-    addresses.iter().map(|address| SocketAddr::new(*address, port)).collect()
-}
-
-/// Where the DNS of a node answers, as its object says.
-pub fn dns_of(node: &Value, backend: NetworkBackend) -> Vec<SocketAddr> {
-    let addresses = node.pointer("/status/addresses").and_then(Value::as_array).into_iter().flatten();
-    let internal = addresses.filter(|address| address["type"] == "InternalIP");
-    let own: Vec<IpAddr> = internal.filter_map(|address| address["address"].as_str()?.parse().ok()).collect();
-    let gateways = assigned_ranges(node).map(|ranges| gateways(&ranges)).unwrap_or_default();
-    dns_endpoints(backend, &gateways, &own)
-}
-
 /// The settings of a node's container runtime.
 pub fn runtime_config(node: &Node) -> Result<corten_runtime::Config> {
     let registries = node.kubelet.registry_config.as_deref().map(registries::read).transpose()?;
@@ -310,7 +274,7 @@ pub fn kubelet_config(
     node.kubelet.apply(&mut config)?;
     config.host_resolver = match config.resolv_conf.as_deref() {
         Some(path) if path == Path::new(RESOLV_CONF) => host_resolver(),
-        Some(path) => parse_resolver(&super::files::read(path)?),
+        Some(path) => parse_resolver(&crate::files::read(path)?),
         None => HostResolver::default(),
     };
     read_certificates(&mut config)?;
@@ -322,7 +286,7 @@ pub fn kubelet_config(
 
 /// Reads the certificates that the kubelet's configuration names by files.
 fn read_certificates(config: &mut corten_kubelet::Config) -> Result<()> {
-    let read = |path: &Option<PathBuf>| path.as_deref().map(super::files::read).transpose();
+    let read = |path: &Option<PathBuf>| path.as_deref().map(crate::files::read).transpose();
     let files = &config.tls_files;
     config.client_ca = read(&files.client_ca)?;
     if let (Some(certificate), Some(key)) = (read(&files.certificate)?, read(&files.key)?) {

@@ -14,8 +14,9 @@ use tokio::net::UdpSocket;
 use tokio_util::sync::CancellationToken;
 
 use super::network::assigned_ranges;
-use super::node::dns_of;
+use super::node_dns::dns_of;
 use crate::cli::NetworkBackend;
+use crate::node_object::is_ready;
 use crate::progress::Progress;
 
 /// How long an answer of a server on this machine may take.
@@ -81,12 +82,6 @@ async fn all_ready(caches: &Caches, names: &[String], started: Timestamp) -> Vec
 
 fn renewed(lease: &Value) -> Option<Timestamp> {
     lease.pointer("/spec/renewTime")?.as_str()?.parse().ok()
-}
-
-/// Whether the Node's condition Ready is True.
-pub fn is_ready(node: &Value) -> bool {
-    let conditions = node.pointer("/status/conditions").and_then(Value::as_array);
-    conditions.is_some_and(|list| list.iter().any(|c| c["type"] == "Ready" && c["status"] == "True"))
 }
 
 /// Waits until the default namespace has the account without which no pod is admitted to it: `kubectl run` is what a
@@ -166,13 +161,5 @@ mod tests {
     fn questions_are_well_formed() {
         assert_eq!(&question("a.bc", true)[12..], b"\x01a\x02bc\x00\x00\x01\x00\x01");
         assert_eq!(&question("a.bc", false)[12..], b"\x01a\x02bc\x00\x00\x1c\x00\x01");
-    }
-
-    #[test]
-    fn readiness_is_the_condition_ready() {
-        let node = |status: &str| serde_json::json!({"status": {"conditions": [{"type": "Ready", "status": status}]}});
-        assert!(is_ready(&node("True")));
-        assert!(!is_ready(&node("Unknown")));
-        assert!(!is_ready(&serde_json::json!({})));
     }
 }

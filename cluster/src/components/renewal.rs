@@ -13,9 +13,10 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{Node, Place};
+use crate::config::Node;
 use crate::join::certificate::{self, Wanted};
 use crate::pki::{Identity, write_private};
+use crate::place::Place;
 
 /// How long to wait after a request that failed.
 const PAUSE: Duration = Duration::from_secs(30);

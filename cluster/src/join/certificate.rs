@@ -15,8 +15,8 @@ use rcgen::{CertificateParams, DnType, KeyPair};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::Place;
 use crate::pki::{Identity, write_private};
+use crate::place::Place;
 
 /// How long the cluster may take to answer.
 const PATIENCE: Duration = Duration::from_secs(120);

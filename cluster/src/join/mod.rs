@@ -18,11 +18,13 @@ use corten_controllers::NodeComponent;
 use futures::future::try_join_all;
 
 use crate::cli;
-use crate::config::{Node, Place, node_name};
+use crate::config::{Node, node_name};
 use crate::kubeconfig;
+use crate::node_object::is_ready;
 use crate::pki::write_private;
+use crate::place::Place;
+use crate::settings::Settings;
 use certificate::Wanted;
-use settings::Settings;
 
 /// What a node needs to run.
 pub struct Joined {
@@ -140,7 +142,7 @@ async fn refuse_taken_name(client: &Client, name: &str) -> Result<()> {
     use corten_api::Typed;
     use corten_api::k8s_openapi::api::core::v1::Node as NodeObject;
     let node = client.find::<NodeObject>("", name).await.context("the bootstrap token is not accepted")?;
-    if node.is_some_and(|node| crate::components::readiness::is_ready(&node.to_value())) {
+    if node.is_some_and(|node| is_ready(&node.to_value())) {
         bail!(
             "a Ready node of the name {name:?} exists in the cluster; delete it or give this machine another name by \
              --node-name"

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use corten_meta::Value;
 
 use crate::cli;
-use crate::config::Place;
+use crate::place::Place;
 
 /// A file or directory as it is on disk.
 #[derive(Clone, Debug)]

@@ -18,7 +18,7 @@ use super::facts::{Facts, FileFact, NodeFact, Objects, Probes};
 use super::tls;
 use crate::cli::{self, Where};
 use crate::components::audit::DEFAULT_POLICY;
-use crate::config::Place;
+use crate::place::Place;
 use crate::{instance, kubeconfig};
 
 /// The directory of CNI configurations.

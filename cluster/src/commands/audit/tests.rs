@@ -7,7 +7,7 @@ use clap::Parser;
 use super::facts::{FileFact, NodeFact, Objects, Probes};
 use super::*;
 use crate::components::audit::DEFAULT_POLICY;
-use crate::config::Place;
+use crate::place::Place;
 
 fn flags(words: &[&str]) -> cli::Server {
     let parsed = cli::Cli::try_parse_from([&["corten", "server"], words].concat());

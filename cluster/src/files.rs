@@ -13,7 +13,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::tasks::Tasks;
+use crate::tasks::Tasks;
 
 /// The text of a file from now on.
 pub fn follow(path: &Path, tasks: &mut Tasks) -> Result<watch::Receiver<String>> {

@@ -1,0 +1,25 @@
+//! What the Node object of a machine says of it.
+
+use corten_meta::Value;
+
+/// The label and the taint of the nodes that run the control plane.
+pub const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
+
+/// Whether the Node's condition Ready is True.
+pub fn is_ready(node: &Value) -> bool {
+    let conditions = node.pointer("/status/conditions").and_then(Value::as_array);
+    conditions.is_some_and(|list| list.iter().any(|c| c["type"] == "Ready" && c["status"] == "True"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_ready;
+
+    #[test]
+    fn readiness_is_the_condition_ready() {
+        let node = |status: &str| serde_json::json!({"status": {"conditions": [{"type": "Ready", "status": status}]}});
+        assert!(is_ready(&node("True")));
+        assert!(!is_ready(&node("Unknown")));
+        assert!(!is_ready(&serde_json::json!({})));
+    }
+}
