@@ -2,14 +2,16 @@
 //!
 //! Plain functions on the snapshot, which a dry run changes and restores. What is decided is carried out elsewhere.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::framework::{Effect, Plugin, Point, PreFilter, PreScore, Reasons, State, Verdict};
+use crate::filtering::{Filters, filter_with_nominated, histogram, pre_filter};
+use crate::framework::{Effect, Plugin, Point, PreScore, Search, Verdict};
 use crate::metrics::ProfileSeries;
 use crate::preemption::{self, Preemption};
 use crate::profile::Profile;
+use crate::random::Random;
 use crate::refused::Refused;
 use crate::rows::demand::Demand;
 use crate::rows::shortlist::Shortlist;
@@ -64,8 +66,7 @@ impl Rejection {
 pub struct Rotation {
     /// Where the search for feasible nodes goes on, so that all nodes get their turn.
     next_start: usize,
-    /// State of a small generator that breaks ties.
-    seed: u64,
+    random: Random,
     /// What dry runs for pods like the last one found.
     pub dry_runs: preemption::Memory,
     refused: Refused,
@@ -103,89 +104,7 @@ impl Scores {
 
 impl Rotation {
     pub fn new(seed: u64) -> Rotation {
-        Rotation { seed: seed | 1, ..Rotation::default() }
-    }
-
-    /// A number below `bound`, by xorshift.
-    pub fn below(&mut self, bound: usize) -> usize {
-        self.seed ^= self.seed << 13;
-        self.seed ^= self.seed >> 7;
-        self.seed ^= self.seed << 17;
-        (self.seed % bound.max(1) as u64) as usize
-    }
-}
-
-/// The filters that have something to say about a pod, each with what it prepared.
-pub struct Filters<'a> {
-    plugins: Vec<(&'a dyn Plugin, State)>,
-    /// The only nodes worth a look, and who said so.
-    only: Option<(Vec<usize>, Vec<&'static str>)>,
-    /// Where each plugin's time is written, if it is to be.
-    timed: Option<&'a ProfileSeries>,
-}
-
-/// A node that will not do: who said so and why.
-#[derive(Debug)]
-pub struct Rejected {
-    pub slot: usize,
-    pub plugin: &'static str,
-    pub verdict: Verdict,
-}
-
-/// What filtering found.
-#[derive(Debug, Default)]
-pub struct Search {
-    pub feasible: Vec<usize>,
-    pub rejected: Vec<Rejected>,
-    /// What holds for the nodes that were not looked at.
-    pub absent: Option<(Vec<&'static str>, Verdict)>,
-    /// A plugin refused before any node was looked at.
-    pub refused: bool,
-    /// Extenders that refused nodes.
-    pub by_extender: bool,
-    /// Only the node that the pod is nominated to was looked at, for it will do.
-    pub nominated: bool,
-    /// Why the pod cannot be decided about.
-    error: Option<String>,
-    /// How many nodes each plugin refused.
-    refusals: Vec<(&'static str, usize)>,
-    /// Every node was looked at, and what was found hangs on nothing but the nodes' own rows.
-    repeatable: bool,
-}
-
-impl Search {
-    fn reject(&mut self, slot: usize, plugin: &'static str, verdict: Verdict) {
-        self.count(plugin);
-        self.rejected.push(Rejected { slot, plugin, verdict });
-    }
-
-    /// A plugin failed: whatever was found before does not count.
-    fn fail(&mut self, plugin: &'static str, why: &Reasons) {
-        self.feasible.clear();
-        self.error = Some(format!("running {plugin:?} filter plugin: {}", why.text()));
-    }
-
-    fn count(&mut self, plugin: &'static str) {
-        // A plugin's name is one text in memory: comparing addresses is enough, and this is done for every node.
-        match self.refusals.iter_mut().find(|(name, _)| std::ptr::eq(*name, plugin)) {
-            Some((_, count)) => *count += 1,
-            None => self.refusals.push((plugin, 1)),
-        }
-    }
-
-    /// A rejected node is rejected otherwise.
-    pub fn replace(&mut self, number: usize, plugin: &'static str, verdict: Verdict) {
-        let before = std::mem::replace(&mut self.rejected[number].plugin, plugin);
-        self.rejected[number].verdict = verdict;
-        self.refusals.iter_mut().filter(|(name, _)| *name == before).for_each(|(_, count)| *count -= 1);
-        self.count(plugin);
-        self.refusals.retain(|(_, count)| *count > 0);
-    }
-
-    /// The plugin that refused before any node was looked at, and its words.
-    pub fn refusal(&self) -> Option<(&'static str, &Verdict)> {
-        let (plugins, verdict) = self.absent.as_ref().filter(|_| self.refused)?;
-        Some((plugins.first()?, verdict))
+        Rotation { random: Random::new(seed), ..Rotation::default() }
     }
 }
 
@@ -234,104 +153,6 @@ fn count_filters(filters: &Filters<'_>, search: &Search, series: &ProfileSeries)
         let refused = search.refusals.iter().filter(|(name, _)| *name == plugin.name());
         asked -= refused.map(|(_, count)| count).sum::<usize>();
     }
-}
-
-pub fn pre_filter<'a>(
-    snapshot: &mut Snapshot,
-    profile: &'a Profile,
-    pod: &PodRow,
-) -> Result<Filters<'a>, (&'static str, Verdict)> {
-    snapshot.begin();
-    let mut filters = Filters { plugins: Vec::new(), only: None, timed: None };
-    for plugin in profile.filters() {
-        match plugin.pre_filter(pod, snapshot) {
-            PreFilter::Skip => {}
-            PreFilter::Continue(state) => filters.plugins.push((plugin, state)),
-            PreFilter::Reject(verdict) => return Err((plugin.name(), verdict)),
-            PreFilter::Only(state, slots) => {
-                filters.plugins.push((plugin, state));
-                filters.only = Some(match filters.only.take() {
-                    None => (slots, vec![plugin.name()]),
-                    Some((known, mut names)) => {
-                        names.push(plugin.name());
-                        (known.into_iter().filter(|slot| slots.contains(slot)).collect(), names)
-                    }
-                });
-            }
-        }
-    }
-    Ok(filters)
-}
-
-impl Filters<'_> {
-    /// The nodes that no plugin is sure to refuse. Where only some nodes are looked at, there is nothing to shorten.
-    fn shortlist(&self, snapshot: &Snapshot) -> Shortlist {
-        let mut list = Shortlist::new(snapshot.slots());
-        if self.only.is_none() {
-            self.plugins.iter().for_each(|(plugin, state)| plugin.shorten(state, snapshot, &mut list));
-        }
-        list
-    }
-
-    /// Whether what they say of a node hangs on nothing but its own row.
-    pub fn are_local(&self) -> bool {
-        self.plugins.iter().all(|(plugin, _)| plugin.is_local())
-    }
-}
-
-/// The first rejection, with the plugin that spoke it.
-pub fn filter(
-    filters: &Filters<'_>,
-    pod: &PodRow,
-    slot: usize,
-    snapshot: &Snapshot,
-) -> Option<(&'static str, Verdict)> {
-    let node = snapshot.node(slot);
-    filters.plugins.iter().find_map(|(plugin, state)| {
-        if plugin.surely_fits(state, pod, slot, snapshot) {
-            debug_assert!(plugin.filter(state, pod, node, snapshot).fits(), "{} is not sure", plugin.name());
-            return None;
-        }
-        let verdict = match filters.timed {
-            None => plugin.filter(state, pod, node, snapshot),
-            Some(series) => {
-                let began = Instant::now();
-                let verdict = plugin.filter(state, pod, node, snapshot);
-                series.plugin(plugin.name(), Point::Filter, verdict.status(), began);
-                verdict
-            }
-        };
-        (!verdict.fits()).then(|| (plugin.name(), verdict))
-    })
-}
-
-/// What every plugin says of a node, whether or not another has already refused it.
-pub fn verdicts(filters: &Filters<'_>, pod: &PodRow, slot: usize, snapshot: &Snapshot) -> Vec<(&'static str, Verdict)> {
-    let node = snapshot.node(slot);
-    let of = |(plugin, state): &(&dyn Plugin, State)| (plugin.name(), plugin.filter(state, pod, node, snapshot));
-    filters.plugins.iter().map(of).collect()
-}
-
-/// Filters a node as if the pods nominated to it, of no lesser priority, were already there; and as if not.
-pub fn filter_with_nominated(
-    filters: &Filters<'_>,
-    pod: &PodRow,
-    slot: usize,
-    snapshot: &mut Snapshot,
-) -> Option<(&'static str, Verdict)> {
-    if snapshot.nominated.is_empty() {
-        return filter(filters, pod, slot, snapshot);
-    }
-    let coming = snapshot.nominated.on(&snapshot.node(slot).name).iter();
-    let coming: Vec<_> =
-        coming.filter(|other| other.uid != pod.uid && other.priority >= pod.priority).cloned().collect();
-    if coming.is_empty() {
-        return filter(filters, pod, slot, snapshot);
-    }
-    coming.iter().for_each(|other| snapshot.put(slot, other.clone()));
-    let crowded = filter(filters, pod, slot, snapshot);
-    coming.iter().for_each(|other| drop(snapshot.lift(slot, &other.uid)));
-    crowded.or_else(|| filter(filters, pod, slot, snapshot))
 }
 
 fn find_feasible(
@@ -415,7 +236,8 @@ pub fn post_filter(
             }
         } else if let Some(limits) = plugin.preemption() {
             profile.series.preemption();
-            let sought = preemption::find(snapshot, profile, pod, search, rotation, limits);
+            let sought =
+                preemption::find(snapshot, profile, pod, search, &mut rotation.dry_runs, &mut rotation.random, limits);
             rejection.clears_nomination = sought.clears_nomination;
             rejection.candidates = sought.candidates;
             rejection.said.push(format!("preemption: {}", sought.why_not));
@@ -436,30 +258,6 @@ fn fit_error(total: usize, search: &Search) -> String {
     let rest = total.saturating_sub(search.rejected.len());
     let absent = search.absent.iter().map(|(_, verdict)| (verdict, rest)).filter(|(_, nodes)| *nodes > 0);
     histogram(total, looked_at.chain(absent))
-}
-
-/// Reasons counted by node.
-pub fn histogram<'a>(total: usize, verdicts: impl Iterator<Item = (&'a Verdict, usize)>) -> String {
-    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    // Most nodes say the same as the one before, by the very same text.
-    let mut run: (&str, usize) = ("", 0);
-    for (verdict, nodes) in verdicts {
-        for reason in verdict.reasons().into_iter().flat_map(|reasons| reasons.iter()) {
-            if !std::ptr::eq(reason, run.0) {
-                *counts.entry(run.0).or_default() += run.1;
-                run = (reason, 0);
-            }
-            run.1 += nodes;
-        }
-    }
-    *counts.entry(run.0).or_default() += run.1;
-    counts.retain(|_, count| *count > 0);
-    let mut lines: Vec<String> = counts.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
-    lines.sort_unstable();
-    match lines.is_empty() {
-        true => format!("0/{total} nodes are available:"),
-        false => format!("0/{total} nodes are available: {}.", lines.join(", ")),
-    }
 }
 
 /// The weighted scores of nodes, in their order.
@@ -529,7 +327,7 @@ pub fn select(nodes: &[usize], scores: &[i64], rotation: &mut Rotation) -> Optio
     let highest = scores.iter().copied().max()?;
     let best: Vec<usize> =
         nodes.iter().zip(scores).filter(|(_, score)| **score == highest).map(|(slot, _)| *slot).collect();
-    best.get(rotation.below(best.len())).copied()
+    best.get(rotation.random.below(best.len())).copied()
 }
 
 /// The whole cycle for a pod that no extender has a say about.

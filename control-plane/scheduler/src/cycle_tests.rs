@@ -1,5 +1,7 @@
 //! Placement by table: what fits where, in which words it does not, and what must go.
 
+use std::collections::BTreeMap;
+
 use super::*;
 use crate::rows::Budget;
 use crate::rows::tests::{node, typed_pod};

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::Error;
 use crate::config::Config;
 use crate::cycle::{self, Rotation};
+use crate::filtering;
 use crate::framework::{Point, Verdict};
 use crate::preemption;
 use crate::profile::Profile;
@@ -114,7 +115,7 @@ fn of_pod(snapshot: &mut Snapshot, profile: Option<&Profile>, pod: &PodRow) -> E
 
 fn reports(snapshot: &mut Snapshot, profile: &Profile, pod: &PodRow) -> Vec<NodeReport> {
     let slots: Vec<usize> = snapshot.nodes().map(|node| node.slot).collect();
-    let filters = match cycle::pre_filter(snapshot, profile, pod) {
+    let filters = match filtering::pre_filter(snapshot, profile, pod) {
         Ok(filters) => filters,
         Err((plugin, verdict)) => return refused_everywhere(snapshot, plugin, &verdict),
     };
@@ -125,7 +126,7 @@ fn reports(snapshot: &mut Snapshot, profile: &Profile, pod: &PodRow) -> Vec<Node
             let why = verdict.reasons()?.text();
             Some((plugin, detail(plugin, why, pod, snapshot.node(slot))))
         };
-        let refused: Vec<_> = cycle::verdicts(&filters, pod, slot, snapshot).into_iter().filter_map(told).collect();
+        let refused: Vec<_> = filtering::verdicts(&filters, pod, slot, snapshot).into_iter().filter_map(told).collect();
         if refused.is_empty() {
             fitting.push((slot, reports.len()));
         }

@@ -12,8 +12,8 @@ use http::{Method, Request};
 use serde_json::json;
 
 use crate::config::ExtenderSpec;
-use crate::cycle::{Rejected, Search};
 use crate::framework::{MAX_SCORE, Reasons, Verdict};
+use crate::framework::{Rejected, Search};
 use crate::preemption::{Preemption, importance};
 use crate::rows::{PodRow, Snapshot};
 

@@ -10,6 +10,7 @@ use corten_meta::Key;
 
 use crate::config::ProfileSpec;
 use crate::cycle;
+use crate::filtering;
 use crate::framework::Verdict;
 use crate::profile::Profile;
 use crate::rows::Snapshot;
@@ -68,7 +69,7 @@ pub fn judge(cluster: Cluster, pod: Pod) -> BTreeMap<String, Judgement> {
     let profile = Profile::new(&ProfileSpec::default(), &Arc::default());
     let mut judged = BTreeMap::new();
     let slots: Vec<usize> = snapshot.nodes().map(|node| node.slot).collect();
-    let filters = match cycle::pre_filter(&mut snapshot, &profile, &row) {
+    let filters = match filtering::pre_filter(&mut snapshot, &profile, &row) {
         Ok(filters) => filters,
         Err((plugin, verdict)) => {
             let all = snapshot.nodes().map(|node| (node.name.clone(), rejected(plugin, &verdict)));
@@ -77,7 +78,7 @@ pub fn judge(cluster: Cluster, pod: Pod) -> BTreeMap<String, Judgement> {
     };
     let mut feasible = Vec::new();
     for slot in slots {
-        match cycle::filter(&filters, &row, slot, &snapshot) {
+        match filtering::filter(&filters, &row, slot, &snapshot) {
             None => feasible.push(slot),
             Some((plugin, verdict)) => {
                 judged.insert(snapshot.node(slot).name.clone(), rejected(plugin, &verdict));

@@ -10,7 +10,7 @@ use corten_meta::metrics::{Family, Kind, Registry, Series, exponential};
 use jiff::Timestamp;
 
 use crate::framework::{Point, Verdict};
-use crate::queue::Entry;
+use crate::queue_entry::Entry;
 
 static MILLISECONDS: [f64; 15] = exponential(0.001, 2.0);
 static TENTHS: [f64; 12] = exponential(0.0001, 2.0);

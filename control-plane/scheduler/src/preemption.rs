@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use crate::cycle::{Filters, Rotation, Search, filter_with_nominated, histogram, pre_filter};
-use crate::framework::Verdict;
-use crate::plugins::Limits;
+use crate::filtering::{Filters, filter_with_nominated, histogram, pre_filter};
+use crate::framework::{Limits, Search, Verdict};
 use crate::profile::Profile;
+use crate::random::Random;
 use crate::rows::demand::{Demand, NodeDemand};
 use crate::rows::{Budget, PodRow, Snapshot};
 
@@ -57,7 +57,8 @@ pub fn find(
     profile: &Profile,
     pod: &PodRow,
     search: &Search,
-    rotation: &mut Rotation,
+    memory: &mut Memory,
+    random: &mut Random,
     limits: Limits,
 ) -> Sought {
     if let Some(reason) = not_eligible(snapshot, pod, search) {
@@ -66,7 +67,7 @@ pub fn find(
     let possible: Vec<usize> = possible(snapshot, search);
     let total = snapshot.len();
     let enough = limits.candidates(possible.len());
-    let dry_run = dry_run(snapshot, profile, pod, &possible, enough, rotation);
+    let dry_run = dry_run(snapshot, profile, pod, Wanted { possible: &possible, enough }, memory, random);
     if !dry_run.candidates.is_empty() {
         return Sought { candidates: dry_run.candidates, ..Sought::default() };
     }
@@ -164,24 +165,30 @@ impl DryRun {
     }
 }
 
+/// The nodes that a dry run may look at, and how many candidates are enough.
+struct Wanted<'a> {
+    possible: &'a [usize],
+    enough: usize,
+}
+
 fn dry_run(
     snapshot: &mut Snapshot,
     profile: &Profile,
     pod: &PodRow,
-    possible: &[usize],
-    enough: usize,
-    rotation: &mut Rotation,
+    wanted: Wanted<'_>,
+    memory: &mut Memory,
+    random: &mut Random,
 ) -> DryRun {
+    let Wanted { possible, enough } = wanted;
     let mut run = DryRun::default();
     if possible.is_empty() {
         return run;
     }
     let Ok(filters) = pre_filter(snapshot, profile, pod) else { return run };
-    let (before, after) = possible.split_at(rotation.below(possible.len()));
+    let (before, after) = possible.split_at(random.below(possible.len()));
     // A pod is not in its own way where it is nominated to, as it is in others'.
     let own = snapshot.find(&pod.nominated).map(|node| node.slot);
     let memorable = snapshot.budgets.is_empty() && filters.are_local();
-    let memory = &mut rotation.dry_runs;
     memory.begin(pod);
     for slot in after.iter().chain(before) {
         match memorable && own != Some(*slot) {

@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use crate::framework::{ClusterEvent, Point, Verdict};
 use crate::metrics::{self, Metrics};
 use crate::profile::Profile;
+pub use crate::queue_entry::Entry;
 use crate::rows::{PodRow, Snapshot};
 
 /// A rejected pod is tried again after this long even when nothing seems to have changed.
@@ -21,33 +22,6 @@ const MAX_UNSCHEDULABLE: Duration = Duration::from_secs(300);
 const UPDATED: &str = "UnschedulablePodUpdate";
 
 pub type Profiles = HashMap<String, Arc<Profile>>;
-
-#[derive(Clone, Debug)]
-pub struct Entry {
-    pub pod: Arc<PodRow>,
-    pub queued_at: Timestamp,
-    pub attempts: u32,
-    pub first_attempt: Option<Timestamp>,
-    pub last_attempt: Timestamp,
-    /// It is tried only because it has waited for long.
-    pub flushed: bool,
-    /// The plugins whose change of mind could help; empty after an error, which only time heals.
-    pub rejected_by: Vec<&'static str>,
-}
-
-impl Entry {
-    fn new(pod: Arc<PodRow>, now: Timestamp) -> Entry {
-        Entry {
-            pod,
-            queued_at: now,
-            attempts: 0,
-            first_attempt: None,
-            last_attempt: now,
-            flushed: false,
-            rejected_by: Vec::new(),
-        }
-    }
-}
 
 /// Where a pod waits.
 enum Place {

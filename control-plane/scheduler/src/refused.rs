@@ -5,7 +5,8 @@
 
 use std::sync::Arc;
 
-use crate::cycle::{Filters, Search, filter_with_nominated};
+use crate::filtering::{Filters, filter_with_nominated};
+use crate::framework::Search;
 use crate::profile::Profile;
 use crate::rows::demand::{Demand, NodeDemand};
 use crate::rows::{PodRow, Snapshot};

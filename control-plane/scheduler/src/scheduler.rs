@@ -12,8 +12,8 @@ use corten_api::k8s_openapi::api::core::v1::Node;
 use jiff::Timestamp;
 
 use crate::config::Config;
-use crate::cycle::{self, Rejection, Rotation, Search};
-use crate::framework::{ClusterEvent, Effect, Point};
+use crate::cycle::{self, Rejection, Rotation};
+use crate::framework::{ClusterEvent, Effect, Point, Search};
 use crate::metrics::{Attempt, Metrics};
 use crate::plugins::dynamic_resources::is_ready;
 use crate::preemption::{self, Preemption};

@@ -1,6 +1,6 @@
 //! Reading and writing metadata of an object held as a [`Value`]. Odd shapes read as absent; nothing panics.
 
-use crate::object::Owner;
+use crate::owner::Owner;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 

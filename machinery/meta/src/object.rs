@@ -5,6 +5,7 @@
 //! it is spliced in when the object goes on the wire. Nothing here decodes more than metadata unless asked to.
 
 use crate::interned::{self, Labels};
+use crate::owner::Owner;
 use crate::quote::quote;
 use crate::{Error, codec};
 use bytes::Bytes;
@@ -33,17 +34,6 @@ impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.namespace.is_empty() { f.write_str(&self.name) } else { write!(f, "{}/{}", self.namespace, self.name) }
     }
-}
-
-/// One entry of `metadata.ownerReferences`.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Owner {
-    pub api_version: String,
-    pub kind: String,
-    pub name: String,
-    pub uid: String,
-    pub controller: bool,
-    pub block_owner_deletion: bool,
 }
 
 /// The metadata that caches, selectors and the garbage collector read without decoding the object.

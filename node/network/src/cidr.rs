@@ -96,7 +96,7 @@ impl Hosts {
     pub fn of(ranges: &[Cidr]) -> Result<Hosts, Error> {
         let mut last = MOST_HOSTS;
         for range in ranges {
-            last = last.min(range.last_host().ok_or(Error::UnusableCidr(*range))?);
+            last = last.min(range.last_host().ok_or(Error::UnusableCidr(range.to_string()))?);
         }
         let versions = ranges.iter().filter(|range| range.is_ipv4()).count();
         match ranges {

@@ -4,15 +4,13 @@ use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use crate::cidr::Cidr;
-
 /// An error of this package.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("{0:?} is not a CIDR")]
     InvalidCidr(String),
     #[error("{0} cannot hold pods: a range of at least four addresses is needed")]
-    UnusableCidr(Cidr),
+    UnusableCidr(String),
     #[error("{0:?} cannot hold pods: one range, or one of each version of IP, is needed")]
     UnusableCidrs(String),
     #[error("no free address in {0}")]
@@ -42,7 +40,7 @@ pub enum Error {
     #[error("cannot publish the node's key: {0}")]
     Publish(corten_client::Error),
     #[error(transparent)]
-    Cni(#[from] crate::cni::CniError),
+    Cni(#[from] CniError),
     #[error(transparent)]
     Firewall(#[from] corten_nftables::Error),
     #[error("the network policies of the pod are not in force yet")]
@@ -61,4 +59,23 @@ impl Error {
         let path = path.into();
         move |source| Error::File { action, path, source }
     }
+}
+
+/// What can go wrong between a runtime and its plugins.
+#[derive(Debug, thiserror::Error)]
+pub enum CniError {
+    #[error("no network configuration in {0}")]
+    NoConfiguration(PathBuf),
+    #[error("the network configuration {path}: {reason}")]
+    Configuration { path: PathBuf, reason: String },
+    #[error("the CNI plugin {0:?} is in none of the plugin directories")]
+    NoPlugin(String),
+    #[error("the CNI plugin {plugin:?} cannot be run: {source}")]
+    Run { plugin: String, source: io::Error },
+    #[error("the CNI plugin {plugin:?} took longer than {seconds} s for {command}")]
+    Timeout { plugin: String, command: &'static str, seconds: u64 },
+    #[error("the CNI plugin {plugin:?} failed ({command}): {message}")]
+    Failed { plugin: String, command: &'static str, message: String, code: Option<u64> },
+    #[error("the CNI plugin {plugin:?} answered what is no result: {reason}")]
+    Answer { plugin: String, reason: String },
 }

@@ -16,7 +16,7 @@ use corten_nftables::{
 };
 
 use crate::Mode;
-use crate::proxier::Rulebook;
+use crate::rulebook::Rulebook;
 use crate::sets::{self, AFFINITY, Name, REFUSALS, SHAPES};
 
 /// Before `dstnat`, so that addresses are still those of Services.

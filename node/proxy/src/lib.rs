@@ -30,6 +30,7 @@ mod health;
 mod iptables;
 mod ipvs;
 mod proxier;
+mod rulebook;
 mod rules;
 mod run;
 mod service;

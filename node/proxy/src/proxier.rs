@@ -20,6 +20,7 @@ use crate::flows;
 use crate::health::{Check, Checks};
 use crate::iptables::{self, Iptables, Portal};
 use crate::ipvs::{self, Ipvs};
+use crate::rulebook::Rulebook;
 use crate::rules::{Served, Target, desired, served};
 use crate::service::{Range, Service, ServiceKey, ServicePort};
 use crate::sets::{self, Name};
@@ -37,23 +38,6 @@ pub struct Synced {
     pub bytes: usize,
     /// Whether the table was replaced as a whole.
     pub whole: bool,
-}
-
-/// What rules follow from beside the Services.
-pub(crate) struct Rulebook {
-    pub ip: IpVersion,
-    pub config: Config,
-}
-
-impl Rulebook {
-    pub fn table(&self) -> Table {
-        self.ip.table(&self.config.table)
-    }
-
-    /// The cluster's pod CIDR of this version.
-    pub fn cluster_cidr(&self) -> Option<(IpAddr, u8)> {
-        self.config.cluster_cidrs.iter().copied().find(|(address, _)| self.ip.holds(*address))
-    }
 }
 
 /// The Services of the cluster as this node's kernel knows them. Belongs to the network namespace of

@@ -15,8 +15,10 @@ mod error;
 mod executor;
 #[doc(hidden)]
 pub mod fuzz;
+mod id_mapping;
 mod images;
 mod network;
+mod output_pipe;
 mod paths;
 mod procfs;
 mod program;

@@ -6,12 +6,11 @@ use base64::Engine as _;
 use corten_meta::Value;
 use serde::Deserialize;
 
-use super::args::{Args, decode};
 use super::plugins::{Plugins, resolve};
 use super::{Config, Election, ExtenderSpec, ExtenderTls, ManagedResource, ProfileSpec};
+use crate::plugins::args::{API_VERSION, Args, decode};
 use crate::plugins::registered;
 
-pub const API_VERSION: &str = "kubescheduler.config.k8s.io/v1";
 const KIND: &str = "KubeSchedulerConfiguration";
 
 #[derive(Deserialize)]

@@ -3,7 +3,6 @@
 //! What a field asks for is done, or the field is refused by name; nothing is taken and forgotten. The text itself is
 //! read elsewhere: this begins with the decoded document.
 
-pub mod args;
 mod document;
 mod plugins;
 #[cfg(test)]
@@ -18,7 +17,7 @@ use corten_meta::Value;
 use crate::Error;
 use crate::framework::Point;
 use crate::metrics::Metrics;
-use args::Args;
+use crate::plugins::args::Args;
 
 /// Everything a scheduler process is told.
 #[derive(Clone, Debug)]

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::Enabled;
-use super::args::Args;
 use crate::framework::Point;
+use crate::plugins::args::Args;
 use crate::plugins::{PLUGINS, registered};
 
 /// The `plugins` of a profile.

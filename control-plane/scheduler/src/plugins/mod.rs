@@ -1,5 +1,6 @@
 //! Every plugin, one file each, and the one ordered list that is registry, order and weights.
 
+pub mod args;
 mod default_binder;
 mod default_preemption;
 pub mod dynamic_resources;
@@ -21,11 +22,11 @@ mod volume_binding;
 mod volume_restrictions;
 mod volume_zone;
 
-use crate::config::args::Args;
 use crate::framework::Plugin;
 
+use args::Args;
 pub use default_binder::DefaultBinder;
-pub use default_preemption::{DefaultPreemption, Limits};
+pub use default_preemption::DefaultPreemption;
 pub use dynamic_resources::DynamicResources;
 pub use image_locality::ImageLocality;
 pub use inter_pod_affinity::InterPodAffinity;

@@ -1,7 +1,7 @@
 //! PrioritySort: the more important pod first, of equals the one that waits longer.
 
 use crate::framework::{Plugin, Point};
-use crate::queue::Entry;
+use crate::queue_entry::Entry;
 
 pub struct PrioritySort;
 

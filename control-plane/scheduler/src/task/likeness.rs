@@ -8,7 +8,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use corten_meta::Object;
-use corten_meta::object::Owner;
+use corten_meta::Owner;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 

@@ -5,12 +5,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// A link on which neighbours are told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Uplink {
-    pub index: u32,
-    pub mac: [u8; 6],
-}
+use crate::links::Uplink;
 
 const BROADCAST: [u8; 6] = [0xff; 6];
 /// All nodes of a link, as a hardware address and as an address.

@@ -12,8 +12,9 @@ use tracing::{info, warn};
 
 use super::exec::{Call, Plugins};
 use super::list::List;
-use super::{CniError, addresses, at_least};
+use super::{addresses, at_least};
 use crate::bandwidth::Limits;
+use crate::error::CniError;
 use crate::error::Error;
 use crate::pod_network::{Attachment, SetupRequest};
 

@@ -8,7 +8,7 @@ use serde_json::Value;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
-use super::CniError;
+use crate::error::CniError;
 
 /// How long a plugin may take: as long as a kubelet waits for a pod's network, and no longer.
 const PATIENCE: Duration = Duration::from_secs(110);

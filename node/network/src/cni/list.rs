@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::{CniError, VERSIONS};
+use super::VERSIONS;
 
 /// A list of plugins that make one network.
 #[derive(Clone, Debug, PartialEq)]

@@ -13,9 +13,7 @@ pub mod plugin;
 
 pub use chain::{Chain, Config};
 
-use std::io;
 use std::net::IpAddr;
-use std::path::PathBuf;
 
 use serde_json::Value;
 
@@ -26,25 +24,6 @@ pub(crate) const VERSIONS: [&str; 7] = ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4
 pub(crate) fn at_least(version: &str, least: &str) -> bool {
     let place = |wanted: &str| VERSIONS.iter().position(|known| *known == wanted);
     place(version).is_some_and(|place_of| Some(place_of) >= place(least))
-}
-
-/// What can go wrong between a runtime and its plugins.
-#[derive(Debug, thiserror::Error)]
-pub enum CniError {
-    #[error("no network configuration in {0}")]
-    NoConfiguration(PathBuf),
-    #[error("the network configuration {path}: {reason}")]
-    Configuration { path: PathBuf, reason: String },
-    #[error("the CNI plugin {0:?} is in none of the plugin directories")]
-    NoPlugin(String),
-    #[error("the CNI plugin {plugin:?} cannot be run: {source}")]
-    Run { plugin: String, source: io::Error },
-    #[error("the CNI plugin {plugin:?} took longer than {seconds} s for {command}")]
-    Timeout { plugin: String, command: &'static str, seconds: u64 },
-    #[error("the CNI plugin {plugin:?} failed ({command}): {message}")]
-    Failed { plugin: String, command: &'static str, message: String, code: Option<u64> },
-    #[error("the CNI plugin {plugin:?} answered what is no result: {reason}")]
-    Answer { plugin: String, reason: String },
 }
 
 /// The addresses of a result, in its order.

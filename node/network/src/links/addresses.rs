@@ -9,8 +9,14 @@ use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use rtnetlink::{LinkBridge, LinkUnspec};
 
 use super::{Link, Links};
-use crate::announce::gratuitous::Uplink;
 use crate::error::Error;
+
+/// A link whose neighbours hear announcements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Uplink {
+    pub index: u32,
+    pub mac: [u8; 6],
+}
 
 impl Links {
     /// Makes a link that leads nowhere and is up: a bridge without ports, which every kernel that carries pods has.

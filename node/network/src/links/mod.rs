@@ -8,6 +8,7 @@ mod overlay;
 mod routes;
 mod shaping;
 
+pub(crate) use addresses::Uplink;
 pub(crate) use events::{Event, Events};
 pub(crate) use overlay::{Forwarding, Neighbour, TunnelEnd};
 pub(crate) use routes::{Route, Way};

@@ -14,7 +14,7 @@ use std::net::IpAddr;
 
 use corten_nftables::{IpVersion, Protocol};
 
-use crate::proxier::Rulebook;
+use crate::rulebook::Rulebook;
 use crate::rules::{Served, Target};
 use crate::service::{Service, ServiceKey, ServicePort};
 

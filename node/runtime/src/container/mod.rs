@@ -15,11 +15,11 @@ use tokio::sync::watch;
 
 use crate::Error;
 use crate::cgroup::Limits;
-use crate::executor::Identity;
 use crate::images::Digest;
 use crate::paths::{Paths, write_atomically};
 use crate::sandbox::read;
 use crate::shim::protocol::Exit;
+use crate::spec::Identity;
 
 /// What is known about a container beyond its configuration. Written whenever it changes.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]

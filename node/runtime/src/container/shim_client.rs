@@ -13,7 +13,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Interes
 use tokio::net::UnixStream;
 
 use crate::Error;
-use crate::daemon::output_pipe;
+use crate::output_pipe::output_pipe;
 use crate::shim::protocol::{self, Exit, Outcome, Reply, Request};
 use crate::shim::zygote::Zygote;
 

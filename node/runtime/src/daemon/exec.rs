@@ -1,6 +1,5 @@
 //! ExecSync: a command, its output and its exit code.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use super::Daemon;
 use crate::Error;
 use crate::container::Container;
 use crate::container::shim_client::Session;
+use crate::output_pipe::output_pipe;
 
 /// As much output of a probe as the kubelet takes.
 const MAX_OUTPUT: usize = 16 << 20;
@@ -97,12 +97,4 @@ impl Stream {
             }
         }
     }
-}
-
-/// A pipe whose near end is read by the daemon.
-pub(crate) fn output_pipe() -> Result<(pipe::Receiver, OwnedFd), Error> {
-    let (near, far) = std::io::pipe().map_err(Error::system("make a pipe"))?;
-    rustix::io::ioctl_fionbio(&near, true).map_err(Error::system("prepare a pipe"))?;
-    let near = pipe::Receiver::from_owned_fd(near.into()).map_err(Error::system("read a pipe"))?;
-    Ok((near, far.into()))
 }

@@ -27,7 +27,6 @@ use crate::sandbox::{Sandbox, namespaces};
 use crate::shim::zygote::Zygote;
 use crate::{Config, Error};
 
-pub(crate) use exec::output_pipe;
 pub(crate) use sandboxes::OWN_HANDLERS;
 pub(crate) use status::matches_labels;
 
@@ -76,7 +75,7 @@ impl Daemon {
         let program = Program::seal(&config.self_exe, &paths.empty())?;
         let probed = program.clone();
         let layers = images.layers_folder();
-        let probe = move || Ok(crate::executor::can_map_ids(&probed, &layers));
+        let probe = move || Ok(crate::sandbox::user_namespace::can_map_ids(&probed, &layers));
         let hierarchy = Hierarchy::detect()?;
         let daemon = Arc::new(Self {
             device_trouble: hierarchy.device_trouble(),

@@ -12,7 +12,7 @@ use nix::sys::socket::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::Identity;
+use crate::spec::Identity;
 
 const MAX_MESSAGE: usize = 16 << 10;
 

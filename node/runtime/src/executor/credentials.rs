@@ -6,7 +6,8 @@ use std::path::Path;
 
 use nix::unistd::{Gid, Uid};
 
-use super::{Failure, Identity, Step};
+use super::{Failure, Step};
+use crate::spec::Identity;
 use crate::spec::{Process, seccomp::Program};
 
 const LAST_CAPABILITY: u64 = 40;

@@ -23,12 +23,10 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::program::Program;
 use crate::rooted::Rooted;
-use crate::spec::{PidNamespace, Process, Spec};
+use crate::spec::{Identity, PidNamespace, Process, Spec};
 use channel::{Channel, Message};
 pub(crate) use credentials::{become_nobody, close_to_others};
-pub(crate) use user::Identity;
 
 /// How long a container may take until its program runs: less than a kubelet waits for the answer.
 const START_TIMEOUT: Duration = Duration::from_secs(110);
@@ -96,15 +94,9 @@ pub(crate) fn exec(running: &Running<'_>, process: &Process, stdio: Stdio) -> Re
     launch(running.spec, &same, EXEC_TIMEOUT, |channel| exec_process(running, process, stdio, channel))
 }
 
-/// Whether pods may have users of their own: the kernel has user namespaces, and the file system of the images can show
-/// its files with other ids.
-pub(crate) fn can_map_ids(program: &Program, layers: &Path) -> bool {
-    let probe = || -> Result<(), String> {
-        let users = crate::sandbox::user_namespace::probe(program).step("make a user namespace")?;
-        let folder = std::fs::File::open(layers).map(OwnedFd::from).step("open the layers")?;
-        mount::map_ids(&mount::copy(&folder)?, &users).step("map the ids of the image layers")
-    };
-    probe().inspect_err(|why| tracing::info!(why, "pods cannot have users of their own")).is_ok()
+/// Tries to show a folder with the ids of a user namespace.
+pub(crate) fn try_mapping_ids(folder: &OwnedFd, users: &OwnedFd) -> Result<(), String> {
+    mount::map_ids(&mount::copy(folder)?, users).step("map the ids of the image layers")
 }
 
 /// Whether this process, and what it starts, may have huge pages without asking. Shims do without; containers have them.

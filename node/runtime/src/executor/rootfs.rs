@@ -10,8 +10,8 @@ use rustix::fs::{Mode, OFlags};
 use super::mount::{attach, copy, map_ids, path_of, set_attributes};
 use super::terminal::is_null;
 use super::{Failure, Step, target};
+use crate::id_mapping::Mapping;
 use crate::rooted::Rooted;
-use crate::sandbox::user_namespace::Mapping;
 use crate::spec::Rootfs;
 
 const ATTRIBUTE_READONLY: u64 = 0x1;

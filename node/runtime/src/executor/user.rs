@@ -7,22 +7,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use rustix::fs::ResolveFlags;
-use serde::{Deserialize, Serialize};
 
 use super::Failure;
 use crate::rooted::Rooted;
-use crate::spec::{Process, User};
+use crate::spec::{Identity, Process, User};
 
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-
-/// A user, resolved.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Identity {
-    pub uid: u32,
-    pub gid: u32,
-    pub groups: Vec<u32>,
-    pub home: String,
-}
 
 /// No file of accounts is larger.
 const MAX_ACCOUNTS: u64 = 4 << 20;

@@ -12,8 +12,9 @@ use corten_cri::v1;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 
-use super::user_namespace::{self, Mapping};
+use super::user_namespace;
 use crate::Error;
+use crate::id_mapping::Mapping;
 use crate::program::Program;
 
 /// As much shared memory as other runtimes give a pod.

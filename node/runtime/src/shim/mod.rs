@@ -22,7 +22,8 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use crate::cgroup;
-use crate::executor::{self, Failure, Identity, Stdio, Step};
+use crate::executor::{self, Failure, Stdio, Step};
+use crate::spec::Identity;
 use crate::spec::Spec;
 use log::{Log, Stream, now};
 use protocol::{Exit, Outcome, Reply};

@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::executor::Identity;
+use crate::spec::Identity;
 
 const MAX_FRAME: usize = 4 << 20;
 const MAX_DESCRIPTORS: usize = 3;

@@ -10,8 +10,8 @@ use super::{
     Capabilities, Device, Namespaces, PidNamespace, Process, Rootfs, Spec, User, capabilities, cdi, mounts, seccomp,
 };
 use crate::Error;
+use crate::id_mapping::Mapping;
 use crate::images::ProcessConfig;
-use crate::sandbox::user_namespace::Mapping;
 
 /// The profile that stands for the runtime's default; whoever runs the node loads it.
 const DEFAULT_APPARMOR_PROFILE: &str = "corten-default";

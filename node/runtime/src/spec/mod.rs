@@ -7,6 +7,7 @@
 pub(crate) mod build;
 pub(crate) mod capabilities;
 pub(crate) mod cdi;
+mod identity;
 pub(crate) mod mounts;
 pub(crate) mod oci;
 pub(crate) mod seccomp;
@@ -16,7 +17,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::sandbox::user_namespace::Mapping;
+use crate::id_mapping::Mapping;
+pub(crate) use identity::Identity;
 
 /// Everything about one container.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]

@@ -6,7 +6,7 @@ use corten_cri::v1;
 
 use super::{Mount, MountSource, Propagation};
 use crate::Error;
-use crate::sandbox::user_namespace::Mapping;
+use crate::id_mapping::Mapping;
 
 /// Finds the layers of an image: their folder, and their names in it, highest first.
 pub(crate) type FindLayers<'a> = &'a dyn Fn(&str) -> Result<(PathBuf, Vec<String>), Error>;

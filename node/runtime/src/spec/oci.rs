@@ -8,9 +8,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Device, Mount, MountSource, PidNamespace, Process, Propagation, Spec, capabilities, seccomp};
+use super::{Device, Identity, Mount, MountSource, PidNamespace, Process, Propagation, Spec, capabilities, seccomp};
 use crate::cgroup::{DeviceRule, Limits};
-use crate::executor::Identity;
 
 /// The version of the specification that every runtime in use reads.
 const VERSION: &str = "1.0.2";

@@ -8,7 +8,8 @@ use super::session::{Channel, Streams};
 use super::terminal::Terminal;
 use crate::Error;
 use crate::container::shim_client::Session;
-use crate::daemon::{Daemon, output_pipe};
+use crate::daemon::Daemon;
+use crate::output_pipe::output_pipe;
 
 /// Reads along until the container ends or the client is gone.
 pub(super) async fn run(daemon: &Daemon, request: v1::AttachRequest, streams: &mut Streams) -> Ended {

@@ -13,7 +13,8 @@ use super::session::{Channel, Streams};
 use super::terminal::Terminal;
 use crate::Error;
 use crate::container::shim_client::Session;
-use crate::daemon::{Daemon, output_pipe};
+use crate::daemon::Daemon;
+use crate::output_pipe::output_pipe;
 
 const CHUNK: usize = 32 << 10;
 /// A process that the command left behind may hold the pipes; it is not waited for longer than this.

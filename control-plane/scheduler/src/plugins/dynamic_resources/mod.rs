@@ -14,9 +14,8 @@ use corten_meta::Key;
 
 use self::allocate::allocate;
 use self::select::Selectors;
-use crate::cycle::Search;
 use crate::framework::{
-    Aftermath, ClusterEvent, Effect, Plugin, Point, PreFilter, PreScore, State, Verdict, normalize, state,
+    Aftermath, ClusterEvent, Effect, Plugin, Point, PreFilter, PreScore, Search, State, Verdict, normalize, state,
 };
 use crate::rows::devices::Devices;
 use crate::rows::{NodeRow, PodRow, Snapshot};

@@ -9,12 +9,16 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use crate::plugins::node_resources::{ResourceSpec, Strategy, cpu_and_memory};
-use crate::plugins::{
-    DefaultPreemption, Defaults, InterPodAffinity, Limits, NodeAffinity, NodeResourcesBalancedAllocation,
-    NodeResourcesFit, PodTopologySpread, VolumeBinding,
+use super::node_resources::{ResourceSpec, Strategy, cpu_and_memory};
+use super::{
+    DefaultPreemption, Defaults, InterPodAffinity, NodeAffinity, NodeResourcesBalancedAllocation, NodeResourcesFit,
+    PodTopologySpread, VolumeBinding,
 };
+use crate::framework::Limits;
 use crate::rows::{Spread, demand};
+
+/// The version of the configuration and of the arguments in it.
+pub const API_VERSION: &str = "kubescheduler.config.k8s.io/v1";
 
 /// The arguments of all plugins of a profile; those that were not given have upstream's defaults.
 #[derive(Clone, Debug)]
@@ -211,8 +215,8 @@ fn untyped(plugin: &str, mut args: Value) -> Result<Value, String> {
     if !kind.is_null() && kind != format!("{plugin}Args") {
         return Err(format!("kind must be {plugin}Args"));
     }
-    if !version.is_null() && version != super::document::API_VERSION {
-        return Err(format!("apiVersion must be {}", super::document::API_VERSION));
+    if !version.is_null() && version != API_VERSION {
+        return Err(format!("apiVersion must be {}", API_VERSION));
     }
     Ok(args)
 }

@@ -3,6 +3,8 @@
 //! Every hook is defaulted and decides on rows alone. What must be written or waited for is returned as [`Effect`]s;
 //! only the scheduler's own task carries them out, so a plugin must never block or talk to the API.
 
+mod search;
+
 use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,16 +12,29 @@ use std::time::Duration;
 use corten_api::k8s_openapi::api::resource::v1::AllocationResult;
 use corten_meta::Key;
 
-use crate::cycle::Search;
-use crate::plugins::Limits;
-use crate::queue::Entry;
+use crate::queue_entry::Entry;
 use crate::rows::shortlist::Shortlist;
 use crate::rows::{NodeChange, NodeRow, PodRow, Snapshot};
+
+pub use search::{Rejected, Search};
 
 pub const MAX_SCORE: i64 = 100;
 
 /// What a plugin worked out once for a pod, for its own later steps.
 pub type State = Box<dyn Any + Send + Sync>;
+
+/// How many nodes are looked at before the best of them is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    pub percentage: usize,
+    pub absolute: usize,
+}
+
+impl Limits {
+    pub fn candidates(self, nodes: usize) -> usize {
+        (nodes * self.percentage / 100).max(self.absolute).min(nodes)
+    }
+}
 
 /// Where plugins are called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

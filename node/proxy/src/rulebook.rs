@@ -1,0 +1,24 @@
+//! The settings that every rule of a table follows.
+
+use std::net::IpAddr;
+
+use corten_nftables::{IpVersion, Table};
+
+use crate::Config;
+
+/// The version of IP and the configuration that rules are made by, beside the Services.
+pub(crate) struct Rulebook {
+    pub ip: IpVersion,
+    pub config: Config,
+}
+
+impl Rulebook {
+    pub fn table(&self) -> Table {
+        self.ip.table(&self.config.table)
+    }
+
+    /// The cluster's pod CIDR of this version.
+    pub fn cluster_cidr(&self) -> Option<(IpAddr, u8)> {
+        self.config.cluster_cidrs.iter().copied().find(|(address, _)| self.ip.holds(*address))
+    }
+}
