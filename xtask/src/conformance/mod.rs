@@ -28,11 +28,12 @@ use run::{Ended, Interrupts};
 use suite::{Part, Suite};
 
 const USAGE: &str =
-    "usage: cargo xtask conformance [--all] [--nodes N] [--procs N] [--focus REGEX] [--skip REGEX] [--seed N]
-           [-- FLAGS OF `corten up`]
+    "usage: cargo xtask conformance [--all] [--not-passed] [--nodes N] [--procs N] [--focus REGEX] [--skip REGEX]
+           [--seed N] [-- FLAGS OF `corten up`]
        cargo xtask conformance --list | --report FILE
 
   --all           every spec that conformance/not-applicable.toml has no rule for, and not the [Conformance] specs alone
+  --not-passed    only specs that are not registered as passed
   --nodes N       nodes of the cluster; 2 if absent
   --procs N       specs that run at the same time; 4 if absent. [Serial] specs run alone, after the others
   --focus, --skip only specs that match, only specs that do not
@@ -49,6 +50,7 @@ CORTEN                      the binary to prove; the release build if absent";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     all: bool,
+    not_passed: bool,
     list: bool,
     report: Option<PathBuf>,
     nodes: usize,
@@ -64,6 +66,7 @@ impl Default for Options {
     fn default() -> Self {
         Options {
             all: false,
+            not_passed: false,
             list: false,
             report: None,
             nodes: 2,
@@ -84,6 +87,7 @@ impl Options {
             let mut value = || words.next().with_context(|| format!("{word} wants a value\n{USAGE}"));
             match word {
                 "--all" => options.all = true,
+                "--not-passed" => options.not_passed = true,
                 "--list" => options.list = true,
                 "--report" => options.report = Some(value()?.into()),
                 "--nodes" => options.nodes = number(word, value()?)?,
@@ -133,9 +137,9 @@ pub fn run(root: &Path, words: &[&str]) -> Result<()> {
     let mut regressions = Vec::new();
     for (part, specs) in selected {
         let log = dir.join(format!("{}.log", part.name()));
-        println!("{specs} specs, {}: {}", part.name(), log.display());
+        println!("{} specs, {}: {}", specs.len(), part.name(), log.display());
         let mut command = cluster.command(&suite.ginkgo)?;
-        command.args(suite::arguments(&suite, &options, &rules, part, &cluster.kubeconfig(), &dir));
+        command.args(suite::arguments(&suite, &options, &rules, part, &specs, &cluster.kubeconfig(), &dir));
         let ended = run::run(command, &log, &interrupts)?;
         cluster.keep_logs(&dir)?;
         let report = report::read(&dir.join(format!("{}.json", part.name())));
@@ -147,18 +151,22 @@ pub fn run(root: &Path, words: &[&str]) -> Result<()> {
     judge(&ran, &regressions)
 }
 
-/// How many specs of each part the options select; parts without specs are left out.
-fn selected(root: &Path, suite: &Suite, options: &Options, rules: &Rules) -> Result<Vec<(Part, usize)>> {
-    let names = suite::specs(&suite.e2e_test)?;
-    let (_, gone) = Register::read(root)?.for_suite(&names, rules);
+/// The specs of each part that the options select; parts without specs are left out.
+fn selected(root: &Path, suite: &Suite, options: &Options, rules: &Rules) -> Result<Vec<(Part, Vec<String>)>> {
+    let mut names = suite::specs(&suite.e2e_test)?;
+    let (register, gone) = Register::read(root)?.for_suite(&names, rules);
     if let Some(spec) = gone.first() {
         bail!("e2e.test is not of the register's version: it has no {spec:?}; `--list` brings the register to it");
     }
+    if options.not_passed {
+        names.retain(|name| !register.is_passed(name));
+    }
     let mut selected = Vec::new();
     for part in [Part::Parallel, Part::Serial] {
-        selected.push((part, suite::select(&names, options, rules, part)?.len()));
+        let specs = suite::select(&names, options, rules, part)?;
+        selected.push((part, specs.into_iter().map(str::to_owned).collect::<Vec<_>>()));
     }
-    selected.retain(|(_, specs)| *specs > 0);
+    selected.retain(|(_, specs)| !specs.is_empty());
     ensure!(!selected.is_empty(), "no spec is selected");
     Ok(selected)
 }

@@ -157,6 +157,10 @@ impl Register {
         problems
     }
 
+    pub fn is_passed(&self, name: &str) -> bool {
+        self.0.get(name) == Some(&State::Passed)
+    }
+
     /// How many specs are in a state.
     pub fn count(&self, state: &str) -> usize {
         self.0.values().filter(|it| it.name() == state).count()
@@ -198,6 +202,7 @@ mod tests {
         let register = Register::parse(TEXT).unwrap();
         assert_eq!(register.to_text(), TEXT);
         assert_eq!(register.conformance(), (1, 1));
+        assert!(register.is_passed("a [Conformance]") && !register.is_passed("d"));
         assert_eq!((register.count("untried"), register.count_rule("windows")), (1, 1));
         assert_eq!(register.problems(&rules()), Vec::<String>::new());
     }

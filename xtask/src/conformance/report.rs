@@ -63,8 +63,13 @@ fn parse(reader: impl Read) -> Result<Vec<Ran>> {
     for node in suites.into_iter().filter_map(|suite| suite.spec_reports).flatten() {
         let words = node.failure.as_ref().map(|failure| first_line(&failure.message)).unwrap_or_default();
         if node.leaf_node_type != "It" {
-            if node.state == "failed" {
-                bail!("the suite's {} failed: {words}", node.leaf_node_type);
+            match node.state.as_str() {
+                "failed" if node.leaf_node_type.contains("BeforeSuite") => {
+                    bail!("the suite's {} failed: {words}", node.leaf_node_type);
+                }
+                // The specs ended before it, and count.
+                "failed" => ran.push(Ran { name: node.leaf_node_type, outcome: Outcome::Failed(words) }),
+                _ => {}
             }
             continue;
         }
@@ -121,5 +126,15 @@ mod tests {
     fn a_suite_that_cannot_start_is_an_error() {
         let text = r#"[{"SpecReports":[{"LeafNodeType":"SynchronizedBeforeSuite","State":"failed","Failure":{"Message":"no nodes"}}]}]"#;
         assert!(parse(text.as_bytes()).unwrap_err().to_string().contains("no nodes"));
+    }
+
+    #[test]
+    fn specs_count_though_a_check_after_them_fails() {
+        let text = r#"[{"SpecReports":[
+            {"LeafNodeType":"It","LeafNodeText":"a","State":"passed"},
+            {"LeafNodeType":"ReportAfterSuite","State":"failed","Failure":{"Message":"no metric"}}]}]"#;
+        let expected = [("a", Outcome::Passed), ("ReportAfterSuite", Outcome::Failed("no metric".into()))];
+        let expected = expected.map(|(name, outcome)| Ran { name: name.into(), outcome });
+        assert_eq!(parse(text.as_bytes()).unwrap(), expected);
     }
 }

@@ -107,6 +107,7 @@ pub fn arguments(
     options: &Options,
     rules: &Rules,
     part: Part,
+    specs: &[String],
     kubeconfig: &Path,
     dir: &Path,
 ) -> Vec<String> {
@@ -125,7 +126,11 @@ pub fn arguments(
         format!("--json-report={}.json", part.name()),
     ];
     arguments.extend(options.seed.map(|seed| format!("--seed={seed}")));
-    arguments.extend(options.focus.iter().map(|focus| format!("--focus={focus}")));
+    match options.not_passed {
+        // Ginkgo takes a spec that any of them matches, and puts the suite's name before the spec's.
+        true => arguments.extend(specs.iter().map(|name| format!("--focus= {}$", regex::escape(name)))),
+        false => arguments.extend(options.focus.iter().map(|focus| format!("--focus={focus}"))),
+    }
     arguments.extend(options.skip.iter().map(|skip| format!("--skip={skip}")));
     arguments.extend(rules.patterns().map(|pattern| format!("--skip={pattern}")));
     arguments.extend([
@@ -161,5 +166,19 @@ mod tests {
         assert_eq!(select(false, None, Part::Serial), ["b [Serial] [Conformance]"]);
         assert_eq!(select(true, None, Part::Parallel), ["a [Conformance]", "c"]);
         assert_eq!(select(true, Some("^c"), Part::Parallel), ["c"]);
+    }
+
+    #[test]
+    fn specs_that_have_not_passed_are_focused_by_their_names() {
+        let suite = Suite { e2e_test: "e2e.test".into(), ginkgo: "ginkgo".into(), kubectl: "kubectl".into() };
+        let rules = Rules::parse("[[rule]]\nid = 'r'\nreason = 'R.'\nmatch = ['x']\n").unwrap();
+        let focus = |not_passed: bool| -> Vec<String> {
+            let options = Options { all: true, not_passed, focus: Some("sig".into()), ..Options::default() };
+            let specs = ["[sig-a] B (c)".to_owned()];
+            let words = arguments(&suite, &options, &rules, Part::Parallel, &specs, Path::new("k"), Path::new("d"));
+            words.into_iter().filter(|word| word.starts_with("--focus")).collect()
+        };
+        assert_eq!(focus(false), ["--focus=sig"]);
+        assert_eq!(focus(true), [r"--focus= \[sig\-a\] B \(c\)$"]);
     }
 }
