@@ -221,6 +221,28 @@ async fn attach_types_into_a_container_and_sees_its_end() {
     assert_eq!(node.log(&id).await, "heard hello\nmore\nend\n");
 }
 
+/// Without stdinOnce the container's input stays open, and the client that has finished its own is let go.
+#[tokio::test(flavor = "multi_thread")]
+async fn attach_ends_with_the_input_and_the_container_goes_on() {
+    if cannot_run() {
+        return;
+    }
+    let script = "read line; echo heard $line; read line; echo then $line";
+    let (mut node, _, id) = node_with_container(script, |config| config.stdin = true).await;
+    for line in ["one", "two"] {
+        let request =
+            v1::AttachRequest { container_id: id.clone(), stdin: true, stdout: true, stderr: true, tty: false };
+        let url = node.runtime.attach(request).await.expect("a URL").into_inner().url;
+        let mut socket = websocket(&url, "v5.channel.k8s.io").await;
+        socket.send(Message::binary(format!("\0{line}\n").into_bytes())).await.expect("type");
+        socket.send(Message::binary(vec![255, 0])).await.expect("close the input");
+        let [_, _, _, status] = read_channels(&mut socket).await;
+        assert!(status.contains("Success"), "{status}");
+    }
+    assert_eq!(node.wait(&id).await.exit_code, 0);
+    assert_eq!(node.log(&id).await, "heard one\nthen two\n");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn port_forward_reaches_the_pods_loopback_in_all_wrappings() {
     if cannot_run() {

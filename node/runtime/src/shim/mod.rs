@@ -240,10 +240,19 @@ impl Shim {
         self.outputs.retain(|(_, output)| !is_closed(output));
         self.waiters.retain(Option::is_some);
         self.execs.retain(|exec| !exec.has_ended());
-        if self.spec.stdin_once && self.attachments.iter().any(Attachment::finished_input) {
+        self.end_inputs();
+        self.attachments.retain(|attachment| !attachment.done());
+    }
+
+    /// A client that has finished its input either closes the container's, and sees how that ends, or is detached: the
+    /// container may run for as long as others want to type into it.
+    fn end_inputs(&mut self) {
+        let mut finished = self.attachments.iter_mut().filter(|attachment| attachment.finished_input());
+        if !self.spec.stdin_once || self.spec.process.terminal {
+            finished.for_each(Attachment::detach);
+        } else if finished.next().is_some() {
             self.stdin = None;
         }
-        self.attachments.retain(|attachment| !attachment.done());
     }
 
     /// Drains, records, tells, ends.

@@ -225,6 +225,12 @@ impl Attachment {
         self.push();
     }
 
+    /// Ends the client's output.
+    pub fn detach(&mut self) {
+        self.end_of(Stream::Stdout);
+        self.end_of(Stream::Stderr);
+    }
+
     pub fn done(&self) -> bool {
         self.gone
     }

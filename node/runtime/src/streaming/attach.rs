@@ -39,8 +39,8 @@ pub(super) async fn run(daemon: &Daemon, request: v1::AttachRequest, streams: &m
     Ok(0)
 }
 
-/// Copies input; its end is told to the shim, which closes the container's input if that was asked
-/// for. Never returns: the container decides about the end.
+/// Copies input; its end is told to the shim, which closes the container's input if that was asked for, and else ends the
+/// output. Never returns: the container or the shim decides about the end.
 async fn write_input(input: Option<Terminal>, session: &mut Session, terminal: bool, streams: &mut Streams) {
     match (input, terminal) {
         (Some(input), true) => type_in(&input, streams).await,
