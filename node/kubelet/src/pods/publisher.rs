@@ -152,12 +152,22 @@ impl Writer {
                 *known = Known::of(&pod);
                 true
             }
-            // The pod is gone, or it is another pod of the same name.
             Err(error) if error.is_not_found() || error.is_conflict() => true,
+            // The uid of a pod never changes, so the API takes the status of one that was replaced for an invalid one.
+            Err(error) if error.is_invalid() && self.is_replaced(&known.uid).await => true,
             Err(error) => {
                 debug!(%error, pod = %spec::describe(&self.pod), "pod status not written");
                 false
             }
+        }
+    }
+
+    /// Whether the API has another pod of this name: the one that this is about was deleted without waiting for its node.
+    async fn is_replaced(&self, uid: &str) -> bool {
+        let found = self.client.get::<Pod>(spec::namespace(&self.pod), spec::name(&self.pod)).await;
+        match found {
+            Ok(pod) => spec::uid(&pod) != uid,
+            Err(error) => error.is_not_found(),
         }
     }
 }

@@ -129,8 +129,10 @@ impl FakeApi {
             "PUT" => self.put(&path, body),
             "PATCH" => {
                 let object = path.trim_end_matches("/status").to_owned();
-                if self.get(&object).is_none() {
-                    return failure(404, "NotFound");
+                let Some(known) = self.get(&object) else { return failure(404, "NotFound") };
+                let uid = &body["metadata"]["uid"];
+                if !uid.is_null() && *uid != known["metadata"]["uid"] {
+                    return failure(422, "Invalid");
                 }
                 self.change(&object, |value| merge(value, &body));
                 return answer(200, &self.get(&object).unwrap());

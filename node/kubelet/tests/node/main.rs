@@ -10,6 +10,7 @@ mod fake_cri;
 mod node_api;
 mod plugins;
 mod pressure;
+mod replacement;
 mod shutdown;
 mod static_pods;
 
