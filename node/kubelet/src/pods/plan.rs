@@ -66,10 +66,35 @@ impl Applied {
 /// What stands in the way of new requests and limits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resize {
-    /// The node has no room for them yet, and says so.
-    pub deferred: Option<String>,
+    /// The node does not grant them, and says why.
+    pub pending: Option<Pending>,
     /// The runtime would not take them.
     pub error: Option<String>,
+}
+
+/// Why the node does not grant new requests and limits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pending {
+    /// There is no room for them yet.
+    Deferred(String),
+    /// They are never granted on this node.
+    Infeasible(String),
+}
+
+impl Pending {
+    /// The condition's reason.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Pending::Deferred(_) => "Deferred",
+            Pending::Infeasible(_) => "Infeasible",
+        }
+    }
+
+    pub fn message(&self) -> &str {
+        match self {
+            Pending::Deferred(message) | Pending::Infeasible(message) => message,
+        }
+    }
 }
 
 /// The pod must end, since when, and what its status says about it.

@@ -6,16 +6,18 @@ use std::sync::Arc;
 
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
+use corten_api::k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use corten_meta::Value;
 use serde_json::json;
 
 use super::actuate::RESIZE;
 use super::admission::Place;
 use super::observed::Observed;
-use super::plan::is_resizing;
+use super::plan::{Pending, is_resizing};
 use super::spec;
 use super::worker::Worker;
-use crate::container::resources::ResourceList;
+use crate::config::Config;
+use crate::container::resources::{QosClass, ResourceList, qos_class};
 use crate::events::{NORMAL, WARNING};
 
 /// The resources that the node has allocated to a pod.
@@ -82,20 +84,35 @@ pub fn with_resources(pod: &Arc<Pod>, allocated: Option<&Allocated>) -> Arc<Pod>
     Arc::new(pod)
 }
 
+/// Why a resize is never granted on this node: the static policies of the CPU and memory managers settle what a Guaranteed
+/// pod has for itself when it is admitted.
+fn infeasible(config: &Config, wanted: &Pod, allocated: &Allocated, resources: &Allocated) -> Option<String> {
+    if qos_class(wanted) != QosClass::Guaranteed {
+        return None;
+    }
+    let requests = |allocated: &Allocated, resource: &str| -> Vec<Option<Quantity>> {
+        allocated.containers.values().map(|of| of.requests.as_ref()?.get(resource).cloned()).collect()
+    };
+    let is_refused =
+        |is_static: bool, resource: &str| is_static && requests(allocated, resource) != requests(resources, resource);
+    let why = |manager: &str| format!("Resize is infeasible for Guaranteed Pods alongside {manager}");
+    if is_refused(config.static_cpu_policy, "cpu") {
+        return Some(why(r#"CPU Manager policy "static""#));
+    }
+    is_refused(config.static_memory_policy, "memory").then(|| why(r#"Memory Manager policy "Static""#))
+}
+
 impl Worker {
     /// Asks for what a changed spec wants, and takes the pod as far as it was promised.
     pub(super) fn allocate(&mut self, wanted: &Arc<Pod>) -> Arc<Pod> {
         let Some(allocated) = &self.allocated else { return wanted.clone() };
         let resources = resources_of(wanted);
         if *allocated == resources || self.memory.termination.is_some() {
-            self.memory.resize.deferred = None;
+            self.memory.resize.pending = None;
             return with_resources(wanted, self.allocated.as_ref());
         }
-        if spec::containers(wanted)
-            .any(|declared| !self.services.cpus.own(spec::uid(wanted), &declared.container.name).is_empty())
-        {
-            let why = "Resize is infeasible for Guaranteed Pods alongside CPU Manager static policy";
-            self.memory.resize.deferred = Some(why.to_owned());
+        if let Some(why) = infeasible(&self.services.config, wanted, allocated, &resources) {
+            self.leave_pending(wanted, "Infeasible", Pending::Infeasible(why));
             return with_resources(wanted, self.allocated.as_ref());
         }
         let place = Place { allocatable: self.services.allocatable(), ..Place::default() };
@@ -107,15 +124,18 @@ impl Worker {
                 self.services.events.pod(wanted, NORMAL, "ResizeStarted", &message("Pod resize started", wanted, None));
                 self.resizing = true;
             }
-            Err(rejection) => {
-                if self.memory.resize.deferred.as_ref() != Some(&rejection.message) {
-                    let text = message(&format!("Pod resize {}", rejection.reason), wanted, Some(&rejection.message));
-                    self.services.events.pod(wanted, WARNING, "ResizeDeferred", &text);
-                }
-                self.memory.resize.deferred = Some(rejection.message);
-            }
+            Err(rejection) => self.leave_pending(wanted, &rejection.reason, Pending::Deferred(rejection.message)),
         }
         with_resources(wanted, self.allocated.as_ref())
+    }
+
+    /// Keeps why the resize is not granted, and tells it once.
+    fn leave_pending(&mut self, wanted: &Pod, reason: &str, pending: Pending) {
+        if self.memory.resize.pending.as_ref() != Some(&pending) {
+            let text = message(&format!("Pod resize {reason}"), wanted, Some(pending.message()));
+            self.services.events.pod(wanted, WARNING, &format!("Resize{}", pending.reason()), &text);
+        }
+        self.memory.resize.pending = Some(pending);
     }
 
     /// Tells once that the containers have what was promised.
@@ -203,6 +223,31 @@ mod tests {
         assert_eq!(last_given(&wanted), resources_of(&pod("1")));
         let seen = with_resources(&Arc::new(wanted), Some(&resources_of(&pod("1"))));
         assert_eq!(spec::spec(&seen).resources, spec::spec(&pod("1")).resources);
+    }
+
+    #[test]
+    fn static_managers_make_a_resize_of_a_guaranteed_pod_infeasible() {
+        let pod = |cpu: &str, memory: &str| {
+            let list = format!(r#"{{"cpu":"{cpu}","memory":"{memory}"}}"#);
+            let resources = format!(r#"{{"requests":{list},"limits":{list}}}"#);
+            fixtures::pod(&format!(r#"{{"containers":[{{"name":"c","resources":{resources}}}]}}"#))
+        };
+        let given = resources_of(&pod("1", "1Gi"));
+        let why = |config: &Config, wanted: &Pod| infeasible(config, wanted, &given, &resources_of(wanted));
+        let mut config = Config { static_cpu_policy: true, ..Config::default() };
+        assert_eq!(
+            why(&config, &pod("2", "1Gi")).unwrap(),
+            r#"Resize is infeasible for Guaranteed Pods alongside CPU Manager policy "static""#
+        );
+        assert_eq!(why(&config, &pod("1", "2Gi")), None, "memory is not the CPU manager's");
+        assert_eq!(why(&config, &self::pod("2")), None, "it is not Guaranteed");
+        config.static_cpu_policy = false;
+        assert_eq!(why(&config, &pod("2", "1Gi")), None);
+        config.static_memory_policy = true;
+        assert_eq!(
+            why(&config, &pod("1", "2Gi")).unwrap(),
+            r#"Resize is infeasible for Guaranteed Pods alongside Memory Manager policy "Static""#
+        );
     }
 
     #[test]

@@ -65,8 +65,8 @@ fn resize(facts: &Facts<'_>) -> Vec<(&'static str, Verdict)> {
     if facts.memory.termination.is_some() {
         return conditions;
     }
-    if let Some(message) = &facts.memory.resize.deferred {
-        conditions.push((RESIZE_PENDING, (true, "Deferred", message.clone())));
+    if let Some(pending) = &facts.memory.resize.pending {
+        conditions.push((RESIZE_PENDING, (true, pending.reason(), pending.message().to_owned())));
     }
     if is_resizing(facts.pod, facts.observed, facts.memory) {
         let verdict = match &facts.memory.resize.error {
