@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use corten_api::k8s_openapi::api::core::v1::{Container, Pod};
+use corten_api::k8s_openapi::api::core::v1::{Container, ContainerExtendedResourceRequest, Pod};
 use corten_api::k8s_openapi::api::resource::v1::ResourceClaim;
 use corten_client::Client;
 use corten_plugins::dynamic_resources as api;
@@ -222,6 +222,7 @@ impl Claims {
                 found.extend(fits.map(|device| (name.clone(), driver.clone(), device.clone())));
             }
         }
+        found.extend(extended(pod, container, &state));
         found
     }
 
@@ -265,6 +266,22 @@ pub async fn clean_up(claims: Arc<Claims>, pod_uid: String, stop: CancellationTo
             () = tokio::time::sleep(wait) => wait = (wait * 2).min(LAST_RETRY),
         }
     }
+}
+
+/// The devices that a container asks for as extended resources.
+fn extended(pod: &Pod, container: &Container, state: &State) -> Vec<(String, String, Device)> {
+    let Some(status) = &spec::status(pod).extended_resource_claim_status else { return Vec::new() };
+    let name = &status.resource_claim_name;
+    let Some(claim) = state.get(spec::namespace(pod), name) else { return Vec::new() };
+    let of_container = |mapping: &&ContainerExtendedResourceRequest| mapping.container_name == container.name;
+    let mut found = Vec::new();
+    for mapping in status.request_mappings.iter().filter(of_container) {
+        for (driver, devices) in &claim.drivers {
+            let fits = devices.iter().filter(|device| device.is_for(Some(&mapping.request_name)));
+            found.extend(fits.map(|device| (name.clone(), driver.clone(), device.clone())));
+        }
+    }
+    found
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -56,6 +56,7 @@ pub fn status(facts: &Facts<'_>) -> PodStatus {
         observed_generation: facts.pod.metadata.generation,
         nominated_node_name: old.nominated_node_name.clone(),
         resource_claim_statuses: old.resource_claim_statuses.clone(),
+        extended_resource_claim_status: old.extended_resource_claim_status.clone(),
         container_statuses: Some(containers::main(facts)),
         init_container_statuses: Some(containers::init(facts)).filter(|list| !list.is_empty()),
         ephemeral_container_statuses: Some(containers::ephemeral(facts)).filter(|list| !list.is_empty()),
