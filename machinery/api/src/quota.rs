@@ -3,7 +3,7 @@
 //! The one reading of these rules, for admission, which refuses what is too much, and for the controller, which tells
 //! what is in use. Pure, on JSON: quotas count every kind, custom ones included.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use corten_meta::{Quantity, Value};
 
@@ -223,7 +223,23 @@ pub fn is_in_scope(quota: &Value, plural: &str, object: &Value) -> bool {
 
 /// Whether an update moves an object from the scope of some quotas to that of others: a pod that gets a deadline.
 pub fn changes_scope(plural: &str, old: &Value, new: &Value) -> bool {
-    plural == "pods" && is_terminating(old) != is_terminating(new)
+    match plural {
+        "pods" => is_terminating(old) != is_terminating(new),
+        "persistentvolumeclaims" => attributes_classes(old) != attributes_classes(new),
+        _ => false,
+    }
+}
+
+/// The VolumeAttributesClasses of a claim: the one that it asks for, the one that its volume has, and the one that the volume
+/// is being changed to. The claim counts for each.
+fn attributes_classes(claim: &Value) -> BTreeSet<&str> {
+    let fields = [
+        "/spec/volumeAttributesClassName",
+        "/status/currentVolumeAttributesClassName",
+        "/status/modifyVolumeStatus/targetVolumeAttributesClassName",
+    ];
+    let names = fields.into_iter().filter_map(|field| claim.pointer(field)?.as_str());
+    names.filter(|name| !name.is_empty()).collect()
 }
 
 /// The pod ends by itself, at its deadline.
@@ -271,18 +287,20 @@ fn looks_across_namespaces(pod: &Value) -> bool {
 
 fn matches_term(term: &Value, plural: &str, object: &Value) -> bool {
     let scope = term["scopeName"].as_str().unwrap_or_default();
-    let field = match (scope, plural) {
-        ("PriorityClass", "pods") => "/spec/priorityClassName",
-        ("VolumeAttributesClass", "persistentvolumeclaims") => "/spec/volumeAttributesClassName",
+    let classes: BTreeSet<&str> = match (scope, plural) {
+        ("PriorityClass", "pods") => {
+            let class = object.pointer("/spec/priorityClassName").and_then(Value::as_str);
+            class.into_iter().filter(|class| !class.is_empty()).collect()
+        }
+        ("VolumeAttributesClass", "persistentvolumeclaims") => attributes_classes(object),
         _ => return matches_scope(scope, plural, object),
     };
-    let class = object.pointer(field).and_then(Value::as_str).unwrap_or_default();
-    let named = term["values"].as_array().is_some_and(|values| values.iter().any(|v| v == class));
+    let is_named = |class: &&str| term["values"].as_array().is_some_and(|values| values.iter().any(|v| v == class));
     match term["operator"].as_str().unwrap_or_default() {
-        "In" => named,
-        "NotIn" => !named,
-        "Exists" => !class.is_empty(),
-        "DoesNotExist" => class.is_empty(),
+        "In" => classes.iter().any(is_named),
+        "NotIn" => classes.is_empty() || !classes.iter().all(is_named),
+        "Exists" => !classes.is_empty(),
+        "DoesNotExist" => classes.is_empty(),
         _ => false,
     }
 }
@@ -373,6 +391,28 @@ mod tests {
         let across = json!({ "spec": { "affinity": { "podAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [{ "namespaces": ["x"] }] } } } });
         let quota = quota("CrossNamespacePodAffinity");
         assert!(is_in_scope(&quota, "pods", &across) && !is_in_scope(&quota, "pods", &pod));
+    }
+
+    #[test]
+    fn a_claim_is_in_the_scope_of_every_class_that_it_has_or_asks_for() {
+        let quota = |operator: &str, values: &[&str]| {
+            let term = json!({ "scopeName": "VolumeAttributesClass", "operator": operator, "values": values });
+            json!({ "spec": { "scopeSelector": { "matchExpressions": [term] } } })
+        };
+        let claim = |asked: &str, has: &str| {
+            json!({ "spec": { "volumeAttributesClassName": asked },
+                    "status": { "currentVolumeAttributesClassName": has } })
+        };
+        let is_in = |operator: &str, values: &[&str], claim: &Value| {
+            is_in_scope(&quota(operator, values), "persistentvolumeclaims", claim)
+        };
+        let changing = claim("silver", "gold");
+        assert!(is_in("In", &["silver"], &changing) && is_in("In", &["gold"], &changing));
+        assert!(!is_in("In", &["bronze"], &changing) && is_in("NotIn", &["gold"], &changing));
+        assert!(!is_in("NotIn", &["gold"], &claim("gold", "gold")));
+        assert!(is_in("DoesNotExist", &[], &json!({})) && is_in("Exists", &[], &changing));
+        let changes = |old: &Value, new: &Value| changes_scope("persistentvolumeclaims", old, new);
+        assert!(changes(&claim("gold", "gold"), &changing) && !changes(&changing, &claim("gold", "silver")));
     }
 
     #[test]
