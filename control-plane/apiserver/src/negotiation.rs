@@ -1,7 +1,9 @@
 //! Which form the client wants its answer in, and which form its body has.
 //!
-//! Answers are JSON or YAML: a client that lists protobuf first and JSON after gets JSON, which is cheaper here. Only
-//! who takes nothing else gets an answer in protobuf. Bodies may be protobuf too.
+//! Answers are JSON or YAML: a client that lists protobuf first and JSON after gets JSON, which is cheaper here. A client
+//! that takes nothing else gets an answer in protobuf, and so does one that wants metadata alone and lists protobuf first:
+//! the items of a list name their kind in JSON and not in protobuf, and clients compare them with objects that they got.
+//! Bodies may be protobuf too.
 
 use corten_meta::Status;
 use http::HeaderMap;
@@ -95,7 +97,10 @@ impl Accept {
         }
         clauses.sort_by_key(|clause| (std::cmp::Reverse(quality(clause)), media_type_of(clause).matches('*').count()));
         let only_protobuf = takes_only_protobuf(&clauses);
-        let taken = || clauses.iter().filter(|clause| only_protobuf || format_of(clause) != Some(Format::Protobuf));
+        let is_taken = |clause: &&&str| {
+            only_protobuf || format_of(clause) != Some(Format::Protobuf) || clause.contains("as=PartialObjectMetadata")
+        };
+        let taken = || clauses.iter().filter(is_taken);
         let best = |offer: Offer| taken().find_map(|clause| read_clause(clause, pretty, offer));
         let error = best(Offer::Document);
         let errors = error.map(|accept| accept.format);
@@ -345,6 +350,8 @@ mod tests {
         let discovery = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
         let both = format!("{discovery},application/json");
         let (json, yaml) = (Format::Json, Format::Yaml);
+        let list = "as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
+        let metadata_client = format!("{PROTOBUF};{list},application/json;{list},application/json");
         for (accept, offer, expected) in [
             (kubectl, Offer::Objects, Some((json, View::Table))),
             (kubectl, Offer::Document, Some((json, View::Plain))),
@@ -352,6 +359,8 @@ mod tests {
             ("application/vnd.kubernetes.protobuf", Offer::Objects, Some((Format::Protobuf, View::Plain))),
             ("application/vnd.kubernetes.protobuf, */*", Offer::Objects, Some((json, View::Plain))),
             ("application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io", Offer::Objects, None),
+            (&metadata_client, Offer::Collection, Some((Format::Protobuf, View::PartialMetadataList))),
+            (&metadata_client, Offer::Document, Some((json, View::Plain))),
             ("application/vnd.kubernetes.protobuf", Offer::Groups, Some((Format::Protobuf, View::Plain))),
             ("application/yaml", Offer::Objects, Some((yaml, View::Plain))),
             ("application/json;q=0.5,application/yaml", Offer::Objects, Some((yaml, View::Plain))),
