@@ -40,7 +40,8 @@ impl Machine {
             {b} cat"
         );
         let holder = Command::new("unshare")
-            .args(["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private"])
+            .args(["--net", "--mount", "--pid", "--uts", "--fork", "--kill-child", "--mount-proc"])
+            .args(["--propagation", "private"])
             .arg(&busybox)
             .args(["sh", "-c", &script])
             // The machine's init reads until the test that holds the other end is no more.
@@ -62,7 +63,7 @@ impl Machine {
     /// A command that will run on the machine.
     pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new("nsenter");
-        command.args(["--net", "--mount", "--pid", "--target", &self.init.to_string(), "--"]).arg(program);
+        command.args(["--net", "--mount", "--pid", "--uts", "--target", &self.init.to_string(), "--"]).arg(program);
         command
     }
 

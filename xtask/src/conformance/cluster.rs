@@ -40,6 +40,7 @@ impl Cluster {
             cluster.join(number)?;
         }
         cluster.wait_for_nodes()?;
+        cluster.forget_roles()?;
         Ok(cluster)
     }
 
@@ -114,6 +115,12 @@ impl Cluster {
     /// Copies the nodes' logs.
     pub fn keep_logs(&self, dir: &Path) -> Result<()> {
         self.nodes.iter().try_for_each(|node| node.keep_log(dir))
+    }
+
+    /// Makes the first node one like the others: a control plane's zone has no part in topology aware routing.
+    fn forget_roles(&self) -> Result<()> {
+        let mut label = self.command(&self.kubectl)?;
+        said(label.args(["label", "nodes", "--all", "node-role.kubernetes.io/control-plane-"])).map(drop)
     }
 
     fn wait_for_nodes(&self) -> Result<()> {

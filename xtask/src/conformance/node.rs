@@ -30,6 +30,8 @@ impl Node {
         let kubelet = dir.join("kubelet");
         std::fs::create_dir_all(&kubelet)?;
         let node = Node { machine: Machine::boot(), name, corten: corten.into(), dir, agent: None };
+        // Pods on the node's network bear its name.
+        said(node.machine.command(Path::new("hostname")).arg(&node.name))?;
         // As systemd has it: mounts of a pod with Bidirectional propagation reach the node and its other pods.
         node.mount(&["--make-rshared", "/"])?;
         node.mount(&["-t", "tmpfs", "tmpfs", "/var/lib"])?;

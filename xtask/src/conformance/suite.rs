@@ -140,6 +140,7 @@ pub fn arguments(
         format!("--kubeconfig={}", kubeconfig.display()),
         format!("--kubectl-path={}", suite.kubectl.display()),
         format!("--kubelet-root-dir={}", super::node::KUBELET_ROOT),
+        format!("--num-nodes={}", options.nodes),
     ]);
     arguments
 }
