@@ -245,6 +245,7 @@ fn help(plugin: &str, pod: &PodRow, node: &NodeRow) -> String {
         }
         "TaintToleration" => format!("tolerate the taints of {name}, or remove them"),
         "NodeUnschedulable" => format!("kubectl uncordon {name}"),
+        "NodeDeclaredFeatures" => format!("upgrade {name}: its kubelet does not declare all that the pod needs"),
         "NodeAffinity" | "NodeName" => format!("label {name} as the pod's nodeSelector or affinity asks"),
         "NodePorts" => format!("use another hostPort, or remove the pod on {name} that has it"),
         "PodTopologySpread" => {

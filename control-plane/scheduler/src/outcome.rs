@@ -5,11 +5,13 @@
 use std::sync::Arc;
 
 use corten_api::Typed;
-use corten_api::k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use corten_api::k8s_openapi::api::core::v1::{
+    PersistentVolume, PersistentVolumeClaim, Pod, PodExtendedResourceClaimStatus,
+};
 use corten_api::k8s_openapi::api::resource::v1::{AllocationResult, ResourceClaim, ResourceClaimConsumerReference};
 use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use corten_client::{Client, DeleteOptions, Error, EventType, ObjectRef, Occurrence, Patch, SeriesRecorder};
-use corten_meta::Value;
+use corten_meta::{Key, Value};
 use jiff::Timestamp;
 use serde_json::json;
 use tokio::sync::{Semaphore, watch};
@@ -93,7 +95,22 @@ impl Outcomes {
                 Effect::AllocateClaim { claim, allocation } => {
                     self.reserve_claim(&placed.row, claim, allocation.as_deref()).await?;
                 }
-                Effect::DeallocateClaim { .. } => {}
+                Effect::CreateClaim { claim, allocation, mappings, written } => {
+                    let pod = &placed.row;
+                    let name = self.client.create(&**claim).await?.metadata.name.unwrap_or_default();
+                    let key = Key { namespace: pod.namespace().to_owned(), name };
+                    self.reserve_claim(pod, &key, Some(allocation)).await?;
+                    let told = PodExtendedResourceClaimStatus {
+                        request_mappings: std::mem::take(mappings),
+                        resource_claim_name: key.name.clone(),
+                    };
+                    let patch =
+                        json!({"metadata": {"uid": &*pod.uid}, "status": {"extendedResourceClaimStatus": told}});
+                    let (namespace, name) = (pod.namespace(), &pod.name);
+                    self.client.send_patch::<Pod>(namespace, name, &Patch::Merge(patch), Some("status")).await?;
+                    *written = Some(key);
+                }
+                Effect::DeallocateClaim { .. } | Effect::DeleteClaim { .. } => {}
                 Effect::Provision { claim, written } => {
                     let annotations = json!({SELECTED_NODE: placed.row.node_name});
                     let patch = Patch::Merge(json!({"metadata": {"annotations": annotations}}));
@@ -108,12 +125,7 @@ impl Outcomes {
 
     /// Writes the devices into the claim and the pod among those it is reserved for. A claim with devices must not
     /// vanish before they are given back, so it gets a finalizer first.
-    async fn reserve_claim(
-        &self,
-        pod: &PodRow,
-        key: &corten_meta::Key,
-        allocation: Option<&AllocationResult>,
-    ) -> Result<(), Error> {
+    async fn reserve_claim(&self, pod: &PodRow, key: &Key, allocation: Option<&AllocationResult>) -> Result<(), Error> {
         let mut claim = self.client.get::<ResourceClaim>(&key.namespace, &key.name).await?;
         if allocation.is_some() {
             let finalizers = claim.metadata.finalizers.get_or_insert_default();
@@ -144,6 +156,11 @@ impl Outcomes {
     /// Takes devices away from claims that would keep the pod from every node.
     pub async fn deallocate(&self, unplaced: &Unplaced) {
         for effect in &unplaced.effects {
+            if let Effect::DeleteClaim { claim } = effect
+                && let Err(error) = self.delete_claim(claim).await
+            {
+                tracing::warn!(%claim, %error, "cannot delete the claim of extended resources");
+            }
             let Effect::DeallocateClaim { claim } = effect else { continue };
             let empty = json!({"allocation": null, "reservedFor": null, "devices": null});
             let patch = Patch::Merge(json!({"status": empty}));
@@ -152,6 +169,15 @@ impl Outcomes {
                 tracing::warn!(%claim, %error, "cannot take the devices of a claim away");
             }
         }
+    }
+
+    /// Deletes a claim with devices that nobody has yet.
+    async fn delete_claim(&self, key: &Key) -> Result<(), Error> {
+        let mut claim = self.client.get::<ResourceClaim>(&key.namespace, &key.name).await?;
+        let finalizers = claim.metadata.finalizers.get_or_insert_default();
+        finalizers.retain(|finalizer| finalizer != CLAIM_FINALIZER);
+        self.client.update(&claim).await?;
+        self.client.delete::<ResourceClaim>(&key.namespace, &key.name, &DeleteOptions::default()).await.map(drop)
     }
 
     /// Takes down the victims of a preemption, and the claims to the node that lesser pods have.

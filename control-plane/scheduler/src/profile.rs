@@ -136,7 +136,7 @@ mod tests {
         let profile = Profile::by_default();
         let filters: Vec<&str> = profile.filters().map(Plugin::name).collect();
         assert_eq!(filters[..4], ["NodeUnschedulable", "NodeName", "TaintToleration", "NodeAffinity"]);
-        assert_eq!(filters.last(), Some(&"DynamicResources"));
+        assert_eq!(filters[filters.len() - 2..], ["DynamicResources", "NodeDeclaredFeatures"]);
         let scorers: Vec<(&str, i64)> = profile.scorers().map(|(plugin, weight)| (plugin.name(), weight)).collect();
         let expected = [
             ("TaintToleration", 3),

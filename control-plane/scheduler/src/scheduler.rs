@@ -376,7 +376,14 @@ impl Scheduler {
                     Some(object) if !is_ready(object)? => return Ok(false),
                     Some(_) => continue,
                 },
-                Effect::DeallocateClaim { .. } => continue,
+                Effect::CreateClaim { written, .. } => {
+                    let object = written.as_ref().and_then(|written| self.snapshot.devices.claim(written));
+                    match object.map(is_ready).transpose()? {
+                        Some(true) => continue,
+                        Some(false) | None => return Ok(false),
+                    }
+                }
+                Effect::DeallocateClaim { .. } | Effect::DeleteClaim { .. } => continue,
             };
             let claim = storage.claims.get(key).ok_or_else(|| format!("PVC {key} does not exist any more"))?;
             match effect {
@@ -391,7 +398,11 @@ impl Scheduler {
                         return Err(format!("provisioning failed for PVC {:?}", claim.key.name));
                     }
                 }
-                Effect::Provision { .. } | Effect::AllocateClaim { .. } | Effect::DeallocateClaim { .. } => {}
+                Effect::Provision { .. }
+                | Effect::AllocateClaim { .. }
+                | Effect::CreateClaim { .. }
+                | Effect::DeallocateClaim { .. }
+                | Effect::DeleteClaim { .. } => {}
             }
             if !claim.is_bound() {
                 return Ok(false);

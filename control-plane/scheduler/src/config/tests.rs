@@ -20,7 +20,7 @@ fn an_empty_document_is_the_default() {
     assert_eq!(config.profiles[0].scheduler_name, "default-scheduler");
     assert_eq!(config.profiles[0].points, ProfileSpec::default().points);
     assert_eq!(config.leader_election, Some(Election::default()));
-    assert_eq!(PLUGINS.len(), 19);
+    assert_eq!(PLUGINS.len(), 20);
 }
 
 #[test]

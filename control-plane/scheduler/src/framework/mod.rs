@@ -9,7 +9,8 @@ use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
-use corten_api::k8s_openapi::api::resource::v1::AllocationResult;
+use corten_api::k8s_openapi::api::core::v1::ContainerExtendedResourceRequest;
+use corten_api::k8s_openapi::api::resource::v1::{AllocationResult, ResourceClaim};
 use corten_meta::Key;
 
 use crate::queue_entry::Entry;
@@ -177,8 +178,17 @@ pub enum Effect {
     Provision { claim: Key, written: Option<u64> },
     /// Give devices to the ResourceClaim, unless it has them, and reserve it for the pod.
     AllocateClaim { claim: Key, allocation: Option<Box<AllocationResult>> },
+    /// Make the ResourceClaim of the pod's extended resources, with devices, and reserve it. `written` is the claim's name.
+    CreateClaim {
+        claim: Box<ResourceClaim>,
+        allocation: Box<AllocationResult>,
+        mappings: Vec<ContainerExtendedResourceRequest>,
+        written: Option<Key>,
+    },
     /// Take the devices of a ResourceClaim away.
     DeallocateClaim { claim: Key },
+    /// Delete a ResourceClaim that was made for the pod's extended resources in vain.
+    DeleteClaim { claim: Key },
 }
 
 /// What a plugin does about a pod that found no node, and its word on it.
@@ -221,6 +231,7 @@ impl ClusterEvent<'_> {
             ClusterEvent::NodeUpdated(_, change) => match change {
                 NodeChange { allocatable: true, .. } => "NodeUpdateNodeAllocatable",
                 NodeChange { labels: true, .. } => "NodeUpdateNodeLabel",
+                NodeChange { declared_features: true, .. } => "NodeUpdateNodeDeclaredFeature",
                 NodeChange { taints: true, .. } | NodeChange { unschedulable: true, .. } => "NodeUpdateNodeTaint",
                 _ => "NodeUpdate",
             },

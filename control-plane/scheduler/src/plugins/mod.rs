@@ -7,6 +7,7 @@ pub mod dynamic_resources;
 mod image_locality;
 mod inter_pod_affinity;
 mod node_affinity;
+mod node_declared_features;
 mod node_name;
 mod node_ports;
 pub mod node_resources;
@@ -31,6 +32,7 @@ pub use dynamic_resources::DynamicResources;
 pub use image_locality::ImageLocality;
 pub use inter_pod_affinity::InterPodAffinity;
 pub use node_affinity::NodeAffinity;
+pub use node_declared_features::NodeDeclaredFeatures;
 pub use node_name::NodeName;
 pub use node_ports::NodePorts;
 pub use node_resources_balanced_allocation::NodeResourcesBalancedAllocation;
@@ -59,7 +61,7 @@ macro_rules! plugin {
 }
 
 /// The default profile, in order.
-pub static PLUGINS: [Registered; 19] = [
+pub static PLUGINS: [Registered; 20] = [
     plugin!("SchedulingGates", 0, |_| Box::new(SchedulingGates)),
     plugin!("PrioritySort", 0, |_| Box::new(PrioritySort)),
     plugin!("NodeUnschedulable", 0, |_| Box::new(NodeUnschedulable)),
@@ -79,6 +81,7 @@ pub static PLUGINS: [Registered; 19] = [
     plugin!("NodeResourcesBalancedAllocation", 1, |args| Box::new(args.balanced_allocation())),
     plugin!("ImageLocality", 1, |_| Box::new(ImageLocality)),
     plugin!("DefaultBinder", 0, |_| Box::new(DefaultBinder)),
+    plugin!("NodeDeclaredFeatures", 0, |_| Box::new(NodeDeclaredFeatures)),
 ];
 
 pub fn registered(name: &str) -> Option<&'static Registered> {

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use super::node_resources::{ResourceSpec, Strategy, cpu_and_memory, uses};
-use crate::framework::{ClusterEvent, Plugin, Point, PreFilter, PreScore, Reasons, State, Verdict};
+use crate::framework::{ClusterEvent, Plugin, Point, PreFilter, PreScore, Reasons, State, Verdict, state};
 use crate::resources::Resources;
+use crate::rows::extended::is_extended;
 use crate::rows::{NodeRow, PodRow, Snapshot};
 
 /// See the file.
@@ -32,7 +33,8 @@ impl NodeResourcesFit {
             || self.ignored_groups.iter().any(|group| name.split('/').next() == Some(group))
     }
 
-    fn shortages(&self, pod: &PodRow, node: &NodeRow) -> Verdict {
+    /// `delegated` are the resources that DynamicResources sees to on nodes that have none of them.
+    fn shortages(&self, pod: &PodRow, node: &NodeRow, delegated: &[String]) -> Verdict {
         let mut found: Vec<(Shortage<'_>, bool)> = Vec::new();
         if node.pods.len() as i64 + 1 > node.allocatable.pods {
             found.push((Shortage::Pods, false));
@@ -47,7 +49,8 @@ impl NodeResourcesFit {
         check(Shortage::Cpu, requests.milli_cpu, total.milli_cpu, used.milli_cpu);
         check(Shortage::Memory, requests.memory, total.memory, used.memory);
         check(Shortage::Storage, requests.ephemeral_storage, total.ephemeral_storage, used.ephemeral_storage);
-        for (name, wanted) in requests.scalar.iter().filter(|(name, _)| !self.ignores(name)) {
+        let is_delegated = |name: &String| delegated.contains(name) && total.get(name) == 0;
+        for (name, wanted) in requests.scalar.iter().filter(|(name, _)| !self.ignores(name) && !is_delegated(name)) {
             check(Shortage::Scalar(name), *wanted, total.get(name), used.get(name));
         }
         match found.as_slice() {
@@ -100,11 +103,13 @@ impl Plugin for NodeResourcesFit {
         &[Point::PreFilter, Point::Filter, Point::PreScore, Point::Score]
     }
 
-    fn pre_filter(&self, _: &PodRow, _: &mut Snapshot) -> PreFilter {
-        PreFilter::Continue(Box::new(()))
+    fn pre_filter(&self, pod: &PodRow, snapshot: &mut Snapshot) -> PreFilter {
+        let names = pod.demand.extended.iter().flat_map(|used| &used.asks).map(|ask| &ask.resource);
+        let delegated: Vec<String> = names.filter(|name| snapshot.devices.class_of(name).is_some()).cloned().collect();
+        PreFilter::Continue(Box::new(delegated))
     }
 
-    fn filter(&self, _: &State, pod: &PodRow, node: &NodeRow, _: &Snapshot) -> Verdict {
+    fn filter(&self, delegated: &State, pod: &PodRow, node: &NodeRow, _: &Snapshot) -> Verdict {
         let (wanted, total, used) = (&pod.demand.requests, &node.allocatable, &node.requested);
         // Nearly every node passes or fails by the common resources; only failures are looked at closely.
         let pods = (node.pods.len() as i64) < total.pods;
@@ -115,7 +120,7 @@ impl Plugin for NodeResourcesFit {
         match wanted.scalar.is_empty() && pods && memory && storage {
             true if cpu => Verdict::Fits,
             true if wanted.milli_cpu <= total.milli_cpu => Verdict::Unschedulable(Shortage::Cpu.reasons()),
-            _ => self.shortages(pod, node),
+            _ => self.shortages(pod, node, state::<Vec<String>>(delegated).map_or(&[], Vec::as_slice)),
         }
     }
 
@@ -143,8 +148,12 @@ impl Plugin for NodeResourcesFit {
 
     fn wakes(&self, pod: &PodRow, event: &ClusterEvent<'_>, snapshot: &Snapshot) -> bool {
         match event {
-            ClusterEvent::NodeAdded(node) => large_enough(pod, node),
-            ClusterEvent::NodeUpdated(node, change) => change.allocatable && large_enough(pod, node),
+            ClusterEvent::NodeAdded(node) => large_enough(pod, node, snapshot),
+            ClusterEvent::NodeUpdated(node, change) => change.allocatable && large_enough(pod, node, snapshot),
+            ClusterEvent::DevicesChanged => {
+                let mut asks = pod.demand.extended.iter().flat_map(|used| &used.asks);
+                asks.any(|ask| snapshot.devices.class_of(&ask.resource).is_some())
+            }
             ClusterEvent::PodRemoved(gone) => room_on(pod, &gone.node_name, snapshot),
             ClusterEvent::PodUpdated(old, new) => {
                 shrunk(&pod.demand.requests, &old.demand.requests, &new.demand.requests)
@@ -155,14 +164,19 @@ impl Plugin for NodeResourcesFit {
     }
 }
 
-fn large_enough(pod: &PodRow, node: &NodeRow) -> bool {
+/// Whether DynamicResources sees to a resource on the node.
+fn is_delegated(name: &str, node: &NodeRow, snapshot: &Snapshot) -> bool {
+    node.allocatable.get(name) == 0 && is_extended(name) && snapshot.devices.class_of(name).is_some()
+}
+
+fn large_enough(pod: &PodRow, node: &NodeRow, snapshot: &Snapshot) -> bool {
     let total = &node.allocatable;
     let wanted = &pod.demand.requests;
     total.pods > 0
         && wanted.milli_cpu <= total.milli_cpu
         && wanted.memory <= total.memory
         && wanted.ephemeral_storage <= total.ephemeral_storage
-        && wanted.scalar.iter().all(|(name, amount)| *amount <= total.get(name))
+        && wanted.scalar.iter().all(|(name, amount)| *amount <= total.get(name) || is_delegated(name, node, snapshot))
 }
 
 /// Whether something the pod asks for got less.
@@ -195,5 +209,5 @@ fn room_on(pod: &PodRow, node: &str, snapshot: &Snapshot) -> bool {
         && (wanted.milli_cpu == 0 || used.milli_cpu <= total.milli_cpu)
         && (wanted.memory == 0 || used.memory <= total.memory)
         && (wanted.ephemeral_storage == 0 || used.ephemeral_storage <= total.ephemeral_storage)
-        && wanted.scalar.keys().all(|name| used.get(name) <= total.get(name))
+        && wanted.scalar.keys().all(|name| used.get(name) <= total.get(name) || is_delegated(name, node, snapshot))
 }

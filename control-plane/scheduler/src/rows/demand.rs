@@ -17,6 +17,7 @@ use corten_meta::labels::{Operator, Requirement};
 use corten_meta::{Selector, Value};
 use serde_json::json;
 
+use super::extended::{self, ExtendedUse};
 use super::node::NodeRow;
 use crate::resources::{self, Demands, Resources};
 
@@ -42,6 +43,10 @@ pub struct Demand {
     pub volumes: Vec<VolumeUse>,
     pub claims: Vec<ClaimUse>,
     pub gates: Vec<String>,
+    /// Containers that ask for resources which DeviceClasses may stand behind.
+    pub extended: Vec<ExtendedUse>,
+    /// What its node's kubelet must declare.
+    pub features: Vec<&'static str>,
     /// The controller, by kind and name.
     pub owner: Option<(String, String)>,
 }
@@ -242,6 +247,8 @@ impl Demand {
             volumes: spec.volumes.iter().flatten().filter_map(|volume| volume_use(volume, name)).collect(),
             claims: claims(pod, spec),
             gates: spec.scheduling_gates.iter().flatten().map(|gate| gate.name.clone()).collect(),
+            extended: extended::uses(spec),
+            features: features(spec),
             owner: owner(pod),
         }
     }
@@ -249,6 +256,16 @@ impl Demand {
 
 fn containers(spec: &PodSpec) -> impl Iterator<Item = &Container> {
     spec.init_containers.iter().flatten().chain(&spec.containers)
+}
+
+/// The features that a kubelet must declare to run the pod. Others matter only when a pod that runs is changed.
+fn features(spec: &PodSpec) -> Vec<&'static str> {
+    let mut rules = containers(spec).flat_map(|container| container.restart_policy_rules.iter().flatten());
+    let restarts_all = rules.any(|rule| rule.action == "RestartAllContainers");
+    let shares_network = spec.host_network == Some(true) && spec.host_users == Some(false);
+    let needed =
+        [(restarts_all, "RestartAllContainersOnContainerExits"), (shares_network, "UserNamespacesHostNetworkSupport")];
+    needed.into_iter().filter(|(is_needed, _)| *is_needed).map(|(_, feature)| feature).collect()
 }
 
 /// Init containers that stay.

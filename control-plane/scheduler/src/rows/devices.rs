@@ -13,7 +13,12 @@ use corten_api::k8s_openapi::api::resource::v1::{
 };
 use corten_meta::{Key, Quantity};
 
+use super::PodRow;
+use super::extended::CLASS_PREFIX;
 use super::node::NodeRow;
+
+/// On a claim that was made for the extended resources of the pod that owns it.
+pub const EXTENDED_CLAIM: &str = "resource.kubernetes.io/extended-resource-claim";
 
 /// A device by driver, pool and name.
 type DeviceId = (String, String, String);
@@ -98,6 +103,29 @@ impl Devices {
 
     pub fn claim(&self, key: &Key) -> Option<&ResourceClaim> {
         self.claims.get(key)
+    }
+
+    /// The class behind an extended resource: the newest that names it, or the one whose name the resource bears.
+    pub fn class_of(&self, resource: &str) -> Option<&str> {
+        if let Some(name) = resource.strip_prefix(CLASS_PREFIX) {
+            return self.classes.get_key_value(name).map(|(name, _)| name.as_str());
+        }
+        let is_named = |class: &DeviceClass| class.spec.extended_resource_name.as_deref() == Some(resource);
+        let created = |class: &DeviceClass| class.metadata.creation_timestamp.as_ref().map(|time| time.0);
+        let named = self.classes.iter().filter(|(_, class)| is_named(class));
+        let newest = named.max_by(|one, other| created(one.1).cmp(&created(other.1)).then_with(|| other.0.cmp(one.0)));
+        newest.map(|(name, _)| name.as_str())
+    }
+
+    /// The claim that was made for the extended resources of a pod.
+    pub fn made_for(&self, pod: &PodRow) -> Option<Key> {
+        let is_made = |claim: &ResourceClaim| {
+            let mark = claim.metadata.annotations.as_ref().and_then(|all| all.get(EXTENDED_CLAIM));
+            let mut owners = claim.metadata.owner_references.iter().flatten();
+            mark.is_some_and(|mark| mark == "true")
+                && owners.any(|owner| owner.controller == Some(true) && *owner.uid == *pod.uid)
+        };
+        self.claims.iter().find(|(_, claim)| is_made(claim)).map(|(key, _)| key.clone())
     }
 
     pub fn set_claim(&mut self, key: &Key, claim: Option<ResourceClaim>) {

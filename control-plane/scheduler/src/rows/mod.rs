@@ -3,6 +3,7 @@
 
 pub mod demand;
 pub mod devices;
+pub mod extended;
 pub mod node;
 pub mod node_sets;
 pub mod pod;

@@ -27,6 +27,8 @@ pub struct NodeRow {
     pub with_disks: usize,
     /// Which images it has, by number.
     pub images: Vec<u32>,
+    /// What its kubelet says it can do beyond what every kubelet of a supported version can.
+    pub declared_features: Vec<String>,
     /// Grows with every change of the row, and of what is nominated to it.
     pub generation: u64,
     /// False while only pods of the node are known, not the node itself.
@@ -41,6 +43,7 @@ pub struct NodeChange {
     pub taints: bool,
     pub unschedulable: bool,
     pub allocatable: bool,
+    pub declared_features: bool,
 }
 
 impl NodeChange {
@@ -76,12 +79,14 @@ impl NodeRow {
     pub fn compare(&self, node: &Node, allocatable: &Resources) -> NodeChange {
         let spec = node.spec.as_ref();
         let taints = spec.and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
+        let features = node.status.as_ref().and_then(|status| status.declared_features.as_deref()).unwrap_or_default();
         NodeChange {
             added: !self.known,
             labels: self.labels.iter().ne(node.metadata.labels.iter().flatten()),
             taints: self.taints != taints,
             unschedulable: self.unschedulable != spec.and_then(|spec| spec.unschedulable).unwrap_or(false),
             allocatable: self.allocatable != *allocatable,
+            declared_features: self.declared_features != features,
         }
     }
 
@@ -94,7 +99,9 @@ impl NodeRow {
         self.allocatable = allocatable;
         self.known = true;
         self.generation += 1;
-        node.status.unwrap_or_default()
+        let mut status = node.status.unwrap_or_default();
+        self.declared_features = status.declared_features.take().unwrap_or_default();
+        status
     }
 
     pub fn add(&mut self, pod: Arc<PodRow>) {

@@ -447,6 +447,6 @@ fn pre_binder(effects: &[Effect]) -> &'static str {
 }
 
 fn of_devices(effects: &[Effect]) -> bool {
-    let of_claim = |effect: &Effect| matches!(effect, Effect::AllocateClaim { .. } | Effect::DeallocateClaim { .. });
-    effects.iter().all(of_claim)
+    let of_volume = |effect: &Effect| matches!(effect, Effect::BindVolume { .. } | Effect::Provision { .. });
+    !effects.iter().any(of_volume)
 }

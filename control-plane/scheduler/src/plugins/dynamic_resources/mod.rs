@@ -3,11 +3,12 @@
 
 mod allocate;
 mod capacity;
+mod extended;
 mod select;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use corten_api::k8s_openapi::api::resource::v1::{AllocationResult, DeviceRequest, ResourceClaim};
 use corten_meta::Key;
@@ -34,6 +35,16 @@ pub struct DynamicResources {
 struct Claims {
     allocated: Vec<Key>,
     to_allocate: Vec<Key>,
+    /// The classes behind the extended resources that the pod asks for.
+    extended: BTreeMap<String, String>,
+    /// A claim for these resources that an earlier attempt made, and that no node fits.
+    stale: Option<Key>,
+}
+
+impl Claims {
+    fn is_empty(&self) -> bool {
+        self.allocated.is_empty() && self.to_allocate.is_empty() && self.extended.is_empty()
+    }
 }
 
 impl Plugin for DynamicResources {
@@ -54,19 +65,22 @@ impl Plugin for DynamicResources {
     }
 
     fn pre_filter(&self, pod: &PodRow, snapshot: &mut Snapshot) -> PreFilter {
-        if pod.demand.claims.is_empty() {
+        if !asks_for_devices(pod) {
             return PreFilter::Skip;
         }
         snapshot.devices.refresh();
         match claims(pod, &snapshot.devices) {
             Err(why) => PreFilter::Reject(Verdict::unresolvable_because(why)),
-            Ok(claims) if claims.allocated.is_empty() && claims.to_allocate.is_empty() => PreFilter::Skip,
+            Ok(claims) if claims.is_empty() => PreFilter::Skip,
             Ok(claims) => PreFilter::Continue(Box::new(claims)),
         }
     }
 
-    fn filter(&self, claims: &State, _: &PodRow, node: &NodeRow, snapshot: &Snapshot) -> Verdict {
+    fn filter(&self, claims: &State, pod: &PodRow, node: &NodeRow, snapshot: &Snapshot) -> Verdict {
         let Some(claims) = state::<Claims>(claims) else { return Verdict::Fits };
+        if claims.stale.is_some() {
+            return Verdict::unschedulable("cannot schedule extended resource claim");
+        }
         for key in &claims.allocated {
             let claim = snapshot.devices.claim(key);
             let failed = claim.is_some_and(|claim| is_ready(claim).is_err());
@@ -74,7 +88,8 @@ impl Plugin for DynamicResources {
                 return Verdict::unresolvable("resourceclaim not available on the node");
             }
         }
-        match self.allocate(claims, node, &snapshot.devices) {
+        let made = extended::claim(pod, &claims.extended, node);
+        match self.allocate(claims, made.as_ref().map(|made| &made.claim), node, &snapshot.devices) {
             Ok(Some(_)) => Verdict::Fits,
             Ok(None) => Verdict::unresolvable("cannot allocate all claims"),
             Err(why) => Verdict::error(why),
@@ -93,8 +108,12 @@ impl Plugin for DynamicResources {
             };
         }
         let Ok(claims) = claims(pod, &snapshot.devices) else { return said("no new claims to deallocate") };
-        if claims.allocated.is_empty() && claims.to_allocate.is_empty() {
+        if claims.is_empty() {
             return said("no new claims to deallocate");
+        }
+        if let Some(claim) = claims.stale {
+            let why = "deletion of ResourceClaim completed".to_owned();
+            return Some(Aftermath { why, effect: Some(Effect::DeleteClaim { claim }), ends: false });
         }
         match claims.allocated.into_iter().find(|key| can_be_given_up(key, pod, search, snapshot)) {
             Some(claim) => Some(Aftermath {
@@ -124,7 +143,7 @@ impl Plugin for DynamicResources {
     fn score(&self, claims: &State, _: &PodRow, node: &NodeRow, snapshot: &Snapshot) -> i64 {
         let Some(claims) = state::<Claims>(claims) else { return 0 };
         let devices = &snapshot.devices;
-        let Ok(Some(allocations)) = self.allocate(claims, node, devices) else { return 0 };
+        let Ok(Some(allocations)) = self.allocate(claims, None, node, devices) else { return 0 };
         let new = claims.to_allocate.iter().filter_map(|key| devices.claim(key)).zip(&allocations);
         let old = claims.allocated.iter().filter_map(|key| devices.claim(key));
         let old = old.filter_map(|claim| Some((claim, allocation_of(claim)?)));
@@ -136,15 +155,24 @@ impl Plugin for DynamicResources {
     }
 
     fn reserve(&self, pod: &PodRow, slot: usize, snapshot: &mut Snapshot) -> Result<Vec<Effect>, Verdict> {
-        if pod.demand.claims.is_empty() {
+        if !asks_for_devices(pod) {
             return Ok(Vec::new());
         }
         snapshot.devices.refresh();
         let claims = claims(pod, &snapshot.devices).map_err(Verdict::unresolvable_because)?;
         let node = snapshot.node(slot);
-        let allocations = self.allocate(&claims, node, &snapshot.devices).map_err(Verdict::unresolvable_because)?;
-        let allocations = allocations.ok_or_else(|| Verdict::unresolvable("cannot allocate all claims"))?;
+        let made = extended::claim(pod, &claims.extended, node);
+        let allocations = self.allocate(&claims, made.as_ref().map(|made| &made.claim), node, &snapshot.devices);
+        let allocations = allocations.map_err(Verdict::unresolvable_because)?;
+        let mut allocations = allocations.ok_or_else(|| Verdict::unresolvable("cannot allocate all claims"))?;
         let mut effects = Vec::new();
+        if let Some(extended::Made { claim, mappings }) = made
+            && let Some(allocation) = allocations.pop()
+        {
+            snapshot.devices.promise(&extended::promise(pod), allocation.clone());
+            let (claim, allocation) = (Box::new(claim), Box::new(allocation));
+            effects.push(Effect::CreateClaim { claim, allocation, mappings, written: None });
+        }
         for (claim, allocation) in claims.to_allocate.into_iter().zip(allocations) {
             snapshot.devices.promise(&claim, allocation.clone());
             effects.push(Effect::AllocateClaim { claim, allocation: Some(Box::new(allocation)) });
@@ -157,13 +185,14 @@ impl Plugin for DynamicResources {
 
     fn unreserve(&self, pod: &PodRow, snapshot: &mut Snapshot) {
         let names = pod.demand.claims.iter().filter_map(|claim| claim.claim_name.as_deref());
-        let claims: HashSet<Key> = names.map(|name| key(pod, name)).collect();
+        let made = (!pod.demand.extended.is_empty()).then(|| extended::promise(pod));
+        let claims: HashSet<Key> = names.map(|name| key(pod, name)).chain(made).collect();
         snapshot.devices.release(&claims);
     }
 
     fn wakes(&self, pod: &PodRow, event: &ClusterEvent<'_>, _: &Snapshot) -> bool {
         match event {
-            ClusterEvent::NodeAdded(_) | ClusterEvent::DevicesChanged => !pod.demand.claims.is_empty(),
+            ClusterEvent::NodeAdded(_) | ClusterEvent::DevicesChanged => asks_for_devices(pod),
             ClusterEvent::NodeUpdated(_, change) => change.labels,
             _ => false,
         }
@@ -174,15 +203,21 @@ impl DynamicResources {
     fn allocate(
         &self,
         claims: &Claims,
+        made: Option<&ResourceClaim>,
         node: &NodeRow,
         devices: &Devices,
     ) -> Result<Option<Vec<AllocationResult>>, String> {
-        let to_allocate: Vec<&ResourceClaim> = claims.to_allocate.iter().filter_map(|key| devices.claim(key)).collect();
+        let written = claims.to_allocate.iter().filter_map(|key| devices.claim(key));
+        let to_allocate: Vec<&ResourceClaim> = written.chain(made).collect();
         if to_allocate.is_empty() {
             return Ok(Some(Vec::new()));
         }
         allocate(&to_allocate, devices, devices.offered_to(node), &self.selectors, &node.name)
     }
+}
+
+fn asks_for_devices(pod: &PodRow) -> bool {
+    !pod.demand.claims.is_empty() || !pod.demand.extended.is_empty()
 }
 
 fn key(pod: &PodRow, name: &str) -> Key {
@@ -234,7 +269,9 @@ fn usable(allocation: &AllocationResult, node: &NodeRow) -> bool {
 
 /// The pod's claims, or what is in the way on any node.
 fn claims(pod: &PodRow, devices: &Devices) -> Result<Claims, String> {
-    let mut found = Claims { allocated: Vec::new(), to_allocate: Vec::new() };
+    let extended = extended::classes(pod, devices);
+    let stale = if extended.is_empty() { None } else { devices.made_for(pod) };
+    let mut found = Claims { allocated: Vec::new(), to_allocate: Vec::new(), extended, stale };
     for used in &pod.demand.claims {
         let Some(name) = &used.claim_name else {
             return Err(format!("pod \"{}\": ResourceClaim not created yet", pod.key()));

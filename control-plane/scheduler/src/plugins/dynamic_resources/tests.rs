@@ -247,3 +247,77 @@ fn a_pod_waits_for_its_devices_to_be_ready() {
     let why = "device binding failed: claim=c, reason=R, message=\"m\"";
     assert_eq!(ready(json!([condition("Attached", "True"), condition("Broken", "True")])), Err(why.to_owned()));
 }
+
+fn extended_pod(containers: Value, init: Value) -> Value {
+    json!({"containers": containers, "initContainers": init})
+}
+
+fn asking(name: &str, resource: &str, count: u32) -> Value {
+    json!({"name": name, "resources": {"requests": {"cpu": "1m", resource: count.to_string()}}})
+}
+
+/// A DeviceClass stands behind an extended resource that no node has: a claim is made for the pod, and written when the pod
+/// is bound; a claim that an earlier attempt left is deleted first.
+#[test]
+fn extended_resources_are_devices_where_a_class_says_so() {
+    let mut snapshot = cluster();
+    let resource = "example.com/gpu";
+    let spec = extended_pod(json!([asking("c", resource, 2)]), json!([]));
+    let row = snapshot.row(typed_pod("p", spec));
+    let place = |snapshot: &mut Snapshot, row: &PodRow| {
+        schedule(snapshot, &Profile::by_default(), row, &mut Rotation::new(7)).map_err(|rejection| rejection.message())
+    };
+    assert!(place(&mut snapshot, &row).unwrap_err().contains("Insufficient example.com/gpu"));
+
+    let mut class = snapshot.devices.classes["gpu"].clone();
+    class.spec.extended_resource_name = Some(resource.to_owned());
+    snapshot.devices.classes.insert("gpu".to_owned(), class);
+    let fit = crate::plugins::NodeResourcesFit::default();
+    assert!(fit.wakes(&row, &ClusterEvent::DevicesChanged, &snapshot));
+    let slot = place(&mut snapshot, &row).unwrap();
+    let effects = DynamicResources::default().reserve(&row, slot, &mut snapshot).unwrap();
+    let [Effect::CreateClaim { claim, allocation, mappings, .. }] = effects.as_slice() else { panic!("{effects:?}") };
+    assert_eq!(claim.metadata.generate_name.as_deref(), Some("p-extended-resources-"));
+    let request = &claim.spec.devices.as_ref().unwrap().requests.as_ref().unwrap()[0];
+    assert_eq!((request.name.as_str(), request.exactly.as_ref().unwrap().count), ("container-0-request-1", Some(2)));
+    assert_eq!(allocation.devices.as_ref().unwrap().results.as_ref().unwrap().len(), 2);
+    assert_eq!(mappings[0].request_name, "container-0-request-1");
+
+    // The first pod has two of three devices on its node: the next goes to the other, and then there is no room.
+    let other = snapshot.row(typed_pod("q", extended_pod(json!([asking("c", resource, 2)]), json!([]))));
+    let next = place(&mut snapshot, &other).unwrap();
+    assert_ne!(next, slot);
+    DynamicResources::default().reserve(&other, next, &mut snapshot).unwrap();
+    let third = snapshot.row(typed_pod("r", extended_pod(json!([asking("c", resource, 2)]), json!([]))));
+    assert!(place(&mut snapshot, &third).unwrap_err().contains("cannot allocate all claims"));
+    DynamicResources::default().unreserve(&row, &mut snapshot);
+    assert_eq!(place(&mut snapshot, &third), Ok(slot));
+
+    let mut left = (**claim).clone();
+    left.metadata.name = Some("left".into());
+    snapshot.devices.set_claim(&key(&row, "left"), Some(left));
+    assert!(place(&mut snapshot, &row).unwrap_err().contains("cannot schedule extended resource claim"));
+}
+
+#[test]
+fn init_containers_have_the_devices_of_those_after_them() {
+    let mut snapshot = cluster();
+    let resource = "deviceclass.resource.kubernetes.io/gpu";
+    let init = json!([asking("first", resource, 3), asking("second", resource, 1)]);
+    let row = snapshot.row(typed_pod("p", extended_pod(json!([asking("c", resource, 2)]), init)));
+    let classes = extended::classes(&row, &snapshot.devices);
+    let made = extended::claim(&row, &classes, snapshot.find("a").unwrap()).unwrap();
+    let requests = made.claim.spec.devices.unwrap().requests.unwrap();
+    let asked: Vec<(&str, i64)> =
+        requests.iter().map(|one| (one.name.as_str(), one.exactly.as_ref().unwrap().count.unwrap())).collect();
+    assert_eq!(asked, [("container-0-request-1", 1), ("container-2-request-1", 2)]);
+    let told: Vec<(&str, &str)> =
+        made.mappings.iter().map(|one| (one.container_name.as_str(), one.request_name.as_str())).collect();
+    let expected = [
+        ("c", "container-2-request-1"),
+        ("first", "container-2-request-1"),
+        ("second", "container-2-request-1"),
+        ("first", "container-0-request-1"),
+    ];
+    assert_eq!(told, expected);
+}

@@ -76,7 +76,7 @@ impl Plugin for VolumeBinding {
             match effect {
                 Effect::BindVolume { volume, claim, .. } => snapshot.storage.promise(volume, claim),
                 Effect::Provision { claim, .. } => snapshot.storage.select(claim, &name),
-                Effect::AllocateClaim { .. } | Effect::DeallocateClaim { .. } => {}
+                _ => {}
             }
         }
         Ok(plan)

@@ -1,0 +1,141 @@
+//! Extended resources with a DeviceClass behind them: on a node that has no such resource of its own, a claim is made for
+//! the pod that asks for devices of the class instead.
+
+use std::collections::BTreeMap;
+
+use corten_api::k8s_openapi::api::core::v1::ContainerExtendedResourceRequest;
+use corten_api::k8s_openapi::api::resource::v1::{
+    DeviceClaim, DeviceRequest, ExactDeviceRequest, ResourceClaim, ResourceClaimSpec,
+};
+use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use corten_meta::Key;
+
+use crate::rows::devices::{Devices, EXTENDED_CLAIM};
+use crate::rows::extended::{ExtendedUse, is_extended};
+use crate::rows::{NodeRow, PodRow};
+
+/// A claim that is to be made, and which container has which of its requests.
+#[derive(Debug)]
+pub struct Made {
+    pub claim: ResourceClaim,
+    pub mappings: Vec<ContainerExtendedResourceRequest>,
+}
+
+/// The classes behind the extended resources that the pod asks for, by resource.
+pub fn classes(pod: &PodRow, devices: &Devices) -> BTreeMap<String, String> {
+    if pod.demand.extended.is_empty() {
+        return BTreeMap::new();
+    }
+    let asked = pod.demand.requests.scalar.iter().filter(|(name, amount)| is_extended(name) && **amount > 0);
+    asked.filter_map(|(name, _)| Some((name.clone(), devices.class_of(name)?.to_owned()))).collect()
+}
+
+/// What is promised to the pod until its claim is written goes by this name, which no claim can have.
+pub fn promise(pod: &PodRow) -> Key {
+    Key { namespace: pod.namespace().to_owned(), name: format!("<extended-resources of {}>", pod.uid) }
+}
+
+/// The claim for those resources that the node does not have itself.
+pub fn claim(pod: &PodRow, classes: &BTreeMap<String, String>, node: &NodeRow) -> Option<Made> {
+    let lacking = classes.iter().filter(|(resource, _)| node.allocatable.get(resource) == 0);
+    let mut requests = Vec::new();
+    let mut mappings = Vec::new();
+    for (resource, class) in lacking {
+        let (more, told) = of_resource(&pod.demand.extended, resource, class);
+        requests.extend(more);
+        mappings.extend(told);
+    }
+    if requests.is_empty() {
+        return None;
+    }
+    requests.sort_by(|one, other| one.name.cmp(&other.name));
+    let devices = DeviceClaim { requests: Some(requests), ..DeviceClaim::default() };
+    let spec = ResourceClaimSpec { devices: Some(devices) };
+    Some(Made { claim: ResourceClaim { metadata: metadata(pod), spec, status: None }, mappings })
+}
+
+fn metadata(pod: &PodRow) -> ObjectMeta {
+    let owner = OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: "Pod".to_owned(),
+        name: pod.name.clone(),
+        uid: pod.uid.to_string(),
+        controller: Some(true),
+        block_owner_deletion: None,
+    };
+    ObjectMeta {
+        namespace: Some(pod.namespace().to_owned()),
+        generate_name: Some(format!("{}-extended-resources-", pod.name)),
+        owner_references: Some(vec![owner]),
+        annotations: Some([(EXTENDED_CLAIM.to_owned(), "true".to_owned())].into()),
+        ..ObjectMeta::default()
+    }
+}
+
+/// A request of one container, with its place among the containers.
+struct Asked {
+    index: usize,
+    name: String,
+    count: i64,
+}
+
+/// The requests for one resource. Containers that stay have requests of their own; an init container that ends first has
+/// those of the containers after it, and what it needs beyond them it shares with other such init containers.
+fn of_resource(
+    uses: &[ExtendedUse],
+    resource: &str,
+    class: &str,
+) -> (Vec<DeviceRequest>, Vec<ContainerExtendedResourceRequest>) {
+    let mut mappings = Vec::new();
+    let mut staying: Vec<Asked> = Vec::new();
+    for (used, ask) in uses.iter().filter_map(|used| Some((used, used.ask(resource)?))).filter(|(u, _)| !u.ends_early) {
+        let name = format!("container-{}-request-{}", used.index, ask.place);
+        mappings.push(mapping(used, resource, &name));
+        staying.push(Asked { index: used.index, name, count: ask.count });
+    }
+    // What the init containers need beyond what the others have, and who needs it.
+    let mut most: Option<Asked> = None;
+    let mut in_need: Vec<&ExtendedUse> = Vec::new();
+    let mut early = Vec::new();
+    for (used, ask) in uses.iter().filter_map(|used| Some((used, used.ask(resource)?))).filter(|(u, _)| u.ends_early) {
+        let mut missing = ask.count;
+        for later in staying.iter().filter(|later| later.index >= used.index) {
+            if missing <= 0 {
+                break;
+            }
+            missing -= later.count;
+            early.push(mapping(used, resource, &later.name));
+        }
+        if missing > 0 {
+            in_need.push(used);
+            if most.as_ref().is_none_or(|most| most.count < missing) {
+                let name = format!("container-{}-request-{}", used.index, ask.place);
+                most = Some(Asked { index: used.index, name, count: missing });
+            }
+        }
+    }
+    mappings.extend(early);
+    if let Some(most) = &most {
+        mappings.extend(in_need.into_iter().map(|used| mapping(used, resource, &most.name)));
+    }
+    let requests = most.into_iter().chain(staying).map(|asked| request(asked, class)).collect();
+    (requests, mappings)
+}
+
+fn mapping(used: &ExtendedUse, resource: &str, request: &str) -> ContainerExtendedResourceRequest {
+    ContainerExtendedResourceRequest {
+        container_name: used.container.clone(),
+        resource_name: resource.to_owned(),
+        request_name: request.to_owned(),
+    }
+}
+
+fn request(asked: Asked, class: &str) -> DeviceRequest {
+    let exactly = ExactDeviceRequest {
+        device_class_name: class.to_owned(),
+        allocation_mode: Some("ExactCount".to_owned()),
+        count: Some(asked.count),
+        ..ExactDeviceRequest::default()
+    };
+    DeviceRequest { name: asked.name, exactly: Some(exactly), ..DeviceRequest::default() }
+}
