@@ -20,6 +20,7 @@ mod schema;
 mod tidy;
 mod toml;
 mod tools;
+mod words;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};

@@ -95,6 +95,7 @@ fn file_problems(root: &Path, file: &Path) -> Result<Vec<String>> {
             }
         }
     }
+    problems.extend(crate::words::problems(root, file, &text));
     Ok(problems)
 }
 

@@ -15,7 +15,8 @@ use crate::server::Server;
 use crate::subresources::Backends;
 use crate::target::Target;
 use crate::verb::Verb;
-use crate::verbs::{Scope, create, delete, get, list, patch, update, watch};
+use crate::verbs::{create, delete, get, list, patch, update, watch};
+use crate::write::Scope;
 use crate::{subresources, virtual_resources};
 
 /// Finds the resource and hands the request to the verb's handler: first whether there is such a path, then whether it

@@ -64,6 +64,7 @@ mod version_priority;
 mod virtual_resources;
 mod warnings;
 mod websocket;
+mod write;
 
 pub use body::{Body, HttpBody, Reply, RequestBody, Watch};
 pub use cache::event::WatchEvent;

@@ -88,6 +88,7 @@ impl Server {
         self.shut_down();
         connections.close();
         let _ = tokio::time::timeout(DRAIN_TIMEOUT, connections.wait()).await;
+        let _ = tokio::time::timeout(DRAIN_TIMEOUT, self.ended()).await;
         Ok(())
     }
 

@@ -80,9 +80,12 @@ pub struct Rules {
     pub status_keeps_owners: bool,
     /// What a status lacks is filled in by what the spec says.
     pub status_needs_spec: bool,
-    /// What one version has in its spec and status, another tells in annotations: who writes one part of an object
-    /// writes annotations with what it says of the other, though that is not taken.
-    pub tells_in_annotations: bool,
+    /// A writer owns the fields of the object as it was sent, also those of a part that the write then restores: custom
+    /// resources, and kinds of which one version keeps in annotations what another has in spec and status.
+    pub is_owned_as_sent: bool,
+    /// An object gets its defaults as it is sent and as it is read; fields that a write restores stay as they are: custom
+    /// resources.
+    pub is_defaulted_as_sent: bool,
     /// The labels that an object lacks are those of its template, also when a write of its status takes them away.
     pub labels_from_template: bool,
     /// An apply to the status of an absent object creates it.
@@ -345,7 +348,8 @@ impl Kind {
                 status_takes: &[],
                 status_keeps_labels: false,
                 status_needs_spec: false,
-                tells_in_annotations: false,
+                is_owned_as_sent: false,
+                is_defaulted_as_sent: false,
                 labels_from_template: false,
                 status_apply_creates: false,
                 status_keeps_owners: false,

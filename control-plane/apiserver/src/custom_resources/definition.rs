@@ -295,6 +295,9 @@ fn kind(definition: &Value, version: &Value, stored: &str, revision: u64) -> Kin
     kind.deprecation = deprecation(definition, version).map(Into::into);
     kind.schema = String::new();
     kind.rules.generation = true;
+    kind.rules.is_owned_as_sent = true;
+    kind.rules.is_defaulted_as_sent = true;
+    kind.rules.status_keeps_metadata = true;
     kind.rules.allow_unconditional_update = false;
     kind.rules.name_rule = NameRule::Subdomain;
     let schema = version.pointer("/schema/openAPIV3Schema").cloned().unwrap_or(Value::Null);

@@ -20,8 +20,8 @@ use super::locate::Backend;
 use super::log_socket;
 use crate::body::{Body, Reply, RequestBody};
 use crate::context::Context;
-use crate::verbs::Scope;
 use crate::websocket::{self, is_upgrade};
+use crate::write::Scope;
 
 /// Headers that belong to one connection or to this server's own trust, and are not passed on.
 const NOT_PASSED: &[&str] = &[

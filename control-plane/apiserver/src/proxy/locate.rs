@@ -6,7 +6,7 @@ use corten_meta::quote::quote;
 use corten_meta::{Status, Value};
 
 use crate::request::Query;
-use crate::verbs::Scope;
+use crate::write::Scope;
 
 /// The place that a request is passed on to.
 #[derive(Debug, PartialEq, Eq)]

@@ -25,8 +25,8 @@ pub use kubelet::Kubelets;
 
 use crate::admission::Operation;
 use crate::body::{Body, Reply, RequestBody};
-use crate::verbs::Scope;
 use crate::websocket::is_upgrade;
+use crate::write::Scope;
 
 /// Finds the backend of the request and passes it on.
 pub async fn connect(target: &Scope<'_>, kubelets: &Kubelets, role: Role, body: RequestBody) -> Result<Reply, Status> {

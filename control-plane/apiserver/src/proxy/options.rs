@@ -7,7 +7,7 @@ use corten_meta::{FieldError, GroupKind, Path, Status, Value};
 use serde_json::json;
 
 use crate::request::Query;
-use crate::verbs::Scope;
+use crate::write::Scope;
 
 /// Refuses options that cannot be read or do not go together.
 pub fn check(target: &Scope<'_>, role: Role) -> Result<(), Status> {

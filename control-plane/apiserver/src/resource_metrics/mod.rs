@@ -21,7 +21,8 @@ use crate::body::Reply;
 use crate::cache::Item;
 use crate::response::{self, ListMeta};
 use crate::verb::Verb;
-use crate::verbs::{Scope, list};
+use crate::verbs::list;
+use crate::write::Scope;
 
 pub const GROUP: &str = "metrics.k8s.io";
 /// The time over which a kubelet takes the rate of its counters.

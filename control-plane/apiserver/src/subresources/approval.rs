@@ -4,7 +4,7 @@ use corten_meta::{Status, Value};
 use serde_json::json;
 
 use crate::admission::check_signer;
-use crate::verbs::Scope;
+use crate::write::Scope;
 
 /// Whether the user may approve this request's signer, which never changes.
 pub async fn check(target: &Scope<'_>) -> Result<(), Status> {

@@ -9,9 +9,9 @@ use crate::admission::Operation;
 use crate::body::Reply;
 use crate::decode::{Expected, object};
 use crate::response;
-use crate::verbs::Scope;
-use crate::verbs::create::check_namespace;
 use crate::verbs::decide::decide;
+use crate::write::Scope;
+use crate::write::check_namespace;
 
 const BINDING: Expected<'static> = Expected {
     api_version: "v1",

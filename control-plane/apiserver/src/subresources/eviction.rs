@@ -9,10 +9,10 @@ use crate::admission::Operation;
 use crate::body::Reply;
 use crate::decode::{Expected, object};
 use crate::response;
-use crate::verbs::Scope;
-use crate::verbs::create::check_namespace;
 use crate::verbs::decide::decide;
 use crate::verbs::delete::{DeleteOptions, check_preconditions, delete_object};
+use crate::write::Scope;
+use crate::write::check_namespace;
 
 const EVICTION: Expected<'static> = Expected {
     api_version: "policy/v1",

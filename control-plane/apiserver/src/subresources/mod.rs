@@ -17,14 +17,15 @@ use crate::managed_fields::{managers_of, set_managers};
 use crate::proxy::Kubelets;
 use crate::request::RequestInfo;
 use crate::verb::Verb;
-use crate::verbs::Scope;
-use crate::verbs::apart::CONCERNED;
 use crate::verbs::apply::Apply;
-use crate::verbs::create::check_namespace;
 use crate::verbs::options::{Write, check_options};
-use crate::verbs::ownership::Ownership;
 use crate::verbs::patch::{Patch, is_apply};
-use crate::verbs::update::{Change, Part, Transform, check_name, reply};
+use crate::verbs::update::reply;
+use crate::write::CONCERNED;
+use crate::write::Scope;
+use crate::write::check_namespace;
+use crate::write::ownership::Ownership;
+use crate::write::{Change, Part, Transform, check_name, owner_references};
 use crate::{proxy, verbs};
 
 /// Whether the path is one of the subresource, and the method one of the path.
@@ -135,7 +136,7 @@ async fn part(target: &Scope<'_>, bytes: &bytes::Bytes, part: Part, merge: &Merg
             let mut body = target.decode(bytes)?;
             check_namespace(target, &mut body)?;
             check_name(target, &body)?;
-            verbs::owners::drop_repeated(target, &mut body);
+            owner_references::drop_repeated(target, &mut body);
             let transform: &Transform<'_> = &|old| first(body.clone(), old);
             let mut change = Change::new(part, transform).narrowed(then).sparing_rest(true);
             if part == Part::Status {

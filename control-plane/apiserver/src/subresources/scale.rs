@@ -17,14 +17,14 @@ use crate::fields::{self, Entry, Fields, Filter, Identity, Managers, Operation, 
 use crate::managed_fields::{managers_of, same_but_managers, set_managers};
 use crate::response;
 use crate::verb::Verb;
-use crate::verbs::Scope;
 use crate::verbs::apply::{Apply, checked_result};
-use crate::verbs::create::check_namespace;
 use crate::verbs::get::check_export;
 use crate::verbs::options::{Write, check_options};
-use crate::verbs::ownership::{Ownership, identity};
 use crate::verbs::patch::{Patch, is_apply};
-use crate::verbs::update::{Change, Part, Transform, View, check_name, not_the_same};
+use crate::write::Scope;
+use crate::write::check_namespace;
+use crate::write::ownership::{Ownership, identity};
+use crate::write::{Change, Part, Transform, View, check_name, not_the_same};
 
 /// Where the scale has its replicas.
 const REPLICAS: [&str; 2] = ["spec", "replicas"];

@@ -10,9 +10,10 @@ use crate::authentication::token::{Claims, Tokens};
 use crate::body::Reply;
 use crate::decode::{Expected, object};
 use crate::response;
-use crate::verbs::Scope;
-use crate::verbs::create::{check_namespace, drop_empty};
-use crate::verbs::ownership::own_answer;
+use crate::write::Scope;
+use crate::write::check_namespace;
+use crate::write::normalise::drop_empty;
+use crate::write::ownership::own_answer;
 
 const REQUEST: Expected<'static> = Expected {
     api_version: "authentication.k8s.io/v1",

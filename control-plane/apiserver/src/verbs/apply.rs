@@ -4,16 +4,17 @@ use std::collections::BTreeMap;
 
 use corten_meta::{Numbers, Status, Value};
 
-use super::Scope;
 use super::options::{Write, check_options};
-use super::ownership::{self, Ownership, ResourceVersions};
-use super::update::{Change, Part, reply};
+use super::update::reply;
 use crate::body::Reply;
 use crate::decode::{Expected, checked, field_validation_complaints};
 use crate::fields::{
     self, FormError, Identity, Misfit, Operation, Refusal, Type, Versions, conflict_status, extract, told,
 };
 use crate::managed_fields::{managers_of, set_managers};
+use crate::write::Scope;
+use crate::write::ownership::{self, Ownership, ResourceVersions};
+use crate::write::{Change, Part, check_location, unnamed};
 
 /// The media type of an apply.
 pub const MEDIA_TYPE: &str = "application/apply-patch+yaml";
@@ -112,7 +113,7 @@ impl Apply {
         let object = self.apply_to(&versions, live, target.resource.first(), target)?;
         // Who says nothing of the metadata that it owned takes all of it away.
         if object["metadata"].is_null() || object["metadata"].is_object() && corten_meta::name(&object).is_empty() {
-            return Err(super::update::unnamed(target));
+            return Err(unnamed(target));
         }
         self.checked(target, object)
     }
@@ -126,7 +127,7 @@ impl Apply {
             return Err(Status { code: 500, message, ..Status::default() });
         }
         let object = checked_result(target, object, &expected)?;
-        super::update::check_place(target, &object)?;
+        check_location(target, &object)?;
         Ok(object)
     }
 
@@ -137,7 +138,7 @@ impl Apply {
         let nothing = serde_json::json!({ "apiVersion": kind.api_version(), "kind": kind.kind });
         let object = self.apply_to(&versions, &nothing, &nothing, target)?;
         if !self.is_named {
-            return Err(super::update::unnamed(target));
+            return Err(unnamed(target));
         }
         let uid = corten_meta::uid(&self.config);
         if !uid.is_empty() {

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use corten_meta::{Object, Status, Value};
 use corten_store::Expect;
 
-use super::Scope;
-use super::create::server_busy;
-use super::update::ATTEMPTS;
 use crate::registry::Written;
+use crate::write::ATTEMPTS;
+use crate::write::Scope;
+use crate::write::server_busy;
 
 /// What is decided: changes the object as it stands, or refuses.
 pub type Decision<'a> = dyn Fn(&mut Value) -> Result<(), Status> + Send + Sync + 'a;

@@ -12,15 +12,16 @@ use futures::{StreamExt, TryStreamExt};
 use http::StatusCode;
 use serde_json::json;
 
+use super::list;
 use super::list::number;
 use super::options::{dry_run_error, dry_run_words, refuse};
-use super::update::{ATTEMPTS, is_finalized, not_the_same, spec_finalizers};
-use super::{Scope, create, list};
 use crate::admission::{Attributes, Operation};
 use crate::body::Reply;
 use crate::registry::Written;
 use crate::request::Query;
 use crate::response;
+use crate::write::Scope;
+use crate::write::{ATTEMPTS, is_finalized, not_the_same, server_busy, spec_finalizers};
 
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
@@ -295,7 +296,7 @@ pub async fn delete_object(target: &Scope<'_>, options: &DeleteOptions) -> Resul
             }
         }
     }
-    Err(create::server_busy(target))
+    Err(server_busy(target))
 }
 
 /// Asks admission, unless the deletion is the end of an operation that was admitted as something else. Gives the object

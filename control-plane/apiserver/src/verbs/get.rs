@@ -3,11 +3,11 @@
 use corten_meta::Status;
 use http::StatusCode;
 
-use super::Scope;
 use super::list::revision;
 use crate::body::Reply;
 use crate::request::Query;
 use crate::response;
+use crate::write::Scope;
 
 /// Answers with the object as it stands, once the state is as new as the client asks for.
 pub async fn get(target: &Scope<'_>) -> Result<Reply, Status> {

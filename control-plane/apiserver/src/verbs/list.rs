@@ -12,7 +12,6 @@ use corten_meta::quote::quote;
 use corten_meta::{FieldSelector, Object, Selector, Status};
 use serde_json::{Value, json};
 
-use super::Scope;
 use super::options::check_list_options;
 use crate::body::Reply;
 use crate::cache::{Filter, Item};
@@ -20,6 +19,7 @@ use crate::registry::Resource;
 use crate::request::Query;
 use crate::response::{self, ListMeta};
 use crate::verb::Verb;
+use crate::write::Scope;
 
 /// One page.
 pub struct Page {

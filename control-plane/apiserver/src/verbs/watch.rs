@@ -7,7 +7,6 @@ use corten_meta::Status;
 use futures::stream::StreamExt;
 use http::{HeaderValue, header};
 
-use super::Scope;
 use super::list::{self, Asked, revision};
 use super::options::initial_events;
 use crate::body::{Body, Reply, Source, Watch};
@@ -17,6 +16,7 @@ use crate::metrics::WATCH_LIST_SECONDS;
 use crate::negotiation::{Format, STREAMED, View};
 use crate::registry::Resource;
 use crate::response;
+use crate::write::Scope;
 
 /// How long a watch lasts whose client does not say; spread, so that not all come back at once.
 const MIN_TIMEOUT: u64 = 1800;

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::authorization::{Attributes, Decision};
 use crate::user::User;
-use crate::verbs::Scope;
+use crate::write::Scope;
 
 /// About the user that asks.
 pub async fn own(target: &Scope<'_>, review: &Value) -> Value {

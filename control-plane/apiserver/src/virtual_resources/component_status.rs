@@ -12,8 +12,8 @@ use crate::body::Reply;
 use crate::cache::Item;
 use crate::response::{self, ListMeta};
 use crate::verb::Verb;
-use crate::verbs::Scope;
 use crate::verbs::list::Asked;
+use crate::write::Scope;
 
 const STORE: &str = "etcd-0";
 const COMPONENTS: &[&str] = &["controller-manager", STORE, "scheduler"];

@@ -15,11 +15,12 @@ use crate::admission::Operation;
 use crate::authentication::Authentication;
 use crate::body::Reply;
 use crate::resource_metrics::Gatherer;
-use crate::verbs::Scope;
-use crate::verbs::create::{check_namespace, wipe};
 use crate::verbs::options::{Write, check_options};
-use crate::verbs::owners;
-use crate::verbs::ownership::track_create;
+use crate::write::Scope;
+use crate::write::check_namespace;
+use crate::write::normalise::wipe;
+use crate::write::owner_references;
+use crate::write::ownership::track_create;
 use crate::{resource_metrics, response, subresources};
 
 /// Answers a GET of a virtual resource or of one of its objects.
@@ -50,7 +51,7 @@ pub async fn create(target: &Scope<'_>, authentication: &Authentication, bytes: 
     let mut review = target.decode(bytes)?;
     check_namespace(target, &mut review)?;
     wipe(&mut review);
-    owners::drop_repeated(target, &mut review);
+    owner_references::drop_repeated(target, &mut review);
     target.resource.kind.default(&mut review);
     track_create(target, &mut review);
     let mut review = target.admission.pass(target, Operation::Create, review).await?;

@@ -4,7 +4,7 @@ use corten_meta::{Status, Value};
 use serde_json::json;
 
 use crate::authorization::rbac::Rule;
-use crate::verbs::Scope;
+use crate::write::Scope;
 
 pub fn review(target: &Scope<'_>, review: &Value) -> Result<Value, Status> {
     let namespace = review.pointer("/spec/namespace").and_then(Value::as_str).unwrap_or_default();

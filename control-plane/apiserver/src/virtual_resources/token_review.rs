@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::authentication::token::NOT_A_TOKEN;
 use crate::authentication::{Authentication, bearer_token};
 use crate::user::User;
-use crate::verbs::Scope;
+use crate::write::Scope;
 
 pub async fn review(target: &Scope<'_>, authentication: &Authentication, review: &Value) -> Result<Value, Status> {
     let token = review.pointer("/spec/token").and_then(Value::as_str).unwrap_or_default();

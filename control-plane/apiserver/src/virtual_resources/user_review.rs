@@ -3,7 +3,7 @@
 use corten_meta::Value;
 use serde_json::json;
 
-use crate::verbs::Scope;
+use crate::write::Scope;
 
 pub fn review(target: &Scope<'_>) -> Value {
     json!({ "userInfo": target.context.user.to_value() })

@@ -33,7 +33,7 @@ pub fn kind() -> Kind {
         .short(&["hpa"])
         .category("all")
         .status()
-        .tells_in_annotations()
+        .is_owned_as_sent()
         .stored_as("/registry/horizontalpodautoscalers", "autoscaling", "v2")
         .table(TABLE)
         .behaviour(HorizontalPodAutoscaler)

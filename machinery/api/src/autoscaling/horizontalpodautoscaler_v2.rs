@@ -22,7 +22,7 @@ pub fn kind() -> Kind {
         .short(&["hpa"])
         .category("all")
         .status()
-        .tells_in_annotations()
+        .is_owned_as_sent()
         .table(TABLE)
         .behaviour(HorizontalPodAutoscaler)
 }

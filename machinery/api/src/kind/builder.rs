@@ -185,8 +185,8 @@ impl Kind {
     }
 
     #[must_use]
-    pub fn tells_in_annotations(mut self) -> Kind {
-        self.rules.tells_in_annotations = true;
+    pub fn is_owned_as_sent(mut self) -> Kind {
+        self.rules.is_owned_as_sent = true;
         self.status_needs_spec()
     }
 

@@ -9,10 +9,9 @@ use corten_meta::go::printed;
 use corten_meta::quote::quote;
 use corten_meta::{FieldError, GroupKind, GroupResource, Numbers, Path, Status, Value};
 
-use super::Scope;
 use super::apply;
 use super::options::{Write, check_options};
-use super::update::{Change, Part, reply, unnamed};
+use super::update::reply;
 use crate::body::Reply;
 use crate::decode::{
     Expected, FieldValidation, Untyped, check_says_type, check_type, checked, field_validation,
@@ -20,6 +19,8 @@ use crate::decode::{
 };
 use crate::negotiation::{media_type, unread_form};
 use crate::scheme;
+use crate::write::Scope;
+use crate::write::{Change, Part, check_location, unnamed};
 
 const JSON: &str = "application/json-patch+json";
 const MERGE: &str = "application/merge-patch+json";
@@ -142,7 +143,7 @@ impl Patch {
         let api_version = kind.api_version();
         let expected = Expected::of(kind, &api_version);
         let new = self.checked(target, patched, &expected)?;
-        super::update::check_place(target, &new)?;
+        check_location(target, &new)?;
         Ok(new)
     }
 

@@ -1,4 +1,4 @@
-//! Keeps `metadata.managedFields` with every write: who writes, in which version, and which paths are theirs to own.
+//! Keeps `metadata.managedFields` with every write: the manager, its version, and the fields that it owns.
 //!
 //! The rules are in `fields/`; this is where they meet a request and a resource.
 
@@ -12,11 +12,12 @@ use corten_meta::quote::is_printable;
 use corten_meta::{Object, Status, Value};
 use corten_store::Revision;
 
-use super::Scope;
-use super::update::Part;
+use super::part::Part;
+use super::scope::Scope;
+use crate::admission::Touched;
 use crate::context::Context;
 use crate::fields::{
-    Filter, Identity, Managers, Operation, Set, Type, Versions, is_reset, is_unclear, take_lists, update, zero,
+    self, Filter, Identity, Managers, Operation, Set, Type, Versions, is_reset, take_lists, update, zero,
 };
 use crate::managed_fields::{OneVersion, managed_fields, managers_of, set_managers, take_managed_fields, type_of};
 use crate::registry::conversion_memo::ConversionMemo;
@@ -45,11 +46,21 @@ impl Ownership {
         encoded(object)
     }
 
-    /// Completes an object with its defaults. Says whether an empty list or map vanished.
-    pub fn complete(self, kind: &Kind, object: &mut Value) -> bool {
+    /// Gives an object its defaults. Returns whether an empty list or map vanished.
+    pub fn default(self, kind: &Kind, object: &mut Value) -> bool {
         match self {
             Ownership::Tracked => kind.default(object),
             Ownership::Given => kind.default_applied(object),
+        }
+    }
+
+    /// Gives an object its defaults once more after admission: plugins may have added fields that need them, and the first
+    /// status of the object may (`has_new_status`).
+    pub fn default_after_admission(self, kind: &Kind, object: &mut Touched, has_new_status: bool) {
+        if object.is_touched() {
+            kind.default(object);
+        } else if kind.rules.has_status && has_new_status && !kind.rules.is_defaulted_as_sent {
+            self.default(kind, object);
         }
     }
 }
@@ -61,43 +72,43 @@ pub fn manager(context: &Context) -> String {
     let mut name = String::new();
     let agent = agent.as_deref().unwrap_or_default();
     let prefix = given.unwrap_or_else(|| agent.split('/').next().unwrap_or_default());
-    for letter in prefix.chars().filter(|c| is_printable(*c)) {
-        if name.len() + letter.len_utf8() > MAX_MANAGER {
+    for character in prefix.chars().filter(|c| is_printable(*c)) {
+        if name.len() + character.len_utf8() > MAX_MANAGER {
             break;
         }
-        name.push(letter);
+        name.push(character);
     }
     if name.is_empty() { "unknown".to_owned() } else { name }
 }
 
 /// Who this request is, for an operation.
-pub fn identity(target: &Scope<'_>, operation: Operation) -> Identity {
+pub fn identity(scope: &Scope<'_>, operation: Operation) -> Identity {
     Identity {
-        manager: manager(target.context),
+        manager: manager(scope.context),
         operation,
-        api_version: target.resource.kind.api_version(),
-        subresource: target.context.info.subresource.clone(),
+        api_version: scope.resource.kind.api_version(),
+        subresource: scope.context.info.subresource.clone(),
     }
 }
 
 /// The creator of a new object owns all that it says.
-pub fn track_create(target: &Scope<'_>, object: &mut Value) {
+pub fn track_create(scope: &Scope<'_>, object: &mut Value) {
     let given = managed_fields(object);
     let managers = if is_reset(given) { Managers::default() } else { Managers::decode(given).unwrap_or_default() };
-    let versions = ResourceVersions::new(target, Part::Main);
-    let time = corten_meta::time::rfc3339(target.context.now);
-    let by = identity(target, Operation::Update);
-    let managers = update(&versions, target.resource.first(), &compared(target, object), managers, &by, &time);
+    let versions = ResourceVersions::new(scope, Part::Main);
+    let time = corten_meta::time::rfc3339(scope.context.now);
+    let by = identity(scope, Operation::Update);
+    let managers = update(&versions, scope.resource.first(), &compared(scope, object), managers, &by, &time);
     set_managers(object, managers);
 }
 
 /// The author of an object that is answered and never stored owns all that it says.
-pub fn own_answer(target: &Scope<'_>, schema: &str, object: &mut Value) {
+pub fn own_answer(scope: &Scope<'_>, schema: &str, object: &mut Value) {
     let api_version = object["apiVersion"].as_str().unwrap_or_default().to_owned();
-    let by = Identity { api_version: api_version.clone(), ..identity(target, Operation::Update) };
+    let by = Identity { api_version: api_version.clone(), ..identity(scope, Operation::Update) };
     let versions = OneVersion { api_version: &api_version, schema, filter: Filter::All };
     let Some(Type::Struct(of)) = Type::table(schema) else { return };
-    let time = corten_meta::time::rfc3339(target.context.now);
+    let time = corten_meta::time::rfc3339(scope.context.now);
     let managers = update(&versions, &zero(of), object, Managers::default(), &by, &time);
     set_managers(object, managers);
 }
@@ -105,8 +116,8 @@ pub fn own_answer(target: &Scope<'_>, schema: &str, object: &mut Value) {
 /// The writer owns what it changes. A client may also write `managedFields` itself: what it says then counts as what
 /// was before, and nothing at all means that ownership is to be forgotten. `given` is the new object with what is empty in
 /// it, if anything is.
-pub fn track_update(target: &Scope<'_>, part: Part, new: &mut Value, old: &Value, given: Option<&Value>) {
-    let is_main = target.context.info.subresource.is_empty();
+pub fn track_update(scope: &Scope<'_>, part: Part, new: &mut Value, old: &Value, given: Option<&Value>) {
+    let is_main = scope.context.info.subresource.is_empty();
     let is_same = managed_fields(new) == managed_fields(old);
     let managers = match managed_fields(new) {
         given if is_main && is_reset(given) => Managers::default(),
@@ -122,24 +133,24 @@ pub fn track_update(target: &Scope<'_>, part: Part, new: &mut Value, old: &Value
     if managers.is_empty() {
         return set_managers(new, managers);
     }
-    let versions = ResourceVersions::new(target, part);
-    let time = corten_meta::time::rfc3339(target.context.now);
-    let by = identity(target, Operation::Update);
+    let versions = ResourceVersions::new(scope, part);
+    let time = corten_meta::time::rfc3339(scope.context.now);
+    let by = identity(scope, Operation::Update);
     let managers = {
-        let mut compared = compared(target, new);
+        let mut compared = compared(scope, new);
         if let Some(given) = given {
-            corten_api::schema::write_amounts(&target.resource.kind.schema, compared.to_mut());
-            take_lists(type_of(&target.resource.kind), compared.to_mut(), given);
+            corten_api::schema::write_amounts(&scope.resource.kind.schema, compared.to_mut());
+            take_lists(type_of(&scope.resource.kind), compared.to_mut(), given);
         }
         update(&versions, old, &compared, managers, &by, &time)
     };
     set_managers(new, managers);
 }
 
-/// Whether a request says something of a part that it does not write which its type cannot tell apart: an item without a
-/// key, or another value than the schema has. Upstream looks at all of it, and then knows no owners any more. A custom
-/// resource is compared with all that is said of it anyway.
-pub fn says_unclear(kind: &Kind, part: Part, new: &Value, old: &Value) -> bool {
+/// Returns whether a part that the request does not write has items that its type cannot tell apart: an item without a
+/// key, or another value than the schema has. Upstream compares all of it, and then forgets all owners. A kind that is
+/// defaulted as sent is compared as it was sent anyway.
+pub fn is_unclear(kind: &Kind, part: Part, new: &Value, old: &Value) -> bool {
     let is_beside = |field: &str| match part {
         Part::Main => field == "status",
         Part::Status => !["apiVersion", "kind", "metadata", "status"].contains(&field),
@@ -147,18 +158,18 @@ pub fn says_unclear(kind: &Kind, part: Part, new: &Value, old: &Value) -> bool {
     };
     let said = new.as_object().into_iter().flatten();
     let mut said = said.filter(|(field, value)| is_beside(field) && old.get(*field) != Some(*value)).peekable();
-    if kind.is_custom() || !kind.rules.has_status || said.peek().is_none() {
+    if kind.rules.is_defaulted_as_sent || !kind.rules.has_status || said.peek().is_none() {
         return false;
     }
     let mut beside = Value::Object(said.map(|(field, value)| (field.clone(), value.clone())).collect());
     kind.rewrite(&mut beside);
-    is_unclear(type_of(kind), &beside)
+    fields::is_unclear(type_of(kind), &beside)
 }
 
 /// The paths that a request for this part of an object can own.
-fn filter(target: &Scope<'_>, part: Part) -> Filter {
-    let kind = &target.resource.kind;
-    let role = kind.subresource(&target.context.info.subresource).map(|s| s.role);
+fn filter(scope: &Scope<'_>, part: Part) -> Filter {
+    let kind = &scope.resource.kind;
+    let role = kind.subresource(&scope.context.info.subresource).map(|s| s.role);
     let without = |paths: &[&[&str]]| Filter::Without(Set::of_fields(paths));
     match (part, role) {
         // Upstream forgets to say here what it leaves alone.
@@ -168,9 +179,7 @@ fn filter(target: &Scope<'_>, part: Part) -> Filter {
         (Part::Status, _) if kind.subresources.iter().any(|s| s.role == Role::Approval) => {
             without(&[&["spec"], &["status", "conditions"]])
         }
-        (Part::Status, _) if kind.is_custom() || kind.rules.status_keeps_metadata => {
-            without(&[&["spec"], &["metadata"]])
-        }
+        (Part::Status, _) if kind.rules.status_keeps_metadata => without(&[&["spec"], &["metadata"]]),
         (Part::Status, _) if kind.rules.status_keeps_labels => without(&[&["spec"], &["metadata", "labels"]]),
         (Part::Status, _) if kind.rules.status_keeps_owners => {
             without(&[&["spec"], &["metadata", "deletionTimestamp"], &["metadata", "ownerReferences"]])
@@ -191,12 +200,12 @@ pub struct ResourceVersions<'a> {
 }
 
 impl<'a> ResourceVersions<'a> {
-    pub fn new(target: &'a Scope<'_>, part: Part) -> ResourceVersions<'a> {
+    pub fn new(scope: &'a Scope<'_>, part: Part) -> ResourceVersions<'a> {
         ResourceVersions {
-            resource: target.resource,
-            filter: filter(target, part),
-            others: others(target, part),
-            conversions: &target.context.conversions,
+            resource: scope.resource,
+            filter: filter(scope, part),
+            others: others(scope, part),
+            conversions: &scope.context.conversions,
         }
     }
 
@@ -233,13 +242,13 @@ fn is_in_use(kind: &Kind) -> bool {
 ///
 /// What a write of a custom resource leaves alone, upstream knows of the version of the request only, and of a status in
 /// those versions that have one.
-fn others(target: &Scope<'_>, part: Part) -> Vec<(Arc<Kind>, Filter)> {
-    let resource = target.resource;
+fn others(scope: &Scope<'_>, part: Part) -> Vec<(Arc<Kind>, Filter)> {
+    let resource = scope.resource;
     let own = resource.kind.api_version();
-    if resource.kind.is_custom() {
+    if !resource.versions.is_empty() {
         let others = resource.versions.iter().filter(|kind| kind.api_version() != own);
         let filter = |kind: &Kind| match part {
-            Part::Status if kind.rules.has_status && is_in_use(kind) => filter(target, part),
+            Part::Status if kind.rules.has_status && is_in_use(kind) => filter(scope, part),
             _ => Filter::All,
         };
         return others.map(|kind| (Arc::clone(kind), filter(kind))).collect();
@@ -250,9 +259,9 @@ fn others(target: &Scope<'_>, part: Part) -> Vec<(Arc<Kind>, Filter)> {
             && r.kind.version != resource.kind.version
             && r.stored.as_ref().is_some_and(|s| s.prefix == stored.prefix)
     };
-    let resources = target.core.registry.resources();
+    let resources = scope.core.registry.resources();
     let others = resources.of_plural(&resource.kind.plural).iter().filter(beside);
-    others.map(|r| (Arc::clone(&r.kind), filter(target, part))).collect()
+    others.map(|r| (Arc::clone(&r.kind), filter(scope, part))).collect()
 }
 
 fn through_stored(object: &mut Value, from: &Kind, to: &Kind) {
@@ -263,11 +272,11 @@ fn through_stored(object: &mut Value, from: &Kind, to: &Kind) {
 }
 
 /// A written object as it is compared: of a version that is not the stored one it has been in that.
-pub fn compared<'a>(target: &Scope<'_>, object: &'a Value) -> Cow<'a, Value> {
-    if !target.resource.tells_through_stored() {
+pub fn compared<'a>(scope: &Scope<'_>, object: &'a Value) -> Cow<'a, Value> {
+    if !scope.resource.tells_through_stored() {
         return Cow::Borrowed(object);
     }
-    let kind = &target.resource.kind;
+    let kind = &scope.resource.kind;
     let mut object = object.clone();
     through_stored(&mut object, kind, kind);
     Cow::Owned(object)
@@ -283,7 +292,7 @@ impl Versions for ResourceVersions<'_> {
             // A version that a definition no longer has is an error to upstream, unlike one that was built in.
             let message = format!("request to convert CR to an invalid group/version: {to}");
             let gone = Status { code: 500, message, ..Status::default() };
-            return if self.resource.kind.is_custom() { Err(gone) } else { Ok(None) };
+            return if self.resource.versions.is_empty() { Ok(None) } else { Err(gone) };
         };
         let Some((given, _)) = self.version(from) else { return Ok(None) };
         let own = &self.resource.kind;

@@ -1,7 +1,7 @@
-//! What a write of the status leaves alone: everything but metadata and status.
+//! The fields that a write of the status leaves alone: all but metadata and status.
 //!
-//! It is as it was completed when it was last written. So while the rest of the object is merged, completed and compared
-//! it is set apart, and put back before anybody else sees the object. Pure.
+//! They have had their defaults since they were last written. So they are set aside while the rest of the object is merged,
+//! defaulted and compared, and put back before admission sees the object. Pure.
 
 use corten_meta::Value;
 use serde_json::Map;
@@ -9,19 +9,19 @@ use serde_json::Map;
 /// The fields of an object that a write of its status can concern.
 pub const CONCERNED: [&str; 4] = ["apiVersion", "kind", "metadata", "status"];
 
-/// The other fields of an object.
+/// The other fields of an object, set aside.
 #[derive(Clone)]
-pub struct Apart(Map<String, Value>);
+pub struct Untouched(Map<String, Value>);
 
-impl Apart {
+impl Untouched {
     /// Takes them out of the object.
-    pub fn take(object: &mut Value) -> Apart {
-        let Some(fields) = object.as_object_mut() else { return Apart(Map::new()) };
+    pub fn take(object: &mut Value) -> Untouched {
+        let Some(fields) = object.as_object_mut() else { return Untouched(Map::new()) };
         let mut concerned = Map::new();
         for name in CONCERNED {
             concerned.extend(fields.remove_entry(name));
         }
-        Apart(std::mem::replace(fields, concerned))
+        Untouched(std::mem::replace(fields, concerned))
     }
 
     /// Puts them back, or into another version of the same object.
@@ -85,10 +85,10 @@ mod tests {
                 let mut object = stored.clone();
                 object["status"] = status;
                 let whole = completed(kind, object.clone());
-                let apart = Apart::take(&mut object);
+                let untouched = Untouched::take(&mut object);
                 kind.default(&mut object);
-                drop(Apart::take(&mut object));
-                apart.put_into(&mut object);
+                drop(Untouched::take(&mut object));
+                untouched.put_into(&mut object);
                 kind.settle(&mut object);
                 assert_eq!(object, whole, "{}", kind.kind);
             }

@@ -1,28 +1,28 @@
-//! Owners that an object names more than once: the repeats are dropped, and the client is warned.
+//! Owner references that an object has more than once: the repeats are dropped, and the client is warned.
 
 use corten_meta::Value;
 
-use super::Scope;
+use super::scope::Scope;
 use crate::admission::Touched;
 
 /// Drops what a create or an update repeats, before anybody else sees it.
-pub fn drop_repeated(target: &Scope<'_>, object: &mut Value) {
+pub fn drop_repeated(scope: &Scope<'_>, object: &mut Value) {
     if let Some((kept, uids)) = without_repeats(object) {
         corten_meta::set(object, "/metadata/ownerReferences", Value::from(kept));
-        warn(target, "", &uids);
+        warn(scope, "", &uids);
     }
 }
 
 /// Drops what a patch or admission repeated.
-pub fn drop_repeated_by_admission(target: &Scope<'_>, object: &mut Touched) {
+pub fn drop_repeated_by_admission(scope: &Scope<'_>, object: &mut Touched) {
     if let Some((kept, uids)) = without_repeats(object) {
         corten_meta::set(object, "/metadata/ownerReferences", Value::from(kept));
-        warn(target, " after mutating admission happens", &uids);
+        warn(scope, " after mutating admission happens", &uids);
     }
 }
 
-fn warn(target: &Scope<'_>, when: &str, uids: &[String]) {
-    target.context.warn(format!(
+fn warn(scope: &Scope<'_>, when: &str, uids: &[String]) {
+    scope.context.warn(format!(
         ".metadata.ownerReferences contains duplicate entries{when}; API server dedups owner references in 1.20+, and \
          may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: {}",
         uids.join(", ")

@@ -1,0 +1,244 @@
+//! The write of a new object.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use corten_meta::{Header, Object, Status, Value};
+use corten_store::{Expect, Op};
+
+use super::commit::{dry_answer, settle};
+use super::normalise::{drop_status, strip};
+use super::ownership::{Ownership, is_unclear, track_create};
+use super::part::Part;
+use super::precondition::{already_exists, check_new, parse_version, server_busy};
+use super::scope::Scope;
+use super::validate::{refuse_invalid, warn_of_new};
+use super::{location, owner_references, template_labels};
+use crate::admission::{Attributes, Operation};
+use crate::custom_resources::TERMINATING;
+use crate::fields::Managers;
+use crate::managed_fields::set_managers;
+use crate::names::generated_name;
+use crate::registry::Written;
+use crate::verb::Verb;
+
+/// How often a create is tried with another generated name, or with other addresses.
+const ATTEMPTS: usize = 32;
+
+/// Makes the object of a create: once for every attempt, of which there is nearly always one.
+pub type Make<'a> = dyn Fn() -> Result<Value, Status> + Send + Sync + 'a;
+
+/// A new object that admission has seen.
+struct Draft<'a> {
+    attributes: Attributes<'a>,
+    ownership: Ownership,
+    /// The resourceVersion that the request names.
+    version: String,
+    /// Whether the server made the name, so that another would do.
+    has_generated_name: bool,
+    /// Whether the object has yet to take its labels from its template.
+    lacks_labels: bool,
+}
+
+/// The object as it is written, with its companions; or the answer of a dry run.
+enum Encoded {
+    DryRun(Arc<Object>),
+    Object { value: Value, object: Object, companions: Vec<Op> },
+}
+
+/// Creates an object: normalise → default → own fields → admit → validate → encode → commit.
+pub async fn create_object(scope: &Scope<'_>, make: &Make<'_>, ownership: Ownership) -> Result<Arc<Object>, Status> {
+    for attempt in 1..=ATTEMPTS {
+        let mut new = make()?;
+        let normalised = normalise(scope, &mut new)?;
+        let has_lost_empty = default_and_own(scope, &mut new, ownership, normalised.is_unclear);
+        let mut draft = admit(scope, new, normalised, ownership).await?;
+        validate(scope, &mut draft, has_lost_empty.then_some(make)).await?;
+        let can_change_name = draft.has_generated_name && attempt < ATTEMPTS;
+        let (value, object, companions) = match encode(scope, draft).await? {
+            Encoded::DryRun(answer) => return Ok(answer),
+            Encoded::Object { value, object, companions } => (value, object, companions),
+        };
+        let bytes = object.bytes.clone();
+        let registry = &scope.core.registry;
+        match registry.write_encoded(scope.resource, value, object, Expect::Absent, companions).await? {
+            Written::Done(object) => return keep(scope, object).await,
+            Written::Conflict if can_change_name => {}
+            Written::Conflict => return Err(conflict(scope, &bytes).await?),
+            Written::CompanionConflict if attempt < ATTEMPTS => drop(registry.caches.fresh().await?),
+            Written::CompanionConflict => return Err(server_busy(scope)),
+        }
+    }
+    Err(server_busy(scope))
+}
+
+/// The facts of a request that normalising removes from the object.
+struct Normalised {
+    /// The resourceVersion that the request names.
+    version: String,
+    /// Whether the request leaves the labels to the template.
+    labels_from_template: bool,
+    /// Whether the fields of the status have no clear owners, so that the object has none.
+    is_unclear: bool,
+}
+
+/// Gives the object its namespace, and removes the fields that a create may not write.
+fn normalise(scope: &Scope<'_>, new: &mut Value) -> Result<Normalised, Status> {
+    let kind = &scope.resource.kind;
+    location::check_namespace(scope, new)?;
+    let version = corten_meta::resource_version(new).to_owned();
+    owner_references::drop_repeated(scope, new);
+    let labels_from_template = template_labels::are_from_template(kind, new);
+    strip(new);
+    let is_unclear = is_unclear(kind, Part::Main, new, &Value::Null);
+    if !kind.rules.is_owned_as_sent {
+        drop_status(kind, new);
+    }
+    Ok(Normalised { version, labels_from_template, is_unclear })
+}
+
+/// Gives the object its defaults, and its creator the fields that it sets. Returns whether an empty list or map vanished.
+fn default_and_own(scope: &Scope<'_>, new: &mut Value, ownership: Ownership, is_unclear: bool) -> bool {
+    let kind = &scope.resource.kind;
+    let has_lost_empty = ownership.default(kind, new);
+    kind.behaviour.default_times(new, scope.context.now);
+    match ownership {
+        Ownership::Tracked if is_unclear => set_managers(new, Managers::default()),
+        Ownership::Tracked => track_create(scope, new),
+        Ownership::Given => {}
+    }
+    if kind.rules.is_owned_as_sent {
+        drop_status(kind, new);
+        kind.behaviour.prepare_create(new);
+    }
+    kind.drop_gated(new);
+    has_lost_empty
+}
+
+/// Passes the object through admission; between its plugins that change and those that allocate, the server gives it a
+/// name and a uid.
+async fn admit<'a>(
+    scope: &'a Scope<'_>,
+    new: Value,
+    normalised: Normalised,
+    ownership: Ownership,
+) -> Result<Draft<'a>, Status> {
+    let mut attributes = Attributes::new(scope, Operation::Create, new, None);
+    scope.admission.change(&mut attributes).await?;
+    // The version that an update or an apply names is read where upstream would look for the object that it changes.
+    if scope.context.info.verb != Verb::Create {
+        parse_version(&normalised.version)?;
+    }
+    if attributes.object.is_touched() {
+        // A webhook may have written anything; it does not decide where the object goes.
+        location::check_namespace(scope, &mut attributes.object)?;
+    }
+    let labels_from_template = normalised.labels_from_template && !attributes.object.is_touched();
+    let has_generated_name = begin(scope, attributes.object.complete(), labels_from_template);
+    scope.admission.allocate(&mut attributes).await?;
+    owner_references::drop_repeated_by_admission(scope, &mut attributes.object);
+    let lacks_labels = template_labels::are_missing(&scope.resource.kind, &attributes.object);
+    ownership.default_after_admission(&scope.resource.kind, &mut attributes.object, true);
+    if lacks_labels {
+        template_labels::remove(&mut attributes.object);
+    }
+    Ok(Draft { attributes, ownership, version: normalised.version, has_generated_name, lacks_labels })
+}
+
+/// Writes what the server decides about a new object, whatever the client and webhooks wrote: its name if it asks for one,
+/// uid, creation and generation, and its first status, which follows from what admission made of it (a pod's QoS class
+/// from its containers' defaults). Labels that it takes from its template stay the template's. Returns whether the server
+/// made the name.
+fn begin(scope: &Scope<'_>, object: &mut Value, labels_from_template: bool) -> bool {
+    let kind = &scope.resource.kind;
+    let has_generated_name = generate_name(scope, object);
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.insert("uid".to_owned(), uuid::Uuid::new_v4().to_string().into());
+        metadata.insert("creationTimestamp".to_owned(), corten_meta::time::rfc3339(scope.context.now).into());
+        if kind.rules.generation {
+            metadata.insert("generation".to_owned(), 1.into());
+        }
+    }
+    drop_status(kind, object);
+    kind.behaviour.early_warnings(object).into_iter().for_each(|warning| scope.context.warn(warning));
+    let follows_template = labels_from_template && template_labels::are_those_of_template(object);
+    kind.behaviour.prepare_create(object);
+    if follows_template {
+        template_labels::copy(object);
+    }
+    has_generated_name
+}
+
+/// Gives the object a name if it asks for one. Returns whether another name would do.
+fn generate_name(scope: &Scope<'_>, object: &mut Value) -> bool {
+    let base = object.pointer("/metadata/generateName").and_then(Value::as_str).unwrap_or_default();
+    if base.is_empty() || !corten_meta::name(object).is_empty() {
+        return false;
+    }
+    // An object that is named by its address has no other name.
+    let is_address = scope.resource.kind.rules.name_rule == corten_api::NameRule::Ip;
+    let name = if is_address { base.to_owned() } else { generated_name(base) };
+    corten_meta::set(object, "/metadata/name", name.into());
+    !is_address
+}
+
+/// Validates the object as its author gave it: `make` returns it with its empty lists and maps, if some vanished.
+async fn validate(scope: &Scope<'_>, draft: &mut Draft<'_>, make: Option<&Make<'_>>) -> Result<(), Status> {
+    let kind = &scope.resource.kind;
+    let attributes = &mut draft.attributes;
+    let spared: &[&str] = if kind.rules.status_on_create { &["metadata"] } else { &["metadata", "status"] };
+    let given = make.map(|make| make()).transpose()?;
+    attributes.given = given.map(|given| kind.as_given(&attributes.object, given, spared));
+    let errors = kind.validate(attributes.as_given());
+    let of_admission = scope.admission.errors(attributes);
+    refuse_invalid(scope, &attributes.object, errors, of_admission)?;
+    warn_of_new(scope, &attributes.object);
+    scope.admission.validate(attributes).await?;
+    scope.admission.charge(attributes).await
+}
+
+async fn encode(scope: &Scope<'_>, draft: Draft<'_>) -> Result<Encoded, Status> {
+    let is_dry_run = scope.context.dry_run();
+    let (mut value, companions) = draft.attributes.into_parts();
+    if draft.lacks_labels {
+        scope.resource.kind.default(&mut value);
+    }
+    if scope.context.info.verb == Verb::Create && !is_dry_run {
+        check_new(&draft.version)?;
+    }
+    settle(scope.resource, &mut value);
+    if is_dry_run {
+        return dry_run(scope, value, &draft.version).await.map(Encoded::DryRun);
+    }
+    let object = draft.ownership.encode(&mut value, 0)?;
+    Ok(Encoded::Object { value, object, companions })
+}
+
+/// Fails as the write would, or answers what the write would, under the version that was given.
+async fn dry_run(scope: &Scope<'_>, object: Value, version: &str) -> Result<Arc<Object>, Status> {
+    let name = corten_meta::name(&object);
+    let present = scope.core.registry.read(scope.resource, corten_meta::namespace(&object), name).await?;
+    if let Some(present) = present {
+        return Err(already_exists(scope, &object, Some(&present)));
+    }
+    dry_answer(scope, &scope.resource.as_read_again(object).await?, version).map(Arc::new)
+}
+
+/// The error for an object whose name is taken.
+async fn conflict(scope: &Scope<'_>, bytes: &[u8]) -> Result<Status, Status> {
+    let object: Value = serde_json::from_slice(bytes).unwrap_or_default();
+    let name = corten_meta::name(&object);
+    let present = scope.core.registry.read(scope.resource, corten_meta::namespace(&object), name).await?;
+    Ok(already_exists(scope, &object, present.as_deref()))
+}
+
+/// Returns the new object, unless its CustomResourceDefinition began to delete its objects before it was written: then it
+/// must be deleted, too.
+async fn keep(scope: &Scope<'_>, object: Arc<Object>) -> Result<Arc<Object>, Status> {
+    if !scope.resource.storage()?.cache.is_ending.load(Ordering::SeqCst) {
+        return Ok(object);
+    }
+    let Header { namespace, name, .. } = &object.header;
+    scope.core.registry.erase(scope.resource, namespace, name, object.revision, Vec::new()).await?;
+    Err(Status::forbidden(&scope.resource.group_resource(), name, TERMINATING))
+}
