@@ -84,7 +84,8 @@ pub struct Authority {
 
 impl Authority {
     fn open(dir: &Path, file: &str, name: &str) -> Result<Authority> {
-        let (certificate_path, key_path) = (dir.join(format!("{file}.crt")), dir.join(format!("{file}.key")));
+        let certificate_path = dir.join(format!("{file}.crt"));
+        let key_path = dir.join(format!("{file}.key"));
         let key = KeyPair::from_pem(&text_or(&key_path, || Ok(KeyPair::generate()?.serialize_pem()))?)
             .with_context(|| format!("{} is not a private key", key_path.display()))?;
         let certificate = text_or(&certificate_path, || Ok(authority_params(name).self_signed(&key)?.pem()))?;

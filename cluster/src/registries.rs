@@ -24,7 +24,8 @@ pub fn parse(content: &[u8], folder: &Path) -> Result<Vec<RegistryConfig>> {
 fn registry(entry: &Value, folder: &Path) -> Result<RegistryConfig> {
     let fields = entry.as_object().context("a registry is not an object")?;
     let mut config = RegistryConfig::default();
-    let (mut user, mut password) = (None, None);
+    let mut user = None;
+    let mut password = None;
     for (name, value) in fields {
         let wrong = || format!("{name}: {value} cannot be used");
         let text = || value.as_str().map(str::to_owned).with_context(wrong);

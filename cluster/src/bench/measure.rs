@@ -184,7 +184,8 @@ mod tests {
 
     #[test]
     fn memory_is_held_against_what_is_stored() {
-        let (mut report, none) = (Report::default(), Processes(Vec::new()));
+        let mut report = Report::default();
+        let none = Processes(Vec::new());
         report.stored("x", f64::from(3 << 20), &none);
         let names: Vec<(&str, f64)> = report.figures().iter().map(|f| (f.name.as_str(), f.value)).collect();
         assert_eq!(names, [("x, encoded", 3.0)]);

@@ -89,7 +89,8 @@ impl Run<'_> {
         let call = Arc::new(call);
         // Each is a task of its own, so that its answers are read where they arrive.
         let workers = connections.into_iter().map(|connection| {
-            let (numbers, call) = (Arc::clone(&numbers), Arc::clone(&call));
+            let numbers = Arc::clone(&numbers);
+            let call = Arc::clone(&call);
             AbortOnDropHandle::new(tokio::spawn(async move {
                 repeat(connection, until, numbers.as_ref(), call.as_ref()).await
             }))

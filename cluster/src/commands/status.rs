@@ -112,8 +112,10 @@ fn memory_rows(place: &Place, server: i32) -> Vec<[String; 3]> {
     let mut rows = vec![["PROCESS", "COUNT", "MEMORY (PSS)"].map(str::to_owned)];
     let mebibytes = |kib: u64| format!("{:.1} MiB", kib as f64 / 1024.0);
     rows.push(["server".into(), "1".into(), mebibytes(pss_kib(server).unwrap_or(0))]);
-    let (mut agents, mut shims) = (Vec::new(), Vec::new());
-    let (data, run) = (place.data.to_string_lossy(), place.run.to_string_lossy());
+    let mut agents = Vec::new();
+    let mut shims = Vec::new();
+    let data = place.data.to_string_lossy();
+    let run = place.run.to_string_lossy();
     for (pid, words) in processes().into_iter().filter(|(pid, _)| *pid != server) {
         let line = words.join(" ");
         let ours = line.contains(&*data) || line.contains(&*run);

@@ -59,7 +59,8 @@ fn same_settings(pid: i32, asked: &cli::Server) -> Result<()> {
 
 /// The first flag that was given to `asked` and that `running` does not have with the same value.
 fn first_difference(asked: &cli::Server, running: &cli::Server) -> Option<String> {
-    let (asked, running) = (arguments(asked), arguments(running));
+    let asked = arguments(asked);
+    let running = arguments(running);
     let plain = cli::Cli::parse_from(["corten", "server"]);
     let cli::Command::Server(plain) = plain.command else { return None };
     let plain = arguments(&plain);

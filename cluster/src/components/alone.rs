@@ -115,7 +115,9 @@ async fn scheduler_endpoint(
     client: Client,
     shutdown: &CancellationToken,
 ) -> Result<Endpoint> {
-    let (metrics, ending, counted) = (config.metrics.clone(), shutdown.clone(), config.metrics.clone());
+    let metrics = config.metrics.clone();
+    let ending = shutdown.clone();
+    let counted = config.metrics.clone();
     let ending = move || if ending.is_cancelled() { Err("process is shutting down".to_owned()) } else { Ok(()) };
     let synced = move || match metrics.is_catching_up() {
         true => Err("handlers are not fully synchronized".to_owned()),
@@ -149,7 +151,8 @@ pub async fn kubelet(flags: cli::Kubelet, shutdown: CancellationToken) -> Result
 
 /// `corten proxy`.
 pub async fn proxy(flags: cli::Proxy, shutdown: CancellationToken) -> Result<()> {
-    let (mode, flags) = (config::proxy_mode(flags.proxy_mode)?, flags.component);
+    let mode = config::proxy_mode(flags.proxy_mode)?;
+    let flags = flags.component;
     preflight::root()?;
     let ranges = config::ranges(&flags.cluster_cidr)?;
     let mut config = corten_proxy::Config::new(node_name(flags.node_name.as_deref())?, ranges);

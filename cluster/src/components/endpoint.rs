@@ -67,14 +67,17 @@ pub async fn serve(endpoint: Endpoint, shutdown: CancellationToken) -> Result<()
     let acceptor = acceptor(&endpoint)?;
     let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
     tracing::info!(%address, "health and metrics are served");
-    let (endpoint, connections) = (Arc::new(endpoint), TaskTracker::new());
+    let endpoint = Arc::new(endpoint);
+    let connections = TaskTracker::new();
     let gate = Gate::new(LIMITS);
     loop {
         let (stream, place) = tokio::select! {
             () = shutdown.cancelled() => break,
             accepted = gate.accept(&listener) => accepted,
         };
-        let (endpoint, acceptor, shutdown) = (endpoint.clone(), acceptor.clone(), shutdown.clone());
+        let endpoint = endpoint.clone();
+        let acceptor = acceptor.clone();
+        let shutdown = shutdown.clone();
         let served: BoxFuture<'static, ()> = Box::pin(async move {
             tokio::select! {
                 () = shutdown.cancelled() => {}
@@ -114,7 +117,8 @@ async fn connection(endpoint: Arc<Endpoint>, acceptor: TlsAcceptor, stream: TcpS
     }
     let service = service_fn(move |request| {
         place.asked();
-        let (endpoint, user) = (endpoint.clone(), user.clone());
+        let endpoint = endpoint.clone();
+        let user = user.clone();
         async move {
             let method = request.method().clone();
             let response = answer(&endpoint, user, request).await;

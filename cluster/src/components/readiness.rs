@@ -59,10 +59,12 @@ pub async fn report(
 /// Waits until every named node is Ready and has renewed its Lease since `started`, and returns them in
 /// the same order. The Lease tells a living kubelet from what the last run left behind.
 async fn all_ready(caches: &Caches, names: &[String], started: Timestamp) -> Vec<Value> {
-    let (nodes, leases) = (caches.of::<Node>(), caches.of::<Lease>());
+    let nodes = caches.of::<Node>();
+    let leases = caches.of::<Lease>();
     nodes.synced().await;
     leases.synced().await;
-    let (mut node_changes, mut lease_changes) = (nodes.subscribe(), leases.subscribe());
+    let mut node_changes = nodes.subscribe();
+    let mut lease_changes = leases.subscribe();
     loop {
         let standing = |name: &String| {
             let node = nodes.get(&Key { namespace: String::new(), name: name.clone() })?.value();
@@ -99,7 +101,8 @@ async fn default_account(caches: &Caches) {
 
 /// Waits until the server at `address` knows the API server's own Service.
 async fn answers(address: SocketAddr, domain: &str) -> Result<()> {
-    let (name, began) = (format!("kubernetes.default.svc.{domain}"), tokio::time::Instant::now());
+    let name = format!("kubernetes.default.svc.{domain}");
+    let began = tokio::time::Instant::now();
     let mut patience = FIRST_PATIENCE;
     loop {
         let socket = bind(address, &[]).await?;
@@ -137,7 +140,8 @@ async fn exchange(patience: Duration, socket: UdpSocket, server: SocketAddr, nam
     let mut buffer = [0; 512];
     let read = tokio::time::timeout(patience, socket.recv(&mut buffer)).await??;
     ensure!(read >= 12, "a short answer");
-    let (code, count) = (buffer[3] & 0x0f, u16::from_be_bytes([buffer[6], buffer[7]]));
+    let code = buffer[3] & 0x0f;
+    let count = u16::from_be_bytes([buffer[6], buffer[7]]);
     ensure!(code == 0 && count > 0, "{name}: response code {code}, {count} answers");
     Ok(())
 }

@@ -149,7 +149,8 @@ mod tests {
         let names = BTreeSet::from(["localhost".to_owned(), "127.0.0.1".to_owned()]);
         let current = ArcSwap::from(config(&names, &pki).unwrap());
         let certificates = Certificates { pki, names: Mutex::new(names), current };
-        let (own, new) = (IpAddr::from([127, 0, 0, 1]), IpAddr::from([10, 1, 2, 3]));
+        let own = IpAddr::from([127, 0, 0, 1]);
+        let new = IpAddr::from([10, 1, 2, 3]);
         assert!(is_taken(&certificates, own, "127.0.0.1"));
         assert!(!is_taken(&certificates, own, "10.1.2.3"));
         assert!(is_taken(&certificates, new, "10.1.2.3"));

@@ -244,7 +244,8 @@ impl List {
     /// The list in pieces of about this size.
     pub(crate) fn chunks(self, size: usize) -> impl Iterator<Item = Bytes> + Send + 'static {
         let List { head, objects, typed_items } = self;
-        let (count, mut next) = (objects.len(), 0);
+        let count = objects.len();
+        let mut next = 0;
         let mut begun = Some(head);
         let mut ended = false;
         std::iter::from_fn(move || {

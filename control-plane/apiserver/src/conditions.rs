@@ -40,7 +40,8 @@ pub fn all_hold<'c, 'a>(
     conditions: impl Iterator<Item = &'c Condition>,
     variables: &dyn Activation<'a>,
 ) -> Result<bool, Vec<String>> {
-    let (mut budget, mut errors) = (MATCH_CONDITIONS_BUDGET, Vec::new());
+    let mut budget = MATCH_CONDITIONS_BUDGET;
+    let mut errors = Vec::new();
     for condition in conditions {
         let program = match condition {
             Ok(program) => program,

@@ -136,14 +136,16 @@ fn parts(range: &str, size: usize) -> Result<Vec<(usize, usize)>, String> {
         true => text.parse::<usize>().map_err(|_| invalid()),
         false => Err(invalid()),
     };
-    let (mut found, mut beyond) = (Vec::new(), false);
+    let mut found = Vec::new();
+    let mut beyond = false;
     for part in range.strip_prefix("bytes=").ok_or_else(invalid)?.split(',') {
         let part = part.trim();
         if part.is_empty() {
             continue;
         }
         let (start, end) = part.split_once('-').ok_or_else(invalid)?;
-        let (start, end) = (start.trim(), end.trim());
+        let start = start.trim();
+        let end = end.trim();
         if start.is_empty() {
             found.push((size.saturating_sub(number(end)?), size));
             continue;
@@ -207,7 +209,8 @@ mod tests {
     fn conditions_and_parts() {
         let modified: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
         let content = Content { tag: "\"t\"", modified, media_type: "application/json" };
-        let (then, before) = ("Mon, 02 Jan 2026 03:04:05 GMT", "Mon, 01 Jan 2001 00:00:00 GMT");
+        let then = "Mon, 02 Jan 2026 03:04:05 GMT";
+        let before = "Mon, 01 Jan 2001 00:00:00 GMT";
         for (method, headers, code, range) in [
             ("GET", vec![], 200, None),
             ("GET", vec![("if-none-match", "\"t\"")], 304, None),

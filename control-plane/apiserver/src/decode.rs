@@ -288,7 +288,8 @@ pub fn check_says_type(value: &Value, expected: &Expected<'_>) -> Result<(), Unt
 }
 
 fn unrecognized(expected: &Expected<'_>, why: &str, bytes: &[u8]) -> Status {
-    let (kind, body) = (expected.kind, summary(bytes));
+    let kind = expected.kind;
+    let body = summary(bytes);
     Status::bad_request(format!("the object provided is unrecognized (must be of type {kind}): {why} ({body})"))
 }
 
@@ -424,7 +425,8 @@ impl<'a> Given<'a> {
     }
 
     fn cannot_be_handled(&self, expected: &Expected<'_>, why: &str) -> Status {
-        let (kind, version) = (self.kind, quote(self.version()));
+        let kind = self.kind;
+        let version = quote(self.version());
         let handled = if expected.custom.is_some() { kind } else { expected.kind };
         Status::bad_request(format!("{kind} in version {version} cannot be handled as a {handled}: {why}"))
     }
@@ -455,7 +457,8 @@ impl<'a> Given<'a> {
         Err(refuse(&match package {
             None => scheme.unknown(self.api_version, self.kind),
             Some(package) => {
-                let (kind, own) = (scheme::type_name(self.api_version, self.kind), scheme::package(group));
+                let kind = scheme::type_name(self.api_version, self.kind);
+                let own = scheme::package(group);
                 format!("converting ({package}.{kind}) to ({own}.{}): unknown conversion", expected.kind)
             }
         }))

@@ -87,7 +87,8 @@ async fn hand_over(server: &Server, context: &Context, body: RequestBody) -> Res
 
 /// Finds the part of the resource that the path leads to, if it leads to one, and whether it takes the method.
 fn route<'a>(target: &Scope<'a>) -> Result<Option<&'a Subresource>, Status> {
-    let (info, kind) = (&target.context.info, &target.resource.kind);
+    let info = &target.context.info;
+    let kind = &target.resource.kind;
     if kind.is_custom() {
         return route_custom(target);
     }
@@ -112,7 +113,8 @@ fn route<'a>(target: &Scope<'a>) -> Result<Option<&'a Subresource>, Status> {
 /// The same for a custom resource, whose paths nobody has laid: the verb alone decides, whatever the method and whatever
 /// follows in the path.
 fn route_custom<'a>(target: &Scope<'a>) -> Result<Option<&'a Subresource>, Status> {
-    let (info, kind) = (&target.context.info, &target.resource.kind);
+    let info = &target.context.info;
+    let kind = &target.resource.kind;
     // It knows no other parts than those it was given.
     let part = || kind.subresource(&info.subresource).ok_or_else(|| target.not_found());
     let subresource = if info.subresource.is_empty() { None } else { Some(part()?) };
@@ -155,7 +157,8 @@ fn is_misplaced(info: &RequestInfo, namespaced: bool) -> bool {
 
 /// A form of the answer that the client takes is looked for when path and method are known.
 fn check_accept(target: &Scope<'_>) -> Result<(), Status> {
-    let (context, kind) = (target.context, &target.resource.kind);
+    let context = target.context;
+    let kind = &target.resource.kind;
     if let Some(status) = &context.not_acceptable {
         // A media type that is spoken at all leads as far as the resource.
         if status.details.is_none() && !kind.is_custom() {
@@ -202,7 +205,8 @@ fn unknown_resource(server: &Server, context: &Context) -> Result<Reply, Status>
 
 /// Whether the path is one of the resource, and the method one of the path.
 fn check_verb(target: &Scope<'_>) -> Result<(), Status> {
-    let (info, kind) = (&target.context.info, &target.resource.kind);
+    let info = &target.context.info;
+    let kind = &target.resource.kind;
     let across = kind.namespaced && !info.is_in_namespace;
     let reads_all = matches!(info.verb, Verb::List | Verb::Watch);
     // A list or watch of one has it in its selector, except where the path says that it is a watch.

@@ -148,7 +148,8 @@ pub fn keep_times(new: &mut Value, old: &Value) {
     fn timeless(entry: &Value) -> impl Iterator<Item = (&String, &Value)> {
         entry.as_object().into_iter().flatten().filter(|(name, _)| *name != "time")
     }
-    let (after, before) = (managed_fields(new), managed_fields(old));
+    let after = managed_fields(new);
+    let before = managed_fields(old);
     if let (Some(after), Some(before)) = (after.and_then(Value::as_array), before.and_then(Value::as_array))
         && after.len() == before.len()
         && after.iter().zip(before).all(|(after, before)| timeless(after).eq(timeless(before)))

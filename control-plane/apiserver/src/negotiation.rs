@@ -52,7 +52,8 @@ pub struct Accept {
 
 impl Default for Accept {
     fn default() -> Accept {
-        let (format, view) = (Format::default(), View::default());
+        let format = Format::default();
+        let view = View::default();
         Accept { format, view, is_beta: false, pretty: false, errors: Some(format) }
     }
 }
@@ -191,7 +192,9 @@ fn read_clause(clause: &str, pretty: bool, offer: Offer) -> Option<Accept> {
     let is_objects = !matches!(offer, Offer::Groups | Offer::Document);
     // Rows hold values of any kind, which have no field numbers.
     let has_rows = matches!(offer, Offer::Objects | Offer::Collection) && accept.format != Format::Protobuf;
-    let (mut kind, mut group, mut version) = ("", "", "");
+    let mut kind = "";
+    let mut group = "";
+    let mut version = "";
     for parameter in clause.split(';').map(str::trim).skip(1) {
         match parameter.split_once('=') {
             Some(("as", value)) => kind = value,
@@ -264,10 +267,12 @@ fn has_sound_parameters(headers: &HeaderMap) -> bool {
     let mut known = std::collections::BTreeMap::new();
     while !rest.is_empty() {
         let Some((name, value)) = rest.split_once('=') else { return false };
-        let (name, value) = (name.to_ascii_lowercase(), value.trim_start());
+        let name = name.to_ascii_lowercase();
+        let value = value.trim_start();
         let end = if value.starts_with('"') { end_of_quoted(value) } else { value.find(';') };
         let (value, after) = value.split_at(end.unwrap_or(value.len()));
-        let (value, after) = (value.trim_end(), after.trim_start());
+        let value = value.trim_end();
+        let after = after.trim_start();
         let is_value = is_token(value) || value.starts_with('"') && end.is_some();
         let is_ended = after.is_empty() || after.starts_with(';');
         if !is_value || !is_ended || !is_token(name.trim_end()) || *known.entry(name).or_insert(value) != value {
@@ -349,7 +354,8 @@ mod tests {
         let kubectl = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
         let discovery = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
         let both = format!("{discovery},application/json");
-        let (json, yaml) = (Format::Json, Format::Yaml);
+        let json = Format::Json;
+        let yaml = Format::Yaml;
         let list = "as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
         let metadata_client = format!("{PROTOBUF};{list},application/json;{list},application/json");
         for (accept, offer, expected) in [

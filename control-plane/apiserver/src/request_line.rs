@@ -119,7 +119,8 @@ mod tests {
             for cut in 0..=sent.len() {
                 let (first, second) = sent.as_bytes().split_at(cut);
                 let mut stream = FirstLine::new(AsyncReadExt::chain(first, second));
-                let (mut out, mut piece) = (Vec::new(), [0; 7]);
+                let mut out = Vec::new();
+                let mut piece = [0; 7];
                 loop {
                     match stream.read(&mut piece).await.unwrap() {
                         0 => break,

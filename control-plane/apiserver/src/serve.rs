@@ -133,7 +133,8 @@ impl Server {
         let peer = Arc::new(Peer { identity, address, expires, place: Some(Arc::clone(&place)) });
         let server = Arc::clone(&self);
         let service = hyper::service::service_fn(move |request: http::Request<Incoming>| {
-            let (server, peer) = (Arc::clone(&server), Arc::clone(&peer));
+            let server = Arc::clone(&server);
+            let peer = Arc::clone(&peer);
             async move {
                 let method = request.method().clone();
                 let response = server.respond(request, &peer).await;
@@ -176,7 +177,8 @@ impl Server {
             return response;
         }
         let gzip = accepts_gzip(request.headers());
-        let (is_of_two, waits) = (request.version() > Version::HTTP_11, request.headers().contains_key(header::EXPECT));
+        let is_of_two = request.version() > Version::HTTP_11;
+        let waits = request.headers().contains_key(header::EXPECT);
         let (head, body) = request.into_parts();
         let (body, unread) = Unread::lend(body);
         let reply = self.handle(http::Request::from_parts(head, body), peer).await;
@@ -210,7 +212,8 @@ fn objection<B>(request: &http::Request<B>) -> Option<(StatusCode, &'static str)
     }
     let headers = request.headers();
     let mut hosts = headers.get_all(header::HOST).iter();
-    let (host, another) = (hosts.next(), hosts.next());
+    let host = hosts.next();
+    let another = hosts.next();
     let has_path = request.uri().path_and_query().is_some() || request.method() == Method::CONNECT;
     if !has_path || !has_whole_escapes(request.uri().path()) || another.is_some() {
         return Some((StatusCode::BAD_REQUEST, "400 Bad Request"));
@@ -311,7 +314,8 @@ mod tests {
 
     #[test]
     fn some_requests_are_answered_before_they_are_read() {
-        let (bad, fine) = (Some(StatusCode::BAD_REQUEST), None);
+        let bad = Some(StatusCode::BAD_REQUEST);
+        let fine = None;
         for (method, path, headers, expected) in [
             ("GET", "/a%2Fb", &[("host", "[::1]:6443")][..], fine),
             ("GET", "/a%zz", &[("host", "a")], bad),

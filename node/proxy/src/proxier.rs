@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use corten_nftables::{Batch, Chain, Element, IpVersion, Socket, Table};
+use corten_nftables::{Batch, Chain, Element, IpVersion, Socket};
 use tracing::{debug, warn};
 
 use crate::chains::{Shape, skeleton};

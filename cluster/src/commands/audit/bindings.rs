@@ -98,7 +98,8 @@ fn rules(facts: &Facts, binding: &Value) -> Vec<Value> {
 }
 
 fn describe(binding: &Value, subjects: &[String]) -> String {
-    let (kind, name) = (text(&binding["kind"]), text(&binding["metadata"]["name"]));
+    let kind = text(&binding["kind"]);
+    let name = text(&binding["metadata"]["name"]);
     let role = text(&binding["roleRef"]["name"]);
     let place = match binding["metadata"]["namespace"].as_str() {
         Some(namespace) => format!(" in {namespace}"),

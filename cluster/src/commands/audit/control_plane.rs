@@ -164,7 +164,8 @@ pub const ITEMS: &[Item] = &[
         if facts.objects.secrets.is_empty() {
             return Outcome::NotApplicable("the cluster has no Secrets");
         }
-        let (seen, wrong) = ("no Secret is in the store's files", "a Secret is in the store's files");
+        let seen = "no Secret is in the store's files";
+        let wrong = "a Secret is in the store's files";
         Outcome::when(!facts.has_plain_secret, seen, wrong)
     }),
     item(

@@ -52,7 +52,8 @@ impl Question {
             "binding" => self.verbs[0].clone(),
             _ => format!("[{}]", self.verbs.join(" ")),
         };
-        let (changed, subresource) = (self.changed, self.subresource);
+        let changed = self.changed;
+        let subresource = self.subresource;
         let detail = format!(
             "changing {changed} requires resource=\"resourceclaims/{subresource}\", verb=\"{verbs}\" permission: {why}"
         );
@@ -61,7 +62,8 @@ impl Question {
 
     /// The answer if it can be given at once: nothing if the change is allowed.
     fn answer(&self, a: &Attributes<'_>) -> Option<Option<FieldError>> {
-        let (core, user) = (a.target.core, &a.target.context.user);
+        let core = a.target.core;
+        let user = &a.target.context.user;
         let mut first = None;
         for verb in &self.verbs {
             match core.authorization.authorize_now(&self.attributes(user, verb))? {
@@ -73,7 +75,8 @@ impl Question {
     }
 
     async fn ask(&self, a: &Attributes<'_>) -> Result<(), FieldError> {
-        let (core, user) = (a.target.core, &a.target.context.user);
+        let core = a.target.core;
+        let user = &a.target.context.user;
         let mut first = None;
         for verb in &self.verbs {
             match core.authorization.authorize(&self.attributes(user, verb)).await {
@@ -116,7 +119,8 @@ fn questions(a: &Attributes<'_>) -> Vec<Question> {
     if !a.is("resource.k8s.io", "resourceclaims", "status") {
         return Vec::new();
     }
-    let (new, old) = (&a.object["status"], &old["status"]);
+    let new = &a.object["status"];
+    let old = &old["status"];
     let status = Path::root("status");
     let verb = a.target.context.info.verb.as_str();
     let mut questions = Vec::new();
@@ -154,7 +158,8 @@ fn changed_drivers(new: &Value, old: &Value) -> BTreeSet<String> {
         let list = status["devices"].as_array();
         list.into_iter().flatten().map(|device| (key(device), device.clone())).collect()
     };
-    let (new, old) = (devices(new), devices(old));
+    let new = devices(new);
+    let old = devices(old);
     let changed = new.iter().filter(|(key, device)| old.get(*key) != Some(device));
     let removed = old.iter().filter(|(key, _)| !new.contains_key(*key));
     changed.chain(removed).map(|(key, _)| key[0].clone()).collect()
@@ -184,7 +189,8 @@ mod tests {
     fn drivers_are_asked_for_where_their_devices_change() {
         let device = |driver: &str, ready: bool| json!({"driver": driver, "pool": "p", "device": "d", "data": ready});
         let status = |devices: &[&Value]| json!({ "devices": devices });
-        let (a, b) = (device("a", true), device("b", true));
+        let a = device("a", true);
+        let b = device("b", true);
         for (new, old, wanted) in [
             (status(&[&a]), status(&[&a]), vec![]),
             (status(&[&a, &b]), status(&[&a]), vec!["b"]),

@@ -76,7 +76,8 @@ fn items<'a>(value: &'a Value, list: &str) -> impl Iterator<Item = &'a Value> {
 
 /// Gives every container the defaults that it does not set, and says so.
 fn with_defaults(pod: &mut Value, range: &Value) {
-    let (mut limits, mut requests) = (Map::new(), Map::new());
+    let mut limits = Map::new();
+    let mut requests = Map::new();
     for item in items(range, "/spec/limits").filter(|item| item["type"] == "Container") {
         limits.extend(item["default"].as_object().cloned().unwrap_or_default());
         requests.extend(item["defaultRequest"].as_object().cloned().unwrap_or_default());

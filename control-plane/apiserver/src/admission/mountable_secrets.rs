@@ -71,7 +71,8 @@ fn foreign_environment(container: &Value, is_foreign: &dyn Fn(&Value) -> bool) -
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let mut keys = list(container, "env").filter_map(|env| Some((&env["name"], env["valueFrom"].get("secretKeyRef")?)));
     if let Some((variable, secret)) = keys.find(|(_, secret)| is_foreign(&secret["name"])) {
-        let (variable, secret) = (text(variable), text(&secret["name"]));
+        let variable = text(variable);
+        let secret = text(&secret["name"]);
         return Some(format!("{name} with envVar {variable} referencing secret.secretName=\"{secret}\""));
     }
     let whole = list(container, "envFrom").filter_map(|from| from.get("secretRef"));

@@ -37,7 +37,8 @@ impl Plugin for NodeDeclaredFeatureValidator {
             if lacking.is_empty() {
                 return Ok(());
             }
-            let (features, node) = (lacking.join(", "), quote(corten_meta::name(&node)));
+            let features = lacking.join(", ");
+            let node = quote(corten_meta::name(&node));
             Err(a.forbidden(format!("pod update requires features {features} which are not available on node {node}")))
         })
     }
@@ -70,7 +71,8 @@ mod tests {
             json!({ "spec": { "resources": whole, "containers": [{}],
                               "initContainers": [{ "resources": init, "restartPolicy": policy }] } })
         };
-        let (small, large) = (json!({ "requests": { "cpu": "1" } }), json!({ "requests": { "cpu": "2" } }));
+        let small = json!({ "requests": { "cpu": "1" } });
+        let large = json!({ "requests": { "cpu": "2" } });
         let from = |policy: &str| pod(small.clone(), small.clone(), policy);
         assert_eq!(needed(&from(""), &from("")), [""; 0]);
         assert_eq!(needed(&from("Always"), &pod(small.clone(), large.clone(), "Always")), [""; 0]);

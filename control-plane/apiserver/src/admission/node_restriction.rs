@@ -210,7 +210,8 @@ fn check_claim_status(a: &Attributes<'_>, node: &str) -> Checked {
 /// A node asks for tokens of its pods, and says which.
 async fn check_token(a: &Attributes<'_>, node: &str) -> Result<(), Status> {
     let bound = &a.object["spec"]["boundObjectRef"];
-    let (name, uid) = (text(bound, "/name"), text(bound, "/uid"));
+    let name = text(bound, "/name");
+    let uid = text(bound, "/uid");
     let refuse = |why: &str| Err(a.forbidden(why));
     if bound["apiVersion"] != "v1" || bound["kind"] != "Pod" || name.is_empty() {
         return refuse("node requested token not bound to a pod");

@@ -62,10 +62,12 @@ fn refused(pod: &Value, node: &Value) -> Option<(&'static str, String)> {
         let why = format!("pod resize is only supported on linux nodes, node {name} is {}", quote(os));
         return Some(("UnsupportedPlatform", why));
     }
-    let (mut wanted, mut given) = (pod_resources(pod, "requests"), amounts(node.pointer("/status/allocatable")));
+    let mut wanted = pod_resources(pod, "requests");
+    let mut given = amounts(node.pointer("/status/allocatable"));
     let mut lacking = Vec::new();
     for (name, scale) in [("cpu", Quantity::as_milli as fn(&Quantity) -> i128), ("memory", Quantity::as_value)] {
-        let (wanted, given) = (wanted.remove(name).unwrap_or_default(), given.remove(name).unwrap_or_default());
+        let wanted = wanted.remove(name).unwrap_or_default();
+        let given = given.remove(name).unwrap_or_default();
         if wanted > given {
             lacking.push(format!("{name}, requested: {}, allocatable: {}", scale(&wanted), scale(&given)));
         }

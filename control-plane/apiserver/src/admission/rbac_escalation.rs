@@ -59,7 +59,8 @@ async fn check_binding(a: &Attributes<'_>) -> Result<(), Status> {
         .as_deref()
         .is_some_and(|old| old["roleRef"] == a.object["roleRef"] && old["subjects"] == a.object["subjects"]);
     let text = |key: &str| a.object["roleRef"][key].as_str().unwrap_or_default();
-    let (kind, name) = (text("kind"), text("name"));
+    let kind = text("kind");
+    let name = text("name");
     let plural = if kind == "ClusterRole" { "clusterroles" } else { "roles" };
     if unchanged || may(a, "bind", plural, name).await {
         return Ok(());

@@ -133,7 +133,9 @@ async fn charge(a: &Attributes<'_>, quota: &Arc<Object>) -> Result<Option<Op>, S
             words.collect::<Vec<_>>().join(",")
         };
         let requested = list(&difference(&wanted, &had));
-        let (name, in_use, limit) = (&quota.header.name, list(&before), list(&hard));
+        let name = &quota.header.name;
+        let in_use = list(&before);
+        let limit = list(&hard);
         return Err(
             a.forbidden(format!("exceeded quota: {name}, requested: {requested}, used: {in_use}, limited: {limit}"))
         );

@@ -108,7 +108,8 @@ fn set_scheduling(pod: &mut Value, class: &Value) -> Result<(), String> {
     let mut selector = pod.pointer("/spec/nodeSelector").and_then(Value::as_object).cloned().unwrap_or_default();
     for (key, value) in wanted {
         if let Some(own) = selector.get(&key).filter(|own| **own != value) {
-            let (value, own) = (value.as_str().unwrap_or_default(), own.as_str().unwrap_or_default());
+            let value = value.as_str().unwrap_or_default();
+            let own = own.as_str().unwrap_or_default();
             return Err(format!(
                 "conflict: runtimeClass.scheduling.nodeSelector[{key}] = {value}; pod.spec.nodeSelector[{key}] = {own}"
             ));

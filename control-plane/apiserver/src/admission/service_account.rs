@@ -56,13 +56,15 @@ fn is_mirror(pod: &Value) -> bool {
 
 /// What a pod refers to is what its account lets it, also after others changed it.
 async fn check_references(a: &Attributes<'_>) -> Result<(), Status> {
-    let (spec, creates) = (&a.object["spec"], a.operation == Operation::Create);
+    let spec = &a.object["spec"];
+    let creates = a.operation == Operation::Create;
     if creates && is_mirror(&a.object) {
         return mountable_secrets::refused_mirror(spec).map_or(Ok(()), |why| Err(a.forbidden(why)));
     }
     let name = spec["serviceAccountName"].as_str().unwrap_or_default();
     if name.is_empty() {
-        let (namespace, pod) = (a.target.namespace, corten_meta::name(&a.object));
+        let namespace = a.target.namespace;
+        let pod = corten_meta::name(&a.object);
         return Err(a.forbidden(format!("no service account specified for pod {namespace}/{pod}")));
     }
     let account = find_account(a, name).await?;

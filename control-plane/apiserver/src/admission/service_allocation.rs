@@ -361,7 +361,8 @@ fn untaken_port(given: impl Iterator<Item = i64>, held: &BTreeSet<u16>) -> i64 {
 async fn allocate_health_port(a: &mut Attributes<'_>, held: &BTreeSet<u16>) -> Result<(), Status> {
     let needed = needs_health_port(&a.object);
     let port_of = |service: &Value| service.pointer("/spec/healthCheckNodePort").and_then(Value::as_i64).unwrap_or(0);
-    let (present, kept) = (port_of(&a.object), a.old.as_deref().map_or(0, port_of));
+    let present = port_of(&a.object);
+    let kept = a.old.as_deref().map_or(0, port_of);
     if needed && present == 0 {
         let used = ports_in_use(a);
         let chosen = if kept != 0 {

@@ -88,7 +88,8 @@ fn default_policy(service: &mut Value, old: Option<&Value>) {
 /// An update to a single family gives the second one up; without such a policy nothing may be given up.
 fn release_second(service: &mut Value, old: &Value, errors: &mut Vec<FieldError>) {
     for (field, what) in [("clusterIPs", "cluster IP"), ("ipFamilies", "IP family")] {
-        let (new, before) = (texts(service, field), texts(old, field));
+        let new = texts(service, field);
+        let before = texts(old, field);
         if policy(service) == SINGLE {
             if new == before && new.len() > 1 {
                 service["spec"][field] = json!([new[0]]);
@@ -114,7 +115,8 @@ fn refuse_second_of_single(service: &Value, errors: &mut Vec<FieldError>) {
 
 /// Addresses without a family have the one they show.
 fn infer_families(service: &mut Value, configured: &[&str], errors: &mut Vec<FieldError>) {
-    let (addresses, mut families) = (texts(service, "clusterIPs"), texts(service, "ipFamilies"));
+    let addresses = texts(service, "clusterIPs");
+    let mut families = texts(service, "ipFamilies");
     for (index, ip) in addresses.iter().enumerate().skip(families.len()) {
         if ip == "None" {
             break;
@@ -156,7 +158,8 @@ mod tests {
     const BOTH: &[&str] = &[IPV4, IPV6];
 
     fn told(spec: Value, old: Option<Value>, configured: &[&'static str]) -> String {
-        let (mut service, old) = (json!({ "spec": spec }), old.map(|spec| json!({ "spec": spec })));
+        let mut service = json!({ "spec": spec });
+        let old = old.map(|spec| json!({ "spec": spec }));
         match complete(&mut service, old.as_ref(), configured) {
             Ok(()) => format!("{} {}", policy(&service), texts(&service, "ipFamilies").join(",")),
             Err(errors) => errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "),

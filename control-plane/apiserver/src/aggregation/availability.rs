@@ -53,7 +53,8 @@ impl Condition {
 
 /// Checks a remote server: its Service, its endpoints, and whether it answers.
 pub async fn check(registry: &Registry, remote: &Remote) -> Condition {
-    let (namespace, name) = (&remote.namespace, &remote.service);
+    let namespace = &remote.namespace;
+    let name = &remote.service;
     let Some(service) = registry.cached("", "v1", "services", namespace, name) else {
         return Condition::no("ServiceNotFound", format!("service/{name} in {} is not present", quote(namespace)));
     };

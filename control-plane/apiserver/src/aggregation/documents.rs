@@ -17,7 +17,9 @@ pub async fn fetch(outbound: &Outbound, remote: &Remote, last: Arc<RemoteDocumen
         parsed.inspect_err(|e| tracing::debug!(path, error = e, "an aggregated API server did not tell")).ok()
     };
     let path = remote.path();
-    let (list, v3, v2) = (json(&path).await, json(&format!("/openapi/v3{path}")).await, json("/openapi/v2").await);
+    let list = json(&path).await;
+    let v3 = json(&format!("/openapi/v3{path}")).await;
+    let v2 = json("/openapi/v2").await;
     let documents = RemoteDocuments {
         resources: list.map(|list| resources(&list, &remote.group, &remote.version)).unwrap_or_default(),
         openapi_v3: v3.filter(|v| v.get("openapi").is_some()),

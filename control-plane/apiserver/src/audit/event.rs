@@ -29,7 +29,8 @@ pub fn source(headers: &HeaderMap, address: Option<SocketAddr>) -> Vec<String> {
 
 /// The event of a stage, without the objects.
 pub fn event(context: &Context, stage: &str, reply: Option<&Reply>) -> Value {
-    let (info, record) = (&context.info, &context.audit);
+    let info = &context.info;
+    let record = &context.audit;
     let query = if context.raw_query.is_empty() { String::new() } else { format!("?{}", context.raw_query) };
     let user = record.impersonator.as_ref().unwrap_or(&context.user);
     let mut event = json!({

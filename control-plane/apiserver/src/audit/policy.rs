@@ -83,7 +83,8 @@ impl Policy {
 impl Rule {
     fn parse(rule: &Value) -> Result<Rule, String> {
         let resources = rule["resources"].as_array().cloned().unwrap_or_default();
-        let (urls, namespaces) = (words(rule, "nonResourceURLs"), words(rule, "namespaces"));
+        let urls = words(rule, "nonResourceURLs");
+        let namespaces = words(rule, "namespaces");
         if !urls.is_empty() && (!resources.is_empty() || !namespaces.is_empty()) {
             return Err("rules cannot apply to both regular resources and non-resource URLs".to_owned());
         }
@@ -175,7 +176,8 @@ rules:
         let level = |user: &User, path: &str, query: &str| {
             policy.level(user, &RequestInfo::parse(&http::Method::GET, path, query)).level
         };
-        let (proxy, jane) = (User::new("system:kube-proxy", &[]), User::new("jane", &["dev"]));
+        let proxy = User::new("system:kube-proxy", &[]);
+        let jane = User::new("jane", &["dev"]);
         for (user, path, query, expected) in [
             (&proxy, "/api/v1/services", "watch=1", Level::None),
             (&jane, "/healthz/ping", "", Level::None),

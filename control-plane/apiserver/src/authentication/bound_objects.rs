@@ -10,7 +10,8 @@ use crate::user::User;
 pub(super) async fn check_bindings(registry: &Registry, claims: &Value) -> Result<User, String> {
     let private = &claims["kubernetes.io"];
     let text = |pointer: &str| private.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-    let (namespace, name) = (text("/namespace"), text("/serviceaccount/name"));
+    let namespace = text("/namespace");
+    let name = text("/serviceaccount/name");
     check_alive(registry, "serviceaccounts", namespace, name, text("/serviceaccount/uid")).await?;
     if private.get("pod").is_some() {
         check_alive(registry, "pods", namespace, text("/pod/name"), text("/pod/uid")).await?;

@@ -23,8 +23,10 @@ const ATTEMPTS: usize = 5;
 pub async fn authenticate(registry: &Registry, token: &str, claims: &Value) -> Result<User, String> {
     let text =
         |name: &str| claims[format!("kubernetes.io/serviceaccount/{name}").as_str()].as_str().unwrap_or_default();
-    let (namespace, secret) = (text("namespace"), text("secret.name"));
-    let (name, uid) = (text("service-account.name"), text("service-account.uid"));
+    let namespace = text("namespace");
+    let secret = text("secret.name");
+    let name = text("service-account.name");
+    let uid = text("service-account.uid");
     let mut user = User::service_account(namespace, name);
     if claims["sub"] != user.name.as_str() {
         return Err("the subject is not the account that the token names".to_owned());

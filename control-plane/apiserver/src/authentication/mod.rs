@@ -121,7 +121,8 @@ impl Authentication {
             let own = audiences.iter().filter(|audience| self.config.audiences.contains(audience));
             let accepted: Vec<String> = own.cloned().collect();
             if accepted.is_empty() {
-                let (own, asked) = (quote_list(&self.config.audiences), quote_list(audiences));
+                let own = quote_list(&self.config.audiences);
+                let asked = quote_list(audiences);
                 return Err(format!("token audiences {own} is invalid for the target audiences {asked}"));
             }
             let user = legacy_token::authenticate(&self.registry, token, &claims).await?;

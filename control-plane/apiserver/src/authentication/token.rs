@@ -168,7 +168,8 @@ pub(super) fn check_audiences(claims: &Value, wanted: &[String]) -> Result<Vec<S
     let accepted: Vec<String> = wanted.iter().filter(|a| carried.contains(&a.as_str())).cloned().collect();
     match accepted.is_empty() {
         true => {
-            let (carried, wanted) = (quote_list(&carried), quote_list(wanted));
+            let carried = quote_list(&carried);
+            let wanted = quote_list(wanted);
             Err(format!("token audiences {carried} is invalid for the target audiences {wanted}"))
         }
         false => Ok(accepted),

@@ -14,7 +14,8 @@ pub fn named(headers: &HeaderMap) -> Result<Option<String>, &'static str> {
     if !websocket::is_asked_for(headers) {
         return Ok(None);
     }
-    let (mut tokens, mut others) = (Vec::new(), 0);
+    let mut tokens = Vec::new();
+    let mut others = 0;
     for protocol in protocols(headers) {
         match protocol.strip_prefix(PREFIX) {
             Some(encoded) => tokens.push(encoded),

@@ -48,7 +48,8 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn check_names(&mut self, entry: &Value, earlier: &[Value], path: &Path) {
-        let (kind, name) = (text(entry, "type"), text(entry, "name"));
+        let kind = text(entry, "type");
+        let name = text(entry, "name");
         if kind != "Webhook" && !kind.is_empty() && earlier.iter().any(|other| text(other, "type") == kind) {
             self.errors.push(FieldError::duplicate(&path.child("type"), kind));
         }
@@ -118,7 +119,8 @@ impl Reader<'_> {
         }
         let version = if version == "v1" { "v1" } else { "v1beta1" };
         let on_error = if failure == "Deny" { Decision::Deny } else { Decision::NoOpinion };
-        let (name, kept) = (name.to_owned(), Mutex::default());
+        let name = name.to_owned();
+        let kept = Mutex::default();
         Some(Webhook { name, caller: caller?, times, version, on_error, conditions, kept })
     }
 
@@ -141,8 +143,8 @@ impl Reader<'_> {
                 }
             }
         };
-        let (authorized, unauthorized) =
-            (read("authorizedTTL", Some(300), None), read("unauthorizedTTL", Some(30), None));
+        let authorized = read("authorizedTTL", Some(300), None);
+        let unauthorized = read("unauthorizedTTL", Some(30), None);
         let timeout = read("timeout", None, Some(30));
         let kept = |flag: &str, lasts: Duration| if config[flag] == false { Duration::ZERO } else { lasts };
         Times {

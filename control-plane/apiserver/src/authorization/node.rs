@@ -166,7 +166,8 @@ impl Own<'_> {
                     let found = volume.as_ref().and_then(|v| v.pointer(&format!("/spec/claimRef/{key}")));
                     found.and_then(Value::as_str).unwrap_or_default().to_owned()
                 };
-                let (namespace, name) = (claim("namespace"), claim("name"));
+                let namespace = claim("namespace");
+                let name = claim("name");
                 !name.is_empty() && pods(&namespace).iter().any(|pod| uses(pod, "persistentvolumeclaims", &name))
             }
             "volumeattachments" => of("storage.k8s.io", "volumeattachments", "/spec/nodeName", self.node),

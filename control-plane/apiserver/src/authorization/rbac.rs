@@ -455,7 +455,8 @@ mod tests {
                 "roleRef": { "kind": kind, "name": "r" }, "subjects": subjects }))
         };
         let mut policy = Policy::default();
-        let (robot, jane) = (User::service_account("n", "robot"), User::new("jane", &["dev"]));
+        let robot = User::service_account("n", "robot");
+        let jane = User::new("jane", &["dev"]);
         let may = |policy: &Policy, user: &User, namespace: &str| {
             let a = Attributes { resource: "pods", namespace, ..Attributes::resource(user, "get") };
             policy.authorize(&a).is_ok()

@@ -31,7 +31,8 @@ pub static ENV: LazyLock<Env> = LazyLock::new(|| {
     let fields = |fields: &[(&str, Type)]| -> BTreeMap<String, Type> {
         fields.iter().map(|(name, of)| ((*name).to_owned(), of.clone())).collect()
     };
-    let (text, texts) = (|| Type::String, || Type::list(Type::String));
+    let text = || Type::String;
+    let texts = || Type::list(Type::String);
     let named = |name: &str| Type::named(&format!("kubernetes.{name}"));
     let requirement = || fields(&[("key", text()), ("operator", text()), ("values", texts())]);
     let selector =
@@ -187,7 +188,8 @@ impl Webhook {
         if lasts.is_zero() || question.len() > MAX_QUESTION {
             return;
         }
-        let (now, mut kept) = (Instant::now(), self.kept.lock().unwrap_or_else(PoisonError::into_inner));
+        let now = Instant::now();
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.len() >= MAX_KEPT {
             kept.retain(|_, (until, _)| now < *until);
         }

@@ -149,7 +149,8 @@ fn schemas() -> Vec<Wanted> {
         let rules = vec![rule(subjects, vec![resources(ALL, ALL, ALL, ALL, true)], Some((ALL, ALL)))];
         schema(name, level, precedence, by, rules)
     };
-    let (by_user, by_namespace) = (Some("ByUser"), Some("ByNamespace"));
+    let by_user = Some("ByUser");
+    let by_namespace = Some("ByNamespace");
     let controller_manager = || user("system:kube-controller-manager");
     let scheduler = || user("system:kube-scheduler");
     let elected = vec![controller_manager(), scheduler(), kube_system()];

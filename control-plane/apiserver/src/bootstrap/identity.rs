@@ -108,7 +108,8 @@ async fn collect(core: &Core) -> Result<(), Error> {
     for object in resource.storage().map_err(status)?.cache.list(NAMESPACE) {
         let value = object.value();
         if is_expired(&value, now) {
-            let (name, expect) = (corten_meta::name(&value), Expect::ModRevision(object.revision));
+            let name = corten_meta::name(&value);
+            let expect = Expect::ModRevision(object.revision);
             operations.push(core.registry.remove(&resource, NAMESPACE, name, expect).map_err(status)?);
         }
     }

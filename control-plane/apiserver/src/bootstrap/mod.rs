@@ -124,7 +124,8 @@ async fn operations(core: &Core, wanted: Vec<Wanted>) -> Result<Vec<Op>, Status>
     for wanted in wanted {
         let Some(resource) = core.registry.resource(wanted.group, wanted.version, wanted.plural) else { continue };
         let stored = resource.storage()?;
-        let (namespace, name) = (corten_meta::namespace(&wanted.object), corten_meta::name(&wanted.object));
+        let namespace = corten_meta::namespace(&wanted.object);
+        let name = corten_meta::name(&wanted.object);
         match stored.cache.get(namespace, name) {
             None => {
                 let object = complete(&resource, wanted, now);

@@ -68,7 +68,8 @@ mod tests {
     #[test]
     fn a_header_is_taken_once_and_only_of_its_own_bytes() {
         let handover = Handover::default();
-        let (bytes, same) = (Bytes::from("{\"a\":1}".to_owned()), Bytes::from("{\"a\":1}".to_owned()));
+        let bytes = Bytes::from("{\"a\":1}".to_owned());
+        let same = Bytes::from("{\"a\":1}".to_owned());
         let header = Header { name: "x".to_owned(), ..Header::default() };
         handover.leave(&bytes, &header).written();
         assert_eq!(handover.take(&same), None);

@@ -72,7 +72,8 @@ impl Caches {
         let by_prefix = hubs.into_iter().map(|(prefix, kind)| (prefix, Arc::new(ResourceCache::new(kind)))).collect();
         let (additions, receiver) = mpsc::channel(16);
         let by_prefix = RwLock::new(by_prefix);
-        let (progress, unread) = (watch::Sender::new(0), Mutex::default());
+        let progress = watch::Sender::new(0);
+        let unread = Mutex::default();
         let handover = Handover::default();
         let caches = Arc::new(Caches { by_prefix, additions, progress, store, transformer, handover, unread });
         let revision = caches.load().await?;

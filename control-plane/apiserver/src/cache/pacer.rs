@@ -55,7 +55,8 @@ impl Pacer {
 
     /// Wakes the watchers of a resource that has changed, or remembers to.
     pub fn changed(&mut self, cache: &Arc<ResourceCache>, now: Instant) {
-        let (pause, revision) = (pause(cache.groups.watchers()), cache.revision());
+        let pause = pause(cache.groups.watchers());
+        let revision = cache.revision();
         for (number, group) in cache.groups.iter().enumerate().filter(|(_, group)| group.is_idle()) {
             if group.woken().is_some_and(|at| at + pause > now) {
                 let due = now + until_turn(number, pause, now.duration_since(self.began));

@@ -283,7 +283,8 @@ pub fn transition(change: &Change, was: Option<&Arc<Object>>, is: Option<&Arc<Ob
         (Some(_), Some(is)) => Some(WatchEvent::Modified(Arc::clone(is))),
         // The client sees the object as it last matched, under the revision of the change.
         (Some(was), None) => {
-            let (bytes, header) = (was.bytes.clone(), was.header.clone());
+            let bytes = was.bytes.clone();
+            let header = was.header.clone();
             Some(WatchEvent::Deleted(Arc::new(Object { bytes, revision: change.revision, header })))
         }
         (None, None) => None,

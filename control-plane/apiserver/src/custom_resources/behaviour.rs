@@ -134,7 +134,8 @@ impl CustomResource {
 
     /// What they say against a status that replaces another.
     fn status_errors(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        let (schema, place) = (&self.schema["properties"]["status"], Path::root("status"));
+        let schema = &self.schema["properties"]["status"];
+        let place = Path::root("status");
         let mut errors = match new.get("status") {
             // What is null is no status at all.
             None | Some(Value::Null) => Vec::new(),

@@ -75,7 +75,8 @@ impl Controller {
                 ending.push(Arc::clone(known));
             }
             // Who holds an object or the definition back must be able to let it go.
-            let (mut is_served, mut own) = (known.is_served, known.made().kinds.clone());
+            let mut is_served = known.is_served;
+            let mut own = known.made().kinds.clone();
             if !is_ending && !known.names.are_settled() {
                 let definition = object.value();
                 let names = definitions.iter().map(|known| &known.names).chain(&given);

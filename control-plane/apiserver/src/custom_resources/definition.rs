@@ -123,7 +123,8 @@ pub fn served_names(definition: &Value) -> &Value {
 /// The definition with its conditions and accepted names; `None` if it has them.
 pub fn accepted(definition: &Value, taken: &Taken, now: jiff::Timestamp) -> Option<Value> {
     let mut new = definition.clone();
-    let (names, had) = (&definition["spec"]["names"], &definition["status"]["acceptedNames"]);
+    let names = &definition["spec"]["names"];
+    let had = &definition["status"]["acceptedNames"];
     let (given, conflict) = taken.give(names, had);
     corten_meta::set(&mut new, "/status/acceptedNames", given);
     match conflict {
@@ -263,7 +264,8 @@ pub fn kinds(definition: &Value, revision: u64) -> Vec<Kind> {
 }
 
 fn kind(definition: &Value, version: &Value, stored: &str, revision: u64) -> Kind {
-    let (group, plural) = (text(definition, "/spec/group"), text(definition, "/spec/names/plural"));
+    let group = text(definition, "/spec/group");
+    let plural = text(definition, "/spec/names/plural");
     let name = version["name"].as_str().unwrap_or_default();
     let names = served_names(definition);
     let mut kind = Kind::new(group, name, text(names, "/kind"), plural);
@@ -307,7 +309,8 @@ fn kind(definition: &Value, version: &Value, stored: &str, revision: u64) -> Kin
     let has_status = kind.rules.has_status;
     let by_webhook = text(definition, "/spec/conversion/strategy") == "Webhook";
     let conversion = definition.pointer("/spec/conversion/webhook").filter(|_| by_webhook).cloned();
-    let (defined_at, rules) = (revision, OnceLock::new());
+    let defined_at = revision;
+    let rules = OnceLock::new();
     kind.behaviour = Arc::new(CustomResource { schema, columns, scale, has_status, conversion, defined_at, rules });
     kind
 }
@@ -320,7 +323,8 @@ fn deprecation(definition: &Value, version: &Value) -> Option<String> {
     if let Some(warning) = version["deprecationWarning"].as_str() {
         return Some(warning.to_owned());
     }
-    let (group, kind) = (text(definition, "/spec/group"), text(definition, "/spec/names/kind"));
+    let group = text(definition, "/spec/group");
+    let kind = text(definition, "/spec/names/kind");
     let name = version["name"].as_str().unwrap_or_default();
     let versions = definition.pointer("/spec/versions").and_then(Value::as_array).into_iter().flatten();
     let sound = versions.filter(|other| other["served"] == true && other["deprecated"] != true);
@@ -347,7 +351,8 @@ fn printer_columns(version: &Value) -> Vec<PrinterColumn> {
         .map_while(|c| {
             let word = |key: &str| c[key].as_str().unwrap_or_default();
             let priority = c["priority"].as_i64().unwrap_or(0) as i32;
-            let (path, said) = (word("jsonPath"), word("description"));
+            let path = word("jsonPath");
+            let said = word("description");
             let unsaid = format!("Custom resource definition column (in JSONPath format): {path}");
             let description = if said.is_empty() { &unsaid } else { said };
             let path = JsonPath::parse(path).ok()?;

@@ -18,7 +18,8 @@ fn each<E>(
     match value {
         Value::Object(map) => {
             for (name, value) in map {
-                let (known, values) = (schema["properties"].get(name), &schema["additionalProperties"]);
+                let known = schema["properties"].get(name);
+                let values = &schema["additionalProperties"];
                 match known {
                     Some(schema) => each(schema, value, &path.child(name), visit)?,
                     None if values.is_object() => each(values, value, &path.key(name), visit)?,

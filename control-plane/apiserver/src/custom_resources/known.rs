@@ -41,7 +41,8 @@ impl Known {
 
     /// The kinds of the definition with the status that it has, or is about to have.
     pub fn kinds(&self, definition: &Value) -> Vec<Arc<Kind>> {
-        let (mut made, names) = (self.made(), definition::served_names(definition));
+        let mut made = self.made();
+        let names = definition::served_names(definition);
         if made.names != *names {
             let kinds = definition::kinds(definition, self.object.revision);
             *made = Made { names: names.clone(), kinds: kinds.into_iter().map(Arc::new).collect() };
@@ -59,11 +60,13 @@ impl Kinds {
         }
         let definition = object.value();
         let same = |known: &&Arc<Known>| {
-            let (old, new) = (&known.object.header, &object.header);
+            let old = &known.object.header;
+            let new = &object.header;
             old.uid == new.uid && old.generation == new.generation
         };
         let made = Mutex::new(before.filter(same).map(|known| known.made().clone()).unwrap_or_default());
-        let (names, is_served) = (Names::of(&definition), definition::is_served(&definition));
+        let names = Names::of(&definition);
+        let is_served = definition::is_served(&definition);
         let is_terminating = definition::is_terminating(&definition);
         let known = Arc::new(Known { object: Arc::clone(object), names, is_served, is_terminating, made });
         known.kinds(&definition);

@@ -10,7 +10,8 @@ pub fn validate(schema: &Value, value: &Value, path: &Path, errors: &mut Vec<Fie
     match value {
         Value::Object(map) => {
             for (name, value) in map.iter().filter(|(_, value)| value.is_object() || value.is_array()) {
-                let (known, values) = (schema["properties"].get(name), &schema["additionalProperties"]);
+                let known = schema["properties"].get(name);
+                let values = &schema["additionalProperties"];
                 if let Some(schema) = known {
                     validate(schema, value, &path.child(name), errors);
                 } else if values.is_object() {

@@ -132,7 +132,8 @@ fn below(schema: &Value, path: &Path, place: &Place, errors: &mut Vec<FieldError
 fn rule_form(rule: &Value, schema: &Value, path: &Path, errors: &mut Vec<FieldError>) {
     let text = |key: &str| rule[key].as_str().unwrap_or_default();
     let invalid = |key: &str, detail: &str| FieldError::invalid(&path.child(key), text(key), detail);
-    let (expression, message) = (text("rule").trim(), text("message").trim());
+    let expression = text("rule").trim();
+    let message = text("message").trim();
     if expression.is_empty() {
         errors.push(FieldError::required(&path.child("rule"), "rule is not specified"));
     } else if !text("message").is_empty() && message.is_empty() {

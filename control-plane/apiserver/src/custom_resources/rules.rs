@@ -291,7 +291,8 @@ impl Check {
             self.errors.push(FieldError::invalid(path, rules.kind.as_str(), detail));
         }
         let Some(decl) = &rules.decl else { return Ok(()) };
-        let (value, old) = (place.value, place.old.filter(|old| !old.is_null()));
+        let value = place.value;
+        let old = place.old.filter(|old| !old.is_null());
         for rule in &rules.rules {
             let program = match &rule.compiled {
                 Ok(program) => program,
@@ -473,8 +474,8 @@ mod tests {
         assert_eq!(check(spec(transition), object("b"), Some(object("a"))), "spec: Invalid value: name is immutable");
         let tightened = json!({ "rule": "self.name == 'good'" });
         assert_eq!(check(spec(tightened.clone()), object("bad"), Some(object("bad"))), "", "unchanged");
-        let (rules, schema) =
-            (Rules::compile(&spec(tightened.clone())).expect("there are rules"), spec(tightened.clone()));
+        let rules = Rules::compile(&spec(tightened.clone())).expect("there are rules");
+        let schema = spec(tightened.clone());
         assert_eq!(rules.ratcheted(&schema, &object("bad"), &object("bad")).len(), 1, "it is told");
         assert_eq!(rules.ratcheted(&schema, &object("bad"), &object("worse")).len(), 0, "it is refused");
         let strange = json!({ "spec": { "name": "bad", "odd": 1 } });

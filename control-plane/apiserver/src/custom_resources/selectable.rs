@@ -43,7 +43,9 @@ pub fn validate(fields: &Value, schema: &Value, path: &Path) -> Vec<FieldError> 
 
 /// The names of a path in dot notation, and the schema that it leads to.
 fn follow<'a>(path: &'a str, schema: &'a Value) -> Result<(Vec<&'a str>, &'a Value), String> {
-    let (mut rest, mut here, mut names) = (path, schema, Vec::new());
+    let mut rest = path;
+    let mut here = schema;
+    let mut names = Vec::new();
     while !rest.is_empty() {
         if rest.starts_with('[') {
             return Err("array notation is not allowed".to_owned());

@@ -102,7 +102,8 @@ impl Check<'_> {
     }
 
     fn kind(&mut self, schema: &Value, value: &Value) -> usize {
-        let (format, types) = (schema["format"].as_str().unwrap_or_default(), types(schema));
+        let format = schema["format"].as_str().unwrap_or_default();
+        let types = types(schema);
         if types.is_empty() && format.is_empty() {
             return 0;
         }
@@ -214,7 +215,8 @@ impl Check<'_> {
         let is_root = self.name.is_empty();
         let is_type = |name: &str| is_root && matches!(name, "apiVersion" | "kind");
         let before = |name: &str| old.filter(|_| !is_type(name)).and_then(|old| old.get(name));
-        let (properties, values) = (schema["properties"].as_object(), &schema["additionalProperties"]);
+        let properties = schema["properties"].as_object();
+        let values = &schema["additionalProperties"];
         let mut matched = 0;
         for (name, value) in map.iter().filter(|(name, _)| properties.is_none_or(|known| !known.contains_key(*name))) {
             if *values == false {
@@ -240,7 +242,8 @@ impl Check<'_> {
     /// `anyOf`, `oneOf`, `allOf` and `not`. Of alternatives that all fail, the errors of the one that matched most are
     /// told.
     fn junctors(&mut self, schema: &Value, value: &Value) -> usize {
-        let (place, name) = (self.place, self.name.clone());
+        let place = self.place;
+        let name = self.name.clone();
         let judged = |branch: &Value| {
             let mut inner = Check { place, name: name.clone(), errors: Vec::new() };
             let matched = inner.value(branch, value, None);
@@ -276,7 +279,8 @@ impl Check<'_> {
             )),
         }
         let all = branches("allOf");
-        let (count, failed) = (all.len(), all.iter().filter(|(errors, _)| !errors.is_empty()).count());
+        let count = all.len();
+        let failed = all.iter().filter(|(errors, _)| !errors.is_empty()).count();
         self.errors.extend(all.into_iter().flat_map(|(errors, _)| errors));
         if failed > 0 {
             let none = if failed == count { ". None validated" } else { "" };
@@ -394,7 +398,8 @@ mod tests {
         assert_eq!(check(object(json!({ "size": 0 })), object(json!({ "size": 0 }))), "");
         let strange = object(json!({ "odd": 1 }));
         assert_eq!(check(strange.clone(), strange), "spec.size: Required value");
-        let (whole, kind) = (json!({ "metadata": {} }), json!({ "kind": "ab", "more": 1 }));
+        let whole = json!({ "metadata": {} });
+        let kind = json!({ "kind": "ab", "more": 1 });
         assert_eq!(check(whole.clone(), whole), "more: Required value");
         assert_eq!(check(kind.clone(), kind), "kind: Too long: may not be more than 1 byte");
     }

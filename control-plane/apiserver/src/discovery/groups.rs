@@ -215,7 +215,8 @@ fn group(
     }
     let custom: Vec<String> = groups.iter().map(|(name, _)| name.clone()).collect();
     for known in remote {
-        let (name, version) = (known.group.clone(), known.version.clone());
+        let name = known.group.clone();
+        let version = known.version.clone();
         let at = groups.iter().position(|(group, _)| *group == name).unwrap_or_else(|| {
             groups.push((name, Vec::new()));
             groups.len() - 1

@@ -109,7 +109,8 @@ impl OpenApi {
     pub fn set_custom(&self, kinds: &[Arc<Kind>]) {
         let kinds: Vec<Arc<Kind>> = kinds.iter().filter(|kind| !kind.verbs.is_empty()).cloned().collect();
         self.custom.rcu(|custom| {
-            let (remote_v3, before) = (custom.remote_v3.clone(), custom.made());
+            let remote_v3 = custom.remote_v3.clone();
+            let before = custom.made();
             Arc::new(Custom { kinds: kinds.clone(), remote_v3, before, ..Custom::default() })
         });
     }
@@ -119,7 +120,8 @@ impl OpenApi {
         let path = |known: &RemoteVersion| format!("apis/{}/{}", known.group, known.version);
         let remote: BTreeMap<_, _> = known.iter().map(|k| (path(k), Arc::clone(&k.documents))).collect();
         self.custom.rcu(|custom| {
-            let (kinds, before) = (custom.kinds.clone(), custom.made());
+            let kinds = custom.kinds.clone();
+            let before = custom.made();
             Arc::new(Custom { kinds, remote_v3: remote.clone(), before, ..Custom::default() })
         });
     }
@@ -138,7 +140,8 @@ impl OpenApi {
                 None => not_acceptable(),
             });
         }
-        let (built_in, custom) = (self.v3.get()?, custom.v3.get()?);
+        let built_in = self.v3.get()?;
+        let custom = custom.v3.get()?;
         if path == "v3" {
             let address = |path: &String, d: &Document| format!("/openapi/v3/{path}?hash={}", d.hash);
             let paths: BTreeMap<&String, Value> = built_in
@@ -175,7 +178,8 @@ impl OpenApi {
         if made {
             return;
         }
-        let (this, custom) = (Arc::clone(self), Arc::clone(custom));
+        let this = Arc::clone(self);
+        let custom = Arc::clone(custom);
         let making = tokio::task::spawn_blocking(move || {
             if v2 {
                 let built_in = this.v2.get_or_init(make_v2);
@@ -334,7 +338,8 @@ impl Document {
     }
 
     fn new(media_type: &'static str, bytes: &[u8]) -> Document {
-        let (hash, gzip) = (hash(bytes), gzip(bytes).into());
+        let hash = hash(bytes);
+        let gzip = gzip(bytes).into();
         Document { media_type, gzip, hash, modified: Timestamp::now(), protobuf: OnceLock::new() }
     }
 
@@ -401,7 +406,8 @@ mod tests {
 
     #[test]
     fn a_definition_called_like_a_built_in_one_gets_another_name() {
-        let (own, other) = ("io.k8s.api.core.v1.Pod", "com.example.v1.Pod");
+        let own = "io.k8s.api.core.v1.Pod";
+        let other = "com.example.v1.Pod";
         let refers = |name: &str| json!({ "get": { "$ref": format!("#/definitions/{name}") } });
         let custom = json!({ "paths": { "/a": refers(own), "/b": refers(other) },
                              "definitions": { own: { "type": "object" }, other: {} } });
@@ -416,7 +422,8 @@ mod tests {
     #[test]
     fn a_group_version_that_did_not_change_is_not_described_again() {
         let kind = |group: &str, name: &str| Arc::new(Kind::new(group, "v1", name, &name.to_lowercase()));
-        let (foo, bar) = (kind("a.example.com", "Foo"), kind("b.example.com", "Bar"));
+        let foo = kind("a.example.com", "Foo");
+        let bar = kind("b.example.com", "Bar");
         let openapi = OpenApi::new(&[]);
         let made = || {
             let custom = openapi.custom.load_full();
@@ -428,7 +435,8 @@ mod tests {
         openapi.set_custom(&[Arc::clone(&foo)]);
         openapi.set_custom(&[Arc::clone(&foo), kind("b.example.com", "Baz")]);
         let second = made();
-        let (a, b) = ("apis/a.example.com/v1", "apis/b.example.com/v1");
+        let a = "apis/a.example.com/v1";
+        let b = "apis/b.example.com/v1";
         assert!(Arc::ptr_eq(&first[a], &second[a]));
         assert_ne!(first[b].document.hash, second[b].document.hash);
         openapi.set_custom(&[bar]);

@@ -69,7 +69,8 @@ struct Reader {
 
 impl Reader {
     fn rule(&mut self, entry: &Value, path: &Path) -> Rule {
-        let (resources_path, providers_path) = (path.child("resources"), path.child("providers"));
+        let resources_path = path.child("resources");
+        let providers_path = path.child("providers");
         let names: Vec<&str> = entry["resources"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         if names.is_empty() {
             let why = format!("at least one {resources_path} is required");
@@ -105,7 +106,8 @@ impl Reader {
             self.errors.push(FieldError::invalid(path, "REDACTED", why));
             return None;
         };
-        let (config, path) = (&provider[*name], path.child(name));
+        let config = &provider[*name];
+        let path = path.child(name);
         match *name {
             "identity" => Some(ProviderConfig::Identity),
             "kms" => self.plugin(config, &path).map(ProviderConfig::Kms),
@@ -178,7 +180,8 @@ impl Reader {
             self.errors.push(FieldError::invalid(&path.child("apiVersion"), version, why));
         }
         if version == "v2" && !config["cachesize"].is_null() {
-            let (at, size) = (path.child("cachesize"), config["cachesize"].clone());
+            let at = path.child("cachesize");
+            let size = config["cachesize"].clone();
             self.errors.push(FieldError::invalid(&at, size, "cachesize is not supported in v2"));
         }
         let timeout = match config["timeout"].as_str() {
@@ -187,7 +190,8 @@ impl Reader {
         };
         let timeout = timeout.and_then(|nanos| u64::try_from(nanos).ok()).filter(|nanos| *nanos > 0);
         if timeout.is_none() {
-            let (at, given) = (path.child("timeout"), config["timeout"].clone());
+            let at = path.child("timeout");
+            let given = config["timeout"].clone();
             self.errors.push(FieldError::invalid(&at, given, "timeout should be a positive value"));
         }
         let socket = self.socket(&text(config, "endpoint"), &path.child("endpoint"));

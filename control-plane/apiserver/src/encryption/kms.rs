@@ -53,7 +53,8 @@ impl Kms {
         let prefix = [PREFIX, config.name.as_bytes(), b":"].concat();
         let health = Mutex::new(Err("the plugin was not asked yet".to_owned()));
         let plugin = Plugin::new(&config.socket, config.timeout)?;
-        let (current, known) = (ArcSwapOption::empty(), RwLock::default());
+        let current = ArcSwapOption::empty();
+        let known = RwLock::default();
         Ok(Kms { name: config.name.clone(), prefix, plugin, current, known, health })
     }
 
@@ -149,7 +150,8 @@ impl Kms {
             return Err(format!("expected KMSv2 API version v2, got {}", status.version));
         }
         if let Some(current) = self.current.load_full().filter(|c| c.envelope.key_id == status.key_id) {
-            let (source, envelope) = (Arc::clone(&current.source), current.envelope.clone());
+            let source = Arc::clone(&current.source);
+            let envelope = current.envelope.clone();
             self.current.store(Some(Arc::new(Current { source, envelope, confirmed })));
             return Ok(());
         }

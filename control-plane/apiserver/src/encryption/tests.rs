@@ -253,12 +253,15 @@ impl FakePlugin {
         let listener = tokio::net::UnixListener::bind(&socket).unwrap();
         let state = Arc::new(Mutex::new(("1".to_owned(), true)));
         let calls: Arc<Mutex<BTreeMap<String, usize>>> = Arc::default();
-        let (answering, counted) = (Arc::clone(&state), Arc::clone(&calls));
+        let answering = Arc::clone(&state);
+        let counted = Arc::clone(&calls);
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let (state, calls) = (Arc::clone(&answering), Arc::clone(&counted));
+                let state = Arc::clone(&answering);
+                let calls = Arc::clone(&counted);
                 let service = hyper::service::service_fn(move |request: http::Request<hyper::body::Incoming>| {
-                    let (state, calls) = (Arc::clone(&state), Arc::clone(&calls));
+                    let state = Arc::clone(&state);
+                    let calls = Arc::clone(&calls);
                     async move {
                         let path = request.uri().path().to_owned();
                         *calls.lock().unwrap().entry(path.clone()).or_default() += 1;
@@ -292,7 +295,9 @@ fn answer(path: &str, key: &str, message: &[u8]) -> Vec<u8> {
     };
     match path {
         STATUS => {
-            let (version, healthz, key_id) = ("v2".to_owned(), "ok".to_owned(), key.to_owned());
+            let version = "v2".to_owned();
+            let healthz = "ok".to_owned();
+            let key_id = key.to_owned();
             StatusResponse { version, healthz, key_id }.encode_to_vec()
         }
         ENCRYPT => {

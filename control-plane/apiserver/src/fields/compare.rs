@@ -64,7 +64,8 @@ fn value(of: Type<'_>, old: Option<&Value>, new: Option<&Value>) -> Difference {
     let (Some(shape), changed_shape) = shapes(of, old, new) else { return Difference::default() };
     if changed_shape {
         // Values without a schema may change their form: what was below is gone, the rest is another value.
-        let (gone, mut come) = (below(of, old, None), below(of, None, new));
+        let gone = below(of, old, None);
+        let mut come = below(of, None, new);
         come.written.member = true;
         let is_unclear = gone.is_unclear || come.is_unclear;
         return Difference { written: come.written, removed: gone.removed, is_unclear };
@@ -97,7 +98,8 @@ fn below(of: Type<'_>, old: Option<&Value>, new: Option<&Value>) -> Difference {
 
 fn fields(of: Type<'_>, old: Option<&Value>, new: Option<&Value>) -> Difference {
     let mut all = Difference::default();
-    let (old, new) = (old.and_then(Value::as_object), new.and_then(Value::as_object));
+    let old = old.and_then(Value::as_object);
+    let new = new.and_then(Value::as_object);
     let mut field = |name: &str, old: Option<&Value>, new: Option<&Value>| {
         let of = of.member(name).map_or(Type::Deduced, |member| member.of);
         all.put(|| Element::Field(name.to_owned()), value(of, old, new));

@@ -25,7 +25,8 @@ pub fn conflict_status(conflicts: &[Conflict]) -> Status {
 
 fn message(conflicts: &[Conflict]) -> String {
     if let [one] = conflicts {
-        let (manager, path) = (show_manager(&one.with), show(&one.path));
+        let manager = show_manager(&one.with);
+        let path = show(&one.path);
         return format!("Apply failed with 1 conflict: conflict with {manager}: {path}");
     }
     let mut lines = Vec::new();

@@ -171,7 +171,8 @@ impl Managers {
     pub fn unique(mut self) -> Managers {
         let mut at = 0;
         while at < self.entries.len() {
-            let (entry, later) = (&self.entries[at].identity, &self.entries[at + 1..]);
+            let entry = &self.entries[at].identity;
+            let later = &self.entries[at + 1..];
             match later.iter().any(|other| other.identity.is(entry)) {
                 true => drop(self.entries.remove(at)),
                 false => at += 1,
@@ -234,7 +235,8 @@ fn decode_identity(entry: &Value, index: usize) -> Result<(Identity, Option<Stri
             return Err(format!("invalid fieldsType {} in managed fields entry {index}", quote(other)));
         }
     }
-    let (manager, subresource) = (text("manager").to_owned(), text("subresource").to_owned());
+    let manager = text("manager").to_owned();
+    let subresource = text("subresource").to_owned();
     let identity = Identity { manager, operation, api_version: api_version.to_owned(), subresource };
     Ok((identity, entry["time"].as_str().map(str::to_owned)))
 }
@@ -250,7 +252,8 @@ fn decode_entry(entry: &Value, index: usize) -> Result<Entry, String> {
 
 /// What entries are sorted by.
 fn order(entry: &Entry) -> (Operation, &str, &str, &str, &str) {
-    let (identity, time) = (&entry.identity, entry.time.as_deref().unwrap_or_default());
+    let identity = &entry.identity;
+    let time = entry.time.as_deref().unwrap_or_default();
     (identity.operation, time, &identity.manager, &identity.api_version, &identity.subresource)
 }
 

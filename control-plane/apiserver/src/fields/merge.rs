@@ -44,7 +44,8 @@ fn value(of: Type<'_>, live: Option<&Value>, config: Option<&Value>) -> Option<V
 fn merge_items(items: Type<'_>, kind: ListKind<'_>, live: &[Value], config: &[Value]) -> Vec<Value> {
     let elements =
         |list: &[Value]| list.iter().map(|item| item_element(items, kind, item).ok()).collect::<Vec<Option<Element>>>();
-    let (live_elements, config_elements) = (elements(live), elements(config));
+    let live_elements = elements(live);
+    let config_elements = elements(config);
     let mut live_by_element: BTreeMap<&Element, Option<&Value>> = BTreeMap::new();
     for (element, item) in live_elements.iter().zip(live) {
         let Some(element) = element else { continue };

@@ -60,7 +60,8 @@ impl Element {
         let value = |json: &str| serde_json::from_str::<Value>(json).unwrap_or_default();
         match (self, other) {
             (Element::Key(one), Element::Key(other)) => {
-                let (one, other) = (keys(one), keys(other));
+                let one = keys(one);
+                let other = keys(other);
                 let pairs = one.iter().zip(&other).map(|(a, b)| a.0.cmp(b.0).then_with(|| compare(a.1, b.1)));
                 pairs.fold(Ordering::Equal, Ordering::then).then(one.len().cmp(&other.len()))
             }

@@ -116,7 +116,8 @@ fn an_object_with_items_without_a_key_is_owned_by_nobody() {
 #[test]
 fn the_oldest_updaters_are_joined() {
     let one = deployment();
-    let (mut managers, mut live) = (Managers::default(), json!({ "metadata": { "labels": {} } }));
+    let mut managers = Managers::default();
+    let mut live = json!({ "metadata": { "labels": {} } });
     for n in 10..22 {
         let mut new = live.clone();
         new["metadata"]["labels"][format!("l{n}")] = "v".into();
@@ -384,7 +385,8 @@ proptest! {
 
     #[test]
     fn stored_paths_answer_as_decoded_ones(a in set(), b in set()) {
-        let (mut stored, mut decoded) = (Fields::Stored(a.encode()), Fields::Decoded(a.clone()));
+        let mut stored = Fields::Stored(a.encode());
+        let mut decoded = Fields::Decoded(a.clone());
         prop_assert_eq!(stored.contains_all(&b), decoded.contains_all(&b));
         prop_assert!(stored.contains_all(&a));
         stored.subtract(&b);

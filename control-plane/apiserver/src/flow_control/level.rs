@@ -271,7 +271,8 @@ impl Level {
 
     /// Lets a request in at once, as an exempt level does.
     pub fn pass(self: &Arc<Self>, asked: Asked) -> Seat {
-        let (mut state, seats) = (self.state(), asked.seats);
+        let mut state = self.state();
+        let seats = asked.seats;
         state.next_id += 1;
         let id = state.next_id;
         state.executing += seats;
@@ -283,7 +284,8 @@ impl Level {
     /// gives up leaves no trace.
     pub async fn enter(self: &Arc<Self>, flow: u64, asked: Asked, patience: Duration) -> Option<Seat> {
         let mut wait = {
-            let (mut state, seats) = (self.state(), asked.seats);
+            let mut state = self.state();
+            let seats = asked.seats;
             state.next_id += 1;
             let id = state.next_id;
             if state.queues.waiting() == 0 && (seats <= state.free() || state.executing == 0) {
@@ -293,7 +295,8 @@ impl Level {
                 return Some(Seat { level: Arc::clone(self), id, seats, queue: None, started: Instant::now() });
             }
             let (granted, receiver) = oneshot::channel();
-            let (schema, arrived) = (asked.schema.clone(), asked.arrived);
+            let schema = asked.schema.clone();
+            let arrived = asked.arrived;
             let waiting = Waiting { id, seats, ticket: Ticket { granted, asked } };
             if state.settings.queuing.is_none() || state.queues.push(flow, waiting).is_err() {
                 let counts = state.counts(&schema);

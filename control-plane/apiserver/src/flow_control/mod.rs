@@ -152,7 +152,8 @@ pub struct Admission {
 
 /// The request as the dumps show it.
 fn asked(schema: &FlowSchema, context: &Context) -> Asked {
-    let (user, info) = (&context.user, &context.info);
+    let user = &context.user;
+    let info = &context.info;
     let RequestInfo { verb, path, namespace, name, group, version, resource, subresource, .. } = info;
     let slash = if group.is_empty() { "" } else { "/" };
     let group_version = [group, slash, version].concat();

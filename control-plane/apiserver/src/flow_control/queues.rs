@@ -157,7 +157,8 @@ mod tests {
         #[test]
         fn nobody_is_lost(steps in proptest::collection::vec((0u8..4, 0u64..8, 1u32..4), 1..200)) {
             let mut queues: Queues<()> = Queues::new(8, 3, 5);
-            let (mut id, mut inside) = (0, std::collections::BTreeSet::new());
+            let mut id = 0;
+            let mut inside = std::collections::BTreeSet::new();
             for (step, flow, seats) in steps {
                 match step {
                     0 | 1 => {

@@ -215,7 +215,8 @@ impl<'a> Borrowed<'a> {
             Some(_) => (info.group.as_str(), info.version.as_str(), info.resource.as_str()),
             None => ("", "", ""),
         };
-        let (verb, dry_run) = (verb(request, scope), dry_run(info));
+        let verb = verb(request, scope);
+        let dry_run = dry_run(info);
         Borrowed { verb, dry_run, group, version, resource, subresource, scope }
     }
 

@@ -159,7 +159,8 @@ impl ServerCertVerifier for Verifier {
 
 fn check_validity(certificate: &CertificateDer<'_>, now: UnixTime) -> Result<(), rustls::Error> {
     let (_, parsed) = x509_parser::parse_x509_certificate(certificate).map_err(|_| CertificateError::BadEncoding)?;
-    let (now, validity) = (now.as_secs() as i64, parsed.validity());
+    let now = now.as_secs() as i64;
+    let validity = parsed.validity();
     if now < validity.not_before.timestamp() {
         return Err(CertificateError::NotValidYet.into());
     }

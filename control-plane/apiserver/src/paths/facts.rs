@@ -41,9 +41,11 @@ pub fn render(out: &mut Exposition, config: &Config) {
     validation(out);
     let version = config.git_version.trim_start_matches('v');
     let numbers: Vec<&str> = version.split('.').collect();
-    let (major, minor) = (numbers.first().copied().unwrap_or_default(), numbers.get(1).copied().unwrap_or_default());
+    let major = numbers.first().copied().unwrap_or_default();
+    let minor = numbers.get(1).copied().unwrap_or_default();
     let before = minor.parse::<u32>().unwrap_or(1).saturating_sub(1);
-    let (api, compatible) = (format!("{major}.{minor}"), format!("{major}.{before}"));
+    let api = format!("{major}.{minor}");
+    let compatible = format!("{major}.{before}");
     let labels = [("binary", api.as_str()), ("component", "kube"), ("emulation", &api), ("min_compat", &compatible)];
     out.family("version_info", "gauge", "The versions that this server is compatible with; always 1.");
     out.sample("version_info", &labels, 1.0);

@@ -114,7 +114,8 @@ fn each_operation(resources: &Resources, mut each: impl FnMut(&[(&str, &str)], &
         for (operation, word) in OPERATIONS {
             let histogram = &stored.cache.storage.operations[operation as usize];
             if histogram.count() > 0 {
-                let (group, plural) = (&resource.kind.group, &resource.kind.plural);
+                let group = &resource.kind.group;
+                let plural = &resource.kind.plural;
                 each(&[("group", group), ("operation", word), ("resource", plural)], histogram);
             }
         }

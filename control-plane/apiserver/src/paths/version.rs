@@ -8,7 +8,8 @@ use crate::config::Config;
 pub fn version(config: &Config) -> serde_json::Value {
     let mut numbers = config.git_version.trim_start_matches('v').split('.');
     let mut next = || numbers.next().unwrap_or_default().to_owned();
-    let (major, minor) = (next(), next());
+    let major = next();
+    let minor = next();
     json!({
         "major": major,
         "minor": minor,

@@ -103,7 +103,9 @@ fn add_status(page: &mut Value, server: &Server, context: &Context) {
 fn status_text(server: &Server, context: &Context) -> String {
     let (binary, emulation) = versions(&server.core.config);
     let up = context.now.duration_since(server.core.started).as_secs();
-    let (hours, minutes, seconds) = (up / 3600, up / 60 % 60, up % 60);
+    let hours = up / 3600;
+    let minutes = up / 60 % 60;
+    let seconds = up % 60;
     let started = server.core.started.strftime("%a %b %e %H:%M:%S UTC %Y");
     format!(
         "\napiserver statusz\n{WARNING}\n\nStarted: {started}\nUp: {hours} hr {minutes:02} min {seconds:02} sec\n\

@@ -14,7 +14,8 @@ const EXTRA: &str = "impersonate-extra-";
 /// The user that the request acts as. Without the headers it is the user itself.
 pub async fn impersonate(authorization: &Authorization, user: User, headers: &HeaderMap) -> Result<User, Status> {
     let one = |name: &str| headers.get(name).map(text_of).unwrap_or_default();
-    let (name, uid) = (&*one("impersonate-user"), &*one("impersonate-uid"));
+    let name = &*one("impersonate-user");
+    let uid = &*one("impersonate-uid");
     let groups: Vec<String> = headers.get_all("impersonate-group").iter().map(text_of).collect();
     let extra = read_extra(headers);
     if name.is_empty() {

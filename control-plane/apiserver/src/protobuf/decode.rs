@@ -342,7 +342,9 @@ fn first_string(bytes: &[u8]) -> Result<String, Error> {
 }
 
 fn int_or_string(bytes: &[u8]) -> Result<Value, Error> {
-    let (mut is_string, mut number, mut word) = (false, 0i64, String::new());
+    let mut is_string = false;
+    let mut number = 0i64;
+    let mut word = String::new();
     let mut reader = Reader::new("", bytes);
     while let Some((field, raw)) = reader.next()? {
         match field {
@@ -363,7 +365,8 @@ fn time(bytes: &[u8], show: fn(jiff::Timestamp) -> String) -> Result<Value, Erro
     if bytes.is_empty() {
         return Ok(Value::Null);
     }
-    let (mut seconds, mut nanoseconds) = (0i64, 0i32);
+    let mut seconds = 0i64;
+    let mut nanoseconds = 0i32;
     let mut reader = Reader::new("", bytes);
     while let Some((field, raw)) = reader.next()? {
         match field {

@@ -97,7 +97,8 @@ fn zero(out: &mut Vec<u8>, messages: &Messages, field: &Field) {
 }
 
 fn element(out: &mut Vec<u8>, messages: &Messages, field: &Field, value: &Value) {
-    let (at, text) = (field.number, || value.as_str().unwrap_or_default());
+    let at = field.number;
+    let text = || value.as_str().unwrap_or_default();
     match &field.kind {
         Type::String => bytes(out, at, text().as_bytes()),
         Type::Int => number(out, at, integer(value)),

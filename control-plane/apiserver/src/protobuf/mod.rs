@@ -61,7 +61,8 @@ pub fn encode(value: &Value, schema: &str) -> Vec<u8> {
 
 /// Any object as a whole body, if what it says of itself is a message that there is.
 pub fn encode_any(value: &Value) -> Option<Vec<u8>> {
-    let (api_version, kind) = (value["apiVersion"].as_str().unwrap_or_default(), value["kind"].as_str()?);
+    let api_version = value["apiVersion"].as_str().unwrap_or_default();
+    let kind = value["kind"].as_str()?;
     let schema = match (api_version, kind) {
         ("v1", "Status" | "APIGroupList" | "APIGroup" | "APIResourceList") => format!("{META}.{kind}"),
         ("", "APIVersions" | "APIResourceList") => format!("{META}.{kind}"),
@@ -84,7 +85,8 @@ pub fn encode_status(status: &Value) -> Vec<u8> {
 
 /// A list of objects of the type `schema` as a whole body. All lists have the same two fields.
 pub fn encode_list(list: &Value, schema: &str) -> Vec<u8> {
-    let (messages, mut raw) = (table::messages(), Vec::new());
+    let messages = table::messages();
+    let mut raw = Vec::new();
     encode::nested(&mut raw, 1, |out| encode::message(out, messages, &format!("{META}.ListMeta"), &list["metadata"]));
     for item in list["items"].as_array().into_iter().flatten() {
         encode::nested(&mut raw, 2, |out| encode::message(out, messages, schema, item));

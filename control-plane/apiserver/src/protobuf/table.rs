@@ -55,7 +55,8 @@ pub fn messages() -> &'static Messages {
 
 fn read() -> Messages {
     let mut messages = Messages::new();
-    let (mut package, mut current) = ("", String::new());
+    let mut package = "";
+    let mut current = String::new();
     for line in TABLE.lines().filter(|l| !l.starts_with('#')) {
         if let Some(name) = line.strip_prefix("package ") {
             package = name;

@@ -229,7 +229,8 @@ pub fn join(shutdown: &CancellationToken, context: &Context, response: Response<
                 return;
             }
         };
-        let (mut client, mut backend) = (TokioIo::new(client), TokioIo::new(backend));
+        let mut client = TokioIo::new(client);
+        let mut backend = TokioIo::new(backend);
         tokio::select! {
             _ = tokio::io::copy_bidirectional(&mut client, &mut backend) => {}
             () = shutdown.cancelled() => {}

@@ -81,11 +81,13 @@ mod tests {
         let (ca, kubelets) = authority("kubelet-ca");
         let (old, cluster) = authority("kubernetes");
         let retired = RetiredAuthority { ca: old, signed_before: Timestamp::from_second(1000).unwrap() };
-        let (certificate, key) = (String::new(), String::new());
+        let certificate = String::new();
+        let key = String::new();
         let client = KubeletClient { ca, retired: Some(retired), certificate, key };
         let vouching = Vouching::new(&client).unwrap();
         let alone = Vouching::new(&KubeletClient { retired: None, ..client }).unwrap();
-        let (n1, nodes) = ("system:node:n1", "system:nodes");
+        let n1 = "system:node:n1";
+        let nodes = "system:nodes";
         for (issuer, name, group, from, with, without) in [
             (&kubelets, n1, nodes, 5000, true, true),
             (&kubelets, "system:node:n2", nodes, 5000, false, false),

@@ -49,7 +49,8 @@ pub async fn of_pod(target: &Scope<'_>, role: Role) -> Result<Option<Backend>, S
     if node.is_empty() {
         return Err(Status::bad_request(format!("pod {} does not have a host assigned", target.name)));
     }
-    let (namespace, name) = (target.namespace, target.name);
+    let namespace = target.namespace;
+    let name = target.name;
     let query = &target.context.info.query;
     let path = match role {
         Role::Log => with_query(format!("/containerLogs/{namespace}/{name}/{container}"), &log_query(query)),
@@ -71,7 +72,9 @@ fn container(target: &Scope<'_>, pod: &Value) -> Result<String, Status> {
         let items = pod.pointer(&format!("/spec/{list}")).and_then(Value::as_array).into_iter().flatten();
         items.filter_map(|c| c["name"].as_str().map(str::to_owned)).collect()
     };
-    let (main, init, ephemeral) = (names("containers"), names("initContainers"), names("ephemeralContainers"));
+    let main = names("containers");
+    let init = names("initContainers");
+    let ephemeral = names("ephemeralContainers");
     if let Some(asked) = target.context.info.query.get("container") {
         return match [&main, &init, &ephemeral].iter().any(|list| list.iter().any(|n| n == asked)) {
             true => Ok(asked.to_owned()),

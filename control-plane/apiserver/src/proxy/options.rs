@@ -37,7 +37,8 @@ fn log_errors(query: &Query) -> Result<Vec<FieldError>, String> {
     let since_seconds = number("sinceSeconds")?;
     let since_time = query.get("sinceTime");
     since_time.map(|text| corten_meta::go::parse_time(text, false)).transpose()?;
-    let (tail_lines, limit_bytes) = (number("tailLines")?, number("limitBytes")?);
+    let tail_lines = number("tailLines")?;
+    let limit_bytes = number("limitBytes")?;
     let mut errors = Vec::new();
     let mut bound = |name: &str, value: Option<i64>, least: i64, detail: &str| {
         if let Some(value) = value.filter(|value| *value < least) {

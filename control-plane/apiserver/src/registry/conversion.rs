@@ -106,7 +106,9 @@ impl Resource {
     }
 
     fn unready(&self, status: &Status, seconds: i32) -> Status {
-        let (version, kind, why) = (self.kind.api_version(), &self.kind.kind, &status.message);
+        let version = self.kind.api_version();
+        let kind = &self.kind.kind;
+        let why = &status.message;
         let message = format!("storage is (re)initializing: failed to list {version}, Kind={kind}: {why}");
         Status::too_many_requests(message, seconds)
     }

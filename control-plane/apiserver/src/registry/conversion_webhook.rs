@@ -78,7 +78,8 @@ pub(crate) fn response(bytes: &[u8], version: &str, uid: &str) -> Result<Vec<Val
     let mut review: Value = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
     let text = |value: &Value, key: &str| value[key].as_str().unwrap_or_default().to_owned();
     if version == "v1" {
-        let (api_version, kind) = (text(&review, "apiVersion"), text(&review, "kind"));
+        let api_version = text(&review, "apiVersion");
+        let kind = text(&review, "kind");
         if api_version != "apiextensions.k8s.io/v1" || kind != "ConversionReview" {
             return Err(format!(
                 "expected webhook response of apiextensions.k8s.io/v1, Kind=ConversionReview, got {api_version}, Kind={kind}"
@@ -93,7 +94,8 @@ pub(crate) fn response(bytes: &[u8], version: &str, uid: &str) -> Result<Vec<Val
     if version == "v1" && given != uid {
         return Err(format!("expected response.uid={}, got {}", quote(uid), quote(&given)));
     }
-    let (status, message) = (text(&response["result"], "status"), text(&response["result"], "message"));
+    let status = text(&response["result"], "status");
+    let message = text(&response["result"], "message");
     if status != "Success" {
         let unsaid = format!("response.result.status was '{status}', not 'Success'");
         return Err(if message.is_empty() { unsaid } else { message });
@@ -119,7 +121,8 @@ pub(crate) fn checked(original: &Value, mut converted: Value, wanted: &str) -> R
     }
     for (pointer, what) in [("/metadata/name", "name"), ("/metadata/namespace", "namespace"), ("/metadata/uid", "UID")]
     {
-        let (before, after) = (text(original, pointer), text(&converted, pointer));
+        let before = text(original, pointer);
+        let after = text(&converted, pointer);
         if before != after {
             return Err(format!("object: must have the same {what}: {before} != {after}"));
         }

@@ -73,7 +73,8 @@ mod tests {
 
     #[test]
     fn who_fails_longer_is_asked_less_often() {
-        let (converted, now) = (ConvertedObjects::default(), Instant::now());
+        let converted = ConvertedObjects::default();
+        let now = Instant::now();
         let wait = |is_failing: bool, seconds: u64| {
             converted.seconds_to_wait(is_failing, now + std::time::Duration::from_secs(seconds))
         };

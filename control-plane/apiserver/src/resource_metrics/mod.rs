@@ -30,7 +30,8 @@ const WINDOW: &str = "10s";
 
 /// Answers a GET of nodes or pods of the group.
 pub async fn read(target: &Scope<'_>, gatherer: &Gatherer) -> Result<Reply, Status> {
-    let (context, kind) = (target.context, &target.resource.kind);
+    let context = target.context;
+    let kind = &target.resource.kind;
     let (labels, fields) = list::selectors(&context.info.query)?;
     let filter = list::filter(target.resource, target.namespace, labels, fields)?;
     let one = (context.info.verb == Verb::Get).then_some(target.name);

@@ -51,7 +51,8 @@ mod tests {
 
     #[test]
     fn conditions_get_the_times_they_miss() {
-        let (now, then) = (jiff::Timestamp::UNIX_EPOCH, "2020-01-01T00:00:00Z");
+        let now = jiff::Timestamp::UNIX_EPOCH;
+        let then = "2020-01-01T00:00:00Z";
         let old =
             json!({"status": {"conditions": [{"type": "Approved", "status": "True", "lastTransitionTime": then}]}});
         let condition = |kind: &str| json!({"type": kind, "status": "True"});

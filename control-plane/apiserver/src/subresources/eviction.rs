@@ -190,11 +190,13 @@ const ALLOWED: &str = "DisruptionAllowed";
 fn why_none(budget: &Value) -> String {
     let name = corten_meta::name(budget);
     let number = |pointer: &str| budget.pointer(pointer).and_then(Value::as_i64).unwrap_or(0);
-    let (desired, current) = (number("/status/desiredHealthy"), number("/status/currentHealthy"));
+    let desired = number("/status/desiredHealthy");
+    let current = number("/status/currentHealthy");
     let conditions = budget.pointer("/status/conditions").and_then(Value::as_array);
     let condition = conditions.into_iter().flatten().find(|c| c["type"] == ALLOWED && c["status"] == "False");
     let text = |field: &str| condition.and_then(|c| c[field].as_str()).unwrap_or_default();
-    let (reason, message) = (text("reason"), text("message"));
+    let reason = text("reason");
+    let message = text("message");
     let not_allowed = format!("The disruption budget {name} does not allow evicting pods currently");
     match message {
         message if reason == "SyncFailed" && !message.is_empty() => {

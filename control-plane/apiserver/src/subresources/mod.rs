@@ -30,7 +30,8 @@ use crate::{proxy, verbs};
 
 /// Whether the path is one of the subresource, and the method one of the path.
 pub fn check_verb(target: &Scope<'_>, subresource: &Subresource) -> Result<(), Status> {
-    let (info, method) = (&target.context.info, &target.context.method);
+    let info = &target.context.info;
+    let method = &target.context.method;
     let is_proxy = subresource.role == Role::Proxy;
     let is_deeper = !is_proxy && !info.remainder.is_empty();
     if is_deeper || (target.resource.kind.namespaced && !info.is_in_namespace) {

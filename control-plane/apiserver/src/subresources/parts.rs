@@ -51,7 +51,8 @@ pub fn resize(new: Value, old: &Value) -> Result<Value, Status> {
     }
     let mut object = base(&new, old);
     for pointer in LISTS {
-        let (wanted, mut present) = (list(&new, pointer), list(old, pointer));
+        let wanted = list(&new, pointer);
+        let mut present = list(old, pointer);
         if wanted.iter().zip(&present).any(|(wanted, present)| wanted["name"] != present["name"]) {
             present = wanted;
         } else {

@@ -115,7 +115,8 @@ fn tracked(target: &Scope<'_>, paths: &ScalePaths, old: &Value, wanted: Value) -
     let scale = scale_to_change(target, paths, old);
     let by = Identity { api_version: SCALE.api_version.to_owned(), ..identity(target, Operation::Update) };
     let time = corten_meta::time::rfc3339(target.context.now);
-    let (from, to) = (without_zero(&scale), without_zero(&wanted));
+    let from = without_zero(&scale);
+    let to = without_zero(&wanted);
     let mut managers = to_scale(target, paths, &before);
     // Replicas that nobody owned, because they were defaulted below an apply, are still nobody's.
     if !managers.is_empty() {
@@ -207,7 +208,8 @@ fn to_scale(target: &Scope<'_>, paths: &ScalePaths, parent: &Managers) -> Manage
 /// of the parent is another than that of the scale, whose version is another: what it had of the replicas becomes an
 /// entry of its own, whose time nobody knows.
 fn to_parent(target: &Scope<'_>, paths: &ScalePaths, parent: Managers, mut scale: Managers) -> Managers {
-    let (versions, own) = (replicas_by_version(target, paths), target.resource.kind.api_version());
+    let versions = replicas_by_version(target, paths);
+    let own = target.resource.kind.api_version();
     let mut managers = Managers::default();
     for mut entry in parent.entries {
         let Some(path) = versions.get(&entry.identity.api_version) else { continue };

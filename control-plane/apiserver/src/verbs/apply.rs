@@ -76,7 +76,8 @@ impl Apply {
             Status::bad_request(format!("error decoding YAML: error converting YAML to JSON: {e}"))
         };
         let decoded = corten_meta::decode_yaml_leniently(bytes).map_err(undecodable)?;
-        let (config, duplicates) = (decoded.value, decoded.duplicates);
+        let config = decoded.value;
+        let duplicates = decoded.duplicates;
         let config = if config.is_null() { serde_json::json!({}) } else { config };
         if !config.is_object() {
             let found = super::patch::kind_of(&config);
@@ -86,7 +87,8 @@ impl Apply {
         }
         let word = |field: &str| config.get(field).and_then(Value::as_str).unwrap_or_default();
         if word("apiVersion") != api_version || word("kind") != kind {
-            let (given, kind) = (word("apiVersion"), word("kind"));
+            let given = word("apiVersion");
+            let kind = word("kind");
             let (given, kind) = match given.matches('/').count() {
                 0 => (format!("/{given}"), kind),
                 1 => (given.to_owned(), kind),
@@ -225,7 +227,8 @@ impl Apply {
 
     /// The kind that the configuration is of; the core group has no name, but the place for one.
     fn type_name(&self) -> String {
-        let (version, kind) = (&self.by.api_version, self.config["kind"].as_str().unwrap_or_default());
+        let version = &self.by.api_version;
+        let kind = self.config["kind"].as_str().unwrap_or_default();
         let version = if version.contains('/') { version.clone() } else { format!("/{version}") };
         format!("{version}, Kind={kind}")
     }
@@ -245,7 +248,8 @@ impl Apply {
     fn restore(&self, versions: &dyn Versions, object: &mut Value) -> Result<(), Status> {
         let Some(Type::Struct(of)) = versions.type_of(&self.by.api_version) else { return Ok(()) };
         corten_api::schema::restore(&of.name, object).map_err(|why| {
-            let (about, kind) = (self.object(), self.type_name());
+            let about = self.object();
+            let kind = self.type_name();
             let why = format!("unable to convert unstructured object to {kind}: {why}");
             let message = format!("failed to convert new object ({about}) to proper version: {why}");
             Status { code: 500, message, ..Status::default() }

@@ -314,7 +314,8 @@ async fn admitted(target: &Scope<'_>, options: &DeleteOptions, old: Value) -> Re
 
 /// Who deletes an object may say which one, and in which version.
 pub fn check_preconditions(target: &Scope<'_>, options: &DeleteOptions, old: &Value) -> Result<(), Status> {
-    let (uid, version) = (corten_meta::uid(old), corten_meta::resource_version(old));
+    let uid = corten_meta::uid(old);
+    let version = corten_meta::resource_version(old);
     if target.resource.kind.rules.is_marked_by_time {
         let asked = [("UID", &options.uid, uid), ("ResourceVersion", &options.resource_version, version)];
         for (what, wanted, actual) in asked {

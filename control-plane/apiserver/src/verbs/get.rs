@@ -11,7 +11,8 @@ use crate::write::Scope;
 
 /// Answers with the object as it stands, once the state is as new as the client asks for.
 pub async fn get(target: &Scope<'_>) -> Result<Reply, Status> {
-    let (context, registry) = (target.context, &target.core.registry);
+    let context = target.context;
+    let registry = &target.core.registry;
     check_export(&context.info.query)?;
     let asked =
         revision(&context.info.query).map_err(|e| Status { code: 500, message: e.to_string(), ..Status::default() })?;

@@ -229,7 +229,8 @@ async fn fill<'i>(
     revision: u64,
     mut items: impl Iterator<Item = (Cow<'i, str>, Arc<Item>)> + Send,
 ) -> Result<Page, Status> {
-    let (resource, hub) = (target.resource, &target.resource.storage()?.hub);
+    let resource = target.resource;
+    let hub = &target.resource.storage()?.hub;
     let limit = if limit == 0 { usize::MAX } else { limit };
     let as_served = resource.is_selected_as_served() && !filter.is_everything();
     let first = if as_served { filter.by_name() } else { filter.clone() };

@@ -88,7 +88,8 @@ pub fn check_list_options(query: &Query, watch: bool) -> Result<(), Status> {
         }
     };
     let streams = query.has("sendInitialEvents") || by_default;
-    let (given, continued) = (!how.is_empty(), query.get("continue").is_some());
+    let given = !how.is_empty();
+    let continued = query.get("continue").is_some();
     if watch {
         let other = how != "NotOlderThan";
         forbid(streams && other, "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan");

@@ -81,7 +81,8 @@ pub async fn watch(target: &Scope<'_>) -> Result<Reply, Status> {
     let end = resource.retired.clone();
     let watcher = Watcher::start(Arc::clone(caches), Arc::clone(&stored.cache), told, options, end)?;
     let source = if resource.is_selected_as_served() {
-        let (resource, filter) = (Arc::clone(&resource), Arc::new(filter));
+        let resource = Arc::clone(&resource);
+        let filter = Arc::new(filter);
         let serve = move |delivery: Delivery| served(Arc::clone(&resource), Arc::clone(&filter), delivery);
         let served = watcher.deliveries().then(serve).take_while(|served| std::future::ready(served.is_ok()));
         Source::Converted(served.filter_map(|served| std::future::ready(served.ok().flatten())).boxed())

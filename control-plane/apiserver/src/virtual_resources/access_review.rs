@@ -35,7 +35,8 @@ fn subject(spec: &Value) -> User {
 }
 
 async fn decide(target: &Scope<'_>, user: &User, spec: &Value) -> Value {
-    let (resource, path) = (&spec["resourceAttributes"], &spec["nonResourceAttributes"]);
+    let resource = &spec["resourceAttributes"];
+    let path = &spec["nonResourceAttributes"];
     let text = |value: &'static str| -> &str {
         let from = if resource.is_object() { resource } else { path };
         from[value].as_str().unwrap_or_default()

@@ -19,7 +19,8 @@ const STORE: &str = "etcd-0";
 const COMPONENTS: &[&str] = &["controller-manager", STORE, "scheduler"];
 
 pub fn read(target: &Scope<'_>) -> Result<Reply, Status> {
-    let (context, kind) = (target.context, &target.resource.kind);
+    let context = target.context;
+    let kind = &target.resource.kind;
     let component = |name: &&str| {
         let object = json!({ "apiVersion": "v1", "kind": kind.kind, "metadata": { "name": name },
                              "conditions": [condition(name, &target.core.registry.store.health())] });

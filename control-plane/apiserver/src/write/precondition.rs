@@ -61,7 +61,8 @@ pub fn not_the_same(scope: &Scope<'_>, why: &str) -> Result<Status, Status> {
 
 /// The error for a create of an object that exists, or is being deleted.
 pub fn already_exists(scope: &Scope<'_>, object: &Value, present: Option<&Object>) -> Status {
-    let (resource, name) = (scope.resource.group_resource(), corten_meta::name(object));
+    let resource = scope.resource.group_resource();
+    let name = corten_meta::name(object);
     // The error follows from `generateName`, also if the name was given.
     let mut status = match object.pointer("/metadata/generateName").and_then(Value::as_str) {
         None | Some("") => Status::already_exists(&resource, name),

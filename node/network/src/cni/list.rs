@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::VERSIONS;
+use crate::error::CniError;
 
 /// A list of plugins that make one network.
 #[derive(Clone, Debug, PartialEq)]

@@ -169,7 +169,8 @@ fn check_namespace(a: &Attributes<'_>) -> Result<(), Status> {
     if !errors.is_empty() && errors != old_errors {
         return Err(Status::invalid(&a.target.resource.group_kind(), a.name(), errors));
     }
-    let (new, old) = (policy.enforce, before.enforce);
+    let new = policy.enforce;
+    let old = before.enforce;
     let relaxed = new.version == old.version && new.level <= old.level;
     if a.old.is_some() && new.level != Level::Privileged && !relaxed {
         let pods = a.target.core.registry.cached_list("", "v1", "pods", a.name());

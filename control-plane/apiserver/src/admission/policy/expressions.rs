@@ -95,7 +95,8 @@ mod tests {
         let fields = |new: &Value, old: Option<&Value>| -> Vec<String> {
             policy_errors(new, old).into_iter().map(|error| error.field).collect()
         };
-        let (one, other) = (policy("ConfigMap"), policy("Secret"));
+        let one = policy("ConfigMap");
+        let other = policy("Secret");
         let [condition, validation] = ["spec.matchConditions[0].expression", "spec.validations[0].expression"];
         assert_eq!(fields(&one, None), [condition, validation]);
         assert_eq!(fields(&one, Some(&one)), [validation]);

@@ -38,6 +38,7 @@ pub async fn input(a: &Attributes<'_>, resource: &Arc<Resource>) -> Result<Input
         true => Ok(Value::Null),
         false => own.convert(object.clone(), &resource.kind).await,
     };
-    let (object, old) = (show(&a.object).await?, show(&old).await?);
+    let object = show(&a.object).await?;
+    let old = show(&old).await?;
     Ok(Input::new(a, resource, object, old))
 }

@@ -68,7 +68,8 @@ fn kinds(spec: &Value, resources: &Resources) -> Vec<(String, Decl)> {
     for rule in spec.pointer("/matchConstraints/resourceRules").and_then(Value::as_array).into_iter().flatten() {
         let list =
             |key: &str| -> Vec<&str> { rule[key].as_array().into_iter().flatten().filter_map(Value::as_str).collect() };
-        let (groups, versions) = (list("apiGroups"), list("apiVersions"));
+        let groups = list("apiGroups");
+        let versions = list("apiVersions");
         if groups.iter().chain(&versions).any(|word| word.contains('*')) {
             continue;
         }

@@ -158,7 +158,9 @@ fn count(a: &Attributes<'_>, policy: &Policy, binding: &Binding, judgement: &Jud
 /// Does what the binding wants done about a validation that failed.
 fn act(a: &Attributes<'_>, policy: &Policy, binding: &Binding, denied: &Denied) -> Option<Status> {
     let has = |action: &str| binding.actions.iter().any(|given| given == action);
-    let (policy_name, binding_name, message) = (&policy.name, &binding.name, &denied.message);
+    let policy_name = &policy.name;
+    let binding_name = &binding.name;
+    let message = &denied.message;
     if has("Audit") {
         let note = json!([{ "message": message, "policy": policy_name, "binding": binding_name,
                             "expressionIndex": denied.index, "validationActions": binding.actions }]);

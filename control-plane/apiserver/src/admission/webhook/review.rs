@@ -29,7 +29,9 @@ pub fn request(a: &Attributes<'_>, invocation: &Invocation<'_>, object: Value, o
         "dryRun": a.dry_run,
         "options": a.options(),
     });
-    let (name, namespace, subresource) = (a.name(), a.namespace(), a.subresource());
+    let name = a.name();
+    let namespace = a.namespace();
+    let subresource = a.subresource();
     for (key, value) in
         [("name", name), ("namespace", &namespace), ("subResource", subresource), ("requestSubResource", subresource)]
     {
@@ -67,7 +69,8 @@ pub fn response(bytes: &[u8], version: &str, uid: &str, mutating: bool) -> Resul
         if given != uid {
             return Err(format!("expected response.uid={}, got {}", quote(uid), quote(&given)));
         }
-        let (api_version, kind) = (text(&review, "apiVersion"), text(&review, "kind"));
+        let api_version = text(&review, "apiVersion");
+        let kind = text(&review, "kind");
         if api_version != "admission.k8s.io/v1" || kind != "AdmissionReview" {
             return Err(format!(
                 "expected webhook response of admission.k8s.io/v1, Kind=AdmissionReview, got {api_version}, Kind={kind}"

@@ -67,7 +67,8 @@ fn check_audience(issuer: &Issuer, claims: &Value) -> Result<(), String> {
     if issuer.audiences.iter().any(|audience| carried.contains(&audience.as_str())) {
         return Ok(());
     }
-    let (wanted, carried) = (quote_list(&issuer.audiences), quote_list(&carried));
+    let wanted = quote_list(&issuer.audiences);
+    let carried = quote_list(&carried);
     Err(format!("oidc: expected audience in {wanted} got {carried}"))
 }
 
@@ -97,7 +98,8 @@ fn evaluate(program: &Program, variable: &str, value: &Value) -> Result<Value, S
 fn check_rules(rules: &[Rule], variable: &str, value: &Value) -> Result<(), String> {
     for rule in rules {
         if evaluate(&rule.program, variable, value)? != true {
-            let (text, message) = (rule.program.text(), &rule.message);
+            let text = rule.program.text();
+            let message = &rule.message;
             return Err(format!("validation expression '{text}' failed: {message}"));
         }
     }

@@ -148,7 +148,8 @@ impl Reader<'_> {
 
     fn issuer(&mut self, jwt: &Value, path: &Path) -> Option<Issuer> {
         let (issuer, at) = (&jwt["issuer"], path.child("issuer"));
-        let (url, discovery) = (text_at(issuer, "url"), text_at(issuer, "discoveryURL"));
+        let url = text_at(issuer, "url");
+        let discovery = text_at(issuer, "discoveryURL");
         match url {
             "" => self.errors.push(FieldError::required(&at.child("url"), "")),
             url if url == self.own_issuer => {
@@ -258,7 +259,8 @@ impl Reader<'_> {
         let (mut required, mut compiled): (Vec<(String, String)>, Vec<Rule>) = Default::default();
         for (at, rule) in rules.iter().enumerate() {
             let path = path.index(at);
-            let (claim, expression) = (text_at(rule, "claim"), text_at(rule, "expression"));
+            let claim = text_at(rule, "claim");
+            let expression = text_at(rule, "expression");
             let earlier = |field: &str, value: &str| rules[..at].iter().any(|other| text_at(other, field) == value);
             match (claim.is_empty(), expression.is_empty()) {
                 (false, false) => self.wrong(&path, claim, "claim and expression can't both be set"),
@@ -311,7 +313,8 @@ impl Reader<'_> {
 
     /// A claim with its prefix, or an expression.
     fn mapping(&mut self, given: &Value, path: &Path) -> Option<Mapping> {
-        let (claim, expression) = (text_at(given, "claim"), text_at(given, "expression"));
+        let claim = text_at(given, "claim");
+        let expression = text_at(given, "expression");
         let prefix = given["prefix"].as_str();
         match (claim.is_empty(), expression.is_empty()) {
             (true, true) => None,
@@ -337,7 +340,8 @@ impl Reader<'_> {
     }
 
     fn uid(&mut self, given: &Value, path: &Path) -> Option<Mapping> {
-        let (claim, expression) = (text_at(given, "claim"), text_at(given, "expression"));
+        let claim = text_at(given, "claim");
+        let expression = text_at(given, "expression");
         match (claim.is_empty(), expression.is_empty()) {
             (true, true) => None,
             (false, false) => {
@@ -354,7 +358,8 @@ impl Reader<'_> {
         let mut extra: Vec<(String, Program)> = Vec::new();
         for (at, mapping) in given.iter().enumerate() {
             let path = path.index(at);
-            let (key, expression) = (text_at(mapping, "key"), text_at(mapping, "valueExpression"));
+            let key = text_at(mapping, "key");
+            let expression = text_at(mapping, "valueExpression");
             let (domain, rest) = key.split_once('/').unwrap_or_default();
             let reserved = |root: &str| domain == root || domain.ends_with(&format!(".{root}"));
             let at_key = path.child("key");

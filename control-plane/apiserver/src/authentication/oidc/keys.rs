@@ -89,7 +89,8 @@ mod tests {
     #[test]
     fn only_a_key_of_the_set_verifies() {
         let pair = |()| Pair::from_pem(&rcgen::KeyPair::generate().unwrap().serialize_pem()).unwrap();
-        let (known, other) = (pair(()), pair(()));
+        let known = pair(());
+        let other = pair(());
         let keys = Keys::from_jwks(&json!({ "keys": [known.jwk(), { "kty": "oct", "k": "AA" }] }));
         let signed = known.sign(b"m").unwrap();
         assert!(keys.verify("ES256", &known.id, b"m", &signed));

@@ -75,7 +75,8 @@ impl Issuers {
         let (message, signature) = token.rsplit_once('.')?;
         let (header, payload) = message.split_once('.')?;
         let json = |part: &str| serde_json::from_slice::<Value>(&BASE64URL.decode(part).ok()?).ok();
-        let (header, claims) = (json(header)?, json(payload)?);
+        let header = json(header)?;
+        let claims = json(payload)?;
         let known = self.known.iter().find(|known| claims["iss"] == known.issuer.url.as_str())?;
         let signature = BASE64URL.decode(signature).ok()?;
         let began = Instant::now();
@@ -95,7 +96,8 @@ impl Known {
         signature: &[u8],
     ) -> Result<Authenticated, String> {
         let text = |key: &str| header[key].as_str().unwrap_or_default();
-        let (algorithm, id) = (text("alg"), text("kid"));
+        let algorithm = text("alg");
+        let id = text("kid");
         let mut keys = self.keys(metrics, None).await?;
         if !keys.verify(algorithm, id, message.as_bytes(), signature) {
             // The issuer may have changed its keys since.
