@@ -7,11 +7,11 @@ use corten_api::{Behaviour, Kind};
 use corten_meta::codec::MAX_COMPLAINTS;
 use corten_meta::quote::quote;
 use corten_meta::{FieldError, GroupKind, Map, Numbers, Path, Status, Value};
+use corten_protobuf as protobuf;
 
 use crate::context::Context;
 use crate::custom_resources::{coerce, unknown_fields};
 use crate::negotiation::{BodyFormat, body_format};
-use crate::protobuf;
 use crate::scheme;
 
 /// What a body must be.

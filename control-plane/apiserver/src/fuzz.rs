@@ -4,7 +4,9 @@
 
 use std::sync::Arc;
 
+use corten_fields::{Managers, Set};
 use corten_meta::Value;
+use corten_protobuf as protobuf;
 use http::{HeaderMap, HeaderValue, Method};
 use tokio::sync::watch;
 
@@ -12,12 +14,11 @@ use crate::audit::policy::Policy;
 use crate::authentication::{expiry_of_certificate, keys, oidc, user_of_certificate};
 use crate::config::{Authorization, KubeconfigReader};
 use crate::encryption::envelope::EncryptedObject;
-use crate::fields::{Managers, Set};
 use crate::negotiation::{Accept, Offer};
 use crate::proxy::{backend, links};
 use crate::registry::conversion_webhook;
 use crate::request::RequestInfo;
-use crate::{admission, aggregation, authentication, authorization, encryption, protobuf, resource_metrics};
+use crate::{admission, aggregation, authentication, authorization, encryption, resource_metrics};
 
 /// Decodes a protobuf body of a type.
 pub fn protobuf(bytes: &[u8], schema: &str) -> Option<Value> {

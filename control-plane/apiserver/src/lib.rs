@@ -28,7 +28,6 @@ mod discovery;
 mod dispatch;
 mod encryption;
 mod error;
-mod fields;
 mod flow_control;
 mod follow;
 #[doc(hidden)]
@@ -44,7 +43,6 @@ mod ordered;
 mod outbound;
 mod paths;
 mod pipeline;
-mod protobuf;
 mod proxy;
 mod registry;
 mod request;

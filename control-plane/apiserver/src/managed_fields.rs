@@ -3,10 +3,10 @@
 //! The rules of ownership are in `fields/`. Which of them a request follows is for the verbs to say.
 
 use corten_api::Kind;
+use corten_fields::{Filter, Identity, Managers, Operation, Set, Type, Versions, apply, update};
 use corten_meta::{Status, Value};
 use serde_json::{Map, json};
 
-use crate::fields::{Filter, Identity, Managers, Operation, Set, Type, Versions, apply, update};
 use crate::registry::Resource;
 
 /// Writes the managers into an object.

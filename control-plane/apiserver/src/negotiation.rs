@@ -6,15 +6,14 @@
 //! Bodies may be protobuf too.
 
 use corten_meta::Status;
+use corten_protobuf::MEDIA_TYPE as PROTOBUF;
 use http::HeaderMap;
 
 /// The media types of answers, as error messages list them.
 pub const ACCEPTED: &[&str] = &["application/json", "application/yaml", PROTOBUF];
 
-use crate::protobuf::MEDIA_TYPE as PROTOBUF;
-
 /// What a watch is written in.
-pub const STREAMED: &[&str] = &["application/json;stream=watch", crate::protobuf::STREAMED];
+pub const STREAMED: &[&str] = &["application/json;stream=watch", corten_protobuf::STREAMED];
 
 /// The text format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -236,9 +235,9 @@ pub fn body_format(headers: &HeaderMap) -> Result<BodyFormat, Status> {
     match media_type(headers).to_ascii_lowercase().as_str() {
         "" | "application/json" if sound => Ok(BodyFormat::Json),
         "application/yaml" if sound => Ok(BodyFormat::Yaml),
-        crate::protobuf::MEDIA_TYPE if sound => Ok(BodyFormat::Protobuf),
+        corten_protobuf::MEDIA_TYPE if sound => Ok(BodyFormat::Protobuf),
         _ => {
-            Err(Status::unsupported_media_type(&["application/json", "application/yaml", crate::protobuf::MEDIA_TYPE]))
+            Err(Status::unsupported_media_type(&["application/json", "application/yaml", corten_protobuf::MEDIA_TYPE]))
         }
     }
 }

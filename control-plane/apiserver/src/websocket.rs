@@ -2,6 +2,7 @@
 //! sends is read and dropped.
 
 use bytes::Bytes;
+use corten_protobuf as protobuf;
 use futures::stream::BoxStream;
 use futures::{SinkExt, StreamExt};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
@@ -16,7 +17,6 @@ use tracing::debug;
 
 use crate::body::{Body, Reply};
 use crate::context::Context;
-use crate::protobuf;
 use crate::verb::Verb;
 
 /// The version of the protocol that is spoken here; there is no other.

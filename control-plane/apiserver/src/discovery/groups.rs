@@ -380,7 +380,7 @@ mod tests {
         let group = ("apps".to_owned(), vec![version]);
         let documents = [resource_list("apps", &group.1[0]), aggregate(std::iter::once(&group))];
         for document in discovery.documents.values().chain(&documents) {
-            assert!(crate::protobuf::encode_any(document).is_some(), "{document}");
+            assert!(corten_protobuf::encode_any(document).is_some(), "{document}");
         }
     }
 

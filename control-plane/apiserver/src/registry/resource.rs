@@ -3,13 +3,13 @@
 use std::sync::{Arc, OnceLock};
 
 use corten_api::Kind;
+use corten_fields::before_first;
 use corten_meta::{GroupKind, GroupResource, Status, Value};
 use tokio_util::sync::CancellationToken;
 
 use super::conversion_webhook::ConversionWebhook;
 use super::converted_objects::ConvertedObjects;
 use crate::cache::ResourceCache;
-use crate::fields::before_first;
 
 /// One served resource of one version.
 pub struct Resource {

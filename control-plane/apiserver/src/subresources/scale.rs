@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use corten_api::ScalePaths;
+use corten_fields::{Entry, Fields, Filter, Identity, Managers, Operation, Set, Type, Versions};
 use corten_meta::quote::quote;
 use corten_meta::{Object, Status, Value};
 use http::StatusCode;
@@ -13,7 +14,6 @@ use serde_json::json;
 
 use crate::body::Reply;
 use crate::decode::{Expected, object};
-use crate::fields::{self, Entry, Fields, Filter, Identity, Managers, Operation, Set, Type, Versions};
 use crate::managed_fields::{managers_of, same_but_managers, set_managers};
 use crate::response;
 use crate::verb::Verb;
@@ -120,7 +120,7 @@ fn tracked(target: &Scope<'_>, paths: &ScalePaths, old: &Value, wanted: Value) -
     let mut managers = to_scale(target, paths, &before);
     // Replicas that nobody owned, because they were defaulted below an apply, are still nobody's.
     if !managers.is_empty() {
-        managers = fields::update(&ScaleVersion, &from, &to, managers, &by, &time);
+        managers = corten_fields::update(&ScaleVersion, &from, &to, managers, &by, &time);
     }
     check_said(paths, &wanted)?;
     judge(target, old, &wanted)?;
@@ -151,7 +151,7 @@ fn applied(target: &Scope<'_>, paths: &ScalePaths, old: &Value, patch: &Apply) -
     if is_custom && managers_of(&scale).is_empty() {
         return Err(unconvertible("failed to create manager for existing fields: failed to convert live object (/; "));
     }
-    let first = fields::before_first(corten_api::scale_kind());
+    let first = corten_fields::before_first(corten_api::scale_kind());
     let wanted = patch.apply_to(&ScaleVersion, &scale, &first, target)?;
     if is_custom && !same_but_managers(&wanted, &scale) {
         return Err(unconvertible(&format!("failed to convert new object ({}", patch.place())));

@@ -2,15 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use corten_fields::{FormError, Identity, Misfit, Operation, Refusal, Type, Versions, conflict_status, extract, told};
 use corten_meta::{Numbers, Status, Value};
 
 use super::options::{Write, check_options};
 use super::update::reply;
 use crate::body::Reply;
 use crate::decode::{Expected, checked, field_validation_complaints};
-use crate::fields::{
-    self, FormError, Identity, Misfit, Operation, Refusal, Type, Versions, conflict_status, extract, told,
-};
 use crate::managed_fields::{managers_of, set_managers};
 use crate::write::Scope;
 use crate::write::ownership::{self, Ownership, ResourceVersions};
@@ -174,8 +172,9 @@ impl Apply {
             format!("failed to create typed live object ({about}): {why}")
         })?;
         let time = corten_meta::time::rfc3339(target.context.now);
-        let run =
-            |force: bool| fields::apply(versions, (live, first), &self.config, &managers, &self.by, (&time, force));
+        let run = |force: bool| {
+            corten_fields::apply(versions, (live, first), &self.config, &managers, &self.by, (&time, force))
+        };
         let applied = match run(self.force) {
             Ok(applied) => applied,
             Err(Refusal::Failed(status)) => return Err(status),
@@ -206,7 +205,7 @@ impl Apply {
     }
 
     fn check_form(&self, of: Type<'_>) -> Result<(), Status> {
-        refused_for(&fields::check(of, &self.config), |why| {
+        refused_for(&corten_fields::check(of, &self.config), |why| {
             format!("failed to create typed patch object ({}): {why}", self.object())
         })
     }
@@ -219,7 +218,7 @@ impl Apply {
         live: &Value,
         tell: impl FnOnce(String, String) -> String,
     ) -> Result<(), Status> {
-        let mut errors = fields::check(of, live);
+        let mut errors = corten_fields::check(of, live);
         errors.retain(|e| if is_custom { e.kind != Misfit::Duplicate } else { e.kind == Misfit::Unkeyed });
         let about = || format!("{}/{}; {}", corten_meta::namespace(live), corten_meta::name(live), self.type_name());
         refused_for(&errors, |why| tell(about(), why))
@@ -257,16 +256,16 @@ impl Apply {
     }
 
     /// What kubectl applied from the client's side and nobody changed since: it may take that over without force.
-    fn allowed_by_last_applied(&self, of: Type<'_>, live: &Value) -> fields::Set {
+    fn allowed_by_last_applied(&self, of: Type<'_>, live: &Value) -> corten_fields::Set {
         let annotations: BTreeMap<String, String> = corten_meta::annotations(live);
         let last = annotations.get(LAST_APPLIED).filter(|_| self.by.manager == KUBECTL);
         let Some(last) = last.and_then(|text| serde_json::from_str::<Value>(text).ok()) else {
-            return fields::Set::default();
+            return corten_fields::Set::default();
         };
         if last.get("apiVersion").and_then(Value::as_str) != Some(&self.by.api_version) {
-            return fields::Set::default();
+            return corten_fields::Set::default();
         }
-        let changed = fields::compare(of, &last, live);
+        let changed = corten_fields::compare(of, &last, live);
         extract(of, &last).difference(&changed.written).difference(&changed.removed)
     }
 

@@ -98,7 +98,7 @@ pub async fn watch(target: &Scope<'_>) -> Result<Reply, Status> {
 fn streamed(format: Format, body: Body) -> Reply {
     let mut reply = Reply::new(body);
     let content_type = match format {
-        Format::Protobuf => crate::protobuf::STREAMED,
+        Format::Protobuf => corten_protobuf::STREAMED,
         _ => "application/json",
     };
     reply.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));

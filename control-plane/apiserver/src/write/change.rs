@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use corten_api::Kind;
+use corten_fields::Managers;
 use corten_meta::{Object, Status, Value};
 use corten_store::{Expect, Op};
 
@@ -22,7 +23,6 @@ use super::validate::{errors_of_change, refuse_invalid, warn_of_change};
 use super::{generation, location, owner_references};
 use crate::admission::{Attributes, Operation};
 use crate::authorization;
-use crate::fields::Managers;
 use crate::managed_fields::{keep_times, managers_of, same_but_managers, set_managers};
 use crate::registry::Written;
 use crate::verb::Verb;

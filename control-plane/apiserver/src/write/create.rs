@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use corten_fields::Managers;
 use corten_meta::{Header, Object, Status, Value};
 use corten_store::{Expect, Op};
 
@@ -16,7 +17,6 @@ use super::validate::{refuse_invalid, warn_of_new};
 use super::{location, owner_references, template_labels};
 use crate::admission::{Attributes, Operation};
 use crate::custom_resources::TERMINATING;
-use crate::fields::Managers;
 use crate::managed_fields::set_managers;
 use crate::names::generated_name;
 use crate::registry::Written;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use corten_api::objectmeta::MAX_MANAGER;
 use corten_api::{Kind, Role, Storage};
+use corten_fields::{Filter, Identity, Managers, Operation, Set, Type, Versions, is_reset, take_lists, update, zero};
 use corten_meta::codec::characters;
 use corten_meta::quote::is_printable;
 use corten_meta::{Object, Status, Value};
@@ -16,9 +17,6 @@ use super::part::Part;
 use super::scope::Scope;
 use crate::admission::Touched;
 use crate::context::Context;
-use crate::fields::{
-    self, Filter, Identity, Managers, Operation, Set, Type, Versions, is_reset, take_lists, update, zero,
-};
 use crate::managed_fields::{OneVersion, managed_fields, managers_of, set_managers, take_managed_fields, type_of};
 use crate::registry::conversion_memo::ConversionMemo;
 use crate::registry::{MAX_OBJECT_BYTES, Resource};
@@ -163,7 +161,7 @@ pub fn is_unclear(kind: &Kind, part: Part, new: &Value, old: &Value) -> bool {
     }
     let mut beside = Value::Object(said.map(|(field, value)| (field.clone(), value.clone())).collect());
     kind.rewrite(&mut beside);
-    fields::is_unclear(type_of(kind), &beside)
+    corten_fields::is_unclear(type_of(kind), &beside)
 }
 
 /// The paths that a request for this part of an object can own.

@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use corten_cel::value::to_json;
 use corten_cel::{RUNTIME_BUDGET, Value as Cel};
+use corten_fields::merge;
 use corten_meta::{Status, Value};
 use futures::future::BoxFuture;
 
@@ -21,7 +22,6 @@ use crate::admission::attributes::Attributes;
 use crate::admission::expressions::Rights;
 use crate::admission::operation::Operation;
 use crate::admission::plugin::{Indifferent, Plugin};
-use crate::fields::merge;
 use crate::managed_fields::{keep_managers, type_of};
 use crate::metrics::{MUTATING_POLICY_CHECKS, MUTATING_POLICY_SECONDS};
 use crate::registry::Resource;
