@@ -1,7 +1,13 @@
 //! Compiles the interfaces in `proto/` with protox, a protobuf compiler in Rust, so that no build needs protoc.
 
-const FILES: [&str; 5] =
-    ["registration.proto", "csi.proto", "device_plugin.proto", "dynamic_resources.proto", "pod_resources.proto"];
+const FILES: [&str; 6] = [
+    "registration.proto",
+    "csi.proto",
+    "device_plugin.proto",
+    "dynamic_resources.proto",
+    "dynamic_resources_beta.proto",
+    "pod_resources.proto",
+];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=proto");

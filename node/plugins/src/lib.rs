@@ -1,5 +1,5 @@
 //! The interfaces between a node and the plugins that other people write for it: how they register, storage (CSI v1),
-//! devices (device plugins v1beta1, dynamic resources v1), and what pods were given (pod resources v1).
+//! devices (device plugins v1beta1, dynamic resources v1 and v1beta1), and what pods were given (pod resources v1).
 //!
 //! As `corten-cri` for runtimes, this package holds messages, clients and servers, and no behaviour of either side.
 //! Field numbers are upstream's; plugins are built against them and never against Corten.
@@ -26,11 +26,21 @@ pub mod device_plugin {
     tonic::include_proto!("v1beta1");
 }
 
-/// Drivers of dynamic resources, v1.
-pub mod dynamic_resources {
-    #![allow(clippy::all, missing_docs)]
-    tonic::include_proto!("k8s.io.kubelet.pkg.apis.dra.v1");
+/// Drivers of dynamic resources. The generated code of a version refers to that of another by these names.
+mod dra {
+    pub mod v1 {
+        #![allow(clippy::all, missing_docs)]
+        tonic::include_proto!("k8s.io.kubelet.pkg.apis.dra.v1");
+    }
+    pub mod v1beta1 {
+        #![allow(clippy::all, missing_docs)]
+        tonic::include_proto!("k8s.io.kubelet.pkg.apis.dra.v1beta1");
+    }
 }
+/// Drivers of dynamic resources, v1.
+pub use dra::v1 as dynamic_resources;
+/// Drivers of dynamic resources, v1beta1; the messages are those of v1.
+pub use dra::v1beta1 as dynamic_resources_beta;
 
 /// What pods were given, v1.
 pub mod pod_resources {

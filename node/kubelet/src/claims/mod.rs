@@ -4,6 +4,7 @@
 //! `state` is what is known and written down. Invariant: a claim is written down before its driver is called, and
 //! forgotten only after the driver has let go of it.
 
+mod drivers;
 mod resolve;
 mod slices;
 mod state;
@@ -17,11 +18,10 @@ use corten_api::k8s_openapi::api::core::v1::{Container, ContainerExtendedResourc
 use corten_api::k8s_openapi::api::resource::v1::ResourceClaim;
 use corten_client::Client;
 use corten_plugins::dynamic_resources as api;
-use corten_plugins::dynamic_resources::dra_plugin_client::DraPluginClient;
 use corten_plugins::pod_resources;
 use tokio_util::sync::CancellationToken;
-use tonic::transport::Channel;
 
+use drivers::{Driver, Drivers};
 pub use slices::{wipe, wipe_unregistered};
 use state::{Claim, Device, State};
 
@@ -29,8 +29,6 @@ use crate::error::{Error, Result};
 use crate::pods::spec;
 use crate::pods::waker::Waker;
 
-/// The service that drivers must name when they register.
-const SERVICE: &str = "v1.DRAPlugin";
 /// As long as upstream waits for a driver.
 const CALL_TIMEOUT: Duration = Duration::from_secs(45);
 const FIRST_RETRY: Duration = Duration::from_secs(1);
@@ -40,7 +38,7 @@ pub struct Claims {
     client: Client,
     node_name: String,
     file: PathBuf,
-    drivers: Mutex<HashMap<String, DraPluginClient<Channel>>>,
+    drivers: Mutex<Drivers>,
     state: Mutex<State>,
     /// Pods that wait for a driver.
     waiting: Mutex<HashMap<String, Waker>>,
@@ -70,30 +68,28 @@ impl Claims {
 
     /// A driver registered.
     pub fn register(&self, name: &str, endpoint: &Path, services: &[String]) -> Result<()> {
-        if !services.iter().any(|service| service == SERVICE) {
-            return Err(Error::pod(format!(
-                "none of services supported by the plugin ({services:?}) are supported by the kubelet ([{SERVICE:?}])"
-            )));
-        }
-        let channel = corten_plugins::connect_lazy(endpoint).map_err(|error| Error::pod(error.to_string()))?;
-        lock(&self.drivers).insert(name.to_owned(), DraPluginClient::new(channel));
+        lock(&self.drivers).register(name, endpoint, services)?;
         tracing::info!(driver = name, "DRA driver registered");
         let waiting = std::mem::take(&mut *lock(&self.waiting));
         waiting.values().for_each(Waker::refresh);
         Ok(())
     }
 
-    pub fn deregister(&self, name: &str) {
-        lock(&self.drivers).remove(name);
-        tracing::info!(driver = name, "DRA driver gone");
+    /// A driver's socket has gone; says whether the driver has.
+    pub fn deregister(&self, name: &str, endpoint: &Path) -> bool {
+        let is_gone = lock(&self.drivers).deregister(name, endpoint);
+        if is_gone {
+            tracing::info!(driver = name, "DRA driver gone");
+        }
+        is_gone
     }
 
     fn is_registered(&self, name: &str) -> bool {
-        lock(&self.drivers).contains_key(name)
+        lock(&self.drivers).get(name).is_some()
     }
 
-    fn driver(&self, name: &str) -> Result<DraPluginClient<Channel>> {
-        let known = lock(&self.drivers).get(name).cloned();
+    fn driver(&self, name: &str) -> Result<Driver> {
+        let known = lock(&self.drivers).get(name);
         known.ok_or_else(|| Error::pod(format!("DRA driver {name} is not registered")))
     }
 
@@ -183,7 +179,7 @@ impl Claims {
         let message = api::Claim { namespace: namespace.to_owned(), uid: claim.uid.clone(), name: name.to_owned() };
         for driver in claim.drivers.keys() {
             let request = api::NodeUnprepareResourcesRequest { claims: vec![message.clone()] };
-            let answer = self.driver(driver)?.node_unprepare_resources(timed(request)).await;
+            let answer = self.driver(driver)?.unprepare(timed(request)).await;
             let answer =
                 answer.map_err(|status| Error::pod(format!("NodeUnprepareResources: {}", status.message())))?;
             let result = answer.into_inner().claims.remove(&message.uid);
@@ -288,9 +284,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-async fn prepare_by(client: &mut DraPluginClient<Channel>, claim: &api::Claim) -> Result<Vec<Device>> {
+async fn prepare_by(driver: &mut Driver, claim: &api::Claim) -> Result<Vec<Device>> {
     let request = api::NodePrepareResourcesRequest { claims: vec![claim.clone()] };
-    let answer = client.node_prepare_resources(timed(request)).await;
+    let answer = driver.prepare(timed(request)).await;
     let answer = answer.map_err(|status| Error::pod(format!("NodePrepareResources: {}", status.message())))?;
     let Some(result) = answer.into_inner().claims.remove(&claim.uid) else {
         return Err(Error::pod("NodePrepareResources skipped 1 ResourceClaims"));

@@ -147,7 +147,7 @@ impl Registry {
             .collect();
         for path in gone {
             if let Some(Known { state: State::Registered(info), .. }) = self.known.remove(&path)
-                && let Err(error) = self.deregister(&info).await
+                && let Err(error) = self.deregister(&info, &endpoint(&info, &path)).await
             {
                 warn!(%error, plugin = info.name, "a plugin that has gone is still announced");
             }
@@ -184,8 +184,7 @@ impl Registry {
         let channel = corten_plugins::connect_lazy(socket).map_err(|error| Error::pod(error.to_string()))?;
         let mut client = RegistrationClient::new(channel);
         let info = client.get_info(timed(InfoRequest {})).await?.into_inner();
-        let endpoint = if info.endpoint.is_empty() { socket.to_path_buf() } else { PathBuf::from(&info.endpoint) };
-        match self.hand_over(&info, &endpoint).await {
+        match self.hand_over(&info, &endpoint(&info, socket)).await {
             Ok(()) => {
                 notify(&mut client, None).await?;
                 Ok(info)
@@ -223,19 +222,25 @@ impl Registry {
         }
     }
 
-    async fn deregister(&self, info: &PluginInfo) -> Result<()> {
+    async fn deregister(&self, info: &PluginInfo, endpoint: &Path) -> Result<()> {
         match info.r#type.as_str() {
             CSI => self.services.csi.deregister(&info.name).await,
             CLAIMS => {
                 let claims = self.services.claims.clone();
-                claims.deregister(&info.name);
-                self.tasks.spawn(claims::wipe(claims, info.name.clone(), self.stop.clone()));
+                if claims.deregister(&info.name, endpoint) {
+                    self.tasks.spawn(claims::wipe(claims, info.name.clone(), self.stop.clone()));
+                }
                 Ok(())
             }
             // A device plugin's stream ends with it.
             _ => Ok(()),
         }
     }
+}
+
+/// Where the plugin serves.
+fn endpoint(info: &PluginInfo, socket: &Path) -> PathBuf {
+    if info.endpoint.is_empty() { socket.to_path_buf() } else { PathBuf::from(&info.endpoint) }
 }
 
 async fn notify(client: &mut RegistrationClient<Channel>, error: Option<&Error>) -> Result<()> {
