@@ -125,7 +125,7 @@ impl Scheduler {
         self.queue.wake(&event, &self.snapshot, now);
     }
 
-    /// A pod that is new or changed. Given back if a gate keeps it out, so that this can be said.
+    /// A pod that is new or changed. Given back if a gate of its own keeps it out, so that this can be said.
     pub fn pod_changed(&mut self, mut row: PodRow, now: Timestamp) -> Option<Arc<PodRow>> {
         if row.terminal {
             self.pod_gone(&row.uid, now);
@@ -146,7 +146,7 @@ impl Scheduler {
         self.keep_nomination(&mut row);
         let row = Arc::new(row);
         self.snapshot.nominate(row.clone());
-        self.queue.add(row.clone(), now).map(|_| row)
+        self.queue.add(row.clone(), now).map(|_| row).filter(|row| !row.demand.gates.is_empty())
     }
 
     /// A nomination of ours holds until the cache has shown it: what it shows before is older, be it one of ours too.

@@ -54,6 +54,7 @@ impl Plugin for DynamicResources {
 
     fn points(&self) -> &'static [Point] {
         &[
+            Point::PreEnqueue,
             Point::PreFilter,
             Point::Filter,
             Point::PostFilter,
@@ -62,6 +63,14 @@ impl Plugin for DynamicResources {
             Point::Reserve,
             Point::PreBind,
         ]
+    }
+
+    /// A pod whose claims have yet to be made is not tried, and nothing is said about it: its status tells when they are.
+    fn pre_enqueue(&self, pod: &PodRow) -> Verdict {
+        match pod.demand.claims.iter().any(|used| used.claim_name.is_none()) {
+            true => Verdict::unresolvable_because(not_created(pod)),
+            false => Verdict::Fits,
+        }
     }
 
     fn pre_filter(&self, pod: &PodRow, snapshot: &mut Snapshot) -> PreFilter {
@@ -267,6 +276,10 @@ fn usable(allocation: &AllocationResult, node: &NodeRow) -> bool {
     selector.is_none_or(|selector| selector.node_selector_terms.iter().any(selects))
 }
 
+fn not_created(pod: &PodRow) -> String {
+    format!("pod \"{}\": ResourceClaim not created yet", pod.key())
+}
+
 /// The pod's claims, or what is in the way on any node.
 fn claims(pod: &PodRow, devices: &Devices) -> Result<Claims, String> {
     let extended = extended::classes(pod, devices);
@@ -274,7 +287,7 @@ fn claims(pod: &PodRow, devices: &Devices) -> Result<Claims, String> {
     let mut found = Claims { allocated: Vec::new(), to_allocate: Vec::new(), extended, stale };
     for used in &pod.demand.claims {
         let Some(name) = &used.claim_name else {
-            return Err(format!("pod \"{}\": ResourceClaim not created yet", pod.key()));
+            return Err(not_created(pod));
         };
         let key = key(pod, name);
         let missing = || format!("resourceclaim.resource.k8s.io {name:?} not found");

@@ -248,6 +248,18 @@ fn a_pod_waits_for_its_devices_to_be_ready() {
     assert_eq!(ready(json!([condition("Attached", "True"), condition("Broken", "True")])), Err(why.to_owned()));
 }
 
+#[test]
+fn a_pod_whose_claim_has_yet_to_be_made_is_not_tried() {
+    let mut snapshot = cluster();
+    let spec = json!({"containers": [], "resourceClaims": [{"name": "c", "resourceClaimTemplateName": "t"}]});
+    let mut pod = typed_pod("p", spec);
+    let said = DynamicResources::default().pre_enqueue(&snapshot.row(pod.clone()));
+    assert_eq!(said.reasons().unwrap().text(), "pod \"default/p\": ResourceClaim not created yet");
+    let status = json!({"resourceClaimStatuses": [{"name": "c", "resourceClaimName": "made"}]});
+    pod.status = Some(serde_json::from_value(status).unwrap());
+    assert!(DynamicResources::default().pre_enqueue(&snapshot.row(pod)).fits());
+}
+
 fn extended_pod(containers: Value, init: Value) -> Value {
     json!({"containers": containers, "initContainers": init})
 }
