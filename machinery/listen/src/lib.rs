@@ -7,9 +7,11 @@
 mod gate;
 pub mod head;
 mod http;
+mod relay;
 
 pub use gate::{Accept, Gate, Limits, Place};
 pub use http::{HEADER_TIMEOUT, MAX_STREAMS, http};
+pub use relay::relay;
 
 use std::io;
 use std::time::Duration;

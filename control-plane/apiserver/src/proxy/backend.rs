@@ -229,10 +229,8 @@ pub fn join(shutdown: &CancellationToken, context: &Context, response: Response<
                 return;
             }
         };
-        let mut client = TokioIo::new(client);
-        let mut backend = TokioIo::new(backend);
         tokio::select! {
-            _ = tokio::io::copy_bidirectional(&mut client, &mut backend) => {}
+            _ = corten_listen::relay(TokioIo::new(client), TokioIo::new(backend)) => {}
             () = shutdown.cancelled() => {}
         }
     });

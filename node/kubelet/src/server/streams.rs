@@ -164,8 +164,7 @@ async fn join(url: &str, mut request: Request<Incoming>) -> std::result::Result<
         tokio::spawn(async move {
             match tokio::try_join!(client, runtime) {
                 Ok((client, runtime)) => {
-                    let (mut client, mut runtime) = (TokioIo::new(client), TokioIo::new(runtime));
-                    if let Err(error) = tokio::io::copy_bidirectional(&mut client, &mut runtime).await {
+                    if let Err(error) = corten_listen::relay(TokioIo::new(client), TokioIo::new(runtime)).await {
                         debug!(%error, "stream ended");
                     }
                 }
