@@ -9,6 +9,9 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
+/// Longer words about a spec are cut: some print whole objects.
+const LONGEST_WORDS: usize = 200;
+
 /// How a spec ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
@@ -91,7 +94,12 @@ fn full_name(node: &Node) -> String {
 }
 
 fn first_line(text: &str) -> String {
-    text.lines().next().unwrap_or_default().replace('\t', " ").trim().to_owned()
+    let line = text.lines().next().unwrap_or_default().replace('\t', " ");
+    let mut words: String = line.trim().chars().take(LONGEST_WORDS).collect();
+    if words.len() < line.trim().len() {
+        words.push('…');
+    }
+    words
 }
 
 #[cfg(test)]
@@ -120,6 +128,12 @@ mod tests {
             ("[sig-a] A steps aside", Outcome::Skipped("needs 3 nodes".into())),
         ];
         assert_eq!(ran, expected.map(|(name, outcome)| Ran { name: name.into(), outcome }));
+    }
+
+    #[test]
+    fn long_words_are_cut() {
+        assert_eq!(first_line(" a\tb \nc"), "a b");
+        assert_eq!(first_line(&"ü".repeat(300)), format!("{}…", "ü".repeat(LONGEST_WORDS)));
     }
 
     #[test]
