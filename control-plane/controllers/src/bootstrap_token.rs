@@ -145,7 +145,7 @@ fn detached_signature(content: &str, id: &str, secret: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Model, converges, decide, mapped};
+    use crate::tests::model::{Model, converges, decide, mapped};
     use base64::engine::general_purpose::STANDARD;
     use serde_json::{Value, json};
 

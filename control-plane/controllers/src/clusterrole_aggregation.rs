@@ -72,7 +72,7 @@ fn union(role: &ClusterRole, all: &[ClusterRole]) -> Vec<PolicyRule> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Model, converges, mapped};
+    use crate::tests::model::{Model, converges, mapped};
     use serde_json::{Value, json};
 
     fn role(name: &str, label: &str, verb: &str) -> Value {

@@ -16,10 +16,10 @@ use corten_meta::{Key, Object};
 use jiff::Timestamp;
 
 use crate::metrics;
-use crate::node::{disruption_target, mark_pod};
-use crate::resourceclaim::{Named, claims_of, named, names_claims};
 use crate::runtime::{Action, Controller, Plan, View, Watch, decode};
+use crate::workload::condition::{disruption_target, mark_pod};
 use crate::workload::pods;
+use crate::workload::resource_claims::{Named, claims_of, named, names_claims};
 
 pub struct DeviceTaintEvictionController;
 
@@ -188,7 +188,7 @@ fn of_slice(view: &dyn View, change: &Change) -> Vec<Key> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Model, NOW, converges, decide, mapped, pod};
+    use crate::tests::model::{Model, NOW, converges, decide, mapped, pod};
     use serde_json::{Value, json};
 
     fn slice(tainted: bool) -> Value {

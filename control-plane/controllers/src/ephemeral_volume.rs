@@ -10,9 +10,8 @@ use corten_meta::Key;
 use jiff::Timestamp;
 
 use crate::metrics;
-use crate::replicaset::owners_of;
 use crate::runtime::{Action, Controller, Count, Plan, Reference, Report, ResourceType, View, Watch, decode, mentions};
-use crate::workload::owner::{controller_reference, is_controlled_by};
+use crate::workload::owner::{controller_reference, is_controlled_by, owners_of};
 
 pub struct EphemeralVolumeController;
 
@@ -115,7 +114,7 @@ fn new_claim(pod: &Pod, volume: &Volume, name: String) -> Option<Action> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Model, converges, mapped, pod};
+    use crate::tests::model::{Model, converges, mapped, pod};
     use serde_json::{Value, json};
 
     fn user() -> Value {

@@ -123,7 +123,7 @@ fn secrets_of_volume(volume: &Volume) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Model, NOW, converges, pod};
+    use crate::tests::model::{Model, NOW, converges, pod};
     use serde_json::Value;
 
     fn cluster(created: &str, labels: Value, listed: bool, mounted: bool, since: &str) -> Model {

@@ -5,6 +5,7 @@
 mod attach_detach;
 mod bootstrap_token;
 mod certificates;
+mod cidr;
 mod clusterrole_aggregation;
 mod cronjob;
 mod daemonset;
@@ -38,15 +39,12 @@ mod statefulset;
 mod storage_protection;
 mod ttl_after_finished;
 mod volume_binding;
+mod volume_claims;
 mod volume_expansion;
 mod workload;
 
 #[cfg(test)]
-mod model;
-#[cfg(test)]
-mod rights;
-#[cfg(test)]
-mod simulation;
+mod tests;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,9 +53,9 @@ use corten_client::{Caches, LeaderConfig, LeaderElector, Metrics, Outcome, WorkQ
 use tokio_util::sync::CancellationToken;
 
 pub use certificates::{KubeletServing, NodeComponent, SigningAuthorities, SigningAuthority};
+pub use cidr::Cidr;
 pub use local_volumes::PROVISIONER as LOCAL_PROVISIONER;
 pub use measured::Measured;
-pub use node::ipam::Cidr;
 pub use runtime::Clients;
 pub use service_load_balancer::{AddressRange, LoadBalancerAddresses};
 pub use volume_binding::{Recycler, Recyclers};

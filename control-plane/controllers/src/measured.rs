@@ -7,13 +7,13 @@ use corten_client::Caches;
 use corten_meta::Key;
 use tokio_util::sync::CancellationToken;
 
-use crate::runtime::{Clients, Decide, Memory, Watched};
+use crate::runtime::{Clients, Decide, DryRun, Memory};
 use crate::{Config, MANAGER, registry};
 
 /// The controllers, and what they see and remember.
 pub struct Measured {
     controllers: Vec<(Arc<dyn Decide>, Memory)>,
-    view: Watched,
+    dry_run: DryRun,
 }
 
 impl Measured {
@@ -22,27 +22,27 @@ impl Measured {
         let all = registry::controllers(&config).unwrap_or_default();
         let controllers: Vec<Arc<dyn Decide>> = all.into_iter().map(|(.., controller)| controller).collect();
         let caches = Caches::new(clients(MANAGER), shutdown);
-        let view = Watched::open(&controllers, &caches).await;
+        let dry_run = DryRun::open(&controllers, &caches).await;
         let controllers = controllers.into_iter().map(|controller| (controller, Memory::default())).collect();
-        Measured { controllers, view }
+        Measured { controllers, dry_run }
     }
 
     /// How long one look at a key takes the first controller with this account.
     pub fn decide(&self, account: &str, namespace: &str, name: &str) -> Duration {
         let found = self.controllers.iter().find(|(one, _)| one.name() == account);
-        found.map_or(Duration::MAX, |(controller, memory)| self.look(&**controller, memory, namespace, name))
+        found.map_or(Duration::MAX, |(controller, memory)| self.measure(&**controller, memory, namespace, name))
     }
 
     /// The same of one that remembers nothing, as after a change or a new leader.
     pub fn decide_anew(&self, account: &str, namespace: &str, name: &str) -> Duration {
         let found = self.controllers.iter().find(|(one, _)| one.name() == account);
-        found.map_or(Duration::MAX, |(controller, _)| self.look(&**controller, &Memory::default(), namespace, name))
+        found.map_or(Duration::MAX, |(controller, _)| self.measure(&**controller, &Memory::default(), namespace, name))
     }
 
-    fn look(&self, controller: &dyn Decide, memory: &Memory, namespace: &str, name: &str) -> Duration {
+    fn measure(&self, controller: &dyn Decide, memory: &Memory, namespace: &str, name: &str) -> Duration {
         let key = Key::new(namespace, name);
         let begin = Instant::now();
-        let plan = self.view.look(controller, memory, &key);
+        let plan = self.dry_run.reconcile(controller, memory, &key);
         let taken = begin.elapsed();
         // A plan means that something was not in order: no time is the answer to that.
         if plan.is_empty() { taken } else { Duration::MAX }

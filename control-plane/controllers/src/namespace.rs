@@ -19,7 +19,7 @@ use corten_api::Typed;
 
 use crate::runtime::discovery::{self, Discovered};
 use crate::runtime::monitors::{Listener, Monitors};
-use crate::runtime::tend::{feed, tend};
+use crate::runtime::workqueue::{enqueue_changes, run_workers};
 use crate::workload::condition;
 
 const FINALIZER: &str = "kubernetes";
@@ -81,8 +81,8 @@ impl NamespaceController {
             }
         };
         tokio::join!(
-            feed(self.cache, self.queue.clone(), shutdown.clone(), leaving),
-            tend("namespace-controller", self.queue, WORKERS, shutdown, handle),
+            enqueue_changes(self.cache, self.queue.clone(), shutdown.clone(), leaving),
+            run_workers("namespace-controller", self.queue, WORKERS, shutdown, handle),
         );
     }
 }

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::runtime::discovery::Discovered;
 use crate::runtime::monitors::{Listener, Monitors};
-use crate::runtime::tend::tend;
+use crate::runtime::workqueue::run_workers;
 
 const WORKERS: usize = 4;
 
@@ -53,7 +53,7 @@ impl ResourceQuotaController {
             let (this, monitors) = (this.clone(), monitors.clone());
             async move { this.recalculate(&key, &monitors).await.map(|()| None) }
         };
-        tend("resourcequota-controller", queue, WORKERS, shutdown, handle).await;
+        run_workers("resourcequota-controller", queue, WORKERS, shutdown, handle).await;
     }
 
     async fn recalculate(&self, key: &Key, monitors: &Monitors) -> Result<(), Error> {
@@ -104,7 +104,7 @@ fn with_status(mut quota: Value, content: &[(Resource, Vec<Arc<Object>>)]) -> Op
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::pod;
+    use crate::tests::model::pod;
 
     fn object(value: &Value) -> Arc<Object> {
         Arc::new(Object::from_value(value, 1).unwrap())

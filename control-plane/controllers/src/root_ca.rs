@@ -10,7 +10,7 @@ use jiff::Timestamp;
 
 use crate::metrics;
 use crate::runtime::{Action, Controller, Count, Label, Plan, View, Watch};
-use crate::serviceaccount::live_namespace;
+use crate::workload::namespaces::live_namespace;
 
 const NAME: &str = "kube-root-ca.crt";
 const DESCRIPTION: &str = "kubernetes.io/description";
@@ -85,7 +85,7 @@ fn of_config_map(_: &dyn View, change: &Change) -> Vec<Key> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Model, converges};
+    use crate::tests::model::{Model, converges};
     use serde_json::json;
 
     #[test]

@@ -180,7 +180,7 @@ fn ready_is(range: &ServiceCIDR, status: &str, reason: &str, message: &str, now:
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Model, converges, decide, mapped};
+    use crate::tests::model::{Model, converges, decide, mapped};
     use serde_json::{Value, json};
 
     fn range(name: &str, cidr: &str, deleted: Option<&str>) -> Value {

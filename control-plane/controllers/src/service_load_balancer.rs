@@ -291,7 +291,7 @@ fn of_slice(_: &dyn View, change: &Change) -> Vec<Key> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Model, converges};
+    use crate::tests::model::{Model, converges};
 
     fn service(name: &str, created: &str, spec: Value) -> Value {
         let mut value = json!({"apiVersion": "v1", "kind": "Service",

@@ -7,6 +7,7 @@ use corten_meta::Key;
 use jiff::Timestamp;
 
 use crate::runtime::{Action, Controller, Plan, ResourceType, View, Watch};
+use crate::workload::namespaces::live_namespace;
 
 pub struct ServiceAccountController;
 
@@ -44,12 +45,6 @@ impl Controller for ServiceAccountController {
     }
 }
 
-/// The name of a namespace that still accepts objects.
-pub fn live_namespace(view: &dyn View, key: &Key) -> Option<String> {
-    let namespace = view.get(ResourceType::of::<Namespace>(), key)?;
-    namespace.header.deletion_timestamp.is_none().then(|| namespace.header.name.clone())
-}
-
 /// The namespace of an object that is gone.
 pub fn namespace_of_deleted(_: &dyn View, change: &Change) -> Vec<Key> {
     match change.new {
@@ -61,7 +56,7 @@ pub fn namespace_of_deleted(_: &dyn View, change: &Change) -> Vec<Key> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Model, converges};
+    use crate::tests::model::{Model, converges};
     use serde_json::json;
 
     #[test]

@@ -14,7 +14,7 @@ use corten_meta::Key;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::runtime::tend::{feed, tend};
+use crate::runtime::workqueue::{enqueue_changes, run_workers};
 
 const TYPE: &str = "kubernetes.io/service-account-token";
 const NAME: &str = "kubernetes.io/service-account.name";
@@ -48,9 +48,9 @@ impl ServiceAccountTokenController {
             async move { this.handle(&key).await }
         };
         tokio::join!(
-            feed(secrets, queue.clone(), shutdown.clone(), |change| vec![change.key.clone()]),
-            feed(accounts, queue.clone(), shutdown.clone(), of_account),
-            tend("tokens-controller", queue, WORKERS, shutdown, handle),
+            enqueue_changes(secrets, queue.clone(), shutdown.clone(), |change| vec![change.key.clone()]),
+            enqueue_changes(accounts, queue.clone(), shutdown.clone(), of_account),
+            run_workers("tokens-controller", queue, WORKERS, shutdown, handle),
         );
     }
 

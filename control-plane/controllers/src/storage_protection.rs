@@ -1,15 +1,14 @@
 //! Volumes, claims and classes in use are not taken away: a finalizer holds them until nothing uses them any more.
 
 use corten_api::Typed;
-use corten_api::k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, Volume};
+use corten_api::k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use corten_api::k8s_openapi::api::storage::v1::VolumeAttributesClass;
 use corten_client::Change;
 use corten_meta::Key;
 use jiff::Timestamp;
 
 use crate::runtime::{Action, Controller, Plan, View, Watch, decode};
-use crate::workload::owner::is_controlled_by;
-use crate::workload::pods;
+use crate::volume_claims::{claims_of, is_shut_down, uses};
 
 const CLAIM_FINALIZER: &str = "kubernetes.io/pvc-protection";
 const VOLUME_FINALIZER: &str = "kubernetes.io/pv-protection";
@@ -119,41 +118,6 @@ fn left<K: Typed>(change: &Change, classes: fn(&K) -> Vec<String>) -> Vec<Key> {
     before.into_iter().filter(|class| !after.contains(class)).map(|class| Key::new("", class)).collect()
 }
 
-/// A scheduled pod uses its claims, also after it ended: its volumes may still be mounted. A claim of an ephemeral volume
-/// is used by the pod that it was made for, not by another of its name, and no longer than until the node is done with
-/// it: the pod itself may wait for the claim to go.
-pub fn uses(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
-    let named = |volume: &Volume| match (&volume.persistent_volume_claim, &volume.ephemeral) {
-        (Some(source), _) => source.claim_name == claim.name(),
-        (None, Some(_)) => {
-            claim_of_ephemeral(pod, volume) == claim.name()
-                && is_controlled_by(&claim.metadata, pod.metadata.uid.as_deref().unwrap_or_default())
-                && !is_shut_down(pod)
-        }
-        _ => false,
-    };
-    !pods::node_name(pod).is_empty() && pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()).any(named)
-}
-
-/// Whether the node is done with a pod, or somebody had it removed by force.
-fn is_shut_down(pod: &Pod) -> bool {
-    pod.metadata.deletion_timestamp.is_some() && pod.metadata.deletion_grace_period_seconds == Some(0)
-}
-
-fn claim_of_ephemeral(pod: &Pod, volume: &Volume) -> String {
-    format!("{}-{}", pod.name(), volume.name)
-}
-
-/// The claims of a pod by name, those of ephemeral volumes included.
-pub fn claims_of(pod: &Pod) -> impl Iterator<Item = String> {
-    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
-    volumes.filter_map(|volume| match (&volume.persistent_volume_claim, &volume.ephemeral) {
-        (Some(source), _) => Some(source.claim_name.clone()),
-        (None, Some(_)) => Some(claim_of_ephemeral(pod, volume)),
-        _ => None,
-    })
-}
-
 /// A pod that ended its use may be what a claim waits for.
 fn of_pod(_: &dyn View, change: &Change) -> Vec<Key> {
     let gone = change.new.is_none();
@@ -179,7 +143,7 @@ fn protect<K: Typed>(object: &K, finalizer: &str, used: bool) -> Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Model, converges, decide, mapped, pod};
+    use crate::tests::model::{Model, converges, decide, mapped, pod};
     use serde_json::{Value, json};
 
     fn claim(deleting: bool) -> Value {

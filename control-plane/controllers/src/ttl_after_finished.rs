@@ -9,9 +9,9 @@ use corten_client::Propagation;
 use corten_meta::Key;
 use jiff::Timestamp;
 
-use crate::job::finished_condition;
 use crate::metrics;
 use crate::runtime::{Action, Controller, Plan, View, Watch};
+use crate::workload::condition::finished_condition;
 
 pub struct TtlAfterFinishedController;
 
@@ -51,7 +51,7 @@ impl Controller for TtlAfterFinishedController {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Model, NOW, converges, decide};
+    use crate::tests::model::{Model, NOW, converges, decide};
     use serde_json::{Value, json};
 
     fn job(ttl: Value, ended: Option<i64>) -> Model {

@@ -62,7 +62,7 @@ fn wants_more(claim: &PersistentVolumeClaim) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Model, decide, mapped};
+    use crate::tests::model::{Model, decide, mapped};
     use serde_json::{Value, json};
 
     fn claim(request: &str) -> Value {

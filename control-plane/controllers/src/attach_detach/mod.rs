@@ -22,8 +22,8 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use crate::metrics;
-use crate::node::ready_status;
 use crate::runtime::{Action, Controller, Plan, View, Watch};
+use crate::workload::condition::ready_status;
 use wanted::Wanted;
 
 /// How long an unhealthy node may hold a volume that nobody wants there any more.

@@ -1,7 +1,7 @@
 //! A volume on its way from one node to another.
 
 use super::*;
-use crate::model::{Model, NOW, converges, decide, pod};
+use crate::tests::model::{Model, NOW, converges, decide, pod};
 use serde_json::Value;
 
 const UNIQUE: &str = "kubernetes.io/csi/d^handle";

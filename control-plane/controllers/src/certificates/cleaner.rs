@@ -69,7 +69,7 @@ fn expiry(pem: &[u8]) -> Option<Timestamp> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Model, converges, decide};
+    use crate::tests::model::{Model, converges, decide};
     use serde_json::{Value, json};
 
     fn request(created: &str, status: Value) -> Value {

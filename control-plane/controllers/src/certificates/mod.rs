@@ -32,7 +32,7 @@ use corten_meta::Key;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::runtime::tend::{feed, tend};
+use crate::runtime::workqueue::{enqueue_changes, run_workers};
 use authority::Authority;
 use request::{KUBELET_CLIENT, Request};
 
@@ -59,8 +59,8 @@ impl CertificateController {
             async move { this.handle(&key).await }
         };
         tokio::join!(
-            feed(cache, queue.clone(), shutdown.clone(), |change| vec![change.key.clone()]),
-            tend("certificate-controller", queue, WORKERS, shutdown, handle),
+            enqueue_changes(cache, queue.clone(), shutdown.clone(), |change| vec![change.key.clone()]),
+            run_workers("certificate-controller", queue, WORKERS, shutdown, handle),
         );
     }
 

@@ -16,11 +16,10 @@ use corten_meta::Key;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
-use crate::job::finished_condition;
 use crate::metrics;
-use crate::replicaset::owners_of;
 use crate::runtime::{Action, Controller, Plan, Reference, Report, View, Watch};
-use crate::workload::owner;
+use crate::workload::condition::finished_condition;
+use crate::workload::owner::{self, owners_of};
 use schedule::Schedule;
 
 const SCHEDULED_AT: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";

@@ -1,7 +1,7 @@
 //! CronJobs on a model whose clock stands at five past.
 
 use super::*;
-use crate::model::{Model, converges, decide};
+use crate::tests::model::{Model, converges, decide};
 use corten_meta::Value;
 use serde_json::json;
 

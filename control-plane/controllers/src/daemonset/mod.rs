@@ -20,11 +20,10 @@ use corten_client::Change;
 use corten_meta::{Key, Object};
 use jiff::Timestamp;
 
-use crate::replicaset::{matching_orphan, new_orphan, owners_of};
 use crate::runtime::{Action, Controller, NodeRow, Plan, PodRow, Report, View, Watch, decode, key_of};
 use crate::workload::condition::count;
 use crate::workload::history::{self, Current, History, REVISION_HASH_LABEL};
-use crate::workload::owner::{claim, selector};
+use crate::workload::owner::{claim, matching_orphan, new_orphan, owners_of, selector};
 use crate::workload::{pods, template};
 
 const BURST: usize = 250;

@@ -1,8 +1,8 @@
 //! DaemonSets on a model of nodes.
 
 use super::*;
-use crate::model::{Model, NOW, converges, decide, pod};
 use crate::runtime::ResourceType;
+use crate::tests::model::{Model, NOW, converges, decide, pod};
 use corten_meta::Value;
 use serde_json::json;
 

@@ -4,8 +4,8 @@ use corten_api::k8s_openapi::api::apps::v1::RollingUpdateDaemonSet;
 use corten_api::k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::Pass;
-use crate::deployment::scaled;
 use crate::runtime::{Action, Plan, PodRow, Report};
+use crate::workload::int_or_percent::scaled;
 use crate::workload::pods;
 
 impl Pass<'_> {

@@ -11,14 +11,13 @@ mod status;
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use corten_api::k8s_openapi::api::core::v1::Pod;
-use corten_api::k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use corten_client::Change;
 use corten_meta::Key;
 use jiff::Timestamp;
 
-use crate::replicaset::{matching_orphan, new_orphan, owners_of};
 use crate::runtime::{Action, Controller, Failure, Plan, ResourceType, View, Watch};
-use crate::workload::owner::{self, claim, selector};
+use crate::workload::int_or_percent::scaled;
+use crate::workload::owner::{self, claim, matching_orphan, new_orphan, owners_of, selector};
 
 pub struct DeploymentController;
 
@@ -214,20 +213,6 @@ fn bounds(deployment: &Deployment) -> (i32, i32) {
         (0, 0) => (0, 1),
         (surge, unavailable) => (surge, unavailable.min(total)),
     }
-}
-
-/// A number, or a percentage of the total rounded as asked; absent means the default of 25%.
-pub fn scaled(value: Option<&IntOrString>, total: i32, round_up: bool) -> i32 {
-    let percent = match value {
-        Some(IntOrString::Int(number)) => return *number,
-        Some(IntOrString::String(text)) => {
-            text.strip_suffix('%').and_then(|number| number.parse::<i64>().ok()).unwrap_or(0)
-        }
-        None => 25,
-    };
-    let product = i128::from(percent) * i128::from(total);
-    let share = if round_up { (product + 99).div_euclid(100) } else { product.div_euclid(100) };
-    i32::try_from(share).unwrap_or(i32::MAX)
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Rollouts played out on a model with ReplicaSets and a stand-in for the nodes, within their bounds at every step.
 
 use super::*;
-use crate::model::{Model, NOW, converges, decide};
 use crate::replicaset::REPLICA_SETS;
+use crate::tests::model::{Model, NOW, converges, decide};
 use crate::workload::pods;
 use corten_api::k8s_openapi::api::core::v1::PodCondition;
 use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;

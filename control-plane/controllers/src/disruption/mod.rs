@@ -21,9 +21,9 @@ use corten_client::Change;
 use corten_meta::Key;
 use jiff::Timestamp;
 
-use crate::deployment::scaled;
 use crate::runtime::{Action, Controller, Plan, PodRow, ResourceType, ScaleQuestion, View, Watch, decode, key_of};
 use crate::workload::condition::{StatusCondition, set_status};
+use crate::workload::int_or_percent::scaled;
 use crate::workload::owner::selector;
 use crate::workload::pods;
 use scale::{Scale, scale_of};

@@ -7,8 +7,8 @@ use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use corten_meta::Key;
 use jiff::Timestamp;
 
-use crate::node::mark_pod;
 use crate::runtime::{Controller, Plan, ResourceType, View, Watch, decode, mentions};
+use crate::workload::condition::mark_pod;
 use crate::workload::pods;
 
 const TIMEOUT: Duration = Duration::from_secs(2 * 60);
@@ -59,7 +59,7 @@ impl Controller for StaleDisruptionController {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Model, converges, decide, pod};
+    use crate::tests::model::{Model, converges, decide, pod};
     use serde_json::json;
 
     #[test]

@@ -1,7 +1,7 @@
 //! Budgets held to their properties on a model.
 
 use super::*;
-use crate::model::{Model, converges, decide, mapped, pod};
+use crate::tests::model::{Model, converges, decide, mapped, pod};
 use serde_json::{Value, json};
 
 fn budget(rule: Value) -> Value {
@@ -27,7 +27,7 @@ fn cluster(rule: Value, ready: usize) -> Model {
     model
 }
 
-fn member(name: &str) -> crate::model::PodBuilder {
+fn member(name: &str) -> crate::tests::model::PodBuilder {
     let owner =
         json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-1", "uid": "r", "controller": true}]);
     pod(name).label("app", "web").phase("Running").ready(60).set("/metadata/ownerReferences", owner)

@@ -242,7 +242,7 @@ fn update(plan: &mut Plan, slice: &EndpointSlice, fresh: EndpointSlice) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Model, converges, mapped};
+    use crate::tests::model::{Model, converges, mapped};
     use serde_json::{Value, json};
 
     const CONTROLLER: EndpointSliceMirroringController = EndpointSliceMirroringController;

@@ -1,7 +1,7 @@
 //! Backends of Services on a model.
 
 use super::*;
-use crate::model::{Model, converges, mapped, pod};
+use crate::tests::model::{Model, converges, mapped, pod};
 use corten_api::k8s_openapi::api::discovery::v1::EndpointSlice;
 use corten_meta::Value;
 use serde_json::json;
@@ -15,7 +15,7 @@ fn service(extra: Value) -> Value {
     service
 }
 
-fn backend(name: &str, ip: &str, port: i32) -> crate::model::PodBuilder {
+fn backend(name: &str, ip: &str, port: i32) -> crate::tests::model::PodBuilder {
     let containers = json!([{"name": "c", "ports": [{"name": "web", "containerPort": port, "protocol": "TCP"}]}]);
     pod(name).label("app", "web").phase("Running").on("n").ip(ip).set("/spec/containers", containers)
 }

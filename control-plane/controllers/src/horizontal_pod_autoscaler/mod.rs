@@ -24,7 +24,7 @@ use corten_meta::{Key, Selector, Value};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::runtime::tend::{feed, tend};
+use crate::runtime::workqueue::{enqueue_changes, run_workers};
 use crate::runtime::{Count, Counter, Label};
 use behavior::History;
 use decide::{Decision, Observed, decide};
@@ -93,8 +93,8 @@ impl AutoscalerController {
             }
         };
         tokio::join!(
-            feed(cache, queue.clone(), shutdown.clone(), changed),
-            tend("horizontal-pod-autoscaler", queue, WORKERS, shutdown, handle),
+            enqueue_changes(cache, queue.clone(), shutdown.clone(), changed),
+            run_workers("horizontal-pod-autoscaler", queue, WORKERS, shutdown, handle),
         );
     }
 

@@ -3,7 +3,7 @@
 use super::behavior::{Bounds, History, permitted};
 use super::custom::Measured;
 use super::*;
-use crate::model::{NOW, pod};
+use crate::tests::model::{NOW, pod};
 use jiff::SignedDuration;
 
 fn autoscaler(spec: Value) -> HorizontalPodAutoscaler {

@@ -22,10 +22,9 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use crate::metrics;
-use crate::replicaset::{matching_orphan, new_orphan, owners_of};
 use crate::runtime::{Action, Controller, Count, Label, Plan, PodRow, RESULT, ResourceType, View, Watch};
-use crate::workload::condition::{self, count};
-use crate::workload::owner::{self, claim};
+use crate::workload::condition::{self, count, finished_condition};
+use crate::workload::owner::{self, claim, matching_orphan, new_orphan, owners_of};
 use crate::workload::pods;
 
 pub use orphans::UncountedPods;
@@ -111,14 +110,6 @@ fn selector(job: &Job) -> Selector {
 
 pub fn is_finished(job: &Job) -> bool {
     finished_condition(job).is_some()
-}
-
-/// The condition that says how the Job ended.
-pub fn finished_condition(job: &Job) -> Option<&JobCondition> {
-    let conditions = job.status.as_ref()?.conditions.as_ref()?;
-    conditions
-        .iter()
-        .find(|condition| matches!(condition.type_.as_str(), "Complete" | "Failed") && condition.status == "True")
 }
 
 /// Nobody counts any more: pods must not be held by a finalizer that nobody would lift.

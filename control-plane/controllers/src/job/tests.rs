@@ -1,7 +1,7 @@
 //! Jobs played out on a model.
 
 use super::*;
-use crate::model::{Model, NOW, converges, decide};
+use crate::tests::model::{Model, NOW, converges, decide};
 use corten_meta::Value;
 use serde_json::json;
 
@@ -332,7 +332,7 @@ fn a_job_that_is_gone_holds_no_pod() {
     assert_eq!(converges(&UncountedPods, &mut model, "default", &pod), 0, "its Job is there");
     let before = model.value("Job", "default", "work");
     model.remove("Job", "default", "work");
-    let keys = crate::model::mapped::<Job>(&UncountedPods, &model, Some(&before), None);
+    let keys = crate::tests::model::mapped::<Job>(&UncountedPods, &model, Some(&before), None);
     assert_eq!(keys, [format!("default/{pod}")]);
     converges(&UncountedPods, &mut model, "default", &pod);
     assert!(!model.typed::<Pod>().iter().any(is_held));

@@ -1,7 +1,7 @@
 //! A claim from its placement to the end of its directory, together with the binder whose volume it becomes.
 
 use super::*;
-use crate::model::{Model, converges, decide};
+use crate::tests::model::{Model, converges, decide};
 use crate::volume_binding::{ClaimBinder, VolumePhases};
 
 fn class(policy: &str) -> Value {

@@ -46,7 +46,7 @@ impl Heartbeats {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::NOW;
+    use crate::tests::model::NOW;
 
     /// A node whose clock is off, renewing every ten seconds and looked at every `every` seconds, until it falls silent
     /// after ten minutes; the longest silence that is ever believed before that, and how long after it 50 s are.

@@ -15,9 +15,9 @@ use serde_json::json;
 
 use super::heartbeats::Heartbeats;
 use super::zones::{Member, next_eviction, zone_of};
-use super::{mark_pod, ready_status};
 use crate::metrics;
 use crate::runtime::{Action, Controller, Count, Plan, ResourceType, View, Watch, decode, key_of};
+use crate::workload::condition::{mark_pod, ready_status};
 use crate::workload::pods;
 
 const LEASES: &str = "kube-node-lease";

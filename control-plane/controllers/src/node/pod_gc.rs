@@ -8,9 +8,9 @@ use corten_client::Change;
 use corten_meta::Key;
 use jiff::Timestamp;
 
-use super::{disruption_target, mark_pod, ready_status};
 use crate::metrics;
 use crate::runtime::{Action, Controller, Count, Label, Plan, ResourceType, View, Watch, decode, key_of, mentions};
+use crate::workload::condition::{disruption_target, mark_pod, ready_status};
 use crate::workload::pods;
 
 /// A node that is missing for less than this may just not have registered yet.

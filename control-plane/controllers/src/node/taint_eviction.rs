@@ -11,9 +11,9 @@ use corten_client::Change;
 use corten_meta::{Key, Object};
 use jiff::Timestamp;
 
-use super::{disruption_target, mark_pod};
 use crate::metrics;
 use crate::runtime::{Action, Controller, Plan, ResourceType, View, Watch, decode, key_of, mentions};
+use crate::workload::condition::{disruption_target, mark_pod};
 use crate::workload::pods;
 
 #[derive(Default)]

@@ -1,10 +1,11 @@
 //! Nodes that come, fall silent and go, on a model.
 
-use super::ipam::{Cidr, NodeIpamController};
+use super::ipam::NodeIpamController;
 use super::lifecycle::NodeLifecycleController;
 use super::pod_gc::PodGcController;
 use super::taint_eviction::TaintEvictionController;
-use crate::model::{Model, NOW, converges, decide, pod};
+use crate::cidr::Cidr;
+use crate::tests::model::{Model, NOW, converges, decide, pod};
 use corten_meta::Value;
 use serde_json::json;
 use std::time::Duration;

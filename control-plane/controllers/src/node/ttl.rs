@@ -75,7 +75,7 @@ fn seconds(told: u32, count: usize) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Model, converges};
+    use crate::tests::model::{Model, converges};
 
     #[test]
     fn a_step_is_left_only_well_beyond_its_edge() {

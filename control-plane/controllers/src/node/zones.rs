@@ -10,7 +10,7 @@ use std::time::Duration;
 use corten_api::k8s_openapi::api::core::v1::Node;
 use jiff::Timestamp;
 
-use super::ready_status;
+use crate::workload::condition::ready_status;
 
 const REGION: [&str; 2] = ["topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region"];
 const ZONE: [&str; 2] = ["topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"];
@@ -63,7 +63,7 @@ pub fn next_eviction(zone: &[Member], now: Timestamp) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::NOW;
+    use crate::tests::model::NOW;
 
     #[test]
     fn the_pace_depends_on_how_much_of_the_zone_is_silent() {

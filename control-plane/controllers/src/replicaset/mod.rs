@@ -6,21 +6,19 @@
 mod replicated;
 
 use std::marker::PhantomData;
-use std::sync::Arc;
 use std::time::Duration;
 
-use corten_api::Typed;
 use corten_api::k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetCondition, ReplicaSetStatus};
 use corten_api::k8s_openapi::api::core::v1::{Pod, ReplicationController};
 use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use corten_client::Change;
-use corten_meta::{Key, Object};
+use corten_meta::Key;
 use jiff::Timestamp;
 
 use crate::metrics;
 use crate::runtime::{Action, Controller, Failure, Plan, PodRow, Report, ResourceType, View, Watch};
 use crate::workload::condition::{self, count};
-use crate::workload::owner::{self, claim};
+use crate::workload::owner::{self, claim, matching_orphan, new_orphan, owners_of};
 use crate::workload::{pods, template};
 use replicated::Replicated;
 
@@ -86,39 +84,6 @@ fn of_pod<K: Replicated>(view: &dyn View, change: &Change) -> Vec<Key> {
     let mut keys: Vec<Key> = owners_of(change, K::KIND);
     keys.extend(new_orphan(change).into_iter().flat_map(|pod| matching_orphan::<K>(view, pod, K::selector)));
     keys
-}
-
-/// An object that nobody controls, if that or its labels are news: another change of it is nobody's concern.
-pub fn new_orphan(change: &Change) -> Option<&Arc<Object>> {
-    let orphan = change.new.as_ref().filter(|object| object.controller().is_none())?;
-    let known = |old: &Arc<Object>| old.controller().is_none() && old.header.labels == orphan.header.labels;
-    (!change.old.as_ref().is_some_and(known)).then_some(orphan)
-}
-
-/// The keys of the controllers of one kind that the changed object belongs or belonged to.
-pub fn owners_of(change: &Change, kind: &str) -> Vec<Key> {
-    let mut keys: Vec<Key> = [&change.old, &change.new]
-        .into_iter()
-        .flatten()
-        .filter_map(|object| object.controller().filter(|owner| owner.kind == kind))
-        .map(|owner| Key { namespace: change.key.namespace.clone(), name: owner.name.clone() })
-        .collect();
-    keys.dedup();
-    keys
-}
-
-/// The controllers whose selector matches an object nobody controls.
-pub fn matching_orphan<K: Typed>(
-    view: &dyn View,
-    orphan: &Object,
-    selector: fn(&K) -> Option<corten_meta::Selector>,
-) -> Vec<Key> {
-    if orphan.header.labels.is_empty() {
-        return Vec::new();
-    }
-    let all: Vec<K> = view.all(&orphan.header.namespace);
-    let takes = |controller: &&K| selector(controller).is_some_and(|selector| selector.matches(&orphan.header.labels));
-    all.iter().filter(takes).map(crate::runtime::key_of).collect()
 }
 
 fn related_pods<K: Replicated>(view: &dyn View, owner: &K) -> Vec<PodRow> {

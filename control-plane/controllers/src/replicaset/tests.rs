@@ -1,7 +1,8 @@
 //! ReplicaSets held to their properties on a model.
 
 use super::*;
-use crate::model::{Model, NOW, converges, decide, mapped, pod};
+use crate::tests::model::{Model, NOW, converges, decide, mapped, pod};
+use corten_api::Typed;
 use corten_meta::Value;
 use proptest::prelude::*;
 use serde_json::json;
@@ -23,7 +24,7 @@ fn cluster(replicas: i32) -> Model {
     model
 }
 
-fn own(name: &str) -> crate::model::PodBuilder {
+fn own(name: &str) -> crate::tests::model::PodBuilder {
     let owner =
         json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "web-uid", "controller": true}]);
     pod(name).label("app", "web").set("/metadata/ownerReferences", owner)

@@ -13,17 +13,15 @@ use corten_api::k8s_openapi::api::resource::v1::{
 };
 use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use corten_client::Change;
-use corten_meta::{Key, Object};
+use corten_meta::Key;
 use jiff::Timestamp;
 use serde_json::json;
 
 use crate::metrics;
-use crate::replicaset::owners_of;
-use crate::runtime::{
-    Action, Controller, Label, Plan, Reference, Report, ResourceType, View, Watch, decode, key_of, mentions,
-};
-use crate::workload::owner::is_controlled_by;
+use crate::runtime::{Action, Controller, Label, Plan, Reference, Report, ResourceType, View, Watch, decode, key_of};
+use crate::workload::owner::{is_controlled_by, owners_of};
 use crate::workload::pods;
+use crate::workload::resource_claims::{Named, claims_of, named, names_claims};
 
 pub use release::ClaimReleaser;
 
@@ -35,42 +33,6 @@ const POD_CLAIM: &str = "resource.kubernetes.io/pod-claim-name";
 const MAX_PREFIX: usize = 57;
 /// How many pods may share a claim.
 const MAX_RESERVATIONS: usize = 256;
-
-/// What stands for one claim of a pod.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Named {
-    /// By the user, or by the status; whether it must be the pod's own.
-    As(String, bool),
-    /// The status says that none is needed.
-    NotNeeded,
-    /// It is still to be made.
-    NotYet,
-}
-
-pub(super) fn named(pod: &Pod, claim: &PodResourceClaim) -> Named {
-    if let Some(name) = &claim.resource_claim_name {
-        return Named::As(name.clone(), false);
-    }
-    let statuses = pod.status.iter().flat_map(|status| status.resource_claim_statuses.iter().flatten());
-    match statuses.into_iter().find(|status| status.name == claim.name) {
-        None => Named::NotYet,
-        Some(status) => status.resource_claim_name.clone().map_or(Named::NotNeeded, |name| Named::As(name, true)),
-    }
-}
-
-pub(super) fn claims_of(pod: &Pod) -> impl Iterator<Item = &PodResourceClaim> {
-    pod.spec.iter().flat_map(|spec| spec.resource_claims.iter().flatten())
-}
-
-/// The pod will not run, or not any more: it needs no claims.
-pub(super) fn is_done(pod: &Pod) -> bool {
-    pods::is_terminal(pod) || (pods::is_terminating(pod) && pods::node_name(pod).is_empty())
-}
-
-/// Whether a pod can have claims at all: told from its bytes, since most have none and every pod change asks.
-pub(super) fn names_claims(pod: &Object) -> bool {
-    mentions(pod, "\"resourceClaims\"") || mentions(pod, "\"extendedResourceClaimStatus\"")
-}
 
 pub struct ClaimMaker;
 

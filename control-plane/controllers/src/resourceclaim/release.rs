@@ -11,10 +11,11 @@ use corten_client::Change;
 use corten_meta::Key;
 use jiff::Timestamp;
 
-use super::{COMPONENT, CONTROLLER, Named, POD_CLAIM, claims_of, has_admin_access, is_done, named, names_claims};
+use super::{COMPONENT, CONTROLLER, POD_CLAIM, has_admin_access};
 use crate::metrics;
 use crate::runtime::{Action, Controller, Plan, View, Watch, decode};
 use crate::workload::owner::controller_of;
+use crate::workload::resource_claims::{Named, claims_of, is_done, named, names_claims};
 
 /// Held by a claim that is allocated.
 const FINALIZER: &str = "resource.kubernetes.io/delete-protection";

@@ -1,7 +1,7 @@
 //! The life of a claim: made, allocated by somebody, given back, deleted.
 
 use super::*;
-use crate::model::{Model, converges, decide, mapped, pod};
+use crate::tests::model::{Model, converges, decide, mapped, pod};
 use serde_json::Value;
 
 fn template() -> Value {

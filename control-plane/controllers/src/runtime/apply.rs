@@ -17,11 +17,11 @@ use futures::future::join_all;
 use http::Method;
 use tokio_util::sync::CancellationToken;
 
-use super::feed::address;
+use super::informer::address;
 use super::plan::{Action, Event, Plan, Reference, Report, ResourceType};
 use super::scale::{self, ScaleAnswer, ScaleQuestion};
 use super::view::{Failure, decode};
-use crate::storage_protection::uses;
+use crate::volume_claims::uses;
 
 /// The most writes in flight at once.
 const MAX_BATCH: usize = 64;

@@ -16,10 +16,10 @@ use corten_client::{Cache, Part};
 use corten_meta::Key;
 use jiff::{SignedDuration, Timestamp};
 
-use super::Feeds;
+use super::Informers;
 use super::controller::Decide;
 use super::count::Count;
-use super::feed::CachedView;
+use super::informer::CachedView;
 use super::plan::Plan;
 use super::view::Failure;
 
@@ -116,21 +116,21 @@ pub struct Memory(Mutex<HashMap<Key, Remembered>>);
 
 impl Memory {
     /// Looks at a key, or remembers that there is nothing to do.
-    pub fn look(
+    pub fn reconcile(
         &self,
         controller: &dyn Decide,
-        feeds: &Feeds,
+        informers: &Informers,
         failure: Option<Failure>,
         key: &Key,
     ) -> (CachedView, Plan) {
         let now = super::now();
         if failure.is_some() || !controller.remembers() {
             self.forget(key);
-            let view = CachedView::new(feeds.clone(), failure);
+            let view = CachedView::new(informers.clone(), failure);
             let plan = controller.decide(&view, key, now);
             return (view, plan);
         }
-        let mut view = CachedView::noting(feeds.clone());
+        let mut view = CachedView::noting(informers.clone());
         if let Some(plan) = self.recall(key, now) {
             #[cfg(test)]
             self.compare(controller, &view, key, now);

@@ -1,26 +1,26 @@
 //! The one runtime of all controllers: watch, queue, decide, apply, wait for the echo.
 //!
 //! A controller only decides ([`Controller`]); everything with an effect is here. The path of a change: a cache tells
-//! [`feed`], which maps it to keys; [`worker`] takes a key, lets the controller decide and hands the plan to
+//! [`informer`], which maps it to keys; [`worker`] takes a key, lets the controller decide and hands the plan to
 //! [`apply`]; the key comes back only when the caches have seen what was written.
 
 mod apply;
 mod controller;
 mod count;
 pub mod discovery;
-mod feed;
+mod informer;
 pub mod memory;
 pub mod monitors;
 mod plan;
 mod rows;
 mod scale;
-pub mod tend;
 mod view;
 mod worker;
+pub mod workqueue;
 
 /// The time as controllers ask for it: the wall clock, or that of a simulation.
 #[cfg(test)]
-pub use crate::simulation::now;
+pub use crate::tests::simulation::now;
 pub use apply::Applier;
 pub use controller::{Controller, Decide, Keys, Watch};
 #[cfg(not(test))]
@@ -40,7 +40,7 @@ use corten_meta::Key;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use feed::{Feed, Route};
+use informer::{EventHandler, Informer};
 
 /// A client for each identity, by the name of the service account in kube-system; the binary makes them.
 pub type Clients = Arc<dyn Fn(&str) -> Client + Send + Sync>;
@@ -54,23 +54,23 @@ pub async fn run(
     metrics: &Metrics,
     shutdown: CancellationToken,
 ) {
-    let mut routes: BTreeMap<ResourceType, Vec<Route>> = BTreeMap::new();
+    let mut handlers: BTreeMap<ResourceType, Vec<EventHandler>> = BTreeMap::new();
     for (queue, controller) in &controllers {
         for watch in controller.watches() {
-            routes.entry(watch.resource).or_default().push(Route { queue: queue.clone(), keys: watch.keys });
+            handlers.entry(watch.resource).or_default().push(EventHandler { queue: queue.clone(), keys: watch.keys });
         }
     }
     let queues: Vec<WorkQueue<Key>> = controllers.iter().map(|(queue, _)| queue.clone()).collect();
-    let feeds = Arc::new(feed::open(caches, routes, metrics).await);
+    let informers = Arc::new(informer::open(caches, handlers, metrics).await);
 
     let mut tasks = JoinSet::new();
-    for feed in feeds.values().cloned() {
-        tasks.spawn(feed::dispatch(feed, feeds.clone()));
+    for informer in informers.values().cloned() {
+        tasks.spawn(informer::dispatch(informer, informers.clone()));
     }
     for (queue, controller) in controllers {
         let applier = Applier::new(clients(controller.name()), controller.component(), shutdown.clone());
         let counter = count::Counter::new(metrics.clone());
-        let seen = (feeds.clone(), caches.client().clone());
+        let seen = (informers.clone(), caches.client().clone());
         let worker = worker::Worker::new(controller, queue, applier, seen, counter, shutdown.clone());
         for _ in 0..worker.count() {
             tasks.spawn(worker.clone().run());
@@ -82,23 +82,23 @@ pub async fn run(
 }
 
 /// What controllers see, without anybody acting upon it.
-pub struct Watched(Feeds);
+pub struct DryRun(Informers);
 
-impl Watched {
-    pub async fn open(controllers: &[Arc<dyn Decide>], caches: &Caches) -> Watched {
-        let mut routes: BTreeMap<ResourceType, Vec<Route>> = BTreeMap::new();
+impl DryRun {
+    pub async fn open(controllers: &[Arc<dyn Decide>], caches: &Caches) -> DryRun {
+        let mut handlers: BTreeMap<ResourceType, Vec<EventHandler>> = BTreeMap::new();
         for watch in controllers.iter().flat_map(|controller| controller.watches()) {
-            routes.entry(watch.resource).or_default();
+            handlers.entry(watch.resource).or_default();
         }
-        let feeds = Arc::new(feed::open(caches, routes, &Metrics::default()).await);
-        Watched(feeds)
+        let informers = Arc::new(informer::open(caches, handlers, &Metrics::default()).await);
+        DryRun(informers)
     }
 
     /// A look as a worker takes it, with what is remembered of earlier ones.
-    pub fn look(&self, controller: &dyn Decide, memory: &Memory, key: &Key) -> Plan {
-        memory.look(controller, &self.0, None, key).1
+    pub fn reconcile(&self, controller: &dyn Decide, memory: &Memory, key: &Key) -> Plan {
+        memory.reconcile(controller, &self.0, None, key).1
     }
 }
 
-/// The feeds of all watched resources.
-type Feeds = Arc<BTreeMap<ResourceType, Arc<Feed>>>;
+/// The informers of all watched resources.
+type Informers = Arc<BTreeMap<ResourceType, Arc<Informer>>>;

@@ -130,9 +130,9 @@ impl Monitors {
         let caches =
             if built_in { self.caches.clone() } else { Caches::new(self.caches.client().clone(), stop.clone()) };
         let cache = caches.dynamic(&found.resource);
-        let (monitors, told, feed, ends) = (self.clone(), found.clone(), cache.clone(), stop.clone());
+        let (monitors, told, informer, ends) = (self.clone(), found.clone(), cache.clone(), stop.clone());
         self.tasks.spawn(async move {
-            let mut changes = feed.subscribe();
+            let mut changes = informer.subscribe();
             loop {
                 tokio::select! {
                     biased;

@@ -256,7 +256,7 @@ impl<F: Facts> Rows<F> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::pod;
+    use crate::tests::model::pod;
     use crate::workload::pods::PodState;
     use proptest::prelude::*;
 

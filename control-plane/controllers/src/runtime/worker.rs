@@ -11,11 +11,11 @@ use corten_client::{Client, WorkQueue};
 use corten_meta::Key;
 use tokio_util::sync::CancellationToken;
 
-use super::Feeds;
+use super::Informers;
 use super::apply::{Applied, Applier, Echo, newest};
 use super::controller::Decide;
 use super::count::Counter;
-use super::feed::CachedView;
+use super::informer::CachedView;
 use super::memory::Memory;
 use super::plan::ResourceType;
 use super::view::{Failure, View};
@@ -29,7 +29,7 @@ pub struct Worker {
     controller: Arc<dyn Decide>,
     queue: WorkQueue<Key>,
     applier: Applier,
-    feeds: Feeds,
+    informers: Informers,
     failures: Arc<Mutex<HashMap<Key, Failure>>>,
     memory: Arc<Memory>,
     /// Keys for which something may have been written that no answer told of, and where.
@@ -45,12 +45,12 @@ impl Worker {
         controller: Arc<dyn Decide>,
         queue: WorkQueue<Key>,
         applier: Applier,
-        (feeds, reader): (Feeds, Client),
+        (informers, reader): (Informers, Client),
         counter: Counter,
         shutdown: CancellationToken,
     ) -> Worker {
         let (failures, memory, unsure, counter) = (Arc::default(), Arc::default(), Arc::default(), Arc::new(counter));
-        Worker { controller, queue, applier, feeds, failures, memory, unsure, reader, counter, shutdown }
+        Worker { controller, queue, applier, informers, failures, memory, unsure, reader, counter, shutdown }
     }
 
     /// How many of them the controller wants.
@@ -78,7 +78,7 @@ impl Worker {
         }
         let began = Instant::now();
         let failure = self.failures.lock().unwrap_or_else(PoisonError::into_inner).get(key).cloned();
-        let (mut view, mut plan) = self.memory.look(&*self.controller, &self.feeds, failure, key);
+        let (mut view, mut plan) = self.memory.reconcile(&*self.controller, &self.informers, failure, key);
         if plan.questions().next().is_some() {
             view.scales = self.applier.ask(&plan).await;
             plan = self.controller.decide(&view, key, super::now());
@@ -137,9 +137,9 @@ impl Worker {
             unsure.iter().filter(|(of, _)| alone || of == key).cloned().collect()
         };
         for (of, resource) in doubts {
-            if let Some(feed) = self.feeds.get(&resource) {
+            if let Some(informer) = self.informers.get(&resource) {
                 let Ok(newest) = newest(&self.reader, resource, &of.namespace).await else { return Err(resource) };
-                let reached = feed.reached.until(|so_far| so_far >= newest);
+                let reached = informer.reached.until(|so_far| so_far >= newest);
                 if tokio::time::timeout(ECHO_TIMEOUT, reached).await.is_err() {
                     return Err(resource);
                 }
@@ -156,8 +156,8 @@ impl Worker {
 
     /// Waits until the cache shows a write. A resource that the controller does not watch is not waited for.
     async fn heard(&self, view: &CachedView, echo: Echo) {
-        let Some(feed) = self.feeds.get(&echo.resource()) else { return };
-        feed.reached.until(|so_far| is_shown(view, &echo, so_far)).await;
+        let Some(informer) = self.informers.get(&echo.resource()) else { return };
+        informer.reached.until(|so_far| is_shown(view, &echo, so_far)).await;
     }
 }
 

@@ -20,11 +20,10 @@ use corten_meta::{Key, Object};
 use jiff::Timestamp;
 
 use crate::metrics;
-use crate::replicaset::{matching_orphan, new_orphan, owners_of};
 use crate::runtime::{Action, Controller, Label, Plan, PodRow, ResourceType, View, Watch};
 use crate::workload::condition::count;
 use crate::workload::history::{self, Current, History};
-use crate::workload::owner::{Claimable, claim, selector};
+use crate::workload::owner::{Claimable, claim, matching_orphan, new_orphan, owners_of, selector};
 use crate::workload::pods;
 use identity::{ordinal_of, revision_of};
 

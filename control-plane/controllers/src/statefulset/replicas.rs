@@ -6,8 +6,8 @@ use corten_api::k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::Pass;
 use super::identity::{claim_of, claims_of, pod_of, revision_of};
-use crate::deployment::scaled;
 use crate::runtime::{Action, Plan, PodRow, Reference, Report};
+use crate::workload::int_or_percent::scaled;
 use crate::workload::pods;
 
 /// The most pods that one look creates: their coming brings the next look.

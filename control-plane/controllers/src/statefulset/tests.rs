@@ -1,7 +1,7 @@
 //! StatefulSets on a model: names, order and volumes.
 
 use super::*;
-use crate::model::{Model, NOW, converges, decide};
+use crate::tests::model::{Model, NOW, converges, decide};
 use corten_meta::Value;
 use serde_json::json;
 
@@ -214,7 +214,7 @@ fn ordinals_may_begin_elsewhere() {
 #[test]
 fn a_pod_that_merely_has_the_labels_is_left_alone() {
     let mut model = cluster(json!({}));
-    model.put(crate::model::pod("stranger").label("app", "db").value());
+    model.put(crate::tests::model::pod("stranger").label("app", "db").value());
     settle(&mut model, |_| {});
     assert!(model.value("Pod", "default", "stranger")["metadata"]["ownerReferences"].is_null());
 }
@@ -256,7 +256,8 @@ fn a_pod_does_not_come_back_to_a_claim_that_is_about_to_go() {
     assert_eq!(model.names("Pod"), ["db-0", "db-1"]);
     let claim = model.value("PersistentVolumeClaim", "default", "data-db-2");
     model.remove("PersistentVolumeClaim", "default", "data-db-2");
-    let woken = crate::model::mapped::<PersistentVolumeClaim>(&StatefulSetController, &model, Some(&claim), None);
+    let woken =
+        crate::tests::model::mapped::<PersistentVolumeClaim>(&StatefulSetController, &model, Some(&claim), None);
     assert_eq!(woken, ["default/db"]);
     settle(&mut model, |_| {});
     assert_eq!(model.names("Pod"), ["db-0", "db-1", "db-2"]);

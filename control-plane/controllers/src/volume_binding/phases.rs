@@ -17,7 +17,7 @@ use crate::runtime::{
     Action, Controller, Failure, Plan, Reference, Report, ResourceType, View, Watch, claim_of_volume, decode, key_of,
     mentions,
 };
-use crate::storage_protection::claims_of;
+use crate::volume_claims::claims_of;
 use crate::workload::pods;
 
 pub(super) const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";

@@ -1,7 +1,7 @@
 //! What claims and volumes come to, by table.
 
 use super::*;
-use crate::model::{Model, converges, decide, mapped};
+use crate::tests::model::{Model, converges, decide, mapped};
 use corten_api::k8s_openapi::api::core::v1::Pod;
 use phases::PROVISIONED_BY;
 use serde_json::{Value, json};
@@ -308,7 +308,7 @@ fn a_pod_that_did_not_scrub_frees_nothing() {
 fn a_volume_in_use_is_not_scrubbed() {
     let mut model = left_behind(json!({}));
     let volumes = json!([{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]);
-    let user = crate::model::pod("user").phase("Running").set("/spec/volumes", volumes).value();
+    let user = crate::tests::model::pod("user").phase("Running").set("/spec/volumes", volumes).value();
     model.put(user.clone());
     converges(&VolumePhases::default(), &mut model, "", "v");
     assert_eq!(model.names("Pod"), ["user"]);

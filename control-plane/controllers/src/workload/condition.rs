@@ -1,10 +1,14 @@
 //! Conditions as every status carries them: set by type, with a transition time that moves only when the status does.
 
+use corten_api::Typed;
 use corten_api::k8s_openapi::api::apps::v1::{DeploymentCondition, ReplicaSetCondition};
-use corten_api::k8s_openapi::api::batch::v1::JobCondition;
-use corten_api::k8s_openapi::api::core::v1::{NamespaceCondition, NodeCondition, PodCondition};
+use corten_api::k8s_openapi::api::batch::v1::{Job, JobCondition};
+use corten_api::k8s_openapi::api::core::v1::{NamespaceCondition, Node, NodeCondition, Pod, PodCondition};
 use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition as StandardCondition, Time};
 use jiff::Timestamp;
+use serde_json::json;
+
+use crate::runtime::Action;
 
 /// The fields that all condition types share.
 pub trait Condition: Clone {
@@ -87,5 +91,47 @@ pub fn set_status(
     match place {
         Some(place) => all[place] = condition,
         None => all.push(condition),
+    }
+}
+
+/// The condition that says how the Job ended.
+pub fn finished_condition(job: &Job) -> Option<&JobCondition> {
+    let conditions = job.status.as_ref()?.conditions.as_ref()?;
+    conditions
+        .iter()
+        .find(|condition| matches!(condition.type_.as_str(), "Complete" | "Failed") && condition.status == "True")
+}
+
+/// The status of the Ready condition, `Unknown` when the node never told.
+pub fn ready_status(node: &Node) -> &str {
+    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
+    conditions
+        .into_iter()
+        .flatten()
+        .find(|condition| condition.type_ == "Ready")
+        .map_or("Unknown", |ready| &ready.status)
+}
+
+/// Writes one pod condition (and a phase), guarded against whoever wrote in between.
+pub fn mark_pod(pod: &Pod, new: PodCondition, phase: Option<&str>) -> Action {
+    let mut updated = pod.clone();
+    set(&mut updated.status.get_or_insert_default().conditions, new);
+    let value = updated.to_value();
+    let mut status = json!({"conditions": value["status"]["conditions"]});
+    if let Some(phase) = phase {
+        status["phase"] = json!(phase);
+    }
+    Action::patch_status(pod, json!({"metadata": {"resourceVersion": pod.metadata.resource_version}, "status": status}))
+}
+
+/// The condition that says why a pod is about to be taken down.
+pub fn disruption_target(reason: &str, message: &str, now: Timestamp) -> PodCondition {
+    PodCondition {
+        type_: "DisruptionTarget".to_owned(),
+        status: "True".to_owned(),
+        reason: Some(reason.to_owned()),
+        message: Some(message.to_owned()),
+        last_transition_time: Some(Time(now)),
+        ..PodCondition::default()
     }
 }

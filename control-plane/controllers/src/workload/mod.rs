@@ -4,6 +4,9 @@
 
 pub mod condition;
 pub mod history;
+pub mod int_or_percent;
+pub mod namespaces;
 pub mod owner;
 pub mod pods;
+pub mod resource_claims;
 pub mod template;

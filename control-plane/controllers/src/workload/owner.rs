@@ -1,14 +1,16 @@
 //! Adoption and release: which objects a controller owns, and the writes that make the references say so.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::core::v1::Pod;
 use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
-use corten_meta::{Object, Selector};
+use corten_client::Change;
+use corten_meta::{Key, Object, Selector};
 use serde_json::{Value, json};
 
-use crate::runtime::{Action, PodRow, ResourceType};
+use crate::runtime::{Action, PodRow, ResourceType, View, key_of};
 
 /// The reference a controller puts on what it creates.
 pub fn controller_reference<K: Typed>(owner: &K) -> OwnerReference {
@@ -164,4 +166,33 @@ fn reference_value(reference: &OwnerReference) -> Value {
         }
     }
     value
+}
+
+/// An object that nobody controls, if that or its labels are news: another change of it is nobody's concern.
+pub fn new_orphan(change: &Change) -> Option<&Arc<Object>> {
+    let orphan = change.new.as_ref().filter(|object| object.controller().is_none())?;
+    let known = |old: &Arc<Object>| old.controller().is_none() && old.header.labels == orphan.header.labels;
+    (!change.old.as_ref().is_some_and(known)).then_some(orphan)
+}
+
+/// The keys of the controllers of one kind that the changed object belongs or belonged to.
+pub fn owners_of(change: &Change, kind: &str) -> Vec<Key> {
+    let mut keys: Vec<Key> = [&change.old, &change.new]
+        .into_iter()
+        .flatten()
+        .filter_map(|object| object.controller().filter(|owner| owner.kind == kind))
+        .map(|owner| Key { namespace: change.key.namespace.clone(), name: owner.name.clone() })
+        .collect();
+    keys.dedup();
+    keys
+}
+
+/// The controllers whose selector matches an object nobody controls.
+pub fn matching_orphan<K: Typed>(view: &dyn View, orphan: &Object, selector: fn(&K) -> Option<Selector>) -> Vec<Key> {
+    if orphan.header.labels.is_empty() {
+        return Vec::new();
+    }
+    let all: Vec<K> = view.all(&orphan.header.namespace);
+    let takes = |controller: &&K| selector(controller).is_some_and(|selector| selector.matches(&orphan.header.labels));
+    all.iter().filter(takes).map(key_of).collect()
 }

@@ -223,7 +223,7 @@ fn phase_ordinal(phase: &str) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{NOW, pod};
+    use crate::tests::model::{NOW, pod};
 
     #[test]
     fn pods_are_given_up_in_upstreams_order() {

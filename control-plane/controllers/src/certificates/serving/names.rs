@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use corten_api::AlternativeName;
 use corten_meta::address::is_global_unicast;
 
-use crate::node::ipam::Cidr;
+use crate::cidr::Cidr;
 
 /// What belongs to the cluster and not to a node.
 #[derive(Clone, Debug, Default)]

@@ -98,7 +98,7 @@ mod tests {
 
     use super::super::tests::{node, serving};
     use super::*;
-    use crate::model::{Model, converges};
+    use crate::tests::model::{Model, converges};
 
     fn pin(model: &mut Model, name: &str) -> Value {
         converges(&ServingNamePinner { serving: serving() }, model, "", name);

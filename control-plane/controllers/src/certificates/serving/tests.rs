@@ -6,8 +6,8 @@ use serde_json::json;
 
 use super::*;
 use crate::certificates::request::tests::request;
-use crate::model::{Model, converges};
-use crate::node::ipam::Cidr;
+use crate::cidr::Cidr;
+use crate::tests::model::{Model, converges};
 
 pub fn serving() -> KubeletServing {
     KubeletServing {

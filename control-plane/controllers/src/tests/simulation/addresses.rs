@@ -12,7 +12,7 @@ use serde_json::json;
 use super::cluster::{World, play};
 use super::server::{Judge, Server, Write};
 use super::{Random, SETTLED, age, all, any, delete, touch};
-use crate::model::Model;
+use crate::tests::model::Model;
 
 pub const WORLD: World = World {
     controllers: &["service-cidr-controller"],

@@ -13,7 +13,7 @@ use serde_json::json;
 use super::cluster::{World, collection, path_of, play};
 use super::server::{Judge, Server, Write};
 use super::{Random, SETTLED, age, all, any, delete, kubelet, touch};
-use crate::model::Model;
+use crate::tests::model::Model;
 
 pub const WORLD: World = World {
     controllers: &[

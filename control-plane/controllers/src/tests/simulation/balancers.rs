@@ -13,7 +13,7 @@ use super::cluster::{World, collection, path_of, play};
 use super::eviction::is_ready;
 use super::server::{Judge, Server, Write};
 use super::{Random, SETTLED, age, all, any, delete, now, touch};
-use crate::model::Model;
+use crate::tests::model::Model;
 
 pub const WORLD: World =
     World { controllers: &["service-lb-controller"], objects, happens, judge, at_rest, ..World::USUAL };

@@ -17,7 +17,7 @@ use crate::runtime::{
     Action, Decide, Failure, Plan, ResourceType, ScaleAnswer, ScaleQuestion, View, claim_of_volume, node_of_pod,
     selector_of_service,
 };
-use crate::storage_protection::uses;
+use crate::volume_claims::uses;
 
 pub static NOW: LazyLock<Timestamp> = LazyLock::new(|| "2026-01-02T03:04:05Z".parse().expect("a time"));
 
@@ -316,7 +316,7 @@ impl Model {
 pub fn decide(controller: &dyn Decide, model: &Model, namespace: &str, name: &str) -> Plan {
     let key = Key::new(namespace, name);
     let plan = controller.decide(model, &key, *NOW);
-    crate::rights::assert_permitted(controller.name(), &plan);
+    crate::tests::rights::assert_permitted(controller.name(), &plan);
     let mut backwards = model.clone();
     backwards.reversed = !model.reversed;
     assert_eq!(controller.decide(&backwards, &key, *NOW), plan, "the order of lists matters to {}", controller.name());

@@ -42,7 +42,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::model::NOW;
+use crate::tests::model::NOW;
 use cluster::{authority, path_of};
 use server::Server;
 

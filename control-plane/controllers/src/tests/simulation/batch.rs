@@ -11,7 +11,7 @@ use serde_json::json;
 use super::cluster::{World, collection, path_of, play};
 use super::server::{Faults, Judge, Server, Write};
 use super::{Random, all, any, kubelet, now, touch};
-use crate::model::Model;
+use crate::tests::model::Model;
 
 pub const WORLD: World = World {
     controllers: &[

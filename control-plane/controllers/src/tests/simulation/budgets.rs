@@ -11,7 +11,7 @@ use super::cluster::{World, path_of, play};
 use super::eviction::{is_ready, selects};
 use super::server::{Judge, Server, Write};
 use super::{Random, all, any, delete, kubelet, touch};
-use crate::model::Model;
+use crate::tests::model::Model;
 
 pub const WORLD: World = World {
     controllers: &[

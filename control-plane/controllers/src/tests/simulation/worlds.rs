@@ -5,7 +5,7 @@ use corten_meta::Value;
 use serde_json::{Value as Json, json};
 
 use super::Random;
-use crate::model::pod;
+use crate::tests::model::pod;
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 /// How many kinds [`object`] knows.

@@ -13,7 +13,7 @@ use serde_json::json;
 use super::cluster::{World, collection, path_of, play};
 use super::server::{Judge, Server, Write};
 use super::{Random, SETTLED, all, any, delete, kubelet, now, touch};
-use crate::model::Model;
+use crate::tests::model::Model;
 
 pub const WORLD: World = World {
     controllers: &["device-taint-eviction-controller", "resourceclaim-controller", "garbage-collector-controller"],

@@ -10,7 +10,7 @@ use corten_api::k8s_openapi::api::core::v1::Pod;
 
 use crate::runtime::{Action, Plan, ResourceType};
 
-const POLICY: &str = include_str!("../../apiserver/src/authorization/bootstrap_policy.tbl");
+const POLICY: &str = include_str!("../../../apiserver/src/authorization/bootstrap_policy.tbl");
 
 /// Rules by controller: verbs, groups and resources, each divided by commas.
 type Rules = HashMap<&'static str, Vec<[&'static str; 3]>>;
@@ -69,7 +69,7 @@ fn asked(action: &Action) -> Option<(&'static str, ResourceType, Option<&'static
 #[test]
 #[should_panic(expected = "job-controller may not update core pods")]
 fn what_a_role_does_not_permit_is_found_out() {
-    let pod = crate::model::pod("p").build();
+    let pod = crate::tests::model::pod("p").build();
     assert_permitted("job-controller", &Plan::from(Action::patch(&pod, serde_json::json!({}))));
     assert_permitted("job-controller", &Plan::from(Action::update(&pod)));
 }

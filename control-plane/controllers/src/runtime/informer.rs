@@ -11,7 +11,7 @@ use corten_client::{Cache, Caches, InformerSeries, Metrics, Part, Resource, Work
 use corten_meta::{Key, Object};
 use tokio::sync::Notify;
 
-use super::Feeds;
+use super::Informers;
 use super::controller::Keys;
 use super::memory::Seen;
 use super::plan::ResourceType;
@@ -33,15 +33,15 @@ const SELECTOR_INDEX: &str = "selector";
 const CLAIM_INDEX: &str = "claim";
 
 /// From a resource to a controller.
-pub struct Route {
+pub struct EventHandler {
     pub queue: WorkQueue<Key>,
     pub keys: Keys,
 }
 
 /// One watched resource.
-pub struct Feed {
+pub struct Informer {
     pub cache: Arc<Cache>,
-    routes: Vec<Route>,
+    handlers: Vec<EventHandler>,
     /// What was parsed of the objects, if they are pods or nodes.
     pods: Rows<PodFacts>,
     nodes: Rows<NodeFacts>,
@@ -78,21 +78,21 @@ impl Reached {
 /// Opens a cache for every resource and waits until all are filled: no decision is made on half a view.
 pub async fn open(
     caches: &Caches,
-    routes: BTreeMap<ResourceType, Vec<Route>>,
+    handlers: BTreeMap<ResourceType, Vec<EventHandler>>,
     metrics: &Metrics,
-) -> BTreeMap<ResourceType, Arc<Feed>> {
-    let mut feeds = BTreeMap::new();
-    for (resource, routes) in routes {
+) -> BTreeMap<ResourceType, Arc<Informer>> {
+    let mut informers = BTreeMap::new();
+    for (resource, handlers) in handlers {
         let cache = caches.dynamic(&address(resource));
         index(resource, &cache);
         let (pods, nodes, reached) = (Rows::default(), Rows::default(), Reached::default());
         let counted = metrics.informer(crate::MANAGER, &address(resource));
-        feeds.insert(resource, Arc::new(Feed { cache, routes, pods, nodes, counted, reached }));
+        informers.insert(resource, Arc::new(Informer { cache, handlers, pods, nodes, counted, reached }));
     }
-    for feed in feeds.values() {
-        feed.cache.synced().await;
+    for informer in informers.values() {
+        informer.cache.synced().await;
     }
-    feeds
+    informers
 }
 
 /// What is asked of a kind other than by name.
@@ -135,31 +135,31 @@ pub fn address(resource: ResourceType) -> Resource {
 }
 
 /// Passes changes on until the cache closes.
-pub async fn dispatch(feed: Arc<Feed>, feeds: Feeds) {
-    let view = CachedView::new(feeds, None);
-    let mut subscription = feed.cache.subscribe();
+pub async fn dispatch(informer: Arc<Informer>, informers: Informers) {
+    let view = CachedView::new(informers, None);
+    let mut subscription = informer.cache.subscribe();
     while let Some(change) = subscription.next().await {
         let began = Instant::now();
         let revision = change.object().map_or(0, |object| object.revision);
         for change in change.steps() {
-            for route in &feed.routes {
-                for key in (route.keys)(&view, &change) {
-                    route.queue.add(key);
+            for handler in &informer.handlers {
+                for key in (handler.keys)(&view, &change) {
+                    handler.queue.add(key);
                 }
             }
             if let (None, Some(gone)) = (&change.new, &change.old) {
-                feed.pods.forget(&gone.header.uid);
-                feed.nodes.forget(&gone.header.uid);
+                informer.pods.forget(&gone.header.uid);
+                informer.nodes.forget(&gone.header.uid);
             }
         }
-        feed.reached.advance(revision);
-        feed.counted.passed_on(began.elapsed(), subscription.waiting());
+        informer.reached.advance(revision);
+        informer.counted.passed_on(began.elapsed(), subscription.waiting());
     }
 }
 
 /// The view of a controller in the cluster: the shared caches.
 pub struct CachedView {
-    pub feeds: Feeds,
+    pub informers: Informers,
     pub failure: Option<Failure>,
     /// What the server said of scales that were asked for.
     pub scales: BTreeMap<ScaleQuestion, ScaleAnswer>,
@@ -168,13 +168,13 @@ pub struct CachedView {
 }
 
 impl CachedView {
-    pub fn new(feeds: Feeds, failure: Option<Failure>) -> CachedView {
-        CachedView { feeds, failure, scales: BTreeMap::new(), seen: None }
+    pub fn new(informers: Informers, failure: Option<Failure>) -> CachedView {
+        CachedView { informers, failure, scales: BTreeMap::new(), seen: None }
     }
 
     /// One that takes down what it is asked.
-    pub fn noting(feeds: Feeds) -> CachedView {
-        CachedView { seen: Some(Mutex::default()), ..CachedView::new(feeds, None) }
+    pub fn noting(informers: Informers) -> CachedView {
+        CachedView { seen: Some(Mutex::default()), ..CachedView::new(informers, None) }
     }
 
     /// What was read; nothing where that was not all that mattered.
@@ -184,7 +184,7 @@ impl CachedView {
 
     /// The cache of a resource of which a part is about to be read. Every read comes through here.
     fn cache(&self, resource: ResourceType, part: Part<'_>) -> Option<&Arc<Cache>> {
-        let cache = &self.feeds.get(&resource)?.cache;
+        let cache = &self.informers.get(&resource)?.cache;
         if let Some(seen) = &self.seen {
             seen.lock().unwrap_or_else(PoisonError::into_inner).note(cache, part);
         }
@@ -238,13 +238,13 @@ impl View for CachedView {
     }
 
     fn rows(&self, pods: Vec<Arc<Object>>) -> Vec<PodRow> {
-        let feed = self.feeds.get(&ResourceType::of::<Pod>());
-        rows(feed.map(|feed| &feed.pods), pods)
+        let informer = self.informers.get(&ResourceType::of::<Pod>());
+        rows(informer.map(|informer| &informer.pods), pods)
     }
 
     fn node_rows(&self, nodes: Vec<Arc<Object>>) -> Vec<NodeRow> {
-        let feed = self.feeds.get(&ResourceType::of::<Node>());
-        rows(feed.map(|feed| &feed.nodes), nodes)
+        let informer = self.informers.get(&ResourceType::of::<Node>());
+        rows(informer.map(|informer| &informer.nodes), nodes)
     }
 
     fn scale(&self, question: &ScaleQuestion) -> Option<ScaleAnswer> {

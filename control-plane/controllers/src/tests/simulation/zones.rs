@@ -14,7 +14,7 @@ use super::cluster::{World, path_of, play};
 use super::nodes::{SILENT, heartbeats};
 use super::server::{Judge, Server, Write};
 use super::{Random, SETTLED, all, now, touch};
-use crate::model::Model;
+use crate::tests::model::Model;
 
 pub const WORLD: World = World {
     controllers: &["node-lifecycle-controller"],

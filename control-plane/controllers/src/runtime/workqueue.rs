@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 /// Passes the changes of a cache on as keys, until shutdown.
-pub async fn feed(
+pub async fn enqueue_changes(
     cache: Arc<Cache>,
     queue: WorkQueue<Key>,
     shutdown: CancellationToken,
@@ -33,7 +33,7 @@ pub async fn feed(
 
 /// Works on a queue until shutdown. What is handled may ask to be looked at again; what fails is tried again, ever
 /// later.
-pub async fn tend<F, Fut>(
+pub async fn run_workers<F, Fut>(
     what: &'static str,
     queue: WorkQueue<Key>,
     workers: usize,

@@ -12,7 +12,7 @@ use serde_json::json;
 use super::cluster::{World, path_of, play};
 use super::server::{Faults, Judge, Server, Write};
 use super::{Random, all, any, delete, kubelet, touch};
-use crate::model::Model;
+use crate::tests::model::Model;
 
 pub const WORLD: World = World {
     controllers: &[

@@ -17,7 +17,7 @@ use super::eviction::is_ready;
 use super::server::{Judge, Server, Write};
 use super::{Random, SETTLED, all, any, delete, kubelet, now, touch};
 use crate::local_volumes;
-use crate::model::{Model, pod};
+use crate::tests::model::{Model, pod};
 
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";

@@ -19,8 +19,8 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::Random;
 use super::api::{Api, Place};
-use crate::model::Model;
 use crate::runtime::now;
+use crate::tests::model::Model;
 
 /// How often what goes wrong, in thousandths; and by how much.
 #[derive(Clone, Copy, Debug)]

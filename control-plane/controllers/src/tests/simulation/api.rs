@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::custom;
-use crate::model::Model;
+use crate::tests::model::Model;
 
 /// What a request is about.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use super::cluster::{World, path_of, play};
 use super::custom;
 use super::server::{Judge, Server, Write};
 use super::{Random, SETTLED, all, any, delete, now, touch};
-use crate::model::Model;
+use crate::tests::model::Model;
 
 const DEFINITION: &str = "CustomResourceDefinition";
 const COLLECTOR: &str = "generic-garbage-collector";

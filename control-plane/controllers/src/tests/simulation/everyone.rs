@@ -12,9 +12,9 @@ use super::cluster::{World, play};
 use super::server::{Judge, Server, Write};
 use super::worlds::world;
 use super::{Random, kubelet};
-use crate::model::{Model, decide};
 use crate::registry::{self, Named};
 use crate::runtime::Action;
+use crate::tests::model::{Model, decide};
 use crate::{Config, KubeletServing, LoadBalancerAddresses};
 
 /// How many worlds each controller has to itself.

@@ -1,0 +1,45 @@
+//! The PersistentVolumeClaims of a pod.
+
+use corten_api::Typed;
+use corten_api::k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Volume};
+
+/// A scheduled pod uses its claims, also after it ended: its volumes may still be mounted. A claim of an ephemeral volume
+/// is used by the pod that it was made for, not by another of its name, and no longer than until the node is done with
+/// it: the pod itself may wait for the claim to go.
+pub fn uses(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
+    let named = |volume: &Volume| match (&volume.persistent_volume_claim, &volume.ephemeral) {
+        (Some(source), _) => source.claim_name == claim.name(),
+        (None, Some(_)) => {
+            claim_of_ephemeral(pod, volume) == claim.name() && is_made_for(claim, pod) && !is_shut_down(pod)
+        }
+        _ => false,
+    };
+    let is_bound = pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref()).is_some_and(|node| !node.is_empty());
+    is_bound && pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()).any(named)
+}
+
+/// Whether the node is done with a pod, or somebody had it removed by force.
+pub fn is_shut_down(pod: &Pod) -> bool {
+    pod.metadata.deletion_timestamp.is_some() && pod.metadata.deletion_grace_period_seconds == Some(0)
+}
+
+/// Reports whether the pod is the claim's controller.
+fn is_made_for(claim: &PersistentVolumeClaim, pod: &Pod) -> bool {
+    let references = claim.metadata.owner_references.iter().flatten();
+    let controller = references.into_iter().find(|reference| reference.controller == Some(true));
+    controller.is_some_and(|owner| owner.uid == pod.metadata.uid.as_deref().unwrap_or_default())
+}
+
+fn claim_of_ephemeral(pod: &Pod, volume: &Volume) -> String {
+    format!("{}-{}", pod.name(), volume.name)
+}
+
+/// The claims of a pod by name, those of ephemeral volumes included.
+pub fn claims_of(pod: &Pod) -> impl Iterator<Item = String> {
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    volumes.filter_map(|volume| match (&volume.persistent_volume_claim, &volume.ephemeral) {
+        (Some(source), _) => Some(source.claim_name.clone()),
+        (None, Some(_)) => Some(claim_of_ephemeral(pod, volume)),
+        _ => None,
+    })
+}
