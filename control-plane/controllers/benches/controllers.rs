@@ -1,6 +1,6 @@
-//! How fast the controllers are, against the API server in the same process: a Deployment of a thousand replicas, the
-//! end of a namespace of five thousand objects, a look at what did not change, an endpoint among ten thousand, and
-//! what they cost when nothing happens.
+//! The speed of the controllers against the API server in the same process: a Deployment of a thousand replicas, the
+//! deletion of a namespace of five thousand objects, a reconcile of an unchanged object, an endpoint among ten
+//! thousand, and the cost of an idle control plane.
 //!
 //! Prints one `figure<TAB>value<TAB>unit` line each, for the history.
 
@@ -27,11 +27,11 @@ const REPLICAS: usize = 1000;
 const OBJECTS: usize = 5000;
 const SERVICES: usize = 1000;
 const PODS: usize = 10_000;
-/// How many looks of each controller are measured.
+/// The number of measured reconciles of each controller.
 const LOOKS: usize = 200;
-/// How many endpoint changes are measured.
+/// The number of measured endpoint changes.
 const CHANGES: usize = 200;
-/// How many requests are in flight while the stage is set.
+/// The number of requests in flight during setup.
 const AT_ONCE: usize = 64;
 
 fn main() {
@@ -48,7 +48,7 @@ fn figure(name: &str, value: f64, unit: &str) {
     println!("{name}\t{value:.2}\t{unit}");
 }
 
-/// From the creation of the Deployment until the last of its pods is created.
+/// Measures from the creation of the Deployment until the last of its pods is created.
 async fn deployment() {
     let cluster = Cluster::start(10).await;
     let caches = Caches::new(cluster.admin.clone(), cluster.shutdown.clone());
@@ -63,7 +63,7 @@ async fn deployment() {
     idle().await;
 }
 
-/// What it costs to look at objects with which everything is in order: of ten pods among a thousand, and of a thousand.
+/// Measures reconciles of unchanged objects: of ten pods among a thousand, and of a thousand.
 async fn unchanged(cluster: &Cluster) {
     cluster.create::<Deployment>(deployment_of("small", 10)).await;
     available(cluster, "small", 10).await;
@@ -78,7 +78,7 @@ async fn unchanged(cluster: &Cluster) {
     }
 }
 
-/// How long controllers take to find nothing to do: where they looked before, and where they did not.
+/// Measures how long controllers take to find nothing to do, with and without memory of an earlier reconcile.
 fn look(measured: &Measured, what: &str, looks: &[(&str, &str)]) {
     let p99 = |decide: &dyn Fn(&str, &str) -> Duration| {
         let all = std::iter::repeat_n(looks, LOOKS).flatten();
@@ -92,7 +92,7 @@ fn look(measured: &Measured, what: &str, looks: &[(&str, &str)]) {
     figure(&format!("controllers, a first look at {what}, p99"), anew, "ms");
 }
 
-/// The same of the other workloads: a daemon on each of a thousand nodes, a thousand members, a thousand workers.
+/// Measures the other workloads: a DaemonSet on a thousand nodes, a StatefulSet and a Job of a thousand pods.
 async fn others() {
     let cluster = Cluster::start(REPLICAS).await;
     let template = |name: &str, policy: &str| json!({"metadata": {"labels": {"app": name}}, "spec": {"restartPolicy": policy, "containers": [{"name": "c", "image": "i"}]}});
@@ -114,7 +114,7 @@ async fn others() {
         ("statefulset-controller", "member", "1,000 pods of a StatefulSet"),
         ("job-controller", "worker", "1,000 pods of a Job"),
     ];
-    // All are settled before the first look: else it would share its processor with the creation of the others.
+    // All are settled before the first measurement: otherwise it would share the CPU with the creation of the others.
     for (account, name, _) in all {
         cluster.eventually("nothing left to do", async || settled(&cluster, &measured, account, name).await).await;
     }
@@ -124,8 +124,7 @@ async fn others() {
     }
 }
 
-/// Until the control plane has told its events and takes next to no processor time: a look is measured, not what it
-/// shares its processor with.
+/// Waits until the control plane is idle, so that a reconcile is measured without other load on the CPU.
 async fn quiet() {
     for _ in 0..120 {
         let before = cpu_time();
@@ -136,7 +135,7 @@ async fn quiet() {
     }
 }
 
-/// Whether every pod of the app runs and its controller has told so.
+/// Reports whether every pod of the app runs and its controller's status shows it.
 async fn settled(cluster: &Cluster, measured: &Measured, account: &str, name: &str) -> bool {
     if measured.decide(account, "default", name) == Duration::MAX {
         return false;
@@ -162,7 +161,7 @@ async fn available(cluster: &Cluster, name: &str, wanted: usize) {
         .await;
 }
 
-/// The processor time of a whole control plane in which nothing happens, of one core.
+/// Measures the CPU time of an idle control plane, as a share of one core.
 async fn idle() {
     tokio::time::sleep(Duration::from_secs(2)).await;
     let (begin, cpu) = (Instant::now(), cpu_time());
@@ -171,7 +170,7 @@ async fn idle() {
     figure("controllers, idle control plane with 1,000 pods, of one core", used * 100.0, "%");
 }
 
-/// From the deletion of a namespace until it is gone.
+/// Measures from the deletion of a namespace until it is gone.
 async fn namespace() {
     let cluster = Cluster::start(1).await;
     let admin = &cluster.admin;
@@ -188,7 +187,7 @@ async fn namespace() {
     figure("controllers, namespace of 5,000 objects deleted", begin.elapsed().as_secs_f64(), "s");
 }
 
-/// From a pod's change of readiness until its EndpointSlice says so.
+/// Measures from a pod's change of readiness until its EndpointSlice shows it.
 async fn endpoints() {
     let cluster = Cluster::start(1).await;
     let admin = &cluster.admin;
@@ -212,8 +211,8 @@ async fn endpoints() {
     while slices.list("default").iter().map(|slice| ready(&slice.value())).sum::<usize>() < PODS {
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
-    // One watch for all changes, whose beginning is behind it: what is measured is the way of a change, and not how
-    // long the measuring itself takes to read a thousand slices.
+    // One watch for all changes, already past its initial list: the propagation of a change is measured, not the time
+    // to read a thousand slices.
     let mut changes = slices.subscribe();
     while changes.try_next().is_some() {}
     let mut times = Vec::new();
@@ -257,7 +256,7 @@ async fn counted(cache: &Arc<Cache>, namespace: &str, wanted: usize) {
     }
 }
 
-/// The processor time that this process has taken.
+/// Returns the CPU time of this process.
 fn cpu_time() -> Duration {
     let text = std::fs::read_to_string("/proc/self/stat").unwrap();
     let fields: Vec<&str> = text.rsplit(')').next().unwrap().split_whitespace().collect();

@@ -1,7 +1,8 @@
-//! Bootstrap tokens, with which nodes join: expired ones go, and `cluster-info` is signed with those that are good.
+//! Bootstrap tokens, with which nodes join: expired tokens are deleted, and `cluster-info` is signed with the valid
+//! ones.
 //!
-//! Whoever knows a token can tell by the signature that the published cluster-info is this cluster's. The token itself
-//! never appears in it.
+//! A client that knows a token verifies by the signature that the published cluster-info is this cluster's. The token
+//! itself never appears in it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -50,8 +51,8 @@ impl Controller for TokenCleaner {
     }
 }
 
-/// How long until the token expires, zero when it did; none for one that never does. A date that cannot be read counts
-/// as past: a token is not good for ever by mistake.
+/// Returns the time until the token expires: zero if it has expired, none if it never does. A date that does not parse
+/// counts as past, so that no token is valid forever by mistake.
 fn expires_in(secret: &Secret, now: Timestamp) -> Option<Duration> {
     let expiration = field(secret, "expiration").filter(|text| !text.is_empty())?;
     let left = expiration.parse::<Timestamp>().ok().map(|at| at.duration_since(now));
@@ -125,7 +126,7 @@ impl Controller for BootstrapSigner {
     }
 }
 
-/// The id and secret of a token that may sign.
+/// Returns the id and secret of a token that may sign.
 fn signing_token(token: &Secret, now: Timestamp) -> Option<(String, String)> {
     let (id, secret) = (field(token, "token-id")?, field(token, "token-secret")?);
     let named = token.name() == format!("{NAME_PREFIX}{id}");
@@ -134,7 +135,7 @@ fn signing_token(token: &Secret, now: Timestamp) -> Option<(String, String)> {
     good.then_some((id, secret))
 }
 
-/// A JSON Web Signature without its content: who reads it has the content already.
+/// Returns a JSON Web Signature without its content: the client has the content already.
 fn detached_signature(content: &str, id: &str, secret: &str) -> String {
     let header = BASE64URL.encode(format!(r#"{{"alg":"HS256","kid":"{id}"}}"#));
     let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-/// Ranges beyond this many are not looked through: no cluster has so many nodes.
+/// The most subnets that are enumerated: no cluster has more nodes.
 const MOST_RANGES: u128 = 1 << 16;
 
 /// A network as `10.244.0.0/16` or `fd00::/48`.
@@ -19,14 +19,14 @@ impl Cidr {
         (prefix <= if base.is_ipv4() { 32 } else { 128 }).then_some(Cidr { base, prefix })
     }
 
-    /// One network, or one of each family: what `--cluster-cidr` takes, divided by a comma.
+    /// Parses one CIDR, or one per IP family separated by a comma, as `--cluster-cidr` takes them.
     pub fn parse_list(text: &str) -> Option<Vec<Cidr>> {
         let all: Vec<Cidr> = text.split(',').map(Cidr::parse).collect::<Option<_>>()?;
         let families = all.iter().filter(|one| one.base.is_ipv4()).count();
         (all.len() == 1 || (all.len() == 2 && families == 1)).then_some(all)
     }
 
-    /// Whether the address is one of the network.
+    /// Reports whether the network contains the address.
     pub fn contains(self, address: IpAddr) -> bool {
         let (bits, width) = bits(address);
         let host_bits = u32::from(width).saturating_sub(self.prefix.into());
@@ -34,13 +34,13 @@ impl Cidr {
         self.base.is_ipv4() == address.is_ipv4() && differing.checked_shr(host_bits).unwrap_or(0) == 0
     }
 
-    /// Reports whether the host bits of the base are zero.
+    /// Reports whether the host bits of the base address are zero.
     pub fn is_aligned(self) -> bool {
         let (bits, width) = bits(self.base);
         bits.trailing_zeros() >= u32::from(width - self.prefix)
     }
 
-    /// Whether every address of the other is one of this network.
+    /// Reports whether the network contains every address of the other.
     pub fn covers(self, other: Cidr) -> bool {
         self.prefix <= other.prefix && self.contains(other.base)
     }
@@ -49,7 +49,7 @@ impl Cidr {
         self.contains(other.base) || other.contains(self.base)
     }
 
-    /// The subnets of the given size, in order.
+    /// Returns the subnets with this prefix length, in order.
     pub fn subnets(self, prefix: u8) -> impl Iterator<Item = Cidr> {
         let width = if self.base.is_ipv4() { 32 } else { 128 };
         let bits = prefix.saturating_sub(self.prefix);
@@ -67,7 +67,7 @@ impl Cidr {
     }
 }
 
-/// The bits of an address, and how many there are.
+/// Returns the bits of an address and their number.
 fn bits(address: IpAddr) -> (u128, u8) {
     match address {
         IpAddr::V4(v4) => (u32::from(v4).into(), 32),

@@ -1,4 +1,4 @@
-//! Aggregated ClusterRoles: their rules are the union of the roles that their selectors choose.
+//! Aggregated ClusterRoles: their rules are the union of the ClusterRoles that their selectors match.
 
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule};
@@ -46,7 +46,7 @@ impl Controller for ClusterRoleAggregationController {
     }
 }
 
-/// Any role may be a part of any aggregated one.
+/// Every aggregated role: any role may be a part of any of them.
 fn of_role(view: &dyn View, _: &Change) -> Vec<Key> {
     let all: Vec<ClusterRole> = view.all("");
     all.iter().filter(|role| role.aggregation_rule.is_some()).map(key_of).collect()

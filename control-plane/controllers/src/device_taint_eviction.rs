@@ -1,7 +1,7 @@
-//! Device taint eviction: a pod that uses a device which its driver marked unusable goes, unless its claim tolerates
-//! the taint, or does so for a while longer.
+//! Device taint eviction: deletes a pod that uses a tainted device, unless its claim tolerates the taint, or when the
+//! toleration has expired.
 //!
-//! The sibling of taint eviction for nodes; a pod is looked at as a whole, and its worst device decides.
+//! It corresponds to taint eviction for nodes. The device with the shortest toleration decides for the pod.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use crate::workload::resource_claims::{Named, claims_of, named, names_claims};
 
 pub struct DeviceTaintEvictionController;
 
-/// A taint of a device that the pod uses, since when it holds, and what the claim tolerates.
+/// A taint of a device that the pod uses, with the tolerations of the claim.
 struct Met {
     taint: DeviceTaint,
     since: Timestamp,
@@ -98,7 +98,7 @@ fn results(claim: &ResourceClaim) -> Vec<DeviceRequestAllocationResult> {
     allocation.and_then(|allocation| allocation.devices.as_ref()?.results.clone()).unwrap_or_default()
 }
 
-/// The taints that take effect on running pods, of the device in the newest generation of its pool.
+/// Returns the NoExecute taints of the device in the newest generation of its pool.
 fn met(result: &DeviceRequestAllocationResult, slices: &[ResourceSlice]) -> Vec<Met> {
     let of_pool = |slice: &&ResourceSlice| slice.spec.driver == result.driver && slice.spec.pool.name == result.pool;
     let newest = slices.iter().filter(of_pool).map(|slice| slice.spec.pool.generation).max();
@@ -129,7 +129,7 @@ fn tolerates(toleration: &DeviceToleration, taint: &DeviceTaint) -> bool {
     }
 }
 
-/// How long one taint is still tolerated; none for ever.
+/// Returns how long one taint is still tolerated; none if forever.
 fn goes_after(met: &Met, now: Timestamp) -> Option<Duration> {
     let matching: Vec<&DeviceToleration> = met.tolerations.iter().filter(|one| tolerates(one, &met.taint)).collect();
     if matching.is_empty() {
@@ -166,7 +166,7 @@ fn of_claim(_: &dyn View, change: &Change) -> Vec<Key> {
     claim.iter().flat_map(users).collect()
 }
 
-/// The users of a pool, when the taints of its devices changed, or which of its slices count.
+/// Returns the users of a pool if the taints of its devices changed, or the set of slices that count.
 fn of_slice(view: &dyn View, change: &Change) -> Vec<Key> {
     let slice = |object: &Option<Arc<Object>>| object.as_ref().and_then(decode::<ResourceSlice>);
     let (old, new) = (slice(&change.old), slice(&change.new));

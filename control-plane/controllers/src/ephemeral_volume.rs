@@ -1,6 +1,6 @@
-//! Ephemeral volumes: the claim that a pod's volume describes, made for the pod and owned by it.
+//! Ephemeral volumes: creates the claim from a pod's volumeClaimTemplate, owned by the pod.
 //!
-//! A claim of that name that is not the pod's own is never taken: the pod must wait until somebody clears it away.
+//! A claim of that name that the pod does not own is never used: the pod waits until a user deletes it.
 
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Volume};
@@ -37,7 +37,7 @@ impl Controller for EphemeralVolumeController {
     }
 
     fn observe(&self, view: &dyn View, key: &Key) -> Option<Observed> {
-        // Every change of a pod comes here: only one that may have such a volume is decoded.
+        // Every change of a pod enqueues it: only pods that may have such a volume are decoded.
         let pod = view.get(ResourceType::of::<Pod>(), key).filter(|pod| mentions(pod, "\"ephemeral\""))?;
         let pod: Pod = decode(&pod).filter(|pod: &Pod| pod.metadata.deletion_timestamp.is_none())?;
         let claim = |volume: &Volume| view.typed(&Key::new(key.namespace.clone(), claim_name(&pod, volume)));
@@ -61,7 +61,7 @@ impl Controller for EphemeralVolumeController {
                         pod.name()
                     );
                     plan.push(Action::warning(pod, "FailedBinding", message));
-                    // The volumes after it wait: a pod that cannot start should not take up storage.
+                    // The remaining volumes wait: a pod that cannot start should not occupy storage.
                     return plan;
                 }
                 None => {
@@ -83,7 +83,7 @@ fn claim_name(pod: &Pod, volume: &Volume) -> String {
     format!("{}-{}", pod.name(), volume.name)
 }
 
-/// Only a claim that is gone must be made again.
+/// Only a deleted claim must be created again.
 fn of_claim(_: &dyn View, change: &Change) -> Vec<Key> {
     if change.new.is_some() { Vec::new() } else { owners_of(change, Pod::KIND) }
 }

@@ -1,8 +1,8 @@
-//! Token Secrets that the cluster once made by itself and that nobody used for a year: marked invalid, and after
-//! another year deleted.
+//! Legacy token Secrets, which the cluster once generated: those that no client used for a year are marked invalid, and
+//! deleted after another year.
 //!
-//! Only a Secret that its account lists was made by the cluster; one that a person made is never touched. Nothing is
-//! done before the API server has tracked uses for a whole year: until then nobody knows what was used.
+//! Only a Secret that its ServiceAccount lists was generated; a Secret that a user created is never changed. Nothing
+//! happens before the API server has tracked uses for a whole year: until then unused Secrets are not known.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -30,9 +30,9 @@ pub struct LegacyTokenCleaner;
 
 pub struct Observed {
     secret: Secret,
-    /// The day from which on uses are tracked.
+    /// The date since which uses are tracked.
     tracked_since: Option<Date>,
-    /// Its account lists it.
+    /// Whether the ServiceAccount lists the Secret.
     is_generated: bool,
     is_mounted: bool,
 }
@@ -58,7 +58,7 @@ impl Controller for LegacyTokenCleaner {
         let is_generated = account_of(view, &secret).is_some_and(|account| {
             account.secrets.iter().flatten().any(|one| one.name.as_deref() == Some(secret.name()))
         });
-        // Who mounts it is asked only of the few that could go at all.
+        // The pods that mount it are listed only for the few Secrets that could be removed.
         let is_mounted =
             is_generated && view.all::<Pod>(&key.namespace).iter().any(|pod| secrets_of(pod).contains(&key.name));
         Some(Observed { secret, tracked_since, is_generated, is_mounted })
@@ -98,7 +98,7 @@ fn account_of(view: &dyn View, secret: &Secret) -> Option<ServiceAccount> {
     (uid.is_none() || uid == account.metadata.uid).then_some(account)
 }
 
-/// Every Secret that a pod names.
+/// Returns every Secret that a pod references.
 fn secrets_of(pod: &Pod) -> BTreeSet<String> {
     let Some(spec) = &pod.spec else { return BTreeSet::new() };
     let mut names: BTreeSet<String> = spec.image_pull_secrets.iter().flatten().map(|one| one.name.clone()).collect();

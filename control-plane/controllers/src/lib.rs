@@ -1,6 +1,8 @@
-//! The controllers of the cluster: one runtime that watches, queues and applies; one file or folder each that decides.
+//! The controllers of the cluster: one runtime that watches, queues and applies, and one file or folder per controller
+//! that reconciles.
 //!
-//! Every controller is a client of the API under its own identity. None knows another; they meet in the objects.
+//! Every controller is a client of the API under its own identity. No controller uses another; they communicate through
+//! API objects.
 
 mod attach_detach;
 mod bootstrap_token;
@@ -89,46 +91,49 @@ pub enum Error {
 
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Who this process is among the candidates for leadership.
+    /// The identity of this process in the leader election.
     pub identity: String,
-    /// Stand for election before doing anything. Off where there is only one process.
+    /// Whether the process takes part in leader election before it starts any controller. Off where only one process
+    /// runs.
     pub leader_elect: bool,
-    /// How long others wait before they take over from a silent leader.
+    /// The time that non-leaders wait after the last renewal before they take the lease.
     pub lease_duration: Duration,
-    /// How long a leader tries to renew before it gives up.
+    /// The time that a leader tries to renew the lease before it gives up.
     pub renew_deadline: Duration,
-    /// Between two attempts.
+    /// The time between two attempts to take or renew the lease.
     pub retry_period: Duration,
-    /// The network that node ranges are cut from, or one of each family divided by a comma; none leaves pod ranges to
-    /// somebody else.
+    /// The CIDR that node CIDRs are allocated from, or one CIDR per IP family, separated by a comma. With none, another
+    /// component allocates pod CIDRs.
     pub cluster_cidr: Option<String>,
-    /// The prefix length of a node's range, by family.
+    /// The prefix length of a node's pod CIDR, per IP family.
     pub node_cidr_mask: u8,
     pub node_cidr_mask_v6: u8,
     /// The certificate authority of the API server, in PEM.
     pub root_ca: String,
-    /// Silence after which a node counts as unknown.
+    /// The time without a heartbeat after which a node's conditions become Unknown.
     pub node_monitor_grace_period: Duration,
-    /// The same for a node that has not reported yet.
+    /// The same grace period for a node that has not reported a status yet.
     pub node_startup_grace_period: Duration,
-    /// How many ended pods are kept.
+    /// The number of terminated pods that are kept.
     pub terminated_pod_threshold: usize,
-    /// The authorities that sign approved requests.
+    /// The authorities that sign approved CertificateSigningRequests.
     pub signing_authorities: SigningAuthorities,
-    /// The names that no kubelet may serve under. With it, kubelets' requests for serving certificates are approved;
-    /// without it, a person or another program approves them, as upstream leaves it.
+    /// The names that no kubelet may serve under. With it, CertificateSigningRequests for kubelet serving certificates
+    /// are approved automatically; without it, an administrator or another program approves them, as upstream leaves
+    /// it.
     pub kubelet_serving: Option<KubeletServing>,
-    /// The longest life of a certificate.
+    /// The longest duration of a signed certificate.
     pub certificate_lifetime: Duration,
-    /// Where Services of type LoadBalancer get their addresses; none leaves them to somebody else.
+    /// The address pools for Services of type LoadBalancer. With none, another component assigns their addresses.
     pub load_balancer: Option<LoadBalancerAddresses>,
-    /// Make volumes on the nodes' own disks for claims of classes with the provisioner `corten/local-path`.
+    /// Whether to provision volumes on the nodes' own disks for claims of StorageClasses with the provisioner
+    /// `corten/local-path`.
     pub local_volumes: bool,
-    /// How volumes are emptied that are to be used again.
+    /// The pods that scrub volumes with the reclaim policy Recycle.
     pub recyclers: Recyclers,
-    /// Which controllers run: names, `*` for all, `-name` for all but that one.
+    /// The enabled controllers: names, `*` for all, `-name` for all but that one.
     pub controllers: Vec<String>,
-    /// Where queues, the lease and running controllers are counted.
+    /// The metrics of the queues, the lease and the running controllers.
     pub metrics: Metrics,
 }
 
@@ -159,7 +164,7 @@ impl Default for Config {
     }
 }
 
-/// Runs the chosen controllers until shutdown, as the leader if so configured.
+/// Runs the enabled controllers until shutdown, as the leader if so configured.
 pub async fn run(mut config: Config, clients: Clients, shutdown: CancellationToken) -> Result<(), Error> {
     config.controllers = registry::canonical(&config.controllers);
     let controllers = registry::controllers(&config)?;
@@ -181,7 +186,7 @@ pub async fn run(mut config: Config, clients: Clients, shutdown: CancellationTok
     }
 }
 
-/// The authorities of the configuration, read once before anything begins.
+/// Reads the signing authorities of the configuration, once before any controller starts.
 fn signers(config: &Config) -> Result<Signers, Error> {
     if !registry::is_enabled(registry::CERTIFICATE_SIGNING, &config.controllers) {
         return Ok(Signers::default());
@@ -189,7 +194,7 @@ fn signers(config: &Config) -> Result<Signers, Error> {
     Signers::new(&config.signing_authorities, config.certificate_lifetime, config.kubelet_serving.clone())
 }
 
-/// What the leader does. It ends when the token does.
+/// Runs the controllers as the leader, until the token is cancelled.
 async fn lead(
     config: &Config,
     controllers: Vec<Named>,
@@ -230,7 +235,7 @@ async fn lead(
     caches.ended().await;
 }
 
-/// The controllers that care for all kinds, on one set of monitors.
+/// Runs the controllers that work on all resources, on one set of monitors.
 async fn follow_all_kinds(config: &Config, caches: &Caches, clients: &Clients, shutdown: CancellationToken) {
     let enabled = |name: &str| registry::is_enabled(name, &config.controllers);
     let collector = enabled(registry::GARBAGE_COLLECTOR).then(|| {
@@ -261,7 +266,7 @@ async fn follow_all_kinds(config: &Config, caches: &Caches, clients: &Clients, s
     );
 }
 
-/// Awaits what there is.
+/// Awaits a task if there is one.
 async fn run_some(task: Option<impl Future<Output = ()>>) {
     if let Some(task) = task {
         task.await;

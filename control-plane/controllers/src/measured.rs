@@ -1,4 +1,4 @@
-//! The decisions alone, on caches of their own, for the benchmark: nothing is written.
+//! Controllers that reconcile on caches of their own and write nothing, for the benchmark.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use crate::runtime::{Clients, Decide, DryRun, Memory};
 use crate::{Config, MANAGER, registry};
 
-/// The controllers, and what they see and remember.
+/// The controllers, their caches and their memory of keys.
 pub struct Measured {
     controllers: Vec<(Arc<dyn Decide>, Memory)>,
     dry_run: DryRun,
@@ -27,13 +27,13 @@ impl Measured {
         Measured { controllers, dry_run }
     }
 
-    /// How long one look at a key takes the first controller with this account.
+    /// Measures one reconcile of a key by the first controller with this service account.
     pub fn decide(&self, account: &str, namespace: &str, name: &str) -> Duration {
         let found = self.controllers.iter().find(|(one, _)| one.name() == account);
         found.map_or(Duration::MAX, |(controller, memory)| self.measure(&**controller, memory, namespace, name))
     }
 
-    /// The same of one that remembers nothing, as after a change or a new leader.
+    /// Measures one reconcile without memory, as after a change or by a new leader.
     pub fn decide_anew(&self, account: &str, namespace: &str, name: &str) -> Duration {
         let found = self.controllers.iter().find(|(one, _)| one.name() == account);
         found.map_or(Duration::MAX, |(controller, _)| self.measure(&**controller, &Memory::default(), namespace, name))
@@ -44,7 +44,7 @@ impl Measured {
         let begin = Instant::now();
         let plan = self.dry_run.reconcile(controller, memory, &key);
         let taken = begin.elapsed();
-        // A plan means that something was not in order: no time is the answer to that.
+        // A plan with writes means that the object is not in its desired state, so the time is not comparable.
         if plan.is_empty() { taken } else { Duration::MAX }
     }
 }

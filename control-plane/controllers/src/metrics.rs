@@ -1,7 +1,7 @@
-//! What controllers count beyond their queues, under upstream's names; which label means what is upstream's too.
+//! The metrics of controllers beyond those of their queues. Names and labels are upstream's.
 //!
-//! A plan names what to count (`runtime::Count`); nothing else in this package touches a series, except for the few
-//! controllers that make no plans.
+//! A plan names the metrics to count (`runtime::Count`); no other code in this package touches a series, except in the
+//! few controllers that make no plans.
 
 use corten_meta::metrics::{Family, Kind, Registry, exponential};
 
@@ -329,7 +329,7 @@ pub static MIRROR_DESIRED: Family = gauge(
     "Mirrored EndpointSlices there would be if all were as full as can be.",
 );
 
-/// The families without labels: they are told from the beginning, before there is anything to count.
+/// The families without labels. They are exposed from the start, with the value zero.
 static PLAIN: [&Family; 27] = [
     &DELETION_AGE_RATIO,
     &CRON_SKEW,
@@ -360,7 +360,7 @@ static PLAIN: [&Family; 27] = [
     &MIRROR_DESIRED,
 ];
 
-/// Shows what has not been counted yet.
+/// Exposes the families without labels before anything is counted.
 pub fn begin(registry: &Registry) {
     PLAIN.iter().for_each(|family| drop(registry.series(family, &[])));
 }
@@ -377,7 +377,7 @@ static SKIPS: [(&str, Family); 5] = [
     ("job-controller", skips("job_controller_stale_sync_skips_total")),
 ];
 
-/// Where the controllers that upstream counts it of tell of looks that were put off.
+/// Returns the family that counts skipped reconciles of a controller, for the controllers that upstream counts them of.
 pub fn skips_of(controller: &str) -> Option<&'static Family> {
     SKIPS.iter().find(|(name, _)| *name == controller).map(|(_, family)| family)
 }

@@ -1,8 +1,9 @@
-//! Namespace deletion: everything in a terminating namespace goes, whatever kind it is of, then the namespace itself.
+//! The namespace controller: deletes all objects of a terminating namespace, of every resource, then the namespace
+//! itself.
 //!
-//! It finds the kinds by discovery, so custom resources go too. It never lifts its finalizer while something is left,
-//! or while a group of the API cannot be asked. What is left is not asked for again and again: the end of an object
-//! wakes the namespace it was in.
+//! It finds the resources by discovery, so custom resources are included. It never removes its finalizer while objects
+//! remain, or while a group of the API does not answer. It does not poll for remaining objects: the deletion of an
+//! object enqueues its namespace.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,19 +25,19 @@ use crate::workload::condition;
 
 const FINALIZER: &str = "kubernetes";
 const WORKERS: usize = 4;
-/// Objects go in great numbers: one look for all that went within this time.
+/// Many objects are deleted at once: one reconcile for all deletions within this time.
 const SETTLE: Duration = Duration::from_millis(50);
-/// How long until the next look at what cannot be watched.
+/// The time until the next reconcile if unwatched objects remain.
 const UNWATCHED: Duration = Duration::from_secs(5);
 
-/// What is left in a namespace, by resource and by finalizer, and what went wrong.
+/// The remaining objects of a namespace, by resource and by finalizer, and the errors.
 #[derive(Default)]
 struct Content {
     remaining: BTreeMap<String, usize>,
     finalizers: BTreeMap<String, usize>,
     failures: Vec<String>,
     undiscovered: Vec<String>,
-    /// Something is left whose end nobody will tell of.
+    /// Whether objects remain that no monitor watches.
     unwatched: bool,
 }
 
@@ -51,7 +52,7 @@ impl NamespaceController {
         NamespaceController { cache: caches.of::<Namespace>(), client, queue }
     }
 
-    /// An object of a terminating namespace that went, or is held by less than before, is a reason to look.
+    /// Enqueues a terminating namespace when one of its objects is deleted or loses a finalizer.
     pub fn listener(&self) -> Listener {
         let (cache, queue) = (self.cache.clone(), self.queue.clone());
         Box::new(move |_: &Monitors, _: &Discovered, change: &Change| {
@@ -91,8 +92,8 @@ fn is_terminating(namespace: &Object) -> bool {
     namespace.header.deletion_timestamp.is_some()
 }
 
-/// One pass: delete what is there, tell what is left, and let go when nothing is. Says when to look again although
-/// nobody told of a change.
+/// Deletes the content, updates the conditions, and removes the finalizer when nothing remains. Returns the time of the
+/// next reconcile if no change would trigger it.
 async fn finish(client: &Client, object: &Arc<Object>, monitors: &Monitors) -> Result<Option<Duration>, Error> {
     let Some(mut namespace) = client.find::<Namespace>("", &object.header.name).await? else { return Ok(None) };
     let ours = namespace
@@ -123,8 +124,8 @@ async fn finish(client: &Client, object: &Arc<Object>, monitors: &Monitors) -> R
     }
 }
 
-/// Deletes the content of a namespace and counts what is left afterwards. Pods go first, and the rest waits until they
-/// are gone: a pod that is ending still reads its ConfigMaps, and is held by its NetworkPolicies.
+/// Deletes the content of a namespace and counts the remaining objects. Pods are deleted first, and the rest waits
+/// until they are gone: a terminating pod still reads its ConfigMaps and depends on its NetworkPolicies.
 async fn empty(client: &Client, namespace: &str, monitors: &Monitors) -> Result<Content, Error> {
     let (mut resources, undiscovered) = discovery::resources(client).await?;
     resources.retain(|found| found.resource.namespaced && found.allows(&["delete", "list"]));
@@ -136,7 +137,7 @@ async fn empty(client: &Client, namespace: &str, monitors: &Monitors) -> Result<
         let emptied = empty_of(client, namespace, found, &mut content).await;
         let remain = content.remaining.len() > before;
         content.unwatched |= remain && !monitors.is_followed(&found.resource);
-        // Whether there are pods left, nobody knows who could not ask.
+        // After an error, remaining pods cannot be excluded.
         let wait = are_pods(found) && (remain || emptied.is_err());
         content.failures.extend(emptied.err().map(|error| error.to_string()));
         if wait {
@@ -182,7 +183,7 @@ impl Content {
     }
 }
 
-/// A condition as the content decides it: its type, the trouble there is, and what is said without any.
+/// A condition: its type, the reason and message of a problem if there is one, and those without a problem.
 type Finding = (&'static str, Option<(&'static str, String)>, (&'static str, &'static str));
 
 fn findings(content: &Content) -> [Finding; 5] {
@@ -256,7 +257,7 @@ fn new_condition(kind: &str, status: &str, reason: &str, message: String, now: T
     }
 }
 
-/// A new message counts as news here, but moves no transition time.
+/// Replaces the condition also when only the message changes; the transition time changes only with the status.
 fn replace_if_news(conditions: &mut Option<Vec<NamespaceCondition>>, mut new: NamespaceCondition) {
     let old = condition::find(conditions, &new.type_).cloned();
     if let Some(old) = &old {
@@ -300,8 +301,8 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Whatever is left and whatever went wrong: a condition is true where there is trouble of its kind, and the same
-        /// content tells nothing new at any later time.
+        /// For any remaining objects and errors: a condition is true if there is a problem of its kind, and the same
+        /// content changes nothing at a later time.
         #[test]
         fn conditions_tell_the_trouble_there_is_and_settle(
             remaining in proptest::collection::btree_map("[a-z]{1,4}\\.", 1usize..9, 0..3),

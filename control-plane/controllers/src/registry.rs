@@ -1,4 +1,4 @@
-//! Every controller under upstream's name, in one list, and which of them are to run.
+//! The list of all controllers under upstream's names, and the choice of those that run.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::{
     storage_protection, ttl_after_finished, volume_binding, volume_expansion,
 };
 
-/// Controllers that work on all kinds, or beyond plans; each has a task of its own.
+/// Controllers that work on all resources, or that make no plans; each has a task of its own.
 pub const NAMESPACE: &str = "namespace-controller";
 pub const GARBAGE_COLLECTOR: &str = "garbage-collector-controller";
 pub const RESOURCE_QUOTA: &str = "resourcequota-controller";
@@ -20,13 +20,13 @@ pub const HORIZONTAL_POD_AUTOSCALER: &str = "horizontal-pod-autoscaler-controlle
 pub const SERVICE_ACCOUNT_TOKEN: &str = "serviceaccount-token-controller";
 const NODE_IPAM: &str = "node-ipam-controller";
 const SERVICE_LB: &str = "service-lb-controller";
-/// Not one of upstream's: what every cluster brings along for its default storage class.
+/// Not an upstream controller: it provisions for the default StorageClass of the cluster.
 const LOCAL_VOLUMES: &str = "local-volume-controller";
 
-/// Not one of upstream's either: which names kubelets may serve under, upstream leaves to the administrator.
+/// Not an upstream controller: upstream leaves it to the administrator to approve kubelet serving certificates.
 const KUBELET_SERVING_APPROVING: &str = "kubelet-serving-approving-controller";
 
-/// Those controllers.
+/// The names of those controllers.
 const OTHERS: [&str; 7] = [
     NAMESPACE,
     GARBAGE_COLLECTOR,
@@ -80,7 +80,8 @@ const OLD_NAMES: [(&str, &str); 40] = [
     ("ttl-after-finished", "ttl-after-finished-controller"),
     ("cloud-node-lifecycle", "cloud-node-lifecycle-controller"),
 ];
-/// Upstream's controllers that are not here: for clouds, or for APIs that are not served. They may be left out by name.
+/// Upstream's controllers that do not exist here: those for clouds, or for APIs that are not served. `--controllers`
+/// may disable them by name.
 const ELSEWHERE: [&str; 10] = [
     "cloud-node-lifecycle-controller",
     "kube-apiserver-serving-clustertrustbundle-publisher-controller",
@@ -94,7 +95,7 @@ const ELSEWHERE: [&str; 10] = [
     "validatingadmissionpolicy-status-controller",
 ];
 
-/// Every controller that runs, by name.
+/// Returns the names of all controllers that run.
 pub fn running(config: &Config, controllers: &[Named]) -> Vec<&'static str> {
     let others = OTHERS.into_iter().filter(|name| is_enabled(name, &config.controllers));
     let mut all: Vec<&'static str> = controllers.iter().map(|(name, ..)| *name).chain(others).collect();
@@ -102,7 +103,7 @@ pub fn running(config: &Config, controllers: &[Named]) -> Vec<&'static str> {
     all
 }
 
-/// The choice by the names that are in use now.
+/// Replaces old names in the choice by the current ones.
 pub fn canonical(chosen: &[String]) -> Vec<String> {
     let renamed = |choice: &String| {
         let (sign, name) = choice.strip_prefix('-').map_or(("", choice.as_str()), |name| ("-", name));
@@ -112,15 +113,16 @@ pub fn canonical(chosen: &[String]) -> Vec<String> {
     chosen.iter().map(renamed).collect()
 }
 
-/// Whether a controller is to run: `name` says yes, `-name` no, and `*` yes for all that nothing else is said about.
+/// Reports whether a controller is enabled: `name` enables it, `-name` disables it, and `*` enables all that are not
+/// named.
 pub fn is_enabled(name: &str, chosen: &[String]) -> bool {
     let excluded = |choice: &String| choice.strip_prefix('-') == Some(name);
     let said = chosen.iter().find(|choice| *choice == name || excluded(choice));
     said.map_or_else(|| chosen.iter().any(|choice| choice == "*"), |choice| choice == name)
 }
 
-/// The controllers that decide on plans, those chosen. A choice that names none there is refused: a typing error would
-/// else leave a controller running, or out.
+/// Returns the enabled controllers that make plans. Fails on an unknown name: a typing error would leave a controller
+/// running, or disabled.
 pub fn controllers(config: &Config) -> Result<Vec<Named>, Error> {
     let mut all = known(config)?;
     let is_known = |name: &str| name == "*" || OTHERS.contains(&name) || all.iter().any(|(known, ..)| *known == name);
@@ -138,10 +140,10 @@ pub fn controllers(config: &Config) -> Result<Vec<Named>, Error> {
     Ok(all)
 }
 
-/// A controller under the name that `--controllers` knows it by, and that of its queue in metrics: both are upstream's.
+/// A controller with its name in `--controllers` and the name of its queue in metrics. Both names are upstream's.
 pub type Named = (&'static str, &'static str, Arc<dyn Decide>);
 
-/// All of them, by name.
+/// Returns all controllers.
 fn known(config: &Config) -> Result<Vec<Named>, Error> {
     Ok([workloads(), services(config), storage(config), identities(config), nodes(config)?]
         .into_iter()
@@ -316,8 +318,8 @@ mod tests {
         );
     }
 
-    /// Upstream's bootstrap policy, where it is at hand: an account without a role can do nothing, and says so
-    /// nowhere.
+    /// Compares with upstream's bootstrap policy, if it is at hand: a service account without a role may do nothing,
+    /// and no error says so.
     #[test]
     fn every_controller_acts_as_an_account_that_has_a_role() {
         let Ok(directory) = std::env::var("KUBERNETES_FACTS") else {

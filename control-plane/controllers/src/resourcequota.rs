@@ -1,7 +1,7 @@
-//! ResourceQuota: tells what of each quota is in use, as soon as it changes.
+//! The ResourceQuota controller: updates the usage in each quota's status as soon as it changes.
 //!
-//! Admission charges creations and deletions in the same commit; what happens to an object in between, such as a pod
-//! that ends, shows here. Admission never trusts this status, so a late one refuses or permits nothing wrongly.
+//! Admission charges creations and deletions in the same commit; changes in between, such as a pod that terminates,
+//! show here. Admission never relies on this status, so a stale one allows and denies nothing wrongly.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ impl ResourceQuotaController {
         ResourceQuotaController { quotas: caches.of::<ResourceQuota>(), client, queue }
     }
 
-    /// Whatever changes what an object takes concerns the quotas of its namespace; so does a change of the quota.
+    /// Enqueues the quotas of a namespace when the usage of one of its objects changes, and a quota when it changes.
     pub fn listener(&self) -> Listener {
         let (quotas, queue) = (self.quotas.clone(), self.queue.clone());
         Box::new(move |_: &Monitors, found: &Discovered, change: &Change| {
@@ -73,7 +73,8 @@ fn hard(quota: &Value) -> Amounts {
     amounts(quota.pointer("/spec/hard"))
 }
 
-/// Most updates change nothing that is counted; parsing both is cheaper than counting everything again.
+/// Reports whether an update changes the counted usage. Most do not; parsing both versions is cheaper than counting
+/// everything again.
 fn changes_usage(group: &str, plural: &str, change: &Change) -> bool {
     let (Some(old), Some(new)) = (&change.old, &change.new) else { return true };
     let measured = group.is_empty() && matches!(plural, "pods" | "services" | "persistentvolumeclaims");
@@ -85,7 +86,7 @@ fn changes_usage(group: &str, plural: &str, change: &Change) -> bool {
     usage(group, plural, &old) != usage(group, plural, &new) || changes_scope(plural, &old, &new)
 }
 
-/// The quota with its use as the content makes it; none when it says so already.
+/// Returns the quota with its usage computed from the content; none if its status is up to date.
 fn with_status(mut quota: Value, content: &[(Resource, Vec<Arc<Object>>)]) -> Option<Value> {
     let objects = content
         .iter()
@@ -152,7 +153,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// The order of what is there does not matter, and what was told once is no news.
+        /// The order of objects does not matter, and a second update changes nothing.
         #[test]
         fn the_use_is_the_same_in_any_order_and_settles(
             phases in proptest::collection::vec(0usize..4, 0..8), turned in 0usize..8,

@@ -1,4 +1,5 @@
-//! The cluster's certificate authority, published as `kube-root-ca.crt` in every namespace: what a pod trusts.
+//! Publishes the cluster's certificate authority as the ConfigMap `kube-root-ca.crt` in every namespace, for pods to
+//! trust.
 
 use std::collections::BTreeMap;
 

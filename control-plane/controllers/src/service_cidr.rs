@@ -1,6 +1,6 @@
-//! ServiceCIDRs: a range of Service addresses is ready once it is protected, and goes only when nobody needs it.
+//! The ServiceCIDR controller: a CIDR is Ready once it has its finalizer, and is deleted only when no Service needs it.
 //!
-//! An address still in use must lie in a range that stays; until then the finalizer holds the range.
+//! An address in use must lie in a CIDR that stays; until then the finalizer holds the CIDR.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -17,10 +17,10 @@ use crate::workload::condition::{StatusCondition, set_status};
 const FINALIZER: &str = "networking.k8s.io/service-cidr-finalizer";
 const MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";
 const ALLOCATOR: &str = "ipallocator.k8s.io";
-/// So long an API server may take to notice that a range is on its way out.
+/// The time that an API server may take to notice that a CIDR is being deleted.
 const DELETION_GRACE: Duration = Duration::from_secs(10);
 
-/// A network as two numbers, so that both families compare alike.
+/// A network as two numbers, so that both IP families compare alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Prefix {
     is_v4: bool,
@@ -54,7 +54,7 @@ fn number(address: IpAddr) -> (bool, u32, u128) {
     }
 }
 
-/// The number without its last bits.
+/// Clears the last bits of a number.
 fn cut(number: u128, bits: u32) -> u128 {
     number.checked_shr(bits).and_then(|high| high.checked_shl(bits)).unwrap_or(0)
 }
@@ -63,9 +63,9 @@ pub struct ServiceCidrController;
 
 pub struct Observed {
     range: ServiceCIDR,
-    /// Those that stay when this one goes.
+    /// The CIDRs that stay when this one is deleted.
     others: Vec<ServiceCIDR>,
-    /// Allocated addresses, when the range is on its way out.
+    /// The allocated addresses, if the CIDR is being deleted.
     addresses: Vec<IpAddr>,
 }
 
@@ -108,8 +108,8 @@ impl Controller for ServiceCidrController {
     }
 }
 
-/// Whether a range is another one that is there after this one is gone. Of those on their way out only the first by
-/// name is: two that relied on each other would go both, and leave the addresses of neither.
+/// Reports whether another CIDR stays after this one is deleted. Of those that are being deleted only the first by name
+/// counts: two that relied on each other would both be deleted, and leave their addresses uncovered.
 fn stays_after(other: &ServiceCIDR, range: &ServiceCIDR) -> bool {
     match other.metadata.deletion_timestamp {
         None => other.name() != range.name(),
@@ -117,7 +117,7 @@ fn stays_after(other: &ServiceCIDR, range: &ServiceCIDR) -> bool {
     }
 }
 
-/// Ranges overlap: what happens to one may be what another waits for.
+/// Returns all CIDRs that overlap: a change of one may unblock another.
 fn of_range(view: &dyn View, change: &Change) -> Vec<Key> {
     let mut keys = leaving(view);
     keys.push(change.key.clone());
@@ -138,7 +138,7 @@ fn prefixes(range: &ServiceCIDR) -> Vec<Prefix> {
     range.spec.iter().flat_map(|spec| spec.cidrs.iter().flatten()).filter_map(|cidr| Prefix::parse(cidr)).collect()
 }
 
-/// Whether every address of the range lies in another one, or none is in use.
+/// Reports whether every address of the CIDR lies in another one, or none is in use.
 fn may_go(observed: &Observed) -> bool {
     let own = prefixes(&observed.range);
     let others: Vec<Prefix> = observed.others.iter().flat_map(prefixes).collect();
@@ -154,7 +154,7 @@ fn make_ready(range: &ServiceCIDR, now: Timestamp) -> Plan {
     if held.is_empty() { ready_is(range, "True", "", "Kubernetes Service CIDR is ready", now) } else { held }
 }
 
-/// Adds or takes the finalizer.
+/// Adds or removes the finalizer.
 fn hold(range: &ServiceCIDR, held: bool) -> Plan {
     let mut updated = range.clone();
     let finalizers = updated.metadata.finalizers.get_or_insert_default();

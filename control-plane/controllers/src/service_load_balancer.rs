@@ -1,10 +1,10 @@
-//! Addresses for Services of type LoadBalancer, where no cloud gives them any.
+//! Assigns addresses to Services of type LoadBalancer in clusters without a cloud provider.
 //!
-//! Either the nodes' own addresses, as a small cluster wants it: every Ready node serves the Service's ports itself.
-//! Or an address of a pool, which the nodes announce. Without one or the other a Service would stay pending for ever.
+//! Either the nodes' own addresses, for small clusters: every Ready node serves the Service's ports itself. Or an
+//! address of a pool, which the nodes announce. Without either a Service would stay pending forever.
 //!
-//! Must never: take a port from a node that the node itself needs, or give one address and port to two Services. The
-//! older Service keeps what it has.
+//! Invariant: no port is taken that a node itself needs, and no address and port is given to two Services. The older
+//! Service keeps its own.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -22,12 +22,12 @@ use crate::runtime::{Action, Controller, Plan, ResourceType, View, Watch, key_of
 const EXCLUDED: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
-/// Where addresses come from.
+/// The source of addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LoadBalancerAddresses {
-    /// The nodes' own, except for these ports, which the nodes need themselves.
+    /// The nodes' own addresses, except for these ports, which the nodes need themselves.
     Nodes { kept_ports: BTreeSet<u16> },
-    /// Ranges of addresses that nobody else has.
+    /// Ranges of addresses reserved for Services.
     Pool(Vec<AddressRange>),
 }
 
@@ -39,14 +39,14 @@ pub struct AddressRange {
 }
 
 impl AddressRange {
-    /// Reads `192.0.2.10-192.0.2.20` or a single address.
+    /// Parses `192.0.2.10-192.0.2.20` or a single address.
     pub fn parse(text: &str) -> Option<AddressRange> {
         let (first, last) = text.split_once('-').unwrap_or((text, text));
         let (first, last): (IpAddr, IpAddr) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
         (first.is_ipv4() == last.is_ipv4() && first <= last).then_some(AddressRange { first, last })
     }
 
-    /// The first and the last address.
+    /// Returns the first and the last address.
     pub fn bounds(&self) -> (IpAddr, IpAddr) {
         (self.first, self.last)
     }
@@ -70,10 +70,10 @@ pub struct ServiceLoadBalancerController {
 
 pub struct Observed {
     service: Service,
-    /// The other Services that we give addresses, the oldest first.
+    /// The other Services that this controller serves, the oldest first.
     others: Vec<Service>,
     nodes: Vec<Node>,
-    /// Nodes with an endpoint that serves.
+    /// The nodes with a serving endpoint.
     serving_nodes: BTreeSet<String>,
 }
 
@@ -92,7 +92,7 @@ impl Controller for ServiceLoadBalancerController {
         ]
     }
 
-    /// One at a time: what one Service gets depends on what the others have.
+    /// One worker: the address of a Service depends on those of the others.
     fn workers(&self) -> usize {
         1
     }
@@ -135,7 +135,7 @@ impl Controller for ServiceLoadBalancerController {
     }
 }
 
-/// Services that another load balancer is meant for are not ours.
+/// Reports whether this controller serves the Service: not if it names another load balancer class.
 fn is_ours(service: &Service) -> bool {
     let spec = service.spec.as_ref();
     let is_type = spec.is_some_and(|spec| spec.type_.as_deref() == Some("LoadBalancer"));
@@ -148,7 +148,7 @@ fn is_local(service: &Service) -> bool {
     service.spec.as_ref().is_some_and(|spec| spec.external_traffic_policy.as_deref() == Some("Local"))
 }
 
-/// The oldest first; of the same second, by name.
+/// Sorts by creation time, then by name.
 fn age(service: &Service) -> (Option<Timestamp>, Key) {
     (service.metadata.creation_timestamp.as_ref().map(|time| time.0), key_of(service))
 }
@@ -228,14 +228,14 @@ fn node_addresses(node: &Node) -> Vec<IpAddr> {
     if external.is_empty() { of("InternalIP") } else { external }
 }
 
-/// The address that a Service has, else the one it asks for, else the first that is free.
+/// Returns the address that a Service has, else the requested one, else the first free one.
 fn of_pool(observed: &Observed, ranges: &[AddressRange]) -> Result<Vec<IpAddr>, String> {
     let service = &observed.service;
     let (ipv4, _) = families(service);
     let of_family = |address: &IpAddr| address.is_ipv4() == ipv4;
     let in_pool = |address: &IpAddr| ranges.iter().any(|range| range.contains(*address));
     let own = ingress(service).into_iter().find(|address| in_pool(address) && of_family(address));
-    // Of two with one address the older keeps it.
+    // Of two Services with one address the older keeps it.
     let taken: BTreeSet<IpAddr> =
         observed.others.iter().filter(|other| own.is_none() || age(other) < age(service)).flat_map(ingress).collect();
     let asked = service.spec.as_ref().and_then(|spec| spec.load_balancer_ip.as_deref()).filter(|text| !text.is_empty());
@@ -254,7 +254,7 @@ fn of_pool(observed: &Observed, ranges: &[AddressRange]) -> Result<Vec<IpAddr>, 
     free.map(|address| vec![address]).ok_or_else(|| "no address of the pool is free".to_owned())
 }
 
-/// A change of one may be what others wait for.
+/// Returns all Services: a change of one may unblock others.
 fn of_service(view: &dyn View, change: &Change) -> Vec<Key> {
     let mut keys = vec![change.key.clone()];
     let was_ours = change.old.as_ref().is_some_and(is_load_balancer);
@@ -270,7 +270,7 @@ fn is_load_balancer(object: &std::sync::Arc<Object>) -> bool {
     object.value().pointer("/spec/type").is_some_and(|kind| kind == "LoadBalancer")
 }
 
-/// Heartbeats are no news.
+/// Returns all Services if a node changed, but not for a heartbeat.
 fn of_node(view: &dyn View, change: &Change) -> Vec<Key> {
     let facts = |object: &Option<std::sync::Arc<Object>>| {
         let node: Node = crate::runtime::decode(object.as_ref()?)?;

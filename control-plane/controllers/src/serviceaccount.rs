@@ -1,4 +1,4 @@
-//! Service accounts: every namespace has a `default` one, so that a pod without a choice has an identity.
+//! Creates the `default` ServiceAccount in every namespace, so that every pod has an identity.
 
 use corten_api::k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -45,7 +45,7 @@ impl Controller for ServiceAccountController {
     }
 }
 
-/// The namespace of an object that is gone.
+/// Returns the namespace of a deleted object.
 pub fn namespace_of_deleted(_: &dyn View, change: &Change) -> Vec<Key> {
     match change.new {
         None => vec![Key { namespace: String::new(), name: change.key.namespace.clone() }],

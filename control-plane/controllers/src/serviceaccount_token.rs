@@ -1,7 +1,7 @@
-//! Token Secrets of service accounts: filled in when somebody makes one, gone with their account.
+//! Token Secrets of ServiceAccounts: fills in those that a user creates, and deletes them with their account.
 //!
-//! The token is asked of the API server and bound to its Secret; no signing key is needed here. A Secret whose account
-//! cannot be found is deleted only after the API server, not a cache, said that there is none.
+//! The API server issues the token, bound to its Secret; no signing key is needed here. A Secret whose account is not
+//! found is deleted only after the API server, not a cache, has confirmed it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ const TYPE: &str = "kubernetes.io/service-account-token";
 const NAME: &str = "kubernetes.io/service-account.name";
 const UID: &str = "kubernetes.io/service-account.uid";
 const WORKERS: usize = 4;
-/// Such a token ends with its Secret, not by its age: the longest life that can be asked for.
+/// The longest lifetime that can be requested: such a token is valid until its Secret is deleted.
 const LIFETIME_SECONDS: i64 = 1 << 32;
 
 pub struct ServiceAccountTokenController {
@@ -107,19 +107,19 @@ impl ServiceAccountTokenController {
     }
 }
 
-/// The account that a token Secret names.
+/// Returns the account that a token Secret names.
 fn account_of(secret: &Secret) -> Option<String> {
     let annotations = secret.metadata.annotations.as_ref().filter(|_| secret.type_.as_deref() == Some(TYPE))?;
     annotations.get(NAME).filter(|name| !name.is_empty()).cloned()
 }
 
-/// Whether the Secret was made for this very account, if it says for which.
+/// Reports whether the Secret's uid annotation, if it has one, names this account.
 fn is_of(secret: &Secret, account: &ServiceAccount) -> bool {
     let uid = secret.metadata.annotations.as_ref().and_then(|annotations| annotations.get(UID));
     uid.is_none_or(|uid| uid.is_empty() || Some(uid) == account.metadata.uid.as_ref())
 }
 
-/// Everything but the token.
+/// Fills in everything but the token.
 fn complete(secret: &mut Secret, account: &ServiceAccount, root_ca: &str) {
     let uid = account.metadata.uid.clone().unwrap_or_default();
     secret.metadata.annotations.get_or_insert_default().insert(UID.to_owned(), uid);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Filling in twice is filling in once, and nothing that was there is lost.
+        /// Filling in twice changes nothing more, and no existing data is lost.
         #[test]
         fn filling_in_settles(extra in "[a-z]{1,5}", value in "[a-z]{0,5}", uid in "[a-z0-9]{1,5}", root in "[A-Z]{0,3}") {
             let metadata = json!({"namespace": "default", "name": "robot", "uid": uid});

@@ -1,4 +1,4 @@
-//! Volumes, claims and classes in use are not taken away: a finalizer holds them until nothing uses them any more.
+//! Storage protection: a finalizer keeps volumes, claims and VolumeAttributesClasses until nothing uses them.
 
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
@@ -31,7 +31,7 @@ impl Controller for ClaimProtectionController {
 
     fn observe(&self, view: &dyn View, key: &Key) -> Option<Self::Observed> {
         let claim: PersistentVolumeClaim = view.typed(key)?;
-        // Only a claim on its way out needs to know who uses it.
+        // The users matter only for a claim that is being deleted.
         let leaving = claim.metadata.deletion_timestamp.is_some();
         let used = leaving && view.all::<Pod>(&key.namespace).iter().any(|pod| uses(pod, &claim));
         Some((claim, used))
@@ -39,7 +39,7 @@ impl Controller for ClaimProtectionController {
 
     fn reconcile(&self, (claim, used): &Self::Observed, _now: Timestamp) -> Plan {
         let mut plan = protect(claim, CLAIM_FINALIZER, *used);
-        // A pod may have been placed a moment ago: with its claim it would lose what it has written.
+        // A pod may have been scheduled a moment ago: without its claim it would lose its data.
         if !plan.is_empty() && claim.metadata.deletion_timestamp.is_some() {
             plan.actions.insert(0, Action::Unused { claim: Box::new(claim.clone()) });
         }
@@ -97,7 +97,7 @@ impl Controller for AttributesClassProtectionController {
     }
 }
 
-/// The classes that a claim asks for, has, or is on its way to.
+/// Returns the classes that a claim requests, has, or is being modified to.
 fn classes_of_claim(claim: &PersistentVolumeClaim) -> Vec<String> {
     let status = claim.status.as_ref();
     let wanted = claim.spec.as_ref().and_then(|spec| spec.volume_attributes_class_name.clone());
@@ -111,17 +111,17 @@ fn classes_of_volume(volume: &PersistentVolume) -> Vec<String> {
     volume.spec.iter().filter_map(|spec| spec.volume_attributes_class_name.clone()).collect()
 }
 
-/// The classes that an object named before the change and no longer does: one of them may be free now.
+/// Returns the classes that an object named before the change and no longer does: one of them may be unused now.
 fn left<K: Typed>(change: &Change, classes: fn(&K) -> Vec<String>) -> Vec<Key> {
     let before = change.old.as_ref().and_then(decode::<K>).map(|old| classes(&old)).unwrap_or_default();
     let after = change.new.as_ref().and_then(decode::<K>).map(|new| classes(&new)).unwrap_or_default();
     before.into_iter().filter(|class| !after.contains(class)).map(|class| Key::new("", class)).collect()
 }
 
-/// A pod that ended its use may be what a claim waits for.
+/// Returns the claims of a pod that no longer uses them.
 fn of_pod(_: &dyn View, change: &Change) -> Vec<Key> {
     let gone = change.new.is_none();
-    // Of those that are left only who is on its way out may have ended its use: most are not even decoded.
+    // Of the existing pods only terminating ones may have stopped their use: most are not even decoded.
     let version = change.object().filter(|pod| gone || pod.header.deletion_timestamp.is_some());
     let Some(pod) = version.and_then(decode::<Pod>).filter(|pod| gone || is_shut_down(pod)) else { return Vec::new() };
     claims_of(&pod).map(|name| Key::new(change.key.namespace.clone(), name)).collect()
@@ -181,8 +181,8 @@ mod tests {
         assert_eq!(mapped::<Pod>(&ClaimProtectionController, &model, Some(&user("n")), None), ["default/data"]);
     }
 
-    /// The claim of an ephemeral volume goes with its pod: another pod of its name waits for that, and one that is
-    /// deleted after its dependents, too.
+    /// The claim of an ephemeral volume is deleted with its pod: another pod of its name waits for that, and so does
+    /// foreground deletion.
     #[test]
     fn the_claim_of_an_ephemeral_volume_is_held_for_its_own_pod_alone() {
         let template = json!({"spec": {}});

@@ -1,6 +1,6 @@
-//! Finished Jobs with a time to live are deleted when it is over, with everything they own.
+//! Deletes finished Jobs after their `ttlSecondsAfterFinished`, with their dependents.
 //!
-//! Only in the state that was looked at: whoever just gave a Job more time must not lose it to a cache that lags.
+//! The resourceVersion is a precondition: if a user has just extended the TTL, a stale cache must not delete the Job.
 
 use std::time::Duration;
 

@@ -3,9 +3,11 @@
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Volume};
 
-/// A scheduled pod uses its claims, also after it ended: its volumes may still be mounted. A claim of an ephemeral volume
-/// is used by the pod that it was made for, not by another of its name, and no longer than until the node is done with
-/// it: the pod itself may wait for the claim to go.
+/// Reports whether a pod uses a claim.
+///
+/// A scheduled pod uses its claims, also after it terminated: its volumes may still be mounted. The claim of an
+/// ephemeral volume is used only by the pod that it was created for, not by another pod of the same name, and only
+/// until the kubelet has shut the pod down: the deletion of the pod may wait for that of the claim.
 pub fn uses(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
     let named = |volume: &Volume| match (&volume.persistent_volume_claim, &volume.ephemeral) {
         (Some(source), _) => source.claim_name == claim.name(),
@@ -18,7 +20,7 @@ pub fn uses(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
     is_bound && pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()).any(named)
 }
 
-/// Whether the node is done with a pod, or somebody had it removed by force.
+/// Reports whether the kubelet has shut the pod down, or a client has force-deleted it.
 pub fn is_shut_down(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some() && pod.metadata.deletion_grace_period_seconds == Some(0)
 }
@@ -34,7 +36,7 @@ fn claim_of_ephemeral(pod: &Pod, volume: &Volume) -> String {
     format!("{}-{}", pod.name(), volume.name)
 }
 
-/// The claims of a pod by name, those of ephemeral volumes included.
+/// Returns the names of a pod's claims, those of ephemeral volumes included.
 pub fn claims_of(pod: &Pod) -> impl Iterator<Item = String> {
     let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
     volumes.filter_map(|volume| match (&volume.persistent_volume_claim, &volume.ephemeral) {

@@ -1,7 +1,7 @@
-//! A claim that asks for more than it has: says who is to expand it.
+//! Volume expansion: names the component that expands a claim which requests more than its capacity.
 //!
-//! No volume is expanded here: what a driver serves is expanded by the driver's own resizer, and what is on the node
-//! itself by nobody. Without a word of it a user would wait and not know for whom.
+//! No volume is expanded here: the CSI driver's external-resizer does that, and a volume on the node itself cannot be
+//! expanded. Without the event a user would wait and not know for which component.
 
 use corten_api::k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use corten_client::Change;
@@ -40,7 +40,8 @@ impl Controller for ExpandController {
     }
 }
 
-/// Only a request that grew is news; one that is heard of for the first time may have grown while nobody listened.
+/// Returns the claim if its request grew; a claim that is seen for the first time may have grown while no controller
+/// watched.
 fn of_claim(_: &dyn View, change: &Change) -> Vec<Key> {
     let Some(new) = &change.new else { return Vec::new() };
     let requested = |object| decode::<PersistentVolumeClaim>(object).and_then(|claim| requested(&claim));

@@ -1,5 +1,4 @@
-//! The control plane in one process: what is decided purely elsewhere is seen here to work against the API it will
-//! meet.
+//! The control plane in one process: the controllers against the real API server.
 
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
@@ -179,8 +178,8 @@ async fn jobs_complete_and_daemons_are_everywhere() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pod_that_fits_nowhere_says_why_and_is_bound_when_it_fits() {
     let cluster = Cluster::start(1).await;
-    // A new node is tainted until its lifecycle is judged, and an event keeps the message of its first failure:
-    // a pod that fits shows that the scheduler knows the node as it stays.
+    // A new node is tainted until the node lifecycle controller has reconciled it, and an event keeps the message of
+    // its first failure: a pod that fits shows that the scheduler has the final state of the node.
     cluster
         .create::<Pod>(json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "default", "name": "plain"},
@@ -281,7 +280,7 @@ async fn quotas_are_kept_and_told_and_a_namespace_goes_with_its_last_pod() {
         .await;
     let once = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "small", "name": "once"}, "spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}});
     cluster.create::<Pod>(once).await;
-    // A pod that ended takes nothing any more: nobody deletes it, so only the controller can tell.
+    // A terminated pod uses no quota. No client deletes it, so only the controller can update the status.
     cluster.eventually("an ended pod off the quota", || async { used("pods").await == "0" }).await;
 
     let controller = json!({
@@ -439,7 +438,7 @@ async fn tokens_and_certificates_are_issued() {
     };
     cluster.eventually("a token", || async { data("token").await.starts_with(b"eyJ") }).await;
     assert_eq!(data("namespace").await, b"default");
-    // Whoever uses it leaves a mark, by which the cleaner knows it from the unused ones.
+    // A use of the token adds a label, by which the cleaner recognises used ones.
     let token = String::from_utf8(data("token").await).unwrap();
     let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}});
     let review = admin.create(&TokenReview::from_value(review).unwrap()).await.unwrap().status.unwrap();
@@ -483,7 +482,7 @@ async fn tokens_and_certificates_are_issued() {
 async fn one_of_two_managers_leads_and_the_other_takes_over() {
     let cluster = Cluster::start(0).await;
     let admin = &cluster.admin;
-    // Only what tells the two from the manager that every cluster of these tests has.
+    // Only the fields that differ from the manager that every cluster of these tests has.
     let manager = |identity: &str, shutdown: &CancellationToken| {
         let config = corten_controllers::Config {
             identity: identity.to_owned(),
@@ -533,7 +532,7 @@ async fn an_autoscaler_without_metrics_keeps_to_its_bounds_and_says_what_is_miss
     });
     cluster.create::<HorizontalPodAutoscaler>(autoscaler).await;
     cluster.eventually("the least replicas", || async { available(&cluster, "web").await == 2 }).await;
-    // A change of the autoscaler is looked at before the period is over.
+    // A change of the autoscaler is reconciled before the period is over.
     let patch = Patch::Merge(json!({"spec": {"maxReplicas": 6}}));
     cluster.admin.patch::<HorizontalPodAutoscaler>("default", "web", &patch, None).await.unwrap();
     cluster
@@ -547,7 +546,7 @@ async fn an_autoscaler_without_metrics_keeps_to_its_bounds_and_says_what_is_miss
         .await;
 }
 
-/// Two managers stand for election; the first is lost in the middle of a rollout, as in a crash or by a clean stop.
+/// Two managers use leader election; the first is lost in the middle of a rollout, by a crash or a clean stop.
 async fn leader_lost_in_mid_rollout(clean: bool) {
     const REPLICAS: i32 = 200;
     let cluster = Cluster::without_manager(6).await;
@@ -592,7 +591,7 @@ async fn leader_lost_in_mid_rollout(clean: bool) {
     let most = REPLICAS + REPLICAS / 4;
     cluster
         .eventually("the end of the rollout", || async {
-            // Pods may lag behind the sizes of their sets, which are what a rollout promises.
+            // Pods may lag behind the sizes of their ReplicaSets, which the rollout bounds apply to.
             let sets = cluster.list::<ReplicaSet>("default").await;
             let asked: i32 = sets.iter().filter_map(|set| set.spec.as_ref()?.replicas).sum();
             assert!(asked <= most, "{asked} pods are asked for, and no more than {most} may be");
@@ -611,7 +610,8 @@ async fn a_leader_that_crashes_is_followed_by_another() {
     leader_lost_in_mid_rollout(false).await;
 }
 
-/// A controller whose share of the server is used up waits as long as the server says, and its writes are then done.
+/// A controller that has exhausted its concurrency share retries after the time that the server returns, and its writes
+/// succeed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_write_that_the_server_refuses_for_now_is_sent_again() {
     let cluster = Cluster::without_manager(0).await;
@@ -636,7 +636,7 @@ async fn a_write_that_the_server_refuses_for_now_is_sent_again() {
         )
         .unwrap()
     };
-    // The level has few seats: of more writes at once than those, some are refused.
+    // The priority level has few seats: of more concurrent writes than those, some are rejected.
     let refused = "rest_client_requests_total{code=\"429\",host=\"here\",method=\"POST\"}";
     let (began, mut rounds) = (Instant::now(), 0..);
     while !metrics.render().contains(refused) {

@@ -1,8 +1,9 @@
-//! Attach and detach: a volume of a CSI driver is attached to the node of the pod that uses it, and to no other.
+//! The attach-detach controller: attaches the volume of a CSI driver to the node of the pod that uses it, and to no
+//! other.
 //!
-//! What should be attached follows from the pods of a node ([`wanted`]); what is, from its VolumeAttachments, which the
-//! driver's attacher serves. Invariant: a volume that a living node still has mounted is never detached, and one that
-//! only one node may have is never attached to a second.
+//! The pods of a node determine the volumes to attach ([`wanted`]); the node's VolumeAttachments, which the driver's
+//! external-attacher serves, show those that are attached. Invariant: a volume that a live node has mounted is never
+//! detached, and a volume with single-node access is never attached to a second node.
 
 mod wanted;
 
@@ -26,20 +27,20 @@ use crate::runtime::{Action, Controller, Plan, View, Watch};
 use crate::workload::condition::ready_status;
 use wanted::Wanted;
 
-/// How long an unhealthy node may hold a volume that nobody wants there any more.
+/// The time that an unhealthy node may hold a volume that no pod there uses.
 const LONGEST_WAIT: Duration = Duration::from_secs(6 * 60);
 const MANAGED: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
-/// How a node names the volumes of drivers.
+/// The prefix of CSI volumes in a node's status.
 const CSI_PREFIX: &str = "kubernetes.io/csi/";
 
 #[derive(Default)]
 pub struct AttachDetachController {
-    /// Since when an attachment is no longer wanted, by name.
+    /// The time since which an attachment is no longer wanted, by name.
     unwanted: Mutex<HashMap<String, Timestamp>>,
 }
 
-/// An attachment of the node, and since when it is not wanted, if it is not.
+/// An attachment of the node, and the time since which it is not wanted, if it is not.
 struct Held {
     attachment: VolumeAttachment,
     volume: Option<PersistentVolume>,
@@ -47,7 +48,7 @@ struct Held {
 }
 
 pub struct Observed {
-    /// None for a node that is gone but still holds volumes.
+    /// None for a deleted node that still holds volumes.
     node: Option<Node>,
     name: String,
     wanted: Vec<Wanted>,
@@ -61,7 +62,7 @@ impl Controller for AttachDetachController {
         "attachdetach-controller"
     }
 
-    /// One node at a time: whether a volume may be attached to one depends on what was just attached to another.
+    /// One node at a time: whether a volume may be attached to a node depends on the attachments of the others.
     fn workers(&self) -> usize {
         1
     }
@@ -77,7 +78,7 @@ impl Controller for AttachDetachController {
         ]
     }
 
-    /// Since when an attachment is not wanted is known here alone.
+    /// Only this controller knows since when an attachment is not wanted.
     fn remembers(&self) -> bool {
         false
     }
@@ -102,7 +103,8 @@ impl Controller for AttachDetachController {
     fn reconcile(&self, observed: &Observed, now: Timestamp) -> Plan {
         let mut plan = Plan::nothing();
         let leaving: Vec<&Held> = observed.held.iter().filter(|held| observed.may_go(&mut plan, held, now)).collect();
-        // A node must know that a volume is about to go before it goes, and hear of a new one only when it is there.
+        // A node must know that a volume is about to be detached before it is, and see a new one only when it is
+        // attached.
         observed.report(&mut plan, &leaving);
         let delete = |held: &&Held| held.attachment.metadata.deletion_timestamp.is_none();
         plan.actions.extend(leaving.iter().copied().filter(delete).map(|held| Action::delete(&held.attachment)));
@@ -130,7 +132,7 @@ impl AttachDetachController {
 }
 
 impl Observed {
-    /// The volumes of the node, as they should be and as they are.
+    /// Counts the desired and the actual volumes of the node.
     fn count(&self, plan: &mut Plan) {
         let plugin = |driver: &str| format!("kubernetes.io/csi:{driver}");
         let wanted = self.wanted.iter().filter_map(|one| wanted::csi_of(&one.volume)).map(|csi| csi.driver.as_str());
@@ -145,10 +147,11 @@ impl Observed {
         }
     }
 
-    /// Whether an attachment may be taken away now: unwanted, ours, and let go by the node or lost with it.
+    /// Reports whether an attachment may be deleted now: it is unwanted, this controller created it, and the node has
+    /// unmounted the volume or is lost.
     fn may_go(&self, plan: &mut Plan, held: &Held, now: Timestamp) -> bool {
         let Some(since) = held.unwanted_since else { return false };
-        // Attachments that others made under other names are theirs to take away.
+        // Attachments with other names belong to other writers.
         let ours =
             held.volume.as_ref().and_then(wanted::csi_of).is_some_and(|csi| {
                 attachment_name(&csi.volume_handle, &csi.driver, &self.name) == held.attachment.name()
@@ -193,7 +196,7 @@ impl Observed {
         taints.into_iter().any(|taint| taint.key == OUT_OF_SERVICE)
     }
 
-    /// Writes which volumes are attached into the status of the node, and tells the pods that waited for one.
+    /// Writes the attached volumes into the node's status, and records events for the pods that waited for one.
     fn report(&self, plan: &mut Plan, leaving: &[&Held]) {
         let Some(node) = &self.node else { return };
         let present = node.status.as_ref().and_then(|status| status.volumes_attached.clone()).unwrap_or_default();
@@ -220,7 +223,7 @@ impl Observed {
         }
     }
 
-    /// Asks for what is missing, unless another node holds it alone.
+    /// Creates the missing attachments, unless another node holds the volume exclusively.
     fn attach(&self, plan: &mut Plan) {
         if self.node.is_none() {
             return;
@@ -258,7 +261,7 @@ impl Wanted {
         }
     }
 
-    /// Tells every pod that waits for the volume.
+    /// Records an event for every pod that waits for the volume.
     fn tell(&self, plan: &mut Plan, warning: bool, what: &str, detail: &str) {
         let message = format!("{what} for volume \"{}\" {detail}", self.volume.name());
         for pod in &self.pods {
@@ -269,7 +272,8 @@ impl Wanted {
         }
     }
 
-    /// Who holds it: by name in the pod's own namespace, by number elsewhere.
+    /// Records the Multi-Attach warning: names the pods that hold the volume in the pod's own namespace, and counts
+    /// those elsewhere.
     fn tell_multi_attach(&self, plan: &mut Plan) {
         if self.users_elsewhere.is_empty() {
             let detail = "Volume is already exclusively attached to one node, waiting on detach before it can be \
@@ -302,12 +306,12 @@ fn reports_any(node: &Node) -> bool {
     attached.into_iter().any(|volume| volume.name.starts_with(CSI_PREFIX))
 }
 
-/// The name that the attacher, the kubelet and this controller agree upon.
+/// Returns the attachment name that the external-attacher, the kubelet and this controller agree on.
 fn attachment_name(handle: &str, driver: &str, node: &str) -> String {
     format!("csi-{:x}", Sha256::digest(format!("{handle}{driver}{node}")))
 }
 
-/// How a node names the volume.
+/// Returns the name of the volume in a node's status.
 fn unique_name(volume: &PersistentVolume) -> Option<String> {
     wanted::csi_of(volume).map(|csi| format!("{CSI_PREFIX}{}^{}", csi.driver, csi.volume_handle))
 }

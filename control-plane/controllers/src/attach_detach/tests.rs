@@ -1,4 +1,4 @@
-//! A volume on its way from one node to another.
+//! A volume that moves from one node to another.
 
 use super::*;
 use crate::tests::model::{Model, NOW, converges, decide, pod};
@@ -26,7 +26,7 @@ fn cluster() -> Model {
     model
 }
 
-/// The attacher does its part.
+/// Attaches as the external-attacher does.
 fn attach(model: &mut Model, node: &str) {
     let mut attachment = model.value("VolumeAttachment", "", &attachment_name("handle", "d", node));
     attachment["status"] = json!({"attached": true});

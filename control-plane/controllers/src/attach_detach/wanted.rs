@@ -1,4 +1,4 @@
-//! What the pods of a node want attached to it, and which nodes a change concerns.
+//! The volumes that the pods of a node need attached, and the nodes that a change concerns.
 
 use std::sync::Arc;
 
@@ -17,16 +17,16 @@ use crate::workload::pods;
 pub struct Wanted {
     pub volume: PersistentVolume,
     pub attachment_name: String,
-    /// The pods of this node that use it, by name.
+    /// The pods of this node that use the volume, by name.
     pub pods: Vec<Pod>,
-    /// The other nodes that it is attached to.
+    /// The other nodes that the volume is attached to.
     pub elsewhere: Vec<String>,
-    /// The pods there that use it.
+    /// The pods on those nodes that use the volume.
     pub users_elsewhere: Vec<Key>,
 }
 
 impl Wanted {
-    /// Whether only one node may have it. A volume that does not say is its driver's business.
+    /// Reports whether only one node may attach the volume. A volume without access modes is left to its driver.
     pub fn is_exclusive(&self) -> bool {
         let modes = self.volume.spec.as_ref().and_then(|spec| spec.access_modes.clone()).unwrap_or_default();
         !modes.is_empty() && !modes.iter().any(|mode| matches!(mode.as_str(), "ReadWriteMany" | "ReadOnlyMany"))
@@ -37,7 +37,7 @@ pub fn csi_of(volume: &PersistentVolume) -> Option<&CSIPersistentVolumeSource> {
     volume.spec.as_ref()?.csi.as_ref()
 }
 
-/// The volumes that the pods of a node use and that a driver must attach, by name.
+/// Returns the volumes that the pods of a node use and that a driver must attach, by name.
 pub fn on_node(view: &dyn View, node: &str, attachments: &[VolumeAttachment]) -> Vec<Wanted> {
     let mut wanted: Vec<Wanted> = Vec::new();
     let mut users: Vec<Pod> = view.pods_on(node).iter().filter(|pod| names_claims(pod)).filter_map(decode).collect();
@@ -87,7 +87,7 @@ fn new_wanted(
     Some(Wanted { volume, attachment_name, pods: vec![pod], elsewhere, users_elsewhere })
 }
 
-/// Nothing of the pod runs any more, or will.
+/// Reports whether no container of the pod runs any more, or will.
 fn has_ended(pod: &Pod) -> bool {
     let statuses = pod.status.iter().flat_map(|status| {
         status.container_statuses.iter().flatten().chain(status.init_container_statuses.iter().flatten())
@@ -98,7 +98,7 @@ fn has_ended(pod: &Pod) -> bool {
     pods::is_terminal(pod) || (pods::is_terminating(pod) && statuses.into_iter().all(idle))
 }
 
-/// The volumes of the pod's claims, those that are bound to them.
+/// Returns the volumes that are bound to the pod's claims.
 fn bound_volumes(view: &dyn View, pod: &Pod) -> Vec<PersistentVolume> {
     let volume = |(name, own): (String, bool)| {
         let claim: PersistentVolumeClaim = view.typed(&Key::new(pod.namespace(), name))?;
@@ -113,7 +113,7 @@ fn bound_volumes(view: &dyn View, pod: &Pod) -> Vec<PersistentVolume> {
     claims_of(pod).filter_map(volume).collect()
 }
 
-/// The claims of a pod by name, and whether each must be the pod's own.
+/// Returns the claims of a pod by name, and whether the pod must own each.
 fn claims_of(pod: &Pod) -> impl Iterator<Item = (String, bool)> {
     let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
     volumes.filter_map(|volume| match (&volume.persistent_volume_claim, &volume.ephemeral) {
@@ -123,7 +123,8 @@ fn claims_of(pod: &Pod) -> impl Iterator<Item = (String, bool)> {
     })
 }
 
-/// Whether a pod can have claims at all: told from its bytes, since most have none and every pod change asks.
+/// Reports whether a pod can have claims at all. Searches the JSON, since most pods have none and every pod change
+/// asks.
 fn names_claims(pod: &Arc<Object>) -> bool {
     mentions(pod, "\"persistentVolumeClaim\"") || mentions(pod, "\"ephemeral\"")
 }
@@ -165,7 +166,7 @@ pub fn of_volume(view: &dyn View, change: &Change) -> Vec<Key> {
     volume.map(|volume| nodes_of(&users_of_volume(view, &volume))).unwrap_or_default()
 }
 
-/// The node of an attachment; the end of one may be what another node waits for.
+/// Returns the node of an attachment. After a deletion also the nodes that may wait for the volume.
 pub fn of_attachment(view: &dyn View, change: &Change) -> Vec<Key> {
     let attachment = change.new.as_ref().or(change.old.as_ref()).and_then(decode::<VolumeAttachment>);
     let Some(attachment) = attachment else { return Vec::new() };

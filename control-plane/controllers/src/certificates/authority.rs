@@ -1,7 +1,7 @@
-//! The authority that signs: a certificate and its key, and certificates made of requests.
+//! The certificate authority: its certificate and key, and the certificates it signs.
 //!
-//! A certificate is encoded here by hand, so that subject, key and names of a request pass into it byte for byte;
-//! whatever else a request asked for is left out.
+//! A certificate is encoded by hand, so that subject, key and names of a request pass into it byte for byte; all else
+//! in the request is left out.
 
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::request::Request;
 
-/// Clocks differ: a certificate is good from a little before it was made.
+/// Clocks differ: a certificate is valid from a little before it is signed.
 const BACKDATE: SignedDuration = SignedDuration::from_mins(5);
-/// Shorter lifetimes than this are given in full.
+/// Lifetimes shorter than this are not shortened by the backdating.
 const SHORT: SignedDuration = SignedDuration::from_hours(8);
 const SHORTEST: SignedDuration = SignedDuration::from_mins(10);
 
@@ -54,7 +54,7 @@ pub struct Authority {
     name: Vec<u8>,
     key_identifier: Option<Vec<u8>>,
     not_after: Timestamp,
-    /// The longest life of what it signs.
+    /// The longest lifetime of a signed certificate.
     lifetime: SignedDuration,
 }
 
@@ -77,7 +77,7 @@ impl Authority {
         })
     }
 
-    /// The certificate for a request, in PEM.
+    /// Signs the certificate for a request; returns it in PEM.
     pub fn sign(
         &self,
         request: &Request,
@@ -136,7 +136,7 @@ impl Authority {
         if !purposes.is_empty() {
             extensions.push(extension(&[2, 5, 29, 37], false, &sequence(&purposes)));
         }
-        // Not an authority.
+        // Basic constraints: not a certificate authority.
         extensions.push(extension(&[2, 5, 29, 19], true, &sequence(&[])));
         if let Some(identifier) = &self.key_identifier {
             extensions.push(extension(&[2, 5, 29, 35], false, &sequence(&[element(0x80, identifier)])));
@@ -148,7 +148,7 @@ impl Authority {
     }
 }
 
-/// Reads a private key in the form of any kind (PKCS#8) or in that of its own kind, as `openssl` and kubeadm write it.
+/// Reads a private key in PKCS#8, or in the format of its algorithm, as `openssl` and kubeadm write it.
 fn read_key(pem: &str) -> Result<KeyPair, String> {
     let key = pem.find("PRIVATE KEY-----").and_then(|at| pem[..at].rfind("-----BEGIN")).map_or(pem, |at| &pem[at..]);
     let (_, own) = x509_parser::pem::parse_x509_pem(key.as_bytes()).map_err(|error| error.to_string())?;
@@ -164,7 +164,7 @@ fn read_key(pem: &str) -> Result<KeyPair, String> {
     keys.reduce(Result::or).map_or(Err("no private key".to_owned()), |key| key.map_err(|error| error.to_string()))
 }
 
-/// Usages as bits and as purposes.
+/// Converts usages to key usage bits and extended key usages.
 fn sort_usages(usages: &[String]) -> Result<(u16, Vec<Vec<u8>>), String> {
     let (mut bits, mut purposes) = (0u16, Vec::new());
     for usage in usages {
@@ -179,7 +179,7 @@ fn sort_usages(usages: &[String]) -> Result<(u16, Vec<Vec<u8>>), String> {
     Ok((bits, purposes))
 }
 
-/// A bit string without the zeros at its end.
+/// Encodes a DER bit string without trailing zeros.
 fn key_usage(bits: u16) -> Vec<u8> {
     let length = if bits & 0xff == 0 { 1 } else { 2 };
     let bytes = &bits.to_be_bytes()[..length];
@@ -192,7 +192,7 @@ fn extension(arcs: &[u64], critical: bool, value: &[u8]) -> Vec<u8> {
     sequence(&[object_identifier(arcs), critical, element(0x04, value)])
 }
 
-/// A positive number that nobody can guess.
+/// Returns a random positive serial number.
 fn serial() -> Result<Vec<u8>, String> {
     let mut bytes = vec![0u8; 16];
     SystemRandom::new().fill(&mut bytes).map_err(|_| "the system gives no random numbers".to_owned())?;
@@ -200,7 +200,7 @@ fn serial() -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// Years up to 2049 have two digits, later ones four.
+/// Encodes a DER time: years up to 2049 have two digits, later ones four.
 fn time(at: Timestamp) -> Vec<u8> {
     let year: i32 = at.strftime("%Y").to_string().parse().unwrap_or(0);
     if year < 2050 {
@@ -227,7 +227,7 @@ fn sequence(parts: &[Vec<u8>]) -> Vec<u8> {
     element(0x30, &parts.concat())
 }
 
-/// One DER element.
+/// Encodes one DER element.
 fn element(tag: u8, content: &[u8]) -> Vec<u8> {
     let mut bytes = vec![tag];
     match content.len() {
@@ -314,7 +314,7 @@ mod tests {
         }
     }
 
-    /// Keys that openssl wrote, made for this test.
+    /// Keys that openssl wrote, generated for this test.
     #[test]
     fn keys_are_read_in_the_form_of_their_kind() {
         let (certificate, _) = authority();

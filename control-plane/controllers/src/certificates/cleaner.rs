@@ -1,4 +1,5 @@
-//! Old signing requests go: answered ones after an hour, others after a day, and those whose certificate expired.
+//! Deletes old CertificateSigningRequests: approved, denied and failed ones after an hour, pending ones after a day,
+//! and those whose certificate has expired.
 
 use std::time::Duration;
 
@@ -40,7 +41,7 @@ impl Controller for CertificateCleaner {
     }
 }
 
-/// When the request has lived long enough.
+/// Returns the time at which the request is deleted.
 fn deadline(request: &CertificateSigningRequest) -> Option<Timestamp> {
     let certificate = request.status.as_ref().and_then(|status| status.certificate.as_ref());
     let later = |time: &Time, wait: SignedDuration| time.0.checked_add(wait).unwrap_or(Timestamp::MAX);

@@ -1,8 +1,8 @@
-//! The components of a node that read the API under a name of their own, beside the kubelet: their identities, and
-//! when a node may have a certificate for one.
+//! The components of a node that read the API under identities of their own, beside the kubelet, and the rule for their
+//! certificates.
 //!
-//! A component's identity reads less of a pod than the kubelet's, but of the whole cluster. So the two are kept apart,
-//! and a node must never get the certificate of another node's component.
+//! A component's identity reads fewer fields of a pod than the kubelet's, but of the whole cluster. So the two are
+//! separate, and a node must never get the certificate of another node's component.
 
 use corten_api::k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec;
 
@@ -14,9 +14,9 @@ const USAGES: [&str; 2] = ["client auth", "digital signature"];
 /// A component of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeComponent {
-    /// Routes and network policies.
+    /// Pod routes and network policies.
     Network,
-    /// Services.
+    /// The Service proxy.
     Proxy,
     /// Cluster DNS.
     Dns,
@@ -33,18 +33,18 @@ impl NodeComponent {
         }
     }
 
-    /// The group of this component on all nodes, which has its rights.
+    /// Returns the group of this component on all nodes, which RBAC binds to.
     pub fn group(self) -> String {
         format!("system:corten:{}", self.name())
     }
 
-    /// The user that this component is on a node.
+    /// Returns the user name of this component on a node.
     pub fn user(self, node: &str) -> String {
         format!("{}:{node}", self.group())
     }
 }
 
-/// Whether a node asks for a client certificate of one of its own components, and for nothing else.
+/// Reports whether a node requests a client certificate for one of its own components, and for nothing else.
 pub fn is_of_own_node(spec: &CertificateSigningRequestSpec, request: &Request) -> bool {
     let Some(node) = spec.username.as_deref().and_then(|user| user.strip_prefix(NODE_PREFIX)) else { return false };
     let is_subject = |one: NodeComponent| {
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
     use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
 
-    /// A request of node n1 for a subject and names.
+    /// Returns a request of node n1 for a subject and names.
     fn asked(subject: &[(DnType, &str)], names: &[&str]) -> (CertificateSigningRequestSpec, Request) {
         let mut params = CertificateParams::new(names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>()).unwrap();
         params.distinguished_name = DistinguishedName::new();

@@ -1,9 +1,9 @@
-//! Certificates: signing requests of kubelets and of the components of nodes are approved, approved requests signed, old
-//! requests cleared away.
+//! CertificateSigningRequests: those of kubelets and node components are approved, approved ones signed, old ones
+//! deleted.
 //!
-//! Approval of client certificates asks the authorizer whether the requester may have one; serving certificates of
-//! kubelets are approved in [`serving`] by the names that a node may serve under. The authorities' keys stay in
-//! [`authority`] and sign only what [`request`] recognises.
+//! Approval of client certificates asks the authorizer whether the requester may have one. [`serving`] approves kubelet
+//! serving certificates by the names that a node may serve under. The authorities' keys stay in [`authority`] and sign
+//! only requests that [`request`] accepts.
 
 mod authority;
 mod cleaner;
@@ -38,7 +38,7 @@ use request::{KUBELET_CLIENT, Request};
 
 const WORKERS: usize = 4;
 
-/// Approves and signs.
+/// Approves and signs CertificateSigningRequests.
 pub struct CertificateController {
     cache: Arc<Cache>,
     client: Client,
@@ -79,7 +79,8 @@ impl CertificateController {
         Ok(None)
     }
 
-    /// Approves what the authorizer allows, in the order of the recognisers: the node's own certificate first.
+    /// Approves the request if the authorizer allows it. Tries the recognisers in order: the node's own certificate
+    /// first.
     async fn approve(&self, signing: &CertificateSigningRequest) -> Result<(), Error> {
         let Ok(request) = Request::parse(&signing.spec.request.0) else { return Ok(()) };
         for recogniser in recognisers(signing, &request) {
@@ -114,7 +115,7 @@ impl CertificateController {
         Ok(self.client.create(&review).await?.status.is_some_and(|status| status.allowed))
     }
 
-    /// Signs an approved request, or says why its signer never will.
+    /// Signs an approved request, or writes the reason why its signer refuses it.
     async fn sign(&self, signing: &CertificateSigningRequest, authority: &Authority) -> Result<(), Error> {
         let usages = signing.spec.usages.as_deref().unwrap_or_default();
         let checked = Request::parse(&signing.spec.request.0).and_then(|request| {
@@ -134,13 +135,13 @@ impl CertificateController {
     }
 }
 
-/// A form of request that is approved if the authorizer allows the subresource to the one who asks.
+/// A form of request that is approved if the authorizer allows the requester to create the subresource.
 struct Recogniser {
     subresource: &'static str,
     what: &'static str,
 }
 
-/// The forms that a request has, in the order in which they are tried.
+/// Returns the forms that a request has, in the order in which they are tried.
 fn recognisers(signing: &CertificateSigningRequest, request: &Request) -> Vec<Recogniser> {
     let spec = &signing.spec;
     let usages = spec.usages.as_deref().unwrap_or_default();

@@ -1,7 +1,7 @@
-//! The rules of Kubernetes' signers: which requests each of them signs.
+//! The rules of Kubernetes' signers: the requests that each of them signs.
 //!
-//! A request comes here fully read (`corten_api::CertificateRequest`), so the rules cover everything that a certificate
-//! will hold. The signature of the request is verified before any rule is asked.
+//! A request is fully parsed (`corten_api::CertificateRequest`), so the rules cover everything that the certificate
+//! will contain. The signature of the request is verified before any rule applies.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ pub const KUBELET_SERVING: &str = "kubernetes.io/kubelet-serving";
 pub const API_CLIENT: &str = "kubernetes.io/kube-apiserver-client";
 pub const LEGACY: &str = "kubernetes.io/legacy-unknown";
 
-/// A request whose signature is good.
+/// A request with a verified signature.
 pub struct Request(CertificateRequest);
 
 impl std::ops::Deref for Request {
@@ -35,7 +35,7 @@ impl Request {
         Ok(Request(request))
     }
 
-    /// Whether the signer may sign the request, or why not.
+    /// Reports whether the signer may sign the request, or the reason against it.
     pub fn check(&self, signer: &str, usages: &[String]) -> Result<(), String> {
         match signer {
             KUBELET_CLIENT => self.check_kubelet_client(usages),
@@ -94,7 +94,7 @@ fn refuse(refused: bool, why: &str) -> Result<(), String> {
     if refused { Err(why.to_owned()) } else { Ok(()) }
 }
 
-/// The usages of a kubelet, with or without the one that only RSA keys need.
+/// Checks the usages of a kubelet, with or without the one that only RSA keys need.
 fn check_exact_usages(usages: &[String], purpose: &str) -> Result<(), String> {
     let asked: BTreeSet<&str> = usages.iter().map(String::as_str).collect();
     let full = BTreeSet::from(["digital signature", "key encipherment", purpose]);
@@ -117,7 +117,7 @@ pub mod tests {
     use super::*;
     use rcgen::{CertificateParams, DnType, KeyPair};
 
-    /// A request for a subject and names, in PEM.
+    /// Returns a request for a subject and names, in PEM.
     pub fn request(common_name: &str, organization: &str, names: &[&str]) -> String {
         let mut params = CertificateParams::new(names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>()).unwrap();
         params.distinguished_name = rcgen::DistinguishedName::new();
@@ -182,7 +182,7 @@ pub mod tests {
     }
 
     proptest::proptest! {
-        /// Whatever is sent is read or refused, never more.
+        /// Any input is parsed or rejected, without a panic.
         #[test]
         fn any_bytes_are_read_or_refused(noise in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..300), wrapped: bool) {
             use base64::Engine;
@@ -192,7 +192,7 @@ pub mod tests {
             proptest::prop_assert!(Request::parse(&sent).is_err());
         }
 
-        /// The order of usages does not matter to any signer, and the same question has the same answer.
+        /// The order of usages does not matter to any signer, and the same request has the same result.
         #[test]
         fn signers_do_not_mind_the_order_of_usages(chosen in proptest::sample::subsequence(
             vec!["digital signature", "key encipherment", "client auth", "server auth", "any"], 0..5), signer in 0usize..4) {
@@ -206,7 +206,7 @@ pub mod tests {
         }
     }
 
-    /// One request for all cases: making keys takes time.
+    /// One request for all cases: generating keys takes time.
     static REQUEST: std::sync::LazyLock<String> =
         std::sync::LazyLock::new(|| request("system:node:a", "system:nodes", &[]));
 }

@@ -1,7 +1,7 @@
-//! Which authority signs for which signer.
+//! The signing authority of each signer.
 //!
-//! Signers that vouch for different things may have authorities of their own: an authority that signs kubelets' serving
-//! certificates need not be one that clients of the API server trust.
+//! Signers for different purposes may have different authorities: clients of the API server need not trust the
+//! authority that signs kubelet serving certificates.
 
 use std::time::Duration;
 
@@ -18,13 +18,13 @@ pub struct SigningAuthority {
 }
 
 impl std::fmt::Debug for SigningAuthority {
-    /// Never shows the key.
+    /// Hides the key.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("SigningAuthority").finish_non_exhaustive()
     }
 }
 
-/// The authority of each signer of Kubernetes. Requests of a signer without one are left to another process.
+/// The authority of each Kubernetes signer. Another process signs the requests of a signer without one.
 #[derive(Clone, Debug, Default)]
 pub struct SigningAuthorities {
     pub kubelet_serving: Option<SigningAuthority>,
@@ -34,7 +34,7 @@ pub struct SigningAuthorities {
 }
 
 impl SigningAuthorities {
-    /// One authority for all signers.
+    /// Returns one authority for all signers.
     pub fn all(authority: SigningAuthority) -> SigningAuthorities {
         SigningAuthorities {
             kubelet_serving: Some(authority.clone()),
@@ -45,11 +45,11 @@ impl SigningAuthorities {
     }
 }
 
-/// The same, ready to sign.
+/// The loaded authorities.
 #[derive(Default)]
 pub struct Signers {
     authorities: Vec<(&'static str, Authority)>,
-    /// What no kubelet may serve under, whoever approved it.
+    /// The names that no kubelet may serve under, whoever approved the request.
     serving: Option<KubeletServing>,
 }
 
@@ -77,12 +77,12 @@ impl Signers {
         self.authorities.is_empty()
     }
 
-    /// The authority of a signer.
+    /// Returns the authority of a signer.
     pub fn of(&self, signer: &str) -> Option<&Authority> {
         self.authorities.iter().find(|(name, _)| *name == signer).map(|(_, authority)| authority)
     }
 
-    /// Whether a signer may sign a request, or why not.
+    /// Checks whether a signer may sign a request.
     pub fn check(&self, signer: &str, request: &Request, usages: &[String]) -> Result<(), String> {
         request.check(signer, usages)?;
         match &self.serving {

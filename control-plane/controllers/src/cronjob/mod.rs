@@ -1,6 +1,7 @@
-//! CronJob: makes a Job at each time of its schedule.
+//! The CronJob controller: creates a Job at each scheduled time.
 //!
-//! The name of a Job holds its time, so that no time gets two; the status is what the Jobs say, not what happened.
+//! The name of a Job contains its scheduled time, so that no time gets two Jobs. The status is computed from the Jobs,
+//! not from events.
 
 pub(crate) mod schedule;
 
@@ -23,16 +24,16 @@ use crate::workload::owner::{self, owners_of};
 use schedule::Schedule;
 
 const SCHEDULED_AT: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
-/// Clocks differ a little: better a moment late than early.
+/// Clocks differ a little: a Job had better start a moment late than early.
 const NUDGE: Duration = Duration::from_millis(100);
-/// More missed times than this are not gone through one by one.
+/// More missed times than this are not enumerated.
 const MANY: usize = 100;
 
 pub struct CronJobController;
 
 pub struct Observed {
     cron: CronJob,
-    /// Its Jobs, by name.
+    /// The CronJob's Jobs, by name.
     jobs: Vec<Job>,
 }
 
@@ -68,7 +69,8 @@ impl Controller for CronJobController {
     }
 }
 
-/// Whether the controller made the Job: by its name and time. One that a person made of the template is not counted.
+/// Reports whether the controller created the Job, by its name and scheduled time. A Job that a user created from the
+/// template does not count.
 fn is_ours(cron: &CronJob, job: &Job) -> bool {
     time_of(job).is_some_and(|at| job.name() == name_at(cron, at))
 }
@@ -77,7 +79,7 @@ fn name_at(cron: &CronJob, at: Timestamp) -> String {
     format!("{}-{}", cron.name(), at.as_second() / 60)
 }
 
-/// The Jobs of the schedule that still run.
+/// Returns the scheduled Jobs that still run.
 fn active(observed: &Observed) -> impl Iterator<Item = &Job> {
     observed.jobs.iter().filter(|job| finished_condition(job).is_none() && is_ours(&observed.cron, job))
 }
@@ -86,7 +88,7 @@ fn time_of(job: &Job) -> Option<Timestamp> {
     job.metadata.annotations.as_ref()?.get(SCHEDULED_AT)?.parse().ok()
 }
 
-/// The status as the Jobs tell it, and an event for each that ended since.
+/// Updates the status from the Jobs, and records an event for each that finished since.
 fn tell(plan: &mut Plan, observed: &Observed) {
     let cron = &observed.cron;
     let before = cron.status.clone().unwrap_or_default();
@@ -135,7 +137,7 @@ fn reference_to(job: &Job) -> ObjectReference {
     }
 }
 
-/// Keeps so many Jobs that succeeded and so many that failed, the newest.
+/// Deletes the oldest finished Jobs beyond the history limits.
 fn clean_up(plan: &mut Plan, observed: &Observed, spec: &CronJobSpec) {
     let limits = [
         ("Complete", spec.successful_jobs_history_limit.unwrap_or(3)),
@@ -187,7 +189,7 @@ fn schedule_next(plan: &mut Plan, observed: &Observed, spec: &CronJobSpec, now: 
     };
     let since = since(observed, spec, now);
     let Some(next) = schedule.next(now, &zone) else {
-        // The 31st of February can be written, but never comes.
+        // A schedule such as February 31st is valid, but never occurs.
         let why = "time difference between two schedules is less than 1 second";
         let message = format!("invalid schedule: {} : {why}", spec.schedule);
         return plan.push(Action::warning(cron, "InvalidSchedule", message));
@@ -199,7 +201,7 @@ fn schedule_next(plan: &mut Plan, observed: &Observed, spec: &CronJobSpec, now: 
     }
 }
 
-/// From when on times count: the last one that had a Job, but no longer ago than the starting deadline.
+/// Returns the earliest time to consider: the last scheduled time, but no earlier than the starting deadline.
 fn since(observed: &Observed, spec: &CronJobSpec, now: Timestamp) -> Timestamp {
     let created = observed.cron.metadata.creation_timestamp.as_ref().map(|time| time.0);
     let told = observed.cron.status.as_ref().and_then(|status| status.last_schedule_time.as_ref()).map(|time| time.0);
@@ -210,7 +212,7 @@ fn since(observed: &Observed, spec: &CronJobSpec, now: Timestamp) -> Timestamp {
     deadline.map_or(last, |deadline| last.max(deadline))
 }
 
-/// The last time after `since` that has come. After a long pause only the end of it is gone through.
+/// Returns the latest scheduled time after `since` that has passed. After a long pause only its end is enumerated.
 fn latest_due(schedule: &Schedule, zone: &TimeZone, since: Timestamp, now: Timestamp) -> Option<Timestamp> {
     let first = schedule.next(since, zone).filter(|first| *first <= now)?;
     let interval = schedule.next(first, zone)?.duration_since(first);

@@ -1,4 +1,4 @@
-//! Cron schedules: five fields, names, ranges, steps, lists, the usual macros; and the next time they mean.
+//! Cron schedules: five fields, names, ranges, steps, lists, the usual macros; and their next time.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use jiff::{Timestamp, ToSpan};
 
 const MONTHS: [&str; 12] = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
 const DAYS: [&str; 7] = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
-/// A schedule such as 30 February has no next time; nobody waits longer than this to find out.
+/// The longest search for the next time: a schedule such as February 30th has none.
 const HORIZON_DAYS: usize = 5 * 366;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Schedule {
     Cron(Box<Fields>),
-    /// `@every 90m`, counted from the last time.
+    /// `@every 90m`, counted from the last scheduled time.
     Every(Duration),
 }
 
@@ -26,7 +26,7 @@ pub struct Fields {
     days: BTreeSet<i8>,
     months: BTreeSet<i8>,
     weekdays: BTreeSet<i8>,
-    /// Both a day of the month and a weekday are given: either will do.
+    /// Whether both a day of the month and a weekday are restricted: then either matches.
     either_day: bool,
 }
 
@@ -63,7 +63,7 @@ impl Schedule {
         })))
     }
 
-    /// The first time after `after`, on the clock of the zone.
+    /// Returns the first time after `after`, in the time zone.
     pub fn next(&self, after: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
         match self {
             Schedule::Every(interval) => after.checked_add(*interval).ok(),
@@ -103,7 +103,7 @@ impl Fields {
     }
 }
 
-/// One field: a list of ranges, each with an optional step.
+/// Parses one field: a list of ranges, each with an optional step.
 fn field(text: &str, least: i8, most: i8, names: &[&str], first_name: i8) -> Result<BTreeSet<i8>, String> {
     let mut all = BTreeSet::new();
     for part in text.split(',') {
@@ -144,7 +144,7 @@ fn value(text: &str, names: &[&str], first_name: i8) -> Result<i8, String> {
     }
 }
 
-/// A duration such as `1h30m`.
+/// Parses a duration such as `1h30m`.
 fn duration(text: &str) -> Option<Duration> {
     let (mut total, mut number) = (0u64, String::new());
     for character in text.chars() {

@@ -125,7 +125,7 @@ fn a_year_of_missed_minutes_is_gone_through_quickly() {
     assert_eq!(object["metadata"]["annotations"][SCHEDULED_AT], "2026-01-02T03:04:00Z");
 }
 
-/// The name that the Job of a time has.
+/// Returns the name of the Job for a scheduled time.
 fn named(time: &str) -> String {
     format!("tick-{}", time.parse::<Timestamp>().unwrap().as_second() / 60)
 }

@@ -1,7 +1,8 @@
-//! DaemonSet: one pod on every node that should have one.
+//! The DaemonSet controller: one pod on every eligible node.
 //!
-//! The steps: which nodes want a pod, [`manage`] creates and deletes accordingly, [`update`] replaces pods of an old
-//! template within bounds, then the status. It binds nothing: a pod names its node by affinity and is scheduled.
+//! The steps: find the eligible nodes, [`manage`] creates and deletes pods accordingly, [`update`] replaces pods of an
+//! old template within bounds, then the status. The controller binds no pod: a pod names its node by affinity, and the
+//! scheduler binds it.
 
 mod update;
 
@@ -27,7 +28,7 @@ use crate::workload::owner::{claim, matching_orphan, new_orphan, owners_of, sele
 use crate::workload::{pods, template};
 
 const BURST: usize = 250;
-/// A daemon stays where others are driven away: what every pod of a DaemonSet tolerates.
+/// The taints that every pod of a DaemonSet tolerates: it stays where other pods are evicted.
 const TOLERATED: [(&str, &str); 6] = [
     ("node.kubernetes.io/not-ready", "NoExecute"),
     ("node.kubernetes.io/unreachable", "NoExecute"),
@@ -41,7 +42,7 @@ pub struct DaemonSetController;
 
 pub struct Observed {
     set: DaemonSet,
-    /// By name.
+    /// All nodes, by name.
     nodes: Vec<NodeRow>,
     candidates: Vec<PodRow>,
     history: History,
@@ -97,7 +98,7 @@ impl Controller for DaemonSetController {
             Current::Collides => return count_collision(set),
         };
         let pass = Pass::new(set, &observed.nodes, claimed.owned, history::hash_of(&revision), now);
-        // A plan that replaces pods is made only when every node has what it should have.
+        // The update runs only when every node has the pods it should have.
         if !pass.manage(&mut plan) {
             pass.update(&mut plan);
         }
@@ -119,7 +120,7 @@ fn of_pod(view: &dyn View, change: &Change) -> Vec<Key> {
     keys
 }
 
-/// A node that came, went, or changed its labels or taints concerns every DaemonSet; a heartbeat none.
+/// Every DaemonSet if a node was created or deleted, or if its labels or taints changed; none for a heartbeat.
 fn of_node(view: &dyn View, change: &Change) -> Vec<Key> {
     if let (Some(old), Some(new)) = (&change.old, &change.new) {
         let taints = |node: &Arc<Object>| NodeRow::new(Arc::clone(node)).facts;
@@ -137,7 +138,7 @@ fn count_collision(set: &DaemonSet) -> Plan {
     Plan::from(Action::update_status(&updated))
 }
 
-/// The node a pod is on, or is meant for while it waits to be scheduled.
+/// Returns the node of a pod, or the node that its affinity names before it is scheduled.
 fn target_node(pod: &PodRow) -> Cow<'_, str> {
     let bound = pods::node_name(pod);
     if !bound.is_empty() {
@@ -156,22 +157,22 @@ fn revision_hash(pod: &PodRow) -> &str {
     pod.label(REVISION_HASH_LABEL)
 }
 
-/// One node, what the DaemonSet wants of it, and the pods it has there, the oldest first.
+/// A node, the DaemonSet's decision for it, and the pods it has there, the oldest first.
 struct Place<'a> {
     node: &'a NodeRow,
     runs: bool,
-    /// A pod already there stays through taints that would keep a new one out.
+    /// Whether a pod that runs there stays, although taints would keep a new one out.
     stays: bool,
     pods: Vec<PodRow>,
 }
 
-/// One pass over a DaemonSet.
+/// One reconcile of a DaemonSet.
 struct Pass<'a> {
     set: &'a DaemonSet,
     places: Vec<Place<'a>>,
-    /// Pods of nodes that are not there.
+    /// Pods of nodes that do not exist.
     homeless: Vec<PodRow>,
-    /// How many nodes should have a pod.
+    /// The number of nodes that should have a pod.
     desired: i32,
     hash: String,
     now: Timestamp,
@@ -206,7 +207,7 @@ impl<'a> Pass<'a> {
     }
 }
 
-/// (should run, may stay)
+/// Returns (should run, should continue running).
 fn wants(spec: &PodSpec, tolerations: &[Toleration], node: &NodeRow) -> (bool, bool) {
     let (none, header) = (BTreeMap::new(), &node.object.header);
     let named = spec.node_name.as_deref().is_none_or(|name| name.is_empty() || name == header.name);
@@ -227,11 +228,12 @@ impl Pass<'_> {
         revision_hash(pod) == self.hash
     }
 
-    /// Creates what is missing and deletes what is too much; says whether it wrote.
+    /// Creates missing pods and deletes surplus ones; reports whether it planned a write.
     fn manage(&self, plan: &mut Plan) -> bool {
         let before = plan.actions.len();
         let surges = self.max_surge() > 0;
-        // A pod that waits for a node that went would wait for ever; what ran there is the pod garbage collector's.
+        // A pod that waits for a deleted node would wait forever. The pod garbage collector deletes the pods that ran
+        // there.
         let lost = |pod: &&PodRow| pods::node_name(*pod).is_empty() && !pods::is_terminating(*pod);
         let (mut missing, mut surplus): (Vec<&str>, Vec<&PodRow>) =
             (Vec::new(), self.homeless.iter().filter(lost).collect());
@@ -286,7 +288,7 @@ impl Pass<'_> {
         Action::create_reported(&pod, Report::pod_created(self.set))
     }
 
-    /// Writes the status if it changed, and looks again when a pod becomes available.
+    /// Updates the status if it changed, and reconciles again when a pod becomes available.
     fn tell(&self, plan: &mut Plan) {
         let mut status = DaemonSetStatus {
             observed_generation: self.set.metadata.generation,
@@ -339,7 +341,7 @@ fn tolerations(spec: &PodSpec) -> Vec<Toleration> {
     tolerations
 }
 
-/// Requires one node by name, in place of whatever node names the template required.
+/// Requires one node by name, in place of the node names that the template requires.
 fn pin(spec: &mut PodSpec, node: &str) {
     let field = NodeSelectorRequirement {
         key: "metadata.name".to_owned(),

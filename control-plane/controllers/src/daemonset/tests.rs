@@ -102,7 +102,7 @@ fn nodes_are_chosen_by_selector_and_taints() {
     model.put(node("tainted", tainted.clone()));
     settle(&mut model);
     assert_eq!(targets(&model), ["good"]);
-    // A taint that only keeps new pods out lets a running one stay; one that evicts does not.
+    // A NoSchedule taint lets a running pod stay; a NoExecute taint does not.
     start(&mut model);
     model.put(node("good", tainted.clone()));
     settle(&mut model);
@@ -196,7 +196,7 @@ fn a_set_that_comes_back_goes_on_with_its_revisions_and_pods() {
     let mut model = cluster(json!({}), 2);
     roll_out(&mut model, |_| {});
     let (pods, revisions) = (model.names("Pod"), model.names("ControllerRevision"));
-    // What `kubectl delete --cascade=orphan` leaves behind.
+    // The state that `kubectl delete --cascade=orphan` leaves.
     for (kind, names) in [("Pod", &pods), ("ControllerRevision", &revisions)] {
         for name in names {
             let mut value = model.value(kind, "default", name);

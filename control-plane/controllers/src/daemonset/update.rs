@@ -1,4 +1,5 @@
-//! The rolling update of a DaemonSet: old pods go, or new ones come beside them, within the bounds of the strategy.
+//! The rolling update of a DaemonSet: replaces old pods in place, or by new ones beside them, within the bounds of the
+//! strategy.
 
 use corten_api::k8s_openapi::api::apps::v1::RollingUpdateDaemonSet;
 use corten_api::k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -22,7 +23,7 @@ impl Pass<'_> {
     fn max_unavailable(&self) -> i32 {
         let rolling = self.rolling().unwrap_or_default();
         let bound = scaled(rolling.max_unavailable.as_ref().or(Some(&IntOrString::Int(1))), self.desired, true);
-        // Both zero would never move.
+        // With both zero, the update would never proceed.
         if bound == 0 && self.max_surge() == 0 { 1 } else { bound }
     }
 
@@ -40,7 +41,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Deletes old pods: those that do not serve at once, others as far as enough stay available.
+    /// Deletes old pods: unavailable ones at once, others while enough pods stay available.
     fn replace_in_place(&self, plan: &mut Plan) {
         let (mut unavailable, mut serving, mut idle) = (0, Vec::new(), Vec::new());
         for place in self.places.iter().filter(|place| place.runs) {
@@ -60,7 +61,8 @@ impl Pass<'_> {
         self.give_up(plan, idle.into_iter().chain(serving.into_iter().take(room)));
     }
 
-    /// Creates new pods beside old ones, at most `surge` at a time, and deletes an old one when its successor serves.
+    /// Creates new pods beside old ones, at most `surge` at a time, and deletes an old pod when its successor is
+    /// available.
     fn replace_beside(&self, plan: &mut Plan, surge: i32) {
         let (mut gone, mut wanted, mut under_way) = (Vec::new(), Vec::new(), 0);
         for place in self.places.iter().filter(|place| place.runs) {

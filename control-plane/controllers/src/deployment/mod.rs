@@ -1,7 +1,9 @@
-//! Deployment: moves pods from one template to the next, one ReplicaSet each, within surge and availability bounds.
+//! The Deployment controller: moves pods from one template to the next, one ReplicaSet each, within surge and
+//! availability bounds.
 //!
 //! The steps: [`revisions`] finds the new ReplicaSet and numbers it, [`scaling`] resizes in proportion, [`rollout`]
-//! moves replicas from the old to the new, [`status`] tells how far it got. A Deployment never touches a pod itself.
+//! moves replicas from the old ReplicaSets to the new one, [`status`] reports the progress. A Deployment never writes a
+//! pod itself.
 
 mod revisions;
 mod rollout;
@@ -23,11 +25,11 @@ pub struct DeploymentController;
 
 pub struct Observed {
     deployment: Deployment,
-    /// Own ones, and orphans that match.
+    /// The Deployment's ReplicaSets, and orphans that match its selector.
     replica_sets: Vec<ReplicaSet>,
-    /// The name that a new ReplicaSet would have belongs to another.
+    /// Whether another object has the name of the new ReplicaSet.
     collides: bool,
-    /// Pods of the own ReplicaSets, by the uid of their ReplicaSet; only a recreation asks for them.
+    /// The pods of the Deployment's ReplicaSets, by the uid of the ReplicaSet; only the Recreate strategy reads them.
     pods: Vec<(String, Pod)>,
     failure: Option<Failure>,
 }
@@ -69,7 +71,7 @@ impl Controller for DeploymentController {
             return Plan::from(claimed.actions);
         }
         let mut owned = claimed.owned;
-        // Age decides which of two equal ReplicaSets is the new one; the name makes the order whole.
+        // The oldest of equal ReplicaSets is the new one; the name makes the order total.
         owned.sort_by(|a, b| by_age(a).cmp(&by_age(b)));
         let mut pass = Pass::new(observed, owned, now);
         pass.run();
@@ -89,7 +91,7 @@ fn of_replica_set(view: &dyn View, change: &Change) -> Vec<Key> {
     keys
 }
 
-/// The end of a pod may be what a recreation waits for.
+/// The strategy Recreate may wait for the deletion of a pod.
 fn of_pod(view: &dyn View, change: &Change) -> Vec<Key> {
     if change.new.as_ref().is_some_and(|pod| pod.header.deletion_timestamp.is_none()) {
         return Vec::new();
@@ -104,7 +106,7 @@ fn of_pod(view: &dyn View, change: &Change) -> Vec<Key> {
     sets.iter().filter_map(deployment).collect()
 }
 
-/// One pass over a Deployment: the parts of the decision, and the plan as it grows.
+/// One reconcile of a Deployment: the parts of the decision, and the plan.
 struct Pass<'a> {
     observed: &'a Observed,
     deployment: Deployment,
@@ -121,8 +123,8 @@ impl<'a> Pass<'a> {
         Pass { observed, deployment, new, old: owned, now, plan: Plan::nothing() }
     }
 
-    /// The order of the steps; a step that wrote what the next one would read ends the pass, and its own write's
-    /// echo starts the next.
+    /// Runs the steps in order. A step that writes what the next one would read ends the reconcile; the echo of its
+    /// write starts the next.
     fn run(&mut self) {
         if self.deployment.metadata.deletion_timestamp.is_some() {
             return self.sync_status();
@@ -155,7 +157,7 @@ impl<'a> Pass<'a> {
         replicas(&self.deployment)
     }
 
-    /// Resizes a ReplicaSet and writes the bounds it was sized for; says whether the size changed.
+    /// Resizes a ReplicaSet and writes the bounds it was sized for; reports whether the size changed.
     fn resize(&mut self, set: &ReplicaSet, size: i32, even_if_same: bool) -> bool {
         let before = size_of(set);
         if before == size && !even_if_same {
@@ -186,7 +188,7 @@ fn replicas(deployment: &Deployment) -> i32 {
     deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1)
 }
 
-/// The sum of sizes; users write them, and together they may be more than any number.
+/// Sums sizes without overflow: users may write any number.
 fn total(sizes: impl Iterator<Item = i32>) -> i32 {
     sizes.fold(0, i32::saturating_add)
 }
@@ -199,7 +201,8 @@ fn available(set: &ReplicaSet) -> i32 {
     set.status.as_ref().and_then(|status| status.available_replicas).unwrap_or(0)
 }
 
-/// The bounds in pods: (surge, unavailable). Never both zero, or nothing could move; a recreation has none.
+/// Returns the bounds in pods: (surge, unavailable). They are never both zero, or no rollout could proceed; Recreate
+/// has none.
 fn bounds(deployment: &Deployment) -> (i32, i32) {
     let total = replicas(deployment);
     if !is_rolling(deployment) || total == 0 {

@@ -1,4 +1,4 @@
-//! Which ReplicaSet is the new one, its revision number, and the history that `kubectl rollout` reads.
+//! The new ReplicaSet, its revision number, and the history that `kubectl rollout` reads.
 
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::apps::v1::{Deployment, DeploymentStatus, ReplicaSet, ReplicaSetSpec};
@@ -13,7 +13,7 @@ pub const REVISION: &str = "deployment.kubernetes.io/revision";
 const REVISION_HISTORY: &str = "deployment.kubernetes.io/revision-history";
 pub const DESIRED_REPLICAS: &str = "deployment.kubernetes.io/desired-replicas";
 pub const MAX_REPLICAS: &str = "deployment.kubernetes.io/max-replicas";
-/// Annotations of a Deployment that its ReplicaSets do not inherit.
+/// The annotations of a Deployment that its ReplicaSets do not inherit.
 const NOT_COPIED: [&str; 6] = [
     "kubectl.kubernetes.io/last-applied-configuration",
     REVISION,
@@ -25,7 +25,7 @@ const NOT_COPIED: [&str; 6] = [
 const MAX_HISTORY_CHARACTERS: usize = 2000;
 const MAX_NAME: usize = 253;
 
-/// The oldest ReplicaSet with the Deployment's template. The slice is ordered by age.
+/// Returns the oldest ReplicaSet with the Deployment's template. The slice is sorted by age.
 pub fn find_new(deployment: &Deployment, sets: &[ReplicaSet]) -> Option<usize> {
     let wanted = without_hash(&deployment.spec.as_ref()?.template);
     sets.iter().position(|set| {
@@ -34,7 +34,7 @@ pub fn find_new(deployment: &Deployment, sets: &[ReplicaSet]) -> Option<usize> {
     })
 }
 
-/// The name of the ReplicaSet that a new template gets, and the hash in it.
+/// Returns the name of the ReplicaSet for the current template, and the hash in it.
 pub fn new_name(deployment: &Deployment) -> Option<(String, String)> {
     let salt = deployment.status.as_ref().and_then(|status| status.collision_count);
     let hash = template::hash(deployment.to_value().pointer("/spec/template")?, salt);
@@ -50,7 +50,7 @@ pub fn revision(set: &ReplicaSet) -> i64 {
     annotation(&set.metadata, REVISION).and_then(|revision| revision.parse().ok()).unwrap_or(0)
 }
 
-/// Writes the sizes a ReplicaSet was scaled for, so that a later change of them is seen as a scaling.
+/// Writes the sizes a ReplicaSet was scaled for, so that a later change of them is recognised as scaling.
 pub fn annotate_bounds(set: &mut ReplicaSet, deployment: &Deployment) -> bool {
     let desired = replicas(deployment);
     let annotations = set.metadata.annotations.get_or_insert_default();
@@ -63,7 +63,7 @@ pub fn annotate_bounds(set: &mut ReplicaSet, deployment: &Deployment) -> bool {
     changed
 }
 
-/// Copies what is inherited and moves the revision forward, keeping the number it had in its history.
+/// Copies the inherited annotations and sets the new revision; the old revision goes into the revision history.
 fn annotate(set: &mut ReplicaSet, deployment: &Deployment, new_revision: i64) -> bool {
     let before = set.metadata.annotations.clone().unwrap_or_default();
     let annotations = set.metadata.annotations.get_or_insert_default();
@@ -82,8 +82,8 @@ fn annotate(set: &mut ReplicaSet, deployment: &Deployment, new_revision: i64) ->
     *annotations != before
 }
 
-/// Says of the Deployment which revision is its own; whether that is news. Written with the status: as a main update
-/// it would count as a new generation.
+/// Sets the Deployment's revision to that of its new ReplicaSet; reports whether it changed. It is written with the
+/// status: an update of the main resource would increment the generation.
 pub fn take_revision(deployment: &mut Deployment, new: &ReplicaSet) -> bool {
     let Some(revision) = annotation(&new.metadata, REVISION) else { return false };
     let before =
@@ -101,8 +101,8 @@ fn lengthened_history(history: &str, revision: &str) -> String {
 }
 
 impl Pass<'_> {
-    /// Keeps revision, inherited annotations and minReadySeconds of the new ReplicaSet, and the Deployment's own
-    /// revision, up to date. Says whether it wrote.
+    /// Updates revision, inherited annotations and minReadySeconds of the new ReplicaSet, and the Deployment's own
+    /// revision. Reports whether it planned a write.
     pub(super) fn sync_revision(&mut self) -> bool {
         let Some(new) = &self.new else { return false };
         let next = self.old.iter().map(revision).max().unwrap_or(0).saturating_add(1);
@@ -124,7 +124,8 @@ impl Pass<'_> {
         false
     }
 
-    /// Creates the ReplicaSet of the present template, or counts a collision when its name belongs to another.
+    /// Creates the ReplicaSet of the current template, or increments the collision count if another object has its
+    /// name.
     pub(super) fn create_new(&mut self) {
         let Some(set) = self.new_replica_set() else { return };
         if self.observed.collides {
@@ -181,7 +182,7 @@ impl Pass<'_> {
         Some(set)
     }
 
-    /// Deletes the oldest empty ReplicaSets beyond the history limit.
+    /// Deletes the oldest empty ReplicaSets beyond the revision history limit.
     pub(super) fn clean_up(&mut self) {
         let Some(limit) = self.deployment.spec.as_ref().and_then(|spec| spec.revision_history_limit) else { return };
         let mut alive: Vec<&ReplicaSet> =

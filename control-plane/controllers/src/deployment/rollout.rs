@@ -1,4 +1,4 @@
-//! The two strategies: roll within bounds, or stop everything and start again.
+//! The two strategies: RollingUpdate within bounds, and Recreate.
 
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
@@ -6,7 +6,7 @@ use corten_api::k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use super::{Pass, available, bounds, is_rolling, replicas, size_of, total};
 use crate::workload::pods;
 
-/// The size of the new ReplicaSet that the surge allows, given how many replicas all have together.
+/// Returns the size of the new ReplicaSet that the surge allows, given the replicas of all ReplicaSets.
 pub fn new_size(deployment: &Deployment, total: i32, current: i32) -> i32 {
     let wanted = replicas(deployment);
     if !is_rolling(deployment) {
@@ -17,7 +17,7 @@ pub fn new_size(deployment: &Deployment, total: i32, current: i32) -> i32 {
 }
 
 impl Pass<'_> {
-    /// New ones up as far as the surge allows, then old ones down as far as availability allows.
+    /// Scales the new ReplicaSet up within the surge, then the old ones down within availability.
     pub(super) fn roll(&mut self) {
         if self.new.is_none() {
             return self.create_new();
@@ -28,7 +28,7 @@ impl Pass<'_> {
         self.sync_rollout_status();
     }
 
-    /// All old ones down; new ones up only when the last old pod has ended.
+    /// Scales all old ReplicaSets down; scales the new one up only when the last old pod has terminated.
     pub(super) fn recreate(&mut self) {
         let old = self.old.clone();
         let mut scaled_down = false;
@@ -60,7 +60,7 @@ impl Pass<'_> {
         self.resize(&new, target, false)
     }
 
-    /// Takes away old replicas: unhealthy ones first, then healthy ones as far as enough stay available.
+    /// Scales old ReplicaSets down: unhealthy replicas first, then healthy ones while enough stay available.
     fn shrink_old(&mut self) -> bool {
         let Some(new) = &self.new else { return false };
         let least_available = self.replicas() - bounds(&self.deployment).1;
@@ -83,7 +83,7 @@ impl Pass<'_> {
     }
 }
 
-/// The sizes after removing at most `unhealthy` unavailable replicas and then `healthy` of those left.
+/// Returns the sizes after removing at most `unhealthy` unavailable replicas and then `healthy` of the rest.
 fn shrunk(old: &[ReplicaSet], mut unhealthy: i32, mut healthy: i32) -> Vec<i32> {
     let mut sizes: Vec<i32> = old.iter().map(size_of).collect();
     for (size, set) in sizes.iter_mut().zip(old) {

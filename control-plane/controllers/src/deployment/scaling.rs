@@ -1,4 +1,4 @@
-//! A Deployment resized in mid-rollout, or paused: each ReplicaSet keeps its share.
+//! Proportional scaling: if a Deployment is resized during a rollout, or paused, each ReplicaSet keeps its share.
 
 use std::cmp::Reverse;
 
@@ -13,7 +13,7 @@ fn number(set: &ReplicaSet, key: &str) -> Option<i32> {
 }
 
 impl Pass<'_> {
-    /// Whether an active ReplicaSet was sized for another number of replicas than is asked for now.
+    /// Reports whether an active ReplicaSet was sized for a different number of replicas than the Deployment's.
     pub(super) fn is_scaling(&self) -> bool {
         let wanted = self.replicas();
         self.all()
@@ -36,7 +36,7 @@ impl Pass<'_> {
         }
     }
 
-    /// The ReplicaSet to resize when there is no choice: the only active one, or the latest when none is.
+    /// Returns the only active ReplicaSet, or the latest if none is active.
     fn active_or_latest(&self) -> Option<ReplicaSet> {
         let mut active = self.all().filter(|set| size_of(set) > 0);
         match (active.next(), active.next()) {
@@ -51,7 +51,7 @@ impl Pass<'_> {
         size_of(new) == wanted && number(new, DESIRED_REPLICAS) == Some(wanted) && available(new) == wanted
     }
 
-    /// Every active ReplicaSet with its new size: in proportion to the old one, the remainder to the largest.
+    /// Returns every active ReplicaSet with its new size: in proportion to the old one, the remainder to the largest.
     fn proportions(&self) -> Vec<(ReplicaSet, i32)> {
         let wanted = self.replicas();
         let allowed = if wanted > 0 { wanted.saturating_add(bounds(&self.deployment).0) } else { 0 };

@@ -1,4 +1,4 @@
-//! What a Deployment tells about itself: counts, and the Available, Progressing and ReplicaFailure conditions.
+//! The status of a Deployment: counts, and the Available, Progressing and ReplicaFailure conditions.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const PROGRESSING: &str = "Progressing";
 const TIMED_OUT: &str = "ProgressDeadlineExceeded";
 const NEW_AVAILABLE: &str = "NewReplicaSetAvailable";
 const PAUSED: &str = "DeploymentPaused";
-/// A Deployment with this deadline, the largest number there is, is never said to be stuck.
+/// The deadline that means none: the Deployment never exceeds it.
 const NO_DEADLINE: i32 = i32::MAX;
 
 fn new_condition(kind: &str, status: &str, reason: &str, message: String, now: Timestamp) -> DeploymentCondition {
@@ -46,7 +46,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Tells of a pause or its end once; says whether it wrote.
+    /// Sets the condition for a pause or a resume once; reports whether it planned a write.
     pub(super) fn mark_paused(&mut self) -> bool {
         let mut status = self.status();
         let reason = find(&status.conditions, PROGRESSING).and_then(|condition| condition.reason.clone());
@@ -66,7 +66,7 @@ impl Pass<'_> {
         true
     }
 
-    /// Progress begins with the creation of the new ReplicaSet, whose revision becomes the Deployment's.
+    /// Reports progress with the creation of the new ReplicaSet, whose revision becomes the Deployment's.
     pub(super) fn mark_created(&mut self, set: &ReplicaSet) {
         let mut updated = self.deployment.clone();
         if self.deadline().is_some() {
@@ -81,7 +81,7 @@ impl Pass<'_> {
             };
             condition::set(&mut updated.status.get_or_insert_default().conditions, created);
         }
-        // A refused creation ends the plan: what can be told about it must come first, and its revision is not yet.
+        // A failed creation ends the plan. So the status goes first, without the revision that does not exist yet.
         let refused = self.observed.failure.is_some();
         if !refused {
             revisions::take_revision(&mut updated, set);
@@ -121,7 +121,7 @@ impl Pass<'_> {
         status
     }
 
-    /// Counts and availability only: what a paused, scaled or leaving Deployment tells.
+    /// Updates counts and availability only, for a paused, scaled or deleted Deployment.
     pub(super) fn sync_status(&mut self) {
         let status = self.counted();
         self.write(status);
@@ -139,7 +139,7 @@ impl Pass<'_> {
             && status.observed_generation >= self.deployment.metadata.generation
     }
 
-    /// Counts, and how the rollout goes; looks again when its deadline would pass.
+    /// Updates counts and progress; reconciles again when the progress deadline would pass.
     pub(super) fn sync_rollout_status(&mut self) {
         let mut status = self.counted();
         let before = self.status();
@@ -180,7 +180,7 @@ impl Pass<'_> {
             if let Some(current) = current.filter(|current| current.status == "True") {
                 progressing.last_transition_time = current.last_transition_time;
             }
-            // Replaced even when the reason is the same: its update time is what the deadline counts from.
+            // The condition is replaced even if the reason is the same: the deadline counts from its update time.
             condition::remove(&mut status.conditions, PROGRESSING);
             condition::set(&mut status.conditions, progressing);
         } else if current.is_some_and(|current| timed_out(&current, deadline, self.now)) {

@@ -1,4 +1,4 @@
-//! Rollouts played out on a model with ReplicaSets and a stand-in for the nodes, within their bounds at every step.
+//! Rollouts on a model with ReplicaSets and a stand-in for the nodes, within their bounds at every step.
 
 use super::*;
 use crate::replicaset::REPLICA_SETS;
@@ -50,7 +50,7 @@ fn make_ready(pod: &mut Pod) {
     }]);
 }
 
-/// Lets everybody act in turn until nobody has anything to do; `ready` says whether pods come up.
+/// Reconciles in turn until no controller plans a write; `ready` tells whether pods become ready.
 fn settle(model: &mut Model, ready: bool, mut check: impl FnMut(&Model)) {
     for _ in 0..200 {
         let mut quiet = true;
@@ -63,7 +63,7 @@ fn settle(model: &mut Model, ready: bool, mut check: impl FnMut(&Model)) {
             model.apply(&plan);
         }
         check(model);
-        // One pod a turn comes up, so that bounds have something to bound.
+        // One pod becomes ready per turn, so that the bounds are reached.
         let pending = model.typed::<Pod>().into_iter().find(|pod| !pods::is_ready(pod));
         if let Some(mut pod) = pending.filter(|_| ready) {
             make_ready(&mut pod);
@@ -262,7 +262,7 @@ fn shares_are_rounded_as_upstream_does() {
     assert_eq!(scaled(None, 4, true), 1, "the default is a quarter");
 }
 
-/// Users may write any number; sums of sizes stay numbers.
+/// Users may write any number; the sums of sizes do not overflow.
 #[test]
 fn sizes_beyond_all_numbers_do_not_overflow() {
     for surge in [json!("25%"), json!("9223372036854775807%"), json!(i32::MAX)] {

@@ -1,7 +1,7 @@
-//! Disruption: how many of the pods under a PodDisruptionBudget may be taken down now.
+//! The disruption controller: computes how many of the pods under a PodDisruptionBudget may be evicted now.
 //!
-//! The budget's status is what the eviction subresource spends from; whatever cannot be worked out leaves nothing to
-//! spend. Pods themselves are never touched here, but for a condition that turned out stale ([`stale`]).
+//! The eviction subresource spends from the budget's status; if the controller cannot compute it, no disruption is
+//! allowed. The controller writes no pod, except to clear a stale condition ([`stale`]).
 
 mod scale;
 mod stale;
@@ -28,7 +28,7 @@ use crate::workload::owner::selector;
 use crate::workload::pods;
 use scale::{Scale, scale_of};
 
-/// How long an evicted pod may take to be deleted before it counts as healthy again.
+/// The time that the deletion of an evicted pod may take before the pod counts as healthy again.
 const DELETION_TIMEOUT: Duration = Duration::from_secs(2 * 60);
 const CONDITION: &str = "DisruptionAllowed";
 
@@ -36,9 +36,9 @@ pub struct DisruptionController;
 
 pub struct Observed {
     budget: PodDisruptionBudget,
-    /// The pods that it selects, by name.
+    /// The pods that the budget selects, by name.
     pods: Vec<PodRow>,
-    /// How many pods each controller of them wants, by the uid that the pods know.
+    /// The desired replicas of the pods' controllers, by the controller uid in the pods' owner references.
     scales: BTreeMap<String, Result<Scale, String>>,
 }
 
@@ -102,7 +102,7 @@ impl Controller for DisruptionController {
     }
 }
 
-/// The budgets that select the pod, before or after.
+/// Returns the budgets that select the pod, before or after the change.
 fn of_pod(view: &dyn View, change: &Change) -> Vec<Key> {
     let budgets = view.list(ResourceType::of::<PodDisruptionBudget>(), &change.key.namespace);
     let concerned = |budget: &PodDisruptionBudget| {
@@ -113,7 +113,7 @@ fn of_pod(view: &dyn View, change: &Change) -> Vec<Key> {
     budgets.iter().filter_map(decode).filter(concerned).map(|budget| key_of(&budget)).collect()
 }
 
-/// The scales that must be known and are not. A budget that asks for a number of pods needs none.
+/// Returns the scales that must be read and have not been. A budget with a number of pods needs none.
 fn unasked(observed: &Observed) -> impl Iterator<Item = ScaleQuestion> {
     let counts = observed.budget.spec.as_ref().is_some_and(|spec| {
         spec.max_unavailable.is_some() || matches!(spec.min_available, Some(IntOrString::String(_)))
@@ -124,7 +124,7 @@ fn unasked(observed: &Observed) -> impl Iterator<Item = ScaleQuestion> {
     })
 }
 
-/// How many pods there should be, and how many of them must be healthy.
+/// Returns the expected number of pods, and how many of them must be healthy.
 fn expectation(observed: &Observed, plan: &mut Plan) -> Result<(i32, i32), String> {
     let Some(spec) = &observed.budget.spec else { return Ok((0, 0)) };
     match (&spec.max_unavailable, &spec.min_available) {
@@ -141,7 +141,7 @@ fn expectation(observed: &Observed, plan: &mut Plan) -> Result<(i32, i32), Strin
     }
 }
 
-/// The sum of what the controllers of the pods want.
+/// Returns the sum of the desired replicas of the pods' controllers.
 fn expected_scale(observed: &Observed, plan: &mut Plan) -> Result<i32, String> {
     let mut scales: BTreeMap<&str, i32> = BTreeMap::new();
     let mut unmanaged = false;
@@ -194,7 +194,8 @@ fn status(
     status
 }
 
-/// Evicted pods that are still there and may yet be on their way; the others are told and forgotten.
+/// Returns the evicted pods that still exist and may yet be deleted; the others are reported by an event and removed
+/// from the list.
 fn still_disrupted(observed: &Observed, plan: &mut Plan, now: Timestamp) -> BTreeMap<String, Time> {
     let budget = &observed.budget;
     let none = BTreeMap::new();
@@ -218,7 +219,7 @@ fn still_disrupted(observed: &Observed, plan: &mut Plan, now: Timestamp) -> BTre
     disrupted
 }
 
-/// What could not be counted must not be disrupted.
+/// Allows no disruption, because the pods could not be counted.
 fn refuse_all(budget: &PodDisruptionBudget, error: String, now: Timestamp) -> PodDisruptionBudgetStatus {
     let mut status = budget.status.clone().unwrap_or_default();
     status.disruptions_allowed = Some(0);

@@ -1,4 +1,4 @@
-//! How many pods the controller of a pod wants: the denominator of a budget in percent.
+//! The desired replicas of a pod's controller, which percentages of a budget refer to.
 
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
@@ -9,11 +9,11 @@ use crate::runtime::{ScaleQuestion, View};
 use crate::workload::owner::controller_of;
 
 pub enum Scale {
-    /// The controller that decides, and what it wants.
+    /// The controller that decides, and its desired replicas.
     Of { uid: String, replicas: i32 },
-    /// The controller is gone, or another one has its name.
+    /// The controller does not exist, or another object has its name.
     Unknown,
-    /// Of a kind that no cache holds, and nobody asked the server yet.
+    /// The kind is in no cache, and its scale has not been read yet.
     Unasked(ScaleQuestion),
 }
 
@@ -43,7 +43,7 @@ pub fn scale_of(view: &dyn View, namespace: &str, owner: &Owner) -> Result<Scale
     })
 }
 
-/// A ReplicaSet of a Deployment wants what the Deployment wants.
+/// Returns the scale of the Deployment for a ReplicaSet of a Deployment.
 fn of_replica_set(view: &dyn View, key: &Key, uid: &str) -> Scale {
     let Some(set) = view.typed::<ReplicaSet>(key).filter(|set| set.metadata.uid.as_deref() == Some(uid)) else {
         return Scale::Unknown;

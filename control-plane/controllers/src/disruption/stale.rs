@@ -1,4 +1,4 @@
-//! A pod marked for disruption that was never deleted loses the mark: whoever meant to take it down did not.
+//! Clears the condition DisruptionTarget of a pod that was not deleted: the disruption did not happen.
 
 use std::time::Duration;
 
@@ -28,14 +28,14 @@ impl Controller for StaleDisruptionController {
     }
 
     fn observe(&self, view: &dyn View, key: &Key) -> Option<Pod> {
-        // Every change of a pod comes here, and hardly any is marked: nothing is decoded for those.
+        // Every change of a pod enqueues it, and hardly any has the condition: the others are not decoded.
         decode(&view.get(ResourceType::of::<Pod>(), key).filter(|pod| mentions(pod, MARK))?)
     }
 
     fn reconcile(&self, pod: &Pod, now: Timestamp) -> Plan {
         let marked = pods::condition(pod, MARK).filter(|mark| mark.status == "True");
         let Some(mark) = marked.filter(|_| pods::is_active(pod)) else { return Plan::nothing() };
-        // The kubelet may take as long as it needs between the mark and the end.
+        // The kubelet may take as long as it needs to terminate the pod.
         if mark.reason.as_deref() == Some("TerminationByKubelet") {
             return Plan::nothing();
         }

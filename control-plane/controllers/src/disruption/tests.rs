@@ -1,4 +1,4 @@
-//! Budgets held to their properties on a model.
+//! PodDisruptionBudgets and their invariants on a model.
 
 use super::*;
 use crate::tests::model::{Model, converges, decide, mapped, pod};
@@ -14,7 +14,7 @@ fn budget(rule: Value) -> Value {
     budget
 }
 
-/// So many ready pods of a ReplicaSet of a Deployment that wants ten.
+/// Returns this many ready pods of a ReplicaSet of a Deployment with ten replicas.
 fn cluster(rule: Value, ready: usize) -> Model {
     let mut model = Model::default();
     model.put(budget(rule));
@@ -79,7 +79,7 @@ fn evicted_pods_are_not_healthy_until_they_have_overstayed() {
     assert_eq!(model.events[0], "Warning NotDeleted Pod was expected by PDB default/web to be deleted but it wasn't");
 }
 
-/// A budget over one pod of a kind that no cache holds.
+/// Returns a budget over one pod of a custom resource that is in no cache.
 fn foreign(rule: Value) -> (Model, ScaleQuestion) {
     let mut model = cluster(rule, 0);
     let owner = json!([{"apiVersion": "example.com/v1", "kind": "Web", "name": "w", "uid": "w", "controller": true}]);

@@ -1,6 +1,6 @@
-//! Endpoints: the older, single-object form of a Service's backends, still read by many clients.
+//! Endpoints: the older, single-object form of a Service's endpoints, which many clients still read.
 //!
-//! Terminating pods are never in it, and it is cut at a thousand addresses: it cannot say more.
+//! It never contains terminating pods, and it is truncated at a thousand addresses.
 
 use std::collections::BTreeMap;
 
@@ -81,7 +81,7 @@ impl Controller for EndpointsController {
     }
 }
 
-/// The pod's address as it is told, and whether as a ready one.
+/// Returns the pod's address in the Endpoints, and whether it is listed as ready.
 fn address_of<'a>(endpoints: &'a Endpoints, pod: &Pod) -> Option<(bool, &'a EndpointAddress)> {
     let of_pod = |address: &&EndpointAddress| {
         address.target_ref.as_ref().is_some_and(|target| target.uid.is_some() && target.uid == pod.metadata.uid)

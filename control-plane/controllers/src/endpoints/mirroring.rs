@@ -1,7 +1,7 @@
-//! EndpointSlice mirroring: Endpoints that somebody wrote for a Service without a selector, told as EndpointSlices.
+//! EndpointSlice mirroring: copies Endpoints that a user wrote for a Service without a selector to EndpointSlices.
 //!
-//! One slice for each family and set of ports. It never touches slices of another manager, nor Endpoints that ask not
-//! to be mirrored.
+//! One slice per IP family and set of ports. The controller never writes slices of another manager, nor mirrors
+//! Endpoints that opt out.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -24,13 +24,13 @@ const MANAGER: &str = "endpointslicemirroring-controller.k8s.io";
 const SKIP_MIRROR: &str = "endpointslice.kubernetes.io/skip-mirror";
 const LEADER_RECORD: &str = "control-plane.alpha.kubernetes.io/leader";
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
-/// How many addresses of one set of ports are mirrored.
+/// The most addresses of one set of ports that are mirrored.
 const MAX_ENDPOINTS: usize = 1000;
 
 pub struct EndpointSliceMirroringController;
 
 pub struct Observed {
-    /// The Endpoints to mirror; none when there is nothing to mirror any more.
+    /// The Endpoints to mirror; none if there is nothing to mirror any more.
     endpoints: Option<Endpoints>,
     slices: Vec<EndpointSlice>,
 }
@@ -80,7 +80,7 @@ impl Controller for EndpointSliceMirroringController {
             }
         }
         for ((family, _), fresh) in wanted {
-            // A slice that would go is written anew instead: one write, and proxies see no gap.
+            // A slice that would be deleted is rewritten instead: one write, and proxies see no gap.
             match spare.iter().position(|slice| slice.address_type == family) {
                 Some(place) => update(&mut plan, spare.remove(place), fresh),
                 None if endpoints.metadata.deletion_timestamp.is_none() => plan.push(Action::create(&fresh)),
@@ -94,7 +94,7 @@ impl Controller for EndpointSliceMirroringController {
     }
 }
 
-/// Counts what a look changes, and what there is and should be.
+/// Counts the changes of this reconcile, and the actual and desired slices.
 fn count(plan: &mut Plan, observed: &Observed, wanted: &BTreeMap<Group, EndpointSlice>) {
     fn all<'a>(slices: impl Iterator<Item = &'a EndpointSlice>) -> BTreeMap<(String, Vec<Port>), &'a Endpoint> {
         let of = |slice: &'a EndpointSlice| {
@@ -129,7 +129,7 @@ fn is_mirrored(endpoints: &Endpoints) -> bool {
     !skipped && !elects
 }
 
-/// The slices that should be; tells what could not be mirrored.
+/// Returns the desired slices; records an event for addresses that could not be mirrored.
 fn desired(endpoints: &Endpoints, plan: &mut Plan) -> BTreeMap<Group, EndpointSlice> {
     let (mut invalid, mut beyond) = (0, 0);
     let mut wanted: BTreeMap<Group, BTreeMap<String, Endpoint>> = BTreeMap::new();
@@ -276,7 +276,7 @@ mod tests {
         assert_eq!(slice["metadata"]["annotations"], json!({"kept": "yes"}));
         assert_eq!(mapped::<EndpointSlice>(&CONTROLLER, &model, Some(&slice), None), ["default/custom"]);
 
-        // Other ports: the slice is written anew rather than replaced.
+        // With other ports, the slice is rewritten rather than replaced.
         model.put(endpoints(json!([{"ports": [{"port": 81}], "notReadyAddresses": [{"ip": "10.1.2.4"}]}])));
         assert_eq!(converges(&CONTROLLER, &mut model, "default", "custom"), 1);
         let changed = model.typed::<EndpointSlice>().remove(0).to_value();

@@ -1,7 +1,7 @@
-//! The backends of a Service, told twice: as EndpointSlices for the proxies, as Endpoints for older clients.
+//! The endpoints of a Service: EndpointSlices for the proxies, Endpoints for older clients.
 //!
-//! What both share is here: which pods stand behind a Service, on which ports. Neither touches a Service without a
-//! selector: its endpoints belong to whoever wrote them.
+//! This module has the parts that both share: the pods of a Service and their ports. Neither controller writes
+//! endpoints of a Service without a selector: they belong to the user.
 
 mod legacy;
 mod mirroring;
@@ -22,11 +22,12 @@ use corten_meta::Key;
 use crate::runtime::{ResourceType, View, decode, selector_of_service};
 use crate::workload::pods;
 
-/// When what led to the present endpoints happened: how long their spreading took is measured from there.
+/// The annotation with the time of the change that led to the current endpoints: programming latency is measured from
+/// it.
 const LAST_CHANGE: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 const HEADLESS_LABEL: &str = "service.kubernetes.io/headless";
 
-/// One port of a backend, resolved for a pod.
+/// One port of an endpoint, resolved for a pod.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Port {
     name: String,
@@ -35,7 +36,7 @@ struct Port {
     app_protocol: Option<String>,
 }
 
-/// The selector of a Service whose endpoints are ours to write.
+/// Returns the selector of a Service whose endpoints this controller manages.
 fn selector(spec: &ServiceSpec) -> Option<&BTreeMap<String, String>> {
     let external = spec.type_.as_deref() == Some("ExternalName");
     spec.selector.as_ref().filter(|selector| !external && !selector.is_empty())
@@ -49,7 +50,7 @@ fn is_headless(spec: &ServiceSpec) -> bool {
     spec.cluster_ip.as_deref() == Some("None")
 }
 
-/// The pods a Service selects, by name, so that the order of a list never shows.
+/// Lists the pods a Service selects, by name, so that the order of a list never matters.
 fn selected_pods(view: &dyn View, namespace: &str, selector: &BTreeMap<String, String>) -> Vec<Pod> {
     let Some((key, value)) = selector.iter().next() else { return Vec::new() };
     let objects = view.labelled(ResourceType::of::<Pod>(), namespace, (key, value));
@@ -59,7 +60,7 @@ fn selected_pods(view: &dyn View, namespace: &str, selector: &BTreeMap<String, S
     pods
 }
 
-/// The Services that select the pod, before or after the change.
+/// Returns the Services that select the pod, before or after the change.
 fn services_of_pod(view: &dyn View, change: &Change) -> Vec<Key> {
     let mut keys = Vec::new();
     for pod in [&change.old, &change.new].into_iter().flatten() {
@@ -79,7 +80,7 @@ fn pod_ips(pod: &Pod) -> Vec<String> {
     if all.is_empty() { status.pod_ip.iter().filter(|ip| !ip.is_empty()).cloned().collect() } else { all }
 }
 
-/// The hostname a pod is published under, when it asked for this Service as its subdomain.
+/// Returns the hostname of a pod whose subdomain is this Service.
 fn hostname(pod: &Pod, service: &Service) -> Option<String> {
     let spec = pod.spec.as_ref()?;
     let subdomain = spec.subdomain.as_deref() == Some(service.name());
@@ -96,7 +97,7 @@ fn target_ref(pod: &Pod) -> ObjectReference {
     }
 }
 
-/// The ports of a Service as this pod serves them; a named port that the pod lacks is left out.
+/// Returns the ports of a Service on this pod; a named port that the pod lacks is left out.
 fn ports(service: &Service, pod: &Pod) -> Vec<Port> {
     let wanted = service.spec.as_ref().and_then(|spec| spec.ports.as_ref());
     let resolve = |port: &ServicePort| {
@@ -129,15 +130,15 @@ fn publishes_not_ready(service: &Service) -> bool {
     service.spec.as_ref().and_then(|spec| spec.publish_not_ready_addresses).unwrap_or(false)
 }
 
-/// When what is told now came about: the earliest readiness of the pods that are new or different in it, or the
-/// birth of the Service if nothing was told of it before. A pod that went leaves no time behind.
+/// Returns the time of the last change: the earliest ready time of the pods that are new or changed, or the creation
+/// time of the Service if it had no endpoints before. A deleted pod leaves no time.
 fn last_change<'a>(changed: impl Iterator<Item = &'a Pod>, born: Option<&Service>) -> Option<String> {
     let ready = |pod: &'a Pod| pods::condition(pod, "Ready")?.last_transition_time.as_ref().map(|time| time.0);
     let born = born.and_then(|service| service.metadata.creation_timestamp.as_ref()).map(|time| time.0);
     changed.filter_map(ready).chain(born).min().map(corten_meta::time::rfc3339)
 }
 
-/// Sets or takes the time of the last change.
+/// Sets or removes the annotation with the time of the last change.
 fn tell_last_change(annotations: &mut Option<BTreeMap<String, String>>, time: Option<String>) {
     match time {
         Some(time) => {
@@ -154,7 +155,7 @@ fn tell_last_change(annotations: &mut Option<BTreeMap<String, String>>, time: Op
     }
 }
 
-/// Whether a pod can be a backend at all: it has an address and has not ended.
+/// Reports whether a pod can be an endpoint: it has an IP and is not terminated.
 fn may_serve(pod: &Pod) -> bool {
     !pods::is_terminal(pod) && !pod_ips(pod).is_empty()
 }

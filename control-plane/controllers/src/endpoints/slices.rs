@@ -1,6 +1,7 @@
-//! EndpointSlices: the backends of a Service in pieces of at most a hundred, so that one pod's change is a small write.
+//! EndpointSlices: the endpoints of a Service in slices of at most a hundred, so that the change of one pod is a small
+//! write.
 //!
-//! An endpoint stays in the slice it is in; only what changed is written. Slices that others manage are never touched.
+//! An endpoint stays in its slice; only changed slices are written. Slices of other managers are never written.
 
 use std::collections::BTreeMap;
 
@@ -38,7 +39,7 @@ pub struct Observed {
     zones: BTreeMap<String, String>,
 }
 
-/// What the endpoints of one slice have in common.
+/// The address type and the ports that all endpoints of a slice share.
 pub(super) type Group = (String, Vec<Port>);
 
 impl Controller for EndpointSliceController {
@@ -113,7 +114,7 @@ impl Controller for EndpointSliceController {
     }
 }
 
-/// Counts the look, and what the Service has of endpoints and slices; `sizes` are its endpoints by group.
+/// Counts the reconcile, and the Service's endpoints and slices; `sizes` are its endpoints by group.
 fn count_sync(plan: &mut Plan, observed: &Observed, sizes: &[usize]) {
     let spec = observed.service.spec.as_ref();
     let distribution = spec.and_then(|spec| spec.traffic_distribution.as_deref()).unwrap_or_default();
@@ -142,7 +143,7 @@ fn of_slice(_: &dyn View, change: &Change) -> Vec<Key> {
     of_managed_slice(change, MANAGER)
 }
 
-/// The Service of a slice, before or after, that this manager wrote.
+/// Returns the Service of a slice of this manager, before or after the change.
 pub(super) fn of_managed_slice(change: &Change, manager: &str) -> Vec<Key> {
     let versions = [&change.old, &change.new].into_iter().flatten().map(|slice| &slice.header.labels);
     let managed = versions.filter(|labels| labels.get(MANAGED_BY).map(String::as_str) == Some(manager));
@@ -154,7 +155,7 @@ pub(super) fn of_managed_slice(change: &Change, manager: &str) -> Vec<Key> {
     keys
 }
 
-/// The endpoints that should be, by what slices them and by what they are.
+/// Returns the desired endpoints, by group and by address.
 fn desired(observed: &Observed) -> BTreeMap<Group, BTreeMap<String, Endpoint>> {
     let mut wanted: BTreeMap<Group, BTreeMap<String, Endpoint>> = BTreeMap::new();
     for pod in observed.pods.iter().filter(|pod| may_serve(pod)) {
@@ -203,7 +204,7 @@ fn endpoint(observed: &Observed, pod: &Pod, addresses: Vec<String>) -> Endpoint 
     }
 }
 
-/// Traffic that should stay near says so on each endpoint.
+/// Returns the hints for topology-aware traffic.
 fn hints(service: &Service, zone: Option<&str>, node: Option<&str>) -> Option<EndpointHints> {
     let for_zones = || zone.map(|zone| vec![ForZone { name: zone.to_owned() }]);
     match service.spec.as_ref()?.traffic_distribution.as_deref()? {
@@ -216,7 +217,7 @@ fn hints(service: &Service, zone: Option<&str>, node: Option<&str>) -> Option<En
     }
 }
 
-/// The pods that endpoints stand for.
+/// Returns the pods behind endpoints.
 fn pods_of<'a>(observed: &'a Observed, endpoints: &'a [Endpoint]) -> impl Iterator<Item = &'a Pod> {
     let uid = |endpoint: &'a Endpoint| endpoint.target_ref.as_ref()?.uid.as_ref();
     observed
@@ -225,7 +226,7 @@ fn pods_of<'a>(observed: &'a Observed, endpoints: &'a [Endpoint]) -> impl Iterat
         .filter(move |pod| endpoints.iter().filter_map(uid).any(|one| Some(one) == pod.metadata.uid.as_ref()))
 }
 
-/// Brings one slice up to date with endpoints it has and room it has left; an emptied one goes. Says if it stays.
+/// Updates one slice: keeps its endpoints and fills free space; deletes an empty one. Reports whether it stays.
 fn keep(plan: &mut Plan, observed: &Observed, slice: &EndpointSlice, wanted: &mut BTreeMap<String, Endpoint>) -> bool {
     let present = slice.endpoints.iter().flatten();
     let mut endpoints: Vec<Endpoint> = present.filter_map(|endpoint| wanted.remove(&identity(endpoint))).collect();
@@ -253,7 +254,8 @@ fn keep(plan: &mut Plan, observed: &Observed, slice: &EndpointSlice, wanted: &mu
     true
 }
 
-/// A Service without backends keeps one empty slice for each family, so that a proxy can tell "none" from "unknown".
+/// Keeps one empty slice per IP family for a Service without endpoints, so that a proxy can distinguish "none" from
+/// "unknown".
 fn leave_placeholder(plan: &mut Plan, observed: &Observed) {
     for family in families(&observed.service) {
         let mut fresh = new_slice(&observed.service, &(family.clone(), Vec::new()), Vec::new());

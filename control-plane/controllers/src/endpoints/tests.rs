@@ -1,4 +1,4 @@
-//! Backends of Services on a model.
+//! Endpoints of Services on a model.
 
 use super::*;
 use crate::tests::model::{Model, converges, mapped, pod};

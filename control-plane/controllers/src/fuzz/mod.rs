@@ -1,4 +1,5 @@
-//! Doors for the fuzz targets: what users write into objects for controllers to read, and metrics. Nothing else may use this.
+//! Entry points for the fuzz targets: fields that users write for controllers to read, and metrics. No other code may
+//! use this module.
 
 mod world;
 
@@ -63,7 +64,7 @@ pub fn autoscaled(list: &Value) -> Option<i32> {
     decide(&observed, &mut History::default(), now).replicas
 }
 
-/// Lets every controller look at every name among these objects; returns how many actions they plan.
+/// Reconciles every name among these objects with every controller; returns the number of planned actions.
 pub fn planned(objects: &[Value]) -> usize {
     let world = World::new(objects);
     let Ok(now) = "2026-01-02T03:05:05Z".parse() else { return 0 };

@@ -1,4 +1,4 @@
-//! Objects in memory as every controller sees them, for the fuzz targets.
+//! Objects in memory that implement `View`, for the fuzz targets.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::runtime::{ResourceType, View, claim_of_volume, node_of_pod, selector_
 pub struct World(Vec<(String, Arc<Object>)>);
 
 impl World {
-    /// The objects that have a kind and a name; of two under one name the first.
+    /// Takes the objects that have a kind and a name; of two with the same name the first.
     pub fn new(objects: &[Value]) -> World {
         let mut all: BTreeMap<(String, Key), Arc<Object>> = BTreeMap::new();
         for (number, object) in objects.iter().enumerate() {

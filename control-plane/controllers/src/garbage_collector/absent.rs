@@ -1,12 +1,13 @@
-//! Owners whose end was heard.
+//! Owners whose deletion was observed.
 //!
-//! A uid is never given twice, so what ended once is gone for good, also when its kind is no more and nobody can be asked:
-//! with a definition go its objects, and all that they own. Only what was told is remembered, never concluded.
+//! A uid is never reused, so a deleted object stays deleted, also when its resource is no longer served and the server
+//! cannot be asked: with a CustomResourceDefinition go its objects, and all that they own. Only observed deletions are
+//! remembered, never conclusions.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
-/// So many are remembered, the newest.
+/// The most deletions that are remembered, the newest.
 const MOST: usize = 10_000;
 
 #[derive(Default)]

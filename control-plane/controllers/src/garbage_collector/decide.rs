@@ -1,4 +1,4 @@
-//! What to do with one object, given what is known about its owners. Pure.
+//! The decision about one object, given the states of its owners. Pure.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,30 +9,31 @@ use corten_meta::Object;
 pub const FOREGROUND: &str = "foregroundDeletion";
 pub const ORPHAN: &str = "orphan";
 
-/// What an owner reference points at.
+/// The state of the object that an owner reference names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OwnerState {
-    /// There, or not to be judged: its kind is not served, or it cannot own this object. Never a reason to delete.
+    /// The owner exists, or its state cannot be known: its kind is not served, or it cannot own this object. Never a
+    /// reason to delete.
     Solid,
     /// No object with this uid exists.
     Absent,
-    /// On its way out, and it waits for this object to go first.
+    /// The owner is being deleted in the foreground, and waits for this object to be deleted first.
     WaitingForDependents,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
     Nothing,
-    /// Some owner is solid: only the references to the others go. By uid.
+    /// At least one owner is solid: only the references to the others are removed. By uid.
     DropReferences(Vec<String>),
     Delete(Propagation),
-    /// Let the dependents go free, then lift the finalizer.
+    /// Release the dependents, then remove the finalizer.
     Orphan,
-    /// Wait for blocking dependents; without any, lift the finalizer.
+    /// Wait for blocking dependents; without any, remove the finalizer.
     Foreground,
 }
 
-/// `owners` are the states of the object's owner references, in their order.
+/// Decides about an object. `owners` are the states of its owner references, in their order.
 pub fn decide(object: &Object, owners: &[OwnerState], has_dependents: bool) -> Decision {
     let has = |finalizer: &str| object.header.finalizers.iter().any(|name| name == finalizer);
     if object.header.deletion_timestamp.is_some() {
@@ -64,13 +65,13 @@ pub fn waits_for_dependents(object: &Object) -> bool {
     object.header.deletion_timestamp.is_some() && object.header.finalizers.iter().any(|name| name == FOREGROUND)
 }
 
-/// Whether the object holds up the deletion of what has this uid.
+/// Reports whether the object blocks the deletion of the owner with this uid.
 pub fn blocks(object: &Object, owner: &str) -> bool {
     object.header.owners.iter().any(|one| one.uid == owner && one.block_owner_deletion)
 }
 
-/// The owners that a waiting object holds up while it waits for them itself, over whatever stations: a circle, in which
-/// nobody would ever go. By uid.
+/// Returns the owners that a waiting object blocks while it waits for them itself, directly or through others: in such
+/// a circle nothing would ever be deleted. By uid.
 pub fn circular_owners(object: &Object, dependents: impl Fn(&str) -> Vec<Arc<Object>>) -> Vec<String> {
     let mut behind: BTreeSet<String> = BTreeSet::new();
     let mut open = vec![object.header.uid.clone()];

@@ -1,7 +1,7 @@
-//! Garbage collection: an object whose owners are all gone goes too; foreground and orphan deletion end here.
+//! The garbage collector: deletes an object whose owners are all deleted; completes foreground and orphan deletion.
 //!
-//! Works on every resource that can be listed, watched and deleted, custom ones included. Before it takes an owner
-//! for gone it asks the API server, by uid: a cache that lags must never cost anybody an object.
+//! It works on every resource that can be listed, watched and deleted, custom resources included. Before it treats an
+//! owner as deleted it asks the API server, by uid: a stale cache must never cost an object.
 
 mod absent;
 mod decide;
@@ -21,14 +21,14 @@ use decide::{Decision, FOREGROUND, ORPHAN, OwnerState, blocks, circular_owners, 
 
 const WORKERS: usize = 8;
 
-/// One object to look at.
+/// The key of one object in the queue.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Item {
     resource: Resource,
     key: Key,
 }
 
-/// What the collector has to do. It is made before the monitors, which it listens to.
+/// The queue of the collector. It is created before the monitors, because they call its listener.
 pub struct GarbageCollector {
     client: Client,
     queue: WorkQueue<Item>,
@@ -77,7 +77,7 @@ impl Collector {
         }
     }
 
-    /// One look at one object: learn about its owners, decide, act.
+    /// Processes one object: reads the states of its owners, decides, acts.
     async fn collect(&self, item: &Item) -> Result<(), Error> {
         let Some(object) = self.monitors.get(&item.resource, &item.key) else { return Ok(()) };
         let (mut owners, mut unheard_of) = (Vec::new(), None);
@@ -92,11 +92,11 @@ impl Collector {
         let dependents: Vec<(Item, Arc<Object>)> =
             self.monitors.dependents(&object.header.uid).into_iter().map(item_of).collect();
         match decide(&object, &owners, !dependents.is_empty()) {
-            // Who is not known yet would neither be set free nor waited for.
+            // An unknown dependent would be neither released nor waited for.
             Decision::Orphan | Decision::Foreground if !self.monitors.knows_all() => {
                 Err(Error::Decode("not all that there is is known yet".to_owned()))
             }
-            // An owner that the cache never held would end without anybody being told.
+            // The deletion of an owner that no cache has shown would not be observed.
             Decision::Nothing => match unheard_of {
                 Some(name) => Err(Error::Decode(format!("the owner {name} has not been heard of yet"))),
                 None => Ok(()),
@@ -118,7 +118,8 @@ impl Collector {
                 if !circular.is_empty() {
                     self.unblock(item, &object, &circular).await?;
                 }
-                // Who is on its way out looks by itself, and two that wait would else wake each other for ever.
+                // A dependent that is being deleted is enqueued on its own; two that wait would otherwise wake each
+                // other forever.
                 let stay = dependents.into_iter().filter(|(_, held)| held.header.deletion_timestamp.is_none());
                 stay.for_each(|(dependent, _)| self.queue.add(dependent));
                 Ok(())
@@ -126,7 +127,7 @@ impl Collector {
         }
     }
 
-    /// What an owner is, and whether its end will be told.
+    /// Returns the state of an owner, and whether its deletion will be observed.
     async fn state_of(&self, owner: &Owner, item: &Item, dependent: &Object) -> Result<(OwnerState, bool), Error> {
         if self.absent.contains(&owner.uid) {
             return Ok((OwnerState::Absent, true));
@@ -169,7 +170,7 @@ impl Collector {
         self.patch(item, object, json!({"ownerReferences": kept})).await
     }
 
-    /// Lets owners go before the object.
+    /// Clears `blockOwnerDeletion` of the references to these owners, so that they are deleted before the object.
     async fn unblock(&self, item: &Item, object: &Object, owners: &[String]) -> Result<(), Error> {
         let mut references = object.value()["metadata"]["ownerReferences"].take();
         for reference in references.as_array_mut().into_iter().flatten() {
@@ -185,7 +186,7 @@ impl Collector {
         self.patch(item, object, json!({"finalizers": kept})).await
     }
 
-    /// Changes metadata of exactly the version that was looked at.
+    /// Patches the metadata with the object's resourceVersion as precondition.
     async fn patch(&self, item: &Item, object: &Object, mut metadata: Value) -> Result<(), Error> {
         metadata["uid"] = json!(object.header.uid);
         metadata["resourceVersion"] = json!(object.revision.to_string());

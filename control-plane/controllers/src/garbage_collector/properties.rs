@@ -1,5 +1,5 @@
-//! Whole graphs of owners, collected in any order: what has no owner left goes, nothing else does, and the order in which
-//! objects are looked at changes nothing.
+//! Properties of garbage collection on whole owner graphs: objects without an owner left are deleted, no others are,
+//! and the order in which objects are processed does not matter.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::decide::{Decision, FOREGROUND, ORPHAN, OwnerState, blocks, circular_owners, decide, waits_for_dependents};
 
-/// Objects by uid; what the API server would hold.
+/// The objects of the API server, by uid.
 type Graph = BTreeMap<String, Value>;
 
 fn encoded(value: &Value) -> Arc<Object> {
@@ -31,7 +31,7 @@ fn state_of(graph: &Graph, uid: &str) -> OwnerState {
     }
 }
 
-/// A deletion as the API server takes it.
+/// Deletes an object as the API server does.
 fn delete(graph: &mut Graph, uid: &str, policy: Propagation) {
     let Some(object) = graph.get_mut(uid) else { return };
     let finalizer = match policy {
@@ -53,7 +53,7 @@ fn drop_references(graph: &mut Graph, uid: &str, gone: &[String]) {
     references.retain(|reference| !gone.iter().any(|uid| reference["uid"] == uid.as_str()));
 }
 
-/// One look at one object; says whether it changed anything.
+/// Processes one object; reports whether that changed the graph.
 fn collect(graph: &mut Graph, uid: &str) -> bool {
     let Some(object) = graph.get(uid).map(encoded) else { return false };
     let owners: Vec<OwnerState> = object.header.owners.iter().map(|owner| state_of(graph, &owner.uid)).collect();
@@ -85,7 +85,7 @@ fn collect(graph: &mut Graph, uid: &str) -> bool {
     true
 }
 
-/// Looks at everything, over and over, in an order of its own, until nothing changes.
+/// Processes all objects repeatedly, in the given order, until nothing changes.
 fn settle(mut graph: Graph, order: &[usize]) -> Graph {
     for _ in 0..200 {
         let mut uids: Vec<String> = graph.keys().cloned().collect();
@@ -101,7 +101,8 @@ fn settle(mut graph: Graph, order: &[usize]) -> Graph {
     panic!("it does not come to rest: {graph:#?}");
 }
 
-/// Up to nine objects; each may have two owners that came before it, so that there is no circle, and may block them.
+/// Generates up to nine objects; each may have two owners that come before it, so that there is no circle, and may
+/// block them.
 fn graphs() -> impl Strategy<Value = (Graph, Vec<usize>)> {
     let owners = prop::collection::vec((0usize..9, any::<bool>()), 0..3);
     let objects = prop::collection::vec(owners, 1..10);
@@ -124,10 +125,11 @@ fn graphs() -> impl Strategy<Value = (Graph, Vec<usize>)> {
     })
 }
 
-/// What must be left after the first object went: whatever has, over any of its owners, a way to a root that stayed.
+/// Returns the objects that must be left after the deletion of the first: those with a path over owners to a root that
+/// stays.
 fn expected(graph: &Graph, orphaned: bool) -> BTreeSet<String> {
     let mut left = BTreeSet::new();
-    // Owners come before what they own.
+    // Owners come before their dependents.
     for uid in (0..graph.len()).map(|number| format!("u{number}")) {
         let object = encoded(&graph[&uid]);
         let owners: Vec<&str> = object.header.owners.iter().map(|owner| owner.uid.as_str()).collect();
@@ -154,7 +156,7 @@ proptest! {
         prop_assert_eq!(left(&shuffled), wanted);
     }
 
-    /// The order of owner references is nobody's business.
+    /// The order of owner references does not matter.
     #[test]
     fn the_order_of_owners_does_not_matter(states in prop::collection::vec(0usize..3, 1..4), has_dependents: bool) {
         let states: Vec<OwnerState> = states

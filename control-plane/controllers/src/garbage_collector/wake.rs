@@ -1,4 +1,4 @@
-//! What a change makes worth a look: the object itself, and those that waited for its end.
+//! The objects that a change enqueues: the object itself, and those that waited for its deletion.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::decide::{FOREGROUND, ORPHAN, waits_for_dependents};
 use crate::runtime::discovery::Discovered;
 use crate::runtime::monitors::{Listener, Monitors};
 
-/// The ear of the garbage collector.
+/// Returns the listener of the garbage collector.
 pub fn listener(queue: WorkQueue<Item>, absent: Arc<Absent>) -> Listener {
     Box::new(move |monitors: &Monitors, found: &Discovered, change: &Change| {
         Wake { queue: &queue, absent: &absent, monitors }.heard(&found.resource, change);
@@ -35,7 +35,7 @@ impl Wake<'_> {
         let Some(old) = &change.old else { return };
         let replaced = change.new.as_ref().is_none_or(|new| new.header.uid != old.header.uid);
         if replaced {
-            // Of those that own nothing nobody asks.
+            // Deletions of objects without dependents are not remembered.
             let dependents = self.monitors.dependents(&old.header.uid);
             if !dependents.is_empty() {
                 self.absent.insert(&old.header.uid);
@@ -58,7 +58,7 @@ impl Wake<'_> {
         }
     }
 
-    /// An owner in foreground deletion waits for exactly this: a dependent less.
+    /// Enqueues an owner in foreground deletion: one dependent less blocks it.
     fn wake_waiting_owner(&self, api_version: &str, kind: &str, namespace: &str, name: &str) {
         let Some(resource) = self.monitors.resource_of(api_version, kind) else { return };
         let namespace = if resource.namespaced { namespace } else { "" };

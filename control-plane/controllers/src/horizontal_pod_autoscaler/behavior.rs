@@ -1,4 +1,4 @@
-//! How fast the number of replicas may change: limits, policies, and what was recommended a while ago. Pure.
+//! The limits on the change of replicas: bounds, scaling policies and stabilization. Pure.
 
 use std::time::Duration;
 
@@ -7,16 +7,16 @@ use corten_api::k8s_openapi::api::autoscaling::v2::{
 };
 use jiff::Timestamp;
 
-/// How long a lower recommendation waits by default before it is followed.
+/// The default stabilization window for scaling down, in seconds.
 const STABILIZATION: i32 = 300;
-/// The longest period that a policy or a window may have; what is older is forgotten.
+/// The longest period of a policy or window; older entries are dropped.
 const MEMORY: Duration = Duration::from_secs(3600);
 
-/// What happened lately to one autoscaler.
+/// The recent recommendations and changes of one autoscaler.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     recommendations: Vec<(Timestamp, i32)>,
-    /// By how much the replicas changed.
+    /// The changes of the replicas, with their times.
     changes: Vec<(Timestamp, i32)>,
 }
 
@@ -31,13 +31,13 @@ impl History {
         self.recommendations.retain(|(at, _)| age(*at, now) <= MEMORY);
     }
 
-    /// Recommendations within so many seconds.
+    /// Returns the recommendations within this many seconds.
     fn recent(&self, seconds: i32, now: Timestamp) -> impl Iterator<Item = i32> {
         let window = Duration::from_secs(seconds.max(0).unsigned_abs().into());
         self.recommendations.iter().filter(move |(at, _)| age(*at, now) < window).map(|(_, replicas)| *replicas)
     }
 
-    /// The replicas before the changes of the last so many seconds.
+    /// Returns the replicas before the changes of the last seconds.
     fn before(&self, current: i32, seconds: i32, now: Timestamp) -> i32 {
         let window = Duration::from_secs(seconds.max(0).unsigned_abs().into());
         let lately = self.changes.iter().filter(|(at, _)| age(*at, now) < window);
@@ -52,7 +52,7 @@ fn age(at: Timestamp, now: Timestamp) -> Duration {
 /// A reason and a message.
 pub type Why = (&'static str, &'static str);
 
-/// What may be done, and why not more: what stabilisation says, and what limits it.
+/// The permitted replicas, and the reasons of stabilization and limits.
 pub struct Permitted {
     pub replicas: i32,
     pub stabilized: Option<Why>,
@@ -61,7 +61,7 @@ pub struct Permitted {
 
 pub const WITHIN_RANGE: Why = ("DesiredWithinRange", "the desired count is within the acceptable range");
 
-/// The bounds and the rules.
+/// The bounds and the scaling rules.
 pub struct Bounds<'a> {
     pub min: i32,
     pub max: i32,
@@ -77,7 +77,7 @@ pub fn permitted(bounds: &Bounds<'_>, history: &mut History, current: i32, desir
     let window = |rules: Option<&HPAScalingRules>| rules.and_then(|rules| rules.stabilization_window_seconds);
     let lowest = history.recent(window(up).unwrap_or(0), now).chain([desired]).min().unwrap_or(desired);
     let highest = history.recent(window(down).unwrap_or(STABILIZATION), now).chain([desired]).max().unwrap_or(desired);
-    // What is now stays as long as both directions have their say.
+    // The current replicas stay while the windows of the two directions disagree.
     let stable = current.max(lowest).min(highest);
     let stabilized = match stable {
         _ if stable == desired => None,
@@ -120,7 +120,7 @@ fn limit(
     }
 }
 
-/// The most replicas that the policies allow.
+/// Returns the most replicas that the policies allow.
 fn most(rules: &HPAScalingRules, history: &History, current: i32, now: Timestamp) -> i32 {
     let allows = |policy: &HPAScalingPolicy| {
         let start = history.before(current, policy.period_seconds, now);
@@ -137,7 +137,7 @@ fn most(rules: &HPAScalingRules, history: &History, current: i32, now: Timestamp
     }
 }
 
-/// The fewest replicas that the policies allow.
+/// Returns the fewest replicas that the policies allow.
 fn least(rules: &HPAScalingRules, history: &History, current: i32, now: Timestamp) -> i32 {
     let allows = |policy: &HPAScalingPolicy| {
         let start = history.before(current, policy.period_seconds, now);

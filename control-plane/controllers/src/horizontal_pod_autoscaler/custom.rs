@@ -1,4 +1,4 @@
-//! Metrics that somebody serves beside the resource metrics: of pods, of one object, or of nothing in the cluster.
+//! Custom and external metrics: of pods, of one object, or of systems outside the cluster.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,20 +12,20 @@ use super::metrics::{PodMetrics, escape};
 use super::usage::total;
 use crate::runtime::discovery;
 
-/// The versions of the custom metrics API, the newest first.
+/// The versions of the custom metrics API, newest first.
 const CUSTOM: [&str; 2] = ["/apis/custom.metrics.k8s.io/v1beta2", "/apis/custom.metrics.k8s.io/v1beta1"];
 const EXTERNAL: &str = "/apis/external.metrics.k8s.io/v1beta1";
-/// The name under which the one value of a pod is kept.
+/// The name of the single value of a pod.
 pub const VALUE: &str = "value";
 
-/// What was measured, in thousandths.
+/// The measured values, in thousandths.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Measured {
     Pods(BTreeMap<String, PodMetrics>),
     One(i64),
 }
 
-/// Reads what a metric asks for; none for a metric of resources, which are read for all at once.
+/// Reads the values of a metric; none for a resource metric, since those are read once for all.
 pub async fn read(
     client: &Client,
     namespace: &str,
@@ -49,7 +49,7 @@ async fn of_pods(client: &Client, namespace: &str, metric: &MetricIdentifier, po
     Ok(by_pod(&list))
 }
 
-/// The values of a list, by the pod that each is of.
+/// Returns the values of a list, by pod.
 pub fn by_pod(list: &Value) -> Measured {
     let items = list["items"].as_array().into_iter().flatten();
     let named = |item: &Value| {
@@ -89,7 +89,7 @@ async fn of_object(
     value.map(Measured::One).ok_or_else(|| failed("no metrics returned from custom metrics API".to_owned()))
 }
 
-/// The sum of all series that the selector leaves.
+/// Returns the sum of all series that the selector matches.
 async fn external(client: &Client, namespace: &str, metric: &MetricIdentifier) -> Result<Measured, String> {
     let failed =
         |why: String| format!("unable to get external metric {namespace}/{}/{}: {why}", metric.name, described(metric));
@@ -101,13 +101,13 @@ async fn external(client: &Client, namespace: &str, metric: &MetricIdentifier) -
     sum(&list).ok_or_else(|| failed("no metrics returned from external metrics API".to_owned()))
 }
 
-/// The sum of the values of a list; `None` if it has none.
+/// Returns the sum of the values of a list; `None` if it has none.
 pub fn sum(list: &Value) -> Option<Measured> {
     let values: Vec<i64> = list["items"].as_array().into_iter().flatten().filter_map(milli).collect();
     (!values.is_empty()).then(|| Measured::One(total(&values)))
 }
 
-/// From the newest version of the custom metrics API that is served.
+/// Reads from the newest served version of the custom metrics API.
 async fn custom(client: &Client, path: &str, metric: &MetricIdentifier) -> Result<Value, String> {
     let selector = metric.selector.as_ref().map(text).unwrap_or_default();
     let mut last = String::new();
@@ -141,7 +141,7 @@ fn escaped(text: &str) -> String {
     text.bytes().map(escape).collect()
 }
 
-/// A label selector as a query writes it.
+/// Returns a label selector in query syntax.
 fn text(selector: &LabelSelector) -> String {
     let equal = selector.match_labels.iter().flatten().map(|(key, value)| format!("{key}={value}"));
     let others = selector.match_expressions.iter().flatten().map(|one| {
@@ -156,7 +156,7 @@ fn text(selector: &LabelSelector) -> String {
     equal.chain(others).collect::<Vec<_>>().join(",")
 }
 
-/// The selector of a metric as messages show it.
+/// Returns the selector of a metric as messages show it.
 pub fn described(metric: &MetricIdentifier) -> String {
     let Some(selector) = &metric.selector else { return "nil".to_owned() };
     let labels: String =
@@ -175,7 +175,7 @@ pub fn described(metric: &MetricIdentifier) -> String {
     )
 }
 
-/// The resource of a kind, built in or not.
+/// Returns the resource of a kind, built-in or custom.
 pub async fn resource_of(client: &Client, api_version: &str, kind: &str) -> Result<Resource, String> {
     let (group, version) = api_version.rsplit_once('/').unwrap_or(("", api_version));
     if let Some(known) = corten_api::by_gvk(group, version, kind) {

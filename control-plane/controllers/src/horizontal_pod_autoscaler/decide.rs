@@ -1,4 +1,4 @@
-//! What an autoscaler does now and what it tells: replicas, conditions, current metrics, events. Pure.
+//! The decision of an autoscaler: replicas, conditions, current metrics, events. Pure.
 
 use std::collections::BTreeMap;
 
@@ -16,15 +16,15 @@ use super::custom::Measured;
 use super::metrics::PodMetrics;
 use super::sources::{Context, ask};
 
-/// Everything the decision depends on, besides what happened lately.
+/// Everything the decision depends on, except the history.
 pub struct Observed {
     pub autoscaler: HorizontalPodAutoscaler,
     pub scale: Result<Value, String>,
-    /// The target's scale says which pods it is about.
+    /// Whether the target's scale has a selector.
     pub selectable: bool,
     pub pods: Vec<Pod>,
     pub metrics: Result<BTreeMap<String, PodMetrics>, String>,
-    /// What was measured for each metric of the spec that is not one of resources.
+    /// The values of each metric of the spec that is not a resource metric.
     pub others: Vec<Option<Result<Measured, String>>>,
 }
 
@@ -39,9 +39,9 @@ pub struct Decision {
     /// The replicas to scale to, if they differ.
     pub replicas: Option<i32>,
     pub status: HorizontalPodAutoscalerStatus,
-    /// Whether it is a warning, its reason and its message.
+    /// Whether the event is a warning, its reason and its message.
     pub events: Vec<(bool, &'static str, String)>,
-    /// The type of each metric that was asked, and the replicas that it asks for, if it has an answer.
+    /// The type of each metric, and the replicas that it recommends, if its value is known.
     pub asked: Vec<(String, Option<i32>)>,
     reason: String,
 }
@@ -91,7 +91,7 @@ impl Decision {
         self.status.desired_replicas = replicas;
     }
 
-    /// What came of writing the scale; says whether it was done.
+    /// Records the outcome of the update of the scale; reports whether it succeeded.
     pub fn scaled(&mut self, observed: &Observed, outcome: Result<(), String>, now: Timestamp) -> bool {
         let Some(replicas) = self.replicas else { return false };
         let reason = std::mem::take(&mut self.reason);
@@ -144,7 +144,7 @@ impl Decision {
         }
     }
 
-    /// The greatest that a metric asks for, and which one; none if too little is known to act upon.
+    /// Returns the highest recommendation and its metric; none if too few metrics are known.
     fn ask_metrics(
         &mut self,
         observed: &Observed,
@@ -170,7 +170,7 @@ impl Decision {
             }
         }
         self.status.current_metrics = Some(statuses).filter(|all| !all.is_empty());
-        // With a metric missing it may go up, never down: the missing one might have said otherwise.
+        // With a metric missing, scaling up is allowed, scaling down is not: the missing metric might recommend more.
         let usable = best.filter(|(most, _)| failures.is_empty() || *most >= current);
         for (reason, inner, _) in &failures {
             self.events.push((true, reason, inner.clone()));
@@ -190,7 +190,7 @@ impl Decision {
         usable
     }
 
-    /// The newest reason and message are told; the time moves only with the status.
+    /// Sets reason and message; the transition time changes only with the status.
     fn set(&mut self, kind: &str, status: &str, reason: &str, message: impl Into<String>, now: Timestamp) {
         let all = self.status.conditions.get_or_insert_default();
         let old = all.iter().position(|one| one.type_ == kind);

@@ -1,4 +1,4 @@
-//! What pods use now, as the resource metrics API tells it.
+//! The resource usage of pods, from the resource metrics API.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use corten_client::Client;
 use corten_meta::{Quantity, Value};
 use jiff::Timestamp;
 
-/// What one pod uses: by container, then by resource, in thousandths.
+/// The usage of one pod: by container, then by resource, in thousandths.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodMetrics {
     pub at: Option<Timestamp>,
@@ -15,7 +15,7 @@ pub struct PodMetrics {
     pub containers: BTreeMap<String, BTreeMap<String, i64>>,
 }
 
-/// The metrics of the pods that a selector chooses, by pod.
+/// Reads the metrics of the pods that a selector matches, by pod.
 pub async fn read(client: &Client, namespace: &str, selector: &str) -> Result<BTreeMap<String, PodMetrics>, String> {
     let encoded: String = selector.bytes().map(escape).collect();
     let path = format!("/apis/metrics.k8s.io/v1beta1/namespaces/{namespace}/pods?labelSelector={encoded}");
@@ -32,7 +32,7 @@ pub async fn read(client: &Client, namespace: &str, selector: &str) -> Result<BT
     Ok(metrics)
 }
 
-/// A byte of a query, written so that nothing in it is taken for a delimiter.
+/// Escapes a byte of a query, so that it is not taken for a delimiter.
 pub fn escape(byte: u8) -> String {
     match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),

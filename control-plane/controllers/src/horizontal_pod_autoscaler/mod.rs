@@ -1,8 +1,8 @@
-//! HorizontalPodAutoscaler: as many replicas as the load asks for, within bounds and not too fast.
+//! The HorizontalPodAutoscaler controller: as many replicas as the metrics recommend, within bounds and rate limits.
 //!
-//! Every period: read the target's scale, its pods and their metrics; decide purely ([`decide`]) what the metrics ask
-//! for ([`sources`], [`usage`]) and what the behaviour permits ([`behavior`]); write the scale and tell why. Without metrics nothing
-//! is scaled, and the conditions say what is missing.
+//! Every period it reads the target's scale, its pods and their metrics; decides purely ([`decide`]) by the
+//! recommendations ([`sources`], [`usage`]) and the scaling behavior ([`behavior`]); then updates the scale and the
+//! conditions. Without metrics nothing is scaled, and the conditions name the missing ones.
 
 pub(crate) mod behavior;
 pub(crate) mod custom;
@@ -30,7 +30,7 @@ use behavior::History;
 use decide::{Decision, Observed, decide};
 
 const WORKERS: usize = 5;
-/// How often each autoscaler looks.
+/// The period between two reconciles of an autoscaler.
 const PERIOD: Duration = Duration::from_secs(15);
 
 pub struct AutoscalerController {
@@ -38,21 +38,21 @@ pub struct AutoscalerController {
     pods: Arc<Cache>,
     client: Client,
     recorder: EventRecorder,
-    /// What was recommended and done lately, by autoscaler; forgotten with it.
+    /// The recent recommendations and changes, by autoscaler; removed with it.
     histories: Mutex<HashMap<Key, History>>,
     counter: Counter,
 }
 
-/// What one look came to, as the metrics name it.
+/// The result of one reconcile, as the metrics name it.
 struct Look {
     action: &'static str,
     error: &'static str,
     desired: i32,
-    /// By the type of a metric: what it alone would do, whether it had no answer, and how long that took.
+    /// By the type of a metric: its action, its error, and the time to compute it.
     metrics: Vec<(String, &'static str, &'static str, Duration)>,
 }
 
-/// The step from one number of replicas to another.
+/// Returns the direction of a change of replicas.
 fn step(from: i32, to: i32) -> &'static str {
     match to.cmp(&from) {
         Ordering::Less => "scale_down",
@@ -77,7 +77,7 @@ impl AutoscalerController {
         let this = Arc::new(self);
         let cache = this.autoscalers.clone();
         let changed = |change: &corten_client::Change| {
-            // Its own status is no reason to look again before the period is over.
+            // A change of its own status does not enqueue the autoscaler before the period is over.
             let generation =
                 |object: &Option<Arc<corten_meta::Object>>| object.as_ref().map(|one| one.header.generation);
             let news = change.new.is_none() || generation(&change.old) != generation(&change.new);
@@ -98,7 +98,7 @@ impl AutoscalerController {
         );
     }
 
-    /// One look at one autoscaler.
+    /// Reconciles one autoscaler.
     async fn scale(&self, key: &Key) -> Result<Option<Look>, Error> {
         let Some(autoscaler) = self.autoscalers.typed::<HorizontalPodAutoscaler>(key) else {
             self.histories().remove(key);
@@ -159,7 +159,7 @@ impl AutoscalerController {
         self.histories.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The resource that is scaled, and its scale.
+    /// Returns the resource of the target, and its scale.
     async fn target(&self, autoscaler: &HorizontalPodAutoscaler) -> Result<(Resource, Value), String> {
         let spec = &autoscaler.spec;
         let reference = &spec.scale_target_ref;
@@ -174,7 +174,8 @@ impl AutoscalerController {
         Ok((resource, scale))
     }
 
-    /// What is known, and how long each metric took to ask; what pods use is asked once for all metrics of it.
+    /// Reads everything the decision depends on, and the time that each metric took; the resource metrics are read once
+    /// for all metrics that need them.
     async fn observe(
         &self,
         autoscaler: &HorizontalPodAutoscaler,

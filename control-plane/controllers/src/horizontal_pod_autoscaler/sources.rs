@@ -1,4 +1,4 @@
-//! What one metric of an autoscaler asks for: the answer, what to tell of it, and its name. Pure.
+//! The recommendation of one metric of an autoscaler, with its status and its name. Pure.
 
 use corten_api::k8s_openapi::api::autoscaling::v2::{
     ContainerResourceMetricStatus, ExternalMetricStatus, HorizontalPodAutoscalerSpec, MetricIdentifier, MetricSpec,
@@ -13,16 +13,16 @@ use super::custom::{Measured, VALUE, described};
 use super::decide::Observed;
 use super::usage::{self, Answer, Question, TOLERANCE, Target, ready_pods};
 
-/// Why a metric has no answer: the reason of its event, the error itself, and the error in its context.
+/// The failure of a metric: the reason of its event, the error itself, and the error with its context.
 pub type Failure = (&'static str, String, String);
 /// The replicas, the status, and the name of the metric.
 pub type Asked = Result<(i32, MetricStatus, String), Failure>;
 
-/// Everything that one metric is answered from.
+/// Everything that the recommendation of one metric depends on.
 pub struct Context<'a> {
     pub observed: &'a Observed,
     pub spec: &'a HorizontalPodAutoscalerSpec,
-    /// What was measured for this metric beside the resources.
+    /// The values of this metric, if it is not a resource metric.
     pub measured: Option<&'a Result<Measured, String>>,
     pub current: i32,
     pub now: Timestamp,
@@ -96,7 +96,7 @@ fn ask_resource(metric: &MetricSpec, context: &Context<'_>) -> Asked {
     Ok((answer.replicas, status_of(resource, container, &answer), name))
 }
 
-/// A value for each pod: as a resource is answered, but that no pod counts as too young.
+/// Recommends by a value per pod: like a resource, except that no pod counts as too young.
 fn ask_pods(metric: &MetricIdentifier, target: &MetricTarget, context: &Context<'_>) -> Asked {
     let failed =
         |error: String| ("FailedGetPodsMetric", error.clone(), format!("failed to get pods metric value: {error}"));
@@ -133,7 +133,7 @@ struct Kind {
     name: String,
 }
 
-/// One value for all: against the target as a whole, or against so much for each pod.
+/// Recommends by one value for all pods: against the target value, or against the target average per pod.
 fn ask_one(
     metric: &MetricIdentifier,
     target: &MetricTarget,
@@ -169,7 +169,7 @@ fn ask_one(
     Ok((replicas, MetricValueStatus { value: Some(decimal(value)), ..MetricValueStatus::default() }))
 }
 
-/// So many pods as share the value by the target; and what each of those that run has now.
+/// Returns the replicas that share the value by the target average, and the current average per pod.
 fn for_each_pod(value: i64, each: i64, context: &Context<'_>) -> (i32, i64) {
     let running = context.observed.scale.as_ref().ok().and_then(|scale| scale["status"]["replicas"].as_i64());
     let running = running.filter(|count| *count > 0).unwrap_or_else(|| context.current.into()).max(1);
@@ -195,7 +195,7 @@ fn wanted(target: &MetricTarget) -> Option<Target> {
     target.average_utilization.map(Target::Utilization)
 }
 
-/// How far below and above one a ratio may be without effect.
+/// Returns the tolerances for a ratio below and above one.
 fn tolerances(spec: &HorizontalPodAutoscalerSpec) -> (f64, f64) {
     let behavior = spec.behavior.as_ref();
     let of = |quantity: Option<&ApiQuantity>| {
@@ -213,7 +213,7 @@ fn decimal(milli: i64) -> ApiQuantity {
 
 fn status_of(resource: &str, container: Option<&str>, answer: &Answer) -> MetricStatus {
     let average = match resource {
-        // Bytes are told in their own units.
+        // Memory is reported in bytes.
         "memory" => ApiQuantity(Quantity::from_value(answer.average / 1000, Format::BinarySi).to_string()),
         _ => decimal(answer.average),
     };

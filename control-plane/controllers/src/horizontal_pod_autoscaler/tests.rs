@@ -1,4 +1,4 @@
-//! Autoscalers on tables: what load asks for, what is permitted, what is told.
+//! Autoscalers in tables: recommendations, limits, conditions.
 
 use super::behavior::{Bounds, History, permitted};
 use super::custom::Measured;
@@ -19,7 +19,7 @@ fn autoscaler(spec: Value) -> HorizontalPodAutoscaler {
     HorizontalPodAutoscaler::from_value(value).unwrap()
 }
 
-/// Pods that ask for a whole processor each, with what each uses in thousandths, or nothing measured.
+/// Returns pods that request one CPU each, with the usage of each in thousandths, or none if not measured.
 fn observed(spec: Value, replicas: i32, used: &[Option<i64>]) -> Observed {
     let containers = json!([{"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}}]);
     let running = |number: usize| {
@@ -59,7 +59,7 @@ fn replicas_follow_the_load() {
         (3, &[Some(500), Some(500), Some(500)], None),
         (3, &[Some(540), Some(540), Some(540)], None),
         (4, &[Some(100), Some(100), Some(100), Some(100)], Some(2)),
-        // A pod that is not measured damps a scale-up and holds back a scale-down.
+        // A pod without metrics damps a scale-up and limits a scale-down.
         (3, &[Some(1000), Some(1000), None], Some(4)),
         (3, &[Some(100), Some(100), None], None),
         (12, &[Some(500); 12], Some(10)),
@@ -170,7 +170,7 @@ fn requests_that_are_missing_are_told() {
     assert_eq!(decision.events[0].2, "failed to get cpu utilization: missing request for cpu in container c of Pod p0");
 }
 
-/// Metrics beside the resources, with what was measured and what it comes to.
+/// Custom metrics, with their values and the recommended replicas.
 #[test]
 fn other_metrics_are_answered_by_their_targets() {
     let pods = |value: i64| {
@@ -214,7 +214,7 @@ fn other_metrics_are_answered_by_their_targets() {
         let mut observed = observed(json!({"maxReplicas": 10, "metrics": metrics}), 2, &[None, None]);
         observed.others = vec![Some(measured)];
         let decision = decide(&observed, &mut History::default(), *NOW);
-        // Without rules it goes up to four, or to twice as many.
+        // Without rules it scales up to four, or to twice as many.
         assert_eq!(decision.replicas, expected.map(|count: i32| count.min(4)), "{name}");
         let (active, reason) = told(&decision, "ScalingActive");
         if failed {
@@ -228,7 +228,7 @@ fn other_metrics_are_answered_by_their_targets() {
     }
 }
 
-/// Whoever serves metrics may name any amount: the autoscaler takes it for the largest and keeps its bounds.
+/// A metrics API may return any quantity: the autoscaler caps it at the largest number and keeps its bounds.
 #[test]
 fn amounts_beyond_all_numbers_keep_the_bounds() {
     let average = json!([{"type": "Resource", "resource": {"name": "cpu", "target": {"type": "AverageValue", "averageValue": "1"}}}]);
@@ -261,8 +261,8 @@ fn a_window_beyond_all_times_leaves_a_pod_unready() {
 }
 
 proptest::proptest! {
-    /// Whatever the load: the bounds hold, the order of pods does not matter, and once the wish is met and the load
-    /// spread, nothing moves any more.
+    /// For any load: the bounds hold, the order of pods does not matter, and once the recommended replicas run and
+    /// share the load, nothing changes any more.
     #[test]
     fn an_autoscaler_keeps_its_bounds_and_comes_to_rest(
         used in proptest::collection::vec(proptest::option::of(0i64..2000), 2..10), turned in 0usize..10,
@@ -279,7 +279,7 @@ proptest::proptest! {
         proptest::prop_assert_eq!(same.replicas, decision.replicas);
         proptest::prop_assert_eq!(same.status, decision.status);
 
-        // With all pods measured and the load at the target, the size is the right one.
+        // With all pods measured and the load at the target, the replicas stay.
         let met = observed(json!({}), wanted, &vec![Some(500); usize::try_from(wanted).unwrap()]);
         proptest::prop_assert_eq!(decide(&met, &mut History::default(), *NOW).replicas, None);
     }

@@ -1,7 +1,7 @@
-//! How many replicas a resource metric asks for. Pure.
+//! The replicas that a resource metric recommends. Pure.
 //!
-//! Pods that are not ready yet, or not measured, are counted so that they can only damp a change, never cause one.
-//! Amounts come from whoever serves the metrics: sums stop at the largest number instead of going round.
+//! Pods that are not ready, or not measured, are counted so that they can only damp a change, never cause one.
+//! Quantities come from the metrics API: sums saturate instead of overflowing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,17 +14,17 @@ use jiff::{SignedDuration, Timestamp};
 use super::metrics::PodMetrics;
 use crate::workload::pods;
 
-/// A pod that young may use much processor time just to start.
+/// The age below which a pod may use much CPU only to start.
 const CPU_INITIALIZATION: Duration = Duration::from_secs(5 * 60);
-/// A pod that was never ready longer than this after its start counts as one that is not ready now.
+/// A pod that became unready within this time after its start counts as not ready.
 const INITIAL_READINESS: SignedDuration = SignedDuration::from_secs(30);
-/// A ratio that close to one is left alone.
+/// The tolerance for a ratio around one.
 pub const TOLERANCE: f64 = 0.1;
 
-/// What is measured, and what it should be.
+/// A resource metric, its target and the pods.
 pub struct Question<'a> {
     pub resource: &'a str,
-    /// Only this container, or all.
+    /// The container; none for all containers.
     pub container: Option<&'a str>,
     pub target: Target,
     pub tolerances: (f64, f64),
@@ -32,13 +32,13 @@ pub struct Question<'a> {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Target {
-    /// Percent of the requests.
+    /// A percentage of the requests.
     Utilization(i32),
-    /// Thousandths, for each pod.
+    /// Thousandths per pod.
     Average(i64),
 }
 
-/// The answer, and what was found.
+/// The recommended replicas, and the current values.
 #[derive(Debug, PartialEq)]
 pub struct Answer {
     pub replicas: i32,
@@ -82,7 +82,7 @@ pub fn replicas(
         return Ok(answer(if within(ratio) { current } else { ceiling(ratio, groups.ready) }));
     }
     for pod in &groups.missing {
-        // Missing pods are taken for busy when it would go down, for idle when it would go up.
+        // Pods without metrics count as fully used when scaling down, as idle when scaling up.
         let assumed = match question.target {
             _ if ratio > 1.0 => 0,
             Target::Utilization(percent) => share(requests.get(pod).copied().unwrap_or(0), percent.max(100)),
@@ -105,7 +105,7 @@ pub fn replicas(
     Ok(answer(if turned { current } else { wanted }))
 }
 
-/// What the pod uses of the resource; none unless all that is asked for was measured.
+/// Returns the pod's usage of the resource; none unless all its containers were measured.
 fn value(question: &Question<'_>, found: &PodMetrics) -> Option<i64> {
     match question.container {
         Some(container) => found.containers.get(container)?.get(question.resource).copied(),
@@ -116,17 +116,17 @@ fn value(question: &Question<'_>, found: &PodMetrics) -> Option<i64> {
     }
 }
 
-/// So many percent of an amount.
+/// Returns a percentage of a quantity.
 fn share(amount: i64, percent: i32) -> i64 {
     narrowed(i128::from(amount) * i128::from(percent) / 100)
 }
 
-/// The number, or the nearest that there is.
+/// Converts a number; saturates.
 fn narrowed(number: i128) -> i64 {
     number.clamp(i64::MIN.into(), i64::MAX.into()) as i64
 }
 
-/// The sum of amounts, or the nearest number that there is.
+/// Returns the sum of quantities; saturates.
 pub fn total<'a>(amounts: impl IntoIterator<Item = &'a i64>) -> i64 {
     narrowed(amounts.into_iter().map(|amount| i128::from(*amount)).sum())
 }
@@ -159,7 +159,7 @@ fn group(
     groups
 }
 
-/// Whether what was measured of a pod's processor time is not yet what it will use.
+/// Reports whether the CPU usage of a starting pod is not representative yet.
 fn is_unready(pod: &Pod, found: &PodMetrics, now: Timestamp) -> bool {
     let started = pod.status.as_ref().and_then(|status| status.start_time.as_ref()).map(|time| time.0);
     let (Some(ready), Some(started)) = (pods::condition(pod, "Ready"), started) else { return true };
@@ -173,12 +173,12 @@ fn is_unready(pod: &Pod, found: &PodMetrics, now: Timestamp) -> bool {
     }
 }
 
-/// A time so much later, or the last that there is.
+/// Adds a duration to a time; saturates.
 fn later(time: Timestamp, by: SignedDuration) -> Timestamp {
     time.checked_add(by).unwrap_or(Timestamp::MAX)
 }
 
-/// The requests of each pod; every container must have one.
+/// Returns the requests of each pod; every container must have one.
 fn requests(question: &Question<'_>, pods: &[Pod]) -> Result<BTreeMap<String, i64>, String> {
     let mut all = BTreeMap::new();
     for pod in pods {
@@ -204,7 +204,8 @@ fn requests(question: &Question<'_>, pods: &[Pod]) -> Result<BTreeMap<String, i6
     Ok(all)
 }
 
-/// How far from the target the use is, in percent of the requests if that is the measure, and for each pod.
+/// Returns the ratio of the usage to the target, the utilization in percent of the requests if the target is one, and
+/// the average per pod.
 fn ratio(
     target: Target,
     values: &BTreeMap<String, i64>,
@@ -232,7 +233,7 @@ fn ratio(
     }
 }
 
-/// How many pods run and are ready.
+/// Counts the pods that run and are ready.
 pub fn ready_pods(pods: &[Pod]) -> Result<usize, String> {
     if pods.is_empty() {
         return Err("no pods returned by selector while calculating replica count".to_owned());

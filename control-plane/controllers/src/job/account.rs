@@ -1,4 +1,5 @@
-//! Counting what ended: first into the list of the uncounted, then out of the pod's finalizer, then into the numbers.
+//! Counts terminated pods: first into `uncountedTerminatedPods`, then the pod's finalizer is removed, then into the
+//! counts.
 
 use std::collections::HashSet;
 
@@ -16,15 +17,15 @@ fn uid(pod: &PodRow) -> &str {
 }
 
 impl Pass<'_> {
-    /// Whether a pod counts as failed. One that is being deleted does, unless only pods that really failed are to be
-    /// replaced: it may never get to say so.
+    /// Reports whether a pod counts as failed. A terminating pod does, unless the pod replacement policy is Failed: it
+    /// may never report a failed phase.
     pub(super) fn has_failed(&self, pod: &PodRow) -> bool {
         let only_failed =
             self.spec.pod_replacement_policy.as_deref() == Some("Failed") || self.spec.pod_failure_policy.is_some();
         pods::phase(pod) == "Failed" || (!only_failed && pods::is_terminating(pod) && pods::phase(pod) != "Succeeded")
     }
 
-    /// Failures that count: the counted ones, and those on their way.
+    /// Returns the failures: the counted ones, and those to be counted.
     pub(super) fn failures(&self) -> i32 {
         let uncounted =
             self.status.uncounted_terminated_pods.as_ref().and_then(|lists| lists.failed.as_ref()).map_or(0, Vec::len);
@@ -63,7 +64,7 @@ impl Pass<'_> {
         for pod in self.pods.iter().filter(|pod| is_tracked(&pod.object) && !held.contains(uid(pod))) {
             let (succeeded, failed) = (pods::phase(pod) == "Succeeded", self.has_failed(pod));
             if listed.contains(uid(pod)) {
-                // The list is durable by now: the pod may go.
+                // The list is durable by now: the pod may be deleted.
                 releases.push(release(&pod.object));
             } else if succeeded && self.counts_as_success(pod, &completed) {
                 new.succeeded.get_or_insert_default().push(uid(pod).to_owned());
@@ -87,7 +88,7 @@ impl Pass<'_> {
         self.list_uncounted(new);
     }
 
-    /// Counts the ended pods that were found, and those that are let go.
+    /// Counts the terminated pods that were found, and those that are released.
     fn count_held(&mut self, new: &UncountedTerminatedPods, released: usize) {
         let found = new.succeeded.iter().chain(&new.failed).map(Vec::len).sum::<usize>();
         for (event, number) in [("add", found), ("delete", released)] {
@@ -97,7 +98,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Counts indexes that are settled by this look.
+    /// Counts the indexes that this reconcile completes.
     pub(super) fn count_indexes(&mut self, status: &str, before: i32, after: i32) {
         if after > before {
             let limit = if self.spec.backoff_limit_per_index.is_some() { "perIndex" } else { "global" };
@@ -106,7 +107,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Moves into the numbers what was listed and has lost its finalizer since.
+    /// Moves listed pods that have lost their finalizer since into the counts.
     fn settle_uncounted(&mut self) {
         let is_listed = |lists: &UncountedTerminatedPods| lists.succeeded.is_some() || lists.failed.is_some();
         if !self.status.uncounted_terminated_pods.as_ref().is_some_and(is_listed) {
@@ -146,7 +147,7 @@ impl Pass<'_> {
         }
     }
 
-    /// A success of an index that already succeeded, or that is no longer asked for, counts for nothing.
+    /// Reports whether a success counts: not for an index that already succeeded, or that is out of range.
     fn counts_as_success(&self, pod: &PodRow, completed: &Indexes) -> bool {
         if !self.is_indexed() {
             return true;

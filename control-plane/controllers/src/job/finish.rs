@@ -1,4 +1,4 @@
-//! When a Job is over: enough successes, too many failures, too much time, or a failure its policy does not forgive.
+//! The end of a Job: enough successes, too many failures, the active deadline, or a rule of the pod failure policy.
 
 use corten_api::k8s_openapi::api::batch::v1::{JobCondition, PodFailurePolicyRule};
 use corten_api::k8s_openapi::api::core::v1::Pod;
@@ -14,7 +14,7 @@ use crate::workload::pods;
 const SUCCESS_CRITERIA_MET: &str = "SuccessCriteriaMet";
 const FAILURE_TARGET: &str = "FailureTarget";
 
-/// How a Job ends: decided now, final when its last pod has.
+/// The outcome of a Job: decided now, final when its last pod has terminated.
 pub(super) struct Ending {
     failed: bool,
     reason: String,
@@ -32,7 +32,7 @@ impl Ending {
 }
 
 impl Pass<'_> {
-    /// What was once decided stays decided; else failures are looked at before successes.
+    /// Decides the outcome. An earlier decision stays; otherwise failures are checked before successes.
     pub(super) fn judge(&self) -> Option<Ending> {
         self.decided().or_else(|| self.fails()).or_else(|| self.succeeds())
     }
@@ -83,7 +83,7 @@ impl Pass<'_> {
         }
         let done = match self.spec.completions {
             Some(completions) => self.successes() >= completions,
-            // A work queue is done when one pod says so and the others have ended too.
+            // A work queue is complete when one pod has succeeded and the others have terminated.
             None => self.successes() > 0 && self.active().next().is_none(),
         };
         if done { Ending::success("CompletionsReached", "Reached expected number of succeeded pods") } else { None }
@@ -101,13 +101,13 @@ impl Pass<'_> {
         restarts_in_place && if limit == 0 { total > 0 } else { total >= limit }
     }
 
-    /// The first rule of the pod failure policy that a failed pod meets.
+    /// Returns the first rule of the pod failure policy that a failed pod matches.
     fn rule_for<'s>(&'s self, pod: &Pod) -> Option<(usize, &'s PodFailurePolicyRule)> {
         let rules = &self.spec.pod_failure_policy.as_ref()?.rules;
         rules.iter().enumerate().find(|(_, rule)| meets(rule, pod))
     }
 
-    /// What that rule says to do. The pod is decoded only where there are rules.
+    /// Returns the action of that rule. The pod is decoded only if there are rules.
     pub(super) fn action_for(&self, pod: &PodRow) -> Option<&str> {
         self.spec.pod_failure_policy.as_ref()?;
         self.rule_for(&decode(&pod.object)?).map(|(_, rule)| rule.action.as_str())
@@ -150,7 +150,7 @@ impl Pass<'_> {
         })
     }
 
-    /// Writes the decision, and once the last pod has ended and is counted, that the Job is over.
+    /// Writes the decision and, once the last pod has terminated and is counted, the final condition.
     pub(super) fn end(&mut self, ending: Ending) {
         let interim = if ending.failed { FAILURE_TARGET } else { SUCCESS_CRITERIA_MET };
         let held = !self.last_failed().is_empty();
@@ -185,7 +185,7 @@ fn meets(rule: &PodFailurePolicyRule, pod: &Pod) -> bool {
     })
 }
 
-/// The first container that failed with an exit code the requirement names.
+/// Returns the first container that failed with an exit code that the requirement matches.
 fn failing_container(pod: &Pod, only: Option<&str>, operator: &str, values: &[i32]) -> Option<(String, i32)> {
     let status = pod.status.clone()?;
     let all = status.init_container_statuses.into_iter().chain(status.container_statuses).flatten();

@@ -1,7 +1,7 @@
-//! Sets of completion indexes as a Job writes them: `1,3-5,7`.
+//! Sets of completion indexes in the format of a Job: `1,3-5,7`.
 //!
-//! A set is kept as its runs and never as its members: a user writes `0-2147483646` into a success policy, and it must cost
-//! no more than its letters.
+//! A set is kept as ranges, never as members: a user may write `0-2147483646` into a success policy, and that must cost
+//! no more than its characters.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,12 +10,12 @@ use crate::runtime::PodRow;
 
 pub const INDEX: &str = "batch.kubernetes.io/job-completion-index";
 
-/// The last index of each run, by its first. Runs do not touch.
+/// The last index of each range, by its first. Ranges do not touch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Indexes(BTreeMap<i32, i32>);
 
 impl Indexes {
-    /// What does not parse is left out: the API has checked it.
+    /// Parses a set; skips invalid parts, since the API has validated them.
     pub fn parse(text: &str) -> Indexes {
         let mut all = Indexes::default();
         for part in text.split(',') {
@@ -31,7 +31,7 @@ impl Indexes {
         self.insert_run(index, index);
     }
 
-    /// Adds a run, which takes up the runs that it overlaps or touches.
+    /// Adds a range, and merges the ranges that it overlaps or touches.
     fn insert_run(&mut self, mut first: i32, mut last: i32) {
         if first > last {
             return;
@@ -51,26 +51,26 @@ impl Indexes {
         self.0.range(..=index).next_back().is_some_and(|(_, last)| *last >= index)
     }
 
-    /// How many there are.
+    /// Returns the number of indexes.
     pub fn len(&self) -> i32 {
         let members = self.0.iter().map(|(first, last)| i64::from(*last) - i64::from(*first) + 1).sum::<i64>();
         i32::try_from(members).unwrap_or(i32::MAX)
     }
 
-    /// Those below an end.
+    /// Returns the indexes below an end.
     pub fn below(&self, end: i32) -> Indexes {
         let runs = self.0.range(..end).map(|(first, last)| (*first, (*last).min(end - 1)));
         Indexes(runs.collect())
     }
 
-    /// Those that are in either set.
+    /// Returns the union of both sets.
     #[must_use]
     pub fn union(mut self, other: &Indexes) -> Indexes {
         other.0.iter().for_each(|(first, last)| self.insert_run(*first, *last));
         self
     }
 
-    /// Those that are in both sets.
+    /// Returns the intersection of both sets.
     pub fn common(&self, other: &Indexes) -> Indexes {
         let mut common = Indexes::default();
         for (first, last) in &self.0 {
@@ -82,7 +82,7 @@ impl Indexes {
         common
     }
 
-    /// The first index from this one on that is not in the set.
+    /// Returns the first index from this one on that is not in the set.
     pub fn first_absent(&self, from: i32) -> i32 {
         match self.0.range(..=from).next_back() {
             Some((_, last)) if *last >= from => last.saturating_add(1),
@@ -110,7 +110,7 @@ impl fmt::Display for Indexes {
     }
 }
 
-/// The index a pod works on.
+/// Returns the completion index of a pod.
 pub fn index_of(pod: &PodRow) -> Option<i32> {
     pod.facts.completion_index
 }

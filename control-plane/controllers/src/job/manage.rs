@@ -1,4 +1,4 @@
-//! Creating pods that are missing, after a pause when the last ones failed, and deleting those that are too many.
+//! Creates missing pods, after a backoff when the last ones failed, and deletes surplus ones.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -17,7 +17,7 @@ const FIRST_PAUSE: Duration = Duration::from_secs(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(600);
 
 impl Pass<'_> {
-    /// What brings the number of active pods to what is wanted now.
+    /// Returns the writes that bring the number of active pods to the desired one.
     pub(super) fn manage(&mut self) -> Vec<Action> {
         let parallelism = self.spec.parallelism.unwrap_or(1);
         let active = i32::try_from(self.active().count()).unwrap_or(i32::MAX);
@@ -41,7 +41,7 @@ impl Pass<'_> {
             return Vec::new();
         }
         match self.spec.backoff_limit_per_index.filter(|_| self.is_indexed()) {
-            // Each index waits by itself.
+            // Each index has its own backoff.
             Some(_) => self.create_indexed(missing),
             None => match self.pause() {
                 Some(pause) => {
@@ -54,7 +54,7 @@ impl Pass<'_> {
         }
     }
 
-    /// The worst of the active pods, as a scale-down would choose.
+    /// Deletes active pods in the order of a scale-down.
     pub(super) fn delete_active(&self, most: usize) -> Vec<Action> {
         let mut active: Vec<PodRow> = self.active().cloned().collect();
         pods::rank_for_deletion(&mut active, &self.pods, self.now);
@@ -62,7 +62,7 @@ impl Pass<'_> {
         active.iter().take(most).map(|pod| Action::delete_pod(pod, report.clone())).collect()
     }
 
-    /// Active pods whose index has one already, or is not to be worked on.
+    /// Deletes active pods whose index has a pod already, or is not to run.
     fn duplicates(&self) -> Vec<Action> {
         if !self.is_indexed() {
             return Vec::new();
@@ -71,7 +71,7 @@ impl Pass<'_> {
         let works = |pod: &PodRow, seen: &mut BTreeSet<i32>| {
             index_of(pod).is_some_and(|index| index < wanted && !completed.contains(index) && seen.insert(index))
         };
-        // Nearly always there are none; only then it matters which of two came first.
+        // There are nearly never any; only then it matters which of two is older.
         let mut seen = BTreeSet::new();
         if self.active().all(|pod| works(pod, &mut seen)) {
             return Vec::new();
@@ -84,7 +84,7 @@ impl Pass<'_> {
         active.into_iter().map(|pod| Action::delete_pod(pod, report.clone())).collect()
     }
 
-    /// How long to wait before the next pod: ten seconds after a failure, doubling with each in a row.
+    /// Returns the backoff before the next pod: ten seconds after a failure, doubling with each consecutive one.
     fn pause(&self) -> Option<Duration> {
         let ended = |wanted: &str| {
             let of_phase = self.pods.iter().filter(move |pod| pods::phase(pod) == wanted);
@@ -96,7 +96,7 @@ impl Pass<'_> {
         pause_after(failures.len(), *failures.iter().max()?, self.now)
     }
 
-    /// The pod of the template, with what makes it count.
+    /// Returns a pod of the template, with the labels and the finalizer of the Job.
     fn new_pod(&self) -> Pod {
         let mut pod = template::pod_from(&self.spec.template, self.job);
         pod.metadata.finalizers.get_or_insert_default().push(TRACKING.to_owned());
@@ -108,7 +108,7 @@ impl Pass<'_> {
         (0..missing).map(|_| Action::create_reported(&pod, Report::pod_created(self.job))).collect()
     }
 
-    /// Pods for the first open indexes; an index whose last pod failed a moment ago waits out its back-off.
+    /// Creates pods for the first open indexes; an index whose last pod failed waits for its backoff.
     fn create_indexed(&mut self, missing: usize) -> Vec<Action> {
         let last = self.last_failed();
         let busy: Indexes = self.active().filter_map(index_of).collect();
@@ -132,7 +132,7 @@ impl Pass<'_> {
     }
 }
 
-/// How long to wait after so many failures in a row, the last one at that time; none when it is over.
+/// Returns the backoff after this many consecutive failures, the last one at that time; none when it is over.
 pub(super) fn pause_after(failures: usize, last: Timestamp, now: Timestamp) -> Option<Duration> {
     let doublings = u32::try_from(failures.saturating_sub(1)).unwrap_or(u32::MAX).min(10);
     let pause = (FIRST_PAUSE * 2u32.pow(doublings)).min(LONGEST_PAUSE);
@@ -144,7 +144,7 @@ pub(super) fn finished_at(pod: &PodRow) -> Option<Timestamp> {
     pod.facts.finished.or(pod.object.header.creation_timestamp)
 }
 
-/// A pod that works on one index: it can tell by label, annotation, environment and hostname.
+/// Returns the pod for one index, with the index in a label, an annotation, the environment and the hostname.
 fn indexed(mut pod: Pod, job: &str, index: i32) -> Pod {
     let number = index.to_string();
     pod.metadata.generate_name = Some(format!("{job}-{index}-"));

@@ -1,7 +1,8 @@
-//! Job: runs pods until enough of them succeeded, or it is clear that they will not.
+//! The Job controller: runs pods until enough of them succeed, or the Job fails.
 //!
-//! The steps: [`account`] counts what ended, each pod exactly once; [`finish`] judges; [`manage`] creates and deletes.
-//! Invariant: a pod that ended is in the status before its finalizer goes, so no crash counts it twice or never.
+//! The steps: [`account`] counts terminated pods, each exactly once; [`finish`] decides whether the Job is finished;
+//! [`manage`] creates and deletes pods. Invariant: a terminated pod is in the status before its finalizer is removed,
+//! so no crash counts it twice or never.
 
 mod account;
 mod finish;
@@ -83,7 +84,7 @@ impl Controller for JobController {
     }
 }
 
-/// Who else manages the Job.
+/// Returns the external manager of the Job, if it has one.
 fn manager_of(job: &Job) -> Option<&str> {
     job.spec.as_ref()?.managed_by.as_deref().filter(|by| *by != "kubernetes.io/job-controller")
 }
@@ -96,7 +97,7 @@ fn of_pod(view: &dyn View, change: &Change) -> Vec<Key> {
     keys
 }
 
-/// A Job without a selector owns what refers to it and nothing else.
+/// Returns the selector. A Job without one owns only the pods that refer to it.
 fn selector(job: &Job) -> Selector {
     let spec = job.spec.as_ref();
     match spec.and_then(|spec| spec.selector.as_ref()) {
@@ -112,7 +113,7 @@ pub fn is_finished(job: &Job) -> bool {
     finished_condition(job).is_some()
 }
 
-/// Nobody counts any more: pods must not be held by a finalizer that nobody would lift.
+/// Removes the finalizer of all pods: the Job is finished, and nothing else would remove it.
 fn release_all(pods: &[PodRow]) -> Plan {
     Plan::from(pods.iter().filter(|pod| is_tracked(&pod.object)).map(|pod| release(&pod.object)).collect::<Vec<_>>())
 }
@@ -132,7 +133,7 @@ fn release(pod: &Object) -> Action {
     }
 }
 
-/// One pass over a Job; `status` is what will be written.
+/// One reconcile of a Job; `status` is the status to write.
 struct Pass<'a> {
     job: &'a Job,
     spec: JobSpec,
@@ -161,7 +162,7 @@ impl Pass<'_> {
         if let Some(ending) = ending {
             self.end(ending);
         }
-        // What was counted is written before anything that would make it forgotten.
+        // The counts are written before any action that would lose them.
         self.write_status();
         self.count_sync(!deletions.is_empty(), creations.len());
         self.plan.actions.extend(deletions);
@@ -204,7 +205,7 @@ impl Pass<'_> {
         self.pods.iter().filter(|pod| pods::is_terminating(pod) && !pods::is_terminal(pod)).count()
     }
 
-    /// The clock of a Job runs from its first look, and not while it is suspended.
+    /// Sets the start time at the first reconcile, and resets it while the Job is suspended.
     fn begin(&mut self) {
         if self.status.start_time.is_none() && !self.spec.suspend.unwrap_or(false) {
             self.status.start_time = Some(Time(self.now));

@@ -1,4 +1,4 @@
-//! Pods that wait to be counted by a Job that is gone: nobody will, so nothing may hold them.
+//! Removes the finalizer of pods whose Job is deleted: no controller will count them.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ pub struct UncountedPods;
 
 pub struct Observed {
     pod: Arc<Object>,
-    /// The Job that no cache knows, but the server might.
+    /// The Job that is in no cache, but may exist on the server.
     unknown: Option<Key>,
 }
 
@@ -45,7 +45,7 @@ impl Controller for UncountedPods {
 
     fn reconcile(&self, observed: &Observed, _now: Timestamp) -> Plan {
         let mut plan = Plan::nothing();
-        // A pod may be seen before its Job: only the server can say that there is none.
+        // A pod may be seen before its Job: only the server knows that the Job does not exist.
         plan.actions.extend(observed.unknown.clone().map(Action::absent::<Job>));
         plan.push(release(&observed.pod));
         plan
@@ -57,7 +57,7 @@ fn of_pod(_: &dyn View, change: &Change) -> Vec<Key> {
     if tracked { vec![change.key.clone()] } else { Vec::new() }
 }
 
-/// A Job that is gone, or replaced by another of its name, leaves its pods behind.
+/// Returns the pods of a Job that was deleted, or replaced by another of its name.
 fn of_job(view: &dyn View, change: &Change) -> Vec<Key> {
     let Some(old) = &change.old else { return Vec::new() };
     if change.new.as_ref().is_some_and(|new| new.header.uid == old.header.uid) {

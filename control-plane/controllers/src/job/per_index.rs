@@ -1,7 +1,7 @@
-//! Failures by index: how often the pods of an index failed, when it is lost, and how long it waits.
+//! Failures per index: how often the pods of an index failed, when the index has failed, and its backoff.
 //!
-//! The count is on the pods themselves. Invariant: the last failed pod of an index stays until its successor carries
-//! the count on; else a pod that is deleted would forgive a failure.
+//! The pods themselves carry the count. Invariant: the last failed pod of an index stays until its successor carries
+//! the count on; otherwise deleting a pod would erase a failure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::runtime::PodRow;
 const FAILURES: &str = "batch.kubernetes.io/job-index-failure-count";
 const IGNORED: &str = "batch.kubernetes.io/job-index-ignored-failure-count";
 
-/// Failures of the index before this pod, those that a rule forgave included.
+/// Returns the failures of the index before this pod, ignored ones included.
 fn all_before(pod: &PodRow) -> i32 {
     pod.facts.index_failures.saturating_add(pod.facts.index_failures_ignored)
 }
@@ -26,7 +26,7 @@ impl Pass<'_> {
         self.spec.backoff_limit_per_index.filter(|_| self.is_indexed())
     }
 
-    /// The indexes that the Job still asks for: it may have been made smaller.
+    /// Returns the indexes below the Job's completions, which may have been reduced.
     pub(super) fn asked_for(&self, indexes: Indexes) -> Indexes {
         match self.spec.completions {
             Some(completions) => indexes.below(completions),
@@ -38,7 +38,7 @@ impl Pass<'_> {
         self.asked_for(Indexes::parse(self.status.failed_indexes.as_deref().unwrap_or_default()))
     }
 
-    /// An index is lost when its pods failed more often than its limit, or in a way that a rule does not forgive.
+    /// Marks an index as failed when its pods failed more often than its limit, or a rule fails the index.
     pub(super) fn count_failed_indexes(&mut self) {
         let Some(limit) = self.limit_per_index() else { return };
         let mut failed = self.failed_indexes();
@@ -59,10 +59,10 @@ impl Pass<'_> {
         self.status.failed_indexes = Some(failed.to_string());
     }
 
-    /// The failed pod of each open index that has no successor yet: the one with the most failures before it.
+    /// Returns the failed pod of each open index that has no successor yet: the one with the most failures before it.
     pub(super) fn last_failed(&self) -> BTreeMap<i32, PodRow> {
         let mut last: BTreeMap<i32, PodRow> = BTreeMap::new();
-        // A Job that is about to end has no successors: all its pods are counted.
+        // A Job that is about to finish creates no successors: all its pods are counted.
         if self.limit_per_index().is_none() || self.decided().is_some() {
             return last;
         }
@@ -82,12 +82,12 @@ impl Pass<'_> {
         last
     }
 
-    /// How long the successor of a failed pod waits; none when it need not any more.
+    /// Returns the backoff of the successor of a failed pod; none when it is over.
     pub(super) fn pause_of_index(&self, last: &PodRow) -> Option<Duration> {
         pause_after(usize::try_from(all_before(last)).unwrap_or(0) + 1, finished_at(last)?, self.now)
     }
 
-    /// The counts that the next pod of an index carries.
+    /// Sets the failure counts on the next pod of an index.
     pub(super) fn carry_failures(&self, pod: &mut Pod, last: Option<&PodRow>) {
         if self.limit_per_index().is_none() {
             return;

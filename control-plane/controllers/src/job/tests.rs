@@ -1,4 +1,4 @@
-//! Jobs played out on a model.
+//! Jobs on a model.
 
 use super::*;
 use crate::tests::model::{Model, NOW, converges, decide};
@@ -37,7 +37,7 @@ fn settle(model: &mut Model) {
     converges(&JobController, model, "default", "work");
 }
 
-/// Ends every active pod as `phase` says, long enough ago that no pause is left.
+/// Ends every active pod with `phase`, long enough ago that no backoff is left.
 fn end_pods(model: &mut Model, phase: &str, code: i32) {
     for pod in model.typed::<Pod>().into_iter().filter(pods::is_active) {
         let mut value = pod.to_value();
@@ -163,7 +163,7 @@ fn a_policy_fails_the_job_or_forgives_the_pod() {
     assert_eq!(lenient.typed::<Pod>().iter().filter(pods::is_active).count(), 1);
 }
 
-/// What a user may write of indexes costs the controller no more than its letters.
+/// Indexes that a user writes cost the controller no more than their characters.
 #[test]
 fn a_policy_over_billions_of_indexes_costs_no_memory() {
     let policy = json!({"completionMode": "Indexed", "completions": i32::MAX, "parallelism": 2,
@@ -188,7 +188,7 @@ fn a_success_policy_ends_the_job_early() {
     let mut value = leader.to_value();
     value["status"] = json!({"phase": "Succeeded"});
     model.put(value);
-    // The others are stopped by the kubelet once deleted: nothing holds them but the tracking finalizer.
+    // The kubelet stops the others once they are deleted: only the tracking finalizer holds them.
     for _ in 0..6 {
         let plan = decide(&JobController, &model, "default", "work");
         model.apply(&plan);
@@ -257,7 +257,7 @@ fn a_finished_or_deleted_job_holds_no_pod() {
     }
 }
 
-/// A pod that is deleted, as a node or a person would, when nothing holds it.
+/// Removes deleted pods that have no finalizer, as a kubelet does.
 fn clear_away(model: &mut Model) {
     for pod in model.typed::<Pod>().into_iter().filter(|pod| pods::is_terminal(pod) && !is_held(pod)) {
         model.remove("Pod", "default", pod.name());

@@ -1,8 +1,8 @@
-//! Volumes on the nodes' own disks: a claim of a class with the provisioner [`PROVISIONER`] gets a directory on the node
-//! that its first pod was placed on, and the directory goes with its volume.
+//! Volumes on the nodes' own disks: a claim of a StorageClass with the provisioner [`PROVISIONER`] gets a directory on
+//! the node of its first pod, and the directory is removed with its volume.
 //!
-//! The node says on its object where it keeps such directories, makes one when a pod is to see it, and removes it when it
-//! is asked to. A directory is there only while its volume is: none is ever lost track of.
+//! The Node has an annotation with the parent directory. The kubelet creates the directory for the first pod, and
+//! removes it on request. A directory exists only while its volume does: none is ever leaked.
 
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
@@ -14,29 +14,29 @@ use serde_json::{Value, json};
 
 use crate::runtime::{Action, Controller, Plan, Reference, Report, ResourceType, View, Watch, decode, key_of};
 
-/// The provisioner that storage classes name.
+/// The provisioner that StorageClasses name.
 pub const PROVISIONER: &str = "corten/local-path";
-/// Where a node keeps its directories, as it says itself.
+/// The annotation with the node's directory for local volumes.
 const PLACE: &str = "corten/local-volumes";
 const ACCOUNT: &str = "local-path-provisioner";
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 const ASKED: &str = "volume.kubernetes.io/storage-provisioner";
-/// Holds a volume until its directory is gone, whoever deletes it.
+/// The finalizer that keeps a volume until its directory is removed, whichever client deletes it.
 const FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
 const HOSTNAME: &str = "kubernetes.io/hostname";
-/// The longest name of a directory; file systems have 255.
+/// The longest name of a directory; file systems allow 255 bytes.
 const MAX_NAME: usize = 200;
 
-/// Makes volumes.
+/// Provisions volumes.
 pub struct Provisioner;
-/// Removes them.
+/// Reclaims volumes.
 pub struct Reclaimer;
 
 pub struct Observed {
     claim: PersistentVolumeClaim,
     class: StorageClass,
-    /// The node that was chosen, if it exists.
+    /// The selected node, if it exists.
     node: Option<Node>,
     provisioned: bool,
 }
@@ -82,7 +82,7 @@ impl Controller for Provisioner {
             return Plan::nothing();
         }
         let Some(node) = node else {
-            // The scheduler chooses again once nothing is chosen.
+            // The scheduler selects a node again when the annotation is gone.
             return Plan::from(Action::patch(claim, json!({"metadata": {"annotations": {SELECTED_NODE: null}}})));
         };
         match refusal(claim, node) {
@@ -96,7 +96,7 @@ impl Controller for Provisioner {
     }
 }
 
-/// Why a claim cannot be served on a node.
+/// Returns the reason why a claim cannot be provisioned on a node.
 fn refusal(claim: &PersistentVolumeClaim, node: &Node) -> Option<String> {
     let spec = claim.spec.clone().unwrap_or_default();
     let single = |mode: &String| mode == "ReadWriteOnce" || mode == "ReadWriteOncePod";
@@ -133,12 +133,12 @@ fn provision(claim: &PersistentVolumeClaim, class: &StorageClass, node: &Node) -
     ])
 }
 
-/// The uid makes the name unique for all time.
+/// Returns the volume's name; the uid makes it unique for all time.
 fn volume_name(claim: &PersistentVolumeClaim) -> String {
     format!("pvc-{}", claim.metadata.uid.as_deref().unwrap_or_default())
 }
 
-/// People who look at the disk want to know whose a directory is.
+/// Returns the directory's name, which shows the claim it belongs to.
 fn directory_name(claim: &PersistentVolumeClaim) -> String {
     format!("{}_{}_{}", volume_name(claim), claim.namespace(), claim.name()).chars().take(MAX_NAME).collect()
 }
@@ -210,7 +210,7 @@ impl Controller for Reclaimer {
         let mut plan = Plan::nothing();
         match (released, goes, leaving) {
             (true, true, _) => plan.actions.extend(removal(volume, node.as_ref())),
-            // Whoever deletes a volume that is to be retained keeps its directory.
+            // If a volume with the policy Retain is deleted, its directory is kept.
             (_, false, true) => {}
             _ => return plan,
         }
@@ -226,7 +226,7 @@ impl Controller for Reclaimer {
     }
 }
 
-/// Has the node remove the directory. With the node its disk is gone, too.
+/// Removes the directory on the node. Without the node its disk is gone, too.
 fn removal(volume: &PersistentVolume, node: Option<&Node>) -> Option<Action> {
     let path = volume.spec.as_ref()?.local.as_ref()?.path.clone();
     let report =
@@ -235,7 +235,7 @@ fn removal(volume: &PersistentVolume, node: Option<&Node>) -> Option<Action> {
     Some(Action::RemoveLocalVolume { node: node?.name().to_owned(), name, report })
 }
 
-/// The node that the volume lies on, by its label.
+/// Returns the node of the volume, by its hostname label.
 fn hostname_of(volume: &PersistentVolume) -> Option<String> {
     let terms = volume.spec.as_ref()?.node_affinity.as_ref()?.required.as_ref()?.node_selector_terms.clone();
     let requirements = terms.into_iter().flat_map(|term| term.match_expressions.unwrap_or_default());
@@ -248,7 +248,7 @@ fn node_called(view: &dyn View, hostname: &str) -> Option<Node> {
     called.and_then(decode)
 }
 
-/// Volumes that wait for a node which is gone wait for nothing.
+/// Returns the volumes of a deleted node, which have nothing to wait for.
 fn volumes_of_lost_node(view: &dyn View, change: &Change) -> Vec<Key> {
     if change.new.is_some() {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! A claim from its placement to the end of its directory, together with the binder whose volume it becomes.
+//! A claim from its provisioning to the removal of its directory, together with the controller that binds it.
 
 use super::*;
 use crate::tests::model::{Model, converges, decide};
@@ -27,7 +27,7 @@ fn placed() -> Value {
     json!({"metadata": {"annotations": {SELECTED_NODE: "a"}}})
 }
 
-/// Everybody in turn until nobody has anything to do.
+/// Reconciles with all controllers until none plans a write.
 fn settle(model: &mut Model) {
     for _ in 0..5 {
         converges(&ClaimBinder, model, "default", "data");

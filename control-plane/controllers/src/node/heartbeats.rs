@@ -1,7 +1,7 @@
-//! When a node was last heard of, by our clock and not by its own.
+//! The time of a node's last heartbeat, by our clock and not by the node's.
 //!
-//! A heartbeat carries the time of the node that wrote it. A clock that is behind must not make a living node look
-//! silent, and one that is ahead must not hide that it fell silent; so the difference is learnt where it shows.
+//! A heartbeat carries the time of the node that wrote it. A clock that is slow must not make a live node look
+//! unresponsive, and a fast one must not hide that it stopped. So the clock skew is estimated.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -10,26 +10,27 @@ use jiff::{SignedDuration, Timestamp};
 
 #[derive(Clone, Copy)]
 struct Heard {
-    /// The time the node told.
+    /// The time in the node's heartbeat.
     told: Timestamp,
-    /// When we last looked.
+    /// The time of our last observation.
     looked: Timestamp,
-    /// What must be added to the node's clock to get ours.
+    /// The difference between our clock and the node's.
     skew: SignedDuration,
 }
 
-/// What was heard of each node so far. A new leader begins with an empty one and takes clocks for right.
+/// The heartbeats of all nodes. A new leader starts empty and assumes correct clocks.
 #[derive(Default)]
 pub struct Heartbeats(Mutex<HashMap<String, Heard>>);
 
 impl Heartbeats {
-    /// When the heartbeat with this time of the node was written, by our clock.
+    /// Returns when the heartbeat with this time was written, by our clock.
     pub fn heard(&self, node: &str, told: Timestamp, now: Timestamp) -> Timestamp {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let before = all.get(node).copied();
         let mut skew = before.map_or(SignedDuration::ZERO, |before| before.skew);
         let estimate = told + skew;
-        // A new heartbeat came after our last look: an estimate before that, or after now, is the clock's fault.
+        // A new heartbeat was written after our last observation: an estimate before that, or after now, means clock
+        // skew.
         let impossible = before.is_some_and(|before| before.told != told && estimate < before.looked);
         if impossible || estimate > now {
             skew = now.duration_since(told);
@@ -48,8 +49,9 @@ mod tests {
     use super::*;
     use crate::tests::model::NOW;
 
-    /// A node whose clock is off, renewing every ten seconds and looked at every `every` seconds, until it falls silent
-    /// after ten minutes; the longest silence that is ever believed before that, and how long after it 50 s are.
+    /// Simulates a node with a wrong clock that renews every ten seconds and is observed every `every` seconds, until
+    /// it stops after ten minutes. Returns the longest silence assumed before that, and when 50 s of silence are
+    /// noticed after it.
     fn believed(off: i64, every: i64) -> (i64, i64) {
         let at = |seconds: i64| *NOW + SignedDuration::from_secs(seconds);
         let heartbeats = Heartbeats::default();
@@ -70,7 +72,8 @@ mod tests {
     fn a_wrong_clock_neither_kills_a_node_nor_keeps_a_dead_one() {
         for (off, every) in [(0, 5), (0, 45), (120, 5), (120, 45), (3600, 45), (-30, 45), (-7200, 5), (-7200, 45)] {
             let (longest, noticed) = believed(off, every);
-            // The first look cannot know better; a manager that begins gives every node its grace anyway.
+            // The first observation cannot know the skew; a manager that starts gives every node its grace period
+            // anyway.
             let first = if off < 0 { -off } else { 0 };
             assert!(longest <= first + 10, "{off} s off, looked at every {every} s: {longest} s");
             assert!(noticed <= 50 + 2 * every, "{off} s off, looked at every {every} s: after {noticed} s");

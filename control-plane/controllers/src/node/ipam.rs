@@ -1,7 +1,7 @@
-//! A range of pod addresses for every node, cut from each of the cluster's: one, or one of either family.
+//! The node IPAM controller: allocates a pod CIDR to every node from each cluster CIDR, of one or both IP families.
 //!
-//! Invariant: no two nodes are given the same range. One worker decides, and never before its last write is in the cache.
-//! A range that a Node has already cannot be changed; one that is not a range of the cluster's is not taken for one.
+//! Invariant: no two nodes get the same CIDR. One worker decides, and never before its last write is in the cache. The
+//! pod CIDR of a Node cannot be changed; one outside the cluster CIDRs does not count as allocated.
 
 use std::collections::BTreeSet;
 
@@ -16,9 +16,9 @@ use crate::metrics;
 use crate::runtime::{Action, Controller, Count, Label, Plan, View, Watch};
 
 pub struct NodeIpamController {
-    /// The cluster's networks, the first one's family being the main one.
+    /// The cluster CIDRs; the first one determines the primary IP family.
     pub clusters: Vec<Cidr>,
-    /// How large a node's range is, by family.
+    /// The prefix length of a node's CIDR, per IP family.
     pub node_prefix_v4: u8,
     pub node_prefix_v6: u8,
 }
@@ -28,12 +28,12 @@ pub struct Observed {
     taken: Taken,
 }
 
-/// What is no longer free of the cluster's networks.
+/// The allocated parts of the cluster CIDRs.
 #[derive(Default)]
 struct Taken {
-    /// Ranges as they are cut here.
+    /// CIDRs as this controller allocates them.
     ranges: BTreeSet<String>,
-    /// Ranges of another size that somebody wrote: they overlap several of ours or a part of one.
+    /// CIDRs of another size that another writer set: they overlap several of ours or a part of one.
     others: Vec<Cidr>,
 }
 
@@ -64,7 +64,7 @@ impl Controller for NodeIpamController {
 
     fn observe(&self, view: &dyn View, key: &Key) -> Option<Observed> {
         let node: Node = view.typed(key)?;
-        // Who has a range is only counted; for who has none, those of all others matter.
+        // A node with a CIDR is only counted; for one without, the CIDRs of all others are read.
         let others: Vec<Node> = if pod_cidrs(&node).is_empty() { view.all("") } else { Vec::new() };
         Some(Observed { node, taken: self.taken(&others) })
     }
@@ -82,7 +82,7 @@ impl Controller for NodeIpamController {
             let (tries, range) = all.find(|(_, range)| !observed.taken.has(*range))?;
             Some((tries, range.to_string()))
         };
-        // A node gets a range of every family or none: half a network would be found out only by its pods.
+        // A node gets a CIDR of every family or none: a partial network would fail only later, in its pods.
         match self.clusters.iter().map(free).collect::<Option<(Vec<usize>, Vec<String>)>>() {
             Some((tries, ranges)) => {
                 let spec = json!({"podCIDR": ranges.first(), "podCIDRs": ranges});
@@ -103,7 +103,7 @@ impl Controller for NodeIpamController {
 }
 
 impl NodeIpamController {
-    /// The share of a node that has its ranges.
+    /// Counts the CIDRs of a node that has them.
     fn counted(&self) -> Plan {
         let mut plan = Plan::nothing();
         for cluster in &self.clusters {
@@ -116,14 +116,14 @@ impl NodeIpamController {
         plan
     }
 
-    /// The range, if it is one that could have been cut here.
+    /// Parses the CIDR if this controller could have allocated it.
     fn cut(&self, range: &str) -> Option<Cidr> {
         let range = Cidr::parse(range)?;
         let cluster = self.clusters.iter().find(|cluster| cluster.contains(range.base))?;
         (range.prefix == self.prefix(cluster) && range.is_aligned()).then_some(range)
     }
 
-    /// The ranges of the nodes, as far as they are the cluster's.
+    /// Returns the CIDRs of the nodes that lie in the cluster CIDRs.
     fn taken(&self, nodes: &[Node]) -> Taken {
         let mut taken = Taken::default();
         for text in nodes.iter().flat_map(pod_cidrs) {
@@ -134,7 +134,7 @@ impl NodeIpamController {
             }
         }
         taken.others.retain(|range| self.clusters.iter().any(|cluster| cluster.overlaps(*range)));
-        // A range that covers a whole network must not keep every node that joins from its own.
+        // A CIDR that covers a whole cluster CIDR must not prevent all further allocations.
         taken.others.retain(|range| self.clusters.iter().all(|cluster| !range.covers(*cluster)));
         taken
     }
@@ -148,13 +148,13 @@ impl NodeIpamController {
         Action::warning(node, "PodCIDROutsideCluster", message)
     }
 
-    /// How large the ranges are that are cut from a network.
+    /// Returns the prefix length of the node CIDRs that are allocated from a cluster CIDR.
     fn prefix(&self, cluster: &Cidr) -> u8 {
         if cluster.base.is_ipv4() { self.node_prefix_v4 } else { self.node_prefix_v6 }
     }
 }
 
-/// The ranges that a node has.
+/// Returns the pod CIDRs of a node.
 fn pod_cidrs(node: &Node) -> Vec<String> {
     let Some(spec) = &node.spec else { return Vec::new() };
     let one = spec.pod_cidr.iter().cloned();

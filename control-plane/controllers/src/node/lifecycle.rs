@@ -1,6 +1,8 @@
-//! Node lifecycle: a node that falls silent is Unknown, what ails a node is a taint, and its pods are not ready.
+//! The node lifecycle controller: sets the conditions of a silent node to Unknown, taints nodes by their conditions,
+//! and marks the pods of a silent node not ready.
 //!
-//! When no node at all is heard of, the fault is more likely ours: nothing is tainted for eviction then.
+//! When no node at all sends heartbeats, the fault is more likely the control plane's: then no node is tainted for
+//! eviction.
 
 use std::time::Duration;
 
@@ -23,10 +25,10 @@ use crate::workload::pods;
 const LEASES: &str = "kube-node-lease";
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
-/// The taints that drive pods away.
+/// The taints that evict pods.
 const EVICTING: [&str; 2] = [NOT_READY, UNREACHABLE];
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
-/// The taint that a status of a condition stands for.
+/// The taint of each condition status.
 const CONDITION_TAINTS: [(&str, &str, &str); 6] = [
     ("Ready", "False", NOT_READY),
     ("Ready", "Unknown", UNREACHABLE),
@@ -35,13 +37,13 @@ const CONDITION_TAINTS: [(&str, &str, &str); 6] = [
     ("NetworkUnavailable", "True", "node.kubernetes.io/network-unavailable"),
     ("PIDPressure", "True", "node.kubernetes.io/pid-pressure"),
 ];
-/// The conditions a kubelet keeps up to date, hence unknown when it is silent.
+/// The conditions that a kubelet updates, hence Unknown when it is silent.
 const HEARTBEAT_CONDITIONS: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
 
 pub struct NodeLifecycleController {
     pub grace_period: Duration,
     pub startup_grace_period: Duration,
-    /// When this process began to listen: silence before that says nothing about a node.
+    /// The start time of this process: silence before that does not count.
     pub started: Timestamp,
     pub clock: fn() -> Timestamp,
     pub heartbeats: Heartbeats,
@@ -49,12 +51,12 @@ pub struct NodeLifecycleController {
 
 pub struct Observed {
     node: Node,
-    /// When its last heartbeat was written, by lease or by status.
+    /// The time of the last heartbeat, by lease or by status.
     heard: Option<Timestamp>,
     /// Pods of a silent node that still count as ready.
     ready_pods: Vec<Pod>,
     any_node_ready: bool,
-    /// The nodes of the zone of a node that is not ready.
+    /// The nodes in the zone of a node that is not ready.
     zone: Vec<Member>,
 }
 
@@ -65,7 +67,7 @@ impl Controller for NodeLifecycleController {
         "node-controller"
     }
 
-    /// One at a time: the pace of evictions is read from the taints that were written last.
+    /// One worker: the eviction rate is read from the taints that were written last.
     fn workers(&self) -> usize {
         1
     }
@@ -74,7 +76,7 @@ impl Controller for NodeLifecycleController {
         vec![Watch::mapped::<Node>(of_node), Watch::read::<Lease>(), Watch::read::<Pod>()]
     }
 
-    /// It hears of heartbeats by its own clock.
+    /// False: the controller times heartbeats by its own clock.
     fn remembers(&self) -> bool {
         false
     }
@@ -130,7 +132,7 @@ impl Controller for NodeLifecycleController {
     }
 }
 
-/// The zone of a node as upstream's metrics name it.
+/// Returns the zone of a node as upstream's metrics name it.
 fn zone_label(node: &Node) -> String {
     match zone_of(node.metadata.labels.as_ref()) {
         (region, zone) if region.is_empty() && zone.is_empty() => String::new(),
@@ -138,7 +140,7 @@ fn zone_label(node: &Node) -> String {
     }
 }
 
-/// Counts the look, and the node in its zone.
+/// Counts the reconcile, and the node in its zone.
 fn count(plan: &mut Plan, node: &Node) {
     let (zone, unhealthy) = (zone_label(node), ready_status(node) != "True");
     plan.counts.push(Count::took(&metrics::NODE_SYNC_SECONDS, []));
@@ -147,7 +149,7 @@ fn count(plan: &mut Plan, node: &Node) {
     plan.count(&metrics::ZONE_UNHEALTHY, [zone.as_str().into()], f64::from(u8::from(unhealthy)));
 }
 
-/// A node that becomes ready or stops being so may change what is right for all others.
+/// Returns all nodes if a node becomes ready or stops being so: the state of one may affect the taints of all.
 fn of_node(view: &dyn View, change: &Change) -> Vec<Key> {
     let status = |object: &Option<std::sync::Arc<corten_meta::Object>>| {
         object.as_ref().and_then(decode::<Node>).map(|node| ready_status(&node) == "True")
@@ -163,7 +165,7 @@ fn ready_condition(node: &Node) -> Option<&NodeCondition> {
 }
 
 impl NodeLifecycleController {
-    /// For how long nothing was heard: neither lease nor status.
+    /// Returns the time since the last heartbeat, by lease or status.
     fn silence(&self, observed: &Observed, now: Timestamp) -> Duration {
         let created = observed.node.metadata.creation_timestamp.as_ref().map(|time| time.0);
         let last = [observed.heard, created, Some(self.started)].into_iter().flatten().max();
@@ -171,7 +173,7 @@ impl NodeLifecycleController {
     }
 }
 
-/// Every heartbeat condition of a silent node becomes Unknown; none when they already are.
+/// Sets every heartbeat condition of a silent node to Unknown; none if they already are.
 fn mark_unknown(node: &Node, now: Timestamp) -> Option<Plan> {
     let was_ready = ready_status(node) == "True";
     let mut updated = node.clone();
@@ -213,7 +215,7 @@ fn not_ready(pod: &Pod, now: Timestamp) -> PodCondition {
     condition
 }
 
-/// Replaces the taints that this controller owns; all others stay as they are.
+/// Replaces the taints that this controller owns; all others stay.
 fn set_taints(plan: &mut Plan, observed: &Observed, now: Timestamp) {
     let node = &observed.node;
     let current = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
@@ -258,7 +260,7 @@ fn wanted_taints(plan: &mut Plan, observed: &Observed, now: Timestamp) -> Vec<(&
         "Unknown" if ready_condition(node).is_some() => UNREACHABLE,
         _ => return wanted,
     };
-    // A node that is being emptied already goes on, whatever the pace; only the reason may change.
+    // A node that is tainted for eviction stays tainted, whatever the rate; only the key may change.
     let begun = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
     let begun = begun.filter(|taint| taint.effect == "NoExecute").any(|taint| EVICTING.contains(&taint.key.as_str()));
     match next_eviction(&observed.zone, now).filter(|_| observed.any_node_ready) {

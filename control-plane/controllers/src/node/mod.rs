@@ -1,4 +1,5 @@
-//! What the cluster does about its nodes: give each a pod range, notice silence, taint, and clear away what is lost.
+//! The node controllers: allocate pod CIDRs, detect missing heartbeats, taint nodes, evict pods, and delete pods of
+//! lost nodes.
 
 mod heartbeats;
 pub mod ipam;

@@ -1,4 +1,5 @@
-//! Pod garbage collection: pods nobody will finish, on nodes that are gone or out of service, and old ended pods.
+//! The pod garbage collector: deletes pods that no kubelet will finish, on nodes that are deleted or out of service,
+//! and old terminated pods.
 
 use std::time::Duration;
 
@@ -13,13 +14,13 @@ use crate::runtime::{Action, Controller, Count, Label, Plan, ResourceType, View,
 use crate::workload::condition::{disruption_target, mark_pod, ready_status};
 use crate::workload::pods;
 
-/// A node that is missing for less than this may just not have registered yet.
+/// A node that is missing for less than this may not have registered yet.
 const QUARANTINE: Duration = Duration::from_secs(40);
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
-/// The key under which the number of ended pods is checked.
+/// The key for which the number of terminated pods is checked.
 const TERMINATED: &str = "terminated";
 
-/// Why a pod goes whose node does not exist.
+/// The metric label for a pod whose node does not exist.
 const ORPHANED: &str = "orphaned";
 
 pub struct PodGcController {
@@ -31,7 +32,7 @@ pub enum Observed {
         pod: Box<Pod>,
         node: Option<Box<Node>>,
     },
-    /// All ended pods, when there are too many.
+    /// All terminated pods, when there are too many.
     Terminated(Vec<Pod>),
 }
 
@@ -59,7 +60,7 @@ impl Controller for PodGcController {
         }
         let pod = view.rows(vec![view.get(ResourceType::of::<Pod>(), key)?]).pop()?;
         let place = Key::new("", pods::node_name(&pod));
-        // Every change of a pod comes here, and nearly all are of one that is well placed: nothing is decoded for those.
+        // Every change of a pod enqueues it, and nearly all pods are on an existing node: those are not decoded.
         let placed = place.name.is_empty() || view.get(ResourceType::of::<Node>(), &place).is_some();
         if placed && !pods::is_terminating(&pod) {
             return None;
@@ -100,7 +101,7 @@ impl PodGcController {
     }
 }
 
-/// The pod itself; and a new pod may be the one too many.
+/// Returns the pod's key, and the key of the check of terminated pods if it is new.
 fn of_pod(_: &dyn View, change: &Change) -> Vec<Key> {
     let mut keys = vec![change.key.clone()];
     if change.old.is_none() {
@@ -124,7 +125,7 @@ fn is_out_of_service(node: &Node) -> bool {
     ready_status(node) != "True" && taints.into_iter().flatten().any(|taint| taint.key == OUT_OF_SERVICE)
 }
 
-/// A pod of a missing node goes once it is old enough for its node to have shown itself.
+/// Deletes a pod of a missing node once it is old enough for the node to have registered.
 fn orphaned(pod: &Pod, now: Timestamp) -> Plan {
     let created = pod.metadata.creation_timestamp.as_ref().map_or(now, |time| time.0);
     let age: Duration = now.duration_since(created).try_into().unwrap_or(Duration::ZERO);
@@ -144,7 +145,7 @@ fn delete(plan: &mut Plan, pod: &Pod, reason: &str) {
 fn fail_and_delete(pod: &Pod, reason: &str, now: Timestamp) -> Plan {
     let (node_is_gone, mut plan) = (reason == ORPHANED, Plan::nothing());
     if node_is_gone {
-        // The cache may not have seen a node that just registered: the server must say that there is none.
+        // The cache may not show a node that has just registered: the server must confirm that there is none.
         plan.push(Action::absent::<Node>(Key::new("", pods::node_name(pod))));
     }
     if !pods::is_terminal(pod) {

@@ -1,4 +1,4 @@
-//! Taint eviction: a NoExecute taint takes down the pods that do not tolerate it, or no longer.
+//! Taint eviction: deletes the pods that do not tolerate a NoExecute taint, or no longer do.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,13 +18,14 @@ use crate::workload::pods;
 
 #[derive(Default)]
 pub struct TaintEvictionController {
-    /// When a taint without a time was first met, by node and taint: a wait must not begin anew with every look.
+    /// The time at which a taint without `timeAdded` was first seen, by node and taint: a toleration must not start
+    /// anew with every reconcile.
     met: Mutex<HashMap<(String, String, String), Timestamp>>,
 }
 
 pub struct Observed {
     pod: Pod,
-    /// The NoExecute taints of the pod's node, each with the time it holds since.
+    /// The NoExecute taints of the pod's node, each with the time since which it applies.
     taints: Vec<(Taint, Timestamp)>,
 }
 
@@ -43,7 +44,7 @@ impl Controller for TaintEvictionController {
         vec![Watch::own::<Pod>(), Watch::mapped::<Node>(of_node)]
     }
 
-    /// When a taint was met is known here alone.
+    /// False: only this controller knows when it first saw a taint.
     fn remembers(&self) -> bool {
         false
     }
@@ -68,7 +69,7 @@ impl Controller for TaintEvictionController {
             (taint, since)
         };
         let taints: Vec<(Taint, Timestamp)> = taints.into_iter().map(since).collect();
-        // Every change of a pod comes here, and hardly any is on such a node: nothing is decoded for the others.
+        // Every change of a pod enqueues it, and hardly any is on a tainted node: the others are not decoded.
         if taints.is_empty() { None } else { Some(Observed { pod: decode(&row.object)?, taints }) }
     }
 
@@ -97,7 +98,7 @@ fn of_node(view: &dyn View, change: &Change) -> Vec<Key> {
     view.on_node(&change.key.name).iter().map(key_of).collect()
 }
 
-/// When the pod must go: never, now (zero) or after a while.
+/// Returns when the pod must be deleted: never, now (zero) or after a while.
 fn evict_after(pod: &Pod, taints: &[(Taint, Timestamp)], now: Timestamp) -> Option<Duration> {
     let tolerations = pod.spec.as_ref().and_then(|spec| spec.tolerations.as_deref()).unwrap_or_default();
     let mut soonest: Option<Duration> = None;

@@ -1,4 +1,4 @@
-//! Nodes that come, fall silent and go, on a model.
+//! Nodes that join, stop their heartbeats and are deleted, on a model.
 
 use super::ipam::NodeIpamController;
 use super::lifecycle::NodeLifecycleController;
@@ -158,7 +158,7 @@ fn every_node_gets_a_range_of_its_own() {
     assert_eq!(model.value("Node", "", "a")["spec"]["podCIDRs"], json!(["10.244.0.0/24"]));
 }
 
-/// Whoever wrote such ranges: a node gets no address of another, and none is kept from its own.
+/// For any pod CIDRs that another writer set: a node gets no address of another, and none is refused its own.
 #[test]
 fn ranges_that_were_not_cut_here_are_told_and_kept_clear_of() {
     let controller = ipam("10.244.0.0/16");

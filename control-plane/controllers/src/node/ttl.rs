@@ -1,7 +1,8 @@
-//! How long a kubelet may use what it read of Secrets and ConfigMaps, told by the size of the cluster.
+//! The TTL controller: tells kubelets by an annotation how long they may cache Secrets and ConfigMaps, depending on the
+//! size of the cluster.
 //!
-//! In a large cluster every kubelet asking anew for every pod would be most of the load. The steps overlap, so that a
-//! cluster at the edge of one does not go to and fro; which step holds now is read from the node itself.
+//! In a large cluster, reading them again for every pod would be most of the load. The steps overlap, so that a cluster
+//! at the edge of one does not alternate; the node's annotation shows the current step.
 
 use corten_api::k8s_openapi::api::core::v1::Node;
 use corten_client::Change;
@@ -50,7 +51,7 @@ impl Controller for TtlController {
     }
 }
 
-/// A new node is told; when a step is left, all are.
+/// Returns a new node, or all nodes when the cluster leaves a step.
 fn of_node(view: &dyn View, change: &Change) -> Vec<Key> {
     if change.old.is_some() && change.new.is_some() {
         return vec![change.key.clone()];
@@ -60,7 +61,7 @@ fn of_node(view: &dyn View, change: &Change) -> Vec<Key> {
     if edge { all.iter().map(|node| node.key()).collect() } else { vec![change.key.clone()] }
 }
 
-/// The seconds for so many nodes, coming from those told before.
+/// Returns the seconds for this many nodes, given the current seconds.
 fn seconds(told: u32, count: usize) -> u32 {
     let mut step = STEPS.iter().position(|(.., seconds)| *seconds == told).unwrap_or(0);
     while count > STEPS[step].1 {

@@ -1,8 +1,7 @@
-//! How fast nodes may be emptied: slowly, slower where a zone as a whole is in trouble, and not at all where a small
-//! zone is.
+//! The eviction rate of nodes: lower if most of a large zone is unhealthy, and zero if most of a small zone is.
 //!
 //! Many silent nodes at once mean a broken network more often than many broken nodes. The time of the last eviction is
-//! read from the taints themselves, so that a new leader goes on at the same pace.
+//! read from the taints themselves, so that a new leader continues at the same rate.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,19 +13,19 @@ use crate::workload::condition::ready_status;
 
 const REGION: [&str; 2] = ["topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region"];
 const ZONE: [&str; 2] = ["topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"];
-/// One node every ten seconds, or every hundred in a big zone of which more than half is silent.
+/// The time between two evictions; the slow one applies to a large zone of which most nodes are unhealthy.
 const PACE: Duration = Duration::from_secs(10);
 const SLOW_PACE: Duration = Duration::from_secs(100);
-/// A zone of no more nodes than this is left alone when more than half of it is silent.
+/// The largest zone in which eviction stops when most nodes are unhealthy.
 const LARGE: usize = 50;
-/// The share of silent nodes from which a zone counts as disrupted, in percent.
+/// The percentage of unhealthy nodes from which a zone counts as disrupted.
 const UNHEALTHY_PERCENT: usize = 55;
 
-/// A node as its zone sees it.
+/// The state of a node in its zone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
     pub ready: bool,
-    /// When it was tainted for eviction, if it is.
+    /// The time it was tainted for eviction, if it is.
     pub evicted: Option<Timestamp>,
 }
 
@@ -39,13 +38,13 @@ impl Member {
     }
 }
 
-/// The zone a node is in; all nodes without labels are in one.
+/// Returns the zone of a node; all nodes without labels are in one.
 pub fn zone_of(labels: Option<&BTreeMap<String, String>>) -> (String, String) {
     let label = |names: [&str; 2]| names.iter().find_map(|name| labels?.get(*name)).cloned().unwrap_or_default();
     (label(REGION), label(ZONE))
 }
 
-/// How long until one more node of the zone may be emptied; none for not at all, as things stand.
+/// Returns the time until one more node of the zone may be tainted for eviction; none if eviction stops.
 pub fn next_eviction(zone: &[Member], now: Timestamp) -> Option<Duration> {
     let silent = zone.iter().filter(|member| !member.ready).count();
     let all = silent == zone.len();

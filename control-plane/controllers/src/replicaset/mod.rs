@@ -1,7 +1,7 @@
-//! ReplicaSet and ReplicationController: as many pods of one template as asked for.
+//! The ReplicaSet and ReplicationController controllers: keep the desired number of pods of one template.
 //!
-//! Owns the pods that match its selector, adopts orphans, lets go what no longer matches. It never counts a pod that
-//! ended or is on its way out, and never creates more than a burst at a time.
+//! The controller owns the pods that match its selector, adopts orphans, and releases pods that no longer match. It
+//! never counts a terminated or terminating pod, and never creates more than a burst at a time.
 
 mod replicated;
 
@@ -22,7 +22,7 @@ use crate::workload::owner::{self, claim, matching_orphan, new_orphan, owners_of
 use crate::workload::{pods, template};
 use replicated::Replicated;
 
-/// How many pods one pass creates or deletes at most.
+/// The most pods that one reconcile creates or deletes.
 const BURST: usize = 500;
 const REPLICA_FAILURE: &str = "ReplicaFailure";
 
@@ -34,9 +34,9 @@ pub const REPLICATION_CONTROLLERS: Replicas<ReplicationController> = Replicas(Ph
 
 pub struct Observed<K> {
     owner: K,
-    /// Own pods and matching orphans.
+    /// The owner's pods and matching orphans.
     candidates: Vec<PodRow>,
-    /// Pods of every one of the kind with the same owner, for a scale-down: it evens them out over nodes.
+    /// The pods of all ReplicaSets with the same owner, for a scale-down that spreads them over nodes.
     related: Vec<PodRow>,
     failure: Option<Failure>,
 }
@@ -56,7 +56,7 @@ impl<K: Replicated> Controller for Replicas<K> {
         let owner: K = view.typed(key)?;
         let uid = owner.meta().uid.clone()?;
         let candidates = view.claimable_rows(&key.namespace, &uid, &owner.selector()?);
-        // Only who must give some up needs to know where the others are.
+        // Only a scale-down needs the related pods.
         let surplus = candidates.len() > usize::try_from(owner.replicas()).unwrap_or(0);
         let related = if surplus { related_pods(view, &owner) } else { Vec::new() };
         Some(Observed { owner, candidates, related, failure: view.last_failure() })
@@ -70,7 +70,7 @@ impl<K: Replicated> Controller for Replicas<K> {
         let terminating = rest.iter().filter(|pod| pods::is_terminating(*pod) && !pods::is_terminal(*pod)).count();
 
         let mut plan = Plan::from(claimed.actions);
-        // The status goes first: a refused creation must not keep the failure of the last pass from being told.
+        // The status goes first: a rejected creation must not prevent the report of the last failure.
         update_status(&mut plan, observed, &active, terminating, now);
         if owner.meta().deletion_timestamp.is_none() {
             manage_replicas(&mut plan, observed, active, now);
@@ -79,7 +79,7 @@ impl<K: Replicated> Controller for Replicas<K> {
     }
 }
 
-/// The owner that controls the pod, before and after; for an orphan every one that would take it.
+/// Returns the pod's controller, before and after; for an orphan all whose selector matches.
 fn of_pod<K: Replicated>(view: &dyn View, change: &Change) -> Vec<Key> {
     let mut keys: Vec<Key> = owners_of(change, K::KIND);
     keys.extend(new_orphan(change).into_iter().flat_map(|pod| matching_orphan::<K>(view, pod, K::selector)));
@@ -111,7 +111,7 @@ fn manage_replicas<K: Replicated>(plan: &mut Plan, observed: &Observed<K>, mut a
     }
 }
 
-/// How old the ready pods are that go, to the youngest of all.
+/// Counts the ages of the deleted ready pods relative to the youngest of all.
 fn count_age_ratios(plan: &mut Plan, active: &[PodRow], surplus: usize, now: Timestamp) {
     let age = |pod: &PodRow| now.duration_since(pods::PodState::created(pod).unwrap_or(now)).as_millis();
     let youngest = active.iter().map(age).min().unwrap_or(0);

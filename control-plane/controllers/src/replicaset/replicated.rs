@@ -1,6 +1,6 @@
-//! The two kinds that keep so many pods of one template: ReplicaSet, and ReplicationController before it.
+//! The kinds that keep a number of pods of one template: ReplicaSet, and ReplicationController before it.
 //!
-//! They differ in their names and in what their selector can say, in nothing else; what differs is here.
+//! They differ only in their names and in their selector; this module has the differences.
 
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetCondition, ReplicaSetStatus};
@@ -12,17 +12,17 @@ use corten_meta::Selector;
 
 use crate::workload::owner::selector;
 
-/// A kind that the controller works for.
+/// A kind with replicas of a pod template.
 pub trait Replicated: Typed {
     /// The service account and component of its controller.
     const CONTROLLER: &'static str;
     fn replicas(&self) -> i32;
-    /// None for an object without a spec: there is nothing to do for it.
+    /// Returns the selector; none for an object without a spec, which is ignored.
     fn selector(&self) -> Option<Selector>;
     fn template(&self) -> Option<&PodTemplateSpec>;
     fn min_ready_seconds(&self) -> i32;
     fn conditions(&self) -> Option<Vec<ReplicaSetCondition>>;
-    /// The object with this status; what the kind cannot tell is left out.
+    /// Returns the object with this status; fields that the kind lacks are left out.
     fn with_status(&self, status: ReplicaSetStatus) -> Self;
 }
 
@@ -61,7 +61,7 @@ impl Replicated for ReplicationController {
         self.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1)
     }
 
-    /// Labels that must be equal; none at all select nothing.
+    /// Returns a selector of equal labels; without labels it selects nothing.
     fn selector(&self) -> Option<Selector> {
         let labels = self.spec.as_ref()?.selector.clone().filter(|labels| !labels.is_empty());
         let select = |labels| selector(&LabelSelector { match_labels: Some(labels), match_expressions: None });

@@ -1,4 +1,4 @@
-//! ReplicaSets held to their properties on a model.
+//! ReplicaSets and their properties on a model.
 
 use super::*;
 use crate::tests::model::{Model, NOW, converges, decide, mapped, pod};
@@ -162,7 +162,7 @@ fn a_replication_controller_does_the_same_under_its_own_name() {
 }
 
 proptest! {
-    /// From any mix of pods, the set converges to exactly what is asked for, whatever the order of lists.
+    /// From any mix of pods, the set converges to the desired replicas, whatever the order of lists.
     #[test]
     fn any_state_converges(replicas in 0i32..6, pods in proptest::collection::vec((0u8..4, 0u8..3, any::<bool>()), 0..10)) {
         let mut model = cluster(replicas);

@@ -1,8 +1,9 @@
-//! Resource claims of pods: made from templates, reserved for pods that are placed already, and given back.
+//! The ResourceClaim controllers: create claims from templates, reserve them for pods that are already bound, and
+//! deallocate them.
 //!
-//! Two controllers that share the rules below: [`ClaimMaker`] looks at a pod and makes what it asks for,
-//! [`release::ClaimReleaser`] looks at a claim and takes away what nobody uses. Which devices a claim gets is the
-//! scheduler's decision and never made here.
+//! Two controllers: [`ClaimMaker`] reconciles a pod and creates its claims; [`release::ClaimReleaser`] reconciles a
+//! claim and removes reservations and allocations that no pod uses. The scheduler alone decides which devices a claim
+//! gets.
 
 mod release;
 
@@ -27,18 +28,18 @@ pub use release::ClaimReleaser;
 
 const CONTROLLER: &str = "resource-claim-controller";
 const COMPONENT: &str = "resource_claim";
-/// Which of the pod's claims a generated claim is.
+/// The annotation with the name of the pod's claim that a generated claim stands for.
 const POD_CLAIM: &str = "resource.kubernetes.io/pod-claim-name";
-/// Room for five random characters and a hyphen in a name of 63.
+/// Leaves room for a hyphen and five random characters in a name of 63.
 const MAX_PREFIX: usize = 57;
-/// How many pods may share a claim.
+/// The most pods that may share a claim.
 const MAX_RESERVATIONS: usize = 256;
 
 pub struct ClaimMaker;
 
 pub struct Observed {
     pod: Pod,
-    /// Every claim of the pod that has a name, where it exists.
+    /// The existing claims of the pod.
     present: Vec<ResourceClaim>,
     /// The claims that the pod owns.
     own: Vec<ResourceClaim>,
@@ -95,8 +96,8 @@ impl Controller for ClaimMaker {
     }
 }
 
-/// Makes the claims that a template describes and that are not there; returns those that are, but are not in the
-/// status yet. A claim that was made is found by the pass that its own echo starts: only then its name is known.
+/// Creates the claims that templates describe and that do not exist; returns those that exist, but are not in the
+/// status yet. A new claim is found by the reconcile that its own echo starts: only then is its name known.
 fn make_missing(plan: &mut Plan, observed: &Observed) -> Vec<(String, String)> {
     let pod = &observed.pod;
     let mut found = Vec::new();
@@ -138,7 +139,7 @@ fn make_missing(plan: &mut Plan, observed: &Observed) -> Vec<(String, String)> {
     found
 }
 
-/// Whether a request is for the devices of others too; in the words of a label.
+/// Returns whether a claim has admin access, as a label value.
 pub(super) fn has_admin_access(spec: &ResourceClaimSpec) -> &'static str {
     let requests = spec.devices.iter().flat_map(|devices| devices.requests.iter().flatten());
     let mut exact = requests.filter_map(|request| request.exactly.as_ref());
@@ -180,8 +181,7 @@ fn create(pod: &Pod, claim: &PodResourceClaim, template: &ResourceClaimTemplate)
     Action::create_reported(&made, report)
 }
 
-/// The beginning of a generated name. Where pod and claim do not both fit, each gives up in proportion, so that the
-/// end of neither is lost alone.
+/// Returns the prefix of a generated name. If pod and claim names do not both fit, each is shortened in proportion.
 fn prefix(pod: &str, claim: &str) -> String {
     let whole = format!("{pod}-{claim}-");
     if whole.len() <= MAX_PREFIX {
@@ -191,7 +191,7 @@ fn prefix(pod: &str, claim: &str) -> String {
     format!("{}-{}", cut(pod), cut(claim))
 }
 
-/// Writes the names of generated claims into the status of the pod; the whole list, since a merge patch replaces it.
+/// Writes the names of generated claims into the pod's status: the whole list, since a merge patch replaces it.
 fn record(plan: &mut Plan, pod: &Pod, found: Vec<(String, String)>) {
     let before = pod.status.iter().flat_map(|status| status.resource_claim_statuses.iter().flatten());
     let mut all: Vec<_> = before
@@ -209,7 +209,7 @@ fn record(plan: &mut Plan, pod: &Pod, found: Vec<(String, String)>) {
     ));
 }
 
-/// A pod that was placed without the scheduler still needs its place in claims that are allocated.
+/// Reserves allocated claims for a pod that was bound without the scheduler.
 fn reserve(plan: &mut Plan, observed: &Observed) {
     let pod = &observed.pod;
     let uid = pod.metadata.uid.clone().unwrap_or_default();
@@ -239,7 +239,7 @@ fn of_pod(_: &dyn View, change: &Change) -> Vec<Key> {
     if concerned { vec![change.key.clone()] } else { Vec::new() }
 }
 
-/// The pods that own the claim or have a place in it.
+/// Returns the pods that own the claim or have a reservation in it.
 fn of_claim(_: &dyn View, change: &Change) -> Vec<Key> {
     let mut keys = owners_of(change, Pod::KIND);
     let claim = change.new.as_ref().and_then(decode::<ResourceClaim>);
@@ -248,7 +248,7 @@ fn of_claim(_: &dyn View, change: &Change) -> Vec<Key> {
     keys
 }
 
-/// A template that appears is what pods that name it wait for.
+/// Returns the pods that wait for a template that was created.
 fn of_template(view: &dyn View, change: &Change) -> Vec<Key> {
     if change.old.is_some() {
         return Vec::new();

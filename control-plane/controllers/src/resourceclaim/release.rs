@@ -1,8 +1,8 @@
-//! Gives back what a claim holds when the last pod that has a place in it is done, and deletes generated claims of
-//! pods that will not need them.
+//! Deallocates a claim when the last pod with a reservation is done, and deletes generated claims of pods that do not
+//! need them.
 //!
-//! Invariant: a place is taken away only from a pod that the server, not just a cache, knows to be gone or done: the
-//! scheduler may have given it a moment ago.
+//! Invariant: a reservation is removed only if the server, not just a cache, confirms that the pod is deleted or done:
+//! the scheduler may have reserved the claim a moment ago.
 
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::core::v1::Pod;
@@ -17,27 +17,27 @@ use crate::runtime::{Action, Controller, Plan, View, Watch, decode};
 use crate::workload::owner::controller_of;
 use crate::workload::resource_claims::{Named, claims_of, is_done, named, names_claims};
 
-/// Held by a claim that is allocated.
+/// The finalizer of an allocated claim.
 const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
 
-/// On a claim that the scheduler made for devices asked for as an extended resource.
+/// The annotation of a claim that the scheduler created for an extended resource.
 const EXTENDED: &str = "resource.kubernetes.io/extended-resource-claim";
 
 pub struct ClaimReleaser;
 
-/// Who has a place, and what became of it.
+/// The state of a reservation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     Kept,
     Lost,
-    /// No cache knows the pod: the server must be asked.
+    /// The pod is in no cache: the server must be asked.
     Unknown,
 }
 
 pub struct Observed {
     claim: ResourceClaim,
     places: Vec<(ResourceClaimConsumerReference, Place)>,
-    /// The pod that the claim was made for is there and will not run, or is another of the same name.
+    /// Whether the pod of the claim exists and will not run, or is another of the same name.
     is_orphan: bool,
 }
 
@@ -62,7 +62,7 @@ impl Controller for ClaimReleaser {
         let place = |one: ResourceClaimConsumerReference| {
             let of_pod = one.api_group.as_deref().unwrap_or_default().is_empty() && one.resource == Pod::PLURAL;
             let state = match pod(&one.name) {
-                // Whoever else may have a place, somebody else takes it away.
+                // Other consumers than pods are released by other controllers.
                 _ if !of_pod => Place::Kept,
                 None => Place::Unknown,
                 Some(pod) if pod.metadata.uid.as_ref() != Some(&one.uid) || is_done(&pod) => Place::Lost,
@@ -98,7 +98,7 @@ impl Controller for ClaimReleaser {
         let told = if allocated { "true" } else { "false" };
         plan.count(&metrics::CLAIMS, [told.into(), has_admin_access(&claim.spec).into(), source.into()], 1.0);
         if kept.len() < observed.places.len() || (leaving && held && kept.is_empty() && allocated) {
-            // The end of a use gives the devices back; a claim that was merely never used keeps them.
+            // The end of a use deallocates the devices; a claim that was never used keeps them.
             let mut updated = claim.clone();
             let status = updated.status.get_or_insert_default();
             if kept.is_empty() && held {
@@ -118,7 +118,7 @@ impl Controller for ClaimReleaser {
     }
 }
 
-/// A pod that is done or gone may free its claims.
+/// Returns the claims of a pod that is done or deleted.
 fn of_pod(_: &dyn View, change: &Change) -> Vec<Key> {
     let Some(object) = change.new.as_ref().or(change.old.as_ref()).filter(|pod| names_claims(pod)) else {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! The life of a claim: made, allocated by somebody, given back, deleted.
+//! The lifecycle of a claim: created, allocated, deallocated, deleted.
 
 use super::*;
 use crate::tests::model::{Model, converges, decide, mapped, pod};

@@ -1,6 +1,6 @@
-//! Carries out a plan: one write after the other, many of the same verb side by side, with upstream's events for each.
+//! Applies a plan: writes in order, writes of the same verb in parallel, with upstream's events for each.
 //!
-//! The first failure ends the plan: what follows was decided on the assumption that it would succeed.
+//! The first failure ends the plan: the actions after it were decided on the assumption that it would succeed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -26,10 +26,10 @@ use crate::volume_claims::uses;
 /// The most writes in flight at once.
 const MAX_BATCH: usize = 64;
 
-/// How long the writes in flight may take after the leader was told to stop.
+/// The time that writes in flight may take after the leader must stop.
 const LAST_WRITES: Duration = Duration::from_secs(1);
 
-/// What a write leaves behind, for the wait until the cache shows it.
+/// The expected effect of a write on the cache, which the worker waits for.
 #[derive(Clone, Debug)]
 pub enum Echo {
     Written { resource: ResourceType, key: Key, revision: u64 },
@@ -43,17 +43,17 @@ impl Echo {
     }
 }
 
-/// What a plan came to: the echoes to wait for, and the failure that ended it.
+/// The outcome of a plan: the echoes to wait for, and the failure that ended it.
 #[derive(Default)]
 pub struct Applied {
     pub echoes: Vec<Echo>,
     pub failure: Option<(Failure, Error)>,
-    /// Where something may have been written although no answer said so.
+    /// The resource of a write that may have succeeded although no response said so.
     pub unsure: Option<ResourceType>,
 }
 
-/// How many of the next actions may be carried out at once: creations, deletions or patches of one kind, each of another
-/// object. None of them was decided on the assumption that the one before it succeeds.
+/// Returns how many of the next actions may run in parallel: creations, deletions or patches of one resource, each of
+/// another object. None of them was decided on the assumption that the one before it succeeds.
 fn side_by_side(rest: &[Action], most: usize) -> usize {
     let mut objects = BTreeSet::new();
     let verb = |action: &Action| match action {
@@ -70,7 +70,7 @@ fn side_by_side(rest: &[Action], most: usize) -> usize {
     rest.iter().take(most).take_while(|action| verb(action) == Some(first) && another(action)).count()
 }
 
-/// Writes under one identity.
+/// Applies plans under one identity.
 #[derive(Clone)]
 pub struct Applier {
     client: Client,
@@ -84,11 +84,11 @@ impl Applier {
         Applier { client, recorder, shutdown }
     }
 
-    /// Carries the plan out, or its beginning when the leader is told to stop: the rest is decided anew by the next.
+    /// Applies the plan, or its beginning if the leader must stop: the next leader reconciles the key again.
     pub async fn apply(&self, actions: Vec<Action>) -> Applied {
         let mut applied = Applied::default();
         let mut rest = actions.as_slice();
-        // Slow start: a refused pod must not be tried hundreds of times before the first refusal is heard.
+        // Slow start: if the server rejects a pod, the first rejection must arrive before hundreds of attempts.
         let mut batch = 1;
         while !rest.is_empty() {
             let (now, later) = rest.split_at(side_by_side(rest, batch));
@@ -112,8 +112,8 @@ impl Applier {
         applied
     }
 
-    /// What is begun may end, but a server that asks for patience does not hold a leader that was told to stop: whoever
-    /// leads next is waiting, and sees what was written.
+    /// Waits for the writes in flight, but for no longer than [`LAST_WRITES`] after the leader must stop. The next
+    /// leader is waiting, and its caches show these writes.
     async fn while_leading<T>(&self, acts: impl Future<Output = T>) -> Option<T> {
         let stopped = async {
             self.shutdown.cancelled().await;
@@ -126,14 +126,14 @@ impl Applier {
         }
     }
 
-    /// The answers to what a controller must know before it can decide.
+    /// Reads the scales that a controller must know before it can decide.
     pub async fn ask(&self, plan: &Plan) -> BTreeMap<ScaleQuestion, ScaleAnswer> {
         let questions: BTreeSet<&ScaleQuestion> = plan.questions().collect();
         let answers = join_all(questions.iter().map(|question| scale::ask(&self.client, question))).await;
         questions.into_iter().cloned().zip(answers).collect()
     }
 
-    /// One action; tells of it as its report asks.
+    /// Applies one action, and records the events of its report.
     async fn act(&self, action: &Action) -> Result<Option<Echo>, (Failure, Error)> {
         let outcome = self.write(action).await;
         let report = match action {
@@ -152,7 +152,7 @@ impl Applier {
         }
     }
 
-    /// Asks the server whether a pod uses the claim.
+    /// Fails if a pod on the server uses the claim.
     async fn unused(&self, claim: &PersistentVolumeClaim) -> Result<(), Error> {
         let pods = self.client.dynamic(&address(ResourceType::of::<Pod>()));
         let pods = pods.list_objects(claim.namespace(), &ListOptions::default()).await?;
@@ -179,12 +179,12 @@ impl Applier {
                 removed.map_err(|error| Error::Config(error.to_string()))?.map(|()| None)
             }
             Action::Relay { pod, uid, about, reason, prefix } => {
-                // Nothing depends on it.
+                // Nothing depends on the events, so errors are ignored.
                 let _ =
                     self.relay(pod, uid, &|message| (object_ref(about), *reason, format!("{prefix}{message}"))).await;
                 Ok(None)
             }
-            // Answered by now, or the answer asks something new: the next look will tell.
+            // The worker has answered it, or the answer led to another question: the next reconcile asks that.
             Action::AskScale(_) => Ok(None),
             Action::Unused { claim } => self.unused(claim).await.map(|()| None),
             Action::Absent { resource, key } => {
@@ -232,7 +232,7 @@ impl Applier {
         }
     }
 
-    /// Tells anew what events tell of a pod so far. They are read by a watch, which is all that the role permits.
+    /// Records the events of a pod again for another object. The events are read by a watch: the role permits no list.
     async fn relay(
         &self,
         pod: &Key,
@@ -277,7 +277,8 @@ impl Applier {
         }
     }
 
-    /// A namespace on its way out refuses every object: no news to anyone.
+    /// Records the event of a failed write. A terminating namespace rejects every object: that is expected, and no
+    /// event is recorded.
     fn tell_failure(&self, report: Option<&Report>, error: &Error) -> Failure {
         let (reason, prefix) = report.map_or(("", ""), |report| (report.failure.0, &*report.failure.1));
         let expected = error.to_string().contains("because it is being terminated");
@@ -288,7 +289,7 @@ impl Applier {
     }
 }
 
-/// Removes what is at a path below /tmp. Others write there too: a way that leads through a link is not taken.
+/// Removes a file or directory below /tmp. Other users can write there, so a path through a symbolic link is refused.
 fn remove_directory(path: &Path) -> Result<(), Error> {
     let failed = |error: std::io::Error| Error::Config(format!("cannot remove {}: {error}", path.display()));
     let (Some(parent), true) = (path.parent(), path.starts_with("/tmp")) else {
@@ -308,14 +309,14 @@ fn remove_directory(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// The newest revision of anything there is of a resource in a namespace, as the server says. A cache that has reached it
-/// has heard of everything that was created there.
+/// Returns the newest revision of a resource in a namespace on the server. A cache that has reached it shows every
+/// object that was created there.
 pub async fn newest(client: &Client, resource: ResourceType, namespace: &str) -> Result<u64, Error> {
     let list = client.dynamic(&address(resource)).list_objects(namespace, &ListOptions::default()).await?;
     Ok(list.items.iter().map(|object| object.revision).max().unwrap_or(0))
 }
 
-/// Whether a write that failed may have been done all the same: no answer came, or one that does not say.
+/// Reports whether a failed write may have succeeded: no response arrived, or one that does not say.
 fn is_unsure(error: &Error) -> bool {
     match error {
         Error::Transport(_) | Error::Timeout(_) | Error::Decode(_) => true,

@@ -1,4 +1,4 @@
-//! The contract between a controller and the runtime.
+//! The interface between a controller and the runtime.
 
 use corten_client::Change;
 use corten_meta::Key;
@@ -8,22 +8,22 @@ use super::plan::{Plan, ResourceType};
 use super::view::View;
 use corten_api::Typed;
 
-/// Which keys a change of one object concerns.
+/// Maps a change of one object to the keys to reconcile.
 pub type Keys = fn(&dyn View, &Change) -> Vec<Key>;
 
-/// A resource the controller reads, and the keys to look at again when one of its objects changes.
+/// A resource that the controller reads, and the keys to reconcile when one of its objects changes.
 pub struct Watch {
     pub resource: ResourceType,
     pub keys: Keys,
 }
 
 impl Watch {
-    /// The controller's own kind: the key of the object is the key to reconcile.
+    /// Watches the controller's own kind: the key of the object is the key to reconcile.
     pub fn own<K: Typed>() -> Watch {
         Watch { resource: ResourceType::of::<K>(), keys: own_key }
     }
 
-    /// Read, but a change alone is no reason to look again.
+    /// Watches a kind that the controller reads, but whose changes enqueue no key.
     pub fn read<K: Typed>() -> Watch {
         Watch { resource: ResourceType::of::<K>(), keys: |_, _| Vec::new() }
     }
@@ -37,7 +37,7 @@ fn own_key(_: &dyn View, change: &Change) -> Vec<Key> {
     vec![change.key.clone()]
 }
 
-/// One control loop. Invariant: `reconcile` depends on its arguments alone; doing it twice is harmless.
+/// A controller. Invariant: `reconcile` depends on its arguments alone; to run it twice is harmless.
 pub trait Controller: Send + Sync + 'static {
     type Observed;
 
@@ -51,24 +51,24 @@ pub trait Controller: Send + Sync + 'static {
 
     fn watches(&self) -> Vec<Watch>;
 
-    /// How many keys are worked on at once. One key is never worked on twice at a time in any case.
+    /// The number of keys that are reconciled at once. One key is never reconciled twice at a time.
     fn workers(&self) -> usize {
         8
     }
 
-    /// Whether a look that found nothing to do need not be repeated before something it read has changed or a time it
-    /// named has come. Not so for one that keeps a state of its own between looks.
+    /// Whether a reconcile that found nothing to do need not be repeated until an object that it read has changed or
+    /// its `requeue_after` has passed. False for a controller that keeps state of its own between reconciles.
     fn remembers(&self) -> bool {
         true
     }
 
-    /// Everything the decision depends on, or nothing when there is nothing to decide.
+    /// Reads everything that the decision depends on; `None` if there is nothing to reconcile.
     fn observe(&self, view: &dyn View, key: &Key) -> Option<Self::Observed>;
 
     fn reconcile(&self, observed: &Self::Observed, now: Timestamp) -> Plan;
 }
 
-/// A controller with its observation hidden, as the runtime and the tests drive it.
+/// A controller with its `Observed` type erased, as the runtime and the tests call it.
 pub trait Decide: Send + Sync + 'static {
     fn name(&self) -> &'static str;
     fn component(&self) -> &'static str;

@@ -1,7 +1,8 @@
-//! What a decision adds to the metrics, as data: a plan says it, and the runtime counts it when the plan is done.
+//! The metrics that a reconcile counts, as data: a plan names them, and the runtime counts them when the plan is
+//! applied.
 //!
-//! Labels come from the code, or name namespaces, zones, networks, autoscalers, StatefulSets and who else manages Jobs, as
-//! upstream's do: nothing else that a user writes into an object may become one.
+//! A label value comes from the code, or names a namespace, zone, CIDR, autoscaler, StatefulSet or the manager of a
+//! Job, as upstream's do. No other string that a user writes into an object may become a label value.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -11,7 +12,7 @@ use corten_client::Metrics;
 use corten_meta::Key;
 use corten_meta::metrics::{Family, Kind};
 
-/// A label that says how the plan went: in one word if it was carried out, in the other if not.
+/// A label with the result of the plan: the first value if it was applied, the second if not.
 pub const RESULT: Label = Label::Result("success", "error");
 
 #[derive(Clone, Debug, PartialEq)]
@@ -26,7 +27,7 @@ impl From<&str> for Label {
     }
 }
 
-/// Which looks are counted: those whose plan was carried out, those whose plan was not, or all.
+/// The reconciles that are counted: those whose plan was applied, those whose plan failed, or all.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum When {
     Done,
@@ -37,17 +38,17 @@ enum When {
 #[derive(Clone, Debug, PartialEq)]
 enum Amount {
     Of(f64),
-    /// How long the look took, its writes included.
+    /// The duration of the reconcile, its writes included.
     Took,
-    /// One of several that a gauge shows the mean of.
+    /// One part of a gauge that shows the mean of all parts.
     Mean(f64),
-    /// One, when the key has this for the first time.
+    /// One, when the key has this count for the first time.
     Begin,
-    /// One, when the key no longer has this.
+    /// One, when the key no longer has this count.
     End,
 }
 
-/// One thing to count: added to a counter, observed by a histogram, or this key's share of a gauge.
+/// One metric to count: added to a counter, observed by a histogram, or this key's share of a gauge.
 #[derive(Clone, Debug)]
 pub struct Count {
     family: &'static Family,
@@ -56,7 +57,7 @@ pub struct Count {
     when: When,
 }
 
-/// Families are told apart by their names.
+/// Families are compared by their names.
 impl PartialEq for Count {
     fn eq(&self, other: &Count) -> bool {
         (self.family.name, &self.labels, &self.amount, self.when)
@@ -65,44 +66,44 @@ impl PartialEq for Count {
 }
 
 impl Count {
-    /// Counted when the plan is carried out; in any case if a label says how that went.
+    /// Counts if the plan is applied; always if a label shows the result.
     pub fn new(family: &'static Family, labels: impl IntoIterator<Item = Label>, amount: f64) -> Count {
         let labels: Vec<Label> = labels.into_iter().collect();
         let tells = labels.iter().any(|label| matches!(label, Label::Result(..)));
         Count { family, labels, amount: Amount::Of(amount), when: if tells { When::Always } else { When::Done } }
     }
 
-    /// How long the look took, however it went.
+    /// Counts the duration of the reconcile, whatever its result.
     pub fn took(family: &'static Family, labels: impl IntoIterator<Item = Label>) -> Count {
         Count { amount: Amount::Took, when: When::Always, ..Count::new(family, labels, 0.0) }
     }
 
-    /// One look, however it went.
+    /// Counts one reconcile, whatever its result.
     pub fn attempt(family: &'static Family, labels: impl IntoIterator<Item = Label>) -> Count {
         Count { when: When::Always, ..Count::new(family, labels, 1.0) }
     }
 
-    /// One look whose plan could not be carried out.
+    /// Counts one reconcile whose plan failed.
     pub fn failure(family: &'static Family, labels: impl IntoIterator<Item = Label>) -> Count {
         Count { when: When::Failed, ..Count::new(family, labels, 1.0) }
     }
 
-    /// This key's part of a gauge that is the mean of all parts.
+    /// Adds this key's part to a gauge that is the mean of all parts.
     pub fn mean(family: &'static Family, labels: impl IntoIterator<Item = Label>, amount: f64) -> Count {
         Count { amount: Amount::Mean(amount), ..Count::new(family, labels, 0.0) }
     }
 
-    /// Counted once for a key, however often it is looked at.
+    /// Counts once for a key, however often it is reconciled.
     pub fn begin(family: &'static Family, labels: impl IntoIterator<Item = Label>) -> Count {
         Count { amount: Amount::Begin, ..Count::new(family, labels, 0.0) }
     }
 
-    /// Counted once, by the first look at a key that does not say this again.
+    /// Counts once, at the first reconcile of a key whose plan no longer has this count.
     pub fn end(family: &'static Family, labels: impl IntoIterator<Item = Label>) -> Count {
         Count { amount: Amount::End, ..Count::new(family, labels, 0.0) }
     }
 
-    /// The labels, or none where this does not count.
+    /// Returns the label values; none if this result is not counted.
     fn told(&self, success: bool) -> Option<Vec<&str>> {
         let counts = match self.when {
             When::Always => true,
@@ -121,7 +122,7 @@ fn text_of(label: &Label, success: bool) -> &str {
     }
 }
 
-/// What a key has in a series until it is looked at again.
+/// The share of a key in a series until its next reconcile.
 #[derive(Clone, Debug)]
 struct Share {
     family: &'static Family,
@@ -129,21 +130,21 @@ struct Share {
     amount: Amount,
 }
 
-/// Families are told apart by their names.
+/// Families are compared by their names.
 impl PartialEq for Share {
     fn eq(&self, other: &Share) -> bool {
         (self.family.name, &self.labels, &self.amount) == (other.family.name, &other.labels, &other.amount)
     }
 }
 
-/// What keys have in series, and of how many parts the means are.
+/// The shares of all keys, and the sum and the number of parts of each mean.
 #[derive(Default)]
 struct Shares {
     of: HashMap<Key, Vec<Share>>,
     means: HashMap<(&'static str, Vec<String>), (f64, f64)>,
 }
 
-/// The counting of one controller.
+/// Counts the metrics of one controller.
 #[derive(Default)]
 pub struct Counter {
     metrics: Metrics,
@@ -155,7 +156,7 @@ impl Counter {
         Counter { metrics, shares: Mutex::default() }
     }
 
-    /// Counts what one look at a key came to.
+    /// Counts the metrics of one reconcile of a key.
     pub fn count(&self, key: &Key, counts: &[Count], success: bool, took: Duration) {
         let registry = self.metrics.registry();
         let mut held = Vec::new();
@@ -175,18 +176,18 @@ impl Counter {
                 _ => registry.series(count.family, &labels).add(amount),
             }
         }
-        // A look that failed knows nothing new.
+        // A failed reconcile knows nothing new.
         if success {
             self.share(key, held);
         }
     }
 
-    /// One more, outside of any look.
+    /// Adds one to a series, outside of a reconcile.
     pub fn one(&self, family: &'static Family, labels: &[&str]) {
         self.metrics.registry().series(family, labels).add(1.0);
     }
 
-    /// Replaces the shares of a key; those of one that is gone are none.
+    /// Replaces the shares of a key. A deleted object has none.
     fn share(&self, key: &Key, held: Vec<Share>) {
         let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
         let before = shares.of.remove(key).unwrap_or_default();
@@ -203,7 +204,7 @@ impl Counter {
         }
     }
 
-    /// A share comes, or goes.
+    /// Adds a share to its series, or removes it.
     fn add(&self, shares: &mut Shares, share: &Share, comes: bool) {
         let labels: Vec<&str> = share.labels.iter().map(String::as_str).collect();
         let series = self.metrics.registry().series(share.family, &labels);

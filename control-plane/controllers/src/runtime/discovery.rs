@@ -1,4 +1,4 @@
-//! What resources the API serves now, custom ones included, for the controllers that work on all of them.
+//! The resources that the API serves, custom resources included, for the controllers that work on all of them.
 
 use corten_client::{Client, Error, Resource};
 use corten_meta::Value;
@@ -21,8 +21,8 @@ impl Discovered {
     }
 }
 
-/// Every resource of the preferred version of every group, without subresources. A group that does not answer is
-/// left out and named in the second list: whoever empties a namespace must know that it has not seen everything.
+/// Returns every resource of the preferred version of every group, without subresources. A group that fails is left out
+/// and named in the second list: the namespace controller must know that it has not seen all content.
 pub async fn resources(client: &Client) -> Result<(Vec<Discovered>, Vec<String>), Error> {
     let mut paths = vec![("/api/v1".to_owned(), "v1".to_owned())];
     let groups = read(client, "/apis").await?;

@@ -1,4 +1,4 @@
-//! Changes of one resource, mapped to the keys of every controller that watches it.
+//! The informer of one resource: maps its changes to the keys of every controller that watches it.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,27 +22,27 @@ use super::view::{Failure, View, claim_of_volume, node_of_pod, selector_of_servi
 /// Pods by the node they are bound to.
 const NODE_INDEX: &str = "spec.nodeName";
 
-/// Objects that nobody controls, by namespace.
+/// Objects without a controller, by namespace.
 const ORPHAN_INDEX: &str = "orphan";
 
-/// Objects by namespace and label, of the kinds that are looked for by labels all the time.
+/// Objects by namespace and label, for the kinds that are often selected by labels.
 const LABEL_INDEX: &str = "label";
-/// Services by namespace and the first label that they select.
+/// Services by namespace and the first label of their selector.
 const SELECTOR_INDEX: &str = "selector";
-/// Volumes by the claim they point at.
+/// Volumes by the claim they are bound to.
 const CLAIM_INDEX: &str = "claim";
 
-/// From a resource to a controller.
+/// Adds the keys of changes to the queue of one controller.
 pub struct EventHandler {
     pub queue: WorkQueue<Key>,
     pub keys: Keys,
 }
 
-/// One watched resource.
+/// The informer of one watched resource.
 pub struct Informer {
     pub cache: Arc<Cache>,
     handlers: Vec<EventHandler>,
-    /// What was parsed of the objects, if they are pods or nodes.
+    /// The parsed facts of the objects, if they are pods or nodes.
     pods: Rows<PodFacts>,
     nodes: Rows<NodeFacts>,
     counted: InformerSeries,
@@ -50,7 +50,7 @@ pub struct Informer {
     pub reached: Reached,
 }
 
-/// How far a cache is. Who waits is woken in turn, and by every change: a deletion shows at no revision of its own.
+/// The progress of a cache. Every change wakes the waiting workers, because a deletion may have no revision of its own.
 #[derive(Default)]
 pub struct Reached {
     revision: AtomicU64,
@@ -63,7 +63,7 @@ impl Reached {
         self.told.notify_waiters();
     }
 
-    /// Waits until something holds, which is asked again after every change.
+    /// Waits until a condition holds; evaluates it again after every change.
     pub async fn until(&self, holds: impl Fn(u64) -> bool) {
         loop {
             let told = self.told.notified();
@@ -75,7 +75,7 @@ impl Reached {
     }
 }
 
-/// Opens a cache for every resource and waits until all are filled: no decision is made on half a view.
+/// Opens a cache for every resource and waits until all are synced: no controller reconciles on an incomplete view.
 pub async fn open(
     caches: &Caches,
     handlers: BTreeMap<ResourceType, Vec<EventHandler>>,
@@ -95,7 +95,7 @@ pub async fn open(
     informers
 }
 
-/// What is asked of a kind other than by name.
+/// Adds the indexes of a resource.
 fn index(resource: ResourceType, cache: &Cache) {
     let orphan = |object: &Object| object.controller().is_none().then(|| object.header.namespace.clone());
     cache.add_index(ORPHAN_INDEX, move |object| orphan(object).into_iter().collect());
@@ -124,17 +124,17 @@ fn index(resource: ResourceType, cache: &Cache) {
     }
 }
 
-/// A label of a namespace, as an index names it.
+/// Returns the index value of a label in a namespace.
 fn place(namespace: &str, key: &str, value: &str) -> String {
     format!("{namespace}/{key}={value}")
 }
 
-/// The resource as the client addresses it.
+/// Returns the resource as the client addresses it.
 pub fn address(resource: ResourceType) -> Resource {
     Resource::new(resource.group, resource.version, resource.plural, resource.namespaced)
 }
 
-/// Passes changes on until the cache closes.
+/// Passes changes to the handlers until the cache closes.
 pub async fn dispatch(informer: Arc<Informer>, informers: Informers) {
     let view = CachedView::new(informers, None);
     let mut subscription = informer.cache.subscribe();
@@ -161,9 +161,9 @@ pub async fn dispatch(informer: Arc<Informer>, informers: Informers) {
 pub struct CachedView {
     pub informers: Informers,
     pub failure: Option<Failure>,
-    /// What the server said of scales that were asked for.
+    /// The scales that the server returned for this reconcile.
     pub scales: BTreeMap<ScaleQuestion, ScaleAnswer>,
-    /// What was read, where somebody wants to know.
+    /// The parts of the caches that were read, if they are recorded.
     seen: Option<Mutex<Seen>>,
 }
 
@@ -172,17 +172,17 @@ impl CachedView {
         CachedView { informers, failure, scales: BTreeMap::new(), seen: None }
     }
 
-    /// One that takes down what it is asked.
+    /// Returns a view that records which parts of the caches are read.
     pub fn noting(informers: Informers) -> CachedView {
         CachedView { seen: Some(Mutex::default()), ..CachedView::new(informers, None) }
     }
 
-    /// What was read; nothing where that was not all that mattered.
+    /// Takes the recorded reads; none if they were not recorded.
     pub fn seen(&mut self) -> Option<Seen> {
         self.seen.take().map(|seen| seen.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The cache of a resource of which a part is about to be read. Every read comes through here.
+    /// Returns the cache of a resource of which a part is about to be read. Every read goes through here.
     fn cache(&self, resource: ResourceType, part: Part<'_>) -> Option<&Arc<Cache>> {
         let cache = &self.informers.get(&resource)?.cache;
         if let Some(seen) = &self.seen {
@@ -256,7 +256,7 @@ impl View for CachedView {
     }
 }
 
-/// By what was kept, where somebody keeps.
+/// Returns rows from the parsed facts, or parses the objects.
 fn rows<F: Facts>(kept: Option<&Rows<F>>, objects: Vec<Arc<Object>>) -> Vec<Row<F>> {
     match kept {
         Some(kept) => kept.of(objects),

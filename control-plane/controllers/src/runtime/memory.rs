@@ -1,12 +1,12 @@
-//! What a look at a key read when it found nothing to do: as long as that is unchanged, there is nothing to do.
+//! Remembers the reads of a reconcile that found nothing to do: while they are unchanged, there is nothing to do.
 //!
-//! A decision depends on what it reads and on the time alone, and it reads through a view. So the view takes down each
-//! question with the stamp that the cache gave that part of itself ([`Part`]); no controller declares what it depends on,
-//! and none can forget to. The time is minded by `requeue_after`: up to then the answer holds, and no longer.
+//! A decision depends only on its reads and on the time, and it reads through a view. So the view records each part of
+//! a cache that is read, with the stamp of that part ([`Part`]). No controller declares its dependencies, and none can
+//! forget one. `requeue_after` covers the time: the result is valid until then.
 //!
-//! Invariant: nothing is remembered of a look that decided to write, that was told of a failure or that asked the server,
-//! and nothing outlives the leadership in which it was seen. A controller that keeps a state of its own between looks
-//! must say so ([`super::Controller::remembers`]). In tests every recollection is compared with a fresh look.
+//! Invariant: a reconcile that planned writes, followed a failure or asked the server is not remembered, and nothing is
+//! remembered beyond the leadership. A controller that keeps state of its own between reconciles must return false from
+//! [`super::Controller::remembers`]. In tests every remembered result is compared with a fresh reconcile.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,23 +23,23 @@ use super::informer::CachedView;
 use super::plan::Plan;
 use super::view::Failure;
 
-/// Whoever asks for more parts of one resource than these is held to depend on all of it.
+/// A reconcile that reads more parts of one resource than this depends on all of it.
 const MOST_PARTS: usize = 16;
 
-/// What was read, with the stamps from before it was read.
+/// The reads of a reconcile, with the stamps from before each read.
 #[derive(Default)]
 pub struct Seen(Vec<Asked>);
 
-/// What was read of one resource.
+/// The reads of one resource.
 struct Asked {
     cache: Arc<Cache>,
     whole: u64,
     parts: Vec<(Question, u64)>,
-    /// Not these parts, but all of the resource matters.
+    /// Whether the reconcile depends on all of the resource.
     everything: bool,
 }
 
-/// A part of a cache, kept.
+/// An owned [`Part`] of a cache.
 #[derive(PartialEq, Eq)]
 enum Question {
     Namespace(Box<str>),
@@ -49,7 +49,7 @@ enum Question {
 }
 
 impl Question {
-    /// None stands for everything.
+    /// Converts a part; none stands for all of the cache.
     fn of(part: Part<'_>) -> Option<Question> {
         match part {
             Part::All | Part::Namespace("") => None,
@@ -71,7 +71,7 @@ impl Question {
 }
 
 impl Seen {
-    /// A part of a cache is about to be read.
+    /// Records that a part of a cache is about to be read.
     pub fn note(&mut self, cache: &Arc<Cache>, part: Part<'_>) {
         let at = self.0.iter().position(|asked| Arc::ptr_eq(&asked.cache, cache)).unwrap_or_else(|| {
             let whole = cache.stamp(Part::All);
@@ -95,14 +95,14 @@ impl Seen {
         })
     }
 
-    /// Single objects are looked at again as quickly as they are remembered.
+    /// Reports whether remembering saves work: single objects are read again as quickly.
     fn is_worth_it(&self) -> bool {
         let lists = |(question, _): &(Question, u64)| !matches!(question, Question::Object(_));
         self.0.iter().any(|asked| asked.everything || asked.parts.iter().any(lists))
     }
 }
 
-/// A look that found nothing to do.
+/// A reconcile that found nothing to do.
 struct Remembered {
     seen: Seen,
     counts: Vec<Count>,
@@ -110,12 +110,12 @@ struct Remembered {
     until: Option<Timestamp>,
 }
 
-/// What one controller remembers of its keys.
+/// The memory of one controller, by key.
 #[derive(Default)]
 pub struct Memory(Mutex<HashMap<Key, Remembered>>);
 
 impl Memory {
-    /// Looks at a key, or remembers that there is nothing to do.
+    /// Reconciles a key, unless nothing that its last reconcile read has changed.
     pub fn reconcile(
         &self,
         controller: &dyn Decide,
@@ -141,7 +141,7 @@ impl Memory {
         (view, plan)
     }
 
-    /// The plan for a key of which everything is as it was when there was nothing to do.
+    /// Returns the plan for a key if nothing has changed since its last reconcile found nothing to do.
     fn recall(&self, key: &Key, now: Timestamp) -> Option<Plan> {
         #[cfg(test)]
         if tests::FORGETFUL.get() {
@@ -153,7 +153,7 @@ impl Memory {
             Some(until) => Some(Duration::try_from(until.duration_since(now)).ok().filter(|left| !left.is_zero())?),
             None => None,
         };
-        // A clock that was set back tells nothing about what had become due.
+        // After the clock was set back, `until` says nothing about what is due.
         if now < known.at || !known.seen.is_unchanged() {
             return None;
         }
@@ -162,7 +162,7 @@ impl Memory {
         Some(Plan { requeue_after: left, counts: known.counts.clone(), ..Plan::nothing() })
     }
 
-    /// What came of a look at a key that began at `now`.
+    /// Remembers the result of a reconcile that began at `now`.
     fn remember(&self, key: &Key, plan: &Plan, seen: Option<Seen>, now: Timestamp) {
         let Some(seen) = seen.filter(|seen| plan.is_empty() && seen.is_worth_it()) else { return self.forget(key) };
         let due = |after: Duration| now.checked_add(SignedDuration::try_from(after).ok()?).ok();
@@ -175,7 +175,7 @@ impl Memory {
         self.lock().remove(key);
     }
 
-    /// A look must come to what was remembered, unless something changed meanwhile.
+    /// Checks that a fresh reconcile agrees with the remembered result, unless an object changed in between.
     #[cfg(test)]
     fn compare(&self, controller: &dyn Decide, view: &CachedView, key: &Key, now: Timestamp) {
         let fresh = controller.decide(view, key, now);
@@ -195,13 +195,13 @@ pub mod tests {
     use std::cell::Cell;
 
     thread_local! {
-        /// Nothing is remembered on this thread.
+        /// Disables the memory on this thread.
         pub static FORGETFUL: Cell<bool> = const { Cell::new(false) };
-        /// Whoever found nothing to do looks again after a while.
+        /// Adds a key again after a while although nothing was to do.
         pub static RESTLESS: Cell<bool> = const { Cell::new(false) };
-        /// A recollection that a fresh look did not confirm.
+        /// A remembered result that a fresh reconcile did not confirm.
         pub static WRONG: Cell<Option<String>> = const { Cell::new(None) };
-        /// How often something was remembered.
+        /// The number of remembered results.
         pub static RECALLED: Cell<u64> = const { Cell::new(0) };
     }
 }

@@ -1,8 +1,8 @@
-//! The one runtime of all controllers: watch, queue, decide, apply, wait for the echo.
+//! The runtime of all controllers: watch, queue, reconcile, apply, wait for the echo.
 //!
-//! A controller only decides ([`Controller`]); everything with an effect is here. The path of a change: a cache tells
-//! [`informer`], which maps it to keys; [`worker`] takes a key, lets the controller decide and hands the plan to
-//! [`apply`]; the key comes back only when the caches have seen what was written.
+//! A controller only decides ([`Controller`]); everything with an effect is here. The path of a change: a cache
+//! notifies [`informer`], which maps the change to keys; [`worker`] takes a key, lets the controller decide and passes
+//! the plan to [`apply`]; the key is reconciled again only when the caches show the writes.
 
 mod apply;
 mod controller;
@@ -18,7 +18,7 @@ mod view;
 mod worker;
 pub mod workqueue;
 
-/// The time as controllers ask for it: the wall clock, or that of a simulation.
+/// The current time: the wall clock, or the clock of a simulation.
 #[cfg(test)]
 pub use crate::tests::simulation::now;
 pub use apply::Applier;
@@ -42,7 +42,7 @@ use tokio_util::sync::CancellationToken;
 
 use informer::{EventHandler, Informer};
 
-/// A client for each identity, by the name of the service account in kube-system; the binary makes them.
+/// Returns the client of an identity, by the name of its service account in kube-system. The binary provides it.
 pub type Clients = Arc<dyn Fn(&str) -> Client + Send + Sync>;
 
 /// Runs the controllers until shutdown, each with its queue. Their caches are shared and filled under the identity of
@@ -81,7 +81,7 @@ pub async fn run(
     while tasks.join_next().await.is_some() {}
 }
 
-/// What controllers see, without anybody acting upon it.
+/// Informers without workers: keys are reconciled, and no plan is applied.
 pub struct DryRun(Informers);
 
 impl DryRun {
@@ -94,7 +94,7 @@ impl DryRun {
         DryRun(informers)
     }
 
-    /// A look as a worker takes it, with what is remembered of earlier ones.
+    /// Reconciles a key as a worker does, with the memory of earlier reconciles.
     pub fn reconcile(&self, controller: &dyn Decide, memory: &Memory, key: &Key) -> Plan {
         memory.reconcile(controller, &self.0, None, key).1
     }

@@ -1,7 +1,8 @@
-//! A cache for every resource that can be listed and watched, custom ones included, and who listens to their changes.
+//! A cache for every resource that can be listed and watched, custom resources included, and the listeners to their
+//! changes.
 //!
-//! What the garbage collector, namespace deletion and quotas have in common: they care for all kinds, whichever there
-//! are just now. Built-in kinds share the caches of the other controllers, so that nothing is held twice.
+//! The garbage collector, the namespace controller and the quota controller work on all resources that the API serves
+//! at the moment. Built-in resources share the caches of the other controllers, so that no object is held twice.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,17 +19,18 @@ use tokio_util::task::TaskTracker;
 use super::discovery::{self, Discovered};
 use crate::metrics::SYNC_ERRORS;
 
-/// Events own nothing, are owned by nobody and are no content; following them would be most of the work.
+/// Events own nothing, have no owner and do not block the deletion of a namespace; to watch them would be most of the
+/// work.
 const IGNORED: [(&str, &str); 2] = [("", "events"), ("events.k8s.io", "events")];
-/// New kinds tend to come in groups: wait until no more came for this long before asking which there are.
+/// CustomResourceDefinitions are often created in groups: discovery waits until none has changed for this long.
 const SETTLE: Duration = Duration::from_millis(200);
-/// How long to wait before discovery is tried again after it failed; doubled each time, up to the second.
+/// The first and the longest pause before failed discovery is tried again; the pause doubles each time.
 const RETRY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(5));
 
-/// How long a kind that is not known yet is waited for.
+/// The time to wait for a resource that is not synced yet.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Told of every change; it must not block.
+/// Receives every change; it must not block.
 pub type Listener = Box<dyn Fn(&Monitors, &Discovered, &Change) + Send + Sync>;
 
 struct Monitor {
@@ -45,7 +47,7 @@ pub struct Monitors {
     tasks: TaskTracker,
     monitors: RwLock<BTreeMap<Resource, Monitor>>,
     since: Instant,
-    /// Discovery has once told of everything.
+    /// Whether discovery of all groups has succeeded once.
     is_complete: AtomicBool,
 }
 
@@ -62,8 +64,8 @@ impl Monitors {
         }
     }
 
-    /// Follows the kinds the API serves until shutdown: at first, and after every change of a custom resource
-    /// definition.
+    /// Follows the resources that the API serves until shutdown: runs discovery at the start and after every change of
+    /// a CustomResourceDefinition.
     pub async fn follow(self: &Arc<Self>, client: &Client, metrics: &Metrics) {
         let mut changes = self.caches.of::<CustomResourceDefinition>().subscribe();
         let mut pause = RETRY.0;
@@ -92,7 +94,7 @@ impl Monitors {
         self.tasks.wait().await;
     }
 
-    /// Starts and stops monitors until they are what the API serves. A group that fails keeps what it had.
+    /// Starts and stops monitors to match the served resources. If a group fails, no monitor stops.
     async fn refresh(self: &Arc<Self>, client: &Client) -> Result<(), Error> {
         let (found, failing) = discovery::resources(client).await?;
         let ignored =
@@ -126,7 +128,7 @@ impl Monitors {
         let stop = self.shutdown.child_token();
         let built_in =
             corten_api::lookup(&found.resource.group, &found.resource.version, &found.resource.plural).is_some();
-        // The cache of a custom resource must be able to end with it.
+        // The cache of a custom resource must stop with its monitor.
         let caches =
             if built_in { self.caches.clone() } else { Caches::new(self.caches.client().clone(), stop.clone()) };
         let cache = caches.dynamic(&found.resource);
@@ -153,8 +155,9 @@ impl Monitors {
         self.monitors.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether what there is of all kinds is known: who asks for all that depends on an object must not be told of half.
-    /// A group that does not answer, or a kind that cannot be listed, holds nobody up for long.
+    /// Reports whether all resources are synced: the garbage collector must see all dependents of an object, not a part
+    /// of them. A group that does not answer, or a resource that cannot be listed, blocks for no longer than
+    /// [`PATIENCE`].
     pub fn knows_all(&self) -> bool {
         let patient = |since: Instant| since.elapsed() < PATIENCE;
         let known = |monitor: &Monitor| monitor.cache.is_synced() || !patient(monitor.since);
@@ -169,7 +172,7 @@ impl Monitors {
         self.read().contains_key(resource)
     }
 
-    /// Every resource that is followed, in order, with what is in one namespace of it.
+    /// Lists the objects of one namespace, by resource, in order.
     pub fn in_namespace(
         &self,
         namespace: &str,
@@ -183,7 +186,7 @@ impl Monitors {
         all
     }
 
-    /// Every object with an owner reference to this uid, of whatever kind.
+    /// Lists the objects of all resources with an owner reference to this uid.
     pub fn dependents(&self, uid: &str) -> Vec<(Resource, Arc<Object>)> {
         let monitors = self.read();
         let of = |(resource, monitor): (&Resource, &Monitor)| {
@@ -193,7 +196,7 @@ impl Monitors {
         monitors.iter().flat_map(of).collect()
     }
 
-    /// The resource of a kind, whatever version of its group the reference names.
+    /// Returns the resource of a kind, whichever version of its group the reference names.
     pub fn resource_of(&self, api_version: &str, kind: &str) -> Option<Resource> {
         let group = api_version.rsplit_once('/').map_or("", |(group, _)| group);
         let monitors = self.read();

@@ -1,7 +1,7 @@
-//! What a controller decided: an ordered list of writes, as plain data.
+//! The result of a reconcile: an ordered list of writes, as plain data.
 //!
-//! A plan is the only thing that passes from a pure `reconcile` to the runtime, so that every decision can be tested
-//! without a server. It must never carry a closure or a client: whoever applies it decides how.
+//! A plan is all that passes from a pure `reconcile` to the runtime, so that every decision can be tested without a
+//! server. It must never carry a closure or a client.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -64,7 +64,7 @@ impl Reference {
     }
 }
 
-/// An event in waiting.
+/// An event to record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
     pub about: Reference,
@@ -73,7 +73,7 @@ pub struct Event {
     pub message: String,
 }
 
-/// Events that depend on how a write went. The name of the written object, or the error, follows the prefix.
+/// Events that depend on the result of a write. The name of the written object, or the error, follows the prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     pub about: Reference,
@@ -82,7 +82,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// The events of a workload controller that creates a pod.
+    /// Returns the events of a workload controller that creates a pod.
     pub fn pod_created<K: Typed>(owner: &K) -> Report {
         Report {
             about: Reference::to(owner),
@@ -91,7 +91,7 @@ impl Report {
         }
     }
 
-    /// The events of a workload controller that deletes a pod.
+    /// Returns the events of a workload controller that deletes a pod.
     pub fn pod_deleted<K: Typed>(owner: &K) -> Report {
         Report {
             about: Reference::to(owner),
@@ -129,26 +129,26 @@ pub enum Action {
         resource: ResourceType,
         key: Key,
         uid: String,
-        /// Only if nobody changed it since: for whoever deletes because of what an object says.
+        /// The resourceVersion precondition, for a controller that deletes an object because of its content.
         version: Option<String>,
         grace_period_seconds: Option<i64>,
         propagation: Option<Propagation>,
         report: Option<Report>,
     },
     Event(Event),
-    /// Has a node remove a directory of its own; the rest of the plan holds only once that is done.
+    /// Removes a directory on a node through its kubelet. The rest of the plan is applied only after success.
     RemoveLocalVolume {
         node: String,
         name: String,
         report: Report,
     },
-    /// Removes a directory of the machine that the controllers run on, which is below `/tmp`; the rest of the plan holds
-    /// only once that is done.
+    /// Removes a directory below `/tmp` on the controllers' machine. The rest of the plan is applied only after
+    /// success.
     RemoveDirectory {
         path: String,
         report: Report,
     },
-    /// Tells of another object what events told of a pod.
+    /// Records the events of a pod again for another object.
     Relay {
         pod: Key,
         uid: String,
@@ -156,16 +156,17 @@ pub enum Action {
         reason: &'static str,
         prefix: &'static str,
     },
-    /// The rest of the plan holds only if the server, not just a cache, knows no pod that uses the claim.
+    /// Checks on the server, not in a cache, that no pod uses the claim. The rest of the plan is applied only if none
+    /// does.
     Unused {
         claim: Box<PersistentVolumeClaim>,
     },
-    /// The same, if it knows no such object.
+    /// Checks on the server that the object does not exist. The rest of the plan is applied only if it does not.
     Absent {
         resource: ResourceType,
         key: Key,
     },
-    /// Nothing can be decided before this is answered; a plan that asks does nothing else.
+    /// Asks for a scale that the decision depends on; a plan that asks contains no writes.
     AskScale(ScaleQuestion),
 }
 
@@ -190,7 +191,7 @@ impl Action {
         Action::UpdateStatus { resource: ResourceType::of::<K>(), object: object.to_value() }
     }
 
-    /// A merge patch of the whole object, bound to this incarnation of it.
+    /// Returns a merge patch of the main resource, with the object's uid as precondition.
     pub fn patch<K: Typed>(object: &K, mut patch: Value) -> Action {
         corten_meta::set(&mut patch, "/metadata/uid", json!(object.meta().uid));
         Action::Patch { resource: ResourceType::of::<K>(), key: key_of(object), patch, subresource: None }
@@ -228,7 +229,7 @@ impl Action {
         action
     }
 
-    /// The deletion of an object in exactly the state that was looked at.
+    /// Deletes an object with its resourceVersion as precondition.
     pub fn delete_unchanged<K: Typed>(object: &K, propagation: Option<Propagation>) -> Action {
         let mut action = Action::delete_with(object, None, propagation, None);
         if let Action::Delete { version, .. } = &mut action {
@@ -237,7 +238,7 @@ impl Action {
         action
     }
 
-    /// The deletion of a pod that was looked at as a row.
+    /// Deletes a pod that was read as a row.
     pub fn delete_pod(pod: &PodRow, report: Report) -> Action {
         Action::Delete {
             resource: ResourceType::of::<Pod>(),
@@ -258,7 +259,7 @@ impl Action {
         Action::event(about, true, reason, message)
     }
 
-    /// A warning about a pod that was looked at as a row.
+    /// Records a warning event for a pod that was read as a row.
     pub fn warning_of_pod(pod: &PodRow, reason: &str, message: String) -> Action {
         let about = Reference {
             resource: ResourceType::of::<Pod>(),
@@ -278,7 +279,7 @@ impl Action {
         })
     }
 
-    /// The resource that the action writes to.
+    /// Returns the resource that the action writes to.
     pub fn written(&self) -> Option<ResourceType> {
         match self {
             Action::Create { resource, .. }
@@ -296,7 +297,7 @@ impl Action {
         }
     }
 
-    /// Whether it creates (0), updates (1) or deletes (2) something of this kind.
+    /// Returns whether the action creates (0), updates (1) or deletes (2) an object of this resource.
     fn operation(&self, of: ResourceType) -> Option<usize> {
         match self {
             Action::Create { resource, .. } if *resource == of => Some(0),
@@ -311,12 +312,12 @@ impl Action {
     }
 }
 
-/// The whole decision: what to write now, and when to look again although nothing changed.
+/// The writes of a reconcile, and the time of the next reconcile if nothing changes before.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
     pub actions: Vec<Action>,
     pub requeue_after: Option<Duration>,
-    /// What to count of this look.
+    /// The metrics to count for this reconcile.
     pub counts: Vec<Count>,
 }
 
@@ -325,17 +326,17 @@ impl Plan {
         Plan::default()
     }
 
-    /// Nothing now, but another look after a while.
+    /// Returns a plan that writes nothing and reconciles again after a while.
     pub fn later(after: Duration) -> Plan {
         Plan { requeue_after: Some(after), ..Plan::default() }
     }
 
-    /// Counts something once the plan is done.
+    /// Counts a metric when the plan is applied.
     pub fn count(&mut self, family: &'static Family, labels: impl IntoIterator<Item = Label>, amount: f64) {
         self.counts.push(Count::new(family, labels, amount));
     }
 
-    /// Counts the writes so far to one kind by what they do.
+    /// Counts the writes so far to one resource by their operation.
     pub fn count_changes(&mut self, family: &'static Family, resource: ResourceType) {
         for (operation, which) in ["create", "update", "delete"].into_iter().zip(0..) {
             let number = self.actions.iter().filter(|action| action.operation(resource) == Some(which)).count();
@@ -349,12 +350,12 @@ impl Plan {
         self.actions.push(action);
     }
 
-    /// Looks again after the shortest of all the times asked for.
+    /// Reconciles again after the shortest of all requested times.
     pub fn requeue(&mut self, after: Duration) {
         self.requeue_after = Some(self.requeue_after.map_or(after, |already| already.min(after)));
     }
 
-    /// What must be known first.
+    /// Returns the scales that must be known first.
     pub fn questions(&self) -> impl Iterator<Item = &ScaleQuestion> {
         self.actions.iter().filter_map(|action| match action {
             Action::AskScale(question) => Some(question),
@@ -362,7 +363,7 @@ impl Plan {
         })
     }
 
-    /// A plan that writes nothing: the state is as desired.
+    /// Reports whether the plan writes nothing: the state is as desired.
     pub fn is_empty(&self) -> bool {
         self.actions.is_empty()
     }
@@ -380,7 +381,7 @@ impl From<Action> for Plan {
     }
 }
 
-/// The namespace and name of a typed object.
+/// Returns the namespace and name of a typed object.
 pub fn key_of<K: Typed>(object: &K) -> Key {
     let meta = object.meta();
     Key { namespace: meta.namespace.clone().unwrap_or_default(), name: meta.name.clone().unwrap_or_default() }

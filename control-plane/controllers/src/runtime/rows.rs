@@ -1,8 +1,8 @@
-//! Pods and nodes as the controllers count them: the shared bytes, and the few facts beyond metadata that decide
-//! whether one counts, parsed once for each version of it.
+//! Pods and nodes as rows: the shared bytes, and the few facts beyond metadata that workload controllers need, parsed
+//! once per version of the object.
 //!
-//! A workload of a thousand pods is looked at again after every change of one of them; decoding all of them each time
-//! would be most of the work. A row never lags behind its object: it is made from those very bytes.
+//! A workload of a thousand pods is reconciled after every change of one of them; decoding all of them each time would
+//! be most of the work. A row is never older than its object: it is parsed from the same bytes.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -18,40 +18,40 @@ const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
 const INDEX_FAILURES: &str = "batch.kubernetes.io/job-index-failure-count";
 const INDEX_FAILURES_IGNORED: &str = "batch.kubernetes.io/job-index-ignored-failure-count";
 
-/// What is read of an object beyond its header.
+/// The parsed fields of an object beyond its header.
 pub trait Facts: Default {
-    /// None for bytes that are no such object.
+    /// Parses the fields; none if the bytes are not such an object.
     fn parse(object: &Object) -> Option<Self>;
 }
 
-/// What is read of a pod's spec, status and annotations.
+/// The parsed fields of a pod's spec, status and annotations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodFacts {
     pub node: Box<str>,
     pub phase: Box<str>,
-    /// Whether the pod is ready, and since when if that is told.
+    /// Whether the pod is ready, with the transition time if the condition has one.
     pub ready: Option<Option<Timestamp>>,
-    /// When the last of its containers ended, of those that did.
+    /// The latest finish time of the terminated containers.
     pub finished: Option<Timestamp>,
-    /// Of the container that restarted most.
+    /// The restart count of the container that restarted most.
     pub restarts: i32,
-    /// Of all containers, those that run before the others included.
+    /// The restarts of all containers, init containers included.
     pub all_restarts: i32,
     pub deletion_cost: i32,
-    /// The index of an indexed Job that the pod works on.
+    /// The completion index of a pod of an indexed Job.
     pub completion_index: Option<i32>,
-    /// How often the pods of that index failed before this one, and how often a rule forgave it.
+    /// The number of counted and of ignored failures of that index before this pod.
     pub index_failures: i32,
     pub index_failures_ignored: i32,
 }
 
-/// What is read of a node's spec.
+/// The parsed fields of a node's spec.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeFacts {
     pub taints: Vec<Taint>,
 }
 
-/// One object and its facts.
+/// An object and its facts.
 #[derive(Clone, Debug)]
 pub struct Row<F> {
     pub object: Arc<Object>,
@@ -62,7 +62,7 @@ pub type PodRow = Row<PodFacts>;
 pub type NodeRow = Row<NodeFacts>;
 
 impl<F: Facts> Row<F> {
-    /// A row that nobody keeps.
+    /// Parses a row without caching it.
     pub fn new(object: Arc<Object>) -> Row<F> {
         let facts = Arc::new(F::parse(&object).unwrap_or_default());
         Row { object, facts }
@@ -72,7 +72,7 @@ impl<F: Facts> Row<F> {
         &self.object.header.name
     }
 
-    /// The value of a label; empty where there is none.
+    /// Returns the value of a label; empty if there is none.
     pub fn label(&self, key: &str) -> &str {
         self.object.header.labels.get(key).map_or("", String::as_str)
     }
@@ -200,13 +200,13 @@ impl Facts for NodeFacts {
     }
 }
 
-/// The facts of the newest version of each object that was asked for, by uid.
+/// The facts of the newest requested version of each object, by uid.
 pub struct Rows<F>(Mutex<Kept<F>>);
 
 type Kept<F> = HashMap<Box<str>, (u64, Arc<F>), BuildHasherDefault<UidHasher>>;
 
-/// Spreads uids over a table. The server draws them at random, so nobody can choose ones that meet: the usual hash, which
-/// guards against that, is not needed.
+/// Hashes uids. The server generates them at random, so no client can choose ones that collide: a keyed hash is not
+/// needed.
 #[derive(Default)]
 pub struct UidHasher(u64);
 
@@ -219,7 +219,7 @@ impl Hasher for UidHasher {
         }
     }
 
-    /// The upper bits depend on all that was written; a table looks at the lower ones too.
+    /// Mixes the upper bits into the lower ones: a hash table uses both.
     fn finish(&self) -> u64 {
         self.0 ^ self.0 >> 32
     }
@@ -247,7 +247,7 @@ impl<F: Facts> Rows<F> {
         objects.into_iter().map(row).collect()
     }
 
-    /// The object is gone, and its row with it.
+    /// Removes the facts of a deleted object.
     pub fn forget(&self, uid: &str) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
     }
@@ -279,7 +279,7 @@ mod tests {
     }
 
     proptest! {
-        /// A row and the decoded pod tell the same.
+        /// A row and the decoded pod agree.
         #[test]
         fn a_row_says_what_the_pod_says(
             phase in prop::option::of(prop::sample::select(vec!["Pending", "Running", "Failed", "Succeeded", "Unknown"])),

@@ -1,12 +1,12 @@
-//! How many pods a controller of any kind wants, asked of the server: custom kinds are in no cache.
+//! The scale of an object of any kind, read from the server: custom resources are in no cache.
 //!
-//! A plan that needs to know says so by [`Action::AskScale`](super::Action) and nothing else; the worker asks and lets
-//! the controller decide again on the answers. Nothing is kept: an answer is as old as the decision.
+//! A plan that needs a scale contains [`Action::AskScale`](super::Action) and nothing else; the worker reads the scale
+//! and lets the controller decide again. Nothing is cached: the answer is as fresh as the decision.
 
 use corten_client::{Client, Error, Resource};
 use corten_meta::{Key, Value};
 
-/// Whose scale: a reference as an object has it.
+/// A reference to the object whose scale is asked for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ScaleQuestion {
     pub api_version: String,
@@ -14,7 +14,7 @@ pub struct ScaleQuestion {
     pub key: Key,
 }
 
-/// The uid and the wanted replicas of who was asked about; none if there is no such object; or why nobody knows.
+/// The uid and the desired replicas of the object; none if it does not exist; or the error message.
 pub type ScaleAnswer = Result<Option<(String, i32)>, String>;
 
 /// Finds the resource by discovery and reads its scale.

@@ -1,7 +1,7 @@
-//! What a controller may see: a read-only view of the caches it watches.
+//! The read-only view of the caches that a controller reconciles on.
 //!
-//! A trait, so that the same `observe` reads informers in the cluster and a model in a test. A view never blocks and
-//! never asks the API server; what it shows may lag, and the runtime makes sure that it never lags behind the
+//! It is a trait, so that the same `observe` reads informers in the cluster and a model in a test. A view never blocks
+//! and never calls the API server. It may be stale, but the runtime makes sure that it is never older than the
 //! controller's own writes.
 
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use super::plan::ResourceType;
 use super::rows::{NodeRow, PodRow};
 use super::scale::{ScaleAnswer, ScaleQuestion};
 
-/// Why the last attempt for this key failed; some controllers tell the user in a condition.
+/// The failure of the last reconcile of this key; some controllers report it in a condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// The event reason of the write that failed, for example `FailedCreate`.
@@ -26,30 +26,30 @@ pub struct Failure {
 
 pub trait View: Send + Sync {
     fn get(&self, resource: ResourceType, key: &Key) -> Option<Arc<Object>>;
-    /// Every object of the namespace, or of the cluster for `""`.
+    /// Lists the objects of a namespace, or of the cluster for `""`.
     fn list(&self, resource: ResourceType, namespace: &str) -> Vec<Arc<Object>>;
-    /// Every object with an owner reference to this uid.
+    /// Lists the objects with an owner reference to this uid.
     fn owned(&self, resource: ResourceType, uid: &str) -> Vec<Arc<Object>>;
-    /// Every object of the namespace that nobody controls; by an index, since such are few among all.
+    /// Lists the objects of a namespace that have no controller. Uses an index, since they are few.
     fn orphans(&self, resource: ResourceType, namespace: &str) -> Vec<Arc<Object>>;
-    /// Every object of the namespace with this label; by an index.
+    /// Lists the objects of a namespace with this label. Uses an index.
     fn labelled(&self, resource: ResourceType, namespace: &str, label: (&str, &str)) -> Vec<Arc<Object>>;
-    /// Every Service of the namespace that may select an object with these labels; by an index, since each change of
-    /// a pod asks.
+    /// Lists the Services of a namespace that may select an object with these labels. Uses an index, since every change
+    /// of a pod asks.
     fn services_for(&self, namespace: &str, labels: &BTreeMap<String, String>) -> Vec<Arc<Object>>;
-    /// Every volume that points at the claim, or at none; by an index, since most are taken.
+    /// Lists the volumes that are bound to the claim, or to none. Uses an index, since most are bound.
     fn volumes_for(&self, claim: &Key) -> Vec<Arc<Object>>;
-    /// Every pod that is bound to the node; by an index, since a node's pods are few among all.
+    /// Lists the pods that are bound to the node. Uses an index, since a node's pods are few.
     fn pods_on(&self, node: &str) -> Vec<Arc<Object>>;
-    /// The pods with what is asked of them all the time, without decoding those that did not change.
+    /// Returns the pods as rows, without decoding those that did not change.
     fn rows(&self, pods: Vec<Arc<Object>>) -> Vec<PodRow> {
         pods.into_iter().map(PodRow::new).collect()
     }
-    /// The same of nodes.
+    /// Returns the nodes as rows.
     fn node_rows(&self, nodes: Vec<Arc<Object>>) -> Vec<NodeRow> {
         nodes.into_iter().map(NodeRow::new).collect()
     }
-    /// What the server said of a scale, if it was asked for this decision.
+    /// Returns the scale of an object, if it was asked for before this decision.
     fn scale(&self, _question: &ScaleQuestion) -> Option<ScaleAnswer> {
         None
     }
@@ -58,12 +58,13 @@ pub trait View: Send + Sync {
     }
 }
 
-/// Whether an object holds a text. Where nearly none does, looking for it costs less than decoding all of them.
+/// Reports whether the JSON of an object contains a string. Where nearly no object does, the search costs less than
+/// decoding all of them.
 pub fn mentions(object: &Object, text: &str) -> bool {
     std::str::from_utf8(&object.bytes).is_ok_and(|bytes| bytes.contains(text))
 }
 
-/// The node a pod is bound to. Only this field is read: an index asks it of every pod at every change.
+/// Returns the node a pod is bound to. Only this field is decoded: an index asks it of every pod at every change.
 pub fn node_of_pod(pod: &Object) -> Option<String> {
     #[derive(serde::Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -78,7 +79,7 @@ pub fn node_of_pod(pod: &Object) -> Option<String> {
     bound.spec?.node_name.filter(|name| !name.is_empty())
 }
 
-/// The claim that a volume points at, as an index names it; empty for a free one.
+/// Returns the key of the claim a volume is bound to; empty for an available volume.
 pub fn claim_of_volume(volume: &Object) -> String {
     #[derive(Default, serde::Deserialize)]
     struct Claim {
@@ -103,7 +104,7 @@ pub fn claim_of_volume(volume: &Object) -> String {
         .map_or_else(String::new, |claim| Key::new(claim.namespace, claim.name).to_string())
 }
 
-/// The selector of a Service; empty for one that selects nothing.
+/// Returns the selector of a Service; empty if it selects nothing.
 pub fn selector_of_service(service: &Object) -> BTreeMap<String, String> {
     #[derive(serde::Deserialize)]
     struct Spec {
@@ -118,7 +119,7 @@ pub fn selector_of_service(service: &Object) -> BTreeMap<String, String> {
 }
 
 impl dyn View + '_ {
-    /// One typed object. An object that does not decode is treated as absent: it cannot be acted upon.
+    /// Returns one typed object. An object that does not decode is treated as absent: no controller can act on it.
     pub fn typed<K: Typed>(&self, key: &Key) -> Option<K> {
         decode(&self.get(ResourceType::of::<K>(), key)?)
     }
@@ -131,25 +132,25 @@ impl dyn View + '_ {
         self.owned(ResourceType::of::<K>(), uid).iter().filter_map(|object| decode(object)).collect()
     }
 
-    /// The pods that are bound to a node.
+    /// Lists the pods that are bound to a node.
     pub fn on_node(&self, node: &str) -> Vec<Pod> {
         self.pods_on(node).iter().filter_map(decode).collect()
     }
 
-    /// Every node, by name.
+    /// Lists all nodes, by name.
     pub fn nodes(&self) -> Vec<NodeRow> {
         let mut nodes = self.node_rows(self.list(ResourceType::of::<Node>(), ""));
         nodes.sort_unstable_by(|a, b| a.name().cmp(b.name()));
         nodes
     }
 
-    /// Objects whose labels match; only those are decoded.
+    /// Lists the objects whose labels match; only those are decoded.
     pub fn select<K: Typed>(&self, namespace: &str, selector: &Selector) -> Vec<K> {
         let objects = self.list(ResourceType::of::<K>(), namespace);
         objects.iter().filter(|object| selector.matches(&object.header.labels)).filter_map(|o| decode(o)).collect()
     }
 
-    /// The same of pods, as rows; by the index where the selector names a label.
+    /// Lists the pods whose labels match, as rows. Uses the label index if the selector has an equality requirement.
     pub fn select_rows(&self, namespace: &str, selector: &Selector) -> Vec<PodRow> {
         let one = |one: &Requirement| match (one.operator(), one.values()) {
             (Operator::Equals | Operator::DoubleEquals | Operator::In, [value]) => {
@@ -166,12 +167,13 @@ impl dyn View + '_ {
         self.rows(objects)
     }
 
-    /// Objects that a workload controller must look at: its own, and orphans that match its selector.
+    /// Lists the objects that a workload controller must claim from: those it controls, and orphans that match its
+    /// selector.
     pub fn claimable<K: Typed>(&self, namespace: &str, uid: &str, selector: &Selector) -> Vec<K> {
         self.claimable_objects(ResourceType::of::<K>(), namespace, uid, selector).iter().filter_map(decode).collect()
     }
 
-    /// The same of pods, as rows.
+    /// Lists the pods that a workload controller must claim from, as rows.
     pub fn claimable_rows(&self, namespace: &str, uid: &str, selector: &Selector) -> Vec<PodRow> {
         self.rows(self.claimable_objects(ResourceType::of::<Pod>(), namespace, uid, selector))
     }

@@ -1,7 +1,7 @@
-//! Takes a key, decides, applies, and keeps the key until the caches have seen what was written.
+//! Takes a key, reconciles, applies the plan, and keeps the key until the caches show the writes.
 //!
-//! Invariant: a controller never decides about a key on a view older than its own last write for that key, also one
-//! whose answer got lost. That is what keeps a stale cache from making it create everything twice.
+//! Invariant: a controller never reconciles a key on a view older than its own last write for that key, also a write
+//! whose response got lost. Otherwise a stale cache would make it create everything twice.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,7 +21,7 @@ use super::plan::ResourceType;
 use super::view::{Failure, View};
 use crate::metrics::skips_of;
 
-/// An echo that takes longer is asked for, instead of holding up a worker.
+/// The time after which a worker no longer waits for an echo, but asks the server before the next reconcile.
 const ECHO_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Clone)]
@@ -32,9 +32,10 @@ pub struct Worker {
     informers: Informers,
     failures: Arc<Mutex<HashMap<Key, Failure>>>,
     memory: Arc<Memory>,
-    /// Keys for which something may have been written that no answer told of, and where.
+    /// Keys for which a write may have succeeded without a response, with its resource.
     unsure: Arc<Mutex<BTreeSet<(Key, ResourceType)>>>,
-    /// Asks what there is, as whoever fills the caches: not every controller may list what it writes.
+    /// Reads from the server under the identity that fills the caches: not every controller may list the resources it
+    /// writes.
     reader: Client,
     counter: Arc<Counter>,
     shutdown: CancellationToken,
@@ -53,12 +54,12 @@ impl Worker {
         Worker { controller, queue, applier, informers, failures, memory, unsure, reader, counter, shutdown }
     }
 
-    /// How many of them the controller wants.
+    /// Returns the number of workers that the controller wants.
     pub fn count(&self) -> usize {
         self.controller.workers()
     }
 
-    /// Until shutdown, and not a key longer: whoever leads next is waiting.
+    /// Reconciles keys until shutdown, and starts no key after it: the next leader is waiting.
     pub async fn run(self) {
         while let Some(key) = self.queue.get().await {
             if self.shutdown.is_cancelled() {
@@ -121,15 +122,18 @@ impl Worker {
         }
     }
 
-    /// Something may have been written for the key that the cache does not show.
+    /// Notes that a write for the key may have succeeded that the cache does not show.
     fn doubt(&self, key: &Key, resource: ResourceType) {
         self.unsure.lock().unwrap_or_else(PoisonError::into_inner).insert((key.clone(), resource));
     }
 
-    /// Whether the view holds all that may have been written for the key, or of what it may not. After a lost answer the server is asked what
-    /// there is, and the cache waited for; one that hears nothing, because its watch is broken, is a reason to wait
-    /// longer, not to decide. Where keys are worked on one at a time, because what is decided for one depends on what
-    /// was written for others, a doubt about one is a doubt about all.
+    /// Waits until the view shows every write that may have succeeded for the key; fails with the resource that may be
+    /// stale.
+    ///
+    /// After a lost response the worker asks the server for the newest revision and waits until the cache has reached
+    /// it. If the cache does not, because its watch is broken, the key waits longer instead of being reconciled. A
+    /// controller with one worker decides for one key on the writes for others, so for it a doubt about one key is a
+    /// doubt about all.
     async fn is_sure(&self, key: &Key) -> Result<(), ResourceType> {
         let alone = self.count() == 1;
         let doubts: Vec<(Key, ResourceType)> = {
@@ -154,7 +158,7 @@ impl Worker {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
     }
 
-    /// Waits until the cache shows a write. A resource that the controller does not watch is not waited for.
+    /// Waits until the cache shows a write. Does not wait for a resource that the controller does not watch.
     async fn heard(&self, view: &CachedView, echo: Echo) {
         let Some(informer) = self.informers.get(&echo.resource()) else { return };
         informer.reached.until(|so_far| is_shown(view, &echo, so_far)).await;

@@ -1,6 +1,7 @@
-//! The loop of the few controllers whose decision needs an answer from outside, and which therefore make no plans.
+//! The work loop of the few controllers that need answers from outside the caches to reconcile, and therefore make no
+//! plans.
 //!
-//! They still decide level by level: a key says which object, never what happened to it.
+//! They are level-triggered like the others: a key names an object, never an event.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use corten_meta::Key;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-/// Passes the changes of a cache on as keys, until shutdown.
+/// Adds the keys of a cache's changes to a queue, until shutdown.
 pub async fn enqueue_changes(
     cache: Arc<Cache>,
     queue: WorkQueue<Key>,
@@ -31,8 +32,8 @@ pub async fn enqueue_changes(
     }
 }
 
-/// Works on a queue until shutdown. What is handled may ask to be looked at again; what fails is tried again, ever
-/// later.
+/// Reconciles the keys of a queue until shutdown. A reconcile may return a time after which the key is added again; a
+/// failed key is added again with backoff.
 pub async fn run_workers<F, Fut>(
     what: &'static str,
     queue: WorkQueue<Key>,

@@ -1,4 +1,4 @@
-//! Who a pod of a StatefulSet is: its name and ordinal, its revision, its claims.
+//! The identity of a StatefulSet's pod: its name and ordinal, its revision, its claims.
 
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet};
@@ -11,23 +11,23 @@ use crate::workload::template;
 const POD_NAME: &str = "statefulset.kubernetes.io/pod-name";
 const POD_INDEX: &str = "apps.kubernetes.io/pod-index";
 
-/// The ordinal in a pod's name, if the name is one the set would give.
+/// Returns the ordinal in a pod's name, if the set would generate that name.
 pub fn ordinal_of(set: &StatefulSet, pod: &str) -> Option<i32> {
     pod.strip_prefix(set.name())?.strip_prefix('-')?.parse().ok().filter(|ordinal| *ordinal >= 0)
 }
 
-/// The name of the revision a pod was made of.
+/// Returns the name of the pod's revision.
 pub fn revision_of(pod: &PodRow) -> &str {
     pod.label(REVISION_HASH_LABEL)
 }
 
-/// The claims of an ordinal by name, each with its template: kept when the pod goes.
+/// Returns the claim names of an ordinal, each with its template. The claims stay when the pod is deleted.
 pub fn claims_of(set: &StatefulSet, ordinal: i32) -> impl Iterator<Item = (String, &PersistentVolumeClaim)> {
     let templates = set.spec.iter().flat_map(|spec| spec.volume_claim_templates.iter().flatten());
     templates.map(move |template| (format!("{}-{}-{ordinal}", template.name(), set.name()), template))
 }
 
-/// The claim of that name, of its template.
+/// Returns the claim with that name from its template.
 pub fn claim_of(set: &StatefulSet, name: String, template: &PersistentVolumeClaim) -> PersistentVolumeClaim {
     let mut claim = template.clone();
     claim.metadata.name = Some(name);
@@ -38,7 +38,7 @@ pub fn claim_of(set: &StatefulSet, name: String, template: &PersistentVolumeClai
     claim
 }
 
-/// The pod of an ordinal, of the template that the revision holds.
+/// Returns the pod of an ordinal from the template in the revision.
 pub fn pod_of(set: &StatefulSet, revision: &ControllerRevision, ordinal: i32) -> Pod {
     let mut pod = template::pod_from(&template_of(set, revision), set);
     let name = format!("{}-{ordinal}", set.name());
@@ -69,7 +69,7 @@ pub fn pod_of(set: &StatefulSet, revision: &ControllerRevision, ordinal: i32) ->
     pod
 }
 
-/// The template a revision holds; the set's own when it cannot be read.
+/// Returns the template in a revision; the set's own if it does not decode.
 fn template_of(
     set: &StatefulSet,
     revision: &ControllerRevision,

@@ -1,7 +1,8 @@
-//! StatefulSet: pods with a name, an order and volumes of their own.
+//! The StatefulSet controller: pods with stable names, an order and volumes of their own.
 //!
-//! The steps: revisions of the template, then every ordinal in order ([`replicas`]), then what is too many, then the
-//! rolling update from the last to the first; claims have the owners that [`retention`] says. With ordered management each step waits for the pod before it.
+//! The steps: revisions of the template, then every ordinal in order ([`replicas`]), then surplus pods, then the
+//! rolling update from the last to the first; claims get the owners that [`retention`] determines. With OrderedReady
+//! pod management each step waits for the pod before it.
 
 mod identity;
 mod replicas;
@@ -58,7 +59,7 @@ impl Controller for StatefulSetController {
         let spec = set.spec.as_ref()?;
         let selector = selector(&spec.selector);
         let mut candidates = view.claimable_rows(&key.namespace, &uid, &selector);
-        // A pod that merely has the labels is not adopted: its name must say which member it is.
+        // A pod that merely has the labels is not adopted: its name must contain its ordinal.
         candidates.retain(|pod| ordinal_of(&set, pod.name()).is_some() || pod.controller_uid() == Some(&uid));
         let claims = match spec.volume_claim_templates {
             Some(_) => view.list(ResourceType::of::<PersistentVolumeClaim>(), &key.namespace),
@@ -129,15 +130,15 @@ fn count_collision(set: &StatefulSet) -> Plan {
 }
 
 fn hash_label(pod: &PodRow) -> &str {
-    // Pods carry the whole name of their revision; the hash is what follows the name of the set.
+    // Pods carry the whole name of their revision; the hash follows the name of the set.
     revision_of(pod).rsplit('-').next().unwrap_or_default()
 }
 
-/// One pass over a StatefulSet.
+/// One reconcile of a StatefulSet.
 struct Pass<'a> {
     set: &'a StatefulSet,
     spec: &'a StatefulSetSpec,
-    /// Every claim of the namespace, by name, if the set has any.
+    /// All claims of the namespace, by name, if the set has claim templates.
     claims: HashMap<&'a str, &'a Arc<Object>>,
     /// The pods of the set, by ordinal.
     members: BTreeMap<i32, PodRow>,
@@ -155,17 +156,17 @@ impl Pass<'_> {
         self.spec.replicas.unwrap_or(1)
     }
 
-    /// The ordinals that should exist. A set that begins near the last number ends with it.
+    /// Returns the desired ordinals. A set that starts near the largest number ends with it.
     fn ordinals(&self) -> Range<i32> {
         self.start()..self.start().saturating_add(self.replicas())
     }
 
-    /// The first ordinal that a rolling update reaches.
+    /// Returns the first ordinal that a rolling update reaches.
     fn first_updated(&self) -> i32 {
         self.start().saturating_add(self.partition())
     }
 
-    /// Whether each step waits for the one before.
+    /// Reports whether each step waits for the one before.
     fn is_ordered(&self) -> bool {
         self.spec.pod_management_policy.as_deref() != Some("Parallel")
     }
@@ -178,7 +179,7 @@ impl Pass<'_> {
         pods::is_available(pod, self.min_ready(), self.now) && pods::is_active(pod)
     }
 
-    /// The first ordinal that a rolling update reaches.
+    /// Returns the first ordinal that a rolling update reaches.
     fn partition(&self) -> i32 {
         let rolling = self.spec.update_strategy.as_ref().and_then(|strategy| strategy.rolling_update.as_ref());
         rolling.and_then(|rolling| rolling.partition).unwrap_or(0)
@@ -214,7 +215,7 @@ impl Pass<'_> {
             collision_count: Some(self.set.status.as_ref().and_then(|status| status.collision_count).unwrap_or(0)),
             conditions: self.set.status.as_ref().and_then(|status| status.conditions.clone()),
         };
-        // The update is complete when all are of it and ready: it becomes the current revision.
+        // The update is complete when all pods have its revision and are ready: it becomes the current revision.
         let complete = self.is_rolling()
             && updated == status.replicas
             && ready == status.replicas

@@ -1,4 +1,4 @@
-//! The ordinals of a StatefulSet: created from the first, taken away from the last, updated from the last.
+//! The ordinals of a StatefulSet: created from the first, deleted from the last, updated from the last.
 
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::apps::v1::ControllerRevision;
@@ -10,7 +10,7 @@ use crate::runtime::{Action, Plan, PodRow, Reference, Report};
 use crate::workload::int_or_percent::scaled;
 use crate::workload::pods;
 
-/// The most pods that one look creates: their coming brings the next look.
+/// The most pods that one reconcile creates: their echo starts the next reconcile.
 const BURST: usize = 500;
 
 impl Pass<'_> {
@@ -25,8 +25,8 @@ impl Pass<'_> {
         }
     }
 
-    /// Every ordinal that should exist; says whether one is not there yet. In order, none is begun before the one
-    /// before it is available.
+    /// Creates the missing ordinals; reports whether one is not available yet. With OrderedReady, none is created
+    /// before the previous one is available.
     fn fill(&self, plan: &mut Plan) -> bool {
         let mut waits = false;
         let mut created = 0;
@@ -69,8 +69,8 @@ impl Pass<'_> {
         plan.push(Action::normal(self.set, "SuccessfulCreate", format!("{what} successful")));
     }
 
-    /// The revision of a new pod. A rolling update keeps the ordinals below its partition at the current revision, also in
-    /// mid-update; every other pod is created from the update revision, with OnDelete too.
+    /// Returns the revision of a new pod. A rolling update keeps the ordinals below its partition at the current
+    /// revision, also during the update; every other pod is created from the update revision, with OnDelete too.
     fn revision_for(&self, ordinal: i32) -> &ControllerRevision {
         let is_kept = self.is_rolling() && ordinal < self.first_updated();
         if is_kept { &self.current } else { &self.update }
@@ -104,8 +104,8 @@ impl Pass<'_> {
         plan.push(Action::normal(self.set, "SuccessfulDelete", format!("{what} successful")));
     }
 
-    /// Takes away what is out of range, the last first; says whether there is any. In order, one goes at a time, and
-    /// only while all before it are well.
+    /// Deletes pods that are out of range, the last first; reports whether there are any. With OrderedReady, one at a
+    /// time, and only while all before it are healthy.
     fn shrink(&self, plan: &mut Plan) -> bool {
         let range = self.ordinals();
         let condemned: Vec<(&i32, &PodRow)> =
@@ -119,7 +119,7 @@ impl Pass<'_> {
                 }
                 continue;
             }
-            // An unhealthy pod may go itself, but holds up the others.
+            // An unhealthy pod may be deleted itself, but blocks the others.
             if self.is_ordered() && sick.is_some_and(|name| name != pod.name()) {
                 break;
             }
@@ -131,7 +131,7 @@ impl Pass<'_> {
         !condemned.is_empty()
     }
 
-    /// How many may be unavailable while an update goes on.
+    /// Returns how many pods may be unavailable during an update.
     pub(super) fn most_unavailable(&self) -> i32 {
         let rolling = self.spec.update_strategy.as_ref().and_then(|strategy| strategy.rolling_update.as_ref());
         let asked = rolling.and_then(|rolling| rolling.max_unavailable.as_ref());

@@ -1,7 +1,8 @@
-//! What becomes of a StatefulSet's claims: kept, or deleted with the set or with the pod that a scale-down takes.
+//! The retention policy of a StatefulSet's claims: retained, or deleted with the set or with a pod that a scale-down
+//! deletes.
 //!
-//! Nothing is deleted here. A claim that shall go is given an owner, and goes with it by garbage collection. Claims
-//! that somebody else controls, or that belong to an earlier set or pod of the same name, are left alone.
+//! Nothing is deleted here. A claim to be deleted gets an owner, and the garbage collector deletes it with the owner.
+//! Claims that another controller owns, or that belong to an earlier set or pod of the same name, are not changed.
 
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ use crate::runtime::{Action, Plan, PodRow, View, decode, key_of};
 use crate::workload::owner::controller_reference;
 
 impl Pass<'_> {
-    /// Whether claims go with the set, and with a pod that is scaled away.
+    /// Returns whether claims are deleted with the set, and with a pod on scale-down.
     fn policy(&self) -> (bool, bool) {
         let policy = self.spec.persistent_volume_claim_retention_policy.as_ref();
         let deletes = |choice: Option<&String>| choice.is_some_and(|choice| choice == "Delete");
@@ -28,18 +29,19 @@ impl Pass<'_> {
         )
     }
 
-    /// The owners of a claim that is made new.
+    /// Returns the owners of a new claim.
     pub(super) fn owners_of_new_claim(&self) -> Option<Vec<OwnerReference>> {
         self.policy().0.then(|| vec![controller_reference(self.set)])
     }
 
-    /// A claim of the ordinal that still waits to go with a pod that is gone: its successor must not use it.
+    /// Reports whether a claim of the ordinal still waits for deletion with a deleted pod: the pod's successor must not
+    /// use it.
     pub(super) fn has_stale_claim(&self, ordinal: i32) -> bool {
         let pod = format!("{}-{ordinal}", self.set.name());
         self.present_claims(ordinal).any(|claim| claim.header.owners.iter().any(|owner| names(owner, Pod::KIND, &pod)))
     }
 
-    /// Gives the claims of a pod the owners that the policy asks for.
+    /// Sets the owners that the policy requires on the claims of a pod.
     pub(super) fn align_claims(&self, plan: &mut Plan, ordinal: i32, pod: &PodRow) {
         for claim in self.present_claims(ordinal) {
             let Some(wanted) = self.wanted_owner(claim, pod, ordinal) else { continue };
@@ -56,13 +58,13 @@ impl Pass<'_> {
         claims_of(self.set, ordinal).filter_map(|(name, _)| self.claims.get(name.as_str()).copied())
     }
 
-    /// Whether a reference is one that the policy gives and takes.
+    /// Reports whether the policy manages the reference.
     fn is_ours(&self, owner: &Owner, pod: &PodRow) -> bool {
         names(owner, StatefulSet::KIND, self.set.name()) || names(owner, Pod::KIND, pod.name())
     }
 
-    /// The one reference of ours that a claim should have, or that it should have none; nothing where it must be left
-    /// as it is.
+    /// Returns the owner reference that the policy requires, or that it requires none; nothing if the claim must not be
+    /// changed.
     fn wanted_owner(&self, claim: &Object, pod: &PodRow, ordinal: i32) -> Option<Option<Owner>> {
         let (with_set, with_pod) = self.policy();
         let (set_uid, pod_uid) = (self.set.metadata.uid.as_deref().unwrap_or_default(), &pod.object.header.uid);
@@ -93,7 +95,8 @@ impl Pass<'_> {
     }
 }
 
-/// The claim with the references that are kept, and one more. Written as a whole: the role permits no patch of claims.
+/// Returns an update of the claim with the kept references and one more. An update, because the role permits no patch
+/// of claims.
 fn owned_anew(claim: &Arc<Object>, keep: &dyn Fn(&str) -> bool, add: Option<OwnerReference>) -> Option<Action> {
     let mut updated: PersistentVolumeClaim = decode(claim)?;
     let mut references = updated.metadata.owner_references.take().unwrap_or_default();
@@ -118,7 +121,7 @@ fn names(owner: &Owner, kind: &str, name: &str) -> bool {
     owner.kind == kind && owner.name == name
 }
 
-/// A claim that is gone may be what the next pod of its name waits for.
+/// Returns the set whose next pod may wait for the deletion of a claim.
 pub(super) fn of_claim(view: &dyn View, change: &Change) -> Vec<Key> {
     if change.new.is_some() {
         return Vec::new();

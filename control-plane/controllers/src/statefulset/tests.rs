@@ -115,7 +115,7 @@ fn a_set_of_any_size_is_created_in_bursts() {
     let mut model =
         cluster(json!({"spec": {"podManagementPolicy": "Parallel", "replicas": i32::MAX, "ordinals": {"start": 5},
         "updateStrategy": {"rollingUpdate": {"partition": i32::MAX}}}}));
-    // The first look makes the revision that the pods are of.
+    // The first reconcile creates the revision of the pods.
     for expected in [0, 500, 1_000] {
         let plan = decide(&StatefulSetController, &model, "default", "db");
         model.apply(&plan);

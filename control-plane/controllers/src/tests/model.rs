@@ -1,7 +1,7 @@
-//! A model of the cluster for tests: objects in memory, plans applied as the API server would.
+//! A model of the cluster for tests: objects in memory, with plans applied as by the API server.
 //!
-//! It holds controllers to the two properties they all must have: they converge to an empty plan, and the order of
-//! lists does not matter to them.
+//! It checks the two properties of every controller: it converges to an empty plan, and the order of lists does not
+//! matter.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock};
@@ -21,7 +21,7 @@ use crate::volume_claims::uses;
 
 pub static NOW: LazyLock<Timestamp> = LazyLock::new(|| "2026-01-02T03:04:05Z".parse().expect("a time"));
 
-/// One change of the model, as a watch would tell it; gone objects have none after it.
+/// One change of the model, as a watch would report it; a deleted object has no state after it.
 #[derive(Clone)]
 pub struct Told {
     pub kind: String,
@@ -32,16 +32,16 @@ pub struct Told {
 pub struct Model {
     objects: BTreeMap<(String, Key), Arc<Object>>,
     pub revision: u64,
-    /// Every change so far, where somebody wants to know.
+    /// All changes so far, if they are logged.
     pub log: Option<Vec<Told>>,
-    /// Running pods that are deleted linger until their kubelet let them go.
+    /// Whether deleted pods that run stay until their kubelet removes them.
     pub graceful: bool,
-    /// Lists come backwards.
+    /// Whether lists are reversed.
     pub reversed: bool,
     pub failure: Option<Failure>,
-    /// What the server says of scales.
+    /// The scales that the server returns.
     pub scales: BTreeMap<ScaleQuestion, ScaleAnswer>,
-    /// `Type reason message` of every event told.
+    /// `Type reason message` of every recorded event.
     pub events: Vec<String>,
     /// `node/name` of every directory that nodes removed.
     pub removed: BTreeSet<String>,
@@ -112,17 +112,17 @@ impl View for Model {
 }
 
 impl Model {
-    /// One that keeps a log of its changes and lets pods linger.
+    /// Returns a model that logs its changes and deletes pods gracefully.
     pub fn logged() -> Model {
         Model { log: Some(Vec::new()), graceful: true, ..Model::default() }
     }
 
-    /// Everything there is, with its kind.
+    /// Returns all objects, with their kinds.
     pub fn objects(&self) -> impl Iterator<Item = (&str, &Arc<Object>)> {
         self.objects.iter().map(|((kind, _), object)| (kind.as_str(), object))
     }
 
-    /// Everything there is, as a fresh watch tells it.
+    /// Returns all objects as the initial list of a watch.
     pub fn told(&self) -> impl Iterator<Item = Told> {
         self.objects.iter().map(|((kind, key), object)| {
             let change = Change { key: key.clone(), old: None, new: Some(object.clone()) };
@@ -130,7 +130,7 @@ impl Model {
         })
     }
 
-    /// Puts an object as it is; uid and age are made up when absent.
+    /// Stores an object as it is; generates uid and creation time if absent.
     pub fn put(&mut self, mut object: Value) {
         self.revision += 1;
         let kind = object["kind"].as_str().expect("a kind").to_owned();
@@ -162,7 +162,7 @@ impl Model {
         }
     }
 
-    /// Every object of a kind.
+    /// Returns the keys of all objects of a kind.
     pub fn keys(&self, kind: &str) -> Vec<Key> {
         self.objects.keys().filter(|(of, _)| of == kind).map(|(_, key)| key.clone()).collect()
     }
@@ -184,14 +184,14 @@ impl Model {
         view.all("")
     }
 
-    /// Applies a plan; a precondition that fails is a bug of the controller, since nobody else writes.
+    /// Applies a plan; a failed precondition is a bug of the controller, since there is no other writer.
     pub fn apply(&mut self, plan: &Plan) {
         for action in &plan.actions {
             self.attempt(action).unwrap_or_else(|refused| panic!("{refused}"));
         }
     }
 
-    /// One action, as the API server would take or refuse it.
+    /// Applies one action, or rejects it as the API server would.
     pub fn attempt(&mut self, action: &Action) -> Result<(), String> {
         match action {
             Action::Event(event) => {
@@ -253,7 +253,7 @@ impl Model {
         }
         if status {
             current["status"] = object["status"].take();
-            // The metadata comes along, as with most kinds of the API.
+            // Metadata is updated with the status, as for most kinds.
             let annotations = object["metadata"]["annotations"].take();
             if !annotations.is_null() {
                 current["metadata"]["annotations"] = annotations;
@@ -284,7 +284,7 @@ impl Model {
         Ok(())
     }
 
-    /// What was deleted goes with its last finalizer, where deletions are played to the end.
+    /// Stores an object; removes a deleted one with its last finalizer, if deletions are graceful.
     fn put_or_release(&mut self, object: Value) {
         let free = object["metadata"]["finalizers"].as_array().is_none_or(Vec::is_empty);
         let left = !object["metadata"]["deletionTimestamp"].is_null() && object["kind"] != "Pod";
@@ -312,7 +312,7 @@ impl Model {
     }
 }
 
-/// The plan for one key, made twice on lists in both orders: it must be the same.
+/// Returns the plan for one key. Decides twice, on lists in both orders: the plans must be equal.
 pub fn decide(controller: &dyn Decide, model: &Model, namespace: &str, name: &str) -> Plan {
     let key = Key::new(namespace, name);
     let plan = controller.decide(model, &key, *NOW);
@@ -323,12 +323,12 @@ pub fn decide(controller: &dyn Decide, model: &Model, namespace: &str, name: &st
     plan
 }
 
-/// Decides and applies until the plan is empty; says how many writes that took.
+/// Reconciles and applies until the plan is empty; returns the number of writes.
 pub fn converges(controller: &dyn Decide, model: &mut Model, namespace: &str, name: &str) -> usize {
     let mut writes = 0;
     for _ in 0..100 {
         let plan = decide(controller, model, namespace, name);
-        // What is only told again changes nothing.
+        // Repeated events change nothing.
         if plan.actions.iter().all(Action::is_event) {
             model.apply(&plan);
             return writes;
@@ -339,7 +339,7 @@ pub fn converges(controller: &dyn Decide, model: &mut Model, namespace: &str, na
     panic!("{} does not converge: {:?}", controller.name(), decide(controller, model, namespace, name));
 }
 
-/// The keys a controller would look at after a change.
+/// Returns the keys that a controller reconciles after a change.
 pub fn mapped<K: Typed>(
     controller: &dyn Decide,
     model: &Model,
@@ -358,7 +358,7 @@ pub fn mapped<K: Typed>(
     keys
 }
 
-/// A pod under construction.
+/// Builds a pod.
 pub struct PodBuilder(Value);
 
 pub fn pod(name: &str) -> PodBuilder {
@@ -393,7 +393,7 @@ impl PodBuilder {
         self
     }
 
-    /// Ready for so many seconds.
+    /// Makes the pod ready for this many seconds.
     pub fn ready(self, seconds: i64) -> PodBuilder {
         let since = NOW.checked_sub(jiff::SignedDuration::from_secs(seconds)).expect("a time");
         let condition =

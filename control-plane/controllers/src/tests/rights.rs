@@ -1,7 +1,7 @@
-//! What each controller's role permits, for tests: a plan that the API server would refuse is no plan.
+//! The RBAC roles of the controllers, for tests: no plan may contain a request that the API server would deny.
 //!
-//! The roles are those that the server itself begins with. A controller that acts under an account without such a role
-//! is one of our own, whose role the cluster brings along; it is not judged here.
+//! The roles are the server's bootstrap roles. A service account without such a role belongs to a controller of our
+//! own, whose role is part of the cluster's manifests; it is not checked here.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -12,7 +12,7 @@ use crate::runtime::{Action, Plan, ResourceType};
 
 const POLICY: &str = include_str!("../../../apiserver/src/authorization/bootstrap_policy.tbl");
 
-/// Rules by controller: verbs, groups and resources, each divided by commas.
+/// Rules by controller: verbs, groups and resources, each separated by commas.
 type Rules = HashMap<&'static str, Vec<[&'static str; 3]>>;
 
 static ROLES: LazyLock<Rules> = LazyLock::new(|| {
@@ -31,7 +31,7 @@ static ROLES: LazyLock<Rules> = LazyLock::new(|| {
     roles
 });
 
-/// Panics if the plan holds what the role of the controller does not permit.
+/// Panics if the role of the controller does not permit an action of the plan.
 pub fn assert_permitted(controller: &str, plan: &Plan) {
     let Some(rules) = ROLES.get(controller) else { return };
     for (verb, resource, subresource) in plan.actions.iter().filter_map(asked) {
@@ -48,7 +48,7 @@ pub fn assert_permitted(controller: &str, plan: &Plan) {
     }
 }
 
-/// What an action asks of the server.
+/// Returns the verb, resource and subresource of an action.
 fn asked(action: &Action) -> Option<(&'static str, ResourceType, Option<&'static str>)> {
     match action {
         Action::Create { resource, .. } => Some(("create", *resource, None)),

@@ -1,7 +1,7 @@
-//! Storage classes of claims that no volume satisfies yet: which class one without any is given, and who provisions.
+//! StorageClasses of claims that no volume satisfies: the default class, and the provisioner.
 //!
-//! A claim that asks for no class waits for a default one, which may come long after it; one that asks for the class
-//! `""` wants none, for good.
+//! A claim without a class waits for a default class, which may be created later; a claim with the class `""` never
+//! gets one.
 
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::core::v1::PersistentVolumeClaim;
@@ -18,19 +18,19 @@ const IS_DEFAULT: [&str; 2] =
     ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"];
 const PROVISIONER: [&str; 2] =
     ["volume.kubernetes.io/storage-provisioner", "volume.beta.kubernetes.io/storage-provisioner"];
-/// Provisioners under this prefix are part of Kubernetes, or there is none of that name.
+/// The prefix of in-tree provisioners.
 const IN_TREE: &str = "kubernetes.io/";
-/// Those of them that drivers have taken over.
+/// The in-tree provisioners that were migrated to CSI drivers.
 const MIGRATED: [&str; 7] =
     ["aws-ebs", "azure-disk", "azure-file", "cinder", "gce-pd", "portworx-volume", "vsphere-volume"];
 
-/// The class that a claim asks for, if it says anything about that.
+/// Returns the class that a claim requests, if it has one.
 pub fn class_of(claim: &PersistentVolumeClaim) -> Option<&str> {
     let annotated = claim.metadata.annotations.as_ref().and_then(|all| all.get(ANNOTATION));
     annotated.or(claim.spec.as_ref().and_then(|spec| spec.storage_class_name.as_ref())).map(String::as_str)
 }
 
-/// The class of claims that ask for none: of several, the newest, then the first by name.
+/// Returns the default class: of several, the newest, then the first by name.
 pub fn default_class(view: &dyn View) -> Option<String> {
     let is_default = |class: &StorageClass| {
         let annotations = class.metadata.annotations.as_ref();
@@ -43,7 +43,7 @@ pub fn default_class(view: &dyn View) -> Option<String> {
     all.min_by_key(age).and_then(|class| class.metadata.name)
 }
 
-/// A class that comes or becomes the default one is news to every claim that waits.
+/// Returns all pending claims if a class is created or becomes the default.
 pub fn of_class(view: &dyn View, change: &Change) -> Vec<Key> {
     if change.new.is_none() {
         return Vec::new();
@@ -51,7 +51,7 @@ pub fn of_class(view: &dyn View, change: &Change) -> Vec<Key> {
     view.all::<PersistentVolumeClaim>("").iter().filter(is_waiting).map(key_of).collect()
 }
 
-/// Gives a claim that asks for no class the default one.
+/// Sets the default class on a claim without one.
 pub fn assign_default(observed: &Observed) -> Option<Plan> {
     let mut updated = observed.claim.clone();
     updated.spec.get_or_insert_default().storage_class_name = Some(observed.default_class.clone()?);
@@ -61,7 +61,7 @@ pub fn assign_default(observed: &Observed) -> Option<Plan> {
     Some(plan)
 }
 
-/// Names the provisioner that the claim waits for, or says why there is none.
+/// Names the provisioner that the claim waits for, or the reason why there is none.
 pub fn await_provisioner(observed: &Observed) -> Plan {
     let claim = &observed.claim;
     let failed = |message: String| Plan::from(Action::warning(claim, "ProvisioningFailed", message));

@@ -1,9 +1,9 @@
-//! Claims and volumes find each other: the smallest volume that satisfies a claim becomes its own, for good.
+//! The PersistentVolume controller: binds a claim to the smallest volume that satisfies it, for good.
 //!
-//! Each side points at the other. The volume is written first, so that no two claims can take it; only then the claim.
-//! Volumes that do not exist yet are somebody else's to make: a claim says which provisioner it waits for. What becomes
-//! of a volume whose claim is gone is in [`phases`]; who scrubs one for the next claim, in [`recycling`]; which class a
-//! claim is given that asks for none, in [`classes`].
+//! Each side refers to the other. The volume is written first, so that no two claims can take it; then the claim.
+//! Volumes that do not exist yet are created by a provisioner, which the claim names. [`phases`] reclaims a volume
+//! whose claim is deleted; [`recycling`] scrubs one for the next claim; [`classes`] sets the class of a claim without
+//! one.
 
 mod classes;
 mod phases;
@@ -27,14 +27,14 @@ const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 
-/// Binds claims. One at a time: two claims must never choose the same volume.
+/// Binds claims. One worker: two claims must never choose the same volume.
 pub struct ClaimBinder;
 
 pub struct Observed {
     claim: PersistentVolumeClaim,
     volumes: Vec<PersistentVolume>,
     class: Option<StorageClass>,
-    /// The class that the claim is given if no volume satisfies it; none where it says which it wants.
+    /// The default class, if no volume satisfies the claim; none if the claim has a class.
     default_class: Option<String>,
 }
 
@@ -82,7 +82,7 @@ impl Controller for ClaimBinder {
     }
 }
 
-/// The claim among all, by whether it is bound.
+/// Counts the claim as bound or unbound.
 fn count(plan: &mut Plan, claim: &PersistentVolumeClaim) {
     let bound = claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound");
     let family = if bound { &metrics::CLAIMS_BOUND } else { &metrics::CLAIMS_UNBOUND };
@@ -100,7 +100,7 @@ fn bind(observed: &Observed) -> Plan {
     }
 }
 
-/// A volume concerns the claim it points at; a free one every claim that waits.
+/// Returns the claim that a volume refers to; for an available volume all pending claims.
 fn of_volume(view: &dyn View, change: &Change) -> Vec<Key> {
     let versions = [&change.old, &change.new].into_iter().flatten().filter_map(decode::<PersistentVolume>);
     let mut keys: Vec<Key> =
@@ -112,7 +112,7 @@ fn of_volume(view: &dyn View, change: &Change) -> Vec<Key> {
     keys
 }
 
-/// Whether the claim has no volume yet.
+/// Reports whether the claim has no volume yet.
 fn is_waiting(claim: &&PersistentVolumeClaim) -> bool {
     claim.spec.as_ref().is_none_or(|spec| spec.volume_name.is_none())
 }
@@ -121,7 +121,7 @@ fn key_of_reference(reference: &ObjectReference) -> Key {
     Key::new(reference.namespace.clone().unwrap_or_default(), reference.name.clone().unwrap_or_default())
 }
 
-/// Whether the volume points at this claim: by name, and by uid once that is known.
+/// Reports whether the volume refers to this claim: by name, and by uid if it has one.
 fn points_at(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     let reference = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
     reference.is_some_and(|reference| {
@@ -131,7 +131,7 @@ fn points_at(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     })
 }
 
-/// A claim that names its volume: the volume must name it back, then both are bound.
+/// Completes the binding of a claim that names its volume: the volume must refer back.
 fn bound(observed: &Observed, name: &str) -> Plan {
     let claim = &observed.claim;
     let Some(volume) = observed.volumes.iter().find(|volume| volume.name() == name) else {
@@ -149,7 +149,8 @@ fn bound(observed: &Observed, name: &str) -> Plan {
     }
     let mut updated = claim.clone();
     let status = updated.status.get_or_insert_default();
-    // A claim that is bound may be smaller than its volume: what lies on it has not grown yet, and its node will say so.
+    // A bound claim may be smaller than its volume: its file system has not been expanded yet, and the kubelet reports
+    // when it is.
     if status.phase.as_deref() != Some("Bound") {
         status.capacity = volume.spec.as_ref().and_then(|spec| spec.capacity.clone());
     }
@@ -197,7 +198,7 @@ fn unbound(observed: &Observed) -> Plan {
     }
 }
 
-/// The smallest free volume that gives what the claim asks for.
+/// Returns the smallest available volume that satisfies the claim.
 fn best_match<'a>(volumes: &'a [PersistentVolume], claim: &PersistentVolumeClaim) -> Option<&'a PersistentVolume> {
     let wanted = claim.spec.clone().unwrap_or_default();
     let least = wanted.resources.and_then(|resources| resources.requests?.get("storage").cloned());
@@ -223,7 +224,7 @@ fn best_match<'a>(volumes: &'a [PersistentVolume], claim: &PersistentVolumeClaim
     volumes.iter().filter(fits).min_by_key(|volume| (size(volume), volume.name().to_owned()))
 }
 
-/// Makes the volume point at the claim.
+/// Makes the volume refer to the claim.
 fn take(volume: &PersistentVolume, claim: &PersistentVolumeClaim, by_controller: bool) -> Action {
     let mut updated = volume.clone();
     updated.spec.get_or_insert_default().claim_ref = Some(ObjectReference {
@@ -241,7 +242,7 @@ fn take(volume: &PersistentVolume, claim: &PersistentVolumeClaim, by_controller:
     Action::update(&updated)
 }
 
-/// Makes the claim point at its volume, and says that this is settled.
+/// Makes the claim refer to its volume, and marks the binding as complete.
 fn name_volume(claim: &PersistentVolumeClaim, volume: &PersistentVolume, by_controller: bool) -> Action {
     let mut updated = claim.clone();
     updated.spec.get_or_insert_default().volume_name = volume.metadata.name.clone();

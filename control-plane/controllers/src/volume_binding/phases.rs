@@ -1,7 +1,7 @@
-//! The phase of a volume, and what becomes of it when its claim is gone: kept, left to whoever provisioned it, or
+//! The phase of a volume, and its reclaim policy when its claim is deleted: retained, deleted by its provisioner, or
 //! scrubbed for the next claim.
 //!
-//! A volume that once failed to be reclaimed stays `Failed` until that succeeds: somebody should see it.
+//! A volume whose reclaim failed stays `Failed` until it succeeds, so that an administrator sees it.
 
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
@@ -24,7 +24,7 @@ pub(super) const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 
 const FAILED_DELETE: &str = "VolumeFailedDelete";
 
-/// Keeps the phase of volumes, and reclaims them.
+/// Updates the phase of volumes, and reclaims them.
 #[derive(Default)]
 pub struct VolumePhases {
     pub recyclers: Recyclers,
@@ -32,13 +32,13 @@ pub struct VolumePhases {
 
 pub struct Observed {
     pub volume: PersistentVolume,
-    /// The claim that has the name the volume points at, which may be another one by now.
+    /// The claim with the name that the volume refers to, which may be another one by now.
     pub claim: Option<PersistentVolumeClaim>,
-    /// The pod that has the name of the volume's recycler.
+    /// The pod with the name of the volume's recycler.
     pub recycler: Option<Pod>,
     /// The pods that still use the claim of a volume that is to be recycled.
     pub users: Vec<Key>,
-    /// Why the last attempt to reclaim it failed.
+    /// The failure of the last attempt to reclaim the volume.
     failure: Option<Failure>,
 }
 
@@ -89,20 +89,20 @@ impl VolumePhases {
         match standing(volume, observed.claim.as_ref()) {
             Standing::Free => Plan::from(told(volume, "Available", None, now)),
             Standing::Bound => Plan::from(told(volume, "Bound", None, now)),
-            // Made for this claim alone, it is of no use to another.
+            // A volume provisioned for this claim alone is of no use to another.
             Standing::Overtaken if is_provisioned(volume) && policy(volume) == "Delete" => self.released(observed, now),
             Standing::Overtaken => Plan::from(unbind(volume)),
             Standing::Released => self.released(observed, now),
         }
     }
 
-    /// The volume's claim is gone: that is told first, and then its reclaim policy carried out.
+    /// Sets the phase Released first, and then applies the reclaim policy.
     fn released(&self, observed: &Observed, now: Timestamp) -> Plan {
         let volume = &observed.volume;
         if !matches!(phase(volume), "Released" | "Failed") {
             let mut actions = told(volume, "Released", None, now);
             let reference = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
-            // A claim that others bound may not be in the cache yet: only the server knows that it is gone.
+            // A claim that another writer bound may not be in the cache yet: only the server knows that it is deleted.
             if let Some(reference) = reference.filter(|_| observed.claim.is_none()) {
                 actions.insert(0, Action::absent::<PersistentVolumeClaim>(key_of_reference(reference)));
             }
@@ -116,7 +116,7 @@ impl VolumePhases {
     }
 }
 
-/// The volume among all, by what it is and whether it is bound.
+/// Counts the volume by its plugin and whether it is bound.
 fn count(plan: &mut Plan, volume: &PersistentVolume) {
     let Some(spec) = &volume.spec else { return };
     let plugin = match spec {
@@ -134,14 +134,14 @@ fn count(plan: &mut Plan, volume: &PersistentVolume) {
     plan.count(family, [spec.storage_class_name.as_deref().unwrap_or_default().into()], 1.0);
 }
 
-/// How a volume stands to the claim it points at.
+/// The relation of a volume to the claim it refers to.
 #[derive(PartialEq, Eq)]
 enum Standing {
     Free,
     Bound,
-    /// Its claim was given another volume.
+    /// The claim has another volume.
     Overtaken,
-    /// Its claim is gone, or another one has its name now: what is on it is not for the next.
+    /// The claim is deleted, or another one has its name now: it must not see the data.
     Released,
 }
 
@@ -172,7 +172,7 @@ fn is_provisioned(volume: &PersistentVolume) -> bool {
     volume.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(PROVISIONED_BY))
 }
 
-/// Writes the phase and why it is so, if that is news.
+/// Updates phase and message, if they changed.
 fn told(volume: &PersistentVolume, phase: &str, message: Option<String>, now: Timestamp) -> Vec<Action> {
     let mut updated = volume.clone();
     let status = updated.status.get_or_insert_default();
@@ -184,7 +184,7 @@ fn told(volume: &PersistentVolume, phase: &str, message: Option<String>, now: Ti
     if updated == *volume { Vec::new() } else { vec![Action::update_status(&updated)] }
 }
 
-/// The volume could not be reclaimed; told once for each cause.
+/// Reports that the volume could not be reclaimed, once for each reason.
 pub(super) fn failed(volume: &PersistentVolume, reason: &str, message: &str, now: Timestamp) -> Plan {
     let mut actions = told(volume, "Failed", Some(message.to_owned()), now);
     if !actions.is_empty() {
@@ -193,7 +193,7 @@ pub(super) fn failed(volume: &PersistentVolume, reason: &str, message: &str, now
     Plan::from(actions)
 }
 
-/// Frees the volume for any claim, or for the one it was reserved for by hand.
+/// Makes the volume available for any claim, or for the one a user reserved it for.
 pub(super) fn unbind(volume: &PersistentVolume) -> Action {
     let mut updated = volume.clone();
     let annotations = updated.metadata.annotations.get_or_insert_default();
@@ -209,7 +209,7 @@ pub(super) fn unbind(volume: &PersistentVolume) -> Action {
     Action::update(&updated)
 }
 
-/// Deletes what nobody else would; a volume that somebody provisioned, or that has a driver, is theirs to delete.
+/// Deletes a volume without a provisioner or driver; for others it is the provisioner's task.
 fn delete(observed: &Observed, now: Timestamp) -> Plan {
     let volume = &observed.volume;
     let Some(spec) = volume.spec.as_ref().filter(|spec| !is_provisioned(volume) && spec.csi.is_none()) else {
@@ -238,7 +238,7 @@ fn delete(observed: &Observed, now: Timestamp) -> Plan {
     }
 }
 
-/// The pods that use a claim and have not ended, by name.
+/// Returns the pods that use a claim and have not terminated, by name.
 fn users_of(view: &dyn View, claim: &Key) -> Vec<Key> {
     let all = view.list(ResourceType::of::<Pod>(), &claim.namespace);
     let uses = |pod: &Pod| !pods::is_terminal(pod) && claims_of(pod).any(|name| name == claim.name);
@@ -252,7 +252,8 @@ fn may_use_claims(pod: &Object) -> bool {
     mentions(pod, "\"persistentVolumeClaim\"") || mentions(pod, "\"ephemeral\"")
 }
 
-/// The volume that a claim has; and, when a claim goes, those that were made for it and that it never heard of.
+/// Returns the volume of a claim; for a deleted claim also the volumes that were provisioned for it and that it does
+/// not name.
 fn volumes_of_claim(view: &dyn View, change: &Change) -> Vec<Key> {
     let versions = [&change.old, &change.new].into_iter().flatten().filter_map(decode::<PersistentVolumeClaim>);
     let mut keys: Vec<Key> =
@@ -268,7 +269,7 @@ fn volumes_pointing_at(view: &dyn View, claim: &Key) -> Vec<Key> {
     volumes.iter().filter(|volume| claim_of_volume(volume) == claim.to_string()).map(|volume| volume.key()).collect()
 }
 
-/// The volume that the pod scrubs; and those whose claim the pod no longer uses.
+/// Returns the volume that the pod scrubs, and those whose claim the pod no longer uses.
 fn of_pod(view: &dyn View, change: &Change) -> Vec<Key> {
     let mut keys: Vec<Key> = recycling::volume_of(&change.key).into_iter().collect();
     let ended = change.old.as_ref().filter(|pod| change.new.is_none() && may_use_claims(pod)).and_then(decode::<Pod>);

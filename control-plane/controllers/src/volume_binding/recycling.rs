@@ -1,8 +1,8 @@
-//! Recycling: a pod that empties a volume whose claim is gone, so that another claim may have it.
+//! Recycling: a pod scrubs a volume whose claim is deleted, so that another claim may use it.
 //!
-//! Only directories of a node and of an NFS server can be recycled. A volume is never free before a pod of exactly this
-//! template, begun after the volume was released, has succeeded: whoever may create pods could else pass on what the
-//! last claim left behind.
+//! Only hostPath and NFS volumes can be recycled. A volume is never available before a pod of exactly this template,
+//! started after the volume was released, has succeeded: otherwise any user who may create pods could pass on the data
+//! of the last claim.
 
 use std::time::Duration;
 
@@ -21,10 +21,10 @@ const NAMESPACE: &str = "default";
 const PREFIX: &str = "recycler-for-";
 const FAILED: &str = "VolumeFailedRecycle";
 const GIB: i128 = 1 << 30;
-/// How long a failed recycler is left to be looked at before the next one is tried.
+/// The time that a failed recycler pod is kept for inspection before the next attempt.
 const PAUSE: Duration = Duration::from_secs(15);
 
-/// How volumes are emptied, by where they are.
+/// The recyclers by volume plugin.
 #[derive(Clone, Debug)]
 pub struct Recyclers {
     pub host_path: Recycler,
@@ -39,7 +39,7 @@ impl Default for Recyclers {
     }
 }
 
-/// The pod that empties a volume, and how long it may take.
+/// The pod that scrubs a volume, and its deadline.
 #[derive(Clone, Debug)]
 pub struct Recycler {
     template: Value,
@@ -48,7 +48,7 @@ pub struct Recycler {
 }
 
 impl Recycler {
-    /// Takes another pod. The volume to empty stands in the place of its first one.
+    /// Replaces the pod template. The volume to scrub replaces its first volume.
     pub fn with_template(mut self, pod: Value) -> Result<Recycler, Error> {
         let invalid = |why: &str| Error::RecyclerTemplate(why.to_owned());
         let typed = Pod::from_value(pod.clone()).map_err(|error| invalid(&error.to_string()))?;
@@ -80,23 +80,23 @@ fn default_template() -> Value {
     })
 }
 
-/// The recycler of a volume.
+/// Returns the key of a volume's recycler pod.
 pub fn recycler_of(volume: &str) -> Key {
     Key::new(NAMESPACE, format!("{PREFIX}{volume}"))
 }
 
-/// The volume that a pod is the recycler of, by its name.
+/// Returns the volume that a pod recycles, by its name.
 pub fn volume_of(pod: &Key) -> Option<Key> {
     pod.name.strip_prefix(PREFIX).filter(|_| pod.namespace == NAMESPACE).map(|volume| Key::new("", volume))
 }
 
-/// The next step for a volume that is released.
+/// Returns the next step for a released volume.
 pub fn recycle(recyclers: &Recyclers, observed: &Observed, now: Timestamp) -> Plan {
     let volume = &observed.volume;
     let Some(wanted) = recycler_pod(recyclers, volume) else {
         return failed(volume, FAILED, "No recycler plugin found for the volume!", now);
     };
-    // With another claim of that name around, the users are that one's.
+    // If another claim has that name, the users are that one's.
     if observed.claim.is_none() && !observed.users.is_empty() {
         let users: Vec<String> = observed.users.iter().map(Key::to_string).collect();
         return Plan::from(Action::normal(volume, FAILED, format!("Volume is used by pods: {}", users.join(","))));
@@ -123,7 +123,7 @@ fn creation_report(volume: &PersistentVolume) -> Report {
     Report { about: Reference::to(volume), success: ("", "".into()), failure: (FAILED, prefix.into()) }
 }
 
-/// What happened to the recycler is told of the volume: nobody looks at a pod in another namespace.
+/// Records the events of the recycler pod for the volume: users do not look at a pod in another namespace.
 fn relay(pod: &Pod, volume: &PersistentVolume) -> Action {
     Action::Relay {
         pod: key_of(pod),
@@ -134,7 +134,7 @@ fn relay(pod: &Pod, volume: &PersistentVolume) -> Action {
     }
 }
 
-/// Tells why the recycler failed, and makes room for the next one after a pause.
+/// Records the failure of the recycler, and deletes its pod after a pause.
 fn try_again(volume: &PersistentVolume, pod: &Pod, now: Timestamp) -> Plan {
     let why = pod.status.as_ref().and_then(|status| status.message.as_deref()).filter(|message| !message.is_empty());
     let why = why.unwrap_or("pod failed, pod.Status.Message unknown");
@@ -152,7 +152,7 @@ fn try_again(volume: &PersistentVolume, pod: &Pod, now: Timestamp) -> Plan {
     plan
 }
 
-/// When the last container ended; when the pod's time was up, if none was ever begun.
+/// Returns when the last container terminated; the pod's deadline, if none was ever started.
 fn ended_at(pod: &Pod, now: Timestamp) -> Timestamp {
     let statuses = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
     let ended = statuses.filter_map(|status| status.state.as_ref()?.terminated.as_ref()?.finished_at.as_ref());
@@ -166,7 +166,7 @@ fn ended_at(pod: &Pod, now: Timestamp) -> Timestamp {
     ended.map(|time| time.0).max().or_else(up).unwrap_or(now)
 }
 
-/// Whether a pod does just what ours would, whoever made it.
+/// Reports whether a pod does the same work as our recycler, whoever created it.
 fn is_same_work(pod: &Pod, wanted: &Pod) -> bool {
     let (Some(spec), Some(ours)) = (&pod.spec, &wanted.spec) else { return false };
     let (volumes, init) = (spec.volumes.as_deref().unwrap_or_default(), |spec: &PodSpec| spec.init_containers.clone());
@@ -187,21 +187,22 @@ fn is_same_run(containers: &[Container], ours: &[Container]) -> bool {
     containers.len() == ours.len() && containers.iter().zip(ours).all(same)
 }
 
-/// By where the volume is; what the server fills in does not matter.
+/// Compares volume sources; defaults that the server sets do not matter.
 fn is_same_source(one: &Volume, other: &Volume) -> bool {
     let path = |volume: &Volume| volume.host_path.as_ref().map(|source| source.path.clone());
     let share = |volume: &Volume| volume.nfs.as_ref().map(|source| (source.server.clone(), source.path.clone()));
     (&one.name, path(one), share(one)) == (&other.name, path(other), share(other))
 }
 
-/// A pod that ended before the volume was released, or before the last failure, has not seen what is on it now.
+/// Reports whether a pod terminated before the volume was released, or before the last failure: it has not scrubbed the
+/// current data.
 fn is_too_old(pod: &Pod, volume: &PersistentVolume) -> bool {
     let since = volume.status.as_ref().and_then(|status| status.last_phase_transition_time.as_ref());
     let (Some(since), Some(created)) = (since, &pod.metadata.creation_timestamp) else { return false };
     created.0 < since.0 && (pods::phase(pod) == "Succeeded" || phases::phase(volume) == "Released")
 }
 
-/// The pod that empties a volume; none where the volume is of a kind that nobody can empty.
+/// Returns the pod that scrubs a volume; none if its plugin cannot be recycled.
 fn recycler_pod(recyclers: &Recyclers, volume: &PersistentVolume) -> Option<Pod> {
     let spec = volume.spec.as_ref()?;
     let (recycler, mut source) = match (&spec.host_path, &spec.nfs) {

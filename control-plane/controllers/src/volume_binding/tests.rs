@@ -1,4 +1,4 @@
-//! What claims and volumes come to, by table.
+//! Claims and volumes, by table.
 
 use super::*;
 use crate::tests::model::{Model, converges, decide, mapped};
@@ -222,7 +222,7 @@ fn a_recycler_may_be_another_pod_with_other_times() {
     }
 }
 
-/// A volume on a node's disk whose claim is gone, as its policy finds it.
+/// Returns a hostPath volume whose claim is deleted.
 fn left_behind(extra: Value) -> Model {
     let mut model = Model::default();
     let mut recycled = volume(
@@ -239,7 +239,7 @@ fn left_behind(extra: Value) -> Model {
     model
 }
 
-/// Plays the kubelet of the recycler.
+/// Ends the recycler pod as its kubelet would.
 fn end_recycler(model: &mut Model, phase: &str) {
     let mut pod = model.value("Pod", "default", "recycler-for-v");
     pod["status"] = json!({"phase": phase, "message": "the disk is on fire", "containerStatuses": [{
@@ -330,7 +330,7 @@ fn a_volume_whose_claim_was_given_another_is_free_again() {
     assert_eq!((&reference["name"], &reference["uid"]), (&json!("data"), &Value::Null), "it stays reserved");
 }
 
-/// A claim may go before it hears of the volume that was made for it: only the volume names the claim then.
+/// A claim may be deleted before it names the volume provisioned for it: only the volume names the claim then.
 #[test]
 fn a_volume_made_for_a_claim_hears_of_its_end_though_the_claim_never_had_it() {
     let mut model = Model::default();
@@ -348,8 +348,8 @@ fn a_volume_made_for_a_claim_hears_of_its_end_though_the_claim_never_had_it() {
 }
 
 proptest::proptest! {
-    /// Whatever the recycler's end, the policy and the claims around, volumes come to rest, and none is free that was
-    /// not scrubbed.
+    /// For any end of the recycler, policy and claims, reconciling converges, and no volume is available that was not
+    /// scrubbed.
     #[test]
     fn any_state_comes_to_rest(
         policy in proptest::sample::select(vec!["Retain", "Delete", "Recycle"]),

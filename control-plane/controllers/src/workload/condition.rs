@@ -1,4 +1,4 @@
-//! Conditions as every status carries them: set by type, with a transition time that moves only when the status does.
+//! Status conditions: set by type, with a transition time that changes only with the status.
 
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::apps::v1::{DeploymentCondition, ReplicaSetCondition};
@@ -34,7 +34,8 @@ pub fn find<'a, C: Condition>(conditions: &'a Option<Vec<C>>, kind: &str) -> Opt
     conditions.iter().flatten().find(|condition| condition.kind() == kind)
 }
 
-/// Sets a condition unless one with the same status and reason is there; keeps the transition time of a same status.
+/// Sets a condition, unless it has the same status and reason already. Keeps the transition time if the status is the
+/// same.
 pub fn set<C: Condition>(conditions: &mut Option<Vec<C>>, mut condition: C) {
     if let Some(current) = find(conditions, condition.kind()) {
         if current.status() == condition.status() && current.reason() == condition.reason() {
@@ -57,12 +58,12 @@ pub fn remove<C: Condition>(conditions: &mut Option<Vec<C>>, kind: &str) {
     }
 }
 
-/// A count as Go writes it: zero is left out.
+/// Returns a count as Go encodes it: zero is omitted.
 pub fn count(value: i32) -> Option<i32> {
     (value != 0).then_some(value)
 }
 
-/// A condition of the common kind, without its times.
+/// A `metav1.Condition` without its times.
 pub struct StatusCondition<'a> {
     pub kind: &'a str,
     pub status: &'a str,
@@ -70,7 +71,7 @@ pub struct StatusCondition<'a> {
     pub message: &'a str,
 }
 
-/// Sets a condition of the common kind; the transition time moves only when the status does.
+/// Sets a `metav1.Condition`; the transition time changes only with the status.
 pub fn set_status(
     conditions: &mut Option<Vec<StandardCondition>>,
     new: &StatusCondition<'_>,
@@ -94,7 +95,7 @@ pub fn set_status(
     }
 }
 
-/// The condition that says how the Job ended.
+/// Returns the condition that reports how the Job finished.
 pub fn finished_condition(job: &Job) -> Option<&JobCondition> {
     let conditions = job.status.as_ref()?.conditions.as_ref()?;
     conditions
@@ -102,7 +103,7 @@ pub fn finished_condition(job: &Job) -> Option<&JobCondition> {
         .find(|condition| matches!(condition.type_.as_str(), "Complete" | "Failed") && condition.status == "True")
 }
 
-/// The status of the Ready condition, `Unknown` when the node never told.
+/// Returns the status of the Ready condition; `Unknown` if the node has not reported one.
 pub fn ready_status(node: &Node) -> &str {
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
     conditions
@@ -112,7 +113,7 @@ pub fn ready_status(node: &Node) -> &str {
         .map_or("Unknown", |ready| &ready.status)
 }
 
-/// Writes one pod condition (and a phase), guarded against whoever wrote in between.
+/// Patches one pod condition and, if given, the phase. Fails if another writer changed the pod since it was read.
 pub fn mark_pod(pod: &Pod, new: PodCondition, phase: Option<&str>) -> Action {
     let mut updated = pod.clone();
     set(&mut updated.status.get_or_insert_default().conditions, new);
@@ -124,7 +125,7 @@ pub fn mark_pod(pod: &Pod, new: PodCondition, phase: Option<&str>) -> Action {
     Action::patch_status(pod, json!({"metadata": {"resourceVersion": pod.metadata.resource_version}, "status": status}))
 }
 
-/// The condition that says why a pod is about to be taken down.
+/// Returns the condition with the reason for which a pod is about to be deleted.
 pub fn disruption_target(reason: &str, message: &str, now: Timestamp) -> PodCondition {
     PodCondition {
         type_: "DisruptionTarget".to_owned(),

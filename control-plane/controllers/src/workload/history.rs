@@ -1,4 +1,5 @@
-//! The history of a template as ControllerRevisions: what DaemonSets and StatefulSets roll forward and back by.
+//! The revision history of a template as ControllerRevisions, by which DaemonSets and StatefulSets roll forward and
+//! back.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,26 +15,26 @@ use super::owner::{Claimed, claim, controller_reference};
 use super::template;
 use crate::runtime::{Action, ResourceType, View};
 
-/// Says which revision a pod is of: by the hash alone for a DaemonSet, by the revision's name for a StatefulSet.
+/// The label with a pod's revision: the hash alone for a DaemonSet, the revision's name for a StatefulSet.
 pub const REVISION_HASH_LABEL: &str = "controller-revision-hash";
-/// Says a revision's hash. A DaemonSet's revisions say it under the label of its pods.
+/// The label with a revision's hash. The revisions of a DaemonSet have it under the label of its pods instead.
 const HASH_LABEL: &str = "controller.kubernetes.io/hash";
 
-/// What must be written so that the present template is the newest revision of the history.
+/// The state of the current template in the history.
 pub enum Current {
-    /// It is; nothing to write.
+    /// The template is the newest revision.
     Is(Box<ControllerRevision>),
-    /// It must be created, or an older equal one numbered anew.
+    /// The revision must be created, or an older equal one renumbered.
     Becomes(Box<Action>),
-    /// The name it would have is taken by another.
+    /// Another object has the revision's name.
     Collides,
 }
 
-/// The revisions of one owner, as far as they were there when it was looked at.
+/// The revisions of one owner at the time of `observe`.
 pub struct History {
-    /// Its own, and orphans that match its selector.
+    /// The owner's revisions, and orphans that match its selector.
     candidates: Vec<ControllerRevision>,
-    /// Every one in the namespace: their names are taken.
+    /// All revisions in the namespace: their names are taken.
     present: Vec<Arc<Object>>,
 }
 
@@ -43,15 +44,15 @@ impl History {
         History { candidates: view.claimable(namespace, uid, selector), present }
     }
 
-    /// The owner's revisions, oldest first, and what makes orphans among them its own: a set that comes back after its
-    /// objects were orphaned goes on where it was.
+    /// Returns the owner's revisions, oldest first, and the writes that adopt the orphans among them. A set that is
+    /// created again after its objects were orphaned continues its history.
     pub fn claim<K: Typed>(&self, owner: &K, selector: &Selector) -> Claimed<ControllerRevision> {
         let mut claimed = claim(owner, selector, &self.candidates);
         claimed.owned.sort_unstable_by(|a, b| (a.revision, a.name()).cmp(&(b.revision, b.name())));
         claimed
     }
 
-    /// Finds or makes the revision of the owner's present template among its revisions, oldest first.
+    /// Finds or creates the revision of the owner's current template. `owned` is sorted, oldest first.
     pub fn current<K: Typed>(&self, owner: &K, owned: &[ControllerRevision], collisions: Option<i32>) -> Current {
         let data = data_of(owner);
         let newest = owned.last().map_or(0, |revision| revision.revision);
@@ -72,7 +73,7 @@ impl History {
     }
 }
 
-/// The template as the patch that `kubectl rollout undo` sends back.
+/// Returns the template as the patch that `kubectl rollout undo` applies.
 fn data_of<K: Typed>(owner: &K) -> Value {
     let mut template = owner.to_value()["spec"]["template"].take();
     template["$patch"] = json!("replace");
@@ -104,14 +105,14 @@ fn new_revision<K: Typed>(owner: &K, data: Value, number: i64, collisions: Optio
     }
 }
 
-/// The hash that pods of a revision carry.
+/// Returns the hash that pods of a revision carry in their label.
 pub fn hash_of(revision: &ControllerRevision) -> String {
     let labels = revision.metadata.labels.as_ref();
     let hash = labels.and_then(|labels| labels.get(HASH_LABEL).or_else(|| labels.get(REVISION_HASH_LABEL)));
     hash.cloned().unwrap_or_default()
 }
 
-/// Deletions of the oldest revisions beyond the limit that nothing runs.
+/// Deletes the oldest revisions beyond the limit that no pod runs.
 pub fn clean_up(owned: &[ControllerRevision], live: &BTreeSet<&str>, limit: i32) -> Vec<Action> {
     let runs = |revision: &&ControllerRevision| live.contains(hash_of(revision).as_str());
     let idle: Vec<&ControllerRevision> = owned.iter().filter(|revision| !runs(revision)).collect();

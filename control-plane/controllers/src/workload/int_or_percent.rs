@@ -1,8 +1,8 @@
-//! An IntOrString field that is a number or a percentage of the replicas.
+//! IntOrString fields that are a number or a percentage of the replicas.
 
 use corten_api::k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-/// A number, or a percentage of the total rounded as asked; absent means the default of 25%.
+/// Returns the number, or the percentage of the total, rounded up or down; without a value, 25% of the total.
 pub fn scaled(value: Option<&IntOrString>, total: i32, round_up: bool) -> i32 {
     let percent = match value {
         Some(IntOrString::Int(number)) => return *number,

@@ -1,6 +1,6 @@
-//! What the workload controllers share: what a pod's state means, who owns it, and how a template becomes a pod.
+//! Helpers that several controllers share: pod states, conditions, owner references, templates and claims.
 //!
-//! Everything here is pure. Nothing here knows a particular workload kind.
+//! Everything here is pure. Nothing here knows a controller.
 
 pub mod condition;
 pub mod history;

@@ -5,7 +5,7 @@ use corten_meta::Key;
 
 use crate::runtime::{ResourceType, View};
 
-/// The name of a namespace that still accepts objects.
+/// Returns the name of the namespace unless it is terminating.
 pub fn live_namespace(view: &dyn View, key: &Key) -> Option<String> {
     let namespace = view.get(ResourceType::of::<Namespace>(), key)?;
     namespace.header.deletion_timestamp.is_none().then(|| namespace.header.name.clone())

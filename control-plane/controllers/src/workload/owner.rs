@@ -1,4 +1,4 @@
-//! Adoption and release: which objects a controller owns, and the writes that make the references say so.
+//! Owner references: the objects that a controller owns, and the writes that adopt and release them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::runtime::{Action, PodRow, ResourceType, View, key_of};
 
-/// The reference a controller puts on what it creates.
+/// Returns the controller reference to an owner, for objects that it creates.
 pub fn controller_reference<K: Typed>(owner: &K) -> OwnerReference {
     let api_version = if K::GROUP.is_empty() { K::VERSION.to_owned() } else { format!("{}/{}", K::GROUP, K::VERSION) };
     OwnerReference {
@@ -33,7 +33,7 @@ pub fn is_controlled_by(meta: &ObjectMeta, uid: &str) -> bool {
     controller_of(meta).is_some_and(|owner| owner.uid == uid)
 }
 
-/// A label selector as upstream reads it; one that does not parse selects nothing.
+/// Converts a label selector as upstream does; one that does not parse selects nothing.
 pub fn selector(selector: &LabelSelector) -> Selector {
     let requirements: Vec<Value> = selector.match_expressions.iter().flatten()
         .map(|requirement| json!({"key": requirement.key, "operator": requirement.operator, "values": requirement.values}))
@@ -47,14 +47,14 @@ pub struct Claimed<T> {
     pub actions: Vec<Action>,
 }
 
-/// What can be owned, decoded or not.
+/// An object that a controller can adopt, decoded or as a row.
 pub trait Claimable: Clone {
     fn claim_name(&self) -> &str;
     fn claim_labels(&self) -> Option<&BTreeMap<String, String>>;
-    /// The uid of whoever controls it.
+    /// Returns the uid of the object's controller.
     fn controller_uid(&self) -> Option<&str>;
     fn is_leaving(&self) -> bool;
-    /// Replaces the references that `keep` does not keep, and adds one.
+    /// Keeps the owner references for which `keep` returns true, and adds one.
     fn reference_anew(&self, keep: &dyn Fn(&str) -> bool, add: Option<OwnerReference>) -> Action;
 }
 
@@ -103,7 +103,7 @@ impl Claimable for PodRow {
     }
 }
 
-/// The same of an object that is not decoded otherwise, of exactly the version that was looked at.
+/// Changes the owner references of an object that is not decoded. Fails if it changed since it was read.
 pub fn reference_anew(
     resource: ResourceType,
     object: &Object,
@@ -123,9 +123,9 @@ pub fn reference_anew(
     }
 }
 
-/// Sorts the candidates into owned and not: matching orphans are adopted, own objects that match no longer released.
+/// Splits the candidates: matching orphans are adopted, own objects that no longer match are released.
 ///
-/// An owner on its way out adopts nothing, and releases nothing: the garbage collector decides about its objects.
+/// An owner that is being deleted adopts and releases nothing: the garbage collector decides about its objects.
 pub fn claim<O: Typed, T: Claimable>(owner: &O, selector: &Selector, candidates: &[T]) -> Claimed<T> {
     let uid = owner.meta().uid.as_deref().unwrap_or_default();
     let leaving = owner.meta().deletion_timestamp.is_some();
@@ -149,7 +149,7 @@ pub fn claim<O: Typed, T: Claimable>(owner: &O, selector: &Selector, candidates:
     claimed
 }
 
-/// Replaces the owner references of exactly the version that was looked at.
+/// Replaces the owner references. Fails if the object changed since it was read.
 fn set_references<T: Typed>(object: &T, references: Vec<OwnerReference>) -> Action {
     let references: Vec<Value> = references.iter().map(reference_value).collect();
     let version = &object.meta().resource_version;
@@ -168,14 +168,15 @@ fn reference_value(reference: &OwnerReference) -> Value {
     value
 }
 
-/// An object that nobody controls, if that or its labels are news: another change of it is nobody's concern.
+/// Returns the changed object if it has just become an orphan or its labels have changed. Other changes of an orphan
+/// concern no controller.
 pub fn new_orphan(change: &Change) -> Option<&Arc<Object>> {
     let orphan = change.new.as_ref().filter(|object| object.controller().is_none())?;
     let known = |old: &Arc<Object>| old.controller().is_none() && old.header.labels == orphan.header.labels;
     (!change.old.as_ref().is_some_and(known)).then_some(orphan)
 }
 
-/// The keys of the controllers of one kind that the changed object belongs or belonged to.
+/// Returns the keys of the controllers of one kind that control the changed object, or did before.
 pub fn owners_of(change: &Change, kind: &str) -> Vec<Key> {
     let mut keys: Vec<Key> = [&change.old, &change.new]
         .into_iter()
@@ -187,7 +188,7 @@ pub fn owners_of(change: &Change, kind: &str) -> Vec<Key> {
     keys
 }
 
-/// The controllers whose selector matches an object nobody controls.
+/// Returns the keys of the controllers whose selector matches an orphan.
 pub fn matching_orphan<K: Typed>(view: &dyn View, orphan: &Object, selector: fn(&K) -> Option<Selector>) -> Vec<Key> {
     if orphan.header.labels.is_empty() {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! The questions every workload controller asks of a pod, and the order in which pods are given up.
+//! The state of a pod as workload controllers see it, and the order in which a scale-down deletes pods.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -9,17 +9,17 @@ use jiff::Timestamp;
 
 use crate::runtime::PodRow;
 
-/// What is asked of a pod, decoded or not.
+/// The fields of a pod that workload controllers read, decoded or as a row.
 pub trait PodState {
-    /// `Pending` where nothing is said yet.
+    /// Returns the phase; `Pending` if the status has none yet.
     fn phase(&self) -> &str;
-    /// Empty before the pod is bound.
+    /// Returns the node name; empty before the pod is bound.
     fn node_name(&self) -> &str;
     fn is_terminating(&self) -> bool;
-    /// Whether the pod is ready, and since when if that is told.
+    /// Whether the pod is ready, with the transition time if the condition has one.
     fn ready(&self) -> Option<Option<Timestamp>>;
     fn created(&self) -> Option<Timestamp>;
-    /// Of the container that restarted most.
+    /// The restart count of the container that restarted most.
     fn restarts(&self) -> i32;
     fn deletion_cost(&self) -> i32;
     fn uid(&self) -> &str;
@@ -98,7 +98,7 @@ impl PodState for PodRow {
     }
 }
 
-/// Whoever filters has references to references.
+/// Iterator filters have references to references.
 impl<P: PodState> PodState for &P {
     fn phase(&self) -> &str {
         (**self).phase()
@@ -145,12 +145,12 @@ pub fn is_terminating(pod: &impl PodState) -> bool {
     pod.is_terminating()
 }
 
-/// Ran to its end, for better or worse.
+/// Reports whether the pod succeeded or failed.
 pub fn is_terminal(pod: &impl PodState) -> bool {
     matches!(pod.phase(), "Succeeded" | "Failed")
 }
 
-/// Counts as a replica.
+/// Reports whether the pod counts as a replica.
 pub fn is_active(pod: &impl PodState) -> bool {
     !is_terminal(pod) && !pod.is_terminating()
 }
@@ -163,7 +163,8 @@ pub fn is_ready(pod: &impl PodState) -> bool {
     pod.ready().is_some()
 }
 
-/// How long until the pod has been ready for `min_ready_seconds`; zero when it is available, none when not ready.
+/// Returns the time until the pod has been ready for `min_ready_seconds`: zero when it is available, none when it is
+/// not ready.
 pub fn available_in(pod: &impl PodState, min_ready_seconds: i32, now: Timestamp) -> Option<Duration> {
     let since = pod.ready()?;
     if min_ready_seconds <= 0 {
@@ -178,10 +179,11 @@ pub fn is_available(pod: &impl PodState, min_ready_seconds: i32, now: Timestamp)
     available_in(pod, min_ready_seconds, now) == Some(Duration::ZERO)
 }
 
-/// The pods in the order in which a scale-down deletes them.
+/// Sorts pods in the order in which a scale-down deletes them.
 ///
-/// Not scheduled, then earlier phase, not ready, cheaper to delete, more of the same owner on its node, ready for a
-/// shorter time, restarted more, created later; the uid settles the rest, so that the order of a list never matters.
+/// Not scheduled first, then earlier phase, not ready, lower deletion cost, more pods of the same owner on its node,
+/// ready for a shorter time, more restarts, created later. The uid decides ties, so that the order of a list never
+/// matters.
 pub fn rank_for_deletion<P: PodState>(pods: &mut [P], related: &[P], now: Timestamp) {
     let mut on_node: BTreeMap<String, usize> = BTreeMap::new();
     for pod in related.iter().filter(|pod| is_active(*pod)) {
@@ -205,7 +207,7 @@ fn before(a: &impl PodState, b: &impl PodState, rank_a: usize, rank_b: usize, no
         .then_with(|| a.uid().cmp(b.uid()))
 }
 
-/// Ages are compared by magnitude only: of pods of about the same age, which one goes is deliberately arbitrary.
+/// Returns the magnitude of an age: among pods of about the same age, the choice is deliberately arbitrary.
 fn logarithmic_age(time: Option<Timestamp>, now: Timestamp) -> u32 {
     let nanos = time.map_or(0, |time| now.duration_since(time).as_nanos().max(0));
     u128::try_from(nanos).unwrap_or(0).checked_ilog2().map_or(0, |log| log + 1)

@@ -6,14 +6,14 @@ use corten_meta::Object;
 use super::pods;
 use crate::runtime::mentions;
 
-/// What stands for one claim of a pod.
+/// The ResourceClaim that stands for one entry of a pod's `spec.resourceClaims`.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Named {
-    /// By the user, or by the status; whether it must be the pod's own.
+    /// The claim's name, from the spec or the status, and whether the pod must own the claim.
     As(String, bool),
-    /// The status says that none is needed.
+    /// The status says that no claim is needed.
     NotNeeded,
-    /// It is still to be made.
+    /// The claim has not been created yet.
     NotYet,
 }
 
@@ -32,12 +32,13 @@ pub fn claims_of(pod: &Pod) -> impl Iterator<Item = &PodResourceClaim> {
     pod.spec.iter().flat_map(|spec| spec.resource_claims.iter().flatten())
 }
 
-/// The pod will not run, or not any more: it needs no claims.
+/// Reports whether the pod will not run, or no longer runs: it needs no claims.
 pub fn is_done(pod: &Pod) -> bool {
     pods::is_terminal(pod) || (pods::is_terminating(pod) && pods::node_name(pod).is_empty())
 }
 
-/// Whether a pod can have claims at all: told from its bytes, since most have none and every pod change asks.
+/// Reports whether a pod can have claims at all. Searches the JSON, since most pods have none and every pod change
+/// asks.
 pub fn names_claims(pod: &Object) -> bool {
     mentions(pod, "\"resourceClaims\"") || mentions(pod, "\"extendedResourceClaimStatus\"")
 }

@@ -1,4 +1,4 @@
-//! A pod template made a pod, and the stable hash that tells two templates apart.
+//! Pods from pod templates, and the stable hash of a template.
 
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
@@ -9,10 +9,10 @@ use super::owner::controller_reference;
 
 pub const TEMPLATE_HASH_LABEL: &str = "pod-template-hash";
 
-/// Letters and digits that spell no words, as in every generated name of Kubernetes.
+/// The characters that spell no words, as in every generated name of Kubernetes.
 const SAFE_CHARACTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
-/// The pod of a template, owned by its controller; the API server completes the name.
+/// Returns the pod of a template, owned by its controller; the API server generates the name.
 pub fn pod_from<K: Typed>(template: &PodTemplateSpec, owner: &K) -> Pod {
     let from = template.metadata.clone().unwrap_or_default();
     let name = owner.meta().name.clone().unwrap_or_default();
@@ -28,7 +28,7 @@ pub fn pod_from<K: Typed>(template: &PodTemplateSpec, owner: &K) -> Pod {
     Pod { metadata, spec: template.spec.clone(), status: None }
 }
 
-/// A short stable hash of any part of an object; `salt` moves to the next one after a collision.
+/// Returns a short stable hash of a part of an object; `salt` changes it after a collision.
 pub fn hash(value: &Value, salt: Option<i32>) -> String {
     let mut state = fnv32a(FNV_OFFSET, value.to_string().as_bytes());
     if let Some(salt) = salt {
@@ -43,12 +43,12 @@ fn fnv32a(start: u32, bytes: &[u8]) -> u32 {
     bytes.iter().fold(start, |state, byte| (state ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }
 
-/// Maps any text onto safe characters, byte by byte.
+/// Maps a string to safe characters, byte by byte.
 pub fn safe_encode(text: &str) -> String {
     text.bytes().map(|byte| char::from(SAFE_CHARACTERS[usize::from(byte) % SAFE_CHARACTERS.len()])).collect()
 }
 
-/// The template without the label a controller added to it, for comparison.
+/// Returns the template without the hash label that the controller added, for comparison.
 pub fn without_hash(template: &PodTemplateSpec) -> PodTemplateSpec {
     let mut template = template.clone();
     if let Some(labels) = template.metadata.as_mut().and_then(|meta| meta.labels.as_mut()) {

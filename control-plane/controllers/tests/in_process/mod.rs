@@ -1,5 +1,5 @@
 //! A control plane in one process: store, API server, scheduler and controllers, each under its own identity, and a
-//! stand-in for the kubelets. Shared by the tests and the benchmark, which meet the same API.
+//! stand-in for the kubelets. The tests and the benchmark share it.
 
 #![allow(dead_code, reason = "each user needs a part of it")]
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 /// No single wait takes longer than this, also on a busy machine.
 pub const BOUND: Duration = Duration::from_secs(900);
 
-/// A running control plane; everything ends with it.
+/// A running control plane; dropping it stops everything.
 pub struct Cluster {
     pub admin: Client,
     pub clients: corten_controllers::Clients,
@@ -32,7 +32,7 @@ impl Drop for Cluster {
 }
 
 impl Cluster {
-    /// With the controllers of one manager.
+    /// Starts a cluster with the controllers of one manager.
     pub async fn start(nodes: usize) -> Cluster {
         let cluster = Cluster::without_manager(nodes).await;
         tokio::spawn(cluster.manage("only", false, cluster.shutdown.clone()));
@@ -44,7 +44,7 @@ impl Cluster {
         cluster
     }
 
-    /// One manager, which ends with its token.
+    /// Starts one manager, which stops with its token.
     pub fn manage(
         &self,
         identity: &str,
@@ -135,10 +135,10 @@ pub async fn add_node(admin: &Client, name: &str) {
     assert_eq!(node.name(), name);
 }
 
-/// How many pods the stand-in works on at once.
+/// The number of pods that the stand-in handles at once.
 const KUBELETS: usize = 64;
 
-/// Runs every pod that is bound, and lets go of every pod that is deleted.
+/// Runs every bound pod, and removes every deleted pod.
 async fn kubelets(admin: Client, shutdown: CancellationToken) {
     let caches = Caches::new(admin.clone(), shutdown);
     let mut changes = caches.of::<Pod>().subscribe();
@@ -157,7 +157,7 @@ async fn kubelets(admin: Client, shutdown: CancellationToken) {
     }
 }
 
-/// One pod takes its next step.
+/// Moves one pod to its next step.
 async fn kubelet(admin: &Client, pod: &Pod, ip: &str) {
     let (namespace, name) = (pod.namespace(), pod.name());
     let bound = pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).is_some();

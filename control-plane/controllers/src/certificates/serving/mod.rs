@@ -1,8 +1,8 @@
 //! Approves the certificates that kubelets serve their API with.
 //!
-//! Upstream leaves that to the cluster's administrator, who knows which names a node may have. Here a node gets its own
-//! name and the addresses that it had when it joined ([`pin`]), and never a name of the cluster ([`names`]). A request
-//! for anything else stays pending for a person, with an event that says why.
+//! Upstream leaves that to the administrator, who knows which names a node may have. Here a node gets its own name and
+//! the addresses that it had when it joined ([`pin`]), and never a name of the cluster ([`names`]). A request for
+//! anything else stays pending for the administrator, with an event that gives the reason.
 
 mod names;
 mod pin;
@@ -39,7 +39,7 @@ pub struct Observed {
     node: Node,
     /// The names that were recorded when the node joined.
     pinned: BTreeSet<Name>,
-    /// Requested names that are names of other Nodes.
+    /// The requested names that are names of other Nodes.
     others: BTreeSet<Name>,
 }
 
@@ -73,7 +73,8 @@ impl Controller for ServingApprover {
 }
 
 impl ServingApprover {
-    /// Whether the request is the node's own and asks for nothing but its own names; or why it is for a person to decide.
+    /// Reports whether the node requests the certificate itself and for nothing but its own names; or the reason why
+    /// the administrator must decide.
     fn check(&self, observed: &Observed) -> Result<(), String> {
         let spec = &observed.request.spec;
         let request = Request::parse(&spec.request.0)?;
@@ -107,7 +108,7 @@ fn is_open(request: &CertificateSigningRequest) -> bool {
     request.spec.signer_name == KUBELET_SERVING && conditions(request).next().is_none()
 }
 
-/// The names that a request asks for; those that cannot be read are found by the check.
+/// Returns the names in a request. `check` finds those that do not parse.
 fn requested(request: &CertificateSigningRequest) -> BTreeSet<Name> {
     let read = corten_api::CertificateRequest::parse(&request.spec.request.0);
     read.map(|read| read.names.iter().filter_map(|name| Name::requested(name).ok()).collect()).unwrap_or_default()
@@ -117,7 +118,7 @@ fn is_node(view: &dyn View, name: &Name) -> bool {
     view.get(ResourceType::of::<Node>(), &Key::new("", name.to_string())).is_some()
 }
 
-/// Approves the request as it was seen; the server writes the times.
+/// Approves the request at its resourceVersion; the server sets the times.
 fn approval(request: &CertificateSigningRequest) -> Action {
     let condition = json!({
         "type": "Approved", "status": "True", "reason": "AutoApproved",
@@ -134,7 +135,7 @@ fn approval(request: &CertificateSigningRequest) -> Action {
     }
 }
 
-/// Events on the request and on its node.
+/// Returns events for the request and for its node.
 fn pending(observed: &Observed, why: &str) -> Vec<Action> {
     let request = observed.request.name();
     let message = format!("The serving certificate {request} of node {} is not approved: {why}", observed.node.name());
@@ -142,7 +143,7 @@ fn pending(observed: &Observed, why: &str) -> Vec<Action> {
     vec![Action::warning(&observed.request, reason, message.clone()), Action::warning(&observed.node, reason, message)]
 }
 
-/// A node's open requests, once its names are recorded anew.
+/// Returns the keys of a node's pending requests when its recorded names change.
 fn requests_of_node(view: &dyn View, change: &Change) -> Vec<Key> {
     let recorded = |object: &Option<std::sync::Arc<Object>>| object.as_ref().and_then(|object| annotation(object));
     if recorded(&change.old) == recorded(&change.new) {

@@ -1,7 +1,7 @@
-//! Names and addresses under which a kubelet may serve its API, and those that no kubelet may have.
+//! The names and addresses under which a kubelet may serve its API, and those that no kubelet may have.
 //!
-//! A node writes its own `status.addresses`. So that a stolen node cannot name itself after the API server, a Service or
-//! another machine, those names are never signed, whatever a Node says.
+//! A node writes its own `status.addresses`. A compromised node must not name itself after the API server, a Service or
+//! another machine, so those names are never signed, whatever the Node contains.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,12 +12,12 @@ use corten_meta::address::is_global_unicast;
 
 use crate::cidr::Cidr;
 
-/// What belongs to the cluster and not to a node.
+/// The names and addresses of the cluster, which no node may have.
 #[derive(Clone, Debug, Default)]
 pub struct KubeletServing {
     /// The domain of Services and pods.
     pub cluster_domain: String,
-    /// The ranges of Services and of pods.
+    /// The CIDRs of Services and of pods.
     pub reserved_ranges: Vec<Cidr>,
     /// The addresses of the API server.
     pub reserved_addresses: Vec<IpAddr>,
@@ -25,7 +25,7 @@ pub struct KubeletServing {
     pub reserved_names: Vec<String>,
 }
 
-/// A host name or an address.
+/// A host name or an IP address.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Name {
     Host(String),
@@ -33,7 +33,7 @@ pub enum Name {
 }
 
 impl Name {
-    /// Reads a name as a Node writes it. Host names are compared in small letters.
+    /// Parses a name from a Node. Host names are compared in lower case.
     pub fn parse(text: &str) -> Name {
         match text.parse::<IpAddr>() {
             Ok(address) => Name::Address(address.to_canonical()),
@@ -41,7 +41,7 @@ impl Name {
         }
     }
 
-    /// A name of a request. An address that is written as a name is none.
+    /// Converts a name of a request. Rejects an IP address in a DNS name.
     pub fn requested(name: &AlternativeName) -> Result<Name, String> {
         match name {
             AlternativeName::Dns(text) => match Name::parse(text) {
@@ -65,18 +65,18 @@ impl fmt::Display for Name {
     }
 }
 
-/// The names divided by commas.
+/// Returns the names separated by commas.
 pub fn listed(names: &BTreeSet<Name>) -> String {
     names.iter().map(Name::to_string).collect::<Vec<_>>().join(",")
 }
 
 impl KubeletServing {
-    /// Whether a kubelet may serve under all names of a request.
+    /// Checks that a kubelet may serve under all names of a request.
     pub fn check_all(&self, names: &[AlternativeName]) -> Result<(), String> {
         names.iter().try_for_each(|name| self.check(&Name::requested(name)?))
     }
 
-    /// Whether a kubelet may serve under the name.
+    /// Checks that a kubelet may serve under the name.
     pub fn check(&self, name: &Name) -> Result<(), String> {
         match self.refusal(name) {
             Some(why) => Err(format!("{name} is never signed for a kubelet: {why}")),
@@ -84,7 +84,7 @@ impl KubeletServing {
         }
     }
 
-    /// Why no kubelet may serve under the name; none if one may.
+    /// Returns the reason why no kubelet may serve under the name; none if one may.
     pub fn refusal(&self, name: &Name) -> Option<&'static str> {
         match name {
             Name::Host(name) => self.refusal_of_host(name),

@@ -2,7 +2,8 @@
 //!
 //! Invariant: a name is recorded for one node at most, the first that reported it. The record is the annotation
 //! `corten/serving-names`, which a node may not write (see the NodeRestriction admission plugin). It never changes on
-//! its own: a person who accepts new addresses of a node removes the annotation, and the current ones are recorded.
+//! its own: to accept new addresses of a node, the administrator removes the annotation, and the current addresses are
+//! recorded.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +16,7 @@ use serde_json::json;
 use super::names::{KubeletServing, Name, listed};
 use crate::runtime::{Action, Controller, Plan, View, Watch};
 
-/// The annotation with the names, divided by commas.
+/// The annotation with the names, separated by commas.
 pub const PIN: &str = "corten/serving-names";
 
 pub struct ServingNamePinner {
@@ -34,7 +35,7 @@ impl Controller for ServingNamePinner {
         super::ACCOUNT
     }
 
-    /// One decides at a time, so that two nodes cannot be given the same name.
+    /// One worker, so that two nodes cannot get the same name.
     fn workers(&self) -> usize {
         1
     }
@@ -64,19 +65,20 @@ impl Controller for ServingNamePinner {
     }
 }
 
-/// The names that were recorded; none if nothing was recorded yet.
+/// Returns the recorded names; none if no names were recorded yet.
 pub fn pinned(node: &Node) -> Option<BTreeSet<Name>> {
     let text = node.metadata.annotations.as_ref()?.get(PIN)?;
     Some(text.split(',').filter(|name| !name.is_empty()).map(Name::parse).collect())
 }
 
-/// The names that the node reports now.
+/// Returns the names that the node reports now.
 fn reported(node: &Node) -> BTreeSet<Name> {
     let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
     addresses.map(|address| Name::parse(&address.address)).collect()
 }
 
-/// Whether another node has a better claim to a name: it is called so, it has it recorded, or it reports it and is older.
+/// Reports whether another node has precedence for a name: it is the node's own name, it is recorded there, or an older
+/// node reports it.
 fn holds_before(other: &Node, node: &Node, name: &Name) -> bool {
     if *name == Name::parse(other.name()) {
         return true;
@@ -87,7 +89,7 @@ fn holds_before(other: &Node, node: &Node, name: &Name) -> bool {
     }
 }
 
-/// Orders nodes by when they joined.
+/// Orders nodes by the time they joined.
 fn age(node: &Node) -> (Option<Timestamp>, &str) {
     (node.metadata.creation_timestamp.as_ref().map(|time| time.0), node.name())
 }
@@ -125,7 +127,7 @@ mod tests {
         let mut model = Model::default();
         model.put(node("n1", &["10.0.0.1"]));
         model.put(node("n2", &["10.0.0.1", "10.0.0.2", "n1", "10.9.9.9", "10.96.0.1", "127.0.0.1", "kubernetes"]));
-        // The younger one is looked at first.
+        // The younger node is reconciled first.
         assert_eq!(pin(&mut model, "n2"), "10.0.0.2");
         assert_eq!(pin(&mut model, "n1"), "10.0.0.1");
     }

@@ -54,10 +54,10 @@ fn object(asked: &Asked<'_>) -> Value {
     })
 }
 
-/// A cluster of two nodes whose names are recorded, and one request.
+/// Returns a cluster of two nodes with recorded names, and one request.
 fn model(asked: &Asked<'_>) -> Model {
     let mut model = Model::default();
-    // What a node reports now is of no account: only what was recorded is.
+    // The addresses that a node reports now do not count, only the recorded ones.
     for (name, pinned) in [("n1", "n1,10.0.0.1"), ("n2", "10.0.0.2")] {
         let mut node = node(name, &["10.0.0.7", "kubernetes"]);
         node["metadata"]["annotations"] = json!({pin::PIN: pinned});

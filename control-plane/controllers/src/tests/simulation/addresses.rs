@@ -1,7 +1,7 @@
-//! Ranges of Service addresses that come, overlap and go, and the addresses that are given out of them.
+//! ServiceCIDRs that are created, overlap and are deleted, and the addresses allocated from them.
 //!
-//! No range goes while an address lies in it alone; in the end every range that stays is ready, and none that could go
-//! is left.
+//! No CIDR is deleted while an address lies in it alone; at the end every remaining CIDR is ready, and none that could
+//! be deleted is left.
 
 use std::net::Ipv4Addr;
 
@@ -26,7 +26,7 @@ pub const WORLD: World = World {
 
 const CONTROLLER: &str = "service-cidrs-controller";
 const FINALIZER: &str = "networking.k8s.io/service-cidr-finalizer";
-/// Some lie in others, and two are the same.
+/// Some contain others, and two are the same.
 const RANGES: [(&str, u32); 5] =
     [("10.96.0.0", 24), ("10.96.0.0", 16), ("10.96.1.0", 24), ("10.97.0.0", 24), ("10.96.0.0", 24)];
 
@@ -40,7 +40,7 @@ fn happens(server: &Server, random: &mut Random) {
             let _ = server.ask("user", Method::POST, "/apis/networking.k8s.io/v1/servicecidrs", &new);
         }
         3 | 4 => {
-            // Two at once may each rely on the other.
+            // Two that are deleted at once may each rely on the other.
             for _ in 0..1 + random.next(2) {
                 if let Some(range) = any(server, random, "ServiceCIDR") {
                     delete(server, &range, None);
@@ -60,7 +60,7 @@ fn happens(server: &Server, random: &mut Random) {
     }
 }
 
-/// The server gives out an address of a range that is to stay.
+/// Allocates an address of a CIDR that stays.
 fn allocate(server: &Server, random: &mut Random) {
     let mut ranges = all(server, "ServiceCIDR");
     ranges.retain(|range| range["metadata"]["deletionTimestamp"].is_null());
@@ -88,7 +88,7 @@ fn values(model: &Model, kind: &str) -> Vec<Value> {
     model.keys(kind).into_iter().map(|key| model.value(kind, &key.namespace, &key.name)).collect()
 }
 
-/// The addresses that lie in a range and in no other.
+/// Returns the addresses that lie in this CIDR and in no other.
 fn alone_in(model: &Model, range: &Value) -> Vec<Value> {
     let mut others = values(model, "ServiceCIDR");
     others.retain(|other| corten_meta::name(other) != corten_meta::name(range));
@@ -115,7 +115,7 @@ fn at_rest(server: &Server) -> Result<(), String> {
     for range in values(model, "ServiceCIDR") {
         let name = corten_meta::name(&range);
         let leaves = !range["metadata"]["deletionTimestamp"].is_null();
-        // Of those that leave, one may have to wait for another that is held by addresses of its own.
+        // Of those that are being deleted, one may have to wait for another that is held by addresses of its own.
         let held = values(model, "ServiceCIDR").into_iter().any(|other| {
             let other_leaves = !other["metadata"]["deletionTimestamp"].is_null();
             corten_meta::name(&other) > name && other_leaves && !alone_in(model, &other).is_empty()

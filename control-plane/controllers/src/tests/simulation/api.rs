@@ -1,8 +1,8 @@
-//! The API in memory: what a server answers to a request, without faults, time or watches.
+//! The API in memory: the responses of a server, without faults, time or watches.
 //!
-//! It keeps what controllers lean on as the real one does: versions and uids are compared, generations counted, what is
-//! held by finalizers stays, pods end gracefully, deletions follow their policy, a namespace on its way out takes nothing
-//! in, and what a kind's own rules refuse is refused. It must never do more for a controller than the real one would.
+//! It implements the rules that controllers rely on: it compares resourceVersions and uids, counts generations, keeps
+//! objects with finalizers, deletes pods gracefully, applies propagation policies, rejects objects in a terminating
+//! namespace, and validates. It must never do more for a controller than the real server would.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use serde_json::json;
 use super::custom;
 use crate::tests::model::Model;
 
-/// What a request is about.
+/// The parsed path of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     pub group: String,
@@ -52,15 +52,15 @@ impl Place {
     }
 }
 
-/// The state of the API and the little that worlds decide.
+/// The state of the API, and the few settings of a world.
 pub struct Api {
     pub model: Model,
     pub now: Timestamp,
-    /// What each pod uses of a processor, in thousandths: the load of the world, shared by those that are ready.
+    /// The CPU load in thousandths, shared by the pods that are ready.
     pub load: i64,
-    /// Every token given out: the Secret's uid and the token.
+    /// Every issued token: the Secret's uid and the token.
     pub tokens: Vec<(String, String)>,
-    /// Writes that a kind's rules refused: never the fault of the server.
+    /// Writes that validation rejected: always the fault of a controller.
     pub invalid: Vec<String>,
     names: u64,
 }
@@ -73,7 +73,7 @@ impl Api {
         Api { model, now, load: 0, tokens: Vec::new(), invalid: Vec::new(), names: 0 }
     }
 
-    /// Answers whatever is not a watch.
+    /// Answers every request except a watch.
     pub fn answer(&mut self, method: &Method, path: &str, query: &str, body: &Value) -> Answer {
         if let Some(found) = self.discovery(path) {
             return Ok(found);
@@ -82,7 +82,7 @@ impl Api {
         match (place.group.as_str(), place.plural.as_str(), place.subresource.as_str()) {
             ("metrics.k8s.io", ..) => return Ok(self.metrics(&place.namespace)),
             (_, "subjectaccessreviews", _) => return Ok(review(body)),
-            // Nobody decides by events: they are taken and forgotten.
+            // No controller reads events: they are accepted and dropped.
             (_, "events", _) => {
                 let metadata = json!({"resourceVersion": self.model.revision.to_string()});
                 return Ok(json!({"apiVersion": "v1", "kind": "EventList", "metadata": metadata, "items": []}));
@@ -159,7 +159,7 @@ impl Api {
         Ok(self.model.value(&kind.kind, &key.namespace, &key.name))
     }
 
-    /// What a kind's rules say against an object is remembered: no controller may write such a thing.
+    /// Records validation errors: no controller may write an invalid object.
     fn judge(&mut self, kind: &Kind, name: &str, errors: Vec<corten_meta::FieldError>) -> Result<(), Status> {
         if errors.is_empty() {
             return Ok(());
@@ -169,7 +169,7 @@ impl Api {
         Err(refused)
     }
 
-    /// Whether the namespace is there, and to stay.
+    /// Fails unless the namespace exists and is not terminating.
     fn takes_in(&self, place: &Place, name: &str) -> Result<(), Status> {
         if place.namespace.is_empty() {
             return Ok(());
@@ -197,11 +197,11 @@ impl Api {
         self.write(kind, place, &current, sent)
     }
 
-    /// What is sent takes the place of what is there, as far as the subresource lets it and the rules of the kind do.
+    /// Updates an object, as far as the subresource and validation allow.
     fn write(&mut self, kind: &Kind, place: &Place, current: &Value, sent: Value) -> Answer {
         let mut new = merged(kind, &place.subresource, current, sent);
         let errors = match place.subresource.as_str() {
-            // What was not valid before is not made so by who changes something else.
+            // An update of other fields is not rejected if the object was invalid before.
             _ if !kind.validate(current).is_empty() => Vec::new(),
             "" => {
                 kind.behaviour.prepare_update(&mut new, current);
@@ -236,7 +236,7 @@ impl Api {
         self.write(kind, place, &current, patched)
     }
 
-    /// Puts the new state where it differs, or takes the object away when nothing holds it any longer.
+    /// Stores the new state if it differs, or removes a deleted object that nothing holds.
     pub fn replace(&mut self, kind: &Kind, current: &Value, mut new: Value) -> Answer {
         for field in ["uid", "resourceVersion", "creationTimestamp", "deletionTimestamp", "generation"] {
             carry(&current["metadata"], &mut new["metadata"], field);
@@ -312,7 +312,7 @@ impl Api {
         Ok(json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "status": {"token": token}}))
     }
 
-    /// The load of the world, shared by the pods that are ready.
+    /// Returns resource metrics: the load of the world, shared by the pods that are ready.
     fn metrics(&self, namespace: &str) -> Value {
         let ready = |pod: &Value| {
             let conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
@@ -332,7 +332,7 @@ impl Api {
     }
 }
 
-/// What of a write is taken over, by what it was sent to.
+/// Returns the object after a write to the main resource or to a subresource.
 fn merged(kind: &Kind, subresource: &str, current: &Value, mut sent: Value) -> Value {
     let mut new = current.clone();
     match subresource {
@@ -361,7 +361,7 @@ fn merged(kind: &Kind, subresource: &str, current: &Value, mut sent: Value) -> V
     new
 }
 
-/// Takes a field over as it is, also its absence.
+/// Copies a field, also its absence.
 fn carry(from: &Value, to: &mut Value, field: &str) {
     match (from.get(field).filter(|value| !value.is_null()), to.as_object_mut()) {
         (Some(value), _) => to[field] = value.clone(),
@@ -370,7 +370,7 @@ fn carry(from: &Value, to: &mut Value, field: &str) {
     }
 }
 
-/// Whether something keeps a deleted object from going: finalizers, or the grace of a pod.
+/// Reports whether finalizers or the grace period of a pod hold a deleted object.
 fn is_held(object: &Value) -> bool {
     let some = |list: &Value| list.as_array().is_some_and(|all| !all.is_empty());
     some(&object["metadata"]["finalizers"])
@@ -378,7 +378,7 @@ fn is_held(object: &Value) -> bool {
         || object["metadata"]["deletionGracePeriodSeconds"].as_i64().is_some_and(|left| left > 0)
 }
 
-/// Only those whose name begins with `node-` may have certificates.
+/// Reviews access: only users whose name begins with `node-` may have certificates.
 fn review(body: &Value) -> Value {
     let allowed = body["spec"]["user"].as_str().is_some_and(|user| user.starts_with("system:node:"));
     let mut answer = body.clone();
@@ -398,7 +398,7 @@ fn scale_of(object: &Value) -> Value {
 }
 
 impl Api {
-    /// The groups, and the resources of one version of a group.
+    /// Returns the groups, or the resources of one version of a group.
     fn discovery(&self, path: &str) -> Option<Value> {
         let kinds = self.served();
         if path == "/apis" {

@@ -1,7 +1,7 @@
 //! Autoscalers of Deployments under a load that users change.
 //!
-//! What an autoscaler asks for is within its bounds at every moment, and under a load that stays the same it comes to
-//! rest where the load is what was wished for.
+//! The replicas stay within the bounds at every moment, and under a constant load they converge to the target
+//! utilization.
 
 use corten_meta::Value;
 use http::Method;
@@ -12,7 +12,7 @@ use super::server::{Judge, Server, Write};
 use super::{Random, all, any, kubelet, touch};
 
 const AUTOSCALER: &str = "horizontal-pod-autoscaler";
-/// What each pod asks for, and how much of it is wished to be in use, in thousandths and in percent.
+/// The CPU request of each pod in thousandths, and the target utilization in percent.
 const REQUEST: i64 = 100;
 const WISHED: i64 = 50;
 
@@ -39,7 +39,7 @@ fn objects(_: &mut Random) -> Vec<Value> {
     let template = json!({"metadata": {"labels": {"app": "w"}}, "spec": {"containers": [{"name": "c", "image": "i", "resources": requests}]}});
     let target = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "w"});
     let metric = json!({"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": WISHED}}});
-    // The load is followed at once, so that a run need not be long.
+    // The autoscaler follows the load at once, so that a run can be short.
     let behavior = json!({"scaleDown": {"stabilizationWindowSeconds": 0}});
     vec![
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}}),
@@ -74,7 +74,7 @@ fn bounds(autoscaler: &Value) -> (i64, i64) {
     (bound("minReplicas"), bound("maxReplicas"))
 }
 
-/// Within the bounds, those of a moment ago included: nobody hears of new ones at once.
+/// Checks the bounds, including those of a moment ago: no manager sees new ones at once.
 fn judge() -> Judge {
     let mut known: Vec<(jiff::Timestamp, (i64, i64))> = Vec::new();
     Box::new(move |write: &Write<'_>| {
@@ -85,7 +85,7 @@ fn judge() -> Judge {
         }
         let (AUTOSCALER, "Deployment", Some(new)) = (write.who, write.kind, &write.new) else { return Ok(()) };
         let replicas = new["spec"]["replicas"].as_i64().unwrap_or(0);
-        // Bounds hold from their time until others have been known for long.
+        // Bounds apply from their time until newer ones have been visible for long.
         let ended =
             |at: usize| known.get(at + 1).is_some_and(|(then, _)| super::now().duration_since(*then) > super::SETTLED);
         let holding = known.iter().enumerate().filter(|(at, _)| !ended(*at)).map(|(_, (_, bounds))| *bounds);
@@ -103,7 +103,7 @@ fn at_rest(server: &Server) -> Result<(), String> {
     let (least, most) = bounds(&autoscaler);
     let replicas = deployment["spec"]["replicas"].as_i64().unwrap_or(0);
     let wished = REQUEST * WISHED / 100;
-    // A tenth more or less is no reason to change anything.
+    // A tenth more or less is within the tolerance.
     let fits = |replicas: i64| {
         let share = load / replicas.max(1);
         (share * 10 - wished * 10).abs() <= wished

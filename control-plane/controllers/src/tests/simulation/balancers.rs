@@ -1,7 +1,7 @@
 //! Services that want an address of the nodes, some of them the same port.
 //!
-//! A port of a node is given to one Service only; in the end the oldest of those that want it has it, at every node that
-//! is ready, and who may not have it has nothing.
+//! A port of a node is given to one Service only; at the end the oldest Service with that port has it on every ready
+//! node, and the others have nothing.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ use crate::tests::model::Model;
 pub const WORLD: World =
     World { controllers: &["service-lb-controller"], objects, happens, judge, at_rest, ..World::USUAL };
 
-/// What the nodes need themselves, as the managers are configured.
+/// The port that the nodes need themselves, as the managers are configured.
 const KEPT: u64 = 22;
 
 fn objects(_: &mut Random) -> Vec<Value> {
@@ -71,7 +71,7 @@ fn port(service: &Value) -> &Value {
     &service["spec"]["ports"][0]["port"]
 }
 
-/// The Services that want the port of one, older than it.
+/// Returns the older Services that want the same port.
 fn older(model: &Model, service: &Value) -> Vec<Value> {
     let order = |one: &Value| (one["metadata"]["creationTimestamp"].to_string(), corten_meta::name(one).to_owned());
     let all = model.keys("Service").into_iter().map(|key| model.value("Service", &key.namespace, &key.name));
@@ -87,7 +87,7 @@ fn judge() -> Judge {
         if *port(new) == KEPT {
             return Err(format!("it has the port {KEPT} of the nodes"));
         }
-        // One that was made a moment ago nobody may have heard of.
+        // A Service that was created a moment ago may not be in any cache.
         match older(write.after, new).iter().find(|other| age(other) > SETTLED) {
             Some(other) => Err(format!("it has a port that {} wants and is older", corten_meta::name(other))),
             None => Ok(()),

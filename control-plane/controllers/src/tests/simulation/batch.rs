@@ -1,7 +1,7 @@
-//! Jobs that users and schedules begin, that end, and that go when their time to live is over.
+//! Jobs that users and CronJobs create, that finish, and that are deleted after their TTL.
 //!
-//! No Job goes before its time, and none stays beyond it; a schedule that forbids it never has two Jobs at once; in the
-//! end no schedule keeps more than it is to keep, and no pod is left of a Job that is gone.
+//! No Job is deleted before its TTL, and none stays beyond it; a CronJob with the policy Forbid never has two Jobs at
+//! once; at the end no CronJob keeps more than its history limits, and no pod of a deleted Job is left.
 
 use corten_meta::Value;
 use http::Method;
@@ -25,7 +25,7 @@ pub const WORLD: World = World {
     goes_on,
     judge,
     at_rest,
-    // Who deletes by the time must not trust a cache.
+    // Deletion by TTL must not rely on a cache.
     faults: Faults { late: 400, ..Faults::MANY },
     pace: std::time::Duration::from_secs(5),
     steps: 120,
@@ -48,7 +48,7 @@ fn objects(random: &mut Random) -> Vec<Value> {
     ];
     for policy in ["Allow", "Forbid", "Replace"] {
         let mut job = job_spec(random);
-        // History is kept by the schedule alone.
+        // The history limit of the CronJob applies alone.
         job["ttlSecondsAfterFinished"] = Value::Null;
         let spec = json!({"schedule": "* * * * *", "concurrencyPolicy": policy, "jobTemplate": {"spec": job},
             "successfulJobsHistoryLimit": 2, "failedJobsHistoryLimit": 1});
@@ -66,11 +66,11 @@ fn happens(server: &Server, random: &mut Random) {
                 "metadata": {"namespace": "default", "name": format!("j{}", random.next(6))}, "spec": spec});
             let _ = server.ask("user", Method::POST, &collection(&new), &new);
         }
-        // Somebody wants to keep a Job longer, or not so long.
+        // A user changes the TTL of a Job.
         3..6 => {
             let mut jobs = all(server, "Job");
             jobs.retain(|job| job["metadata"]["ownerReferences"].is_null());
-            // At best in the last moment.
+            // Preferably at the last moment.
             let soon = |job: &&Value| {
                 let left = expires(job).map(|at| at.duration_since(now()).as_secs());
                 left.is_some_and(|left| (0..3).contains(&left))
@@ -92,7 +92,7 @@ fn happens(server: &Server, random: &mut Random) {
     }
 }
 
-/// Kubelets; and once the faults have ended, nothing more is begun.
+/// Runs the kubelets; once the faults have ended, no CronJob creates a Job.
 fn goes_on(server: &Server, random: &mut Random) {
     kubelet(server, random);
     if server.state().faults.refused > 0 {
@@ -103,7 +103,7 @@ fn goes_on(server: &Server, random: &mut Random) {
     }
 }
 
-/// When a Job ended, and how: by the condition that says so.
+/// Returns when and how a Job finished, from its condition.
 fn ended(job: &Value) -> Option<(&str, Timestamp)> {
     let conditions = job["status"]["conditions"].as_array()?;
     let last = |one: &&Value| one["status"] == "True" && ["Complete", "Failed"].iter().any(|kind| one["type"] == *kind);
@@ -111,7 +111,7 @@ fn ended(job: &Value) -> Option<(&str, Timestamp)> {
     Some((condition["type"].as_str()?, condition["lastTransitionTime"].as_str()?.parse().ok()?))
 }
 
-/// When the time to live of a Job is over.
+/// Returns when the TTL of a Job expires.
 fn expires(job: &Value) -> Option<Timestamp> {
     let lives = SignedDuration::from_secs(job["spec"]["ttlSecondsAfterFinished"].as_i64()?);
     ended(job)?.1.checked_add(lives).ok()
@@ -133,7 +133,7 @@ fn judge() -> Judge {
     })
 }
 
-/// A Job that a schedule begins.
+/// Checks a Job that a CronJob creates.
 fn judge_schedule(model: &Model, new: &Value, late: usize) -> Result<(), String> {
     let owner = &new["metadata"]["ownerReferences"][0]["name"];
     let jobs = model.keys("Job").into_iter().map(|key| model.value("Job", &key.namespace, &key.name));
@@ -165,7 +165,7 @@ fn at_rest(server: &Server) -> Result<(), String> {
         if of("Complete") > 2 || of("Failed") > 1 || !schedule["status"]["active"].is_null() {
             return Err(format!("{name} keeps {} and {}: {}", of("Complete"), of("Failed"), schedule["status"]));
         }
-        // Jobs may all have been deleted by users; that there ever was one is told.
+        // Users may have deleted all Jobs; the status shows that there was one.
         if schedule["status"]["lastScheduleTime"].is_null() {
             return Err(format!("{name} never began anything"));
         }

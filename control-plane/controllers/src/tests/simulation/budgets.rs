@@ -1,7 +1,7 @@
-//! Disruption budgets, the workloads under them, and somebody who evicts as many pods as he may.
+//! PodDisruptionBudgets, the workloads under them, and a client that evicts as many pods as it may.
 //!
-//! Where nothing else disturbs the pods, evictions alone never leave fewer healthy ones than a budget wants, whatever
-//! the controller's caches know; and in the end every budget says what is so.
+//! If nothing else disrupts the pods, evictions alone never leave fewer healthy pods than a budget requires, whatever
+//! the controller's caches show; at the end the status of every budget is correct.
 
 use corten_meta::Value;
 use http::Method;
@@ -31,7 +31,7 @@ pub const WORLD: World = World {
 };
 
 const EVICTOR: &str = "evictor";
-/// On the namespace: others than the evictor take pods down, too, and users change what they want.
+/// The label of a namespace in which pods are also deleted by other means, and users change the budgets.
 const DISTURBED: &str = "disturbed";
 
 fn objects(random: &mut Random) -> Vec<Value> {
@@ -104,14 +104,14 @@ fn happens(server: &Server, random: &mut Random) {
     }
 }
 
-/// What a budget must say: how many pods there should be, are healthy, must be so, and may go.
+/// Returns the correct status of a budget: expected, healthy, desired healthy and allowed disruptions.
 fn truth(model: &Model, budget: &Value) -> [i64; 4] {
     let values = |kind: &'static str| {
         model.objects().filter(move |(of, _)| *of == kind).map(|(_, object)| object.value()).collect::<Vec<Value>>()
     };
     let mut pods = values("Pod");
     pods.retain(|pod| selects(&budget["spec"]["selector"], pod));
-    // Every workload here has its kind's name, and a ReplicaSet of a Deployment wants what the Deployment wants.
+    // Every workload here has the name of its kind, and a ReplicaSet of a Deployment has the Deployment's replicas.
     let kind = budget["spec"]["selector"]["matchLabels"]["of"].as_str().unwrap_or_default().to_owned();
     let owner = model.value(&kind, "default", &kind.to_lowercase());
     let wanted = if pods.is_empty() { 0 } else { owner["spec"]["replicas"].as_i64().unwrap_or(0) };

@@ -1,8 +1,8 @@
-//! A run of one world: managers that start, stop and crash on a faulty API while users and kubelets go about their
-//! business; then the faults end, everything comes to rest, and is looked at.
+//! A run of one world: managers start, stop and crash on a faulty API while users and kubelets act; then the faults
+//! end, the cluster converges, and the final state is checked.
 //!
-//! The managers are the real ones, with their caches, queues and clients. A run that fails is made smaller as long as
-//! it still fails, and says how to repeat it.
+//! The managers are the real ones, with their caches, queues and clients. A failed run is reduced as long as it still
+//! fails, and prints how to repeat it.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -20,37 +20,37 @@ use super::server::{Faults, Judge, Server};
 use crate::runtime::memory::tests::WRONG;
 use crate::{Config, Error, KubeletServing, LoadBalancerAddresses, SigningAuthorities, SigningAuthority};
 
-/// What is played.
+/// The scenario of a simulation.
 pub struct World {
     /// The controllers that run, by name.
     pub controllers: &'static [&'static str],
-    /// With more than one manager they stand for election.
+    /// The number of managers; with more than one they use leader election.
     pub managers: usize,
-    /// What is there at first.
+    /// Returns the initial objects.
     pub objects: fn(&mut Random) -> Vec<Value>,
-    /// What else is there at first.
+    /// Sets up further initial state.
     pub begins: fn(&Server, &mut Random),
-    /// Something that users do, or that breaks.
+    /// Performs one action of users, or one failure.
     pub happens: fn(&Server, &mut Random),
-    /// What goes on in any case: kubelets and others that controllers wait for.
+    /// Performs the work that controllers wait for: kubelets and other components.
     pub goes_on: fn(&Server, &mut Random),
-    /// Judges every write.
+    /// Checks every write.
     pub judge: fn() -> Judge,
-    /// What must be so when everything is at rest.
+    /// Checks the state at the end, when no controller writes any more.
     pub at_rest: fn(&Server) -> Result<(), String>,
     pub faults: Faults,
-    /// The longest time between two things that happen.
+    /// The longest time between two actions.
     pub pace: Duration,
-    /// How long a round of waiting for rest is: controllers that look again after hours need long ones.
+    /// The duration of a round of waiting for the end: controllers that requeue after hours need long ones.
     pub round: Duration,
-    /// How much happens before the faults end.
+    /// The number of actions before the faults end.
     pub steps: usize,
-    /// Seeds of a usual run.
+    /// The number of seeds of a usual run.
     pub seeds: u64,
 }
 
 impl World {
-    /// What most worlds have in common: one manager on a faulty network, and nobody else.
+    /// The defaults of most worlds: one manager on a faulty network, and no other component.
     pub const USUAL: World = World {
         controllers: &[],
         managers: 1,
@@ -68,15 +68,15 @@ impl World {
     };
 }
 
-/// How long nothing may be written before everything counts as at rest; retries come at greater and greater intervals.
+/// The number of rounds without a write after which the cluster has converged; retries back off exponentially.
 const QUIET_ROUNDS: usize = 30;
 const MOST_ROUNDS: usize = 250;
-/// So many steps with faults for each one without.
+/// The number of steps with faults for each one without.
 const QUIET_LIFE: usize = 4;
-/// How many writes are shown of a run that failed.
+/// The number of writes that are printed of a failed run.
 const LAST: usize = 60;
 
-/// Plays the world for every seed, `CORTEN_SIMULATION_SEEDS` of them if that is set, from `CORTEN_SIMULATION_FIRST` on.
+/// Runs the world for every seed: `CORTEN_SIMULATION_SEEDS` of them if that is set, from `CORTEN_SIMULATION_FIRST` on.
 pub fn play(world: &World) {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let first = number("CORTEN_SIMULATION_FIRST").unwrap_or(1);
@@ -90,7 +90,7 @@ pub fn play(world: &World) {
     }
 }
 
-/// Fewer steps and fewer kinds of faults, as long as it fails.
+/// Reduces a failed run to fewer steps and fewer kinds of faults, as long as it fails.
 fn shrink(world: &World, seed: u64, wrong: String) -> (usize, Faults, String) {
     let (mut steps, mut faults, mut wrong) = (world.steps, world.faults, wrong);
     let without: [fn(&mut Faults); 5] =
@@ -111,7 +111,7 @@ fn shrink(world: &World, seed: u64, wrong: String) -> (usize, Faults, String) {
     (steps, faults, wrong)
 }
 
-/// One run; says what was written in it.
+/// Runs one seed; returns the trace of its writes.
 pub fn run(world: &World, seed: u64, steps: usize, faults: Faults) -> Result<Vec<String>, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     let runtime = runtime.map_err(|error| error.to_string())?;
@@ -168,7 +168,7 @@ impl Run<'_> {
             self.nothing_broke()?;
         }
         self.server.state().faults = Faults::NONE;
-        // Life goes on for a while: without faults and new leaders nobody looks again who was not told of a change.
+        // Actions continue for a while: without faults and new leaders, only changes enqueue keys.
         for _ in 0..steps / QUIET_LIFE {
             self.pause().await;
             match self.random.chance(50) {
@@ -208,7 +208,7 @@ impl Run<'_> {
         self.replace_ended();
     }
 
-    /// Who lost the lease ends, and is started anew by whoever watches over processes.
+    /// Restarts a manager that lost the lease, as a supervisor does.
     fn replace_ended(&mut self) {
         for who in 0..self.managers.len() {
             if self.managers[who].task.is_finished() {
@@ -244,14 +244,14 @@ impl Run<'_> {
         Err("it does not come to rest".to_owned())
     }
 
-    /// How often anything was written; a lease is written all the time.
+    /// Returns the number of writes, without those of leases.
     fn revision(&self) -> u64 {
         let state = self.server.state();
         state.api.model.revision - state.leases
     }
 }
 
-/// Creates an object as a user does, with the status it brings along.
+/// Creates an object as a user does, with its status.
 pub fn put(server: &Server, object: &Value) {
     let path = collection(object);
     if let Err(refused) = server.ask("user", Method::POST, &path, object) {
@@ -259,7 +259,7 @@ pub fn put(server: &Server, object: &Value) {
     }
 }
 
-/// The path of the collection that an object belongs to.
+/// Returns the path of the collection of an object.
 pub fn collection(object: &Value) -> String {
     let version = object["apiVersion"].as_str().unwrap_or_default();
     let (group, short) = version.rsplit_once('/').unwrap_or(("", version));
@@ -272,12 +272,12 @@ pub fn collection(object: &Value) -> String {
     }
 }
 
-/// The path of an object.
+/// Returns the path of an object.
 pub fn path_of(object: &Value) -> String {
     format!("{}/{}", collection(object), corten_meta::name(object))
 }
 
-/// One manager, as a process.
+/// One manager process.
 struct Manager {
     task: JoinHandle<Result<(), Error>>,
     shutdown: CancellationToken,
@@ -304,14 +304,14 @@ impl Manager {
         Manager { task, shutdown, cut }
     }
 
-    /// Ends at once: what it sent may still arrive, but it sends nothing more and hears nothing.
+    /// Stops at once: requests it has sent may still arrive, but it sends and receives nothing more.
     fn crash(&mut self) {
         self.cut.store(true, Ordering::SeqCst);
         self.task.abort();
         self.shutdown.cancel();
     }
 
-    /// Ends in order.
+    /// Stops gracefully.
     async fn stop(&mut self) {
         self.shutdown.cancel();
         let _ = tokio::time::timeout(Duration::from_secs(60), &mut self.task).await;
@@ -319,7 +319,7 @@ impl Manager {
     }
 }
 
-/// The authority of all runs: made once, because keys take their time.
+/// Returns the authority of all runs: generated once, because keys take time.
 pub fn authority() -> SigningAuthority {
     static AUTHORITY: std::sync::LazyLock<SigningAuthority> = std::sync::LazyLock::new(|| {
         let key = rcgen::KeyPair::generate().expect("a key");

@@ -1,7 +1,7 @@
-//! A custom resource that comes and goes with its definition, as the API in memory serves it.
+//! A custom resource that is created and deleted with its CustomResourceDefinition, in the API in memory.
 //!
-//! With its definition go, as at the real server, first all objects of the kind and then the kind itself: what is not
-//! served is not found, its watches end, and discovery no longer names it.
+//! As at the real server, the deletion of the CustomResourceDefinition first deletes all its objects and then the
+//! resource itself: it is not found, its watches end, and discovery no longer lists it.
 
 use std::sync::{Arc, LazyLock};
 
@@ -22,12 +22,12 @@ const NAME: &str = "widgets.example.com";
 
 static WIDGETS: LazyLock<Arc<Kind>> = LazyLock::new(|| {
     let mut kind = Kind::new("example.com", "v1", KIND, "widgets");
-    // What the table of schemas does not know.
+    // The table of schemas does not contain it.
     kind.schema = String::new();
     Arc::new(kind)
 });
 
-/// The definition, as a user writes it.
+/// Returns the CustomResourceDefinition, as a user writes it.
 pub fn definition() -> Value {
     let names = json!({"plural": "widgets", "singular": "widget", "kind": KIND, "listKind": "WidgetList"});
     let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
@@ -36,7 +36,7 @@ pub fn definition() -> Value {
         "spec": {"group": "example.com", "names": names, "scope": "Namespaced", "versions": [version]}})
 }
 
-/// The kinds there may be, the custom one included.
+/// Returns all kinds, the custom one included.
 fn kinds() -> impl Iterator<Item = &'static Arc<Kind>> {
     corten_api::kinds().iter().chain(std::iter::once(&*WIDGETS))
 }
@@ -52,7 +52,7 @@ pub fn by_gvk(group: &str, version: &str, kind: &str) -> Option<&'static Kind> {
 }
 
 impl Api {
-    /// The kinds that are served now.
+    /// Returns the kinds that are served now.
     pub fn served(&self) -> Vec<&'static Kind> {
         kinds().map(|kind| &**kind).filter(|kind| self.serves(kind)).collect()
     }
@@ -61,7 +61,7 @@ impl Api {
         !kind.is_custom() || self.model.find(DEFINITION, "", NAME).is_some()
     }
 
-    /// Whether a request for a kind is answered at all; what is on its way out takes nothing in.
+    /// Fails if a kind is not served; a terminating one rejects creations.
     pub fn answers(&self, kind: &Kind, creates: bool) -> Result<(), Status> {
         if !kind.is_custom() {
             return Ok(());
@@ -74,7 +74,7 @@ impl Api {
     }
 }
 
-/// The part of the server that takes a definition away: after everything that it defined.
+/// Deletes a terminating CustomResourceDefinition after all its objects, as the server does.
 pub fn tend_definitions(server: &Server) {
     for definition in all(server, DEFINITION) {
         if definition["metadata"]["deletionTimestamp"].is_null() {
@@ -91,7 +91,7 @@ pub fn tend_definitions(server: &Server) {
     }
 }
 
-/// A user brings the definition in, or takes it away.
+/// Creates or deletes the CustomResourceDefinition, as a user.
 pub fn toggle_definition(server: &Server) {
     let definition = definition();
     let collection = super::cluster::collection(&definition);

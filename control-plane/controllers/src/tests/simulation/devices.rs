@@ -1,7 +1,7 @@
 //! Devices that their driver taints, and the pods that use them by claims.
 //!
-//! No pod goes for a device that is well, or before the time for which its claim tolerates the taint; in the end none
-//! uses a device that it does not tolerate, and no claim keeps a place for a pod that is gone.
+//! No pod is deleted for a device without taints, or before its claim's toleration expires; at the end no pod uses a
+//! device whose taint it does not tolerate, and no claim has a reservation for a deleted pod.
 
 use std::collections::BTreeMap;
 
@@ -28,10 +28,10 @@ pub const WORLD: World = World {
 
 const EVICTOR: &str = "device-taint-eviction-controller";
 const DEVICES: usize = 4;
-/// Holds a claim that is allocated.
+/// The finalizer of an allocated claim.
 const PROTECTION: &str = "resource.kubernetes.io/delete-protection";
 
-/// Templates by what they tolerate.
+/// Returns the claim templates by their tolerations.
 fn templates() -> [(&'static str, Value); 3] {
     let sick = |extra: Value| {
         let mut toleration = json!({"key": "sick", "operator": "Exists", "effect": "NoExecute"});
@@ -84,7 +84,7 @@ fn happens(server: &Server, random: &mut Random) {
     }
 }
 
-/// The driver finds that a device is unwell, or well again.
+/// Adds or removes the taint of a device, as its driver.
 fn taint(server: &Server, random: &mut Random) {
     let Some(mut slice) = any(server, random, "ResourceSlice") else { return };
     let well = slice["spec"]["devices"][0]["taints"].is_null();
@@ -96,7 +96,7 @@ fn taint(server: &Server, random: &mut Random) {
     let _ = server.ask("driver", Method::PUT, &path_of(&slice), &slice);
 }
 
-/// Kubelets, and a scheduler that gives a claim its device and the pod its place in it.
+/// Runs the kubelets, and a scheduler that allocates and reserves claims.
 fn goes_on(server: &Server, random: &mut Random) {
     for pod in all(server, "Pod").iter().filter(|pod| pod["spec"]["nodeName"].is_null()) {
         let Some(name) = pod["status"]["resourceClaimStatuses"][0]["resourceClaimName"].as_str() else { continue };
@@ -119,13 +119,13 @@ fn goes_on(server: &Server, random: &mut Random) {
         }
         return;
     }
-    // The usual kubelet would place pods that still wait for their device.
+    // The usual kubelet would bind pods that still wait for their device.
     if all(server, "Pod").iter().all(|pod| !pod["spec"]["nodeName"].is_null()) {
         kubelet(server, random);
     }
 }
 
-/// The slice of the device that a pod has a place in, and what it tolerates for how long.
+/// Returns the slice of the device that a pod uses, and its tolerations.
 fn device(model: &Model, pod: &Value) -> Option<(Value, Value)> {
     let name = pod["status"]["resourceClaimStatuses"][0]["resourceClaimName"].as_str()?;
     let claim = model.find("ResourceClaim", "default", name)?;
@@ -137,7 +137,7 @@ fn device(model: &Model, pod: &Value) -> Option<(Value, Value)> {
     Some((model.find("ResourceSlice", "", &slice)?, result["tolerations"].clone()))
 }
 
-/// From when on a pod may not use its device any more; none for not as things stand.
+/// Returns when a pod may no longer use its device; none if it may.
 fn due(slice: &Value, tolerations: &Value) -> Option<Timestamp> {
     let taint = &slice["spec"]["devices"][0]["taints"][0];
     let since: Timestamp = taint["timeAdded"].as_str().filter(|_| taint["effect"] == "NoExecute")?.parse().ok()?;
@@ -148,7 +148,7 @@ fn due(slice: &Value, tolerations: &Value) -> Option<Timestamp> {
 }
 
 fn judge() -> Judge {
-    // When each device last became other than it was: not everybody knows for a moment.
+    // The time of each device's last change: caches may not show it for a moment.
     let mut changed: BTreeMap<String, Timestamp> = BTreeMap::new();
     Box::new(move |write: &Write<'_>| {
         if let ("ResourceSlice", Some(new)) = (write.kind, &write.new) {

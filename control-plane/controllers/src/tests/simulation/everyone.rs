@@ -1,8 +1,8 @@
-//! Every controller of the registry, alone and all together, on worlds put together at random.
+//! Every controller of the registry, alone and all together, on random worlds.
 //!
-//! A controller that is added to the registry is held to the properties here without a line of its own: alone it comes
-//! to an end and the order of lists does not matter to it; with all others, on a faulty API, everything comes to rest
-//! once the faults end, and nothing is done on the way that cannot be undone.
+//! A controller that is added to the registry is checked here without a line of its own: alone it converges, and the
+//! order of lists does not matter; with all others, on a faulty API, the cluster converges once the faults end, and
+//! nothing irreversible is done on the way.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ use crate::runtime::Action;
 use crate::tests::model::{Model, decide};
 use crate::{Config, KubeletServing, LoadBalancerAddresses};
 
-/// How many worlds each controller has to itself.
+/// The number of random worlds for each controller.
 const SEEDS: u64 = 8;
 const OBJECTS: usize = 24;
 
@@ -32,14 +32,14 @@ fn everyone() -> Vec<Named> {
     registry::controllers(&config).unwrap()
 }
 
-/// What a plan still wants to write; events and questions change nothing.
+/// Reports whether a plan still writes; events and questions change nothing.
 fn writes(plan: &crate::runtime::Plan) -> bool {
     plan.actions.iter().any(|action| {
         !matches!(action, Action::Event(_) | Action::AskScale(_) | Action::Relay { .. } | Action::Unused { .. })
     })
 }
 
-/// One action as the runtime takes it: what is gone need be neither patched nor deleted.
+/// Applies one action as the runtime does: a missing object is neither patched nor deleted.
 fn attempt(model: &mut Model, action: &Action) -> Result<(), String> {
     match (model.attempt(action), action) {
         (Err(why), Action::Patch { .. } | Action::Delete { .. }) if why.ends_with("is gone") => Ok(()),
@@ -67,12 +67,12 @@ fn each_alone_comes_to_an_end_whatever_the_order_of_lists() {
                     for action in &plan.actions {
                         match attempt(&mut model, action) {
                             Ok(()) => {}
-                            // Somebody else has the name: that is tried again until it is free.
+                            // Another object has the name: the controller retries until it is free.
                             Err(refused) if refused.ends_with("already exists") => return true,
                             Err(refused) => panic!("seed {seed}: {queue} for {key}: {refused}"),
                         }
                     }
-                    // To delete again what others hold changes nothing, and wakes nobody.
+                    // To delete again an object with finalizers changes nothing, and enqueues no key.
                     !writes(&plan) || model.revision == before
                 });
                 assert!(ended, "seed {seed}: {queue} does not come to an end for {key}");
@@ -81,7 +81,7 @@ fn each_alone_comes_to_an_end_whatever_the_order_of_lists() {
     }
 }
 
-/// All there are, at once.
+/// All controllers at once.
 pub const TOGETHER: World = World {
     controllers: &["*"],
     begins,
@@ -93,7 +93,7 @@ pub const TOGETHER: World = World {
     ..World::USUAL
 };
 
-/// Objects that may or may not fit together, as older versions may have left them: nobody checks them.
+/// Stores objects that may or may not fit together, as older versions may have left them: they are not validated.
 fn begins(server: &Server, random: &mut Random) {
     let mut state = server.state();
     for mut object in world(random, OBJECTS) {
@@ -111,7 +111,7 @@ fn happens(server: &Server, random: &mut Random) {
     super::touch(server, random, kind);
 }
 
-/// What no look at a stale cache may cost anybody.
+/// Checks that no reconcile on a stale cache does irreversible harm.
 fn judge() -> Judge {
     Box::new(|write: &Write<'_>| match (write.kind, &write.old, &write.new) {
         ("PersistentVolumeClaim", Some(claim), None) if write.who != "user" => {
@@ -124,7 +124,8 @@ fn judge() -> Judge {
             let pods = write.after.objects().filter(|(kind, _)| *kind == "Pod").map(|(_, pod)| pod.value());
             if pods.into_iter().any(|pod| uses(&pod)) { Err("it went while a pod used it".to_owned()) } else { Ok(()) }
         }
-        // Two nodes of one range would have two pods of one address. Those that began so are not ours to mend.
+        // Two nodes with one CIDR would have two pods with one address. Those that began so are not the controller's to
+        // repair.
         ("Node", Some(old), Some(new)) if old["spec"]["podCIDR"] != new["spec"]["podCIDR"] => {
             let range = &new["spec"]["podCIDR"];
             let nodes = write.after.objects().filter(|(kind, _)| *kind == "Node").map(|(_, node)| node.value());
@@ -135,7 +136,7 @@ fn judge() -> Judge {
     })
 }
 
-/// Every world in which somebody is held to an invariant of its own.
+/// Every world in which controllers are checked against an invariant of their own.
 const WORLDS: [&World; 15] = [
     &super::addresses::WORLD,
     &super::autoscalers::WORLD,
@@ -154,7 +155,7 @@ const WORLDS: [&World; 15] = [
     &super::zones::WORLD,
 ];
 
-/// A controller that is added to the registry needs a world: what it may never do is known to nobody else.
+/// A controller that is added to the registry needs a world: no other test knows its invariants.
 #[test]
 fn every_controller_has_a_world_that_names_it() {
     let config = Config { controllers: vec!["*".to_owned()], ..Config::default() };

@@ -1,4 +1,4 @@
-//! The eviction of a pod, as the API in memory answers it: it spends from the budget's status, as that is.
+//! The eviction of a pod in the API in memory: it spends from the current status of the budget.
 
 use corten_api::Kind;
 use corten_meta::{Status, Value};
@@ -11,14 +11,14 @@ pub fn is_ready(pod: &Value) -> bool {
     conditions.into_iter().any(|one| one["type"] == "Ready" && one["status"] == "True")
 }
 
-/// Whether a budget, or a workload, selects an object by its labels.
+/// Reports whether a selector matches the labels of an object.
 pub fn selects(selector: &Value, object: &Value) -> bool {
     let wanted = selector["matchLabels"].as_object().into_iter().flatten();
     wanted.into_iter().all(|(key, value)| object["metadata"]["labels"][key] == *value)
 }
 
 impl Api {
-    /// Marks the pod and deletes it, if its budget lets it go. One that is `lost` is charged, and never deleted.
+    /// Marks the pod and deletes it, if its budget allows. A `lost` eviction is charged, and the pod is never deleted.
     pub fn evict(&mut self, kind: &Kind, place: &Place, eviction: &Value) -> Answer {
         let mut pod = self.present(kind, place)?;
         let exempt = ["Succeeded", "Failed", "Pending"].iter().any(|phase| pod["status"]["phase"] == *phase)
@@ -39,7 +39,7 @@ impl Api {
         }
     }
 
-    /// Takes one disruption from the budget of the pod, or refuses.
+    /// Takes one disruption from the budget of the pod, or rejects the eviction.
     fn spend(&mut self, pod: &Value) -> Result<(), Status> {
         let keys = self.model.keys("PodDisruptionBudget").into_iter();
         let budgets = keys.map(|key| self.model.value("PodDisruptionBudget", &key.namespace, &key.name));

@@ -1,8 +1,8 @@
-//! Who is who: accounts and their tokens, roles made of roles, tokens that let nodes join, certificates.
+//! Identities: ServiceAccounts and their tokens, aggregated roles, bootstrap tokens, certificates.
 //!
-//! A Secret gets one token and keeps it, and goes only with its account; a request is signed at most once and never
-//! against somebody's word; a kubelet's request for names of the cluster is never approved but by a person; a token that
-//! expired is neither kept nor vouched for.
+//! A Secret gets one token and keeps it, and is deleted only with its account; a request is signed at most once and
+//! never without approval; a kubelet's request for names of the cluster is approved only by a user; an expired
+//! bootstrap token is neither kept nor used for signatures.
 
 use std::sync::LazyLock;
 
@@ -58,7 +58,7 @@ fn objects(_: &mut Random) -> Vec<Value> {
     all
 }
 
-/// Requests as a kubelet makes them: for a client certificate, for its own names, and for one of the API server's.
+/// The requests of a kubelet: for a client certificate, for its own names, and for one of the API server's.
 static REQUEST: LazyLock<String> = LazyLock::new(|| encoded(&[]));
 static SERVING: LazyLock<String> = LazyLock::new(|| encoded(&["a", "10.0.0.1"]));
 static STOLEN: LazyLock<String> = LazyLock::new(|| encoded(&["a", "kubernetes"]));
@@ -145,7 +145,7 @@ fn serving_spec(random: &mut Random, user: &str) -> Value {
         "username": user, "groups": ["system:nodes"]})
 }
 
-/// Somebody approves or denies a request.
+/// Approves or denies a request, as a user.
 fn answer(server: &Server, random: &mut Random) {
     let Some(mut request) = any(server, random, "CertificateSigningRequest") else { return };
     if request["status"]["conditions"].as_array().is_some_and(|all| !all.is_empty()) {
@@ -177,7 +177,7 @@ fn judge_secret(write: &Write<'_>) -> Result<(), String> {
         let named = write.after.find("ServiceAccount", corten_meta::namespace(old), account);
         let uid = old["metadata"]["annotations"][ACCOUNT_UID].as_str().unwrap_or_default();
         return match named {
-            // One that was made a moment ago nobody may have heard of.
+            // An account that was created a moment ago may not be in any cache.
             Some(account) if (uid.is_empty() || account["metadata"]["uid"] == uid) && age(&account) > SETTLED => {
                 Err("it went while its account lives".to_owned())
             }
@@ -247,7 +247,7 @@ fn at_rest(server: &Server) -> Result<(), String> {
     all(server, "CertificateSigningRequest").iter().try_for_each(answered)
 }
 
-/// No token that expired is left, and each that is left is vouched for.
+/// Checks that no expired token is left, and that each remaining one has a signature.
 fn signed_for_the_living(server: &Server) -> Result<(), String> {
     let info = server.state().api.model.value("ConfigMap", "kube-public", "cluster-info");
     let signed = info["data"].as_object().into_iter().flatten().filter(|(key, _)| key.starts_with("jws-kubeconfig-"));
@@ -259,7 +259,7 @@ fn signed_for_the_living(server: &Server) -> Result<(), String> {
     if signed == names { Ok(()) } else { Err(format!("signed by {signed:?}, there are {names:?}")) }
 }
 
-/// Every request has what is its due: a certificate, a refusal, or nothing where somebody else answers.
+/// Checks the end of every request: a certificate, a failure, or nothing if another component answers.
 fn answered(request: &Value) -> Result<(), String> {
     if request["spec"]["signerName"] == KUBELET_SERVING {
         return serving_answered(request);

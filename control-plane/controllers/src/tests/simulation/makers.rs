@@ -1,9 +1,9 @@
-//! What creates other things than pods: endpoint slices and Endpoints, claims for pods, volumes for claims, Jobs of
-//! schedules, and what every namespace has.
+//! Controllers that create other objects than pods: EndpointSlices and Endpoints, claims for pods, volumes for claims,
+//! Jobs of CronJobs, and the objects of every namespace.
 //!
-//! Nothing is made twice for whom it is made, and in the end there is one of everything and nothing left over. No slice
-//! ever names a pod that is long gone; in the end slices and Endpoints tell every backend as it is, and what somebody
-//! wrote for a Service without a selector is told as it was written.
+//! No object is created twice for the same owner, and at the end there is one of each and nothing left over. No slice
+//! ever contains a pod that was deleted long ago; at the end slices and Endpoints show every endpoint correctly, and
+//! Endpoints that a user wrote for a Service without a selector are mirrored as written.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -100,7 +100,7 @@ fn happens(server: &Server, random: &mut Random) {
         let new = backend(number);
         match all(server, "Pod").iter().find(|pod| corten_meta::name(pod) == corten_meta::name(&new)) {
             Some(pod) => {
-                // Some go after what was made for them.
+                // Some are deleted after their dependents.
                 let policy = ["Background", "Foreground"][random.next(2)];
                 let now = json!({"gracePeriodSeconds": 0, "propagationPolicy": policy});
                 let _ = server.ask("kubelet", Method::DELETE, &super::path_of(pod), &now);
@@ -110,7 +110,7 @@ fn happens(server: &Server, random: &mut Random) {
         return;
     }
     match random.next(12) {
-        // A backend fails its probe, or passes it again.
+        // A pod fails its readiness probe, or passes it again.
         0 => {
             let Some(pod) = any(server, random, "Pod").filter(|pod| pod["status"]["phase"] == "Running") else {
                 return;
@@ -121,7 +121,7 @@ fn happens(server: &Server, random: &mut Random) {
             let status = json!({"status": {"conditions": conditions}});
             return drop(server.ask("kubelet", Method::PATCH, &format!("{}/status", super::path_of(&pod)), &status));
         }
-        // Somebody writes other addresses for the Service without a selector.
+        // A user writes other addresses for the Service without a selector.
         1 => {
             let address = |last: usize| json!({"ip": format!("192.0.2.{}", 1 + last)});
             let (ready, rest) = (random.next(3), 3 + random.next(3));
@@ -143,13 +143,13 @@ fn happens(server: &Server, random: &mut Random) {
     touch(server, random, kind);
 }
 
-/// The Service, the manager and the family that a slice is of.
+/// Returns the Service, the manager and the IP family of a slice.
 fn slice_of(slice: &Value) -> String {
     let labels = &slice["metadata"]["labels"];
     format!("{} {} {}", labels[SERVICE_NAME], labels[MANAGED_BY], slice["addressType"])
 }
 
-/// For whom something is made, by kind.
+/// Returns how to find the owner of a created object, by kind.
 fn whose(kind: &str) -> Option<fn(&Value) -> String> {
     let owner: fn(&Value) -> String = |object| object["metadata"]["ownerReferences"][0]["uid"].to_string();
     match kind {
@@ -161,7 +161,7 @@ fn whose(kind: &str) -> Option<fn(&Value) -> String> {
 }
 
 fn judge() -> Judge {
-    // When each pod went.
+    // The time of each pod's deletion.
     let mut gone: BTreeMap<String, Timestamp> = BTreeMap::new();
     Box::new(move |write: &Write<'_>| {
         if let ("Pod", Some(pod), None) = (write.kind, &write.old, &write.new) {
@@ -191,17 +191,17 @@ fn judge() -> Judge {
     })
 }
 
-/// Backends as somebody tells them: the address and whether it is ready.
+/// Endpoints as an object shows them: the address and whether it is ready.
 type Backends = BTreeSet<(String, bool)>;
 
-/// Of the slices of a Service, in order of nothing.
+/// Returns the endpoints in the slices of a Service.
 fn of_slices<'a>(slices: impl Iterator<Item = &'a Value>) -> Backends {
     let endpoints = slices.flat_map(|slice| slice["endpoints"].as_array().into_iter().flatten());
     let told = endpoints.map(|one| (one["addresses"][0].to_string(), one["conditions"]["ready"] == true));
     told.collect()
 }
 
-/// Of Endpoints.
+/// Returns the endpoints in an Endpoints object.
 fn of_endpoints(endpoints: &Value) -> Backends {
     let mut told = Backends::new();
     for subset in endpoints["subsets"].as_array().into_iter().flatten() {
@@ -212,7 +212,7 @@ fn of_endpoints(endpoints: &Value) -> Backends {
     told
 }
 
-/// What slices and Endpoints say is what is so.
+/// Checks that slices and Endpoints match the pods.
 fn told_as_they_are(model: &Model, pods: &[Value], slices: &[Value]) -> Result<(), String> {
     let of = |name: &'static str| slices.iter().filter(move |one| one["metadata"]["labels"][SERVICE_NAME] == name);
     let (ours, written) = (model.value("Endpoints", "default", "web"), model.value("Endpoints", "default", "outside"));
@@ -261,7 +261,7 @@ fn at_rest(server: &Server) -> Result<(), String> {
     if let Some(loose) = volumes.iter().find(|volume| volume["status"]["phase"] != "Bound") {
         return Err(format!("a volume is not bound: {}", loose["status"]));
     }
-    // Every volume that went took its directory along, and none that stayed.
+    // The directory of every deleted volume is removed, and no other.
     let made = state.trace.iter().filter_map(|line| line.split("/localVolumes/").nth(1));
     let removed: BTreeSet<&str> = made.filter_map(|rest| rest.split(['_', ':']).next()).collect();
     match volumes.iter().find(|volume| removed.contains(corten_meta::name(volume))) {

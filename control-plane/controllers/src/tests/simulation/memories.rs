@@ -1,7 +1,7 @@
-//! Managers that remember against managers that do not: over the same histories they write the same.
+//! Managers with memory against managers without: over the same histories they write the same.
 //!
-//! Beyond that, every recollection of every simulation is compared with a fresh look where it happens
-//! (`runtime/memory.rs`); here it is made sure that there are any.
+//! Every remembered result in every simulation is also compared with a fresh reconcile where it occurs
+//! (`runtime/memory.rs`); this test makes sure that there are any.
 
 use super::cluster::{World, run};
 use super::everyone::TOGETHER;

@@ -1,14 +1,12 @@
-//! Controllers on a faulty API: writes that are refused, answers that get lost, caches that lag, watches that break off,
-//! managers that crash and whose last writes arrive late, others that write too. Seeded, so that a failure can be
-//! replayed.
+//! Simulations of controllers on a faulty API: rejected writes, lost responses, stale caches, broken watches, managers
+//! that crash and whose last writes arrive late, and other writers. They are seeded, so that a failure can be replayed.
 //!
-//! One mechanism plays everything: [`cluster`] runs the real managers on [`server`], a network that fails in front of
-//! [`api`], the API in memory. What differs is a [`cluster::World`]: which controllers run, what there is, what happens,
-//! what no write may ever do, and what must be so when the faults have ended and nobody has anything to do. Time is
-//! tokio's and paused; an hour of the simulation costs nothing.
+//! One mechanism runs everything: [`cluster`] runs the real managers on [`server`], a network with faults in front of
+//! [`api`], the API in memory. A [`cluster::World`] defines the controllers, the initial objects, the actions, the
+//! checks of every write, and the checks of the final state, when the faults have ended and no controller writes any
+//! more. Time is tokio's and paused; an hour of the simulation costs nothing.
 //!
-//! [`everyone`] asks the two properties of each controller alone: it comes to an end, and the order of lists does not
-//! matter to it.
+//! [`everyone`] checks two properties of each controller alone: it converges, and the order of lists does not matter.
 
 mod addresses;
 mod api;
@@ -46,14 +44,14 @@ use crate::tests::model::NOW;
 use cluster::{authority, path_of};
 use server::Server;
 
-/// What is older than this, every cache has heard of: no watch lags and no request takes that long.
+/// Every cache shows changes that are older than this: no watch and no request is delayed that long.
 const SETTLED: SignedDuration = SignedDuration::from_secs(30);
 
-/// A small generator of its own: the same numbers for the same seed, whatever a library does.
+/// A random number generator with the same numbers for the same seed, independent of libraries.
 pub struct Random(u64);
 
 impl Random {
-    /// Neighbouring seeds begin with numbers that have nothing in common.
+    /// Neighbouring seeds begin with unrelated numbers.
     pub fn new(seed: u64) -> Random {
         let mixed = (seed ^ 0x9E37_79B9_7F4A_7C15).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         let mixed = (mixed ^ (mixed >> 29)).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -81,7 +79,7 @@ impl Random {
 }
 
 thread_local! {
-    /// When the simulation on this thread began.
+    /// The start time of the simulation on this thread.
     static STARTED: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
@@ -93,7 +91,7 @@ fn stop_clock() {
     STARTED.set(None);
 }
 
-/// The time of the simulation on this thread, or else of the day.
+/// Returns the time of the simulation on this thread, or else the wall clock.
 pub fn now() -> Timestamp {
     match STARTED.get() {
         Some(started) => {
@@ -104,39 +102,39 @@ pub fn now() -> Timestamp {
     }
 }
 
-/// How long an object has been there.
+/// Returns the age of an object.
 fn age(object: &Value) -> SignedDuration {
     let created = object["metadata"]["creationTimestamp"].as_str().and_then(|text| text.parse::<Timestamp>().ok());
     created.map_or(SignedDuration::ZERO, |created| now().duration_since(created))
 }
 
-/// Everything of a kind.
+/// Lists all objects of a kind.
 fn all(server: &Server, kind: &str) -> Vec<Value> {
     let state = server.state();
     let model = &state.api.model;
     model.keys(kind).iter().map(|key| model.value(kind, &key.namespace, &key.name)).collect()
 }
 
-/// Something of a kind, if there is anything.
+/// Returns a random object of a kind, if there is one.
 fn any(server: &Server, random: &mut Random, kind: &str) -> Option<Value> {
     let state = server.state();
     let keys = state.api.model.keys(kind);
     random.one_of(&keys).map(|key| state.api.model.value(kind, &key.namespace, &key.name))
 }
 
-/// Somebody writes something that matters to nobody, but takes the version away.
+/// Changes an annotation that no controller reads, so that the resourceVersion changes.
 fn touch(server: &Server, random: &mut Random, kind: &str) {
     let Some(object) = any(server, random, kind) else { return };
     let patch = json!({"metadata": {"annotations": {"touched": random.next(1000).to_string()}}});
     let _ = server.ask("user", Method::PATCH, &path_of(&object), &patch);
 }
 
-/// A user deletes something, by one of the policies.
+/// Deletes an object as a user does, with one of the propagation policies.
 fn delete(server: &Server, object: &Value, policy: Option<&str>) {
     let _ = server.ask("user", Method::DELETE, &path_of(object), &json!({"propagationPolicy": policy}));
 }
 
-/// A pod goes one step on its way: is bound, runs, ends, or is let go. Pods of Jobs end by themselves.
+/// Moves a pod one step forward: it is bound, runs, terminates, or is removed. Pods of Jobs terminate by themselves.
 fn kubelet(server: &Server, random: &mut Random) {
     let Some(pod) = any(server, random, "Pod") else { return };
     let path = path_of(&pod);

@@ -1,7 +1,8 @@
-//! Namespaces that come and go, with what is in them and the quotas upon it.
+//! Namespaces that are created and deleted, with their objects and quotas.
 //!
-//! Nothing is taken from a namespace that stays, pods go before all else, and in the end every namespace on its way out
-//! is gone, with custom resources that come and go with their definition. What a quota says is in use is what is there.
+//! No object of a live namespace is deleted, pods are deleted before all else, and at the end every terminating
+//! namespace is gone, with custom resources whose CustomResourceDefinition is created and deleted. The usage of a quota
+//! matches the objects.
 
 use corten_meta::Value;
 use http::Method;
@@ -44,7 +45,7 @@ fn objects(random: &mut Random) -> Vec<Value> {
     all
 }
 
-/// One of all there is, and one of the pods alone that are to end.
+/// Returns one quota of all objects, and one of the terminating pods alone.
 fn quotas(namespace: &str) -> [Value; 2] {
     let quota = |name: &str, spec: Value| json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"namespace": namespace, "name": name}, "spec": spec});
     let hard = json!({"pods": "9", "requests.cpu": "5", "count/configmaps": "20", "secrets": "20", WIDGETS: "9"});
@@ -111,7 +112,7 @@ fn content(random: &mut Random, namespace: &str) -> Value {
     object
 }
 
-/// A pod ends by itself, and no longer counts.
+/// Terminates a pod by itself, so that it no longer counts.
 fn end_a_pod(server: &Server, random: &mut Random) {
     let Some(pod) = any(server, random, "Pod").filter(|pod| pod["status"]["phase"] == "Running") else { return };
     let phase = ["Succeeded", "Failed"][random.next(2)];
@@ -119,11 +120,11 @@ fn end_a_pod(server: &Server, random: &mut Random) {
     let _ = server.ask("kubelet", Method::PATCH, &format!("{}/status", path_of(&pod)), &ended);
 }
 
-/// Kubelets, and whoever holds things and lets them go.
+/// Runs the kubelets, and the owners of finalizers that remove them.
 fn goes_on(server: &Server, random: &mut Random) {
     kubelet(server, random);
     custom::tend_definitions(server);
-    // Also when users have gone: an end is then the last that is heard of a namespace.
+    // Also after the last user action: a deletion is then the last event of a namespace.
     if random.chance(5) {
         end_a_pod(server, random);
     }
@@ -204,7 +205,7 @@ fn at_rest(server: &Server) -> Result<(), String> {
     Ok(())
 }
 
-/// What there is, counted anew.
+/// Counts the usage from the objects.
 fn in_use(server: &Server, quota: &Value) -> Value {
     let namespace = corten_meta::namespace(quota);
     let of = |kind: &str| -> Vec<Value> {

@@ -1,7 +1,7 @@
-//! Nodes that come, fall silent, are tainted and go, and the pods on them.
+//! Nodes that join, stop their heartbeats, are tainted and deleted, and the pods on them.
 //!
-//! No pod is evicted from a node that is well, no two nodes have one range and none changes its own, and in the end
-//! nothing is left on nodes that are gone or that nothing there tolerates.
+//! No pod is evicted from a healthy node, no two nodes have one CIDR and none changes its own, and at the end no pod is
+//! left on deleted nodes or on nodes whose taints it does not tolerate.
 
 use std::collections::BTreeMap;
 
@@ -58,7 +58,7 @@ fn happens(server: &Server, random: &mut Random) {
                 delete(server, &node, None);
             }
         }
-        // Only one falls silent at a time: a zone that is down as a whole is another matter.
+        // Only one node becomes silent at a time: `zones` covers whole zones.
         2 => {
             let silent = all(server, "Node").into_iter().find(|node| !node["metadata"]["labels"][SILENT].is_null());
             let (path, mark) = match silent {
@@ -100,7 +100,7 @@ fn goes_on(server: &Server, random: &mut Random) {
     kubelet(server, random);
 }
 
-/// Every node that is not silent says that it is well.
+/// Writes the heartbeat of every node that is not silent.
 pub fn heartbeats(server: &Server) {
     for node in all(server, "Node").iter().filter(|node| node["metadata"]["labels"][SILENT].is_null()) {
         let name = corten_meta::name(node);
@@ -130,7 +130,7 @@ fn has_no_execute(node: &Value) -> bool {
 }
 
 fn judge() -> Judge {
-    // Since when each node is without taints that evict.
+    // The time since which each node has no evicting taint.
     let mut well: BTreeMap<String, Timestamp> = BTreeMap::new();
     Box::new(move |write: &Write<'_>| {
         let Some(object) = write.new.as_ref().or(write.old.as_ref()) else { return Ok(()) };
@@ -180,7 +180,7 @@ fn at_rest(server: &Server) -> Result<(), String> {
         let unreachable = node["spec"]["taints"].as_array().is_some_and(|all| {
             all.iter().any(|taint| taint["key"] == "node.kubernetes.io/unreachable" && taint["effect"] == "NoExecute")
         });
-        // When nobody at all is heard of, the fault is taken for ours.
+        // When no node at all sends heartbeats, none is tainted.
         let silent = |node: &Value| !node["metadata"]["labels"][SILENT].is_null();
         if unreachable != (silent(node) && !nodes.iter().all(silent)) {
             return Err(format!("{name} is tainted or not, wrongly: {node}"));

@@ -1,7 +1,8 @@
-//! What owns and is owned: the garbage collector on graphs that users build and take apart.
+//! Owner references: the garbage collector on graphs that users build and change.
 //!
-//! Nothing goes while an owner of it lives; what is set free stays; who waits for its dependents goes after them; and in
-//! the end all that has lost its owners is gone. One of the kinds is a custom one, whose definition comes and goes.
+//! No object is deleted while an owner exists; orphaned objects stay; foreground deletion waits for dependents; and at
+//! the end all objects without owners are gone. One of the kinds is a custom resource, whose CustomResourceDefinition
+//! is created and deleted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -55,7 +56,7 @@ fn object(random: &mut Random, number: usize) -> Value {
     object
 }
 
-/// A reference to an object of the same namespace or of none, or to one that was never there.
+/// Returns a reference to an object of the same namespace or of none, or to one that never existed.
 fn reference(server: &Server, random: &mut Random, namespace: &str) -> Option<Value> {
     let kind = KINDS[random.next(KINDS.len())];
     let mut owners = all(server, kind);
@@ -97,7 +98,7 @@ fn happens(server: &Server, random: &mut Random) {
     }
 }
 
-/// The owners that an object names and that live, as values.
+/// Returns the existing owners that an object names.
 fn living_owners(model: &Model, object: &Value) -> Vec<Value> {
     let references = object["metadata"]["ownerReferences"].as_array().into_iter().flatten();
     let found = references.filter_map(|one| {
@@ -116,7 +117,7 @@ fn is_waiting(object: &Value) -> bool {
     !object["metadata"]["deletionTimestamp"].is_null() && has_finalizer(object, "foregroundDeletion")
 }
 
-/// What the collector may know: it is there for longer than any watch lags.
+/// Reports whether the collector must know an object: it has existed for longer than any watch is delayed.
 fn is_known(since: &BTreeMap<String, Timestamp>, uid: &str) -> bool {
     since.get(uid).is_some_and(|at| now().duration_since(*at) > SETTLED)
 }
@@ -128,7 +129,7 @@ fn dependents(model: &Model, owner: &Value) -> Vec<Value> {
 }
 
 fn judge() -> Judge {
-    // Since when each object has the owners it has, and what was set free.
+    // The time since which each object has its owners, and the orphaned objects.
     let mut since: BTreeMap<String, Timestamp> = BTreeMap::new();
     let mut freed: BTreeSet<String> = BTreeSet::new();
     Box::new(move |write: &Write<'_>| {
@@ -155,7 +156,7 @@ fn judge() -> Judge {
             freed.extend(known.map(|one| corten_meta::uid(&one).to_owned()));
         }
         if write.who == "user" && begins("foregroundDeletion") {
-            // Somebody changed their mind: what would have been set free goes before its owner.
+            // A user changed the policy: objects that would have been orphaned are deleted before their owner.
             for one in dependents(write.after, object) {
                 freed.remove(corten_meta::uid(&one));
             }
@@ -214,7 +215,7 @@ fn at_rest(server: &Server) -> Result<(), String> {
         if !object["metadata"]["deletionTimestamp"].is_null() {
             return Err(format!("{name} waits for ever: {object}"));
         }
-        // Of an owner whose kind is no more nobody can tell whether it lives.
+        // If the owner's kind is no longer served, its state is unknown.
         let served = |owner: &&Value| owner["kind"] != custom::KIND || state.api.model.keys(DEFINITION).len() == 1;
         let references = object["metadata"]["ownerReferences"].as_array().into_iter().flatten();
         let references = references.filter(served).count();

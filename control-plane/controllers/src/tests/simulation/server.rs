@@ -1,7 +1,8 @@
-//! The API in memory behind a network that fails: requests that take their time, are refused, or are done without an
-//! answer; watches that lag, break off, or have to begin anew. Who asked may be gone when the answer is there.
+//! The API in memory behind a faulty network: requests that are delayed, rejected, or applied without a response;
+//! watches that are delayed, break, or have to list again. The client may be gone when the response arrives.
 //!
-//! Time is tokio's, paused: nothing here waits for real. All chance comes from one seed, so that a run can be replayed.
+//! Time is tokio's, paused: nothing here waits in real time. All randomness comes from one seed, so that a run can be
+//! replayed.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,19 +23,19 @@ use super::api::{Api, Place};
 use crate::runtime::now;
 use crate::tests::model::Model;
 
-/// How often what goes wrong, in thousandths; and by how much.
+/// The rates of faults, in thousandths, and their durations.
 #[derive(Clone, Copy, Debug)]
 pub struct Faults {
-    /// A request is refused: by an error of the server, by a limit, or as a conflict.
+    /// A request is rejected: by a server error, by rate limiting, or as a conflict.
     pub refused: usize,
-    /// A write is done and its answer lost.
+    /// A write is applied and its response lost.
     pub lost: usize,
     /// A request takes seconds.
     pub slow: usize,
-    /// An event of a watch comes late, up to this long.
+    /// A watch event is delayed, up to this long.
     pub late: usize,
     pub most_late: Duration,
-    /// A watch breaks off, or the server forgot what it needs.
+    /// A watch breaks, or its resourceVersion has expired.
     pub broken: usize,
 }
 
@@ -45,22 +46,22 @@ impl Faults {
         Faults { refused: 60, lost: 40, slow: 10, late: 100, most_late: Duration::from_secs(4), broken: 10 };
 }
 
-/// One write that was taken, for whoever judges it.
+/// One accepted write, as it is checked.
 pub struct Write<'a> {
-    /// The account that wrote, or the part of the world.
+    /// The account of the writer, or the part of the world.
     pub who: &'a str,
     pub kind: &'a str,
     pub old: Option<Value>,
     pub new: Option<Value>,
-    /// Everything as it is after the write.
+    /// The state after the write.
     pub after: &'a Model,
-    /// How many creations arrived from managers that are no more: nobody can have known of them.
+    /// The number of creations that arrived from crashed managers: no cache could show them.
     pub late: usize,
-    /// It arrived from such a manager itself.
+    /// Whether the write arrived from a crashed manager.
     pub is_late: bool,
 }
 
-/// Judges every write; says what is wrong with it.
+/// Checks every write; returns an error if it violates an invariant.
 pub type Judge = Box<dyn FnMut(&Write<'_>) -> Result<(), String> + Send>;
 
 struct Logged {
@@ -74,7 +75,7 @@ struct Logged {
 struct History {
     events: Vec<Logged>,
     told: Arc<Notify>,
-    /// What came before this revision is forgotten.
+    /// The oldest revision that watches can start from.
     begins: u64,
 }
 
@@ -82,17 +83,17 @@ pub struct State {
     pub api: Api,
     pub faults: Faults,
     pub random: Random,
-    /// What must never have happened, and did.
+    /// The violated invariants.
     pub broken: Vec<String>,
-    /// What was written, for whoever has to understand a failure. Two runs of one seed have the same.
+    /// The log of writes, to understand a failure. Two runs of one seed have the same.
     pub trace: Vec<String>,
-    /// Creations that nobody waits for any more.
+    /// Creations from managers that have crashed.
     pub late_creations: usize,
-    /// Whether who sends what is answered now is no more.
+    /// Whether the client of the current request has crashed.
     is_late: bool,
-    /// What was told by events: the reason, and of whom by uid.
+    /// The recorded events: the reason, and the uid of the object.
     pub told: BTreeSet<(String, String)>,
-    /// Writes of leases: who leads says so all the time.
+    /// The number of lease writes: a leader renews all the time.
     pub leases: u64,
     judge: Option<Judge>,
     histories: BTreeMap<String, History>,
@@ -125,12 +126,12 @@ impl Server {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A client under an account, until the line is cut.
+    /// Returns a client of an account, until its connection is cut.
     pub fn client(&self, who: &str, cut: &Arc<AtomicBool>) -> Client {
         Client::new(Arc::new(Line { server: self.clone(), who: who.to_owned(), cut: cut.clone() }))
     }
 
-    /// One request without faults, as a part of the world makes it.
+    /// Sends one request without faults, as a part of the world.
     pub fn ask(&self, who: &str, method: Method, path: &str, body: &Value) -> Result<Value, Status> {
         self.state().answer(who, &method, path, "", body)
     }
@@ -152,7 +153,7 @@ impl State {
         answer
     }
 
-    /// Judges what was written and tells the watches.
+    /// Checks the writes and notifies the watches.
     pub fn publish(&mut self, who: &str) {
         let told = self.api.model.log.as_mut().map(std::mem::take).unwrap_or_default();
         for told in told {
@@ -184,7 +185,7 @@ impl State {
                 (None, None) => continue,
             };
             if told.kind == "CustomResourceDefinition" {
-                // What it defined may be no more, and its watches with it.
+                // The custom resource may be gone, and its watches with it.
                 self.histories.values().for_each(|history| history.told.notify_waiters());
             }
             let history = self.histories.entry(told.kind).or_default();
@@ -194,7 +195,7 @@ impl State {
         }
     }
 
-    /// What stands in the way of a request, if anything does.
+    /// Returns the fault that a request meets, if any.
     fn refusal(&mut self, method: &Method, place: &Place) -> Option<Status> {
         if !self.random.per_mille(self.faults.refused) {
             return None;
@@ -239,7 +240,7 @@ impl State {
     }
 }
 
-/// Where one account is connected.
+/// The connection of one account.
 struct Line {
     server: Server,
     who: String,
@@ -252,14 +253,14 @@ impl Transport for Line {
             return Box::pin(std::future::pending());
         }
         let (server, who, cut) = (self.server.clone(), self.who.clone(), self.cut.clone());
-        // On its way a request no longer depends on who sent it.
+        // A request in flight no longer depends on its client.
         let sent = tokio::spawn(async move { server.travel(&who, &request, &cut).await });
         Box::pin(async move { sent.await.unwrap_or_else(|failed| Err(Error::Transport(failed.to_string()))) })
     }
 }
 
 impl Server {
-    /// A request from one end to the other and back.
+    /// Delivers a request and its response.
     async fn travel(&self, who: &str, request: &Request<Bytes>, cut: &AtomicBool) -> Result<Response<Body>, Error> {
         if request.uri().path().contains("/events") {
             return Ok(self.forgotten(who, request));
@@ -271,7 +272,7 @@ impl Server {
         outcome
     }
 
-    /// Events meet no faults: how many are told depends on the time of day.
+    /// Accepts events without faults: their number depends on the time of day.
     fn forgotten(&self, who: &str, request: &Request<Bytes>) -> Response<Body> {
         if request.uri().query().is_some_and(|query| query.contains("watch=true")) {
             let end = WatchEvent::Bookmark { revision: self.state().api.model.revision, initial_events_end: true };
@@ -285,7 +286,7 @@ impl Server {
         Response::new(Body::Full(answer.unwrap_or_default().to_string().into()))
     }
 
-    /// What happens at the server, and how long the answer is on its way.
+    /// Handles a request at the server; returns the response and its delay.
     fn arrived(
         &self,
         who: &str,
@@ -335,14 +336,14 @@ fn failure(status: &Status) -> Response<Body> {
 /// One open watch.
 struct Watch {
     kind: String,
-    /// It ends with the definition of its kind.
+    /// Whether the watch ends with its CustomResourceDefinition.
     custom: bool,
     namespace: String,
     initial: VecDeque<WatchEvent>,
     position: usize,
     told: Arc<Notify>,
     random: Random,
-    /// Nothing is told before what happened earlier.
+    /// The time before which no event is delivered, so that events stay in order.
     due: Instant,
 }
 
@@ -357,7 +358,7 @@ impl Watch {
         .boxed()
     }
 
-    /// The next event at its time, or nothing when the watch breaks off.
+    /// Returns the next event at its time, or none when the watch breaks.
     async fn next(&mut self, server: &Server) -> Option<WatchEvent> {
         if let Some(event) = self.initial.pop_front() {
             return Some(event);

@@ -1,7 +1,7 @@
-//! Token Secrets of long ago, of which nobody knows who still needs them.
+//! Legacy token Secrets, some of them unused.
 //!
-//! None is marked or deleted that was used within a year, that a pod mounts, or that a person made; in the end every one
-//! that nobody used for a year is marked, and gone after another.
+//! No Secret is marked or deleted that was used within a year, that a pod mounts, or that a user created; at the end
+//! every Secret that was unused for a year is marked, and deleted after another.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ pub const WORLD: World = World {
     happens,
     judge,
     at_rest,
-    // Each Secret is looked at once a day.
+    // Each Secret is reconciled once a day.
     pace: std::time::Duration::from_secs(2 * 60 * 60),
     round: std::time::Duration::from_secs(60 * 60),
     steps: 150,
@@ -42,7 +42,7 @@ fn begins(server: &Server, random: &mut Random) {
         "metadata": {"namespace": "kube-system", "name": "kube-apiserver-legacy-service-account-token-tracking"}}));
     let (mut listed, turned) = (Vec::new(), random.next(SECRETS));
     for number in 0..SECRETS {
-        // Most are old and unused, and each time other ones.
+        // Most are old and unused, and others each time.
         let (name, number) = (format!("t{number}"), number + turned);
         let created = if number % 5 == 4 { "2025-12-01T00:00:00Z" } else { "2024-06-01T00:00:00Z" };
         let used = [Value::Null, json!("2024-03-01"), json!("2025-11-01")][number % 3].clone();
@@ -65,7 +65,7 @@ fn begins(server: &Server, random: &mut Random) {
     state.publish("user");
 }
 
-/// A pod that mounts one of the Secrets.
+/// Returns a pod that mounts one of the Secrets.
 fn user(name: &str, random: &mut Random) -> Value {
     let volumes = json!([{"name": "v", "secret": {"secretName": format!("t{}", random.next(SECRETS))}}]);
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "default", "name": name},
@@ -84,7 +84,7 @@ fn happens(server: &Server, random: &mut Random) {
                 delete(server, &pod, None);
             }
         }
-        // Somebody shows the token, and the server notes it.
+        // A client uses the token, and the server records it.
         2 => {
             let today = now().to_zoned(TimeZone::UTC).date().to_string();
             let noted = json!({"metadata": {"labels": {LAST_USED: today, INVALID_SINCE: null}}});
@@ -108,7 +108,7 @@ fn happens(server: &Server, random: &mut Random) {
     }
 }
 
-/// What nobody needs any more, as far as the API tells.
+/// Reports whether a Secret is unused, as far as the API shows.
 fn is_unused(model: &Model, secret: &Value) -> bool {
     let limit = now().checked_sub(jiff::SignedDuration::from_hours(24 * 365)).expect("a time");
     let day = limit.to_zoned(TimeZone::UTC).date();
@@ -133,7 +133,7 @@ fn mounted(model: &Model) -> Vec<String> {
     pods.filter_map(secret).collect()
 }
 
-/// Whether a Secret has been marked for a year.
+/// Reports whether a Secret has been marked for a year.
 fn is_overdue(secret: &Value) -> bool {
     let limit = now().checked_sub(jiff::SignedDuration::from_hours(24 * 365)).expect("a time");
     let marked = secret["metadata"]["labels"][INVALID_SINCE].as_str().and_then(|text| text.parse::<Date>().ok());
@@ -141,7 +141,7 @@ fn is_overdue(secret: &Value) -> bool {
 }
 
 fn judge() -> Judge {
-    // Whether each Secret is unused, and since when; of what was so at first everybody has heard.
+    // Whether each Secret is unused, and since when; every cache shows the initial state.
     let mut known: BTreeMap<String, (bool, Timestamp)> = BTreeMap::new();
     Box::new(move |write: &Write<'_>| {
         if write.who != CLEANER {

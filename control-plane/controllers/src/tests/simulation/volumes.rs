@@ -1,8 +1,9 @@
 //! Claims, volumes and the nodes that volumes are attached to.
 //!
-//! A volume is never of two claims, nor a claim of two volumes; in the end both sides say the same. A volume for one node
-//! is never wanted on two. What is in use does not go: no claim that a pod on a node uses, no volume that is bound, no
-//! class that a claim or a volume names. A claim that wants more than it has is told for whom it waits.
+//! A volume is never bound to two claims, nor a claim to two volumes; at the end both sides agree. A volume with
+//! single-node access is never attached to two nodes. Objects in use are not deleted: no claim that a scheduled pod
+//! uses, no volume that is bound, no class that a claim or a volume names. A claim that requests more than its capacity
+//! gets an event that names the component it waits for.
 
 use std::collections::BTreeMap;
 
@@ -89,7 +90,7 @@ fn happens(server: &Server, random: &mut Random) {
             return;
         }
         9 => class(random.next(2)),
-        // A pod is placed, and the claim that it uses deleted in the same moment.
+        // A pod is bound, and its claim deleted in the same moment.
         11 => {
             let Some(pod) = any(server, random, "Pod").filter(|pod| pod["spec"]["nodeName"].is_null()) else { return };
             let name = pod["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"].as_str().unwrap_or_default();
@@ -99,7 +100,7 @@ fn happens(server: &Server, random: &mut Random) {
             let _ = server.ask("user", Method::DELETE, &path, &json!({}));
             return;
         }
-        // Somebody wants more of a claim than there is.
+        // A user requests more than the capacity of a claim.
         10 => {
             let Some(claim) = any(server, random, "PersistentVolumeClaim") else { return };
             if claim["status"]["phase"] == "Bound" {
@@ -117,7 +118,7 @@ fn happens(server: &Server, random: &mut Random) {
     let _ = server.ask("user", Method::POST, &collection(&new), &new);
 }
 
-/// Kubelets, who tell what they have mounted, and the attacher of the driver.
+/// Runs the kubelets, which report mounted volumes, and the driver's external-attacher.
 fn goes_on(server: &Server, random: &mut Random) {
     kubelet(server, random);
     if let Some(attachment) = any(server, random, "VolumeAttachment") {
@@ -140,7 +141,7 @@ fn goes_on(server: &Server, random: &mut Random) {
     }
 }
 
-/// What the pods of a node have mounted.
+/// Returns the volumes that the pods of a node have mounted.
 fn mounted(server: &Server, node: &str) -> Vec<String> {
     let state = server.state();
     let model = &state.api.model;
@@ -173,7 +174,7 @@ fn values(model: &Model, kind: &'static str) -> impl Iterator<Item = Value> {
 type Revisions = BTreeMap<String, u64>;
 
 fn judge() -> Judge {
-    // At which revision each pod was placed, and the deletion of each claim asked for: what is used then stays.
+    // The revisions at which each pod was bound and each claim deleted: a claim in use at that time stays.
     let (mut placed, mut asked): (Revisions, Revisions) = Default::default();
     Box::new(move |write: &Write<'_>| {
         if let Some(new) = &write.new {
@@ -209,7 +210,7 @@ fn judge() -> Judge {
     })
 }
 
-/// What a protector let go.
+/// Checks an object whose protection finalizer was removed.
 fn judge_end(write: &Write<'_>, placed: &Revisions, asked: &Revisions) -> Result<(), String> {
     let Some(old) = write.old.as_ref().filter(|_| write.who.contains("protection")) else { return Ok(()) };
     let name = corten_meta::name(old);
@@ -278,7 +279,7 @@ fn at_rest(server: &Server) -> Result<(), String> {
     claims.iter().try_for_each(|claim| told_to_wait(server, claim))
 }
 
-/// Who wants more than there is was told for whom it waits.
+/// Checks that a claim with a larger request got the event.
 fn told_to_wait(server: &Server, claim: &Value) -> Result<(), String> {
     let size = |value: &Value| value.as_str().and_then(|text| text.strip_suffix("Gi")?.parse::<u32>().ok());
     let (wanted, has) = (&claim["spec"]["resources"]["requests"]["storage"], &claim["status"]["capacity"]["storage"]);

@@ -1,7 +1,7 @@
-//! What keeps pods: Deployments, ReplicaSets and ReplicationControllers, StatefulSets, DaemonSets, Jobs.
+//! Workloads: Deployments, ReplicaSets and ReplicationControllers, StatefulSets, DaemonSets, Jobs.
 //!
-//! Nobody ever has more pods than were ever asked of it, and in the end everybody has what is asked, of the newest
-//! template, and nothing is left over.
+//! No workload ever has more pods than were ever desired, and at the end every workload has its desired pods, of the
+//! newest template, and nothing is left over.
 
 use std::collections::BTreeMap;
 
@@ -83,7 +83,7 @@ fn goes_on(server: &Server, random: &mut Random) {
     kubelet(server, random);
 }
 
-/// Somebody changes what is asked for.
+/// Changes the desired state of a workload, as a user.
 fn change(server: &Server, random: &mut Random) {
     let kind = ["Deployment", "StatefulSet", "DaemonSet", "ReplicationController"][random.next(4)];
     let Some(mut object) = any(server, random, kind) else { return };
@@ -95,7 +95,7 @@ fn change(server: &Server, random: &mut Random) {
     let _ = server.ask("user", Method::PUT, &path_of(&object), &object);
 }
 
-/// The pods of an owner that are neither ended nor ending.
+/// Returns the pods of an owner that are neither terminated nor terminating.
 fn active(model: &Model, owner: &str) -> usize {
     let pods = model.objects().filter(|(kind, _)| *kind == "Pod").map(|(_, pod)| pod);
     let own = pods.filter(|pod| pod.controller().is_some_and(|by| by.uid == owner));
@@ -106,7 +106,7 @@ fn active(model: &Model, owner: &str) -> usize {
     own.filter(|pod| lives(&pod.value())).count()
 }
 
-/// Nobody has more pods than were ever asked of it, but for what a manager sent that is no more.
+/// Checks that no workload has more pods than were ever desired, except for creations of crashed managers.
 fn judge() -> Judge {
     let mut most: BTreeMap<String, usize> = BTreeMap::new();
     Box::new(move |write: &Write<'_>| {
@@ -177,13 +177,13 @@ fn no_fault_makes_too_many_pods_or_leaves_any_behind() {
     play(&WORLD);
 }
 
-/// Two managers, of which one leads until it cannot say so in time.
+/// Two managers, of which one leads until it fails to renew in time.
 #[test]
 fn nor_does_a_change_of_the_leader() {
     play(&World { managers: 2, seeds: 2, ..WORLD });
 }
 
-/// What a seed stands for: the same requests in the same order.
+/// The same seed means the same requests in the same order.
 #[test]
 fn a_seed_tells_the_same_story_again() {
     let told = |seed: u64| super::cluster::run(&WORLD, seed, 120, Faults::MANY).unwrap();

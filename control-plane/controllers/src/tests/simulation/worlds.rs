@@ -1,5 +1,5 @@
-//! Worlds put together at random: objects of every kind that a controller works on, in states that may or may not fit
-//! together, with names few enough that they refer to each other.
+//! Random worlds: objects of every kind that a controller reconciles, in states that may or may not fit together, with
+//! names few enough that they refer to each other.
 
 use corten_meta::Value;
 use serde_json::{Value as Json, json};
@@ -8,10 +8,10 @@ use super::Random;
 use crate::tests::model::pod;
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
-/// How many kinds [`object`] knows.
+/// The number of kinds that [`object`] generates.
 const KINDS: usize = 27;
 
-/// A world of so many objects at most; those of the same kind and name stand in each other's place.
+/// Returns a world of at most this many objects; of two with the same kind and name the later one stays.
 pub fn world(random: &mut Random, most: usize) -> Vec<Value> {
     let mut all: Vec<Value> =
         NAMES.iter().map(|name| json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})).collect();
@@ -39,7 +39,7 @@ fn named(random: &mut Random, version: &str, kind: &str, namespaced: bool, body:
     object
 }
 
-/// Some object.
+/// Returns a random object.
 fn object(random: &mut Random) -> Value {
     let which = random.next(KINDS);
     match which {
@@ -264,7 +264,7 @@ fn address_range(random: &mut Random) -> Value {
     json!({"apiVersion": "networking.k8s.io/v1", "kind": "IPAddress", "metadata": {"name": name, "labels": {"ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io"}}, "spec": {}})
 }
 
-/// What others only read, and what every namespace has.
+/// Returns an object that controllers only read, or that every namespace has.
 fn small(random: &mut Random) -> Value {
     match random.next(6) {
         0 => named(random, "v1", "ServiceAccount", true, json!({"secrets": [{"name": "a"}]})),

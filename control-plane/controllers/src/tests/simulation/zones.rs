@@ -1,7 +1,7 @@
-//! Zones of which one node, many or all fall silent at once.
+//! Zones of which one node, many or all become silent at once.
 //!
-//! Nodes of a zone are emptied one after the other, none while most of a small zone is silent, and none when nobody at
-//! all is heard of; in the end every silent node is tainted for eviction where that is right, and no other.
+//! Nodes of a zone are tainted one after the other, none while most of a small zone is silent, and none when all nodes
+//! are; at the end every silent node is tainted for eviction where that is right, and no other.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ pub const WORLD: World = World {
 const CONTROLLER: &str = "node-controller";
 const ZONE: &str = "topology.kubernetes.io/zone";
 const SIZES: [(&str, usize); 2] = [("one", 7), ("two", 3)];
-/// One node every ten seconds; the time of a taint is told in whole seconds.
+/// One node every ten seconds; the time of a taint has whole seconds.
 const PACE: SignedDuration = SignedDuration::from_secs(9);
 
 fn objects(_: &mut Random) -> Vec<Value> {
@@ -45,7 +45,7 @@ fn objects(_: &mut Random) -> Vec<Value> {
     all
 }
 
-/// Somebody pulls a plug, or puts it back: of one node, of most of a zone, of a zone, of everything.
+/// Disconnects or reconnects one node, most of a zone, a zone, or all nodes.
 fn happens(server: &Server, random: &mut Random) {
     let mut nodes = all(server, "Node");
     let mark = if random.chance(50) { json!("yes") } else { Value::Null };
@@ -81,7 +81,7 @@ fn is_emptied(node: &Value) -> bool {
     taints.into_iter().any(|one| one["effect"] == "NoExecute" && ours.iter().any(|key| one["key"] == *key))
 }
 
-/// Whether nodes of a zone may not be emptied, as the API has it: because most of it is silent, or everything.
+/// Reports whether nodes of a zone must not be tainted for eviction: most of the zone is silent, or all nodes are.
 fn is_spared(model: &Model, zone: &str) -> bool {
     let nodes: Vec<Value> = model.objects().filter(|(kind, _)| *kind == "Node").map(|(_, node)| node.value()).collect();
     let here = nodes.iter().filter(|node| node["metadata"]["labels"][ZONE] == zone);
@@ -91,7 +91,7 @@ fn is_spared(model: &Model, zone: &str) -> bool {
 }
 
 fn judge() -> Judge {
-    // Since when each zone is spared, and when a node of it was tainted last, if that was known to whoever leads.
+    // The time since which each zone is spared, and the time of its last taint, if the leader knew it.
     let mut spared: BTreeMap<&'static str, Timestamp> = BTreeMap::new();
     let mut tainted: BTreeMap<String, Timestamp> = BTreeMap::new();
     Box::new(move |write: &Write<'_>| {
@@ -109,7 +109,7 @@ fn judge() -> Judge {
             return Ok(());
         }
         if write.is_late {
-            // Nobody may have known of it when the next was tainted.
+            // The leader may not have known of it when it tainted the next.
             tainted.remove(&zone);
             return Ok(());
         }
@@ -136,7 +136,7 @@ fn at_rest(server: &Server) -> Result<(), String> {
         let right = match (silent, is_spared(&state.api.model, zone)) {
             (false, _) => !is_emptied(node),
             (true, false) => is_emptied(node),
-            // What was begun before goes on.
+            // A node that was tainted before stays tainted.
             (true, true) => true,
         };
         if !right {
