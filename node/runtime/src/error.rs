@@ -1,29 +1,29 @@
-//! The one error type of the runtime.
+//! The error type of the runtime.
 //!
-//! Errors are turned into gRPC codes in one place (`From<Error> for tonic::Status`), because the
-//! kubelet decides by the code: `NotFound` of a container means "already gone".
+//! `From<Error> for tonic::Status` is the only place that turns errors into gRPC codes, because the kubelet decides by
+//! the code: `NotFound` of a container means "already removed".
 
 use std::path::{Path, PathBuf};
 
-/// What can go wrong in the runtime.
+/// An error of the runtime.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file operation failed.
     #[error("{action} {}: {source}", path.display())]
     File {
-        /// What was being done, e.g. `create`.
+        /// The action that failed, e.g. `create`.
         action: &'static str,
-        /// The file it was done to.
+        /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: std::io::Error,
     },
-    /// A system call failed where no path tells the story.
+    /// A system call failed that has no path.
     #[error("{action}: {source}")]
     System {
-        /// What was being done.
+        /// The action that failed.
         action: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: std::io::Error,
     },
     /// A sandbox, container or image that does not exist.
@@ -31,10 +31,10 @@ pub enum Error {
     NotFound {
         /// `container`, `pod sandbox` or `image`.
         kind: &'static str,
-        /// The identifier that was asked for.
+        /// The requested identifier.
         id: String,
     },
-    /// The request itself cannot be served as written.
+    /// The request itself is invalid.
     #[error("{0}")]
     Invalid(String),
     /// The object is not in the state that the request needs.
@@ -46,23 +46,23 @@ pub enum Error {
     /// A registry refused, or could not be reached.
     #[error("pull image {reference:?}: {message}")]
     Pull {
-        /// The reference that was asked for.
+        /// The requested reference.
         reference: String,
-        /// What the registry or the transport said.
+        /// The error of the registry or the transport.
         message: String,
     },
-    /// The container's process could not be started; the text is the executor's.
+    /// The container's process could not be started; the message is the executor's.
     #[error("failed to start container: {0}")]
     Start(String),
     /// The pod network refused.
     #[error("pod network: {0}")]
     Network(String),
-    /// A shim answered something else than its protocol allows, or not at all.
+    /// A shim broke its protocol, or did not answer.
     #[error("shim of container {id}: {message}")]
     Shim {
         /// The container.
         id: String,
-        /// What happened.
+        /// The error.
         message: String,
     },
     /// The command ran longer than its caller allowed.
@@ -77,13 +77,13 @@ pub enum Error {
 }
 
 impl Error {
-    /// Names the file in an I/O error; for `map_err`.
+    /// Makes an I/O error that names the file; for `map_err`.
     pub(crate) fn file(action: &'static str, path: impl AsRef<Path>) -> impl FnOnce(std::io::Error) -> Self {
         let path = path.as_ref().to_path_buf();
         move |source| Self::File { action, path, source }
     }
 
-    /// Names the action in an error of a system call; for `map_err`.
+    /// Makes an error of a system call that names the action; for `map_err`.
     pub(crate) fn system<E: Into<std::io::Error>>(action: &'static str) -> impl FnOnce(E) -> Self {
         move |source| Self::System { action, source: source.into() }
     }

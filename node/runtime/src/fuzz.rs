@@ -1,4 +1,5 @@
-//! Doors for the fuzz targets: what clients of streams, images and pods say to the runtime. Nothing else may use this.
+//! Entry points for the fuzz targets: the bytes that clients of streams, images and pods send to the runtime. Nothing
+//! else may use this.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -28,7 +29,7 @@ pub async fn spdy(bytes: Vec<u8>) -> usize {
     opened
 }
 
-/// What a client of SPDY may send.
+/// Returns a sample of the bytes that a SPDY client sends.
 pub fn spdy_sample() -> Vec<u8> {
     let mut encoder = headers::Encoder::new();
     let mut block = |pairs: &[(&str, &str)]| {
@@ -52,20 +53,20 @@ pub fn spdy_sample() -> Vec<u8> {
     wire.to_vec()
 }
 
-/// Reads a header block; returns it read again after it was written, which must be the same.
+/// Decodes a header block; returns it twice: decoded, and decoded again after it was encoded. Both must be the same.
 pub fn spdy_headers(block: &[u8]) -> Option<[BTreeMap<String, String>; 2]> {
     let read = headers::Decoder::new().decode(block).ok()?;
     let again = headers::Decoder::new().decode(&headers::Encoder::new().encode(&read)).ok()?;
     Some([read, again])
 }
 
-/// Reads one message of a WebSocket in every form.
+/// Decodes one WebSocket message in every framing.
 pub fn websocket_message(message: &[u8]) -> usize {
     let message = Bytes::copy_from_slice(message);
     Framing::ALL.into_iter().filter_map(|framing| framing.decode(message.clone())).count()
 }
 
-/// Reads sizes of a terminal from a stream; returns how many there are.
+/// Reads terminal sizes from a stream; returns how many there are.
 pub fn terminal_sizes(bytes: &[u8]) -> usize {
     let mut sizes = Resizes { messages: None, buffer: bytes.to_vec() };
     std::iter::from_fn(|| sizes.parse()).count()
@@ -77,14 +78,14 @@ pub fn seccomp_profile(bytes: &[u8]) -> Result<usize, Error> {
     Ok(seccomp::compile(&profile)?.len())
 }
 
-/// Looks a user up in an image's files; returns the user's and the group's number.
+/// Looks a user up in an image's files; returns the user's id and the group's id.
 pub fn user(name: &str, passwd: &str, group: &str) -> Option<(u32, u32)> {
     let user = User { name: name.to_owned(), ..User::default() };
     let identity = user::look_up(&user, passwd, group).ok()?;
     Some((identity.uid, identity.gid))
 }
 
-/// Applies the device of a CDI specification, of which a folder holds one, to a container.
+/// Applies the only device of a folder's CDI specification to a container.
 pub fn cdi(folder: PathBuf, device: &str) -> Result<usize, Error> {
     let cdi_devices = vec![v1::CdiDevice { name: device.to_owned() }];
     let mut config = v1::ContainerConfig { cdi_devices, ..v1::ContainerConfig::default() };
@@ -97,7 +98,7 @@ pub fn unpack_layer(blob: &[u8], plain: &[u8], directory: &Path) -> Result<(), E
     unpacking::work(blob, &Digest::of(plain), Task::Unpack(directory)).map(drop)
 }
 
-/// Reads how a registry asks for authentication, and how it explains a refusal; returns how many of the two are readable.
+/// Parses a registry's authentication challenge and its error body; returns how many of the two are readable.
 pub fn registry_words(header: &str, body: &[u8]) -> usize {
     let explained = registry::explanation(body);
     usize::from(Challenge::parse(header).is_some()) + usize::from(explained.is_some())

@@ -1,11 +1,11 @@
-//! The ids of a pod whose users are not the node's (`hostUsers: false`).
+//! The ids of a pod with a user namespace (`hostUsers: false`).
 
 use corten_cri::v1;
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
 
-/// Which ids of the node the pod's ids are: its `0` is `uid` and `gid`, and so on for `length` ids.
+/// The node's ids of a pod's ids: the pod's `0` is `uid` and `gid`, and so on for `length` ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Mapping {
     pub uid: u32,
@@ -14,7 +14,7 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
-    /// What the request says; `None` for a pod with the node's users.
+    /// Reads the mapping of a request; `None` for a pod with the node's users.
     pub fn of(options: &v1::NamespaceOption) -> Result<Option<Self>, Error> {
         let Some(user) = options.userns_options.as_ref() else { return Ok(None) };
         match user.mode() {
@@ -30,7 +30,7 @@ impl Mapping {
         }
     }
 
-    /// Gives the user namespace of a process these ids.
+    /// Writes the mapping of a process's user namespace.
     pub fn write(&self, pid: u32) -> Result<(), Error> {
         for (file, host) in [("uid_map", self.uid), ("gid_map", self.gid)] {
             let path = format!("/proc/{pid}/{file}");
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn one_mapping_from_zero_is_taken_and_nothing_else() {
+    fn only_one_mapping_from_zero_is_valid() {
         use v1::NamespaceMode::{Node, Pod, Target};
         assert_eq!(Mapping::of(&v1::NamespaceOption::default()).expect("none"), None);
         assert_eq!(Mapping::of(&options(Node, &[], &[])).expect("none"), None);

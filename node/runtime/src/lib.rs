@@ -1,12 +1,12 @@
 //! The container runtime of a node: a CRI v1 server.
 //!
-//! `serve` is the daemon; containers live in shims (`shim`), which are this binary started again, so
-//! `reexec` must be the first thing that a binary with this package calls. The daemon may die and
-//! return at any time: what runs goes on running, and is taken up again.
+//! `serve` is the daemon; containers live in shims (`shim`), which are this binary started again, so `reexec` must be
+//! the first call of a binary with this package. The daemon may die and restart at any time: containers go on running,
+//! and the new daemon follows them.
 //!
-//! The layers, from the outside: `service` (gRPC) → `daemon` (sandboxes and containers) → `shim` (one
-//! process per container) → `executor` (between fork and exec). `spec` is what the daemon tells the
-//! shim; `images`, `cgroup`, `sandbox` and `streaming` are the tools.
+//! The layers, from the outside: `service` (gRPC) → `daemon` (sandboxes and containers) → `shim` (one process per
+//! container) → `executor` (between fork and exec). `spec` is the shim's input; `images`, `cgroup`, `sandbox` and
+//! `streaming` are the tools.
 
 mod cgroup;
 mod container;
@@ -46,23 +46,23 @@ pub use purge::purge;
 /// The settings of the runtime.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// What survives a reboot: images, records, writable layers.
+    /// The directory of everything that survives a reboot: images, records, writable layers.
     pub state_dir: PathBuf,
-    /// What a reboot ends: namespace pins, sockets.
+    /// The directory of everything that a reboot ends: namespace pins, sockets.
     pub run_dir: PathBuf,
     /// The image store. Several runtimes of one machine may share it.
     pub images_dir: PathBuf,
-    /// Where the interface is served.
+    /// The path of the CRI socket.
     pub socket: PathBuf,
     /// The binary that is started again for shims and to unpack layers; it must call `reexec` first.
     pub self_exe: PathBuf,
-    /// How to reach registries that are not plain public ones.
+    /// The settings of registries that are not plain public ones.
     pub registries: Vec<RegistryConfig>,
-    /// Where drivers describe their devices (CDI); a later folder wins.
+    /// The folders where drivers describe their devices (CDI); a later folder wins.
     pub cdi_folders: Vec<PathBuf>,
     /// The kubelet's folder of seccomp profiles: `Localhost` profiles are files below it and nowhere else.
     pub seccomp_profiles: PathBuf,
-    /// Other OCI runtimes (runc, crun, …): programs by the handler that RuntimeClasses name them by.
+    /// Other OCI runtimes (runc, crun, …): programs by the handler of a RuntimeClass.
     pub runtime_handlers: BTreeMap<String, PathBuf>,
 }
 
@@ -83,14 +83,14 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The images of this runtime, for use beside a running daemon or without one.
+    /// Opens the images of this runtime, for use beside a running daemon or without one.
     pub fn image_store(&self) -> Result<ImageStore, Error> {
         let store = ImageStore::open(&self.images_dir)?;
         Ok(store.with_registries(self.registries.clone()).with_program(&self.self_exe))
     }
 }
 
-/// Serves the container runtime interface until `shutdown`. Containers go on running.
+/// Serves the CRI until `shutdown`. Containers go on running.
 pub async fn serve(config: Config, network: Arc<dyn PodNetwork>, shutdown: CancellationToken) -> Result<(), Error> {
     let config = Config { self_exe: real_path(&config.self_exe), ..config };
     let daemon = daemon::Daemon::load(&config, network).await?;
@@ -102,12 +102,12 @@ pub async fn serve(config: Config, network: Arc<dyn PodNetwork>, shutdown: Cance
     Ok(())
 }
 
-/// A link like `/proc/self/exe` means another file in the process that follows it.
+/// Resolves links: one like `/proc/self/exe` means another file in the process that follows it.
 fn real_path(path: &Path) -> PathBuf {
     std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf())
 }
 
-/// Binds the socket for root alone; one that a dead daemon left is replaced.
+/// Binds the socket for root alone; replaces one that a dead daemon left.
 fn listen(socket: &Path) -> Result<UnixListener, Error> {
     if let Some(folder) = socket.parent() {
         std::fs::create_dir_all(folder).map_err(Error::file("create", folder))?;
@@ -123,7 +123,7 @@ fn listen(socket: &Path) -> Result<UnixListener, Error> {
 }
 
 /// Runs as the parent of shims, as a pause process or as an unpacker, if this process was started as one, and returns
-/// its exit code. To be called first in `main`, before any thread exists; `args` are the whole command line.
+/// its exit code. Must be called first in `main`, before any thread exists; `args` is the whole command line.
 pub fn reexec(args: &[String]) -> Option<i32> {
     match args.get(1).map(String::as_str) {
         Some("zygote") => Some(shim::zygote::zygote_main()),

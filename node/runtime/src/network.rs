@@ -1,7 +1,7 @@
-//! What the runtime asks of the pod network.
+//! The interface of the pod network that the runtime uses.
 //!
-//! The runtime owns this trait and the binary plugs an implementation in, so neither package knows
-//! the other. The runtime makes and pins the network namespace; the network fills it.
+//! The runtime owns this trait and the binary plugs in an implementation, so neither package knows the other. The
+//! runtime makes and pins the network namespace; the network configures it.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -17,19 +17,19 @@ pub struct PodNetworkRequest {
     pub name: String,
     /// The pod's uid.
     pub uid: String,
-    /// Where the network namespace is pinned; open it and `setns`.
+    /// The path where the network namespace is pinned; open it and `setns`.
     pub netns_path: PathBuf,
     /// The pod's host name.
     pub hostname: String,
-    /// Host ports that lead to the pod.
+    /// The pod's host ports.
     pub port_mappings: Vec<PortMapping>,
-    /// The pod's annotations: bandwidth limits are asked for there.
+    /// The pod's annotations, which hold its bandwidth limits.
     pub annotations: std::collections::BTreeMap<String, String>,
-    /// The pod's labels: network policies select by them.
+    /// The pod's labels, which network policies select by.
     pub labels: std::collections::BTreeMap<String, String>,
 }
 
-/// One host port that leads to a port of the pod.
+/// A host port of the pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PortMapping {
     /// `TCP`, `UDP` or `SCTP`.
@@ -42,7 +42,7 @@ pub struct PortMapping {
     pub host_ip: String,
 }
 
-/// What the pod got.
+/// The addresses of a connected pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PodNetworkResult {
     /// The pod's addresses, primary first.
@@ -59,29 +59,29 @@ pub trait PodNetwork: Send + Sync + 'static {
     /// because it is repeated until it succeeds.
     async fn teardown(&self, request: PodNetworkRequest) -> Result<(), String>;
 
-    /// The sandboxes that are connected when the runtime begins; what the network still holds for any other was
-    /// left by a crash. Called once, before the first `setup`.
+    /// Releases the resources of all sandboxes except `_live`, the connected ones: a crash left them. Called once when
+    /// the runtime starts, before the first `setup`.
     async fn reconcile(&self, _live: BTreeSet<String>) -> Result<(), String> {
         Ok(())
     }
 
-    /// The kubelet says which range this node's pods have. A network that learns it elsewhere need not listen.
+    /// Takes the pod CIDRs of this node from the kubelet. A network that learns them elsewhere may ignore this.
     async fn pod_range(&self, _range: &str) -> Result<(), String> {
         Ok(())
     }
 
-    /// Why the frames of pods are not filtered; `None` where they are. Becomes a condition of the node.
+    /// Returns the reason why the frames of pods are not filtered; `None` if they are. Becomes a condition of the node.
     async fn unfiltered(&self) -> Option<String> {
         None
     }
 
-    /// Why pods cannot be connected now; `None` when they can. Becomes the NetworkReady condition.
+    /// Returns the reason why pods cannot be connected now; `None` if they can. Becomes the NetworkReady condition.
     async fn not_ready(&self) -> Option<String> {
         None
     }
 }
 
-/// A network that gives pods nothing but their loopback device.
+/// A network that gives pods only their loopback device.
 #[derive(Debug, Default)]
 pub struct LoopbackNetwork;
 

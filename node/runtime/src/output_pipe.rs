@@ -6,7 +6,7 @@ use tokio::net::unix::pipe;
 
 use crate::Error;
 
-/// A pipe whose near end is read by the daemon.
+/// Makes a pipe whose near end is read by the daemon.
 pub(crate) fn output_pipe() -> Result<(pipe::Receiver, OwnedFd), Error> {
     let (near, far) = std::io::pipe().map_err(Error::system("make a pipe"))?;
     rustix::io::ioctl_fionbio(&near, true).map_err(Error::system("prepare a pipe"))?;

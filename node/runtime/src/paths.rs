@@ -1,8 +1,8 @@
-//! Where the runtime keeps its files.
+//! The paths of the runtime's files.
 //!
-//! Two roots: the state directory survives a reboot (images, records, writable layers, exit
-//! statuses); the run directory holds what the kernel forgets at a reboot anyway (namespace pins,
-//! sockets, shared memory). Nothing else in the runtime spells a path below these roots.
+//! Two roots: the state directory survives a reboot (images, records, writable layers, exit statuses); the run
+//! directory holds files that are useless after a reboot (namespace pins, sockets, shared memory). Nothing else in the
+//! runtime makes a path below these roots.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -58,17 +58,17 @@ impl Paths {
         self.run.join("sandboxes")
     }
 
-    /// Namespace pins and shared memory of a sandbox.
+    /// Returns the folder of a sandbox's namespace pins and shared memory.
     pub fn run_sandbox(&self, id: &str) -> PathBuf {
         self.run_sandboxes().join(id)
     }
 
-    /// Where other OCI runtimes keep what they know of their containers.
+    /// Returns the folder where other OCI runtimes keep the state of their containers.
     pub fn oci_state(&self) -> PathBuf {
         self.run.join("oci")
     }
 
-    /// A folder without content.
+    /// Returns a folder without content.
     pub fn empty(&self) -> PathBuf {
         self.run.join("empty")
     }
@@ -77,12 +77,12 @@ impl Paths {
         self.run.join("containers")
     }
 
-    /// The socket of a container's shim. The name is short because a socket address holds 108 bytes.
+    /// Returns the socket of a container's shim. The name is short because a socket address holds 108 bytes.
     pub fn shim_socket(&self, id: &str) -> PathBuf {
         self.run_containers().join(format!("{}.sock", &id[..id.len().min(32)]))
     }
 
-    /// Creates both roots and their folders, closed to everyone but root.
+    /// Creates both roots and their folders; only root may enter them.
     pub fn create(&self) -> Result<(), Error> {
         for path in [self.images(), self.sandboxes(), self.containers(), self.run_sandboxes(), self.run_containers()] {
             std::fs::create_dir_all(&path).map_err(Error::file("create", &path))?;
@@ -120,19 +120,19 @@ fn write_private(path: &Path, content: &[u8]) -> Result<File, Error> {
     Ok(file)
 }
 
-/// The same, and the new content is there after a power cut.
+/// Writes a file as `write_atomically` does, so that the new content survives a power cut.
 pub(crate) fn write_durably(path: &Path, content: &[u8]) -> Result<(), Error> {
     write_atomically(path, content)?;
     path.parent().map_or(Ok(()), sync_directory)
 }
 
-/// Makes the names in a directory outlast a power cut.
+/// Syncs a directory, so that its names survive a power cut.
 pub(crate) fn sync_directory(path: &Path) -> Result<(), Error> {
     let directory = File::open(path).map_err(Error::file("open", path))?;
     waiting(|| directory.sync_all()).map_err(Error::file("sync", path))
 }
 
-/// Waits for the disk, while other threads take over what this one had to do for the asynchronous runtime.
+/// Waits for the disk, while other threads take over this thread's asynchronous tasks.
 fn waiting<T>(work: impl FnOnce() -> T) -> T {
     match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
         Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),

@@ -1,6 +1,6 @@
 //! Opens files of `/proc` for writing: labels of this process, settings of its namespaces.
 //!
-//! In a container's root, `/proc` may be whatever somebody mounted there, and a label that is written to another file
+//! In a container's root, any file system may be mounted at `/proc`, and a label that is written to another file
 //! confines nothing. So the file must be one of a real procfs, with no mount and no magic link on the way.
 
 use std::fs::File;

@@ -1,8 +1,9 @@
 //! This program, as it is started again for shims, pause processes and namespaces.
 //!
-//! Such a process is seen by containers, and `/proc/<pid>/exe` leads whoever may trace it to the file that it runs: a
-//! container that opened the node's own binary for writing would be root of the node. So they run a view of the binary that
-//! nobody can write: a read-only overlay that is mounted nowhere. It shares the pages of the binary, so it costs no memory.
+//! Containers see such a process, and `/proc/<pid>/exe` leads a process that may trace it to the file that it runs: a
+//! container that opened the node's own binary for writing would be root of the node. So these processes run a view of
+//! the binary that no process can write: a read-only overlay that is mounted nowhere. It shares the pages of the
+//! binary, so it costs no memory.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -16,7 +17,7 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 
 use crate::Error;
 
-/// The binary behind a descriptor that cannot be written through.
+/// The binary, as a descriptor that cannot be written through.
 #[derive(Debug, Clone)]
 pub(crate) struct Program {
     path: PathBuf,
@@ -24,7 +25,8 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Seals the binary. `empty` becomes an empty folder, which an overlay without a writable layer needs below.
+    /// Seals the binary. `empty` becomes an empty folder, which an overlay without a writable layer needs as its lower
+    /// layer.
     pub fn seal(path: &Path, empty: &Path) -> Result<Self, Error> {
         std::fs::create_dir_all(empty).map_err(Error::file("create", empty))?;
         let sealed = view(path, empty).or_else(|error| {
@@ -34,7 +36,7 @@ impl Program {
         Ok(Self { path: path.to_path_buf(), sealed: Arc::new(sealed.map_err(Error::file("seal", path))?) })
     }
 
-    /// A command that runs it. Its name in process lists is the binary's.
+    /// Returns a command that runs the binary. Its name in process lists is the binary's.
     pub fn command(&self) -> Command {
         let mut command = Command::new(format!("/proc/self/fd/{}", self.sealed.as_raw_fd()));
         command.arg0(&self.path);
@@ -46,14 +48,14 @@ impl Program {
     }
 }
 
-/// The binary in an overlay of its folder, which is read-only by nature: there is no mount flag to take back.
+/// Opens the binary in an overlay of its folder. Such an overlay is always read-only: there is no mount flag to remove.
 fn view(path: &Path, empty: &Path) -> io::Result<OwnedFd> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let folder = rustix::fs::open(path.parent().unwrap_or(Path::new("/")), flags, Mode::empty())?;
     let empty = rustix::fs::open(empty, flags, Mode::empty())?;
     let overlay = rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    // By descriptors, because a path may hold letters that mean something else in the option.
+    // By descriptors, because a path may hold characters with a meaning in the option.
     let layers = format!("/proc/self/fd/{}:/proc/self/fd/{}", folder.as_raw_fd(), empty.as_raw_fd());
     rustix::mount::fsconfig_set_string(&overlay, "lowerdir", layers)?;
     rustix::mount::fsconfig_create(&overlay)?;
@@ -62,7 +64,7 @@ fn view(path: &Path, empty: &Path) -> io::Result<OwnedFd> {
     Ok(rustix::fs::openat(&tree, name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// The binary in sealed memory, where its file system takes no overlay.
+/// Copies the binary to sealed memory, for a file system that takes no overlay.
 fn copy(path: &Path) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let mut memory = std::fs::File::from(rustix::fs::memfd_create("corten", flags)?);
@@ -75,7 +77,7 @@ fn copy(path: &Path) -> io::Result<OwnedFd> {
 mod tests {
     use super::*;
 
-    /// Opens the program of a running process for writing, as whoever may trace it can.
+    /// Opens the program of a running process for writing, as a process that may trace it can.
     fn open_for_writing(sealed: &OwnedFd) -> io::Result<OwnedFd> {
         let place = format!("/proc/self/fd/{}", sealed.as_raw_fd());
         Ok(rustix::fs::open(place, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?)

@@ -1,6 +1,6 @@
-//! Removing everything: what `corten down --purge` does to a node.
+//! The removal of everything that the runtime made on a node, for `corten down --purge`.
 //!
-//! Works without a daemon, from what is on disk, and may be repeated.
+//! Works without a daemon, from the records on disk, and may be repeated.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use crate::network::PodNetwork;
 use crate::sandbox::namespaces;
 use crate::{Config, Error};
 
-/// Kills every container of this runtime, disconnects every sandbox, and removes all files. The
-/// daemon must not be running.
+/// Kills every container of this runtime, disconnects every sandbox, and removes all files. The daemon must not be
+/// running.
 pub async fn purge(config: &Config, network: Arc<dyn PodNetwork>) -> Result<(), Error> {
     let daemon = Daemon::load(config, network).await?;
     for sandbox in daemon.all_sandboxes() {
         if let Err(error) = daemon.remove_sandbox(&sandbox.id).await {
-            // Its files go below; what the network keeps of it, the network's own purge removes.
+            // Its files are removed below; the network's own purge removes its network resources.
             tracing::warn!(sandbox = sandbox.id, %error, "a sandbox could not be removed in order");
         }
     }
@@ -35,7 +35,7 @@ pub async fn purge(config: &Config, network: Arc<dyn PodNetwork>) -> Result<(), 
     Ok(())
 }
 
-/// Pins of sandboxes whose records are lost.
+/// Releases the namespace pins of sandboxes whose records are lost.
 fn release_pins(daemon: &Daemon) -> Result<(), Error> {
     let folder = daemon.paths.run_sandboxes();
     let Ok(entries) = std::fs::read_dir(&folder) else { return Ok(()) };

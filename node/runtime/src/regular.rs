@@ -1,7 +1,7 @@
-//! Reads a file that another party shaped: an image, a container, whoever may write to a folder of the node.
+//! Reads a file that an untrusted party wrote: an image, a container, or a writer to a folder of the node.
 //!
-//! In the place of the file there may be a pipe that never answers, a device, a link to anywhere or a file without end.
-//! The file is found by descriptor, checked before it is opened, and read up to a limit; everything else is an error.
+//! The path may lead to a pipe that never answers, a device, a link to anywhere or a file without end. The file is
+//! found by descriptor, checked before it is opened, and read up to a limit; everything else is an error.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -10,7 +10,7 @@ use std::path::Path;
 
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 
-/// The content of a regular file below a folder. Needs the node's `/proc`.
+/// Reads a regular file below a folder. Needs the node's `/proc`.
 pub(crate) fn read(folder: &impl AsFd, path: &Path, resolve: ResolveFlags, limit: u64) -> io::Result<Vec<u8>> {
     let resolve = resolve | ResolveFlags::NO_MAGICLINKS;
     let place = rustix::fs::openat2(folder, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)?;

@@ -1,7 +1,7 @@
 //! Paths below a folder, resolved by the kernel as if the folder were the root.
 //!
-//! Used wherever someone else chose the path: names in image layers, mount targets in a container's
-//! file system. No name and no symbolic link can lead outside of the folder.
+//! Used for every path of an untrusted source: names in image layers, mount targets in a container's file system. No
+//! name and no symbolic link can lead outside of the folder.
 
 use std::ffi::OsStr;
 use std::io;
@@ -12,7 +12,7 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-/// As many links as the kernel follows in one path.
+/// The number of links that the kernel follows in one path.
 const MAX_LINKS: u8 = 40;
 
 /// A folder that is the root of all paths given to it.
@@ -28,12 +28,12 @@ impl Rooted {
         &self.0
     }
 
-    /// Opens whatever the path leads to, as a place in the tree only.
+    /// Opens the path as a location in the tree only (`O_PATH`).
     pub fn place(&self, path: &Path) -> io::Result<OwnedFd> {
         self.resolve(path, OFlags::PATH)
     }
 
-    /// Opens a folder, creating what is missing on the way with the mode 0755.
+    /// Opens a folder, creating missing folders on the way with the mode 0755.
     pub fn directory(&self, path: &Path) -> io::Result<OwnedFd> {
         match self.resolve(path, OFlags::DIRECTORY) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => self.make_directories(&relative(path), 0),
@@ -41,7 +41,7 @@ impl Rooted {
         }
     }
 
-    /// Opens a folder like `directory`, and refuses a path on which there is a symbolic link.
+    /// Opens a folder like `directory`, and refuses a path with a symbolic link.
     pub fn plain_directory(&self, path: &Path) -> io::Result<OwnedFd> {
         match self.resolve_by(path, OFlags::DIRECTORY, ResolveFlags::NO_SYMLINKS) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => self.make_directories(&relative(path), 0),
@@ -49,13 +49,13 @@ impl Rooted {
         }
     }
 
-    /// The place of a folder, created if it is missing.
+    /// Opens the location of a folder, created if it is missing.
     pub fn directory_place(&self, path: &Path) -> io::Result<OwnedFd> {
         self.directory(path)?;
         self.place(path)
     }
 
-    /// The place of a file, created empty if it is missing.
+    /// Opens the location of a file, created empty if it is missing.
     pub fn file_place(&self, path: &Path) -> io::Result<OwnedFd> {
         match self.place(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -90,7 +90,7 @@ impl Rooted {
         Ok(rustix::fs::openat2(&self.0, path, flags | OFlags::CLOEXEC, Mode::empty(), inside)?)
     }
 
-    /// A link on the way whose target does not exist yet gets its target, below the root.
+    /// Makes the folders of a path. A link on the way whose target does not exist yet gets its target, below the root.
     fn make_directories(&self, path: &Path, depth: u8) -> io::Result<OwnedFd> {
         if depth > MAX_LINKS {
             return Err(Errno::LOOP.into());
@@ -114,12 +114,12 @@ impl Rooted {
     }
 }
 
-/// Makes an empty file without opening it: what another put in its place meanwhile may be a pipe.
+/// Makes an empty file without opening it: another process may have put a pipe in its place.
 fn make_file(folder: &OwnedFd, name: &OsStr) -> rustix::io::Result<()> {
     rustix::fs::mknodat(folder, name, FileType::RegularFile, Mode::from_raw_mode(0o644), 0)
 }
 
-/// The path without its root, `.` and `..`: a leading `..` cannot climb, as in a chroot.
+/// Returns the path without its root, `.` and `..`: a leading `..` cannot climb, as in a chroot.
 pub(crate) fn relative(path: &Path) -> PathBuf {
     let mut normal = PathBuf::new();
     for component in path.components() {

@@ -1,4 +1,4 @@
-//! What a container costs: the time until it runs, which is printed, and the memory of its shim, which is bounded
+//! The cost of a container: the time until it runs, which is printed, and the memory of its shim, which is bounded
 //! loosely, for builds without optimisation.
 
 mod support;
@@ -6,7 +6,7 @@ mod support;
 use std::time::Instant;
 
 use corten_cri::v1;
-use support::{Node, cannot_run, say, shell};
+use support::{Node, cannot_run, print, shell};
 
 const CONTAINERS: usize = 20;
 
@@ -32,7 +32,7 @@ async fn every_container_has_a_small_shim() {
     let memory: Vec<u64> = shims(&node).into_iter().map(proportional_kibibytes).collect();
     assert_eq!(memory.len(), CONTAINERS, "one shim per container");
     let average = memory.iter().sum::<u64>() / CONTAINERS as u64;
-    say(&format!(
+    print(&format!(
         "sandbox: median {:?}; create and start: median {:?}, slowest {:?}; shim: {average} KiB",
         sandbox_times[CONTAINERS / 2],
         times[CONTAINERS / 2],
@@ -43,7 +43,7 @@ async fn every_container_has_a_small_shim() {
     assert!(average < 1536, "a shim takes {average} KiB");
 }
 
-/// The shims of this test's node, by their name and the command line of their parent.
+/// Returns the shims of this test's node, by their name and the command line of their parent.
 fn shims(node: &Node) -> Vec<u32> {
     let folder = node.path().display().to_string();
     let processes = std::fs::read_dir("/proc").expect("processes").flatten();
@@ -59,7 +59,7 @@ fn shims(node: &Node) -> Vec<u32> {
 }
 
 fn proportional_kibibytes(process: u32) -> u64 {
-    let text = std::fs::read_to_string(format!("/proc/{process}/smaps_rollup")).expect("memory of a shim");
-    let line = text.lines().find_map(|line| line.strip_prefix("Pss:")).expect("a figure");
+    let content = std::fs::read_to_string(format!("/proc/{process}/smaps_rollup")).expect("memory of a shim");
+    let line = content.lines().find_map(|line| line.strip_prefix("Pss:")).expect("a figure");
     line.trim().trim_end_matches(" kB").parse().expect("a number")
 }

@@ -42,7 +42,7 @@ async fn a_container_runs_logs_answers_exec_and_stops() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn exit_codes_and_start_errors_are_told() {
+async fn exit_codes_and_start_errors_are_reported() {
     if cannot_run() {
         return;
     }
@@ -77,7 +77,7 @@ async fn containers_survive_the_daemon_and_exits_are_found() {
 
     node.kill();
     let unfinished = node.path().join("state/containers/unfinished/upper");
-    std::fs::create_dir_all(&unfinished).expect("what a crash in the middle of a creation leaves");
+    std::fs::create_dir_all(&unfinished).expect("the folder of an unfinished creation");
     let shared = node.path().join("run/sandboxes").join(&sandbox).join("shm/go");
     std::fs::write(shared, "").expect("let the short one go");
     let exit = node.path().join("state/containers").join(&short).join("exit.json");
@@ -128,7 +128,7 @@ async fn limits_users_and_namespaces_hold() {
     let (_, output) = node.shell(&sandbox, "echo $$; grep -c . /proc/net/dev; readlink /dev/ptmx").await;
     assert_eq!(output, "1\n3\npts/ptmx\n", "the first process, and loopback alone");
     let (status, _) = node.shell(&sandbox, "mknod /disk b 254 0 && head -c 1 /disk").await;
-    assert_ne!(status.exit_code, 0, "a device that was not given must not open");
+    assert_ne!(status.exit_code, 0, "a device that is not allowed must not open");
     let sealed = secured(shell("sealed", "touch /file"), |security| security.readonly_rootfs = true);
     let (status, output) = node.run_to_end(&sandbox, &sealed).await;
     assert_eq!((status.exit_code, output.contains("Read-only file system")), (1, true), "{output}");
@@ -149,13 +149,14 @@ async fn a_fork_bomb_stays_within_the_limit_of_its_pod() {
     }
     let mut node = Node::start().await;
     let sandbox = node.run_sandbox(&node.sandbox_config("bomb")).await;
-    // The limit is the pod's, which is the kubelet's to set.
-    let (unified, old) = (std::path::Path::new("/sys/fs/cgroup"), std::path::Path::new("/sys/fs/cgroup/pids"));
+    // The kubelet sets the pod's limit; here, the test does.
+    let unified = std::path::Path::new("/sys/fs/cgroup");
+    let old = std::path::Path::new("/sys/fs/cgroup/pids");
     let hierarchy = if old.is_dir() { old } else { unified };
     let group = hierarchy.join(node.cgroup_parent.trim_start_matches('/'));
     std::fs::create_dir_all(&group).expect("the pod's group");
     std::fs::write(group.join("pids.max"), "40").expect("a limit");
-    // The first shell goes on until it cannot fork itself, says so and ends.
+    // The first shell goes on until it cannot fork itself, prints an error and exits.
     let script = "f() { f | f & }; while :; do f; done";
     let (_, output) = node.shell(&sandbox, script).await;
     assert!(output.contains("can't fork"), "{output}");
@@ -177,7 +178,7 @@ async fn a_device_that_an_image_brings_along_opens_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn seccomp_and_capabilities_bite() {
+async fn seccomp_and_capabilities_are_enforced() {
     if cannot_run() {
         return;
     }
@@ -200,9 +201,9 @@ async fn seccomp_and_capabilities_bite() {
 
     let file = node.path().join("seccomp/profile.json");
     std::fs::create_dir(node.path().join("seccomp")).expect("the folder of profiles");
-    let text =
+    let json =
         r#"{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["mkdir","mkdirat"],"action":"SCMP_ACT_ERRNO"}]}"#;
-    std::fs::write(&file, text).expect("a profile");
+    std::fs::write(&file, json).expect("a profile");
     for no_new_privs in [false, true] {
         let local = secured(shell("local", "mkdir /made"), |security| {
             security.no_new_privs = no_new_privs;
@@ -224,7 +225,7 @@ async fn seccomp_and_capabilities_bite() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pods_share_what_they_ask_to_share() {
+async fn containers_share_the_namespaces_that_their_pod_shares() {
     if cannot_run() {
         return;
     }
@@ -289,7 +290,7 @@ impl Drop for PrivateMount {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn mounts_travel_between_node_and_container_as_asked() {
+async fn mounts_propagate_as_requested() {
     if cannot_run() {
         return;
     }
@@ -325,7 +326,7 @@ async fn mounts_travel_between_node_and_container_as_asked() {
     std::fs::write(later.0.join("file"), "").expect("a file");
     let status = node.wait(&id).await;
     assert_eq!((status.exit_code, node.log(&id).await.as_str()), (0, "1\n"), "seen below, not in the private copy");
-    assert!(!volume.0.join("own/hidden").exists(), "what the container mounts downstream stays there");
+    assert!(!volume.0.join("own/hidden").exists(), "the container's mounts do not propagate upstream");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -369,7 +370,7 @@ async fn pods_may_use_the_nodes_network_and_set_sysctls_in_their_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pods_own_users_are_nobody_on_the_node() {
+async fn users_of_a_user_namespace_are_unprivileged_on_the_node() {
     if cannot_run() {
         return;
     }
@@ -406,8 +407,8 @@ async fn a_pods_own_users_are_nobody_on_the_node() {
     }];
     let id = node.run(&sandbox, &main).await;
     node.wait_for_log(&id, "ready").await;
-    let told: Vec<String> = node.log(&id).await.split_whitespace().map(str::to_owned).collect();
-    assert_eq!(told, ["0", "131072", "65536", "0", "0", "33", "0", "0", "0", "0", "ready"]);
+    let output: Vec<String> = node.log(&id).await.split_whitespace().map(str::to_owned).collect();
+    assert_eq!(output, ["0", "131072", "65536", "0", "0", "33", "0", "0", "0", "0", "ready"]);
     let owner = |path: &std::path::Path| std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(path).expect("a file"));
     assert_eq!(owner(&volume.join("made")), 0, "on the disk, the volume's ids are the pod's");
     let pid = std::fs::read_dir("/proc").expect("processes").flatten().any(|entry| {

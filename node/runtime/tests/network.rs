@@ -1,4 +1,4 @@
-//! The runtime tells its pod network at every start which sandboxes are there.
+//! The runtime reconciles its pod network with the existing sandboxes at every start.
 
 // A test fails by panicking.
 #![allow(clippy::unwrap_used)]
@@ -12,14 +12,14 @@ use corten_runtime::{Config, PodNetwork, PodNetworkRequest, PodNetworkResult};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 
-/// A network that notes what it is told.
+/// A network that records its calls.
 #[derive(Default)]
-struct Noted {
+struct Recorder {
     live: Mutex<Vec<BTreeSet<String>>>,
 }
 
 #[tonic::async_trait]
-impl PodNetwork for Noted {
+impl PodNetwork for Recorder {
     async fn setup(&self, _: PodNetworkRequest) -> Result<PodNetworkResult, String> {
         Ok(PodNetworkResult { ips: vec![[10, 0, 0, 1].into()] })
     }
@@ -62,7 +62,7 @@ fn sandbox() -> v1::PodSandboxConfig {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_network_hears_which_sandboxes_live() {
+async fn the_network_is_reconciled_with_the_live_sandboxes() {
     if !nix::unistd::geteuid().is_root() {
         eprintln!("skipped: making sandboxes needs root");
         return;
@@ -76,7 +76,7 @@ async fn the_network_hears_which_sandboxes_live() {
         self_exe: env!("CARGO_BIN_EXE_corten-runtime").into(),
         ..Config::default()
     };
-    let network = Arc::new(Noted::default());
+    let network = Arc::new(Recorder::default());
     let mut made = BTreeSet::new();
     for _ in 0..2 {
         let shutdown = CancellationToken::new();
@@ -89,8 +89,8 @@ async fn the_network_hears_which_sandboxes_live() {
         served.await.unwrap().unwrap();
     }
     corten_runtime::purge(&config, network.clone()).await.unwrap();
-    let told = network.live.lock().unwrap().clone();
-    assert_eq!(told[0], BTreeSet::new(), "nothing was there at first");
-    assert_eq!(told[1].len(), 1);
-    assert!(told[1].is_subset(&made));
+    let reconciled = network.live.lock().unwrap().clone();
+    assert_eq!(reconciled[0], BTreeSet::new(), "nothing was there at first");
+    assert_eq!(reconciled[1].len(), 1);
+    assert!(reconciled[1].is_subset(&made));
 }

@@ -1,5 +1,5 @@
-//! Containers of handlers that are programs of their own: runc and crun do what our own runtime does, and what they
-//! run is taken up again after every process around it has died.
+//! Containers of other OCI runtimes: runc and crun run them as our own runtime does, and a container is followed again
+//! after every process around it has died.
 
 mod support;
 
@@ -41,7 +41,7 @@ async fn other_runtimes_run_containers_as_ours_does() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn other_runtimes_keep_what_a_pod_asks_for() {
+async fn other_runtimes_enforce_the_pods_settings() {
     if cannot_run() {
         return;
     }
@@ -120,7 +120,7 @@ async fn a_container_whose_shim_was_killed_is_cleaned_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_handler_that_nobody_configured_is_refused() {
+async fn an_unknown_handler_is_refused() {
     if cannot_run() {
         return;
     }

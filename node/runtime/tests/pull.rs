@@ -1,5 +1,5 @@
-//! Pulling from a registry that is made here: an index, two platforms, a gzip layer, and a password; one that breaks
-//! off, one that stalls, and one that sends more than it said.
+//! Pulls from a registry that is made here: an index, two platforms, a gzip layer, and a password; one that breaks off,
+//! one that stalls, and one that sends more than it announced.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -10,8 +10,8 @@ use http_body_util::{BodyExt, Full, StreamBody};
 use hyper_util::rt::TokioIo;
 use sha2::{Digest, Sha256};
 
-/// How long a registry that falls silent is waited for.
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
+/// The stall timeout of the pulls.
+const STALL_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
 
 const AUTHORIZATION: &str = "Basic dXNlcjp3b3Jk";
 
@@ -20,12 +20,12 @@ struct Registry {
     address: String,
     /// Content by the end of its path.
     content: HashMap<String, Vec<u8>>,
-    asked: Mutex<Vec<String>>,
-    /// How many requests came with the password.
+    requests: Mutex<Vec<String>>,
+    /// The number of requests with the password.
     authorized: Mutex<usize>,
-    /// The paths whose content breaks off, each time it is asked for from its beginning.
+    /// The paths whose content breaks off, each time it is requested from its beginning.
     breaks_off: Vec<String>,
-    /// The paths whose content stops half way, with the connection still open, when it is asked for from its beginning.
+    /// The paths whose content stops half way, with the connection still open, when it is requested from its beginning.
     stalls: Vec<String>,
     /// The paths that are never answered.
     silent: Vec<String>,
@@ -35,14 +35,14 @@ struct Registry {
 
 type Body = http_body_util::combinators::BoxBody<bytes::Bytes, std::io::Error>;
 
-fn whole(bytes: impl Into<bytes::Bytes>) -> Body {
+fn complete(bytes: impl Into<bytes::Bytes>) -> Body {
     Full::from(bytes.into()).map_err(|never| match never {}).boxed()
 }
 
-/// The first half, and then the connection is gone.
+/// Sends the first half, then closes the connection.
 fn half(bytes: &[u8]) -> Body {
     let first = Ok(hyper::body::Frame::data(bytes::Bytes::copy_from_slice(&bytes[..bytes.len() / 2])));
-    // The half is on its way before the cable is cut.
+    // The half is sent before the connection breaks.
     let gone = futures::stream::once(async {
         tokio::time::sleep(std::time::Duration::from_millis(200)).await;
         Err(std::io::Error::other("the cable was cut"))
@@ -50,7 +50,7 @@ fn half(bytes: &[u8]) -> Body {
     BodyExt::boxed(StreamBody::new(futures::StreamExt::chain(futures::stream::iter([first]), gone)))
 }
 
-/// The first half, and then nothing.
+/// Sends the first half, then nothing.
 fn stalled(bytes: &[u8]) -> Body {
     let first = Ok(hyper::body::Frame::data(bytes::Bytes::copy_from_slice(&bytes[..bytes.len() / 2])));
     BodyExt::boxed(StreamBody::new(futures::StreamExt::chain(
@@ -59,7 +59,7 @@ fn stalled(bytes: &[u8]) -> Body {
     )))
 }
 
-/// A byte now and then, without end.
+/// Sends a byte now and then, without end.
 fn trickle() -> Body {
     let byte = |()| async {
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
@@ -85,7 +85,7 @@ fn layer() -> Vec<u8> {
     builder.into_inner().expect("a layer")
 }
 
-/// The files of a registry; the tag `broken` leads to a layer with another content than its digest.
+/// Returns the files of a registry; the tag `broken` leads to a layer with another content than its digest.
 fn content() -> HashMap<String, Vec<u8>> {
     let layer = layer();
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
@@ -137,7 +137,7 @@ impl Registry {
         let mut registry = Self {
             address,
             content,
-            asked: Mutex::default(),
+            requests: Mutex::default(),
             authorized: Mutex::default(),
             breaks_off: Vec::new(),
             stalls: Vec::new(),
@@ -170,13 +170,13 @@ impl Registry {
 
     fn answer(&self, request: &http::Request<hyper::body::Incoming>) -> http::Response<Body> {
         let path = request.uri().path();
-        self.asked.lock().expect("the list").push(path.to_string());
+        self.requests.lock().expect("the list").push(path.to_string());
         let authorized = request.headers().get("authorization").is_some_and(|value| value == AUTHORIZATION);
         *self.authorized.lock().expect("the count") += usize::from(authorized);
         let response = http::Response::builder();
         if !authorized {
-            let asked = response.status(401).header("www-authenticate", "Basic realm=\"test\"");
-            return asked.body(whole("")).expect("an answer");
+            let challenge = response.status(401).header("www-authenticate", "Basic realm=\"test\"");
+            return challenge.body(complete("")).expect("an answer");
         }
         let name = path.trim_start_matches("/v2/").trim_start_matches("team/app/");
         match self.content.get(name) {
@@ -190,7 +190,7 @@ impl Registry {
                 let from =
                     range.and_then(|range| range.strip_prefix("bytes=")?.strip_suffix('-')?.parse::<usize>().ok());
                 match from {
-                    Some(from) => response.status(206).body(whole(bytes[from..].to_vec())),
+                    Some(from) => response.status(206).body(complete(bytes[from..].to_vec())),
                     None if self.breaks_off.iter().any(|broken| broken == name) => {
                         response.header("content-length", bytes.len()).body(half(bytes))
                     }
@@ -198,25 +198,25 @@ impl Registry {
                         response.header("content-length", bytes.len()).body(stalled(bytes))
                     }
                     None if self.trickles.iter().any(|trickling| trickling == name) => response.body(trickle()),
-                    None => response.body(whole(bytes.clone())),
+                    None => response.body(complete(bytes.clone())),
                 }
             }
-            None if path == "/v2/" => response.body(whole("")),
-            None => response.status(404).body(whole("{\"errors\":[]}")),
+            None if path == "/v2/" => response.body(complete("")),
+            None => response.status(404).body(complete("{\"errors\":[]}")),
         }
         .expect("an answer")
     }
 
     fn store(&self, folder: &std::path::Path) -> ImageStore {
-        self.store_with_patience(folder, std::time::Duration::from_secs(300))
+        self.store_with_stall_timeout(folder, std::time::Duration::from_secs(300))
     }
 
-    /// One that gives up on a silent registry after so long; on a slow machine, also an honest one is silent for a while.
-    fn store_with_patience(&self, folder: &std::path::Path, patience: std::time::Duration) -> ImageStore {
+    /// Opens a store with this stall timeout; on a slow machine, also a working registry is silent for a while.
+    fn store_with_stall_timeout(&self, folder: &std::path::Path, stall_timeout: std::time::Duration) -> ImageStore {
         let settings = RegistryConfig {
             host: self.address.clone(),
             plain_http: true,
-            stall_timeout: Some(patience),
+            stall_timeout: Some(stall_timeout),
             ..RegistryConfig::default()
         };
         open(folder).with_registries(vec![settings])
@@ -240,11 +240,11 @@ async fn an_image_is_pulled_for_this_machine_and_only_once() {
     assert!(!image.pinned && image.digests[0].starts_with(&format!("{}/team/app@sha256:", registry.address)));
     assert_eq!(store.find(&image.digests[0]).expect("find").expect("by digest").id, image.id);
 
-    registry.asked.lock().expect("the list").clear();
+    registry.requests.lock().expect("the list").clear();
     store.pull(&name, auth).await.expect("pull again");
-    let asked = registry.asked.lock().expect("the list").clone();
-    let blobs = asked.iter().filter(|path| path.contains("/blobs/")).count();
-    assert_eq!(blobs, 1, "only the configuration is fetched again: {asked:?}");
+    let requests = registry.requests.lock().expect("the list").clone();
+    let blobs = requests.iter().filter(|path| path.contains("/blobs/")).count();
+    assert_eq!(blobs, 1, "only the configuration is fetched again: {requests:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -267,14 +267,14 @@ async fn wrong_passwords_missing_tags_and_false_layers_are_refused() {
     assert_eq!(std::fs::read_dir(folder.path().join("layers")).expect("layers").count(), 0);
 }
 
-/// The blob that is the layer: the only one that is not JSON.
+/// Returns the path of the layer's blob: the only one that is not JSON.
 fn layer_path(content: &HashMap<String, Vec<u8>>) -> String {
     let is_layer = |(path, bytes): &(&String, &Vec<u8>)| path.starts_with("blobs/") && bytes.first() == Some(&0x1f);
     content.iter().find(is_layer).expect("a layer").0.clone()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_download_that_breaks_off_or_stalls_goes_on_where_it_was() {
+async fn a_download_that_breaks_off_or_stalls_resumes() {
     if !nix::unistd::geteuid().is_root() {
         eprintln!("skipped: unpacking a layer changes owners, which needs root");
         return;
@@ -286,17 +286,17 @@ async fn a_download_that_breaks_off_or_stalls_goes_on_where_it_was() {
         let folder = tempfile::tempdir().expect("a temporary directory");
         let name = format!("{}/team/app:1", registry.address);
         let auth = PullAuth::Basic("user".into(), "word".into());
-        let store = registry.store_with_patience(folder.path(), PATIENCE);
+        let store = registry.store_with_stall_timeout(folder.path(), STALL_TIMEOUT);
         let image = store.pull(&name, auth).await.expect("pull");
         assert_eq!(image.size, 5);
         let layer = layer_path(&registry.content);
-        let asked = registry.asked.lock().expect("the list").iter().filter(|path| path.ends_with(&layer)).count();
-        assert_eq!(asked, 2, "the half and the rest");
+        let requests = registry.requests.lock().expect("the list").iter().filter(|path| path.ends_with(&layer)).count();
+        assert_eq!(requests, 2, "the half and the rest");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_registry_that_does_not_answer_is_given_up_by_name() {
+async fn a_registry_that_does_not_answer_is_named_in_the_error() {
     let config = |content: &HashMap<String, Vec<u8>>| {
         let is_config =
             |(path, bytes): &(&String, &Vec<u8>)| path.starts_with("blobs/") && bytes.starts_with(b"{\"config");
@@ -305,17 +305,17 @@ async fn a_registry_that_does_not_answer_is_given_up_by_name() {
     for silent in [|_: &HashMap<String, Vec<u8>>| "manifests/1".to_owned(), config] {
         let registry = Registry::start_with(|registry| registry.silent = vec![silent(&registry.content)]).await;
         let folder = tempfile::tempdir().expect("a temporary directory");
-        let store = registry.store_with_patience(folder.path(), PATIENCE);
+        let store = registry.store_with_stall_timeout(folder.path(), STALL_TIMEOUT);
         let name = format!("{}/team/app:1", registry.address);
         let pulled = store.pull(&name, PullAuth::Basic("user".into(), "word".into())).await;
-        let error = pulled.expect_err("nobody answers").to_string();
+        let error = pulled.expect_err("no answer").to_string();
         assert!(error.ends_with(&format!("{} sent nothing for 5s", registry.address)), "{error}");
         assert_eq!(std::fs::read_dir(folder.path().join("tmp")).expect("tmp").count(), 0, "nothing is left behind");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_blob_is_read_no_further_than_the_manifest_says() {
+async fn a_blob_is_read_no_further_than_its_size_in_the_manifest() {
     let registry = Registry::start_with(|registry| {
         let layer = layer_path(&registry.content);
         registry.content.get_mut(&layer).expect("the layer").extend_from_slice(&[0; 4096]);
@@ -330,7 +330,7 @@ async fn a_blob_is_read_no_further_than_the_manifest_says() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn mirrors_are_asked_first_and_never_see_the_password() {
+async fn mirrors_are_tried_first_and_never_see_the_password() {
     if !nix::unistd::geteuid().is_root() {
         eprintln!("skipped: unpacking a layer changes owners, which needs root");
         return;
@@ -344,11 +344,11 @@ async fn mirrors_are_asked_first_and_never_see_the_password() {
     let name = format!("{}/team/app:1", registry.address);
     let image = store.pull(&name, PullAuth::Basic("user".into(), "word".into())).await.expect("pull");
     assert_eq!(image.tags, [name], "the image keeps the name of its registry");
-    assert!(!mirror.asked.lock().expect("the list").is_empty(), "the mirror was asked");
+    assert!(!mirror.requests.lock().expect("the list").is_empty(), "the mirror got requests");
     assert_eq!(*mirror.authorized.lock().expect("the count"), 0, "and shown no password");
 }
 
-/// A layer that another repository brought is on the node. Its digest is no secret, and naming it is not enough.
+/// A layer of another repository may be on the node. Its digest is no secret, and naming it is not enough.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_layer_of_another_repository_must_be_brought_again() {
     if !nix::unistd::geteuid().is_root() {
@@ -377,9 +377,9 @@ async fn a_layer_of_another_repository_must_be_brought_again() {
     for times in [1, 1] {
         store.pull(&name("other"), auth()).await.expect("pull");
         let layer = layer_path(&registry.content);
-        let asked = registry.asked.lock().expect("the list").clone();
-        let brought = asked.iter().filter(|path| path.contains("/other/") && path.ends_with(&layer)).count();
-        assert_eq!(brought, times, "brought once: {asked:?}");
+        let requests = registry.requests.lock().expect("the list").clone();
+        let downloads = requests.iter().filter(|path| path.contains("/other/") && path.ends_with(&layer)).count();
+        assert_eq!(downloads, times, "downloaded once: {requests:?}");
     }
 }
 
@@ -388,9 +388,9 @@ async fn a_layer_of_another_repository_must_be_brought_again() {
 async fn a_document_that_trickles_is_given_up() {
     let registry = Registry::start_with(|registry| registry.trickles = vec!["manifests/1".into()]).await;
     let folder = tempfile::tempdir().expect("a temporary directory");
-    let store = registry.store_with_patience(folder.path(), std::time::Duration::from_secs(1));
+    let store = registry.store_with_stall_timeout(folder.path(), std::time::Duration::from_secs(1));
     let name = format!("{}/team/app:1", registry.address);
     let pulled = store.pull(&name, PullAuth::Basic("user".into(), "word".into())).await;
-    let error = pulled.expect_err("never whole").to_string();
+    let error = pulled.expect_err("never complete").to_string();
     assert!(error.contains("did not send manifests/1 whole within 4s"), "{error}");
 }

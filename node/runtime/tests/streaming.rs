@@ -19,7 +19,7 @@ use tokio_tungstenite::tungstenite::protocol::Role;
 
 type Upgraded = TokioIo<hyper::upgrade::Upgraded>;
 
-/// Sends an upgrade request to a URL of the runtime; the protocol that was chosen, and the connection.
+/// Sends an upgrade request to a URL of the runtime; returns the chosen protocol and the connection.
 async fn upgrade(url: &str, headers: &[(&str, &str)], chosen: &str) -> (String, Upgraded) {
     let uri: http::Uri = url.parse().expect("a URL");
     let socket = tokio::net::TcpStream::connect(uri.authority().expect("an address").as_str()).await.expect("connect");
@@ -114,7 +114,7 @@ async fn clients_that_hang_up_as_their_process_ends_leave_the_container_running(
     }
     let (mut node, _, id) = node_with_container(IDLE, |_| {}).await;
     for _ in 0..200 {
-        // The end of the terminal and that of the client come together.
+        // The terminal and the client end at the same time.
         let url = exec_url(&mut node, &id, &["cat"], true, true).await;
         drop(websocket(&url, "v4.channel.k8s.io").await);
     }
@@ -124,7 +124,7 @@ async fn clients_that_hang_up_as_their_process_ends_leave_the_container_running(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_command_goes_on_with_what_its_client_sent_before_it_hung_up() {
+async fn a_command_goes_on_with_the_input_sent_before_its_client_hung_up() {
     if cannot_run() {
         return;
     }
@@ -186,7 +186,8 @@ async fn exec_over_spdy_carries_streams_and_the_exit_code() {
         client.data(stdin, &[b'x'; 20_000], false).await;
     }
     client.data(stdin, b"", true).await;
-    let (mut output, mut status) = (Vec::new(), Vec::new());
+    let mut output = Vec::new();
+    let mut status = Vec::new();
     while let Some((stream, bytes, _)) = client.next().await {
         match stream {
             found if found == stdout => output.extend_from_slice(&bytes),
@@ -221,7 +222,7 @@ async fn attach_types_into_a_container_and_sees_its_end() {
     assert_eq!(node.log(&id).await, "heard hello\nmore\nend\n");
 }
 
-/// Without stdinOnce the container's input stays open, and the client that has finished its own is let go.
+/// Without stdinOnce the container's input stays open, and a client whose input has ended is detached.
 #[tokio::test(flavor = "multi_thread")]
 async fn attach_ends_with_the_input_and_the_container_goes_on() {
     if cannot_run() {
@@ -281,25 +282,25 @@ async fn port_forward_reaches_the_pods_loopback_in_all_wrappings() {
             _ => Message::text("0cGluZwo="),
         };
         socket.send(ping).await.expect("sent");
-        let mut said: [Vec<u8>; 4] = Default::default();
-        // Every channel says its port first.
-        while said[0].len() < 7 || said[3].len() < 3 {
+        let mut received: [Vec<u8>; 4] = Default::default();
+        // The first message of every channel is its port.
+        while received[0].len() < 7 || received[3].len() < 3 {
             let message = socket.next().await.expect("a message").expect("no error").into_data();
             let content = match digit {
                 0 => message[1..].to_vec(),
                 _ => base64::engine::general_purpose::STANDARD.decode(&message[1..]).expect("base64"),
             };
-            said[usize::from(message[0] - digit)].extend(content);
+            received[usize::from(message[0] - digit)].extend(content);
         }
-        assert_eq!(said[0], [&8080u16.to_le_bytes()[..], b"ping\n"].concat(), "{protocol}");
-        assert_eq!((&said[1][..], &said[2][..]), (&8080u16.to_le_bytes()[..], &81u16.to_le_bytes()[..]));
-        let refused = String::from_utf8_lossy(&said[3][2..]);
+        assert_eq!(received[0], [&8080u16.to_le_bytes()[..], b"ping\n"].concat(), "{protocol}");
+        assert_eq!((&received[1][..], &received[2][..]), (&8080u16.to_le_bytes()[..], &81u16.to_le_bytes()[..]));
+        let refused = String::from_utf8_lossy(&received[3][2..]);
         assert!(refused.contains("error forwarding port 81") && refused.contains("refused"), "{refused}");
         socket.close(None).await.expect("closed");
     }
 }
 
-/// Asks one port that answers and one that does not.
+/// Sends a request to one port that answers and to one that does not.
 async fn ask<I: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin>(
     mut client: spdy::client::Client<I>,
 ) -> (String, String) {
@@ -312,13 +313,15 @@ async fn ask<I: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin>(
         pair[number] = if number == 0 { data } else { error };
     }
     client.data(pair[0], b"ping\n", true).await;
-    let (mut answer, mut refused, mut open) = (String::new(), String::new(), 2);
+    let mut answer = String::new();
+    let mut refused = String::new();
+    let mut open = 2;
     while open > 0 {
         let Some((stream, bytes, fin)) = client.next().await else { break };
-        let text = String::from_utf8_lossy(&bytes).into_owned();
+        let content = String::from_utf8_lossy(&bytes).into_owned();
         match pair.iter().position(|found| *found == stream) {
-            Some(0) => answer.push_str(&text),
-            Some(_) => refused.push_str(&text),
+            Some(0) => answer.push_str(&content),
+            Some(_) => refused.push_str(&content),
             None => continue,
         }
         open -= usize::from(fin);
@@ -326,7 +329,7 @@ async fn ask<I: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin>(
     (answer, refused)
 }
 
-/// The byte stream inside of a WebSocket.
+/// Returns the byte stream inside of a WebSocket.
 fn unwrap(mut socket: WebSocketStream<Upgraded>) -> tokio::io::DuplexStream {
     let (near, mut far) = tokio::io::duplex(1 << 16);
     tokio::spawn(async move {

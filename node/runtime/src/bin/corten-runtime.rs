@@ -1,9 +1,9 @@
-//! The runtime alone: a CRI server that any kubelet can use.
+//! The standalone runtime: a CRI server that any kubelet can use.
 //!
-//! `corten-runtime serve <state dir> <run dir> <socket> [<handler>=<program> …]` serves, with other OCI runtimes by
-//! their handlers; `corten-runtime purge …` removes everything that was there. Pods get a loopback device and no other
-//! network. `--seccomp-profiles=<folder>` among the handlers is the kubelet's folder of seccomp profiles, if that is not
-//! `/var/lib/kubelet/seccomp`.
+//! `corten-runtime serve <state dir> <run dir> <socket> [<handler>=<program> …]` serves the CRI; each handler selects
+//! another OCI runtime. `corten-runtime purge …` removes all sandboxes, containers and files. Pods get a loopback
+//! device and no other network. `--seccomp-profiles=<folder>` among the handlers is the kubelet's folder of seccomp
+//! profiles; the default is `/var/lib/kubelet/seccomp`.
 
 use std::sync::Arc;
 

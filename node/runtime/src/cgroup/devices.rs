@@ -1,9 +1,9 @@
-//! Which devices a container may use.
+//! The devices that a container may use.
 //!
-//! A container has CAP_MKNOD by default, so it can make a node for any device; the devices controller
-//! is what keeps it from opening one. A kernel without it is a trouble of the node, and its containers get neither the
-//! capability nor device nodes of images and volumes. v1 takes rules as text; v2 takes a program for the kernel, which
-//! is assembled here by hand: one comparison chain per rule.
+//! A container has CAP_MKNOD by default, so it can make a node for any device; the devices controller keeps it from
+//! opening one. On a kernel without the controller, the node reports the error, and its containers get neither the
+//! capability nor device nodes of images and volumes. v1 takes rules as strings; v2 takes a BPF program, which is
+//! assembled here by hand: one comparison chain per rule.
 
 use std::fs;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -11,14 +11,14 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use super::{Group, Hierarchy};
 use crate::Error;
 
-/// One allowed device; `None` matches any number.
+/// An allowed device; `None` matches any device number.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct DeviceRule {
-    /// `c`, `b`, or `a` for all devices.
+    /// `c` for character devices, `b` for block devices, or `a` for all devices.
     pub kind: char,
     pub major: Option<u32>,
     pub minor: Option<u32>,
-    /// Any of `r`, `w`, `m`.
+    /// The allowed access: any of `r`, `w`, `m`.
     pub access: String,
 }
 
@@ -27,12 +27,12 @@ impl DeviceRule {
         Self { kind, major: major.into(), minor: minor.into(), access: access.to_string() }
     }
 
-    /// Everything, for privileged containers.
+    /// Returns the rules of privileged containers: all devices.
     pub fn all() -> Vec<Self> {
         vec![Self::new('a', None, None, "rwm")]
     }
 
-    /// What every container may use: make any node, and open the harmless ones.
+    /// Returns the rules of every container: make any device node, and open the harmless devices.
     pub fn defaults() -> Vec<Self> {
         let mut rules = vec![Self::new('c', None, None, "m"), Self::new('b', None, None, "m")];
         // null, zero, full, random, urandom, tty, console, ptmx.
@@ -42,15 +42,15 @@ impl DeviceRule {
         rules
     }
 
-    fn text(&self) -> String {
+    fn to_v1_string(&self) -> String {
         let number = |number: Option<u32>| number.map_or("*".to_string(), |number| number.to_string());
         format!("{} {}:{} {}", self.kind, number(self.major), number(self.minor), self.access)
     }
 }
 
 impl Hierarchy {
-    /// Why the devices of containers cannot be filtered here; `None` where they can.
-    pub fn device_trouble(&self) -> Option<String> {
+    /// Returns the reason why this node cannot filter the devices of containers; `None` if it can.
+    pub fn device_filter_error(&self) -> Option<String> {
         match self {
             Self::V1(_) => match self.group("").folder("devices") {
                 Some(_) => None,
@@ -65,7 +65,7 @@ impl Hierarchy {
 }
 
 impl Group {
-    /// Lets the group use these devices and no others.
+    /// Allows the group these devices and no others.
     pub fn allow_devices(&self, rules: &[DeviceRule]) -> Result<(), Error> {
         match &self.hierarchy {
             Hierarchy::V1(_) => self.allow_devices_v1(rules),
@@ -75,15 +75,15 @@ impl Group {
 
     fn allow_devices_v1(&self, rules: &[DeviceRule]) -> Result<(), Error> {
         let Some(folder) = self.folder("devices") else { return Ok(()) };
-        let write = |file: &str, text: &str| {
+        let write = |file: &str, to_v1_string: &str| {
             let path = folder.join(file);
-            fs::write(&path, text).map_err(Error::file("write", &path))
+            fs::write(&path, to_v1_string).map_err(Error::file("write", &path))
         };
         if rules.iter().any(|rule| rule.kind == 'a') {
             return write("devices.allow", "a *:* rwm");
         }
         write("devices.deny", "a *:* rwm")?;
-        rules.iter().try_for_each(|rule| write("devices.allow", &rule.text()))
+        rules.iter().try_for_each(|rule| write("devices.allow", &rule.to_v1_string()))
     }
 
     fn allow_devices_v2(&self, rules: &[DeviceRule]) -> Result<(), Error> {
@@ -97,12 +97,12 @@ impl Group {
     }
 }
 
-/// An instruction of the kernel's extended machine.
+/// An instruction of the kernel's eBPF machine.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Instruction {
     code: u8,
-    /// Destination register in the low four bits, source in the high four.
+    /// The destination register in the low four bits, the source in the high four.
     registers: u8,
     offset: i16,
     immediate: i32,
@@ -116,7 +116,7 @@ const SHIFT_RIGHT_VALUE: u8 = 0x77;
 const JUMP_NOT_EQUAL: u8 = 0x55;
 const EXIT: u8 = 0x95;
 
-/// Registers 2 to 5 hold kind, access, major and minor; each rule leaves its chain at the first
+/// Assembles the program. Registers 2 to 5 hold kind, access, major and minor; each rule leaves its chain at the first
 /// difference; the end refuses.
 fn assemble(rules: &[DeviceRule]) -> Vec<Instruction> {
     let op = |code, registers, offset, immediate| Instruction { code, registers, offset, immediate };
@@ -130,7 +130,7 @@ fn assemble(rules: &[DeviceRule]) -> Vec<Instruction> {
     ];
     for rule in rules {
         let kind = if rule.kind == 'b' { 1 } else { 2 };
-        let bit = |letter, bit| if rule.access.contains(letter) { bit } else { 0 };
+        let bit = |access, bit| if rule.access.contains(access) { bit } else { 0 };
         let refused = !(bit('m', 1) | bit('r', 2) | bit('w', 4)) & 7;
         let mut chain = vec![
             op(JUMP_NOT_EQUAL, 0x02, 0, kind),
@@ -195,12 +195,12 @@ fn load(program: &[Instruction]) -> std::io::Result<OwnedFd> {
         kernel_version: 0,
         flags: 0,
     };
-    // SAFETY: the request and what it points to live across the call, and its size is given.
+    // SAFETY: the request and the memory it points to live across the call, and its size is given.
     let fd = unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_LOAD, &raw const request, size_of::<LoadRequest>()) };
     if fd < 0 {
         return Err(std::io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just given this descriptor to us alone.
+    // SAFETY: the kernel has just returned this descriptor; nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
@@ -222,17 +222,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_without_the_controller_is_in_trouble() {
+    fn a_node_without_the_controller_reports_why() {
         let controller = |name: &str| super::super::Controller { names: vec![name.into()], mount_point: "/x".into() };
-        assert_eq!(Hierarchy::V1(vec![controller("devices")]).device_trouble(), None);
-        assert!(Hierarchy::V1(vec![controller("memory")]).device_trouble().is_some());
+        assert_eq!(Hierarchy::V1(vec![controller("devices")]).device_filter_error(), None);
+        assert!(Hierarchy::V1(vec![controller("memory")]).device_filter_error().is_some());
     }
 
     #[test]
-    fn rules_are_written_as_v1_wants_them() {
-        let texts: Vec<_> = DeviceRule::defaults().iter().map(DeviceRule::text).collect();
-        assert_eq!(texts[0], "c *:* m");
-        assert!(texts.contains(&"c 1:3 rwm".to_string()) && texts.contains(&"c 136:* rwm".to_string()));
+    fn rules_have_the_v1_format() {
+        let rules: Vec<_> = DeviceRule::defaults().iter().map(DeviceRule::to_v1_string).collect();
+        assert_eq!(rules[0], "c *:* m");
+        assert!(rules.contains(&"c 1:3 rwm".to_string()) && rules.contains(&"c 136:* rwm".to_string()));
     }
 
     #[test]

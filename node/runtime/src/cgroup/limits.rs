@@ -1,6 +1,6 @@
-//! Resource limits, from the interface's words to files of either cgroup version.
+//! Resource limits, from the CRI's fields to files of either cgroup version.
 //!
-//! Deciding which file gets which text is pure (`Limits::files`); `Group::apply` writes them.
+//! `Limits::files` is pure: it decides which file gets which content. `Group::apply` writes the files.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,7 +8,7 @@ use std::fs;
 use super::Group;
 use crate::Error;
 
-/// What a container may use. Zero or empty means "not asked for".
+/// The resource limits of a container. Zero or empty means "not set".
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Limits {
     pub cpu_shares: i64,
@@ -18,22 +18,22 @@ pub(crate) struct Limits {
     pub memory_swap: i64,
     pub cpuset_cpus: String,
     pub cpuset_mems: String,
-    /// Page size, e.g. `2MB`, and bytes.
+    /// Limits in bytes by page size, e.g. `2MB`.
     pub hugepages: Vec<(String, u64)>,
-    /// v2 files by name, as they are.
+    /// Content of v2 files by name, written unchanged.
     pub unified: BTreeMap<String, String>,
 }
 
-/// One file to write: controller, file, content.
+/// A file to write: controller, file, content.
 type Write = (&'static str, String, String);
 
 impl Limits {
-    /// The writes that set these limits, in the order the kernel accepts them.
+    /// Returns the writes that set these limits, in the order the kernel accepts them.
     pub fn files(&self, v2: bool) -> Vec<Write> {
         let mut files = if v2 { self.v2_files() } else { self.v1_files() };
-        let text = |value: &String| (!value.is_empty()).then(|| value.clone());
-        files.extend(text(&self.cpuset_cpus).map(|value| ("cpuset", "cpuset.cpus".into(), value)));
-        files.extend(text(&self.cpuset_mems).map(|value| ("cpuset", "cpuset.mems".into(), value)));
+        let non_empty = |value: &String| (!value.is_empty()).then(|| value.clone());
+        files.extend(non_empty(&self.cpuset_cpus).map(|value| ("cpuset", "cpuset.cpus".into(), value)));
+        files.extend(non_empty(&self.cpuset_mems).map(|value| ("cpuset", "cpuset.mems".into(), value)));
         files
     }
 
@@ -50,7 +50,7 @@ impl Limits {
         }
         if self.memory > 0 {
             files.push(("memory", "memory.limit_in_bytes".into(), self.memory.to_string()));
-            // Without a limit of its own, swap would double what the container may use.
+            // Without a limit of its own, swap would double the memory that the container may use.
             let swap = if self.memory_swap > 0 { self.memory_swap } else { self.memory };
             files.push(("memory", "memory.memsw.limit_in_bytes".into(), swap.to_string()));
         }
@@ -84,35 +84,36 @@ impl Limits {
         files
     }
 
-    /// These limits with the ones of `update` that are set.
+    /// Returns these limits, overwritten by the ones that are set in `update`.
     pub fn updated(&self, update: &Self) -> Self {
         let number = |old: i64, new: i64| if new != 0 { new } else { old };
-        let text = |old: &String, new: &String| if new.is_empty() { old.clone() } else { new.clone() };
+        let newer = |old: &String, new: &String| if new.is_empty() { old.clone() } else { new.clone() };
         Self {
             cpu_shares: number(self.cpu_shares, update.cpu_shares),
             cpu_quota: number(self.cpu_quota, update.cpu_quota),
             cpu_period: number(self.cpu_period, update.cpu_period),
             memory: number(self.memory, update.memory),
             memory_swap: number(self.memory_swap, update.memory_swap),
-            cpuset_cpus: text(&self.cpuset_cpus, &update.cpuset_cpus),
-            cpuset_mems: text(&self.cpuset_mems, &update.cpuset_mems),
+            cpuset_cpus: newer(&self.cpuset_cpus, &update.cpuset_cpus),
+            cpuset_mems: newer(&self.cpuset_mems, &update.cpuset_mems),
             hugepages: if update.hugepages.is_empty() { self.hugepages.clone() } else { update.hugepages.clone() },
             unified: self.unified.clone().into_iter().chain(update.unified.clone()).collect(),
         }
     }
 }
 
-/// v1 shares (2 to 262144) on v2's scale (1 to 10000), by the formula that every runtime uses.
+/// Converts v1 shares (2 to 262144) to v2's scale (1 to 10000), by the formula that every runtime uses.
 fn weight(shares: i64) -> i64 {
     1 + (shares.clamp(2, 262_144) - 2) * 9999 / 262_142
 }
 
 impl Group {
-    /// Writes limits. A file that this kernel does not have is skipped unless memory depends on it.
+    /// Writes limits. Skips a file that this kernel does not have, unless a memory limit depends on it.
     pub fn apply(&self, limits: &Limits) -> Result<(), Error> {
         let v2 = self.hierarchy.is_v2();
         let mut writes = limits.files(v2);
-        // Memory with swap may never be below memory: when the limit grows, swap goes first.
+        // The limit of memory with swap must never be below the limit of memory: when the limit grows, swap is written
+        // first.
         if !v2 && self.read_number("memory", "memory.limit_in_bytes").is_some_and(|now| limits.memory as u64 > now) {
             writes.reverse();
         }
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_written_in_each_versions_words() {
+    fn limits_become_files_of_each_version() {
         let limits =
             Limits { cpu_shares: 1024, cpu_quota: 50_000, cpu_period: 100_000, memory: 1 << 20, ..Limits::default() };
         assert_eq!(
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn an_update_keeps_what_it_does_not_name() {
+    fn an_update_keeps_the_limits_that_it_does_not_set() {
         let limits = Limits { cpu_shares: 2, memory: 5, ..Limits::default() };
         let updated = limits.updated(&Limits { memory: 7, ..Limits::default() });
         assert_eq!((updated.cpu_shares, updated.memory), (2, 7));

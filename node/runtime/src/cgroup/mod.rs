@@ -1,8 +1,8 @@
 //! Control groups: one per container, below the parent that the kubelet names.
 //!
-//! Speaks cgroup v2, and v1 also when systemd mounts v2 beside it ("hybrid"), because the
-//! controllers are on the v1 side there. Only the daemon and the shim of a container touch its
-//! group; the kubelet owns the parents, so they are created when missing but never removed.
+//! Supports cgroup v2, and v1, also when systemd mounts v2 beside it ("hybrid"), because the controllers are on the v1
+//! side there. Only the daemon and the shim of a container change its group. The kubelet owns the parents: they are
+//! created when missing but never removed.
 
 mod devices;
 mod limits;
@@ -19,25 +19,25 @@ use crate::Error;
 
 const MOUNT_POINT: &str = "/sys/fs/cgroup";
 
-/// How this node mounts control groups.
+/// The way this node mounts control groups.
 #[derive(Debug, Clone)]
 pub(crate) enum Hierarchy {
     /// One folder per controller, or per set of controllers.
     V1(Vec<Controller>),
-    /// One tree, mounted here.
+    /// One tree, mounted at this path.
     V2(PathBuf),
 }
 
 /// A mounted v1 hierarchy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Controller {
-    /// `cpu`, `memory`, … or `name=systemd`; none where version 2 is beside them, without controllers.
+    /// `cpu`, `memory`, … or `name=systemd`; empty for a v2 hierarchy beside v1, which has no controllers.
     pub names: Vec<String>,
     pub mount_point: PathBuf,
 }
 
 impl Hierarchy {
-    /// Finds out what the node has.
+    /// Detects the hierarchies of the node.
     pub fn detect() -> Result<Self, Error> {
         let mounts = fs::read_to_string("/proc/self/mounts").map_err(Error::file("read", "/proc/self/mounts"))?;
         let controllers = v1_controllers(&mounts);
@@ -48,7 +48,7 @@ impl Hierarchy {
         matches!(self, Self::V2(_))
     }
 
-    /// Where the hierarchies are mounted, for the container's own view of them.
+    /// Returns the mount points of the hierarchies, for the container's own view of them.
     pub fn mount_points(&self) -> Vec<PathBuf> {
         match self {
             Self::V1(controllers) => controllers.iter().map(|controller| controller.mount_point.clone()).collect(),
@@ -56,13 +56,13 @@ impl Hierarchy {
         }
     }
 
-    /// The group at a path from the root of all groups.
+    /// Returns the group at a path from the root of all groups.
     pub fn group(&self, path: &str) -> Group {
         Group { hierarchy: self.clone(), path: path.trim_matches('/').to_string() }
     }
 }
 
-/// Reads the mount table; pure.
+/// Reads the v1 controllers from the mount table; pure.
 fn v1_controllers(mounts: &str) -> Vec<Controller> {
     let known = [
         "cpu",
@@ -98,14 +98,15 @@ fn v1_controllers(mounts: &str) -> Vec<Controller> {
             found.push(Controller { names, mount_point: PathBuf::from(mount_point) });
         }
     }
-    // As systemd does: whoever looks for a pod's processes by version 2, as programs at sockets do, finds them too.
+    // As systemd does: programs that look for a pod's processes by version 2, as BPF programs at sockets do, find them
+    // too.
     if !found.is_empty() {
         found.extend(beside);
     }
     found
 }
 
-/// One control group, in all hierarchies.
+/// A control group, in all hierarchies.
 #[derive(Debug, Clone)]
 pub(crate) struct Group {
     hierarchy: Hierarchy,
@@ -130,7 +131,7 @@ impl Group {
         }
     }
 
-    /// A controller works in a v2 group only if every group above passes it on.
+    /// Creates the group in v2. A controller works in a v2 group only if every group above enables it for its children.
     fn create_v2(&self, mount_point: &Path) -> Result<(), Error> {
         let root = mount_point.to_path_buf();
         let available = fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default();
@@ -138,7 +139,7 @@ impl Group {
         let mut folder = root;
         for part in self.path.split('/') {
             for controller in &wanted {
-                // Refused where processes live in the parent, or where the parent lacks it.
+                // Refused where the parent holds processes or lacks the controller.
                 let _ = fs::write(folder.join("cgroup.subtree_control"), controller);
             }
             folder.push(part);
@@ -149,32 +150,32 @@ impl Group {
         Ok(())
     }
 
-    /// The files that a process is moved by.
+    /// Returns the files that a process is moved by.
     pub fn procs_files(&self) -> Vec<PathBuf> {
         self.folders().into_iter().map(|folder| folder.join("cgroup.procs")).collect()
     }
 
-    /// The file that counts kills for want of memory.
+    /// Returns the file that counts OOM kills.
     pub fn oom_counter(&self) -> Option<PathBuf> {
         let file = if self.hierarchy.is_v2() { "memory.events" } else { "memory.oom_control" };
         Some(self.folder("memory")?.join(file))
     }
 
-    /// Every process in the group.
+    /// Returns every process in the group.
     pub fn processes(&self) -> Vec<i32> {
         let mut processes: Vec<i32> = self
             .procs_files()
             .iter()
             .filter_map(|path| fs::read_to_string(path).ok())
-            .flat_map(|text| text.lines().filter_map(|line| line.parse().ok()).collect::<Vec<i32>>())
+            .flat_map(|content| content.lines().filter_map(|line| line.parse().ok()).collect::<Vec<i32>>())
             .collect();
         processes.sort_unstable();
         processes.dedup();
         processes
     }
 
-    /// Kills what runs in the group; true if nothing does. Harmless when repeated, which it has to be where processes are
-    /// killed one by one: they may fork faster than they are found.
+    /// Kills all processes in the group; returns true if there are none. May be repeated, and must be where processes
+    /// are killed one by one: they may fork faster than they are found.
     pub fn kill(&self) -> bool {
         let unified = self.unified().is_some_and(|folder| fs::write(folder.join("cgroup.kill"), "1").is_ok());
         let processes = self.processes();
@@ -187,7 +188,7 @@ impl Group {
         processes.is_empty()
     }
 
-    /// The folder in the tree of version 2, which may also lie beside version 1.
+    /// Returns the group's folder in the tree of version 2, which may also be mounted beside version 1.
     fn unified(&self) -> Option<PathBuf> {
         match &self.hierarchy {
             Hierarchy::V2(mount_point) => Some(mount_point.join(&self.path)),
@@ -198,7 +199,7 @@ impl Group {
         }
     }
 
-    /// Removes the group. It must be empty of processes; whether it existed does not matter.
+    /// Removes the group. It must hold no processes; a missing group is no error.
     pub fn remove(&self) -> Result<(), Error> {
         for folder in self.folders() {
             match fs::remove_dir(&folder) {
@@ -214,7 +215,7 @@ impl Group {
         self.hierarchy.mount_points().iter().map(|mount_point| mount_point.join(&self.path)).collect()
     }
 
-    /// The folder where a controller's files are.
+    /// Returns the folder of a controller's files.
     fn folder(&self, controller: &str) -> Option<PathBuf> {
         match &self.hierarchy {
             Hierarchy::V1(controllers) => {
@@ -226,7 +227,7 @@ impl Group {
     }
 }
 
-/// A new v1 cpuset is empty and takes no process: each level gets what the level above has.
+/// Copies the cpuset of each level to the level below: a new v1 cpuset is empty and takes no process.
 fn inherit_cpuset(mount_point: &Path, path: &str) -> Result<(), Error> {
     let mut folder = mount_point.to_path_buf();
     for part in path.split('/') {
@@ -244,11 +245,11 @@ fn inherit_cpuset(mount_point: &Path, path: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Reads the count of kills for want of memory from either version's file. Used by the shim.
+/// Reads the count of OOM kills from either version's file. Used by the shim.
 pub(crate) fn oom_kills(counter: &Path) -> u64 {
-    let text = fs::read_to_string(counter).unwrap_or_default();
+    let content = fs::read_to_string(counter).unwrap_or_default();
     let count = |line: &str| line.strip_prefix("oom_kill ").and_then(|count| count.trim().parse().ok());
-    text.lines().find_map(count).unwrap_or(0)
+    content.lines().find_map(count).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -268,7 +269,7 @@ mod tests {
         assert!(v1_controllers("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n").is_empty());
     }
 
-    /// A v2 tree of this machine: the whole of it, or the one that is mounted beside v1.
+    /// Returns a v2 tree of this machine: the only one, or the one that is mounted beside v1.
     fn unified() -> Option<PathBuf> {
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
         let unified = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
@@ -276,7 +277,7 @@ mod tests {
         found.and_then(|fields| fields.get(1).map(PathBuf::from)).filter(|_| nix::unistd::geteuid().is_root())
     }
 
-    /// A group of its own for a test, removed also when the test fails.
+    /// A group for one test, removed also when the test fails.
     struct Own(Group);
 
     impl Drop for Own {
@@ -332,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_v2_group_uses_no_device_that_it_was_not_given() {
+    fn a_v2_group_uses_only_allowed_devices() {
         let Some(mount_point) = unified() else { return eprintln!("skipped: no cgroup v2 here, or not root") };
         let own = own(mount_point, "devices");
         own.0.create().expect("create");

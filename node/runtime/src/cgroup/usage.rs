@@ -1,28 +1,28 @@
-//! What a control group uses now.
+//! The current resource usage of a control group.
 
 use std::fs;
 
 use super::Group;
 
-/// A reading of a group. A figure that the kernel does not give is zero.
+/// A reading of a group. A figure that the kernel does not report is zero.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
-    /// CPU time so far.
+    /// The CPU time since the group's creation.
     pub cpu_nanoseconds: u64,
     pub memory_bytes: u64,
-    /// Memory without file pages that can be dropped at once: what eviction looks at.
+    /// Memory without the file pages that can be dropped at once; eviction decides by it.
     pub working_set_bytes: u64,
     pub rss_bytes: u64,
     pub page_faults: u64,
     pub major_page_faults: u64,
-    /// `None` when there is no limit.
+    /// The memory limit; `None` when there is no limit.
     pub memory_limit: Option<u64>,
     pub swap_bytes: u64,
     pub processes: u64,
 }
 
 impl Group {
-    /// Reads the group.
+    /// Reads the group's usage.
     pub fn usage(&self) -> Usage {
         let mut usage = if self.hierarchy.is_v2() { self.usage_v2() } else { self.usage_v1() };
         usage.processes = self.processes().len() as u64;
@@ -41,7 +41,7 @@ impl Group {
             rss_bytes: field(&statistics, "total_rss"),
             page_faults: field(&statistics, "total_pgfault"),
             major_page_faults: field(&statistics, "total_pgmajfault"),
-            // v1 says "no limit" by a number near the largest.
+            // v1 reports "no limit" as a number near the largest.
             memory_limit: Some(number("memory", "memory.limit_in_bytes")).filter(|limit| *limit < 1 << 62),
             swap_bytes: both.saturating_sub(memory_bytes),
             processes: 0,
@@ -69,7 +69,7 @@ impl Group {
         self.folder(controller).and_then(|folder| fs::read_to_string(folder.join(file)).ok()).unwrap_or_default()
     }
 
-    /// A file that holds one number; `max` is none.
+    /// Reads a file that holds one number; returns `None` for `max`.
     pub(super) fn read_number(&self, controller: &str, file: &str) -> Option<u64> {
         self.read(controller, file).trim().parse().ok()
     }

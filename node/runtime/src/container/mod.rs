@@ -1,7 +1,7 @@
-//! A container as the daemon knows it: what was asked for, and what became of it.
+//! A container as the daemon knows it: its configuration and its state.
 //!
-//! The truth about a running container is its shim; this is a view that can be rebuilt from disk and
-//! from the shim at any time.
+//! The shim is the source of truth about a running container; this is a view that can be rebuilt from disk and from the
+//! shim at any time.
 
 pub(crate) mod shim_client;
 
@@ -21,7 +21,7 @@ use crate::sandbox::read;
 use crate::shim::protocol::Exit;
 use crate::spec::Identity;
 
-/// What is known about a container beyond its configuration. Written whenever it changes.
+/// The state of a container beyond its configuration. Written whenever it changes.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct ContainerRecord {
     pub sandbox_id: String,
@@ -36,13 +36,13 @@ pub(crate) struct ContainerRecord {
     pub log_path: String,
     pub stop_signal: i32,
     pub cgroup: String,
-    /// The program that runs the container, where that is not this one.
+    /// The OCI runtime that runs the container; `None` for this runtime.
     #[serde(default)]
     pub oci_runtime: Option<std::path::PathBuf>,
     pub limits: Limits,
     pub oom_score_adj: i64,
     pub exit: Option<Exit>,
-    /// Why the container ended, when it was not its own doing.
+    /// The reason why the container ended, if it did not exit by itself.
     pub reason: String,
     pub message: String,
 }
@@ -57,7 +57,7 @@ pub(crate) struct Container {
     ended: watch::Sender<bool>,
     /// The process of its shim, while the daemon follows it.
     shim: Mutex<Option<OwnedFd>>,
-    /// One change at a time.
+    /// Serializes changes of the container.
     pub changing: tokio::sync::Mutex<()>,
 }
 
@@ -68,8 +68,7 @@ impl Container {
         Self { id, config, record: Mutex::new(record), ended, shim: Mutex::default(), changing }
     }
 
-    /// Reads a container back from its folder. An exit that its shim recorded while nobody looked
-    /// is found here.
+    /// Reads a container from its folder, with the exit that its shim recorded while no daemon ran.
     pub fn load(paths: &Paths, id: &str) -> Result<Self, Error> {
         let folder = paths.container(id);
         let config = v1::ContainerConfig::decode(read(&folder.join("config.pb"))?.as_slice())
@@ -93,7 +92,7 @@ impl Container {
         self.lock().clone()
     }
 
-    /// Whether it belongs to the sandbox.
+    /// Reports whether the container belongs to the sandbox.
     pub fn is_of(&self, sandbox_id: &str) -> bool {
         self.lock().sandbox_id == sandbox_id
     }
@@ -102,7 +101,7 @@ impl Container {
         self.lock().cgroup.clone()
     }
 
-    /// The number of its first process.
+    /// Returns the process id of its first process.
     pub fn pid(&self) -> Option<i32> {
         self.lock().pid
     }
@@ -117,7 +116,7 @@ impl Container {
         self.save_record(paths)
     }
 
-    /// Records the end, wakes whoever waits for it. The first end counts.
+    /// Records the container's exit and wakes its waiters. Only the first exit counts.
     pub fn end(&self, paths: &Paths, exit: Exit, reason: &str, message: &str) {
         let written = self.update(paths, |record| {
             if record.exit.is_none() {
@@ -137,14 +136,14 @@ impl Container {
         *self.shim.lock().unwrap_or_else(PoisonError::into_inner) = shim;
     }
 
-    /// Kills the shim, if it is still there. What it held of the container is gone with it.
+    /// Kills the shim, if it still runs. The resources that it held of the container are freed with it.
     pub fn kill_shim(&self) {
         if let Some(shim) = &*self.shim.lock().unwrap_or_else(PoisonError::into_inner) {
             let _ = rustix::process::pidfd_send_signal(shim, rustix::process::Signal::KILL);
         }
     }
 
-    /// Waits for the end.
+    /// Waits until the container has ended.
     pub async fn wait(&self) {
         let mut ended = self.ended.subscribe();
         let _ = ended.wait_for(|ended| *ended).await;
@@ -173,7 +172,7 @@ impl Container {
     }
 }
 
-/// The exit that a shim wrote to disk.
+/// Returns the exit that a shim wrote to disk.
 pub(crate) fn recorded_exit(paths: &Paths, id: &str) -> Option<Exit> {
     let bytes = std::fs::read(paths.container(id).join("exit.json")).ok()?;
     serde_json::from_slice(&bytes).ok()

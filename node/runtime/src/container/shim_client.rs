@@ -1,7 +1,7 @@
-//! The daemon's side of a shim: starting one, and asking it.
+//! The daemon's side of a shim: starts one, and sends it requests.
 //!
-//! A shim may hang: it works on what its container shaped, and a pod that sees the node's processes may stop it. So nothing
-//! here holds a thread, and every answer has a deadline; what a container ends with is waited for without one.
+//! A shim may hang: it works on files that its container wrote, and a pod that sees the node's processes may stop it.
+//! So nothing here holds a thread, and every answer has a deadline. Only the wait for a container's exit has none.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -17,14 +17,14 @@ use crate::output_pipe::output_pipe;
 use crate::shim::protocol::{self, Exit, Outcome, Reply, Request};
 use crate::shim::zygote::Zygote;
 
-/// How long a shim may take for an answer: longer than it waits itself for a process to begin.
+/// The deadline of a shim's answer: longer than the shim itself waits for a process to start.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(40);
-/// The same for a container to begin, which a kubelet waits two minutes for.
+/// The deadline of a container's start; a kubelet waits two minutes.
 const START_TIMEOUT: Duration = Duration::from_secs(115);
-/// The most that a shim says of a start.
+/// The most bytes that a shim reports of a start.
 const MAX_OUTCOME: u64 = 1 << 20;
 
-/// Starts a shim for a spec and hears whether the container runs.
+/// Starts a shim for a spec and returns whether the container runs.
 pub(crate) async fn start(id: &str, zygote: &Arc<Zygote>, spec: PathBuf) -> Result<Outcome, Error> {
     let (output, far) = output_pipe()?;
     let parent = zygote.clone();
@@ -37,10 +37,10 @@ pub(crate) async fn start(id: &str, zygote: &Arc<Zygote>, spec: PathBuf) -> Resu
         Err(_) => {
             let silent = zygote.clone();
             let _ = tokio::task::spawn_blocking(move || silent.replace()).await;
-            return Err(shim_error(id, "it did not say in time whether the container runs"));
+            return Err(shim_error(id, "it did not report in time whether the container runs"));
         }
     };
-    serde_json::from_str(&line).map_err(|error| shim_error(id, format!("it said {line:?}: {error}")))
+    serde_json::from_str(&line).map_err(|error| shim_error(id, format!("it reported {line:?}: {error}")))
 }
 
 /// A session with a shim: exec or attach.
@@ -48,17 +48,17 @@ pub(crate) async fn start(id: &str, zygote: &Arc<Zygote>, spec: PathBuf) -> Resu
 pub(crate) struct Session {
     id: String,
     connection: UnixStream,
-    /// The terminal, or the container's input.
+    /// The terminal, or the container's standard input.
     pub input: Option<OwnedFd>,
 }
 
 impl Session {
-    /// Tells the shim that no more input comes; output goes on.
+    /// Signals the end of input to the shim; output goes on.
     pub async fn end_input(&mut self) {
         let _ = tokio::io::AsyncWriteExt::shutdown(&mut self.connection).await;
     }
 
-    /// How the process of an exec ended.
+    /// Waits for the exit of an exec'd process.
     pub async fn exit(&mut self) -> Result<Exit, Error> {
         match read_reply(&mut self.connection, &mut Vec::new()).await {
             Ok(Some(Reply::Exited(exit))) => Ok(exit),
@@ -68,7 +68,7 @@ impl Session {
     }
 }
 
-/// A shim by its socket.
+/// A client of one shim, connected by its socket.
 #[derive(Debug, Clone)]
 pub(crate) struct ShimClient {
     id: String,
@@ -80,7 +80,7 @@ impl ShimClient {
         Self { id: id.to_string(), socket }
     }
 
-    /// Asks for the container's end.
+    /// Requests the container's exit; `Ending::exit` waits for it.
     pub async fn await_end(&self) -> Result<Ending, Error> {
         let answer = self.request(Request::Wait, Vec::new()).await?;
         let peer = answer.connection.peer_cred().ok().and_then(|peer| peer.pid());
@@ -111,7 +111,7 @@ impl ShimClient {
         self.session(request, streams.into_iter().flatten().collect()).await
     }
 
-    /// Reads along with a container, and takes over its input.
+    /// Copies the container's output, and takes over its input.
     pub async fn attach(
         &self,
         stdin: bool,
@@ -142,7 +142,7 @@ impl ShimClient {
         }
     }
 
-    /// Sends a request and reads the first reply. A wait has none.
+    /// Sends a request and reads the first reply. `Wait` has none.
     async fn ask(&self, request: Request, fds: Vec<OwnedFd>) -> io::Result<Answer> {
         let mut connection = UnixStream::connect(&self.socket).await?;
         let frame = protocol::frame(&request)?;
@@ -160,37 +160,37 @@ impl ShimClient {
     }
 }
 
-/// The first reply to a request, the descriptors that came with it, and the connection that goes on.
+/// The first reply to a request, the descriptors that came with it, and the open connection.
 struct Answer {
     reply: Option<Reply>,
     fds: Vec<OwnedFd>,
     connection: UnixStream,
 }
 
-/// A shim that was asked for its container's end.
+/// A shim that was asked for its container's exit.
 #[derive(Debug)]
 pub(crate) struct Ending {
     id: String,
     connection: UnixStream,
-    /// The shim's process, whatever its number is used for later.
+    /// The shim's process. A descriptor, because its pid may be reused later.
     pub shim: Option<OwnedFd>,
 }
 
 impl Ending {
-    /// Waits for the end. `None` when the shim is gone without having told one.
+    /// Waits for the exit. Returns `None` when the shim is gone without having reported one.
     pub async fn exit(mut self) -> Option<Exit> {
         match read_reply(&mut self.connection, &mut Vec::new()).await {
             Ok(Some(Reply::Exited(exit))) => Some(exit),
             Ok(_) => None,
             Err(error) => {
-                tracing::debug!(container = self.id, %error, "the shim did not tell the end of its container");
+                tracing::debug!(container = self.id, %error, "the shim did not report the exit of its container");
                 None
             }
         }
     }
 }
 
-/// Reads a reply; `None` when the shim is gone.
+/// Reads a reply; returns `None` when the shim is gone.
 async fn read_reply(connection: &mut UnixStream, fds: &mut Vec<OwnedFd>) -> io::Result<Option<Reply>> {
     let mut length = [0; protocol::LENGTH];
     let mut filled = 0;

@@ -18,17 +18,17 @@ use crate::shim::log::now;
 use crate::shim::protocol::{Exit, Outcome};
 use crate::spec::{Device, Spec, build, cdi, oci};
 
-/// How long a killed container may take to be gone.
+/// The time that a killed container may take to exit.
 const KILL_TIMEOUT: Duration = Duration::from_secs(30);
-/// The longest that a container is given to end by itself: more would be a time that no clock can tell.
+/// The longest grace period of a container: a longer one would overflow the clock.
 const LONGEST_GRACE: Duration = Duration::from_secs(1 << 30);
-/// How often it is killed again until then.
+/// The interval at which a container is killed again until then.
 const KILL_INTERVAL: Duration = Duration::from_millis(100);
-/// How long a shim may take to tell the end of a container that has no process left.
-const SHIM_PATIENCE: Duration = Duration::from_secs(5);
+/// The time that a shim may take to report the exit of a container that has no process left.
+const SHIM_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Daemon {
-    /// Prepares a container: its folder, its spec, its record. Nothing runs yet.
+    /// Prepares a container: its folder, its spec, its record. Starts nothing yet.
     pub async fn create_container(&self, sandbox_id: &str, mut config: v1::ContainerConfig) -> Result<String, Error> {
         let sandbox = self.sandbox(sandbox_id)?;
         if !sandbox.record().ready {
@@ -37,8 +37,8 @@ impl Daemon {
         if config.metadata.is_none() {
             return Err(Error::Invalid("container config must include metadata".into()));
         }
-        let asked = config.image.clone().unwrap_or_default().image;
-        let image = self.images.find(&asked)?.ok_or_else(|| Error::NotFound { kind: "image", id: asked.clone() })?;
+        let name = config.image.clone().unwrap_or_default().image;
+        let image = self.images.find(&name)?.ok_or_else(|| Error::NotFound { kind: "image", id: name.clone() })?;
         let image_config = self.images.config(&image.id)?;
         let id = new_id();
         let edits = cdi::apply(&mut config, &self.cdi_folders)?;
@@ -87,7 +87,7 @@ impl Daemon {
             available_capabilities: self.capabilities,
             node_devices: if privileged { node_devices() } else { Vec::new() },
             cgroup_v2: self.hierarchy.is_v2(),
-            devices_open: self.device_trouble.is_some(),
+            devices_open: self.device_filter_error.is_some(),
             seccomp_profiles: &self.seccomp_profiles,
             edits,
         };
@@ -99,7 +99,7 @@ impl Daemon {
         Ok(spec)
     }
 
-    /// The program that runs the containers of the sandbox's handler, unless we do.
+    /// Returns the OCI runtime of the sandbox's handler; `None` for this runtime.
     fn oci_runtime(
         &self,
         spec: &Spec,
@@ -123,7 +123,7 @@ impl Daemon {
         }))
     }
 
-    /// The layers that the container stands on: its image's, and those of the images that it mounts.
+    /// Returns the layers that the container uses: those of its image, and those of the images that it mounts.
     fn layers_of(&self, image: &ImageRecord, config: &v1::ContainerConfig) -> Result<Vec<Digest>, Error> {
         let mut layers = image.layers.clone();
         for mounted in config.mounts.iter().filter_map(|mount| mount.image.as_ref()) {
@@ -144,12 +144,12 @@ impl Daemon {
     fn target_pid(&self, config: &v1::ContainerConfig) -> Option<i32> {
         let options = security(config).namespace_options?;
         let target = self.container(&options.target_id).ok()?;
-        // The number of a process that has ended may be another's, with other namespaces.
+        // The pid of a process that has ended may belong to another process, with other namespaces.
         target.require_running().ok()?;
         target.pid()
     }
 
-    /// The folder and its spec. The record comes last; a folder without one is removed at the next start.
+    /// Writes the folder and its spec. The record comes last; a folder without one is removed when the daemon starts.
     fn write_bundle(&self, id: &str, spec: &Spec) -> Result<(), Error> {
         let folder = self.paths.container(id);
         for part in ["upper", "work", "rootfs", "empty"] {
@@ -221,11 +221,11 @@ impl Daemon {
         let record = container.record();
         let group = self.hierarchy.group(&record.cgroup);
         let rules = device_rules(&container.config)?;
-        let filters_devices = self.device_trouble.is_none();
+        let filters_devices = self.device_filter_error.is_none();
         blocking(move || {
             group.create()?;
             group.apply(&record.limits)?;
-            // Where it cannot, the spec gives the container no way to a device.
+            // On a node that cannot filter devices, the spec gives the container no access to any.
             if filters_devices { group.allow_devices(&rules) } else { Ok(()) }
         })
         .await?;
@@ -233,7 +233,7 @@ impl Daemon {
         shim_client::start(&container.id, &self.zygote, spec).await
     }
 
-    /// A container that could not start has ended: the kubelet reads why from its status.
+    /// Records the exit of a container that could not start: the kubelet reads the reason from its status.
     async fn start_failed(&self, container: &Container, error: Error) -> Error {
         let exit = Exit { code: 128, finished_at: now(), oom_killed: false };
         container.end(&self.paths, exit, "StartError", &error.to_string());
@@ -241,20 +241,20 @@ impl Daemon {
         error
     }
 
-    /// Follows a running container to its end.
+    /// Follows a running container until it exits.
     pub(super) async fn watch(self: Arc<Self>, container: Arc<Container>) {
-        let told = match self.shim(&container).await_end().await {
+        let exit = match self.shim(&container).await_end().await {
             Ok(mut ending) => {
                 container.follow_shim(ending.shim.take());
                 ending.exit().await
             }
             Err(error) => {
-                tracing::debug!(container = container.id, %error, "the shim could not be asked");
+                tracing::debug!(container = container.id, %error, "the shim could not be reached");
                 None
             }
         };
         container.follow_shim(None);
-        match told.or_else(|| recorded_exit(&self.paths, &container.id)) {
+        match exit.or_else(|| recorded_exit(&self.paths, &container.id)) {
             Some(exit) => {
                 let reason = match (exit.oom_killed, exit.code) {
                     (true, _) => "OOMKilled",
@@ -265,7 +265,7 @@ impl Daemon {
                 container.end(&self.paths, exit, reason, "");
             }
             None => {
-                // The shim is gone without a word: killed, or the node restarted.
+                // The shim is gone without a report: killed, or the node restarted.
                 self.clean_group(&container).await;
                 let exit = Exit { code: 255, finished_at: now(), oom_killed: false };
                 container.end(&self.paths, exit, "Unknown", "the shim of the container is gone");
@@ -278,11 +278,12 @@ impl Daemon {
         ShimClient::new(&container.id, self.paths.shim_socket(&container.id))
     }
 
-    /// Kills what is left in the container's group and removes it; another runtime forgets the container first.
+    /// Kills all processes in the container's group and removes it. Another OCI runtime deletes the container first.
     async fn clean_group(&self, container: &Container) {
         let record = container.record();
         if let Some(program) = record.oci_runtime {
-            let (state, bundle) = (self.paths.oci_state(), self.paths.container(&container.id));
+            let state = self.paths.oci_state();
+            let bundle = self.paths.container(&container.id);
             let runtime = oci::Runtime { program, state, bundle, ..oci::Runtime::default() };
             let id = container.id.clone();
             let deleted = blocking(move || crate::executor::oci::delete(&runtime, &id).map_err(Error::State)).await;
@@ -296,15 +297,15 @@ impl Daemon {
         }
     }
 
-    /// Asks a container to end, and makes it end after `timeout` seconds.
+    /// Sends the stop signal to a container, and kills it after `timeout` seconds.
     pub async fn stop_container(&self, container: &Arc<Container>, timeout: i64) -> Result<(), Error> {
         if container.state() != v1::ContainerState::ContainerRunning {
             return Ok(());
         }
         let shim = self.shim(container);
         if timeout > 0 {
-            let patience = Duration::from_secs(timeout.unsigned_abs()).min(LONGEST_GRACE);
-            let deadline = tokio::time::Instant::now() + patience;
+            let grace_period = Duration::from_secs(timeout.unsigned_abs()).min(LONGEST_GRACE);
+            let deadline = tokio::time::Instant::now() + grace_period;
             let signal = container.record().stop_signal;
             match tokio::time::timeout_at(deadline, shim.signal(signal)).await {
                 Ok(Ok(())) => {}
@@ -320,8 +321,8 @@ impl Daemon {
         self.kill_container(container).await
     }
 
-    /// Kills every process of the container until its end is known, without asking any of them. A shim that does not tell
-    /// the end of a container without processes hangs, and goes too.
+    /// Kills every process of the container until its exit is known, without waiting for any of them. A shim that does
+    /// not report the exit of a container without processes hangs, and is killed too.
     async fn kill_container(&self, container: &Arc<Container>) -> Result<(), Error> {
         let group = self.hierarchy.group(&container.record().cgroup);
         let begun = tokio::time::Instant::now();
@@ -331,14 +332,14 @@ impl Daemon {
             if tokio::time::timeout(KILL_INTERVAL, container.wait()).await.is_ok() {
                 return Ok(());
             }
-            if empty && begun.elapsed() > SHIM_PATIENCE {
+            if empty && begun.elapsed() > SHIM_TIMEOUT {
                 container.kill_shim();
             }
         }
         Err(Error::State(format!("container {:?} did not end after it was killed", container.id)))
     }
 
-    /// Removes a container; a running one is killed first. Succeeds when it does not exist.
+    /// Removes a container; kills a running one first. Succeeds when the container does not exist.
     pub async fn remove_container(&self, id: &str) -> Result<(), Error> {
         let container = match self.container(id) {
             Ok(container) => container,
@@ -349,14 +350,14 @@ impl Daemon {
         self.stop_container(&container, 0).await?;
         self.clean_group(&container).await;
         let folder = self.paths.container(&container.id);
-        let doomed = self.paths.containers().join(format!(".{}", container.id));
+        let trash = self.paths.containers().join(format!(".{}", container.id));
         blocking(move || {
             // A rename first: a crash in the middle must not leave half a container.
-            match std::fs::rename(&folder, &doomed) {
+            match std::fs::rename(&folder, &trash) {
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
                 renamed => renamed.map_err(Error::file("remove", &folder))?,
             }
-            corten_files::remove_tree(&doomed).map_err(Error::file("remove", &doomed))
+            corten_files::remove_tree(&trash).map_err(Error::file("remove", &trash))
         })
         .await?;
         let _ = std::fs::remove_file(self.paths.shim_socket(&container.id));
@@ -367,7 +368,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Changes limits of a container, running or not yet.
+    /// Changes limits of a container, running or not yet started.
     pub async fn update_resources(&self, id: &str, resources: &v1::LinuxContainerResources) -> Result<(), Error> {
         let container = self.container(id)?;
         let _changing = container.changing.lock().await;
@@ -387,7 +388,8 @@ impl Daemon {
     }
 }
 
-/// The kernel takes a moment to bury what was killed; a group with processes cannot be removed.
+/// Kills the group's processes and removes it. The kernel takes a moment to reap killed processes; a group with
+/// processes cannot be removed.
 pub(super) fn empty_and_remove(group: &Group) -> Result<(), Error> {
     let mut result = Ok(());
     for attempt in 0..50 {
@@ -403,7 +405,7 @@ pub(super) fn empty_and_remove(group: &Group) -> Result<(), Error> {
     result
 }
 
-/// Layers from the highest to the lowest, as overlayfs wants them.
+/// Returns the layers from the highest to the lowest, as overlayfs wants them.
 fn layers(image: &ImageRecord) -> Vec<String> {
     image.layers.iter().rev().map(ImageStore::layer_name).collect()
 }
@@ -444,14 +446,14 @@ fn device_rules(config: &v1::ContainerConfig) -> Result<Vec<DeviceRule>, Error> 
     Ok(rules)
 }
 
-/// The pod's stop signal, else the image's, else SIGTERM.
+/// Returns the pod's stop signal, else the image's, else SIGTERM.
 fn stop_signal(config: &v1::ContainerConfig, image: &str) -> i32 {
-    let asked = config.stop_signal().as_str_name().trim_start_matches("SIGNAL_").to_string();
-    let name = if config.stop_signal() == v1::Signal::RuntimeDefault { image } else { &asked };
+    let requested = config.stop_signal().as_str_name().trim_start_matches("SIGNAL_").to_string();
+    let name = if config.stop_signal() == v1::Signal::RuntimeDefault { image } else { &requested };
     signal_number(name).unwrap_or(libc::SIGTERM)
 }
 
-/// `SIGTERM`, `TERM`, `15` or `SIGRTMIN+3`.
+/// Parses `SIGTERM`, `TERM`, `15` or `SIGRTMIN+3`.
 fn signal_number(name: &str) -> Option<i32> {
     if let Ok(number) = name.parse() {
         return (1..=64).contains(&number).then_some(number);
@@ -476,7 +478,7 @@ fn signal_number(name: &str) -> Option<i32> {
     format!("SIG{name}").parse::<nix::sys::signal::Signal>().ok().map(|signal| signal as i32)
 }
 
-/// As other runtimes do, a missing source becomes a folder.
+/// Creates a folder for each missing mount source, as other runtimes do.
 fn make_missing_sources(mounts: &[v1::Mount]) -> Result<(), Error> {
     for mount in mounts.iter().filter(|mount| mount.image.is_none() && !mount.host_path.is_empty()) {
         let path = Path::new(&mount.host_path);
@@ -487,7 +489,7 @@ fn make_missing_sources(mounts: &[v1::Mount]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Every device of the node except terminals and what `/dev` mounts of its own.
+/// Returns every device of the node except terminals and the mounts of `/dev` itself.
 fn node_devices() -> Vec<Device> {
     let mut found = Vec::new();
     let mut folders = vec![std::path::PathBuf::from("/dev")];

@@ -12,12 +12,12 @@ use crate::container::Container;
 use crate::container::shim_client::Session;
 use crate::output_pipe::output_pipe;
 
-/// As much output of a probe as the kubelet takes.
+/// The most output of a probe that the kubelet takes.
 const MAX_OUTPUT: usize = 16 << 20;
-/// A process that the command left behind may hold the pipes; it is not waited for longer than this.
+/// The longest wait for the pipes after the exit: a process that the command left behind may hold them.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What a command said.
+/// The output of a command.
 #[derive(Debug, Default)]
 pub(crate) struct ExecOutput {
     pub stdout: Vec<u8>,
@@ -26,7 +26,7 @@ pub(crate) struct ExecOutput {
 }
 
 impl Daemon {
-    /// Runs a command to its end. A timeout of zero is none.
+    /// Runs a command until it exits. A timeout of zero means none.
     pub async fn exec_sync(&self, id: &str, command: Vec<String>, timeout: i64) -> Result<ExecOutput, Error> {
         let container = self.container(id)?;
         container.require_running()?;
@@ -36,8 +36,8 @@ impl Daemon {
             return running.await;
         }
         // Dropping the session closes its connection, which makes the shim kill the process.
-        let patience = Duration::from_secs(timeout.unsigned_abs());
-        tokio::time::timeout(patience, running).await.unwrap_or(Err(Error::ExecTimeout { command: shown }))
+        let timeout = Duration::from_secs(timeout.unsigned_abs());
+        tokio::time::timeout(timeout, running).await.unwrap_or(Err(Error::ExecTimeout { command: shown }))
     }
 
     async fn run_command(&self, container: &Arc<Container>, command: Vec<String>) -> Result<ExecOutput, Error> {
@@ -51,7 +51,8 @@ impl Daemon {
 
 async fn collect(mut session: Session, stdout: pipe::Receiver, stderr: pipe::Receiver) -> Result<ExecOutput, Error> {
     let mut output = ExecOutput::default();
-    let (mut stdout, mut stderr) = (Stream::new(stdout), Stream::new(stderr));
+    let mut stdout = Stream::new(stdout);
+    let mut stderr = Stream::new(stderr);
     let exit = {
         let exited = session.exit();
         tokio::pin!(exited);
@@ -87,7 +88,7 @@ impl Stream {
         Self { pipe, ended: false, buffer: vec![0; 16 << 10] }
     }
 
-    /// Reads once; beyond the limit, output is read and dropped so that the command is not stopped.
+    /// Reads once; beyond the limit, output is read and dropped so that the command does not block.
     async fn read(&mut self, into: &mut Vec<u8>) {
         match self.pipe.read(&mut self.buffer).await {
             Ok(0) | Err(_) => self.ended = true,

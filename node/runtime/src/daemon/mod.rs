@@ -1,7 +1,7 @@
-//! The daemon: sandboxes and containers of this node, and what can be done with them.
+//! The daemon: sandboxes and containers of this node, and the operations on them.
 //!
-//! State is on disk and in shims; the maps here are a view that `Daemon::load` rebuilds, so that a
-//! restart changes nothing for what runs. Methods are in files by subject.
+//! State is on disk and in shims; the maps here are a view that `Daemon::load` rebuilds, so that a restart changes
+//! nothing for running containers. Methods are in files by subject.
 
 mod containers;
 mod exec;
@@ -30,10 +30,10 @@ use crate::{Config, Error};
 pub(crate) use sandboxes::OWN_HANDLERS;
 pub(crate) use status::matches_labels;
 
-/// Events that a slow listener may be behind before it loses some.
+/// The number of events that a slow subscriber may lag behind before it loses some.
 const EVENT_BACKLOG: usize = 1024;
 
-/// A change in a container's life.
+/// A change of a container's state.
 #[derive(Debug, Clone)]
 pub(crate) struct ContainerEvent {
     pub container_id: String,
@@ -51,13 +51,13 @@ pub(crate) struct Daemon {
     zygote: Arc<Zygote>,
     hierarchy: Hierarchy,
     capabilities: u64,
-    /// Why the devices of containers cannot be filtered here.
-    pub device_trouble: Option<String>,
+    /// The reason why the devices of containers cannot be filtered here.
+    pub device_filter_error: Option<String>,
     cdi_folders: Vec<std::path::PathBuf>,
     seccomp_profiles: PathBuf,
-    /// Other OCI runtimes by the handler that names them.
+    /// Other OCI runtimes by their handler.
     pub runtime_handlers: BTreeMap<String, PathBuf>,
-    /// Whether pods may have users of their own here.
+    /// Whether pods may have user namespaces here.
     pub user_namespaces: bool,
     sandboxes: Mutex<HashMap<String, Arc<Sandbox>>>,
     containers: Mutex<HashMap<String, Arc<Container>>>,
@@ -66,7 +66,7 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// Opens the directories, reads what was there, and takes up the containers that run.
+    /// Opens the directories, loads the sandboxes and containers, and follows the containers that run.
     pub async fn load(config: &Config, network: Arc<dyn PodNetwork>) -> Result<Arc<Self>, Error> {
         let paths = Paths::of(config);
         paths.create()?;
@@ -78,7 +78,7 @@ impl Daemon {
         let probe = move || Ok(crate::sandbox::user_namespace::can_map_ids(&probed, &layers));
         let hierarchy = Hierarchy::detect()?;
         let daemon = Arc::new(Self {
-            device_trouble: hierarchy.device_trouble(),
+            device_filter_error: hierarchy.device_filter_error(),
             user_namespaces: sandboxes::blocking(probe).await?,
             images,
             network,
@@ -102,11 +102,11 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// A record is the last thing that is written of a sandbox or a container, and before it nothing was started:
-    /// a folder without one is what a crash left of a creation.
+    /// Removes sandboxes and containers that a crash left unfinished. The record is written last, and nothing was
+    /// started before it: a folder without a record is an unfinished creation.
     fn remove_unfinished(&self) -> Result<(), Error> {
         for id in unrecorded(&self.paths.containers())? {
-            tracing::info!(container = id, "removing a container that was never made whole");
+            tracing::info!(container = id, "removing a container whose creation did not finish");
             let folder = self.paths.container(&id);
             corten_files::remove_tree(&folder).map_err(Error::file("remove", &folder))?;
             self.images.release(&id)?;
@@ -118,7 +118,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// The network gives up what it holds for sandboxes that do not exist any more.
+    /// Releases the network resources of sandboxes that no longer exist.
     async fn reconcile_network(&self) {
         let connected = self.all_sandboxes().into_iter().filter(|sandbox| sandbox.record().connected);
         let live: BTreeSet<String> = connected.map(|sandbox| sandbox.id.clone()).collect();
@@ -179,7 +179,7 @@ impl Daemon {
         self.container_map().values().filter(|container| container.is_of(sandbox_id)).cloned().collect()
     }
 
-    /// Layers that containers stand on.
+    /// Returns the layers that containers use.
     pub fn layers_in_use(&self) -> BTreeSet<Digest> {
         self.all_containers().iter().flat_map(|container| container.record().layers).collect()
     }
@@ -195,7 +195,7 @@ impl Daemon {
             kind,
             at: crate::shim::log::now(),
         };
-        // Nobody listening is fine: the kubelet may poll instead.
+        // An event without subscribers is fine: the kubelet may poll instead.
         let _ = self.events.send(event);
     }
 
@@ -208,7 +208,7 @@ impl Daemon {
     }
 }
 
-/// By id, or by an unambiguous beginning of one.
+/// Finds an object by its id, or by an unambiguous prefix of it.
 fn find<T>(map: &HashMap<String, Arc<T>>, id: &str) -> Option<Arc<T>> {
     if let Some(found) = map.get(id) {
         return Some(found.clone());
@@ -223,29 +223,29 @@ fn find<T>(map: &HashMap<String, Arc<T>>, id: &str) -> Option<Arc<T>> {
 fn names(folder: &std::path::Path) -> Result<Vec<String>, Error> {
     let entries = std::fs::read_dir(folder).map_err(Error::file("list", folder))?;
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    // A leading dot marks what was being removed when the daemon died.
+    // The name of an object that was being removed when the daemon died has a leading dot.
     Ok(names.filter(|name| !name.starts_with('.')).collect())
 }
 
-/// Folders without a record.
+/// Returns the folders without a record.
 fn unrecorded(folder: &std::path::Path) -> Result<Vec<String>, Error> {
     let incomplete = |id: &String| !folder.join(id).join("record.json").exists();
     Ok(names(folder)?.into_iter().filter(incomplete).collect())
 }
 
-/// An id that no sandbox or container had before.
+/// Makes an id that no sandbox or container had before.
 fn new_id() -> String {
     format!("{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple())
 }
 
-/// What this process may give to a container.
+/// Returns the capabilities that this process may give to a container.
 fn own_capabilities() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("CapBnd:"));
     line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
-/// Removes what was being removed when the daemon died.
+/// Finishes the removals that were under way when the daemon died.
 fn finish_removals(folder: &std::path::Path) -> Result<(), Error> {
     for entry in std::fs::read_dir(folder).map_err(Error::file("list", folder))?.flatten() {
         if entry.file_name().as_encoded_bytes().starts_with(b".") {

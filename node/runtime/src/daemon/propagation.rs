@@ -1,9 +1,9 @@
 //! Volumes whose mounts propagate between the node and a container.
 //!
-//! The kernel propagates mounts only below a shared mount. A node whose init does not share the mounts of the machine, as
+//! The kernel propagates mounts only below a shared mount. A node whose init does not share the machine's mounts, as
 //! systemd does, has private ones, and a volume on them would propagate nothing without an error. The mount that holds
-//! such a volume is therefore made shared before the container is created. This must never touch a mount that no
-//! volume asked about, nor one that hides the volume's own.
+//! such a volume is therefore made shared before the container is created. This must never change a mount that no
+//! volume needs, nor one that hides the volume's own.
 
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -37,7 +37,7 @@ impl NodeMount {
     }
 }
 
-/// Makes the mounts shared that hold the volumes which propagate.
+/// Makes the mounts shared that hold propagating volumes.
 pub(super) fn share_sources(mounts: &[v1::Mount]) -> Result<(), Error> {
     let is_private = |mount: &v1::Mount| mount.propagation() == v1::MountPropagation::PropagationPrivate;
     for mount in mounts.iter().filter(|mount| !mount.host_path.is_empty() && !is_private(mount)) {
@@ -75,7 +75,7 @@ fn mount_id(place: &impl AsFd) -> std::io::Result<u64> {
     Ok(facts.stx_mnt_id)
 }
 
-/// Spaces, tabs, line ends and backslashes are written as three octal digits.
+/// Decodes a field of `mountinfo`: spaces, tabs, line ends and backslashes are written as three octal digits.
 fn unescaped(field: &str) -> PathBuf {
     let bytes = field.as_bytes();
     let mut path = Vec::with_capacity(bytes.len());

@@ -9,11 +9,11 @@ use crate::Error;
 use crate::sandbox::{Sandbox, SandboxRecord, files, namespaces, pause};
 use crate::shim::log::now;
 
-/// The handlers that stand for this runtime itself.
+/// The handlers of this runtime itself.
 pub(crate) const OWN_HANDLERS: [&str; 3] = ["", "corten", "runc"];
 
 impl Daemon {
-    /// Makes a sandbox. Everything is undone if a step fails.
+    /// Makes a sandbox. Undoes everything if a step fails.
     pub async fn run_sandbox(&self, config: v1::PodSandboxConfig, handler: String) -> Result<String, Error> {
         if config.metadata.is_none() {
             return Err(Error::Invalid("sandbox config must include metadata".into()));
@@ -36,8 +36,8 @@ impl Daemon {
         Ok(sandbox.id.clone())
     }
 
-    /// Our own handler goes by no name, by ours, and by the one that every node is expected to know; the others are
-    /// programs that were configured.
+    /// Refuses an unknown handler. This runtime's handler is empty, `corten`, or the `runc` that every node is expected
+    /// to know; the others are configured programs.
     fn check_handler(&self, handler: &str) -> Result<(), Error> {
         match OWN_HANDLERS.contains(&handler) || self.runtime_handlers.contains_key(handler) {
             true => Ok(()),
@@ -67,7 +67,7 @@ impl Daemon {
         sandbox.update(&self.paths, |record| record.ready = true)
     }
 
-    /// The pod's pid namespace and its first process.
+    /// Starts the pause process and pins the pod's pid namespace.
     async fn start_pause(&self, sandbox: &Arc<Sandbox>) -> Result<(), Error> {
         let group = self.hierarchy.group(&format!("{}/{}", sandbox.cgroup_parent(), sandbox.id));
         group.create()?;
@@ -78,7 +78,7 @@ impl Daemon {
         namespaces::pin_from(&format!("/proc/{pid}/ns/pid"), &pin)
     }
 
-    /// Ends all containers of a sandbox and disconnects it. Succeeds when there is nothing to do.
+    /// Stops all containers of a sandbox and disconnects its network. Succeeds when there is nothing to do.
     pub async fn stop_sandbox(&self, id: &str) -> Result<(), Error> {
         let sandbox = match self.sandbox(id) {
             Ok(sandbox) => sandbox,
@@ -92,7 +92,7 @@ impl Daemon {
         self.dismantle(&sandbox).await
     }
 
-    /// The reverse of `build_sandbox`; every step may be repeated.
+    /// Reverses `build_sandbox`; every step may be repeated.
     async fn dismantle(&self, sandbox: &Arc<Sandbox>) -> Result<(), Error> {
         sandbox.update(&self.paths, |record| record.ready = false)?;
         if sandbox.record().connected {
@@ -101,7 +101,7 @@ impl Daemon {
         }
         if sandbox.record().pause_pid.is_some() {
             let group = self.hierarchy.group(&format!("{}/{}", sandbox.cgroup_parent(), sandbox.id));
-            // By its group and not by its number, which may belong to someone else after a reboot.
+            // By its group and not by its pid, which may belong to another process after a reboot.
             blocking(move || super::containers::empty_and_remove(&group)).await?;
             sandbox.update(&self.paths, |record| record.pause_pid = None)?;
         }
@@ -132,7 +132,7 @@ impl Daemon {
     }
 }
 
-/// Runs what waits for the kernel off the pool's own threads.
+/// Runs a blocking function on a thread that may block.
 pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {

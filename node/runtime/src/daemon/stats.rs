@@ -1,4 +1,4 @@
-//! What containers, pods and images use.
+//! The resource usage of containers, pods and images.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -16,10 +16,10 @@ use crate::container::Container;
 use crate::sandbox::{Sandbox, namespaces};
 use crate::shim::log::now;
 
-/// Counting files is slow: a count this fresh is used again.
+/// The age up to which a disk usage is reused: counting files is slow.
 const DISK_USAGE_AGE: Duration = Duration::from_secs(30);
 
-/// Earlier readings, to make rates from counters and to count files seldom.
+/// Earlier readings, to compute rates from counters and to count files seldom.
 #[derive(Debug, Default)]
 pub(super) struct Samples {
     cpu: Mutex<HashMap<String, (i64, u64)>>,
@@ -28,7 +28,7 @@ pub(super) struct Samples {
 }
 
 impl Samples {
-    /// CPU nanoseconds per second since the reading before.
+    /// Returns CPU nanoseconds per second since the previous reading.
     fn rate(&self, id: &str, at: i64, nanoseconds: u64) -> Option<u64> {
         let mut samples = self.cpu.lock().unwrap_or_else(PoisonError::into_inner);
         let (before, counted) = samples.insert(id.to_string(), (at, nanoseconds))?;
@@ -47,7 +47,7 @@ impl Samples {
         samples.insert(id.to_string(), (Instant::now(), usage));
     }
 
-    /// What was counted last for all containers.
+    /// Returns the sum of the last disk usages of all containers.
     fn disk_total(&self) -> Size {
         let samples = self.disk.lock().unwrap_or_else(PoisonError::into_inner);
         samples.values().fold(Size::default(), |mut sum, (_, usage)| {
@@ -63,7 +63,7 @@ impl Samples {
 }
 
 impl Daemon {
-    /// Measures containers, all in one go: most of the time is the kernel's.
+    /// Measures containers, all in one blocking task: the kernel takes most of the time.
     pub async fn container_stats(
         self: &Arc<Self>,
         containers: Vec<Arc<Container>>,
@@ -81,7 +81,7 @@ impl Daemon {
         blocking(move || Ok(sandboxes.iter().map(|sandbox| daemon.read_sandbox(sandbox)).collect())).await
     }
 
-    /// The figures of a container, and how many processes it has.
+    /// Returns the statistics of a container, and how many processes it has.
     fn read_container(&self, container: &Container) -> (v1::ContainerStats, u64) {
         let usage = self.hierarchy.group(&container.cgroup()).usage();
         let disk = self.disk_usage(&container.id);
@@ -112,7 +112,7 @@ impl Daemon {
         (stats, usage.processes)
     }
 
-    /// Where writable layers are; a mount does not move while the runtime has it.
+    /// Returns the file system of the writable layers; its mount does not move while the runtime uses it.
     fn file_system(&self) -> v1::FilesystemIdentifier {
         let mountpoint = self.samples.mount_point.get_or_init(|| mount_point(self.paths.state())).clone();
         v1::FilesystemIdentifier { mountpoint }
@@ -158,16 +158,16 @@ impl Daemon {
         }
     }
 
-    /// Counters of the interfaces in a pod's network. The kernel shows the network of any process; only a pod without
-    /// one has to be entered, which costs a thread.
+    /// Returns the counters of the interfaces in a pod's network. The kernel shows the network of any process; only a
+    /// pod without processes has to be entered, which costs a thread.
     fn interfaces(&self, sandbox: &Sandbox, running: &[Arc<Container>]) -> Vec<v1::NetworkInterfaceUsage> {
-        let shown = match sandbox.uses_node_network() {
+        let content = match sandbox.uses_node_network() {
             true => std::fs::read_to_string("/proc/self/net/dev").ok(),
             false => running
                 .iter()
                 .find_map(|container| std::fs::read_to_string(format!("/proc/{}/net/dev", container.pid()?)).ok()),
         };
-        let text = shown.or_else(|| {
+        let content = content.or_else(|| {
             let namespace = self.paths.run_sandbox(&sandbox.id).join("net");
             let read = || {
                 let path = "/proc/thread-self/net/dev";
@@ -175,11 +175,11 @@ impl Daemon {
             };
             namespaces::in_network(Some(&namespace), read).ok()
         });
-        let lines = text.as_deref().unwrap_or_default().lines();
+        let lines = content.as_deref().unwrap_or_default().lines();
         lines.filter_map(interface).filter(|interface| interface.name != "lo").collect()
     }
 
-    /// What images and writable layers take.
+    /// Returns the disk usage of images and writable layers.
     pub async fn filesystem_usage(&self) -> Result<v1::ImageFsInfoResponse, Error> {
         let images = self.images.clone();
         let used = blocking(move || images.usage()).await?;
@@ -224,7 +224,7 @@ fn memory(at: i64, usage: &Usage) -> v1::MemoryUsage {
     }
 }
 
-/// The mount that a path is on: eviction compares these.
+/// Returns the mount that a path is on; eviction compares these.
 fn mount_point(path: &Path) -> String {
     use std::os::unix::fs::MetadataExt;
     let device = |path: &Path| std::fs::metadata(path).map(|metadata| metadata.dev()).ok();
@@ -238,7 +238,7 @@ fn mount_point(path: &Path) -> String {
     found.display().to_string()
 }
 
-/// A line of `/proc/net/dev`; pure.
+/// Parses a line of `/proc/net/dev`; pure.
 fn interface(line: &str) -> Option<v1::NetworkInterfaceUsage> {
     let (name, counters) = line.split_once(':')?;
     let counters: Vec<u64> = counters.split_whitespace().filter_map(|counter| counter.parse().ok()).collect();

@@ -1,4 +1,4 @@
-//! What the interface shows of sandboxes and containers.
+//! The CRI status of sandboxes and containers.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -102,7 +102,7 @@ impl Daemon {
         }
     }
 
-    /// Facts beyond the interface, for people who look.
+    /// Returns debugging information beyond the CRI, for `crictl inspect`.
     pub fn container_info(&self, container: &Container) -> HashMap<String, String> {
         let record = container.record();
         let info = serde_json::json!({
@@ -168,7 +168,7 @@ fn sandbox_state(sandbox: &Sandbox) -> v1::PodSandboxState {
     }
 }
 
-/// Every wanted label is there with its value.
+/// Reports whether every wanted label is present with its value.
 pub(crate) fn matches_labels(wanted: &HashMap<String, String>, labels: &HashMap<String, String>) -> bool {
     wanted.iter().all(|(name, value)| labels.get(name) == Some(value))
 }

@@ -1,6 +1,6 @@
-//! The words between a shim and the child that it forked, until the child becomes the program.
+//! The messages between a shim and the child that it forked, until the child becomes the program.
 //!
-//! A packet socket keeps messages apart; it is closed by exec, which is how the shim learns of success.
+//! A packet socket keeps message boundaries. Exec closes it, which tells the shim of success.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -16,20 +16,20 @@ use crate::spec::Identity;
 
 const MAX_MESSAGE: usize = 16 << 10;
 
-/// From the child to the shim.
+/// A message from the child to the shim.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) enum Message {
     /// The near end of the terminal comes with this message.
     Terminal,
-    /// Who the process will be.
+    /// The user that the process will run as.
     Identity(Identity),
-    /// The child has forked the process that goes on in its place.
+    /// The child has forked the process that continues in its place.
     Born(i32),
-    /// A step failed; the child ends.
+    /// A step failed; the child exits.
     Failure(String),
 }
 
-/// One end.
+/// One end of the channel.
 #[derive(Debug)]
 pub(super) struct Channel(OwnedFd);
 
@@ -39,7 +39,7 @@ impl Channel {
         Ok((Self(ours), Self(theirs)))
     }
 
-    /// The shim lets the child go on.
+    /// Lets the child continue; called by the shim.
     pub fn go(&self) -> io::Result<()> {
         rustix::io::write(&self.0, b"g")?;
         Ok(())
@@ -65,8 +65,8 @@ impl Channel {
         Ok(())
     }
 
-    /// The next message; `None` when the other end is closed. The child works on what a container shaped, which may be
-    /// slow without end: what did not come by the deadline is an error.
+    /// Returns the next message; `None` when the other end is closed. The child works on files that a container wrote,
+    /// which may take forever: a message that does not come by the deadline is an error.
     pub fn receive(&self, deadline: Instant) -> io::Result<Option<(Message, Option<OwnedFd>)>> {
         self.wait_until(deadline)?;
         let mut bytes = vec![0; MAX_MESSAGE];

@@ -1,5 +1,5 @@
-//! Giving up power, in the one order that works: bounding set, seccomp if it needs privilege, groups,
-//! ids, capabilities, no new privileges, seccomp.
+//! Drops privileges, in the only order that works: bounding set, seccomp if it needs privilege, groups, ids,
+//! capabilities, no new privileges, seccomp.
 
 use std::io::Write;
 use std::path::Path;
@@ -39,13 +39,14 @@ pub(super) fn apply(process: &Process, identity: &Identity) -> Result<(), Failur
 fn become_user(identity: &Identity) -> Result<(), Failure> {
     let groups: Vec<Gid> = identity.groups.iter().map(|group| Gid::from_raw(*group)).collect();
     nix::unistd::setgroups(&groups).step("set groups")?;
-    let (uid, gid) = (Uid::from_raw(identity.uid), Gid::from_raw(identity.gid));
+    let uid = Uid::from_raw(identity.uid);
+    let gid = Gid::from_raw(identity.gid);
     nix::unistd::setresgid(gid, gid, gid).step("set group id")?;
     nix::unistd::setresuid(uid, uid, uid).step("set user id")
 }
 
 fn control(option: libc::c_int, first: u64, second: u64) -> std::io::Result<()> {
-    // SAFETY: the options used here take numbers and touch only this process.
+    // SAFETY: the options used here take numbers and change only this process.
     let result = unsafe { libc::prctl(option, first, second, 0, 0) };
     if result < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
 }
@@ -93,7 +94,7 @@ fn install_filters(programs: &[Program]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Has the kernel confine the program by an AppArmor profile from its first instruction on.
+/// Makes the kernel confine the program by an AppArmor profile from its first instruction on.
 pub(super) fn confine(profile: Option<&str>) -> Result<(), Failure> {
     let Some(profile) = profile else { return Ok(()) };
     let own = crate::procfs::open(Path::new("thread-self/attr/apparmor/exec"));
@@ -102,13 +103,14 @@ pub(super) fn confine(profile: Option<&str>) -> Result<(), Failure> {
     attribute.write_all(format!("exec {profile}").as_bytes()).step(format!("AppArmor profile {profile:?}"))
 }
 
-/// Closes this process, its memory and its descriptors to whoever sees its number, until it becomes the program.
+/// Closes this process, its memory and its descriptors to every process that sees its pid, until it becomes the
+/// program.
 pub(crate) fn close_to_others() {
-    // SAFETY: the option takes a number and touches only this process.
+    // SAFETY: the option takes a number and changes only this process.
     unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) };
 }
 
-/// A session keyring of its own: the daemon's would be shared by all containers.
+/// Joins a new session keyring: the daemon's would be shared by all containers.
 pub(super) fn leave_session_keyring() -> Result<(), Failure> {
     let anonymous = std::ptr::null::<libc::c_char>();
     // SAFETY: without a name, the kernel makes a new keyring and reads no memory.
@@ -121,8 +123,8 @@ pub(super) fn leave_session_keyring() -> Result<(), Failure> {
     }
 }
 
-/// Gives up all power over the node for good: no capability, no group, an id that owns nothing.
-pub(crate) fn become_nobody(id: u32) -> Result<(), Failure> {
+/// Drops all privileges on the node for good: no capability, no group, an id that owns nothing.
+pub(crate) fn become_unprivileged(id: u32) -> Result<(), Failure> {
     for capability in 0..=LAST_CAPABILITY {
         // A kernel without this capability refuses, and has nothing to drop.
         let _ = control(libc::PR_CAPBSET_DROP, capability, 0);
@@ -132,8 +134,8 @@ pub(crate) fn become_nobody(id: u32) -> Result<(), Failure> {
     control(libc::PR_SET_NO_NEW_PRIVS, 1, 0).step("set no new privileges")
 }
 
-/// Sets how gladly the kernel kills this process. Lowering needs a capability that root may lack:
-/// then the value stays as near as it can be.
+/// Sets the OOM score of this process. Lowering it needs a capability that root may lack: then the value is as near as
+/// it can be.
 pub(super) fn set_oom_score(score: Option<i32>) {
     let Some(score) = score else { return };
     if std::fs::write("/proc/self/oom_score_adj", score.to_string()).is_err() {
@@ -143,7 +145,7 @@ pub(super) fn set_oom_score(score: Option<i32>) {
     }
 }
 
-/// The score that this process could give a child: lowering it needs a capability.
+/// Returns the OOM score that this process could give a child: lowering it needs a capability.
 pub(super) fn possible_oom_score(score: i64) -> i64 {
     const SYS_RESOURCE: u64 = 1 << 24;
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
@@ -155,7 +157,7 @@ pub(super) fn possible_oom_score(score: i64) -> i64 {
     }
 }
 
-/// The shim blocks signals that it reads from a descriptor, and Rust ignores broken pipes: a program
+/// Resets signals: the shim blocks signals that it reads from a descriptor, and Rust ignores broken pipes. A program
 /// must inherit neither.
 pub(super) fn reset_signals() {
     // SAFETY: sets default handlers and an empty mask in a process with one thread.

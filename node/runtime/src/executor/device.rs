@@ -19,8 +19,8 @@ const LINKS: [(&str, &str); 5] = [
     ("dev/ptmx", "pts/ptmx"),
 ];
 
-/// Makes nodes and links. `/dev` is a file system of its own, unless a volume is mounted there: what lies in a volume under
-/// the same name must be the same device.
+/// Makes nodes and links. `/dev` is a file system of its own, unless a volume is mounted there: a file of a volume
+/// under the same name must be the same device.
 pub(super) fn populate(root: &Rooted, devices: &[Device]) -> Result<(), Failure> {
     let previous = nix::sys::stat::umask(nix::sys::stat::Mode::empty());
     let made = devices.iter().try_for_each(|device| make(root, device).step(format!("device {:?}", device.path)));
@@ -53,9 +53,9 @@ fn make(root: &Rooted, device: &Device) -> Result<(), Failure> {
     rustix::fs::chownat(&folder, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW).step("set its owner")
 }
 
-/// Refuses what is in a device's place.
+/// Refuses a file at a device's path that is not that device.
 fn same(folder: &OwnedFd, name: &OsStr, kind: FileType, number: u64) -> Result<(), Failure> {
-    let found = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW).step("look at what is there")?;
+    let found = rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW).step("stat the existing file")?;
     match FileType::from_raw_mode(found.st_mode) == kind && found.st_rdev == number {
         true => Ok(()),
         false => Err("something else is in its place".into()),

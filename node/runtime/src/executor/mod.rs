@@ -1,8 +1,8 @@
 //! Starts processes in containers: the first one of a container, and those of exec.
 //!
-//! Runs in a shim, which has one thread: the child may allocate and call anything between fork and
-//! exec. The main path of each kind of child is one function of named steps (`container_process`,
-//! `exec_process`). Never call this from a process with threads.
+//! Runs in a shim, which has one thread: the child may allocate and call anything between fork and exec. The main path
+//! of each kind of child is one function of named steps (`container_process`, `exec_process`). Never call this from a
+//! process with threads.
 
 mod channel;
 mod credentials;
@@ -26,28 +26,28 @@ use nix::unistd::Pid;
 use crate::rooted::Rooted;
 use crate::spec::{Identity, PidNamespace, Process, Spec};
 use channel::{Channel, Message};
-pub(crate) use credentials::{become_nobody, close_to_others};
+pub(crate) use credentials::{become_unprivileged, close_to_others};
 
-/// How long a container may take until its program runs: less than a kubelet waits for the answer.
+/// The time that a container may take until its program runs: less than a kubelet waits for the answer.
 const START_TIMEOUT: Duration = Duration::from_secs(110);
-/// The same of a program by exec, for which the shim leaves everything else undone.
+/// The time that a program of exec may take to start; the shim does nothing else until then.
 const EXEC_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What went wrong, in words for the user: it becomes the container's message.
+/// An error for the user: it becomes the container's message.
 pub(crate) type Failure = String;
 
-/// Says which step failed.
+/// Names the failed step in an error.
 pub(crate) trait Step<T> {
-    fn step(self, what: impl std::fmt::Display) -> Result<T, Failure>;
+    fn step(self, action: impl std::fmt::Display) -> Result<T, Failure>;
 }
 
 impl<T, E: std::fmt::Display> Step<T> for Result<T, E> {
-    fn step(self, what: impl std::fmt::Display) -> Result<T, Failure> {
-        self.map_err(|error| format!("{what}: {error}"))
+    fn step(self, action: impl std::fmt::Display) -> Result<T, Failure> {
+        self.map_err(|error| format!("{action}: {error}"))
     }
 }
 
-/// Where a process reads and writes. Unused with a terminal; a missing one is `/dev/null`.
+/// The standard streams of a process. Unused with a terminal; a missing one is `/dev/null`.
 #[derive(Debug, Default)]
 pub(crate) struct Stdio {
     pub stdin: Option<OwnedFd>,
@@ -55,7 +55,7 @@ pub(crate) struct Stdio {
     pub stderr: Option<OwnedFd>,
 }
 
-/// A process that runs.
+/// A running process.
 #[derive(Debug)]
 pub(crate) struct Started {
     pub pid: Pid,
@@ -77,8 +77,8 @@ pub(crate) fn start(spec: &Spec, stdio: Stdio) -> Result<Started, Failure> {
     launch(spec, &pid_namespace, START_TIMEOUT, |channel| container_process(spec, stdio, channel))
 }
 
-/// A container that runs: its first process, and the user that its files named when it began. The files are the
-/// container's own by now and are not read again.
+/// A running container: its first process, and the user that its files named when it started. The files may have been
+/// changed by the container since then and are not read again.
 pub(crate) struct Running<'a> {
     pub spec: &'a Spec,
     pub init: Pid,
@@ -94,18 +94,18 @@ pub(crate) fn exec(running: &Running<'_>, process: &Process, stdio: Stdio) -> Re
     launch(running.spec, &same, EXEC_TIMEOUT, |channel| exec_process(running, process, stdio, channel))
 }
 
-/// Tries to show a folder with the ids of a user namespace.
+/// Tries to map the ids of a folder by a user namespace.
 pub(crate) fn try_mapping_ids(folder: &OwnedFd, users: &OwnedFd) -> Result<(), String> {
     mount::map_ids(&mount::copy(folder)?, users).step("map the ids of the image layers")
 }
 
-/// Whether this process, and what it starts, may have huge pages without asking. Shims do without; containers have them.
+/// Sets whether this process and its children get huge pages without asking. Shims do not; containers do.
 pub(crate) fn allow_huge_pages(allowed: bool) {
-    // SAFETY: the option takes a number and touches only this process. A kernel without huge pages refuses.
+    // SAFETY: the option takes a number and changes only this process. A kernel without huge pages refuses.
     unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, libc::c_ulong::from(!allowed), 0, 0, 0) };
 }
 
-/// The life of a container's first process until it becomes the user's program.
+/// Runs a container's first process until it becomes the user's program.
 fn container_process(spec: &Spec, stdio: Stdio, channel: &Channel) -> Result<(), Failure> {
     credentials::set_oom_score(spec.process.oom_score_adj);
     let users = namespace::open_users(spec.namespaces.users.as_ref().map(|(path, _)| path.as_path()))?;
@@ -127,8 +127,9 @@ fn container_process(spec: &Spec, stdio: Stdio, channel: &Channel) -> Result<(),
     become_program(&spec.process, &identity, users, channel)
 }
 
-/// The life of an exec'd process until it becomes the user's program. The container sees a process only when that has left
-/// the node's file system: the first process joins the container's namespaces, and forks the one that is born there.
+/// Runs an exec'd process until it becomes the user's program. The container must not see a process that can still
+/// reach the node's file system: the first process joins the container's namespaces, and forks the one that is born
+/// there.
 fn exec_process(running: &Running<'_>, process: &Process, stdio: Stdio, channel: &Channel) -> Result<(), Failure> {
     let spec = running.spec;
     let init = running.init;
@@ -143,12 +144,12 @@ fn exec_process(running: &Running<'_>, process: &Process, stdio: Stdio, channel:
     become_program(process, running.identity, users, channel)
 }
 
-/// The user as the node knows it: while the process is still the node's root, ids are the node's.
+/// Returns the user's id on the node: while the process is still the node's root, ids are the node's.
 fn on_node(spec: &Spec, identity: &Identity) -> u32 {
     identity.uid + spec.namespaces.users.as_ref().map_or(0, |(_, users)| users.uid)
 }
 
-/// The last steps of both: give up power, then exec.
+/// Runs the last steps of both: drop privileges, then exec.
 fn become_program(
     process: &Process,
     identity: &Identity,
@@ -183,7 +184,7 @@ fn enter(folder: &str) -> Result<(), Failure> {
     nix::unistd::fchdir(&place).step("enter the working directory")
 }
 
-/// A folder that is not below the container's root has no path there.
+/// Checks that a folder is below the container's root: any other has no path there.
 fn is_inside(folder: &str) -> Result<(), Failure> {
     match std::env::current_dir() {
         Ok(path) if path.is_absolute() => Ok(()),
@@ -191,11 +192,11 @@ fn is_inside(folder: &str) -> Result<(), Failure> {
     }
 }
 
-fn strings(texts: &[String]) -> Result<Vec<CString>, Failure> {
-    texts.iter().map(|text| CString::new(text.as_str()).step(format!("{text:?}"))).collect()
+fn strings(values: &[String]) -> Result<Vec<CString>, Failure> {
+    values.iter().map(|value| CString::new(value.as_str()).step(format!("{value:?}"))).collect()
 }
 
-/// Forks, moves the child into its control groups, lets it go, and hears how it went.
+/// Forks, moves the child into its control groups, lets it continue, and waits for its report.
 fn launch(
     spec: &Spec,
     numbering: &namespace::Numbering,
@@ -217,15 +218,15 @@ fn launch(
         unsafe { libc::_exit(127) };
     };
     drop(theirs);
-    let mut heard = Heard { pid, terminal: None, identity: None };
+    let mut report = Report { pid, terminal: None, identity: None };
     let admitted = join_cgroups(spec, pid).and_then(|()| ours.go().step("release the child"));
-    let started = admitted.and_then(|()| heard.listen(&ours, deadline));
-    let started = started.and_then(|()| heard.identity.ok_or("the process died while it was started".into()));
+    let started = admitted.and_then(|()| report.read(&ours, deadline));
+    let started = started.and_then(|()| report.identity.ok_or("the process died while it was started".into()));
     match started {
-        Ok(identity) => Ok(Started { pid: heard.pid, terminal: heard.terminal, identity }),
+        Ok(identity) => Ok(Started { pid: report.pid, terminal: report.terminal, identity }),
         Err(failure) => {
             // The shim reaps them when they have ended; a process that waits for a disk may take long.
-            for pid in [pid, heard.pid] {
+            for pid in [pid, report.pid] {
                 let _ = kill(pid, Signal::SIGKILL);
             }
             Err(failure)
@@ -240,18 +241,18 @@ fn join_cgroups(spec: &Spec, pid: Pid) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What a child said before it became the program.
-struct Heard {
+/// The report of a child before it became the program.
+struct Report {
     /// The process that becomes the program.
     pid: Pid,
     terminal: Option<OwnedFd>,
     identity: Option<Identity>,
 }
 
-impl Heard {
-    /// The channel closes when the program runs, because it is closed by exec.
-    fn listen(&mut self, channel: &Channel, deadline: Instant) -> Result<(), Failure> {
-        while let Some((message, fd)) = channel.receive(deadline).step("hear from the child")? {
+impl Report {
+    /// Reads messages until the channel closes: exec closes it when the program runs.
+    fn read(&mut self, channel: &Channel, deadline: Instant) -> Result<(), Failure> {
+        while let Some((message, fd)) = channel.receive(deadline).step("read from the child")? {
             match message {
                 Message::Terminal => self.terminal = fd,
                 Message::Identity(identity) => self.identity = Some(identity),

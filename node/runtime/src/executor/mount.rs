@@ -1,8 +1,8 @@
 //! Mounts of a container.
 //!
-//! Bind mounts are taken as detached trees, get their attributes while nobody sees them, and are
-//! attached to a place that the kernel resolved inside of the root: there is no moment in which a
-//! read-only mount is writable, and no link can redirect one.
+//! Bind mounts are taken as detached trees, get their attributes while no process can reach them, and are attached to a
+//! mount point that the kernel resolved inside of the root. So a read-only mount is never writable, and no link can
+//! redirect one.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
@@ -22,7 +22,7 @@ const ATTRIBUTE_NODEV: u64 = 0x4;
 const ATTRIBUTE_NOEXEC: u64 = 0x8;
 const ATTRIBUTE_IDMAP: u64 = 0x10_0000;
 
-/// A bind mount's source, taken from the node.
+/// The source of a bind mount, taken from the node.
 pub(super) struct Taken {
     tree: OwnedFd,
     directory: bool,
@@ -46,7 +46,7 @@ fn take(path: &Path) -> Result<Taken, Failure> {
     Ok(Taken { tree, directory: metadata.is_dir() })
 }
 
-/// Mounts everything, in order.
+/// Mounts all mounts, in order.
 pub(super) fn mount_all(
     root: &Rooted,
     mounts: &[Mount],
@@ -76,7 +76,7 @@ fn mount_one(root: &Rooted, mount: &Mount, taken: Option<Taken>) -> Result<(), F
             let place = root.directory_place(destination).step("find the mount point")?;
             let source = Source::of_filesystem(kind);
             target::check(root, &place, source)?;
-            // What masks and labels rely on must be where its name says, and not where a link of the image leads.
+            // A mount that masks and labels rely on must be at its own path, and not where a link of the image leads.
             if source != Source::Other && target::in_root(root, &place)? != destination {
                 return Err("a link of the image is in its place".into());
             }
@@ -108,7 +108,7 @@ fn propagation_flag(propagation: Propagation) -> u64 {
     }
 }
 
-/// Makes the ids of a detached tree's files the ids of a user namespace. A file system that cannot do that refuses.
+/// Maps the ids of a detached tree's files by a user namespace. A file system that does not support that refuses.
 pub(super) fn map_ids(tree: &OwnedFd, users: &OwnedFd) -> std::io::Result<()> {
     let number = u64::try_from(users.as_raw_fd()).unwrap_or_default();
     let change = MountAttributes { set: ATTRIBUTE_IDMAP, clear: 0, propagation: 0, user_namespace: number };
@@ -141,8 +141,8 @@ impl MountAttributes {
     }
 }
 
-/// Sets attributes on a tree that is not attached. Propagation always goes down the whole tree;
-/// attributes only if asked for, because a read-only volume may hold writable mounts.
+/// Sets attributes on a detached tree. Propagation always applies to the whole tree; attributes only if `recursive`,
+/// because a read-only volume may hold writable mounts.
 pub(super) fn set_attributes(tree: &OwnedFd, set: u64, propagation: u64, recursive: bool) -> Result<(), Failure> {
     let change = |set, propagation, recursive| {
         MountAttributes { set, clear: 0, propagation, user_namespace: 0 }.make(tree, recursive)
@@ -161,7 +161,7 @@ pub(super) fn attach(tree: &OwnedFd, place: &OwnedFd) -> Result<(), Failure> {
     move_mount(tree, "", place, "", flags).step("attach")
 }
 
-/// A detached copy of what is at a place.
+/// Makes a detached copy of the mount at a mount point.
 pub(super) fn copy(place: &OwnedFd) -> Result<OwnedFd, Failure> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
@@ -170,7 +170,7 @@ pub(super) fn copy(place: &OwnedFd) -> Result<OwnedFd, Failure> {
     open_tree(place, "", flags).step("copy a mount")
 }
 
-/// The path of a place for the calls that take no descriptor. The node's /proc is still mounted.
+/// Returns the path of a descriptor for the calls that take none. The node's /proc is still mounted.
 pub(super) fn path_of(place: &impl AsFd) -> String {
     format!("/proc/self/fd/{}", place.as_fd().as_raw_fd())
 }
@@ -187,8 +187,8 @@ fn flags(wanted: &Mount) -> MsFlags {
         | set(wanted.noexec, MsFlags::MS_NOEXEC)
 }
 
-/// On v2 the namespace makes a fresh mount show only the container's group. On v1 each hierarchy's
-/// own group is bound, which shows the same.
+/// Mounts the cgroup hierarchies. On v2 the namespace makes a fresh mount show only the container's group. On v1 each
+/// hierarchy's own group is bound, which shows the same.
 fn mount_cgroups(root: &Rooted, wanted: &Mount) -> Result<(), Failure> {
     let destination = Path::new(&wanted.destination);
     let place = root.directory_place(destination).step("find the mount point")?;
@@ -216,14 +216,16 @@ fn mount_cgroups(root: &Rooted, wanted: &Mount) -> Result<(), Failure> {
     Ok(())
 }
 
-/// `4:memory:/kubepods/…`: the controllers and the group.
+/// Parses `4:memory:/kubepods/…`; returns the controllers and the group.
 fn v1_membership(line: &str) -> Option<(&str, &str)> {
     let mut fields = line.splitn(3, ':');
-    let (_, names, group) = (fields.next()?, fields.next()?, fields.next()?);
+    fields.next()?;
+    let names = fields.next()?;
+    let group = fields.next()?;
     (!names.is_empty()).then_some((names, group))
 }
 
-/// The layers of an image, stacked without anything writable above.
+/// Mounts the layers of an image without a writable layer.
 pub(super) fn mount_image(
     place: &OwnedFd,
     layers_folder: &Path,

@@ -1,4 +1,4 @@
-//! Namespaces: which ones a process is born into, joins, or makes.
+//! Namespaces that a process is born into, joins, or makes.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -10,20 +10,20 @@ use nix::unistd::Pid;
 use super::{Failure, Step};
 use crate::spec::Namespaces;
 
-/// Where a child gets its process number: that is decided at its birth.
+/// The pid namespace of a child, which is decided at its birth.
 pub(super) enum Numbering {
     Same,
     New,
     Join(PathBuf),
 }
 
-/// Forks into a namespace of process numbers. `None` in the child.
+/// Forks into a pid namespace. Returns `None` in the child.
 pub(super) fn fork(numbering: &Numbering) -> Result<Option<Pid>, Failure> {
     let Numbering::Join(path) = numbering else {
         let new = if matches!(numbering, Numbering::New) { libc::CLONE_NEWPID } else { 0 };
         return clone(new);
     };
-    // Children are born where setns says; this process itself stays, and returns for its next child.
+    // setns applies to children only; this process itself stays, and returns for its next child.
     let home = std::fs::File::open("/proc/self/ns/pid").step("open the own pid namespace")?;
     let target = std::fs::File::open(path).step(format!("open pid namespace {}", path.display()))?;
     setns(target.as_fd(), CloneFlags::CLONE_NEWPID).step("join the pid namespace")?;
@@ -34,15 +34,15 @@ pub(super) fn fork(numbering: &Numbering) -> Result<Option<Pid>, Failure> {
     child
 }
 
-/// Forks a process whose parent is this process's own. `None` in the child.
+/// Forks a process whose parent is this process's own. Returns `None` in the child.
 pub(super) fn fork_sibling() -> Result<Option<Pid>, Failure> {
     clone(libc::CLONE_PARENT)
 }
 
 fn clone(flags: libc::c_int) -> Result<Option<Pid>, Failure> {
     let flags = libc::c_long::from(flags | libc::SIGCHLD);
-    // SAFETY: without a stack of its own the child continues on a copy of ours, as with fork; there is
-    // one thread, so no lock is held by a thread that the child does not have.
+    // SAFETY: without a stack of its own the child continues on a copy of ours, as with fork; there is one thread, so
+    // no lock is held by a thread that the child does not have.
     match unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) } {
         0 => Ok(None),
         pid if pid > 0 => Ok(Some(Pid::from_raw(pid as i32))),
@@ -50,13 +50,13 @@ fn clone(flags: libc::c_int) -> Result<Option<Pid>, Failure> {
     }
 }
 
-/// Opens the pod's own users, while the path still means something.
+/// Opens the pod's user namespace, while its path can still be resolved.
 pub(super) fn open_users(path: Option<&Path>) -> Result<Option<OwnedFd>, Failure> {
     path.map(|path| std::fs::File::open(path).map(OwnedFd::from).step(format!("open {}", path.display()))).transpose()
 }
 
-/// Becomes one of the pod's own users. From here on this process has power over the pod's namespaces alone, so
-/// everything that concerns the node's mounts is done by now.
+/// Joins the pod's user namespace. From here on this process has privileges in the pod's namespaces only, so all
+/// changes of the node's mounts are done by now.
 pub(super) fn join_users(users: Option<OwnedFd>) -> Result<(), Failure> {
     match users {
         Some(users) => setns(users.as_fd(), CloneFlags::CLONE_NEWUSER).step("join the user namespace"),
@@ -80,7 +80,7 @@ pub(super) fn join_sandbox(namespaces: &Namespaces) -> Result<(), Failure> {
 }
 
 /// Joins all namespaces of a running container, the mount namespace last: paths change with it. The process keeps its
-/// number; its children are born among the container's.
+/// pid; its children are born in the container's pid namespace.
 pub(super) fn join_container(init: Pid, private_cgroup: bool) -> Result<(), Failure> {
     let mut kinds = vec![
         ("net", CloneFlags::CLONE_NEWNET),
@@ -103,7 +103,7 @@ fn join(path: &Path, kind: CloneFlags) -> Result<(), Failure> {
     setns(namespace.as_fd(), kind).step(format!("join namespace {}", path.display()))
 }
 
-/// A mount namespace of its own; also of control groups where the container shall see only its own.
+/// Makes a mount namespace, and a cgroup namespace if the container shall see only its own group.
 pub(super) fn new_mount_namespace(private_cgroup: bool) -> Result<(), Failure> {
     let mut flags = CloneFlags::CLONE_NEWNS;
     if private_cgroup {
@@ -112,14 +112,14 @@ pub(super) fn new_mount_namespace(private_cgroup: bool) -> Result<(), Failure> {
     unshare(flags).step("make a mount namespace")
 }
 
-/// From here on no mount of the container appears on the node. Sources of bind mounts were taken
+/// Stops propagation: from here on no mount of the container appears on the node. Sources of bind mounts were taken
 /// before, so that those which shall propagate still do.
 pub(super) fn detach_propagation() -> Result<(), Failure> {
     let flags = MsFlags::MS_SLAVE | MsFlags::MS_REC;
     mount(None::<&str>, "/", None::<&str>, flags, None::<&str>).step("detach mount propagation")
 }
 
-/// Nothing but the standard streams reaches the program.
+/// Closes everything but the standard streams on exec.
 pub(super) fn close_on_exec() {
     // SAFETY: only marks descriptors; none is closed before exec.
     unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };

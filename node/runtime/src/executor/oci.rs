@@ -1,8 +1,8 @@
-//! Containers by another OCI runtime: a program that is called for every step of a container's life.
+//! Containers of another OCI runtime: a program that is called for every step of a container's life.
 //!
-//! The shim stays the container's parent: it takes the orphans of its children, and such a runtime ends as soon as it
-//! has started a process, so the shim reaps that process and holds its streams as it does with our own. The root file
-//! system is stacked on the node, because the program looks for it there; `delete` undoes that.
+//! The shim stays the container's parent: it adopts the orphans of its children, and such a runtime exits as soon as it
+//! has started a process. So the shim reaps that process and holds its streams as it does with our own. The root file
+//! system is mounted on the node, because the program looks for it there; `delete` unmounts it.
 
 use std::io::{IoSliceMut, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -22,8 +22,8 @@ use crate::spec::oci::{self, Runtime};
 use crate::spec::{MountSource, Process, Spec};
 
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// The most that is read of what a runtime says about a failure.
-const MAX_COMPLAINT: u64 = 64 << 10;
+/// The most bytes that are read of a runtime's error messages.
+const MAX_ERROR_LOG: u64 = 64 << 10;
 
 /// Starts the container's first process.
 pub(super) fn start(spec: &Spec, runtime: &Runtime, stdio: Stdio) -> Result<Started, Failure> {
@@ -63,8 +63,8 @@ pub(super) fn exec(
     Ok(Started { pid, terminal, identity })
 }
 
-/// Makes the image's volumes; their paths without links. The program binds them by their paths on the node, where a link of
-/// the image would lead to a folder of the node.
+/// Makes the image's volumes and returns their paths without links. The program binds them by their paths on the node,
+/// where a link of the image would lead to a folder of the node.
 fn writable_paths(root: &Rooted, declared: &[String]) -> Result<Vec<String>, Failure> {
     let mut paths = Vec::new();
     for path in declared {
@@ -82,19 +82,19 @@ pub(crate) fn kill(runtime: &Runtime, id: &str, signal: i32) -> Result<(), Failu
     finish(runtime, command(runtime, "kill").arg(id).arg(signal.to_string()))
 }
 
-/// Ends what is left of a container and has the runtime forget it. May be repeated, and works without a shim.
+/// Deletes a container, also in the runtime's own state. May be repeated, and works without a shim.
 pub(crate) fn delete(runtime: &Runtime, id: &str) -> Result<(), Failure> {
     let known = runtime.state.join(id).exists();
     let deleted = if known { finish(runtime, command(runtime, "delete").arg("--force").arg(id)) } else { Ok(()) };
     let volumes = std::fs::read_dir(runtime.bundle.join("image-volumes")).into_iter().flatten().flatten();
     for place in volumes.map(|volume| volume.path()).chain([runtime.bundle.join("rootfs")]) {
-        // A part of an image lies over the whole of it.
+        // A sub path of an image is mounted over the whole image.
         while umount2(&place, MntFlags::MNT_DETACH).is_ok() {}
     }
     deleted
 }
 
-/// Runs the step that makes a process, which has our ends of its streams; its number, and its terminal.
+/// Runs the step that starts a process with our ends of its streams; returns its pid and its terminal.
 fn birth(
     runtime: &Runtime,
     mut command: Command,
@@ -114,8 +114,8 @@ fn birth(
         set(&mut command, stream.map_or_else(std::process::Stdio::null, std::process::Stdio::from));
     }
     finish(runtime, command.arg("--pid-file").arg(&number).arg(id))?;
-    let text = std::fs::read_to_string(&number).step("read the number of the process")?;
-    let pid = text.trim().parse().step("read the number of the process")?;
+    let content = std::fs::read_to_string(&number).step("read the number of the process")?;
+    let pid = content.trim().parse().step("read the number of the process")?;
     Ok((Pid::from_raw(pid), console.map(|console| console.receive()).transpose()?))
 }
 
@@ -138,7 +138,7 @@ fn log(runtime: &Runtime) -> PathBuf {
     runtime.bundle.join("oci-runtime.log")
 }
 
-/// Waits for a step of the runtime; a failure is told in the runtime's own words.
+/// Waits for a step of the runtime; returns the runtime's own error message.
 fn finish(runtime: &Runtime, command: &mut Command) -> Result<(), Failure> {
     let _ = std::fs::remove_file(log(runtime));
     let name = runtime.program.file_name().unwrap_or_default().to_string_lossy();
@@ -146,22 +146,23 @@ fn finish(runtime: &Runtime, command: &mut Command) -> Result<(), Failure> {
     if ended.success() {
         return Ok(());
     }
-    let mut said = String::new();
+    let mut log_content = String::new();
     if let Ok(file) = std::fs::File::open(log(runtime)) {
-        let _ = file.take(MAX_COMPLAINT).read_to_string(&mut said);
+        let _ = file.take(MAX_ERROR_LOG).read_to_string(&mut log_content);
     }
-    Err(complaint(&said).unwrap_or_else(|| format!("{name} ended with {ended}")))
+    Err(last_error(&log_content).unwrap_or_else(|| format!("{name} ended with {ended}")))
 }
 
-/// A runtime that may not lower the score refuses the container, where ours comes as near to it as it can.
+/// Raises the OOM score to one that is allowed: a runtime that may not lower the score refuses the container, where
+/// ours comes as near to it as it can.
 fn possible_score(process: &mut Value) {
     if let Some(score) = process["oomScoreAdj"].as_i64() {
         process["oomScoreAdj"] = super::credentials::possible_oom_score(score).into();
     }
 }
 
-/// The last complaint of a runtime's log, and what it says to be the cause.
-fn complaint(log: &str) -> Option<String> {
+/// Returns the last error of a runtime's log with its cause.
+fn last_error(log: &str) -> Option<String> {
     let lines: Vec<Value> = log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     let last =
         |level: &str| lines.iter().rev().find(|line| line["level"] == level).and_then(|line| line["msg"].as_str());
@@ -176,7 +177,7 @@ fn write(path: &Path, value: &Value) -> Result<(), Failure> {
     std::fs::write(path, bytes).step(format!("write {}", path.display()))
 }
 
-/// Image volumes are stacked beside the root, and bound into it.
+/// Mounts image volumes beside the root; they are bound into it.
 fn stack_image_volumes(spec: &Spec, runtime: &Runtime) -> Result<(), Failure> {
     for (index, wanted) in spec.mounts.iter().enumerate() {
         let MountSource::Image { layers_folder, lower, sub_path } = &wanted.source else { continue };
@@ -188,7 +189,7 @@ fn stack_image_volumes(spec: &Spec, runtime: &Runtime) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Where the runtime hands over the near end of a terminal.
+/// The socket where the runtime hands over the near end of a terminal.
 struct Console {
     listener: UnixListener,
     path: PathBuf,
@@ -205,9 +206,9 @@ impl Console {
         Ok(Some(Self { listener, path }))
     }
 
-    /// The runtime has ended, so the terminal has been sent, or never will be.
+    /// Receives the terminal. The runtime has exited, so the terminal has been sent, or never will be.
     fn receive(&self) -> Result<OwnedFd, Failure> {
-        self.listener.set_nonblocking(true).step("hear of the terminal")?;
+        self.listener.set_nonblocking(true).step("receive the terminal")?;
         let (connection, _) = self.listener.accept().step("the runtime sent no terminal")?;
         let mut name = [0; 4096];
         let mut buffers = [IoSliceMut::new(&mut name)];
@@ -237,11 +238,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failures_are_told_in_the_runtimes_own_words() {
+    fn failures_have_the_runtimes_own_message() {
         let log = "{\"level\":\"warning\",\"msg\":\"hm\"}\n{\"level\":\"error\",\"msg\":\"runc create failed: no\"}\nnot json\n";
-        assert_eq!(complaint(log).as_deref(), Some("runc create failed: no"));
+        assert_eq!(last_error(log).as_deref(), Some("runc create failed: no"));
         let with_cause = "{\"level\":\"fatal\",\"msg\":\"nsexec: denied\"}\n{\"level\":\"error\",\"msg\":\"EOF\"}\n";
-        assert_eq!(complaint(with_cause).as_deref(), Some("EOF: nsexec: denied"));
-        assert_eq!(complaint("{\"level\":\"info\",\"msg\":\"x\"}"), None);
+        assert_eq!(last_error(with_cause).as_deref(), Some("EOF: nsexec: denied"));
+        assert_eq!(last_error("{\"level\":\"info\",\"msg\":\"x\"}"), None);
     }
 }

@@ -1,5 +1,5 @@
-//! The container's root: an overlay that exists only in the container's own mount namespace, so that
-//! it needs no clean-up when everything has died.
+//! The container's root: an overlay that exists only in the container's own mount namespace, so that it needs no
+//! clean-up when all its processes have died.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
@@ -16,8 +16,8 @@ use crate::spec::Rootfs;
 
 const ATTRIBUTE_READONLY: u64 = 0x1;
 
-/// For a pod with users of its own: what the image's layers say of ids are the pod's ids. The mapped layers cover the
-/// plain ones, in the container's own mount namespace only.
+/// Maps the ids of the image's layers to the ids of a pod with a user namespace. The mapped layers cover the plain
+/// ones, in the container's own mount namespace only.
 pub(super) fn map_layers(rootfs: &Rootfs, users: Option<&OwnedFd>) -> Result<(), Failure> {
     let Some(users) = users else { return Ok(()) };
     let folder = std::fs::File::open(&rootfs.layers_folder).map(OwnedFd::from).step("open the layers")?;
@@ -26,7 +26,7 @@ pub(super) fn map_layers(rootfs: &Rootfs, users: Option<&OwnedFd>) -> Result<(),
     attach(&tree, &folder)
 }
 
-/// Stacks the layers and opens the result.
+/// Mounts the overlay of the layers and opens it.
 pub(super) fn mount_overlay(rootfs: &Rootfs) -> Result<Rooted, Failure> {
     let layers = OpenLayers::open(&rootfs.layers_folder, &rootfs.lower)?;
     let writable = format!(",upperdir={},workdir={}", rootfs.upper.display(), rootfs.work.display());
@@ -35,8 +35,8 @@ pub(super) fn mount_overlay(rootfs: &Rootfs) -> Result<Rooted, Failure> {
     Rooted::open(&rootfs.mount_point).step("open the root file system")
 }
 
-/// Layers that are open for a mount. The options of a mount hold 4096 bytes, too few for the names of 127 layers by
-/// their digests: they are named by the numbers of their descriptors, in a working directory that has these names.
+/// Layers that are open for a mount. Mount options hold 4096 bytes, too few for the names of 127 layers by their
+/// digests: layers are named by the numbers of their descriptors, relative to a working directory that has these names.
 pub(super) struct OpenLayers(Vec<OwnedFd>);
 
 impl OpenLayers {
@@ -50,7 +50,7 @@ impl OpenLayers {
         Ok(Self(opened.collect::<Result<_, _>>()?))
     }
 
-    /// Stacks them at a place, with further options.
+    /// Mounts them at a mount point, with further options.
     pub(super) fn mount(&self, place: &Path, flags: MsFlags, further: &str) -> std::io::Result<()> {
         let numbers: Vec<String> = self.0.iter().map(|layer| layer.as_raw_fd().to_string()).collect();
         let options = format!("lowerdir={}{further}", numbers.join(":"));
@@ -70,8 +70,8 @@ pub(super) fn make_working_directory(root: &Rooted, cwd: &str, users: Option<Map
     Ok(())
 }
 
-/// Makes mounts of their own of folders that stay writable when the root is made read-only. An image that declares a place
-/// of the kernel, or the root itself, gets nothing for it.
+/// Mounts folders onto themselves that stay writable when the root is made read-only. Skips a path of the kernel and
+/// the root itself, if an image declares them.
 pub(super) fn keep_writable(root: &Rooted, paths: &[String]) -> Result<(), Failure> {
     for path in paths {
         let place = root.directory_place(Path::new(path)).step(format!("make the volume {path:?}"))?;
@@ -83,8 +83,8 @@ pub(super) fn keep_writable(root: &Rooted, paths: &[String]) -> Result<(), Failu
     Ok(())
 }
 
-/// Covers what a container must not see, and makes read-only what it must not write. A path that
-/// this kernel does not have is skipped.
+/// Masks paths that a container must not see, and makes paths read-only that it must not write. Skips a path that this
+/// kernel does not have.
 pub(super) fn hide(root: &Rooted, masked: &[String], readonly: &[String]) -> Result<(), Failure> {
     for path in masked {
         let Some(place) = existing(root, path)? else { continue };
@@ -99,7 +99,8 @@ pub(super) fn hide(root: &Rooted, masked: &[String], readonly: &[String]) -> Res
     Ok(())
 }
 
-/// A place that must be hidden, if it is there. One that cannot be looked at is not taken for one that is not there.
+/// Opens a path that must be hidden, if it exists. A path that cannot be opened is an error and not taken for a missing
+/// one.
 fn existing(root: &Rooted, path: &str) -> Result<Option<OwnedFd>, Failure> {
     match root.place(Path::new(path)) {
         Ok(place) => Ok(Some(place)),
@@ -122,16 +123,16 @@ fn mask(root: &Rooted, place: &OwnedFd) -> Result<(), Failure> {
     attach(&copy(&null)?, place)
 }
 
-/// Makes the root the root, and lets go of the node's file system.
+/// Makes the overlay the root, and unmounts the node's file system.
 pub(super) fn pivot(root: &Rooted) -> Result<(), Failure> {
     nix::unistd::fchdir(root.descriptor()).step("enter the root file system")?;
     nix::unistd::pivot_root(".", ".").step("pivot root")?;
-    // The old root is now mounted on top of the new one, at the same place.
+    // The old root is now mounted on top of the new one, at the same mount point.
     umount2(".", MntFlags::MNT_DETACH).step("let go of the old root")?;
     std::env::set_current_dir("/").step("enter /")
 }
 
-/// Last, because everything before may create mount points.
+/// Makes the root read-only if the spec asks for it. Runs last, because every step before may create mount points.
 pub(super) fn seal(rootfs: &Rootfs) -> Result<(), Failure> {
     if !rootfs.readonly {
         return Ok(());

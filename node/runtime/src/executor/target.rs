@@ -1,8 +1,8 @@
-//! Which places of a container's root may be mounted over.
+//! The paths of a container's root that may be mounted over.
 //!
-//! The kernel tells and takes settings in `/proc`, `/sys` and `/sys/fs/cgroup`: a volume there would take the place of
-//! what masks, read-only paths and security labels rely on. The rule is runc's for `/proc`, with the same for the others,
-//! and it is asked of the place that the kernel has found, so that a link of the image does not lead around it.
+//! The kernel's interfaces are in `/proc`, `/sys` and `/sys/fs/cgroup`: a volume there would replace files that masks,
+//! read-only paths and security labels rely on. The rule is runc's for `/proc`, extended to the others. It is checked
+//! on the path that the kernel has resolved, so that a link of the image cannot bypass it.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -30,10 +30,10 @@ const REPLACEABLE: [&str; 10] = [
 const SYSFS_MAGIC: i64 = 0x6265_6572;
 const CGROUP_MAGIC: i64 = 0x27_e0eb;
 const CGROUP2_MAGIC: i64 = 0x6367_7270;
-/// The number of the root folder of procfs and sysfs.
+/// The inode of the root folder of procfs and sysfs.
 const ROOT_INODE: u64 = 1;
 
-/// What is mounted, as far as the rule asks.
+/// The kind of the mounted file system, as far as the rule needs it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Source {
     Proc,
@@ -43,7 +43,7 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// Of a new file system of this kind.
+    /// Returns the source of a new file system of this kind.
     pub fn of_filesystem(kind: &str) -> Self {
         match kind {
             "proc" => Self::Proc,
@@ -52,7 +52,7 @@ impl Source {
         }
     }
 
-    /// Of a tree of the node.
+    /// Returns the source of a tree of the node.
     pub fn of_tree(tree: &OwnedFd) -> Result<Self, Failure> {
         let found = rustix::fs::fstat(tree).step("look at the source")?;
         let magic = rustix::fs::fstatfs(tree).step("look at the source's file system")?.f_type;
@@ -72,7 +72,7 @@ fn nodes_cgroups() -> Option<(u64, u64)> {
     Some((found.st_dev, found.st_ino))
 }
 
-/// Refuses to mount the source at a place of the root.
+/// Refuses a mount point of the root that the source must not cover.
 pub(super) fn check(root: &Rooted, place: &OwnedFd, source: Source) -> Result<(), Failure> {
     let target = in_root(root, place)?;
     match allows(&target, source) {
@@ -81,7 +81,7 @@ pub(super) fn check(root: &Rooted, place: &OwnedFd, source: Source) -> Result<()
     }
 }
 
-/// The path of a place as the container will see it.
+/// Returns the path of a mount point as the container will see it.
 pub(super) fn in_root(root: &Rooted, place: &OwnedFd) -> Result<PathBuf, Failure> {
     let find = |fd: &OwnedFd| std::fs::read_link(path_of(fd)).step("find the path of a mount point");
     let outer = find(root.descriptor())?;
@@ -90,12 +90,12 @@ pub(super) fn in_root(root: &Rooted, place: &OwnedFd) -> Result<PathBuf, Failure
     Ok(Path::new("/").join(path))
 }
 
-/// Whether a path of the container belongs to the kernel: no volume of an image is made there.
+/// Reports whether a path of the container belongs to the kernel: no volume of an image is made there.
 pub(super) fn is_kernels(target: &Path) -> bool {
     target == Path::new("/") || target.starts_with("/proc") || target.starts_with("/sys")
 }
 
-/// The rule; pure.
+/// Reports whether the rule allows the mount; pure.
 fn allows(target: &Path, source: Source) -> bool {
     let is = |path: &str| target == Path::new(path);
     match source {
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_places_take_only_what_is_the_kernels() {
+    fn the_kernels_paths_take_only_the_kernels_file_systems() {
         use Source::{Cgroups, Other, Proc, Sysfs};
         for (target, source, allowed) in [
             ("/", Other, false),
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_known_by_where_they_are_and_not_by_their_names() {
+    fn sources_are_known_by_their_file_system_and_not_by_their_names() {
         let folder = tempfile::tempdir().expect("a temporary directory");
         std::fs::create_dir_all(folder.path().join("proc/self")).expect("folders");
         std::os::unix::fs::symlink("/proc", folder.path().join("data")).expect("a link");

@@ -1,7 +1,7 @@
 //! Standard streams: a terminal inside of the container, or the pipes that the shim holds.
 //!
-//! A volume may be mounted on `/dev`, so what lies there may be a container's: every file is opened without following
-//! links or waiting, and checked to be the device that it is taken for. The node's own devices never reach a container.
+//! A volume may be mounted on `/dev`, so a container may have written any file there: every file is opened without
+//! following links or blocking, and checked to be the expected device. The node's own devices never reach a container.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
@@ -23,7 +23,7 @@ struct Character {
     minor: u32,
 }
 
-/// Connects the streams, in a session of its own.
+/// Connects the streams, in a new session.
 pub(super) fn set_up(
     terminal: bool,
     console: bool,
@@ -48,7 +48,7 @@ pub(super) fn set_up(
     Ok(())
 }
 
-/// Opens a character device of the container, which must be the one that its number says.
+/// Opens a character device of the container and checks its number.
 fn open_device(path: &str, wanted: &Character) -> Result<OwnedFd, Failure> {
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
@@ -60,7 +60,7 @@ fn open_device(path: &str, wanted: &Character) -> Result<OwnedFd, Failure> {
     Ok(device)
 }
 
-/// Whether a descriptor is of the null device.
+/// Reports whether a descriptor is the null device.
 pub(super) fn is_null(fd: &OwnedFd) -> Result<bool, Failure> {
     is_device(fd, &NULL)
 }

@@ -1,4 +1,4 @@
-//! Who a process is: names looked up in the container's own files, and how its program is found.
+//! The user of a process, looked up in the container's own files, and the search for its program.
 //!
 //! The files are parsed here and not by the C library, which would load the node's name services.
 
@@ -14,15 +14,15 @@ use crate::spec::{Identity, Process, User};
 
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// No file of accounts is larger.
+/// The largest `/etc/passwd` or `/etc/group`.
 const MAX_ACCOUNTS: u64 = 4 << 20;
 
-/// Looks the user up in the container's files. The image, or whoever writes to a volume that is mounted there, shaped them.
+/// Looks the user up in the container's files. The image wrote them, or any writer of a volume that is mounted there.
 pub(super) fn resolve(root: &Rooted, user: &User) -> Result<Identity, Failure> {
     look_up(user, &accounts(root, "etc/passwd")?, &accounts(root, "etc/group")?)
 }
 
-/// The text of a file of accounts; empty if there is none.
+/// Reads `/etc/passwd` or `/etc/group`; empty if the file is missing.
 fn accounts(root: &Rooted, path: &str) -> Result<String, Failure> {
     match crate::regular::read(root.descriptor(), Path::new(path), ResolveFlags::IN_ROOT, MAX_ACCOUNTS) {
         Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
@@ -31,7 +31,7 @@ fn accounts(root: &Rooted, path: &str) -> Result<String, Failure> {
     }
 }
 
-/// Pure part of `resolve`.
+/// Looks the user up; the pure part of `resolve`.
 pub(crate) fn look_up(user: &User, passwd: &str, group: &str) -> Result<Identity, Failure> {
     let (name, group_name) = match user.name.split_once(':') {
         Some((name, group)) => (name, Some(group)),
@@ -68,13 +68,13 @@ enum Wanted<'a> {
 }
 
 impl<'a> Wanted<'a> {
-    /// What reads as a number is one, also where an account has the number for its name: otherwise the image would decide
-    /// which user a pod's `runAsUser` is.
-    fn of(text: &'a str) -> Result<Self, Failure> {
-        match text.parse::<i64>() {
+    /// Parses a name or an id. Digits are always an id, also where an account has them for its name: otherwise the
+    /// image would decide which user a pod's `runAsUser` is.
+    fn of(value: &'a str) -> Result<Self, Failure> {
+        match value.parse::<i64>() {
             Ok(number) => u32::try_from(number).map(Self::Number).map_err(|_| format!("{number} is no id")),
-            Err(_) if text.bytes().all(|byte| byte.is_ascii_digit()) => Err(format!("{text} is no id")),
-            Err(_) => Ok(Self::Name(text)),
+            Err(_) if value.bytes().all(|byte| byte.is_ascii_digit()) => Err(format!("{value} is no id")),
+            Err(_) => Ok(Self::Name(value)),
         }
     }
 
@@ -102,7 +102,7 @@ impl<'a> Account<'a> {
     }
 }
 
-/// A number is always an id, whatever the image calls its groups.
+/// Finds a group's id. A number is always an id, whatever the image calls its groups.
 fn find_group(wanted: &str, group: &str) -> Result<u32, Failure> {
     let name = match Wanted::of(wanted)? {
         Wanted::Number(gid) => return Ok(gid),
@@ -124,7 +124,7 @@ fn memberships(login: &str, group: &str) -> Vec<u32> {
     group.lines().filter_map(member).collect()
 }
 
-/// The environment, with a home and a path if the image and the pod give none.
+/// Returns the environment, with a home and a path if the image and the pod set none.
 pub(super) fn environment(process: &Process, identity: &Identity) -> Vec<String> {
     let mut env = process.env.clone();
     let has = |env: &[String], name: &str| env.iter().any(|entry| entry.starts_with(&format!("{name}=")));
@@ -176,7 +176,7 @@ pub(super) fn execute(
     Err(format!("exec: {shown:?}: {reason}"))
 }
 
-/// `execve` has no success to return.
+/// An `execve` that has no success to return.
 trait OnlyError {
     fn unwrap_err_or_exit(self) -> nix::errno::Errno;
 }
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_never_a_name() {
+    fn a_number_is_never_a_group_name() {
         let passwd = "1000:x:0:0:trap:/root:/bin/sh\nweb:x:33:34:web:/srv:/bin/false\n";
         let group = "2000:x:0:\n";
         let user = User { name: "1000:2000".into(), ..User::default() };
@@ -225,13 +225,13 @@ mod tests {
     }
 
     #[test]
-    fn strict_groups_leave_out_what_the_image_says() {
+    fn strict_groups_ignore_the_groups_of_the_image() {
         let user = User { name: "web".into(), strict_groups: true, ..User::default() };
         assert_eq!(look_up(&user, PASSWD, GROUP).expect("web").groups, [34]);
     }
 
     #[test]
-    fn a_number_is_a_number_whatever_an_account_is_named() {
+    fn a_number_is_an_id_whatever_an_account_is_named() {
         let passwd = "1000:x:0:0:root:/root:/bin/sh\nweb:x:33:34:web:/srv:/bin/false\n";
         let group = "2000:x:0:\nroot:x:0:1000\n";
         for (name, uid, gid) in [("1000", 1000, 0), ("1000:2000", 1000, 2000), ("web:2000", 33, 2000), ("+33", 33, 34)]
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_accounts_never_block_and_have_an_end() {
+    fn account_files_never_block_and_have_a_limit() {
         let folder = tempfile::tempdir().expect("a temporary directory");
         std::fs::create_dir(folder.path().join("etc")).expect("etc");
         let root = Rooted::open(folder.path()).expect("the root");

@@ -1,8 +1,8 @@
-//! Image archives: what `docker save`, `podman save`, `skopeo` and `buildah` write.
+//! Image archives, as `docker save`, `podman save`, `skopeo` and `buildah` write them.
 //!
-//! The archive is spread out into a staging folder first, because its entries come in any order;
-//! then either `manifest.json` (docker) or `index.json` (OCI) says what images it holds. No name of the archive ever
-//! becomes a path, and every document that is read into memory has a limit.
+//! The archive is extracted into a staging folder first, because its entries come in any order; then either
+//! `manifest.json` (docker) or `index.json` (OCI) lists its images. No name of the archive ever becomes a path, and
+//! every document that is read into memory has a limit.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -18,7 +18,7 @@ use super::room::{Room, Roomy};
 use super::tarball::{self, malformed};
 use crate::Error;
 
-/// The most entries of an archive, each of which is held in memory by its name: thousands of layers.
+/// The most entries of an archive, whose names are held in memory: enough for thousands of layers.
 const MAX_ENTRIES: usize = 16_384;
 /// The longest name of an entry.
 const MAX_NAME: usize = 1024;
@@ -33,19 +33,20 @@ pub(super) struct StagedImage {
     pub digests: Vec<String>,
 }
 
-/// Spreads an archive out and finds its images.
+/// Extracts an archive and finds its images.
 pub(super) fn read(archive: impl Read, staging: &Path) -> Result<Vec<StagedImage>, Error> {
-    let spread = Spread::new(decompress(archive)?, staging)?;
-    if spread.has("manifest.json") {
-        return docker_images(&spread);
+    let extracted = Extracted::new(decompress(archive)?, staging)?;
+    if extracted.has("manifest.json") {
+        return docker_images(&extracted);
     }
-    if spread.has("index.json") {
-        return oci_images(&spread);
+    if extracted.has("index.json") {
+        return oci_images(&extracted);
     }
     Err(Error::Image("neither manifest.json nor index.json is in the archive".into()))
 }
 
-/// Reads gzip, zstd or plain, by the first bytes. The windows of zstd are limited to its default of 128 MiB.
+/// Returns a reader of gzip, zstd or plain data, by the first bytes. The windows of zstd are limited to its default of
+/// 128 MiB.
 pub(super) fn decompress<'a>(stream: impl Read + 'a) -> Result<Box<dyn Read + 'a>, Error> {
     let mut stream = BufReader::with_capacity(1 << 16, stream);
     let start = std::io::BufRead::fill_buf(&mut stream).map_err(Error::system("read an archive"))?;
@@ -62,17 +63,17 @@ pub(super) fn decompress<'a>(stream: impl Read + 'a) -> Result<Box<dyn Read + 'a
 }
 
 /// The files of an archive, on disk under numbers so that no name of the archive becomes a path.
-struct Spread {
+struct Extracted {
     files: BTreeMap<String, PathBuf>,
 }
 
-/// A name that stands for another one.
+/// A name that is a link to another name.
 struct Link {
     name: String,
     target: String,
 }
 
-impl Spread {
+impl Extracted {
     fn new(archive: impl Read, staging: &Path) -> Result<Self, Error> {
         let directory = File::open(staging).map_err(Error::file("open", staging))?;
         let mut room = Room::on(&directory).map_err(Error::file("open", staging))?;
@@ -117,7 +118,7 @@ impl Spread {
         found.cloned().ok_or_else(|| Error::Image(format!("{:?} is missing in the archive", shortened(name))))
     }
 
-    /// Reads a document that may have this many bytes.
+    /// Reads a document of at most `limit` bytes.
     fn read(&self, name: &str, limit: u64) -> Result<Vec<u8>, Error> {
         let path = self.path(name)?;
         let size = fs::metadata(&path).map_err(Error::file("read", &path))?.len();
@@ -127,7 +128,7 @@ impl Spread {
         fs::read(&path).map_err(Error::file("read", path))
     }
 
-    /// A blob by its digest, verified.
+    /// Reads a blob by its digest and verifies it.
     fn blob(&self, digest: &Digest, limit: u64) -> Result<Vec<u8>, Error> {
         let bytes = self.read(&blob_name(digest), limit)?;
         if Digest::of(&bytes) != *digest {
@@ -151,7 +152,7 @@ fn link(entry: &tar::Entry<'_, impl Read>, name: String) -> Result<Link, Error> 
     Ok(Link { name, target })
 }
 
-/// The name of an entry, if it is no longer than names may be.
+/// Returns the name of an entry, if it is not too long.
 fn named(path: &Path) -> Result<String, Error> {
     let name = normal(path);
     if name.len() > MAX_NAME {
@@ -187,17 +188,17 @@ struct DockerImage {
     layers: Vec<String>,
 }
 
-fn docker_images(spread: &Spread) -> Result<Vec<StagedImage>, Error> {
-    let bytes = spread.read("manifest.json", MAX_MANIFEST_BYTES)?;
+fn docker_images(extracted: &Extracted) -> Result<Vec<StagedImage>, Error> {
+    let bytes = extracted.read("manifest.json", MAX_MANIFEST_BYTES)?;
     let images: Vec<DockerImage> =
         serde_json::from_slice(&bytes).map_err(|error| Error::Image(format!("manifest.json: {error}")))?;
     images
         .into_iter()
         .map(|image| {
-            let layers = image.layers.iter().map(|layer| spread.path(layer)).collect::<Result<_, _>>()?;
+            let layers = image.layers.iter().map(|layer| extracted.path(layer)).collect::<Result<_, _>>()?;
             let tags = image.repo_tags.unwrap_or_default();
             Ok(StagedImage {
-                config: spread.read(&image.config, MAX_CONFIG_BYTES)?,
+                config: extracted.read(&image.config, MAX_CONFIG_BYTES)?,
                 layers,
                 tags: tags.iter().map(|tag| normal_tag(tag)).collect::<Result<_, _>>()?,
                 digests: Vec::new(),
@@ -206,27 +207,27 @@ fn docker_images(spread: &Spread) -> Result<Vec<StagedImage>, Error> {
         .collect()
 }
 
-fn oci_images(spread: &Spread) -> Result<Vec<StagedImage>, Error> {
-    let index = Manifest::parse(&spread.read("index.json", MAX_MANIFEST_BYTES)?)?;
+fn oci_images(extracted: &Extracted) -> Result<Vec<StagedImage>, Error> {
+    let index = Manifest::parse(&extracted.read("index.json", MAX_MANIFEST_BYTES)?)?;
     let mut images = Vec::new();
     for entry in &index.manifests {
         if entry.platform.as_ref().is_some_and(|platform| platform.os == "unknown") {
             continue; // An attestation, not an image.
         }
         let mut digest = entry.digest;
-        let mut manifest = Manifest::parse(&spread.blob(&digest, MAX_MANIFEST_BYTES)?)?;
+        let mut manifest = Manifest::parse(&extracted.blob(&digest, MAX_MANIFEST_BYTES)?)?;
         if manifest.config.is_none() {
             let fitting = manifest.for_this_machine().ok_or_else(|| {
                 Error::Image(format!("no manifest for linux/{} in {digest}", super::config::ARCHITECTURE))
             })?;
             digest = fitting.digest;
-            manifest = Manifest::parse(&spread.blob(&digest, MAX_MANIFEST_BYTES)?)?;
+            manifest = Manifest::parse(&extracted.blob(&digest, MAX_MANIFEST_BYTES)?)?;
         }
         let config = manifest.config.ok_or_else(|| Error::Image(format!("{digest} is not an image manifest")))?;
-        let layers = manifest.layers.iter().map(|layer| spread.path(&blob_name(&layer.digest)));
+        let layers = manifest.layers.iter().map(|layer| extracted.path(&blob_name(&layer.digest)));
         let tags = oci_tags(&entry.annotations)?;
         images.push(StagedImage {
-            config: spread.blob(&config.digest, MAX_CONFIG_BYTES)?,
+            config: extracted.blob(&config.digest, MAX_CONFIG_BYTES)?,
             layers: layers.collect::<Result<_, _>>()?,
             digests: tags
                 .iter()
@@ -239,11 +240,11 @@ fn oci_images(spread: &Spread) -> Result<Vec<StagedImage>, Error> {
     Ok(images)
 }
 
-/// containerd's annotation holds the whole name; the standard one often only the tag.
+/// Returns the tags of an image. containerd's annotation holds the whole name; the standard one often only the tag.
 fn oci_tags(annotations: &BTreeMap<String, String>) -> Result<Vec<String>, Error> {
-    let whole = annotations.get("io.containerd.image.name");
+    let full = annotations.get("io.containerd.image.name");
     let standard = annotations.get("org.opencontainers.image.ref.name").filter(|name| name.contains([':', '/']));
-    whole.or(standard).map(|name| normal_tag(name)).into_iter().collect()
+    full.or(standard).map(|name| normal_tag(name)).into_iter().collect()
 }
 
 fn normal_tag(tag: &str) -> Result<String, Error> {

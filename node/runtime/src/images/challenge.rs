@@ -1,26 +1,26 @@
-//! How a registry asks for authentication: the header `WWW-Authenticate` (RFC 9110, 11.6.1).
+//! The authentication challenge of a registry: the header `WWW-Authenticate` (RFC 9110, 11.6.1).
 //!
-//! Pure. Reads what registries send and takes the first challenge that can be answered; never fails on the rest.
+//! Pure. Parses the header leniently and takes the first supported challenge; never fails on the rest.
 
 use std::iter::Peekable;
 use std::str::Chars;
 
-/// A challenge that can be answered.
+/// A supported challenge.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Challenge {
     /// User and password with each request.
     Basic,
-    /// A token, which is asked for at the realm.
+    /// A token of the realm's token server.
     Bearer {
         /// The URL of the token server.
         realm: String,
-        /// What the token server calls the registry.
+        /// The registry's name at the token server.
         service: Option<String>,
     },
 }
 
 impl Challenge {
-    /// The first challenge in a header that can be answered; Bearer before Basic.
+    /// Returns the first supported challenge of a header; Bearer before Basic.
     pub fn parse(header: &str) -> Option<Self> {
         let mut basic = None;
         for offered in split(header) {
@@ -46,7 +46,8 @@ struct Offered {
     parameters: Vec<(String, String)>,
 }
 
-/// A word that is followed by `=` is a parameter of the scheme before it; any other word is a scheme.
+/// Splits a header into its challenges. A word that is followed by `=` is a parameter of the scheme before it; any
+/// other word is a scheme.
 fn split(header: &str) -> Vec<Offered> {
     let mut offered: Vec<Offered> = Vec::new();
     let mut rest = header.chars().peekable();
@@ -98,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_challenge_that_can_be_answered_counts() {
+    fn the_first_supported_challenge_counts() {
         for (header, expected) in [
             ("Basic realm=\"test\"", Some(Challenge::Basic)),
             ("basic", Some(Challenge::Basic)),

@@ -10,11 +10,11 @@ use serde::Deserialize;
 use super::digest::Digest;
 use crate::Error;
 
-/// No manifest and no index is larger; registries draw the line there too.
+/// The largest manifest or index; registries have the same limit.
 pub(super) const MAX_MANIFEST_BYTES: u64 = 4 << 20;
-/// No configuration of an image is larger; upstream's runtimes draw the line there too.
+/// The largest configuration of an image; upstream's runtimes have the same limit.
 pub(super) const MAX_CONFIG_BYTES: u64 = 8 << 20;
-/// As many as fit into one mount; other runtimes allow no more.
+/// The most layers of an image: as many as fit into one mount; other runtimes allow no more.
 const MAX_LAYERS: usize = 127;
 
 /// The configuration blob of an image.
@@ -26,7 +26,7 @@ pub(crate) struct ImageConfig {
     pub rootfs: RootFs,
 }
 
-/// What the image says about the process to run.
+/// The image's settings of the process to run.
 #[derive(Debug, Default, Clone, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub(crate) struct ProcessConfig {
@@ -61,7 +61,7 @@ pub(crate) struct Manifest {
     pub manifests: Vec<Descriptor>,
 }
 
-/// What points to a blob.
+/// A reference to a blob.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Descriptor {
@@ -74,7 +74,7 @@ pub(crate) struct Descriptor {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// For which machine a manifest is.
+/// The machine that a manifest is for.
 #[derive(Debug, Default, Clone, Deserialize)]
 #[serde(default)]
 pub(crate) struct Platform {
@@ -102,7 +102,7 @@ impl Manifest {
         serde_json::from_slice(bytes).map_err(|error| Error::Image(format!("malformed manifest: {error}")))
     }
 
-    /// The manifest of an index for this machine. An entry without a platform fits every machine.
+    /// Returns the manifest of an index for this machine. An entry without a platform fits every machine.
     pub fn for_this_machine(&self) -> Option<&Descriptor> {
         let fits = |entry: &&Descriptor| {
             entry.platform.as_ref().is_some_and(|found| found.os == "linux" && found.architecture == ARCHITECTURE)
@@ -112,14 +112,14 @@ impl Manifest {
     }
 }
 
-/// This machine, in the words of image indexes.
+/// The architecture of this machine, as image indexes name it.
 pub(crate) const ARCHITECTURE: &str = match std::env::consts::ARCH.as_bytes() {
     b"x86_64" => "amd64",
     b"aarch64" => "arm64",
     _ => std::env::consts::ARCH,
 };
 
-/// Go writes an empty list as null.
+/// Deserializes null as empty: Go writes an empty list as null.
 fn null_is_empty<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: serde::Deserializer<'de>,

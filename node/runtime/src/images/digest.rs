@@ -20,17 +20,17 @@ const BYTES: usize = 32;
 pub struct Digest([u8; BYTES]);
 
 impl Digest {
-    /// The digest of these bytes.
+    /// Returns the digest of these bytes.
     pub fn of(bytes: &[u8]) -> Self {
         Self(Sha256::digest(bytes).into())
     }
 
-    /// The digest of everything that was hashed.
+    /// Returns the digest of everything that was hashed.
     pub(crate) fn finish(hasher: Sha256) -> Self {
         Self(hasher.finalize().into())
     }
 
-    /// The 64 digits alone, which name files.
+    /// Returns the 64 digits alone, which name files.
     pub fn hex(&self) -> String {
         self.0.iter().map(|byte| format!("{byte:02x}")).collect()
     }
@@ -39,9 +39,9 @@ impl Digest {
 impl FromStr for Digest {
     type Err = Error;
 
-    fn from_str(text: &str) -> Result<Self, Error> {
-        let digits = text.strip_prefix(PREFIX).unwrap_or_default().as_bytes();
-        let invalid = || Error::Image(format!("invalid digest {:?}", shortened(text)));
+    fn from_str(string: &str) -> Result<Self, Error> {
+        let digits = string.strip_prefix(PREFIX).unwrap_or_default().as_bytes();
+        let invalid = || Error::Image(format!("invalid digest {:?}", shortened(string)));
         if digits.len() != 2 * BYTES {
             return Err(invalid());
         }
@@ -55,7 +55,7 @@ impl FromStr for Digest {
     }
 }
 
-/// The value of a lower-case hexadecimal digit.
+/// Returns the value of a lower-case hexadecimal digit.
 fn value(digit: u8) -> Option<u8> {
     match digit {
         b'0'..=b'9' => Some(digit - b'0'),
@@ -64,12 +64,12 @@ fn value(digit: u8) -> Option<u8> {
     }
 }
 
-/// The start of a text for an error message.
-pub(super) fn shortened(text: &str) -> String {
+/// Returns the start of a string for an error message.
+pub(super) fn shortened(string: &str) -> String {
     const SHOWN: usize = 512;
-    match text.char_indices().nth(SHOWN) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
+    match string.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}…", &string[..end]),
+        None => string.to_owned(),
     }
 }
 
@@ -93,8 +93,8 @@ impl Serialize for Digest {
 
 impl<'de> Deserialize<'de> for Digest {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = std::borrow::Cow::<str>::deserialize(deserializer)?;
-        text.parse().map_err(D::Error::custom)
+        let string = std::borrow::Cow::<str>::deserialize(deserializer)?;
+        string.parse().map_err(D::Error::custom)
     }
 }
 
@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn nothing_else_is_a_digest() {
         let digits = "0a".repeat(32);
-        for text in [
+        for string in [
             "",
             "sha256:",
             "/etc",
@@ -132,7 +132,7 @@ mod tests {
             &format!("sha256:{}é{}", "0".repeat(23), "0".repeat(39)),
             &"é".repeat(4096),
         ] {
-            assert!(text.parse::<Digest>().is_err(), "{text:?}");
+            assert!(string.parse::<Digest>().is_err(), "{string:?}");
         }
     }
 }

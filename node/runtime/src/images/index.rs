@@ -1,7 +1,7 @@
-//! Which images exist: one small JSON file, replaced as a whole.
+//! The index of the images: one small JSON file, replaced as a whole.
 //!
-//! The decisions (what a tag moves to, which layers nothing needs any more) are pure functions on
-//! the index; `ImageStore` locks, loads and saves.
+//! The decisions (which image gets a tag, which layers are unused) are pure functions on the index; `ImageStore` locks,
+//! loads and saves.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ pub(crate) struct Index {
     pub images: Vec<ImageRecord>,
 }
 
-/// One image: a configuration and its layers, under any number of names.
+/// An image: a configuration and its layers, under any number of names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageRecord {
     /// The digest of the configuration, which is the image's id.
@@ -25,16 +25,16 @@ pub struct ImageRecord {
     pub tags: Vec<String>,
     /// Names with digests, normalised.
     pub digests: Vec<String>,
-    /// Bytes on disk of all layers.
+    /// The bytes on disk of all layers.
     pub size: u64,
     /// Digests of the uncompressed layers, lowest first.
     pub layers: Vec<Digest>,
-    /// Imported by hand: no registry could bring it back, so it is never collected as garbage.
+    /// Whether the image was imported by hand: no registry could bring it back, so it is never garbage collected.
     pub pinned: bool,
 }
 
 impl Index {
-    /// Finds by id (whole, or an unambiguous prefix), by tag or by digest, in the way of the tools.
+    /// Finds an image by id (whole, or an unambiguous prefix), by tag or by digest, as container tools do.
     pub fn find(&self, image: &str) -> Option<&ImageRecord> {
         let id = image.strip_prefix("sha256:").unwrap_or(image);
         let hexadecimal = !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -53,7 +53,7 @@ impl Index {
         self.images.iter().find(|record| record.tags.contains(&tagged))
     }
 
-    /// Adds an image, or adds names to it. A tag names one image: it leaves the image that had it.
+    /// Adds an image, or adds names to it. A tag names one image: it is removed from the image that had it.
     pub fn add(&mut self, added: ImageRecord) {
         for record in &mut self.images {
             if record.id != added.id {
@@ -70,14 +70,14 @@ impl Index {
         }
     }
 
-    /// Removes the image that a name or id leads to, with all its names.
+    /// Removes the image of a name or id, with all its names.
     pub fn remove(&mut self, image: &str) -> Option<ImageRecord> {
         let id = self.find(image)?.id;
         let position = self.images.iter().position(|record| record.id == id)?;
         Some(self.images.remove(position))
     }
 
-    /// Every layer that some image needs.
+    /// Returns every layer that an image needs.
     pub fn layers(&self) -> BTreeSet<Digest> {
         self.images.iter().flat_map(|record| record.layers.iter().copied()).collect()
     }

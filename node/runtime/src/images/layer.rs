@@ -1,8 +1,8 @@
 //! One image layer, from a tar stream to a directory that overlayfs can use as a lower layer.
 //!
-//! Whiteouts become overlayfs' own marks (a 0:0 character device, the opaque attribute). Every path
-//! is resolved by the kernel below the layer's directory (`Rooted`): no name or link of an archive can
-//! reach outside of it. Runs in a process of its own (`unpacker`), because an attacker may have made the layer.
+//! Whiteouts become overlayfs' own (a 0:0 character device, the opaque attribute). The kernel resolves every path below
+//! the layer's directory (`Rooted`): no name or link of an archive can reach outside of it. Runs in a process of its
+//! own (`unpacker`), because an attacker may have made the layer.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -23,11 +23,11 @@ use crate::rooted::{Rooted, relative};
 
 const WHITEOUT_PREFIX: &[u8] = b".wh.";
 const OPAQUE_WHITEOUT: &[u8] = b".wh..wh..opq";
-/// Names that aufs kept for itself, and that some layers still hold.
+/// Names that aufs reserved for itself, and that some layers still hold.
 const AUFS_PREFIX: &[u8] = b".wh..wh.";
-/// Attributes that a layer may carry into the file system.
+/// The prefix of extended attributes in PAX headers.
 const PAX_XATTR_PREFIX: &[u8] = b"SCHILY.xattr.";
-/// Attributes by which overlayfs steers itself.
+/// Extended attributes that control overlayfs.
 const OVERLAY_XATTRS: [&[u8]; 2] = [b"trusted.overlay.", b"user.overlay."];
 /// The most bytes of one layer, packed or unpacked.
 pub(super) const MAX_LAYER_BYTES: u64 = 64 << 30;
@@ -45,12 +45,12 @@ const KINDS: [tar::EntryType; 9] = [
     tar::EntryType::Fifo,
 ];
 
-/// What a layer takes on disk.
+/// The disk usage of a layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Size {
     /// The bytes of its regular files.
     pub bytes: u64,
-    /// Its files of every kind; a name beside another for the same file counts too.
+    /// The number of its files of every kind; each hard link counts too.
     pub inodes: u64,
 }
 
@@ -71,11 +71,11 @@ struct Unpacking {
     root: Rooted,
     room: Room,
     size: Size,
-    /// Times of directories are set last, because every file put into one changes them.
+    /// The times of directories, which are set last, because every file put into one changes them.
     directory_times: Vec<(PathBuf, i64)>,
 }
 
-/// What the header of an entry says about the file's attributes.
+/// The file's attributes in the header of an entry.
 struct Attributes {
     mode: u32,
     uid: u32,
@@ -86,7 +86,7 @@ struct Attributes {
 
 impl Unpacking {
     fn entry(&mut self, entry: &mut tar::Entry<'_, impl Read>) -> io::Result<()> {
-        // Global headers and unknown kinds carry no file, and their content is not for memory.
+        // Global headers and unknown kinds carry no file, and their content is not read into memory.
         if !KINDS.contains(&entry.header().entry_type()) {
             return Ok(());
         }
@@ -188,7 +188,7 @@ impl Unpacking {
         Ok(rustix::fs::linkat(&target_parent, target_name, parent, name, AtFlags::empty())?)
     }
 
-    /// Sets the times of directories, deepest first. A time that cannot be set harms nobody.
+    /// Sets the times of directories, deepest first. Ignores errors: a wrong time does no harm.
     fn finish(&self) {
         for (path, mtime) in self.directory_times.iter().rev() {
             if let Ok(directory) = self.root.directory(path) {
@@ -198,8 +198,8 @@ impl Unpacking {
     }
 }
 
-fn invalid(text: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, text)
+fn invalid(message: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, message)
 }
 
 fn attributes(entry: &mut tar::Entry<'_, impl Read>) -> io::Result<Attributes> {
@@ -216,7 +216,7 @@ fn attributes(entry: &mut tar::Entry<'_, impl Read>) -> io::Result<Attributes> {
         for extension in extensions {
             let extension = extension?;
             let name = extension.key_bytes().strip_prefix(PAX_XATTR_PREFIX);
-            // overlayfs' own marks come from whiteouts alone: a layer must not redirect names of layers below it.
+            // overlayfs' own attributes come from whiteouts alone: a layer must not redirect names of layers below it.
             if let Some(name) = name.filter(|name| !OVERLAY_XATTRS.iter().any(|own| name.starts_with(own))) {
                 attributes.xattrs.push((OsString::from_vec(name.to_vec()), extension.value_bytes().to_vec()));
             }
@@ -267,8 +267,8 @@ fn device(header: &tar::Header) -> io::Result<u64> {
     Ok(rustix::fs::makedev(major, minor))
 }
 
-/// Turns a whiteout into overlayfs' mark: an opaque directory has an attribute, and a lower file is hidden by a
-/// character device 0:0 of its name. `.` and `..` would name the directory itself and its parent.
+/// Makes an overlayfs whiteout: an opaque directory has an attribute, and a lower file is hidden by a character device
+/// 0:0 of its name. Refuses `.` and `..`, which would name the directory itself and its parent.
 fn whiteout(parent: &OwnedFd, name: &[u8]) -> io::Result<()> {
     if name == OPAQUE_WHITEOUT {
         return set_xattr(parent, OsStr::new("trusted.overlay.opaque"), b"y");
@@ -285,7 +285,7 @@ fn whiteout(parent: &OwnedFd, name: &[u8]) -> io::Result<()> {
     Ok(rustix::fs::mknodat(parent, hidden, FileType::CharacterDevice, Mode::empty(), rustix::fs::makedev(0, 0))?)
 }
 
-/// Owner first, then mode (a change of owner clears set-user-id), then attributes, then time.
+/// Sets owner, then mode (a change of owner clears set-user-id), then extended attributes, then time.
 fn apply(parent: &OwnedFd, name: &OsStr, kind: tar::EntryType, attributes: &Attributes) -> io::Result<()> {
     let nofollow = AtFlags::SYMLINK_NOFOLLOW;
     let owner = (Uid::from_raw(attributes.uid), Gid::from_raw(attributes.gid));
@@ -303,7 +303,7 @@ fn apply(parent: &OwnedFd, name: &OsStr, kind: tar::EntryType, attributes: &Attr
     Ok(())
 }
 
-/// Attributes that the file system does not know are skipped, as every other unpacker does.
+/// Sets an extended attribute. Skips one that the file system does not support, as every other unpacker does.
 fn set_xattr(file: &impl AsFd, name: &OsStr, value: &[u8]) -> io::Result<()> {
     let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
     match xattr::set_deref(path, name, value) {

@@ -1,7 +1,7 @@
 //! The unpacked layers of the image store, one folder each, named by the whole digest of the layer.
 //!
-//! A folder holds the files (`d`), what they take (`size`), and which repositories have brought the layer (`sources`).
-//! Invariant: a folder gets its name only after all of it was verified and is on disk.
+//! A folder holds the files (`d`), their disk usage (`size`), and the repositories that the layer came from
+//! (`sources`). Invariant: a folder gets its name only after all of it was verified and is on disk.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -14,10 +14,10 @@ use super::{ImageStore, layer, unpacker};
 use crate::Error;
 use crate::paths::{sync_directory, write_atomically};
 
-/// The most sources that a layer remembers; a forgotten one downloads the layer again.
+/// The most sources that a layer remembers; a pull from a forgotten one downloads the layer again.
 const MAX_SOURCES: usize = 64;
 
-/// A repository that has brought a layer, and the blob that held it.
+/// A repository that a layer came from, and the blob that held it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Source {
     /// `registry/repository`.
@@ -33,16 +33,16 @@ impl Source {
 }
 
 impl ImageStore {
-    /// A layer that holds nothing, by its name in overlay mounts: overlayfs wants two where none is writable, and not the
+    /// An empty layer, by its name in overlay mounts: overlayfs needs two layers where none is writable, and not the
     /// same one twice.
     pub(crate) const EMPTY_LAYER: &str = "../empty";
 
-    /// The folder that holds all layers; layers are named relative to it in overlay mounts.
+    /// Returns the folder that holds all layers; layers are named relative to it in overlay mounts.
     pub(crate) fn layers_folder(&self) -> PathBuf {
         self.root.join("layers")
     }
 
-    /// Where a layer's files are, relative to the folder of layers.
+    /// Returns the path of a layer's files, relative to the folder of layers.
     pub(crate) fn layer_name(diff_id: &Digest) -> String {
         format!("{}/d", diff_id.hex())
     }
@@ -55,7 +55,7 @@ impl ImageStore {
         self.layer_folder(diff_id).is_dir()
     }
 
-    /// Under the lock: what is there now stays there for a record that needs it.
+    /// Fails if a layer is missing. Called under the lock: the layers stay for the record that needs them.
     pub(super) fn require_layers(&self, layers: &[Digest]) -> Result<(), Error> {
         match layers.iter().find(|layer| !self.has_layer(layer)) {
             Some(layer) => Err(Error::Image(format!("layer {layer} was removed meanwhile"))),
@@ -63,8 +63,8 @@ impl ImageStore {
         }
     }
 
-    /// Installs a layer from its blob. Where the layer is there already, the blob still has to prove that it is the
-    /// same: a configuration may name any digest.
+    /// Installs a layer from its blob. If the layer exists already, the blob still has to prove that it has the same
+    /// content: a configuration may name any digest.
     pub(super) fn provide_layer(&self, diff_id: &Digest, blob: File, source: Option<&Source>) -> Result<(), Error> {
         if self.has_layer(diff_id) {
             unpacker::run(self, blob, diff_id, Task::Verify)?;
@@ -77,7 +77,7 @@ impl ImageStore {
         }
     }
 
-    /// Unpacks a layer beside its place, verifies it, and moves it there.
+    /// Unpacks a layer into a staging folder, verifies it, and moves it into place.
     fn install_layer(&self, diff_id: &Digest, blob: File) -> Result<(), Error> {
         let staging = self.staging()?;
         let files = staging.path().join("d");
@@ -98,15 +98,15 @@ impl ImageStore {
         sync_directory(&self.layers_folder())
     }
 
-    /// Whether the layer is there and this source has brought it before.
+    /// Reports whether the layer exists and came from this source before.
     pub(super) fn has_layer_of(&self, diff_id: &Digest, source: &Source) -> bool {
         let line = source.line();
         self.sources(diff_id).contains(&line)
     }
 
     fn sources(&self, diff_id: &Digest) -> Vec<String> {
-        let text = fs::read_to_string(self.layer_folder(diff_id).join("sources")).unwrap_or_default();
-        text.lines().map(str::to_owned).collect()
+        let content = fs::read_to_string(self.layer_folder(diff_id).join("sources")).unwrap_or_default();
+        content.lines().map(str::to_owned).collect()
     }
 
     fn remember_source(&self, diff_id: &Digest, source: &Source) -> Result<(), Error> {
@@ -119,10 +119,10 @@ impl ImageStore {
         write_atomically(&self.layer_folder(diff_id).join("sources"), lines[first..].join("\n").as_bytes())
     }
 
-    /// What a layer takes, as it was counted when it was unpacked.
+    /// Returns the disk usage of a layer, as counted when it was unpacked.
     pub(super) fn layer_size(&self, diff_id: &Digest) -> layer::Size {
-        let text = fs::read_to_string(self.layer_folder(diff_id).join("size")).unwrap_or_default();
-        let mut numbers = text.split_whitespace().map(|number| number.parse().unwrap_or(0));
+        let content = fs::read_to_string(self.layer_folder(diff_id).join("size")).unwrap_or_default();
+        let mut numbers = content.split_whitespace().map(|number| number.parse().unwrap_or(0));
         layer::Size { bytes: numbers.next().unwrap_or(0), inodes: numbers.next().unwrap_or(0) }
     }
 
@@ -136,8 +136,8 @@ impl ImageStore {
             let entry = entry.map_err(Error::file("list", &folder))?;
             if !entry.file_name().to_str().is_some_and(|name| needed.contains(name)) {
                 // A rename first: a crash in the middle must not leave half a layer in its place.
-                let doomed = self.staging()?;
-                let target = doomed.path().join("layer");
+                let trash = self.staging()?;
+                let target = trash.path().join("layer");
                 fs::rename(entry.path(), &target).map_err(Error::file("remove", entry.path()))?;
             }
         }

@@ -1,10 +1,10 @@
-//! The image store: what images exist, their configurations and their unpacked layers.
+//! The image store: images, their configurations and their unpacked layers.
 //!
-//! One directory serves the daemon and the command line at once: every change happens under a file
-//! lock, is prepared in `tmp/`, and becomes visible by a rename after everything that it names is on disk. A crash
-//! leaves at most garbage in `tmp/`, which a later opening removes when nobody can be working on it any more. Layers
-//! are kept unpacked and shared by their digest (`layers`); compressed blobs are not kept, because nothing on a node
-//! reads them again.
+//! One directory serves the daemon and the command line at once: every change happens under a file lock, is prepared in
+//! `tmp/`, and becomes visible by a rename after all files that it refers to are on disk. A crash leaves at most
+//! garbage in `tmp/`, which is removed when the store is opened after no import can still be using it. Layers are kept
+//! unpacked and shared by their digest (`layers`); compressed blobs are not kept, because nothing on a node reads them
+//! again.
 //!
 //! Invariant: a layer is in its place only if its whole content had the digest that names the place, and an image gets
 //! a layer only if its archive or its registry brought that content. Naming a digest is not enough: another tenant's
@@ -27,7 +27,7 @@ mod tarball;
 mod unpacker;
 pub(crate) mod unpacking;
 
-/// Unit tests have no binary to start again: their layers are unpacked in the process of the test.
+/// The unpacker of unit tests, which have no binary to start again: it unpacks in the process of the test.
 #[cfg(test)]
 mod unpacker {
     use super::*;
@@ -56,12 +56,12 @@ pub use registry::RegistryConfig;
 use crate::Error;
 use crate::paths::{replace, write_durably};
 
-/// No import or pull takes this long.
+/// The age of an abandoned import or pull: none takes this long.
 const ABANDONED_AFTER: Duration = Duration::from_secs(24 * 3600);
-/// How often a pull looks whether its store is still there.
-const ATTENTION: Duration = Duration::from_millis(500);
+/// The interval at which a pull checks that its store still exists.
+const REMOVAL_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Images on disk. Cheap to open; any number of processes may have it open.
+/// The images on disk. Cheap to open; any number of processes may have it open.
 #[derive(Debug, Clone)]
 pub struct ImageStore {
     root: PathBuf,
@@ -72,16 +72,16 @@ pub struct ImageStore {
     program: PathBuf,
 }
 
-/// An image that an archive brought.
+/// An imported image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Imported {
     /// The names that the archive gives it: tags, else digests.
     pub names: Vec<String>,
-    /// The image, with all names that it has here.
+    /// The image, with all its names in this store.
     pub image: ImageRecord,
 }
 
-/// The names of an image that is added.
+/// The names of an added image.
 #[derive(Debug, Default)]
 struct Names {
     tags: Vec<String>,
@@ -89,7 +89,7 @@ struct Names {
 }
 
 impl ImageStore {
-    /// Opens the store, creating it if it is new. Root alone may enter it: layers hold set-user-id programs and devices.
+    /// Opens the store, creating it if it is new. Only root may enter it: layers hold set-user-id programs and devices.
     pub fn open(root: impl Into<PathBuf>) -> Result<Self, Error> {
         let root = root.into();
         for folder in ["blobs/sha256", "layers", "leases", "tmp", "empty"] {
@@ -104,7 +104,7 @@ impl ImageStore {
         Ok(store)
     }
 
-    /// Removes what crashed imports and pulls left behind.
+    /// Removes the staging folders of crashed imports and pulls.
     fn remove_abandoned(&self) {
         let entries = fs::read_dir(self.root.join("tmp")).into_iter().flatten().flatten();
         for entry in entries {
@@ -116,31 +116,32 @@ impl ImageStore {
         }
     }
 
-    /// Forgets images that are not whole: of an older layout, or damaged. They are pulled or imported again.
+    /// Removes images from the index that are incomplete: of an older layout, or damaged. They are pulled or imported
+    /// again.
     fn forget_incomplete(&self) -> Result<(), Error> {
         let _lock = self.lock()?;
         let index = self.load()?;
-        let is_whole = |image: &ImageRecord| {
+        let is_complete = |image: &ImageRecord| {
             self.blob(&image.id).exists() && image.layers.iter().all(|layer| self.has_layer(layer))
         };
-        let (whole, incomplete): (Vec<_>, Vec<_>) = index.images.into_iter().partition(is_whole);
+        let (complete, incomplete): (Vec<_>, Vec<_>) = index.images.into_iter().partition(is_complete);
         if incomplete.is_empty() {
             return Ok(());
         }
         for image in &incomplete {
-            tracing::warn!(image = %image.id, names = ?image.tags, "an image is not whole and is forgotten");
+            tracing::warn!(image = %image.id, names = ?image.tags, "an image is incomplete and is forgotten");
         }
-        self.save(&Index { images: whole })
+        self.save(&Index { images: complete })
     }
 
-    /// How to reach registries that are not plain public ones.
+    /// Sets how to reach registries that are not plain public ones.
     #[must_use]
     pub fn with_registries(mut self, registries: Vec<RegistryConfig>) -> Self {
         self.registries = Arc::new(registries);
         self
     }
 
-    /// The binary that is started again to unpack layers; it must call `reexec` first. This binary if it is not said.
+    /// Sets the binary that is started again to unpack layers; it must call `reexec` first. The default is this binary.
     #[must_use]
     pub fn with_program(mut self, program: impl Into<PathBuf>) -> Self {
         self.program = program.into();
@@ -151,8 +152,8 @@ impl ImageStore {
         self.registries.iter().find(|entry| entry.host == host).cloned().unwrap_or_default()
     }
 
-    /// Imports every image of a docker or OCI archive, plain or compressed. Imported images are
-    /// pinned. Returns what was imported.
+    /// Imports every image of a docker or OCI archive, plain or compressed, and returns them. Imported images are
+    /// pinned.
     pub fn import_archive(&self, archive: impl Read) -> Result<Vec<Imported>, Error> {
         let staging = self.staging()?;
         let found = archive::read(archive, staging.path())?;
@@ -186,27 +187,27 @@ impl ImageStore {
         Ok(Imported { names, image })
     }
 
-    /// Pulls an image from its registry and returns it. Ends when the store is removed meanwhile.
+    /// Pulls an image from its registry and returns it. Fails when the store is removed during the pull.
     pub async fn pull(&self, reference: &str, auth: PullAuth) -> Result<ImageRecord, Error> {
         let pulled = tokio::select! {
             pulled = pull::pull(self, reference, auth) => pulled,
             removed = self.removal() => Err(removed),
         };
-        // What fails because the store is gone says so.
+        // An error that is caused by the removal of the store reports that.
         pulled.map_err(|error| self.require().err().unwrap_or(error))
     }
 
-    /// Ends when the store is removed.
+    /// Waits until the store is removed.
     async fn removal(&self) -> Error {
         loop {
-            tokio::time::sleep(ATTENTION).await;
+            tokio::time::sleep(REMOVAL_CHECK_INTERVAL).await;
             if let Err(error) = self.require() {
                 return error;
             }
         }
     }
 
-    /// Fails if the directory that was opened is no longer there.
+    /// Fails if the directory that was opened no longer exists.
     fn require(&self) -> Result<(), Error> {
         let opened = self.opened.metadata().map_err(Error::file("look at", &self.root))?;
         match fs::metadata(&self.root) {
@@ -215,19 +216,18 @@ impl ImageStore {
         }
     }
 
-    /// Every image.
+    /// Returns every image.
     pub fn list(&self) -> Result<Vec<ImageRecord>, Error> {
         Ok(self.load()?.images)
     }
 
-    /// The image that a name, a digest or an id leads to.
+    /// Returns the image of a name, a digest or an id.
     pub fn find(&self, image: &str) -> Result<Option<ImageRecord>, Error> {
         Ok(self.load()?.find(image).cloned())
     }
 
-    /// Removes an image and the layers that only it needs. Layers that a container stands on, by its
-    /// lease or because they are given in `in_use`, stay until a later removal. Returns the removed
-    /// image.
+    /// Removes an image and the layers that only it needs; returns the removed image. Layers that a container uses, by
+    /// its lease or because they are in `in_use`, stay until a later removal.
     pub fn remove(&self, image: &str, in_use: &BTreeSet<Digest>) -> Result<Option<ImageRecord>, Error> {
         let _lock = self.lock()?;
         let mut index = self.load()?;
@@ -238,7 +238,7 @@ impl ImageStore {
         Ok(Some(removed))
     }
 
-    /// Keeps the layers of a container, whoever removes images meanwhile, until `release`.
+    /// Keeps the layers of a container until `release`, even if their images are removed.
     pub(crate) fn lease(&self, container: &str, layers: &[Digest]) -> Result<(), Error> {
         let _lock = self.lock()?;
         self.require_layers(layers)?;
@@ -246,7 +246,7 @@ impl ImageStore {
         replace(&self.root.join("leases").join(container), lines.join("\n").as_bytes())
     }
 
-    /// Gives the layers of a container up.
+    /// Releases the layers of a container.
     pub(crate) fn release(&self, container: &str) -> Result<(), Error> {
         let path = self.root.join("leases").join(container);
         match fs::remove_file(&path) {
@@ -260,20 +260,20 @@ impl ImageStore {
         let mut layers = BTreeSet::new();
         for entry in fs::read_dir(&folder).map_err(Error::file("list", &folder))?.flatten() {
             // A lease that is released right now needs nothing any more.
-            let text = fs::read_to_string(entry.path()).unwrap_or_default();
-            layers.extend(text.lines().filter_map(|line| line.parse::<Digest>().ok()));
+            let content = fs::read_to_string(entry.path()).unwrap_or_default();
+            layers.extend(content.lines().filter_map(|line| line.parse::<Digest>().ok()));
         }
         Ok(layers)
     }
 
-    /// The configuration of an image.
+    /// Returns the configuration of an image.
     pub(crate) fn config(&self, id: &Digest) -> Result<ImageConfig, Error> {
         let path = self.blob(id);
         let bytes = fs::read(&path).map_err(Error::file("read", &path))?;
         serde_json::from_slice(&bytes).map_err(|error| Error::Image(format!("configuration of {id}: {error}")))
     }
 
-    /// Bytes and inodes that images take.
+    /// Returns the bytes and inodes of all images.
     pub(crate) fn usage(&self) -> Result<layer::Size, Error> {
         let mut total = layer::Size::default();
         for layer in self.load()?.layers() {
@@ -284,7 +284,7 @@ impl ImageStore {
         Ok(total)
     }
 
-    /// Adds an image whose layers are there, or adds names to it.
+    /// Adds an image whose layers exist, or adds names to it.
     fn record(&self, config: &[u8], names: Names, layers: Vec<Digest>, pinned: bool) -> Result<ImageRecord, Error> {
         let id = Digest::of(config);
         let _lock = self.lock()?;
@@ -334,7 +334,7 @@ impl ImageStore {
     }
 }
 
-/// Takes the name of a blob that is open for the last time, so that it is not written to disk with its layer.
+/// Removes the name of an open blob before its last use, so that it is not written to disk with its layer.
 fn forget_blob(path: &Path) {
     if let Err(error) = fs::remove_file(path) {
         tracing::debug!(path = %path.display(), %error, "a blob stays until its import ends");
@@ -366,7 +366,7 @@ impl Drop for Staging {
 mod tests {
     use super::*;
 
-    /// A docker archive with one image of one layer.
+    /// Makes a docker archive with one image of one layer.
     fn archive(tag: &str, file: &str) -> Vec<u8> {
         let entry = |builder: &mut tar::Builder<Vec<u8>>, name: &str, content: &[u8]| {
             let mut header = tar::Header::new_gnu();
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn images_come_and_go_and_shared_layers_stay() {
+    fn a_removed_image_leaves_shared_layers() {
         if !nix::unistd::geteuid().is_root() {
             eprintln!("skipped: unpacking a layer changes owners, which needs root");
             return;
@@ -420,14 +420,15 @@ mod tests {
         assert!(store.remove("other", &BTreeSet::new()).expect("remove").is_none());
         assert_eq!(fs::read_dir(folder.path().join("tmp")).expect("tmp").count(), 0, "nothing is left behind");
 
-        let (old, new) = (folder.path().join("tmp/old"), folder.path().join("tmp/new"));
+        let old = folder.path().join("tmp/old");
+        let new = folder.path().join("tmp/new");
         for path in [&old, &new] {
             fs::create_dir(path).expect("a folder");
         }
         let long_ago = std::time::SystemTime::now() - 2 * ABANDONED_AFTER;
         fs::File::open(&old).expect("open").set_modified(long_ago).expect("make it old");
         ImageStore::open(folder.path()).expect("open again");
-        assert!(!old.exists() && new.exists(), "only what is abandoned is removed");
+        assert!(!old.exists() && new.exists(), "only the abandoned one is removed");
     }
 
     #[test]
@@ -455,10 +456,10 @@ mod tests {
         let store = ImageStore::open(folder.path()).expect("a store");
         let private = store.import_archive(archive("private", "secret").as_slice()).expect("import").remove(0).image;
         // The same configuration, with another layer: one byte of the file differs.
-        let mut stolen = archive("stolen", "secret");
-        let position = stolen.windows(7).position(|bytes| bytes == b"content").expect("the file");
-        stolen[position] = b'C';
-        let error = store.import_archive(stolen.as_slice()).expect_err("no proof").to_string();
+        let mut forged = archive("forged", "secret");
+        let position = forged.windows(7).position(|bytes| bytes == b"content").expect("the file");
+        forged[position] = b'C';
+        let error = store.import_archive(forged.as_slice()).expect_err("no proof").to_string();
         assert!(error.contains("has the content of"), "{error}");
         assert_eq!(store.list().expect("list"), std::slice::from_ref(&private));
 

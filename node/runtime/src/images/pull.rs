@@ -1,8 +1,8 @@
 //! Pulling an image from a registry.
 //!
-//! Manifests and blobs are verified against their digests before anything is installed, and no blob is
-//! read further than its descriptor says. Layers that this repository has brought before are not asked for; a
-//! download that breaks off goes on where it was.
+//! Manifests and blobs are verified against their digests before anything is installed, and no blob is read further
+//! than the size in its descriptor. Layers that came from this repository before are not downloaded; an interrupted
+//! download resumes where it stopped.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -21,27 +21,28 @@ use super::room::Room;
 use super::{ImageRecord, ImageStore, Names};
 use crate::Error;
 
-/// As many layers at once as containerd pulls.
+/// The layers that are pulled at once, as in containerd.
 const CONCURRENT_LAYERS: usize = 3;
-/// How often a download is taken up again without having got any further.
+/// The number of times that a download is resumed without progress.
 const ATTEMPTS: u32 = 5;
-/// The least that counts as getting further; otherwise a registry could break off after each byte.
+/// The least number of bytes that counts as progress; otherwise a registry could close the connection after each byte.
 const PROGRESS: u64 = 64 << 10;
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 
-/// Who asks.
+/// The credentials of a pull.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum PullAuth {
-    /// Nobody in particular.
+    /// No credentials.
     #[default]
     Anonymous,
     /// A user with a password.
     Basic(String, String),
-    /// A token that the registry takes as it is.
+    /// A token that the registry takes unchanged.
     Token(String),
 }
 
-/// From the mirrors of its registry, else from the registry itself. Whoever answers, the content is verified.
+/// Pulls an image from the mirrors of its registry, else from the registry itself. The content is verified in each
+/// case.
 pub(super) async fn pull(store: &ImageStore, image: &str, auth: PullAuth) -> Result<ImageRecord, Error> {
     let reference = Reference::parse(image)?;
     for mirror in &store.registry(&reference.registry).mirrors {
@@ -53,7 +54,7 @@ pub(super) async fn pull(store: &ImageStore, image: &str, auth: PullAuth) -> Res
     pull_from(store, &reference, &reference.registry, auth).await
 }
 
-/// Manifest, configuration, missing layers, record.
+/// Pulls manifest, configuration and missing layers, and records the image.
 async fn pull_from(
     store: &ImageStore,
     reference: &Reference,
@@ -75,8 +76,8 @@ async fn pull_from(
     store.record(&config_bytes, Names { tags, digests }, diff_ids, false)
 }
 
-/// The manifest for this machine, and the digest that the reference leads to (of the index, if
-/// there is one: that is what users pin).
+/// Returns the manifest for this machine, and the digest of the reference (of the index, if there is one: that is the
+/// digest that users pin).
 async fn manifest(registry: &Registry, reference: &Reference) -> Result<(Manifest, Digest), Error> {
     let (bytes, digest) = match (&reference.digest, &reference.tag) {
         (Some(wanted), _) => registry.manifest(&wanted.to_string(), Some(wanted)).await?,
@@ -94,7 +95,7 @@ async fn manifest(registry: &Registry, reference: &Reference) -> Result<(Manifes
     Ok((Manifest::parse(&bytes)?, digest))
 }
 
-/// Downloads to a file, then unpacks; the digest of the unpacked content is verified there.
+/// Downloads to a file, then unpacks; the unpacker verifies the digest of the unpacked content.
 async fn layer(store: &ImageStore, registry: &Registry, blob: &Descriptor, diff_id: Digest) -> Result<(), Error> {
     let source = Source { repository: registry.source(), blob: blob.digest };
     if store.has_layer_of(&diff_id, &source) {
@@ -114,7 +115,7 @@ async fn layer(store: &ImageStore, registry: &Registry, blob: &Descriptor, diff_
     Ok(())
 }
 
-/// A blob on its way to a file.
+/// A download of a blob to a file.
 struct Download<'a> {
     registry: &'a Registry,
     blob: &'a Descriptor,
@@ -137,8 +138,8 @@ impl<'a> Download<'a> {
         Ok(Self { registry, blob, path, file, room, have: 0, hasher: Sha256::new() })
     }
 
-    /// Downloads the whole blob. What breaks off is taken up again where it was; a registry that gives
-    /// nothing more, or more than it said, is given up.
+    /// Downloads the whole blob. Resumes an interrupted download where it stopped; gives up on a registry that sends
+    /// nothing more, or more than the descriptor's size.
     async fn run(mut self) -> Result<(), Error> {
         let mut furthest = 0;
         let mut failures = 0;
@@ -159,7 +160,7 @@ impl<'a> Download<'a> {
         }
     }
 
-    /// Adds to the file what the registry sends from here on.
+    /// Appends the content that the registry sends from the current offset on.
     async fn fetch(&mut self) -> Result<(), Failure> {
         let mut response = match self.registry.blob(&self.blob.digest, self.have).await? {
             Content::Rest(response) => response,
@@ -168,8 +169,8 @@ impl<'a> Download<'a> {
                 response
             }
         };
-        let mut pace = Pace::new(self.registry.patience, Instant::now());
-        while let Some(chunk) = response.chunk().await.map_err(|error| self.registry.trouble(&error))? {
+        let mut pace = Pace::new(self.registry.stall_timeout, Instant::now());
+        while let Some(chunk) = response.chunk().await.map_err(|error| self.registry.connection_failure(&error))? {
             self.add(&chunk).await?;
             if !pace.is_kept(chunk.len(), Instant::now()) {
                 return Err(Failure::Connection("the registry is too slow".into()));
@@ -191,7 +192,7 @@ impl<'a> Download<'a> {
         self.file.write_all(chunk).await.map_err(Error::file("write", self.path))
     }
 
-    /// Begins anew: the registry cannot send a part.
+    /// Starts again from the beginning: the registry cannot send a part.
     async fn restart(&mut self) -> Result<(), Error> {
         self.file.set_len(0).await.map_err(Error::file("truncate", self.path))?;
         self.file.seek(std::io::SeekFrom::Start(0)).await.map_err(Error::file("rewind", self.path))?;

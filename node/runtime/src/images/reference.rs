@@ -1,7 +1,7 @@
 //! Image references, normalised the way every container tool does: `busybox` means
 //! `docker.io/library/busybox:latest`.
 //!
-//! Pure: no registry is asked and nothing is read here.
+//! Pure: no request is sent and nothing is read here.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use super::digest::{Digest, shortened};
 use crate::Error;
 
 const DEFAULT_REGISTRY: &str = "docker.io";
-/// The longest name without tag and digest; upstream's parsers draw the line there too.
+/// The longest name without tag and digest; upstream's parsers have the same limit.
 const MAX_NAME: usize = 255;
 
 /// A normalised reference.
@@ -26,13 +26,13 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// Parses and normalises.
-    pub fn parse(text: &str) -> Result<Self, Error> {
-        let shown = shortened(text);
+    /// Parses and normalises a reference.
+    pub fn parse(reference: &str) -> Result<Self, Error> {
+        let shown = shortened(reference);
         let invalid = || Error::Invalid(format!("couldn't parse image name {shown:?}: invalid reference format"));
-        let (rest, digest) = match text.split_once('@') {
+        let (rest, digest) = match reference.split_once('@') {
             Some((rest, digest)) => (rest, Some(digest.parse().map_err(|_| invalid())?)),
-            None => (text, None),
+            None => (reference, None),
         };
         let (name, tag) = match rest.rsplit_once(':') {
             Some((name, tag)) if !tag.contains('/') => (name, Some(tag.to_string())),
@@ -52,12 +52,12 @@ impl Reference {
         Ok(Self { registry, repository, tag, digest })
     }
 
-    /// `registry/repository`, without tag and digest.
+    /// Returns `registry/repository`, without tag and digest.
     pub fn name(&self) -> String {
         format!("{}/{}", self.registry, self.repository)
     }
 
-    /// The name with its tag, if there is one.
+    /// Returns the name with its tag, if there is one.
     pub fn tagged(&self) -> Option<String> {
         self.tag.as_ref().map(|tag| format!("{}:{tag}", self.name()))
     }
@@ -76,7 +76,8 @@ impl fmt::Display for Reference {
     }
 }
 
-/// The first component is a registry only if it looks like a host; otherwise Docker Hub is meant.
+/// Splits the registry from the repository. The first component is a registry only if it looks like a host; otherwise
+/// Docker Hub is meant.
 fn split_registry(name: &str) -> (String, String) {
     let (registry, repository) = match name.split_once('/') {
         Some((first, rest)) if first.contains(['.', ':']) || first == "localhost" => (first, rest),
@@ -89,11 +90,11 @@ fn split_registry(name: &str) -> (String, String) {
     (registry.to_string(), repository.to_string())
 }
 
-/// Whether the text is a host, with a port or without: nothing in it may lead a URL elsewhere.
-fn is_registry(text: &str) -> bool {
-    let (host, port) = match text.rsplit_once(':') {
+/// Reports whether the string is a host, with or without a port: nothing in it may lead a URL elsewhere.
+fn is_registry(registry: &str) -> bool {
+    let (host, port) = match registry.rsplit_once(':') {
         Some((host, port)) if !port.contains(']') => (host, port),
-        _ => (text, "0"),
+        _ => (registry, "0"),
     };
     let part = |part: &str| {
         let inner = part.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
@@ -127,7 +128,7 @@ mod tests {
     fn references_are_normalised() {
         let digest = format!("sha256:{}", "0a".repeat(32));
         let pinned = format!("docker.io/library/busybox@{digest}");
-        for (given, normalised) in [
+        for (reference, normalised) in [
             ("busybox", "docker.io/library/busybox:latest"),
             ("busybox:1.36", "docker.io/library/busybox:1.36"),
             ("user/app", "docker.io/user/app:latest"),
@@ -140,7 +141,7 @@ mod tests {
             (&format!("busybox@{digest}"), &pinned),
             (&format!("busybox:1@{digest}"), &format!("docker.io/library/busybox:1@{digest}")),
         ] {
-            assert_eq!(Reference::parse(given).expect(given).to_string(), normalised);
+            assert_eq!(Reference::parse(reference).expect(reference).to_string(), normalised);
         }
     }
 

@@ -1,9 +1,9 @@
 //! A client of one repository of one registry, by the OCI distribution protocol.
 //!
 //! The registry is not trusted: everything it sends is read up to a limit and for a limited time, and is compared with
-//! the digest that was asked for. Credentials go to the registry itself and to the token server that it names over
-//! TLS; they never follow a redirect to another host. What other hosts answer never becomes part of a message: a
-//! redirect must not turn a pull into a way to read what the node can reach.
+//! the requested digest. Credentials go to the registry itself and to the token server that it names over TLS; they
+//! never follow a redirect to another host. An answer of another host never becomes part of an error message: a
+//! redirect must not turn a pull into a way to read services that the node can reach.
 
 use std::time::{Duration, Instant};
 
@@ -29,38 +29,38 @@ const DOCKER_HUB: &str = "registry-1.docker.io";
 const MAX_ANSWER_BYTES: u64 = 1 << 20;
 const MAX_REDIRECTS: usize = 5;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a registry may be silent, unless its settings say otherwise.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// A document has this many times the patience to come whole.
-const DOCUMENT_PATIENCE: u32 = 4;
-/// The least that a registry may send of a blob, in bytes per second.
+/// The time that a registry may send nothing, unless its settings say otherwise.
+const STALL_TIMEOUT: Duration = Duration::from_secs(60);
+/// The time for a whole document, as a multiple of the stall timeout.
+const DOCUMENT_TIMEOUTS: u32 = 4;
+/// The lowest rate of a blob, in bytes per second.
 const LEAST_RATE: u64 = 1024;
 
-/// How to reach one registry.
+/// The settings of one registry.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RegistryConfig {
     /// The registry's host, with its port, as it stands in references.
     pub host: String,
-    /// Other hosts that are asked before the registry itself, one after the other. What they are and whom they know is
-    /// said by entries of their own; the registry's credentials are never shown to them.
+    /// Other hosts that are tried before the registry itself, in this order. Entries of their own hold their settings
+    /// and credentials; the registry's credentials are never sent to them.
     pub mirrors: Vec<String>,
-    /// Speak HTTP without TLS.
+    /// Use HTTP without TLS.
     pub plain_http: bool,
     /// Do not verify the registry's certificate.
     pub insecure_skip_verify: bool,
-    /// A certificate authority, PEM, beside the system's.
+    /// A certificate authority, PEM, in addition to the system's.
     pub ca_pem: Option<Vec<u8>>,
-    /// User and password for requests that bring no credentials of their own.
+    /// User and password for requests that have no credentials of their own.
     pub basic_auth: Option<(String, String)>,
-    /// How long it may send nothing before a download is taken up again, or given up; a minute if it is not said.
+    /// The time without data after which a download is resumed, or given up; a minute by default.
     pub stall_timeout: Option<Duration>,
 }
 
-/// Why a request failed.
+/// The reason why a request failed.
 pub(super) enum Failure {
-    /// The connection: the same request may succeed later.
+    /// The connection failed: the same request may succeed later.
     Connection(String),
-    /// The registry's answer, which would be the same again.
+    /// The registry refused: it would refuse again.
     Refused(Error),
 }
 
@@ -80,10 +80,10 @@ pub(super) struct Registry {
     authorization: Mutex<Option<HeaderValue>>,
     /// The image, for messages.
     shown: String,
-    pub patience: Duration,
+    pub stall_timeout: Duration,
 }
 
-/// The start of a blob's content, or what follows the bytes that are there.
+/// The content of a blob: from its start, or from the requested offset.
 pub(super) enum Content {
     Whole(Response),
     Rest(Response),
@@ -91,9 +91,9 @@ pub(super) enum Content {
 
 impl Registry {
     pub fn new(settings: RegistryConfig, image: &Reference, host: &str, auth: PullAuth) -> Result<Self, Error> {
-        let patience = settings.stall_timeout.unwrap_or(PATIENCE);
+        let stall_timeout = settings.stall_timeout.unwrap_or(STALL_TIMEOUT);
         let shown = image.to_string();
-        let http = client(&settings, patience)
+        let http = client(&settings, stall_timeout)
             .map_err(|error| Error::Pull { reference: shown.clone(), message: causes(&error) })?;
         let credentials = match (auth, settings.basic_auth) {
             (PullAuth::Anonymous, Some((user, password))) => PullAuth::Basic(user, password),
@@ -111,11 +111,11 @@ impl Registry {
             credentials,
             authorization: Mutex::new(authorization),
             shown,
-            patience,
+            stall_timeout,
         })
     }
 
-    /// `registry/repository`, of the host that is asked.
+    /// Returns `registry/repository` of the requested host.
     pub fn source(&self) -> String {
         format!("{}/{}", self.host, self.repository)
     }
@@ -124,7 +124,7 @@ impl Registry {
         Error::Pull { reference: self.shown.clone(), message: shortened(message.as_ref()) }
     }
 
-    /// The manifest or index of a tag or of a digest, and its digest.
+    /// Returns the manifest or index of a tag or of a digest, and its digest.
     pub async fn manifest(&self, name: &str, wanted: Option<&Digest>) -> Result<(Vec<u8>, Digest), Error> {
         let bytes = self.document(&format!("manifests/{name}"), MAX_MANIFEST_BYTES).await?;
         let digest = Digest::of(&bytes);
@@ -134,7 +134,7 @@ impl Registry {
         Ok((bytes, digest))
     }
 
-    /// The configuration that a manifest names.
+    /// Returns the configuration that a manifest names.
     pub async fn config(&self, blob: &Descriptor) -> Result<Vec<u8>, Error> {
         let bytes = self.document(&format!("blobs/{}", blob.digest), MAX_CONFIG_BYTES).await?;
         if Digest::of(&bytes) != blob.digest {
@@ -143,7 +143,7 @@ impl Registry {
         Ok(bytes)
     }
 
-    /// Asks for a blob, from an offset on.
+    /// Requests a blob, from an offset on.
     pub async fn blob(&self, digest: &Digest, offset: u64) -> Result<Content, Failure> {
         let range = (offset > 0).then(|| format!("bytes={offset}-"));
         let response = self.get(&format!("blobs/{digest}"), range.as_deref()).await?;
@@ -151,17 +151,17 @@ impl Registry {
         Ok(if partial && offset > 0 { Content::Rest(response) } else { Content::Whole(response) })
     }
 
-    /// A whole document, within its limit and its time.
+    /// Returns a whole document, within its limits of size and time.
     async fn document(&self, path: &str, limit: u64) -> Result<Vec<u8>, Error> {
-        let whole = async {
+        let document = async {
             let response = self.get(path, None).await?;
             self.body(response, limit).await
         };
-        let time = self.patience * DOCUMENT_PATIENCE;
-        match tokio::time::timeout(time, whole).await {
+        let time = self.stall_timeout * DOCUMENT_TIMEOUTS;
+        match tokio::time::timeout(time, document).await {
             Ok(Ok(bytes)) => Ok(bytes),
             Ok(Err(Failure::Refused(error))) => Err(error),
-            Ok(Err(Failure::Connection(trouble))) => Err(self.refuse(trouble)),
+            Ok(Err(Failure::Connection(message))) => Err(self.refuse(message)),
             Err(_) => Err(self.refuse(format!("{} did not send {path} whole within {time:?}", self.host))),
         }
     }
@@ -172,7 +172,7 @@ impl Registry {
             return Err(too_long().into());
         }
         let mut bytes = Vec::new();
-        while let Some(chunk) = response.chunk().await.map_err(|error| self.trouble(&error))? {
+        while let Some(chunk) = response.chunk().await.map_err(|error| self.connection_failure(&error))? {
             if bytes.len() as u64 + chunk.len() as u64 > limit {
                 return Err(too_long().into());
             }
@@ -181,7 +181,7 @@ impl Registry {
         Ok(bytes)
     }
 
-    /// Sends a request; a challenge is answered once, also when a token has expired.
+    /// Sends a request; answers a challenge once, also when a token has expired.
     async fn get(&self, path: &str, range: Option<&str>) -> Result<Response, Failure> {
         let response = self.send(path, range).await?;
         if response.status() != StatusCode::UNAUTHORIZED {
@@ -190,7 +190,7 @@ impl Registry {
         let header = response.headers().get(WWW_AUTHENTICATE).and_then(|header| header.to_str().ok());
         let challenge = header.and_then(Challenge::parse);
         let authorization = match challenge {
-            // What another host asks for is not this registry's business.
+            // A challenge of another host is not answered.
             _ if !self.is_own(response.url()) => None,
             Some(Challenge::Basic) => self.basic(),
             Some(Challenge::Bearer { realm, service }) => Some(self.token(&realm, service.as_deref()).await?),
@@ -213,10 +213,10 @@ impl Registry {
         if let Some(authorization) = self.authorization.lock().await.clone() {
             request = request.header(AUTHORIZATION, authorization);
         }
-        request.send().await.map_err(|error| self.trouble(&error))
+        request.send().await.map_err(|error| self.connection_failure(&error))
     }
 
-    /// Whether a response came from the registry itself, and not from where it redirected to.
+    /// Reports whether a response came from the registry itself, and not from the target of a redirect.
     fn is_own(&self, url: &Url) -> bool {
         let host = if self.host == "docker.io" { DOCKER_HUB } else { &self.host };
         let scheme = if self.plain_http { "http" } else { "https" };
@@ -231,12 +231,12 @@ impl Registry {
         if status == StatusCode::UNAUTHORIZED {
             return Err(self.unauthorized());
         }
-        let told = match self.is_own(response.url()) {
+        let explained = match self.is_own(response.url()) {
             true => explanation(&self.body(response, MAX_ANSWER_BYTES).await.unwrap_or_default()),
             false => None,
         };
-        let told = told.map(|told| format!(": {told}")).unwrap_or_default();
-        Err(self.refuse(format!("{} answered {status}{told}", self.host)).into())
+        let suffix = explained.map(|explained| format!(": {explained}")).unwrap_or_default();
+        Err(self.refuse(format!("{} answered {status}{suffix}", self.host)).into())
     }
 
     fn unauthorized(&self) -> Failure {
@@ -249,7 +249,7 @@ impl Registry {
         sensitive(&format!("Basic {encoded}"))
     }
 
-    /// Asks the token server that the registry named.
+    /// Requests a token of the token server that the registry named.
     async fn token(&self, realm: &str, service: Option<&str>) -> Result<HeaderValue, Failure> {
         let scope = format!("repository:{}:pull", self.repository);
         let mut url = self.token_server(realm)?;
@@ -258,7 +258,7 @@ impl Registry {
         if let Some(basic) = self.basic() {
             request = request.header(AUTHORIZATION, basic);
         }
-        let response = request.send().await.map_err(|error| self.trouble(&error))?;
+        let response = request.send().await.map_err(|error| self.connection_failure(&error))?;
         if response.status() != StatusCode::OK {
             let message = format!("the token server of {} answered {}", self.host, response.status());
             return Err(self.refuse(message).into());
@@ -270,7 +270,7 @@ impl Registry {
         Ok(token.ok_or_else(malformed)?)
     }
 
-    /// The URL of a token server. A registry over TLS cannot have credentials sent in the clear.
+    /// Returns the URL of a token server. A registry over TLS cannot make the client send credentials unencrypted.
     fn token_server(&self, realm: &str) -> Result<Url, Error> {
         let refuse = || self.refuse(format!("{} names a token server that cannot be used: {realm:?}", self.host));
         let url = Url::parse(realm).map_err(|_| refuse())?;
@@ -279,13 +279,13 @@ impl Registry {
         if allowed && bare { Ok(url) } else { Err(refuse()) }
     }
 
-    /// What happened to a connection, down to its cause: the library's own words end before it.
-    pub fn trouble(&self, error: &reqwest::Error) -> Failure {
+    /// Makes the error of a failed connection, with its cause, which the library's message leaves out.
+    pub fn connection_failure(&self, error: &reqwest::Error) -> Failure {
         if error.is_redirect() {
             return self.refuse(causes(error)).into();
         }
         if error.is_timeout() && !error.is_connect() {
-            return Failure::Connection(format!("{} sent nothing for {:?}", self.host, self.patience));
+            return Failure::Connection(format!("{} sent nothing for {:?}", self.host, self.stall_timeout));
         }
         Failure::Connection(causes(error))
     }
@@ -322,13 +322,13 @@ fn bearer(token: &str) -> Option<HeaderValue> {
     sensitive(&format!("Bearer {token}"))
 }
 
-fn sensitive(text: &str) -> Option<HeaderValue> {
-    let mut value = HeaderValue::from_str(text).ok()?;
+fn sensitive(header: &str) -> Option<HeaderValue> {
+    let mut value = HeaderValue::from_str(header).ok()?;
     value.set_sensitive(true);
     Some(value)
 }
 
-fn client(settings: &RegistryConfig, patience: Duration) -> reqwest::Result<reqwest::Client> {
+fn client(settings: &RegistryConfig, stall_timeout: Duration) -> reqwest::Result<reqwest::Client> {
     // The client takes the process' provider; a second installation is refused, which is fine.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let authorities = settings.ca_pem.as_deref().map(reqwest::Certificate::from_pem_bundle).transpose()?;
@@ -336,7 +336,7 @@ fn client(settings: &RegistryConfig, patience: Duration) -> reqwest::Result<reqw
         .tls_danger_accept_invalid_certs(settings.insecure_skip_verify)
         .tls_certs_merge(authorities.unwrap_or_default())
         .connect_timeout(CONNECT_TIMEOUT)
-        .read_timeout(patience)
+        .read_timeout(stall_timeout)
         .redirect(redirects(settings.plain_http))
         .referer(false)
         .user_agent(concat!("corten/", env!("CARGO_PKG_VERSION")))
@@ -360,19 +360,19 @@ fn redirects(plain_http: bool) -> redirect::Policy {
     })
 }
 
-/// An error with its causes, each told once.
+/// Joins an error with its causes, each once.
 fn causes(error: &reqwest::Error) -> String {
     let error: &(dyn std::error::Error + 'static) = error;
-    let mut told: Vec<String> = Vec::new();
+    let mut messages: Vec<String> = Vec::new();
     for cause in std::iter::successors(Some(error), |error| error.source()).map(ToString::to_string) {
-        if !told.iter().any(|said| said.contains(&cause)) {
-            told.push(cause);
+        if !messages.iter().any(|message| message.contains(&cause)) {
+            messages.push(cause);
         }
     }
-    told.join(": ")
+    messages.join(": ")
 }
 
-/// How fast a blob comes: a registry that trickles holds a pull for ever without ever being silent.
+/// The rate of a blob: a registry that sends too slowly would hold a pull for ever without ever being silent.
 pub(super) struct Pace {
     window: Duration,
     began: Instant,
@@ -384,7 +384,7 @@ impl Pace {
         Self { window, began: now, bytes: 0 }
     }
 
-    /// Counts what came. Returns false when the last window brought less than the least rate.
+    /// Counts received bytes. Returns false when the last window had less than the lowest rate.
     pub fn is_kept(&mut self, bytes: usize, now: Instant) -> bool {
         self.bytes += bytes as u64;
         let passed = now.saturating_duration_since(self.began);
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn a_registry_over_tls_cannot_have_credentials_sent_in_the_clear() {
+    fn a_registry_over_tls_cannot_make_the_client_send_credentials_unencrypted() {
         for realm in
             ["http://host.io/token", "file:///etc/shadow", "ftp://host.io", "host.io", "https://u:p@host.io/", ""]
         {
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trickle_is_no_progress() {
+    fn a_slow_registry_makes_no_progress() {
         let start = Instant::now();
         let minute = Duration::from_secs(60);
         let mut pace = Pace::new(minute, start);

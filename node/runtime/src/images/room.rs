@@ -1,7 +1,7 @@
-//! The room that is left on a file system for downloads and unpacked layers.
+//! The free space of a file system for downloads and unpacked layers.
 //!
-//! A small blob can expand to any size. Whatever writes an image asks here before it writes, and is refused while the
-//! node still has a reserve: an image must never fill the disk that the cluster's own data is on.
+//! A small blob can expand to any size. Every writer of an image takes space here before it writes, and is refused
+//! while the node still has a reserve: an image must never fill the disk that the cluster's own data is on.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,20 +12,20 @@ use rustix::fs::StatVfs;
 const RESERVED_BYTES: u64 = 1 << 30;
 /// The reserve in inodes, or a tenth of the file system's where that is less.
 const RESERVED_INODES: u64 = 100_000;
-/// The file system is asked again after this many bytes, and after as many bytes' worth of entries.
+/// The number of bytes, or of entries' worth of bytes, after which the free space is read again.
 const STEP: u64 = 16 << 20;
-/// An entry takes at least this much: a small file its block, any other entry its inode.
+/// The least cost of an entry: a block of a small file, or an inode.
 const ENTRY_COST: u64 = 4096;
 
-/// Counts what is written to a file system and refuses what would take the reserve.
+/// Counts writes to a file system and refuses those that would take the reserve.
 pub(super) struct Room {
     directory: OwnedFd,
-    /// What may be written before the file system is asked again.
+    /// The bytes that may be written before the free space is read again.
     granted: u64,
 }
 
 impl Room {
-    /// Room on the file system of an open directory.
+    /// Makes a room of the file system of an open directory.
     pub fn on(directory: impl AsFd) -> io::Result<Self> {
         Ok(Self { directory: directory.as_fd().try_clone_to_owned()?, granted: 0 })
     }
@@ -36,12 +36,12 @@ impl Room {
         if left.bytes < bytes { Err(full("bytes", left.bytes)) } else { Ok(()) }
     }
 
-    /// Takes room for one entry, whatever it holds.
+    /// Takes space for one entry, whatever it holds.
     pub fn entry(&mut self) -> io::Result<()> {
         self.take(ENTRY_COST)
     }
 
-    /// Takes room for this many bytes, before they are written.
+    /// Takes space for this many bytes, before they are written.
     pub fn take(&mut self, bytes: u64) -> io::Result<()> {
         if bytes > self.granted {
             let wanted = bytes.max(STEP);
@@ -61,8 +61,8 @@ impl Room {
 }
 
 fn full(unit: &str, left: u64) -> io::Error {
-    let text = format!("no room left: beyond its reserve the disk has {left} {unit}");
-    io::Error::new(io::ErrorKind::StorageFull, text)
+    let message = format!("no room left: beyond its reserve the disk has {left} {unit}");
+    io::Error::new(io::ErrorKind::StorageFull, message)
 }
 
 struct Left {
@@ -70,7 +70,7 @@ struct Left {
     inodes: u64,
 }
 
-/// What is left beyond the reserve. A file system that does not count inodes has any number of them.
+/// Returns the free space beyond the reserve. A file system that does not count inodes has any number of them.
 fn left(status: &StatVfs) -> Left {
     let total = status.f_blocks.saturating_mul(status.f_frsize);
     let free = status.f_bavail.saturating_mul(status.f_frsize);
@@ -81,7 +81,7 @@ fn left(status: &StatVfs) -> Left {
     Left { bytes: free.saturating_sub(RESERVED_BYTES.min(total / 10)), inodes }
 }
 
-/// Passes on what is read as long as there is room for it.
+/// A reader that fails when there is no space for the bytes.
 pub(super) struct Roomy<'a, R> {
     pub inner: R,
     pub room: &'a mut Room,
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reserve_is_not_given_away() {
+    fn the_reserve_is_kept() {
         let plenty = left(&status(50 << 30, 5_000_000));
         assert_eq!(plenty.bytes, 49 << 30);
         assert_eq!(plenty.inodes, 4_900_000);

@@ -1,8 +1,8 @@
 //! Sparse files of layers: files with holes, of which an archive holds the data alone.
 //!
-//! GNU tar writes them in four forms. The `tar` package reads the old one, of a header type of its own, and fills the holes
-//! with zeros; the three that are regular files with records in their PAX headers (0.0, 0.1 and 1.0) are read here. A few
-//! bytes of an archive claim files of any size: nobody may read what is in the holes for nothing, and none of it is
+//! GNU tar writes them in four forms. The `tar` package reads the old one, of a header type of its own, and fills the
+//! holes with zeros; the three that are regular files with records in their PAX headers (0.0, 0.1 and 1.0) are read
+//! here. A few bytes of an archive claim files of any size: holes must never be read without need, and are never
 //! written to the disk.
 
 use std::ffi::OsString;
@@ -12,30 +12,30 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-/// The numbers of a map are in blocks before the data.
+/// The block size of a map before the data.
 const BLOCK: usize = 512;
-/// The longest map that is read; the records of a PAX header are not longer either.
+/// The longest map; the records of a PAX header are not longer either.
 const MAX_MAP_BYTES: usize = 1 << 20;
 
 /// A sparse file as its PAX records describe it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Sparse {
-    /// The file's own name; the entry has that of a file for readers that do not know the form.
+    /// The file's own name; the entry's name is for readers that do not support the form.
     pub name: Option<PathBuf>,
     /// The file's size with its holes.
     pub size: u64,
-    /// Where the data belongs; `None` if a map stands before the data.
+    /// The parts with data; `None` if a map precedes the data.
     parts: Option<Vec<Part>>,
 }
 
-/// Data of a sparse file.
+/// A part of a sparse file that holds data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Part {
     offset: u64,
     length: u64,
 }
 
-/// The records of a header.
+/// The PAX records of a header.
 #[derive(Default)]
 struct Records {
     major: Vec<u8>,
@@ -48,7 +48,7 @@ struct Records {
 }
 
 impl Sparse {
-    /// Reads the records of an entry; `None` for a file without holes.
+    /// Reads the records of an entry; returns `None` for a file without holes.
     pub fn of(entry: &mut tar::Entry<'_, impl Read>) -> io::Result<Option<Sparse>> {
         let mut records = Records::default();
         for extension in entry.pax_extensions()?.into_iter().flatten() {
@@ -58,7 +58,7 @@ impl Sparse {
         records.sparse(entry.size())
     }
 
-    /// Writes the file: data at its place, holes between.
+    /// Writes the file: data at its offset, holes between.
     pub fn write(&self, content: &mut impl Read, file: &mut File) -> io::Result<()> {
         let parts = match &self.parts {
             Some(parts) => parts.clone(),
@@ -101,7 +101,7 @@ impl Records {
         Ok(())
     }
 
-    /// The forms are told apart as Go does, whose reader other runtimes use.
+    /// Makes a sparse file of the records. Distinguishes the forms as Go does, whose reader other runtimes use.
     fn sparse(self, entry_size: u64) -> io::Result<Option<Sparse>> {
         let is_inside = match (self.major.as_slice(), self.minor.as_slice()) {
             (b"0", b"0" | b"1") => false,
@@ -118,7 +118,7 @@ impl Records {
     }
 }
 
-/// Writes what the `tar` package made of a sparse file of the old form: zeros are holes again.
+/// Writes a sparse file of the old form, which the `tar` package filled with zeros: zeros become holes again.
 pub(super) fn write_with_holes(mut content: impl Read, file: &File, size: u64) -> io::Result<()> {
     static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
     file.set_len(size)?;
@@ -136,7 +136,7 @@ pub(super) fn write_with_holes(mut content: impl Read, file: &File, size: u64) -
     }
 }
 
-/// Reads the map before the data: how many parts there are, then offset and length of each, a line a number, in whole
+/// Reads the map before the data: the number of parts, then offset and length of each, a number per line, in whole
 /// blocks.
 fn read_map(content: &mut impl Read) -> io::Result<Vec<Part>> {
     let mut numbers = Vec::new();
@@ -176,7 +176,7 @@ fn parts(numbers: &[u64]) -> io::Result<Vec<Part>> {
     Ok(numbers.chunks_exact(2).map(|pair| Part { offset: pair[0], length: pair[1] }).collect())
 }
 
-/// Data lies in order and within the file.
+/// Checks that the data is in order and within the file.
 fn check(parts: &[Part], size: u64) -> io::Result<()> {
     let mut end = 0;
     for part in parts {
@@ -192,9 +192,9 @@ fn check(parts: &[Part], size: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// A decimal number without a sign.
-fn number(text: &[u8]) -> io::Result<u64> {
-    let digits = std::str::from_utf8(text).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+/// Parses a decimal number without a sign.
+fn number(bytes: &[u8]) -> io::Result<u64> {
+    let digits = std::str::from_utf8(bytes).ok().filter(|bytes| bytes.bytes().all(|byte| byte.is_ascii_digit()));
     digits.and_then(|digits| digits.parse().ok()).ok_or_else(|| invalid("a sparse file with a number that is none"))
 }
 
@@ -202,15 +202,15 @@ fn too_long() -> io::Error {
     invalid("the map of a sparse file is longer than any")
 }
 
-fn invalid(text: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, text)
+fn invalid(message: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, message)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// An entry with these records and this content, as Go and GNU tar write it.
+    /// Makes an entry with these records and this content, as Go and GNU tar write it.
     fn archive(records: &[(&str, &str)], content: &[u8]) -> Vec<u8> {
         let mut builder = tar::Builder::new(Vec::new());
         let records = records.iter().map(|(key, value)| (*key, value.as_bytes()));
@@ -222,7 +222,7 @@ mod tests {
         builder.into_inner().expect("memory is writable")
     }
 
-    /// The name and content of the one file of an archive.
+    /// Returns the name and content of the only file of an archive.
     fn unpacked(archive: &[u8]) -> io::Result<(Option<PathBuf>, Vec<u8>)> {
         let mut archive = tar::Archive::new(archive);
         let mut entry = archive.entries()?.next().expect("an entry")?;
@@ -235,8 +235,8 @@ mod tests {
         Ok((sparse.name, content))
     }
 
-    fn map(text: &str) -> Vec<u8> {
-        let mut map = text.as_bytes().to_vec();
+    fn map(lines: &str) -> Vec<u8> {
+        let mut map = lines.as_bytes().to_vec();
         map.resize(map.len().next_multiple_of(BLOCK), 0);
         map
     }
@@ -263,9 +263,9 @@ mod tests {
     }
 
     #[test]
-    fn maps_that_are_none_are_refused() {
+    fn malformed_maps_are_refused() {
         let inside = [("GNU.sparse.major", "1"), ("GNU.sparse.minor", "0"), ("GNU.sparse.realsize", "9")];
-        for (text, why) in [
+        for (lines, expected) in [
             ("", "number that is none"),
             ("x\n", "number that is none"),
             ("+1\n0\n1\n", "number that is none"),
@@ -275,10 +275,10 @@ mod tests {
             ("2\n2\n2\n1\n1\n", "out of order"),
             ("1\n0\n5\n", "less data"),
         ] {
-            let text = if text.is_empty() { "\n" } else { text };
+            let lines = if lines.is_empty() { "\n" } else { lines };
             let error =
-                unpacked(&archive(&inside, &[map(text), b"abc".to_vec()].concat())).expect_err(text).to_string();
-            assert!(error.contains(why), "{text:?}: {error}");
+                unpacked(&archive(&inside, &[map(lines), b"abc".to_vec()].concat())).expect_err(lines).to_string();
+            assert!(error.contains(expected), "{lines:?}: {error}");
         }
         let endless = [b"99999999\n".to_vec(), b"1\n".repeat(MAX_MAP_BYTES)].concat();
         let error = unpacked(&archive(&inside, &endless)).expect_err("endless").to_string();

@@ -1,8 +1,8 @@
-//! Reads tar archives that an attacker may have written.
+//! A reader of tar archives that an attacker may have written.
 //!
 //! The reader of the `tar` package keeps long names and extended attributes of an entry in memory, however long their
-//! headers say they are. Here it reads through a meter that ends the archive when the headers before one entry are
-//! longer than any honest ones.
+//! headers claim they are. Here it reads through a meter that ends the archive when the headers before one entry are
+//! longer than any valid ones.
 
 use std::cell::Cell;
 use std::io::{self, Read};
@@ -16,7 +16,7 @@ const MAX_HEADER_BYTES: u64 = 1 << 20;
 /// An entry of an archive.
 pub(super) type Entry<'a, R> = tar::Entry<'a, Metered<R>>;
 
-/// Calls `visit` for each entry in order. What it does not read of an entry is skipped.
+/// Calls `visit` for each entry in order, and skips the rest of its content.
 pub(super) fn for_each<R: Read>(
     archive: R,
     mut visit: impl FnMut(&mut Entry<'_, R>) -> Result<(), Error>,
@@ -34,8 +34,8 @@ pub(super) fn for_each<R: Read>(
     }
 }
 
-/// Skips what was not read of an entry. The zeros of a sparse file are as many as its header claims, and are in no archive:
-/// they are not read for nothing.
+/// Skips the rest of an entry. The zeros of a sparse file are as many as its header claims, and are not in the archive:
+/// they are not read.
 fn skip_rest<R: Read>(entry: &mut Entry<'_, R>) -> Result<(), Error> {
     if entry.header().entry_type() == tar::EntryType::GNUSparse && entry.read(&mut [0]).map_err(malformed)? != 0 {
         return Err(Error::Image("a sparse file that nobody reads".to_owned()));
@@ -48,7 +48,7 @@ pub(super) fn malformed(source: io::Error) -> Error {
     Error::Image(format!("malformed archive: {source}"))
 }
 
-/// Passes on as many bytes as are allowed at the moment; `None` is any number.
+/// A reader that passes on a limited number of bytes; `None` is any number.
 pub(super) struct Metered<R> {
     inner: R,
     allowed: Rc<Cell<Option<u64>>>,
@@ -76,7 +76,7 @@ fn too_long() -> io::Error {
 mod tests {
     use super::*;
 
-    /// An archive with one extension header of this kind and length, followed by a file.
+    /// Makes an archive with one extension header of this kind and length, followed by a file.
     fn archive(kind: u8, length: u64) -> impl Read {
         let mut extension = tar::Header::new_gnu();
         extension.as_mut_bytes()[156] = kind;

@@ -1,6 +1,6 @@
 //! Starts the processes that unpack layers (`unpacking`), and waits for them.
 //!
-//! Never trusts an unpacker that did not end in order, and never waits for one whose store was removed.
+//! Never trusts an unpacker that did not exit successfully, and never waits for one whose store was removed.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -18,10 +18,10 @@ use crate::Error;
 
 /// The longest answer that is read.
 const MAX_ANSWER: u64 = 16 << 10;
-/// How often the store is looked for while a process runs.
-const ATTENTION: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
+/// The interval at which the store is checked while a process runs.
+const REMOVAL_CHECK_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 
-/// Has a process work on a blob, until it has ended or the store is removed.
+/// Runs a process on a blob, until it has exited or the store is removed.
 pub(super) fn run(store: &ImageStore, blob: File, digest: &Digest, task: Task<'_>) -> Result<Size, Error> {
     let mut child = start(&store.program, blob, digest, task).map_err(Error::system("start the unpacker"))?;
     if let Err(error) = wait(&child, store) {
@@ -55,7 +55,7 @@ fn wait(child: &Child, store: &ImageStore) -> Result<(), Error> {
     let handle = pidfd_open(Pid::from_child(child), PidfdFlags::empty()).map_err(Error::system(watch))?;
     loop {
         let mut ended = [PollFd::new(&handle, PollFlags::IN)];
-        match poll(&mut ended, Some(&ATTENTION)) {
+        match poll(&mut ended, Some(&REMOVAL_CHECK_INTERVAL)) {
             Ok(0) | Err(rustix::io::Errno::INTR) => store.require()?,
             Ok(_) => return Ok(()),
             Err(errno) => return Err(Error::system(watch)(errno)),
@@ -63,7 +63,7 @@ fn wait(child: &Child, store: &ImageStore) -> Result<(), Error> {
     }
 }
 
-/// Reads the answer of a process that has ended.
+/// Reads the answer of a process that has exited.
 fn finish(mut child: Child) -> Result<Size, Error> {
     let status = child.wait().map_err(Error::system("wait for the unpacker"))?;
     let mut answer = Vec::new();

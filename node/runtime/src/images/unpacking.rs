@@ -1,9 +1,9 @@
 //! The process that unpacks one layer.
 //!
 //! Decompressors and tar readers work on bytes that an attacker may have written. They run in this binary started
-//! again, with a limit on memory and processor time and first in the kernel's line when memory runs out: a layer can
-//! end its unpacker and nothing else. The process reads the blob from its standard input, works in its current
-//! directory, and says on its standard output how it went.
+//! again, with a limit on memory and processor time, and are the kernel's first choice when memory runs out: a layer
+//! can kill its unpacker and nothing else. The process reads the blob from its standard input, works in its current
+//! directory, and writes its result to its standard output.
 
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -21,30 +21,30 @@ use crate::Error;
 pub(crate) const COMMAND: &str = "unpack";
 /// The argument after the digest: unpack into the current directory, instead of only comparing the digest.
 pub(super) const HERE: &str = "here";
-/// What it may allocate beyond its own program. The largest window that zstd accepts unasked takes a third of it.
+/// The memory limit beyond the program itself. The largest window that zstd accepts by default takes a third of it.
 pub(super) const MEMORY: u64 = 384 << 20;
-/// An honest layer of the largest size takes a fraction of it.
+/// The limit of processor time. A valid layer of the largest size takes a fraction of it.
 pub(super) const PROCESSOR_SECONDS: u64 = 3600;
 
-/// What to do with a blob.
+/// The task of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Task<'a> {
-    /// Unpack it into this directory, and compare its content with the digest.
+    /// Unpack the blob into this directory, and compare its content with the digest.
     Unpack(&'a Path),
-    /// Only compare its content with the digest.
+    /// Only compare the blob's content with the digest.
     Verify,
 }
 
-/// The last words of the process.
+/// The result of the process.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Answer {
     Done(Size),
     Refused(String),
 }
 
-/// The process itself: `unpack DIGEST [here]`.
+/// Runs the process: `unpack DIGEST [here]`.
 pub(crate) fn unpack_main(args: &[String]) -> i32 {
-    let answer = match confine().map_err(Error::system("confine the unpacker")).and_then(|()| asked(args)) {
+    let answer = match confine().map_err(Error::system("confine the unpacker")).and_then(|()| run(args)) {
         Ok(size) => Answer::Done(size),
         Err(Error::Image(reason)) => Answer::Refused(shortened(&reason)),
         Err(error) => Answer::Refused(shortened(&error.to_string())),
@@ -57,7 +57,7 @@ pub(crate) fn unpack_main(args: &[String]) -> i32 {
     }
 }
 
-fn asked(args: &[String]) -> Result<Size, Error> {
+fn run(args: &[String]) -> Result<Size, Error> {
     let digest = args.first().map(String::as_str).unwrap_or_default().parse()?;
     let task = match args.get(1).map(String::as_str) {
         Some(HERE) => Task::Unpack(Path::new(".")),
@@ -66,7 +66,7 @@ fn asked(args: &[String]) -> Result<Size, Error> {
     work(io::stdin().lock(), &digest, task)
 }
 
-/// Takes the limits on. Memory is counted from what the program has at its start, which differs between builds.
+/// Sets the limits. Memory is counted from the program's memory at its start, which differs between builds.
 fn confine() -> io::Result<()> {
     let addresses = own_addresses()?.saturating_add(MEMORY);
     setrlimit(Resource::RLIMIT_AS, addresses, addresses)?;
@@ -79,7 +79,7 @@ fn confine() -> io::Result<()> {
     Ok(())
 }
 
-/// The bytes of address space that this process has.
+/// Returns the bytes of address space that this process has.
 fn own_addresses() -> io::Result<u64> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")?.trim().strip_suffix(" kB"));
@@ -87,7 +87,7 @@ fn own_addresses() -> io::Result<u64> {
     kibibytes.map(|size| size << 10).ok_or_else(|| io::Error::other("/proc/self/status has no VmSize"))
 }
 
-/// Decompresses, unpacks and compares the digest of the whole content, the bytes behind the archive's end included.
+/// Decompresses, unpacks and compares the digest of the whole content, including the bytes after the archive's end.
 pub(crate) fn work(blob: impl Read, digest: &Digest, task: Task<'_>) -> Result<Size, Error> {
     let mut content = Hashing { inner: archive::decompress(blob)?, hasher: Sha256::new(), left: MAX_LAYER_BYTES };
     let size = match task {
@@ -102,7 +102,7 @@ pub(crate) fn work(blob: impl Read, digest: &Digest, task: Task<'_>) -> Result<S
     Ok(size)
 }
 
-/// Hashes what passes through, and ends a layer that is longer than any may be.
+/// A reader that hashes its content, and fails if a layer is too long.
 struct Hashing<R> {
     inner: R,
     hasher: Sha256,

@@ -6,11 +6,11 @@ use corten_cri::v1;
 
 use crate::Error;
 
-/// Writes them into the sandbox's folder.
+/// Writes the files into the sandbox's folder.
 pub(crate) fn write(folder: &Path, hostname: &str, dns: Option<&v1::DnsConfig>) -> Result<(), Error> {
-    let write = |name: &str, text: String| {
+    let write = |name: &str, content: String| {
         let path = folder.join(name);
-        std::fs::write(&path, text).map_err(Error::file("write", &path))
+        std::fs::write(&path, content).map_err(Error::file("write", &path))
     };
     let node = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     write("hostname", format!("{hostname}\n"))?;
@@ -19,19 +19,19 @@ pub(crate) fn write(folder: &Path, hostname: &str, dns: Option<&v1::DnsConfig>) 
     write("resolv.conf", dns.map_or_else(|| node("/etc/resolv.conf"), resolv_conf))
 }
 
-/// Pure: the text of resolv.conf.
+/// Returns the content of resolv.conf; pure.
 fn resolv_conf(dns: &v1::DnsConfig) -> String {
-    let mut text = String::new();
+    let mut content = String::new();
     if !dns.searches.is_empty() {
-        text.push_str(&format!("search {}\n", dns.searches.join(" ")));
+        content.push_str(&format!("search {}\n", dns.searches.join(" ")));
     }
     for server in &dns.servers {
-        text.push_str(&format!("nameserver {server}\n"));
+        content.push_str(&format!("nameserver {server}\n"));
     }
     if !dns.options.is_empty() {
-        text.push_str(&format!("options {}\n", dns.options.join(" ")));
+        content.push_str(&format!("options {}\n", dns.options.join(" ")));
     }
-    text
+    content
 }
 
 #[cfg(test)]
@@ -39,8 +39,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn resolv_conf_is_written_in_the_usual_order() {
-        let words = |text: &str| text.split(' ').map(str::to_string).collect();
+    fn resolv_conf_has_the_usual_order() {
+        let words = |line: &str| line.split(' ').map(str::to_string).collect();
         let dns = v1::DnsConfig {
             servers: words("10.96.0.10"),
             searches: words("default.svc.cluster.local svc.cluster.local"),

@@ -1,8 +1,8 @@
 //! Pod sandboxes: the namespaces that the containers of a pod share.
 //!
-//! There is no pause image: network, IPC and host name namespaces are pinned by bind mounts in the
-//! run directory and need no process. Only a pod that shares process numbers gets one, because a pid
-//! namespace lives as long as its first process.
+//! There is no pause image: bind mounts in the run directory pin the network, IPC and UTS namespaces, which need no
+//! process. Only a pod that shares its pid namespace gets a pause process, because a pid namespace lives as long as its
+//! first process.
 
 pub(crate) mod files;
 pub(crate) mod namespaces;
@@ -21,14 +21,15 @@ use crate::Error;
 use crate::network::{PodNetworkRequest, PortMapping};
 use crate::paths::{Paths, write_atomically};
 
-/// What is known about a sandbox beyond its configuration. Written whenever it changes.
+/// The state of a sandbox beyond its configuration. Written whenever it changes.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct SandboxRecord {
     pub created_at: i64,
     pub runtime_handler: String,
     pub ready: bool,
     pub ips: Vec<IpAddr>,
-    /// The pod network was asked to connect this sandbox and not yet to disconnect it.
+    /// Whether the pod network may hold resources of this sandbox: set before it is connected, cleared after it is
+    /// disconnected.
     pub connected: bool,
     pub pause_pid: Option<i32>,
 }
@@ -39,7 +40,7 @@ pub(crate) struct Sandbox {
     pub id: String,
     pub config: v1::PodSandboxConfig,
     record: Mutex<SandboxRecord>,
-    /// One change at a time.
+    /// Serializes changes of the sandbox.
     pub changing: tokio::sync::Mutex<()>,
 }
 
@@ -48,7 +49,7 @@ impl Sandbox {
         Self { id, config, record: Mutex::new(record), changing: tokio::sync::Mutex::default() }
     }
 
-    /// Reads a sandbox back from its folder.
+    /// Reads a sandbox from its folder.
     pub fn load(paths: &Paths, id: &str) -> Result<Self, Error> {
         let folder = paths.sandbox(id);
         let config = read(&folder.join("config.pb"))?;
@@ -96,7 +97,7 @@ impl Sandbox {
         self.config.linux.as_ref().map(|linux| linux.cgroup_parent.clone()).unwrap_or_default()
     }
 
-    /// The host name of the pod; the node's where the pod has none.
+    /// Returns the host name of the pod; the node's if the pod has none.
     pub fn hostname(&self) -> String {
         if !self.config.hostname.is_empty() {
             return self.config.hostname.clone();
@@ -104,7 +105,7 @@ impl Sandbox {
         nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
     }
 
-    /// What the pod network needs to know.
+    /// Returns the request to the pod network.
     pub fn network_request(&self, paths: &Paths) -> PodNetworkRequest {
         let metadata = self.config.metadata.clone().unwrap_or_default();
         let port = |port: i32| u16::try_from(port).unwrap_or(0);

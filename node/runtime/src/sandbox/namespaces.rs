@@ -1,7 +1,7 @@
-//! Making, pinning and releasing the namespaces of a sandbox.
+//! Makes, pins and releases the namespaces of a sandbox.
 //!
-//! A thread of its own makes them, because a namespace belongs to a thread until it is pinned, and
-//! ends right after: no thread of the daemon's pool ever leaves the node's namespaces.
+//! A separate thread makes them, because a namespace belongs to a thread until it is pinned, and exits right after: no
+//! thread of the daemon's pool ever leaves the node's namespaces.
 
 use std::fs::File;
 use std::io::Write;
@@ -17,17 +17,17 @@ use crate::Error;
 use crate::id_mapping::Mapping;
 use crate::program::Program;
 
-/// As much shared memory as other runtimes give a pod.
+/// The shared memory of a pod, as large as in other runtimes.
 const SHARED_MEMORY: &str = "mode=1777,size=65536k";
 
-/// What to make.
+/// The namespaces to make.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub network: bool,
     pub ipc: bool,
     pub hostname: String,
     pub sysctls: Vec<(String, String)>,
-    /// For a pod whose users are not the node's.
+    /// The id mapping of a pod with a user namespace.
     pub users: Option<Mapping>,
 }
 
@@ -106,7 +106,7 @@ fn tune_pinned(plan: &Plan, folder: &Path) -> Result<(), Error> {
     tune(plan)
 }
 
-/// A file that the namespace is mounted on keeps it alive without a process.
+/// Mounts a namespace on a file, which keeps it alive without a process.
 fn pin(kind: &str, folder: &Path) -> Result<(), Error> {
     pin_from(&format!("/proc/thread-self/ns/{kind}"), &folder.join(kind))
 }
@@ -117,7 +117,7 @@ pub(crate) fn pin_from(source: &str, target: &Path) -> Result<(), Error> {
         .map_err(|errno| Error::file("pin namespace at", target)(errno.into()))
 }
 
-/// Unmounts and removes whatever of a sandbox is in its run folder. Harmless when repeated.
+/// Unmounts and removes the pins and mounts in a sandbox's run folder. May be repeated.
 pub(crate) fn release(folder: &Path) -> Result<(), Error> {
     for name in ["net", "uts", "ipc", "pid", "shm", "user"] {
         let path = folder.join(name);
@@ -129,7 +129,7 @@ pub(crate) fn release(folder: &Path) -> Result<(), Error> {
     }
 }
 
-/// Whether the pins are there: they are gone after a reboot.
+/// Reports whether the pins exist: they do not after a reboot.
 pub(crate) fn exist(plan: &Plan, folder: &Path) -> bool {
     let pinned = |name: &str| {
         let path = folder.join(name);
@@ -157,7 +157,7 @@ pub(crate) fn bring_loopback_up() -> std::io::Result<()> {
     if result < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Runs a function in a thread that may change its namespaces, because it ends afterwards.
+/// Runs a function in a thread that may change its namespaces, because it exits afterwards.
 pub(crate) fn in_thread<T: Send>(work: impl FnOnce() -> Result<T, Error> + Send) -> Result<T, Error> {
     std::thread::scope(|scope| {
         scope.spawn(work).join().unwrap_or_else(|_| Err(Error::State("a thread of the runtime failed".into())))

@@ -1,8 +1,8 @@
-//! The first process of a pod whose containers share process numbers.
+//! The first process of a pod whose containers share a pid namespace.
 //!
-//! It holds the pid namespace and reaps orphans, nothing else. It is this binary again, started as
-//! `pause`, so no image is needed. The pod's containers see it, and one that may trace others reaches all that it has: so
-//! it has an empty root, no descriptor and no power.
+//! It holds the pid namespace and reaps orphans, nothing else. It is this binary, started again as `pause`, so no image
+//! is needed. The pod's containers see it, and a container that may trace processes reaches its files and descriptors:
+//! so it has an empty root, no descriptor and no privileges.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
@@ -13,13 +13,13 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::wait::{WaitPidFlag, waitpid};
 
 use crate::Error;
-use crate::executor::{become_nobody, close_to_others};
+use crate::executor::{become_unprivileged, close_to_others};
 use crate::program::Program;
 
-/// The user that upstream's pause image has.
+/// The user of upstream's pause image.
 const PAUSE_USER: u32 = 65535;
 
-/// Starts a pause process in a new pid namespace; returns its number on the node.
+/// Starts a pause process in a new pid namespace; returns its pid on the node.
 pub(crate) fn start(program: &Program, cgroup_procs: &[std::path::PathBuf]) -> Result<i32, Error> {
     let mut child = program
         .command()
@@ -40,7 +40,7 @@ pub(crate) fn start(program: &Program, cgroup_procs: &[std::path::PathBuf]) -> R
     line.trim().parse().map_err(|_| Error::State("the pause process did not start".into()))
 }
 
-/// The program `pause`: forks into a new pid namespace, tells the number, and leaves the child there.
+/// Runs the program `pause`: forks into a new pid namespace, prints the child's pid, and leaves the child there.
 pub fn pause_main(cgroup_procs: &[String]) -> i32 {
     close_to_others();
     let Ok(mut groups) = open_groups(cgroup_procs) else { return 1 };
@@ -61,17 +61,17 @@ pub fn pause_main(cgroup_procs: &[String]) -> i32 {
     }
 }
 
-/// Opens the files that the child is moved by, while their paths still mean something.
+/// Opens the `cgroup.procs` files of the child, while their paths can still be resolved.
 fn open_groups(cgroup_procs: &[String]) -> std::io::Result<Vec<std::fs::File>> {
     cgroup_procs.iter().map(|path| std::fs::OpenOptions::new().write(true).open(path)).collect()
 }
 
-/// Leaves the node's file system for one without a file, in a mount namespace of its own.
+/// Enters an empty root file system, in a new mount namespace.
 fn enter_empty_root() -> nix::Result<()> {
     let nothing = None::<&str>;
     mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_PRIVATE, nothing)?;
     let flags = MsFlags::MS_RDONLY | MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-    // Any folder will do; in this namespace nobody looks for what was there.
+    // Any folder will do; nothing in this namespace needs its content.
     mount(Some("tmpfs"), "/proc", Some("tmpfs"), flags, Some("size=4k,nr_inodes=1"))?;
     nix::unistd::chdir("/proc")?;
     nix::unistd::pivot_root(".", ".")?;
@@ -79,18 +79,18 @@ fn enter_empty_root() -> nix::Result<()> {
     nix::unistd::chdir("/")
 }
 
-/// Waits for children to reap, until it is killed.
+/// Reaps children until the process is killed.
 fn hold() -> i32 {
     let _ = nix::unistd::setsid();
     let _ = std::io::stdout().flush();
     // SAFETY: closes every descriptor; nothing uses one from here on.
     unsafe { libc::syscall(libc::SYS_close_range, 0, u32::MAX, 0) };
-    if become_nobody(PAUSE_USER).is_err() {
+    if become_unprivileged(PAUSE_USER).is_err() {
         return 1;
     }
-    // Becoming another user opens a process to its like again.
+    // A change of user makes a process traceable by other processes of that user again.
     close_to_others();
-    // SAFETY: names this process for whoever reads a process list.
+    // SAFETY: sets the name of this process in process lists.
     unsafe { libc::prctl(libc::PR_SET_NAME, c"pause".as_ptr(), 0, 0, 0) };
     let mut signals = SigSet::empty();
     for signal in [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT] {

@@ -1,8 +1,8 @@
-//! The namespaces of a pod whose users are not the node's (`hostUsers: false`).
+//! The namespaces of a pod with a user namespace (`hostUsers: false`).
 //!
 //! A process with threads cannot make a user namespace, so this binary is started again as `namespaces`: it makes the
-//! user namespace, waits until its ids are mapped, makes the pod's other namespaces inside of it, so that the pod's root
-//! has power over them and over nothing else, and holds them until they are pinned.
+//! user namespace, waits until its ids are mapped, makes the pod's other namespaces inside of it, so that the pod's
+//! root has privileges in them and nowhere else, and holds them until they are pinned.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
@@ -20,11 +20,11 @@ use crate::program::Program;
 /// Makes the pod's namespaces and pins them in `folder`.
 pub(crate) fn create(plan: &Plan, mapping: &Mapping, program: &Program, folder: &Path) -> Result<(), Error> {
     let mut holder = Holder::start(plan, program)?;
-    holder.hear("user")?;
+    holder.expect_word("user")?;
     let pid = holder.child.id();
     mapping.write(pid)?;
-    holder.tell()?;
-    holder.hear("rest")?;
+    holder.send_go()?;
+    holder.expect_word("rest")?;
     let mut kinds = vec!["user"];
     kinds.extend(["net", "uts"].iter().filter(|_| plan.network));
     kinds.extend(["ipc"].iter().filter(|_| plan.ipc));
@@ -34,18 +34,18 @@ pub(crate) fn create(plan: &Plan, mapping: &Mapping, program: &Program, folder: 
     Ok(())
 }
 
-/// A user namespace that nobody is in, to try what the kernel can do with one.
+/// Makes a user namespace without processes, to probe the kernel's support.
 pub(crate) fn probe(program: &Program) -> Result<OwnedFd, Error> {
     let plan = Plan { network: false, ipc: false, hostname: String::new(), sysctls: Vec::new(), users: None };
     let mut holder = Holder::start(&plan, program)?;
-    holder.hear("user")?;
+    holder.expect_word("user")?;
     let pid = holder.child.id();
     Mapping { uid: 65536, gid: 65536, length: 65536 }.write(pid)?;
     let path = format!("/proc/{pid}/ns/user");
     std::fs::File::open(&path).map(OwnedFd::from).map_err(Error::file("open", path))
 }
 
-/// The process that holds the namespaces; dropping it ends it.
+/// The process that holds the namespaces; dropping it kills it.
 struct Holder {
     child: Child,
     output: BufReader<std::process::ChildStdout>,
@@ -68,8 +68,8 @@ impl Holder {
         Ok(Self { child, output: BufReader::new(output) })
     }
 
-    /// Waits for the word, or says what came instead.
-    fn hear(&mut self, word: &str) -> Result<(), Error> {
+    /// Waits for the word; any other line is the error.
+    fn expect_word(&mut self, word: &str) -> Result<(), Error> {
         let mut line = String::new();
         let read = self.output.read_line(&mut line);
         match read {
@@ -78,7 +78,7 @@ impl Holder {
         }
     }
 
-    fn tell(&mut self) -> Result<(), Error> {
+    fn send_go(&mut self) -> Result<(), Error> {
         let input = self.child.stdin.as_mut().ok_or_else(|| Error::State("a process without its input".into()))?;
         input.write_all(b"go\n").map_err(Error::system("speak to the namespaces' process"))
     }
@@ -91,7 +91,7 @@ impl Drop for Holder {
     }
 }
 
-/// The program `namespaces`: what the other side of `create` does.
+/// Runs the program `namespaces`: the other side of `create`.
 pub fn namespaces_main(args: &[String]) -> i32 {
     let [network, ipc, hostname] = args else { return 1 };
     match hold(network == "1", ipc == "1", hostname) {
@@ -107,7 +107,7 @@ fn hold(network: bool, ipc: bool, hostname: &str) -> std::io::Result<()> {
     let mut input = std::io::stdin().lock();
     let mut line = String::new();
     unshare(CloneFlags::CLONE_NEWUSER)?;
-    say("user")?;
+    print_word("user")?;
     input.read_line(&mut line)?;
     let mut flags = CloneFlags::empty();
     if network {
@@ -121,26 +121,25 @@ fn hold(network: bool, ipc: bool, hostname: &str) -> std::io::Result<()> {
         nix::unistd::sethostname(hostname)?;
         namespaces::bring_loopback_up()?;
     }
-    say("rest")?;
-    // Held until the other side has pinned them and ends this process.
+    print_word("rest")?;
+    // Held until the other side has pinned them and kills this process.
     input.read_line(&mut line)?;
     Ok(())
 }
 
-fn say(word: &str) -> std::io::Result<()> {
+fn print_word(word: &str) -> std::io::Result<()> {
     let mut output = std::io::stdout().lock();
     output.write_all(word.as_bytes())?;
     output.write_all(b"\n")?;
     output.flush()
 }
 
-/// Whether pods may have users of their own: the kernel has user namespaces, and the file system of the images can show
-/// its files with other ids.
+/// Reports whether pods may have user namespaces: the kernel has them, and the file system of the images can map ids.
 pub(crate) fn can_map_ids(program: &Program, layers: &Path) -> bool {
     let probe = || -> Result<(), String> {
         let users = probe(program).map_err(|error| format!("cannot make a user namespace: {error}"))?;
         let folder = std::fs::File::open(layers).map_err(|error| format!("cannot open the layers: {error}"))?.into();
         executor::try_mapping_ids(&folder, &users)
     };
-    probe().inspect_err(|why| tracing::info!(why, "pods cannot have users of their own")).is_ok()
+    probe().inspect_err(|why| tracing::info!(why, "pods cannot have user namespaces")).is_ok()
 }

@@ -33,11 +33,11 @@ impl corten_cri::ImageService for Images {
         request: Request<v1::ImageStatusRequest>,
     ) -> Result<Response<v1::ImageStatusResponse>, Status> {
         let store = &self.0.daemon.images;
-        let asked = request.into_inner();
-        let found = store.find(&asked.image.unwrap_or_default().image)?;
+        let request = request.into_inner();
+        let found = store.find(&request.image.unwrap_or_default().image)?;
         let image = found.as_ref().map(|record| shown(store, record));
         let mut info = HashMap::new();
-        if let (true, Some(record)) = (asked.verbose, &found) {
+        if let (true, Some(record)) = (request.verbose, &found) {
             info.insert("info".to_string(), serde_json::to_string(record).unwrap_or_default());
         }
         Ok(Response::new(v1::ImageStatusResponse { image, info }))
@@ -47,9 +47,9 @@ impl corten_cri::ImageService for Images {
         &self,
         request: Request<v1::PullImageRequest>,
     ) -> Result<Response<v1::PullImageResponse>, Status> {
-        let asked = request.into_inner();
-        let image = asked.image.unwrap_or_default().image;
-        let auth = credentials(asked.auth.unwrap_or_default())?;
+        let request = request.into_inner();
+        let image = request.image.unwrap_or_default().image;
+        let auth = credentials(request.auth.unwrap_or_default())?;
         let record = self.0.daemon.images.pull(&image, auth).await?;
         Ok(Response::new(v1::PullImageResponse { image_ref: record.id.to_string() }))
     }
@@ -59,7 +59,8 @@ impl corten_cri::ImageService for Images {
         request: Request<v1::RemoveImageRequest>,
     ) -> Result<Response<v1::RemoveImageResponse>, Status> {
         let image = request.into_inner().image.unwrap_or_default().image;
-        let (store, in_use) = (self.0.daemon.images.clone(), self.0.daemon.layers_in_use());
+        let store = self.0.daemon.images.clone();
+        let in_use = self.0.daemon.layers_in_use();
         let removed = tokio::task::spawn_blocking(move || store.remove(&image, &in_use)).await;
         removed.map_err(|error| Status::internal(error.to_string()))??;
         Ok(Response::new(v1::RemoveImageResponse {}))
@@ -73,7 +74,8 @@ impl corten_cri::ImageService for Images {
     }
 }
 
-/// The user of the image decides whether `runAsNonRoot` holds: a number where it is one, else a name.
+/// Returns the CRI image of a record. The image's user decides whether `runAsNonRoot` holds: an id if it is numeric,
+/// else a name.
 fn shown(store: &ImageStore, record: &ImageRecord) -> v1::Image {
     let user = store.config(&record.id).map(|config| config.config.user).unwrap_or_default();
     let user = user.split(':').next().unwrap_or_default().to_string();
@@ -90,7 +92,7 @@ fn shown(store: &ImageStore, record: &ImageRecord) -> v1::Image {
     }
 }
 
-/// The kinds of credentials that the kubelet sends, first found first used.
+/// Returns the credentials that the kubelet sends; the first kind that is set wins.
 fn credentials(auth: v1::AuthConfig) -> Result<PullAuth, Error> {
     if !auth.username.is_empty() || !auth.password.is_empty() {
         return Ok(PullAuth::Basic(auth.username, auth.password));
@@ -98,8 +100,8 @@ fn credentials(auth: v1::AuthConfig) -> Result<PullAuth, Error> {
     if !auth.auth.is_empty() {
         let malformed = || Error::Invalid("malformed registry credentials".into());
         let decoded = base64::engine::general_purpose::STANDARD.decode(&auth.auth).map_err(|_| malformed())?;
-        let text = String::from_utf8(decoded).map_err(|_| malformed())?;
-        let (user, password) = text.split_once(':').ok_or_else(malformed)?;
+        let pair = String::from_utf8(decoded).map_err(|_| malformed())?;
+        let (user, password) = pair.split_once(':').ok_or_else(malformed)?;
         return Ok(PullAuth::Basic(user.to_string(), password.trim_end_matches('\0').to_string()));
     }
     if !auth.registry_token.is_empty() {

@@ -20,26 +20,26 @@ use runtime::Runtime;
 use crate::daemon::Daemon;
 use crate::streaming::StreamingServer;
 
-/// How long calls may take to end when the daemon does.
+/// The time that calls may take to finish at shutdown.
 const GRACE: Duration = Duration::from_secs(5);
-/// The connections at once; every peer is root.
+/// The limit of concurrent connections; every peer is root.
 const LIMITS: Limits = Limits::anonymous(1024);
 
-/// What both services share.
+/// The shared state of both services.
 #[derive(Clone)]
 pub(crate) struct Services {
     pub daemon: Arc<Daemon>,
     pub streaming: StreamingServer,
 }
 
-/// Both services of the interface on one connection.
+/// Both CRI services on one connection.
 #[derive(Clone)]
 struct Router {
     runtime: RuntimeServiceServer<Runtime>,
     images: ImageServiceServer<Images>,
 }
 
-/// Serves every connection until `shutdown`, then lets running calls end.
+/// Serves every connection until `shutdown`, then lets running calls finish.
 pub(crate) async fn serve(listener: UnixListener, services: Services, shutdown: CancellationToken) {
     let router = Router {
         runtime: RuntimeServiceServer::new(Runtime(services.clone()))
@@ -69,7 +69,7 @@ impl Router {
             async move {
                 match request.uri().path().starts_with("/runtime.v1.ImageService/") {
                     true => router.images.call(request).await,
-                    // What neither service knows is answered as unimplemented by this one.
+                    // The runtime service answers unknown paths as unimplemented.
                     false => router.runtime.call(request).await,
                 }
             }

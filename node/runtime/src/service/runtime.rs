@@ -34,9 +34,9 @@ impl corten_cri::RuntimeService for Runtime {
     }
 
     async fn run_pod_sandbox(&self, request: Request<v1::RunPodSandboxRequest>) -> Answer<v1::RunPodSandboxResponse> {
-        let asked = request.into_inner();
-        let config = asked.config.ok_or_else(|| Status::invalid_argument("a sandbox needs a config"))?;
-        let pod_sandbox_id = self.0.daemon.run_sandbox(config, asked.runtime_handler).await?;
+        let request = request.into_inner();
+        let config = request.config.ok_or_else(|| Status::invalid_argument("a sandbox needs a config"))?;
+        let pod_sandbox_id = self.0.daemon.run_sandbox(config, request.runtime_handler).await?;
         answer(v1::RunPodSandboxResponse { pod_sandbox_id })
     }
 
@@ -83,9 +83,9 @@ impl corten_cri::RuntimeService for Runtime {
         &self,
         request: Request<v1::CreateContainerRequest>,
     ) -> Answer<v1::CreateContainerResponse> {
-        let asked = request.into_inner();
-        let config = asked.config.ok_or_else(|| Status::invalid_argument("a container needs a config"))?;
-        let container_id = self.0.daemon.create_container(&asked.pod_sandbox_id, config).await?;
+        let request = request.into_inner();
+        let config = request.config.ok_or_else(|| Status::invalid_argument("a container needs a config"))?;
+        let container_id = self.0.daemon.create_container(&request.pod_sandbox_id, config).await?;
         answer(v1::CreateContainerResponse { container_id })
     }
 
@@ -95,10 +95,10 @@ impl corten_cri::RuntimeService for Runtime {
     }
 
     async fn stop_container(&self, request: Request<v1::StopContainerRequest>) -> Answer<v1::StopContainerResponse> {
-        let asked = request.into_inner();
-        match self.0.daemon.container(&asked.container_id) {
-            Ok(container) => self.0.daemon.stop_container(&container, asked.timeout).await?,
-            // Stopping what is gone succeeds, so that the kubelet may repeat it.
+        let request = request.into_inner();
+        match self.0.daemon.container(&request.container_id) {
+            Ok(container) => self.0.daemon.stop_container(&container, request.timeout).await?,
+            // Stopping a missing container succeeds, so that the kubelet may repeat it.
             Err(crate::Error::NotFound { .. }) => {}
             Err(error) => return Err(error.into()),
         }
@@ -122,9 +122,9 @@ impl corten_cri::RuntimeService for Runtime {
         &self,
         request: Request<v1::ContainerStatusRequest>,
     ) -> Answer<v1::ContainerStatusResponse> {
-        let asked = request.into_inner();
-        let container = self.0.daemon.container(&asked.container_id)?;
-        let info = if asked.verbose { self.0.daemon.container_info(&container) } else { Default::default() };
+        let request = request.into_inner();
+        let container = self.0.daemon.container(&request.container_id)?;
+        let info = if request.verbose { self.0.daemon.container_info(&container) } else { Default::default() };
         answer(v1::ContainerStatusResponse { status: Some(self.0.daemon.container_status(&container)), info })
     }
 
@@ -132,9 +132,9 @@ impl corten_cri::RuntimeService for Runtime {
         &self,
         request: Request<v1::UpdateContainerResourcesRequest>,
     ) -> Answer<v1::UpdateContainerResourcesResponse> {
-        let asked = request.into_inner();
-        let resources = asked.linux.unwrap_or_default();
-        self.0.daemon.update_resources(&asked.container_id, &resources).await?;
+        let request = request.into_inner();
+        let resources = request.linux.unwrap_or_default();
+        self.0.daemon.update_resources(&request.container_id, &resources).await?;
         answer(v1::UpdateContainerResourcesResponse {})
     }
 
@@ -147,36 +147,36 @@ impl corten_cri::RuntimeService for Runtime {
     }
 
     async fn exec_sync(&self, request: Request<v1::ExecSyncRequest>) -> Answer<v1::ExecSyncResponse> {
-        let asked = request.into_inner();
-        let output = self.0.daemon.exec_sync(&asked.container_id, asked.cmd, asked.timeout).await?;
+        let request = request.into_inner();
+        let output = self.0.daemon.exec_sync(&request.container_id, request.cmd, request.timeout).await?;
         answer(v1::ExecSyncResponse { stdout: output.stdout, stderr: output.stderr, exit_code: output.code })
     }
 
     async fn exec(&self, request: Request<v1::ExecRequest>) -> Answer<v1::ExecResponse> {
-        let asked = request.into_inner();
-        self.0.daemon.container(&asked.container_id)?.require_running()?;
-        if asked.tty && asked.stderr {
+        let request = request.into_inner();
+        self.0.daemon.container(&request.container_id)?.require_running()?;
+        if request.tty && request.stderr {
             return Err(Status::invalid_argument("tty and stderr cannot both be true"));
         }
-        answer(v1::ExecResponse { url: self.0.streaming.url(Target::Exec(asked)) })
+        answer(v1::ExecResponse { url: self.0.streaming.url(Target::Exec(request)) })
     }
 
     async fn attach(&self, request: Request<v1::AttachRequest>) -> Answer<v1::AttachResponse> {
-        let asked = request.into_inner();
-        self.0.daemon.container(&asked.container_id)?.require_running()?;
-        if asked.tty && asked.stderr {
+        let request = request.into_inner();
+        self.0.daemon.container(&request.container_id)?.require_running()?;
+        if request.tty && request.stderr {
             return Err(Status::invalid_argument("tty and stderr cannot both be true"));
         }
-        answer(v1::AttachResponse { url: self.0.streaming.url(Target::Attach(asked)) })
+        answer(v1::AttachResponse { url: self.0.streaming.url(Target::Attach(request)) })
     }
 
     async fn port_forward(&self, request: Request<v1::PortForwardRequest>) -> Answer<v1::PortForwardResponse> {
-        let asked = request.into_inner();
-        let sandbox = self.0.daemon.sandbox(&asked.pod_sandbox_id)?;
+        let request = request.into_inner();
+        let sandbox = self.0.daemon.sandbox(&request.pod_sandbox_id)?;
         if !sandbox.record().ready {
             return Err(Status::failed_precondition("sandbox container is not running"));
         }
-        answer(v1::PortForwardResponse { url: self.0.streaming.url(Target::PortForward(asked)) })
+        answer(v1::PortForwardResponse { url: self.0.streaming.url(Target::PortForward(request)) })
     }
 
     async fn container_stats(&self, request: Request<v1::ContainerStatsRequest>) -> Answer<v1::ContainerStatsResponse> {
@@ -221,7 +221,7 @@ impl corten_cri::RuntimeService for Runtime {
         answer(v1::ListPodSandboxStatsResponse { stats: self.0.daemon.sandbox_stats(sandboxes).await? })
     }
 
-    /// Tells the pod network which range the kubelet was given for this node's pods.
+    /// Passes the pod CIDR of this node from the kubelet to the pod network.
     async fn update_runtime_config(
         &self,
         request: Request<v1::UpdateRuntimeConfigRequest>,
@@ -234,15 +234,15 @@ impl corten_cri::RuntimeService for Runtime {
     }
 
     async fn status(&self, _: Request<v1::StatusRequest>) -> Answer<v1::StatusResponse> {
-        let condition = |name: &str, trouble: Option<String>, reason: &str| v1::RuntimeCondition {
+        let condition = |name: &str, error: Option<String>, reason: &str| v1::RuntimeCondition {
             r#type: name.into(),
-            status: trouble.is_none(),
-            reason: if trouble.is_some() { reason.into() } else { String::new() },
-            message: trouble.unwrap_or_default(),
+            status: error.is_none(),
+            reason: if error.is_some() { reason.into() } else { String::new() },
+            message: error.unwrap_or_default(),
         };
         let network = self.0.daemon.network.not_ready().await;
         let frames = self.0.daemon.network.unfiltered().await;
-        let devices = self.0.daemon.device_trouble.clone();
+        let devices = self.0.daemon.device_filter_error.clone();
         let user_namespaces = self.0.daemon.user_namespaces;
         let handler = |name: &str, user_namespaces| v1::RuntimeHandler {
             name: name.into(),
@@ -275,7 +275,7 @@ impl corten_cri::RuntimeService for Runtime {
         let daemon = self.0.daemon.clone();
         let events = BroadcastStream::new(daemon.subscribe()).map(move |event| match event {
             Ok(event) => Ok(event_response(&daemon, event)),
-            // The kubelet lists again when the stream breaks, which is what a loss needs.
+            // The kubelet lists again when the stream breaks, which also recovers lost events.
             Err(lost) => Err(Status::data_loss(lost.to_string())),
         });
         Ok(Response::new(Box::pin(events)))
@@ -286,7 +286,7 @@ impl corten_cri::RuntimeService for Runtime {
         answer(v1::RuntimeConfigResponse { linux: Some(linux) })
     }
 
-    /// The kubelet has resized the pod's own group by itself; there is no overhead of a pause image.
+    /// Does nothing: the kubelet resizes the pod's own group by itself, and there is no overhead of a pause image.
     async fn update_pod_sandbox_resources(
         &self,
         request: Request<v1::UpdatePodSandboxResourcesRequest>,

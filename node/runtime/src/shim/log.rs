@@ -1,8 +1,7 @@
-//! The container's log file, in the format that the kubelet reads:
-//! `<time> <stream> <F or P> <text>`.
+//! The container's log file, in the format that the kubelet reads: `<time> <stream> <F or P> <text>`.
 //!
-//! A line that ends is full (F); a piece of a line is partial (P): of a line longer than the limit,
-//! or the last one of a stream that ended without a line break.
+//! A line that ends is full (F). A piece of a line is partial (P): of a line longer than the limit, or the last one of
+//! a stream that ended without a line break.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -50,24 +49,24 @@ impl Log {
         Ok(())
     }
 
-    /// Takes output. `now` is the time since 1970 in nanoseconds.
+    /// Writes output. `now` is the time since 1970 in nanoseconds.
     pub fn write(&mut self, stream: Stream, output: &[u8], now: i64) {
         let Some(file) = &mut self.file else { return };
         let unfinished = &mut self.unfinished[stream as usize];
         unfinished.extend_from_slice(output);
         let (entries, rest) = entries(unfinished, stream, now);
         unfinished.drain(..rest);
-        // A full disk must not stop the container; the kubelet's eviction deals with it.
+        // A full disk must not stop the container; the kubelet's eviction frees it.
         let _ = file.write_all(&entries);
     }
 
-    /// Writes what is left when a stream has ended.
+    /// Writes the unfinished line of a stream that has ended.
     pub fn finish(&mut self, stream: Stream, now: i64) {
         let rest = std::mem::take(&mut self.unfinished[stream as usize]);
         if let (Some(file), false) = (&mut self.file, rest.is_empty()) {
-            let mut text = Vec::new();
-            entry(&mut text, stream, 'P', &rest, now);
-            let _ = file.write_all(&text);
+            let mut buffer = Vec::new();
+            entry(&mut buffer, stream, 'P', &rest, now);
+            let _ = file.write_all(&buffer);
         }
     }
 }
@@ -85,37 +84,39 @@ fn open(path: &Path) -> io::Result<File> {
     }
 }
 
-/// The entries that the output makes, and how many bytes of it they took. Pure.
+/// Returns the log entries of the output, and how many bytes of it they took. Pure.
 fn entries(output: &[u8], stream: Stream, now: i64) -> (Vec<u8>, usize) {
-    let mut text = Vec::with_capacity(output.len() + 64);
+    let mut buffer = Vec::with_capacity(output.len() + 64);
     let mut taken = 0;
     loop {
         let rest = &output[taken..];
         match rest.iter().take(MAX_LINE + 1).position(|byte| *byte == b'\n') {
             Some(end) => {
-                entry(&mut text, stream, 'F', &rest[..end], now);
+                entry(&mut buffer, stream, 'F', &rest[..end], now);
                 taken += end + 1;
             }
             None if rest.len() > MAX_LINE => {
-                entry(&mut text, stream, 'P', &rest[..MAX_LINE], now);
+                entry(&mut buffer, stream, 'P', &rest[..MAX_LINE], now);
                 taken += MAX_LINE;
             }
-            None => return (text, taken),
+            None => return (buffer, taken),
         }
     }
 }
 
-fn entry(text: &mut Vec<u8>, stream: Stream, tag: char, line: &[u8], now: i64) {
-    text.extend_from_slice(timestamp(now).as_bytes());
-    text.extend_from_slice(format!(" {} {tag} ", stream.name()).as_bytes());
-    text.extend_from_slice(line);
-    text.push(b'\n');
+fn entry(buffer: &mut Vec<u8>, stream: Stream, tag: char, line: &[u8], now: i64) {
+    buffer.extend_from_slice(timestamp(now).as_bytes());
+    buffer.extend_from_slice(format!(" {} {tag} ", stream.name()).as_bytes());
+    buffer.extend_from_slice(line);
+    buffer.push(b'\n');
 }
 
-/// RFC 3339 in UTC with nanoseconds. The shim carries no time zones.
+/// Formats a time as RFC 3339 in UTC with nanoseconds. The shim carries no time zones.
 fn timestamp(nanoseconds: i64) -> String {
-    let (seconds, fraction) = (nanoseconds.div_euclid(1_000_000_000), nanoseconds.rem_euclid(1_000_000_000));
-    let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    let seconds = nanoseconds.div_euclid(1_000_000_000);
+    let fraction = nanoseconds.rem_euclid(1_000_000_000);
+    let days = seconds.div_euclid(86_400);
+    let second = seconds.rem_euclid(86_400);
     // Days to a date in the proleptic Gregorian calendar, by eras of 400 years that begin in March.
     let shifted = days + 719_468;
     let era = shifted.div_euclid(146_097);
@@ -126,11 +127,13 @@ fn timestamp(nanoseconds: i64) -> String {
     let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
     let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
     let year = year_of_era + era * 400 + i64::from(month <= 2);
-    let (hour, minute, second) = (second / 3600, second % 3600 / 60, second % 60);
+    let hour = second / 3600;
+    let minute = second % 3600 / 60;
+    let second = second % 60;
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{fraction:09}Z")
 }
 
-/// Nanoseconds since 1970.
+/// Returns the nanoseconds since 1970.
 pub(crate) fn now() -> i64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
@@ -142,13 +145,13 @@ mod tests {
 
     #[test]
     fn times_are_written_as_rfc3339() {
-        for (nanoseconds, text) in [
+        for (nanoseconds, expected) in [
             (0, "1970-01-01T00:00:00.000000000Z"),
             (951_782_400_000_000_001, "2000-02-29T00:00:00.000000001Z"),
             (1_792_000_000_123_456_789, "2026-10-14T17:46:40.123456789Z"),
             (-1, "1969-12-31T23:59:59.999999999Z"),
         ] {
-            assert_eq!(timestamp(nanoseconds), text);
+            assert_eq!(timestamp(nanoseconds), expected);
         }
     }
 
@@ -162,8 +165,8 @@ mod tests {
         log.write(Stream::Stdout, b"o\n", 0);
         log.write(Stream::Stdout, &[b'x'; MAX_LINE + 5], 0);
         log.finish(Stream::Stdout, 0);
-        let text = std::fs::read_to_string(&path).expect("read");
-        let shown: Vec<_> = text.lines().map(|line| &line[31..]).collect();
+        let content = std::fs::read_to_string(&path).expect("read");
+        let shown: Vec<_> = content.lines().map(|line| &line[31..]).collect();
         let long = format!("stdout P {}", "x".repeat(MAX_LINE));
         assert_eq!(shown, ["stdout F one", "stderr F oops", "stdout F two", &long, "stdout P xxxxx"]);
     }

@@ -1,8 +1,8 @@
-//! The shim: one small process per container that holds what must outlive the daemon.
+//! The shim: one small process per container that holds everything that must outlive the daemon.
 //!
-//! It starts the container's first process, keeps its streams, writes its log, reaps it, writes its
-//! exit status to disk and runs exec and attach for the daemon. One thread and one poll loop: the
-//! executor forks from here. It must never depend on the daemon being alive.
+//! It starts the container's first process, keeps its streams, writes its log, reaps it, writes its exit status to disk
+//! and runs exec and attach for the daemon. One thread and one poll loop: the executor forks from here. It must never
+//! depend on the daemon being alive.
 
 pub(crate) mod log;
 pub(crate) mod protocol;
@@ -30,9 +30,9 @@ use protocol::{Exit, Outcome, Reply};
 use session::{Attachment, ExecSession};
 
 const READ_SIZE: usize = 16 << 10;
-/// The most output that is read at once from one stream, so that none starves the others.
+/// The most reads at once from one stream, so that none starves the others.
 const READS_PER_TURN: usize = 16;
-/// How long the readers that are attached have for the last of the output.
+/// The time that attached clients have to read the last output.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Runs a shim for the spec in a file. Returns when the container has ended and its exit is on disk.
@@ -48,7 +48,7 @@ pub fn shim_main(spec_path: &Path) -> i32 {
     }
 }
 
-/// Tells the daemon how the start went, then lets go of the daemon's pipe.
+/// Reports the outcome of the start to the daemon, then closes the daemon's pipe.
 fn report(outcome: &Outcome) {
     let mut line = serde_json::to_vec(outcome).unwrap_or_default();
     line.push(b'\n');
@@ -65,24 +65,24 @@ fn report(outcome: &Outcome) {
 struct Shim {
     spec: Spec,
     init: Pid,
-    /// The user of the container's first process, and of all that exec starts.
+    /// The user of the container's first process, and of all exec'd processes.
     identity: Identity,
     listener: UnixListener,
     signals: SignalFd,
     log: Log,
-    /// Streams that are read, with the terminal as standard output.
+    /// The streams that are read, with the terminal as standard output.
     outputs: Vec<(Stream, OwnedFd)>,
     /// The near end of the terminal, if there is one.
     terminal: Option<OwnedFd>,
-    /// Keeps the container's standard input open.
+    /// The container's standard input, kept open.
     stdin: Option<OwnedFd>,
-    /// Connections that wait for the exit; emptied slots are swept.
+    /// The connections that wait for the exit; `sweep` removes emptied slots.
     waiters: Vec<Option<UnixStream>>,
     execs: Vec<ExecSession>,
     attachments: Vec<Attachment>,
 }
 
-/// What a poll found ready.
+/// A source that is ready.
 enum Ready {
     Signals,
     Listener,
@@ -135,7 +135,7 @@ impl Shim {
         Ok((shim, outcome))
     }
 
-    /// The loop: until the first process has ended.
+    /// Runs the loop until the first process has ended.
     fn run(&mut self) -> i32 {
         loop {
             for ready in self.wait() {
@@ -191,7 +191,7 @@ impl Shim {
         kinds.into_iter().zip(ready).filter_map(|(kind, ready)| ready.then_some(kind)).collect()
     }
 
-    /// Reaps every child that has ended; the code if the first process was among them.
+    /// Reaps every child that has ended; returns the exit code if the first process was among them.
     fn reap(&mut self) -> Option<i32> {
         while let Ok(Some(_)) = self.signals.read_signal() {}
         let mut ended = None;
@@ -210,7 +210,7 @@ impl Shim {
         }
     }
 
-    /// Copies what a stream has to the log and to whoever is attached.
+    /// Copies a stream's output to the log and to attached clients.
     fn copy_output(&mut self, index: usize) {
         let Some((stream, output)) = self.outputs.get(index) else { return };
         let stream = *stream;
@@ -220,7 +220,7 @@ impl Shim {
                 Ok(0) | Err(rustix::io::Errno::IO) => {
                     self.log.finish(stream, now());
                     self.attachments.iter_mut().for_each(|attachment| attachment.end_of(stream));
-                    // The slot stays until the sweep, so that the other numbers stay right.
+                    // The slot stays until the sweep, so that the other indexes stay valid.
                     self.outputs[index].1 = closed();
                     return;
                 }
@@ -235,7 +235,7 @@ impl Shim {
         }
     }
 
-    /// Forgets sessions and streams that have ended.
+    /// Removes sessions and streams that have ended.
     fn sweep(&mut self) {
         self.outputs.retain(|(_, output)| !is_closed(output));
         self.waiters.retain(Option::is_some);
@@ -244,8 +244,8 @@ impl Shim {
         self.attachments.retain(|attachment| !attachment.done());
     }
 
-    /// A client that has finished its input either closes the container's, and sees how that ends, or is detached: the
-    /// container may run for as long as others want to type into it.
+    /// Handles the end of a client's input: closes the container's input, so that the client sees the container exit,
+    /// or detaches the client: the container may run on for other clients that type into it.
     fn end_inputs(&mut self) {
         let mut finished = self.attachments.iter_mut().filter(|attachment| attachment.finished_input());
         if !self.spec.stdin_once || self.spec.process.terminal {
@@ -255,7 +255,7 @@ impl Shim {
         }
     }
 
-    /// Drains, records, tells, ends.
+    /// Drains the output, records the exit, reports it, and returns the shim's exit code.
     fn finish(&mut self, code: i32) -> i32 {
         for index in 0..self.outputs.len() {
             // Bounded, because a process outside of the container's pid namespace may go on writing.
@@ -268,7 +268,7 @@ impl Shim {
         let killed = self.spec.oom_counter.as_deref().is_some_and(|counter| cgroup::oom_kills(counter) > 0);
         let exit = Exit { code, finished_at: now(), oom_killed: killed && code != 0 };
         if let Err(failure) = record(&self.spec.exit_path, &exit) {
-            // Nobody listens to a shim but the daemon, and it will see the missing file.
+            // Only the daemon reads a shim's output, and it will see the missing file.
             let _ = std::io::stderr().write_all(failure.as_bytes());
         }
         let _ = std::fs::remove_file(&self.spec.socket_path);
@@ -279,19 +279,19 @@ impl Shim {
             exec.kill();
             exec.finish(Exit { code: 137, finished_at: now(), oom_killed: false });
         }
-        // Last, because a reader may be slow: nothing that the daemon waits for depends on it.
+        // Last, because a client may be slow: nothing that the daemon waits for depends on it.
         let deadline = Instant::now() + FLUSH_TIMEOUT;
         self.attachments.iter_mut().for_each(|attachment| attachment.flush(deadline));
         0
     }
 }
 
-/// A session of its own, foster parent of orphans, and signals by a descriptor.
+/// Makes a session, becomes the subreaper of orphans, and receives signals by a descriptor.
 fn become_shim() -> Result<SignalFd, Failure> {
     let _ = nix::unistd::setsid();
-    // SAFETY: the option takes a number and touches only this process.
+    // SAFETY: the option takes a number and changes only this process.
     unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
-    // SAFETY: names this process for whoever reads a process list.
+    // SAFETY: sets the name of this process in process lists.
     unsafe { libc::prctl(libc::PR_SET_NAME, c"corten-shim".as_ptr(), 0, 0, 0) };
     let mut caught = SigSet::empty();
     for signal in [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
@@ -327,7 +327,7 @@ impl Pipes {
     }
 }
 
-/// The exit is on disk before anyone hears of it.
+/// Writes the exit to disk, before any process learns of it.
 fn record(path: &Path, exit: &Exit) -> Result<(), Failure> {
     let temporary = path.with_extension("new");
     let mut file = std::fs::File::create(&temporary).step("create the exit record")?;
@@ -336,7 +336,7 @@ fn record(path: &Path, exit: &Exit) -> Result<(), Failure> {
     std::fs::rename(&temporary, path).step("replace the exit record")
 }
 
-/// Stands for a stream that has ended, until it is swept.
+/// Returns a stand-in for a stream that has ended, until it is swept.
 fn closed() -> OwnedFd {
     let null = std::fs::File::open("/dev/null").map(OwnedFd::from);
     null.expect("/dev/null exists on every node")

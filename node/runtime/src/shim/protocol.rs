@@ -1,8 +1,8 @@
-//! What the daemon and a shim say to each other on the shim's socket.
+//! The protocol of the daemon and a shim on the shim's socket.
 //!
-//! A connection carries one request; its frames are a length and JSON. Streams are never copied
-//! through a shim: the daemon sends the descriptors that a process shall use, or gets the near end of
-//! its terminal. Closing the connection of an exec kills its process; closing an attach ends it.
+//! A connection carries one request; its frames are a length and JSON. Streams are never copied through a shim: the
+//! daemon sends the descriptors that a process shall use, or gets the near end of its terminal. Closing the connection
+//! of an exec kills its process; closing an attach ends it.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -15,10 +15,10 @@ use crate::spec::Identity;
 
 const MAX_FRAME: usize = 4 << 20;
 const MAX_DESCRIPTORS: usize = 3;
-/// The bytes of a frame that say how long its body is.
+/// The number of bytes of a frame that hold the length of its body.
 pub(crate) const LENGTH: usize = 4;
 
-/// From the daemon.
+/// A request of the daemon.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Request {
     /// Answer `Exited` when the container's first process has ended.
@@ -33,7 +33,7 @@ pub(crate) enum Request {
     ReopenLog,
 }
 
-/// From the shim.
+/// A reply of the shim.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Reply {
     /// Done; for exec and attach the session begins. A terminal or an input may come along.
@@ -44,24 +44,24 @@ pub(crate) enum Reply {
     Exited(Exit),
 }
 
-/// How a process ended.
+/// The exit of a process.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Exit {
     pub code: i32,
-    /// Nanoseconds since 1970.
+    /// The time of the exit in nanoseconds since 1970.
     pub finished_at: i64,
-    /// The kernel killed in this container for want of memory.
+    /// Whether the kernel's OOM killer killed a process of this container.
     pub oom_killed: bool,
 }
 
-/// What a shim says on its standard output when it has tried to start its container.
+/// The report of a shim on its standard output after the start of its container.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) enum Outcome {
     Started { pid: i32, started_at: i64, identity: Identity },
     Failed(String),
 }
 
-/// The bytes of a message: a length and JSON.
+/// Encodes a message: a length and JSON.
 pub(crate) fn frame(message: &impl Serialize) -> io::Result<Vec<u8>> {
     let body = serde_json::to_vec(message)?;
     if body.len() > MAX_FRAME {
@@ -72,7 +72,7 @@ pub(crate) fn frame(message: &impl Serialize) -> io::Result<Vec<u8>> {
     Ok(frame)
 }
 
-/// The length of the body that follows these bytes.
+/// Decodes the length of a body.
 pub(crate) fn body_length(length: [u8; LENGTH]) -> io::Result<usize> {
     match u32::from_le_bytes(length) as usize {
         length if length > MAX_FRAME => {
@@ -112,7 +112,7 @@ pub(crate) fn send(stream: &UnixStream, message: &impl Serialize, fds: &[RawFd])
     stream.write_all(&frame[sent..])
 }
 
-/// Reads a frame and the descriptors that came with it; `None` when the other side is gone.
+/// Reads a frame and its descriptors; returns `None` when the other side is gone.
 pub(crate) fn receive<T: DeserializeOwned>(stream: &UnixStream) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
     let mut length = [0; LENGTH];
     let mut fds = Vec::new();

@@ -1,4 +1,4 @@
-//! Requests of the daemon: exec and attach live on as sessions, the others are answered at once.
+//! Requests of the daemon: exec and attach become sessions, the others are answered at once.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -13,15 +13,17 @@ use super::log::Stream;
 use super::protocol::{self, Exit, Reply, Request};
 use crate::executor::{self, Failure, Stdio, Step};
 
-/// A daemon that has connected but not spoken cannot hold the container's output up for longer.
+/// The time that a connected daemon may take to send its request: the shim does not read the container's output until
+/// then.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// The most sessions of one container at a time: each holds descriptors of the shim, and a shim without any serves none.
+/// The most concurrent sessions of one container: each holds descriptors of the shim, and a shim without free
+/// descriptors serves none.
 const MAX_SESSIONS: usize = 1000;
-/// How far a reader that is attached may be behind before it is dropped.
+/// The most bytes that an attached client may lag behind before it is dropped.
 const MAX_BACKLOG: usize = 4 << 20;
 
 impl Shim {
-    /// Takes one connection and answers its request.
+    /// Accepts one connection and answers its request.
     pub(super) fn accept(&mut self) {
         let Ok((connection, _)) = self.listener.accept() else { return };
         let _ = connection.set_read_timeout(Some(REQUEST_TIMEOUT));
@@ -88,7 +90,7 @@ impl Shim {
         answered
     }
 
-    /// The attached side writes input by itself: to the terminal, or to the pipe.
+    /// Attaches a client, which writes input by itself: to the terminal, or to the pipe.
     fn attach(&mut self, connection: &UnixStream, stdin: bool, stdio: Stdio) -> Result<(), Failure> {
         let input = self.terminal.as_ref().or(if stdin { self.stdin.as_ref() } else { None });
         let fds: Vec<i32> = input.iter().map(|input| input.as_raw_fd()).collect();
@@ -121,15 +123,15 @@ fn distribute(fds: Vec<OwnedFd>, wanted: [bool; 3]) -> Stdio {
 #[derive(Debug)]
 pub(super) struct ExecSession {
     pid: Pid,
-    /// `None` when nobody waits any more; the session stays until its process is reaped.
+    /// The daemon's connection; `None` when it no longer waits. The session stays until its process is reaped.
     connection: Option<UnixStream>,
-    /// The process is reaped: its number may be another's. The slot stays until the sweep, so that the other numbers of
-    /// this turn stay right.
+    /// Whether the process is reaped: its pid may belong to another process. The slot stays until the sweep, so that
+    /// the other indexes of this turn stay valid.
     has_ended: bool,
 }
 
 impl ExecSession {
-    /// Whether this is the session of a process that was just reaped.
+    /// Reports whether this is the session of a process that was just reaped.
     pub fn runs(&self, pid: Pid) -> bool {
         !self.has_ended && self.pid == pid
     }
@@ -142,13 +144,13 @@ impl ExecSession {
         self.connection.as_ref()
     }
 
-    /// The daemon is gone, or does not want the process any more.
+    /// Kills the process: the daemon is gone, or cancelled it.
     pub fn abandon(&mut self) {
         self.kill();
         self.connection = None;
     }
 
-    /// Kills the process and what it started in its session.
+    /// Kills the process and the processes that it started in its session.
     pub fn kill(&self) {
         if self.has_ended {
             return;
@@ -165,7 +167,7 @@ impl ExecSession {
     }
 }
 
-/// Someone who reads along.
+/// An attached client.
 #[derive(Debug)]
 pub(super) struct Attachment {
     connection: UnixStream,
@@ -176,7 +178,7 @@ pub(super) struct Attachment {
     gone: bool,
 }
 
-/// A pipe to someone who reads along, and what did not fit into it yet.
+/// A pipe to an attached client, and the output that did not fit into it yet.
 #[derive(Debug)]
 struct Sink {
     output: OwnedFd,
@@ -185,9 +187,9 @@ struct Sink {
 }
 
 impl Attachment {
-    /// What the loop must watch: the connection for its end, and full pipes for room.
+    /// Returns the descriptors that the loop must poll: the connection for its end, and full pipes for room.
     pub fn interests(&self) -> Vec<(BorrowedFd<'_>, PollFlags)> {
-        // A hang-up is always told; the end of input only once.
+        // A hang-up is always reported; the end of input only once.
         let flags = if self.input_ended { PollFlags::empty() } else { PollFlags::POLLIN };
         let mut interests = vec![(self.connection.as_fd(), flags)];
         for sink in [&self.stdout, &self.stderr].into_iter().flatten() {
@@ -198,7 +200,7 @@ impl Attachment {
         interests
     }
 
-    /// The connection ended, or a pipe has room again.
+    /// Handles the end of the connection, or a pipe that has room again.
     pub fn progress(&mut self) {
         let mut state = [PollFd::new(self.connection.as_fd(), PollFlags::POLLIN)];
         let events = match poll(&mut state, PollTimeout::ZERO) {
@@ -206,7 +208,7 @@ impl Attachment {
             Err(_) => PollFlags::empty(),
         };
         self.gone |= events.intersects(PollFlags::POLLHUP | PollFlags::POLLERR);
-        // An attached client says nothing more on the connection: readable means that it has ended.
+        // An attached client sends nothing more on the connection: readable means that it has ended.
         self.input_ended |= events.contains(PollFlags::POLLIN);
         self.push();
     }
@@ -225,7 +227,7 @@ impl Attachment {
         self.push();
     }
 
-    /// Ends the client's output.
+    /// Closes the client's output.
     pub fn detach(&mut self) {
         self.end_of(Stream::Stdout);
         self.end_of(Stream::Stderr);
@@ -235,12 +237,12 @@ impl Attachment {
         self.gone
     }
 
-    /// Whether someone was typing, and has finished.
+    /// Reports whether the client was typing, and has finished.
     pub fn finished_input(&self) -> bool {
         self.stdin && (self.input_ended || self.gone)
     }
 
-    /// A last chance to deliver before the shim ends, for a reader who reads.
+    /// Delivers the last output before the shim exits, if the client reads it in time.
     pub fn flush(&mut self, deadline: Instant) {
         self.push();
         while self.wait_for_room(deadline) {
@@ -248,7 +250,7 @@ impl Attachment {
         }
     }
 
-    /// Waits until a pipe that is behind has room; false when none is behind, or the time is up.
+    /// Waits until a pipe with a backlog has room; returns false when there is none, or the time is up.
     fn wait_for_room(&self, deadline: Instant) -> bool {
         let behind = |sink: &&Sink| !sink.backlog.is_empty();
         let Some(sink) = [&self.stdout, &self.stderr].into_iter().flatten().find(behind) else { return false };
@@ -290,16 +292,16 @@ mod tests {
     use crate::shim::log::now;
 
     #[test]
-    fn a_session_whose_process_has_ended_kills_nobody_and_keeps_its_place() {
-        // Another process has the number by now.
+    fn a_session_whose_process_has_ended_kills_no_process_and_keeps_its_slot() {
+        // Another process has the pid by now.
         let mut other = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let pid = Pid::from_raw(i32::try_from(other.id()).unwrap());
         let (near, far) = UnixStream::pair().unwrap();
         let mut session = ExecSession { pid, connection: Some(near), has_ended: false };
         assert!(session.runs(pid));
         session.finish(Exit { code: 3, finished_at: now(), oom_killed: false });
-        let told = protocol::receive::<Reply>(&far).unwrap().unwrap().0;
-        assert!(matches!(told, Reply::Exited(exit) if exit.code == 3));
+        let reply = protocol::receive::<Reply>(&far).unwrap().unwrap().0;
+        assert!(matches!(reply, Reply::Exited(exit) if exit.code == 3));
         // The daemon hung up in the same turn.
         session.abandon();
         assert!(session.has_ended() && !session.runs(pid));

@@ -1,9 +1,8 @@
-//! The parent of shims: a process with one thread that has started up once and forks a shim for each
-//! container.
+//! The parent of shims: a process with one thread that is started once and forks a shim for each container.
 //!
-//! A shim that were started by exec would relocate the whole binary for itself: megabytes that no
-//! other process shares, and milliseconds. Forked shims share all of that with each other. The zygote
-//! ends with its daemon; shims do not need it, and the next daemon starts its own, of its own binary.
+//! A shim that was started by exec would relocate the whole binary for itself: megabytes that no other process shares,
+//! and milliseconds. Forked shims share all of that with each other. The zygote exits with its daemon; shims do not
+//! need it, and the next daemon starts its own, of its own binary.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
@@ -20,40 +19,40 @@ use super::{protocol, shim_main};
 use crate::executor::{allow_huge_pages, close_to_others};
 use crate::program::Program;
 
-/// Asks for a shim; the descriptor that comes along becomes its standard output.
+/// The request for a shim; the descriptor that comes along becomes its standard output.
 #[derive(Debug, Serialize, Deserialize)]
 struct Fork {
     spec: PathBuf,
 }
 
-/// The program `zygote`: standard input is the daemon's socket.
+/// Runs the program `zygote`: standard input is the daemon's socket.
 pub fn zygote_main() -> i32 {
     // SAFETY: the daemon gave the socket as descriptor 0, and nothing else in this process uses it.
     let daemon = unsafe { UnixStream::from_raw_fd(0) };
-    // SAFETY: ignoring is no handler; ended shims need no burial by this process.
+    // SAFETY: ignoring is no handler; this process need not reap ended shims.
     if unsafe { signal(Signal::SIGCHLD, SigHandler::SigIgn) }.is_err() {
         return 1;
     }
     allow_huge_pages(false);
-    // Shims, and what they fork, inherit it.
+    // Shims, and their children, inherit it.
     close_to_others();
-    // SAFETY: names this process for whoever reads a process list; the kernel named it by a descriptor.
+    // SAFETY: sets the name of this process in process lists; the kernel named it by a descriptor.
     unsafe { libc::prctl(libc::PR_SET_NAME, c"corten".as_ptr(), 0, 0, 0) };
     while let Ok(Some((request, fds))) = protocol::receive::<Fork>(&daemon) {
         // SAFETY: this process has one thread.
         match unsafe { fork() } {
             Ok(ForkResult::Child) => return become_shim(daemon, &request.spec, fds),
-            // The daemon sees the closed descriptor of a shim that never was.
+            // The daemon sees the closed descriptor of a shim that did not start.
             Ok(ForkResult::Parent { .. }) | Err(_) => drop(fds),
         }
     }
     0
 }
 
-/// Takes the place of standard input and output by what a shim has there, so that the numbers are
-/// never free for anything else.
+/// Replaces standard input and output by those of a shim, so that the descriptor numbers are never free for anything
+/// else.
 fn become_shim(daemon: UnixStream, spec: &Path, fds: Vec<OwnedFd>) -> i32 {
-    // SAFETY: the shim waits for its children, so their end must not be ignored any more.
+    // SAFETY: the shim waits for its children, so their exit must not be ignored any more.
     let _ = unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) };
     let (Some(output), Ok(null)) = (fds.first(), std::fs::File::open("/dev/null")) else { return 1 };
     for (stream, number) in [(null.as_raw_fd(), daemon.into_raw_fd()), (output.as_raw_fd(), 1)] {
@@ -70,7 +69,7 @@ fn become_shim(daemon: UnixStream, spec: &Path, fds: Vec<OwnedFd>) -> i32 {
 #[derive(Debug)]
 pub(crate) struct Zygote {
     program: Program,
-    /// Shown in process lists, to tell the shims of several runtimes apart.
+    /// The label in process lists, which distinguishes the shims of several runtimes.
     label: PathBuf,
     running: Mutex<Option<(UnixStream, Child)>>,
 }
@@ -80,7 +79,7 @@ impl Zygote {
         Self { program, label: label.to_path_buf(), running: Mutex::new(None) }
     }
 
-    /// Ends a zygote that does not fork any more, though it lives: the next shim gets another. Shims go on.
+    /// Kills a zygote that no longer forks though it lives: the next shim gets another. Shims go on.
     pub fn replace(&self) {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, mut child)) = running.take() {
@@ -130,7 +129,7 @@ impl Drop for Zygote {
     fn drop(&mut self) {
         let running = self.running.get_mut().unwrap_or_else(PoisonError::into_inner);
         if let Some((zygote, mut child)) = running.take() {
-            // Without its daemon the zygote ends at once.
+            // Without its daemon the zygote exits at once.
             drop(zygote);
             let _ = child.wait();
         }

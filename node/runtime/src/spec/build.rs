@@ -1,6 +1,6 @@
-//! From the kubelet's request and the image's configuration to a spec.
+//! Builds a spec from the kubelet's request and the image's configuration.
 //!
-//! Nothing here touches the system except that devices of the node are looked at, which is passed in.
+//! Pure, except that it reads the node's devices.
 
 use std::path::{Path, PathBuf};
 
@@ -13,10 +13,10 @@ use crate::Error;
 use crate::id_mapping::Mapping;
 use crate::images::ProcessConfig;
 
-/// The profile that stands for the runtime's default; whoever runs the node loads it.
+/// The profile of `RuntimeDefault`; the administrator of the node loads it.
 const DEFAULT_APPARMOR_PROFILE: &str = "corten-default";
 
-/// Everything that a container is made from.
+/// The input of a container's spec.
 pub(crate) struct Input<'a> {
     pub id: &'a str,
     pub config: &'a v1::ContainerConfig,
@@ -39,15 +39,15 @@ pub(crate) struct Input<'a> {
     /// Devices of the node, for privileged containers.
     pub node_devices: Vec<Device>,
     pub cgroup_v2: bool,
-    /// The node cannot filter the devices of containers.
+    /// Whether the node cannot filter the devices of containers.
     pub devices_open: bool,
     /// The folder of `Localhost` seccomp profiles.
     pub seccomp_profiles: &'a Path,
-    /// What the devices that were asked for by name bring along.
+    /// The edits of the requested CDI devices.
     pub edits: &'a cdi::Edits,
 }
 
-/// Builds the spec. Control groups are filled in by whoever creates them.
+/// Builds the spec. The creator of the control groups fills them in.
 pub(crate) fn build(input: &Input<'_>) -> Result<Spec, Error> {
     let linux = input.config.linux.clone().unwrap_or_default();
     let security = linux.security_context.clone().unwrap_or_default();
@@ -94,11 +94,11 @@ fn process(
     linux: &v1::LinuxContainerConfig,
     security: &v1::LinuxContainerSecurityContext,
 ) -> Result<Process, Error> {
-    let asked = security.capabilities.clone().unwrap_or_default();
+    let requested = security.capabilities.clone().unwrap_or_default();
     let request = capabilities::Request {
-        add: &asked.add_capabilities,
-        drop: &asked.drop_capabilities,
-        ambient: &asked.add_ambient_capabilities,
+        add: &requested.add_capabilities,
+        drop: &requested.drop_capabilities,
+        ambient: &requested.add_ambient_capabilities,
         privileged: security.privileged,
         devices_open: input.devices_open,
     };
@@ -117,7 +117,7 @@ fn process(
     })
 }
 
-/// What the image declares as volumes and the pod does not mount: writable also in a read-only root.
+/// Returns the image's volumes that the pod does not mount: writable also in a read-only root.
 fn image_volumes(input: &Input<'_>, readonly: bool) -> Vec<String> {
     let mounted =
         |path: &str| input.config.mounts.iter().any(|mount| Path::new(&mount.container_path) == Path::new(path));
@@ -125,7 +125,7 @@ fn image_volumes(input: &Input<'_>, readonly: bool) -> Vec<String> {
     declared.cloned().collect()
 }
 
-/// The profile that the kernel shall confine the program by. Whoever asks for one that is not loaded gets no container.
+/// Returns the AppArmor profile of the program. A container whose profile is not loaded is refused.
 fn apparmor(security: &v1::LinuxContainerSecurityContext) -> Result<Option<String>, Error> {
     let Some(profile) = security.apparmor.as_ref().filter(|_| !security.privileged) else { return Ok(None) };
     let name = match profile.profile_type() {
@@ -140,7 +140,8 @@ fn apparmor(security: &v1::LinuxContainerSecurityContext) -> Result<Option<Strin
     Err(Error::Invalid(format!("AppArmor profile {name:?} is not loaded")))
 }
 
-/// A command replaces entry point and arguments of the image; arguments alone replace its arguments.
+/// Returns the command line. A command replaces entry point and arguments of the image; arguments alone replace its
+/// arguments.
 fn arguments(config: &v1::ContainerConfig, image: &ProcessConfig) -> Result<Vec<String>, Error> {
     let (command, arguments) = match (config.command.is_empty(), config.args.is_empty()) {
         (true, true) => (&image.entrypoint, &image.cmd),
@@ -154,7 +155,7 @@ fn arguments(config: &v1::ContainerConfig, image: &ProcessConfig) -> Result<Vec<
     Ok(all)
 }
 
-/// The image's variables, overridden by the pod's; a later one wins over an earlier one.
+/// Returns the image's variables, overridden by the pod's; a later one wins over an earlier one.
 fn environment(input: &Input<'_>) -> Vec<String> {
     let mut env: Vec<(String, String)> = Vec::new();
     let mut set = |name: &str, value: String| match env.iter_mut().find(|(known, _)| known == name) {
@@ -206,7 +207,7 @@ fn seccomp_programs(
     seccomp_profile(profiles, security, capabilities)?.map_or(Ok(Vec::new()), |profile| seccomp::compile(&profile))
 }
 
-/// The profile that the pod asks for; `None` is unconfined.
+/// Returns the profile that the pod requests; `None` is unconfined.
 pub(crate) fn seccomp_profile(
     profiles: &Path,
     security: &v1::LinuxContainerSecurityContext,
@@ -264,7 +265,7 @@ fn namespaces(input: &Input<'_>, security: &v1::LinuxContainerSecurityContext) -
     Ok(Namespaces {
         network: pinned(options.network(), "net"),
         ipc: pinned(options.ipc(), "ipc"),
-        // The host name goes with the network, as pods of the node's network carry the node's name.
+        // The host name belongs to the network, as pods of the node's network have the node's name.
         uts: pinned(options.network(), "uts"),
         pid,
         users,
@@ -297,14 +298,14 @@ fn devices(input: &Input<'_>, privileged: bool) -> Result<Vec<Device>, Error> {
     for requested in &input.config.devices {
         let mut found = node_device(Path::new(&requested.host_path))?;
         found.path = requested.container_path.clone();
-        // What the pod asks for by name wins over a device of the node that has this name.
+        // A device that the pod requests wins over a device of the node with the same path.
         devices.retain(|known| known.path != found.path);
         devices.push(found);
     }
     Ok(devices)
 }
 
-/// Device nodes belong to the pod's users; those of ids that the pod does not have stay nobody's.
+/// Maps the owners of device nodes to the pod's ids; ids that the pod does not have stay unmapped.
 fn own_devices(devices: &mut [Device], users: Mapping) {
     for device in devices {
         if device.uid < users.length && device.gid < users.length {
@@ -313,7 +314,7 @@ fn own_devices(devices: &mut [Device], users: Mapping) {
     }
 }
 
-/// A device of the node, as it stands.
+/// Returns a device of the node with its owner and mode.
 pub(crate) fn node_device(path: &Path) -> Result<Device, Error> {
     use std::os::unix::fs::{FileTypeExt, MetadataExt};
     let metadata = std::fs::metadata(path).map_err(Error::file("look at device", path))?;
@@ -333,7 +334,8 @@ pub(crate) fn node_device(path: &Path) -> Result<Device, Error> {
 }
 
 fn log_path(input: &Input<'_>) -> Option<PathBuf> {
-    let (folder, file) = (&input.sandbox.log_directory, &input.config.log_path);
+    let folder = &input.sandbox.log_directory;
+    let file = &input.config.log_path;
     (!folder.is_empty() && !file.is_empty()).then(|| Path::new(folder).join(file))
 }
 
@@ -341,12 +343,12 @@ fn log_path(input: &Input<'_>) -> Option<PathBuf> {
 mod tests {
     use super::*;
 
-    fn words(text: &str) -> Vec<String> {
-        text.split_whitespace().map(str::to_string).collect()
+    fn words(line: &str) -> Vec<String> {
+        line.split_whitespace().map(str::to_string).collect()
     }
 
     #[test]
-    fn command_and_arguments_follow_the_rules_of_pods() {
+    fn command_and_arguments_override_those_of_the_image() {
         let image = ProcessConfig { entrypoint: words("/entry"), cmd: words("a b"), ..ProcessConfig::default() };
         for (command, args, expected) in
             [("", "", "/entry a b"), ("", "x", "/entry x"), ("/c", "", "/c"), ("/c", "x y", "/c x y")]

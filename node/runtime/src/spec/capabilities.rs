@@ -1,4 +1,4 @@
-//! Capabilities by name, and the set that a container gets. Pure.
+//! Capabilities by name, and the sets of a container. Pure.
 
 use crate::Error;
 use crate::spec::Capabilities;
@@ -48,7 +48,7 @@ const NAMES: [&str; 41] = [
     "CHECKPOINT_RESTORE",
 ];
 
-/// What a container gets when nobody asks for anything else.
+/// The default capabilities of a container.
 const DEFAULT: [&str; 14] = [
     "CHOWN",
     "DAC_OVERRIDE",
@@ -66,26 +66,26 @@ const DEFAULT: [&str; 14] = [
     "AUDIT_WRITE",
 ];
 
-/// What a request says about capabilities.
+/// The capabilities of a request.
 #[derive(Debug, Default)]
 pub(crate) struct Request<'a> {
     pub add: &'a [String],
     pub drop: &'a [String],
     pub ambient: &'a [String],
     pub privileged: bool,
-    /// The node cannot keep a container from opening the devices that it makes.
+    /// Whether the node cannot keep a container from opening the devices that it makes.
     pub devices_open: bool,
 }
 
-/// The sets of a container. What the runtime itself may not have (`available`) is left out, because
-/// nobody can give what he does not have.
+/// Returns the sets of a container. Capabilities that the runtime itself lacks (not in `available`) are left out,
+/// because it cannot grant them.
 pub(crate) fn decide(request: &Request<'_>, available: u64) -> Result<Capabilities, Error> {
     if request.privileged {
         return Ok(Capabilities { bounding: available, permitted: available, inheritable: 0, ambient: 0 });
     }
     let available = if request.devices_open { without_mknod(request, available)? } else { available };
     let mut set = mask(&DEFAULT.map(str::to_string))?;
-    // Upstream's order: "ALL" first, so that one may add all and drop some, or drop all and add some.
+    // Upstream's order: "ALL" first, so that a pod may add all and drop some, or drop all and add some.
     if has_all(request.add) {
         set = available;
     }
@@ -99,25 +99,26 @@ pub(crate) fn decide(request: &Request<'_>, available: u64) -> Result<Capabiliti
     Ok(Capabilities { bounding: set, permitted: set, inheritable: ambient, ambient })
 }
 
-/// Where devices are not filtered, whoever may make nodes has every disk of the node.
+/// Removes CAP_MKNOD where devices are not filtered: a container that may make device nodes could read every disk of
+/// the node.
 fn without_mknod(request: &Request<'_>, available: u64) -> Result<u64, Error> {
     let mknod = mask(&["MKNOD".to_string()])?;
-    let asked = has_all(request.add) || (mask(request.add)? | mask(request.ambient)?) & mknod != 0;
+    let requested = has_all(request.add) || (mask(request.add)? | mask(request.ambient)?) & mknod != 0;
     let dropped = has_all(request.drop) && mask(request.add)? & mknod == 0 || mask(request.drop)? & mknod != 0;
-    match asked && !dropped {
+    match requested && !dropped {
         true => Err(Error::Invalid("CAP_MKNOD is refused: this node cannot filter the devices of containers".into())),
         false => Ok(available & !mknod),
     }
 }
 
-/// The number of a capability, with or without its prefix.
+/// Returns the number of a capability, with or without its prefix.
 pub(crate) fn number(name: &str) -> Option<u32> {
     let name = name.to_ascii_uppercase();
     let name = name.strip_prefix("CAP_").unwrap_or(&name);
     NAMES.iter().position(|known| *known == name).and_then(|position| u32::try_from(position).ok())
 }
 
-/// The full names of a set.
+/// Returns the full names of a set.
 pub(crate) fn names(set: u64) -> Vec<String> {
     let held = NAMES.iter().enumerate().filter(|(number, _)| set & 1 << number != 0);
     held.map(|(_, name)| format!("CAP_{name}")).collect()
@@ -158,10 +159,10 @@ mod tests {
     }
 
     #[test]
-    fn nobody_makes_devices_where_they_are_not_filtered() {
+    fn no_container_makes_devices_where_they_are_not_filtered() {
         let names = |list: &[&str]| list.iter().map(|name| (*name).to_string()).collect::<Vec<_>>();
         let mknod = 1_u64 << number("MKNOD").expect("a number");
-        for (add, drop, given) in [
+        for (add, drop, allowed) in [
             (names(&[]), names(&[]), true),
             (names(&["MKNOD"]), names(&[]), false),
             (names(&["ALL"]), names(&[]), false),
@@ -171,13 +172,13 @@ mod tests {
         ] {
             let request = Request { add: &add, drop: &drop, devices_open: true, ..Request::default() };
             let decided = decide(&request, u64::MAX);
-            assert_eq!(decided.is_ok(), given, "{add:?} {drop:?}");
+            assert_eq!(decided.is_ok(), allowed, "{add:?} {drop:?}");
             assert_eq!(decided.map_or(0, |sets| sets.bounding & mknod), 0, "{add:?} {drop:?}");
         }
     }
 
     #[test]
-    fn nothing_is_given_that_the_runtime_lacks() {
+    fn no_capability_is_granted_that_the_runtime_lacks() {
         let request = Request { privileged: true, ..Request::default() };
         assert_eq!(decide(&request, 0b101).expect("valid").bounding, 0b101);
         let unknown = vec!["NOT_A_CAPABILITY".to_string()];

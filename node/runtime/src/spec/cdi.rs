@@ -1,8 +1,8 @@
-//! Devices by name (the container device interface): a driver of the node describes in a file what a container needs to
-//! use a device, the kubelet names the device, and this puts the one into the other.
+//! Devices by name (the container device interface): a driver of the node describes in a file the edits that give a
+//! container a device, the kubelet names the device, and this applies the edits to the request.
 //!
 //! Hooks, network devices and resource-control edits are refused by name: a container that lacks a part of its device
-//! would fail in ways that nobody could trace.
+//! would fail in ways that are hard to trace.
 
 use std::path::{Path, PathBuf};
 
@@ -13,12 +13,12 @@ use super::{Device, Mount};
 use crate::Error;
 use crate::spec::build::node_device;
 
-/// What a request of the interface has no words for; `build` adds it.
+/// Edits that a CRI request has no fields for; `build` adds them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Edits {
     /// Device nodes whose owner or mode differs from the node's own.
     nodes: Vec<Device>,
-    /// Mounts that are narrower than a volume: where, and `nosuid`, `nodev`, `noexec`.
+    /// Mounts with stricter flags than a volume: the path, and `nosuid`, `nodev`, `noexec`.
     flags: Vec<(String, [bool; 3])>,
 }
 
@@ -35,7 +35,7 @@ impl Edits {
     }
 }
 
-/// Writes what the request's CDI devices mean into the request.
+/// Applies the edits of the request's CDI devices to the request.
 pub(crate) fn apply(config: &mut v1::ContainerConfig, folders: &[PathBuf]) -> Result<Edits, Error> {
     let mut edits = Edits::default();
     if config.cdi_devices.is_empty() {
@@ -64,13 +64,13 @@ pub(crate) fn apply(config: &mut v1::ContainerConfig, folders: &[PathBuf]) -> Re
     Ok(edits)
 }
 
-/// `vendor.com/class=device`.
+/// Splits `vendor.com/class=device`.
 fn split(name: &str) -> Result<(&str, &str), Error> {
     let parts = name.split_once('=').filter(|(kind, device)| kind.contains('/') && !device.is_empty());
     parts.ok_or_else(|| Error::Invalid(format!("unqualified CDI device name {name:?}")))
 }
 
-/// Every spec, in the order of folders and names. A file that is no spec is nobody's device.
+/// Reads every spec, in the order of folders and names. Skips a file that is not a spec.
 fn read(folders: &[PathBuf]) -> Vec<(String, Value)> {
     let mut specs = Vec::new();
     for folder in folders {
@@ -82,7 +82,7 @@ fn read(folders: &[PathBuf]) -> Vec<(String, Value)> {
             if !matches!(extension, "json" | "yaml" | "yml") {
                 continue;
             }
-            let spec = std::fs::read(&path).ok().and_then(|text| corten_meta::codec::decode_yaml(&text).ok());
+            let spec = std::fs::read(&path).ok().and_then(|bytes| corten_meta::codec::decode_yaml(&bytes).ok());
             match spec {
                 Some(spec) => specs.push((path.display().to_string(), spec)),
                 None => tracing::warn!(path = %path.display(), "a CDI spec cannot be read"),
@@ -100,7 +100,7 @@ fn edit(config: &mut v1::ContainerConfig, edits: &mut Edits, wanted: &Value, dev
     }
     let list = |name: &str| wanted[name].as_array().cloned().unwrap_or_default();
     for entry in list("env") {
-        let (key, value) = entry.as_str().and_then(|text| text.split_once('=')).unwrap_or_default();
+        let (key, value) = entry.as_str().and_then(|variable| variable.split_once('=')).unwrap_or_default();
         config.envs.retain(|known| known.key != key);
         config.envs.push(v1::KeyValue { key: key.to_owned(), value: value.into() });
     }
@@ -119,9 +119,9 @@ fn edit(config: &mut v1::ContainerConfig, edits: &mut Edits, wanted: &Value, dev
 }
 
 fn add_node(config: &mut v1::ContainerConfig, edits: &mut Edits, node: &Value) -> Result<(), Error> {
-    let text = |name: &str| node[name].as_str().unwrap_or_default().to_owned();
-    let path = text("path");
-    let host_path = if text("hostPath").is_empty() { path.clone() } else { text("hostPath") };
+    let field = |name: &str| node[name].as_str().unwrap_or_default().to_owned();
+    let path = field("path");
+    let host_path = if field("hostPath").is_empty() { path.clone() } else { field("hostPath") };
     let found = node_device(Path::new(&host_path))?;
     let number = |name: &str, own: u32| node[name].as_u64().and_then(|it| u32::try_from(it).ok()).unwrap_or(own);
     edits.nodes.push(Device {
@@ -131,18 +131,18 @@ fn add_node(config: &mut v1::ContainerConfig, edits: &mut Edits, node: &Value) -
         path: path.clone(),
         ..found
     });
-    let permissions = if text("permissions").is_empty() { "rwm".to_owned() } else { text("permissions") };
+    let permissions = if field("permissions").is_empty() { "rwm".to_owned() } else { field("permissions") };
     config.devices.push(v1::Device { container_path: path, host_path, permissions });
     Ok(())
 }
 
 fn add_mount(config: &mut v1::ContainerConfig, edits: &mut Edits, mount: &Value, device: &str) -> Result<(), Error> {
-    let text = |name: &str| mount[name].as_str().unwrap_or_default().to_owned();
+    let field = |name: &str| mount[name].as_str().unwrap_or_default().to_owned();
     let mut wanted =
-        v1::Mount { container_path: text("containerPath"), host_path: text("hostPath"), ..v1::Mount::default() };
+        v1::Mount { container_path: field("containerPath"), host_path: field("hostPath"), ..v1::Mount::default() };
     let mut flags = [false; 3];
-    if !matches!(text("type").as_str(), "" | "bind" | "none") {
-        let kind = text("type");
+    if !matches!(field("type").as_str(), "" | "bind" | "none") {
+        let kind = field("type");
         return Err(Error::Invalid(format!("CDI device {device}: mounts of type {kind} are not supported")));
     }
     for option in mount["options"].as_array().into_iter().flatten().filter_map(Value::as_str) {
@@ -201,7 +201,7 @@ devices:
     }
 
     #[test]
-    fn a_named_device_brings_all_that_its_spec_says() {
+    fn a_named_device_brings_all_edits_of_its_spec() {
         let (config, edits) = applied(&["example.com/gpu=zero"]).expect("a device");
         let envs: Vec<_> = config.envs.iter().map(|env| env.key.as_str()).collect();
         assert_eq!(envs, ["GPU", "GPUS"]);
@@ -215,7 +215,7 @@ devices:
     }
 
     #[test]
-    fn what_cannot_be_done_is_refused_by_name() {
+    fn unsupported_edits_are_refused_by_name() {
         for (name, expected) in [
             ("example.com/gpu=one", "unresolvable CDI devices example.com/gpu=one"),
             ("example.com/gpu=hooked", "CDI device example.com/gpu=hooked: hooks are not supported by this runtime"),

@@ -1,8 +1,8 @@
-//! What a shim has to run, decided in full by the daemon.
+//! The spec of a container: everything that a shim runs, decided in full by the daemon.
 //!
-//! `build` turns the kubelet's request and the image's configuration into a `Spec` without touching
-//! the system; the daemon writes it beside the container; the shim and the executor only carry it
-//! out. A spec holds no reference to the daemon, so a shim never needs it again.
+//! `build` turns the kubelet's request and the image's configuration into a `Spec` without changing the system; the
+//! daemon writes it beside the container; the shim and the executor only carry it out. A spec holds no reference to the
+//! daemon, so a shim never needs it again.
 
 pub(crate) mod build;
 pub(crate) mod capabilities;
@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::id_mapping::Mapping;
 pub(crate) use identity::Identity;
 
-/// Everything about one container.
+/// The spec of one container.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Spec {
     pub id: String,
@@ -38,16 +38,16 @@ pub(crate) struct Spec {
     pub cgroup_procs: Vec<PathBuf>,
     /// The file that counts kills by the kernel's out-of-memory killer.
     pub oom_counter: Option<PathBuf>,
-    /// A private cgroup namespace, so that the container sees its cgroup as the root.
+    /// Whether the container has a private cgroup namespace, so that it sees its cgroup as the root.
     pub private_cgroup_namespace: bool,
-    /// Keep standard input open for attach.
+    /// Whether standard input stays open for attach.
     pub stdin: bool,
-    /// Close standard input after the first attach.
+    /// Whether standard input closes after the first attach.
     pub stdin_once: bool,
     pub log_path: Option<PathBuf>,
     pub exit_path: PathBuf,
     pub socket_path: PathBuf,
-    /// Another runtime that runs the container in our place, as the pod's RuntimeClass says.
+    /// The OCI runtime that runs the container instead of this one, by the pod's RuntimeClass.
     #[serde(default)]
     pub oci: Option<oci::Runtime>,
 }
@@ -70,15 +70,15 @@ pub(crate) struct Process {
     pub apparmor: Option<String>,
 }
 
-/// Who the process is. Names are looked up in the container's own `/etc/passwd` and `/etc/group`.
+/// The user of a process. Names are looked up in the container's own `/etc/passwd` and `/etc/group`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct User {
     /// `user`, `uid`, `user:group` or `uid:gid`; empty for root.
     pub name: String,
-    /// Wins over the group that the name brings.
+    /// The group id, which wins over the group of the name.
     pub gid: Option<u32>,
     pub supplemental_groups: Vec<u32>,
-    /// Do not add the groups that `/etc/group` gives the user.
+    /// Whether the groups of `/etc/group` are ignored.
     pub strict_groups: bool,
 }
 
@@ -95,35 +95,35 @@ pub(crate) struct Capabilities {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Rootfs {
     pub layers_folder: PathBuf,
-    /// Relative to the folder, highest first, as overlayfs wants them.
+    /// Names relative to the folder, highest first, as overlayfs wants them.
     pub lower: Vec<String>,
     pub upper: PathBuf,
     pub work: PathBuf,
     /// An empty folder where the overlay is mounted, in the container's own mount namespace only.
     pub mount_point: PathBuf,
     pub readonly: bool,
-    /// Device nodes of the image open nothing.
+    /// Whether device nodes of the image cannot be opened.
     #[serde(default)]
     pub nodev: bool,
 }
 
-/// One mount below the root, in order.
+/// A mount below the root.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Mount {
     pub destination: String,
     pub source: MountSource,
     pub readonly: bool,
-    /// Read-only also for what is mounted below the source.
+    /// Whether mounts below the source are read-only too.
     pub recursive_readonly: bool,
     pub nosuid: bool,
     pub nodev: bool,
     pub noexec: bool,
-    /// The ids of its files are the pod's own: mapped as the pod's users are.
+    /// Whether the ids of its files are the pod's own: mapped as the pod's users are.
     #[serde(default)]
     pub mapped: bool,
 }
 
-/// What is mounted.
+/// The source of a mount.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum MountSource {
     /// A file or folder of the node.
@@ -136,7 +136,7 @@ pub(crate) enum MountSource {
     Image { layers_folder: PathBuf, lower: Vec<String>, sub_path: String },
 }
 
-/// How mounts travel between the node and the container.
+/// The propagation of mounts between the node and the container.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Propagation {
     #[default]
@@ -157,19 +157,19 @@ pub(crate) struct Device {
     pub gid: u32,
 }
 
-/// Which namespaces are joined; `None` means the node's. The mount namespace is always new.
+/// The namespaces to join; `None` means the node's. The mount namespace is always new.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Namespaces {
     pub network: Option<PathBuf>,
     pub ipc: Option<PathBuf>,
     pub uts: Option<PathBuf>,
     pub pid: PidNamespace,
-    /// The pod's own users: the namespace, and what its ids are on the node.
+    /// The pod's user namespace and its id mapping.
     #[serde(default)]
     pub users: Option<(PathBuf, Mapping)>,
 }
 
-/// Where the container's processes get their numbers.
+/// The pid namespace of the container's processes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum PidNamespace {
     /// A namespace of its own.

@@ -1,4 +1,4 @@
-//! Which mounts a container gets, in which order. Pure.
+//! The mounts of a container, in their order. Pure.
 
 use std::path::{Path, PathBuf};
 
@@ -8,10 +8,10 @@ use super::{Mount, MountSource, Propagation};
 use crate::Error;
 use crate::id_mapping::Mapping;
 
-/// Finds the layers of an image: their folder, and their names in it, highest first.
+/// A function that finds the layers of an image: their folder, and their names in it, highest first.
 pub(crate) type FindLayers<'a> = &'a dyn Fn(&str) -> Result<(PathBuf, Vec<String>), Error>;
 
-/// What mounts depend on.
+/// The input that mounts depend on.
 pub(crate) struct Context<'a> {
     pub privileged: bool,
     pub readonly_rootfs: bool,
@@ -21,26 +21,26 @@ pub(crate) struct Context<'a> {
     pub shared_memory: &'a Path,
     /// Finds the layers of an image volume.
     pub image_layers: FindLayers<'a>,
-    /// Of a pod whose users are not the node's.
+    /// The id mapping of a pod with a user namespace.
     pub users: Option<Mapping>,
-    /// Device nodes in volumes open nothing.
+    /// Whether device nodes in volumes cannot be opened.
     pub nodev: bool,
 }
 
-/// System mounts, then the sandbox's files, then the pod's volumes from short paths to long ones.
+/// Returns system mounts, then the sandbox's files, then the pod's volumes from short paths to long ones.
 pub(crate) fn decide(requested: &[v1::Mount], context: &Context<'_>) -> Result<Vec<Mount>, Error> {
-    let asked = |path: &str| requested.iter().any(|mount| clean(&mount.container_path) == clean(path));
+    let is_requested = |path: &str| requested.iter().any(|mount| clean(&mount.container_path) == clean(path));
     let mut mounts: Vec<Mount> =
-        system_mounts(context).into_iter().filter(|mount| !asked(&mount.destination)).collect();
+        system_mounts(context).into_iter().filter(|mount| !is_requested(&mount.destination)).collect();
     for (file, destination) in
         [("hostname", "/etc/hostname"), ("hosts", "/etc/hosts"), ("resolv.conf", "/etc/resolv.conf")]
     {
-        if !asked(destination) {
+        if !is_requested(destination) {
             let source = context.sandbox_files.join(file);
             mounts.push(bind(source, destination, context.readonly_rootfs));
         }
     }
-    if !asked("/dev/shm") {
+    if !is_requested("/dev/shm") {
         mounts.push(bind(context.shared_memory.to_path_buf(), "/dev/shm", false));
     }
     let mut volumes = requested.iter().map(|mount| volume(mount, context)).collect::<Result<Vec<_>, _>>()?;
@@ -51,7 +51,7 @@ pub(crate) fn decide(requested: &[v1::Mount], context: &Context<'_>) -> Result<V
 
 fn system_mounts(context: &Context<'_>) -> Vec<Mount> {
     let readonly = !context.privileged;
-    // What the node mounts for the pod belongs to the pod's root.
+    // The node's mounts for the pod belong to the pod's root.
     let first = context.users.map_or((0, 0), |users| (users.uid, users.gid));
     let owner = context.users.map(|users| format!(",uid={},gid={}", users.uid, users.gid)).unwrap_or_default();
     vec![
@@ -126,9 +126,10 @@ fn volume(requested: &v1::Mount, context: &Context<'_>) -> Result<Mount, Error> 
     Ok(mount)
 }
 
-/// Whether the volume's ids are the pod's own. Other ids than the pod's are nobody's.
+/// Reports whether the volume's ids are mapped as the pod's users are. Any other mapping is an error.
 fn is_mapped(requested: &v1::Mount, users: Option<Mapping>) -> Result<bool, Error> {
-    let (uids, gids) = (&requested.uid_mappings, &requested.gid_mappings);
+    let uids = &requested.uid_mappings;
+    let gids = &requested.gid_mappings;
     if uids.is_empty() && gids.is_empty() {
         return Ok(false);
     }
@@ -139,7 +140,7 @@ fn is_mapped(requested: &v1::Mount, users: Option<Mapping>) -> Result<bool, Erro
     }
 }
 
-/// An absolute path without repeated slashes and without `.` and `..`.
+/// Returns an absolute path without repeated slashes and without `.` and `..`.
 fn clean(path: &str) -> String {
     format!("/{}", crate::rooted::relative(Path::new(path)).display())
 }

@@ -1,7 +1,7 @@
-//! The same spec in the words of the OCI runtime specification (`config.json`), for runtimes that are programs of their
-//! own: runc, crun, gVisor's runsc, Kata. Pure.
+//! The spec in the format of the OCI runtime specification (`config.json`), for runtimes that are separate programs:
+//! runc, crun, gVisor's runsc, Kata. Pure.
 //!
-//! The bundle is made in full here: such a runtime decides nothing that ours would decide otherwise.
+//! The bundle is complete: such a runtime makes no decision that ours would make differently.
 
 use std::path::{Path, PathBuf};
 
@@ -14,11 +14,11 @@ use crate::cgroup::{DeviceRule, Limits};
 /// The version of the specification that every runtime in use reads.
 const VERSION: &str = "1.0.2";
 
-/// A runtime that is a program of its own, and what its `config.json` needs beyond the rest of a spec.
+/// A runtime that is a separate program, and the input of its `config.json` beyond the spec.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Runtime {
     pub program: PathBuf,
-    /// Where it keeps what it knows of containers.
+    /// The folder where it keeps the state of containers.
     pub state: PathBuf,
     /// The container's folder.
     pub bundle: PathBuf,
@@ -29,13 +29,13 @@ pub(crate) struct Runtime {
 }
 
 impl Runtime {
-    /// Where the layers of the image volume at this place in the list of mounts are stacked.
+    /// Returns the path where the layers of the image volume at this index of the mounts are mounted.
     pub fn image_volume(&self, index: usize) -> PathBuf {
         self.bundle.join("image-volumes").join(index.to_string())
     }
 }
 
-/// The whole `config.json`. Names of users were looked up in the container's root.
+/// Returns the whole `config.json`. Names of users were looked up in the container's root.
 pub(crate) fn config(spec: &Spec, runtime: &Runtime, identity: &Identity, env: &[String]) -> Value {
     let mut mounts: Vec<Value> =
         spec.mounts.iter().enumerate().map(|(index, mount)| self::mount(mount, &runtime.image_volume(index))).collect();
@@ -58,7 +58,7 @@ pub(crate) fn config(spec: &Spec, runtime: &Runtime, identity: &Identity, env: &
     })
 }
 
-/// A process, also one of exec.
+/// Returns a process, also one of exec.
 pub(crate) fn process(process: &Process, identity: &Identity, env: &[String]) -> Value {
     let sets = &process.capabilities;
     let mut value = json!({
@@ -70,7 +70,7 @@ pub(crate) fn process(process: &Process, identity: &Identity, env: &[String]) ->
         "noNewPrivileges": process.no_new_privileges,
         "capabilities": {
             "bounding": capabilities::names(sets.bounding),
-            // As with us, a user that is not root starts with none of them but the ambient ones.
+            // As in our own runtime, a user that is not root starts with none of them but the ambient ones.
             "effective": capabilities::names(sets.permitted),
             "permitted": capabilities::names(sets.permitted),
             "inheritable": capabilities::names(sets.inheritable),
@@ -116,13 +116,13 @@ fn mount(mount: &Mount, image_volume: &Path) -> Value {
     json!({"destination": mount.destination, "type": kind, "source": source, "options": options})
 }
 
-/// A folder of the root mounted onto itself, which stays writable when the root is made read-only.
+/// Returns a mount of a folder onto itself, which stays writable when the root is made read-only.
 fn writable(spec: &Spec, path: &str) -> Value {
     let source = spec.rootfs.mount_point.join(crate::rooted::relative(Path::new(path)));
     json!({"destination": path, "type": "bind", "source": source, "options": ["rbind", "rprivate", "rw"]})
 }
 
-/// A volume propagates only below a root that does.
+/// Returns the propagation of the root: a volume propagates only below a root that does.
 fn propagation_of_root(mounts: &[Mount]) -> Option<&'static str> {
     let has = |wanted: Propagation| {
         mounts
@@ -151,12 +151,12 @@ fn namespaces(spec: &Spec) -> Vec<Value> {
     list
 }
 
-/// Limits are on the group before the runtime sees it; it hears of them because some, with machines of their own, are
-/// as large as these say. Devices it must hear of: it writes their rules anew.
+/// Returns the resources. The limits are set on the group before the runtime starts; it gets them because some runtimes
+/// size their virtual machines by them. It needs the device rules, because it writes them anew.
 fn resources(runtime: &Runtime) -> Value {
     let limits = &runtime.limits;
     let positive = |number: i64| (number > 0).then_some(number);
-    let text = |text: &String| (!text.is_empty()).then(|| text.clone());
+    let non_empty = |value: &String| (!value.is_empty()).then(|| value.clone());
     let mut devices = vec![json!({"allow": false, "access": "rwm"})];
     devices.extend(runtime.devices.iter().map(|rule| {
         json!({"allow": true, "type": rule.kind.to_string(), "major": rule.major, "minor": rule.minor, "access": rule.access})
@@ -168,8 +168,8 @@ fn resources(runtime: &Runtime) -> Value {
             "shares": positive(limits.cpu_shares),
             "quota": (limits.cpu_quota != 0).then_some(limits.cpu_quota),
             "period": positive(limits.cpu_period),
-            "cpus": text(&limits.cpuset_cpus),
-            "mems": text(&limits.cpuset_mems),
+            "cpus": non_empty(&limits.cpuset_cpus),
+            "mems": non_empty(&limits.cpuset_mems),
         },
         "memory": {"limit": positive(limits.memory), "swap": swap},
     });
@@ -180,7 +180,7 @@ fn resources(runtime: &Runtime) -> Value {
     value
 }
 
-/// Some runtimes take `null` for a wrong type, where a missing field is meant.
+/// Removes nulls: some runtimes take `null` for a wrong type, where a missing field is meant.
 fn without_nulls(value: &mut Value) {
     match value {
         Value::Object(fields) => {
@@ -192,7 +192,7 @@ fn without_nulls(value: &mut Value) {
     }
 }
 
-/// Every runtime makes these by itself, as the specification says.
+/// Reports whether every runtime makes the device by itself, as the specification demands.
 fn is_default(device: &Device) -> bool {
     ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"].contains(&device.path.as_str())
 }
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spec_says_the_same_in_the_words_of_the_specification() {
+    fn a_spec_becomes_an_equivalent_oci_config() {
         let bind = MountSource::Bind { path: "/data".into(), propagation: Propagation::HostToContainer };
         let image =
             MountSource::Image { layers_folder: "/layers".into(), lower: vec!["a".into()], sub_path: String::new() };

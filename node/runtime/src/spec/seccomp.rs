@@ -1,11 +1,11 @@
-//! Seccomp profiles, from what a pod asks for to programs that the kernel takes.
+//! Seccomp profiles, from a pod's request to programs that the kernel takes.
 //!
-//! A profile is data: a default action and rules. `RuntimeDefault` is our own list; `Localhost`
-//! profiles are JSON in the format that every runtime reads. Compiling happens in the daemon, so that
-//! the process between fork and exec only installs bytes.
+//! A profile is data: a default action and rules. `RuntimeDefault` is our own list; `Localhost` profiles are JSON in
+//! the format that every runtime reads. The daemon compiles them, so that the process between fork and exec only
+//! installs bytes.
 //!
-//! Profile files lie below one folder of the node, the kubelet's `seccomp` folder. A pod names them, so a name never leads
-//! out of the folder, and what it leads to is a regular file of a bounded size.
+//! Profile files lie below one folder of the node, the kubelet's `seccomp` folder. A pod names them, so a name must
+//! never lead out of the folder, and the file must be a regular one of a bounded size.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path};
@@ -21,7 +21,7 @@ use crate::Error;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Program(pub Vec<u64>);
 
-/// What a `Localhost` profile file holds.
+/// The content of a `Localhost` profile file.
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Profile {
@@ -53,10 +53,10 @@ struct Argument {
 
 /// Flags of `clone` that make namespaces.
 const NAMESPACE_FLAGS: u64 = 0x7E02_0000;
-/// Personalities that only change how addresses are laid out or what `uname` says.
+/// Personalities that only change the address layout or the result of `uname`.
 const PERSONALITIES: [u64; 5] = [0x0, 0x0008, 0x2_0000, 0x2_0008, 0xffff_ffff];
 
-/// The profile of pods that ask for `RuntimeDefault`, given the capabilities of the container.
+/// Returns the profile of `RuntimeDefault` for a container with these capabilities.
 pub(crate) fn runtime_default(capabilities: u64) -> Profile {
     let has = |name: &str| capabilities::number(name).is_some_and(|number| capabilities & 1 << number != 0);
     let allow = |names: &[&str]| Rule {
@@ -79,8 +79,9 @@ pub(crate) fn runtime_default(capabilities: u64) -> Profile {
     Profile { default_action: "SCMP_ACT_ERRNO".into(), default_errno_ret: None, syscalls: rules }
 }
 
-/// Lets `socket` through for every address family but one. The family is an `int`: the kernel ignores the upper half of the
-/// register, so it must not decide. A family that differs differs in one of its six bits, and each bit is a rule.
+/// Returns rules that allow `socket` for every address family but one. The family is an `int`: the kernel ignores the
+/// upper half of the register, so it must not decide. A family that differs differs in one of its six bits, and each
+/// bit is a rule.
 fn every_family_but(family: u64) -> impl Iterator<Item = Rule> {
     (0..6).map(move |bit| {
         let other = !family & (1 << bit);
@@ -88,7 +89,7 @@ fn every_family_but(family: u64) -> impl Iterator<Item = Rule> {
     })
 }
 
-/// No profile is larger.
+/// The largest profile.
 const MAX_PROFILE: u64 = 1 << 20;
 
 /// Reads a `Localhost` profile: a file below the root, which the request names by its absolute path.
@@ -108,9 +109,9 @@ pub(crate) fn read(root: &Path, reference: &str) -> Result<Profile, Error> {
 
 /// Compiles a profile.
 ///
-/// The kernel asks every installed filter and takes the strictest answer, and a filter of the
-/// compiler knows one action: so each action other than "allow" becomes a filter of its own, and a
-/// last one lets through what the profile names and gives the default action to the rest.
+/// The kernel runs every installed filter and takes the strictest action, and a filter of the compiler has one action:
+/// so each action other than "allow" becomes a filter of its own, and a last one allows the calls that the profile
+/// names and gives the default action to the rest.
 pub(crate) fn compile(profile: &Profile) -> Result<Vec<Program>, Error> {
     let default = action(&profile.default_action, profile.default_errno_ret)?;
     let mut groups: Vec<(SeccompAction, Vec<&Rule>)> = Vec::new();
@@ -149,7 +150,7 @@ fn filter(rules: &[&Rule], matched: SeccompAction, otherwise: SeccompAction) -> 
             }
         }
     }
-    // An empty chain means "whatever the arguments".
+    // An empty chain means "any arguments".
     for number in unconditional {
         chains.insert(number, Vec::new());
     }
@@ -159,11 +160,11 @@ fn filter(rules: &[&Rule], matched: SeccompAction, otherwise: SeccompAction) -> 
     Ok(Program(x32_guard().into_iter().chain(program.iter().map(pack)).collect()))
 }
 
-/// The number from which on the calls of the x32 interface begin.
+/// The number of the first call of the x32 interface.
 const X32_CALLS: u32 = 0x4000_0000;
 
-/// Refuses the calls of x32, which have the same architecture and other numbers: a list of what is denied would not know
-/// them. The answer is that of a kernel without x32.
+/// Refuses the calls of x32, which have the same architecture and other numbers: a list of denied calls would not match
+/// them. Answers as a kernel without x32 does.
 fn x32_guard() -> Vec<u64> {
     if !cfg!(target_arch = "x86_64") {
         return Vec::new();
@@ -183,7 +184,7 @@ fn pack(instruction: &seccompiler::sock_filter) -> u64 {
 }
 
 impl Program {
-    /// The instructions as the kernel wants them.
+    /// Returns the instructions as the kernel wants them.
     pub fn instructions(&self) -> Vec<libc::sock_filter> {
         let unpack = |packed: &u64| libc::sock_filter {
             code: (packed >> 48) as u16,
@@ -239,7 +240,7 @@ fn refused(error: impl std::fmt::Display) -> Error {
     Error::Invalid(format!("seccomp profile: {error}"))
 }
 
-/// Calls that open more of the kernel, and the capability that says the container may use it.
+/// Calls that need a capability.
 const BY_CAPABILITY: &[(&str, &[&str])] = &[
     ("BPF", &["bpf"]),
     ("DAC_READ_SEARCH", &["open_by_handle_at"]),
@@ -329,10 +330,10 @@ const ALWAYS: &[&str] = &[
 mod tests {
     use super::*;
 
-    /// Runs one call under the filters in a process of its own; its error number, 0 if it was let through.
+    /// Runs one call under the filters in a process of its own; returns its error number, 0 if it was allowed.
     fn run(programs: &[Program], call: libc::c_long, arguments: [libc::c_ulong; 2]) -> i32 {
         let filters: Vec<Vec<libc::sock_filter>> = programs.iter().map(Program::instructions).collect();
-        // SAFETY: the child only makes system calls and ends without running anything of its parent.
+        // SAFETY: the child only makes system calls and exits without running any code of its parent.
         match unsafe { libc::fork() } {
             // SAFETY: the calls take numbers and pointers to the filters, which live until the process ends here.
             0 => unsafe {
@@ -356,8 +357,8 @@ mod tests {
         }
     }
 
-    fn compiled(text: &str) -> Vec<Program> {
-        compile(&serde_json::from_str(text).expect("a profile")).expect("compile")
+    fn compiled(json: &str) -> Vec<Program> {
+        compile(&serde_json::from_str(json).expect("a profile")).expect("compile")
     }
 
     #[test]
@@ -392,7 +393,7 @@ mod tests {
         assert_eq!(run(&denied, libc::SYS_getppid, [0, 0]), 0);
         let x32 = libc::SYS_getppid | libc::c_long::from(X32_CALLS);
         assert_eq!(run(&denied, x32, [0, 0]), libc::ENOSYS);
-        // A kernel without x32 gives the same answer: the filter itself must be first to give it.
+        // A kernel without x32 answers the same: the filter itself must be the first to answer.
         assert_eq!(denied[0].0[..3], x32_guard()[..]);
     }
 
@@ -401,9 +402,9 @@ mod tests {
         let place = tempfile::tempdir().expect("a temporary directory");
         let root = place.path().join("seccomp");
         std::fs::create_dir_all(root.join("inner")).expect("the folder");
-        let text = r#"{"defaultAction":"SCMP_ACT_ALLOW"}"#;
-        std::fs::write(root.join("inner/good.json"), text).expect("a profile");
-        std::fs::write(place.path().join("outside.json"), text).expect("a profile");
+        let json = r#"{"defaultAction":"SCMP_ACT_ALLOW"}"#;
+        std::fs::write(root.join("inner/good.json"), json).expect("a profile");
+        std::fs::write(place.path().join("outside.json"), json).expect("a profile");
         std::os::unix::fs::symlink("/dev/zero", root.join("endless")).expect("a link");
         std::os::unix::fs::symlink(place.path(), root.join("up")).expect("a link");
         let reads = |name: &str| read(&root, &format!("{}/{name}", root.display()));
@@ -433,10 +434,10 @@ mod tests {
     }
 
     #[test]
-    fn a_profile_file_is_read_like_other_runtimes_read_it() {
-        let text = r#"{"defaultAction":"SCMP_ACT_ALLOW","architectures":["SCMP_ARCH_X86_64"],
+    fn a_profile_file_is_read_as_other_runtimes_read_it() {
+        let json = r#"{"defaultAction":"SCMP_ACT_ALLOW","architectures":["SCMP_ARCH_X86_64"],
             "syscalls":[{"names":["mkdir","mkdirat","no_such_call"],"action":"SCMP_ACT_ERRNO","errnoRet":13}]}"#;
-        let profile: Profile = serde_json::from_str(text).expect("a profile");
+        let profile: Profile = serde_json::from_str(json).expect("a profile");
         assert_eq!(compile(&profile).expect("compile").len(), 1);
         let unknown = Profile { default_action: "SCMP_ACT_PLEASE".into(), default_errno_ret: None, syscalls: vec![] };
         assert!(compile(&unknown).is_err());

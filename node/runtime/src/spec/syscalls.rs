@@ -4,7 +4,7 @@
 //! A name that is not here is unknown to profiles and skipped, as libseccomp skips the names that it
 //! does not know: with a default that refuses, an unknown call is refused.
 
-/// The number of a system call on this machine.
+/// Returns the number of a system call on this machine.
 pub(super) fn number(name: &str) -> Option<i64> {
     let found = |table: &[(&str, i64)]| table.iter().find(|(known, _)| *known == name).map(|(_, number)| *number);
     #[cfg(target_arch = "x86_64")]
@@ -14,8 +14,8 @@ pub(super) fn number(name: &str) -> Option<i64> {
     found(EVERYWHERE)
 }
 
-/// Whether the kernel takes only the lower half of this argument: it is an `int`, and what else is in the register is
-/// garbage that a filter must not compare.
+/// Reports whether the kernel takes only the lower half of this argument: it is an `int`, and the rest of the register
+/// is garbage that a filter must not compare.
 pub(super) fn is_32_bits(name: &str, index: u8) -> bool {
     INT_ARGUMENTS.iter().any(|(known, indexes)| *known == name && indexes.contains(&index))
 }

@@ -3,7 +3,7 @@
 use corten_cri::v1;
 
 use super::Ended;
-use super::exec::{copy_pipe, type_in};
+use super::exec::{copy_input, copy_pipe};
 use super::session::{Channel, Streams};
 use super::terminal::Terminal;
 use crate::Error;
@@ -11,7 +11,7 @@ use crate::container::shim_client::Session;
 use crate::daemon::Daemon;
 use crate::output_pipe::output_pipe;
 
-/// Reads along until the container ends or the client is gone.
+/// Copies the container's output until it ends or the client is gone.
 pub(super) async fn run(daemon: &Daemon, request: v1::AttachRequest, streams: &mut Streams) -> Ended {
     let container = daemon.container(&request.container_id)?;
     container.require_running()?;
@@ -39,11 +39,11 @@ pub(super) async fn run(daemon: &Daemon, request: v1::AttachRequest, streams: &m
     Ok(0)
 }
 
-/// Copies input; its end is told to the shim, which closes the container's input if that was asked for, and else ends the
-/// output. Never returns: the container or the shim decides about the end.
+/// Copies input and signals its end to the shim, which closes the container's input for stdinOnce, and else detaches
+/// the client. Never returns: the container or the shim ends the session.
 async fn write_input(input: Option<Terminal>, session: &mut Session, terminal: bool, streams: &mut Streams) {
     match (input, terminal) {
-        (Some(input), true) => type_in(&input, streams).await,
+        (Some(input), true) => copy_input(&input, streams).await,
         (Some(input), false) => {
             if let Some(stdin) = &mut streams.stdin {
                 while let Some(bytes) = stdin.recv().await {

@@ -17,11 +17,11 @@ use crate::daemon::Daemon;
 use crate::output_pipe::output_pipe;
 
 const CHUNK: usize = 32 << 10;
-/// A process that the command left behind may hold the pipes; it is not waited for longer than this.
+/// The longest wait for the pipes after the exit: a process that the command left behind may hold them.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Runs a command to its end. When its client is gone, one with a terminal is killed, as who loses a terminal is. Any other
-/// goes on with the input that it got, and what it says is dropped: there are clients that send a file and hang up.
+/// Runs a command until it exits. When its client is gone, a command with a terminal is killed, as a hang-up does. Any
+/// other goes on with the input that it got, and its output is dropped: some clients send a file and hang up.
 pub(super) async fn run(daemon: &Daemon, request: v1::ExecRequest, streams: &mut Streams) -> Ended {
     let container = daemon.container(&request.container_id)?;
     container.require_running()?;
@@ -47,11 +47,11 @@ async fn with_terminal(mut session: Session, streams: &mut Streams) -> Ended {
     let terminal = Terminal::new(fd).map_err(Error::system("open the terminal"))?;
     let output = streams.output.clone();
     let reading = copy_terminal(&terminal, output);
-    let typing = type_in(&terminal, streams);
+    let typing = copy_input(&terminal, streams);
     tokio::pin!(reading);
     tokio::select! {
         exit = session.exit() => {
-            // What the command said last is still in the terminal.
+            // The last output is still in the terminal.
             let _ = tokio::time::timeout(DRAIN_TIMEOUT, reading).await;
             Ok(exit?.code)
         }
@@ -60,7 +60,7 @@ async fn with_terminal(mut session: Session, streams: &mut Streams) -> Ended {
     }
 }
 
-/// Copies what a terminal shows, until it closes.
+/// Copies a terminal's output, until it closes.
 pub(super) async fn copy_terminal(terminal: &Terminal, output: mpsc::Sender<(Channel, Bytes)>) {
     let mut buffer = vec![0; CHUNK];
     while let Ok(length) = terminal.read(&mut buffer).await {
@@ -70,9 +70,9 @@ pub(super) async fn copy_terminal(terminal: &Terminal, output: mpsc::Sender<(Cha
     }
 }
 
-/// Copies what the client types and how large its window is. Never ends by itself: a client that has
-/// nothing more to type still wants to see.
-pub(super) async fn type_in(terminal: &Terminal, streams: &mut Streams) {
+/// Copies the client's input and window sizes. Never ends by itself: a client that has no more input still reads the
+/// output.
+pub(super) async fn copy_input(terminal: &Terminal, streams: &mut Streams) {
     loop {
         let typed = async {
             match &mut streams.stdin {
@@ -121,12 +121,12 @@ async fn with_pipes(
     }
 }
 
-/// Copies input until it ends, closes the pipe, and never returns: the command decides about the end.
+/// Copies input until it ends, closes the pipe, and never returns: the command ends the session.
 async fn feed(stdin: Option<mpsc::Receiver<Bytes>>, pipe: Option<pipe::Sender>) {
     if let (Some(mut stdin), Some(mut pipe)) = (stdin, pipe) {
         while let Some(bytes) = stdin.recv().await {
             if pipe.write_all(&bytes).await.is_err() {
-                // Nobody reads any more; what comes is dropped so that the client is not held up.
+                // The command no longer reads; further input is dropped so that the client does not block.
                 while stdin.recv().await.is_some() {}
             }
         }
@@ -134,7 +134,7 @@ async fn feed(stdin: Option<mpsc::Receiver<Bytes>>, pipe: Option<pipe::Sender>) 
     std::future::pending().await
 }
 
-/// Copies output until it ends; what nobody hears any more is dropped.
+/// Copies output until it ends; drops it when the client is gone.
 pub(super) async fn copy_pipe(mut pipe: pipe::Receiver, channel: Channel, output: mpsc::Sender<(Channel, Bytes)>) {
     let mut buffer = vec![0; CHUNK];
     while let Ok(length) = pipe.read(&mut buffer).await {

@@ -1,9 +1,8 @@
-//! Exec, attach and port-forward: the HTTP server that the URLs of the interface lead to.
+//! Exec, attach and port-forward: the HTTP server of the streaming URLs of the CRI.
 //!
-//! It listens on loopback only, and a URL works once and for a short time: whoever has it was given
-//! it by the runtime. The kubelet passes the client's upgrade request through unchanged, so the
-//! protocols here are those of kubectl: WebSocket channels, SPDY streams, and SPDY inside of a
-//! WebSocket for port-forward.
+//! It listens on loopback only, and a URL works once and for a short time: only a client that got it from the runtime
+//! has it. The kubelet passes the client's upgrade request through unchanged, so the protocols here are those of
+//! kubectl: WebSocket channels, SPDY streams, and SPDY inside of a WebSocket for port-forward.
 
 mod attach;
 mod exec;
@@ -30,14 +29,14 @@ use crate::daemon::Daemon;
 use session::{Connection, Outcome, Wanted};
 use upgrade::{Protocol, Upgraded};
 
-/// How long a URL waits for its use.
+/// The lifetime of an unused URL.
 const TOKEN_LIFETIME: Duration = Duration::from_secs(60);
-/// URLs that may wait at once; the kubelet asks for one at a time and uses it.
+/// The most unused URLs; the kubelet requests one at a time and uses it.
 const MAX_PENDING: usize = 1000;
-/// The connections at once that have not used their URL yet. Every process of the node can open one.
+/// The limit of connections that have not used their URL yet. Every process of the node can open one.
 const LIMITS: Limits = Limits::anonymous(256);
 
-/// What a URL stands for.
+/// The request that a URL was made for.
 #[derive(Debug, Clone)]
 pub(crate) enum Target {
     Exec(v1::ExecRequest),
@@ -101,7 +100,7 @@ impl StreamingServer {
         }
     }
 
-    /// A URL for one use.
+    /// Makes a URL for one use.
     pub fn url(&self, target: Target) -> String {
         let token = uuid::Uuid::new_v4().simple().to_string();
         let url = format!("http://{}/{}/{token}", self.0.address, target.name());
@@ -120,7 +119,7 @@ impl StreamingServer {
         (since.elapsed() < TOKEN_LIFETIME).then_some(target)
     }
 
-    /// Serves an upgraded connection to its end.
+    /// Serves an upgraded connection until it ends.
     async fn serve(self, target: Target, protocol: Protocol, upgraded: Upgraded) {
         let daemon = self.0.daemon.clone();
         match target {
@@ -164,7 +163,7 @@ impl StreamingServer {
     }
 }
 
-/// Makes channels of a connection, whatever it speaks.
+/// Makes the channels of a connection, for each protocol.
 async fn connect(protocol: Protocol, upgraded: Upgraded, wanted: Wanted) -> Option<Connection> {
     match protocol {
         Protocol::WebSocket(channels) => Some(websocket::channels(upgraded, channels, wanted).await),
@@ -173,7 +172,7 @@ async fn connect(protocol: Protocol, upgraded: Upgraded, wanted: Wanted) -> Opti
     }
 }
 
-/// An exec or attach that ended: the exit code, or why there is none.
+/// The result of an exec or attach: the exit code, or the error.
 type Ended = Result<i32, Error>;
 
 impl From<Ended> for Outcome {

@@ -26,9 +26,9 @@ use crate::sandbox::namespaces;
 
 const CHUNK: usize = 32 << 10;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a server that ended its side still reads from the client.
+/// The time that a server which closed its side still reads from the client.
 const GRACE: Duration = Duration::from_secs(1);
-/// Requests whose second stream has not come yet.
+/// The most requests whose second stream has not come yet.
 const MAX_UNPAIRED: usize = 256;
 
 /// Serves a connection: the client opens an error stream and a data stream for each request.
@@ -48,7 +48,8 @@ pub(super) async fn run(daemon: &Arc<Daemon>, sandbox_id: &str, mut streams: Inc
                 continue;
             }
         };
-        let (daemon, sandbox_id) = (daemon.clone(), sandbox_id.to_string());
+        let daemon = daemon.clone();
+        let sandbox_id = sandbox_id.to_string();
         tokio::spawn(async move {
             let port = data.header("port").to_string();
             let there = (&mut data.incoming, &data.outgoing);
@@ -57,8 +58,8 @@ pub(super) async fn run(daemon: &Arc<Daemon>, sandbox_id: &str, mut streams: Inc
     }
 }
 
-/// Serves a WebSocket: the client said the ports before. Each has two channels, for its data and for what went wrong,
-/// which say first whose they are. That is how the clients of Python, Java and JavaScript forward ports.
+/// Serves a WebSocket whose request named the ports. Each port has two channels, for its data and for its errors; the
+/// first message of each is the port. The clients of Python, Java and JavaScript forward ports this way.
 pub(super) async fn run_in_channels(
     daemon: &Arc<Daemon>,
     request: v1::PortForwardRequest,
@@ -74,7 +75,8 @@ pub(super) async fn run_in_channels(
         let [data, error] = [first, first + 1].map(|number| Channel { number, messages: messages.clone() });
         let (sender, mut incoming) = mpsc::channel(QUEUE);
         inward.push(sender);
-        let (daemon, sandbox_id) = (daemon.clone(), request.pod_sandbox_id.clone());
+        let daemon = daemon.clone();
+        let sandbox_id = request.pod_sandbox_id.clone();
         forwarding.spawn(async move {
             for channel in [&data, &error] {
                 channel.send(Bytes::copy_from_slice(&(port as u16).to_le_bytes())).await;
@@ -102,20 +104,20 @@ pub(super) async fn run_in_channels(
             }
         }
     };
-    // Whoever is left with nobody to talk to ends with the tasks.
+    // Tasks that have no peer left end with the others.
     tokio::select! {
         () = writing => {}
         () = reading => {}
     }
 }
 
-/// The way back to the client.
-trait Back {
+/// The direction back to the client.
+trait Outgoing {
     async fn send(&self, bytes: Bytes) -> bool;
     async fn finish(&self);
 }
 
-impl Back for StreamWriter {
+impl Outgoing for StreamWriter {
     async fn send(&self, bytes: Bytes) -> bool {
         StreamWriter::send(self, bytes).await
     }
@@ -125,13 +127,13 @@ impl Back for StreamWriter {
     }
 }
 
-/// One channel of a WebSocket. It has no end of its own.
+/// A channel of a WebSocket. It cannot be closed by itself.
 struct Channel {
     number: u8,
     messages: mpsc::Sender<(u8, Bytes)>,
 }
 
-impl Back for Channel {
+impl Outgoing for Channel {
     async fn send(&self, bytes: Bytes) -> bool {
         self.messages.send((self.number, bytes)).await.is_ok()
     }
@@ -139,13 +141,13 @@ impl Back for Channel {
     async fn finish(&self) {}
 }
 
-/// Connects what the client sends for a port, and its way back, with the port.
+/// Connects a port with the client's data and the direction back to the client.
 async fn forward(
     daemon: &Arc<Daemon>,
     sandbox_id: &str,
     port: &str,
-    (incoming, data): (&mut mpsc::Receiver<Bytes>, &impl Back),
-    error: &impl Back,
+    (incoming, data): (&mut mpsc::Receiver<Bytes>, &impl Outgoing),
+    error: &impl Outgoing,
 ) {
     match dial(daemon, sandbox_id, port).await {
         Ok(socket) => copy(socket, incoming, data).await,
@@ -185,9 +187,9 @@ async fn dial(daemon: &Arc<Daemon>, sandbox_id: &str, port: &str) -> Result<TcpS
     TcpStream::from_std(socket).map_err(Error::system("prepare the connection"))
 }
 
-/// Copies both ways; each direction ends by itself. The client learns last that the server ended: clients drop what they
-/// have not sent yet when they do, and a server may end its side before it has read everything.
-async fn copy(socket: TcpStream, incoming: &mut mpsc::Receiver<Bytes>, outgoing: &impl Back) {
+/// Copies both ways; each direction ends by itself. The client learns last that the server ended: clients then drop
+/// unsent data, and a server may close its side before it has read everything.
+async fn copy(socket: TcpStream, incoming: &mut mpsc::Receiver<Bytes>, outgoing: &impl Outgoing) {
     let (mut reader, mut writer) = socket.into_split();
     let inward = async {
         while let Some(bytes) = incoming.recv().await {
@@ -208,7 +210,7 @@ async fn copy(socket: TcpStream, incoming: &mut mpsc::Receiver<Bytes>, outgoing:
     tokio::pin!(inward);
     tokio::pin!(outward);
     tokio::select! {
-        // A client that goes on after that gets no answer.
+        // A client that continues after that gets no answer.
         () = &mut outward => drop(tokio::time::timeout(GRACE, inward).await),
         () = &mut inward => outward.await,
     }

@@ -9,9 +9,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::spdy;
 
-/// Chunks that wait in a channel before their sender is held back.
+/// The number of chunks in a channel before its sender blocks.
 pub(super) const QUEUE: usize = 32;
-/// How long a client may take to open its streams.
+/// The time that a client may take to open its streams.
 const STREAMS_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The numbers of channels on the wire.
@@ -25,7 +25,7 @@ pub(super) enum Channel {
     Resize = 4,
 }
 
-/// Which channels a request asks for.
+/// The channels that a request asks for.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wanted {
     pub stdin: bool,
@@ -49,11 +49,11 @@ pub(super) struct Connection {
     pub output: mpsc::Sender<(Channel, Bytes)>,
     /// Cancelled when the client is gone.
     pub gone: CancellationToken,
-    /// Before version 4 the error channel carries text, and nothing after a success.
+    /// Whether the error channel carries plain text, and nothing after a success: before version 4.
     pub plain_errors: bool,
 }
 
-/// What the running command uses.
+/// The channels of the running command.
 pub(super) struct Streams {
     pub stdin: Option<mpsc::Receiver<Bytes>>,
     pub resize: Resizes,
@@ -61,7 +61,7 @@ pub(super) struct Streams {
     pub gone: CancellationToken,
 }
 
-/// What is left to do at the end.
+/// The channel of the final status.
 pub(super) struct StatusWriter {
     output: mpsc::Sender<(Channel, Bytes)>,
     plain: bool,
@@ -75,7 +75,7 @@ impl Connection {
     }
 }
 
-/// How a command ended, for its client.
+/// The outcome of a command, for its client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Outcome {
     Success,
@@ -84,7 +84,7 @@ pub(super) enum Outcome {
 }
 
 impl Outcome {
-    /// The Status object of protocol version 4.
+    /// Returns the Status object of protocol version 4.
     fn status(&self) -> String {
         let status = match self {
             Self::Success => serde_json::json!({"metadata": {}, "status": "Success"}),
@@ -95,49 +95,49 @@ impl Outcome {
                 "reason": "NonZeroExitCode",
                 "details": {"causes": [{"reason": "ExitCode", "message": code.to_string()}]},
             }),
-            Self::Failure(text) => serde_json::json!({
+            Self::Failure(message) => serde_json::json!({
                 "metadata": {},
                 "status": "Failure",
-                "message": format!("Internal error occurred: error executing command in container: {text}"),
+                "message": format!("Internal error occurred: error executing command in container: {message}"),
                 "reason": "InternalError",
-                "details": {"causes": [{"message": format!("error executing command in container: {text}")}]},
+                "details": {"causes": [{"message": format!("error executing command in container: {message}")}]},
                 "code": 500,
             }),
         };
         status.to_string()
     }
 
-    fn text(&self) -> String {
+    fn plain_text(&self) -> String {
         match self {
             Self::Success => String::new(),
             Self::ExitCode(code) => format!("command terminated with non-zero exit code: exit status {code}"),
-            Self::Failure(text) => format!("error executing command in container: {text}"),
+            Self::Failure(message) => format!("error executing command in container: {message}"),
         }
     }
 }
 
 impl StatusWriter {
-    /// Tells how it ended; the connection closes when this is dropped.
+    /// Writes the outcome; the connection closes when this is dropped.
     pub async fn report(self, outcome: impl Into<Outcome>) {
         let outcome = outcome.into();
-        let text = if self.plain { outcome.text() } else { outcome.status() };
-        if !text.is_empty() {
-            let _ = self.output.send((Channel::Error, Bytes::from(text))).await;
+        let report = if self.plain { outcome.plain_text() } else { outcome.status() };
+        if !report.is_empty() {
+            let _ = self.output.send((Channel::Error, Bytes::from(report))).await;
         }
     }
 }
 
-/// The longest text that a client needs to say how large its terminal is.
+/// The longest JSON of a terminal size.
 const MAX_SIZE_TEXT: usize = 4 << 10;
 
-/// Sizes of the terminal, however the client cuts their JSON.
+/// The sizes of the terminal, however the client splits their JSON.
 pub(crate) struct Resizes {
     pub messages: Option<mpsc::Receiver<Bytes>>,
     pub buffer: Vec<u8>,
 }
 
 impl Resizes {
-    /// The next size; never returns when there will be none.
+    /// Returns the next size; never returns when there will be none.
     pub async fn next(&mut self) -> TerminalSize {
         loop {
             if let Some(size) = self.parse() {
@@ -145,7 +145,7 @@ impl Resizes {
             }
             match &mut self.messages {
                 Some(messages) => match messages.recv().await {
-                    // What is longer than any size is none.
+                    // A longer message is not a size.
                     Some(message) if self.buffer.len() + message.len() > MAX_SIZE_TEXT => self.buffer.clear(),
                     Some(message) => self.buffer.extend_from_slice(&message),
                     None => self.messages = None,
@@ -207,7 +207,9 @@ fn channel(name: &str) -> Option<Channel> {
 /// Connects streams to channels, and notices when the client is gone.
 fn bridge(mut streams: mpsc::Receiver<spdy::Stream>, found: Vec<(Channel, spdy::Stream)>, version: u8) -> Connection {
     let (output, mut outgoing) = mpsc::channel::<(Channel, Bytes)>(QUEUE);
-    let (mut stdin, mut resize, mut writers) = (None, None, Vec::new());
+    let mut stdin = None;
+    let mut resize = None;
+    let mut writers = Vec::new();
     for (channel, stream) in found {
         writers.push((channel, stream.outgoing));
         match channel {
@@ -250,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_is_told_as_a_status() {
+    fn the_outcome_becomes_a_status() {
         let parse = |outcome: &Outcome| serde_json::from_str::<serde_json::Value>(&outcome.status()).expect("JSON");
         assert_eq!(parse(&Outcome::Success)["status"], "Success");
         let exited = parse(&Outcome::ExitCode(3));
@@ -264,7 +266,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn sizes_are_read_however_they_are_cut() {
+    async fn sizes_are_read_however_they_are_split() {
         let (sender, messages) = mpsc::channel(8);
         let mut resizes = Resizes { messages: Some(messages), buffer: Vec::new() };
         for piece in [r#"{"Width":80,"Hei"#, r#"ght":24}"#, "\n", r#"{"Width":1,"Height":2}{"Width":3,"Height":4}"#] {

@@ -18,7 +18,7 @@ impl Terminal {
         Ok(Self(unsafe { AsyncFd::register(fd)? }))
     }
 
-    /// Reads; zero at the end. A terminal without a program says so by an error.
+    /// Reads; returns zero at the end. A terminal without a program reports its end as an error.
     pub async fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             let mut ready = self.0.readable().await?;

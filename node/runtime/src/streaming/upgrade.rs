@@ -1,4 +1,4 @@
-//! The HTTP request that becomes something else: which protocol, and the answer that switches to it.
+//! The HTTP request that switches protocols: the choice of the protocol, and the answer.
 
 use http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
@@ -19,7 +19,7 @@ const STREAM_PROTOCOL: &str = "x-stream-protocol-version";
 const PORT_FORWARD: &str = "portforward.k8s.io";
 const TUNNEL: &str = "SPDY/3.1+portforward.k8s.io";
 
-/// What is spoken after the switch.
+/// The protocol after the switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Protocol {
     WebSocket(Framing),
@@ -28,7 +28,7 @@ pub(super) enum Protocol {
     SpdyInWebSocket,
 }
 
-/// A protocol and the name that the answer gives it.
+/// A protocol and its name in the answer.
 #[derive(Debug, PartialEq, Eq)]
 struct Choice {
     protocol: Protocol,
@@ -47,14 +47,15 @@ pub(super) fn answer(server: &StreamingServer, shutdown: &CancellationToken, mut
     let Some(choice) = choose(request.headers(), matches!(target, Target::PortForward(_))) else {
         return plain(StatusCode::BAD_REQUEST, "unable to upgrade: no supported protocol was asked for");
     };
-    // Channels are numbered by the ports that the request names; streams say theirs themselves.
+    // Channels are numbered by the ports that the request names; streams name theirs themselves.
     if let (Target::PortForward(wanted), Protocol::WebSocket(_)) = (&target, &choice.protocol)
         && wanted.port.is_empty()
     {
         return plain(StatusCode::BAD_REQUEST, "query parameter \"port\" is required\n");
     }
     let response = switch(request.headers(), &choice);
-    let (server, shutdown) = (server.clone(), shutdown.clone());
+    let server = server.clone();
+    let shutdown = shutdown.clone();
     let upgrading = hyper::upgrade::on(&mut request);
     tokio::spawn(async move {
         let Ok(upgraded) = upgrading.await else { return };
@@ -66,13 +67,13 @@ pub(super) fn answer(server: &StreamingServer, shutdown: &CancellationToken, mut
     response
 }
 
-fn plain(status: StatusCode, text: &'static str) -> Answer {
-    let mut response = Response::new(Full::from(text));
+fn plain(status: StatusCode, message: &'static str) -> Answer {
+    let mut response = Response::new(Full::from(message));
     *response.status_mut() = status;
     response
 }
 
-/// Decides by the headers alone; the server's order counts.
+/// Chooses by the headers alone, in the server's order of preference.
 fn choose(headers: &HeaderMap, port_forward: bool) -> Option<Choice> {
     let upgrade = headers.get(header::UPGRADE)?.to_str().ok()?;
     if upgrade.eq_ignore_ascii_case("websocket") {
@@ -108,7 +109,7 @@ fn choose_websocket(offered: &[String], port_forward: bool) -> Option<Choice> {
     }
 }
 
-/// Values of a header that may be repeated, or joined by commas.
+/// Returns the values of a header that may be repeated, or joined by commas.
 fn listed(headers: &HeaderMap, name: &str) -> Vec<String> {
     let values = headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
     values

@@ -17,12 +17,12 @@ use base64::Engine;
 
 /// The first byte of a message that closes the channel of its second byte; version 5.
 const CLOSE: u8 = 255;
-/// The end of a stream as clients expect it; without a status they take it for a failure.
+/// The close of a successful stream; clients take one without a status for a failure.
 pub(super) const NORMAL: CloseFrame = CloseFrame { code: CloseCode::Normal, reason: Utf8Bytes::from_static("") };
-/// As much as kubectl puts into one message of a tunnel.
+/// The size of kubectl's tunnel messages.
 const TUNNEL_CHUNK: usize = 32 << 10;
 
-/// How messages are written. Later ones are better.
+/// The framing of messages. Later ones are better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Framing {
     /// Text messages with a digit and base64.
@@ -52,8 +52,8 @@ impl Framing {
 
     pub fn encode(self, channel: u8, bytes: &[u8]) -> Message {
         if self.is_base64() {
-            let text = base64::engine::general_purpose::STANDARD.encode(bytes);
-            return Message::text(format!("{}{text}", char::from(b'0'.saturating_add(channel))));
+            let encoded = base64::engine::general_purpose::STANDARD.encode(bytes);
+            return Message::text(format!("{}{encoded}", char::from(b'0'.saturating_add(channel))));
         }
         let mut message = BytesMut::with_capacity(1 + bytes.len());
         message.extend_from_slice(&[channel]);
@@ -61,7 +61,7 @@ impl Framing {
         Message::binary(message.freeze())
     }
 
-    /// The channel and the content of a message.
+    /// Returns the channel and the content of a message.
     pub fn decode(self, message: Bytes) -> Option<(u8, Bytes)> {
         let first = *message.first()?;
         if !self.is_base64() {
@@ -73,7 +73,7 @@ impl Framing {
     }
 }
 
-/// Makes channels of a WebSocket.
+/// Makes the channels of a WebSocket.
 pub(super) async fn channels(upgraded: Upgraded, framing: Framing, wanted: Wanted) -> Connection {
     let socket = WebSocketStream::from_raw_socket(upgraded, Role::Server, None).await;
     let (stdin_sender, stdin) = mpsc::channel(QUEUE);
@@ -110,7 +110,7 @@ struct Pump {
 impl Pump {
     async fn run(mut self, socket: WebSocketStream<Upgraded>) {
         let (mut sink, mut source) = socket.split();
-        // An empty message tells the client that the connection stands.
+        // An empty message tells the client that the connection is established.
         let lowest = match (self.wanted.stdout, self.wanted.stderr) {
             (true, _) => Channel::Stdout,
             (false, true) => Channel::Stderr,
@@ -119,7 +119,8 @@ impl Pump {
         if sink.send(self.framing.encode(lowest as u8, b"")).await.is_err() {
             return self.gone.cancel();
         }
-        let (framing, mut outgoing) = (self.framing, std::mem::replace(&mut self.outgoing, mpsc::channel(1).1));
+        let framing = self.framing;
+        let mut outgoing = std::mem::replace(&mut self.outgoing, mpsc::channel(1).1);
         let writing = async {
             while let Some((channel, bytes)) = outgoing.recv().await {
                 if sink.send(framing.encode(channel as u8, &bytes)).await.is_err() {
@@ -174,7 +175,7 @@ impl Pump {
     }
 }
 
-/// A byte stream inside of a WebSocket: each binary message is a piece of it.
+/// Returns the byte stream inside of a WebSocket: each binary message is a piece of it.
 pub(super) async fn tunnel(upgraded: Upgraded) -> DuplexStream {
     let socket = WebSocketStream::from_raw_socket(upgraded, Role::Server, None).await;
     let (near, far) = tokio::io::duplex(TUNNEL_CHUNK * 2);
@@ -215,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_come_back_as_they_went() {
+    fn messages_are_decoded_as_they_were_encoded() {
         for framing in Framing::ALL {
             let message = framing.encode(Channel::Stderr as u8, b"text").into_data();
             assert_eq!(framing.decode(message), Some((2, Bytes::from_static(b"text"))), "{framing:?}");

@@ -1,5 +1,5 @@
-//! A real runtime for tests: its own process, directories and control groups, all removed at the end,
-//! also when a test fails.
+//! A real runtime for tests: its own process, directories and control groups, all removed at the end, also when a test
+//! fails.
 
 #![allow(dead_code)]
 
@@ -12,14 +12,14 @@ use corten_cri::{ImageServiceClient, RuntimeServiceClient, v1};
 use sha2::{Digest, Sha256};
 use tonic::transport::Channel;
 
-/// Fetched by `cargo xtask test`.
+/// The folder of tools, fetched by `cargo xtask test`.
 const TOOLS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/tools");
 const BUSYBOX: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/tools/busybox");
 pub const IMAGE: &str = "corten.test/busybox:1";
-/// No single wait takes longer than this, also on a busy machine.
+/// The bound of every wait, also on a busy machine.
 pub const BOUND: Duration = Duration::from_secs(300);
 
-/// Says why a test cannot run here, and whether that is so.
+/// Reports whether a test cannot run here, and prints the reason.
 pub fn cannot_run() -> bool {
     if nix::unistd::geteuid().is_root() {
         assert!(Path::new(BUSYBOX).exists(), "{BUSYBOX} is missing: `cargo xtask tools` fetches it");
@@ -33,7 +33,7 @@ pub fn cannot_run() -> bool {
 pub struct Node {
     folder: tempfile::TempDir,
     process: Child,
-    /// `<handler>=<program>` of the other OCI runtimes that it knows.
+    /// `<handler>=<program>` of the other OCI runtimes.
     handlers: Vec<String>,
     pub runtime: RuntimeServiceClient<Channel>,
     pub images: ImageServiceClient<Channel>,
@@ -168,14 +168,14 @@ impl Node {
         (status, output)
     }
 
-    /// The text of a container's log, without times and tags.
+    /// Returns the content of a container's log, without times and tags.
     pub async fn log(&mut self, id: &str) -> String {
         let path = self.status(id).await.log_path;
-        let text = std::fs::read_to_string(path).expect("a log");
-        text.lines().filter_map(|line| line.splitn(4, ' ').nth(3)).map(|line| format!("{line}\n")).collect()
+        let content = std::fs::read_to_string(path).expect("a log");
+        content.lines().filter_map(|line| line.splitn(4, ' ').nth(3)).map(|line| format!("{line}\n")).collect()
     }
 
-    /// Waits until the log of a container contains a text.
+    /// Waits until the log of a container contains a string.
     pub async fn wait_for_log(&mut self, id: &str, wanted: &str) {
         let deadline = Instant::now() + BOUND;
         while !self.log(id).await.contains(wanted) {
@@ -203,13 +203,13 @@ impl Drop for Node {
     }
 }
 
-/// An image store of which the runtime under test unpacks layers.
+/// Opens an image store whose layers are unpacked by the runtime under test.
 pub fn open_store(path: &Path) -> corten_runtime::ImageStore {
     let store = corten_runtime::ImageStore::open(path).expect("an image store");
     store.with_program(env!("CARGO_BIN_EXE_corten-runtime"))
 }
 
-/// Parents of control groups belong to whoever names them: here, the test.
+/// Removes the parents of control groups, which belong to the test that names them.
 fn remove_groups(parent: &str) {
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     for line in mounts.lines().filter(|line| line.contains(" cgroup")) {
@@ -283,7 +283,7 @@ pub fn secured(
     config
 }
 
-/// A docker archive with one image: busybox with a few names, users and folders.
+/// Makes a docker archive with one image: busybox with a few names, users and folders.
 pub fn archive(tag: &str) -> Vec<u8> {
     let layer = layer();
     let config = serde_json::json!({
@@ -319,7 +319,7 @@ fn layer() -> Vec<u8> {
         header.set_mode(0o777);
         builder.append_link(&mut header, format!("bin/{name}"), "busybox").expect("a link");
     }
-    // The memory of the machine, as an image that means harm would bring it along.
+    // The memory of the machine, as a malicious image would bring it along.
     let mut memory = tar::Header::new_gnu();
     memory.set_entry_type(tar::EntryType::Char);
     memory.set_size(0);
@@ -339,7 +339,7 @@ fn append(builder: &mut tar::Builder<Vec<u8>>, name: &str, content: &[u8], mode:
     builder.append_data(&mut header, name, content).expect("append");
 }
 
-/// Flushes what a test prints, for readers of its output.
-pub fn say(text: &str) {
+/// Flushes a test's output, for readers of it.
+pub fn print(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }

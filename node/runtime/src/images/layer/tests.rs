@@ -1,4 +1,4 @@
-//! Layers by hand: what they become on disk, and what they cannot do.
+//! Tests of unpacked layers, and of hostile ones.
 
 use super::*;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
@@ -26,7 +26,7 @@ fn archive(build: impl FnOnce(&mut tar::Builder<Vec<u8>>)) -> Vec<u8> {
 
 fn file(builder: &mut tar::Builder<Vec<u8>>, path: &str, content: &[u8]) {
     let mut header = header(tar::EntryType::Regular, content.len() as u64, 0o4755);
-    // Set the name by hand: the builder refuses the hostile names that this test is about.
+    // Sets the name by hand: the builder refuses the hostile names that this test is about.
     header.as_old_mut().name[..path.len()].copy_from_slice(path.as_bytes());
     header.set_cksum();
     builder.append(&header, content).expect("append");
@@ -41,7 +41,7 @@ fn link(builder: &mut tar::Builder<Vec<u8>>, kind: tar::EntryType, path: &str, t
 }
 
 #[test]
-fn a_layer_keeps_modes_links_and_turns_whiteouts_into_overlay_marks() {
+fn a_layer_keeps_modes_links_and_overlay_whiteouts() {
     if !is_root() {
         eprintln!("skipped: unpacking a layer makes device nodes, which needs root");
         return;
@@ -67,7 +67,7 @@ fn a_layer_keeps_modes_links_and_turns_whiteouts_into_overlay_marks() {
 }
 
 #[test]
-fn a_layer_cannot_steer_overlayfs() {
+fn a_layer_cannot_set_attributes_of_overlayfs() {
     if !is_root() {
         eprintln!("skipped: setting trusted attributes needs root");
         return;
@@ -161,7 +161,7 @@ fn a_sparse_file_that_claims_an_exbibyte_is_refused() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let error = unpack(layer.as_slice(), directory.path()).expect_err("too large").to_string();
     assert!(error.contains("larger than a layer may be"), "{error}");
-    // The zeros of an entry that stands for no file are not read.
+    // The zeros of an entry that becomes no file are not read.
     sparse.as_old_mut().name[..6].copy_from_slice(b".wh.aa");
     sparse.set_cksum();
     let layer = archive(|builder| builder.append(&sparse, io::empty()).expect("append"));

@@ -1,5 +1,5 @@
-//! The dictionary that both ends of a SPDY/3 connection compress headers with: words with their
-//! lengths, as they stand in a header block, then what is common in values.
+//! The dictionary that both ends of a SPDY/3 connection compress headers with: words with their lengths, as they stand
+//! in a header block, then common values.
 
 #[rustfmt::skip]
 const WORDS: &[&str] = &[
@@ -23,7 +23,7 @@ const VALUES: &str = concat!(
     "vatemax-age=gzip,deflate,sdchcharset=utf-8charset=iso-8859-1,utf-,*,enq=0."
 );
 
-/// The dictionary's bytes.
+/// Returns the dictionary's bytes.
 pub(super) fn bytes() -> Vec<u8> {
     let mut dictionary = Vec::new();
     for word in WORDS {
@@ -39,7 +39,8 @@ mod tests {
     /// Adler-32 of the dictionary is its name in every compressed stream that uses it.
     #[test]
     fn the_dictionary_is_that_of_spdy_3() {
-        let (mut low, mut high) = (1_u32, 0_u32);
+        let mut low = 1_u32;
+        let mut high = 0_u32;
         for byte in super::bytes() {
             low = (low + u32::from(byte)) % 65521;
             high = (high + low) % 65521;

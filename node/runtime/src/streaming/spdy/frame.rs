@@ -1,4 +1,4 @@
-//! SPDY/3.1 frames, as bytes. Pure: no stream is known here.
+//! SPDY/3.1 frames, as bytes. Pure: it keeps no state of streams.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
@@ -6,7 +6,7 @@ const VERSION: u16 = 3;
 const FLAG_FIN: u8 = 1;
 /// The largest frame that a peer may send.
 const MAX_FRAME: usize = 4 << 20;
-/// The most data that is put into one frame.
+/// The most data in one sent frame.
 pub(super) const MAX_DATA: usize = 32 << 10;
 
 /// A frame. Header blocks are still compressed.
@@ -52,7 +52,7 @@ pub(crate) enum Frame {
     Unknown,
 }
 
-/// Why bytes are not frames.
+/// The reason why bytes are not frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Malformed {
     #[error("a frame of SPDY version {0}")]
@@ -64,7 +64,7 @@ pub(crate) enum Malformed {
 }
 
 impl Frame {
-    /// Takes a frame from the front of a buffer; `None` when it is not whole yet.
+    /// Takes a frame from the front of a buffer; returns `None` when it is incomplete.
     pub fn decode(buffer: &mut BytesMut) -> Result<Option<Self>, Malformed> {
         if buffer.len() < 8 {
             return Ok(None);
@@ -103,7 +103,7 @@ impl Frame {
         Ok(match kind {
             1 => {
                 let stream = body.get_u32() & 0x7fff_ffff;
-                // The associated stream, priority and slot say nothing to this server.
+                // The associated stream, priority and slot mean nothing to this server.
                 body.advance(6);
                 Self::SynStream { stream, fin, headers: body }
             }
@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_come_back_as_they_went_however_they_are_cut() {
+    fn frames_are_decoded_as_they_were_encoded_however_they_are_split() {
         let headers = Bytes::from_static(b"block");
         let frames = [
             Frame::SynStream { stream: 1, fin: false, headers: headers.clone() },
@@ -194,7 +194,8 @@ mod tests {
         ];
         let mut wire = BytesMut::new();
         frames.iter().for_each(|frame| frame.encode(&mut wire));
-        let (mut buffer, mut decoded) = (BytesMut::new(), Vec::new());
+        let mut buffer = BytesMut::new();
+        let mut decoded = Vec::new();
         for byte in wire {
             buffer.put_u8(byte);
             decoded.extend(Frame::decode(&mut buffer).expect("a frame"));
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_spdy_3_is_refused() {
+    fn frames_of_other_versions_are_refused() {
         let refused = |bytes: &[u8]| Frame::decode(&mut BytesMut::from(bytes)).expect_err("malformed");
         assert_eq!(refused(&[0x80, 2, 0, 1, 0, 0, 0, 0]), Malformed::Version(2));
         assert_eq!(refused(&[0x80, 3, 0, 1, 0, 0, 0, 1, 0]), Malformed::TooShort);

@@ -1,4 +1,4 @@
-//! Header blocks: names and values, compressed with a dictionary and with what went before.
+//! Header blocks: names and values, compressed with a dictionary and with the previous blocks.
 //!
 //! Each direction of a connection is one zlib stream, so blocks must be coded in their order.
 
@@ -7,18 +7,18 @@ use std::collections::BTreeMap;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 
-/// The most that one block may unpack to.
+/// The most bytes that one block may decompress to.
 const MAX_BLOCK: usize = 256 << 10;
 
-/// Names are lower-case; several values of a name are joined by zero bytes.
+/// Headers by name. Names are lower-case; several values of a name are joined by zero bytes.
 pub(crate) type Headers = BTreeMap<String, String>;
 
-/// A block that cannot be read.
+/// The error of a malformed block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a malformed header block")]
 pub(crate) struct MalformedBlock;
 
-/// Reads the blocks of one direction.
+/// A decoder of the blocks of one direction.
 pub(crate) struct Decoder(Decompress);
 
 impl Decoder {
@@ -30,7 +30,8 @@ impl Decoder {
         let mut plain = Vec::with_capacity(4 << 10);
         let mut taken = 0;
         loop {
-            let (read, written) = (self.0.total_in(), plain.len());
+            let read = self.0.total_in();
+            let written = plain.len();
             let outcome = self.0.decompress_vec(&block[taken..], &mut plain, FlushDecompress::Sync);
             taken += (self.0.total_in() - read) as usize;
             match outcome {
@@ -62,20 +63,20 @@ fn parse(mut block: Bytes) -> Result<Headers, MalformedBlock> {
     };
     let mut headers = Headers::new();
     for _ in 0..number(&mut block)? {
-        let text = |block: &mut Bytes| {
+        let string = |block: &mut Bytes| {
             let length = number(block)?;
             if block.len() < length {
                 return Err(MalformedBlock);
             }
             Ok(String::from_utf8_lossy(&block.split_to(length)).into_owned())
         };
-        let name = text(&mut block)?.to_ascii_lowercase();
-        headers.insert(name, text(&mut block)?);
+        let name = string(&mut block)?.to_ascii_lowercase();
+        headers.insert(name, string(&mut block)?);
     }
     Ok(headers)
 }
 
-/// Writes the blocks of one direction.
+/// An encoder of the blocks of one direction.
 pub(crate) struct Encoder(Compress);
 
 impl Encoder {
@@ -89,9 +90,9 @@ impl Encoder {
         let mut plain = BytesMut::new();
         plain.put_u32(headers.len() as u32);
         for (name, value) in headers {
-            for text in [name, value] {
-                plain.put_u32(text.len() as u32);
-                plain.put_slice(text.as_bytes());
+            for string in [name, value] {
+                plain.put_u32(string.len() as u32);
+                plain.put_slice(string.as_bytes());
             }
         }
         let mut block = Vec::with_capacity(plain.len() + 128);
@@ -113,8 +114,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_come_back_in_their_order() {
-        let (mut encoder, mut decoder) = (Encoder::new(), Decoder::new());
+    fn blocks_are_decoded_in_their_order() {
+        let mut encoder = Encoder::new();
+        let mut decoder = Decoder::new();
         let headers = |pairs: &[(&str, &str)]| {
             pairs.iter().map(|(name, value)| ((*name).to_string(), (*value).to_string())).collect::<Headers>()
         };

@@ -1,9 +1,9 @@
 //! The server side of SPDY/3.1, as far as kubectl speaks it: streams that the client opens, each with
 //! headers and data in both directions.
 //!
-//! Windows: what is received is acknowledged, for peers that count; what is sent is not held back,
-//! because kubectl's library never opens a window again and would wait for ever. Memory is bounded
-//! all the same: queues are, and TCP holds a fast sender back.
+//! Windows: received data is acknowledged, for peers that count; sent data is not held back, because kubectl's library
+//! never opens a window again and would wait for ever. Memory is bounded all the same: queues are bounded, and TCP
+//! holds a fast sender back.
 
 mod dictionary;
 pub(crate) mod frame;
@@ -18,11 +18,11 @@ use tokio::sync::mpsc;
 use frame::{Frame, MAX_DATA};
 use headers::{Decoder, Encoder, Headers};
 
-/// Chunks that wait in a stream before its sender is held back.
+/// The number of chunks in a stream before its sender blocks.
 const QUEUE: usize = 64;
-/// Streams that a client may have open.
+/// The most streams that a client may have open.
 const MAX_STREAMS: usize = 4096;
-/// How long a client may take to hang up.
+/// The time that a client may take to hang up.
 const LINGER: std::time::Duration = std::time::Duration::from_secs(5);
 const STATUS_REFUSED: u32 = 3;
 const STATUS_CANCEL: u32 = 5;
@@ -31,13 +31,13 @@ const STATUS_CANCEL: u32 = 5;
 #[derive(Debug)]
 pub(crate) struct Stream {
     headers: Headers,
-    /// What the client sends; ends when the client has finished.
+    /// The client's data; ends when the client has finished.
     pub incoming: mpsc::Receiver<Bytes>,
     pub outgoing: StreamWriter,
 }
 
 impl Stream {
-    /// A header by its lower-case name.
+    /// Returns a header by its lower-case name.
     pub fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", String::as_str)
     }
@@ -51,7 +51,7 @@ pub(crate) struct StreamWriter {
 }
 
 impl StreamWriter {
-    /// Sends data; false when the connection is gone.
+    /// Sends data; returns false when the connection is gone.
     pub async fn send(&self, mut data: Bytes) -> bool {
         while !data.is_empty() {
             let piece = data.split_to(data.len().min(MAX_DATA));
@@ -62,7 +62,7 @@ impl StreamWriter {
         true
     }
 
-    /// Says that nothing more comes.
+    /// Sends the end of the data.
     pub async fn finish(&self) {
         let _ = self.frames.send(Frame::Data { stream: self.stream, fin: true, data: Bytes::new() }).await;
     }
@@ -73,27 +73,27 @@ impl StreamWriter {
     }
 }
 
-/// The streams that a client opens, as they come. The connection stays open for more of them for as long as
-/// this is held; without it, it is closed when the last stream is dropped.
+/// The streams that a client opens, as they come. The connection stays open for more of them while this is held;
+/// without it, it is closed when the last stream is dropped.
 pub(crate) struct Incoming {
     opened: mpsc::Receiver<Stream>,
     _open: mpsc::Sender<Frame>,
 }
 
 impl Incoming {
-    /// The next stream; `None` when the client is gone.
+    /// Returns the next stream; `None` when the client is gone.
     pub async fn recv(&mut self) -> Option<Stream> {
         self.opened.recv().await
     }
 
-    /// Expects no further streams: the connection ends with those that are open. What is left tells when the
-    /// client is gone.
+    /// Expects no further streams: the connection ends with the open ones. The returned receiver ends when the client
+    /// is gone.
     pub fn complete(self) -> mpsc::Receiver<Stream> {
         self.opened
     }
 }
 
-/// Serves a connection until the client is gone, or until nothing of it is held any more.
+/// Serves a connection until the client is gone, or until it and all its streams are dropped.
 pub(crate) fn serve<I>(io: I) -> Incoming
 where
     I: AsyncRead + AsyncWrite + Send + 'static,
@@ -116,21 +116,21 @@ where
         tokio::pin!(reading);
         tokio::select! {
             () = &mut reading => {}
-            // All streams are dropped and everything is written. Closing while the client still speaks
-            // could make it lose what it has not read yet, so it gets a moment to hang up by itself.
+            // All streams are dropped and everything is written. Closing while the client still sends could make it
+            // lose unread data, so it gets a moment to hang up by itself.
             _ = writing => drop(tokio::time::timeout(LINGER, reading).await),
         }
     });
     incoming
 }
 
-/// Writes frames in their order; ends the connection after the last.
+/// Writes frames in their order; closes the connection after the last.
 async fn write(mut io: impl AsyncWrite + Unpin, mut queue: mpsc::Receiver<Frame>) {
     let mut buffer = BytesMut::new();
     let mut encoder = Encoder::new();
     while let Some(frame) = queue.recv().await {
         encode(&mut encoder, frame, &mut buffer);
-        // What else is ready goes out with the same write.
+        // Further ready frames are part of the same write.
         while buffer.len() < MAX_DATA
             && let Ok(frame) = queue.try_recv()
         {
@@ -143,7 +143,7 @@ async fn write(mut io: impl AsyncWrite + Unpin, mut queue: mpsc::Receiver<Frame>
     let _ = io.shutdown().await;
 }
 
-/// Replies carry no headers, but even none must pass through the compressor.
+/// Encodes a frame. Replies carry no headers, but even none must pass through the compressor.
 fn encode(encoder: &mut Encoder, frame: Frame, buffer: &mut BytesMut) {
     match frame {
         Frame::SynReply { stream, fin, .. } => {
@@ -188,7 +188,7 @@ impl Connection {
         }
     }
 
-    /// Handles one frame; false ends the connection.
+    /// Handles one frame; returns false to end the connection.
     async fn handle(&mut self, frame: Frame) -> bool {
         match frame {
             Frame::SynStream { stream, fin, headers } => {
@@ -264,7 +264,8 @@ pub(super) mod client {
 
     impl<I: AsyncRead + AsyncWrite + Unpin> Client<I> {
         pub fn new(io: I) -> Self {
-            let (encoder, decoder) = (Encoder::new(), Decoder::new());
+            let encoder = Encoder::new();
+            let decoder = Decoder::new();
             Self { io, encoder, decoder, buffer: BytesMut::new(), next: 1 }
         }
 
@@ -291,7 +292,7 @@ pub(super) mod client {
             self.io.write_all(&bytes).await.expect("write");
         }
 
-        /// The next frame that is not an acknowledgement: its stream, its data, whether it is the last.
+        /// Returns the next frame that is not an acknowledgement: its stream, its data, whether it is the last.
         pub async fn next(&mut self) -> Option<(u32, Bytes, bool)> {
             loop {
                 match Frame::decode(&mut self.buffer).expect("a frame") {
@@ -351,7 +352,9 @@ mod tests {
             stream.outgoing.finish().await;
             drop((stream, error, streams));
         });
-        let (mut received, mut ponged, mut finished) = (0, false, false);
+        let mut received = 0;
+        let mut ponged = false;
+        let mut finished = false;
         while let Some((stream, bytes, fin)) = client.next().await {
             match stream {
                 0 => ponged = bytes.as_ref() == b"77",
