@@ -10,10 +10,10 @@ use corten_cri::{ImageServiceClient, RuntimeServiceClient};
 use futures::future::try_join_all;
 use tonic::transport::Channel;
 
-use crate::container::labels;
 use crate::error::{Error, Result};
 use crate::metrics::{self, Metrics};
-use crate::pods::observed::{Instance, Observed, Sandbox};
+use crate::pod::labels;
+use crate::pod::observed::{Instance, Observed, Sandbox};
 
 /// Time for a call that should be quick; pulls and stops have their own.
 const CALL_TIMEOUT: Duration = Duration::from_secs(120);

@@ -6,7 +6,7 @@ use corten_client::{Client, EventRecorder, ObjectRef};
 
 pub use corten_client::EventType;
 
-use crate::pods::spec::{self, Role};
+use crate::pod::spec::{self, Role};
 
 pub const NORMAL: EventType = EventType::Normal;
 pub const WARNING: EventType = EventType::Warning;

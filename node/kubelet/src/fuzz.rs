@@ -7,14 +7,15 @@ use std::path::Path;
 use corten_api::k8s_openapi::api::core::v1::{ObjectFieldSelector, Pod, Secret};
 use jiff::Timestamp;
 
-use crate::container::{env_file, expansion, fields};
+use crate::container::{env_file, expansion};
 use crate::images::credentials;
 use crate::logs::{line, options::LogOptions};
+use crate::pod::fields;
 use crate::pods::static_pods;
 use crate::server::node_logs::LogQuery;
 use crate::server::query;
 use crate::shutdown::dbus;
-use crate::stats::types::Time;
+use crate::summary::Time;
 use crate::{cpus, stats};
 
 /// Reads a line of a container's log.

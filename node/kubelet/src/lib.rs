@@ -5,6 +5,7 @@
 //! `server` is the node API. Around them: `container` (spec → CRI), `volumes`, `images`, `probes`, `logs`, `stats`.
 //! It never touches a container that it did not make, and containers outlive it.
 
+mod admission;
 mod backoff;
 mod claims;
 mod config;
@@ -12,7 +13,6 @@ pub mod configuration;
 mod container;
 mod cpus;
 mod cri;
-mod csi;
 mod devices;
 mod error;
 mod events;
@@ -26,13 +26,20 @@ mod logs;
 mod memory;
 mod metrics;
 mod node;
+mod numa;
 mod objects;
+mod plugin_api;
 mod plugins;
+mod pod;
+mod pod_resources;
 mod pods;
 mod probes;
 mod server;
+mod services;
 mod shutdown;
 mod stats;
+mod summary;
+mod thresholds;
 mod topology;
 mod users;
 mod volumes;
@@ -40,6 +47,7 @@ mod volumes;
 #[cfg(test)]
 mod fixtures;
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
@@ -55,11 +63,11 @@ pub use config::{AccessConfig, Config, HostResolver, ImageCollection, SECCOMP_PR
 pub use error::Error;
 pub use eviction::{EvictionConfig, default_hard, parse_flag};
 
+use admission::allocation::Allocations;
 use claims::Claims;
 use container::cgroups::Cgroups;
 use cpus::Cpus;
 use cri::Runtime;
-use csi::Csi;
 use devices::Devices;
 use events::Events;
 use eviction::Evictor;
@@ -68,12 +76,22 @@ use logs::follow::LogWatcher;
 use memory::Memory;
 use metrics::Metrics;
 use node::Host;
-use pods::Services;
+use pod::orders::Orders;
+use pod::view::Views;
 use pods::manager::Manager;
-use pods::view::Views;
+use services::{Api, ContainerRuntime, NodeResources, Services, Signals, VolumeSources};
 use shutdown::Shutdown;
 use stats::Collector;
 use topology::Topology;
+use volumes::csi::Csi;
+
+/// The managers of the node's resources, and the metrics that they count in.
+struct Managers {
+    cpus: Cpus,
+    memory: Memory,
+    topology: Topology,
+    metrics: Arc<Metrics>,
+}
 
 const RUNTIME_RETRY: Duration = Duration::from_millis(50);
 
@@ -90,7 +108,6 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
     let topology = Topology::new(&config)?;
     let machine_shutdown = Shutdown::new(&config)?;
     let caches = Caches::new(client.clone(), stop.clone());
-    let own_node = caches.filtered::<Node>(node::own_node(&config));
     let assigned = ListOptions::fields(format!("spec.nodeName={}", config.node_name));
     let own_pods = caches.filtered::<Pod>(assigned);
     let Some(runtime_name) = wait_for_runtime(&runtime, &stop).await else { return Ok(()) };
@@ -98,28 +115,27 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
         let told = "the container runtime keeps control groups by systemd; this kubelet writes them itself (set SystemdCgroup = false)";
         return Err(Error::Configuration(told.into()));
     }
-    let services = services(
-        &config,
-        &client,
-        (runtime, runtime_name, metrics),
-        (cpus, memory, topology),
-        &host,
-        (&caches, own_node.clone()),
-        &stop,
-    );
+    let runtime = ContainerRuntime {
+        client: runtime,
+        name: runtime_name,
+        apparmor: host.apparmor,
+        pulls: Arc::new(Semaphore::new(config.max_parallel_pulls.unwrap_or(Semaphore::MAX_PERMITS))),
+    };
+    let managers = Managers { cpus, memory, topology, metrics };
+    let services = services(&config, &client, runtime, managers, &host, &caches, &stop);
     limit_pods(&services, &host);
     let views = Views::default();
     let log_watcher = LogWatcher::new().map_err(Error::file("watch", &config.log_dir))?;
 
     let tasks = TaskTracker::new();
-    tasks.spawn(keep_node(services.clone(), host, own_node, stop.clone()));
+    tasks.spawn(keep_node(services.clone(), host, stop.clone()));
     tasks.spawn(plugins::run(services.clone(), log_watcher.clone(), stop.clone()));
-    tasks.spawn(csi::keep_usage(services.csi.clone(), stop.clone()));
-    tasks.spawn(csi::keep_allocatable(services.csi.clone(), stop.clone()));
-    tasks.spawn(csi::keep_unstaging(services.csi.clone(), stop.clone()));
-    tasks.spawn(devices::run(services.devices.clone(), stop.clone()));
-    tasks.spawn(devices::pod_resources::run(services.clone(), views.clone(), stop.clone()));
-    tasks.spawn(claims::wipe_unregistered(services.claims.clone(), stop.clone()));
+    tasks.spawn(volumes::csi::keep_usage(services.volumes.csi.clone(), stop.clone()));
+    tasks.spawn(volumes::csi::keep_allocatable(services.volumes.csi.clone(), stop.clone()));
+    tasks.spawn(volumes::csi::keep_unstaging(services.volumes.csi.clone(), stop.clone()));
+    tasks.spawn(devices::run(services.resources.devices.clone(), stop.clone()));
+    tasks.spawn(pod_resources::run(services.clone(), views.clone(), stop.clone()));
+    tasks.spawn(claims::wipe_unregistered(services.resources.claims.clone(), stop.clone()));
     tasks.spawn(server::serve_health(services.config.healthz, stop.clone()));
     if let Some(shutdown) = machine_shutdown {
         tasks.spawn(shutdown.run(services.clone(), views.clone(), stop.clone()));
@@ -167,44 +183,53 @@ fn static_pods(
     pods
 }
 
+/// Puts the shared parts together.
 fn services(
     config: &Config,
     client: &Client,
-    (runtime, runtime_name, metrics): (Runtime, String, Arc<Metrics>),
-    (cpus, memory, topology): (Cpus, Memory, Topology),
+    runtime: ContainerRuntime,
+    managers: Managers,
     host: &Host,
-    (caches, own_node): (&Caches, Arc<corten_client::Cache>),
+    caches: &Caches,
     stop: &CancellationToken,
 ) -> Arc<Services> {
+    let Managers { cpus, memory, topology, metrics } = managers;
+    let own_node = caches.filtered::<Node>(node::own_node(config));
     let csi = Csi::new(&config.root_dir, &config.node_name, client.clone(), caches.of::<CSIDriver>(), own_node.clone());
+    let most_pids = i64::try_from(host.most_processes / 2).unwrap_or(i64::MAX);
     Arc::new(Services {
-        csi: Arc::new(csi),
-        devices: Arc::new(Devices::new(&config.root_dir, metrics.clone())),
-        metrics,
-        cpus,
-        memory,
-        topology,
-        apparmor: host.apparmor,
-        claims: Arc::new(Claims::new(&config.root_dir, &config.node_name, client.clone())),
-        events: Events::new(client.clone(), &config.node_name),
-        objects: objects::Objects::new(client.clone(), stop.clone()),
-        tokens: volumes::Tokens::default(),
-        users: users::Users::new(&config.root_dir),
-        cgroups: Cgroups::detect(&config.cgroup_mount),
-        services: caches.of::<Service>(),
-        allocatable: RwLock::new(node::allocatable(config, host)),
-        memory_capacity: i64::try_from(host.memory_bytes).unwrap_or(i64::MAX),
-        pod_pids_limit: config.pod_pids_limit.unwrap_or(i64::try_from(host.most_processes / 2).unwrap_or(i64::MAX)),
-        allocations: pods::Allocations::default(),
-        orders: pods::orders::Orders::default(),
-        pressure: watch::channel(std::collections::BTreeSet::new()).0,
-        shutting_down: watch::channel(false).0,
-        pulls: Arc::new(Semaphore::new(config.max_parallel_pulls.unwrap_or(Semaphore::MAX_PERMITS))),
-        own_node,
-        client: client.clone(),
-        config: config.clone(),
+        api: Api {
+            events: Events::new(client.clone(), &config.node_name),
+            objects: objects::Objects::new(client.clone(), stop.clone()),
+            services: caches.of::<Service>(),
+            own_node,
+            client: client.clone(),
+        },
         runtime,
-        runtime_name,
+        resources: NodeResources {
+            cpus,
+            memory,
+            topology,
+            devices: Arc::new(Devices::new(&config.root_dir, metrics.clone())),
+            claims: Arc::new(Claims::new(&config.root_dir, &config.node_name, client.clone())),
+            cgroups: Cgroups::detect(&config.cgroup_mount),
+            allocatable: RwLock::new(node::allocatable(config, host)),
+            memory_capacity: i64::try_from(host.memory_bytes).unwrap_or(i64::MAX),
+            pod_pids_limit: config.pod_pids_limit.unwrap_or(most_pids),
+            allocations: Allocations::default(),
+        },
+        volumes: VolumeSources {
+            tokens: volumes::Tokens::default(),
+            users: users::Users::new(&config.root_dir),
+            csi: Arc::new(csi),
+        },
+        signals: Signals {
+            orders: Orders::default(),
+            pressure: watch::channel(BTreeSet::new()).0,
+            shutting_down: watch::channel(false).0,
+        },
+        metrics,
+        config: config.clone(),
     })
 }
 
@@ -215,8 +240,11 @@ fn limit_pods(services: &Services, host: &Host) {
         return;
     }
     let cgroup = format!("{}/kubepods", config.cgroup_root.trim_end_matches('/'));
-    services.cgroups.create(&cgroup, &node::limits(config, host));
-    services.cgroups.limit_processes(&cgroup, i64::try_from(host.most_processes / 10 * 9).unwrap_or(i64::MAX));
+    services.resources.cgroups.create(&cgroup, &node::limits(config, host));
+    services
+        .resources
+        .cgroups
+        .limit_processes(&cgroup, i64::try_from(host.most_processes / 10 * 9).unwrap_or(i64::MAX));
 }
 
 /// The runtime's name, once it answers; `None` at shutdown.
@@ -234,27 +262,28 @@ async fn wait_for_runtime(runtime: &Runtime, stop: &CancellationToken) -> Option
 }
 
 /// Registers the node, then renews its Lease and reports its status until shutdown.
-async fn keep_node(services: Arc<Services>, host: Host, own_node: Arc<corten_client::Cache>, stop: CancellationToken) {
-    services.events.node(events::NORMAL, "Starting", "Starting kubelet.");
+async fn keep_node(services: Arc<Services>, host: Host, stop: CancellationToken) {
+    let own_node = services.api.own_node.clone();
+    services.api.events.node(events::NORMAL, "Starting", "Starting kubelet.");
     if services.config.register_node {
-        node::register(&services.config, &services.client, &host, &services.runtime, &stop).await;
+        node::register(&services.config, &services.api.client, &host, &services.runtime.client, &stop).await;
     }
     tokio::join!(
-        csi::keep_csi_node(services.csi.clone(), stop.clone()),
+        volumes::csi::keep_csi_node(services.volumes.csi.clone(), stop.clone()),
         wake_for_attachments(services.clone(), stop.clone()),
         node::Reporter::new(services.clone(), host, own_node).run(stop.clone()),
-        node::renew_lease(services.config.clone(), services.client.clone(), stop.clone()),
+        node::renew_lease(services.config.clone(), services.api.client.clone(), stop.clone()),
     );
 }
 
 /// Whoever waits for a volume to be attached learns of it from the node's own object.
 async fn wake_for_attachments(services: Arc<Services>, stop: CancellationToken) {
-    let mut changes = services.own_node.subscribe();
+    let mut changes = services.api.own_node.subscribe();
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
             change = changes.next() => match change {
-                Some(_) => services.csi.wake(),
+                Some(_) => services.volumes.csi.wake(),
                 None => return,
             },
         }

@@ -7,7 +7,7 @@ use corten_api::k8s_openapi::api::core::v1::{Container, HTTPGetAction, Lifecycle
 use crate::cri::Runtime;
 use crate::error::{Error, Result};
 use crate::http::Get;
-use crate::pods::spec;
+use crate::pod::spec;
 
 /// A hook over HTTP does not wait longer than this for its answer.
 const HTTP_TIMEOUT: Duration = Duration::from_secs(30);

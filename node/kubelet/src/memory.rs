@@ -14,11 +14,11 @@ use corten_api::k8s_openapi::api::core::v1::{Container, Pod};
 use serde_json::{Value, json};
 
 use crate::config::Config;
-use crate::container::resources::{self, QosClass};
 use crate::cpus::set;
 use crate::error::{Error, Result};
-use crate::pods::spec::{self, Role};
-use crate::topology::{self, Hint, Nodes};
+use crate::numa::{self, Hint, Nodes};
+use crate::pod::resources::{self, QosClass};
+use crate::pod::spec::{self, Role};
 
 const FILE: &str = "memory_manager_state";
 
@@ -99,7 +99,7 @@ impl Memory {
     /// The nodes that the container's memory is from, as the kernel writes them; empty is any.
     pub fn of(&self, pod_uid: &str, container: &str) -> String {
         let nodes = self.blocks(pod_uid, container).iter().fold(0, |nodes, block| nodes | block.nodes);
-        set::format(&topology::numbers(nodes).collect())
+        set::format(&numa::numbers(nodes).collect())
     }
 
     /// What the container was promised.
@@ -112,11 +112,7 @@ impl Memory {
     pub fn allocatable(&self) -> Vec<Block> {
         let nodes = self.0.iter().flat_map(|policy| &policy.allocatable);
         let blocks = nodes.flat_map(|(node, amounts)| {
-            amounts.iter().map(|(kind, size)| Block {
-                nodes: topology::nodes([*node]),
-                kind: kind.clone(),
-                size: *size,
-            })
+            amounts.iter().map(|(kind, size)| Block { nodes: numa::nodes([*node]), kind: kind.clone(), size: *size })
         });
         blocks.filter(|block| block.size > 0).collect()
     }
@@ -175,14 +171,14 @@ impl Static {
         if wanted.is_empty() {
             return Vec::new();
         }
-        let all = topology::nodes(self.allocatable.keys().copied());
+        let all = numa::nodes(self.allocatable.keys().copied());
         let ever = |nodes: Nodes| wanted.iter().all(|(kind, size)| self.capacity(nodes, kind) >= *size);
         let now = |nodes: Nodes| ever(nodes) && is_apart(given, nodes) && self.holds(given, pod, nodes, wanted);
-        topology::hints(all, &ever, &now)
+        numa::hints(all, &ever, &now)
     }
 
     fn capacity(&self, nodes: Nodes, kind: &str) -> u64 {
-        let amounts = topology::numbers(nodes).filter_map(|node| self.allocatable.get(&node)?.get(kind));
+        let amounts = numa::numbers(nodes).filter_map(|node| self.allocatable.get(&node)?.get(kind));
         amounts.sum()
     }
 
@@ -208,7 +204,7 @@ impl Static {
         let mut entries = json!({});
         for ((uid, container), blocks) in given {
             let block = |block: &Block| {
-                let nodes: Vec<u32> = topology::numbers(block.nodes).collect();
+                let nodes: Vec<u32> = numa::numbers(block.nodes).collect();
                 json!({"numaAffinity": nodes, "type": block.kind, "size": block.size})
             };
             entries[uid][container] = blocks.iter().map(block).collect();
@@ -341,7 +337,7 @@ fn read(file: &Path) -> Given {
                 let nodes =
                     block["numaAffinity"].as_array()?.iter().filter_map(|node| u32::try_from(node.as_u64()?).ok());
                 let kind = block["type"].as_str()?.to_owned();
-                Some(Block { nodes: topology::nodes(nodes), kind, size: block["size"].as_u64()? })
+                Some(Block { nodes: numa::nodes(nodes), kind, size: block["size"].as_u64()? })
             };
             let blocks = blocks.as_array().into_iter().flatten().filter_map(block).collect();
             given.insert((uid.clone(), container.clone()), blocks);
@@ -382,7 +378,7 @@ mod tests {
     fn nodes(policy: &Static, uid: &str, container: &str) -> Vec<(Vec<u32>, u64)> {
         let given = policy.lock();
         let blocks = given.get(&(uid.to_owned(), container.to_owned())).cloned().unwrap_or_default();
-        blocks.iter().map(|block| (topology::numbers(block.nodes).collect(), block.size / GIB)).collect()
+        blocks.iter().map(|block| (numa::numbers(block.nodes).collect(), block.size / GIB)).collect()
     }
 
     #[test]

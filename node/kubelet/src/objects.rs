@@ -13,7 +13,7 @@ use corten_client::{Client, ListOptions, WatchEvent};
 use futures::StreamExt;
 use tokio_util::sync::CancellationToken;
 
-use crate::pods::waker::Waker;
+use crate::pod::waker::Waker;
 
 const RETRY: Duration = Duration::from_secs(1);
 

@@ -13,7 +13,7 @@ use corten_cri::v1 as cri;
 use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
-use crate::pods::spec;
+use crate::pod::spec;
 
 const LENGTH: u32 = 65536;
 /// The ids below are the node's own; the kernel keeps the last one for nobody.

@@ -26,8 +26,8 @@ pub use slices::{wipe, wipe_unregistered};
 use state::{Claim, Device, State};
 
 use crate::error::{Error, Result};
-use crate::pods::spec;
-use crate::pods::waker::Waker;
+use crate::pod::spec;
+use crate::pod::waker::Waker;
 
 /// As long as upstream waits for a driver.
 const CALL_TIMEOUT: Duration = Duration::from_secs(45);

@@ -6,7 +6,7 @@ use corten_api::k8s_openapi::api::core::v1::Pod;
 use corten_api::k8s_openapi::api::resource::v1::ResourceClaim;
 
 use crate::error::{Error, Result};
-use crate::pods::spec;
+use crate::pod::spec;
 
 /// The claims of the pod: by the name in its spec, the object's name and whether the object was made for this pod.
 pub fn claims(pod: &Pod) -> Result<BTreeMap<String, (String, bool)>> {

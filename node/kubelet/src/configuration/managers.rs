@@ -8,9 +8,10 @@ use serde_json::json;
 
 use super::Field;
 use super::fields::{duration, map, number, text, written};
+use crate::config::topology_options::MOST_NODES;
 use crate::cpus::Options;
 use crate::shutdown::Period;
-use crate::topology::{MOST_NODES, Policy};
+use crate::topology::Policy;
 
 const CLOSEST: &str = "prefer-closest-numa-nodes";
 const MOST: &str = "max-allowable-numa-nodes";

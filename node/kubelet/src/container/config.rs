@@ -10,10 +10,11 @@ use corten_cri::v1 as cri;
 
 use super::environment::Environment;
 use super::security::{self, ImageUser};
-use super::{dns, expansion, hosts, labels, mounts, resources};
+use super::{dns, expansion, hosts, mounts};
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::pods::spec::{self, Declared};
+use crate::pod::spec::{self, Declared};
+use crate::pod::{labels, resources};
 use crate::users::Range;
 use crate::volumes::MountedVolumes;
 

@@ -4,7 +4,7 @@ use corten_api::k8s_openapi::api::core::v1::{Pod, PodDNSConfig};
 use corten_cri::v1 as cri;
 
 use crate::config::{Config, HostResolver};
-use crate::pods::spec;
+use crate::pod::spec;
 
 const MAX_SERVERS: usize = 3;
 const MAX_SEARCHES: usize = 32;

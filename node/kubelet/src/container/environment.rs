@@ -8,9 +8,9 @@ use corten_api::k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVar, EnvVa
 
 use super::env_file;
 use super::expansion::expand;
-use super::fields::{self, Downward};
 use crate::error::{Error, Result};
-use crate::pods::spec;
+use crate::pod::fields::{self, Downward};
+use crate::pod::spec;
 
 pub type Environment = BTreeMap<String, String>;
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use corten_api::k8s_openapi::api::core::v1::Pod;
 
 use crate::error::{Error, Result};
-use crate::pods::spec;
+use crate::pod::spec;
 
 const HOSTNAME_MAX: usize = 63;
 const HEADER: &str = "# Kubernetes-managed hosts file.\n";

@@ -10,7 +10,7 @@ use corten_cri::v1 as cri;
 
 use crate::config::{Config, SECCOMP_PROFILES};
 use crate::error::{Error, Result};
-use crate::pods::spec;
+use crate::pod::spec;
 use crate::users::Range;
 
 const MASKED_PATHS: [&str; 12] = [

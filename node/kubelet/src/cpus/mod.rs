@@ -8,6 +8,8 @@ mod distribute;
 mod places;
 pub mod set;
 
+pub use crate::config::cpu_options::Options;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,10 +20,10 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::config::Config;
-use crate::container::resources::{self, QosClass};
 use crate::error::{Error, Result};
-use crate::pods::spec::{self, Role};
-use crate::topology::{self, Hint, Nodes};
+use crate::numa::{self, Hint, Nodes};
+use crate::pod::resources::{self, QosClass};
+use crate::pod::spec::{self, Role};
 use places::Topology;
 use set::CpuSet;
 
@@ -34,32 +36,6 @@ pub struct Cpus {
     policy: Option<Static>,
     /// What those without processors of their own share.
     shared: watch::Sender<String>,
-}
-
-/// Upstream's options of the static policy.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Options {
-    /// A container has cores for itself, and never a part of one.
-    pub whole_cores: bool,
-    /// What is reserved is not shared either.
-    pub strict_reservation: bool,
-    /// A container's processors share a cache where that is possible.
-    pub by_cache: bool,
-    /// What one NUMA node has too little of comes from several, of each the same.
-    pub distribute: bool,
-}
-
-/// Where an option stands.
-type Switch = fn(&mut Options) -> &mut bool;
-
-impl Options {
-    /// The options by upstream's names.
-    pub const ALL: [(&'static str, Switch); 4] = [
-        ("full-pcpus-only", |options| &mut options.whole_cores),
-        ("strict-cpu-reservation", |options| &mut options.strict_reservation),
-        ("prefer-align-cpus-by-uncorecache", |options| &mut options.by_cache),
-        ("distribute-cpus-across-numa", |options| &mut options.distribute),
-    ];
 }
 
 struct Static {
@@ -235,7 +211,7 @@ impl Static {
         let ever = |nodes: Nodes| among(&all, nodes) >= count;
         // What an init container had is used again, so it must be among them.
         let now = |nodes: Nodes| among(&again, nodes) == again.len() && again.len() + among(&free, nodes) >= count;
-        topology::hints(nodes, &ever, &now)
+        numa::hints(nodes, &ever, &now)
     }
 
     fn shared(&self) -> CpuSet {

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use super::distribute;
 use super::set::{self, CpuSet};
-use crate::topology::{self, Nodes};
+use crate::numa::{self, Nodes};
 
 /// Where a processor is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,7 +53,7 @@ impl Topology {
 
     /// The NUMA node of a processor, as a set of one.
     pub fn node(&self, cpu: u32) -> Nodes {
-        topology::nodes(self.0.get(&cpu).map(|place| place.numa_node))
+        numa::nodes(self.0.get(&cpu).map(|place| place.numa_node))
     }
 
     /// How many processors a core has.

@@ -10,7 +10,7 @@ use corten_api::k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
-use crate::pods::spec::{self, Role};
+use crate::pod::spec::{self, Role};
 
 pub(crate) const FILE: &str = "allocations.json";
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Device;
 use crate::error::{Error, Result};
-use crate::topology::{self, Hint, Nodes};
+use crate::numa::{self, Hint, Nodes};
 
 /// What can be given to a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub fn choose(wish: &Wish, near: &BTreeSet<String>, preferred: &BTreeSet<String>
 
 impl Device {
     fn nodes(&self) -> Nodes {
-        topology::nodes(self.numa_nodes.iter().filter_map(|node| u32::try_from(*node).ok()))
+        numa::nodes(self.numa_nodes.iter().filter_map(|node| u32::try_from(*node).ok()))
     }
 }
 
@@ -76,7 +76,7 @@ pub fn hints(
         let again = placed.clone().count();
         placed.clone().all(|id| devices[id].nodes() & nodes != 0) && again + free >= count
     };
-    topology::hints(if hosting == 0 { all } else { hosting }, &ever, &now)
+    numa::hints(if hosting == 0 { all } else { hosting }, &ever, &now)
 }
 
 #[cfg(test)]

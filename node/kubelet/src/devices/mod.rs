@@ -7,8 +7,8 @@
 
 pub(crate) mod checkpoint;
 mod choose;
-pub mod pod_resources;
 mod registration;
+mod shown;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -26,11 +26,11 @@ pub use choose::Wish;
 pub use registration::{VERSION, follow, run};
 
 use crate::container::given::Given;
-use crate::container::resources;
 use crate::error::{Error, Result};
 use crate::metrics::{self, Metrics};
-use crate::pods::spec;
-use crate::topology::{Hint, Nodes};
+use crate::numa::{Hint, Nodes};
+use crate::pod::resources;
+use crate::pod::spec;
 
 /// Time for a plugin's answer to a question about one container.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);

@@ -14,7 +14,7 @@ use tracing::{info, warn};
 
 use super::{Device, Devices, Endpoint, Resource, timed};
 use crate::error::{Error, Result};
-use crate::plugins::serve;
+use crate::plugin_api::serve;
 
 pub const VERSION: &str = "v1beta1";
 /// A plugin that is gone for longer takes its resource along.

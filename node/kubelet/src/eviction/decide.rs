@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::thresholds::{Pressure, Signal, Threshold};
-use crate::stats::types::{FsStats, Summary};
+use crate::summary::{FsStats, Summary};
+use crate::thresholds::{Pressure, Signal, Threshold};
 
 /// How much there is left, and of how much.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub fn observe(summary: &Summary) -> Observations {
             all.insert(signal, Observation { available: signed(available), capacity: signed(capacity) });
         }
     };
-    let memory = |stats: &crate::stats::types::MemoryStats| {
+    let memory = |stats: &crate::summary::MemoryStats| {
         let capacity = Some(stats.available_bytes? + stats.working_set_bytes?);
         Some((stats.available_bytes, capacity))
     };
@@ -124,7 +124,7 @@ pub fn met(thresholds: &[Threshold], seen: &Observations, with_minimum: bool) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::eviction::thresholds::Amount;
+    use crate::thresholds::Amount;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()

@@ -7,7 +7,6 @@
 
 mod decide;
 mod rank;
-mod thresholds;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,19 +16,21 @@ use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-pub use thresholds::{EvictionConfig, Pressure, Signal, default_hard, parse_flag};
+pub use crate::thresholds::{EvictionConfig, Pressure, Signal, default_hard, parse_flag};
 
 use crate::error::Result;
 use crate::events::WARNING;
 use crate::images::collect::ImageCollector;
-use crate::pods::orders::End;
-use crate::pods::view::{View, Views};
-use crate::pods::{Services, spec, status};
-use crate::stats::types::{PodStats, Summary};
+use crate::pod::orders::End;
+use crate::pod::phase::is_terminal;
+use crate::pod::spec;
+use crate::pod::view::{View, Views};
+use crate::services::Services;
 use crate::stats::{Collector, Detail};
+use crate::summary::{PodStats, Summary};
+use crate::thresholds::{Resource, Threshold};
 use decide::{Observations, State};
 use rank::Candidate;
-use thresholds::{Resource, Threshold};
 
 /// How often the node is looked at: upstream's monitoring period, and that of its counters.
 const PERIOD: Duration = Duration::from_secs(10);
@@ -96,7 +97,7 @@ impl Evictor {
         let seen = decide::observe(&summary);
         let transition = self.services.config.eviction.pressure_transition_period;
         let decision = self.state.decide(&self.thresholds, &seen, transition, Timestamp::now());
-        self.services.pressure.send_if_modified(|told| {
+        self.services.signals.pressure.send_if_modified(|told| {
             let changed = *told != decision.pressures;
             told.clone_from(&decision.pressures);
             changed
@@ -116,7 +117,7 @@ impl Evictor {
     /// Whether images lie on another file system than the pods' files.
     fn dedicated_image_fs(&self, summary: &Summary) -> bool {
         let image_fs = summary.node.runtime.as_ref().and_then(|runtime| runtime.image_fs.as_ref());
-        let of = |fs: &crate::stats::types::FsStats| (fs.capacity_bytes, fs.inodes, fs.inodes_free);
+        let of = |fs: &crate::summary::FsStats| (fs.capacity_bytes, fs.inodes, fs.inodes_free);
         match (image_fs, &summary.node.fs) {
             (Some(image_fs), Some(node_fs)) => of(image_fs) != of(node_fs),
             _ => false,
@@ -146,7 +147,7 @@ impl Evictor {
         summary: &Summary,
     ) -> Result<Vec<String>> {
         let resource = threshold.signal.resource();
-        self.services.events.node(
+        self.services.api.events.node(
             WARNING,
             "EvictionThresholdMet",
             &format!("Attempting to reclaim {}", resource.name()),
@@ -190,18 +191,18 @@ impl Evictor {
             return false;
         }
         let end = End { reason: REASON.into(), message: message.clone(), grace, disrupted };
-        let ordered = self.services.orders.end(spec::uid(pod), end);
+        let ordered = self.services.signals.orders.end(spec::uid(pod), end);
         if ordered {
             info!(pod = %spec::describe(pod), message, "evicting a pod");
             self.services.metrics.count(&crate::metrics::EVICTIONS, &[signal]);
-            self.services.events.pod(pod, WARNING, REASON, &message);
+            self.services.api.events.pod(pod, WARNING, REASON, &message);
         }
         ordered
     }
 }
 
 fn is_active(view: &View) -> bool {
-    !view.status.phase.as_deref().is_some_and(status::is_terminal) && view.observed.running().next().is_some()
+    !view.status.phase.as_deref().is_some_and(is_terminal) && view.observed.running().next().is_some()
 }
 
 fn stats_of<'a>(pod: &Pod, summary: &'a Summary) -> Option<&'a PodStats> {

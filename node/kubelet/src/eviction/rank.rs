@@ -6,11 +6,11 @@ use corten_api::k8s_openapi::api::core::v1::{Container, Pod};
 use corten_meta::Quantity;
 
 use super::decide::Observations;
-use super::thresholds::{Resource, Signal, Threshold};
-use crate::container::resources;
-use crate::pods::spec;
+use crate::pod::resources;
+use crate::pod::spec;
 use crate::stats::is_on_node_disk;
-use crate::stats::types::{FsStats, PodStats};
+use crate::summary::{FsStats, PodStats};
+use crate::thresholds::{Resource, Signal, Threshold};
 
 /// A pod that could be ended, with what it uses; nothing is known of one that has just started.
 #[derive(Clone, Copy, Debug)]
@@ -193,9 +193,9 @@ pub fn has_own_limit(pod: &Pod) -> bool {
 mod tests {
     use super::*;
     use crate::eviction::decide::Observation;
-    use crate::eviction::thresholds::Amount;
     use crate::fixtures;
-    use crate::stats::types::{ContainerStats, MemoryStats, PodReference, ProcessStats, Time, VolumeStats};
+    use crate::summary::{ContainerStats, MemoryStats, PodReference, ProcessStats, Time, VolumeStats};
+    use crate::thresholds::Amount;
 
     const NOW: Time = Time(jiff::Timestamp::UNIX_EPOCH);
 

@@ -16,9 +16,10 @@ use super::image_spec;
 use crate::config::ImageCollection;
 use crate::error::Result;
 use crate::events::WARNING;
-use crate::pods::observed::InstanceState;
-use crate::pods::view::Views;
-use crate::pods::{Services, spec};
+use crate::pod::observed::InstanceState;
+use crate::pod::spec;
+use crate::pod::view::Views;
+use crate::services::Services;
 use crate::stats::room;
 
 /// How often the disk is looked at: upstream's period.
@@ -54,7 +55,7 @@ impl ImageCollector {
                 warn!(%error, "images not collected");
                 // The first failure may be a runtime that has not measured its disk yet.
                 if std::mem::replace(&mut failed_before, true) {
-                    self.services.events.node(WARNING, "ImageGCFailed", &error.to_string());
+                    self.services.api.events.node(WARNING, "ImageGCFailed", &error.to_string());
                 }
             }
             tokio::select! {
@@ -80,7 +81,7 @@ impl ImageCollector {
                 "Insufficient free disk space on the node's image filesystem ({:.1}% of {capacity} used). Failed to free sufficient space by deleting unused images (freed {freed} bytes). Investigate disk usage, as it could be used by active images, logs, volumes, or other data.",
                 used as f64 * 100.0 / capacity as f64,
             );
-            self.services.events.node(WARNING, "FreeDiskSpaceFailed", &message);
+            self.services.api.events.node(WARNING, "FreeDiskSpaceFailed", &message);
         }
         Ok(())
     }
@@ -103,7 +104,7 @@ impl ImageCollector {
                 if is_newest || instance.state != InstanceState::Exited {
                     continue;
                 }
-                if let Err(error) = self.services.runtime.remove_container(&instance.id).await {
+                if let Err(error) = self.services.runtime.client.remove_container(&instance.id).await {
                     warn!(%error, container = instance.id, "an ended container could not be removed");
                 }
             }
@@ -112,7 +113,7 @@ impl ImageCollector {
 
     /// Brings the records in line with the runtime; the ids of the images in use.
     async fn detect(&self, now: Timestamp) -> Result<HashSet<String>> {
-        let runtime = &self.services.runtime;
+        let runtime = &self.services.runtime.client;
         let images = runtime.list_images().await?;
         let containers = runtime.list_containers(None).await?;
         let mut names: HashSet<String> = containers
@@ -150,7 +151,11 @@ impl ImageCollector {
     async fn remove(&self, ids: &[String]) -> Result<()> {
         for id in ids {
             info!(image = id, "removing an unused image");
-            self.services.runtime.remove_image(cri::ImageSpec { image: id.clone(), ..Default::default() }).await?;
+            self.services
+                .runtime
+                .client
+                .remove_image(cri::ImageSpec { image: id.clone(), ..Default::default() })
+                .await?;
             self.lock().remove(id);
         }
         Ok(())
@@ -158,7 +163,7 @@ impl ImageCollector {
 
     /// What is used and what could be used of the disk that images lie on.
     async fn disk(&self) -> Result<Option<(u64, u64)>> {
-        let info = self.services.runtime.image_file_systems().await?;
+        let info = self.services.runtime.client.image_file_systems().await?;
         let mount = info.image_filesystems.first().and_then(|usage| Some(usage.fs_id.as_ref()?.mountpoint.clone()));
         Ok(mount.and_then(|mount| room(Path::new(&mount))))
     }

@@ -20,9 +20,9 @@ use crate::container::security::ImageUser;
 use crate::cri::Runtime;
 use crate::error::{Error, Result};
 use crate::events::{EventType, Events, NORMAL, WARNING};
-use crate::pods::spec;
-use crate::pods::status::Waiting;
-use crate::pods::waker::Waker;
+use crate::pod::spec;
+use crate::pod::waiting::Waiting;
+use crate::pod::waker::Waker;
 
 /// How far the image of a container is.
 #[derive(Debug)]

@@ -12,9 +12,9 @@ use tracing::warn;
 
 use crate::cri::Runtime;
 use crate::error::{Error, Result};
-use crate::pods::Services;
-use crate::pods::observed::InstanceState;
-use crate::pods::view::Views;
+use crate::pod::observed::InstanceState;
+use crate::pod::view::Views;
+use crate::services::Services;
 
 /// Rotates the logs of running containers until shutdown.
 pub async fn run(services: Arc<Services>, views: Views, shutdown: CancellationToken) {
@@ -33,7 +33,7 @@ pub async fn run(services: Arc<Services>, views: Views, shutdown: CancellationTo
                 if instance.state == InstanceState::Running
                     && big
                     && let Err(error) =
-                        rotate(&services.runtime, &instance.id, path, services.config.log_max_files).await
+                        rotate(&services.runtime.client, &instance.id, path, services.config.log_max_files).await
                 {
                     warn!(%error, path = %path.display(), "log not rotated");
                 }

@@ -26,7 +26,7 @@ use crate::cri::Runtime;
 use crate::devices::Counts;
 use crate::error::Result;
 use crate::events::{Events, NORMAL};
-use crate::pods::Services;
+use crate::services::Services;
 
 const CHECK_WHEN_READY: Duration = Duration::from_secs(10);
 const FIRST_CHECK_WHEN_NOT: Duration = Duration::from_millis(20);
@@ -96,10 +96,10 @@ impl Reporter {
     /// Runs until shutdown; a change of the Node object (its podCIDR) is looked at when it comes.
     pub async fn run(mut self, shutdown: CancellationToken) {
         let mut changes = self.cache.subscribe();
-        let mut pressure = self.services.pressure.subscribe();
-        let mut shutting_down = self.services.shutting_down.subscribe();
-        let mut in_use = self.services.csi.in_use();
-        let mut devices = self.services.devices.counts();
+        let mut pressure = self.services.signals.pressure.subscribe();
+        let mut shutting_down = self.services.signals.shutting_down.subscribe();
+        let mut in_use = self.services.volumes.csi.in_use();
+        let mut devices = self.services.resources.devices.counts();
         let mut quick = FIRST_CHECK_WHEN_NOT;
         loop {
             let ready = match self.report().await {
@@ -131,17 +131,17 @@ impl Reporter {
         let node: Option<Node> = self.cache.typed(&Key { namespace: String::new(), name: config.node_name.clone() });
         self.tell_pod_cidr(node.as_ref()).await?;
         let now = Timestamp::now();
-        let runtime = status::RuntimeFacts::of(&services.runtime).await;
-        let pressures = services.pressure.borrow().clone();
+        let runtime = status::RuntimeFacts::of(&services.runtime.client).await;
+        let pressures = services.signals.pressure.borrow().clone();
         let host = &self.host;
-        let volumes_in_use = services.csi.in_use().borrow().clone();
-        let devices = services.devices.counts().borrow().clone();
+        let volumes_in_use = services.volumes.csi.in_use().borrow().clone();
+        let devices = services.resources.devices.counts().borrow().clone();
         let facts = status::Facts {
             config,
             host,
             runtime: &runtime,
             pressures,
-            shutting_down: *services.shutting_down.borrow(),
+            shutting_down: *services.signals.shutting_down.borrow(),
             volumes_in_use,
             devices,
             node: node.as_ref(),
@@ -158,7 +158,7 @@ impl Reporter {
         });
         if due && node.is_some() {
             self.write(&new).await?;
-            tell_changes(&services.events, &config.node_name, last, &new);
+            tell_changes(&services.api.events, &config.node_name, last, &new);
             self.last = Some((new, now));
         }
         Ok(ready && node.is_some())
@@ -170,7 +170,7 @@ impl Reporter {
         let all = spec.and_then(|spec| spec.pod_cidrs.as_ref()).filter(|all| !all.is_empty());
         let assigned = all.map(|all| all.join(",")).or_else(|| spec?.pod_cidr.clone()).unwrap_or_default();
         if assigned != self.pod_cidr {
-            self.services.runtime.set_pod_cidr(&assigned).await?;
+            self.services.runtime.client.set_pod_cidr(&assigned).await?;
             self.pod_cidr = assigned;
         }
         Ok(())
@@ -184,7 +184,7 @@ impl Reporter {
             addresses.push(json!({"$patch": "replace"}));
         }
         let name = &self.services.config.node_name;
-        self.services.client.patch::<Node>("", name, &Patch::Strategic(patch), Some("status")).await?;
+        self.services.api.client.patch::<Node>("", name, &Patch::Strategic(patch), Some("status")).await?;
         Ok(())
     }
 }

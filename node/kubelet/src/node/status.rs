@@ -14,10 +14,10 @@ use jiff::Timestamp;
 
 use super::host::Host;
 use crate::config::Config;
-use crate::container::resources::{self, ResourceList};
 use crate::cri::Runtime;
 use crate::devices::Counts;
 use crate::eviction::{Pressure, Signal};
+use crate::pod::resources::{self, ResourceList};
 
 const MAX_IMAGE_NAMES: usize = 5;
 

@@ -4,9 +4,6 @@
 //! Nothing here knows what a plugin does. A plugin that cannot be registered is tried again, ever more rarely, until its
 //! socket is gone.
 
-pub mod serve;
-pub mod versions;
-
 use std::collections::{BTreeMap, HashMap};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -24,7 +21,7 @@ use tracing::{debug, warn};
 
 use crate::error::{Error, Result};
 use crate::logs::follow::LogWatcher;
-use crate::pods::Services;
+use crate::services::Services;
 use crate::{claims, devices};
 
 const CSI: &str = "CSIPlugin";
@@ -200,10 +197,10 @@ impl Registry {
     async fn hand_over(&self, info: &PluginInfo, endpoint: &Path) -> Result<()> {
         let services = &self.services;
         match info.r#type.as_str() {
-            CSI => services.csi.register(&info.name, endpoint, &info.supported_versions).await,
-            CLAIMS => services.claims.register(&info.name, endpoint, &info.supported_versions),
+            CSI => services.volumes.csi.register(&info.name, endpoint, &info.supported_versions).await,
+            CLAIMS => services.resources.claims.register(&info.name, endpoint, &info.supported_versions),
             DEVICES => {
-                let (devices, name) = (services.devices.clone(), info.name.clone());
+                let (devices, name) = (services.resources.devices.clone(), info.name.clone());
                 if !info.supported_versions.iter().any(|version| version == devices::VERSION) {
                     return Err(Error::pod(format!(
                         "manager version, {}, is not among plugin supported versions {:?}",
@@ -224,9 +221,9 @@ impl Registry {
 
     async fn deregister(&self, info: &PluginInfo, endpoint: &Path) -> Result<()> {
         match info.r#type.as_str() {
-            CSI => self.services.csi.deregister(&info.name).await,
+            CSI => self.services.volumes.csi.deregister(&info.name).await,
             CLAIMS => {
-                let claims = self.services.claims.clone();
+                let claims = self.services.resources.claims.clone();
                 if claims.deregister(&info.name, endpoint) {
                     self.tasks.spawn(claims::wipe(claims, info.name.clone(), self.stop.clone()));
                 }

@@ -11,22 +11,22 @@ use corten_api::k8s_openapi::api::node::v1::RuntimeClass;
 use jiff::Timestamp;
 use tracing::{debug, warn};
 
-use super::Services;
-use super::admission::Rejection;
-use super::observed::{InstanceState, Observed};
 use super::plan::{Applied, Start, Stop, usable_sandbox};
-use super::spec::{self, Declared};
-use super::status::Waiting;
 use super::worker::{Desired, Worker};
+use crate::admission::Rejection;
 use crate::container::config::{self, Parts};
 use crate::container::environment::{self, Environment, Objects};
-use crate::container::fields::Downward;
 use crate::container::given::Given;
 use crate::error::{Error, Result};
 use crate::events::{NORMAL, WARNING};
 use crate::images::{Progress, ReadyImage, Request, Wanted};
 use crate::lifecycle;
 use crate::metrics;
+use crate::pod::fields::Downward;
+use crate::pod::observed::{InstanceState, Observed};
+use crate::pod::spec::{self, Declared};
+use crate::pod::waiting::Waiting;
+use crate::services::Services;
 use crate::volumes;
 
 const FIRST_RETRY: Duration = Duration::from_secs(1);
@@ -111,7 +111,7 @@ impl Worker {
                 self.services.metrics.count(&metrics::STARTED_POD_ERRORS, &[]);
                 self.count_user_error();
                 let message = format!("Failed to create pod sandbox: {error}");
-                self.services.events.pod(&self.pod, WARNING, "FailedCreatePodSandBox", &message);
+                self.services.api.events.pod(&self.pod, WARNING, "FailedCreatePodSandBox", &message);
                 self.retries.failed(SANDBOX, now);
                 false
             }
@@ -129,20 +129,20 @@ impl Worker {
         let services = self.services.clone();
         if !observed.sandboxes.is_empty() {
             let message = "Pod sandbox changed, it will be killed and re-created.";
-            services.events.pod(&self.pod, NORMAL, "SandboxChanged", message);
+            services.api.events.pod(&self.pod, NORMAL, "SandboxChanged", message);
         }
         for old in &observed.sandboxes {
-            services.runtime.stop_sandbox(&old.id).await?;
+            services.runtime.client.stop_sandbox(&old.id).await?;
         }
         let handler = runtime_handler(&services, &self.pod).await?;
-        let users = services.users.of(&self.pod)?;
+        let users = services.volumes.users.of(&self.pod)?;
         if users.is_some() {
-            services.runtime.check_user_namespaces(&handler).await?;
+            services.runtime.client.check_user_namespaces(&handler).await?;
         }
         let config = config::sandbox(&services.config, &self.pod, users, attempt);
         fs::create_dir_all(&config.log_directory).map_err(Error::file("create", config.log_directory.as_ref()))?;
         self.set_pod_cgroup();
-        services.runtime.run_sandbox(config, handler).await
+        services.runtime.client.run_sandbox(config, handler).await
     }
 
     /// Has the pod's dynamic resources prepared unless they are; says why not in an event.
@@ -150,14 +150,14 @@ impl Worker {
         if self.retries.blocked(CLAIMS, now) {
             return false;
         }
-        match self.services.claims.prepare(&self.pod, &self.waker).await {
+        match self.services.resources.claims.prepare(&self.pod, &self.waker).await {
             Ok(()) => {
                 self.retries.succeeded(CLAIMS);
                 true
             }
             Err(error) => {
                 let message = format!("Failed to prepare dynamic resources: prepare dynamic resources: {error}");
-                self.services.events.pod(&self.pod, WARNING, "FailedPrepareDynamicResources", &message);
+                self.services.api.events.pod(&self.pod, WARNING, "FailedPrepareDynamicResources", &message);
                 self.retries.failed(CLAIMS, now);
                 false
             }
@@ -176,11 +176,11 @@ impl Worker {
         self.watch_objects();
         let pod_dir = self.services.config.pod_dir(spec::uid(&self.pod));
         let context = volumes::Context {
-            client: &self.services.client,
-            tokens: &self.services.tokens,
-            csi: &self.services.csi,
+            client: &self.services.api.client,
+            tokens: &self.services.volumes.tokens,
+            csi: &self.services.volumes.csi,
             metrics: &self.services.metrics,
-            events: &self.services.events,
+            events: &self.services.api.events,
             waker: &self.waker,
             pod: &self.pod,
             pod_dir: &pod_dir,
@@ -209,7 +209,7 @@ impl Worker {
                 let wait = self.retries.failed(VOLUMES, now);
                 // Who only has to wait complains when it takes unusually long.
                 if !matches!(error, Error::Waiting(_)) || wait == LAST_RETRY {
-                    self.services.events.pod(&self.pod, WARNING, "FailedMount", &error.to_string());
+                    self.services.api.events.pod(&self.pod, WARNING, "FailedMount", &error.to_string());
                 }
                 self.volumes.is_some()
             }
@@ -227,7 +227,7 @@ impl Worker {
         Downward {
             pod_ips: self.pod_ips(observed),
             host_ips: self.services.config.host_ips(),
-            allocatable: self.services.allocatable(),
+            allocatable: self.services.resources.allocatable(),
         }
     }
 
@@ -257,7 +257,7 @@ impl Worker {
         self.services.metrics.count(&metrics::STARTED_CONTAINER_ERRORS, &labels);
         self.count_user_error();
         let message = format!("Error: {}", failed.message);
-        self.services.events.container(&self.pod, &start.name, WARNING, "Failed", &message);
+        self.services.api.events.container(&self.pod, &start.name, WARNING, "Failed", &message);
         let waiting = Waiting { reason: failed.reason.to_owned(), message: failed.message };
         self.waiting.insert(start.name.clone(), waiting);
         self.retries.failed(&start.name, now);
@@ -269,12 +269,12 @@ impl Worker {
     pub(super) async fn move_containers(&mut self, observed: &Observed) {
         self.placed.retain(|id, _| observed.running().any(|instance| instance.id == *id));
         for instance in observed.running() {
-            let cpus = self.services.cpus.of(spec::uid(&self.pod), &instance.name);
+            let cpus = self.services.resources.cpus.of(spec::uid(&self.pod), &instance.name);
             if cpus.is_empty() || self.placed.get(&instance.id) == Some(&cpus) {
                 continue;
             }
             let linux = corten_cri::v1::LinuxContainerResources { cpuset_cpus: cpus.clone(), ..Default::default() };
-            match self.services.runtime.update_resources(&instance.id, linux).await {
+            match self.services.runtime.client.update_resources(&instance.id, linux).await {
                 Ok(()) => drop(self.placed.insert(instance.id.clone(), cpus)),
                 Err(error) => warn!(%error, container = instance.name, "container not moved to its processors"),
             }
@@ -291,7 +291,7 @@ impl Worker {
         let pod = self.pod.clone();
         let Some(sandbox) = usable_sandbox(&pod, observed) else { return Ok(false) };
         let Some(declared) = spec::container(&pod, &start.name) else { return Ok(false) };
-        let users = self.services.users.of(&pod).map_err(Failed::new("CreateContainerConfigError"))?;
+        let users = self.services.volumes.users.of(&pod).map_err(Failed::new("CreateContainerConfigError"))?;
         let sandbox_config = config::sandbox(&self.services.config, &pod, users, sandbox.attempt);
         let own = Wanted::of_container(&declared.container);
         let Some(image) = self.image(&declared.container, &own, &sandbox_config, now).await else { return Ok(false) };
@@ -303,23 +303,23 @@ impl Worker {
         let mut config = self
             .container_config(&declared, restart_count, &environment, &image, &image_volumes, observed)
             .map_err(Failed::new("CreateContainerConfigError"))?;
-        let cpus = self.services.cpus.of(spec::uid(&pod), &start.name);
+        let cpus = self.services.resources.cpus.of(spec::uid(&pod), &start.name);
         if let Some(resources) = config.linux.as_mut().and_then(|linux| linux.resources.as_mut()) {
             resources.cpuset_cpus.clone_from(&cpus);
-            resources.cpuset_mems = self.services.memory.of(spec::uid(&pod), &start.name);
+            resources.cpuset_mems = self.services.resources.memory.of(spec::uid(&pod), &start.name);
         }
         self.given(&declared.container).await.map_err(Failed::new("CreateContainerConfigError"))?.apply(&mut config);
         if observed.newest(&start.name).is_some_and(|before| before.state == InstanceState::Exited) {
             self.memory.backoffs.next(&start.name, now);
         }
         let log = format!("{}/{}", sandbox_config.log_directory, config.log_path);
-        let runtime = self.services.runtime.clone();
+        let runtime = self.services.runtime.client.clone();
         let created = runtime.create_container(&sandbox.id, config, sandbox_config).await;
         self.pulls.used(&start.name);
         let id = created.map_err(Failed::new("CreateContainerError"))?;
-        self.services.events.container(&pod, &start.name, NORMAL, "Created", "Container created");
+        self.services.api.events.container(&pod, &start.name, NORMAL, "Created", "Container created");
         runtime.start_container(&id).await.map_err(Failed::new("RunContainerError"))?;
-        self.services.events.container(&pod, &start.name, NORMAL, "Started", "Container started");
+        self.services.api.events.container(&pod, &start.name, NORMAL, "Started", "Container started");
         self.memory.applied.insert(id.clone(), Applied::new(&pod, &declared.container));
         self.placed.insert(id.clone(), cpus);
         self.link_log(&start.name, &id, &log);
@@ -331,7 +331,7 @@ impl Worker {
     /// after it tell why. True if one was removed.
     pub(super) async fn reset_containers(&mut self, ids: &[String]) -> bool {
         for (at, id) in ids.iter().enumerate() {
-            if let Err(error) = self.services.runtime.remove_container(id).await {
+            if let Err(error) = self.services.runtime.client.remove_container(id).await {
                 warn!(%error, container = id, "container not removed");
                 return at > 0;
             }
@@ -341,8 +341,8 @@ impl Worker {
 
     /// What plugins of the node give the container.
     async fn given(&self, container: &Container) -> Result<Given> {
-        let mut given = self.services.devices.given(&self.pod, &container.name).await?;
-        given.add_cdi(self.services.claims.given(&self.pod, container));
+        let mut given = self.services.resources.devices.given(&self.pod, &container.name).await?;
+        given.add_cdi(self.services.resources.claims.given(&self.pod, container));
         Ok(given)
     }
 
@@ -373,11 +373,11 @@ impl Worker {
         now: Timestamp,
     ) -> Option<ReadyImage> {
         let request = Request {
-            runtime: &self.services.runtime,
-            client: &self.services.client,
-            events: &self.services.events,
+            runtime: &self.services.runtime.client,
+            client: &self.services.api.client,
+            events: &self.services.api.events,
             waker: &self.waker,
-            slots: &self.services.pulls,
+            slots: &self.services.runtime.pulls,
             pod: &self.pod,
             wanted,
             sandbox_config,
@@ -403,7 +403,7 @@ impl Worker {
 
     async fn environment(&self, container: &Container, observed: &Observed) -> Result<Environment> {
         let namespace = spec::namespace(&self.pod);
-        let client = &self.services.client;
+        let client = &self.services.api.client;
         let (config_maps, secrets) = environment::references(container);
         let mut objects = Objects { volumes: self.volume_paths(), ..Objects::default() };
         for name in config_maps {
@@ -412,12 +412,12 @@ impl Worker {
         for name in secrets {
             objects.secrets.insert(name.to_owned(), client.find::<Secret>(namespace, name).await?);
         }
-        self.services.services.synced().await;
+        self.services.api.services.synced().await;
         let services: Vec<Service> = ["default", namespace]
             .iter()
             .enumerate()
             .filter(|(at, namespace)| *at == 0 || **namespace != "default")
-            .flat_map(|(_, namespace)| self.services.services.typed_list::<Service>(namespace))
+            .flat_map(|(_, namespace)| self.services.api.services.typed_list::<Service>(namespace))
             .collect();
         let services = environment::service_variables(&self.pod, &services);
         environment::environment(&self.pod, container, &objects, &services, &self.downward(observed))
@@ -462,8 +462,8 @@ impl Worker {
             image_user: &image.user,
             pod_ips: &self.pod_ips(observed),
             target,
-            memory_capacity: self.services.memory_capacity,
-            users: self.services.users.of(&self.pod)?,
+            memory_capacity: self.services.resources.memory_capacity,
+            users: self.services.volumes.users.of(&self.pod)?,
         })
     }
 
@@ -501,13 +501,13 @@ impl Worker {
         let ip = self.pod_ip(observed);
         let mut desired = self.desired.clone();
         let done = tokio::select! {
-            done = lifecycle::run(&self.services.runtime, handler, container, id, &ip) => done,
+            done = lifecycle::run(&self.services.runtime.client, handler, container, id, &ip) => done,
             // A hook that hangs must not hold up the pod's end; the container is stopped with all others.
             _ = desired.wait_for(Desired::must_end) => return Ok(()),
         };
         let Err(error) = done else { return Ok(()) };
         warn!(%error, container = container.name, pod = %spec::describe(&self.pod), "postStart hook failed");
-        self.services.events.container(
+        self.services.api.events.container(
             &self.pod,
             &container.name,
             WARNING,
@@ -542,14 +542,14 @@ fn log_link(pod: &Pod, container: &str, id: &str) -> String {
 async fn runtime_handler(services: &Services, pod: &Pod) -> Result<String> {
     match spec::spec(pod).runtime_class_name.as_deref().filter(|name| !name.is_empty()) {
         None => Ok(String::new()),
-        Some(name) => Ok(services.client.get::<RuntimeClass>("", name).await?.handler),
+        Some(name) => Ok(services.api.client.get::<RuntimeClass>("", name).await?.handler),
     }
 }
 
 /// Removes an instance that is no longer needed, with its log.
 pub(super) async fn remove_instance(worker: &Worker, observed: &Observed, id: &str) {
     let services = &worker.services;
-    if let Err(error) = services.runtime.remove_container(id).await {
+    if let Err(error) = services.runtime.client.remove_container(id).await {
         debug!(%error, container = id, "container not removed");
         return;
     }
@@ -566,13 +566,13 @@ pub(super) async fn remove_instance(worker: &Worker, observed: &Observed, id: &s
 /// Removes all that the runtime and the log directory still hold of an ended pod.
 pub(super) async fn remove_everything(services: &Services, pod: &Pod, observed: &Observed) -> Result<()> {
     for instance in &observed.instances {
-        services.runtime.remove_container(&instance.id).await?;
+        services.runtime.client.remove_container(&instance.id).await?;
         let link = log_link(pod, &instance.name, &instance.id);
         let _ = fs::remove_file(services.config.log_dir.join("containers").join(link));
     }
     for sandbox in &observed.sandboxes {
-        services.runtime.stop_sandbox(&sandbox.id).await?;
-        services.runtime.remove_sandbox(&sandbox.id).await?;
+        services.runtime.client.stop_sandbox(&sandbox.id).await?;
+        services.runtime.client.remove_sandbox(&sandbox.id).await?;
     }
     let logs = services.config.pod_log_dir(spec::namespace(pod), spec::name(pod), spec::uid(pod));
     match fs::remove_dir_all(&logs) {

@@ -6,11 +6,11 @@ use corten_api::k8s_openapi::api::core::v1::{Container, ResourceRequirements};
 use corten_cri::v1 as cri;
 use jiff::Timestamp;
 
-use super::observed::Observed;
 use super::plan::{Applied, are_containers_resizing, is_pod_resizing};
-use super::spec;
 use super::worker::Worker;
-use crate::container::resources;
+use crate::pod::observed::Observed;
+use crate::pod::resources;
+use crate::pod::spec;
 
 /// The name of the step among the retries; those of single containers begin with it.
 pub(super) const RESIZE: &str = "/resize";
@@ -94,9 +94,10 @@ impl Worker {
         let Some(declared) = spec::container(&self.pod, name).filter(|_| !self.retries.blocked(&step, now)) else {
             return false;
         };
-        let linux = resources::container_resources(&self.pod, &declared.container, self.services.memory_capacity);
+        let linux =
+            resources::container_resources(&self.pod, &declared.container, self.services.resources.memory_capacity);
         let applied = Applied::new(&self.pod, &declared.container);
-        match self.services.runtime.update_resources(id, linux).await {
+        match self.services.runtime.client.update_resources(id, linux).await {
             Ok(()) => {
                 self.memory.applied.insert(id.to_owned(), applied);
                 self.retries.succeeded(&step);
@@ -118,7 +119,7 @@ impl Worker {
         let applied = self.memory.applied_to_pod.as_ref().map(resources::cgroup_resources).unwrap_or_default();
         if is_decrease(applied.memory_limit_in_bytes, wanted) {
             let cgroup = resources::pod_cgroup(&self.services.config.cgroup_root, &self.pod);
-            let usage = self.services.cgroups.usage(&cgroup).map(|usage| usage.memory_bytes);
+            let usage = self.services.resources.cgroups.usage(&cgroup).map(|usage| usage.memory_bytes);
             decreases.push(Decrease { of: "pod".into(), limit: wanted, usage });
         }
         let mut shrunk = Vec::new();
@@ -131,7 +132,7 @@ impl Worker {
             }
         }
         if !shrunk.is_empty() {
-            let used = self.services.runtime.memory_in_use(spec::uid(&self.pod)).await.unwrap_or_default();
+            let used = self.services.runtime.client.memory_in_use(spec::uid(&self.pod)).await.unwrap_or_default();
             let decrease = |(id, name, limit): (&String, &String, i64)| Decrease {
                 of: format!("container {name:?}"),
                 limit,
@@ -150,7 +151,7 @@ impl Worker {
         };
         let larger = larger(&resources::cgroup_resources(applied), &resources::pod_resources(&self.pod));
         let cgroup = resources::pod_cgroup(&self.services.config.cgroup_root, &self.pod);
-        self.services.cgroups.create(&cgroup, &larger);
+        self.services.resources.cgroups.create(&cgroup, &larger);
     }
 
     /// Gives the pod's cgroup exactly what it was promised, once no container has more; true if that is new.
@@ -167,9 +168,9 @@ impl Worker {
     /// Makes the pod's cgroup or gives it the limits that the pod now has.
     pub(super) fn set_pod_cgroup(&mut self) {
         let cgroup = resources::pod_cgroup(&self.services.config.cgroup_root, &self.pod);
-        self.services.cgroups.create(&cgroup, &resources::pod_resources(&self.pod));
-        self.services.cgroups.limit_processes(&cgroup, self.services.pod_pids_limit);
-        self.services.share_cpu();
+        self.services.resources.cgroups.create(&cgroup, &resources::pod_resources(&self.pod));
+        self.services.resources.cgroups.limit_processes(&cgroup, self.services.resources.pod_pids_limit);
+        self.services.resources.share_cpu(&self.services.config.cgroup_root);
         self.memory.applied_to_pod = Some(resources::pod_level(&self.pod));
     }
 }

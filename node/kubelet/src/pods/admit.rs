@@ -5,15 +5,17 @@ use corten_api::k8s_openapi::api::core::v1::{Node, Pod};
 use corten_meta::Key;
 use jiff::Timestamp;
 
-use super::admission::{Place, Rejection};
-use super::observed::Observed;
-use super::orders::End;
 use super::plan::Termination;
+use super::resize;
 use super::worker::Worker;
-use super::{resize, spec, status};
+use crate::admission::{Place, Rejection};
 use crate::error::Result;
 use crate::events::WARNING;
 use crate::metrics;
+use crate::pod::observed::Observed;
+use crate::pod::orders::End;
+use crate::pod::phase::is_terminal;
+use crate::pod::spec;
 
 /// Whether the pod has been on this node for some time.
 pub fn was_admitted(pod: &Pod) -> bool {
@@ -21,7 +23,7 @@ pub fn was_admitted(pod: &Pod) -> bool {
 }
 
 fn is_over(pod: &Pod) -> bool {
-    spec::status(pod).phase.as_deref().is_some_and(status::is_terminal)
+    spec::status(pod).phase.as_deref().is_some_and(is_terminal)
 }
 
 impl Worker {
@@ -34,14 +36,14 @@ impl Worker {
         if known || self.pod.metadata.deletion_timestamp.is_some() {
             self.allocated = Some(resize::last_given(&self.pod));
             self.pod = resize::with_resources(&self.pod, self.allocated.as_ref());
-            self.services.allocations.hold(&self.pod);
+            self.services.resources.allocations.hold(&self.pod);
             return Ok(());
         }
         match self.ask_node().await? {
-            Ok(()) => match self.services.topology.give(&self.services, &self.pod).await {
+            Ok(()) => match self.services.resources.give(&self.pod).await {
                 Ok(()) => self.allocated = Some(resize::resources_of(&self.pod)),
                 Err(rejection) => {
-                    self.services.allocations.release(spec::uid(&self.pod));
+                    self.services.resources.allocations.release(spec::uid(&self.pod));
                     self.reject(rejection, now);
                 }
             },
@@ -61,14 +63,14 @@ impl Worker {
         if !spec::is_critical(&self.pod) {
             return Ok(false);
         }
-        let place = Place { allocatable: self.services.allocatable(), ..Place::default() };
-        let Some(victims) = self.services.allocations.preempt(&self.pod, &place, &self.waker) else {
+        let place = Place { allocatable: self.services.resources.allocatable(), ..Place::default() };
+        let Some(victims) = self.services.resources.allocations.preempt(&self.pod, &place, &self.waker) else {
             return Ok(false);
         };
         for uid in &victims {
             let message = "Preempted in order to admit critical pod".to_owned();
             let end = End { reason: "Preempting".into(), message, grace: i64::MAX, disrupted: true };
-            self.services.orders.end(uid, end);
+            self.services.signals.orders.end(uid, end);
         }
         tracing::info!(pod = %spec::describe(&self.pod), victims = victims.len(), "making room for a critical pod");
         Ok(true)
@@ -78,22 +80,23 @@ impl Worker {
     async fn ask_node(&self) -> Result<std::result::Result<(), Rejection>> {
         let services = &self.services;
         let name = services.config.node_name.as_str();
-        let cached: Option<Node> = services.own_node.typed(&Key { namespace: String::new(), name: name.to_owned() });
+        let cached: Option<Node> =
+            services.api.own_node.typed(&Key { namespace: String::new(), name: name.to_owned() });
         if let Some(node) = cached {
-            let verdict = services.allocations.admit(&self.pod, &Place::new(&node, services));
+            let verdict = services.resources.allocations.admit(&self.pod, &Place::new(&node, services));
             if !verdict.as_ref().is_err_and(Rejection::is_node_affinity) {
                 return Ok(verdict);
             }
         }
-        let node = services.client.get::<Node>("", name).await?;
-        Ok(services.allocations.admit(&self.pod, &Place::new(&node, services)))
+        let node = services.api.client.get::<Node>("", name).await?;
+        Ok(services.resources.allocations.admit(&self.pod, &Place::new(&node, services)))
     }
 
     /// Ends a pod that cannot be here.
     pub(super) fn reject(&mut self, rejection: Rejection, now: Timestamp) {
         let Rejection { reason, message } = rejection;
         self.services.metrics.count(&metrics::ADMISSION_REJECTIONS, &[&reason]);
-        self.services.events.pod(&self.pod, WARNING, &reason, &message);
+        self.services.api.events.pod(&self.pod, WARNING, &reason, &message);
         let failed = Some((reason, format!("Pod was rejected: {message}")));
         self.memory.termination = Some(Termination { since: now, failed, rejected: true, ..Termination::default() });
     }

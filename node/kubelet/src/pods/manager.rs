@@ -14,13 +14,16 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::runtime_news::{self, RuntimeNews};
-use super::view::Views;
-use super::waker::Waker;
 use super::worker::{Desired, Worker};
-use super::{Services, admit, mirror, spec, static_pods};
-use crate::container::labels;
+use super::{admit, mirror};
 use crate::cri::Runtime;
 use crate::error::Result;
+use crate::pod::labels;
+use crate::pod::source;
+use crate::pod::spec;
+use crate::pod::view::Views;
+use crate::pod::waker::Waker;
+use crate::services::Services;
 
 /// Container events that wait to be passed on; a full queue only makes the runtime wait.
 const EVENT_QUEUE: usize = 256;
@@ -67,7 +70,8 @@ impl Manager {
     /// Follows the pods of the cache until shutdown.
     pub async fn run(mut self, pods: Arc<Cache>, mut static_pods: watch::Receiver<Vec<Arc<Pod>>>) {
         let (news, mut runtime_news) = mpsc::channel(EVENT_QUEUE);
-        let listener = tokio::spawn(runtime_news::listen(self.services.runtime.clone(), news, self.shutdown.clone()));
+        let listener =
+            tokio::spawn(runtime_news::listen(self.services.runtime.client.clone(), news, self.shutdown.clone()));
         tokio::select! {
             () = self.shutdown.cancelled() => return,
             () = pods.synced() => {}
@@ -77,7 +81,7 @@ impl Manager {
         self.static_changed();
         self.remove_orphans(&pods).await;
         let mut changes = pods.subscribe();
-        let mut shared_cpus = self.services.cpus.shared();
+        let mut shared_cpus = self.services.resources.cpus.shared();
         let mut relist = tokio::time::interval(self.services.config.relist_interval);
         relist.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -107,7 +111,7 @@ impl Manager {
     /// Pods that were here before this kubelet keep their place, whichever worker begins first.
     fn hold_allocations(&self, pods: &Cache) {
         let known = pods.all().into_iter().filter_map(|object| decode_object::<Pod>(&object).ok());
-        known.filter(admit::was_admitted).for_each(|pod| self.services.allocations.hold(&pod));
+        known.filter(admit::was_admitted).for_each(|pod| self.services.resources.allocations.hold(&pod));
     }
 
     /// Starts the static pods that are new and ends those whose manifest has gone or changed. A pod whose manifest has
@@ -152,7 +156,7 @@ impl Manager {
 
     fn pod_changed(&mut self, change: &Change) {
         let pod = change.new.as_ref().and_then(|object| decode_object::<Pod>(object).ok());
-        let shows = pod.filter(static_pods::is_mirror);
+        let shows = pod.filter(source::is_mirror);
         if shows.is_some() || self.mirrors.contains_key(&change.key) {
             self.mirror_changed(&change.key, shows.map(Arc::new));
             if change.new.is_none() || self.mirrors.contains_key(&change.key) {
@@ -235,7 +239,7 @@ impl Manager {
     async fn remove_orphans(&self, pods: &Cache) {
         let mut known: HashSet<String> = pods.all().iter().map(|object| object.header.uid.clone()).collect();
         known.extend(self.static_pods.values().cloned());
-        match orphans(&self.services.runtime, &known).await {
+        match orphans(&self.services.runtime.client, &known).await {
             Ok(orphans) => {
                 for (sandbox, pod) in orphans {
                     info!(pod, sandbox, "removing a pod that the API does not know");
@@ -246,26 +250,26 @@ impl Manager {
             }
             Err(error) => warn!(%error, "orphans not listed"),
         }
-        self.services.devices.retain(|uid| known.contains(uid));
-        self.services.cpus.retain(|uid| known.contains(uid));
-        self.services.memory.retain(|uid| known.contains(uid));
-        for uid in self.services.claims.pods().into_iter().filter(|uid| !known.contains(uid)) {
-            let (claims, stop) = (self.services.claims.clone(), self.shutdown.clone());
+        self.services.resources.devices.retain(|uid| known.contains(uid));
+        self.services.resources.cpus.retain(|uid| known.contains(uid));
+        self.services.resources.memory.retain(|uid| known.contains(uid));
+        for uid in self.services.resources.claims.pods().into_iter().filter(|uid| !known.contains(uid)) {
+            let (claims, stop) = (self.services.resources.claims.clone(), self.shutdown.clone());
             self.cleaning.spawn(crate::claims::clean_up(claims, uid, stop));
         }
         let directory = self.services.config.root_dir.join("pods");
         for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
             let uid = entry.file_name().to_string_lossy().into_owned();
             if !known.contains(&uid) {
-                let (csi, stop) = (self.services.csi.clone(), self.shutdown.clone());
-                self.cleaning.spawn(crate::csi::clean_up(csi, entry.path(), stop));
+                let (csi, stop) = (self.services.volumes.csi.clone(), self.shutdown.clone());
+                self.cleaning.spawn(crate::volumes::csi::clean_up(csi, entry.path(), stop));
             }
         }
     }
 
     async fn remove_sandbox(&self, id: &str) -> Result<()> {
-        self.services.runtime.stop_sandbox(id).await?;
-        self.services.runtime.remove_sandbox(id).await
+        self.services.runtime.client.stop_sandbox(id).await?;
+        self.services.runtime.client.remove_sandbox(id).await
     }
 }
 

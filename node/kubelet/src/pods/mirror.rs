@@ -8,11 +8,11 @@ use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Own
 use corten_client::DeleteOptions;
 use corten_meta::Key;
 
-use super::Services;
-use super::spec;
-use super::static_pods::{CONFIG_HASH, CONFIG_MIRROR, annotation};
 use super::worker::Worker;
 use crate::error::Result;
+use crate::pod::source::{CONFIG_HASH, CONFIG_MIRROR, annotation};
+use crate::pod::spec;
+use crate::services::Services;
 
 /// The mirror of a static pod, to be created.
 fn mirror_of(pod: &Pod, node: &Node) -> Pod {
@@ -62,10 +62,10 @@ impl Worker {
     async fn create_mirror(&self) -> Result<()> {
         let name = self.services.config.node_name.clone();
         // Before the node is registered nothing can belong to it; the next pass tries again.
-        let Some(node) = self.services.own_node.typed::<Node>(&Key { namespace: String::new(), name }) else {
+        let Some(node) = self.services.api.own_node.typed::<Node>(&Key { namespace: String::new(), name }) else {
             return Ok(());
         };
-        match self.services.client.create(&mirror_of(&self.pod, &node)).await {
+        match self.services.api.client.create(&mirror_of(&self.pod, &node)).await {
             Err(error) if !error.is_already_exists() => {
                 tracing::warn!(%error, pod = %spec::describe(&self.pod), "mirror pod not created");
                 Ok(())
@@ -82,7 +82,7 @@ pub async fn delete(services: &Services, mirror: &Pod) -> Result<()> {
         precondition_uid: mirror.metadata.uid.clone(),
         ..DeleteOptions::default()
     };
-    match services.client.delete::<Pod>(spec::namespace(mirror), spec::name(mirror), &options).await {
+    match services.api.client.delete::<Pod>(spec::namespace(mirror), spec::name(mirror), &options).await {
         Err(error) if !error.is_not_found() && !error.is_conflict() => Err(error.into()),
         _ => Ok(()),
     }
@@ -92,7 +92,7 @@ pub async fn delete(services: &Services, mirror: &Pod) -> Result<()> {
 mod tests {
     use super::*;
     use crate::fixtures;
-    use crate::pods::static_pods::is_mirror;
+    use crate::pod::source::is_mirror;
 
     #[test]
     fn a_mirror_shows_one_content_only() {

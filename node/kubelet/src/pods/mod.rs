@@ -4,31 +4,20 @@
 
 mod act;
 mod actuate;
-pub(crate) mod admission;
 mod admit;
-mod allocation;
+mod allocated;
 pub mod manager;
 mod mirror;
-pub mod observed;
-pub mod orders;
 pub mod plan;
-mod preemption;
 mod publisher;
 mod resize;
 mod restart_all;
 mod runtime_news;
-mod services;
-pub mod spec;
 pub mod static_pods;
 pub mod status;
 mod stop;
 mod termination_message;
-pub mod view;
-pub mod waker;
 mod worker;
-
-pub use allocation::Allocations;
-pub use services::Services;
 
 #[cfg(test)]
 mod plan_tests;

@@ -7,20 +7,13 @@ use std::collections::{HashMap, HashSet};
 use corten_api::k8s_openapi::api::core::v1::{Container, Pod, Probe, ResourceRequirements};
 use jiff::Timestamp;
 
-use super::observed::{Instance, InstanceState, Observed, Sandbox};
 use super::restart_all;
-use super::spec::{self, Role};
 use crate::backoff::{Backoffs, go_seconds};
-use crate::container::labels;
-use crate::container::resources::{self, ResourceList};
-
-/// What the probes of one running container say; `None` is "no result yet" or "no such probe".
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Verdict {
-    pub startup: Option<bool>,
-    pub liveness: Option<bool>,
-    pub readiness: Option<bool>,
-}
+use crate::pod::labels;
+use crate::pod::observed::{Instance, InstanceState, Observed, Sandbox};
+use crate::pod::resources::{self, ResourceList};
+use crate::pod::spec::{self, Role};
+use crate::pod::verdict::Verdict;
 
 /// What the worker remembers between two looks at the pod.
 #[derive(Clone, Debug, Default)]

@@ -7,9 +7,10 @@ use corten_api::k8s_openapi::api::core::v1::Pod;
 use expect_test::{Expect, expect};
 use jiff::{SignedDuration, Timestamp};
 
-use super::observed::{Instance, InstanceState, Observed, Sandbox};
-use super::plan::{Applied, Memory, Plan, SandboxAction, Termination, Verdict, is_resizing, plan};
+use super::plan::{Applied, Memory, Plan, SandboxAction, Termination, is_resizing, plan};
 use crate::fixtures;
+use crate::pod::observed::{Instance, InstanceState, Observed, Sandbox};
+use crate::pod::verdict::Verdict;
 
 const NOW: i64 = 1_000_000;
 
@@ -473,7 +474,7 @@ fn changed_resources_are_given_or_restart_the_container() {
     let pod = fixtures::pod(&spec("NotRequired"));
     let mut memory = Memory::default();
     let runtime = observed("s0 ready\n s0 main running");
-    let given = Applied::new(&pod, &super::spec::spec(&pod).containers[0]);
+    let given = Applied::new(&pod, &crate::pod::spec::spec(&pod).containers[0]);
     memory.applied.insert("main1".into(), given);
     assert_eq!(plan(&pod, &runtime, &memory, at(0)), Plan::default());
     memory.applied.insert("main1".into(), Default::default());
@@ -495,9 +496,8 @@ fn a_changed_limit_of_the_pod_reaches_containers_without_one() {
     };
     let before = pod("8Mi");
     let runtime = observed("s0 ready\n s0 own running\n s0 bare running\n s0 restarted running");
-    let mut memory =
-        Memory { applied_to_pod: Some(crate::container::resources::pod_level(&before)), ..Memory::default() };
-    for container in &super::spec::spec(&before).containers {
+    let mut memory = Memory { applied_to_pod: Some(crate::pod::resources::pod_level(&before)), ..Memory::default() };
+    for container in &crate::pod::spec::spec(&before).containers {
         let id = runtime.newest(&container.name).unwrap().id.clone();
         memory.applied.insert(id, Applied::new(&before, container));
     }
@@ -516,7 +516,7 @@ fn an_init_container_is_resized_while_it_runs() {
         fixtures::pod(&format!(r#"{{"initContainers":[{init}],"containers":[{{"name":"main"}}]}}"#))
     };
     let before = pod("1");
-    let applied = Applied::new(&before, super::spec::init_containers(&before).next().unwrap().1);
+    let applied = Applied::new(&before, crate::pod::spec::init_containers(&before).next().unwrap().1);
     let memory = Memory { applied: [("init1".to_owned(), applied)].into(), ..Memory::default() };
     let runtime = observed("s0 ready\n s0 init running");
     assert!(plan(&before, &runtime, &memory, at(0)).resize.is_empty() && !is_resizing(&before, &runtime, &memory));
@@ -622,7 +622,7 @@ fn carry_out(plan: &Plan, observed: &mut Observed, memory: &mut Memory, clock: &
         }
     }
     for start in &plan.start {
-        let ends = start.role == super::spec::Role::Init || start.name.starts_with("ends");
+        let ends = start.role == crate::pod::spec::Role::Init || start.name.starts_with("ends");
         let state = if ends { InstanceState::Exited } else { InstanceState::Running };
         observed.instances.push(Instance {
             id: format!("{}-{}", start.name, start.restart_count),

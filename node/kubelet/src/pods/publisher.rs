@@ -12,7 +12,8 @@ use tokio::task::JoinHandle;
 use tracing::debug;
 
 use super::status::status_patch;
-use super::{spec, static_pods};
+use crate::pod::source;
+use crate::pod::spec;
 
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LAST_RETRY: Duration = Duration::from_secs(10);
@@ -64,7 +65,7 @@ impl Publisher {
         let own = Known::of(pod);
         let (wanted, wishes) = watch::channel(Wish { number: 0, status: PodStatus::default(), seen: own.clone() });
         let (done, written) = watch::channel(0);
-        let (target, targets) = watch::channel(Some(own).filter(|_| !static_pods::is_static(pod)));
+        let (target, targets) = watch::channel(Some(own).filter(|_| !source::is_static(pod)));
         let task = tokio::spawn(Writer { client, pod: pod.clone(), targets, wishes, done }.run());
         Publisher { wanted, target, written, task }
     }

@@ -1,33 +1,24 @@
 //! New requests and limits for a pod that runs. The node may have no room for them yet; until it has, the worker
 //! goes on with the pod as it was promised. The promise comes first, the containers follow.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use corten_api::Typed;
-use corten_api::k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
+use corten_api::k8s_openapi::api::core::v1::{Container, Pod};
 use corten_api::k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use corten_meta::Value;
 use serde_json::json;
 
 use super::actuate::RESIZE;
-use super::admission::Place;
-use super::observed::Observed;
+use super::allocated::Allocated;
 use super::plan::{Pending, is_resizing};
-use super::spec;
 use super::worker::Worker;
+use crate::admission::Place;
 use crate::config::Config;
-use crate::container::resources::{QosClass, ResourceList, qos_class};
 use crate::events::{NORMAL, WARNING};
-
-/// The resources that the node has allocated to a pod.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Allocated {
-    /// The pod as a whole, if it has resources of its own.
-    whole: Option<ResourceRequirements>,
-    /// Each container, by name.
-    containers: BTreeMap<String, ResourceRequirements>,
-}
+use crate::pod::observed::Observed;
+use crate::pod::resources::{QosClass, ResourceList, qos_class};
+use crate::pod::spec;
 
 /// The resources in the spec.
 pub fn resources_of(pod: &Pod) -> Allocated {
@@ -115,13 +106,18 @@ impl Worker {
             self.leave_pending(wanted, "Infeasible", Pending::Infeasible(why));
             return with_resources(wanted, self.allocated.as_ref());
         }
-        let place = Place { allocatable: self.services.allocatable(), ..Place::default() };
-        match self.services.allocations.resize(wanted, &place, &self.waker) {
+        let place = Place { allocatable: self.services.resources.allocatable(), ..Place::default() };
+        match self.services.resources.allocations.resize(wanted, &place, &self.waker) {
             Ok(()) => {
                 self.allocated = Some(resources);
                 self.memory.resize = super::plan::Resize::default();
                 self.retries.forgive(RESIZE);
-                self.services.events.pod(wanted, NORMAL, "ResizeStarted", &message("Pod resize started", wanted, None));
+                self.services.api.events.pod(
+                    wanted,
+                    NORMAL,
+                    "ResizeStarted",
+                    &message("Pod resize started", wanted, None),
+                );
                 self.resizing = true;
             }
             Err(rejection) => self.leave_pending(wanted, &rejection.reason, Pending::Deferred(rejection.message)),
@@ -133,7 +129,7 @@ impl Worker {
     fn leave_pending(&mut self, wanted: &Pod, reason: &str, pending: Pending) {
         if self.memory.resize.pending.as_ref() != Some(&pending) {
             let text = message(&format!("Pod resize {reason}"), wanted, Some(pending.message()));
-            self.services.events.pod(wanted, WARNING, &format!("Resize{}", pending.reason()), &text);
+            self.services.api.events.pod(wanted, WARNING, &format!("Resize{}", pending.reason()), &text);
         }
         self.memory.resize.pending = Some(pending);
     }
@@ -143,13 +139,13 @@ impl Worker {
         if self.resizing && !is_resizing(&self.pod, observed, &self.memory) {
             self.resizing = false;
             let text = message("Pod resize completed", &self.pod, None);
-            self.services.events.pod(&self.pod, NORMAL, "ResizeCompleted", &text);
+            self.services.api.events.pod(&self.pod, NORMAL, "ResizeCompleted", &text);
         }
     }
 
     pub(super) fn resize_failed(&mut self, error: &str) {
         let text = message("Pod resize error", &self.pod, Some(error));
-        self.services.events.pod(&self.pod, WARNING, "ResizeError", &text);
+        self.services.api.events.pod(&self.pod, WARNING, "ResizeError", &text);
         self.memory.resize.error = Some(error.to_owned());
     }
 }

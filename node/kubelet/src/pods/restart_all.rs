@@ -6,9 +6,9 @@ use corten_api::k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus, Pod,
 };
 
-use super::observed::{Instance, InstanceState, Observed};
 use super::plan::usable_sandbox;
-use super::spec;
+use crate::pod::observed::{Instance, InstanceState, Observed};
+use crate::pod::spec;
 
 /// Why a container that was removed waits, and why it ended.
 pub const REASON: &str = "RestartingAllContainers";

@@ -9,9 +9,9 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use crate::container::labels;
 use crate::cri::Runtime;
 use crate::error::{Error, Result};
+use crate::pod::labels;
 
 const RECONNECT: Duration = Duration::from_millis(500);
 /// How often a runtime without events is looked at: upstream's relist period.

@@ -17,29 +17,12 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use crate::logs::follow::LogWatcher;
-
-pub const CONFIG_HASH: &str = "kubernetes.io/config.hash";
-pub const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
-pub const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
+use crate::pod::source::{CONFIG_HASH, CONFIG_SOURCE};
 
 /// A safety net under the directory's own notifications: upstream's file check frequency.
 const PERIOD: Duration = Duration::from_secs(20);
 /// A file is written in more than one step; it is read when it has been quiet for this long.
 const SETTLE: Duration = Duration::from_millis(50);
-
-/// Whether the pod comes from a file of this node.
-pub fn is_static(pod: &Pod) -> bool {
-    annotation(pod, CONFIG_SOURCE).is_some_and(|source| source != "api")
-}
-
-/// Whether the pod only shows a static one.
-pub fn is_mirror(pod: &Pod) -> bool {
-    annotation(pod, CONFIG_MIRROR).is_some()
-}
-
-pub fn annotation<'a>(pod: &'a Pod, name: &str) -> Option<&'a str> {
-    pod.metadata.annotations.as_ref()?.get(name).map(String::as_str)
-}
 
 /// Reads the directory now, and whenever it changes until shutdown.
 pub async fn follow(
@@ -164,6 +147,7 @@ fn identity(text: &str, path: &Path, node_name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pod::source::{is_mirror, is_static};
 
     const MANIFEST: &str =
         "apiVersion: v1\nkind: Pod\nmetadata:\n  name: web\nspec:\n  containers:\n  - name: c\n    image: i\n";

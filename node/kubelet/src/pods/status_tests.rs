@@ -7,10 +7,12 @@ use corten_api::k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Po
 use expect_test::{Expect, expect};
 use jiff::Timestamp;
 
-use super::observed::{Instance, InstanceState, Observed, Sandbox};
-use super::plan::{Memory, Termination, Verdict};
-use super::status::{Facts, Waiting, status};
+use super::plan::{Memory, Termination};
+use super::status::{Facts, status};
 use crate::fixtures;
+use crate::pod::observed::{Instance, InstanceState, Observed, Sandbox};
+use crate::pod::verdict::Verdict;
+use crate::pod::waiting::Waiting;
 
 fn now() -> Timestamp {
     Timestamp::from_second(1_000_000).unwrap()

@@ -10,10 +10,11 @@ use tokio::task::JoinHandle;
 use tracing::warn;
 
 use super::plan::Stop;
-use super::waker::Waker;
-use super::{Services, spec};
 use crate::events::{NORMAL, WARNING};
 use crate::lifecycle;
+use crate::pod::spec;
+use crate::pod::waker::Waker;
+use crate::services::Services;
 
 /// The least time between SIGTERM and SIGKILL.
 const MINIMUM_GRACE: i64 = 2;
@@ -57,7 +58,7 @@ impl Stops {
 }
 
 async fn stop_container(services: Arc<Services>, waker: Waker, pod: Arc<Pod>, pod_ip: String, stop: Stop) {
-    services.events.container(&pod, &stop.name, NORMAL, "Killing", &stop.message);
+    services.api.events.container(&pod, &stop.name, NORMAL, "Killing", &stop.message);
     let spent = run_pre_stop(&services, &pod, &pod_ip, &stop).await;
     let spent = i64::try_from(spent.as_secs()).unwrap_or(i64::MAX);
     call_runtime(&services, &stop.id, (stop.grace - spent).max(MINIMUM_GRACE.min(stop.grace.max(0)))).await;
@@ -70,16 +71,16 @@ async fn run_pre_stop(services: &Services, pod: &Pod, pod_ip: &str, stop: &Stop)
     let Some(declared) = spec::container(pod, &stop.name) else { return Duration::ZERO };
     let handler = declared.container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.pre_stop.clone());
     let (Some(handler), Ok(grace @ 1..)) = (handler, u64::try_from(stop.grace)) else { return Duration::ZERO };
-    let hook = lifecycle::run(&services.runtime, &handler, &declared.container, &stop.id, pod_ip);
+    let hook = lifecycle::run(&services.runtime.client, &handler, &declared.container, &stop.id, pod_ip);
     if let Ok(Err(error)) = tokio::time::timeout(Duration::from_secs(grace), hook).await {
         warn!(%error, container = stop.name, pod = %spec::describe(pod), "preStop hook failed");
-        services.events.container(pod, &stop.name, WARNING, "FailedPreStopHook", "PreStopHook failed");
+        services.api.events.container(pod, &stop.name, WARNING, "FailedPreStopHook", "PreStopHook failed");
     }
     begun.elapsed()
 }
 
 async fn call_runtime(services: &Services, id: &str, grace: i64) {
-    if let Err(error) = services.runtime.stop_container(id, grace).await {
+    if let Err(error) = services.runtime.client.stop_container(id, grace).await {
         warn!(%error, container = id, "container not stopped");
     }
 }

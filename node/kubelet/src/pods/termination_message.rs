@@ -7,11 +7,11 @@ use std::path::Path;
 
 use corten_api::k8s_openapi::api::core::v1::Pod;
 
-use super::observed::{InstanceState, Observed};
-use super::spec;
 use crate::config::Config;
 use crate::container::config::termination_file;
 use crate::logs::{line, regular};
+use crate::pod::observed::{InstanceState, Observed};
+use crate::pod::spec;
 
 const MAX_MESSAGE: usize = 4096;
 const MAX_LOG: u64 = 2048;

@@ -15,25 +15,29 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use super::observed::Observed;
+use super::allocated::Allocated;
 use super::plan::{self, Memory, Plan, SandboxAction, Termination};
 use super::publisher::Publisher;
-use super::resize::Allocated;
-use super::spec;
-use super::status::{self, Facts, Waiting};
+use super::status::{self, Facts};
 use super::stop::Stops;
 use super::termination_message::Messages;
-use super::view::View;
-use super::waker::Waker;
-use super::{Services, act, mirror, static_pods};
+use super::{act, mirror};
 use crate::backoff::go_seconds;
-use crate::container::resources;
 use crate::error::Result;
 use crate::events::{NORMAL, WARNING};
 use crate::images::Pulls;
 use crate::metrics;
 use crate::objects::{Kind, Reference};
+use crate::pod::observed::Observed;
+use crate::pod::phase::is_terminal;
+use crate::pod::resources;
+use crate::pod::source;
+use crate::pod::spec;
+use crate::pod::view::View;
+use crate::pod::waiting::Waiting;
+use crate::pod::waker::Waker;
 use crate::probes::Probes;
+use crate::services::Services;
 use crate::volumes::{self, MountedVolumes, teardown};
 
 /// How long a pass may go on after the kubelet was told to stop; it may wait for an API server that is gone.
@@ -113,9 +117,9 @@ impl Worker {
         let pod = desired.borrow().pod.clone();
         let (view, viewer) = watch::channel(View { pod: pod.clone(), ..View::default() });
         let worker = Worker {
-            probes: Probes::new(services.runtime.clone(), services.events.clone(), waker.clone()),
-            publisher: Publisher::new(services.client.clone(), &pod),
-            is_static: static_pods::is_static(&pod),
+            probes: Probes::new(services.runtime.client.clone(), services.api.events.clone(), waker.clone()),
+            publisher: Publisher::new(services.api.client.clone(), &pod),
+            is_static: source::is_static(&pod),
             services,
             desired,
             waker,
@@ -142,7 +146,7 @@ impl Worker {
 
     /// Works until the pod is gone or the kubelet stops; containers outlive the kubelet.
     pub async fn run(mut self) {
-        self.services.orders.register(spec::uid(&self.pod), &self.waker);
+        self.services.signals.orders.register(spec::uid(&self.pod), &self.waker);
         loop {
             let stopped = stopped_for(self.shutdown.clone(), LAST_WORDS);
             let begun = Instant::now();
@@ -166,13 +170,13 @@ impl Worker {
                 Next::Again | Next::Sleep(_) => return,
             }
         }
-        self.services.orders.forget(spec::uid(&self.pod));
+        self.services.signals.orders.forget(spec::uid(&self.pod));
         let uid = spec::uid(&self.pod);
         self.services.metrics.retain(&metrics::PROBES, |labels| labels.get(3).is_none_or(|known| known != uid));
-        self.services.allocations.release(spec::uid(&self.pod));
-        self.services.share_cpu();
-        self.services.objects.forget(spec::uid(&self.pod));
-        self.services.tokens.forget(spec::uid(&self.pod));
+        self.services.resources.allocations.release(spec::uid(&self.pod));
+        self.services.resources.share_cpu(&self.services.config.cgroup_root);
+        self.services.api.objects.forget(spec::uid(&self.pod));
+        self.services.volumes.tokens.forget(spec::uid(&self.pod));
     }
 
     async fn sleep(&mut self, until: Option<Timestamp>) {
@@ -194,7 +198,7 @@ impl Worker {
     async fn pass(&mut self) -> Result<Next> {
         let now = Timestamp::now();
         let desired = self.take_desired();
-        let mut observed = self.services.runtime.observe(spec::uid(&self.pod)).await?;
+        let mut observed = self.services.runtime.client.observe(spec::uid(&self.pod)).await?;
         self.messages.fill(&self.services.config, &self.pod, &mut observed);
         self.note_termination(&desired, &observed, now);
         self.admit(&observed, now).await?;
@@ -256,15 +260,15 @@ impl Worker {
     /// Decides whether, since when and why the pod must end. Once set, it only gets more urgent.
     fn note_termination(&mut self, desired: &Desired, observed: &Observed, now: Timestamp) {
         let deleted = desired.must_end();
-        let reported = spec::status(&self.pod).phase.as_deref().is_some_and(status::is_terminal);
+        let reported = spec::status(&self.pod).phase.as_deref().is_some_and(is_terminal);
         let overdue = self.deadline().is_some_and(|deadline| deadline <= now) && !deleted && !reported;
-        let order = self.services.orders.of(spec::uid(&self.pod)).filter(|_| !reported);
+        let order = self.services.signals.orders.of(spec::uid(&self.pod)).filter(|_| !reported);
         let grace = spec::grace_period_seconds(&self.pod);
         match &mut self.memory.termination {
             None if deleted || reported || overdue || order.is_some() => {
                 let overdue = overdue.then(|| {
                     let message = "Pod was active on the node longer than the specified deadline";
-                    self.services.events.pod(&self.pod, NORMAL, "DeadlineExceeded", message);
+                    self.services.api.events.pod(&self.pod, NORMAL, "DeadlineExceeded", message);
                     ("DeadlineExceeded".to_owned(), message.to_owned())
                 });
                 self.pulls.abort();
@@ -323,7 +327,7 @@ impl Worker {
                     backing_off.name,
                     spec::describe(&self.pod)
                 );
-                self.services.events.container(&self.pod, &backing_off.name, WARNING, "BackOff", &message);
+                self.services.api.events.container(&self.pod, &backing_off.name, WARNING, "BackOff", &message);
                 debug!(delay = go_seconds(self.memory.backoffs.delay(&backing_off.name)), "backing off");
             }
             self.waiting.insert(backing_off.name.clone(), waiting);
@@ -344,7 +348,7 @@ impl Worker {
             memory: &self.memory,
             waiting: &self.waiting,
             host_ips: &self.services.config.host_ips(),
-            runtime_name: &self.services.runtime_name,
+            runtime_name: &self.services.runtime.name,
             ended,
             now,
         };
@@ -417,7 +421,7 @@ impl Worker {
 
     async fn stop_sandboxes(&self, observed: &Observed) {
         for sandbox in observed.sandboxes.iter().filter(|sandbox| sandbox.ready) {
-            if let Err(error) = self.services.runtime.stop_sandbox(&sandbox.id).await {
+            if let Err(error) = self.services.runtime.client.stop_sandbox(&sandbox.id).await {
                 warn!(%error, pod = %spec::describe(&self.pod), "sandbox not stopped");
                 tokio::time::sleep(RUNTIME_RETRY).await;
             }
@@ -439,17 +443,17 @@ impl Worker {
         let uid = spec::uid(&self.pod).to_owned();
         let pod_dir = self.services.config.pod_dir(&uid);
         // A volume that no container uses any more may be wanted on another node.
-        self.services.csi.tear_down(&pod_dir).await.inspect_err(|error| {
+        self.services.volumes.csi.tear_down(&pod_dir).await.inspect_err(|error| {
             warn!(%error, pod = %spec::describe(&self.pod), "volumes not unpublished");
         })?;
         if let Err(error) = teardown::release_devices(&pod_dir) {
             warn!(%error, pod = %spec::describe(&self.pod), "devices of local volumes not unmounted");
         }
-        self.services.claims.unprepare(&uid).await.inspect_err(|error| {
+        self.services.resources.claims.unprepare(&uid).await.inspect_err(|error| {
             warn!(%error, pod = %spec::describe(&self.pod), "dynamic resources not unprepared");
         })?;
-        self.services.release_parts(&uid);
-        self.services.allocations.release(&uid);
+        self.services.resources.release(&uid);
+        self.services.resources.allocations.release(&uid);
         if !desired.must_end() {
             // It stays readable, with its logs, until somebody deletes it.
             return Ok(Next::Sleep(None));
@@ -463,8 +467,8 @@ impl Worker {
             _ => self.delete_object(&uid).await?,
         }
         act::remove_everything(&self.services, &self.pod, observed).await?;
-        self.services.users.release(&uid);
-        self.services.cgroups.remove(&resources::pod_cgroup(&self.services.config.cgroup_root, &self.pod));
+        self.services.volumes.users.release(&uid);
+        self.services.resources.cgroups.remove(&resources::pod_cgroup(&self.services.config.cgroup_root, &self.pod));
         Ok(Next::Done)
     }
 
@@ -475,7 +479,7 @@ impl Worker {
             ..DeleteOptions::default()
         };
         let (namespace, name) = (spec::namespace(&self.pod), spec::name(&self.pod));
-        match self.services.client.delete::<Pod>(namespace, name, &options).await {
+        match self.services.api.client.delete::<Pod>(namespace, name, &options).await {
             Err(error) if !error.is_not_found() && !error.is_conflict() => Err(error.into()),
             _ => Ok(()),
         }
@@ -496,7 +500,7 @@ impl Worker {
             config_maps.into_iter().for_each(|name| add(Kind::ConfigMap, name));
             secrets.into_iter().for_each(|name| add(Kind::Secret, name));
         }
-        self.services.objects.set(spec::uid(&self.pod), &self.waker, &references);
+        self.services.api.objects.set(spec::uid(&self.pod), &self.waker, &references);
     }
 }
 

@@ -10,7 +10,7 @@ use crate::cri::Runtime;
 use crate::error::Error;
 use crate::http::dial_error;
 use crate::lifecycle::http_get;
-use crate::pods::spec;
+use crate::pod::spec;
 
 const MAX_OUTPUT: usize = 10 * 1024;
 

@@ -17,10 +17,10 @@ pub use action::Outcome;
 
 use crate::cri::Runtime;
 use crate::events::{Events, WARNING};
-use crate::pods::observed::{Instance, Observed};
-use crate::pods::plan::Verdict;
-use crate::pods::spec::{self, Role};
-use crate::pods::waker::Waker;
+use crate::pod::observed::{Instance, Observed};
+use crate::pod::spec::{self, Role};
+use crate::pod::verdict::Verdict;
+use crate::pod::waker::Waker;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {

@@ -80,7 +80,7 @@ impl Access {
             return known;
         }
         let spec = TokenReviewSpec { token: token.to_owned(), ..TokenReviewSpec::default() };
-        let review = state.services.client.create(&TokenReview { spec, ..TokenReview::default() }).await.ok()?;
+        let review = state.services.api.client.create(&TokenReview { spec, ..TokenReview::default() }).await.ok()?;
         let status = review.status.unwrap_or_default();
         let user = status
             .user
@@ -136,7 +136,7 @@ impl Access {
             },
             ..SubjectAccessReview::default()
         };
-        let answer = state.services.client.create(&review).await?;
+        let answer = state.services.api.client.create(&review).await?;
         let allowed = answer.status.as_ref().is_some_and(|status| status.allowed);
         let access = &state.services.config.access;
         let time = if allowed { access.allowed_ttl } else { access.denied_ttl };

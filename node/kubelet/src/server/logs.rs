@@ -17,9 +17,9 @@ use tracing::debug;
 use super::{Body, State, query, text};
 use crate::logs::options::LogOptions;
 use crate::logs::reader;
-use crate::pods::observed::InstanceState;
-use crate::pods::spec;
-use crate::pods::view::View;
+use crate::pod::observed::InstanceState;
+use crate::pod::spec;
+use crate::pod::view::View;
 
 /// Chunks of a log that wait for a slow client.
 const QUEUE: usize = 8;

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use http::{Response, StatusCode};
 
 use super::{Body, State, text};
-use crate::pods::observed::InstanceState;
+use crate::pod::observed::InstanceState;
 use crate::stats::Detail;
-use crate::stats::types::{ContainerStats, FsStats, PodStats, Summary, Time};
+use crate::summary::{ContainerStats, FsStats, PodStats, Summary, Time};
 
 /// The kernel's clock ticks a second in /proc.
 pub(super) const TICKS: f64 = 100.0;

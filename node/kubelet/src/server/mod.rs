@@ -35,8 +35,8 @@ pub use access::Access;
 
 use crate::error::{Error, Result};
 use crate::logs::follow::LogWatcher;
-use crate::pods::Services;
-use crate::pods::view::Views;
+use crate::pod::view::Views;
+use crate::services::Services;
 use crate::stats::Collector;
 
 pub type Body = BoxBody<Bytes, std::io::Error>;

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::{Body, State, json as json_answer, query, text};
 use crate::configuration;
-use crate::pods::view::View;
+use crate::pod::view::View;
 use crate::stats::Detail;
 
 /// `/pods`: every pod of the node with the status as it is here.

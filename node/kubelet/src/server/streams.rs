@@ -14,9 +14,9 @@ use tracing::debug;
 
 use super::{Body, State, full, query, text};
 use crate::error::Result;
-use crate::pods::observed::Instance;
+use crate::pod::observed::Instance;
+use crate::pod::view::View;
 use crate::pods::plan::usable_sandbox;
-use crate::pods::view::View;
 
 const RUN_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -53,7 +53,7 @@ pub async fn exec(
     };
     let parameters = query::pairs(request.uri().query());
     let tty = query::flag(&parameters, &["tty"]);
-    let url = state.services.runtime.exec(cri::ExecRequest {
+    let url = state.services.runtime.client.exec(cri::ExecRequest {
         container_id: instance.id,
         cmd: query::all(&parameters, "command"),
         tty,
@@ -78,7 +78,7 @@ pub async fn attach(
     };
     let parameters = query::pairs(request.uri().query());
     let tty = query::flag(&parameters, &["tty"]);
-    let url = state.services.runtime.attach(cri::AttachRequest {
+    let url = state.services.runtime.client.attach(cri::AttachRequest {
         container_id: instance.id,
         tty,
         stdin: query::flag(&parameters, &["input", "stdin"]),
@@ -107,7 +107,7 @@ pub async fn port_forward(
     let port =
         ports.flat_map(|list| list.split(',').filter_map(|port| port.parse().ok()).collect::<Vec<i32>>()).collect();
     let wanted = cri::PortForwardRequest { pod_sandbox_id: sandbox.id.clone(), port };
-    forward(state.services.runtime.port_forward(wanted).await, request).await
+    forward(state.services.runtime.client.port_forward(wanted).await, request).await
 }
 
 /// `/run`: a command to its end, its output as the answer.
@@ -125,7 +125,7 @@ pub async fn run(
     let parameters = query::pairs(query_string);
     let command = query::all(&parameters, "cmd");
     let command: Vec<String> = command.iter().flat_map(|cmd| cmd.split(' ').map(str::to_owned)).collect();
-    match state.services.runtime.exec_sync(&instance.id, &command, RUN_TIMEOUT).await {
+    match state.services.runtime.client.exec_sync(&instance.id, &command, RUN_TIMEOUT).await {
         Ok(output) if output.exit_code == 0 => Response::new(full([output.stdout, output.stderr].concat())),
         Ok(output) => {
             let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();

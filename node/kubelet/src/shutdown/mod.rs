@@ -6,6 +6,8 @@
 pub(crate) mod dbus;
 mod logind;
 
+pub use crate::config::Period;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,9 +17,11 @@ use tracing::{info, warn};
 
 use crate::config::{Config, ShutdownConfig};
 use crate::error::{Error, Result};
-use crate::pods::orders::End;
-use crate::pods::view::{View, Views};
-use crate::pods::{Services, spec, status};
+use crate::pod::orders::End;
+use crate::pod::phase::is_terminal;
+use crate::pod::spec;
+use crate::pod::view::{View, Views};
+use crate::services::Services;
 use logind::Logind;
 
 /// From this priority on, pods are the system's.
@@ -25,13 +29,6 @@ const SYSTEM_CRITICAL: i32 = 2_000_000_000;
 const BUS: &str = "/run/dbus/system_bus_socket";
 const REASON: &str = "Terminated";
 const MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.";
-
-/// The pods from a priority on, and how long they have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Period {
-    pub priority: i32,
-    pub seconds: u64,
-}
 
 /// The periods by priority, the lowest first; none if the node just stops.
 pub fn periods(config: &ShutdownConfig) -> Vec<Period> {
@@ -80,7 +77,7 @@ impl Shutdown {
                 warn!("logind does not answer any more: the node would be stopped without warning");
                 return stop.cancelled().await;
             };
-            services.shutting_down.send_replace(begins);
+            services.signals.shutting_down.send_replace(begins);
             if !begins {
                 info!("the shutdown of the machine was called off");
                 continue;
@@ -105,7 +102,7 @@ async fn end_pods(periods: &[Period], services: &Services, views: &Views) {
         let grace = i64::try_from(seconds).unwrap_or(i64::MAX);
         for uid in &uids {
             let end = End { reason: REASON.into(), message: MESSAGE.into(), grace, disrupted: true };
-            services.orders.end(uid, end);
+            services.signals.orders.end(uid, end);
         }
         let ended = futures::future::join_all(uids.iter().map(|uid| ended(views, uid)));
         if tokio::time::timeout(Duration::from_secs(seconds), ended).await.is_err() {
@@ -121,7 +118,7 @@ async fn ended(views: &Views, uid: &str) {
 }
 
 fn is_active(view: &View) -> bool {
-    !view.status.phase.as_deref().is_some_and(status::is_terminal) || view.observed.running().next().is_some()
+    !view.status.phase.as_deref().is_some_and(is_terminal) || view.observed.running().next().is_some()
 }
 
 /// Which pods are ended together: each with the highest period that is not above its priority, those below all with

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use corten_files::Size;
 
-use super::types::{FsStats, Time};
+use crate::summary::{FsStats, Time};
 
 /// How long a count is good for: upstream's period of volume statistics.
 const COUNT_AGE: Duration = Duration::from_secs(60);

@@ -7,7 +7,6 @@ mod disk;
 pub(crate) mod node;
 mod pods;
 mod rates;
-pub mod types;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,11 +15,11 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::error::Result;
-use crate::pods::Services;
-use crate::pods::view::Views;
+use crate::pod::view::Views;
+use crate::services::Services;
+use crate::summary::{ContainerStats, CpuStats, MemoryStats, NodeStats, RuntimeStats, Summary, Time};
 use disk::Counts;
 use rates::Rates;
-use types::{ContainerStats, CpuStats, MemoryStats, NodeStats, RuntimeStats, Summary, Time};
 
 /// Readings of what is gone are dropped after this.
 const FORGET_AFTER: Duration = Duration::from_secs(120);
@@ -59,7 +58,7 @@ impl Collector {
 
     /// Measures the node and all its pods.
     pub async fn summary(&self, detail: Detail) -> Result<Summary> {
-        let runtime = &self.inner.services.runtime;
+        let runtime = &self.inner.services.runtime.client;
         let sandboxes = runtime.sandbox_stats().await?;
         let images = match detail {
             Detail::Node | Detail::All => Some(runtime.image_file_systems().await?),
@@ -104,8 +103,8 @@ impl Inner {
     /// The cgroup above all pods, which upstream shows as the system container `pods`.
     fn pods_container(&self, time: Time) -> Option<ContainerStats> {
         let root = self.services.config.cgroup_root.trim_end_matches('/');
-        let usage = self.services.cgroups.usage(&format!("{root}/kubepods"))?;
-        let limit = self.services.allocatable().get("memory").map(crate::container::resources::value)?;
+        let usage = self.services.resources.cgroups.usage(&format!("{root}/kubepods"))?;
+        let limit = self.services.resources.allocatable().get("memory").map(crate::pod::resources::value)?;
         let limit = u64::try_from(limit).unwrap_or(0);
         Some(ContainerStats {
             name: "pods".into(),

@@ -5,7 +5,7 @@ use std::fs;
 
 use jiff::Timestamp;
 
-use super::types::{InterfaceStats, MemoryStats, NetworkStats, RlimitStats, SwapStats, Time};
+use crate::summary::{InterfaceStats, MemoryStats, NetworkStats, RlimitStats, SwapStats, Time};
 
 /// CPU time of the whole machine so far, in nanoseconds, and when it booted.
 pub fn cpu() -> Option<(u64, Timestamp)> {

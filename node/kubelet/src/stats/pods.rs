@@ -8,14 +8,14 @@ use corten_cri::v1 as cri;
 use corten_files::Size;
 
 use super::disk;
-use super::types::{
+use super::{Detail, Inner};
+use crate::pod::labels;
+use crate::pod::spec;
+use crate::pod::view::View;
+use crate::summary::{
     ClaimReference, ContainerStats, CpuStats, FsStats, InterfaceStats, MemoryStats, NetworkStats, PodReference,
     PodStats, ProcessStats, SwapStats, Time, VolumeStats,
 };
-use super::{Detail, Inner};
-use crate::container::labels;
-use crate::pods::spec;
-use crate::pods::view::View;
 
 impl Inner {
     /// Every sandbox that runs, as the pod it belongs to; the newest of one pod only.
@@ -144,7 +144,7 @@ impl Inner {
     /// A volume below the pod's directory; one that lies elsewhere has a room of its own.
     fn volume(&self, pod: Option<&Pod>, volume: &Volume, pod_dir: &Path, time: Time) -> Option<VolumeStats> {
         let uid = pod.map(spec::uid).unwrap_or_default();
-        let told = self.services.csi.usage_of(uid, &volume.name, time);
+        let told = self.services.volumes.csi.usage_of(uid, &volume.name, time);
         let path = volume_path(pod_dir, &volume.name);
         let claim = volume.persistent_volume_claim.as_ref().map(|source| source.claim_name.clone());
         let claim = claim.or_else(|| {

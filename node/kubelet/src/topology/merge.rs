@@ -76,21 +76,6 @@ fn is_better(
     }
 }
 
-/// Every set of the nodes from which `now` says that enough can be given. Preferred are those that are as small as the
-/// smallest from which `ever` says that enough could be given if nobody had anything.
-pub fn hints(all: Nodes, ever: &dyn Fn(Nodes) -> bool, now: &dyn Fn(Nodes) -> bool) -> Vec<Hint> {
-    let mut sets = vec![all];
-    // Counts down through the subsets of a mask, down to the empty one.
-    while let Some(last) = sets.last().copied().filter(|last| *last != 0) {
-        sets.push((last - 1) & all);
-    }
-    sets.retain(|set| *set != 0);
-    sets.sort_unstable_by_key(|set| (set.count_ones(), *set));
-    let least = sets.iter().find(|set| ever(**set)).map_or(all.count_ones(), |set| set.count_ones());
-    let possible = sets.into_iter().filter(|set| now(*set));
-    possible.map(|set| Hint { nodes: Some(set), preferred: set.count_ones() == least }).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -100,7 +85,7 @@ mod tests {
         let hint = |word: &str| {
             let (nodes, preferred) = word.split_at(word.len() - 1);
             let nodes = nodes.chars().filter_map(|digit| digit.to_digit(10));
-            let nodes = (word.len() > 1).then(|| super::super::nodes(nodes));
+            let nodes = (word.len() > 1).then(|| crate::numa::nodes(nodes));
             Hint { nodes, preferred: preferred != "-" }
         };
         let resources = text.split('|').map(str::trim);
@@ -110,7 +95,7 @@ mod tests {
     fn shown(hint: Option<Hint>) -> String {
         let Some(hint) = hint else { return "refused".into() };
         let nodes =
-            hint.nodes.map(|nodes| super::super::numbers(nodes).map(|node| node.to_string()).collect::<String>());
+            hint.nodes.map(|nodes| crate::numa::numbers(nodes).map(|node| node.to_string()).collect::<String>());
         format!("{}{}", nodes.unwrap_or_else(|| "*".into()), if hint.preferred { "+" } else { "-" })
     }
 
@@ -160,20 +145,5 @@ mod tests {
         // Four nodes: one resource needs two of them, the other could do with one.
         let hints = read("01- 23- 0123- | 0- 1- 23- 0123-");
         assert_eq!(shown(merge(Policy::BestEffort, &machine(0b1111), &hints)), "01-");
-    }
-
-    #[test]
-    fn hints_are_all_sets_that_suffice_and_the_smallest_are_preferred() {
-        let room = |free: [u32; 2]| {
-            move |set: Nodes| super::super::numbers(set).map(|node| free[node as usize]).sum::<u32>() >= 3
-        };
-        let found = |free| {
-            let hints = hints(0b11, &room([4, 4]), &room(free));
-            hints.into_iter().map(|hint| shown(Some(hint))).collect::<Vec<_>>().join(" ")
-        };
-        assert_eq!(found([4, 4]), "0+ 1+ 01-");
-        assert_eq!(found([1, 4]), "1+ 01-");
-        assert_eq!(found([2, 2]), "01-");
-        assert_eq!(found([1, 1]), "");
     }
 }

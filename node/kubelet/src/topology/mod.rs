@@ -4,8 +4,11 @@
 //!
 //! Invariant: a pod that is refused holds nothing; between the question and the giving, no other pod is given anything.
 
-mod give;
 mod merge;
+
+pub use crate::config::topology_options::{Options, Policy};
+use crate::numa::numbers;
+pub use crate::numa::{Hint, Nodes};
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,54 +16,6 @@ use std::path::Path;
 use crate::config::Config;
 use crate::cpus;
 use crate::error::{Error, Result};
-
-pub use merge::hints;
-
-/// NUMA nodes, one bit each.
-pub type Nodes = u64;
-
-/// More nodes than this have too many combinations to be tried, unless somebody says otherwise.
-pub const MOST_NODES: u32 = 8;
-
-/// From which nodes a manager could give; `None` is any.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hint {
-    pub nodes: Option<Nodes>,
-    /// No fewer nodes would do on an empty machine.
-    pub preferred: bool,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Policy {
-    #[default]
-    None,
-    BestEffort,
-    Restricted,
-    SingleNumaNode,
-}
-
-impl Policy {
-    pub const ALL: [(&'static str, Policy); 4] = [
-        ("none", Policy::None),
-        ("best-effort", Policy::BestEffort),
-        ("restricted", Policy::Restricted),
-        ("single-numa-node", Policy::SingleNumaNode),
-    ];
-}
-
-/// Upstream's options of the policies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// Of places of the same size, the one whose nodes are nearest to each other.
-    pub closest: bool,
-    pub most_nodes: u32,
-}
-
-impl Default for Options {
-    fn default() -> Options {
-        Options { closest: false, most_nodes: MOST_NODES }
-    }
-}
 
 /// The NUMA nodes, and how far each is from each, where that matters.
 #[derive(Clone, Debug, Default)]
@@ -108,14 +63,23 @@ impl Topology {
         let whole_pod = config.topology_of_pods;
         Ok(Topology { policy: config.topology_policy, whole_pod, machine, giving: tokio::sync::Mutex::default() })
     }
-}
 
-/// The numbers of the nodes, in order.
-pub fn numbers(nodes: Nodes) -> impl Iterator<Item = u32> {
-    (0..Nodes::BITS).filter(move |number| nodes & 1 << number != 0)
-}
+    /// Waits until no other pod is being given resources.
+    pub async fn one_at_a_time(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.giving.lock().await
+    }
 
-/// The nodes of these numbers.
-pub fn nodes(numbers: impl IntoIterator<Item = u32>) -> Nodes {
-    numbers.into_iter().filter(|number| *number < Nodes::BITS).fold(0, |nodes, number| nodes | 1 << number)
+    /// Returns whether all containers of a pod get their resources from the same NUMA nodes.
+    pub fn aligns_pods(&self) -> bool {
+        self.whole_pod && self.policy != Policy::None
+    }
+
+    /// Returns the NUMA nodes that the hints of all managers allow; `None` if the policy admits none. `hints` takes the
+    /// nodes of the machine.
+    pub fn place(&self, hints: impl FnOnce(Nodes) -> Vec<Vec<Hint>>) -> Option<Hint> {
+        if self.policy == Policy::None {
+            return Some(Hint { nodes: None, preferred: false });
+        }
+        merge::merge(self.policy, &self.machine, &hints(self.machine.nodes))
+    }
 }

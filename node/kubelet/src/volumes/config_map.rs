@@ -6,7 +6,7 @@ use corten_api::k8s_openapi::api::core::v1::{ConfigMap, ConfigMapVolumeSource, K
 
 use super::{Context, Payload, mode, project_keys};
 use crate::error::{Error, Result};
-use crate::pods::spec;
+use crate::pod::spec;
 
 pub async fn payload(context: &Context<'_>, source: &ConfigMapVolumeSource) -> Result<Payload> {
     let default_mode = mode(source.default_mode, 0o644);

@@ -3,8 +3,8 @@
 use corten_api::k8s_openapi::api::core::v1::DownwardAPIVolumeFile;
 
 use super::{Context, File, Payload, mode};
-use crate::container::fields;
 use crate::error::{Error, Result};
+use crate::pod::fields;
 
 pub fn payload(context: &Context<'_>, items: &[DownwardAPIVolumeFile], default_mode: u32) -> Result<Payload> {
     let mut payload = Payload::new();

@@ -8,8 +8,8 @@ use corten_api::k8s_openapi::api::core::v1::EmptyDirVolumeSource;
 use nix::mount::{MsFlags, mount};
 
 use super::{Context, Mounted, ownership, volume_dir};
-use crate::container::resources;
 use crate::error::{Error, Result};
+use crate::pod::resources;
 
 pub fn set_up(context: &Context<'_>, name: &str, source: &EmptyDirVolumeSource) -> Result<Mounted> {
     let path = volume_dir(context, "kubernetes.io~empty-dir", name);

@@ -11,10 +11,10 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use super::Context;
-use crate::container::resources;
 use crate::error::{Error, Result};
 use crate::events::NORMAL;
-use crate::pods::spec;
+use crate::pod::resources;
+use crate::pod::spec;
 
 /// How often claims are looked at for a new size.
 pub const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(60);

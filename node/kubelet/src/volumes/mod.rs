@@ -6,6 +6,7 @@
 
 pub mod atomic_writer;
 mod config_map;
+pub mod csi;
 mod downward_api;
 mod empty_dir;
 pub mod expansion;
@@ -29,13 +30,13 @@ use jiff::Timestamp;
 
 pub use token::Tokens;
 
-use crate::container::fields::Downward;
-use crate::csi::{self, Csi};
 use crate::error::{Error, Result};
 use crate::events::Events;
 use crate::metrics::{self, Metrics};
-use crate::pods::spec;
-use crate::pods::waker::Waker;
+use crate::pod::fields::Downward;
+use crate::pod::spec;
+use crate::pod::waker::Waker;
+use csi::Csi;
 
 /// A file of a volume whose content the kubelet writes.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -17,7 +17,7 @@ use corten_api::k8s_openapi::api::core::v1::Pod;
 use corten_files::Entry;
 
 use crate::error::{Error, Result};
-use crate::pods::spec;
+use crate::pod::spec;
 
 /// The group of the pod's volumes.
 pub fn fs_group(pod: &Pod) -> Option<u32> {

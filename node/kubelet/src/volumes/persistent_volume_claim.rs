@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use corten_api::k8s_openapi::api::core::v1::{LocalVolumeSource, PersistentVolume, PersistentVolumeClaim};
 use jiff::Timestamp;
 
+use super::csi;
 use super::expansion::{Expansion, LOOK_AGAIN, Outcome, Refused};
 use super::{Context, LOCAL_VOLUME, Mounted, empty_dir, host_path, local_device, ownership, volume_dir};
 use crate::config::LOCAL_VOLUMES;
-use crate::csi;
 use crate::error::{Error, Result};
-use crate::pods::spec;
+use crate::pod::spec;
 
 /// The name of the claim that is made for an ephemeral volume.
 pub fn ephemeral_claim(context: &Context<'_>, volume: &str) -> String {

@@ -6,7 +6,7 @@ use corten_api::k8s_openapi::api::core::v1::{KeyToPath, Secret, SecretVolumeSour
 
 use super::{Context, Payload, mode, project_keys};
 use crate::error::{Error, Result};
-use crate::pods::spec;
+use crate::pod::spec;
 
 pub async fn payload(context: &Context<'_>, source: &SecretVolumeSource) -> Result<Payload> {
     let name = source.secret_name.as_deref().unwrap_or_default();

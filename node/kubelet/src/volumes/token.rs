@@ -13,7 +13,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::Context;
 use crate::error::{Error, Result};
-use crate::pods::spec;
+use crate::pod::spec;
 
 const DEFAULT_SECONDS: i64 = 3600;
 const OLDEST: SignedDuration = SignedDuration::from_hours(24);

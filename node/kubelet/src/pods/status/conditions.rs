@@ -4,9 +4,9 @@ use corten_api::k8s_openapi::api::core::v1::{ContainerStatus, PodCondition, PodS
 use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::Facts;
+use crate::pod::spec::{self, Role};
 use crate::pods::plan::{is_resizing, usable_sandbox};
 use crate::pods::restart_all;
-use crate::pods::spec::{self, Role};
 
 /// The conditions that the kubelet alone writes, on every pod.
 const ALWAYS: [&str; 5] = ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"];

@@ -9,10 +9,10 @@ use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use jiff::Timestamp;
 
 use super::Facts;
-use crate::pods::observed::{Instance, InstanceState};
+use crate::pod::observed::{Instance, InstanceState};
+use crate::pod::spec::{self, Role};
 use crate::pods::plan::usable_sandbox;
 use crate::pods::restart_all;
-use crate::pods::spec::{self, Role};
 
 /// A container that was running and of which the runtime knows nothing any more.
 const STATUS_UNKNOWN: &str = "ContainerStatusUnknown";

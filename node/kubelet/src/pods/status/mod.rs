@@ -17,17 +17,12 @@ use jiff::Timestamp;
 pub use patch::status_patch;
 pub use terminations::new_terminations;
 
-use super::observed::Observed;
 use super::plan::{Memory, usable_sandbox};
-use super::spec;
-use crate::container::resources::{self, ResourceList};
-
-/// Why a container waits: a reason such as `ErrImagePull`, and a message.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Waiting {
-    pub reason: String,
-    pub message: String,
-}
+use crate::pod::observed::Observed;
+use crate::pod::phase::is_terminal;
+use crate::pod::resources::{self, ResourceList};
+use crate::pod::spec;
+use crate::pod::waiting::Waiting;
 
 /// All that a status is made from.
 pub struct Facts<'a> {
@@ -142,9 +137,4 @@ fn set_phase(facts: &Facts<'_>, old: &PodStatus, new: &mut PodStatus) {
         (new.reason, new.message) = (old.reason.clone(), old.message.clone());
     }
     new.phase = Some(phase);
-}
-
-/// Succeeded and Failed are final.
-pub fn is_terminal(phase: &str) -> bool {
-    phase == "Succeeded" || phase == "Failed"
 }

@@ -3,8 +3,8 @@
 use corten_api::k8s_openapi::api::core::v1::{Container, ContainerStateTerminated, ContainerStatus, PodStatus};
 
 use super::Facts;
+use crate::pod::spec::{self, Role};
 use crate::pods::restart_all;
-use crate::pods::spec::{self, Role};
 
 /// How the containers of one kind stand.
 #[derive(Default)]

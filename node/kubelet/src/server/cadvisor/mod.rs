@@ -14,11 +14,11 @@ use http::{Response, StatusCode};
 use super::metrics::Page;
 use super::{Body, State, text};
 use crate::container::cgroups::Cgroups;
-use crate::container::resources;
 use crate::node::Host;
-use crate::pods::spec;
+use crate::pod::resources;
+use crate::pod::spec;
 use crate::stats::Detail;
-use crate::stats::types::{FsStats, Time};
+use crate::summary::{FsStats, Time};
 
 /// Name, kind and help of every family, in the order in which they are written.
 #[rustfmt::skip]
@@ -102,7 +102,7 @@ struct Row {
 
 pub async fn page(state: &Arc<State>) -> Response<Body> {
     let rows = rows(state).await;
-    let (cgroups, host) = (state.services.cgroups.clone(), Host::read(&state.services.config));
+    let (cgroups, host) = (state.services.resources.cgroups.clone(), Host::read(&state.services.config));
     let written = tokio::task::spawn_blocking(move || write(&rows, &cgroups, &host)).await;
     match written {
         Ok(page) => text(StatusCode::OK, &page),

@@ -4,15 +4,19 @@
 //! It looks only at what the pod asks for and at the node's pressures, never at what containers use. It never ends
 //! another pod; who may have to go for a critical one is chosen in `preemption`.
 
+pub mod allocation;
+pub mod preemption;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use corten_api::k8s_openapi::api::core::v1::{Node, Pod, Taint};
 use corten_api::placement;
 
-use super::{Services, spec};
-use crate::container::resources::{self, QosClass, ResourceList};
+use super::Services;
 use crate::error::Error;
-use crate::eviction::Pressure;
+use crate::pod::resources::{self, QosClass, ResourceList};
+use crate::pod::spec;
+use crate::thresholds::Pressure;
 
 /// Why a pod is refused, in the words of its status.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,11 +117,11 @@ pub struct Place {
 impl Place {
     pub fn new(node: &Node, services: &Services) -> Place {
         Place {
-            pressures: services.pressure.borrow().clone(),
+            pressures: services.signals.pressure.borrow().clone(),
             unsafe_sysctls: services.config.allowed_unsafe_sysctls.clone(),
-            apparmor: services.apparmor,
-            shutting_down: *services.shutting_down.borrow(),
-            allocatable: services.allocatable(),
+            apparmor: services.runtime.apparmor,
+            shutting_down: *services.signals.shutting_down.borrow(),
+            allocatable: services.resources.allocatable(),
             ..Place::of(node)
         }
     }

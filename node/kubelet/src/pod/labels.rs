@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use corten_api::k8s_openapi::api::core::v1::{Container, Pod};
 use sha2::{Digest, Sha256};
 
-use crate::pods::spec;
+use super::spec;
 
 pub const POD_NAME: &str = "io.kubernetes.pod.name";
 pub const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";

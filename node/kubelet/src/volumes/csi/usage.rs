@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use super::{Csi, Published};
-use crate::stats::types::{FsStats, Time};
+use crate::summary::{FsStats, Time};
 
 const INTERVAL: Duration = Duration::from_secs(60);
 

@@ -7,7 +7,7 @@ use corten_api::k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirement
 use corten_api::k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use corten_cri::v1 as cri;
 
-use crate::pods::spec::{self, Role};
+use super::spec::{self, Role};
 
 pub type ResourceList = BTreeMap<String, Quantity>;
 

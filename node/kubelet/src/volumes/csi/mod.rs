@@ -31,8 +31,8 @@ pub use tear_down::{clean_up, keep_unstaging};
 pub use usage::keep_usage;
 
 use crate::error::{Error, Result};
-use crate::plugins::versions;
-use crate::pods::waker::Waker;
+use crate::plugin_api::versions;
+use crate::pod::waker::Waker;
 use driver::Driver;
 
 /// The user of a volume that no pod uses any more and that its driver has not unstaged.

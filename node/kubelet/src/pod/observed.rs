@@ -3,7 +3,7 @@
 
 use corten_cri::v1 as cri;
 
-use crate::container::labels;
+use super::labels;
 
 /// The sandboxes and container instances of one pod, the newest first.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use corten_api::k8s_openapi::api::core::v1::{Container, ObjectFieldSelector, Pod, ResourceFieldSelector};
 
 use super::resources::{self, ResourceList};
+use super::spec;
 use crate::error::{Error, Result};
-use crate::pods::spec;
 
 /// What the downward API reads besides the spec.
 #[derive(Clone, Debug, Default)]

@@ -8,10 +8,10 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 use tracing::warn;
 
-use crate::plugins::serve;
-use crate::pods::Services;
-use crate::pods::spec;
-use crate::pods::view::{View, Views};
+use crate::plugin_api::serve;
+use crate::pod::spec;
+use crate::pod::view::{View, Views};
+use crate::services::Services;
 
 /// Serves until shutdown.
 pub async fn run(services: Arc<Services>, views: Views, stop: CancellationToken) {
@@ -37,10 +37,10 @@ impl Lister {
             containers: containers
                 .map(|declared| api::ContainerResources {
                     name: declared.container.name.clone(),
-                    devices: self.services.devices.shown(spec::uid(pod), &declared.container.name),
-                    cpu_ids: ids(&self.services.cpus.own(spec::uid(pod), &declared.container.name)),
-                    memory: memory(self.services.memory.blocks(spec::uid(pod), &declared.container.name)),
-                    dynamic_resources: self.services.claims.shown(pod, &declared.container),
+                    devices: self.services.resources.devices.shown(spec::uid(pod), &declared.container.name),
+                    cpu_ids: ids(&self.services.resources.cpus.own(spec::uid(pod), &declared.container.name)),
+                    memory: memory(self.services.resources.memory.blocks(spec::uid(pod), &declared.container.name)),
+                    dynamic_resources: self.services.resources.claims.shown(pod, &declared.container),
                 })
                 .collect(),
         }
@@ -61,9 +61,9 @@ impl PodResourcesLister for Lister {
         &self,
         _: Request<api::AllocatableResourcesRequest>,
     ) -> Result<Response<api::AllocatableResourcesResponse>, Status> {
-        let devices = self.services.devices.all_shown();
-        let cpu_ids = ids(&self.services.cpus.allocatable());
-        let memory = memory(self.services.memory.allocatable());
+        let devices = self.services.resources.devices.all_shown();
+        let cpu_ids = ids(&self.services.resources.cpus.allocatable());
+        let memory = memory(self.services.resources.memory.allocatable());
         Ok(Response::new(api::AllocatableResourcesResponse { devices, cpu_ids, memory }))
     }
 
@@ -87,7 +87,7 @@ impl PodResourcesLister for Lister {
 fn memory(blocks: Vec<crate::memory::Block>) -> Vec<api::ContainerMemory> {
     let shown = blocks.into_iter().map(|block| api::ContainerMemory {
         topology: Some(api::TopologyInfo {
-            nodes: crate::topology::numbers(block.nodes).map(|id| api::NumaNode { id: i64::from(id) }).collect(),
+            nodes: crate::numa::numbers(block.nodes).map(|id| api::NumaNode { id: i64::from(id) }).collect(),
         }),
         memory_type: block.kind,
         size: block.size,
@@ -97,32 +97,4 @@ fn memory(blocks: Vec<crate::memory::Block>) -> Vec<api::ContainerMemory> {
 
 fn ids(cpus: &crate::cpus::set::CpuSet) -> Vec<i64> {
     cpus.iter().map(|cpu| i64::from(*cpu)).collect()
-}
-
-impl super::Devices {
-    fn shown(&self, pod_uid: &str, container: &str) -> Vec<api::ContainerDevices> {
-        let state = self.lock();
-        let own = state.given.of_container(pod_uid, container).into_iter();
-        own.map(|(resource, allotment)| state.show(&resource, allotment.devices.into_iter().collect())).collect()
-    }
-
-    fn all_shown(&self) -> Vec<api::ContainerDevices> {
-        let state = self.lock();
-        let each = state.resources.iter().map(|(name, resource)| (name, resource.devices.keys().cloned().collect()));
-        each.map(|(name, ids)| state.show(name, ids)).collect()
-    }
-}
-
-impl super::State {
-    fn show(&self, resource: &str, device_ids: Vec<String>) -> api::ContainerDevices {
-        let known = self.resources.get(resource);
-        let nodes: std::collections::BTreeSet<i64> = device_ids
-            .iter()
-            .filter_map(|id| known?.devices.get(id))
-            .flat_map(|device| device.numa_nodes.iter().copied())
-            .collect();
-        let topology = (!nodes.is_empty())
-            .then(|| api::TopologyInfo { nodes: nodes.into_iter().map(|id| api::NumaNode { id }).collect() });
-        api::ContainerDevices { resource_name: resource.to_owned(), device_ids, topology }
-    }
 }

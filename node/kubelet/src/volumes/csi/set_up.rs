@@ -19,7 +19,7 @@ use super::driver::Driver;
 use super::record::{self, Record};
 use super::{Csi, Published};
 use crate::error::{Error, Result};
-use crate::pods::spec;
+use crate::pod::spec;
 use crate::volumes::expansion::{Expansion, LOOK_AGAIN, Outcome, Refused};
 use crate::volumes::{Context, Mounted, ownership};
 

@@ -10,7 +10,7 @@ use csi::volume_capability::access_mode::Mode;
 
 use super::record;
 use crate::error::{Error, Result};
-use crate::pods::spec;
+use crate::pod::spec;
 
 /// A Secret, by namespace and name.
 pub type SecretReference = (String, String);

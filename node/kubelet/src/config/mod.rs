@@ -1,6 +1,9 @@
 //! What the binary decides for a kubelet. Plain values with documented defaults: nothing here reads a
 //! flag, a file or the environment.
 
+pub mod cpu_options;
+pub mod topology_options;
+
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -9,7 +12,7 @@ use std::time::Duration;
 use corten_api::k8s_openapi::api::core::v1::Taint;
 use tokio::sync::watch;
 
-use crate::eviction::EvictionConfig;
+use crate::thresholds::EvictionConfig;
 
 /// The place below the root directory where the volumes of the cluster's own provisioner lie.
 pub const LOCAL_VOLUMES: &str = "local-volumes";
@@ -45,6 +48,13 @@ pub struct HostResolver {
     pub searches: Vec<String>,
     /// Resolver options such as `ndots:5`.
     pub options: Vec<String>,
+}
+
+/// The pods from a priority on, and how long they have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Period {
+    pub priority: i32,
+    pub seconds: u64,
 }
 
 /// When unused images are removed.
@@ -109,7 +119,7 @@ pub struct ShutdownConfig {
     /// How much of that is for critical pods.
     pub critical: Duration,
     /// How long pods have by their priority, in place of both.
-    pub by_priority: Vec<crate::shutdown::Period>,
+    pub by_priority: Vec<Period>,
     /// The socket of the system bus; `/run/dbus/system_bus_socket` if absent.
     pub bus: Option<PathBuf>,
 }
@@ -164,17 +174,17 @@ pub struct Config {
     /// The processors that no container has for itself, as `0-1`; by default as many as are reserved.
     pub reserved_cpus: Option<String>,
     /// The options of that policy.
-    pub cpu_options: crate::cpus::Options,
+    pub cpu_options: cpu_options::Options,
     /// Whether containers of guaranteed pods have their memory promised on NUMA nodes. Default false.
     pub static_memory_policy: bool,
     /// What is kept from them there: node, and bytes by kind.
     pub reserved_memory: Vec<(u32, BTreeMap<String, u64>)>,
     /// How near to each other processors, memory and devices must be. Default not at all.
-    pub topology_policy: crate::topology::Policy,
+    pub topology_policy: topology_options::Policy,
     /// Whether that is for whole pods, and not for each container. Default false.
     pub topology_of_pods: bool,
     /// The options of that policy.
-    pub topology_options: crate::topology::Options,
+    pub topology_options: topology_options::Options,
     /// How the node goes down with its machine.
     pub shutdown: ShutdownConfig,
     /// Whether the cgroup of all pods is held to what is not reserved. Default true.
@@ -252,12 +262,12 @@ impl Default for Config {
             kube_reserved: BTreeMap::new(),
             static_cpu_policy: false,
             reserved_cpus: None,
-            cpu_options: crate::cpus::Options::default(),
+            cpu_options: cpu_options::Options::default(),
             static_memory_policy: false,
             reserved_memory: Vec::new(),
-            topology_policy: crate::topology::Policy::None,
+            topology_policy: topology_options::Policy::None,
             topology_of_pods: false,
-            topology_options: crate::topology::Options::default(),
+            topology_options: topology_options::Options::default(),
             shutdown: ShutdownConfig::default(),
             enforce_allocatable: true,
             eviction: EvictionConfig::default(),

@@ -173,7 +173,7 @@ pub fn grace_period_seconds(pod: &Pod) -> i64 {
 /// Whether the node cannot do without the pod: it comes from the node itself, or its priority says so.
 pub fn is_critical(pod: &Pod) -> bool {
     const SYSTEM_CRITICAL: i32 = 2_000_000_000;
-    let own = super::static_pods::is_static(pod) || super::static_pods::is_mirror(pod);
+    let own = super::source::is_static(pod) || super::source::is_mirror(pod);
     own || spec(pod).priority.is_some_and(|priority| priority >= SYSTEM_CRITICAL)
 }
 

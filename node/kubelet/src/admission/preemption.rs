@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::admission::Holding;
-use crate::container::resources::{self, QosClass, ResourceList};
+use super::Holding;
+use crate::pod::resources::{self, QosClass, ResourceList};
 
 /// What is lacking, by resource.
 type Shortage = BTreeMap<String, i64>;

@@ -8,10 +8,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use corten_api::k8s_openapi::api::core::v1::Pod;
 
-use super::admission::{self, Holding, Place, Rejection};
-use super::waker::Waker;
-use super::{preemption, spec};
-use crate::container::resources::QosClass;
+use super::{Holding, Place, Rejection, preemption};
+use crate::pod::resources::QosClass;
+use crate::pod::spec;
+use crate::pod::waker::Waker;
 
 #[derive(Default)]
 pub struct Allocations {
@@ -44,7 +44,7 @@ impl Allocations {
     /// Takes a new pod, or says why not.
     pub fn admit(&self, pod: &Pod, place: &Place) -> Result<(), Rejection> {
         let mut state = self.lock();
-        admission::admit(pod, &state.others(spec::uid(pod)), place)?;
+        super::admit(pod, &state.others(spec::uid(pod)), place)?;
         state.held.insert(spec::uid(pod).to_owned(), Holding::of(pod));
         Ok(())
     }
@@ -53,7 +53,7 @@ impl Allocations {
     pub fn resize(&self, pod: &Pod, place: &Place, waker: &Waker) -> Result<(), Rejection> {
         let uid = spec::uid(pod);
         let mut state = self.lock();
-        if let Err(rejection) = admission::resize(pod, &state.others(uid), place) {
+        if let Err(rejection) = super::resize(pod, &state.others(uid), place) {
             state.deferred.insert(uid.to_owned(), waker.clone());
             return Err(rejection);
         }

@@ -1,0 +1,14 @@
+//! One pod: its spec, what the runtime shows of it, and the small things that every other room reads or wakes it by.
+
+pub mod fields;
+pub mod labels;
+pub mod observed;
+pub mod orders;
+pub mod phase;
+pub mod resources;
+pub mod source;
+pub mod spec;
+pub mod verdict;
+pub mod view;
+pub mod waiting;
+pub mod waker;

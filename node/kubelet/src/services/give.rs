@@ -1,0 +1,54 @@
+//! Gives a pod its devices, processors and memory: container by container, near each other.
+
+use corten_api::k8s_openapi::api::core::v1::{Container, Pod};
+
+use super::NodeResources;
+use crate::admission::Rejection;
+use crate::numa::Hint;
+use crate::pod::spec::{self, Role};
+
+impl NodeResources {
+    /// Gives the pod everything that it has for itself, or nothing.
+    pub async fn give(&self, pod: &Pod) -> Result<(), Rejection> {
+        let concerned = self.devices.concerns(pod) || self.cpus.concerns(pod) || self.memory.concerns(pod);
+        if !concerned {
+            return Ok(());
+        }
+        let _alone = self.topology.one_at_a_time().await;
+        let given = self.give_containers(pod).await;
+        if given.is_err() {
+            self.release(spec::uid(pod));
+        }
+        given
+    }
+
+    async fn give_containers(&self, pod: &Pod) -> Result<(), Rejection> {
+        let whole = match self.topology.aligns_pods() {
+            true => Some(self.place(pod, None)?),
+            false => None,
+        };
+        for declared in spec::containers(pod).filter(|declared| declared.role != Role::Ephemeral) {
+            let container = declared.container.as_ref();
+            let place = match whole {
+                Some(place) => place,
+                None => self.place(pod, Some(container))?,
+            };
+            self.devices.allocate(pod, container, place.nodes).await.map_err(Rejection::of)?;
+            self.cpus.allocate(pod, container, place.nodes).map_err(Rejection::of)?;
+            self.memory.allocate(pod, container, place).map_err(Rejection::of)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the NUMA nodes that a container, or a pod as one, gets its resources from.
+    fn place(&self, pod: &Pod, container: Option<&Container>) -> Result<Hint, Rejection> {
+        self.topology
+            .place(|nodes| {
+                let mut hints = self.devices.hints(pod, container, nodes);
+                hints.extend(self.cpus.hints(pod, container));
+                hints.extend(self.memory.hints(pod, container));
+                hints
+            })
+            .ok_or_else(Rejection::topology)
+    }
+}
