@@ -2,9 +2,9 @@
 //! chains named `CORTEN-…`, which one `iptables-restore` replaces whole.
 //!
 //! The cost of a change follows from the number of Services, as it always has with iptables; nf_tables is the default
-//! for that reason. Reading order: `text` is the rules, purely; this file has the programs.
+//! for that reason. Reading order: `ruleset` is the rules, purely; this file has the programs.
 
-mod text;
+mod ruleset;
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 
 use corten_nftables::IpVersion;
 
-pub(crate) use text::{Portal, Text, render};
+pub(crate) use ruleset::{Portal, Text, render};
 
 use crate::error::Error;
 
@@ -21,12 +21,12 @@ use crate::error::Error;
 const WAIT: &str = "10";
 /// Where our chains are entered: table, chain, what must hold, and whereto.
 const JUMPS: [(&str, &str, &[&str], &str); 6] = [
-    ("nat", "PREROUTING", &[], text::SERVICES),
-    ("nat", "OUTPUT", &[], text::SERVICES),
-    ("nat", "POSTROUTING", &[], text::POSTROUTING),
-    ("filter", "INPUT", &["-m", "conntrack", "--ctstate", "NEW"], text::REFUSED),
-    ("filter", "FORWARD", &["-m", "conntrack", "--ctstate", "NEW"], text::REFUSED),
-    ("filter", "OUTPUT", &["-m", "conntrack", "--ctstate", "NEW"], text::REFUSED),
+    ("nat", "PREROUTING", &[], ruleset::SERVICES),
+    ("nat", "OUTPUT", &[], ruleset::SERVICES),
+    ("nat", "POSTROUTING", &[], ruleset::POSTROUTING),
+    ("filter", "INPUT", &["-m", "conntrack", "--ctstate", "NEW"], ruleset::REFUSED),
+    ("filter", "FORWARD", &["-m", "conntrack", "--ctstate", "NEW"], ruleset::REFUSED),
+    ("filter", "OUTPUT", &["-m", "conntrack", "--ctstate", "NEW"], ruleset::REFUSED),
 ];
 
 /// The programs of one version of IP.
@@ -46,9 +46,9 @@ impl Iptables {
         let mut opened =
             Iptables { prefix, directory: directory.map(Path::to_owned), chains: BTreeSet::new(), found: false };
         let saved = opened.run("-save", &["-t", "nat"], None)?;
-        opened.found = saved.contains(text::SERVICES);
+        opened.found = saved.contains(ruleset::SERVICES);
         let declared = saved.lines().filter_map(|line| line.strip_prefix(':')?.split(' ').next());
-        opened.chains = declared.filter(|chain| text::is_of_service(chain)).map(str::to_owned).collect();
+        opened.chains = declared.filter(|chain| ruleset::is_of_service(chain)).map(str::to_owned).collect();
         Ok(opened)
     }
 
@@ -106,7 +106,7 @@ impl Iptables {
     }
 
     fn replace_all_by_nothing(&mut self) -> Result<(), Error> {
-        let input = text::removal(&self.chains);
+        let input = ruleset::removal(&self.chains);
         self.run("-restore", &["-w", WAIT, "--noflush"], Some(&input)).map(drop)
     }
 }
