@@ -23,7 +23,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Boots a machine: an init process, a loopback and a link `eth0` with a default route that leads nowhere.
+    /// Boots a machine: an init process, a loopback and a link `eth0` with a default route that leads nowhere. Its `/run` is
+    /// its own: what a cluster of the host has mounted below it is not seen here.
     pub fn boot() -> Machine {
         let busybox = tools::busybox();
         let b = busybox.display();
@@ -34,6 +35,7 @@ impl Machine {
             {b} ip addr add {ADDRESS}/24 dev eth0
             {b} ip link set eth0 up
             {b} ip route add default via 10.88.0.1
+            {b} awk '$2 ~ \"^/run/\" {{print $2}}' /proc/mounts | {b} sort -r | while read -r m; do {b} umount -l $m; done
             {b} mount -t tmpfs tmpfs /run
             trap : TERM
             {b} touch /run/booted
@@ -180,4 +182,41 @@ fn only_child(pid: u32) -> Result<u32, String> {
     let path = format!("/proc/{pid}/task/{pid}/children");
     let children = std::fs::read_to_string(&path).map_err(|error| error.to_string())?;
     children.split_whitespace().next().and_then(|child| child.parse().ok()).ok_or_else(|| "no child".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::mount::{MsFlags, mount};
+
+    use super::*;
+
+    /// Mounts of a cluster that runs on the host, in a copy of its mounts that ends with the thread.
+    fn host_with_a_cluster() {
+        nix::sched::unshare(CloneFlags::CLONE_NEWNS).expect("root may have mounts of its own");
+        mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&str>).expect("private");
+        let memory = |path: &str| mount(Some("tmpfs"), path, Some("tmpfs"), MsFlags::empty(), None::<&str>);
+        memory("/run").expect("a tmpfs");
+        std::fs::create_dir_all("/run/corten/sandboxes/a").expect("a directory");
+        memory("/run/corten").expect("a tmpfs");
+        std::fs::create_dir_all("/run/corten/sandboxes/a").expect("a directory");
+        memory("/run/corten/sandboxes/a").expect("a tmpfs");
+    }
+
+    #[test]
+    fn a_cluster_of_the_host_is_not_seen() {
+        if !tools::is_root() {
+            eprintln!("skipped: a machine needs root");
+            return;
+        }
+        let test = std::thread::spawn(|| {
+            host_with_a_cluster();
+            let machine = Machine::boot();
+            let output = machine.command(&tools::busybox()).args(["cat", "/proc/mounts"]).output().expect("cat runs");
+            let mounts = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(mounts.contains(" /run ") && !mounts.contains(" /run/corten"), "{mounts}");
+            let host = std::fs::read_to_string("/proc/thread-self/mounts").expect("procfs");
+            assert!(host.contains(" /run/corten/sandboxes/a "), "the host keeps its own: {host}");
+        });
+        test.join().expect("the test ends well");
+    }
 }
