@@ -124,13 +124,14 @@ impl Metrics {
         let mut out = String::new();
         let server = "server=\"dns://:53\",view=\"\"";
         let zones = [(&self.zones[0], domain), (&self.zones[1], ".")];
-        head(&mut out, "coredns_build_info", "gauge");
+        head(&mut out, "coredns_build_info", "gauge", "A metric with a constant '1' value labeled by version.");
         let _ = writeln!(out, "coredns_build_info{{version=\"corten-{}\"}} 1", env!("CARGO_PKG_VERSION"));
-        head(&mut out, "coredns_dns_requests_total", "counter");
+        let help = "Counter of DNS requests made per zone, protocol and family.";
+        head(&mut out, "coredns_dns_requests_total", "counter", help);
         for (zone, name) in zones {
             zone.render_requests(&mut out, server, name);
         }
-        head(&mut out, "coredns_dns_responses_total", "counter");
+        head(&mut out, "coredns_dns_responses_total", "counter", "Counter of response status codes.");
         for (zone, name) in zones {
             for (index, count) in zone.responses.iter().enumerate().filter(|(_, count)| read(count) > 0) {
                 let code = CODES.get(index).map_or("other", |code| code_name(*code));
@@ -139,17 +140,19 @@ impl Metrics {
                 let _ = writeln!(out, "coredns_dns_responses_total{{{labels}}} {}", read(count));
             }
         }
-        head(&mut out, "coredns_dns_request_duration_seconds", "histogram");
+        let help = "Histogram of the time (in seconds) each request took per zone.";
+        head(&mut out, "coredns_dns_request_duration_seconds", "histogram", help);
         for (zone, name) in zones {
             zone.render_durations(&mut out, &format!("{server},zone=\"{name}\""));
         }
-        for (name, value, kind) in [
-            ("coredns_cache_hits_total", read(&self.hits), "counter"),
-            ("coredns_cache_misses_total", read(&self.misses), "counter"),
-            ("coredns_cache_requests_total", read(&self.hits) + read(&self.misses), "counter"),
-            ("coredns_cache_entries", entries as u64, "gauge"),
+        let asked = read(&self.hits) + read(&self.misses);
+        for (name, kind, help, value) in [
+            ("coredns_cache_hits_total", "counter", "The count of cache hits.", read(&self.hits)),
+            ("coredns_cache_misses_total", "counter", "The count of cache misses.", read(&self.misses)),
+            ("coredns_cache_requests_total", "counter", "The count of cache requests.", asked),
+            ("coredns_cache_entries", "gauge", "The number of elements in the cache.", entries as u64),
         ] {
-            head(&mut out, name, kind);
+            head(&mut out, name, kind, help);
             let _ = writeln!(out, "{name}{{{server},zones=\".\"}} {value}");
         }
         out
@@ -186,8 +189,8 @@ impl Zone {
     }
 }
 
-fn head(out: &mut String, name: &str, kind: &str) {
-    let _ = writeln!(out, "# TYPE {name} {kind}");
+fn head(out: &mut String, name: &str, kind: &str, help: &str) {
+    let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
 }
 
 fn upper_end(bucket: usize) -> f64 {
