@@ -73,6 +73,10 @@ pub const DEFAULT_CLUSTER_CIDR: &str = "10.244.0.0/16";
 pub const DEFAULT_SERVICE_CIDR: &str = "10.96.0.0/12";
 /// The domain of cluster DNS when no flag names one.
 pub const DEFAULT_CLUSTER_DOMAIN: &str = "cluster.local";
+/// The port of the API server when no flag names one.
+pub const DEFAULT_PORT: u16 = 6443;
+/// The port of the kubelet when no flag names one.
+pub const DEFAULT_KUBELET_PORT: u16 = 10250;
 /// The data directory when no flag names one.
 pub const DEFAULT_DATA_DIR: &str = "/var/lib/corten";
 
@@ -105,10 +109,10 @@ pub struct Server {
     #[arg(long, default_value = "0.0.0.0", value_name = "ADDRESS")]
     pub bind_address: IpAddr,
     /// The port that the API server listens on.
-    #[arg(long, default_value_t = 6443, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, default_value_t = DEFAULT_PORT, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: u16,
     /// The port that the kubelet of the first node listens on.
-    #[arg(long, default_value_t = 10250, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, default_value_t = DEFAULT_KUBELET_PORT, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub kubelet_port: u16,
     /// The CIDR of pod IPs, or one per IP family, separated by commas; each node gets a /24 or a /64 of it.
     #[arg(long, default_value = DEFAULT_CLUSTER_CIDR, value_name = "CIDRS")]
@@ -254,7 +258,7 @@ pub struct Agent {
     #[arg(long, value_delimiter = ',', value_name = "ADDRESSES")]
     pub node_ip: Vec<IpAddr>,
     /// The port that the kubelet listens on.
-    #[arg(long, default_value_t = 10250, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, default_value_t = DEFAULT_KUBELET_PORT, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub kubelet_port: u16,
     /// The CIDRs of pod IPs; defaults to those of the cluster.
     #[arg(long, value_name = "CIDRS")]

@@ -16,6 +16,7 @@ mod instance;
 mod join;
 mod kubeconfig;
 mod kubelet_options;
+mod listeners;
 mod network_options;
 mod node_object;
 mod pki;
@@ -23,6 +24,8 @@ mod place;
 mod preflight;
 mod private;
 mod progress;
+#[doc(hidden)]
+pub mod reference;
 mod registries;
 mod secrets;
 mod settings;

@@ -21,41 +21,98 @@ pub fn parse(content: &[u8], folder: &Path) -> Result<Vec<RegistryConfig>> {
     list.iter().map(|entry| registry(entry, folder)).collect()
 }
 
+/// An entry while it is read.
+#[derive(Default)]
+pub struct Entry {
+    config: RegistryConfig,
+    username: Option<String>,
+    password: Option<String>,
+}
+
+/// One field of an entry. The folder is that of files which the field names.
+pub struct Field {
+    pub name: &'static str,
+    pub help: &'static str,
+    set: fn(&mut Entry, &Value, &Path) -> Option<Result<()>>,
+}
+
+/// Every field of an entry; a setter answers `None` to a value of another type.
+pub const FIELDS: &[Field] = &[
+    Field {
+        name: "host",
+        help: "The host of the registry as image references name it, with its port if it has one. Required.",
+        set: |entry, value, _| set(text(value), &mut entry.config.host),
+    },
+    Field {
+        name: "mirrors",
+        help: "Hosts that are asked before the registry itself, in this order; each may have an entry of its own.",
+        set: |entry, value, _| {
+            let hosts = value.as_array()?.iter().map(text).collect::<Option<_>>();
+            set(hosts, &mut entry.config.mirrors)
+        },
+    },
+    Field {
+        name: "plainHTTP",
+        help: "Whether the registry is asked without TLS.",
+        set: |entry, value, _| set(value.as_bool(), &mut entry.config.plain_http),
+    },
+    Field {
+        name: "insecureSkipVerify",
+        help: "Whether the registry's certificate is taken unverified.",
+        set: |entry, value, _| set(value.as_bool(), &mut entry.config.insecure_skip_verify),
+    },
+    Field {
+        name: "caFile",
+        help: "A PEM file with the authorities of the registry's certificate, relative to this file.",
+        set: |entry, value, folder| {
+            let file = folder.join(value.as_str()?);
+            let read = std::fs::read(&file).with_context(|| format!("cannot read {}", file.display()));
+            Some(read.map(|pem| entry.config.ca_pem = Some(pem)))
+        },
+    },
+    Field {
+        name: "stallTimeoutSeconds",
+        help: "The seconds without a byte after which a pull is given up.",
+        set: |entry, value, _| {
+            let seconds = value.as_u64().filter(|seconds| *seconds > 0)?;
+            entry.config.stall_timeout = Some(std::time::Duration::from_secs(seconds));
+            Some(Ok(()))
+        },
+    },
+    Field {
+        name: "username",
+        help: "The user, for registries that ask for one.",
+        set: |entry, value, _| set(text(value).map(Some), &mut entry.username),
+    },
+    Field {
+        name: "password",
+        help: "The user's password or token.",
+        set: |entry, value, _| set(text(value).map(Some), &mut entry.password),
+    },
+];
+
+fn text(value: &Value) -> Option<String> {
+    value.as_str().map(str::to_owned)
+}
+
+fn set<T>(value: Option<T>, target: &mut T) -> Option<Result<()>> {
+    *target = value?;
+    Some(Ok(()))
+}
+
 fn registry(entry: &Value, folder: &Path) -> Result<RegistryConfig> {
     let fields = entry.as_object().context("a registry is not an object")?;
-    let mut config = RegistryConfig::default();
-    let mut user = None;
-    let mut password = None;
+    let mut read = Entry::default();
     for (name, value) in fields {
-        let wrong = || format!("{name}: {value} cannot be used");
-        let text = || value.as_str().map(str::to_owned).with_context(wrong);
-        match name.as_str() {
-            "host" => config.host = text()?,
-            "mirrors" => {
-                let hosts = value.as_array().with_context(wrong)?.iter();
-                config.mirrors =
-                    hosts.map(|host| host.as_str().map(str::to_owned)).collect::<Option<_>>().with_context(wrong)?;
-            }
-            "plainHTTP" => config.plain_http = value.as_bool().with_context(wrong)?,
-            "insecureSkipVerify" => config.insecure_skip_verify = value.as_bool().with_context(wrong)?,
-            "caFile" => {
-                let file = folder.join(text()?);
-                config.ca_pem = Some(std::fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?);
-            }
-            "stallTimeoutSeconds" => {
-                let seconds = value.as_u64().filter(|seconds| *seconds > 0).with_context(wrong)?;
-                config.stall_timeout = Some(std::time::Duration::from_secs(seconds));
-            }
-            "username" => user = Some(text()?),
-            "password" => password = Some(text()?),
-            _ => return Err(anyhow!("unknown field {name:?}")),
-        }
+        let field = FIELDS.iter().find(|field| field.name == name);
+        let field = field.with_context(|| format!("unknown field {name:?}"))?;
+        (field.set)(&mut read, value, folder).with_context(|| format!("{name}: {value} cannot be used"))??;
     }
-    if config.host.is_empty() {
+    if read.config.host.is_empty() {
         return Err(anyhow!("a registry has no host"));
     }
-    config.basic_auth = user.zip(password);
-    Ok(config)
+    read.config.basic_auth = read.username.zip(read.password);
+    Ok(read.config)
 }
 
 #[cfg(test)]

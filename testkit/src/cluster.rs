@@ -40,7 +40,7 @@ impl Cluster {
 
     /// The data directory.
     pub fn data_dir(&self) -> PathBuf {
-        self.dir.path().join("data")
+        self.dir.path().join("corten")
     }
 
     /// A directory for the test's own files.

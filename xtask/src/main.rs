@@ -1,5 +1,5 @@
-//! The project's own commands: `cargo xtask check | test | conformance | images | fuzz | bench | sbom | tidy |
-//! schema`.
+//! The project's own commands: `cargo xtask check | test | conformance | images | fuzz | bench | reference | sbom |
+//! tidy | schema`.
 //!
 //! Everything that the README asks a contributor to run is here, so that a fresh machine with Rust, gcc and root
 //! needs nothing else to be said.
@@ -38,6 +38,7 @@ const USAGE: &str = "usage: cargo xtask <command>
   fuzz [TARGET] [--minutes N]     feeds mutated bytes to every decoder, guided by coverage, for an hour or N minutes
   sbom [FILE]           writes what the binary is made of, as CycloneDX, to target/sbom.cdx.json or FILE
   dependencies          sources, licences and duplicate versions of what we build on
+  reference             writes the manual's reference pages, docs/reference, from the code
   tools                 fetches what the tests need into target/tools
   tidy                  the rules of the house that no linter knows
   schema --from DIR --types DIR   writes machinery/api/schema/v1.36.tbl from a directory of OpenAPI v3 documents
@@ -69,6 +70,7 @@ fn run(arguments: Vec<String>) -> Result<()> {
         ["sbom", file] => sbom::write(&root(), Path::new(file)),
         ["dependencies"] => dependencies::run(&root()),
         ["tools"] => tools::ensure_all(&root()),
+        ["reference"] => reference(),
         ["tidy"] => tidy::run(&root()),
         ["schema", "--from", dir, "--types", types] => {
             schema::generate(Path::new(dir), Path::new(types), &root().join("machinery/api/schema/v1.36.tbl"))
@@ -104,6 +106,14 @@ fn test(filter: &[&str]) -> Result<()> {
     let mut arguments = vec!["test", "--workspace", "--no-fail-fast"];
     arguments.extend(filter);
     cargo(&arguments)
+}
+
+fn reference() -> Result<()> {
+    // The whole workspace's features: those of one package alone would build its dependencies anew.
+    cargo(&["build", "--quiet", "--workspace", "--bin", "manual"])?;
+    let status = Command::new(root().join("target/debug/manual")).arg("reference").arg(root()).status()?;
+    ensure!(status.success(), "the reference pages cannot be written");
+    Ok(())
 }
 
 /// The workspace's root, as cargo says it now: a binary that was built elsewhere and copied with its `target` directory must

@@ -58,6 +58,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("corten-proxy", &["corten-meta", "corten-api", "corten-client", "corten-nftables", "corten-listen"]),
     ("corten-dns", &["corten-meta", "corten-api", "corten-client", "corten-listen"]),
     ("corten", &["*"]),
+    ("manual", &["*"]),
     ("testkit", &["*"]),
     ("testkit-machine", &["corten-nftables"]),
     ("fuzz", &["*"]),

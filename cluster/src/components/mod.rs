@@ -10,7 +10,7 @@ mod apply;
 pub mod audit;
 mod authorization;
 mod companion;
-mod control;
+pub mod control;
 mod endpoint;
 pub mod further_nodes;
 mod groups;

@@ -8,7 +8,7 @@ use super::network::{assigned_ranges, gateways};
 use crate::cli::NetworkBackend;
 
 /// The port of cluster DNS on a node's own addresses, where 53 may be another's.
-const DNS_BESIDE_PLUGINS: u16 = 1053;
+pub const DNS_BESIDE_PLUGINS: u16 = 1053;
 
 /// The port of CoreDNS's figures.
 pub const DNS_METRICS: u16 = 9153;

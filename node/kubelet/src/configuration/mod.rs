@@ -131,6 +131,30 @@ pub fn document(config: &Config) -> Value {
     Value::Object(fields)
 }
 
+/// A field as the manual lists it.
+pub struct Described {
+    pub name: String,
+    /// Null if the field is unset by default.
+    pub default: Value,
+    /// Whether another value than the default is taken.
+    pub can_change: bool,
+}
+
+/// Every field of the document, by name.
+pub fn describe() -> Vec<Described> {
+    let config = Config::default();
+    let changing =
+        every().map(|field| Described { name: field.name.to_owned(), default: (field.get)(&config), can_change: true });
+    let fixed = FIXED.iter().map(|(name, value)| Described {
+        name: (*name).to_owned(),
+        default: serde_json::from_str(value).unwrap_or(Value::Null),
+        can_change: false,
+    });
+    let mut all: Vec<Described> = changing.chain(fixed).collect();
+    all.sort_by(|a, b| a.name.cmp(&b.name));
+    all
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;

@@ -47,7 +47,7 @@ const VXLAN_LINK: &str = "corten.vxlan";
 const WIREGUARD_LINK: &str = "corten.wg";
 const VXLAN_NETWORK: u32 = 67;
 /// The port of VXLAN in the Linux kernel.
-const VXLAN_PORT: u16 = 8472;
+pub const VXLAN_PORT: u16 = 8472;
 
 /// How packets travel between nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

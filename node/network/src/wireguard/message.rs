@@ -8,7 +8,7 @@ use corten_nftables::{NESTED, attributes, find, put};
 use crate::cidr::Cidr;
 
 /// Where nodes listen.
-pub(crate) const PORT: u16 = 51820;
+pub const PORT: u16 = 51820;
 
 const DEVICE_INDEX: u16 = 1;
 const DEVICE_PRIVATE_KEY: u16 = 3;

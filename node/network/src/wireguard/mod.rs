@@ -9,8 +9,8 @@ use std::io::{self, Read};
 
 use corten_nftables::{GenericFamily, asking};
 
-pub use message::Key;
 pub(crate) use message::{Device, Tunnel};
+pub use message::{Key, PORT};
 
 use crate::error::Error;
 

@@ -1,0 +1,153 @@
+//! Every port that a node opens, where, and who is answered there. The manual's page of ports is written from it, and a test
+//! compares it with the sockets of a running cluster. A listener that is not here must not be opened.
+
+use crate::cli::{DEFAULT_KUBELET_PORT, DEFAULT_PORT};
+use crate::components::control::{MANAGER_PORT, SCHEDULER_PORT};
+use crate::components::node::{DNS_BESIDE_PLUGINS, DNS_METRICS};
+
+/// One listener of a node.
+#[derive(Debug)]
+pub struct Listener {
+    pub name: &'static str,
+    pub transport: &'static str,
+    /// None if the port is the system's or the user's choice.
+    pub port: Option<u16>,
+    /// The addresses, and the flag or setting that changes them.
+    pub place: &'static str,
+    pub clients: &'static str,
+}
+
+/// The listeners, those of the control plane first.
+pub fn listeners() -> Vec<Listener> {
+    let mut all = Vec::from(control_plane());
+    all.extend(kubelet_and_runtime());
+    all.extend(network());
+    all.extend(proxy());
+    all
+}
+
+fn control_plane() -> [Listener; 3] {
+    [
+        Listener {
+            name: "API server",
+            transport: "TCP",
+            port: Some(DEFAULT_PORT),
+            place: "every address (`--bind-address`, `--port`)",
+            clients: "Every host, over TLS. Anonymous requests get health and version; all others are authenticated and authorized.",
+        },
+        Listener {
+            name: "controller manager",
+            transport: "TCP",
+            port: Some(MANAGER_PORT),
+            place: "127.0.0.1; alone, `--bind-address` and `--secure-port`",
+            clients: "Processes of the node, over TLS: health for all, metrics after authorization.",
+        },
+        Listener {
+            name: "scheduler",
+            transport: "TCP",
+            port: Some(SCHEDULER_PORT),
+            place: "127.0.0.1; alone, `--bind-address` and `--secure-port`",
+            clients: "Processes of the node, over TLS: health for all, metrics after authorization.",
+        },
+    ]
+}
+
+fn kubelet_and_runtime() -> [Listener; 3] {
+    [
+        Listener {
+            name: "kubelet",
+            transport: "TCP",
+            port: Some(DEFAULT_KUBELET_PORT),
+            place: "every address (`--kubelet-port`)",
+            clients: "Every host, over TLS. Every request is authenticated and authorized by the API server.",
+        },
+        Listener {
+            name: "kubelet's health",
+            transport: "TCP",
+            port: Some(corten_kubelet::Config::default().healthz.port()),
+            place: "127.0.0.1 (`healthzBindAddress`, `healthzPort` of KubeletConfiguration)",
+            clients: "Processes of the node.",
+        },
+        Listener {
+            name: "streams of the container runtime",
+            transport: "TCP",
+            port: None,
+            place: "127.0.0.1, a port of the system's choice",
+            clients: "A client with the token in the URL, which the kubelet gets over the runtime's socket.",
+        },
+    ]
+}
+
+fn network() -> [Listener; 5] {
+    [
+        Listener {
+            name: "cluster DNS",
+            transport: "UDP, TCP",
+            port: Some(53),
+            place: "the gateways of the node's pod CIDRs",
+            clients: "Pods (addresses of `--cluster-cidr` and of the node's pod CIDRs) and the node itself. Packets of other hosts are not answered.",
+        },
+        Listener {
+            name: "cluster DNS beside CNI plugins",
+            transport: "UDP, TCP",
+            port: Some(DNS_BESIDE_PLUGINS),
+            place: "the node's addresses, only with `--network-backend cni`",
+            clients: "The same.",
+        },
+        Listener {
+            name: "metrics of cluster DNS",
+            transport: "TCP",
+            port: Some(DNS_METRICS),
+            place: "the addresses of cluster DNS",
+            clients: "The same; connections of other hosts are closed without a byte.",
+        },
+        Listener {
+            name: "VXLAN",
+            transport: "UDP",
+            port: Some(corten_network::routes::VXLAN_PORT),
+            place: "every address, by the kernel, only with `--network-backend vxlan`",
+            clients: "The cluster's nodes. Packets of other hosts, and of pods, are dropped.",
+        },
+        Listener {
+            name: "WireGuard",
+            transport: "UDP",
+            port: Some(corten_network::wireguard::PORT),
+            place: "every address, by the kernel, only with `--network-backend wireguard`",
+            clients: "The cluster's nodes, by their keys.",
+        },
+    ]
+}
+
+fn proxy() -> [Listener; 4] {
+    let served = corten_proxy::Served::default();
+    [
+        Listener {
+            name: "proxy's health",
+            transport: "TCP",
+            port: Some(served.health_port),
+            place: "every address",
+            clients: "Every host, as load balancers must ask: whether the rules are in time and the node stays.",
+        },
+        Listener {
+            name: "proxy's status",
+            transport: "TCP",
+            port: Some(served.status.port()),
+            place: "127.0.0.1",
+            clients: "Processes of the node: health, mode, `/metrics/slis`.",
+        },
+        Listener {
+            name: "health checks of Services",
+            transport: "TCP",
+            port: None,
+            place: "every address, the Service's `healthCheckNodePort`; only for type LoadBalancer with `externalTrafficPolicy: Local`",
+            clients: "Every host, as load balancers must ask. The answer is the number of local endpoints.",
+        },
+        Listener {
+            name: "node ports, host ports, load balancers",
+            transport: "TCP, UDP, SCTP",
+            port: None,
+            place: "as Services and pods ask for them, by nf_tables",
+            clients: "Every host, unless `loadBalancerSourceRanges` or a NetworkPolicy says otherwise.",
+        },
+    ]
+}

@@ -1,0 +1,139 @@
+//! What the pages say of a whole cluster, compared with one: metrics, ports and example files.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use testkit::cluster::Cluster;
+use testkit::{tools, wait};
+
+/// Where families are served, and the flags of kubectl that reach them.
+fn pages(cluster: &Cluster) -> Vec<(&'static str, String)> {
+    let token = cluster.kubectl(&["create", "token", "prometheus"]);
+    let gateway = cluster.kubectl(&["get", "node", "one", "-o", "jsonpath={.spec.podCIDR}"]).replace(".0/24", ".1");
+    let raw = |arguments: &[&str]| cluster.kubectl(&[&["get", "--raw"], arguments].concat());
+    let component = |port: u16| {
+        let server = format!("--server=https://127.0.0.1:{port}");
+        let token = format!("--token={}", token.trim());
+        let empty = ["--kubeconfig=/dev/null", "--insecure-skip-tls-verify"];
+        raw(&[&["/metrics", &server, &token], &empty[..]].concat())
+    };
+    let kubelet = |path: &str| raw(&[&format!("/api/v1/nodes/one/proxy/{path}")]);
+    let dns = format!("--server=http://{gateway}:9153");
+    vec![
+        ("API server", raw(&["/metrics"])),
+        ("`/metrics/slis`", raw(&["/metrics/slis"])),
+        ("controller manager", component(10257)),
+        ("scheduler", component(10259)),
+        ("kubelet", kubelet("metrics")),
+        ("kubelet, `/metrics/cadvisor`", kubelet("metrics/cadvisor")),
+        ("kubelet, `/metrics/resource`", kubelet("metrics/resource")),
+        ("kubelet, `/metrics/probes`", kubelet("metrics/probes")),
+        ("cluster DNS", raw(&["/metrics", &dns, "--kubeconfig=/dev/null"])),
+    ]
+}
+
+/// Every family that a running cluster shows is in the reference, with its type and HELP. With `WRITE_REFERENCE` those that are not
+/// are written there.
+pub fn metrics_are_listed(cluster: &Cluster, root: &Path) {
+    let file = root.join("docs/reference/metrics.md");
+    let mut listed = std::fs::read_to_string(&file).unwrap_or_default();
+    let mut missing = Vec::new();
+    for (place, page) in pages(cluster) {
+        let families = families(&page);
+        assert!(!families.is_empty() || place.contains("probes"), "{place} shows no metrics");
+        for [name, kind, help] in families {
+            let help = help.replace('|', "\\|");
+            let is_listed = |line: &str| {
+                line.starts_with(&format!("| `{name}` | {kind} | ")) && line.ends_with(&format!(" | {help} |"))
+            };
+            if !listed.lines().any(is_listed) {
+                let row = format!("| `{name}` | {kind} | {place} | {help} |");
+                listed.push_str(&format!("{row}\n"));
+                missing.push(row);
+            }
+        }
+    }
+    if std::env::var_os("WRITE_REFERENCE").is_some() {
+        let of = |line: &str| line.splitn(5, " | ").take(3).map(str::to_owned).collect::<Vec<_>>();
+        let is_replaced =
+            |line: &&str| line.starts_with("| `") && missing.iter().any(|row| of(row) == of(line) && row != line);
+        let kept: Vec<&str> = listed.lines().filter(|line| !is_replaced(line)).collect();
+        std::fs::write(&file, kept.join("\n") + "\n").expect("the tree is writable");
+        return;
+    }
+    let how = "`WRITE_REFERENCE=1 cargo test -p corten --test manual` adds them, `cargo xtask reference` sorts them";
+    assert!(missing.is_empty(), "{} lacks these metrics; {how}:\n{}", file.display(), missing.join("\n"));
+}
+
+/// Name, type and HELP of each family of a page.
+fn families(page: &str) -> Vec<[String; 3]> {
+    let lines: Vec<&str> = page.lines().collect();
+    let kind = |name: &str| {
+        let start = format!("# TYPE {name} ");
+        lines.iter().find_map(|line| line.strip_prefix(&start)).unwrap_or_default().to_owned()
+    };
+    let described = lines.iter().filter_map(|line| line.strip_prefix("# HELP ")?.split_once(' '));
+    described.map(|(name, help)| [name.to_owned(), kind(name), help.to_owned()]).collect()
+}
+
+/// Every socket that listens is in the reference; those with a port of the system's choice are on 127.0.0.1.
+pub fn ports_are_listed(cluster: &Cluster) {
+    let known: BTreeSet<u16> = corten::reference::listeners().iter().filter_map(|listener| listener.port).collect();
+    let mut chosen = 0;
+    for (table, listening) in [("tcp", "0A"), ("tcp6", "0A"), ("udp", "07"), ("udp6", "07")] {
+        let path = format!("/proc/net/{table}");
+        let output = cluster.machine.command(&tools::busybox()).args(["cat", &path]).output().expect("cat runs");
+        for line in String::from_utf8_lossy(&output.stdout).lines().skip(1) {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let Some((address, port)) = words[1].split_once(':').filter(|_| words[3] == listening) else { continue };
+            let port = u16::from_str_radix(port, 16).expect("the kernel writes ports so");
+            if !known.contains(&port) {
+                assert_eq!(address, "0100007F", "port {port} of {table} is open and not in the reference");
+                chosen += 1;
+            }
+        }
+    }
+    assert_eq!(chosen, 1, "listeners on 127.0.0.1 with a port that the reference does not name");
+    for port in [6443, 10250, 10257, 10259] {
+        assert!(known.contains(&port), "port {port} is not in the reference");
+    }
+}
+
+/// A cluster starts with all example files. The webhook of authorization is never asked, and there is no KMS plugin to seal by.
+pub fn examples_are_taken(cluster: &Cluster, root: &Path) {
+    let folder = cluster.scratch().join("examples");
+    std::fs::create_dir_all(&folder).expect("the test's directory is writable");
+    let put = |name: &str, change: &dyn Fn(String) -> String| {
+        let text = std::fs::read_to_string(root.join("docs/examples").join(name)).expect("the example is there");
+        let path = folder.join(name);
+        std::fs::write(&path, change(text)).expect("the test's directory is writable");
+        path.display().to_string()
+    };
+    std::fs::copy(cluster.data_dir().join("kubeconfig/admin.conf"), folder.join("authorization-webhook.conf"))
+        .expect("the administrator's kubeconfig is there");
+    std::fs::write(folder.join("mirror-ca.pem"), "").expect("the test's directory is writable");
+    let same = |text: String| text;
+    let here = |text: String| text.replace("/etc/corten", &folder.display().to_string());
+    let without_plugin =
+        |text: String| text.lines().filter(|line| !line.contains("kms:")).collect::<Vec<_>>().join("\n");
+    let flags = [
+        ("--authentication-config", put("authentication.yaml", &same)),
+        ("--authorization-config", put("authorization.yaml", &here)),
+        ("--encryption-provider-config", put("encryption.yaml", &without_plugin)),
+        ("--audit-policy-file", put("audit-policy.yaml", &same)),
+        ("--registry-config", put("registries.yaml", &same)),
+    ];
+    let arguments: Vec<&str> = flags.iter().flat_map(|(flag, value)| [*flag, value.as_str()]).collect();
+    cluster.corten(&["down"]);
+    cluster.start(&[&["--node-name", "one"], arguments.as_slice()].concat());
+    cluster.kubectl(&["create", "secret", "generic", "sealed", "--from-literal=a=b"]);
+    assert_eq!(cluster.kubectl(&["get", "secret", "sealed", "-o", "jsonpath={.data.a}"]), "Yg==");
+    // Without its key the next start could not read it.
+    cluster.kubectl(&["delete", "secret", "sealed"]);
+    cluster.corten(&["down"]);
+    cluster.start(&["--node-name", "one"]);
+    wait::until("the cluster", wait::BOUND, || match cluster.kubectl(&["get", "--raw", "/readyz"]).as_str() {
+        "ok" => Ok(()),
+        other => Err(other.to_owned()),
+    });
+}
