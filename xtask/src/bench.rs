@@ -52,7 +52,7 @@ pub fn run(flags: &[&str]) -> Result<()> {
 }
 
 /// Appends the figures to the history, with the day and the commit they belong to.
-fn append(figures: &[String]) -> Result<()> {
+pub fn append(figures: &[String]) -> Result<()> {
     let said = |program: &str, arguments: &[&str]| -> Result<String> {
         let output = Command::new(program).args(arguments).current_dir(root()).output()?;
         Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())

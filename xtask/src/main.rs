@@ -1,5 +1,5 @@
-//! The project's own commands: `cargo xtask check | test | conformance | images | fuzz | bench | reference | sbom |
-//! tidy | schema`.
+//! The project's own commands: `cargo xtask check | test | conformance | images | fuzz | bench |
+//! reference | sbom | tidy | schema`.
 //!
 //! Everything that the README asks a contributor to run is here, so that a fresh machine with Rust, gcc and root
 //! needs nothing else to be said.
@@ -17,6 +17,7 @@ mod packages;
 mod presence;
 mod sbom;
 mod schema;
+mod testing;
 mod tidy;
 mod toml;
 mod tools;
@@ -31,7 +32,8 @@ use anyhow::{Context, Result, bail, ensure};
 const USAGE: &str = "usage: cargo xtask <command>
 
   check                 formatting, lints, tidy rules, dependencies and unit tests
-  test [FILTER]         everything: fetches what the tests need, then runs every test, real clusters included
+  test [--record] [FILTER]    everything: fetches what the tests need, runs every test, real clusters included, and says
+                        how long each part took; --record appends that to bench/history.tsv
   conformance [--all] [--focus REGEX] …    upstream's end-to-end suite against a cluster; conformance/README.md
   images --programs DIR [--output DIR]     the container images that the suite's specs run; conformance/images.toml
   bench [--record]      measures the release build; --record appends to bench/history.tsv
@@ -43,9 +45,6 @@ const USAGE: &str = "usage: cargo xtask <command>
   tidy                  the rules of the house that no linter knows
   schema --from DIR --types DIR   writes machinery/api/schema/v1.36.tbl from a directory of OpenAPI v3 documents
                         and upstream's `staging/src/k8s.io`";
-
-/// What the tests of whole clusters want beside what is built: a node calls less than 1 GiB a full disk.
-const LEAST_DISK: u64 = 3 << 30;
 
 fn main() -> ExitCode {
     match run(std::env::args().skip(1).collect()) {
@@ -61,7 +60,7 @@ fn run(arguments: Vec<String>) -> Result<()> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
         ["check"] => check(),
-        ["test", filter @ ..] => test(filter),
+        ["test", words @ ..] => testing::run(words),
         ["conformance", words @ ..] => conformance::run(&root(), words),
         ["images", words @ ..] => images::run(&root(), words),
         ["bench", flags @ ..] => bench::run(flags),
@@ -90,24 +89,6 @@ fn check() -> Result<()> {
     Ok(())
 }
 
-fn test(filter: &[&str]) -> Result<()> {
-    ensure!(tools::is_root(), "the tests make namespaces, mounts and cgroups: run them as root");
-    tools::ensure_all(&root())?;
-    tidy::run(&root())?;
-    // The whole binary first: tests of whole clusters run it.
-    cargo(&["build", "--workspace", "--all-targets"])?;
-    let left = tools::disk_left(&std::env::temp_dir())?;
-    ensure!(
-        left >= LEAST_DISK,
-        "{} MiB are left on the disk of temporary files, and the tests need {}: nodes run no pods on a full disk",
-        left >> 20,
-        LEAST_DISK >> 20
-    );
-    let mut arguments = vec!["test", "--workspace", "--no-fail-fast"];
-    arguments.extend(filter);
-    cargo(&arguments)
-}
-
 fn reference() -> Result<()> {
     // The whole workspace's features: those of one package alone would build its dependencies anew.
     cargo(&["build", "--quiet", "--workspace", "--bin", "manual"])?;
@@ -126,19 +107,32 @@ pub fn root() -> PathBuf {
 /// Runs cargo at the root and passes its output through.
 pub fn cargo(arguments: &[&str]) -> Result<()> {
     println!("$ cargo {}", arguments.join(" "));
+    let status = cargo_command(arguments)?.status().context("cargo cannot be run")?;
+    ensure!(status.success(), "cargo {} failed", arguments.join(" "));
+    Ok(())
+}
+
+/// A cargo command at the root.
+pub fn cargo_command(arguments: &[&str]) -> Result<Command> {
     // By name, as a person calls it: another path to the same compiler would build everything anew.
     let mut command = Command::new("cargo");
     command.args(arguments).current_dir(root());
-    // Facts of upstream to compare with, where they lie beside the checkout; tests that want them say when they skip.
-    let facts = root().join("../shared/kubernetes-v1.36");
-    if facts.is_dir() {
-        command.env("KUBERNETES_FACTS", facts);
+    if let Some(folder) = facts()? {
+        command.env("KUBERNETES_FACTS", folder);
     }
     // What is built once and thrown away needs no notes for the next build, which are a third of it.
     if std::env::var_os("CI").is_some() {
         command.env("CARGO_INCREMENTAL", "0");
     }
-    let status = command.status().context("cargo cannot be run")?;
-    ensure!(status.success(), "cargo {} failed", arguments.join(" "));
-    Ok(())
+    Ok(command)
+}
+
+/// Data of upstream to compare with: the folder that `KUBERNETES_FACTS` names, else the one beside the checkout. Tests look at the
+/// variable alone, so none of them is skipped where the data is.
+pub fn facts() -> Result<Option<PathBuf>> {
+    if let Some(named) = std::env::var_os("KUBERNETES_FACTS").map(PathBuf::from) {
+        ensure!(named.is_dir(), "KUBERNETES_FACTS names {}, which is no folder", named.display());
+        return Ok(Some(named));
+    }
+    Ok(Some(root().join("../shared/kubernetes-v1.36")).filter(|beside| beside.is_dir()))
 }

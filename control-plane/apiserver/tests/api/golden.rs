@@ -1,24 +1,21 @@
 //! Upstream's golden objects, one of every kind with every field set, sent to the server as JSON, YAML and protobuf.
 //!
-//! The objects are not part of the project: they are looked for in `CORTEN_KUBERNETES_DATA`, else in the folder
-//! `shared/kubernetes-v1.36` beside the checkout; without them the test says that it was skipped. Their values are
-//! made up, so that validation refuses most of them; then all three forms must be refused in the same words, after
-//! every field was read.
+//! The objects are not part of the project: `KUBERNETES_FACTS` names their folder, which `cargo xtask test` sets where it lies
+//! beside the checkout. Without the variable the test says that it was skipped. The objects' values are made up, so that
+//! validation refuses most of them; then all three forms must be refused in the same words, after every field was read.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::server::{Answer, TestServer, send};
 use corten_api::{Kind, Storage};
 use serde_json::{Value, json};
 
 fn data() -> Option<PathBuf> {
-    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/kubernetes-v1.36");
-    let folder = std::env::var_os("CORTEN_KUBERNETES_DATA").map_or(beside, PathBuf::from);
-    if folder.is_dir() {
-        return Some(folder.join("wire"));
+    let folder = std::env::var_os("KUBERNETES_FACTS").map(PathBuf::from);
+    if folder.is_none() {
+        eprintln!("skipped: KUBERNETES_FACTS does not name a directory with data of upstream");
     }
-    eprintln!("skipped: no data of upstream at {}", folder.display());
-    None
+    folder.map(|folder| folder.join("wire"))
 }
 
 /// The file of a kind's golden object, without its extension.
