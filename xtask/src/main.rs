@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask check | test | conformance | images | fuzz | bench |
+//! The project's own commands: `cargo xtask check | test | conformance | images | fuzz | bench | dist |
 //! reference | sbom | tidy | schema`.
 //!
 //! Everything that the README asks a contributor to run is here, so that a fresh machine with Rust, gcc and root
@@ -8,6 +8,7 @@ mod archive;
 mod bench;
 mod conformance;
 mod dependencies;
+mod dist;
 mod files;
 mod floors;
 mod fuzz;
@@ -37,6 +38,7 @@ const USAGE: &str = "usage: cargo xtask <command>
   conformance [--all] [--focus REGEX] …    upstream's end-to-end suite against a cluster; conformance/README.md
   images --programs DIR [--output DIR]     the container images that the suite's specs run; conformance/images.toml
   bench [--record]      measures the release build; --record appends to bench/history.tsv
+  dist [--binary FILE] [--output DIR]      a release: archive, Debian package, OCI image, bill of materials, sums
   fuzz [TARGET] [--minutes N]     feeds mutated bytes to every decoder, guided by coverage, for an hour or N minutes
   sbom [FILE]           writes what the binary is made of, as CycloneDX, to target/sbom.cdx.json or FILE
   dependencies          sources, licences and duplicate versions of what we build on
@@ -64,6 +66,7 @@ fn run(arguments: Vec<String>) -> Result<()> {
         ["conformance", words @ ..] => conformance::run(&root(), words),
         ["images", words @ ..] => images::run(&root(), words),
         ["bench", flags @ ..] => bench::run(flags),
+        ["dist", words @ ..] => dist::run(&root(), words),
         ["fuzz", words @ ..] => fuzz::run(&root(), words),
         ["sbom"] => sbom::write(&root(), &root().join("target/sbom.cdx.json")),
         ["sbom", file] => sbom::write(&root(), Path::new(file)),

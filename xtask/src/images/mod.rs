@@ -1,7 +1,7 @@
 //! `cargo xtask images`: makes the container images that upstream's specs run, from Debian's packages and from programs
 //! that the user built of upstream's tree, as `conformance/images.toml` says. Nothing of upstream is fetched or built here.
 
-mod layer;
+pub mod layer;
 mod registry;
 mod table;
 mod userland;
