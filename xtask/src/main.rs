@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask check | test | conformance | images | fuzz | bench | dist |
+//! The project's own commands: `cargo xtask check | test | conformance | compare | images | fuzz | bench | dist |
 //! reference | sbom | tidy | schema`.
 //!
 //! Everything that the README asks a contributor to run is here, so that a fresh machine with Rust, gcc and root
@@ -6,6 +6,7 @@
 
 mod archive;
 mod bench;
+mod compare;
 mod conformance;
 mod dependencies;
 mod dist;
@@ -36,6 +37,7 @@ const USAGE: &str = "usage: cargo xtask <command>
   test [--record] [FILTER]    everything: fetches what the tests need, runs every test, real clusters included, and says
                         how long each part took; --record appends that to bench/history.tsv
   conformance [--all] [--focus REGEX] …    upstream's end-to-end suite against a cluster; conformance/README.md
+  compare --ours KUBECONFIG --theirs KUBECONFIG [--most N] [FILE…]    the same requests to two API servers
   images --programs DIR [--output DIR]     the container images that the suite's specs run; conformance/images.toml
   bench [--record]      measures the release build; --record appends to bench/history.tsv
   dist [--binary FILE] [--output DIR]      a release: archive, Debian package, OCI image, bill of materials, sums
@@ -64,6 +66,7 @@ fn run(arguments: Vec<String>) -> Result<()> {
         ["check"] => check(),
         ["test", words @ ..] => testing::run(words),
         ["conformance", words @ ..] => conformance::run(&root(), words),
+        ["compare", words @ ..] => compare::run(&root(), words),
         ["images", words @ ..] => images::run(&root(), words),
         ["bench", flags @ ..] => bench::run(flags),
         ["dist", words @ ..] => dist::run(&root(), words),

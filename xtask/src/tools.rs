@@ -38,6 +38,13 @@ pub fn ensure_all(root: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Brings the kubectl that reads kubeconfig files.
+pub fn ensure_kubectl(root: &Path) -> Result<()> {
+    let dir = root.join("target/tools");
+    std::fs::create_dir_all(&dir)?;
+    kubectl(&dir).context("kubectl, which reads kubeconfig files")
+}
+
 /// Brings the busybox that machines made of namespaces boot with.
 pub fn ensure_busybox(root: &Path) -> Result<()> {
     let dir = root.join("target/tools");
