@@ -6,6 +6,7 @@
 mod legacy;
 mod mirroring;
 mod slices;
+mod topology;
 
 pub use legacy::EndpointsController;
 pub use mirroring::EndpointSliceMirroringController;

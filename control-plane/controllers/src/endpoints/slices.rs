@@ -15,6 +15,7 @@ use corten_client::Change;
 use corten_meta::Key;
 use jiff::Timestamp;
 
+use super::topology::{self, CpuByZone};
 use super::{
     HEADLESS_LABEL, Port, hostname, is_headless, last_change, may_serve, pod_ips, ports, publishes_not_ready,
     selected_pods, selector, services_of_pod, target_ref, tell_last_change,
@@ -26,7 +27,7 @@ use crate::workload::{owner, pods};
 pub(super) const SERVICE_NAME: &str = "kubernetes.io/service-name";
 pub(super) const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 const MANAGER: &str = "endpointslice-controller.k8s.io";
-const ZONE: &str = "topology.kubernetes.io/zone";
+pub(super) const ZONE: &str = "topology.kubernetes.io/zone";
 const MAX_ENDPOINTS: usize = 100;
 
 pub struct EndpointSliceController;
@@ -37,6 +38,8 @@ pub struct Observed {
     slices: Vec<EndpointSlice>,
     /// The zones of the pods' nodes, by node.
     zones: BTreeMap<String, String>,
+    /// For a Service that asks for topology aware routing, if enough is known of the nodes.
+    cpus: Option<CpuByZone>,
 }
 
 /// The address type and the ports that all endpoints of a slice share.
@@ -58,7 +61,7 @@ impl Controller for EndpointSliceController {
             Watch::own::<Service>(),
             Watch::mapped::<Pod>(services_of_pod),
             Watch::mapped::<EndpointSlice>(of_slice),
-            Watch::read::<Node>(),
+            Watch::mapped::<Node>(topology::services_of_node),
         ]
     }
 
@@ -81,7 +84,8 @@ impl Controller for EndpointSliceController {
             Some((name, node.header.labels.get(ZONE)?.clone()))
         };
         let zones = pods.iter().filter_map(zone).collect();
-        Some(Observed { service, pods, slices, zones })
+        let cpus = if topology::is_wanted(&service) { topology::cpu_by_zone(view) } else { None };
+        Some(Observed { service, pods, slices, zones, cpus })
     }
 
     fn reconcile(&self, observed: &Observed, _now: Timestamp) -> Plan {
@@ -167,6 +171,13 @@ fn desired(observed: &Observed) -> BTreeMap<Group, BTreeMap<String, Endpoint>> {
                 let endpoint = endpoint(observed, pod, addresses);
                 wanted.entry((family, ports.clone())).or_default().insert(identity(&endpoint), endpoint);
             }
+        }
+    }
+    if topology::is_wanted(&observed.service) {
+        for family in families(&observed.service) {
+            let own = wanted.iter_mut().filter(|((known, _), _)| *known == family);
+            let mut endpoints: Vec<&mut Endpoint> = own.flat_map(|(_, endpoints)| endpoints.values_mut()).collect();
+            topology::give_hints(&mut endpoints, observed.cpus.as_ref());
         }
     }
     wanted

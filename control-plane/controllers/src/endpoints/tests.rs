@@ -204,3 +204,24 @@ fn the_time_of_the_last_change_is_told_with_it() {
     assert_eq!(time(&slices(&mut model)[0]), None, "a pod went");
     assert_eq!(time(&endpoints(&mut model)), None);
 }
+
+/// A Service that asks for topology aware routing has hints once there are endpoints and nodes in two zones.
+#[test]
+fn endpoints_are_told_which_zone_they_serve() {
+    let mode = json!({"metadata": {"annotations": {"service.kubernetes.io/topology-mode": "Auto"}}});
+    let pods = [("a", "n1", "10.0.0.1"), ("b", "n2", "10.0.0.2")]
+        .map(|(name, node, ip)| backend(name, ip, 8080).on(node).ready(9).value());
+    let mut model = cluster(mode, pods.to_vec());
+    let hints = |model: &mut Model| -> Vec<Value> {
+        let slices = slices(model);
+        slices[0]["endpoints"].as_array().unwrap().iter().map(|endpoint| endpoint["hints"].clone()).collect()
+    };
+    assert_eq!(hints(&mut model), [Value::Null, Value::Null]);
+    for (name, zone) in [("n1", "z1"), ("n2", "z2")] {
+        model.put(json!({"apiVersion": "v1", "kind": "Node",
+            "metadata": {"name": name, "labels": {"topology.kubernetes.io/zone": zone}},
+            "status": {"allocatable": {"cpu": "2"}, "conditions": [{"type": "Ready", "status": "True"}]}}));
+    }
+    let expected = ["z1", "z2"].map(|zone| json!({"forZones": [{"name": zone}]}));
+    assert_eq!(hints(&mut model), expected);
+}
