@@ -45,6 +45,8 @@ struct Held {
     attachment: VolumeAttachment,
     volume: Option<PersistentVolume>,
     unwanted_since: Option<Timestamp>,
+    /// The driver's volumes are used without being attached.
+    needless: bool,
 }
 
 pub struct Observed {
@@ -74,7 +76,7 @@ impl Controller for AttachDetachController {
             Watch::mapped::<PersistentVolumeClaim>(wanted::of_claim),
             Watch::mapped::<PersistentVolume>(wanted::of_volume),
             Watch::mapped::<VolumeAttachment>(wanted::of_attachment),
-            Watch::read::<CSIDriver>(),
+            Watch::mapped::<CSIDriver>(wanted::of_driver),
         ]
     }
 
@@ -127,7 +129,8 @@ impl AttachDetachController {
             }
             false => Some(*unwanted.entry(attachment.name().to_owned()).or_insert_with(crate::runtime::now)),
         };
-        Held { attachment, volume, unwanted_since }
+        let needless = wanted::needs_no_attachment(view, &attachment.spec.attacher);
+        Held { attachment, volume, unwanted_since, needless }
     }
 }
 
@@ -166,7 +169,7 @@ impl Observed {
                 node.status.iter().flat_map(|status| status.volumes_in_use.iter().flatten()).any(|name| *name == unique)
             }
         };
-        if !in_use {
+        if !in_use || held.needless {
             return true;
         }
         let news = held.attachment.metadata.deletion_timestamp.is_none();

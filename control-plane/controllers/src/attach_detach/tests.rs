@@ -118,3 +118,19 @@ fn a_driver_may_need_no_attachment() {
     model.put(json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": "d"}, "spec": {"attachRequired": false}}));
     assert_eq!(converges(&AttachDetachController::default(), &mut model, "", "a"), 0);
 }
+
+/// The pod has the volume mounted, and yet nothing needs to be detached from the node.
+#[test]
+fn an_attachment_goes_when_its_driver_needs_none_any_more() {
+    let controller = AttachDetachController::default();
+    let mut model = cluster();
+    model.put(user("p", "a"));
+    converges(&controller, &mut model, "", "a");
+    assert_eq!(model.names("VolumeAttachment").len(), 1);
+    model.put(node("a", &[UNIQUE], "True"));
+    let driver = json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": "d"},
+        "spec": {"attachRequired": false}});
+    model.put(driver);
+    converges(&controller, &mut model, "", "a");
+    assert_eq!(model.names("VolumeAttachment").len(), 0);
+}

@@ -64,8 +64,7 @@ fn new_wanted(
     pod: Pod,
 ) -> Option<Wanted> {
     let csi = csi_of(&volume)?;
-    let driver: Option<CSIDriver> = view.typed(&Key::new("", csi.driver.clone()));
-    if driver.is_some_and(|driver| driver.spec.attach_required == Some(false)) {
+    if needs_no_attachment(view, &csi.driver) {
         return None;
     }
     let attachment_name = attachment_name(&csi.volume_handle, &csi.driver, node);
@@ -85,6 +84,22 @@ fn new_wanted(
         users_elsewhere.sort_unstable();
     }
     Some(Wanted { volume, attachment_name, pods: vec![pod], elsewhere, users_elsewhere })
+}
+
+/// Reports whether the volumes of a driver need not be attached.
+pub fn needs_no_attachment(view: &dyn View, driver: &str) -> bool {
+    let driver: Option<CSIDriver> = view.typed(&Key::new("", driver));
+    driver.is_some_and(|driver| driver.spec.attach_required == Some(false))
+}
+
+/// Returns the nodes that hold volumes of a driver.
+pub fn of_driver(view: &dyn View, change: &Change) -> Vec<Key> {
+    let attachments: Vec<VolumeAttachment> = view.all("");
+    let own = attachments.iter().filter(|attachment| attachment.spec.attacher == change.key.name);
+    let mut keys: Vec<Key> = own.map(|attachment| Key::new("", attachment.spec.node_name.clone())).collect();
+    keys.sort_unstable();
+    keys.dedup();
+    keys
 }
 
 /// Reports whether no container of the pod runs any more, or will.
