@@ -190,7 +190,9 @@ fn uses(pod: &Value, resource: &str, name: &str) -> bool {
         "resourceclaims" => {
             let statuses = pod.pointer("/status/resourceClaimStatuses").and_then(Value::as_array);
             let mut claims = statuses.into_iter().flatten();
-            refers_to(&pod["spec"], resource, name) || claims.any(|claim| claim["resourceClaimName"] == name)
+            refers_to(&pod["spec"], resource, name)
+                || claims.any(|claim| claim["resourceClaimName"] == name)
+                || text("/status/extendedResourceClaimStatus/resourceClaimName") == name
         }
         "persistentvolumeclaims" => refers_to(&pod["spec"], resource, name) || has_ephemeral_claim(pod, name),
         _ => refers_to(&pod["spec"], resource, name),
@@ -295,6 +297,17 @@ mod tests {
         assert!(names_secret(&volume, "ns", "key"));
         assert!(!names_secret(&volume, "other", "key"));
         assert!(!names_secret(&json!({"spec": {"hostPath": {}}}), "ns", "key"));
+    }
+
+    #[test]
+    fn a_pod_uses_the_claims_that_its_status_names() {
+        let pod = json!({"spec": {}, "status": {
+            "resourceClaimStatuses": [{"name": "c", "resourceClaimName": "made"}],
+            "extendedResourceClaimStatus": {"resourceClaimName": "extended"},
+        }});
+        for (claim, expected) in [("made", true), ("extended", true), ("other", false)] {
+            assert_eq!(uses(&pod, "resourceclaims", claim), expected, "{claim}");
+        }
     }
 
     #[test]
