@@ -37,13 +37,15 @@ pub async fn run(client: Client, caches: Caches, cluster: Cluster, shutdown: Can
     }
     let mut changes = nodes.subscribe();
     let mut applied: BTreeMap<&str, Value> = BTreeMap::new();
+    let mut is_marked = false;
     loop {
         let first = Key { namespace: String::new(), name: cluster.node.name.clone() };
-        if let Some(node) = nodes.typed::<Node>(&first) {
+        if let Some(node) = nodes.typed::<Node>(&first).filter(|_| !is_marked) {
             match mark_control_plane(&client, &node, cluster.nodes > 1).await {
-                // A conflict means that a newer version is on its way into the cache.
-                Err(error) if !error.is_conflict() => return Err(error.into()),
-                _ => {}
+                Ok(()) => is_marked = true,
+                // A newer version is on its way into the cache.
+                Err(error) if error.is_conflict() => {}
+                Err(error) => return Err(error.into()),
             }
         }
         let listed: Vec<Value> = nodes.all().iter().map(|node| node.value()).collect();
@@ -62,8 +64,8 @@ pub async fn run(client: Client, caches: Caches, cluster: Cluster, shutdown: Can
 }
 
 /// Marks the first node as the control plane, and keeps user pods away from it where there are other nodes for them.
-/// The kubelet may not say so of itself, so the administrator does, as kubeadm would: once. Who takes the taint away, or
-/// gives a node one, means it.
+/// The kubelet may not say so of itself, so the administrator does, as kubeadm would: once. Who takes the label or the taint
+/// away, or gives a node one, means it.
 async fn mark_control_plane(client: &Client, node: &Node, dedicated: bool) -> Result<(), Error> {
     let name = node.metadata.name.as_deref().unwrap_or_default();
     let taint = Taint { key: CONTROL_PLANE.into(), effect: "NoSchedule".into(), ..Taint::default() };
