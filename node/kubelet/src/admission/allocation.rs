@@ -3,6 +3,7 @@
 //!
 //! It counts requests and ports, never use, and knows nothing of containers.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -21,8 +22,28 @@ pub struct Allocations {
 #[derive(Default)]
 struct State {
     held: HashMap<String, Holding>,
-    /// The workers whose resize found no room; they ask again when somebody leaves.
-    deferred: HashMap<String, Waker>,
+    /// The resizes that found no room.
+    deferred: HashMap<String, Deferred>,
+    /// The workers whose pods wait for others to go.
+    waiting: HashMap<String, Waker>,
+    /// How many resizes were deferred so far.
+    number: u64,
+}
+
+/// A resize that waits for room.
+struct Deferred {
+    wanted: Holding,
+    place: Place,
+    waker: Waker,
+    /// In the order in which they began to wait.
+    number: u64,
+}
+
+impl Deferred {
+    /// The lesser goes first: by priority, Guaranteed pods before others, and in the order of arrival.
+    fn rank(&self) -> (Reverse<i32>, bool, u64) {
+        (Reverse(self.wanted.priority), self.wanted.class != QosClass::Guaranteed, self.number)
+    }
 }
 
 impl State {
@@ -30,8 +51,22 @@ impl State {
         self.held.iter().filter(|(other, _)| *other != uid).map(|(_, holding)| holding).collect()
     }
 
-    fn wake_deferred(&mut self) {
-        self.deferred.drain().for_each(|(_, waker)| waker.wake());
+    /// Some room was freed. Resizes that fit now have it at once, the most important first, so that no other takes it before
+    /// their workers wake.
+    fn freed(&mut self) {
+        self.waiting.drain().for_each(|(_, waker)| waker.wake());
+        let mut uids: Vec<String> = self.deferred.keys().cloned().collect();
+        uids.sort_by_key(|uid| self.deferred[uid].rank());
+        for uid in uids {
+            let Deferred { wanted, place, .. } = &self.deferred[&uid];
+            if super::room(wanted, &self.others(&uid), place).is_err() {
+                continue;
+            }
+            if let Some(granted) = self.deferred.remove(&uid) {
+                self.held.insert(uid, granted.wanted);
+                granted.waker.wake();
+            }
+        }
     }
 }
 
@@ -53,14 +88,26 @@ impl Allocations {
     pub fn resize(&self, pod: &Pod, place: &Place, waker: &Waker) -> Result<(), Rejection> {
         let uid = spec::uid(pod);
         let mut state = self.lock();
-        if let Err(rejection) = super::resize(pod, &state.others(uid), place) {
-            state.deferred.insert(uid.to_owned(), waker.clone());
+        let wanted = Holding::of(pod);
+        if let Err(rejection) = super::room(&wanted, &state.others(uid), place) {
+            state.number += 1;
+            let number = state.deferred.get(uid).map_or(state.number, |known| known.number);
+            let deferred = Deferred { wanted, place: place.clone(), waker: waker.clone(), number };
+            state.deferred.insert(uid.to_owned(), deferred);
             return Err(rejection);
         }
         state.deferred.remove(uid);
-        state.held.insert(uid.to_owned(), Holding::of(pod));
-        state.wake_deferred();
+        state.held.insert(uid.to_owned(), wanted);
+        state.freed();
         Ok(())
+    }
+
+    /// The pod no longer asks for other requests than these.
+    pub fn withdraw(&self, pod: &Pod) {
+        let mut state = self.lock();
+        state.deferred.remove(spec::uid(pod));
+        state.held.insert(spec::uid(pod).to_owned(), Holding::of(pod));
+        state.freed();
     }
 
     /// The pods that must go so that this one fits, by uid; none if even that would not do. The pod is woken when one
@@ -71,7 +118,7 @@ impl Allocations {
         let others: HashMap<&str, &Holding> =
             state.held.iter().filter(|(other, _)| *other != uid).map(|(uid, held)| (uid.as_str(), held)).collect();
         let victims = preemption::victims(&Holding::of(pod), &others, &place.allocatable)?;
-        state.deferred.insert(uid.to_owned(), waker.clone());
+        state.waiting.insert(uid.to_owned(), waker.clone());
         Some(victims)
     }
 
@@ -86,8 +133,9 @@ impl Allocations {
     pub fn release(&self, uid: &str) {
         let mut state = self.lock();
         state.deferred.remove(uid);
+        state.waiting.remove(uid);
         if state.held.remove(uid).is_some() {
-            state.wake_deferred();
+            state.freed();
         }
     }
 
@@ -124,5 +172,32 @@ mod tests {
         tokio::time::timeout(std::time::Duration::from_secs(300), waker.woken()).await.unwrap();
         assert!(allocations.resize(&pod("a", "1500m"), &place, &waker).is_ok());
         assert!(allocations.admit(&pod("c", "600m"), &place).is_err(), "the resize holds its room");
+    }
+
+    /// Only one of them fits: not the first that asked, but the most important.
+    #[test]
+    fn freed_room_goes_to_the_most_important_resize() {
+        let place = Place { allocatable: [("cpu".to_owned(), Quantity("2".into()))].into(), ..Place::default() };
+        let allocations = Allocations::default();
+        let with_priority = |uid: &str, cpu: &str, priority: i32| {
+            let mut pod = pod(uid, cpu);
+            pod.spec.get_or_insert_default().priority = Some(priority);
+            pod
+        };
+        allocations.hold(&pod("large", "1"));
+        for uid in ["low", "high", "other"] {
+            allocations.hold(&pod(uid, "100m"));
+        }
+        let waker = Waker::default();
+        assert!(allocations.resize(&with_priority("low", "1500m", 0), &place, &waker).is_err());
+        assert!(allocations.resize(&with_priority("high", "1500m", 1000), &place, &waker).is_err());
+        assert!(allocations.resize(&with_priority("other", "1500m", 0), &place, &waker).is_err());
+        allocations.release("large");
+        assert!(allocations.resize(&with_priority("low", "1500m", 0), &place, &waker).is_err());
+        assert!(allocations.resize(&with_priority("high", "1500m", 1000), &place, &waker).is_ok());
+        allocations.release("high");
+        assert!(allocations.resize(&with_priority("other", "1500m", 0), &place, &waker).is_err(), "low asked before");
+        allocations.withdraw(&with_priority("low", "100m", 0));
+        assert!(allocations.resize(&with_priority("other", "1500m", 0), &place, &waker).is_ok());
     }
 }

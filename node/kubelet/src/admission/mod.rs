@@ -172,11 +172,6 @@ fn pressures(pod: &Pod, place: &Place) -> Result<(), Rejection> {
     Err(Rejection::new("Evicted", format!("The node had condition: [{}]. ", names.join(" "))))
 }
 
-/// Whether a pod that is here may have other requests.
-pub fn resize(pod: &Pod, others: &[&Holding], place: &Place) -> Result<(), Rejection> {
-    room(&Holding::of(pod), others, place)
-}
-
 /// Sysctls that belong to a namespace of the pod and touch no other pod.
 const SAFE_IPC_SYSCTLS: [&str; 1] = ["kernel.shm_rmid_forced"];
 const SAFE_NETWORK_SYSCTLS: [&str; 13] = [
@@ -251,7 +246,7 @@ fn operating_system(pod: &Pod) -> Result<(), Rejection> {
     }
 }
 
-fn room(wanted: &Holding, others: &[&Holding], place: &Place) -> Result<(), Rejection> {
+pub fn room(wanted: &Holding, others: &[&Holding], place: &Place) -> Result<(), Rejection> {
     let capacity = |name: &str| place.allocatable.get(name).map(|quantity| resources::amount(name, quantity));
     let lacks = |name: &str, requested: i64, used: i64, capacity: i64| {
         let message = format!(

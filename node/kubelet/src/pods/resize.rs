@@ -99,7 +99,9 @@ impl Worker {
         let Some(allocated) = &self.allocated else { return wanted.clone() };
         let resources = resources_of(wanted);
         if *allocated == resources || self.memory.termination.is_some() {
-            self.memory.resize.pending = None;
+            if self.memory.resize.pending.take().is_some() && self.memory.termination.is_none() {
+                self.services.allocations.withdraw(wanted);
+            }
             return with_resources(wanted, self.allocated.as_ref());
         }
         if let Some(why) = infeasible(&self.services.config, wanted, allocated, &resources) {
