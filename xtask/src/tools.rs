@@ -52,6 +52,14 @@ pub fn ensure_busybox(root: &Path) -> Result<()> {
     busybox(&dir).context("busybox-static, which machines boot with")
 }
 
+/// Brings runc, an OCI runtime that RuntimeClasses can name, and says where it is.
+pub fn ensure_runc(root: &Path) -> Result<PathBuf> {
+    let dir = root.join("target/tools");
+    std::fs::create_dir_all(&dir)?;
+    oci_runtimes(&dir).context("runc, which pods of another handler are run by")?;
+    Ok(dir.join("oci-runtimes/runc"))
+}
+
 /// crun refuses machines that have controllers in both versions of control groups: it is shown the old ones alone.
 const CRUN: &str = r#"#!/bin/sh
 export d="$(dirname "$0")" LD_LIBRARY_PATH="$(dirname "$0")/lib"

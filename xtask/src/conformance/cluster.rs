@@ -18,6 +18,13 @@ use super::registry::{self, Registry};
 /// How long nodes may take to be Ready.
 const READY_BOUND: Duration = Duration::from_secs(300);
 
+/// What the cluster is made with.
+pub struct Programs<'a> {
+    pub corten: &'a Path,
+    pub kubectl: &'a Path,
+    pub runc: &'a Path,
+}
+
 pub struct Cluster {
     /// Before the directory, which their purge still reads.
     nodes: Vec<Node>,
@@ -27,11 +34,11 @@ pub struct Cluster {
 
 impl Cluster {
     /// Boots the machines, starts the cluster with flags of `corten up`, and waits until all nodes are Ready.
-    pub fn up(corten: &Path, kubectl: &Path, registry: Registry, nodes: usize, flags: &[String]) -> Result<Cluster> {
+    pub fn up(programs: &Programs<'_>, registry: Registry, nodes: usize, flags: &[String]) -> Result<Cluster> {
         let dir = tempfile::Builder::new().prefix("corten-conformance").tempdir()?;
-        let mut cluster = Cluster { nodes: Vec::new(), kubectl: kubectl.into(), dir };
+        let mut cluster = Cluster { nodes: Vec::new(), kubectl: programs.kubectl.into(), dir };
         for number in 1..=nodes {
-            cluster.nodes.push(Node::boot(number, corten, cluster.dir.path())?);
+            cluster.nodes.push(Node::boot(number, programs.corten, programs.runc, cluster.dir.path())?);
         }
         cluster.connect(flags);
         cluster.serve(registry)?;

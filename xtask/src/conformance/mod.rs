@@ -18,7 +18,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::tools;
-use cluster::Cluster;
+use cluster::{Cluster, Programs};
 pub use counts::problems;
 use register::Register;
 use registry::Registry;
@@ -128,7 +128,8 @@ pub fn run(root: &Path, words: &[&str]) -> Result<()> {
     let interrupts = Interrupts::keep()?;
     let dir = run_directory(root)?;
     println!("starting {} nodes, importing {} archives", options.nodes, images.len());
-    let cluster = Cluster::up(&corten, &suite.kubectl, Registry::read(&images)?, options.nodes, &options.flags)?;
+    let programs = Programs { corten: &corten, kubectl: &suite.kubectl, runc: &tools::ensure_runc(root)? };
+    let cluster = Cluster::up(&programs, Registry::read(&images)?, options.nodes, &options.flags)?;
     cluster.import(&images)?;
     if let Some(manifests) = std::env::var_os("CONFORMANCE_MANIFESTS") {
         cluster.apply(&std::path::absolute(manifests)?)?;
@@ -242,8 +243,14 @@ fn corten(root: &Path) -> Result<PathBuf> {
 /// A new directory for the reports and logs of this run.
 fn run_directory(root: &Path) -> Result<PathBuf> {
     let output = Command::new("date").args(["-u", "+%Y-%m-%dT%H-%M-%S"]).output().context("date cannot be run")?;
-    let dir = root.join("target/conformance").join(String::from_utf8_lossy(&output.stdout).trim());
-    std::fs::create_dir_all(&dir)?;
+    let runs = root.join("target/conformance");
+    std::fs::create_dir_all(&runs)?;
+    let mut dir = runs.join(String::from_utf8_lossy(&output.stdout).trim());
+    // Another run may have begun in this second.
+    while let Err(error) = std::fs::create_dir(&dir) {
+        ensure!(error.kind() == std::io::ErrorKind::AlreadyExists, "cannot make {}: {error}", dir.display());
+        dir.as_mut_os_string().push("-another");
+    }
     Ok(dir)
 }
 

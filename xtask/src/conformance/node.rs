@@ -17,6 +17,7 @@ pub struct Node {
     pub machine: Machine,
     name: String,
     corten: PathBuf,
+    runc: PathBuf,
     /// The node's own directory.
     dir: PathBuf,
     agent: Option<Child>,
@@ -24,12 +25,12 @@ pub struct Node {
 
 impl Node {
     /// Boots the machine; nothing runs on it yet.
-    pub fn boot(number: usize, corten: &Path, cluster_dir: &Path) -> Result<Node> {
+    pub fn boot(number: usize, corten: &Path, runc: &Path, cluster_dir: &Path) -> Result<Node> {
         let name = format!("node-{number}");
         let dir = cluster_dir.join(&name);
         let kubelet = dir.join("kubelet");
         std::fs::create_dir_all(&kubelet)?;
-        let node = Node { machine: Machine::boot(), name, corten: corten.into(), dir, agent: None };
+        let node = Node { machine: Machine::boot(), name, corten: corten.into(), runc: runc.into(), dir, agent: None };
         // Pods on the node's network bear its name.
         said(node.machine.command(Path::new("hostname")).arg(&node.name))?;
         // As systemd has it: mounts of a pod with Bidirectional propagation reach the node and its other pods.
@@ -71,10 +72,12 @@ impl Node {
         self.dir.join("registries.yaml")
     }
 
-    /// The flags of every node: its name, a zone of its own, where its kubelet keeps what is its, and registries.
-    pub fn flags(&self) -> [String; 8] {
+    /// The flags of every node: its name, a zone of its own, where its kubelet keeps what is its, registries, and the handler
+    /// of RuntimeClasses that specs name.
+    pub fn flags(&self) -> [String; 10] {
         let zone = format!("topology.kubernetes.io/zone=zone-of-{}", self.name);
         let registries = self.registries().display().to_string();
+        let handlers = format!("test-handler={}", self.runc.display());
         let flags = [
             "--node-name",
             &self.name,
@@ -84,6 +87,8 @@ impl Node {
             KUBELET_ROOT,
             "--registry-config",
             &registries,
+            "--runtime-handlers",
+            &handlers,
         ];
         flags.map(str::to_owned)
     }
