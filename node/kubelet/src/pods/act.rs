@@ -11,7 +11,7 @@ use corten_api::k8s_openapi::api::node::v1::RuntimeClass;
 use jiff::Timestamp;
 use tracing::{debug, warn};
 
-use super::plan::{Applied, Start, Stop, usable_sandbox};
+use super::plan::{Applied, Start, Stop, backoff_key, usable_sandbox};
 use super::worker::{Desired, Worker};
 use crate::admission::Rejection;
 use crate::container::config::{self, Parts};
@@ -310,7 +310,7 @@ impl Worker {
         }
         self.given(&declared.container).await.map_err(Failed::new("CreateContainerConfigError"))?.apply(&mut config);
         if observed.newest(&start.name).is_some_and(|before| before.state == InstanceState::Exited) {
-            self.memory.backoffs.next(&start.name, now);
+            self.memory.backoffs.next(&backoff_key(&declared.container), now);
         }
         let log = format!("{}/{}", sandbox_config.log_directory, config.log_path);
         let runtime = self.services.runtime.client.clone();

@@ -443,12 +443,13 @@ impl<'a> Planner<'a> {
     /// Starts an ended container again, now or when its back-off is over.
     fn restart(&mut self, role: Role, container: &Container, ended: &Instance) {
         let finished = Timestamp::from_nanosecond(i128::from(ended.finished_at)).unwrap_or(self.now);
-        match self.memory.backoffs.until(&container.name, finished, self.now) {
+        let key = backoff_key(container);
+        match self.memory.backoffs.until(&key, finished, self.now) {
             None => self.start(role, container),
             Some(until) => {
                 let message = format!(
                     "back-off {} restarting failed container={} pod={}",
-                    go_seconds(self.memory.backoffs.delay(&container.name)),
+                    go_seconds(self.memory.backoffs.delay(&key)),
                     container.name,
                     spec::describe(self.pod)
                 );
@@ -480,6 +481,11 @@ impl<'a> Planner<'a> {
     fn verdict(&self, instance: &Instance) -> Verdict {
         self.memory.verdicts.get(&instance.id).copied().unwrap_or_default()
     }
+}
+
+/// What a container's back-off is counted for: with another image it is another container, which may run better.
+pub fn backoff_key(container: &Container) -> String {
+    format!("{} {}", container.name, container.image.as_deref().unwrap_or_default())
 }
 
 /// Whether the pod's cgroup or a running container has not yet got the requests and limits that the pod was given.

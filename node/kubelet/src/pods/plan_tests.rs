@@ -7,7 +7,7 @@ use corten_api::k8s_openapi::api::core::v1::Pod;
 use expect_test::{Expect, expect};
 use jiff::{SignedDuration, Timestamp};
 
-use super::plan::{Applied, Memory, Plan, SandboxAction, Termination, is_resizing, plan};
+use super::plan::{Applied, Memory, Plan, SandboxAction, Termination, backoff_key, is_resizing, plan};
 use crate::fixtures;
 use crate::pod::observed::{Instance, InstanceState, Observed, Sandbox};
 use crate::pod::verdict::Verdict;
@@ -174,7 +174,11 @@ fn crash_loops_back_off() {
         start main (Main) #4
     "#]],
     );
-    memory.backoffs.next("main", at(-2));
+    let pod = fixtures::pod(ONE);
+    let mut container = crate::pod::spec::spec(&pod).containers[0].clone();
+    memory.backoffs.next(&backoff_key(&container), at(-2));
+    container.image = Some("another".to_owned());
+    assert_eq!(memory.backoffs.until(&backoff_key(&container), at(-1), at(0)), None, "another image begins anew");
     check_with(
         ONE,
         "s0 ready\n s0 main exited 1 -1 #3",

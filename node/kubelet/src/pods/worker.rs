@@ -22,7 +22,6 @@ use super::status::{self, Facts};
 use super::stop::Stops;
 use super::termination_message::Messages;
 use super::{act, mirror};
-use crate::backoff::go_seconds;
 use crate::error::Result;
 use crate::events::{NORMAL, WARNING};
 use crate::images::Pulls;
@@ -328,7 +327,7 @@ impl Worker {
                     spec::describe(&self.pod)
                 );
                 self.services.api.events.container(&self.pod, &backing_off.name, WARNING, "BackOff", &message);
-                debug!(delay = go_seconds(self.memory.backoffs.delay(&backing_off.name)), "backing off");
+                debug!(message = backing_off.message, "backing off");
             }
             self.waiting.insert(backing_off.name.clone(), waiting);
         }
