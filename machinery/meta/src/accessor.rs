@@ -1,55 +1,56 @@
-//! Reading and writing metadata of an object held as a [`Value`]. Odd shapes read as absent; nothing panics.
+//! Accessors for the metadata of an object held as a [`Value`]. A field of an unexpected shape reads as absent; nothing
+//! panics.
 
 use crate::owner::Owner;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// `metadata.name`, or "".
+/// Returns `metadata.name`, or "".
 pub fn name(object: &Value) -> &str {
-    text(object, "name")
+    string(object, "name")
 }
 
-/// `metadata.namespace`, or "".
+/// Returns `metadata.namespace`, or "".
 pub fn namespace(object: &Value) -> &str {
-    text(object, "namespace")
+    string(object, "namespace")
 }
 
-/// `metadata.uid`, or "".
+/// Returns `metadata.uid`, or "".
 pub fn uid(object: &Value) -> &str {
-    text(object, "uid")
+    string(object, "uid")
 }
 
-/// `metadata.resourceVersion`, or "".
+/// Returns `metadata.resourceVersion`, or "".
 pub fn resource_version(object: &Value) -> &str {
-    text(object, "resourceVersion")
+    string(object, "resourceVersion")
 }
 
-/// `metadata.deletionTimestamp`, when it is set.
+/// Returns `metadata.deletionTimestamp` if it is set.
 pub fn deletion_timestamp(object: &Value) -> Option<&str> {
-    Some(text(object, "deletionTimestamp")).filter(|t| !t.is_empty())
+    Some(string(object, "deletionTimestamp")).filter(|t| !t.is_empty())
 }
 
-/// `metadata.generation`, or 0.
+/// Returns `metadata.generation`, or 0.
 pub fn generation(object: &Value) -> i64 {
     object.get("metadata").and_then(|m| m.get("generation")).and_then(Value::as_i64).unwrap_or(0)
 }
 
-/// `metadata.labels`.
+/// Returns `metadata.labels`.
 pub fn labels(object: &Value) -> BTreeMap<String, String> {
-    text_map(object, "labels")
+    string_map(object, "labels")
 }
 
-/// `metadata.annotations`.
+/// Returns `metadata.annotations`.
 pub fn annotations(object: &Value) -> BTreeMap<String, String> {
-    text_map(object, "annotations")
+    string_map(object, "annotations")
 }
 
-/// `metadata.finalizers`.
+/// Returns `metadata.finalizers`.
 pub fn finalizers(object: &Value) -> Vec<&str> {
     list(object, "finalizers").iter().filter_map(Value::as_str).collect()
 }
 
-/// `metadata.ownerReferences`.
+/// Returns `metadata.ownerReferences`.
 pub fn owner_references(object: &Value) -> Vec<Owner> {
     let word = |o: &Value, key: &str| o.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
     let flag = |o: &Value, key: &str| o.get(key).and_then(Value::as_bool).unwrap_or(false);
@@ -67,7 +68,8 @@ pub fn owner_references(object: &Value) -> Vec<Owner> {
         .collect()
 }
 
-/// The value at a JSON pointer. The names of Kubernetes' fields need no escapes, and undoing them is what takes the time.
+/// Returns the value at a JSON pointer. A pointer without escapes, as the names of Kubernetes' fields have none, takes
+/// a faster path.
 pub fn at<'a>(object: &'a Value, pointer: &str) -> Option<&'a Value> {
     let Some(steps) = plain(pointer) else { return object.pointer(pointer) };
     steps.split('/').try_fold(object, |here, step| match here {
@@ -77,7 +79,7 @@ pub fn at<'a>(object: &'a Value, pointer: &str) -> Option<&'a Value> {
     })
 }
 
-/// As [`at`], to write.
+/// Returns the value at a JSON pointer, as [`at`] does, for writing.
 pub fn at_mut<'a>(object: &'a mut Value, pointer: &str) -> Option<&'a mut Value> {
     let Some(steps) = plain(pointer) else { return object.pointer_mut(pointer) };
     steps.split('/').try_fold(object, |here, step| match here {
@@ -87,13 +89,13 @@ pub fn at_mut<'a>(object: &'a mut Value, pointer: &str) -> Option<&'a mut Value>
     })
 }
 
-/// The steps of a pointer that has some and in which nothing is escaped.
+/// Returns the steps of a pointer that has at least one step and no escapes.
 fn plain(pointer: &str) -> Option<&str> {
     pointer.strip_prefix('/').filter(|steps| !steps.contains('~'))
 }
 
-/// Puts `value` at a JSON pointer, creating objects on the way. A scalar or null in the way is replaced by an object;
-/// an array is entered when the step is one of its indexes, and otherwise left alone.
+/// Sets `value` at a JSON pointer and creates missing objects. Replaces a scalar or null on the way by an object.
+/// Enters an array if the step is one of its indexes, and leaves the array alone otherwise.
 pub fn set(object: &mut Value, pointer: &str, value: Value) {
     let mut here = object;
     for step in pointer.split('/').skip(1) {
@@ -109,7 +111,7 @@ pub fn set(object: &mut Value, pointer: &str, value: Value) {
     *here = value;
 }
 
-/// The slot named `step` inside `here`, made when absent.
+/// Returns the field or element `step` of `here`, and creates the field if it is absent.
 fn enter<'a>(here: &'a mut Value, step: &str) -> Option<&'a mut Value> {
     if here.is_array() {
         return step.parse::<usize>().ok().and_then(|index| here.get_mut(index));
@@ -118,14 +120,14 @@ fn enter<'a>(here: &'a mut Value, step: &str) -> Option<&'a mut Value> {
         *here = Value::Object(Map::new());
     }
     let map = here.as_object_mut()?;
-    // An entry would take a copy of its name, also where there is one already.
+    // `Map::entry` copies the key even if the field exists.
     if !map.contains_key(step) {
         map.insert(step.to_owned(), Value::Null);
     }
     map.get_mut(step)
 }
 
-fn text<'a>(object: &'a Value, field: &str) -> &'a str {
+fn string<'a>(object: &'a Value, field: &str) -> &'a str {
     object.get("metadata").and_then(|m| m.get(field)).and_then(Value::as_str).unwrap_or_default()
 }
 
@@ -133,7 +135,7 @@ fn list<'a>(object: &'a Value, field: &str) -> &'a [Value] {
     object.get("metadata").and_then(|m| m.get(field)).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
 }
 
-fn text_map(object: &Value, field: &str) -> BTreeMap<String, String> {
+fn string_map(object: &Value, field: &str) -> BTreeMap<String, String> {
     let Some(map) = object.get("metadata").and_then(|m| m.get(field)).and_then(Value::as_object) else {
         return BTreeMap::new();
     };
@@ -160,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_shapes_are_absent() {
+    fn fields_of_unexpected_shapes_are_absent() {
         for odd in [json!(null), json!(3), json!({"metadata": []}), json!({"metadata": {"name": 4, "labels": "x"}})] {
             assert_eq!(name(&odd), "");
             assert!(labels(&odd).is_empty() && owner_references(&odd).is_empty() && finalizers(&odd).is_empty());
@@ -168,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn pointers_lead_where_they_say() {
+    fn pointers_resolve_to_their_values() {
         let value = json!({"a": {"b": [{"c": 1}], "x/y": 2, "t~": 3, "": 4}, "0": 5});
         for pointer in [
             "",
@@ -192,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn sets_on_the_way() {
+    fn set_creates_missing_objects() {
         let mut v = json!({"list": [{"a": 1}], "scalar": 1});
         set(&mut v, "/spec/template/x~1y", json!(5));
         set(&mut v, "/list/0/a", json!(2));

@@ -1,10 +1,10 @@
-//! Which addresses can be those of a machine on the network. Nodes, pods and Services name addresses of their own choice;
-//! whoever connects to one, signs it or routes to it asks here first.
+//! The addresses that can belong to a machine on the network. Nodes, pods and Services choose the addresses that they
+//! report. Code that connects to such an address, signs it or routes to it checks it here first.
 
 use std::net::IpAddr;
 
-/// Whether an address is one machine's on the network: not loopback, link-local, multicast, broadcast or unspecified. An
-/// IPv4 address that is written as one of IPv6 is what it stands for.
+/// Reports whether an address is one machine's on the network: not loopback, link-local, multicast, broadcast or
+/// unspecified. An IPv4-mapped IPv6 address counts as its IPv4 address.
 pub fn is_global_unicast(address: IpAddr) -> bool {
     let address = address.to_canonical();
     let is_local = match address {
@@ -14,7 +14,7 @@ pub fn is_global_unicast(address: IpAddr) -> bool {
     !(is_local || address.is_loopback() || address.is_multicast() || address.is_unspecified())
 }
 
-/// The same, and the address is written as what it is.
+/// Reports whether an address is one machine's on the network and not an IPv4-mapped IPv6 address.
 pub fn is_canonical_global_unicast(address: IpAddr) -> bool {
     address.to_canonical() == address && is_global_unicast(address)
 }
@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_of_one_machine_are_told_from_others() {
+    fn only_addresses_of_one_machine_are_global_unicast() {
         for (text, expected) in [
             ("10.0.0.1", true),
             ("8.8.8.8", true),

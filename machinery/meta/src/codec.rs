@@ -1,8 +1,8 @@
-//! JSON and YAML in, canonical JSON out.
+//! The codec of objects: decodes JSON and YAML, encodes canonical JSON.
 //!
-//! The canonical form is what the store holds: `apiVersion`, `kind`, `metadata` first, every other key sorted, no
+//! The store holds the canonical form: `apiVersion`, `kind`, `metadata` first, every other key sorted, no
 //! `metadata.resourceVersion`. Two equal objects have equal bytes. Decoding is strict about JSON and lenient about
-//! fields: unknown fields are the schema's business, duplicate ones are reported here.
+//! fields: the schema reports unknown fields, this module reports duplicate ones.
 
 use crate::Error;
 use crate::numbers::{Numbers, spelled};
@@ -17,28 +17,28 @@ use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::io::Write;
 
-/// A decoded document and what a strict reader objects to.
+/// A decoded document and its strict decoding errors.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decoded {
     pub value: Value,
-    /// Paths of fields given more than once, as upstream's strict decoder writes them: `spec.containers[0].name`.
+    /// The paths of duplicate fields, as upstream's strict decoder writes them: `spec.containers[0].name`.
     pub duplicates: Vec<String>,
-    /// Whether it has numbers that are no plain integers. How they are written, [`numbers`] tells.
+    /// Whether the document has numbers that are not plain integers. [`numbers`] returns their spelling.
     pub has_floats: bool,
 }
 
-/// Upstream stops collecting strict errors at this many.
+/// The number of strict errors at which upstream stops collecting.
 pub const MAX_COMPLAINTS: usize = 100;
 
-/// A buffer for encoding that grew beyond this is not kept.
+/// The largest encoding buffer that is kept for the next object.
 const KEPT_SCRATCH: usize = 64 * 1024;
 
 thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Encodes an object canonically. The bytes take the memory that they need and no more, because they may stay for as
-/// long as the object: they are written into a buffer that is kept for the next object, and copied out of it once.
+/// Encodes an object canonically. The result has no spare capacity, because it may live as long as the object: the
+/// object is encoded into a buffer that the thread reuses, and copied out of it once.
 pub fn encode_object(value: &Value) -> Bytes {
     SCRATCH.with_borrow_mut(|out| {
         out.clear();
@@ -130,8 +130,8 @@ fn write_string(out: &mut Vec<u8>, text: &str) {
     serde_json::to_writer(out, text).expect("writing a string to memory cannot fail");
 }
 
-/// JSON as Go writes it: what could end a script or a line inside of a web page is escaped. It stands in strings only.
-/// Who keeps JSON as it was sent, such as a controller the data of its revisions, compares it byte by byte.
+/// Escapes JSON as Go does: `<`, `>`, `&`, U+2028 and U+2029, which occur in strings only. Controllers keep raw JSON,
+/// such as the data of a ControllerRevision, and compare it byte by byte.
 pub fn escaped(json: &[u8]) -> Cow<'_, [u8]> {
     let lines = |at: usize| matches!(json.get(at..at + 3), Some([0xe2, 0x80, 0xa8 | 0xa9]));
     let found = |at: &usize| json[*at] != 0xe2 || lines(*at);
@@ -141,21 +141,23 @@ pub fn escaped(json: &[u8]) -> Cow<'_, [u8]> {
         return Cow::Borrowed(json);
     }
     places.sort_unstable();
-    let (mut out, mut copied) = (Vec::with_capacity(json.len() + 5 * places.len()), 0);
+    let mut out = Vec::with_capacity(json.len() + 5 * places.len());
+    let mut copied = 0;
     for at in places {
         out.extend_from_slice(&json[copied..at]);
-        let (letter, length) = match json[at] {
+        let (character, length) = match json[at] {
             0xe2 => (0x2000 + u32::from(json[at + 2] & 0x3f), 3),
             ascii => (ascii.into(), 1),
         };
-        write!(out, "\\u{letter:04x}").expect("writing to memory cannot fail");
+        write!(out, "\\u{character:04x}").expect("writing to memory cannot fail");
         copied = at + length;
     }
     out.extend_from_slice(&json[copied..]);
     Cow::Owned(out)
 }
 
-/// Makes of the numbers of a value what is read of them after they were written: a whole number is an integer.
+/// Normalizes the numbers of a value to their form after encoding and decoding: a float without a fraction becomes an
+/// integer.
 pub fn settle_numbers(value: &mut Value) {
     match value {
         Value::Number(number) if number.is_f64() => {
@@ -171,8 +173,8 @@ pub fn settle_numbers(value: &mut Value) {
     }
 }
 
-/// Go writes a float without an exponent unless it is very large or very small, and reads what is too large for an
-/// integer as a float.
+/// Writes a number as Go does: a float has no exponent unless it is very large or very small. A number too large for an
+/// integer is a float.
 fn write_number(out: &mut Vec<u8>, number: &Number) {
     let float = number.as_f64().filter(|_| number.as_i64().is_none());
     let written = match float {
@@ -185,12 +187,11 @@ fn write_number(out: &mut Vec<u8>, number: &Number) {
     written.expect("writing a number to memory cannot fail");
 }
 
-/// Decodes one JSON document. The last of duplicate fields wins; with `strict` their paths are reported too.
-/// Nesting is limited to 128 levels.
+/// Decodes one JSON document. The last of duplicate fields wins; with `strict` their paths are reported too. Nesting is
+/// limited to 128 levels.
 pub fn decode_json(bytes: &[u8], strict: bool) -> Result<Decoded, Error> {
-    let bytes = &*mended(bytes);
-    // Where a field is, is worth knowing only if there is something to report of it; how a number is written, only if
-    // its value does not say it.
+    let bytes = &*with_replacements(bytes);
+    // The second pass is needed only to report the paths of duplicates or to read the spelling of numbers.
     let mut strictness = Strictness::default();
     let mut decoded = strictness.read(bytes);
     let follows = strict && strictness.has_duplicates;
@@ -202,16 +203,16 @@ pub fn decode_json(bytes: &[u8], strict: bool) -> Result<Decoded, Error> {
     Ok(Decoded { value, duplicates: strictness.duplicates, has_floats: strictness.has_floats })
 }
 
-/// How the numbers of a document that was read before are written, if they are no plain integers.
+/// Returns the spelling of the numbers that are not plain integers in a document that was decoded before.
 pub fn numbers(bytes: &[u8]) -> Numbers {
-    let document = mended(bytes);
+    let document = with_replacements(bytes);
     let mut strictness = Strictness { follows: true, ..Strictness::default() };
     let _ = strictness.read_spelled(&document);
     strictness.numbers
 }
 
-/// The text with U+FFFD for what is no character, as Go reads it: bytes that are not UTF-8, and escapes of half a pair.
-fn mended(bytes: &[u8]) -> Cow<'_, [u8]> {
+/// Replaces bytes that are not UTF-8 and unpaired surrogate escapes by U+FFFD, as Go does.
+fn with_replacements(bytes: &[u8]) -> Cow<'_, [u8]> {
     let has_escape = bytes.contains(&b'\\') && bytes.windows(2).any(|pair| pair == b"\\u");
     if !has_escape && std::str::from_utf8(bytes).is_ok() {
         return Cow::Borrowed(bytes);
@@ -223,7 +224,7 @@ fn mended(bytes: &[u8]) -> Cow<'_, [u8]> {
         let (before, escape) = rest.split_at(at);
         out.push_str(before);
         let length = match (half(escape), escape.get(6..).and_then(half)) {
-            // A pair is one character.
+            // A surrogate pair is one character.
             (Some(0xd800..0xdc00), Some(0xdc00..)) => 12,
             (Some(_), _) => 6,
             (None, _) => 1 + escape[1..].chars().next().map_or(0, char::len_utf8),
@@ -235,7 +236,7 @@ fn mended(bytes: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(out.into_bytes())
 }
 
-/// Bytes as text, with U+FFFD for every byte that is no part of a character, as Go writes them.
+/// Returns bytes as a string, with U+FFFD for every byte that is not UTF-8, as Go does.
 pub fn characters(bytes: &[u8]) -> Cow<'_, str> {
     if let Ok(text) = std::str::from_utf8(bytes) {
         return Cow::Borrowed(text);
@@ -248,13 +249,13 @@ pub fn characters(bytes: &[u8]) -> Cow<'_, str> {
     Cow::Owned(text)
 }
 
-/// The number of an escape that is half a pair.
+/// Returns the code of an escape that is half of a surrogate pair.
 fn half(escape: &str) -> Option<u32> {
     let digits = escape.strip_prefix("\\u")?.get(..4)?;
     u32::from_str_radix(digits, 16).ok().filter(|code| (0xd800..0xe000).contains(code))
 }
 
-/// Decodes one YAML document. JSON is YAML, so this reads both. A duplicate key is an error.
+/// Decodes one YAML document. JSON is YAML, so it also reads JSON. A duplicate key is an error.
 pub fn decode_yaml(bytes: &[u8]) -> Result<Value, Error> {
     let decoded = decode_yaml_leniently(bytes)?;
     match decoded.duplicates.into_iter().next() {
@@ -264,30 +265,31 @@ pub fn decode_yaml(bytes: &[u8]) -> Result<Value, Error> {
 }
 
 /// Decodes one YAML document as a server does: the last of duplicate keys wins, and the duplicates are reported in
-/// go-yaml's words. What is JSON, as nearly everything that is sent as YAML, is read as such: that is cheaper and needs
-/// less of the stack, so it may nest deeper.
+/// go-yaml's words. Most documents that clients send as YAML are JSON; these take the JSON decoder, which is cheaper
+/// and uses less stack, so they may nest deeper.
 pub fn decode_yaml_leniently(bytes: &[u8]) -> Result<Decoded, Error> {
     if bytes.trim_ascii_start().starts_with(b"{")
-        && !says_other_than_yaml(bytes)
+        && !differs_in_yaml(bytes)
         && let Ok(decoded) = decode_json(bytes, true)
         && decoded.duplicates.is_empty()
         && !decoded.has_floats
     {
         return Ok(decoded);
     }
-    yaml::read(bytes).map(strictly_read).map_err(|e| Error::Yaml(e.to_string()))
+    yaml::read(bytes).map(into_decoded).map_err(|e| Error::Yaml(e.to_string()))
 }
 
-/// Whether a text is something else in YAML than in JSON: an escaped slash, halves of pairs, control characters and
-/// what ends a line.
-fn says_other_than_yaml(bytes: &[u8]) -> bool {
+/// Reports whether YAML reads a document differently than JSON: it has an escaped slash, surrogate escapes, control
+/// characters or Unicode line separators.
+fn differs_in_yaml(bytes: &[u8]) -> bool {
     let is_escape = |three: &[u8]| three.starts_with(b"\\/") || three.eq_ignore_ascii_case(b"\\ud");
-    let is_other = |letter| matches!(letter, '\u{7f}'..='\u{9f}' | '\u{2028}' | '\u{2029}' | '\u{fffe}' | '\u{ffff}');
-    let is_plain = std::str::from_utf8(bytes).is_ok_and(|text| !text.contains(is_other));
+    let is_special =
+        |character| matches!(character, '\u{7f}'..='\u{9f}' | '\u{2028}' | '\u{2029}' | '\u{fffe}' | '\u{ffff}');
+    let is_plain = std::str::from_utf8(bytes).is_ok_and(|text| !text.contains(is_special));
     !is_plain || bytes.contains(&b'\\') && bytes.windows(3).any(is_escape)
 }
 
-fn strictly_read(read: yaml::Read) -> Decoded {
+fn into_decoded(read: yaml::Read) -> Decoded {
     let duplicates =
         (!read.complaints.is_empty()).then(|| format!("yaml: unmarshal errors:\n  {}", read.complaints.join("\n  ")));
     Decoded { value: read.value, duplicates: duplicates.into_iter().collect(), has_floats: false }
@@ -304,49 +306,49 @@ pub fn encode_yaml(value: &Value) -> String {
     yaml::write(value)
 }
 
-/// What a strict reader objects to in a document that was read before, in the order of the document: the duplicate
-/// fields and, of the given paths, those that are there.
+/// Returns the strict decoding errors of a document that was decoded before, in the order of the document: the
+/// duplicate fields and those of the paths `unknown` that the document has.
 pub fn strict_complaints(bytes: &[u8], unknown: &[String]) -> Vec<String> {
-    let document = mended(bytes);
+    let document = with_replacements(bytes);
     let unknown = unknown.iter().map(String::as_str).collect();
     let mut strictness = Strictness { follows: true, unknown, ..Strictness::default() };
-    // It was read before, so it can be read again.
+    // The document was decoded before, so it decodes again.
     let _ = strictness.read_spelled(&document);
     strictness.complaints
 }
 
-/// Where the strict decoder is, and what it found.
+/// The state of the strict decoder: its position and its findings.
 #[derive(Default)]
 struct Strictness<'u> {
-    /// Whether places are kept track of; else it is only found out that there are duplicates.
+    /// Whether the decoder tracks paths. Otherwise it finds only whether there are duplicates.
     follows: bool,
     has_duplicates: bool,
     path: String,
     duplicates: Vec<String>,
     unknown: BTreeSet<&'u str>,
-    /// The unknown fields that were told.
-    told: BTreeSet<String>,
+    /// The unknown fields that were reported.
+    reported: BTreeSet<String>,
     complaints: Vec<String>,
     has_floats: bool,
     has_negative_zero: bool,
-    /// The texts of the floats that are still to come, where they were looked up.
-    texts: VecDeque<&'u str>,
+    /// The spelling of the floats that are still to come, if it was looked up.
+    spellings: VecDeque<&'u str>,
     numbers: Numbers,
 }
 
 impl<'u> Strictness<'u> {
-    /// Reads a document by the texts of its numbers.
+    /// Reads a document with the spelling of its numbers.
     fn read_spelled(&mut self, bytes: &'u [u8]) -> Result<Value, serde_json::Error> {
-        let (document, texts) = spelled(bytes);
-        self.texts = texts.into();
+        let (document, spellings) = spelled(bytes);
+        self.spellings = spellings.into();
         self.read(&document)
     }
 
-    /// A number that is no plain integer. A zero with a sign is one to whom wants an integer.
+    /// Returns a number that is not a plain integer. A negative zero is an integer.
     fn float(&mut self, value: f64) -> Option<Value> {
         self.has_floats = true;
         self.has_negative_zero |= value == 0.0 && value.is_sign_negative();
-        let text = self.texts.pop_front();
+        let text = self.spellings.pop_front();
         if let Some(text) = text.filter(|_| self.follows) {
             self.numbers.insert(&self.path, text);
         }
@@ -371,16 +373,16 @@ impl<'u> Strictness<'u> {
         }
     }
 
-    /// Called where the path of a field is known.
+    /// Reports the field at the current path if it is unknown.
     fn enter(&mut self) {
-        let is_new = self.unknown.contains(self.path.as_str()) && !self.told.contains(&self.path);
+        let is_new = self.unknown.contains(self.path.as_str()) && !self.reported.contains(&self.path);
         if self.complaints.len() < MAX_COMPLAINTS && is_new {
             self.complaints.push(format!("unknown field {}", quote(&self.path)));
-            self.told.insert(self.path.clone());
+            self.reported.insert(self.path.clone());
         }
     }
 
-    /// Whether a place is an unknown field or within one: nobody looks there any further.
+    /// Reports whether a path is an unknown field or inside one. Upstream does not descend into unknown fields.
     fn is_unknown(&self, path: &str) -> bool {
         let ends = path.match_indices(['.', '[']).map(|(at, _)| at).chain([path.len()]);
         ends.map(|end| &path[..end]).any(|place| self.unknown.contains(place))

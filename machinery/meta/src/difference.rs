@@ -1,27 +1,29 @@
-//! The unified difference of two texts, as upstream's messages about forbidden changes show it.
+//! The unified diff of two lists of lines, as upstream's messages about forbidden changes show it.
 //!
-//! Pure and bounded: texts of very many lines are shown as one replaced by the other.
+//! Pure and bounded: if both inputs have very many lines, the diff replaces one by the other.
 
 use std::collections::HashMap;
 
-/// Lines around a change that are shown with it.
+/// The number of unchanged lines shown around a change.
 const CONTEXT: usize = 3;
-/// From so many lines on a text is long.
+/// The number of lines from which an input is long.
 const LONG: usize = 200;
-/// How much is done to match lines, at most.
+/// The limit of steps for matching lines.
 const MAX_STEPS: usize = 1_000_000;
 
-/// A run of lines: the ranges in the old and the new text, and whether they are the same.
+/// A run of lines: its ranges in the old and the new input, and whether the lines are equal.
 struct Run {
     old: (usize, usize),
     new: (usize, usize),
     same: bool,
 }
 
-/// Compact JSON with one space of indentation per level, in lines. The order of fields stays.
+/// Indents compact JSON by one space per level and splits it into lines. The order of fields stays.
 pub fn indented(json: &str) -> Vec<String> {
     let mut lines = vec![String::new()];
-    let (mut depth, mut in_text, mut escaped) = (0_usize, false, false);
+    let mut depth = 0_usize;
+    let mut in_text = false;
+    let mut escaped = false;
     let mut characters = json.chars().peekable();
     while let Some(c) = characters.next() {
         let line = lines.last_mut().expect("there is always a line");
@@ -60,12 +62,13 @@ pub fn indented(json: &str) -> Vec<String> {
     lines
 }
 
-/// The difference with three lines of context; empty when there is none.
+/// Returns the diff with three lines of context; empty if the inputs are equal.
 pub fn unified(old: &[String], new: &[String]) -> String {
     let mut out = String::new();
     for group in groups(runs(old, new)) {
         let (Some(first), Some(last)) = (group.first(), group.last()) else { continue };
-        let (before, after) = (range(first.old.0, last.old.1), range(first.new.0, last.new.1));
+        let before = range(first.old.0, last.old.1);
+        let after = range(first.new.0, last.new.1);
         out.push_str(&format!("@@ -{before} +{after} @@\n"));
         for run in &group {
             let mut write = |mark: char, lines: &[String]| {
@@ -90,10 +93,11 @@ fn range(from: usize, to: usize) -> String {
     }
 }
 
-/// The runs of same and changed lines, in order.
+/// Returns the runs of equal and changed lines, in order.
 fn runs(old: &[String], new: &[String]) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
-    let (mut i, mut j) = (0, 0);
+    let mut i = 0;
+    let mut j = 0;
     let mut add = |old: (usize, usize), new: (usize, usize), same: bool| {
         if old.0 != old.1 || new.0 != new.1 {
             runs.push(Run { old, new, same });
@@ -108,7 +112,7 @@ fn runs(old: &[String], new: &[String]) -> Vec<Run> {
     runs
 }
 
-/// Lines that are the same in both texts.
+/// A block of lines that are equal in both inputs.
 #[derive(Clone, Copy)]
 struct Block {
     old: usize,
@@ -116,8 +120,8 @@ struct Block {
     length: usize,
 }
 
-/// The blocks that both texts share: the longest, then the longest on either side of it, and so on. In a long text,
-/// lines that stand there often do not begin a block.
+/// Returns the blocks that both inputs share: the longest, then the longest on either side of it, and so on. In a long
+/// input, frequent lines do not begin a block.
 fn blocks(old: &[String], new: &[String]) -> Vec<Block> {
     if old.len() * new.len() / LONG > MAX_STEPS {
         return Vec::new();
@@ -152,7 +156,7 @@ fn blocks(old: &[String], new: &[String]) -> Vec<Block> {
     joined
 }
 
-/// The longest block within two ranges; of several the first in the old text, then the first in the new one.
+/// Returns the longest block within two ranges; of several the first in the old input, then the first in the new one.
 fn longest(
     old: &[String],
     new: &[String],
@@ -186,7 +190,7 @@ fn longest(
     best
 }
 
-/// Changes that are near each other, with the lines around them.
+/// Groups changes that are near each other, with the lines around them.
 fn groups(runs: Vec<Run>) -> Vec<Vec<Run>> {
     let mut groups: Vec<Vec<Run>> = Vec::new();
     let mut group: Vec<Run> = Vec::new();
@@ -197,7 +201,8 @@ fn groups(runs: Vec<Run>) -> Vec<Vec<Run>> {
             continue;
         }
         let length = run.old.1 - run.old.0;
-        let (is_first, is_last) = (at == 0, at + 1 == count);
+        let is_first = at == 0;
+        let is_last = at + 1 == count;
         let head = |n: usize| Run { old: (run.old.0, run.old.0 + n), new: (run.new.0, run.new.0 + n), same: true };
         let tail = |n: usize| Run { old: (run.old.1 - n, run.old.1), new: (run.new.1 - n, run.new.1), same: true };
         match (is_first, is_last) {
@@ -232,17 +237,17 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_stands_often_in_a_long_text_begins_no_block() {
+    fn a_frequent_line_of_a_long_input_begins_no_block() {
         let text = |lines: &[&str]| lines.iter().map(|line| (*line).to_owned()).collect::<Vec<_>>();
         let often = |first: &str| {
             let mut lines = vec![first];
             (0..120).for_each(|_| lines.extend(["x", "y"]));
             text(&lines)
         };
-        let told = unified(&often("a"), &often("b"));
-        assert!(told.starts_with("@@ -1,241 +1,241 @@\n-a\n-x\n"), "{told}");
-        let told = unified(&text(&["{", "{", "1", "}", "{", "2", "}", "}"]), &text(&["{", "{", "2", "}", "}"]));
-        assert_eq!(told, "@@ -1,7 +1,4 @@\n {\n-{\n-1\n-}\n {\n 2\n }\n");
+        let diff = unified(&often("a"), &often("b"));
+        assert!(diff.starts_with("@@ -1,241 +1,241 @@\n-a\n-x\n"), "{diff}");
+        let diff = unified(&text(&["{", "{", "1", "}", "{", "2", "}", "}"]), &text(&["{", "{", "2", "}", "}"]));
+        assert_eq!(diff, "@@ -1,7 +1,4 @@\n {\n-{\n-1\n-}\n {\n 2\n }\n");
     }
 
     #[test]

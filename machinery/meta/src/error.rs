@@ -1,22 +1,22 @@
-//! The one error type of this package. The API server turns it into a `Status`; the texts are upstream's where
-//! upstream has one.
+//! The error type of this package. The API server turns it into a `Status`. The messages are upstream's where upstream
+//! has one.
 
-/// What can go wrong with the words of the API.
+/// An error about metadata, encodings, selectors, quantities or patches.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The bytes are not JSON, or not the JSON shape that was asked for.
+    /// The bytes are not JSON, or not of the expected shape.
     #[error("{0}")]
     Json(String),
-    /// The text is not YAML.
+    /// The bytes are not YAML.
     #[error("{0}")]
     Yaml(String),
-    /// The object's metadata does not have the shape of metadata.
+    /// The object's metadata has an invalid shape.
     #[error("{0}")]
     Metadata(String),
-    /// A label or field selector cannot be understood.
+    /// A label or field selector is invalid.
     #[error("{0}")]
     Selector(String),
-    /// A quantity cannot be understood.
+    /// A quantity is invalid.
     #[error("{0}")]
     Quantity(&'static str),
     /// An int-or-string is neither an integer nor a percentage.
@@ -28,7 +28,7 @@ pub enum Error {
     /// A JSON patch is well formed and does not apply to the object.
     #[error("{0}")]
     PatchFailed(String),
-    /// What a JSON patch tests is otherwise, so that it does not apply.
+    /// The `test` operation of a JSON patch fails.
     #[error("{0}")]
     PatchTestFailed(String),
     /// A group, version, kind or resource name cannot be split.

@@ -1,4 +1,4 @@
-//! Field paths and field errors: what validation says about one field, in upstream's words.
+//! Field paths and field errors: the messages of validation about one field, in upstream's words.
 
 use crate::go::float;
 use crate::quote::quote;
@@ -14,23 +14,23 @@ impl Path {
         Path(name.as_ref().to_owned())
     }
 
-    /// The field `name` of this path.
+    /// Returns the path of the field `name`.
     pub fn child(&self, name: impl AsRef<str>) -> Path {
         let name = name.as_ref();
-        // Upstream writes what has no name as the entry of a map.
+        // Upstream writes a field without a name as the entry of a map.
         if name.is_empty() {
             return self.key("");
         }
-        // Validation makes a path for every field it looks at: this is no place for the machinery of formatting.
+        // Validation makes a path for every field, so this avoids `format!`.
         if self.0.is_empty() { Path(name.to_owned()) } else { Path([&self.0, ".", name].concat()) }
     }
 
-    /// The element `index` of a list.
+    /// Returns the path of the element `index` of a list.
     pub fn index(&self, index: usize) -> Path {
         Path(format!("{}[{index}]", self.0))
     }
 
-    /// The entry `key` of a map.
+    /// Returns the path of the entry `key` of a map.
     pub fn key(&self, key: impl AsRef<str>) -> Path {
         Path([&self.0, "[", key.as_ref(), "]"].concat())
     }
@@ -42,7 +42,7 @@ impl fmt::Display for Path {
     }
 }
 
-/// How a field is wrong.
+/// The kind of a field error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
     NotFound,
@@ -59,7 +59,7 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// The word for people.
+    /// Returns the phrase that the message uses.
     pub fn text(self) -> &'static str {
         match self {
             ErrorKind::NotFound => "Not found",
@@ -75,7 +75,7 @@ impl ErrorKind {
         }
     }
 
-    /// The word for machines: the reason of a status cause.
+    /// Returns the reason of the status cause.
     pub fn reason(self) -> &'static str {
         match self {
             ErrorKind::NotFound => "FieldValueNotFound",
@@ -92,7 +92,7 @@ impl ErrorKind {
         }
     }
 
-    /// Whether the message repeats the offending value.
+    /// Reports whether the message repeats the invalid value.
     fn shows_value(self) -> bool {
         !matches!(
             self,
@@ -101,22 +101,23 @@ impl ErrorKind {
     }
 }
 
-/// One field that is wrong.
+/// One invalid field.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FieldError {
     pub kind: ErrorKind,
     pub field: String,
     pub value: Value,
-    /// Whether the message leaves the value out, because it is long or says nothing.
+    /// Whether the message leaves the value out, because it is long or of no use.
     pub value_omitted: bool,
-    /// How the message shows the value, when that is not its JSON.
+    /// The value as the message shows it, if that is not its JSON.
     pub printed: Option<String>,
     pub detail: String,
 }
 
 impl FieldError {
     fn new(kind: ErrorKind, path: &Path, value: impl Into<Value>, detail: impl Into<String>) -> FieldError {
-        let (field, value) = (path.to_string(), value.into());
+        let field = path.to_string();
+        let value = value.into();
         FieldError { kind, field, value, value_omitted: false, printed: None, detail: detail.into() }
     }
 
@@ -126,7 +127,7 @@ impl FieldError {
     pub fn invalid(path: &Path, value: impl Into<Value>, detail: impl Into<String>) -> FieldError {
         FieldError::new(ErrorKind::Invalid, path, value, detail)
     }
-    /// An invalid value that the message does not repeat.
+    /// Makes an error whose message does not repeat the invalid value.
     pub fn invalid_omitted(path: &Path, detail: impl Into<String>) -> FieldError {
         FieldError { value_omitted: true, ..FieldError::new(ErrorKind::Invalid, path, Value::Null, detail) }
     }
@@ -163,22 +164,22 @@ impl FieldError {
         FieldError::new(ErrorKind::TooMany, path, actual, format!("must have at most {}", counted(max, "item")))
     }
 
-    /// The same of a text for which upstream has a type of its own: the message shows it as JSON.
+    /// Shows the value as JSON: upstream has a type of its own for this string.
     pub fn as_json(self) -> FieldError {
         FieldError { printed: Some(shown(&self.value)), ..self }
     }
 
-    /// The same of a value that upstream holds as a plain text where most have a type of their own.
+    /// Shows the value as a plain string, where upstream has no type of its own for it.
     pub fn as_text(self) -> FieldError {
         FieldError { printed: self.value.as_str().map(quote), ..self }
     }
 
-    /// Whether the message repeats the value.
+    /// Reports whether the message repeats the value.
     pub fn shows_value(&self) -> bool {
         self.kind.shows_value() && !self.value_omitted
     }
 
-    /// The message without the field's name: what a status cause holds.
+    /// Returns the message without the field's path: the message of a status cause.
     pub fn body(&self) -> String {
         let mut text = self.kind.text().to_owned();
         if self.shows_value() {
@@ -208,7 +209,7 @@ impl fmt::Display for FieldError {
 
 impl std::error::Error for FieldError {}
 
-/// A value as Go writes it to JSON: safe inside of HTML.
+/// Returns a value as Go writes it to JSON: safe inside of HTML.
 pub fn shown(value: &Value) -> String {
     let mut json = Vec::new();
     crate::codec::write_value(&mut json, value);
@@ -219,19 +220,20 @@ fn counted(count: usize, unit: &str) -> String {
     if count == 1 { format!("1 {unit}") } else { format!("{count} {unit}s") }
 }
 
-/// Several errors as one text: `[a, b]` without repeats; one stands bare; none is `None`.
+/// Joins several errors into one message: `[a, b]` without repeats. A single error has no brackets; no errors are
+/// `None`.
 pub fn aggregate(errors: &[FieldError]) -> Option<String> {
-    let mut texts: Vec<String> = Vec::new();
+    let mut messages: Vec<String> = Vec::new();
     for error in errors {
         let text = error.to_string();
-        if !texts.contains(&text) {
-            texts.push(text);
+        if !messages.contains(&text) {
+            messages.push(text);
         }
     }
-    match texts.len() {
+    match messages.len() {
         0 => None,
-        1 => texts.pop(),
-        _ => Some(format!("[{}]", texts.join(", "))),
+        1 => messages.pop(),
+        _ => Some(format!("[{}]", messages.join(", "))),
     }
 }
 
@@ -250,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn texts() {
+    fn messages_are_upstreams() {
         let p = Path::root("spec").child("x");
         for (error, expected) in [
             (FieldError::required(&p, ""), "spec.x: Required value"),

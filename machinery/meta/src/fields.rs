@@ -1,4 +1,4 @@
-//! Field selectors: `metadata.name=web,spec.nodeName!=n1`. Which fields a kind supports is the kind's business.
+//! Field selectors: `metadata.name=web,spec.nodeName!=n1`. Each kind decides which fields it supports.
 
 use crate::Error;
 use std::fmt;
@@ -7,12 +7,12 @@ use std::fmt;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct FieldRequirement {
     pub field: String,
-    /// `=` when true, `!=` when false.
+    /// Whether the operator is `=`; otherwise it is `!=`.
     pub equals: bool,
     pub value: String,
 }
 
-/// A conjunction of terms; empty matches everything.
+/// A conjunction of terms; an empty one matches everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct FieldSelector {
     requirements: Vec<FieldRequirement>,
@@ -23,7 +23,7 @@ impl FieldSelector {
         FieldSelector::default()
     }
 
-    /// Matches objects whose `field` is `value`.
+    /// Makes a selector of the objects whose `field` is `value`.
     pub fn equals(field: impl Into<String>, value: impl Into<String>) -> FieldSelector {
         FieldSelector {
             requirements: vec![FieldRequirement { field: field.into(), equals: true, value: value.into() }],
@@ -38,7 +38,7 @@ impl FieldSelector {
             let Some((field, equals, value)) = split_term(term) else {
                 return Err(Error::Selector(format!("invalid selector: '{text}'; can't understand '{term}'")));
             };
-            // A sign between nothing and nothing selects everything.
+            // An operator without a field and a value selects everything.
             if !(field.is_empty() && value.is_empty()) {
                 requirements.push(FieldRequirement { field: field.to_owned(), equals, value: unescape(value)? });
             }
@@ -54,12 +54,12 @@ impl FieldSelector {
         self.requirements.is_empty()
     }
 
-    /// The value that a field must have, when the selector asks for exactly one.
+    /// Returns the value that a field must have, if the selector requires exactly one.
     pub fn requires_exact_match(&self, field: &str) -> Option<&str> {
         self.requirements.iter().find(|r| r.equals && r.field == field).map(|r| r.value.as_str())
     }
 
-    /// `field` answers with the value of a field; an absent field is the empty text.
+    /// Reports whether the selector matches an object. `field` returns the value of a field; an absent field is empty.
     pub fn matches(&self, field: impl Fn(&str) -> Option<String>) -> bool {
         self.requirements.iter().all(|r| (field(&r.field).unwrap_or_default() == r.value) == r.equals)
     }
@@ -83,7 +83,7 @@ impl std::str::FromStr for FieldSelector {
     }
 }
 
-/// A literal as it stands in a selector.
+/// Escapes a value for a selector.
 pub fn escape(value: &str) -> String {
     value.replace('\\', "\\\\").replace(',', "\\,").replace('=', "\\=")
 }

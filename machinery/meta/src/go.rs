@@ -1,8 +1,7 @@
-//! Words of upstream's language and its libraries that clients see in messages: of its JSON scanner, of its time
-//! parser, of its printer of maps.
+//! Messages and formats of Go and its libraries that clients see: of its JSON scanner, its time parser and its printer
+//! of maps.
 //!
-//! All but times is only asked for when something has already failed, so clarity goes before speed. Facts, not translations: each is
-//! what a client of upstream reads.
+//! Except for times, this code runs only after something has failed, so clarity goes before speed.
 
 use jiff::civil::DateTime;
 use jiff::tz::Offset;
@@ -11,11 +10,11 @@ use serde_json::Value;
 
 use crate::quote::quote;
 
-/// How deep values may nest. Upstream's scanner goes to ten thousand; here every later step walks a value by calling
-/// itself, so the stack is what bounds it.
+/// The maximal nesting of values. Upstream's scanner allows ten thousand levels; here every later step walks a value
+/// recursively, so the stack bounds it.
 const MAX_DEPTH: usize = 127;
 
-/// What upstream's scanner says about text that is no JSON; `None` when it would accept it.
+/// Returns the error of upstream's scanner about bytes that are not JSON; `None` if it accepts them.
 pub fn json_error(bytes: &[u8]) -> Option<String> {
     let mut scanner = Scanner { bytes, at: 0 };
     let scanned = scanner.value().and_then(|()| {
@@ -64,12 +63,12 @@ impl Scanner<'_> {
         }
     }
 
-    /// Where something must follow, upstream's scanner sees a space at the end.
+    /// Returns the next byte. At the end of the input it is a space, as upstream's scanner sees one there.
     fn peek_or_space(&self) -> u8 {
         self.peek().unwrap_or(b' ')
     }
 
-    /// The next byte that is no space.
+    /// Returns the next byte that is no space.
     fn next(&mut self) -> Result<u8, String> {
         self.skip_space();
         let byte = self.peek().ok_or(END)?;
@@ -77,7 +76,7 @@ impl Scanner<'_> {
         Ok(byte)
     }
 
-    /// One value, however deep: the nesting is a list and not the stack, which a hostile body could exhaust.
+    /// Reads one value of any depth. The nesting is a list and not the stack, which a hostile body could exhaust.
     fn value(&mut self) -> Result<(), String> {
         let mut open: Vec<Nest> = Vec::new();
         'value: loop {
@@ -233,17 +232,17 @@ impl Scanner<'_> {
     }
 }
 
-/// A time as upstream's parser reads it, of the wanted precision, or what that says about other text.
+/// Reads a time of the wanted precision as upstream's parser does, or returns that parser's error.
 pub fn parse_time(text: &str, micro: bool) -> Result<Timestamp, String> {
     let layout = if micro { "2006-01-02T15:04:05.000000Z07:00" } else { "2006-01-02T15:04:05Z07:00" };
     let cannot = |rest: &str, element: &str| {
         let [text, layout, rest, element] = [text, layout, rest, element].map(quote_time);
         format!("parsing time {text} as {layout}: cannot parse {rest} as {element}")
     };
-    let wrong = |why: String| format!("parsing time {}: {why}", quote_time(text));
+    let error = |reason: String| format!("parsing time {}: {reason}", quote_time(text));
     let mut rest = text;
     let mut numbers = [0i64; 6];
-    // Each number with what stands before it; an hour may have one digit.
+    // Each number with the separator before it; an hour may have one digit.
     let elements = [("", "2006"), ("-", "01"), ("-", "02"), ("T", "15"), (":", "04"), (":", "05")];
     for (number, (before, element)) in numbers.iter_mut().zip(elements) {
         rest = rest.strip_prefix(before).ok_or_else(|| cannot(rest, before))?;
@@ -260,7 +259,7 @@ pub fn parse_time(text: &str, micro: bool) -> Result<Timestamp, String> {
             "05" if *number > 59 => "second",
             _ => continue,
         };
-        return Err(wrong(format!("{range} out of range")));
+        return Err(error(format!("{range} out of range")));
     }
     let digits = rest.bytes().skip(1).take(if micro { 6 } else { usize::MAX }).take_while(u8::is_ascii_digit).count();
     let has_fraction = rest.starts_with(['.', ',']) && digits >= if micro { 6 } else { 1 };
@@ -280,22 +279,22 @@ pub fn parse_time(text: &str, micro: bool) -> Result<Timestamp, String> {
         let (sign, hours, minutes) = zone(rest.as_bytes()).ok_or_else(|| cannot(rest, "Z07:00"))?;
         let range = if hours > 24 { "hour" } else { "minute" };
         if hours > 24 || minutes > 60 {
-            return Err(wrong(format!("time zone offset {range} out of range")));
+            return Err(error(format!("time zone offset {range} out of range")));
         }
         offset = sign * (hours * 60 + minutes) * 60;
         rest = &rest[6..];
     }
     if !rest.is_empty() {
-        return Err(wrong(format!("extra text: {}", quote_time(rest))));
+        return Err(error(format!("extra text: {}", quote_time(rest))));
     }
     let [year, month, day, hour, minute, second] = numbers.map(|number| i16::try_from(number).unwrap_or_default());
     let [month, day, hour, minute, second] = [month, day, hour, minute, second].map(|n| n as i8);
     DateTime::new(year, month, day, hour, minute, second, nanoseconds)
         .and_then(|time| Offset::UTC.to_timestamp(time)?.checked_sub(SignedDuration::from_secs(offset)))
-        .map_err(|_| wrong("day out of range".to_owned()))
+        .map_err(|_| error("day out of range".to_owned()))
 }
 
-/// The sign, the hours and the minutes of `+07:00`.
+/// Returns the sign, the hours and the minutes of `+07:00`.
 fn zone(rest: &[u8]) -> Option<(i64, i64, i64)> {
     let digit = |at: usize| rest.get(at).filter(|byte| byte.is_ascii_digit()).map(|byte| i64::from(byte - b'0'));
     let sign = match (rest.first()?, rest.get(3)?) {
@@ -306,7 +305,7 @@ fn zone(rest: &[u8]) -> Option<(i64, i64, i64)> {
     Some((sign, digit(1)? * 10 + digit(2)?, digit(4)? * 10 + digit(5)?))
 }
 
-/// Text in quotes as errors of times have it: byte for byte where it is no plain ASCII.
+/// Quotes a time as error messages do: byte by byte where it is not plain ASCII.
 fn quote_time(text: &str) -> String {
     let mut out = String::from("\"");
     for byte in text.bytes() {
@@ -319,7 +318,7 @@ fn quote_time(text: &str) -> String {
     out + "\""
 }
 
-/// A number with six digits behind the point, as `%f` prints it.
+/// Formats a number with six digits after the point, as `%f` does.
 pub fn fixed(number: f64) -> String {
     match number {
         f64::INFINITY => "+Inf".to_owned(),
@@ -328,7 +327,8 @@ pub fn fixed(number: f64) -> String {
     }
 }
 
-/// A float in the fewest digits that read back the same, with an exponent where it is far from one: `1.5`, `1e+06`.
+/// Formats a float in the fewest digits that read back the same, with an exponent if it is far from one: `1.5`,
+/// `1e+06`.
 pub fn float(number: f64) -> String {
     if number.is_nan() {
         return "NaN".to_owned();
@@ -339,7 +339,7 @@ pub fn float(number: f64) -> String {
     let scientific = format!("{number:e}");
     let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
-    // When no precision is asked for, Go chooses between the two forms as if six digits had been.
+    // Without a precision, Go chooses between the two forms as if six digits were requested.
     if (-4..6).contains(&exponent) {
         return format!("{number}");
     }
@@ -347,9 +347,9 @@ pub fn float(number: f64) -> String {
     format!("{digits}e{sign}{:02}", exponent.abs())
 }
 
-/// A number without sign, or the error of `strconv.ParseUint`.
+/// Reads an unsigned number, or returns the error of `strconv.ParseUint`.
 pub fn parse_uint(text: &str) -> Result<u64, String> {
-    let failed = |why: &str| Err(format!("strconv.ParseUint: parsing {}: {why}", quote(text)));
+    let failed = |reason: &str| Err(format!("strconv.ParseUint: parsing {}: {reason}", quote(text)));
     match text.parse() {
         _ if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) => failed("invalid syntax"),
         Ok(number) => Ok(number),
@@ -357,7 +357,7 @@ pub fn parse_uint(text: &str) -> Result<u64, String> {
     }
 }
 
-/// What upstream says about text that is no duration such as `1h30m`; `None` when it is one.
+/// Returns upstream's error about a string that is no duration such as `1h30m`; `None` if it is one.
 pub fn duration_error(text: &str) -> Option<String> {
     const UNITS: [&str; 8] = ["ns", "us", "\u{b5}s", "\u{3bc}s", "ms", "s", "m", "h"];
     let invalid = || Some(format!("time: invalid duration {}", quote(text)));
@@ -387,7 +387,7 @@ pub fn duration_error(text: &str) -> Option<String> {
     None
 }
 
-/// A value as upstream prints one that it decoded without knowing its type: `map[spec:map[replicas:3]]`.
+/// Formats a value as Go prints one of unknown type: `map[spec:map[replicas:3]]`.
 pub fn printed(value: &Value) -> String {
     match value {
         Value::Null => "<nil>".to_owned(),

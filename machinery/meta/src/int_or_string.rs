@@ -1,4 +1,4 @@
-//! A number or a text: a port by number or name, a count or a percentage.
+//! An integer or a string: a port by number or name, a count or a percentage.
 
 use crate::Error;
 use crate::quote::quote;
@@ -12,7 +12,7 @@ pub enum IntOrString {
 }
 
 impl IntOrString {
-    /// From JSON; `None` when the value is neither.
+    /// Reads a JSON value; `None` if it is neither.
     pub fn from_value(value: &Value) -> Option<IntOrString> {
         match value {
             Value::String(text) => Some(IntOrString::String(text.clone())),
@@ -28,12 +28,12 @@ impl IntOrString {
         }
     }
 
-    /// Text that is an integer becomes one, as command lines are read.
+    /// Reads a command line argument. A string that is an integer becomes one.
     pub fn parse(text: &str) -> IntOrString {
         text.parse().map(IntOrString::Int).unwrap_or_else(|_| IntOrString::String(text.to_owned()))
     }
 
-    /// A number as it is, a percentage as its share of `total`.
+    /// Returns a number as it is, and a percentage as its share of `total`.
     pub fn scaled_value(&self, total: i32, round_up: bool) -> Result<i32, Error> {
         let text = match self {
             IntOrString::Int(number) => return Ok(*number),

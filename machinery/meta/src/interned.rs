@@ -1,8 +1,8 @@
-//! Sets of labels that many objects have in common, kept once.
+//! Sets of labels that many objects share, kept once.
 //!
-//! The pods of a workload all bear the same labels, and each of them is held by the watch cache and by every informer
-//! of the process. A map of its own for each would take more memory than a small object's text. Two sets that are
-//! equal when they are read share one map; a map that no object holds any more goes with the next sweep.
+//! The pods of a workload have the same labels, and the watch cache and every informer of the process hold each pod. A
+//! separate map for each would take more memory than the bytes of a small object. Sets that are equal when they are
+//! decoded share one map. The next sweep removes a map that no object holds any more.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -10,7 +10,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 /// The labels of an object.
 pub type Labels = Arc<BTreeMap<String, String>>;
 
-/// The table is swept when it has grown to twice what the last sweep left, and not below this size.
+/// The smallest size at which the table is swept. It is swept when it has doubled since the last sweep.
 const SWEEP: usize = 1024;
 
 static TABLE: LazyLock<Mutex<Table>> = LazyLock::new(|| Mutex::new(Table { sets: HashSet::new(), sweep_at: SWEEP }));
@@ -20,13 +20,13 @@ struct Table {
     sweep_at: usize,
 }
 
-/// The one map of these labels.
+/// Returns the shared map of these labels.
 pub fn labels(labels: BTreeMap<String, String>) -> Labels {
     if labels.is_empty() {
-        // Takes no memory but its counters.
+        // An empty map allocates nothing but its counters.
         return Labels::default();
     }
-    // Whoever panicked while holding it left a whole table.
+    // The table is consistent even if another thread panicked while it held the lock.
     TABLE.lock().unwrap_or_else(PoisonError::into_inner).share(labels)
 }
 
@@ -55,14 +55,16 @@ mod tests {
 
     #[test]
     fn equal_sets_share_a_map_and_others_do_not() {
-        let (one, same, other) = (labels(set(1)), labels(set(1)), labels(set(2)));
+        let one = labels(set(1));
+        let same = labels(set(1));
+        let other = labels(set(2));
         assert!(Arc::ptr_eq(&one, &same));
         assert_ne!(one, other);
         assert!(labels(BTreeMap::new()).is_empty());
     }
 
     #[test]
-    fn what_nobody_holds_is_swept_and_what_is_held_stays() {
+    fn maps_without_holders_are_swept_and_others_stay() {
         let mut table = Table { sets: HashSet::new(), sweep_at: SWEEP };
         let held: Vec<Labels> = (0..10).map(|number| table.share(set(number))).collect();
         for number in 0..10 * SWEEP {

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// How a requirement relates its key to its values.
+/// The operator that relates a requirement's key to its values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Operator {
     Equals,
@@ -31,32 +31,32 @@ pub struct Requirement {
     values: Vec<String>,
 }
 
-/// A conjunction of requirements, or the selector that matches nothing at all.
+/// A conjunction of requirements, or the selector that matches nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Selector {
-    /// `None` matches nothing.
+    /// The requirements; `None` matches nothing.
     requirements: Option<Vec<Requirement>>,
 }
 
 impl Selector {
-    /// Matches every object.
+    /// Makes the selector that matches every object.
     pub fn everything() -> Selector {
         Selector { requirements: Some(Vec::new()) }
     }
 
-    /// Matches no object.
+    /// Makes the selector that matches no object.
     pub fn nothing() -> Selector {
         Selector { requirements: None }
     }
 
-    /// Parses the text of a `labelSelector` query parameter.
+    /// Parses a `labelSelector` query parameter.
     pub fn parse(text: &str) -> Result<Selector, Error> {
         let mut requirements = Parser::new(text).parse()?;
         requirements.sort_by(|a, b| a.key.cmp(&b.key));
         Ok(Selector { requirements: Some(requirements) })
     }
 
-    /// From a `LabelSelector`: null or absent matches nothing, an empty one everything.
+    /// Makes a selector from a `LabelSelector`: null or absent matches nothing, an empty one everything.
     pub fn from_label_selector(selector: &Value) -> Result<Selector, Error> {
         if selector.is_null() {
             return Ok(Selector::nothing());
@@ -73,7 +73,7 @@ impl Selector {
         Ok(Selector { requirements: Some(requirements) })
     }
 
-    /// Matches objects that have all of these labels, unvalidated: the selector of a Service or of a
+    /// Makes a selector of the objects that have all of these labels, unvalidated: the selector of a Service or of a
     /// ReplicationController. An empty set matches everything.
     pub fn from_set(labels: &BTreeMap<String, String>) -> Selector {
         let requirement = |(key, value): (&String, &String)| Requirement {
@@ -84,7 +84,7 @@ impl Selector {
         Selector { requirements: Some(labels.iter().map(requirement).collect()) }
     }
 
-    /// With one more requirement.
+    /// Adds a requirement.
     pub fn and(mut self, requirement: Requirement) -> Selector {
         if let Some(requirements) = &mut self.requirements {
             requirements.push(requirement);
@@ -97,12 +97,12 @@ impl Selector {
         self.requirements.as_ref().is_some_and(|all| all.iter().all(|r| r.matches(labels)))
     }
 
-    /// Whether it restricts nothing. The selector that matches nothing is not empty.
+    /// Reports whether the selector has no requirements. The selector that matches nothing is not empty.
     pub fn is_empty(&self) -> bool {
         self.requirements.as_ref().is_some_and(Vec::is_empty)
     }
 
-    /// Whether it is the selector that matches nothing.
+    /// Reports whether this is the selector that matches nothing.
     pub fn is_nothing(&self) -> bool {
         self.requirements.is_none()
     }
@@ -146,11 +146,11 @@ fn requirement_of(expression: &Value) -> Result<Requirement, Error> {
 }
 
 impl Requirement {
-    /// A validated requirement; the error lists everything that is wrong with it.
+    /// Makes a validated requirement; the error lists all problems.
     pub fn new(key: &str, operator: Operator, values: Vec<String>) -> Result<Requirement, Error> {
         let path = Path::default().child("values");
         let mut errors: Vec<FieldError> = validate_key(key, &Path::default().child("key")).into_iter().collect();
-        let wrong_count = match operator {
+        let count_error = match operator {
             Operator::In | Operator::NotIn if values.is_empty() => {
                 Some("for 'in', 'notin' operators, values set can't be empty")
             }
@@ -165,7 +165,7 @@ impl Requirement {
             }
             _ => None,
         };
-        errors.extend(wrong_count.map(|detail| FieldError::invalid(&path, json!(values), detail)));
+        errors.extend(count_error.map(|detail| FieldError::invalid(&path, json!(values), detail)));
         if matches!(operator, Operator::GreaterThan | Operator::LessThan) {
             let odd = values.iter().enumerate().filter(|(_, v)| v.parse::<i64>().is_err());
             errors.extend(odd.map(|(index, value)| {
@@ -174,9 +174,9 @@ impl Requirement {
             }));
         }
         for (index, value) in values.iter().enumerate() {
-            let wrong = label_value(value);
-            if !wrong.is_empty() {
-                errors.push(FieldError::invalid(&path.index(index).key(key), value.as_str(), wrong.join("; ")));
+            let problems = label_value(value);
+            if !problems.is_empty() {
+                errors.push(FieldError::invalid(&path.index(index).key(key), value.as_str(), problems.join("; ")));
             }
         }
         match aggregate(&errors) {
@@ -238,8 +238,8 @@ impl fmt::Display for Requirement {
 }
 
 fn validate_key(key: &str, path: &Path) -> Option<FieldError> {
-    let wrong = qualified_name(key);
-    (!wrong.is_empty()).then(|| FieldError::invalid(path, key, wrong.join("; ")))
+    let problems = qualified_name(key);
+    (!problems.is_empty()).then(|| FieldError::invalid(path, key, problems.join("; ")))
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -283,7 +283,7 @@ fn scan(text: &str) -> Vec<Token> {
     }
 }
 
-/// A recursive descent over the tokens, with upstream's error texts.
+/// A recursive descent parser with upstream's error messages.
 struct Parser {
     tokens: Vec<Token>,
     position: usize,
@@ -376,7 +376,7 @@ impl Parser {
         }
     }
 
-    /// `(a,b,)`: an omitted element is the empty value; the set comes out sorted and without repeats.
+    /// Reads `(a,b,)`: an omitted element is the empty value. The values are sorted and without repeats.
     fn values(&mut self) -> Result<Vec<String>, Error> {
         let open = self.next();
         if open != Token::Symbol("(") {

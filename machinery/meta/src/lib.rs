@@ -1,8 +1,8 @@
-//! What every component of the cluster says about an object: its metadata, names, selectors, quantities, patches,
-//! its `Status` when something went wrong, and the JSON and YAML it travels in.
+//! The parts of the API that all kinds share: metadata, names, selectors, quantities, patches, the `Status` of a failed
+//! request, and the JSON and YAML encodings.
 //!
 //! Everything here is synchronous and pure: no I/O, no clock except [`time::now`], no knowledge of any single kind.
-//! Error texts are those a Kubernetes client knows, because people and programs read them.
+//! Error messages are upstream's, because people and programs read them.
 
 pub mod accessor;
 pub mod address;
@@ -26,7 +26,7 @@ pub mod quote;
 pub mod status;
 pub mod time;
 
-mod whole;
+mod integer;
 mod yaml;
 
 pub use accessor::{

@@ -1,66 +1,69 @@
-//! How the numbers of a document are written that are no plain integers: `1e3`, `1.50`, `-0`, `1E400`.
+//! The spelling of a document's numbers that are not plain integers: `1e3`, `1.50`, `-0`, `1E400`.
 //!
-//! Upstream reads a field by the text of its number, so an amount keeps its exponent, a complaint shows what was sent,
-//! and a number that no float holds is no error where nobody reads it. Only looked at where a document has such numbers.
+//! Upstream decodes a field from the spelling of its number: a quantity keeps its exponent, an error shows the number
+//! as it was sent, and a number beyond any float is no error if no field reads it. Used only for documents with such
+//! numbers.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-/// The texts of such numbers by their places, which are written as `spec.containers[0].name`.
+/// The spellings of such numbers by path, such as `spec.containers[0].name`.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Numbers {
     texts: BTreeMap<String, String>,
-    /// The first of those that no float holds.
+    /// The first numbers that are beyond any float.
     beyond: Vec<(String, String)>,
 }
 
-/// No object has more of them; what a hostile one has must not cost more than the object.
+/// The limit of recorded numbers. A hostile object must not cost more than its size.
 const MAX_TEXTS: usize = 10_000;
 
 impl Numbers {
-    /// How the number at a place is written, if it is no plain integer.
-    pub fn text(&self, place: &str) -> Option<&str> {
-        self.texts.get(place).map(String::as_str)
+    /// Returns the spelling of the number at a path, if it is no plain integer.
+    pub fn text(&self, path: &str) -> Option<&str> {
+        self.texts.get(path).map(String::as_str)
     }
 
     pub fn is_empty(&self) -> bool {
         self.texts.is_empty()
     }
 
-    /// The numbers that no float holds, with their places, in the order of the document.
+    /// Returns the numbers beyond any float, with their paths, in the order of the document.
     pub fn beyond(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.beyond.iter().map(|(place, text)| (place.as_str(), text.as_str()))
+        self.beyond.iter().map(|(path, text)| (path.as_str(), text.as_str()))
     }
 
-    /// All of them, with their places.
+    /// Returns all numbers with their paths.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.texts.iter().map(|(place, text)| (place.as_str(), text.as_str()))
+        self.texts.iter().map(|(path, text)| (path.as_str(), text.as_str()))
     }
 
-    pub fn insert(&mut self, place: &str, text: &str) {
+    pub fn insert(&mut self, path: &str, text: &str) {
         if self.texts.len() < MAX_TEXTS {
-            self.texts.insert(place.to_owned(), text.to_owned());
+            self.texts.insert(path.to_owned(), text.to_owned());
             if is_beyond(text) {
-                self.beyond.push((place.to_owned(), text.to_owned()));
+                self.beyond.push((path.to_owned(), text.to_owned()));
             }
         }
     }
 }
 
-/// Whether no float holds a number.
+/// Reports whether a number is beyond any float.
 pub fn is_beyond(text: &str) -> bool {
     text.parse::<f64>().is_ok_and(f64::is_infinite)
 }
 
-/// What upstream says of a number that no float holds, where it wants a float.
+/// Returns upstream's error about a number beyond any float in a float field.
 pub fn beyond_error(text: &str) -> String {
     format!("json: cannot unmarshal number {text} into Go value of type float64")
 }
 
-/// The document with the greatest float for what no float holds, and in its order the texts of all numbers that the
-/// reader takes for floats.
+/// Returns the document with the greatest float in place of numbers beyond it, and the spellings of all numbers that
+/// the decoder reads as floats, in order.
 pub(crate) fn spelled(bytes: &[u8]) -> (Cow<'_, [u8]>, Vec<&str>) {
-    let (mut texts, mut out, mut kept) = (Vec::new(), Vec::new(), 0);
+    let mut texts = Vec::new();
+    let mut out = Vec::new();
+    let mut kept = 0;
     let mut at = 0;
     while let Some(byte) = bytes.get(at) {
         match byte {
@@ -91,7 +94,7 @@ pub(crate) fn spelled(bytes: &[u8]) -> (Cow<'_, [u8]>, Vec<&str>) {
     (Cow::Owned(out), texts)
 }
 
-/// The length of the quoted text that bytes begin with.
+/// Returns the length of the quoted string that bytes begin with.
 fn string_length(bytes: &[u8]) -> usize {
     let mut at = 1;
     while let Some(byte) = bytes.get(at) {
@@ -109,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_found_outside_of_texts() {
+    fn numbers_are_found_outside_of_strings() {
         let text = br#"{"a":[1,-0,1e3,-5,18446744073709551615],"1.5":"2.5 \" 3.5","b":1E400,"c":-1e999}"#;
         let (document, texts) = spelled(text);
         assert_eq!(texts, ["-0", "1e3", "1E400", "-1e999"]);

@@ -1,8 +1,8 @@
-//! An object as store, watch cache and informers share it: its encoded bytes, its revision, and the little of its
-//! metadata that everybody asks for.
+//! An object as the store, the watch cache and informers share it: its encoded bytes, its revision, and the metadata
+//! that most callers read.
 //!
-//! Invariant: `bytes` never hold `metadata.resourceVersion`. The revision of the store is the resource version, and
-//! it is spliced in when the object goes on the wire. Nothing here decodes more than metadata unless asked to.
+//! Invariant: `bytes` never hold `metadata.resourceVersion`. The revision of the store is the resource version, and it
+//! is spliced in when the object is sent. Only [`Object::value`] decodes more than metadata.
 
 use crate::interned::{self, Labels};
 use crate::owner::Owner;
@@ -50,29 +50,29 @@ pub struct Header {
     pub generation: i64,
 }
 
-/// An encoded object. Meant to live behind an `Arc`; cloning the bytes is free.
+/// An encoded object. Callers share it as an `Arc`; cloning the bytes is free.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Object {
     /// Canonical JSON without `metadata.resourceVersion`.
     pub bytes: Bytes,
-    /// The store's mod revision; 0 before the object was stored.
+    /// The store's mod revision; 0 before the object is stored.
     pub revision: u64,
     pub header: Header,
 }
 
 impl Object {
-    /// Takes canonical bytes, decoding metadata only.
+    /// Makes an object of canonical bytes, decoding metadata only.
     pub fn parse(bytes: Bytes, revision: u64) -> Result<Object, Error> {
         let header = parse_header(&bytes)?;
         Ok(Object { bytes, revision, header })
     }
 
-    /// Encodes a value canonically; its `metadata.resourceVersion` is dropped in favour of `revision`.
+    /// Encodes a value canonically; `revision` replaces its `metadata.resourceVersion`.
     pub fn from_value(value: &Value, revision: u64) -> Result<Object, Error> {
         let bytes = codec::encode_object(value);
         match read_header(value) {
             Some(header) => Ok(Object { bytes, revision, header }),
-            // Whoever reads the bytes says best what is wrong with them.
+            // Parsing the bytes gives the precise error.
             None => Object::parse(bytes, revision),
         }
     }
@@ -81,12 +81,12 @@ impl Object {
         Key { namespace: self.header.namespace.clone(), name: self.header.name.clone() }
     }
 
-    /// The owner that manages this object, if any.
+    /// Returns the owner that manages this object, if any.
     pub fn controller(&self) -> Option<&Owner> {
         self.header.owners.iter().find(|owner| owner.controller)
     }
 
-    /// The whole object, with `metadata.resourceVersion` set.
+    /// Returns the decoded object, with `metadata.resourceVersion` set.
     pub fn value(&self) -> Value {
         let mut value: Value = serde_json::from_slice(&self.bytes).unwrap_or(Value::Null);
         if self.revision > 0
@@ -97,20 +97,20 @@ impl Object {
         value
     }
 
-    /// The bytes a client sees: `metadata.resourceVersion` spliced in.
+    /// Returns the bytes that a client sees: with `metadata.resourceVersion`.
     pub fn wire(&self) -> Bytes {
         let mut out = Vec::with_capacity(self.bytes.len() + 48);
         self.write_wire(&mut out);
         out.into()
     }
 
-    /// As [`Object::wire`], appended to a buffer: lists and watch frames are joined of these.
+    /// Appends the bytes of [`Object::wire`] to a buffer, for lists and watch frames.
     pub fn write_wire(&self, out: &mut Vec<u8>) {
         self.write_from(0, out);
     }
 
-    /// As [`Object::write_wire`] without `apiVersion` and `kind`: the items of a list of a built-in kind have none,
-    /// because the list says it for all.
+    /// Appends the bytes of [`Object::wire`] without `apiVersion` and `kind`: items in a list of a built-in kind have
+    /// none, because the list has them.
     pub fn write_item(&self, out: &mut Vec<u8>) {
         match self.bytes.starts_with(b"{\"apiVersion\":").then(|| metadata_start(&self.bytes)).flatten() {
             Some(fields) => {
@@ -121,7 +121,7 @@ impl Object {
         }
     }
 
-    /// The bytes from a position before the metadata on.
+    /// Appends the bytes from a position before the metadata on.
     fn write_from(&self, start: usize, out: &mut Vec<u8>) {
         let position = if self.revision > 0 { metadata_start(&self.bytes) } else { None };
         let Some(position) = position else {
@@ -140,8 +140,8 @@ impl Object {
     }
 }
 
-/// Takes an object off the wire. What our own API server wrote is recognised and only has its resource version cut
-/// out again; anything else is decoded and encoded canonically.
+/// Decodes an object from the wire. If our own API server wrote it, only its resource version is cut out again; any
+/// other is decoded and encoded canonically.
 pub fn parse_wire(bytes: &[u8]) -> Result<Object, Error> {
     if let Some((stored, revision)) = cut_resource_version(bytes) {
         return Object::parse(stored, revision);
@@ -158,9 +158,10 @@ pub fn parse_wire(bytes: &[u8]) -> Result<Object, Error> {
 
 const METADATA: &[u8] = b"\"metadata\":{";
 
-/// Where the fields of `metadata` begin. A quote inside a string is escaped, so the first match is the real one.
+/// Returns the position of the first field of `metadata`. A quote inside a string is escaped, so the first match is the
+/// real one.
 fn metadata_start(bytes: &[u8]) -> Option<usize> {
-    // In canonical bytes that is the second brace: nothing but two texts comes before it.
+    // In canonical bytes that is the second brace: only `apiVersion` and `kind` come before it.
     let second = bytes.iter().skip(1).position(|byte| *byte == b'{').map(|at| at + 2);
     if let Some(start) = second.filter(|start| bytes[..*start].ends_with(METADATA)) {
         return Some(start);
@@ -168,7 +169,7 @@ fn metadata_start(bytes: &[u8]) -> Option<usize> {
     bytes.windows(METADATA.len()).position(|window| window == METADATA).map(|at| at + METADATA.len())
 }
 
-/// The inverse of the splice in [`Object::write_wire`], or `None` when the bytes are not of that form.
+/// Undoes the splice of [`Object::write_wire`], or returns `None` if the bytes are not of that form.
 fn cut_resource_version(bytes: &[u8]) -> Option<(Bytes, u64)> {
     const FIELD: &[u8] = b"\"resourceVersion\":\"";
     if !bytes.starts_with(b"{\"apiVersion\":\"") {
@@ -192,7 +193,7 @@ fn cut_resource_version(bytes: &[u8]) -> Option<(Bytes, u64)> {
     (revision > 0).then(|| (stored.into(), revision))
 }
 
-/// The parts of an object that [`Header`] is made of; everything else is skipped, not decoded.
+/// The parts of an object that make a [`Header`]; all others are skipped, not decoded.
 #[derive(Deserialize)]
 struct Partial<'a> {
     #[serde(borrow, default)]
@@ -236,7 +237,7 @@ struct PartialOwner<'a> {
 
 fn parse_header(bytes: &[u8]) -> Result<Header, Error> {
     let partial: Partial<'_> = serde_json::from_slice(bytes).map_err(|e| Error::Metadata(e.to_string()))?;
-    // A derived decoder also reads a list as a struct, field by field: an object of lists is no object.
+    // A derived decoder also reads a list as a struct, field by field; such an object is invalid.
     if bytes.first() != Some(&b'{') || (partial.metadata.is_some() && metadata_start(bytes).is_none()) {
         return Err(Error::Metadata("metadata must be an object".into()));
     }
@@ -256,8 +257,8 @@ fn parse_header(bytes: &[u8]) -> Result<Header, Error> {
     })
 }
 
-/// The header of a decoded object: what [`parse_header`] reads of its bytes, without reading them again. `None` when
-/// something is not of the form it should have.
+/// Returns the header of a decoded object: the result of [`parse_header`] without reading the bytes again. `None` if a
+/// field has an invalid shape.
 fn read_header(value: &Value) -> Option<Header> {
     let object = value.as_object()?;
     let metadata = object.get("metadata")?.as_object()?;

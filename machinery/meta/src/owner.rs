@@ -1,4 +1,4 @@
-//! The owners of an object.
+//! The owner references of an object.
 
 /// One entry of `metadata.ownerReferences`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

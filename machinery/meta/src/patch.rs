@@ -1,14 +1,14 @@
 //! JSON patch (RFC 6902) and JSON merge patch (RFC 7396) as the API server applies them.
 //!
-//! JSON patch follows the corner cases of the library upstream uses: negative array indexes count from the end,
-//! `replace` may create a member, `copy` of an absent one writes null, `test` of an absent one against null passes. Nothing is changed when an
-//! operation fails. Strategic merge patch needs the schema and lives with it.
+//! JSON patch follows the corner cases of upstream's library: negative array indexes count from the end, `replace` may
+//! create a member, `copy` of an absent one writes null, `test` of an absent one against null passes. A failing
+//! operation changes nothing. Strategic merge patch needs the schema and lives with it.
 
 use crate::Error;
 use serde_json::{Map, Value};
 
-/// Applies an RFC 7396 merge patch. As in the library upstream uses, a list that is new to the document loses the nulls
-/// in its objects, and one that stands in the place of an object keeps them.
+/// Applies an RFC 7396 merge patch. As in upstream's library, a list that is new to the document loses the nulls in its
+/// objects, and one that replaces an object keeps them.
 pub fn merge_patch(target: &mut Value, patch: &Value) {
     match (&mut *target, patch) {
         (Value::Object(target), Value::Object(patch)) => {
@@ -28,7 +28,7 @@ pub fn merge_patch(target: &mut Value, patch: &Value) {
     }
 }
 
-/// Takes out every field of a value that is null, at any depth; items of lists stay.
+/// Removes every field that is null, at any depth; items of lists stay.
 pub fn discard_nulls(value: &mut Value) {
     match value {
         Value::Object(map) => {
@@ -40,7 +40,7 @@ pub fn discard_nulls(value: &mut Value) {
     }
 }
 
-/// The merge patch that turns `from` into `to`.
+/// Returns the merge patch that turns `from` into `to`.
 pub fn merge_diff(from: &Value, to: &Value) -> Value {
     let (Value::Object(from), Value::Object(to)) = (from, to) else {
         return to.clone();
@@ -112,7 +112,7 @@ fn missing(operation: &str, what: &str, path: &str) -> Error {
     failed(format!("{operation} operation does not apply: doc is missing {what}: {path}: missing value"))
 }
 
-/// Only two of upstream's texts have the path in quotes.
+/// Makes the error about a missing container. Only two of upstream's messages quote the path.
 fn missing_container(operation: &str, role: &str, path: &str) -> Error {
     match operation {
         "add" | "remove" => missing(operation, "path", &format!("\"{path}\"")),
@@ -120,7 +120,7 @@ fn missing_container(operation: &str, role: &str, path: &str) -> Error {
     }
 }
 
-/// The container of a path's last step, and that step.
+/// Returns the container of a path's last step, and that step.
 fn container<'a>(document: &'a mut Value, path: &str) -> Option<(&'a mut Value, String)> {
     let mut steps: Vec<String> = path.split('/').skip(1).map(decode_step).collect();
     let last = steps.pop()?;
@@ -142,7 +142,7 @@ fn decode_step(step: &str) -> String {
     step.replace("~1", "/").replace("~0", "~")
 }
 
-/// An index below `length`; negative ones count from the end.
+/// Returns an index below `length`; negative ones count from the end.
 fn index_of(step: &str, length: usize) -> Option<usize> {
     let index: i64 = step.parse().ok()?;
     let length = i64::try_from(length).ok()?;
@@ -150,7 +150,7 @@ fn index_of(step: &str, length: usize) -> Option<usize> {
     (0..length).contains(&index).then_some(index as usize)
 }
 
-/// What stands at a path; a member that an object does not have is null.
+/// Returns the value at a path; an absent member of an object is null.
 fn find(document: &mut Value, path: &str) -> Option<Value> {
     match container(document, path)? {
         (Value::Object(map), key) => Some(map.get(&key).cloned().unwrap_or_default()),

@@ -2,12 +2,12 @@
 //! canonical form, and with the same format kept, as every other Kubernetes component prints them.
 
 use crate::Error;
-use crate::whole::Whole;
+use crate::integer::Integer;
 use std::cmp::Ordering;
 use std::fmt;
 use std::ops::{Add, AddAssign, Neg, Sub, SubAssign};
 
-/// Which family of suffixes a quantity is written with.
+/// The family of suffixes that a quantity is written with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Format {
     /// `12Mi`
@@ -25,53 +25,54 @@ pub enum Format {
 /// (zero is `0 * 10^0`), so equal values have equal representations.
 #[derive(Debug, Clone)]
 pub struct Quantity {
-    mantissa: Whole,
+    mantissa: Integer,
     exponent: i32,
     format: Format,
     held: Held,
-    /// Whether upstream keeps the text it was read from.
+    /// Whether upstream keeps the string that the quantity was read from.
     keeps_text: bool,
-    /// That text, where it is not canonical (`1.500`, `+1`).
+    /// That string, where it is not canonical (`1.500`, `+1`).
     text: Option<Box<str>>,
 }
 
-/// How upstream holds a quantity, which decides what it counts of one that is too much for an `i64`, and whether two of
-/// the same value are the same Go value.
+/// Upstream's internal form of a quantity. It decides the result of [`Quantity::value`] beyond an `i64`, and whether
+/// two quantities of equal value are equal as Go values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Held {
-    /// An `i64` and the power of ten by which it counts.
+    /// An `i64` and its power of ten.
     Small(i32),
-    /// The same, made a decimal number because it was compared with one.
+    /// An `i64` that became a decimal number because it was compared with one.
     Compared(i32),
     /// A decimal number of any length.
     Big,
 }
 
-const FORMAT_WRONG: Error =
+const INVALID_FORMAT: Error =
     Error::Quantity("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'");
-const SUFFIX_WRONG: Error = Error::Quantity("unable to parse quantity's suffix");
-const NUMBER_WRONG: Error = Error::Quantity("unable to parse numeric part of quantity");
+const INVALID_SUFFIX: Error = Error::Quantity("unable to parse quantity's suffix");
+const INVALID_NUMBER: Error = Error::Quantity("unable to parse numeric part of quantity");
 
-/// Nothing smaller than a billionth is kept.
+/// The smallest power of ten: quantities are exact to a billionth.
 const NANO: i32 = -9;
 
-/// No amount is counted by a greater power of ten.
+/// The greatest power of ten.
 const MAX_POWER: i32 = 1_000_000;
 
-/// Upstream keeps the text of what fits an int64 by this estimate.
+/// The number of digits up to which upstream's estimate says that a number fits an int64 and keeps its string.
 const MAX_INT64_DIGITS: usize = 18;
 
-/// The most units that can be counted in thousandths.
+/// The greatest value that fits an `i64` in thousandths.
 pub const MAX_MILLI_VALUE: i64 = i64::MAX / 1000;
 
 impl Quantity {
     pub fn zero() -> Quantity {
-        Quantity::normal(Whole::ZERO, 0, Format::DecimalSi)
+        Quantity::normal(Integer::ZERO, 0, Format::DecimalSi)
     }
 
-    /// Brings a value into its one representation, rounding away from zero below a billionth.
-    fn normal(mantissa: Whole, exponent: i32, format: Format) -> Quantity {
-        let (mut mantissa, mut exponent) = (mantissa, exponent);
+    /// Normalizes a value, rounding away from zero below a billionth.
+    fn normal(mantissa: Integer, exponent: i32, format: Format) -> Quantity {
+        let mut mantissa = mantissa;
+        let mut exponent = exponent;
         if exponent < NANO {
             mantissa = mantissa.lowered(exponent.abs_diff(NANO));
             exponent = NANO;
@@ -84,9 +85,9 @@ impl Quantity {
     pub fn parse(text: &str) -> Result<Quantity, Error> {
         let parts = Parts::split(text)?;
         let number = &text[..text.len() - parts.suffix.len()];
-        let (scale, format) = interpret(parts.suffix).ok_or(SUFFIX_WRONG)?;
+        let (scale, format) = interpret(parts.suffix).ok_or(INVALID_SUFFIX)?;
         let digits = parts.whole.len() + parts.fraction.len();
-        let (mut mantissa, dropped) = Whole::read(&format!("{}{}", parts.whole, parts.fraction));
+        let (mut mantissa, dropped) = Integer::read(&format!("{}{}", parts.whole, parts.fraction));
         let [dropped, fraction] = [dropped, parts.fraction.len()].map(|n| i32::try_from(n).unwrap_or(i32::MAX));
         let mut exponent = dropped - fraction;
         match scale {
@@ -96,7 +97,7 @@ impl Quantity {
         let mut quantity = Quantity::normal(mantissa, exponent, format);
         quantity.held = held(&parts, scale);
         if quantity.held == Held::Big && !number.contains(|c: char| c.is_ascii_digit()) {
-            return Err(NUMBER_WRONG);
+            return Err(INVALID_NUMBER);
         }
         if format == Format::BinarySi {
             quantity = cap_binary(quantity, &parts);
@@ -112,14 +113,14 @@ impl Quantity {
     }
 
     pub fn from_value(value: i64, format: Format) -> Quantity {
-        Quantity::normal(Whole::Small(value.into()), 0, format)
+        Quantity::normal(Integer::Small(value.into()), 0, format)
     }
 
     pub fn from_milli(milli: i128, format: Format) -> Quantity {
-        Quantity::normal(Whole::Small(milli), -3, format)
+        Quantity::normal(Integer::Small(milli), -3, format)
     }
 
-    /// The amount in whole thousandths, rounded away from zero.
+    /// Returns the quantity in whole thousandths, rounded away from zero.
     #[must_use]
     pub fn rounded_to_milli(&self) -> Quantity {
         let Some(milli) = self.scaled(-3) else { return self.clone() };
@@ -127,20 +128,20 @@ impl Quantity {
         if self.held == Held::Big { Quantity { held: Held::Big, ..rounded } } else { rounded }
     }
 
-    /// A text that says how much it is and how it is held, which the canonical one does not where that is too much for
-    /// upstream's integers or suffixes.
+    /// Returns a string that preserves the value and its internal form. The canonical string loses them if the value is
+    /// too large for upstream's integers or suffixes.
     pub fn exact(&self) -> String {
         let text = self.to_string();
         let is_exact = |read: Quantity| read == *self && (read.held == self.held || !self.is_counted_otherwise());
         if Quantity::parse(&text).is_ok_and(is_exact) {
             return text;
         }
-        // Digits that say nothing make it long enough.
+        // Leading zeros make it long enough for the decimal form.
         let suffix = if self.format == Format::DecimalExponent { "e-3" } else { "m" };
         self.scaled(-3).map_or(text, |milli| format!("{milli}.{:0<1$}{suffix}", "", MAX_INT64_DIGITS))
     }
 
-    /// A count of bytes, printed with `Ki`, `Mi`, `Gi`.
+    /// Makes a quantity of bytes, printed with `Ki`, `Mi`, `Gi`.
     pub fn from_bytes(bytes: i64) -> Quantity {
         Quantity::from_value(bytes, Format::BinarySi)
     }
@@ -149,13 +150,13 @@ impl Quantity {
         self.format
     }
 
-    /// From JSON: text, which may stand between spaces, or a bare number as YAML has it.
+    /// Reads a JSON value: a string, which may have spaces around it, or a bare number as YAML has it.
     pub fn from_json(value: &serde_json::Value) -> Result<Quantity, Error> {
         match value {
             serde_json::Value::String(text) => Quantity::parse(text.trim()),
             serde_json::Value::Number(number) => Quantity::parse(&number.to_string()),
             serde_json::Value::Null => Ok(Quantity::zero()),
-            _ => Err(FORMAT_WRONG),
+            _ => Err(INVALID_FORMAT),
         }
     }
 
@@ -163,48 +164,49 @@ impl Quantity {
         self.mantissa.is_zero()
     }
 
-    /// -1, 0 or 1.
+    /// Returns -1, 0 or 1.
     pub fn sign(&self) -> i8 {
         self.mantissa.signum()
     }
 
-    /// The value in units as upstream counts it where its rules compute: rounded away from zero, and wrong beyond an `i64`.
+    /// Returns the value in units as upstream's `Value()` does: rounded away from zero, and wrong beyond an `i64`.
     pub fn value(&self) -> i64 {
         self.counted(0)
     }
 
-    /// The same in thousandths.
+    /// Returns the value in thousandths as upstream's `MilliValue()` does.
     pub fn milli_value(&self) -> i64 {
         self.counted(-3)
     }
 
-    /// Upstream multiplies within an `i64`: what is too much keeps its lowest bits or, multiplied step by step, is nought.
-    /// What is below zero and held as a decimal number is cut before it is divided.
+    /// Scales the value as upstream does, within an `i64`: an overflow keeps the lowest bits or, multiplied step by
+    /// step, becomes 0. A negative value held as a decimal number is truncated before it is divided.
     fn counted(&self, power: i32) -> i64 {
         let lowest =
-            |mantissa: &Whole, shift: i32| mantissa.lowest().wrapping_mul(10i64.wrapping_pow(shift.unsigned_abs()));
+            |mantissa: &Integer, shift: i32| mantissa.lowest().wrapping_mul(10i64.wrapping_pow(shift.unsigned_abs()));
         let exact = self.scaled(power);
         let shift = self.exponent - power;
         let small = exact.as_ref().and_then(|exact| i64::try_from(exact.saturated()).ok());
         match self.held {
             Held::Big if self.sign() < 0 => {
-                let cut = self.scaled(-3).unwrap_or(Whole::ZERO).lowest();
+                let cut = self.scaled(-3).unwrap_or(Integer::ZERO).lowest();
                 if power == 0 { cut / 1000 + i64::from(cut % 1000 != 0) } else { cut }
             }
             _ if let Some(small) = small => small,
             Held::Small(scale) if matches!(scale - power, 1 | 2 | 3 | 6 | 9) => lowest(&self.mantissa, shift),
             Held::Small(_) => 0,
-            // The power itself may be too much, which is the least integer then.
+            // The power itself may overflow, to the least integer.
             Held::Compared(scale) if scale - power > 18 => {
                 lowest(&self.mantissa, self.exponent - scale).wrapping_mul(i64::MIN)
             }
             Held::Compared(_) => lowest(&self.mantissa, shift),
             Held::Big if shift >= 0 => lowest(&self.mantissa, shift),
-            Held::Big => exact.unwrap_or(Whole::ZERO).lowest(),
+            Held::Big => exact.unwrap_or(Integer::ZERO).lowest(),
         }
     }
 
-    /// What upstream holds after it compared this quantity with others, which it does in their form.
+    /// Returns the internal form after upstream compared this quantity with others: a comparison with a decimal number
+    /// converts it.
     #[must_use]
     pub fn compared_with<'a>(&self, others: impl IntoIterator<Item = &'a Quantity>) -> Quantity {
         let held = match self.held {
@@ -214,38 +216,39 @@ impl Quantity {
         Quantity { held, ..self.clone() }
     }
 
-    /// Whether it is more than can be counted in thousandths.
+    /// Reports whether the value does not fit an `i64` in thousandths.
     pub fn is_beyond_milli(&self) -> bool {
         i64::try_from(self.as_milli()).is_err()
     }
 
-    /// Whether upstream counts it otherwise than it is, which depends on how it is held.
+    /// Reports whether upstream's `Value()` or `MilliValue()` differs from the value. That depends on the internal
+    /// form.
     pub fn is_counted_otherwise(&self) -> bool {
         self.is_beyond_milli() || self.held == Held::Big && self.sign() < 0
     }
 
-    /// Whether it is not a whole number of thousandths.
+    /// Reports whether it is not a whole number of thousandths.
     pub fn is_finer_than_milli(&self) -> bool {
         self.exponent < -3
     }
 
-    /// Whether two quantities are the same to whom compares them as Go values: also in how they are held and written.
+    /// Reports whether two quantities are equal as Go values: also in their internal form and format.
     pub fn is_held_as(&self, other: &Quantity) -> bool {
         let form = |of: &Quantity| (of.held, of.format, of.keeps_text, of.text.clone());
         self == other && form(self) == form(other)
     }
 
-    /// The value in units, rounded away from zero; saturates.
+    /// Returns the value in units, rounded away from zero; saturates.
     pub fn as_value(&self) -> i128 {
         self.saturated(0)
     }
 
-    /// The value in thousandths, rounded away from zero; saturates.
+    /// Returns the value in thousandths, rounded away from zero; saturates.
     pub fn as_milli(&self) -> i128 {
         self.saturated(-3)
     }
 
-    /// The value in units as an `i64`; saturates.
+    /// Returns the value in units as an `i64`; saturates.
     pub fn as_i64(&self) -> i64 {
         self.as_value().clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64
     }
@@ -254,8 +257,8 @@ impl Quantity {
         self.mantissa.as_f64() * 10f64.powi(self.exponent)
     }
 
-    /// The value in units of `10^power`, rounded away from zero, unless it is too long.
-    fn scaled(&self, power: i32) -> Option<Whole> {
+    /// Returns the value in units of `10^power`, rounded away from zero, unless it is too long.
+    fn scaled(&self, power: i32) -> Option<Integer> {
         let shift = self.exponent - power;
         if shift < 0 { Some(self.mantissa.lowered(shift.unsigned_abs())) } else { self.mantissa.raised(shift) }
     }
@@ -265,17 +268,17 @@ impl Quantity {
         self.scaled(power).map_or(end, |scaled| scaled.saturated())
     }
 
-    /// Both mantissas at the smaller exponent, unless they are too far apart.
-    fn align(&self, other: &Quantity) -> Option<(Whole, Whole, i32)> {
+    /// Returns both mantissas at the smaller exponent, unless they are too far apart.
+    fn align(&self, other: &Quantity) -> Option<(Integer, Integer, i32)> {
         let exponent = self.exponent.min(other.exponent);
         let left = self.mantissa.raised(self.exponent - exponent)?;
         let right = other.mantissa.raised(other.exponent - exponent)?;
         Some((left, right, exponent))
     }
 
-    /// The sum, or the operand that is larger by far.
+    /// Returns the sum, or the operand that is larger by far.
     fn plus(&self, other: &Quantity) -> Quantity {
-        // An empty sum takes the format of what is added first.
+        // Zero takes the format of the first quantity that is added.
         let format = if self.is_zero() { other.format } else { self.format };
         match self.align(other) {
             Some((a, b, exponent)) => Quantity::normal(a.plus(&b), exponent, format),
@@ -296,25 +299,26 @@ impl Quantity {
         }
     }
 
-    /// Mantissa and exponent with the exponent a multiple of three.
+    /// Formats mantissa and exponent with the exponent a multiple of three.
     fn decimal_text(&self, format: Format) -> String {
         let exponent = self.exponent.div_euclid(3) * 3;
         let mantissa = self.mantissa.times(10i128.pow(self.exponent.abs_diff(exponent)));
         let suffix = match (format, exponent) {
             (_, 0) => String::new(),
             (Format::DecimalExponent, e) => format!("e{e}"),
-            // Upstream writes no suffix where there is none, and so writes `1000E` as `1`.
+            // Upstream writes no suffix beyond the known ones, and so writes `1000E` as `1`.
             (_, e) => DECIMAL_SUFFIXES.iter().find(|s| s.1 == e).map(|s| s.0.to_owned()).unwrap_or_default(),
         };
         format!("{mantissa}{suffix}")
     }
 
-    /// `None` when the number is small or not whole: then it prints as a decimal one.
+    /// Formats with a binary suffix. `None` if the number is small or has a fraction: then it is printed as a decimal
+    /// one.
     fn binary_text(&self) -> Option<String> {
         if self.exponent < 0 {
             return None;
         }
-        let Some(Whole::Small(mut value)) = self.scaled(0) else { return None };
+        let Some(Integer::Small(mut value)) = self.scaled(0) else { return None };
         if value.abs() < 1024 {
             return None;
         }
@@ -330,7 +334,7 @@ impl Quantity {
     }
 }
 
-/// The parts of a quantity's text: sign, digits before and after the point, suffix.
+/// The parts of a quantity's string: sign, digits before and after the point, suffix.
 struct Parts<'a> {
     negative: bool,
     whole: &'a str,
@@ -341,7 +345,7 @@ struct Parts<'a> {
 impl<'a> Parts<'a> {
     fn split(text: &'a str) -> Result<Parts<'a>, Error> {
         if text.is_empty() {
-            return Err(FORMAT_WRONG);
+            return Err(INVALID_FORMAT);
         }
         let negative = text.starts_with('-');
         let rest = text.strip_prefix(['-', '+']).unwrap_or(text);
@@ -354,7 +358,7 @@ impl<'a> Parts<'a> {
         let tail = suffix.trim_start_matches(|c| "eEinumkKMGTP".contains(c));
         let tail = tail.strip_prefix(['-', '+']).unwrap_or(tail);
         if !tail.bytes().all(|b| b.is_ascii_digit()) {
-            return Err(FORMAT_WRONG);
+            return Err(INVALID_FORMAT);
         }
         Ok(Parts { negative, whole, fraction, suffix })
     }
@@ -383,12 +387,12 @@ fn interpret(suffix: &str) -> Option<(Scale, Format)> {
     if let Some((_, power)) = BINARY_SUFFIXES.iter().find(|s| s.0 == suffix) {
         return Some((Scale::Binary(*power), Format::BinarySi));
     }
-    // Upstream keeps the lowest bits of what is too much.
+    // Upstream keeps the lowest bits of an exponent that overflows.
     let power = suffix.strip_prefix(['e', 'E'])?.parse::<i64>().ok()? as i32;
     Some((Scale::Decimal(power.clamp(-MAX_POWER, MAX_POWER)), Format::DecimalExponent))
 }
 
-/// Binary quantities are capped at what an int64 holds; below one they count as decimal.
+/// Caps a binary quantity at the greatest int64. A binary quantity below one becomes decimal.
 fn cap_binary(quantity: Quantity, parts: &Parts<'_>) -> Quantity {
     let limit = Quantity::from_value(i64::MAX, Format::BinarySi);
     if quantity > limit {
@@ -399,7 +403,7 @@ fn cap_binary(quantity: Quantity, parts: &Parts<'_>) -> Quantity {
     if below_one { Quantity { format: Format::DecimalSi, ..quantity } } else { quantity }
 }
 
-/// What fits an `i64` by the number of its digits is held as one.
+/// Returns the internal form by upstream's estimate of the digits: an `i64` if it fits.
 fn held(parts: &Parts<'_>, scale: Scale) -> Held {
     let whole = parts.whole.len().max(1);
     match scale {
@@ -417,18 +421,18 @@ fn held(parts: &Parts<'_>, scale: Scale) -> Held {
     }
 }
 
-/// Upstream's estimate of the digits that are left of an `i64`.
+/// Returns upstream's estimate of the digits that are left of an `i64`.
 fn binary_digits_left(digits: usize, power: u32) -> i64 {
     15 - digits as i64 - (power as f32 * 3.0 / 10.0) as i64 - 1
 }
 
-/// Upstream keeps the text as it was read when a quick look says that it is canonical; the look is not perfect, and
-/// clients see what it keeps.
+/// Reports whether upstream keeps the string as it was read, because a quick check says that it is canonical. The check
+/// is imprecise, and clients see its result.
 fn keeps_text(parts: &Parts<'_>, scale: Scale, digits: usize) -> bool {
     match scale {
         Scale::Decimal(power) => {
             let exponent = power - parts.fraction.len() as i32;
-            // A whole part of nothing but zeros counts as one digit "0".
+            // An integer part of only zeros counts as one digit "0".
             digits.max(1) <= MAX_INT64_DIGITS
                 && exponent >= NANO
                 && exponent % 3 == 0
@@ -485,7 +489,7 @@ impl Ord for Quantity {
     fn cmp(&self, other: &Quantity) -> Ordering {
         match self.align(other) {
             Some((left, right, _)) => left.cmp(&right),
-            // They are too far apart to align: signs and then powers decide.
+            // The values are too far apart to align: signs and then powers decide.
             None => self.sign().cmp(&other.sign()).then_with(|| match self.sign() {
                 1 => self.exponent.cmp(&other.exponent),
                 _ => other.exponent.cmp(&self.exponent),

@@ -1,8 +1,8 @@
-//! Text quoted as Go's `%q` writes it: error messages of the API hold names and values in this form.
+//! Strings quoted as Go's `%q` does, for error messages of the API.
 
 use std::fmt::Write as _;
 
-/// `text` in double quotes, with Go's escapes.
+/// Returns `text` in double quotes, with Go's escapes.
 pub fn quote<T: AsRef<str> + ?Sized>(text: &T) -> String {
     let text = text.as_ref();
     let mut out = String::with_capacity(text.len() + 2);
@@ -34,21 +34,22 @@ pub fn quote<T: AsRef<str> + ?Sized>(text: &T) -> String {
     out
 }
 
-/// A list of texts in the same way: `["a" "b"]`.
-pub fn quote_list<T: AsRef<str>>(texts: &[T]) -> String {
-    let texts: Vec<String> = texts.iter().map(quote).collect();
-    format!("[{}]", texts.join(" "))
+/// Returns a list of quoted strings: `["a" "b"]`.
+pub fn quote_list<T: AsRef<str>>(strings: &[T]) -> String {
+    let strings: Vec<String> = strings.iter().map(quote).collect();
+    format!("[{}]", strings.join(" "))
 }
 
-/// Go prints letters, marks, numbers, punctuation, symbols and the ASCII space as they are, and so does the standard
-/// library, but for marks that open a text: these have nothing to stand on. It knows a newer Unicode, too.
+/// Reports whether Go prints a character as it is: letters, marks, numbers, punctuation, symbols and the ASCII space.
+/// The standard library does too, except for a combining mark at the beginning of a string, and it knows a newer
+/// Unicode.
 pub fn is_printable(c: char) -> bool {
     let is_shown = || !format!("a{c}").escape_debug().any(|shown| shown == '\\');
     c == ' ' || c.is_ascii_graphic() || (!c.is_ascii() && is_shown() && !is_new(c))
 }
 
-/// Whether a letter came after Unicode 15.0, which is the one that Go knows. What neither of the two prints may stand
-/// between the letters of a range.
+/// Reports whether a character is newer than Unicode 15.0, which Go uses. A range may contain characters that neither
+/// prints.
 fn is_new(c: char) -> bool {
     matches!(c,
         '\u{88f}'..='\u{897}' | '\u{c5c}' | '\u{cdc}' | '\u{1acf}'..='\u{1aeb}' | '\u{1b4e}'..='\u{1b4f}' | '\u{1b7f}'
@@ -72,9 +73,9 @@ fn is_new(c: char) -> bool {
 mod tests {
     use super::*;
 
-    /// The number of letters that Go 1.26 prints.
+    /// The expected count is that of Go 1.26.
     #[test]
-    fn what_go_prints_is_printed() {
+    fn as_many_characters_are_printable_as_in_go() {
         let printed = ('\0'..=char::MAX).filter(|c| is_printable(*c)).count();
         assert_eq!(printed, 148_998);
         assert_eq!(quote("\u{1c89}\u{2ffc}\u{1fae9}\u{1c88}"), "\"\\u1c89\\u2ffc\\U0001fae9\u{1c88}\"");

@@ -1,5 +1,5 @@
-//! Kubernetes' `Status`: the answer to a request that failed, as an error. Reasons, codes and messages are upstream's
-//! to the letter, because `kubectl` prints them and controllers match on them.
+//! Kubernetes' `Status`: the answer to a failed request, as an error. Reasons, codes and messages are exactly
+//! upstream's, because `kubectl` prints them and controllers match on them.
 
 use crate::field::{FieldError, aggregate};
 use crate::names::{GroupKind, GroupResource};
@@ -12,16 +12,16 @@ use serde_json::{Map, Value};
 #[error("{message}")]
 pub struct Status {
     pub code: u16,
-    /// A CamelCase word for machines; empty when unknown.
+    /// The CamelCase reason for programs; empty if unknown.
     pub reason: String,
     pub message: String,
-    /// Boxed: a failure should not make every `Result` wide.
+    /// The details, boxed: an error should not make every `Result` wide.
     pub details: Option<Box<Details>>,
-    /// Where a list whose revision is gone may go on; empty elsewhere. Upstream puts it into the metadata.
+    /// The continue token for a list whose revision is compacted; empty elsewhere. Upstream puts it into the metadata.
     pub continue_token: Box<str>,
 }
 
-/// What the failure is about.
+/// The object and the causes of the failure.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Details {
     pub name: String,
@@ -29,11 +29,11 @@ pub struct Details {
     pub kind: String,
     pub uid: String,
     pub causes: Vec<Cause>,
-    /// 0 means absent.
+    /// The seconds to wait before a retry; 0 means absent.
     pub retry_after_seconds: i32,
 }
 
-/// One of several things that were wrong.
+/// One of several causes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cause {
     pub reason: String,
@@ -88,7 +88,7 @@ impl Status {
         Status::new(404, REASON_NOT_FOUND, format!("{resource} {} not found", quote(name))).about(resource, name)
     }
 
-    /// The answer for a path that no resource serves.
+    /// Makes the answer for a path that no resource serves.
     pub fn path_not_found() -> Status {
         let mut status = Status::new(404, REASON_NOT_FOUND, "the server could not find the requested resource");
         status.details = Some(Box::default());
@@ -100,7 +100,7 @@ impl Status {
             .about(resource, name)
     }
 
-    /// `generateName` kept producing names that exist.
+    /// Makes the answer for a `generateName` that kept producing existing names.
     pub fn generate_name_conflict(resource: &GroupResource, name: &str, seconds: i32) -> Status {
         let message = format!(
             "{resource} {} already exists, the server was not able to generate a unique name for the object",
@@ -114,7 +114,7 @@ impl Status {
         Status::new(409, REASON_CONFLICT, message).about(resource, name)
     }
 
-    /// Server-side apply found fields that other managers own.
+    /// Makes the answer for a server-side apply that conflicts with other managers.
     pub fn apply_conflict(causes: Vec<Cause>, message: &str) -> Status {
         let mut status = Status::new(409, REASON_CONFLICT, message);
         status.details = Some(Box::new(Details { causes, ..Details::default() }));
@@ -152,7 +152,7 @@ impl Status {
         Status::new(403, REASON_FORBIDDEN, message).about(resource, name)
     }
 
-    /// The API server's answer to a request without valid credentials.
+    /// Makes the answer to a request without valid credentials.
     pub fn unauthorized() -> Status {
         Status::new(401, REASON_UNAUTHORIZED, "Unauthorized")
     }
@@ -161,7 +161,7 @@ impl Status {
         Status::new(400, REASON_BAD_REQUEST, message)
     }
 
-    /// The answer for a path that does not take the request's method.
+    /// Makes the answer for a path that does not take the request's method.
     pub fn method_not_allowed() -> Status {
         let message = "the server does not allow this method on the requested resource";
         let mut status = Status::new(405, REASON_METHOD_NOT_ALLOWED, message);
@@ -169,7 +169,7 @@ impl Status {
         status
     }
 
-    /// 410: the resource version is older than the server remembers. The client lists again.
+    /// Makes the 410 for a resource version that is older than the server keeps. The client lists again.
     pub fn expired(message: impl Into<String>) -> Status {
         Status::new(410, REASON_EXPIRED, message)
     }
@@ -178,7 +178,7 @@ impl Status {
         Status::new(410, REASON_GONE, message)
     }
 
-    /// `accepted` lists the media types the server reads.
+    /// Makes the 415; `accepted` lists the media types that the server reads.
     pub fn unsupported_media_type(accepted: &[&str]) -> Status {
         let message = format!(
             "the body of the request was in an unknown format - accepted media types include: {}",
@@ -187,7 +187,7 @@ impl Status {
         Status::new(415, REASON_UNSUPPORTED_MEDIA_TYPE, message)
     }
 
-    /// `accepted` lists the media types the server writes.
+    /// Makes the 406; `accepted` lists the media types that the server writes.
     pub fn not_acceptable(accepted: &[&str]) -> Status {
         let message = format!("only the following media types are accepted: {}", accepted.join(", "));
         Status::new(406, REASON_NOT_ACCEPTABLE, message)
@@ -205,7 +205,7 @@ impl Status {
         status
     }
 
-    /// The request took too long; it may still complete.
+    /// Makes the answer for a request that took too long; it may still complete.
     pub fn timeout(message: &str, seconds: i32) -> Status {
         Status::new(504, REASON_TIMEOUT, format!("Timeout: {message}")).retry_after(seconds)
     }
@@ -225,7 +225,7 @@ impl Status {
         Status::new(503, REASON_SERVICE_UNAVAILABLE, message)
     }
 
-    /// What a client makes of a response that carried no `Status`. `verb` is an HTTP method.
+    /// Makes a status for a response without one. `verb` is an HTTP method.
     pub fn generic(code: u16, verb: &str, resource: &GroupResource, name: &str, server_message: &str) -> Status {
         let (reason, message) = generic_reason(code, verb, server_message);
         let message = match (resource.resource.is_empty(), name.is_empty()) {
@@ -251,7 +251,7 @@ impl Status {
     pub fn is_gone(&self) -> bool {
         self.is(REASON_GONE, Some(410))
     }
-    /// The resource version is too old: list again. A bare 410 counts.
+    /// Reports whether the resource version is too old, so that the client must list again. A bare 410 counts.
     pub fn is_expired(&self) -> bool {
         self.reason == REASON_EXPIRED || self.is_gone()
     }
@@ -274,29 +274,29 @@ impl Status {
         self.is(REASON_METHOD_NOT_ALLOWED, Some(405))
     }
 
-    /// A known reason decides; the code decides when the reason is not one of ours.
+    /// Reports whether the status has this reason. The code decides only if the reason is unknown.
     fn is(&self, reason: &str, code: Option<u16>) -> bool {
         self.reason == reason || (!KNOWN_REASONS.contains(&self.reason.as_str()) && Some(self.code) == code)
     }
 
-    /// What a request that succeeded and has no object to show answers; a code of 0 is left out.
+    /// Makes the answer of a successful request that has no object; a code of 0 is left out.
     pub fn success(code: u16) -> Status {
         Status { code, ..Status::default() }
     }
 
-    /// What a successful deletion answers.
+    /// Makes the answer of a successful deletion.
     pub fn deleted(resource: &GroupResource, name: &str, uid: &str) -> Status {
         let mut status = Status::success(0).about(resource, name);
         status.details.get_or_insert_default().uid = uid.to_owned();
         status
     }
 
-    /// The `Status` object, for those that do not write it at once.
+    /// Returns the `Status` object as a value.
     pub fn to_value(&self) -> Value {
         serde_json::to_value(self).unwrap_or_default()
     }
 
-    /// Reads a `Status` object; `None` when the value is something else.
+    /// Reads a `Status` object; `None` if the value is something else.
     pub fn from_value(value: &Value) -> Option<Status> {
         if value.get("kind")?.as_str()? != "Status" {
             return None;
@@ -332,7 +332,7 @@ impl Cause {
     }
 }
 
-/// On the wire the fields stand in upstream's order: there are clients that compare or print the text as it came.
+/// The fields are in upstream's order: some clients compare or print the bytes as they came.
 impl Serialize for Status {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut out = serializer.serialize_map(None)?;

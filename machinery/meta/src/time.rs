@@ -1,21 +1,22 @@
-//! Times as the API writes them, and ages as `kubectl get` shows them.
+//! Times as the API writes them, and ages as `kubectl get` prints them.
 
 use crate::Error;
 use jiff::fmt::temporal::DateTimePrinter;
 use jiff::{SignedDuration, Timestamp};
 
-/// The wall clock. Only binaries and the edges of components may ask it: logic takes the time as an argument.
+/// Returns the time of the wall clock. Only binaries and the edges of components may call it: logic takes the time as
+/// an argument.
 pub fn now() -> Timestamp {
     Timestamp::now()
 }
 
-/// A `Time`: seconds precision, UTC, `2026-01-02T03:04:05Z`.
+/// Formats a `Time`: in seconds, UTC, `2026-01-02T03:04:05Z`.
 pub fn rfc3339(at: Timestamp) -> String {
     const PRINTER: DateTimePrinter = DateTimePrinter::new().precision(Some(0));
     PRINTER.timestamp_to_string(&at)
 }
 
-/// A `MicroTime`: always six digits of fraction, UTC.
+/// Formats a `MicroTime`: always six digits of fraction, UTC.
 pub fn rfc3339_micro(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
 }
@@ -25,7 +26,7 @@ pub fn parse(text: &str) -> Result<Timestamp, Error> {
     crate::go::parse_time(text, false).map_err(Error::Time)
 }
 
-/// An age with two or three significant figures, as `kubectl get` prints it.
+/// Formats an age with two or three significant figures, as `kubectl get` prints it.
 pub fn human_duration(age: SignedDuration) -> String {
     let seconds = age.as_secs();
     if seconds < -1 {
@@ -64,12 +65,12 @@ pub fn human_duration(age: SignedDuration) -> String {
     format!("{}y", days / 365)
 }
 
-/// The big unit, and the small one when it is not zero.
+/// Formats the big unit, and the small one if it is not zero.
 fn pair(big: i64, big_unit: &str, small: i64, small_unit: &str) -> String {
     if small == 0 { format!("{big}{big_unit}") } else { format!("{big}{big_unit}{small}{small_unit}") }
 }
 
-/// An age with one figure, as some older columns print it.
+/// Formats an age with one figure, as some older columns print it.
 pub fn short_human_duration(age: SignedDuration) -> String {
     let seconds = age.as_secs();
     match seconds {

@@ -1,4 +1,4 @@
-//! The codec: canonical bytes, the splice of the resource version, strict decoding, YAML by go-yaml's rules.
+//! Tests of the codec: canonical bytes, the splice of the resource version, strict decoding, YAML by go-yaml's rules.
 
 use bytes::Bytes;
 use corten_meta::codec::{decode_yaml_documents, encode_yaml};
@@ -89,7 +89,7 @@ fn duplicate_keys_of_yaml_are_reported_by_their_line() {
     assert!(corten_meta::decode_yaml_leniently(b"a: [").is_err());
 }
 
-/// As Go writes them: without an exponent in a wide range, and none of an integer's size but as a float.
+/// Go writes no exponent in a wide range, and an integer beyond 64 bits as a float.
 #[test]
 fn numbers_are_written_as_go_does() {
     for (text, written) in [
@@ -110,18 +110,18 @@ fn numbers_are_written_as_go_does() {
     }
 }
 
-/// What was written and is sent again in the same spelling is no change.
+/// An object that is sent again in the same spelling is unchanged.
 #[test]
-fn numbers_are_what_is_read_of_them() {
+fn numbers_are_normalized_to_their_decoded_form() {
     let mut value = json!({"a": [1.0, 1.5, -0.0, 1e21, 1e300], "b": 5});
     corten_meta::codec::settle_numbers(&mut value);
     assert_eq!(value, json!({"a": [1, 1.5, 0, 1e21, 1e300], "b": 5}));
     assert_eq!(serde_json::from_slice::<Value>(&encode_object(&value)).unwrap(), value);
 }
 
-/// As upstream reads numbers: by their texts, where it is asked for them.
+/// Upstream reads numbers by their spelling where it needs it.
 #[test]
-fn the_texts_of_numbers_are_known() {
+fn the_spellings_of_numbers_are_known() {
     let text = br#"{"a":[1,1e3],"b":{"c":-0,"c":-0.0},"d":1E400,"e":18446744073709551616}"#;
     for strict in [true, false] {
         let read = decode_json(text, strict).unwrap();
@@ -130,17 +130,17 @@ fn the_texts_of_numbers_are_known() {
         assert_eq!(decode_json(b"[-0]", strict).unwrap().value, json!([0]));
     }
     let numbers = corten_meta::codec::numbers(text);
-    let texts: Vec<(&str, &str)> = numbers.iter().collect();
-    assert_eq!(texts, [("a[1]", "1e3"), ("b.c", "-0.0"), ("d", "1E400"), ("e", "18446744073709551616")]);
+    let spellings: Vec<(&str, &str)> = numbers.iter().collect();
+    assert_eq!(spellings, [("a[1]", "1e3"), ("b.c", "-0.0"), ("d", "1E400"), ("e", "18446744073709551616")]);
     assert_eq!(numbers.beyond().collect::<Vec<_>>(), [("d", "1E400")]);
     assert!(!decode_json(br#"{"a":1}"#, true).unwrap().has_floats);
-    // In YAML a whole number is one, however it is written.
+    // In YAML a number without a fraction is an integer in any spelling.
     assert_eq!(decode_yaml(br#"{"a":1e3}"#).unwrap(), json!({"a": 1000}));
 }
 
-/// JSON that is no YAML is refused where YAML is sent.
+/// JSON that is no YAML is refused as YAML.
 #[test]
-fn what_json_says_in_its_own_way_is_read_as_yaml() {
+fn json_that_differs_in_yaml_is_read_as_yaml() {
     for text in [r#"{"a":"\/"}"#, r#"{"a":"\ud83d\ude00"}"#, "{\"a\":\"\u{7f}\"}"] {
         assert!(decode_json(text.as_bytes(), true).is_ok() && decode_yaml(text.as_bytes()).is_err(), "{text}");
     }
@@ -162,9 +162,9 @@ fn duplicates_are_reported_and_the_last_wins() {
     assert!(decode_json(&deep, true).is_err() && decode_json(&deep, false).is_err());
 }
 
-/// As Go reads it.
+/// Go replaces invalid characters.
 #[test]
-fn what_is_no_character_is_replaced() {
+fn invalid_characters_are_replaced() {
     for (text, read) in [
         (&br#""\ud800""#[..], "\u{fffd}"),
         (br#""\udc00x\ud83d\ude00\uD83D\u0041""#, "\u{fffd}x\u{1f600}\u{fffd}A"),
@@ -198,7 +198,7 @@ fn yaml_is_read_as_go_yaml_does() {
     assert_eq!(documents, [json!({"a": 1}), json!({"b": 2})]);
 }
 
-/// The fields of metadata that a header is made of, each of its form or of none.
+/// Generates metadata whose fields have a valid or an invalid shape.
 fn metadata() -> impl Strategy<Value = Value> {
     let time = prop_oneof![Just(json!("2026-01-02T03:04:05Z")), Just(json!("soon")), Just(Value::Null)];
     let text = prop_oneof![3 => "[a-z]{0,6}".prop_map(Value::from), 1 => value()];
@@ -275,19 +275,20 @@ proptest! {
     #[test]
     fn a_header_is_the_same_from_a_value_as_from_its_bytes(metadata in prop_oneof![3 => metadata(), 1 => value()]) {
         let object = json!({"apiVersion": "v1", "kind": "Thing", "metadata": metadata});
-        let (read, parsed) = (Object::from_value(&object, 7), Object::parse(encode_object(&object), 7));
+        let read = Object::from_value(&object, 7);
+        let parsed = Object::parse(encode_object(&object), 7);
         prop_assert_eq!(read.map_err(|e| e.to_string()), parsed.map_err(|e| e.to_string()));
     }
 
     #[test]
     fn duplicates_are_found_wherever_they_are(at in 0usize..4) {
-        let texts = [
+        let spellings = [
             (r#"{"a":1,"a":2}"#, "a"),
             (r#"{"a":[{"b":1},{"b":1,"b":2}]}"#, "a[1].b"),
             (r#"{"a":{"b":{},"c":1,"b":{"d":1}}}"#, "a.b"),
             (r#"{"a":{"b":{"d":1,"d":2}},"z":1}"#, "a.b.d"),
         ];
-        let (text, path) = texts[at];
+        let (text, path) = spellings[at];
         let decoded = decode_json(text.as_bytes(), true).unwrap();
         prop_assert_eq!(decoded.duplicates, [path]);
         prop_assert_eq!(decoded.value, serde_json::from_str::<Value>(text).unwrap());
@@ -301,7 +302,7 @@ proptest! {
     #[test]
     fn parse_wire_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..64), cut in 0usize..80) {
         let _ = parse_wire(&bytes);
-        let whole = br#"{"apiVersion":"v1","kind":"Pod","metadata":{"resourceVersion":"12","name":"x"}}"#;
-        let _ = parse_wire(&whole[..cut.min(whole.len())]);
+        let complete = br#"{"apiVersion":"v1","kind":"Pod","metadata":{"resourceVersion":"12","name":"x"}}"#;
+        let _ = parse_wire(&complete[..cut.min(complete.len())]);
     }
 }

@@ -1,4 +1,4 @@
-//! Patches: RFC 7396's own table, RFC 6902 with the corner cases of the library upstream uses.
+//! Tests of patches: RFC 7396's own table, RFC 6902 with the corner cases of upstream's library.
 
 use corten_meta::patch::{json_patch, merge_diff, merge_patch};
 use corten_meta::{Error, Value};
@@ -132,7 +132,7 @@ fn a_failing_patch_changes_nothing() {
     }
 }
 
-/// Values without null: a merge patch cannot set one.
+/// Generates values without null: a merge patch cannot set one.
 fn value() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![any::<bool>().prop_map(Value::from), (0..5i64).prop_map(Value::from)];
     leaf.prop_recursive(3, 20, 4, |inner| {

@@ -1,4 +1,4 @@
-//! Quantities: upstream's canonical forms, errors and arithmetic.
+//! Tests of quantities: upstream's canonical forms, errors and arithmetic.
 
 use corten_meta::Quantity;
 use corten_meta::quantity::Format;
@@ -113,14 +113,14 @@ fn values_round_away_from_zero() {
 }
 
 #[test]
-fn values_beyond_an_integer_are_as_wrong_as_upstreams() {
+fn values_beyond_an_integer_overflow_as_upstreams() {
     for (text, value, milli) in [
         ("1500m", 2, 1500),
         ("9223372036854775807", i64::MAX, -1000),
         ("9223372036854775808", i64::MIN, 0),
         ("18446744073709551617", 1, 1000),
         ("10000000000000000000", -8_446_744_073_709_551_616, 1_864_712_049_423_024_128),
-        // Held as an integer with a power of ten: multiplied step by step, it comes to nothing.
+        // Held as an integer with a power of ten: multiplied step by step, it becomes 0.
         ("10E", 0, 0),
         ("1e19", 0, 0),
         ("1e16", 10_000_000_000_000_000, 0),
@@ -135,7 +135,7 @@ fn values_beyond_an_integer_are_as_wrong_as_upstreams() {
 }
 
 #[test]
-fn what_was_compared_counts_otherwise() {
+fn a_comparison_changes_the_value() {
     for (text, other, value) in [
         ("1e19", "1", 0),
         ("1e19", "9223372036854775808", i64::MIN),
@@ -148,7 +148,7 @@ fn what_was_compared_counts_otherwise() {
 }
 
 #[test]
-fn the_same_amount_may_be_held_otherwise() {
+fn equal_quantities_may_have_different_internal_forms() {
     for (sent, stored, is_same) in [
         ("1", "1", true),
         ("1000m", "1", false),
@@ -212,7 +212,8 @@ proptest! {
 
     #[test]
     fn order_agrees_with_difference(a in text(), b in text()) {
-        let (a, b) = (quantity(&a), quantity(&b));
+        let a = quantity(&a);
+        let b = quantity(&b);
         prop_assert_eq!(a.cmp(&b), (a.clone() - b.clone()).sign().cmp(&0));
         prop_assert_eq!(a.cmp(&b), b.cmp(&a).reverse());
         prop_assert_eq!(a.clone() - b.clone() + b, a);

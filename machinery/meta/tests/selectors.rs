@@ -1,4 +1,4 @@
-//! Label selectors: upstream's syntax, matching and error texts, and a round trip through text.
+//! Tests of label selectors: upstream's syntax, matching and error messages, and a round trip.
 
 use corten_meta::Selector;
 use proptest::prelude::*;
@@ -36,7 +36,7 @@ fn parses_and_prints() {
 }
 
 #[test]
-fn refuses_with_upstreams_texts() {
+fn refuses_with_upstreams_messages() {
     for (text, message) in [
         ("x=a||y=b", "unable to parse requirement: values[0][x]: Invalid value: \"a||y\": a valid label must"),
         ("x,,y", "found ',', expected: identifier after ','"),

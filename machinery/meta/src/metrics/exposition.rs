@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-/// A text of metrics that grows family by family.
+/// A page of metrics that grows family by family.
 #[derive(Default)]
 pub struct Exposition(String);
 
@@ -13,7 +13,7 @@ impl Exposition {
         let _ = writeln!(self.0, "# HELP {name} {}\n# TYPE {name} {kind}", described(name, help));
     }
 
-    /// One sample; labels in the order given.
+    /// Writes one sample with its labels in the given order.
     pub fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
         self.0.push_str(name);
         if !labels.is_empty() {
@@ -47,10 +47,10 @@ impl Exposition {
     }
 }
 
-/// What upstream promises of the families of its components: how much, their names, and what their help says.
+/// The stability level, name and help of the families of upstream's components.
 const PROMISED: &str = include_str!("promised.tbl");
 
-/// How the names of other families of upstream's components begin.
+/// The prefixes of the names of upstream's other families.
 const COMPONENTS: &[&str] = &[
     "aggregator_",
     "apiserver_",
@@ -64,7 +64,7 @@ const COMPONENTS: &[&str] = &[
     "version_info",
 ];
 
-/// How much of a promise a family is, and the help that belongs to the promise.
+/// Returns the stability level of a family and upstream's help for it.
 fn promise(name: &str) -> Option<(&'static str, &'static str)> {
     PROMISED.lines().find_map(|line| {
         let (level, rest) = line.split_once(' ')?;
@@ -73,8 +73,8 @@ fn promise(name: &str) -> Option<(&'static str, &'static str)> {
     })
 }
 
-/// The help of a family as upstream's library writes it. What upstream promises it also describes; in other families
-/// the words are those of who counts.
+/// Returns the help of a family as upstream's library writes it. A family with a stability level has upstream's help;
+/// any other keeps the component's.
 fn described(name: &str, help: &str) -> String {
     match promise(name) {
         Some((level, help)) => format!("[{level}] {help}"),
@@ -83,7 +83,7 @@ fn described(name: &str, help: &str) -> String {
     }
 }
 
-/// A number as upstream's library writes it: very small and large ones with a sign and two digits in the exponent.
+/// Formats a number as upstream's library does: very small and large ones have a sign and two digits in the exponent.
 pub fn number(value: f64) -> String {
     if value == 0.0 || !value.is_finite() || (1e-4..1e6).contains(&value.abs()) {
         return value.to_string();
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_family_says_how_stable_it_is() {
+    fn help_begins_with_the_stability_level() {
         for (name, expected) in [
             ("job_controller_job_syncs_total", "[STABLE] The number of job syncs"),
             ("workqueue_depth", "[BETA] Current depth of workqueue"),

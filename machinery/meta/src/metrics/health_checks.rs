@@ -31,7 +31,7 @@ impl HealthChecks {
         self.0.series(&ALL, &[name, status, endpoint]).add(1.0);
     }
 
-    /// The page in the text format. `started` is when the process started, in Unix seconds.
+    /// Renders the page in the text format. `started` is the start time of the process, in Unix seconds.
     pub fn render(&self, started: Option<f64>) -> String {
         let mut process = Exposition::default();
         if let Some(started) = started {

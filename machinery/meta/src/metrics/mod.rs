@@ -1,7 +1,7 @@
-//! What components count about themselves: families of series by label, written in the Prometheus text format.
+//! The metrics of components: families of series by label, written in the Prometheus text format.
 //!
-//! Counting must cost next to nothing: who counts often holds on to its [`Series`], which is made of atomic numbers.
-//! Labels must come from a bounded set, never from what a client made up.
+//! Counting must be nearly free: a component that counts often keeps its [`Series`], which consists of atomics. Label
+//! values must come from a bounded set, never from a client.
 
 mod exposition;
 mod health_checks;

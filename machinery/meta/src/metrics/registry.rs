@@ -7,16 +7,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::Exposition;
 use super::exposition::number;
 
-/// What a family counts.
+/// The kind of a family.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kind {
     Counter,
     Gauge,
-    /// With the upper bounds of its buckets.
+    /// A histogram with the upper bounds of its buckets.
     Histogram(&'static [f64]),
 }
 
-/// A family as it is declared.
+/// The declaration of a family.
 #[derive(Debug)]
 pub struct Family {
     pub name: &'static str,
@@ -29,7 +29,7 @@ pub struct Family {
 #[derive(Debug)]
 pub struct Series {
     bounds: &'static [f64],
-    /// One number a bucket and one beyond; a counter or gauge has none.
+    /// The count of each bucket and of the values beyond; a counter or gauge has none.
     buckets: Box<[AtomicU64]>,
     /// The value, or the sum of a histogram, as the bits of a float.
     value: AtomicU64,
@@ -44,8 +44,8 @@ impl Series {
         Series { bounds, buckets: (0..buckets).map(|_| AtomicU64::new(0)).collect(), value: AtomicU64::new(0) }
     }
 
-    pub fn add(&self, amount: f64) {
-        let sum = |bits| Some((f64::from_bits(bits) + amount).to_bits());
+    pub fn add(&self, value: f64) {
+        let sum = |bits| Some((f64::from_bits(bits) + value).to_bits());
         // The closure never declines.
         let _ = self.value.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum);
     }
@@ -91,7 +91,7 @@ type Members = BTreeMap<Vec<String>, Arc<Series>>;
 pub struct Registry(Mutex<BTreeMap<&'static str, (&'static Family, Members)>>);
 
 impl Registry {
-    /// The series of a family with these values for its labels, in their order; made if it is new.
+    /// Returns the series of a family with these label values, in their order, and creates it if it is new.
     pub fn series(&self, family: &'static Family, labels: &[&str]) -> Arc<Series> {
         let mut families = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (_, members) = families.entry(family.name).or_insert_with(|| (family, Members::new()));
@@ -99,19 +99,19 @@ impl Registry {
         members.entry(labels).or_insert_with(|| Arc::new(Series::new(family.kind))).clone()
     }
 
-    /// Sets the series with these labels to one, and takes away those that differ from it in the label at `place` alone:
-    /// of what it names there is one at a time.
-    pub fn only(&self, family: &'static Family, place: usize, labels: &[&str]) {
+    /// Sets the series with these labels to one, and removes those that differ from it only in the label at `index`:
+    /// there is one at a time.
+    pub fn only(&self, family: &'static Family, index: usize, labels: &[&str]) {
         let mut families = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, members)) = families.get_mut(family.name) {
             let is_other = |at: usize, value: &str| labels.get(at).is_some_and(|label| *label != value);
-            members.retain(|values, _| values.iter().enumerate().any(|(at, value)| at != place && is_other(at, value)));
+            members.retain(|values, _| values.iter().enumerate().any(|(at, value)| at != index && is_other(at, value)));
         }
         drop(families);
         self.series(family, labels).set(1.0);
     }
 
-    /// Everything in the text format, by name.
+    /// Renders all families in the text format, sorted by name.
     pub fn render(&self) -> String {
         let mut out = Exposition::default();
         let families = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -132,7 +132,7 @@ impl Registry {
     }
 }
 
-/// Bounds that grow by a factor.
+/// Returns bounds that grow by a factor.
 pub const fn exponential<const N: usize>(start: f64, factor: f64) -> [f64; N] {
     let mut bounds = [start; N];
     let mut at = 1;
@@ -155,7 +155,7 @@ mod tests {
     static INFO: Family = Family { name: "c_info", kind: Kind::Gauge, labels: &["hash", "of"], help: "Which." };
 
     #[test]
-    fn of_some_there_is_only_one() {
+    fn only_removes_the_series_that_it_replaces() {
         let registry = Registry::default();
         for (hash, of) in [("1", "a"), ("2", "b"), ("3", "a")] {
             registry.only(&INFO, 0, &[hash, of]);

@@ -1,4 +1,4 @@
-//! The rules for IP addresses and CIDRs in API fields. Old fields keep a looser rule ("legacy"), new ones want the
+//! The rules for IP addresses and CIDRs in API fields. Old fields have a looser rule ("legacy"), new ones require the
 //! canonical form.
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 const NOT_AN_ADDRESS: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
 const NOT_A_CIDR: &str = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
 
-/// An address in canonical form.
+/// Validates an IP address in canonical form.
 pub fn ip(text: &str) -> Vec<String> {
     let errors = ip_legacy(text);
     if !errors.is_empty() {
@@ -20,7 +20,7 @@ pub fn ip(text: &str) -> Vec<String> {
     }
 }
 
-/// An address in an old field: not necessarily canonical, without leading zeros and not IPv4-mapped.
+/// Validates an IP address in an old field: not necessarily canonical, without leading zeros and not IPv4-mapped.
 pub fn ip_legacy(text: &str) -> Vec<String> {
     let Some(address) = parse_sloppy(text) else {
         return vec![NOT_AN_ADDRESS.into()];
@@ -35,7 +35,7 @@ pub fn ip_legacy(text: &str) -> Vec<String> {
     errors
 }
 
-/// A network in canonical form.
+/// Validates a CIDR in canonical form.
 pub fn cidr(text: &str) -> Vec<String> {
     let errors = cidr_legacy(text);
     if !errors.is_empty() {
@@ -50,7 +50,7 @@ pub fn cidr(text: &str) -> Vec<String> {
     }
 }
 
-/// A network in an old field: no leading zeros, not IPv4-mapped, no bits beyond the prefix.
+/// Validates a CIDR in an old field: no leading zeros, not IPv4-mapped, no bits beyond the prefix.
 pub fn cidr_legacy(text: &str) -> Vec<String> {
     let Some((address, bits)) = parse_cidr(text) else {
         return vec![NOT_A_CIDR.into()];
@@ -95,7 +95,7 @@ pub fn parse_cidr(text: &str) -> Option<(IpAddr, u8)> {
     (bits <= width).then_some((address, bits))
 }
 
-/// The address with every bit beyond the prefix cleared.
+/// Returns the address with every bit beyond the prefix cleared.
 pub fn masked(address: IpAddr, bits: u8) -> IpAddr {
     match address {
         IpAddr::V4(v4) => {

@@ -1,5 +1,5 @@
-//! How the API names things: groups, versions, kinds and resources here, and the rules for the names that people
-//! choose in [`validation`].
+//! The names of the API: groups, versions, kinds and resources here, and the rules for the names that users choose in
+//! [`validation`].
 
 pub mod address;
 pub mod validation;
@@ -10,14 +10,14 @@ pub use validation::*;
 use crate::Error;
 use std::fmt;
 
-/// `apps/v1`; the core group prints as the bare version.
+/// A group and a version, `apps/v1`; the core group prints as the bare version.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GroupVersion {
     pub group: String,
     pub version: String,
 }
 
-/// `apps/v1, Kind=Deployment`.
+/// A group, version and kind, `apps/v1, Kind=Deployment`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GroupVersionKind {
     pub group: String,
@@ -25,7 +25,7 @@ pub struct GroupVersionKind {
     pub kind: String,
 }
 
-/// `apps/v1, Resource=deployments`.
+/// A group, version and resource, `apps/v1, Resource=deployments`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GroupVersionResource {
     pub group: String,
@@ -33,14 +33,14 @@ pub struct GroupVersionResource {
     pub resource: String,
 }
 
-/// `deployments.apps`.
+/// A group and a resource, `deployments.apps`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GroupResource {
     pub group: String,
     pub resource: String,
 }
 
-/// `Deployment.apps`.
+/// A group and a kind, `Deployment.apps`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GroupKind {
     pub group: String,
@@ -52,7 +52,7 @@ impl GroupVersion {
         GroupVersion { group: group.into(), version: version.into() }
     }
 
-    /// Reads an `apiVersion`. The empty text is the empty group version, as upstream has it.
+    /// Reads an `apiVersion`. The empty string is the empty group version, as upstream has it.
     pub fn parse(text: &str) -> Result<GroupVersion, Error> {
         match text.split('/').collect::<Vec<_>>()[..] {
             [""] | ["", ""] => Ok(GroupVersion::default()),
@@ -78,7 +78,7 @@ impl GroupVersionKind {
     pub fn group_kind(&self) -> GroupKind {
         GroupKind::new(&self.group, &self.kind)
     }
-    /// The `apiVersion` of objects of this kind.
+    /// Returns the `apiVersion` of objects of this kind.
     pub fn api_version(&self) -> String {
         self.group_version().to_string()
     }

@@ -1,5 +1,5 @@
-//! The rules for names that people choose: DNS labels and subdomains, label keys and values, port and variable names.
-//! Each returns the list of what is wrong, in upstream's words; an empty list means valid.
+//! The rules for names that users choose: DNS labels and subdomains, label keys and values, port and variable names.
+//! Each rule returns a list of errors, in upstream's words; an empty list means valid.
 
 const DNS1123_LABEL: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?";
 const DNS1123_SUBDOMAIN: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*";
@@ -8,7 +8,7 @@ const LABEL_KEY: &str = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]";
 const LABEL_KEY_MESSAGE: &str =
     "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character";
 
-/// Words of the expression language, by which no variable is called.
+/// The reserved words of CEL, which no variable may have as its name.
 #[rustfmt::skip]
 pub const CEL_WORDS: [&str; 21] = [
     "as", "break", "const", "continue", "else", "false", "for", "function", "if", "import", "in", "let", "loop", "namespace",
@@ -19,17 +19,17 @@ pub const DNS1123_LABEL_MAX_LENGTH: usize = 63;
 pub const DNS1123_SUBDOMAIN_MAX_LENGTH: usize = 253;
 pub const LABEL_VALUE_MAX_LENGTH: usize = 63;
 
-/// The message for text that is too long, as most names have it.
+/// Returns the message for most names that are too long.
 pub fn max_length_message(max: usize) -> String {
     format!("must be no more than {max} characters")
 }
 
-/// The message for text that is too long, as label keys and values have it.
+/// Returns the message for label keys and values that are too long.
 fn max_bytes_message(max: usize) -> String {
     format!("must be no more than {max} bytes")
 }
 
-/// The message for text that does not match a pattern.
+/// Returns the message for a name that does not match a pattern.
 pub fn regex_message(message: &str, pattern: &str, examples: &[&str]) -> String {
     if examples.is_empty() {
         return format!("{message} (regex used for validation is '{pattern}')");
@@ -38,12 +38,12 @@ pub fn regex_message(message: &str, pattern: &str, examples: &[&str]) -> String 
     format!("{message} (e.g. {}regex used for validation is '{pattern}')", examples.join(" or "))
 }
 
-/// The message for a number outside of a range.
+/// Returns the message for a number outside of a range.
 pub fn inclusive_range_message(low: i64, high: i64) -> String {
     format!("must be between {low} and {high}, inclusive")
 }
 
-/// `first` decides on the first byte, `last` on the last, `middle` on all between.
+/// Reports whether `first` accepts the first byte, `last` the last, and `middle` all bytes between.
 fn shaped(text: &str, first: fn(u8) -> bool, middle: fn(u8) -> bool, last: fn(u8) -> bool) -> bool {
     match text.as_bytes() {
         [] => false,
@@ -75,7 +75,7 @@ fn is_label_name(text: &str) -> bool {
     shaped(text, alphanumeric, key_middle, alphanumeric)
 }
 
-/// A DNS label: lower case letters, digits and inner hyphens, at most 63.
+/// Validates a DNS label: lower case letters, digits and inner hyphens, at most 63.
 pub fn dns1123_label(text: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if text.len() > DNS1123_LABEL_MAX_LENGTH {
@@ -95,7 +95,7 @@ pub fn dns1123_label(text: &str) -> Vec<String> {
     errors
 }
 
-/// Dot separated DNS labels, at most 253 in all: the name of most objects.
+/// Validates dot separated DNS labels, at most 253 characters: the name of most objects.
 pub fn dns1123_subdomain(text: &str) -> Vec<String> {
     subdomain(text, max_length_message(DNS1123_SUBDOMAIN_MAX_LENGTH))
 }
@@ -115,7 +115,7 @@ fn subdomain(text: &str, too_long: String) -> Vec<String> {
     errors
 }
 
-/// `*.` and a DNS subdomain: the host of an Ingress rule may be one.
+/// Validates `*.` and a DNS subdomain, as the host of an Ingress rule may be.
 pub fn wildcard_dns1123_subdomain(text: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if text.len() > DNS1123_SUBDOMAIN_MAX_LENGTH {
@@ -131,7 +131,7 @@ pub fn wildcard_dns1123_subdomain(text: &str) -> Vec<String> {
     errors
 }
 
-/// As a DNS label, and starting with a letter: the name of a Service.
+/// Validates a DNS label that starts with a letter: the name of a Service.
 pub fn dns1035_label(text: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if text.len() > DNS1123_LABEL_MAX_LENGTH {
@@ -147,7 +147,7 @@ pub fn dns1035_label(text: &str) -> Vec<String> {
     errors
 }
 
-/// A label key: a name of at most 63 with an optional DNS subdomain and `/` before it.
+/// Validates a label key: a name of at most 63 characters with an optional DNS subdomain and `/` before it.
 pub fn qualified_name(text: &str) -> Vec<String> {
     let mut errors = Vec::new();
     let message = || regex_message(LABEL_KEY_MESSAGE, LABEL_KEY, &["MyName", "my.name", "123-abc"]);
@@ -157,8 +157,8 @@ pub fn qualified_name(text: &str) -> Vec<String> {
             if prefix.is_empty() {
                 errors.push("prefix part must be non-empty".into());
             } else {
-                let wrong = subdomain(prefix, max_bytes_message(DNS1123_SUBDOMAIN_MAX_LENGTH));
-                errors.extend(wrong.into_iter().map(|e| format!("prefix part {e}")));
+                let of_prefix = subdomain(prefix, max_bytes_message(DNS1123_SUBDOMAIN_MAX_LENGTH));
+                errors.extend(of_prefix.into_iter().map(|e| format!("prefix part {e}")));
             }
             name
         }
@@ -180,7 +180,7 @@ pub fn qualified_name(text: &str) -> Vec<String> {
     errors
 }
 
-/// A label value: empty, or as the name of a label key.
+/// Validates a label value: empty, or as the name of a label key.
 pub fn label_value(text: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if text.len() > LABEL_VALUE_MAX_LENGTH {
@@ -196,7 +196,7 @@ pub fn label_value(text: &str) -> Vec<String> {
     errors
 }
 
-/// A C identifier.
+/// Validates a C identifier.
 pub fn c_identifier(text: &str) -> Vec<String> {
     let rest = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
     if shaped(text, |b| b.is_ascii_alphabetic() || b == b'_', rest, rest) {
@@ -209,7 +209,7 @@ pub fn c_identifier(text: &str) -> Vec<String> {
     )]
 }
 
-/// The strict form of an environment variable's name.
+/// Validates the strict form of an environment variable's name.
 pub fn env_var_name(text: &str) -> Vec<String> {
     let mut errors = Vec::new();
     let first = |b: u8| b.is_ascii_alphabetic() || matches!(b, b'-' | b'_' | b'.');
@@ -224,7 +224,7 @@ pub fn env_var_name(text: &str) -> Vec<String> {
     errors
 }
 
-/// The relaxed form that containers have today: printable ASCII other than `=`.
+/// Validates the relaxed form of an environment variable's name: printable ASCII other than `=`.
 pub fn relaxed_env_var_name(text: &str) -> Vec<String> {
     if text.is_empty() {
         return vec!["environment variable name must be non-empty".into()];
@@ -235,7 +235,7 @@ pub fn relaxed_env_var_name(text: &str) -> Vec<String> {
     vec!["a valid environment variable name must consist only of printable ASCII characters other than '='".into()]
 }
 
-/// A key of a ConfigMap or Secret.
+/// Validates a key of a ConfigMap or Secret.
 pub fn config_map_key(text: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if text.len() > DNS1123_SUBDOMAIN_MAX_LENGTH {
@@ -261,7 +261,7 @@ fn parent_directory(text: &str) -> Option<String> {
     }
 }
 
-/// The name of a port: an IANA service name.
+/// Validates the name of a port: an IANA service name.
 pub fn port_name(text: &str) -> Vec<String> {
     let mut errors = Vec::new();
     if text.len() > 15 {
@@ -282,17 +282,17 @@ pub fn port_name(text: &str) -> Vec<String> {
     errors
 }
 
-/// A port number that is not zero.
+/// Validates a port number that is not zero.
 pub fn port_number(port: i64) -> Vec<String> {
     in_range(port, 1, 65535)
 }
 
-/// A Unix user id.
+/// Validates a Unix user id.
 pub fn user_id(id: i64) -> Vec<String> {
     in_range(id, 0, i64::from(i32::MAX))
 }
 
-/// A Unix group id.
+/// Validates a Unix group id.
 pub fn group_id(id: i64) -> Vec<String> {
     in_range(id, 0, i64::from(i32::MAX))
 }
@@ -301,7 +301,7 @@ fn in_range(value: i64, low: i64, high: i64) -> Vec<String> {
     if (low..=high).contains(&value) { Vec::new() } else { vec![inclusive_range_message(low, high)] }
 }
 
-/// `10%`.
+/// Validates a percentage such as `10%`.
 pub fn percent(text: &str) -> Vec<String> {
     let number = text.strip_suffix('%').unwrap_or_default();
     if !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()) {
@@ -314,7 +314,7 @@ pub fn percent(text: &str) -> Vec<String> {
     )]
 }
 
-/// The name of an HTTP header.
+/// Validates the name of an HTTP header.
 pub fn http_header_name(text: &str) -> Vec<String> {
     if !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') {
         return Vec::new();
@@ -326,7 +326,7 @@ pub fn http_header_name(text: &str) -> Vec<String> {
     )]
 }
 
-/// A name that becomes a path segment of a URL: roles and their bindings may have any such name.
+/// Validates a name that becomes a path segment of a URL: roles and their bindings may have any such name.
 pub fn path_segment_name(text: &str) -> Vec<String> {
     if text == "." || text == ".." {
         return vec![format!("may not be '{text}'")];
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_upstreams() {
+    fn messages_are_upstreams() {
         assert_eq!(
             dns1123_label("A"),
             [

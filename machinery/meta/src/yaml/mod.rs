@@ -1,9 +1,9 @@
-//! Reads and writes YAML 1.1 as upstream's server does, which is to say as go-yaml v2: what is a number, a truth or a
-//! key, which documents are refused, and in which words.
+//! Reads and writes YAML 1.1 as go-yaml v2, the library of upstream's server, does: with its rules for numbers,
+//! booleans and keys, its refusals and its messages.
 //!
-//! Characters (`text`) become tokens (`scanner`, `scalars`), tokens a tree (`parser`), and the tree values (`values`);
-//! `writer` goes the other way at once.
-//! Pure, and bounded: nodes nest [`parser::MAX_DEPTH`] deep, and aliases may not make much out of little.
+//! Characters (`text`) become tokens (`scanner`, `scalars`), tokens become a tree (`parser`), and the tree becomes
+//! values (`values`). `writer` writes values in one step. The package is pure and bounded: nodes nest up to
+//! [`parser::MAX_DEPTH`] levels, and aliases cannot expand a small document into a huge one.
 
 mod parser;
 mod scalars;
@@ -17,15 +17,15 @@ use parser::Parser;
 use text::Mark;
 pub use writer::write;
 
-/// A value, and what a strict reader has against it.
+/// A value and its strict decoding errors.
 #[derive(Debug, PartialEq)]
 pub struct Read {
     pub value: Value,
-    /// The keys that were given before: `line 2: key "a" already set in map`.
+    /// The duplicate keys: `line 2: key "a" already set in map`.
     pub complaints: Vec<String>,
 }
 
-/// Why a text is not YAML, or no YAML that JSON can say.
+/// The error about a document that is not YAML, or that JSON cannot express.
 #[derive(Debug, PartialEq)]
 pub struct Failed(String);
 
@@ -34,12 +34,12 @@ impl Failed {
         Failed(format!("yaml: {problem}"))
     }
 
-    /// The scanner tells the line that it is in.
+    /// Makes an error of the scanner, which names the line it is in.
     fn scanning(at: Mark, context: Mark, problem: &str) -> Failed {
         Failed::at(if at.line > 0 { at.line + 1 } else { context.line }, problem)
     }
 
-    /// The parser counts lines from nought, as upstream's does.
+    /// Makes an error of the parser, which counts lines from 0, as upstream's does.
     fn parsing(at: Mark, context: Mark, problem: &str) -> Failed {
         Failed::at(if at.line > 0 { at.line } else { context.line }, problem)
     }
@@ -55,7 +55,7 @@ impl std::fmt::Display for Failed {
     }
 }
 
-/// Reads the first document; one that is empty is null.
+/// Reads the first document; an empty one is null.
 pub fn read(bytes: &[u8]) -> Result<Read, Failed> {
     let text = text::decode(bytes).map_err(|problem| Failed::of(problem.to_owned()))?;
     match Parser::new(&text).document()? {
@@ -67,7 +67,8 @@ pub fn read(bytes: &[u8]) -> Result<Read, Failed> {
 /// Reads every document.
 pub fn read_all(bytes: &[u8]) -> Result<Vec<Read>, Failed> {
     let text = text::decode(bytes).map_err(|problem| Failed::of(problem.to_owned()))?;
-    let (mut parser, mut out) = (Parser::new(&text), Vec::new());
+    let mut parser = Parser::new(&text);
+    let mut out = Vec::new();
     while let Some(node) = parser.document()? {
         out.push(values::read(&node)?);
     }

@@ -1,4 +1,4 @@
-//! From tokens to a tree of nodes, with anchors and tags as they were given.
+//! The step from tokens to a tree of nodes, with their anchors and tags.
 
 use super::Failed;
 use super::scanner::{Kind, Scanner, Token};
@@ -6,7 +6,7 @@ use super::text::Mark;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// How deep nodes may be in one another.
+/// The maximal nesting of nodes.
 pub const MAX_DEPTH: usize = 64;
 
 #[derive(Debug)]
@@ -19,9 +19,9 @@ pub struct Node {
 pub enum Content {
     Scalar {
         text: String,
-        /// The full tag; empty if none was given.
+        /// The full tag; empty if there is none.
         tag: String,
-        /// What it is follows from the text, for it has neither quotes nor a tag.
+        /// Whether the content determines the type, because there are neither quotes nor a tag.
         implicit: bool,
     },
     Sequence(Vec<Rc<Node>>),
@@ -29,7 +29,7 @@ pub enum Content {
     Alias(String, Anchored),
 }
 
-/// What an anchor stands for: a node, or one that is not at its end yet.
+/// The target of an anchor: a node, or one that is still being read.
 #[derive(Debug, Clone)]
 pub enum Anchored {
     Node(Rc<Node>),
@@ -48,11 +48,12 @@ type Parsed<T> = Result<T, Failed>;
 
 impl<'a> Parser<'a> {
     pub fn new(text: &'a str) -> Parser<'a> {
-        let (anchors, tags) = (HashMap::new(), Vec::new());
+        let anchors = HashMap::new();
+        let tags = Vec::new();
         Parser { scanner: Scanner::new(text), anchors, tags, depth: 0, is_first: true }
     }
 
-    /// The next document, if there is one.
+    /// Reads the next document, if there is one.
     pub fn document(&mut self) -> Parsed<Option<Rc<Node>>> {
         let is_first = std::mem::take(&mut self.is_first);
         while !is_first && self.peek()? == Kind::DocumentEnd {
@@ -116,7 +117,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// A node; in a block if `block`, and with a list that is no deeper than its key if `indentless`.
+    /// Reads a node; in a block if `block`, and with a list that is no deeper than its key if `indentless`.
     fn node(&mut self, block: bool, indentless: bool) -> Parsed<Rc<Node>> {
         let first = self.scanner.peek()?.clone();
         if let Kind::Alias(name) = first.kind {
@@ -125,7 +126,9 @@ impl<'a> Parser<'a> {
             let Some(target) = target else { return Err(Failed::of(format!("unknown anchor '{name}' referenced"))) };
             return Ok(Rc::new(Node { line: first.start.line, content: Content::Alias(name, target) }));
         }
-        let (mut anchor, mut tag, mut has_tag) = (None, String::new(), false);
+        let mut anchor = None;
+        let mut tag = String::new();
+        let mut has_tag = false;
         for _ in 0..2 {
             match self.peek()? {
                 Kind::Anchor(name) if anchor.is_none() => anchor = Some(name),
@@ -148,7 +151,7 @@ impl<'a> Parser<'a> {
         let content = self.content(block, indentless, anchor.is_some(), tag, first.start)?;
         self.depth -= deeper;
         let node = Rc::new(Node { line: first.start.line, content });
-        // A node within may have taken the name since.
+        // A nested node may have redefined the anchor.
         if let Some(open @ Anchored::Open) = anchor.and_then(|name| self.anchors.get_mut(&name)) {
             *open = Anchored::Node(node.clone());
         }
@@ -183,13 +186,14 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// A node, or nothing if one of these comes first.
+    /// Reads a node, or makes an empty one if one of `ends` comes first.
     fn node_unless(&mut self, ends: &[Kind], block: bool, indentless: bool, at: Mark) -> Parsed<Rc<Node>> {
         if ends.contains(&self.scanner.peek()?.kind) { Ok(empty(at)) } else { self.node(block, indentless) }
     }
 
     fn block_sequence(&mut self) -> Parsed<Content> {
-        let (start, mut items) = (self.scanner.next()?.start, Vec::new());
+        let start = self.scanner.next()?.start;
+        let mut items = Vec::new();
         loop {
             let token = self.scanner.next()?;
             match token.kind {
@@ -214,7 +218,8 @@ impl<'a> Parser<'a> {
 
     fn block_mapping(&mut self) -> Parsed<Content> {
         const ENDS: [Kind; 3] = [Kind::Key, Kind::Value, Kind::BlockEnd];
-        let (start, mut entries) = (self.scanner.next()?.start, Vec::new());
+        let start = self.scanner.next()?.start;
+        let mut entries = Vec::new();
         loop {
             let token = self.scanner.next()?;
             match token.kind {
@@ -235,7 +240,8 @@ impl<'a> Parser<'a> {
     }
 
     fn flow_sequence(&mut self) -> Parsed<Content> {
-        let (start, mut items) = (self.scanner.next()?.start, Vec::new());
+        let start = self.scanner.next()?.start;
+        let mut items = Vec::new();
         loop {
             self.separator(&Kind::FlowSequenceEnd, items.is_empty(), start, "did not find expected ',' or ']'")?;
             let token = self.scanner.peek()?.clone();
@@ -258,7 +264,8 @@ impl<'a> Parser<'a> {
     }
 
     fn flow_mapping(&mut self) -> Parsed<Content> {
-        let (start, mut entries) = (self.scanner.next()?.start, Vec::new());
+        let start = self.scanner.next()?.start;
+        let mut entries = Vec::new();
         loop {
             self.separator(&Kind::FlowMappingEnd, entries.is_empty(), start, "did not find expected ',' or '}'")?;
             match self.peek()? {
@@ -278,7 +285,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// A comma, unless what is in the brackets begins or ends here.
+    /// Reads a comma, unless this is the first entry or the end of the brackets.
     fn separator(&mut self, end: &Kind, is_first: bool, start: Mark, problem: &str) -> Parsed<()> {
         let token = self.scanner.peek()?;
         if is_first || token.kind == *end {
@@ -290,7 +297,7 @@ impl<'a> Parser<'a> {
         self.scanner.next().map(drop)
     }
 
-    /// A key and its value, either of which may be missing.
+    /// Reads a key and its value, either of which may be missing.
     fn flow_entry(&mut self, ends: &[Kind]) -> Parsed<(Rc<Node>, Rc<Node>)> {
         let at = self.scanner.peek()?.start;
         let key = self.node_unless(ends, false, false, at)?;

@@ -1,4 +1,4 @@
-//! The tokens that hold text: values plain, quoted and in blocks, and what directives and tags say.
+//! The tokens with content: plain, quoted and block scalars, directives and tags.
 
 use super::Failed;
 use super::scanner::{Kind, Scanner};
@@ -6,19 +6,19 @@ use super::text::{Mark, is_blank, is_blank_or_end, is_break, is_break_or_end, is
 
 type Scanned<T> = Result<T, Failed>;
 
-/// The white space between two parts of a value, and what becomes of it.
+/// The white space between two parts of a scalar.
 #[derive(Default)]
 struct Gap {
     blanks: String,
-    /// What the first end of a line means, and the others.
+    /// The first line break and the others, as they count in the value.
     first: Option<char>,
     others: String,
-    /// A new line has begun: its blanks mean nothing.
+    /// Whether a new line has begun, whose leading blanks do not count.
     folds: bool,
 }
 
 impl Gap {
-    /// Lines are joined by a blank, or by the empty lines between them.
+    /// Joins lines by a blank, or by the empty lines between them.
     fn join(&mut self, out: &mut String) {
         let gap = std::mem::take(self);
         match gap.first {
@@ -34,7 +34,7 @@ impl Gap {
 }
 
 impl Scanner<'_> {
-    /// Takes blanks and ends of lines. A tab that stands where `refuses` says so is an error.
+    /// Skips blanks and line breaks. A tab where `refuses` returns true is an error.
     fn gap(&mut self, gap: &mut Gap, refuses: impl Fn(&Scanner<'_>) -> bool, start: Mark) -> Scanned<()> {
         loop {
             if self.text.is(is_blank) {
@@ -62,19 +62,22 @@ impl Scanner<'_> {
     }
 
     pub(super) fn plain(&mut self) -> Scanned<String> {
-        let (start, least) = (self.text.mark, self.indent + 1);
+        let start = self.text.mark;
+        let least = self.indent + 1;
         let is_shallow = |scanner: &Scanner<'_>| (scanner.text.mark.column as isize) < least;
-        let (mut out, mut gap) = (String::new(), Gap::default());
+        let mut out = String::new();
+        let mut gap = Gap::default();
         while !self.is_at_document_mark() && self.text.peek() != '#' {
             while !self.text.is(is_blank_or_end) {
-                let (letter, next) = (self.text.peek(), self.text.peek_at(1));
-                if letter == ':' && is_blank_or_end(next) || self.in_flow() && ",?[]{}".contains(letter) {
+                let character = self.text.peek();
+                let next = self.text.peek_at(1);
+                if character == ':' && is_blank_or_end(next) || self.in_flow() && ",?[]{}".contains(character) {
                     break;
                 }
                 gap.join(&mut out);
                 out.push(self.text.take());
             }
-            if !self.text.is(|letter| is_blank(letter) || is_break(letter)) {
+            if !self.text.is(|character| is_blank(character) || is_break(character)) {
                 break;
             }
             self.gap(&mut gap, is_shallow, start)?;
@@ -82,7 +85,7 @@ impl Scanner<'_> {
                 break;
             }
         }
-        // What follows on another line may be a key.
+        // A scalar on the next line may be a key.
         self.key_allowed |= gap.folds;
         Ok(out)
     }
@@ -105,7 +108,7 @@ impl Scanner<'_> {
                         self.text.skip(2);
                         out.push('\'');
                     }
-                    (letter, _) if letter == mark => break,
+                    (character, _) if character == mark => break,
                     ('\\', next) if mark == '"' && is_break(next) => {
                         self.text.take();
                         self.text.take_break();
@@ -130,14 +133,14 @@ impl Scanner<'_> {
         }
     }
 
-    fn escape(&mut self, letter: char, start: Mark) -> Scanned<char> {
-        let digits = match letter {
+    fn escape(&mut self, character: char, start: Mark) -> Scanned<char> {
+        let digits = match character {
             'x' => 2,
             'u' => 4,
             'U' => 8,
             _ => 0,
         };
-        let meant = match letter {
+        let meant = match character {
             '0' | 'x' | 'u' | 'U' => '\0',
             'a' => '\u{7}',
             'b' => '\u{8}',
@@ -147,7 +150,7 @@ impl Scanner<'_> {
             'f' => '\u{c}',
             'r' => '\r',
             'e' => '\u{1b}',
-            ' ' | '"' | '\'' | '\\' => letter,
+            ' ' | '"' | '\'' | '\\' => character,
             'N' => '\u{85}',
             '_' => '\u{a0}',
             'L' => '\u{2028}',
@@ -166,9 +169,9 @@ impl Scanner<'_> {
             code = code << 4 | digit;
         }
         match char::from_u32(code) {
-            Some(letter) => {
+            Some(character) => {
                 self.text.skip(digits);
-                Ok(letter)
+                Ok(character)
             }
             None => self.fail(start, "found invalid Unicode character escape code"),
         }
@@ -184,11 +187,13 @@ impl Scanner<'_> {
         }
         self.text.take_break();
         let mut indent = deeper.map(|deeper| usize::try_from(self.indent).unwrap_or(0) + deeper);
-        let (mut out, mut line_end, mut was_indented) = (String::new(), None, false);
+        let mut out = String::new();
+        let mut line_end = None;
+        let mut was_indented = false;
         let mut empty = self.empty_lines(&mut indent, start)?;
         while Some(self.text.mark.column) == indent && self.text.peek() != '\0' {
             let is_indented = self.text.is(is_blank);
-            // Lines are folded into one, but not those that are indented.
+            // Adjacent lines are folded into one, except indented ones.
             if !literal && !was_indented && !is_indented && line_end == Some('\n') {
                 if empty.is_empty() {
                     out.push(' ');
@@ -198,7 +203,7 @@ impl Scanner<'_> {
             }
             out.push_str(&empty);
             was_indented = is_indented;
-            out.push_str(&self.text.take_while(|letter| !is_break_or_end(letter)));
+            out.push_str(&self.text.take_while(|character| !is_break_or_end(character)));
             line_end = self.text.take_break();
             empty = self.empty_lines(&mut indent, start)?;
         }
@@ -211,9 +216,10 @@ impl Scanner<'_> {
         Ok(out)
     }
 
-    /// What becomes of the ends of lines at the end, and how much deeper the lines are; in either order.
+    /// Reads the chomping indicator and the indentation indicator, in either order.
     fn block_header(&mut self, start: Mark) -> Scanned<(char, Option<usize>)> {
-        let (mut chomping, mut deeper) = (' ', None);
+        let mut chomping = ' ';
+        let mut deeper = None;
         for _ in 0..2 {
             match self.text.peek() {
                 sign @ ('+' | '-') if chomping == ' ' => chomping = sign,
@@ -226,9 +232,10 @@ impl Scanner<'_> {
         Ok((chomping, deeper))
     }
 
-    /// Takes indentation and empty lines; the first line that is not empty says how deep it is.
+    /// Skips indentation and empty lines; the first line with content determines the indentation.
     fn empty_lines(&mut self, indent: &mut Option<usize>, start: Mark) -> Scanned<String> {
-        let (mut out, mut deepest) = (String::new(), 0);
+        let mut out = String::new();
+        let mut deepest = 0;
         loop {
             let is_shallow = |column: usize| indent.is_none_or(|indent| column < indent);
             while is_shallow(self.text.mark.column) && self.text.peek() == ' ' {
@@ -258,7 +265,7 @@ impl Scanner<'_> {
         if !self.text.is(is_blank_or_end) {
             return self.fail(start, "found unexpected non-alphabetical character");
         }
-        self.text.skip_while(|letter| is_blank(letter) && matches!(name.as_str(), "YAML" | "TAG"));
+        self.text.skip_while(|character| is_blank(character) && matches!(name.as_str(), "YAML" | "TAG"));
         let kind = match name.as_str() {
             "YAML" => {
                 let major = self.version_number(start)?;
@@ -291,7 +298,7 @@ impl Scanner<'_> {
 
     fn version_number(&mut self, start: Mark) -> Scanned<String> {
         let mut number = String::new();
-        while self.text.is(|letter| letter.is_ascii_digit()) {
+        while self.text.is(|character| character.is_ascii_digit()) {
             if number.len() == 2 {
                 return self.fail(start, "found extremely long version number");
             }
@@ -343,13 +350,13 @@ impl Scanner<'_> {
         Ok(handle)
     }
 
-    /// Reads a tag behind what is known of it already.
+    /// Reads a tag after the part that is known already.
     fn tag_uri(&mut self, head: Option<&str>, start: Mark) -> Scanned<String> {
         let mut uri = head.unwrap_or_default().as_bytes().to_vec();
-        while self.text.is(|letter| is_word(letter) || ";/?:@&=+$,.!~*'()[]%".contains(letter)) {
-            let letter = self.text.take();
-            if letter != '%' {
-                uri.extend(letter.encode_utf8(&mut [0; 4]).bytes());
+        while self.text.is(|character| is_word(character) || ";/?:@&=+$,.!~*'()[]%".contains(character)) {
+            let character = self.text.take();
+            if character != '%' {
+                uri.extend(character.encode_utf8(&mut [0; 4]).bytes());
                 continue;
             }
             let digits = (self.text.peek().to_digit(16), self.text.peek_at(1).to_digit(16));

@@ -1,7 +1,7 @@
-//! From characters to tokens: indentation becomes brackets, and what stands before a colon becomes a key.
+//! The step from characters to tokens: indentation becomes brackets, and a scalar before a colon becomes a key.
 //!
-//! Whether a value is a key shows only at the colon behind it, so tokens wait until it is decided. A key without a
-//! question mark stands on one line and is not longer than 1,024 characters.
+//! Only the colon behind a scalar shows that it is a key, so tokens wait until it is decided. A key without a question
+//! mark is on one line and has at most 1,024 characters.
 
 use super::Failed;
 use super::text::{Mark, Text, is_blank, is_blank_or_end, is_break_or_end, is_word};
@@ -29,7 +29,7 @@ pub enum Kind {
     Anchor(String),
     /// A handle and a suffix.
     Tag(String, String),
-    /// A value, and whether it stands without quotes.
+    /// A scalar, and whether it is plain (without quotes).
     Scalar(String, bool),
     End,
 }
@@ -41,12 +41,12 @@ pub struct Token {
     pub end: Mark,
 }
 
-/// What may turn out to be a key.
+/// A position that may turn out to begin a key.
 #[derive(Clone, Copy)]
 struct Candidate {
-    /// The number of its first token.
+    /// The number of the key's first token.
     number: usize,
-    /// Nothing but a key can stand here.
+    /// Whether only a key can be here.
     required: bool,
     mark: Mark,
 }
@@ -58,7 +58,7 @@ pub struct Scanner<'a> {
     /// The column of the innermost block, or -1, and those of the blocks around it.
     pub(super) indent: isize,
     indents: Vec<isize>,
-    /// One place for each bracket that is open, and one for what is around them.
+    /// One candidate for each open bracket, and one for the level outside of them.
     candidates: Vec<Option<Candidate>>,
     pub(super) key_allowed: bool,
     ended: bool,
@@ -80,7 +80,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// The next token, which stays the next one.
+    /// Returns the next token without taking it.
     pub fn peek(&mut self) -> Scanned<&Token> {
         while !self.ended && (self.tokens.is_empty() || self.is_undecided()?) {
             self.fetch()?;
@@ -106,7 +106,7 @@ impl<'a> Scanner<'a> {
         Err(Failed::scanning(self.text.mark, context, problem))
     }
 
-    /// Whether the next token may still turn out to begin a key.
+    /// Reports whether the next token may still turn out to begin a key.
     fn is_undecided(&mut self) -> Scanned<bool> {
         let level = self.candidates.iter().position(|key| key.is_some_and(|key| key.number == self.taken));
         level.map_or(Ok(false), |level| self.is_still_possible(level))
@@ -121,7 +121,7 @@ impl<'a> Scanner<'a> {
         Ok(false)
     }
 
-    /// What might have been a key is none.
+    /// Removes the key candidate of a level.
     fn give_up(&mut self, level: usize) -> Scanned<()> {
         match self.candidates[level].take() {
             Some(key) if key.required => self.fail(key.mark, "could not find expected ':'"),
@@ -133,7 +133,7 @@ impl<'a> Scanner<'a> {
         self.give_up(self.candidates.len() - 1)
     }
 
-    /// Here may begin a key.
+    /// Records that a key may begin here.
     fn may_be_key(&mut self) -> Scanned<()> {
         if self.key_allowed {
             let required = !self.in_flow() && self.indent == self.column();
@@ -175,9 +175,11 @@ impl<'a> Scanner<'a> {
     fn fetch(&mut self) -> Scanned<()> {
         self.skip_to_token();
         self.close_blocks(self.column());
-        let (start, letter, next) = (self.text.mark, self.text.peek(), self.text.peek_at(1));
+        let start = self.text.mark;
+        let character = self.text.peek();
+        let next = self.text.peek_at(1);
         let stands_alone = is_blank_or_end(next);
-        match letter {
+        match character {
             '\0' => self.end(),
             '%' if start.column == 0 => {
                 self.end_of_content()?;
@@ -191,7 +193,7 @@ impl<'a> Scanner<'a> {
                 self.may_be_key()?;
                 self.candidates.push(None);
                 self.key_allowed = true;
-                self.indicator(if letter == '[' { Kind::FlowSequence } else { Kind::FlowMapping })
+                self.indicator(if character == '[' { Kind::FlowSequence } else { Kind::FlowMapping })
             }
             ']' | '}' => {
                 self.no_key()?;
@@ -199,7 +201,7 @@ impl<'a> Scanner<'a> {
                     self.candidates.pop();
                 }
                 self.key_allowed = false;
-                self.indicator(if letter == ']' { Kind::FlowSequenceEnd } else { Kind::FlowMappingEnd })
+                self.indicator(if character == ']' { Kind::FlowSequenceEnd } else { Kind::FlowMappingEnd })
             }
             ',' => {
                 self.no_key()?;
@@ -219,37 +221,37 @@ impl<'a> Scanner<'a> {
                 self.indicator(Kind::Key)
             }
             ':' if stands_alone || self.in_flow() => self.value(),
-            '*' | '&' | '!' | '\'' | '"' => self.key_or_value(letter),
+            '*' | '&' | '!' | '\'' | '"' => self.key_or_value(character),
             '|' | '>' if !self.in_flow() => {
                 self.no_key()?;
                 self.key_allowed = true;
-                let text = self.block_scalar(letter == '|')?;
+                let text = self.block_scalar(character == '|')?;
                 self.push(Kind::Scalar(text, false), start);
                 Ok(())
             }
-            _ if self.begins_plain(letter, next) => self.key_or_value(letter),
+            _ if self.begins_plain(character, next) => self.key_or_value(character),
             _ => self.fail(start, "found character that cannot start any token"),
         }
     }
 
-    fn begins_plain(&self, letter: char, next: char) -> bool {
-        match letter {
+    fn begins_plain(&self, character: char, next: char) -> bool {
+        match character {
             '-' => !is_blank(next),
             '?' | ':' => !self.in_flow() && !is_blank_or_end(next),
-            _ => !is_blank_or_end(letter) && !",[]{}#&*!|>'\"%@`".contains(letter),
+            _ => !is_blank_or_end(character) && !",[]{}#&*!|>'\"%@`".contains(character),
         }
     }
 
-    /// What may be a key as well as a value.
-    fn key_or_value(&mut self, letter: char) -> Scanned<()> {
+    /// Reads a token that may be a key as well as a value.
+    fn key_or_value(&mut self, character: char) -> Scanned<()> {
         let start = self.text.mark;
         self.may_be_key()?;
         self.key_allowed = false;
-        let kind = match letter {
+        let kind = match character {
             '*' => Kind::Alias(self.anchor()?),
             '&' => Kind::Anchor(self.anchor()?),
             '!' => self.tag()?,
-            '\'' | '"' => Kind::Scalar(self.quoted(letter)?, false),
+            '\'' | '"' => Kind::Scalar(self.quoted(character)?, false),
             _ => Kind::Scalar(self.plain()?, true),
         };
         self.push(kind, start);
@@ -263,7 +265,7 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    /// An indicator of a block is only allowed where a key is, and opens the block.
+    /// Reads a block indicator, which is only allowed where a key is, and opens the block.
     fn begin_in_block(&mut self, kind: Kind, problem: &str) -> Scanned<()> {
         if !self.in_flow() {
             if !self.key_allowed {
@@ -319,9 +321,9 @@ impl<'a> Scanner<'a> {
     fn skip_to_token(&mut self) {
         loop {
             let tabs = self.in_flow() || !self.key_allowed;
-            self.text.skip_while(|letter| letter == ' ' || letter == '\t' && tabs);
+            self.text.skip_while(|character| character == ' ' || character == '\t' && tabs);
             if self.text.peek() == '#' {
-                self.text.skip_while(|letter| !is_break_or_end(letter));
+                self.text.skip_while(|character| !is_break_or_end(character));
             }
             if self.text.take_break().is_none() {
                 return;
@@ -334,7 +336,7 @@ impl<'a> Scanner<'a> {
         let start = self.text.mark;
         self.text.take();
         let name = self.text.take_while(is_word);
-        let ends = |letter| is_blank_or_end(letter) || "?:,]}%@`".contains(letter);
+        let ends = |character| is_blank_or_end(character) || "?:,]}%@`".contains(character);
         if name.is_empty() || !self.text.is(ends) {
             return self.fail(start, "did not find expected alphabetic or numeric character");
         }

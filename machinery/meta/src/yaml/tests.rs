@@ -1,4 +1,4 @@
-//! What is read of texts, what is refused and in which words, and what must hold of any text.
+//! Tests of reading and writing YAML: values, errors and their messages, and properties of all documents.
 
 use super::{read, read_all, write};
 use proptest::prelude::*;
@@ -9,7 +9,7 @@ fn value(yaml: &str) -> Value {
 }
 
 #[test]
-fn plain_texts_mean_what_they_look_like() {
+fn plain_scalars_are_resolved() {
     for (yaml, wanted) in [
         ("1", json!(1)),
         ("010", json!(8)),
@@ -82,15 +82,15 @@ fn documents_are_read() {
 }
 
 #[test]
-fn the_last_of_equal_keys_wins_and_each_is_told() {
+fn the_last_of_equal_keys_wins_and_each_is_reported() {
     let read = read(b"a: 1\na: 2\nb: {c: 1,\n c: 3}\n<<: {a: 4}\n").unwrap();
     assert_eq!(read.value, json!({"a": 4, "b": {"c": 3}}));
-    let told = [
+    let complaints = [
         "line 2: key \"a\" already set in map",
         "line 4: key \"c\" already set in map",
         "line 5: key \"a\" already set in map",
     ];
-    assert_eq!(read.complaints, told);
+    assert_eq!(read.complaints, complaints);
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn mistakes_are_named_as_upstream_names_them() {
 }
 
 #[test]
-fn nothing_is_deep_or_made_of_aliases_alone() {
+fn depth_and_aliases_are_limited() {
     for depth in [64, 65, 20_000] {
         let deep = format!("{}{}", "[".repeat(depth), "]".repeat(depth));
         let lines: String = (0..depth.min(200)).map(|at| format!("{}a:\n", " ".repeat(at))).collect();
@@ -152,9 +152,9 @@ fn nothing_is_deep_or_made_of_aliases_alone() {
     assert_eq!(read(bomb.as_bytes()).unwrap_err().to_string(), "yaml: document contains excessive aliasing");
 }
 
-/// A text that looks like something else is written in quotes.
+/// A string that looks like another type is written in quotes.
 #[test]
-fn texts_stay_texts() {
+fn strings_stay_strings() {
     let words = "y n yes No on OFF true null ~ 1 010 0o10 0x1f 0b1 1_000 1e3 .5 5. .inf -.INF .nan 1:30 2001-01-01 << = - ? : \
                  # & * ! | > % @ ` [ ] { } , --- ... a: :a a#b +1 -1 _1 1_ 09 0.1e1";
     for word in words.split_ascii_whitespace().chain([
@@ -172,13 +172,13 @@ fn texts_stay_texts() {
 }
 
 proptest! {
-    /// Whatever is sent, it is read or refused.
+    /// Every document is read or refused.
     #[test]
-    fn any_text_ends(text in "[a-c0-2:,\\[\\]{}?&*!|>'\"%#<. \\\\\n\t-]{0,60}") {
+    fn any_document_is_read_or_refused(text in "[a-c0-2:,\\[\\]{}?&*!|>'\"%#<. \\\\\n\t-]{0,60}") {
         let _ = read_all(text.as_bytes());
     }
 
-    /// What is written is read back.
+    /// A written value reads back the same.
     #[test]
     fn json_is_yaml(words in proptest::collection::vec("[ -~]{0,12}", 0..6)) {
         let value = json!({ "a": words, "b": { "c": words.len() } });
@@ -188,11 +188,12 @@ proptest! {
     }
 }
 
-/// Expected is what upstream's server answered.
+/// The expected values are the answers of upstream's server.
 #[test]
 fn values_are_written_as_upstream_writes_them() {
     let long = "word ".repeat(20);
-    let (long, deep) = (long.trim_end(), "k".repeat(129));
+    let long = long.trim_end();
+    let deep = "k".repeat(129);
     for (value, yaml) in [
         (json!({ "a": {}, "b": [], "c": null, "d": "" }), "a: {}\nb: []\nc: null\nd: \"\"\n"),
         (json!({ "f:data": { ".": {}, "f:a": {} } }), "f:data:\n  .: {}\n  f:a: {}\n"),

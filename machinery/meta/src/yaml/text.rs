@@ -1,8 +1,8 @@
-//! The characters of a document, and where in it the reader is.
+//! The characters of a document, and the reader's position.
 
 use std::borrow::Cow;
 
-/// A place: how many characters are before it in all, its line and its column, from nought.
+/// A position: its index in characters, its line and its column, from 0.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Mark {
     pub index: usize,
@@ -10,7 +10,7 @@ pub struct Mark {
     pub column: usize,
 }
 
-/// What is still to be read. At the end stands a NUL, which no document can hold.
+/// The characters that are still to be read. At the end is a NUL, which no document can have.
 pub struct Text<'a> {
     rest: &'a str,
     pub mark: Mark,
@@ -29,22 +29,22 @@ impl<'a> Text<'a> {
         self.rest.chars().nth(at).unwrap_or('\0')
     }
 
-    pub fn is(&self, what: impl Fn(char) -> bool) -> bool {
-        what(self.peek())
+    pub fn is(&self, predicate: impl Fn(char) -> bool) -> bool {
+        predicate(self.peek())
     }
 
-    /// Whether `---` or `...` stands alone at the beginning of a line.
+    /// Reports whether `---` or `...` is alone at the beginning of a line.
     pub fn is_document_mark(&self, mark: &str) -> bool {
         self.mark.column == 0 && self.rest.starts_with(mark) && is_blank_or_end(self.peek_at(3))
     }
 
-    /// Takes one character that ends no line.
+    /// Takes one character that is no line break.
     pub fn take(&mut self) -> char {
-        let letter = self.peek();
-        self.rest = self.rest.get(letter.len_utf8()..).unwrap_or_default();
+        let character = self.peek();
+        self.rest = self.rest.get(character.len_utf8()..).unwrap_or_default();
         self.mark.index += 1;
         self.mark.column += 1;
-        letter
+        character
     }
 
     pub fn skip(&mut self, count: usize) {
@@ -53,15 +53,15 @@ impl<'a> Text<'a> {
         }
     }
 
-    pub fn skip_while(&mut self, what: impl Fn(char) -> bool) {
-        while self.is(&what) {
+    pub fn skip_while(&mut self, predicate: impl Fn(char) -> bool) {
+        while self.is(&predicate) {
             self.take();
         }
     }
 
-    pub fn take_while(&mut self, what: impl Fn(char) -> bool) -> String {
+    pub fn take_while(&mut self, predicate: impl Fn(char) -> bool) -> String {
         let mut out = String::new();
-        while self.is(&what) {
+        while self.is(&predicate) {
             out.push(self.take());
         }
         out
@@ -71,70 +71,70 @@ impl<'a> Text<'a> {
     pub fn skip_to_end_of_line(&mut self) -> bool {
         self.skip_while(is_blank);
         if self.peek() == '#' {
-            self.skip_while(|letter| !is_break_or_end(letter));
+            self.skip_while(|character| !is_break_or_end(character));
         }
         self.is(is_break_or_end)
     }
 
-    /// Takes the end of a line, if here is one, as what it means in a value.
+    /// Takes a line break, if there is one, and returns its form in a value.
     pub fn take_break(&mut self) -> Option<char> {
-        let letter = self.peek();
-        if !is_break(letter) {
+        let character = self.peek();
+        if !is_break(character) {
             return None;
         }
         let is_pair = self.rest.starts_with("\r\n");
         self.skip(1 + usize::from(is_pair));
         self.mark.line += 1;
         self.mark.column = 0;
-        Some(if matches!(letter, '\u{2028}' | '\u{2029}') { letter } else { '\n' })
+        Some(if matches!(character, '\u{2028}' | '\u{2029}') { character } else { '\n' })
     }
 }
 
-pub fn is_blank(letter: char) -> bool {
-    matches!(letter, ' ' | '\t')
+pub fn is_blank(character: char) -> bool {
+    matches!(character, ' ' | '\t')
 }
 
-pub fn is_break(letter: char) -> bool {
-    matches!(letter, '\r' | '\n' | '\u{85}' | '\u{2028}' | '\u{2029}')
+pub fn is_break(character: char) -> bool {
+    matches!(character, '\r' | '\n' | '\u{85}' | '\u{2028}' | '\u{2029}')
 }
 
-pub fn is_break_or_end(letter: char) -> bool {
-    letter == '\0' || is_break(letter)
+pub fn is_break_or_end(character: char) -> bool {
+    character == '\0' || is_break(character)
 }
 
-pub fn is_blank_or_end(letter: char) -> bool {
-    is_blank(letter) || is_break_or_end(letter)
+pub fn is_blank_or_end(character: char) -> bool {
+    is_blank(character) || is_break_or_end(character)
 }
 
-pub fn is_word(letter: char) -> bool {
-    letter.is_ascii_alphanumeric() || matches!(letter, '_' | '-')
+pub fn is_word(character: char) -> bool {
+    character.is_ascii_alphanumeric() || matches!(character, '_' | '-')
 }
 
-/// The characters of a document in UTF-8, or in UTF-16 if it begins with a mark that says so.
+/// Decodes UTF-8, or UTF-16 if the document begins with a byte order mark.
 pub fn decode(bytes: &[u8]) -> Result<Cow<'_, str>, &'static str> {
     let text = match bytes {
         [0xff, 0xfe, rest @ ..] => Cow::Owned(utf16(rest, u16::from_le_bytes)?),
         [0xfe, 0xff, rest @ ..] => Cow::Owned(utf16(rest, u16::from_be_bytes)?),
         _ => Cow::Borrowed(utf8(bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(bytes))?),
     };
-    let is_allowed = |letter: char| matches!(letter, '\t' | '\n' | '\r' | ' '..='~' | '\u{85}' | '\u{a0}'..='\u{fffd}' | '\u{10000}'..);
+    let is_allowed = |character: char| matches!(character, '\t' | '\n' | '\r' | ' '..='~' | '\u{85}' | '\u{a0}'..='\u{fffd}' | '\u{10000}'..);
     if text.chars().all(is_allowed) { Ok(text) } else { Err("control characters are not allowed") }
 }
 
 fn utf8(bytes: &[u8]) -> Result<&str, &'static str> {
     std::str::from_utf8(bytes).map_err(|error| {
-        let wrong = &bytes[error.valid_up_to()..];
-        let length = match wrong.first() {
+        let invalid = &bytes[error.valid_up_to()..];
+        let length = match invalid.first() {
             Some(0xc0..=0xdf) => 2,
             Some(0xe0..=0xef) => 3,
             Some(0xf0..=0xf7) => 4,
             _ => return "invalid leading UTF-8 octet",
         };
-        match wrong.get(1..length) {
+        match invalid.get(1..length) {
             None => "incomplete UTF-8 octet sequence",
             Some(more) if more.iter().any(|octet| octet & 0xc0 != 0x80) => "invalid trailing UTF-8 octet",
-            Some([0x80..=0x8f, ..]) if wrong[0] == 0xf0 => "invalid length of a UTF-8 sequence",
-            Some([0x80..=0x9f, ..]) if wrong[0] == 0xe0 => "invalid length of a UTF-8 sequence",
+            Some([0x80..=0x8f, ..]) if invalid[0] == 0xf0 => "invalid length of a UTF-8 sequence",
+            Some([0x80..=0x9f, ..]) if invalid[0] == 0xe0 => "invalid length of a UTF-8 sequence",
             Some(_) if length == 2 => "invalid length of a UTF-8 sequence",
             Some(_) => "invalid Unicode character",
         }

@@ -1,4 +1,4 @@
-//! From nodes to values: what plain texts mean, merges, aliases, and keys that JSON has no word for.
+//! The step from nodes to values: resolves plain scalars, merges, aliases, and keys that JSON does not have.
 
 use super::parser::{Anchored, Content, MAX_DEPTH, Node};
 use super::{Failed, Read};
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 const TAGS: &str = "tag:yaml.org,2002:";
 
-/// What YAML can say; JSON can say less.
+/// A value of YAML, which has more values than JSON.
 #[derive(Debug, Clone, PartialEq)]
 enum Item {
     Scalar(Scalar),
@@ -17,7 +17,7 @@ enum Item {
     Mapping(BTreeMap<Scalar, Item>),
 }
 
-/// Floats are kept by their bits, so that they can be keys.
+/// A scalar. Floats are kept by their bits, so that they can be keys.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Scalar {
     Null,
@@ -28,7 +28,7 @@ enum Scalar {
     Text(String),
 }
 
-/// The value of a document.
+/// Returns the value of a document.
 pub fn read(node: &Node) -> Result<Read, Failed> {
     let mut reader = Reader::default();
     let item = reader.item(node)?;
@@ -39,7 +39,7 @@ pub fn read(node: &Node) -> Result<Read, Failed> {
 struct Reader {
     complaints: Vec<String>,
     depth: usize,
-    /// How many aliases stand around what is read.
+    /// The number of aliases around the current node.
     within_aliases: usize,
     read: usize,
     read_by_alias: usize,
@@ -70,13 +70,14 @@ impl Reader {
         if self.depth > MAX_DEPTH { Err(Failed::of(format!("exceeded max depth of {MAX_DEPTH}"))) } else { Ok(()) }
     }
 
-    /// Small documents may consist of aliases to 99 %, large ones to 10 %.
+    /// Checks the share of nodes that aliases make: up to 99 % in small documents, up to 10 % in large ones.
     fn count(&mut self) -> Result<(), Failed> {
         const SMALL: f64 = 400_000.0;
         const LARGE: f64 = 4_000_000.0;
         self.read += 1;
         self.read_by_alias += usize::from(self.within_aliases > 0);
-        let (read, aliased) = (self.read as f64, self.read_by_alias as f64);
+        let read = self.read as f64;
+        let aliased = self.read_by_alias as f64;
         let allowed = 0.99 - 0.89 * ((read - SMALL) / (LARGE - SMALL)).clamp(0.0, 1.0);
         if self.read_by_alias > 100 && self.read > 1000 && aliased / read > allowed {
             return Err(Failed::of("document contains excessive aliasing".to_owned()));
@@ -99,7 +100,7 @@ impl Reader {
         out
     }
 
-    /// Puts the entries of a map into another. The last of equal keys wins.
+    /// Adds the entries of a map to another. The last of equal keys wins.
     fn mapping(&mut self, node: &Node, out: &mut BTreeMap<Scalar, Item>) -> Result<(), Failed> {
         let Content::Mapping(entries) = &node.content else { return Err(no_map()) };
         self.enter()?;
@@ -122,7 +123,7 @@ impl Reader {
         Ok(())
     }
 
-    /// What stands behind `<<`: a map, or several of which the first has the last word.
+    /// Adds the map behind `<<`, or several, of which the first wins.
     fn merge(&mut self, node: &Node, out: &mut BTreeMap<Scalar, Item>) -> Result<(), Failed> {
         let mut one = |reader: &mut Reader, node: &Node| {
             reader.count()?;
@@ -150,7 +151,7 @@ fn no_map() -> Failed {
     Failed::of("map merge requires map or sequence of maps as the value".to_owned())
 }
 
-/// What a scalar means, by its tag or else by its text.
+/// Resolves a scalar by its tag or else by its content.
 fn scalar(text: &str, tag: &str, implicit: bool) -> Result<Scalar, Failed> {
     let as_text = || Scalar::Text(text.to_owned());
     let wanted = match tag.strip_prefix(TAGS) {
@@ -178,7 +179,7 @@ fn scalar(text: &str, tag: &str, implicit: bool) -> Result<Scalar, Failed> {
     Err(Failed::of(format!("cannot decode !!{name} `{text}` as a !!{wanted}")))
 }
 
-/// What a plain text means.
+/// Resolves a plain scalar.
 fn resolved(text: &str) -> Scalar {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => return Scalar::Null,
@@ -204,12 +205,12 @@ fn resolved(text: &str) -> Scalar {
     number.unwrap_or_else(|| Scalar::Text(text.to_owned()))
 }
 
-/// Whether a plain text means itself, also to those who read dates and numbers in base 60.
+/// Reports whether a plain scalar is a string, also for readers of dates and of numbers in base 60.
 pub fn is_text(text: &str) -> bool {
     !is_timestamp(text) && !is_in_base_60(text) && matches!(resolved(text), Scalar::Text(_))
 }
 
-/// `190:20:30.15`
+/// Reports whether a scalar is a number such as `190:20:30.15`.
 fn is_in_base_60(text: &str) -> bool {
     let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'_');
     let Some((first, rest)) = text.strip_prefix(['+', '-']).unwrap_or(text).split_once(':') else { return false };
@@ -224,7 +225,7 @@ fn is_in_base_60(text: &str) -> bool {
         && rest.split(':').all(is_sixtieth)
 }
 
-/// An integer in the base that its beginning says: `0x1f`, `0b1`, `0o17`, `017`.
+/// Reads an integer in the base of its prefix: `0x1f`, `0b1`, `0o17`, `017`.
 fn integer(text: &str) -> Option<Scalar> {
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
     let lower = unsigned.to_ascii_lowercase();
@@ -248,7 +249,7 @@ fn integer(text: &str) -> Option<Scalar> {
     }
 }
 
-/// Digits, of which some may stand behind a dot, and an exponent.
+/// Reports whether a scalar is a float: digits with an optional point and exponent.
 fn is_float(text: &str) -> bool {
     let text = text.strip_prefix(['+', '-']).unwrap_or(text);
     let (digits, exponent) = text.split_once(['e', 'E']).map_or((text, "0"), |(digits, exponent)| (digits, exponent));
@@ -259,7 +260,7 @@ fn is_float(text: &str) -> bool {
     has_digits && are_digits(whole) && are_digits(part) && !exponent.is_empty() && are_digits(exponent)
 }
 
-/// A date, or a date and a time.
+/// Reports whether a scalar is a date, or a date and a time.
 fn is_timestamp(text: &str) -> bool {
     let (date, time) = text.split_once(['T', 't', ' ']).map_or((text, None), |(date, time)| (date, Some(time)));
     let parts: Vec<&str> = date.split('-').collect();
@@ -274,19 +275,19 @@ fn is_timestamp(text: &str) -> bool {
     is_date && is_time && has_zone != text.contains(' ')
 }
 
-/// Decodes base64, in which lines may end anywhere.
+/// Decodes base64, which may be broken into lines.
 fn base64(text: &str) -> Option<String> {
-    const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let letters: Vec<u8> = text.bytes().filter(|byte| !matches!(byte, b'\r' | b'\n')).collect();
-    let length = letters.len() - letters.iter().rev().take(2).take_while(|byte| **byte == b'=').count();
-    if !letters.len().is_multiple_of(4) {
+    const ALPHABET: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let characters: Vec<u8> = text.bytes().filter(|byte| !matches!(byte, b'\r' | b'\n')).collect();
+    let length = characters.len() - characters.iter().rev().take(2).take_while(|byte| **byte == b'=').count();
+    if !characters.len().is_multiple_of(4) {
         return None;
     }
     let mut out = Vec::new();
-    for four in letters[..length].chunks(4) {
+    for four in characters[..length].chunks(4) {
         let mut bits = 0u32;
         for letter in four {
-            bits = bits << 6 | u32::try_from(LETTERS.iter().position(|known| known == letter)?).ok()?;
+            bits = bits << 6 | u32::try_from(ALPHABET.iter().position(|known| known == letter)?).ok()?;
         }
         let bytes = (bits << (6 * (4 - four.len())) << 8).to_be_bytes();
         out.extend(&bytes[..four.len().checked_sub(1)?]);
@@ -294,11 +295,11 @@ fn base64(text: &str) -> Option<String> {
     Some(String::from_utf8_lossy(&out).into_owned())
 }
 
-/// A value of JSON: keys become texts, and whole floats integers.
+/// Converts to JSON: keys become strings, and floats without a fraction integers.
 fn json(item: Item) -> Result<Value, Failed> {
     Ok(match item {
         Item::Scalar(Scalar::Null) => Value::Null,
-        Item::Scalar(Scalar::Bool(truth)) => truth.into(),
+        Item::Scalar(Scalar::Bool(value)) => value.into(),
         Item::Scalar(Scalar::Int(number)) => number.into(),
         Item::Scalar(Scalar::Uint(number)) => number.into(),
         Item::Scalar(Scalar::Text(text)) => text.into(),
@@ -320,7 +321,8 @@ fn json(item: Item) -> Result<Value, Failed> {
                     Scalar::Float(bits) => float_key(f64::from_bits(bits)),
                     Scalar::Null | Scalar::Uint(_) => {
                         let kind = if key == Scalar::Null { "%!s(<nil>)" } else { "uint64" };
-                        let (key, value) = (shown_scalar(&key), shown(&item));
+                        let key = shown_scalar(&key);
+                        let value = shown(&item);
                         return Err(Failed(format!("unsupported map key of type: {kind}, key: {key}, value: {value}")));
                     }
                 };
@@ -331,7 +333,7 @@ fn json(item: Item) -> Result<Value, Failed> {
     })
 }
 
-/// A float as a key: in as few digits as tell it from its neighbours among the short floats.
+/// Formats a float as a key: in the fewest digits of a 32-bit float.
 fn float_key(number: f64) -> String {
     match number as f32 {
         short if short.is_nan() => ".nan".to_owned(),
@@ -343,7 +345,7 @@ fn float_key(number: f64) -> String {
 fn shown_scalar(scalar: &Scalar) -> String {
     match scalar {
         Scalar::Null => "<nil>".to_owned(),
-        Scalar::Bool(truth) => truth.to_string(),
+        Scalar::Bool(value) => value.to_string(),
         Scalar::Int(number) => number.to_string(),
         Scalar::Uint(number) => format!("{number:#x}"),
         Scalar::Float(bits) => go::float(f64::from_bits(*bits)),
@@ -351,7 +353,7 @@ fn shown_scalar(scalar: &Scalar) -> String {
     }
 }
 
-/// A value as Go shows it in full.
+/// Formats a value as Go's `%#v` does.
 fn shown(item: &Item) -> String {
     let inner = |item: &Item| match item {
         Item::Scalar(Scalar::Null) => "interface {}(nil)".to_owned(),

@@ -1,17 +1,16 @@
-//! Writes YAML as upstream's server does, to the letter: which texts are quoted and how, where long lines are folded,
-//! and in which order keys come.
+//! Writes YAML as upstream's server does, byte by byte: its quoting, its folding of long lines and its order of keys.
 
 use super::text::is_break;
 use super::values::is_text;
 use crate::{Map, Value, go};
 
-/// Lines are folded at the first blank behind this many letters.
+/// The width behind which lines are folded at the next blank.
 const WIDTH: usize = 80;
-/// Keys of more bytes stand on lines of their own.
+/// The length in bytes beyond which a key is on a line of its own.
 const LONGEST_KEY: usize = 128;
 const STEP: usize = 2;
 
-/// A document of one value.
+/// Writes a document of one value.
 pub fn write(value: &Value) -> String {
     let mut writer = Writer { out: String::new(), column: 0, is_fresh: true };
     let depth = if value.is_object() { 0 } else { STEP };
@@ -23,18 +22,18 @@ pub fn write(value: &Value) -> String {
 struct Writer {
     out: String,
     column: usize,
-    /// Whether nothing but marks stands on the line, so that a block may begin behind them.
+    /// Whether the line has only indicators so far, so that a block may begin behind them.
     is_fresh: bool,
 }
 
 impl Writer {
-    fn put(&mut self, letter: char) {
-        self.out.push(letter);
-        self.column = if is_break(letter) { 0 } else { self.column + 1 };
+    fn put(&mut self, character: char) {
+        self.out.push(character);
+        self.column = if is_break(character) { 0 } else { self.column + 1 };
     }
 
     fn text(&mut self, text: &str) {
-        text.chars().for_each(|letter| self.put(letter));
+        text.chars().for_each(|character| self.put(character));
         self.is_fresh = false;
     }
 
@@ -52,7 +51,7 @@ impl Writer {
     }
 
     fn mapping(&mut self, map: &Map<String, Value>, depth: usize) {
-        for key in in_order(map.keys().map(String::as_str).collect()) {
+        for key in sorted_naturally(map.keys().map(String::as_str).collect()) {
             self.line(depth);
             if key.len() <= LONGEST_KEY && !key.contains(is_break) {
                 self.scalar(key, None);
@@ -69,7 +68,7 @@ impl Writer {
         }
     }
 
-    /// Writes what stands behind a mark.
+    /// Writes a value behind an indicator.
     fn value(&mut self, value: &Value, depth_of_list: usize, depth: usize) {
         match value {
             Value::Object(map) if !map.is_empty() => self.mapping(map, depth),
@@ -81,7 +80,7 @@ impl Writer {
                 }
             }
             leaf => {
-                // A document of a leaf has no mark before it.
+                // A document that is a scalar has no indicator before it.
                 if self.column > 0 {
                     self.put(' ');
                 }
@@ -94,15 +93,15 @@ impl Writer {
         match value {
             Value::String(text) => self.scalar(text, Some(depth)),
             Value::Number(number) => self.text(&number_text(number)),
-            // What is empty is written as in JSON.
+            // Empty lists and maps are written as in JSON.
             other => self.text(&other.to_string()),
         }
     }
 
-    /// Writes a text; its further lines, if it may have any, are this deep.
+    /// Writes a string; its further lines, if it may have any, have this depth.
     fn scalar(&mut self, text: &str, depth: Option<usize>) {
         match (style(text), depth) {
-            // It would merge what it stands before.
+            // Unquoted it would be a merge key.
             (Style::Plain, None) if text == "<<" => self.escaped(text, depth),
             (Style::Literal, Some(depth)) => self.literal(text, depth),
             (Style::Plain, _) => self.folded(text, depth),
@@ -121,32 +120,34 @@ impl Writer {
     }
 
     fn folded(&mut self, text: &str, depth: Option<usize>) {
-        let (mut last, mut letters) = (' ', text.chars().peekable());
-        while let Some(letter) = letters.next() {
-            let is_lone = letters.peek().is_some_and(|next| *next != ' ');
+        let mut last = ' ';
+        let mut characters = text.chars().peekable();
+        while let Some(character) = characters.next() {
+            let is_lone = characters.peek().is_some_and(|next| *next != ' ');
             match self.folds_before(last, depth) {
-                Some(depth) if letter == ' ' && is_lone => {
+                Some(depth) if character == ' ' && is_lone => {
                     self.put('\n');
                     self.pad(depth);
                 }
                 _ => {
-                    if is_break(last) && !is_break(letter) {
+                    if is_break(last) && !is_break(character) {
                         self.pad(depth.unwrap_or(0));
                     }
-                    self.put(letter);
+                    self.put(character);
                 }
             }
-            last = letter;
+            last = character;
         }
     }
 
     fn escaped(&mut self, text: &str, depth: Option<usize>) {
-        // Upstream looks for the mark of byte order always at the beginning.
+        // Upstream checks for the byte order mark at the beginning in every iteration.
         let escapes_all = text.starts_with('\u{feff}');
-        let (mut last, mut letters) = (' ', text.chars().peekable());
+        let mut last = ' ';
+        let mut characters = text.chars().peekable();
         self.put('"');
-        while let Some(letter) = letters.next() {
-            match (letter, letters.peek(), self.folds_before(last, depth)) {
+        while let Some(character) = characters.next() {
+            match (character, characters.peek(), self.folds_before(last, depth)) {
                 (' ', Some(next), Some(depth)) if !escapes_all => {
                     self.put('\n');
                     self.pad(depth);
@@ -154,12 +155,16 @@ impl Writer {
                         self.put('\\');
                     }
                 }
-                _ if escapes_all || !is_printable(letter) || is_break(letter) || matches!(letter, '"' | '\\') => {
-                    escape(letter).chars().for_each(|letter| self.put(letter));
+                _ if escapes_all
+                    || !is_printable(character)
+                    || is_break(character)
+                    || matches!(character, '"' | '\\') =>
+                {
+                    escape(character).chars().for_each(|character| self.put(character));
                 }
-                _ => self.put(letter),
+                _ => self.put(character),
             }
-            last = letter;
+            last = character;
         }
         self.put('"');
     }
@@ -167,7 +172,7 @@ impl Writer {
     fn literal(&mut self, text: &str, depth: usize) {
         self.put('|');
         if text.starts_with(|first| first == ' ' || is_break(first)) {
-            // Where the lines begin cannot be seen of the first.
+            // Leading blanks of the first line hide the indentation.
             self.put('2');
         }
         match text.strip_suffix(is_break) {
@@ -176,16 +181,16 @@ impl Writer {
             Some(_) => {}
         }
         self.put('\n');
-        for letter in text.chars() {
-            if self.column == 0 && !is_break(letter) {
+        for character in text.chars() {
+            if self.column == 0 && !is_break(character) {
                 self.pad(depth);
             }
-            self.put(letter);
+            self.put(character);
         }
     }
 }
 
-/// Whole floats are read as integers as long as these have the bits.
+/// Formats a number. Floats without a fraction are read as integers as long as these have the bits.
 fn number_text(number: &serde_json::Number) -> String {
     match number.as_f64().filter(|_| number.is_f64()) {
         Some(float) if float.fract() == 0.0 && (-9.2e18..1.8e19).contains(&float) => format!("{float}"),
@@ -213,15 +218,15 @@ fn style(text: &str) -> Style {
     if !is_text(text) {
         return Style::Double;
     }
-    let is_edge = |letter| letter == ' ' || is_break(letter);
-    if !text.starts_with(is_edge) && !text.ends_with(is_edge) && !text.contains(is_break) && !has_mark(text) {
+    let is_edge = |character| character == ' ' || is_break(character);
+    if !text.starts_with(is_edge) && !text.ends_with(is_edge) && !text.contains(is_break) && !has_indicator(text) {
         return Style::Plain;
     }
     if pair(|a, b| is_break(a) && b == ' ') { Style::Double } else { Style::Single }
 }
 
-/// Whether something in a text would mean something else.
-fn has_mark(text: &str) -> bool {
+/// Reports whether a string contains a YAML indicator.
+fn has_indicator(text: &str) -> bool {
     let is_mark = |mark: &str| text == mark || text.strip_prefix(mark).is_some_and(|rest| rest.starts_with(' '));
     text.starts_with(|first| "#,[]{}&*!|>'\"%@`".contains(first))
         || ["---", "..."].iter().any(|mark| text.starts_with(mark))
@@ -231,12 +236,12 @@ fn has_mark(text: &str) -> bool {
         || text.contains(" #")
 }
 
-fn is_printable(letter: char) -> bool {
-    matches!(letter, '\n' | ' '..='~' | '\u{a0}'..='\u{fefe}' | '\u{ff00}'..='\u{fffd}')
+fn is_printable(character: char) -> bool {
+    matches!(character, '\n' | ' '..='~' | '\u{a0}'..='\u{fefe}' | '\u{ff00}'..='\u{fffd}')
 }
 
-fn escape(letter: char) -> String {
-    let name = match letter {
+fn escape(character: char) -> String {
+    let name = match character {
         '\0' => '0',
         '\u{7}' => 'a',
         '\u{8}' => 'b',
@@ -246,13 +251,13 @@ fn escape(letter: char) -> String {
         '\u{c}' => 'f',
         '\r' => 'r',
         '\u{1b}' => 'e',
-        '"' | '\\' => letter,
+        '"' | '\\' => character,
         '\u{85}' => 'N',
         '\u{a0}' => '_',
         '\u{2028}' => 'L',
         '\u{2029}' => 'P',
         _ => {
-            return match u32::from(letter) {
+            return match u32::from(character) {
                 code @ ..=0xff => format!("\\x{code:02X}"),
                 code @ ..=0xffff => format!("\\u{code:04X}"),
                 code => format!("\\U{code:08X}"),
@@ -262,15 +267,15 @@ fn escape(letter: char) -> String {
     format!("\\{name}")
 }
 
-/// Sorts keys as people would, numbers by their size. Of `a1b`, `a2` and `a12` each comes before the next and the
-/// last before the first, which the library's sorting need not bear; this merges halves, whatever it is told.
-fn in_order(mut keys: Vec<&str>) -> Vec<&str> {
+/// Sorts keys in natural order, numbers by their size. This order is not transitive: `a1b` < `a2` < `a12` < `a1b`. The
+/// standard library's sort may panic on that, so this is a merge sort.
+fn sorted_naturally(mut keys: Vec<&str>) -> Vec<&str> {
     if keys.len() < 2 {
         return keys;
     }
-    let mut second = in_order(keys.split_off(keys.len() / 2)).into_iter().peekable();
+    let mut second = sorted_naturally(keys.split_off(keys.len() / 2)).into_iter().peekable();
     let mut out = Vec::with_capacity(keys.len() + second.len());
-    for key in in_order(keys) {
+    for key in sorted_naturally(keys) {
         while let Some(other) = second.next_if(|other| comes_before(other, key)) {
             out.push(other);
         }
@@ -280,20 +285,21 @@ fn in_order(mut keys: Vec<&str>) -> Vec<&str> {
     out
 }
 
-/// Letters come last; digits count as the number that they are from where the keys differ.
+/// Compares keys: letters come last, and digits count as a number from the point where the keys differ.
 fn comes_before(a: &str, b: &str) -> bool {
     let mut shared = a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count();
     while !a.is_char_boundary(shared) {
         shared -= 1;
     }
-    let (rest_of_a, rest_of_b) = (&a[shared..], &b[shared..]);
+    let rest_of_a = &a[shared..];
+    let rest_of_b = &b[shared..];
     let (Some(x), Some(y)) = (rest_of_a.chars().next(), rest_of_b.chars().next()) else { return a.len() < b.len() };
     match (x.is_alphabetic(), y.is_alphabetic()) {
         (true, true) => return x < y,
         (false, false) => {}
         (_, is_letter) => return is_letter,
     }
-    // A nought is worth something behind another digit.
+    // A zero counts if a digit precedes it.
     let mut digits_before = a[..shared].bytes().rev().take_while(u8::is_ascii_digit);
     let first = i64::from((x == '0' || y == '0') && digits_before.any(|digit| digit != b'0'));
     let number = |rest: &str| {
