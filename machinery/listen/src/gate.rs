@@ -1,8 +1,8 @@
 //! Counts the open connections of a listener and decides which may stay.
 //!
-//! Invariant: at most `Limits::connections` are open, and at most `Limits::unauthenticated` of them belong to peers that
-//! have not authenticated. One more unauthenticated connection closes the oldest of its kind: an attacker that opens
-//! connections and holds them loses them first, while a client that authenticates at once keeps its own.
+//! Invariant: at most `Limits::connections` are open, and at most `Limits::unauthenticated` of them belong to peers
+//! that have not authenticated. One more unauthenticated connection closes the oldest of its kind: an attacker that
+//! opens connections and holds them loses them first, while a client that authenticates at once keeps its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -20,17 +20,17 @@ const FIRST_PAUSE: Duration = Duration::from_millis(5);
 /// The longest pause between two attempts to accept.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// How many connections a listener serves at once.
+/// The limits of the connections that a listener serves at once.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// All connections.
+    /// The limit of all connections.
     pub connections: usize,
-    /// The connections whose peer has not authenticated.
+    /// The limit of connections whose peer has not authenticated.
     pub unauthenticated: usize,
 }
 
 impl Limits {
-    /// The limits of a listener without authentication.
+    /// Returns the limits of a listener without authentication.
     pub const fn anonymous(connections: usize) -> Limits {
         Limits { connections, unauthenticated: connections }
     }
@@ -70,7 +70,7 @@ pub struct Gate {
 struct Open {
     /// The number of the next connection.
     next: u64,
-    /// The connections of unauthenticated peers, oldest first, and how each is told to close.
+    /// The connections of unauthenticated peers, oldest first, with the token that closes each.
     unauthenticated: BTreeMap<u64, CancellationToken>,
     authenticated: BTreeSet<u64>,
 }
@@ -86,8 +86,8 @@ impl Gate {
         Gate { limits, open: Arc::default() }
     }
 
-    /// Accepts the next connection within the limits. Waits longer and longer while accepting fails, which it does as long
-    /// as the process has no free file descriptor.
+    /// Accepts the next connection within the limits. Waits longer and longer while accepting fails, which happens as
+    /// long as the process has no free file descriptor.
     pub async fn accept<L: Accept>(&self, listener: &L) -> (L::Connection, Place) {
         let mut pause = FIRST_PAUSE;
         loop {
@@ -105,7 +105,7 @@ impl Gate {
         }
     }
 
-    /// Gives a new connection its place; closes the oldest unauthenticated connection where it takes another's.
+    /// Admits a new connection; closes the oldest unauthenticated connection if the limit is reached.
     fn admit(&self) -> Option<Place> {
         let mut open = lock(&self.open);
         let is_full = open.count() >= self.limits.connections;
@@ -122,7 +122,7 @@ impl Gate {
             open: Arc::clone(&self.open),
             number,
             closing,
-            has_asked: AtomicBool::new(false),
+            has_request: AtomicBool::new(false),
             is_authenticated: AtomicBool::new(false),
         })
     }
@@ -132,20 +132,20 @@ fn lock(open: &Mutex<Open>) -> MutexGuard<'_, Open> {
     open.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The place of one connection; dropping it frees the place.
+/// The slot of one connection; dropping it frees the slot.
 #[derive(Debug)]
 pub struct Place {
     open: Arc<Mutex<Open>>,
     number: u64,
     closing: CancellationToken,
-    has_asked: AtomicBool,
+    has_request: AtomicBool,
     is_authenticated: AtomicBool,
 }
 
 impl Place {
-    /// Records that the peer proved who it is: the connection is no longer closed in favour of another.
+    /// Records that the peer authenticated: the connection is no longer closed in favour of another.
     pub fn authenticated(&self) {
-        // Every request of a connection may say so; the first alone needs the lock.
+        // Every request of a connection calls this; only the first needs the lock.
         if self.is_authenticated.swap(true, Ordering::Relaxed) {
             return;
         }
@@ -155,16 +155,16 @@ impl Place {
         }
     }
 
-    /// Records that a whole request head arrived.
+    /// Records that a complete request head arrived.
     pub fn asked(&self) {
-        self.has_asked.store(true, Ordering::Relaxed);
+        self.has_request.store(true, Ordering::Relaxed);
     }
 
-    /// Resolves when the connection must close: a newer one took its place, or no request arrived in time.
+    /// Resolves when the connection must close: a newer one replaced it, or no request arrived in time.
     pub async fn closed(&self) {
         let silence = async {
             tokio::time::sleep(HEADER_TIMEOUT).await;
-            if self.has_asked.load(Ordering::Relaxed) {
+            if self.has_request.load(Ordering::Relaxed) {
                 std::future::pending::<()>().await;
             }
         };
