@@ -1,8 +1,8 @@
-//! Writes every description that the schema output of `k8s-openapi` holds into one compressed file.
+//! Writes every description in the schema output of `k8s-openapi` into one compressed file.
 //!
-//! The text is made while building and never stands in the source tree. The file is JSON,
-//! type → field → description (the field of the type itself is empty), deflated. A second, small one holds what the
-//! columns of tables mean, which is asked for with every `kubectl get`: `src/columns.tbl` says where that is written.
+//! The build makes the file, so that no description is in the source tree. It is deflated JSON, type → field →
+//! description (the field of the type itself is empty). A second, small file has the descriptions of table columns,
+//! which every `kubectl get` needs; `src/columns.tbl` names their sources.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -14,7 +14,7 @@ use serde_json::Value;
 
 type Descriptions = BTreeMap<String, BTreeMap<String, String>>;
 
-/// Adds each type, and with it every type it refers to.
+/// Adds each type, and every type that it refers to.
 macro_rules! kinds {
     ($generator:ident: $($kind:path;)+) => {
         $( $generator.subschema_for::<$kind>(); )+
@@ -39,7 +39,7 @@ fn write(name: &str, descriptions: &Descriptions) {
     encoder.write_all(&json).and_then(|()| encoder.finish().map(drop)).expect("OUT_DIR is writable");
 }
 
-/// Kind → column → description. A line that names no described field fails the build.
+/// Returns kind → column → description. A line without a described field fails the build.
 fn columns(descriptions: &Descriptions) -> Descriptions {
     let mut all = Descriptions::new();
     for line in include_str!("src/columns.tbl").lines().filter(|line| !line.starts_with('#')) {

@@ -1,8 +1,8 @@
-//! What `kubectl explain` says about types and fields, and what the columns of `kubectl get` mean.
+//! The descriptions of types and fields for `kubectl explain`, and of the columns of `kubectl get`.
 //!
-//! The text comes from the schema output of `k8s-openapi` while this package is built (see `build.rs`) and is
-//! carried compressed. Load it, build the OpenAPI documents, and drop it: loaded it takes megabytes,
-//! which nothing needs between two requests for a document.
+//! The build script takes them from the schema output of `k8s-openapi` (see `build.rs`) and compresses them. Load them,
+//! build the OpenAPI documents, and drop them: loaded they take megabytes, which nothing needs between two requests for
+//! a document.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -11,11 +11,11 @@ use std::sync::OnceLock;
 static COMPRESSED: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptions.zz"));
 static COLUMNS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/columns.zz"));
 
-/// Type → field → description.
+/// The descriptions by type and field.
 pub struct Descriptions(BTreeMap<String, BTreeMap<String, String>>);
 
-/// What a column of the table of a built-in kind means; empty if nobody says. These few texts stay unpacked once
-/// they were asked for.
+/// Returns the description of a column of a built-in kind; empty if there is none. These few descriptions stay unpacked
+/// after the first use.
 pub fn column(kind: &str, column: &str) -> &'static str {
     static UNPACKED: OnceLock<Descriptions> = OnceLock::new();
     let columns = UNPACKED.get_or_init(|| Descriptions::unpack(COLUMNS));
@@ -23,10 +23,10 @@ pub fn column(kind: &str, column: &str) -> &'static str {
 }
 
 const WATCH_EVENT: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.WatchEvent";
-/// A kind that says of itself what all say.
+/// A kind whose descriptions of `apiVersion`, `kind` and `metadata` are those of all kinds.
 const ANY_KIND: &str = "io.k8s.api.core.v1.Pod";
 
-/// An event of a watch is made by hand in the source, without words.
+/// Returns the description of a field of a watch event, which the source has no description for.
 fn watch_event(field: &str) -> Option<&'static str> {
     match field {
         "" => Some("One event of a watch."),
@@ -50,7 +50,7 @@ impl Descriptions {
         Descriptions(serde_json::from_slice(&json).expect("the build wrote JSON"))
     }
 
-    /// The description of a field, or with an empty field that of the type.
+    /// Returns the description of a field, or with an empty field that of the type.
     pub fn get(&self, type_name: &str, field: &str) -> Option<&str> {
         match self.0.get(type_name) {
             Some(fields) => fields.get(field).map(String::as_str),
@@ -60,7 +60,7 @@ impl Descriptions {
         }
     }
 
-    /// What is true of every list: the source knows only one, of anything.
+    /// Returns the description of a field of every list: the source has it for one list only.
     fn list(&self, field: &str) -> Option<&str> {
         match field {
             "" => Some("A list of objects of one kind."),
@@ -71,7 +71,7 @@ impl Descriptions {
         }
     }
 
-    /// How many types are described.
+    /// Returns the number of described types.
     pub fn types(&self) -> usize {
         self.0.len()
     }
@@ -101,13 +101,13 @@ mod tests {
     }
 
     #[test]
-    fn it_is_small_when_carried() {
+    fn compressed_descriptions_are_small() {
         assert!(COMPRESSED.len() < 400_000, "{}", COMPRESSED.len());
         assert!(COLUMNS.len() < 20_000, "{}", COLUMNS.len());
     }
 
     #[test]
-    fn columns_mean_what_their_fields_mean() {
+    fn columns_have_the_descriptions_of_their_fields() {
         let all = Descriptions::load();
         let field = |of: &str, field: &str| all.get(of, field).unwrap_or_default().to_owned();
         assert_eq!(column("Pod", "IP"), field("io.k8s.api.core.v1.PodStatus", "podIP"));
