@@ -1,8 +1,8 @@
-//! Durable writes per second of 1 KiB at 1, 32 and 128 writers, and what one costs the processor.
+//! Measures durable writes per second of 1 KiB at 1, 32 and 128 writers, and the processor time of one write.
 //!
-//! Every writer waits for its write to be durable before the next one. The keys go round, so that
-//! the store holds 10,000 entries, and checkpoints and compaction take their share of the time. Prints one
-//! `figure<TAB>value<TAB>unit` line each, for the history.
+//! Every writer waits for its write to be durable before the next one. The keys repeat, so that the store has 10,000
+//! entries, and checkpoints and compaction take their share of the time. Prints one `figure<TAB>value<TAB>unit` line
+//! each, for the history.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,14 +29,16 @@ fn main() {
 }
 
 async fn measure(store: &Arc<Embedded>, writers: u64) {
-    let (begin, cpu) = (Instant::now(), cpu_time());
+    let begin = Instant::now();
+    let cpu = cpu_time();
     let writers: Vec<_> = (0..writers).map(|writer| tokio::spawn(write(store.clone(), writer, begin))).collect();
     let count = writers.len();
     let mut latencies = Vec::new();
     for writer in writers {
         latencies.extend(writer.await.expect("a writer that does not panic"));
     }
-    let (elapsed, cpu) = (begin.elapsed(), cpu_time() - cpu);
+    let elapsed = begin.elapsed();
+    let cpu = cpu_time() - cpu;
     latencies.sort_unstable();
     let writes = latencies.len();
     let of = |what: &str| format!("store, {count} writers, {what}");
@@ -45,7 +47,7 @@ async fn measure(store: &Arc<Embedded>, writers: u64) {
     figure(&of("CPU per write"), cpu.as_secs_f64() * 1e6 / writes as f64, "µs");
 }
 
-/// One line of the history: figure, value, unit.
+/// Prints one line of the history: figure, value, unit.
 fn figure(name: &str, value: f64, unit: &str) {
     println!("{name}\t{value:.2}\t{unit}");
 }
@@ -58,14 +60,14 @@ async fn write(store: Arc<Embedded>, writer: u64, begin: Instant) -> Vec<Duratio
         number += 1;
         let key = format!("/registry/pods/default/pod-{:05}", number % KEYS);
         let value = Bytes::copy_from_slice(&value);
-        let asked = Instant::now();
+        let begun = Instant::now();
         store.commit(vec![Op::put(key, value, Expect::Any)]).await.expect("a write");
-        latencies.push(asked.elapsed());
+        latencies.push(begun.elapsed());
     }
     latencies
 }
 
-/// What this process has taken of the processor so far.
+/// Returns the processor time of this process so far.
 fn cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

@@ -1,6 +1,6 @@
-//! Everything that can go wrong in a store.
+//! The errors of a store.
 //!
-//! One failed write can be the failure of a whole group of commits, so the error can be cloned.
+//! One failed write can fail a group of commits, so the error can be cloned.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,15 +10,15 @@ use crate::{LeaseId, Revision};
 
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
-    /// The asked revision is older than the history that is kept.
+    /// The requested revision is compacted.
     #[error("required revision has been compacted; the oldest revision kept is {compacted}")]
     Compacted { compacted: Revision },
 
-    /// The asked revision does not exist yet.
+    /// The requested revision does not exist yet.
     #[error("required revision {requested} is a future revision; the store is at {current}")]
     Future { requested: Revision, current: Revision },
 
-    /// The watcher did not keep up. It resumes by watching from its last revision plus one.
+    /// The watcher was too slow. It resumes by watching from its last revision plus one.
     #[error("the watcher fell behind and was ended")]
     Lagged,
 
@@ -37,12 +37,12 @@ pub enum Error {
     #[error("lease {0} already exists")]
     LeaseExists(LeaseId),
 
-    /// No space is left for the log. Reads go on; writes work again once there is space.
+    /// No space is left for the log. Reads work; writes work again once there is space.
     #[error("no space left for the store in {dir}")]
     Full { dir: PathBuf },
 
-    /// The disk refused a write or a sync, so what it holds is unknown. Reads go on; writes are
-    /// refused until the store is opened again.
+    /// The disk refused a write or a sync, so its content is unknown. Reads work; writes are refused until the store is
+    /// opened again.
     #[error("the store takes no more writes, since its log failed: {reason}")]
     Broken { reason: Arc<str> },
 
@@ -56,7 +56,7 @@ pub enum Error {
     #[error("the store in {dir} has format {found}, and this version knows formats up to {known}")]
     NewerFormat { dir: PathBuf, found: u32, known: u32 },
 
-    /// Acknowledged data is damaged or gone. The store does not open: silent loss would be worse.
+    /// Acknowledged data is damaged or lost. The store does not open: silent loss would be worse.
     #[error("the store is corrupt: {file}: {what}")]
     Corrupt { file: PathBuf, what: String },
 
@@ -73,7 +73,7 @@ impl Error {
         Error::Corrupt { file: file.to_owned(), what: what.into() }
     }
 
-    /// Whether the cause is a disk or a quota without space.
+    /// Reports whether the cause is a disk or a quota without space.
     pub(crate) fn is_no_space(&self) -> bool {
         use io::ErrorKind::{QuotaExceeded, StorageFull};
         matches!(self, Error::Io { source, .. } if matches!(source.kind(), StorageFull | QuotaExceeded))

@@ -1,14 +1,14 @@
-//! Doors for the fuzz targets: the store's files with a content of somebody else. Nothing else may use this.
+//! Entry points for the fuzz targets: the store's files with untrusted content. Nothing else may use this.
 
 use std::path::Path;
 
 use crate::embedded::{frame, recovery, segment};
 use crate::{Config, Error};
 
-/// The salt of the files that these doors write.
+/// The salt of the files that these functions write.
 const SALT: u64 = 36;
 
-/// Looks for frames in bytes of any kind; returns how many items they hold.
+/// Searches bytes of any kind for frames; returns the number of their items.
 pub fn frames(bytes: &[u8], salt: u64) -> usize {
     let mut found = 0;
     let mut offset = 0;
@@ -19,7 +19,7 @@ pub fn frames(bytes: &[u8], salt: u64) -> usize {
     found
 }
 
-/// Reads the items of a payload whose checksum was right; returns how many there are.
+/// Reads the items of a payload with a valid checksum; returns their number.
 pub fn items(payload: &[u8]) -> usize {
     frame::items(payload).flatten().count()
 }
@@ -39,7 +39,7 @@ pub fn recover(dir: &Path, payload: &[u8]) -> Result<u64, Error> {
     Ok(recovered.index.snapshot().revision)
 }
 
-/// A payload of every item that a log has, for a target to begin with.
+/// Returns a payload with every kind of item, for a target to begin with.
 pub fn sample() -> Vec<u8> {
     let mut payload = Vec::new();
     let entry = crate::Entry {

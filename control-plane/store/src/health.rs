@@ -1,24 +1,24 @@
-//! Whether a store takes writes: health checks, metrics and the supervisor of the process ask for it.
+//! The health of a store: whether it takes writes. Health checks, metrics and the supervisor of the process read it.
 //!
-//! Reads go on in every state, so nothing else would show that a disk is full or has failed.
+//! Reads work in every state, so nothing else would show that a disk is full or has failed.
 
 use std::sync::Arc;
 
 use crate::Error;
 
-/// The state of a store, as its last write found it.
+/// The state of a store, as of its last write.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Health {
     #[default]
     Writable,
-    /// Writes fail, most likely for want of space, and work again once the cause is gone.
+    /// Writes fail, most likely because the disk is full, and work again once the cause is gone.
     Failing { reason: Arc<str> },
     /// The log failed. Writes are refused until the store is opened again.
     Broken { reason: Arc<str> },
 }
 
 impl Health {
-    /// Returns the state that the outcome of a write to the log shows.
+    /// Returns the state after a write to the log.
     pub(crate) fn of(written: &Result<(), Error>) -> Health {
         match written {
             Ok(()) => Health::Writable,

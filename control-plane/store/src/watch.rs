@@ -1,8 +1,8 @@
 //! The receiving end of a watch, the same for every engine.
 //!
-//! An engine hands over what happened before the watch began (the backlog) and then feeds a bounded
-//! channel. A watch must never skip: when its channel is full the engine ends it, and it reports
-//! [`Error::Lagged`] after delivering everything that was queued before.
+//! An engine passes the changes before the watch began (the backlog) and then feeds a bounded channel. A watch must
+//! never skip: if its channel is full the engine ends it, and it reports [`Error::Lagged`] after delivering everything
+//! that was queued before.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -32,7 +32,7 @@ pub(crate) struct Feed {
 }
 
 impl Watch {
-    /// A watch that delivers `backlog` first and may then lag by at most `buffer` batches.
+    /// Makes a watch that delivers `backlog` first and may then lag by at most `buffer` batches.
     pub(crate) fn new(backlog: VecDeque<Batch>, buffer: usize) -> (Feed, Watch) {
         let (sender, receiver) = mpsc::channel(buffer);
         let end = Arc::new(OnceLock::new());
@@ -40,7 +40,7 @@ impl Watch {
         (feed, Watch { backlog, live: receiver, end, ended: false })
     }
 
-    /// The next batch; `None` once the watch has ended. It is cancel safe.
+    /// Returns the next batch; `None` once the watch has ended. It is cancel safe.
     pub async fn next(&mut self) -> Option<Result<Batch, Error>> {
         std::future::poll_fn(|context| self.poll_batch(context)).await
     }
@@ -71,20 +71,20 @@ impl Stream for Watch {
 }
 
 impl Feed {
-    /// Queues a batch. `false` means that the watch is over and the feed is of no more use.
+    /// Queues a batch. `false` means that the watch is over and the feed is useless.
     pub(crate) fn send(&self, batch: Batch) -> bool {
         match self.live.try_send(batch) {
             Ok(()) => true,
             Err(mpsc::error::TrySendError::Closed(_)) => false,
             Err(mpsc::error::TrySendError::Full(_)) => {
-                // Only the first reason counts, and nobody else sets one.
+                // Only the first reason counts, and only this code sets one.
                 let _ = self.end.set(Error::Lagged);
                 false
             }
         }
     }
 
-    /// Whether the watcher is gone.
+    /// Reports whether the watcher is gone.
     pub(crate) fn is_closed(&self) -> bool {
         self.live.is_closed()
     }

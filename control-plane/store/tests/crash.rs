@@ -1,9 +1,9 @@
-//! Killing the process at any moment loses no acknowledged write.
+//! Tests that killing the process at any moment loses no acknowledged write.
 //!
-//! The test starts itself again as a child, which writes under load and reports each acknowledged
-//! write on a pipe. The parent kills it at a random moment, opens the directory, and looks for
-//! everything that was reported. The same directory is used again and again, with small segments
-//! and checkpoints, so the kills also hit the changes of files and the recovery itself.
+//! The test starts itself again as a child, which writes under load and reports each acknowledged write on a pipe. The
+//! parent kills it at a random moment, opens the directory, and checks for every reported write. The same directory is
+//! used again and again, with small segments and checkpoints, so the kills also hit the changes of files and the
+//! recovery itself.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at what it does not expect")]
 
@@ -24,10 +24,10 @@ use support::{Chance, block_on, commit};
 
 const DIR: &str = "CORTEN_STORE_CRASH_DIR";
 const WRITERS: u64 = 4;
-/// Each writer goes round this many keys.
+/// The number of keys that each writer repeats.
 const KEYS: u64 = 40;
 const KILLS: u64 = 1000;
-/// The directories that are worked on side by side.
+/// The directories that are tested in parallel.
 const LANES: u64 = 4;
 
 fn config(dir: &Path) -> Config {
@@ -35,7 +35,7 @@ fn config(dir: &Path) -> Config {
     Config { segment_bytes: 32 << 10, checkpoint_bytes: 96 << 10, retain, ..Config::new(dir) }
 }
 
-/// What the child does; without the parent's word it is nothing.
+/// Runs the child; does nothing unless the parent started it.
 #[test]
 fn child() {
     let Some(dir) = env::var_os(DIR) else { return };
@@ -49,7 +49,7 @@ fn child() {
     });
 }
 
-/// Counts up for ever. Every number goes to a key of its own turn and to the writer's head at once.
+/// Counts up for ever. Writes every number to a key of its own and to the writer's head at once.
 async fn write(store: Arc<Embedded>, writer: u64) {
     let mut number = head(&store, writer).await;
     loop {
@@ -61,7 +61,7 @@ async fn write(store: Arc<Embedded>, writer: u64) {
             Op::put(format!("/head/{writer}"), format!("{number}"), Expect::Any),
         ];
         let revision = commit(&*store, ops).await;
-        // One write to the pipe each: the kernel does not tear it.
+        // Each is one write to the pipe: the kernel does not tear it.
         let line = format!("ack {writer} {number} {revision}\n");
         std::io::stdout().write_all(line.as_bytes()).unwrap();
     }
@@ -77,7 +77,7 @@ fn number(value: &[u8]) -> u64 {
     text.split(' ').next().unwrap().parse().unwrap()
 }
 
-/// What the children have reported so far.
+/// The reports of the children so far.
 #[derive(Default)]
 struct Acknowledged {
     heads: HashMap<u64, u64>,
@@ -101,14 +101,14 @@ impl Acknowledged {
         for writer in 0..WRITERS {
             let acknowledged = self.heads.get(&writer).copied().unwrap_or(0);
             let head = head(&store, writer).await;
-            // One write may have been on its way when the process died.
+            // One write may have been in flight when the process died.
             assert!((acknowledged..=acknowledged + 1).contains(&head), "head {head}, acknowledged {acknowledged}");
             let keys = store.range(Range::prefix(format!("/key/{writer}/").as_bytes())).await.unwrap();
             let mut numbers: Vec<u64> = keys.entries.iter().map(|entry| number(&entry.value)).collect();
             numbers.sort_unstable();
             let expected: Vec<u64> = (head.saturating_sub(KEYS) + 1..=head).collect();
             assert_eq!(numbers, expected, "the last turn of writer {writer}, whole");
-            // What was on its way is there now, and stays.
+            // A write that was in flight is durable now, and stays.
             self.heads.insert(writer, head);
         }
         self.revision = store.revision();
@@ -120,14 +120,14 @@ struct Killed(Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {
-        // It may be gone already.
+        // It may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Starts a child and kills it: at any moment of its life, or only once it has written something, which on a slow
-/// machine it would otherwise rarely get to.
+/// Starts a child and kills it: at any moment of its life, or only after its first write, which it would rarely reach
+/// on a slow machine.
 fn round(dir: &Path, once_it_writes: bool, chance: &mut Chance, acknowledged: &mut Acknowledged) {
     let child = Command::new(env::current_exe().unwrap())
         .args(["--exact", "child", "--nocapture"])
@@ -155,7 +155,8 @@ fn acknowledged_writes_survive_a_thousand_kills() {
         .map(|lane| {
             thread::spawn(move || {
                 let dir = tempfile::tempdir().unwrap();
-                let (mut chance, mut acknowledged) = (Chance(lane), Acknowledged::default());
+                let mut chance = Chance(lane);
+                let mut acknowledged = Acknowledged::default();
                 for number in 0..KILLS / LANES {
                     round(dir.path(), number % 4 == 0, &mut chance, &mut acknowledged);
                     block_on(acknowledged.check(dir.path()));

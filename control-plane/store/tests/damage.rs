@@ -1,4 +1,4 @@
-//! Damaged files: a torn end costs only what was never acknowledged; anything else is an error.
+//! Tests of damaged files: a torn end loses only unacknowledged writes; any other damage is an error.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at what it does not expect")]
 
@@ -12,12 +12,12 @@ use corten_store::{Config, Embedded, Error, Expect, Op, Range, Store};
 
 use support::{Chance, ManualClock, block_on, commit, small};
 
-/// How every frame begins; no value in these tests holds it.
+/// The first bytes of every frame; no value in these tests contains them.
 const FRAME: &[u8] = b"CtnF";
 /// The bytes of a frame of [`filled`], without the padding.
 const FRAME_LENGTH: u64 = 159;
 
-/// A store of `commits` commits of one key each, closed.
+/// Makes a store of `commits` commits of one key each, and closes it.
 fn filled(config: &Config, commits: u64) {
     block_on(async {
         let store = Embedded::open(config.clone()).unwrap();
@@ -27,7 +27,7 @@ fn filled(config: &Config, commits: u64) {
     });
 }
 
-/// One segment that holds everything.
+/// Returns settings with one segment for everything.
 fn one_segment(dir: &Path) -> Config {
     Config { segment_bytes: 64 << 10, checkpoint_bytes: u64::MAX, ..small(dir, &Arc::new(ManualClock::default())) }
 }
@@ -39,12 +39,12 @@ fn files(dir: &Path, suffix: &str) -> Vec<PathBuf> {
     files
 }
 
-/// Where the frames of a segment begin.
+/// Returns the offsets of the frames of a segment.
 fn frames(bytes: &[u8]) -> Vec<usize> {
     (0..bytes.len()).step_by(8).filter(|at| bytes[*at..].starts_with(FRAME)).collect()
 }
 
-/// The keys are the first `expected` ones, and the store takes more that last.
+/// Checks that the store has the first `expected` keys, and takes further durable writes.
 fn check_prefix(config: &Config, expected: u64) {
     block_on(async {
         let store = Embedded::open(config.clone()).unwrap();
@@ -62,7 +62,7 @@ fn check_prefix(config: &Config, expected: u64) {
 }
 
 #[test]
-fn a_torn_end_costs_only_what_was_not_acknowledged() {
+fn a_torn_end_loses_only_unacknowledged_writes() {
     let mut chance = Chance(7);
     for round in 0..150 {
         let dir = tempfile::tempdir().unwrap();
@@ -72,7 +72,7 @@ fn a_torn_end_costs_only_what_was_not_acknowledged() {
         let mut bytes = fs::read(path).unwrap();
         let starts = frames(&bytes);
         assert_eq!((starts.len(), starts[1] - starts[0]), (20, FRAME_LENGTH.next_multiple_of(8) as usize));
-        // The frame that was being written when the power went, and how far it got.
+        // The frame that was being written at the power cut, and how far it got.
         let torn = chance.below(20) as usize;
         let cut = starts[torn] + chance.below(FRAME_LENGTH) as usize;
         match round % 3 {
@@ -104,7 +104,7 @@ fn damage_before_acknowledged_data_is_an_error() {
         let starts = frames(&bytes);
         let hit = chance.below(19) as usize;
         let mut at = starts[hit] + chance.below(FRAME_LENGTH) as usize;
-        // These bytes carry nothing.
+        // These bytes are unused.
         if (20..24).contains(&(at - starts[hit])) {
             at = starts[hit];
         }

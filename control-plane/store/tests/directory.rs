@@ -1,4 +1,4 @@
-//! The directory: one process at a time, no newer format, bounded space, and a disk without any.
+//! Tests of the directory: one process at a time, no newer format, bounded space, and a full disk.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at what it does not expect")]
 
@@ -39,7 +39,7 @@ fn a_newer_format_is_refused_and_left_alone() {
 }
 
 #[test]
-fn a_directory_of_something_else_is_refused() {
+fn a_directory_with_other_files_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("FORMAT"), "something else\n").unwrap();
     let error = Embedded::open(config(dir.path())).unwrap_err();
@@ -47,7 +47,7 @@ fn a_directory_of_something_else_is_refused() {
 }
 
 #[test]
-fn requests_that_make_no_sense_are_refused() {
+fn invalid_requests_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let store = Embedded::open(config(dir.path())).unwrap();
     block_on(async {
@@ -126,7 +126,8 @@ fn history_is_kept_within_each_of_its_bounds() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn churn_does_not_grow_the_directory() {
     let dir = tempfile::tempdir().unwrap();
-    let (segment, checkpoint) = (128 << 10, 256 << 10);
+    let segment = 128 << 10;
+    let checkpoint = 256 << 10;
     let retain = Retain { revisions: 50, ..ALL };
     let config = Config { segment_bytes: segment, checkpoint_bytes: checkpoint, retain, ..config(dir.path()) };
     let store = Embedded::open(config.clone()).unwrap();
@@ -146,15 +147,15 @@ async fn churn_does_not_grow_the_directory() {
         largest = largest.max(size_of(dir.path()));
     }
     assert_eq!(store.revision(), 40 * 16 * 20 + 1);
-    // The log up to the next checkpoint and what comes while that is written, two checkpoints, and
-    // the segments at both ends: far below the 13 MiB that were written.
+    // The log up to the next checkpoint and the log while that is written, two checkpoints, and the segments at both
+    // ends: far below the 13 MiB that were written.
     assert!(largest < 3 << 20, "{largest} bytes");
     drop(store);
     let store = Embedded::open(config).unwrap();
     assert_eq!(store.revision(), 40 * 16 * 20 + 1);
 }
 
-/// Runs on a thread with a mount namespace of its own, over a small file system that goes with it.
+/// Runs on a thread with a mount namespace of its own, over a small file system that ends with it.
 fn on_small_disk(bytes: u64, test: impl FnOnce(&Path) + Send + 'static) {
     use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
     let dir = tempfile::tempdir().unwrap();
@@ -214,10 +215,10 @@ async fn write(store: &Embedded, number: u64) -> Result<Outcome, Error> {
     store.commit(vec![Op::put(format!("/{number:04}"), value, Expect::Absent)]).await
 }
 
-/// Writes until nothing more fits, also not after a checkpoint that was on its way has ended one way
-/// or the other. Returns how many were written.
+/// Writes until nothing more fits, also not after a running checkpoint has ended. Returns the number of writes.
 async fn fill(store: &Embedded, dir: &Path) -> u64 {
-    let (mut written, mut refused) = (0, 0);
+    let mut written = 0;
+    let mut refused = 0;
     while refused < 50 {
         match write(store, written).await {
             Ok(_) => (written, refused) = (written + 1, 0),

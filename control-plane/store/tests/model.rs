@@ -1,5 +1,5 @@
-//! The store against a model of a few lines: random commits, expectations, ranges at old revisions,
-//! compactions, leases by a clock moved by hand, and reopening, in any order.
+//! Tests of the store against a model of a few lines: random commits, expectations, ranges at old revisions,
+//! compactions, leases with a manual clock, and reopening, in any order.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at what it does not expect")]
 
@@ -17,7 +17,7 @@ use support::{ManualClock, block_on, small};
 
 type State = BTreeMap<Bytes, Entry>;
 
-/// What the store should be: every state it ever had, by revision.
+/// The model of the store: every state it ever had, by revision.
 struct Model {
     states: BTreeMap<Revision, State>,
     compacted: Revision,
@@ -41,7 +41,8 @@ impl Model {
     }
 
     fn commit(&mut self, ops: &[Op]) -> Result<Outcome, LeaseId> {
-        let (mut state, revision) = (self.current().clone(), self.revision());
+        let mut state = self.current().clone();
+        let revision = self.revision();
         for (number, op) in ops.iter().enumerate() {
             let current = state.get(op.key());
             let holds = match op.expect() {
@@ -79,7 +80,7 @@ impl Model {
     fn advance(&mut self, time: Duration) {
         self.now += time;
         let mut due: Vec<_> = self.leases.iter().filter(|(_, (_, end))| *end <= self.now).collect();
-        // Leases end in the order of their deadlines, and of their ids among equals.
+        // Leases expire in the order of their deadlines, and of their ids among equals.
         due.sort_by_key(|(id, (_, end))| (*end, **id));
         let due: Vec<LeaseId> = due.into_iter().map(|(id, _)| *id).collect();
         due.into_iter().for_each(|id| self.end_lease(id));
@@ -106,7 +107,9 @@ fn change(state: &mut State, op: &Op, revision: Revision) -> Option<Entry> {
         Op::Put { key, value, lease, .. } => {
             let (create_revision, version) =
                 state.get(key).map_or((revision, 1), |entry| (entry.create_revision, entry.version + 1));
-            let (key, value, lease) = (key.clone(), value.clone(), *lease);
+            let key = key.clone();
+            let value = value.clone();
+            let lease = *lease;
             state.insert(key.clone(), Entry { key, value, create_revision, mod_revision: revision, version, lease })
         }
     }
@@ -114,7 +117,7 @@ fn change(state: &mut State, op: &Op, revision: Revision) -> Option<Entry> {
 
 #[derive(Clone, Debug)]
 enum Action {
-    /// Keys by number, each with its change and its expectation.
+    /// A commit: keys by number, each with its change and its expectation.
     Commit(BTreeMap<u8, (Write, Expectation)>),
     Range {
         start: u8,
@@ -321,9 +324,10 @@ impl Pair {
         }
     }
 
-    /// What must hold after every action.
+    /// Checks the invariants after every action.
     async fn compare(&self) {
-        let (store, model) = (self.store(), &self.model);
+        let store = self.store();
+        let model = &self.model;
         assert_eq!(store.revision(), model.revision());
         assert_eq!(store.compacted(), model.compacted);
         let everything = Range::prefix(b"");
@@ -335,7 +339,7 @@ impl Pair {
         }
     }
 
-    /// Every revision that is kept, as it was, and the history between them.
+    /// Compares every kept revision, and the history between them.
     async fn compare_history(&self) {
         for revision in self.model.compacted.max(1)..=self.model.revision() {
             let range = Range::prefix(b"").at(revision);
@@ -363,7 +367,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_store_is_what_the_model_says(actions in prop::collection::vec(action(), 1..120)) {
+    fn the_store_agrees_with_the_model(actions in prop::collection::vec(action(), 1..120)) {
         block_on(async {
             let mut pair = Pair::new();
             for action in actions {

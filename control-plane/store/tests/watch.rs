@@ -1,5 +1,5 @@
-//! What a watch promises: nothing missed, repeated or reordered, a revision whole, whenever it
-//! begins, however often it is taken up again, and also when it falls behind.
+//! Tests of the promises of a watch: no change missed, repeated or reordered, a revision delivered at once, from any
+//! start, after any number of resumptions, and also when it lags.
 
 #![allow(clippy::unwrap_used, reason = "a test stops at what it does not expect")]
 
@@ -15,17 +15,17 @@ use corten_store::{Config, Embedded, Error, EventKind, Expect, Op, Outcome, Revi
 use support::{Chance, ManualClock, commit, small};
 
 const PREFIXES: [&[u8]; 4] = [b"/a/", b"/b/", b"/b/1", b""];
-/// The end of the last key under each prefix.
+/// The suffix of the last key under each prefix.
 const LAST: &[u8] = b"~last";
 const WRITERS: u64 = 3;
 const COMMITS: u64 = 150;
 
-/// What happened to a key.
+/// A change of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Seen {
     revision: Revision,
     key: Bytes,
-    /// `None` for a delete.
+    /// The value; `None` for a delete.
     value: Option<Bytes>,
 }
 
@@ -34,7 +34,7 @@ fn open(dir: &std::path::Path, watch_buffer: usize) -> Arc<Embedded> {
     Embedded::open(Config { watch_buffer, ..small(dir, &clock) }).unwrap()
 }
 
-/// The next batch, within a bound.
+/// Returns the next batch, within a time limit.
 async fn next(watch: &mut Watch) -> Option<Result<corten_store::Batch, Error>> {
     tokio::time::timeout(Duration::from_secs(300), watch.next()).await.expect("a batch in time")
 }
@@ -69,8 +69,8 @@ async fn write(store: Arc<Embedded>, seed: u64) -> Vec<Seen> {
     happened
 }
 
-/// Follows a prefix to the last key, with a watch that it drops and takes up again at random, and
-/// now and then not until the store is well ahead. Also returns how often it fell behind.
+/// Follows a prefix to the last key, with a watch that it drops and resumes at random, sometimes not until the store is
+/// well ahead. Also returns how often it lagged.
 async fn follow(store: Arc<Embedded>, prefix: &'static [u8], seed: u64) -> (Vec<Seen>, u64) {
     let mut chance = Chance(seed);
     let mut seen: Vec<Seen> = Vec::new();
@@ -137,7 +137,7 @@ async fn watches_never_miss_repeat_or_reorder() {
 }
 
 #[tokio::test]
-async fn a_watch_begins_where_it_is_asked_to() {
+async fn a_watch_begins_at_the_requested_revision() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path(), 100);
     for number in 0..5 {
@@ -172,7 +172,7 @@ async fn a_compacted_revision_cannot_be_watched() {
 }
 
 #[tokio::test]
-async fn a_slow_watcher_gets_what_was_queued_and_is_then_ended() {
+async fn a_slow_watcher_gets_the_queued_batches_and_is_then_ended() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path(), 3);
     let mut watch = store.watch(b"/a/", 0).await.unwrap();
@@ -191,7 +191,7 @@ async fn a_slow_watcher_gets_what_was_queued_and_is_then_ended() {
 }
 
 #[tokio::test]
-async fn progress_tells_a_watcher_of_revisions_elsewhere_once() {
+async fn progress_notifies_a_watcher_of_other_revisions_once() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path(), 100);
     let mut watch = store.watch(b"/a/", 0).await.unwrap();
@@ -201,8 +201,8 @@ async fn progress_tells_a_watcher_of_revisions_elsewhere_once() {
     }
     commit(&*store, vec![Op::put("/a/x", "", Expect::Any)]).await;
     assert_eq!(store.progress(b"/a/").await.unwrap(), 3);
-    let told = next(&mut watch).await.unwrap().unwrap();
-    assert_eq!((told.revision, told.events.len()), (2, 0));
+    let notification = next(&mut watch).await.unwrap().unwrap();
+    assert_eq!((notification.revision, notification.events.len()), (2, 0));
     let changed = next(&mut watch).await.unwrap().unwrap();
     assert_eq!((changed.revision, changed.events.len()), (3, 1));
     drop(store);

@@ -1,10 +1,9 @@
-//! Checkpoints: the whole store in one file, so that the log before it can go.
+//! Checkpoints: the entire store in one file, so that the log before it can be removed.
 //!
-//! A checkpoint holds the entries at the compacted revision, in order, then the leases, then the
-//! history since, as a log would: opening it replays the history, so watches and reads at old
-//! revisions work across a restart. It is written from a snapshot by its own thread, under a
-//! temporary name, and renamed once it is synced: a file with a checkpoint's name is always whole,
-//! and one that does not check is damage, never an interrupted write.
+//! A checkpoint holds the entries at the compacted revision, in order, then the leases, then the history since, as a
+//! log would: opening it replays the history, so watches and reads at old revisions work across a restart. A separate
+//! thread writes it from a snapshot, under a temporary name, and renames it once it is synced: a file with a
+//! checkpoint's name is always complete, and one with an invalid checksum is damaged, never an interrupted write.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read, Write};
@@ -21,24 +20,24 @@ use crate::{Batch, Error, LeaseId, Revision};
 const MAGIC: &[u8; 8] = b"CORTENCP";
 const HEADER: usize = 56;
 const SUFFIX: &str = ".checkpoint";
-/// Frames are closed at this size; one item may make a frame bigger.
+/// The size at which a frame is closed; one item may make a frame bigger.
 const FRAME_BYTES: usize = 256 << 10;
-/// No frame is ever this big.
+/// The size that no frame reaches.
 const FRAME_LIMIT: usize = 1 << 30;
 
-/// What a checkpoint is written from.
+/// The content of a checkpoint.
 #[derive(Debug)]
 pub struct Source {
     pub snapshot: Snapshot,
     /// The batches since the snapshot's compacted revision.
     pub history: Vec<Batch>,
     pub leases: Vec<(LeaseId, Duration)>,
-    /// The last frame of the log that the snapshot holds, and the segment that was active then.
+    /// The last frame of the log that the snapshot includes, and the segment that was active then.
     pub sequence: u64,
     pub segment: u64,
 }
 
-/// What a checkpoint says of itself.
+/// The header of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
     pub sequence: u64,
@@ -50,7 +49,7 @@ pub struct Head {
     salt: u64,
 }
 
-/// Writes a checkpoint and returns its size; `None` if `cancel` was set meanwhile.
+/// Writes a checkpoint and returns its size; `None` if `cancel` was set in the meantime.
 pub fn write(dir: &Path, source: &Source, cancel: &AtomicBool) -> Result<Option<u64>, Error> {
     let path = path_of(dir, source.sequence);
     let unfinished = PathBuf::from(format!("{}{UNFINISHED}", path.display()));
@@ -62,7 +61,7 @@ pub fn write(dir: &Path, source: &Source, cancel: &AtomicBool) -> Result<Option<
         Ok(size)
     });
     if !matches!(written, Ok(Some(_))) {
-        // Half a file only takes space; it would also go when the store is next opened.
+        // An incomplete file only takes space; the next opening removes it.
         let _ = fs::remove_file(&unfinished);
     }
     written.map_err(|error| Error::io("write the checkpoint", &path, error))
@@ -100,7 +99,7 @@ fn write_file(path: &Path, source: &Source, cancel: &AtomicBool) -> io::Result<O
     Ok(Some(HEADER as u64 + size))
 }
 
-/// Writes items, in frames of a handy size.
+/// Writes items, in frames of a suitable size.
 struct Frames<'a> {
     file: &'a mut File,
     buffer: Vec<u8>,
@@ -137,7 +136,7 @@ impl Frames<'_> {
     }
 }
 
-/// Reads a checkpoint from front to back and hands every item to `visit`, which may refuse it.
+/// Reads a checkpoint from front to back and passes every item to `visit`, which may refuse it.
 pub fn load(path: &Path, mut visit: impl FnMut(&Head, Item<'_>) -> Result<(), String>) -> Result<(Head, u64), Error> {
     let corrupt = |what: String| Error::corrupt(path, what);
     let failed = |error| Error::io("read the checkpoint", path, error);
@@ -148,7 +147,8 @@ pub fn load(path: &Path, mut visit: impl FnMut(&Head, Item<'_>) -> Result<(), St
     file.read_exact(&mut header).map_err(failed)?;
     let head = parse_head(&header).ok_or_else(|| corrupt("the header of the checkpoint is damaged".to_owned()))?;
     let mut payload = Vec::new();
-    let (mut frames, mut items) = (0, 0);
+    let mut frames = 0;
+    let mut items = 0;
     loop {
         frames += 1;
         let sequence = frame::read(&mut file, head.salt, &mut payload, FRAME_LIMIT).map_err(corrupt)?;
@@ -170,12 +170,12 @@ pub fn path_of(dir: &Path, sequence: u64) -> PathBuf {
     dir.join(format!("{sequence:020}{SUFFIX}"))
 }
 
-/// The sequence in a checkpoint's name; `None` for a file that is no checkpoint.
+/// Returns the sequence in a checkpoint's name; `None` for a file that is no checkpoint.
 pub fn sequence_of(path: &Path) -> Option<u64> {
     path.file_name()?.to_str()?.strip_suffix(SUFFIX)?.parse().ok()
 }
 
-/// The checkpoints in `dir` before that of `sequence`; none if the directory cannot be read.
+/// Returns the checkpoints in `dir` before that of `sequence`; none if the directory cannot be read.
 pub fn older(dir: &Path, sequence: u64) -> Vec<PathBuf> {
     let paths = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
     paths.filter(|path| sequence_of(path).is_some_and(|number| number < sequence)).collect()

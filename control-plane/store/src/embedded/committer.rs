@@ -1,9 +1,8 @@
-//! The one thread that writes: it turns requests into groups, groups into frames, and frames that
-//! are durable into state, answers and watch events.
+//! The thread that writes: it turns requests into groups, groups into frames, and durable frames into state, answers
+//! and watch events.
 //!
-//! Invariant: the index changes only here, and only after the frame that says so was synced.
-//! When there is nothing to do the thread sleeps; its only timers are the end of the next lease and
-//! the age of the oldest history.
+//! Invariant: the index changes only here, and only after its frame was synced. Without work the thread sleeps; its
+//! only timers are the expiry of the next lease and the age of the oldest history.
 
 use std::collections::VecDeque;
 use std::fmt::Display;
@@ -24,14 +23,14 @@ use super::queue::{Reply, Request};
 use super::segment;
 use crate::{Error, Health, LeaseId};
 
-/// How many revisions are freed at once, beyond twice those that were just made: a reader never
-/// waits long for the lock, and a backlog of freed history still shrinks.
+/// The number of revisions that are freed at once, beyond twice those that were just made: a reader never waits long
+/// for the lock, and a backlog of compacted history still shrinks.
 const RECLAIM: usize = 512;
-/// When the end of a lease could not be written, it is tried again after this time.
+/// The delay before another attempt to expire a lease whose expiry could not be written.
 const LEASE_RETRY: Duration = Duration::from_secs(1);
-/// History is looked at again after a fifth of its time, and at most this often.
+/// The longest pause between two checks of the history's age, which is otherwise a fifth of its time.
 const RETAIN_SLACK: Duration = Duration::from_secs(60);
-/// A frame buffer bigger than this is not kept.
+/// The largest frame buffer that is kept.
 const KEPT_BUFFER: usize = 1 << 20;
 
 pub struct Committer {
@@ -42,7 +41,7 @@ pub struct Committer {
     checkpoint: Option<Checkpointing>,
     /// The size of the last checkpoint.
     checkpoint_size: u64,
-    /// No checkpoint before the log has grown to this, after one that failed.
+    /// The size of the log before which no checkpoint is tried again, after one that failed.
     checkpoint_retry: u64,
 }
 
@@ -50,18 +49,20 @@ pub struct Committer {
 struct Checkpointing {
     job: JoinHandle<Result<Option<u64>, Error>>,
     cancel: Arc<AtomicBool>,
-    /// What it will have covered.
+    /// The bytes of the log that it will cover.
     bytes: u64,
     segments: usize,
 }
 
 impl Committer {
     pub fn new(shared: Arc<Shared>, config: Config, log: Log, checkpoint_size: u64) -> Committer {
-        let (buffer, checkpoint, checkpoint_retry) = (Vec::new(), None, 0);
+        let buffer = Vec::new();
+        let checkpoint = None;
+        let checkpoint_retry = 0;
         Committer { shared, config, log, buffer, checkpoint, checkpoint_size, checkpoint_retry }
     }
 
-    /// Serves until the store is closed, then ends what runs in the background.
+    /// Serves until the store is closed, then ends the background work.
     pub fn run(mut self) {
         loop {
             let taken = self.shared.queue.take(self.patience());
@@ -70,7 +71,7 @@ impl Committer {
             self.retain_history(commits);
             self.start_checkpoint();
             for reply in ticks {
-                // Whoever asked may have gone.
+                // The caller may have gone.
                 let _ = reply.send(Ok(()));
             }
             if taken.closed {
@@ -79,13 +80,13 @@ impl Committer {
         }
         if let Some(checkpoint) = self.checkpoint.take() {
             checkpoint.cancel.store(true, Ordering::Relaxed);
-            // The next opening finds either checkpoint; both are right.
+            // The next opening finds either checkpoint; both are valid.
             let _ = checkpoint.job.join();
         }
         self.log.finish();
     }
 
-    /// How long there is nothing to do unless a request comes; `None` is for ever.
+    /// Returns the time until the next timer; `None` means no timer.
     fn patience(&self) -> Option<Duration> {
         let index = self.shared.index();
         if index.is_reclaimable() {
@@ -97,8 +98,8 @@ impl Committer {
         Some(next.saturating_sub(self.config.clock.now()))
     }
 
-    /// Serves the requests in order, in as few groups as can be. Returns how many revisions that
-    /// made, and the ticks to answer once everything else is done.
+    /// Serves the requests in order, in as few groups as possible. Returns the number of new revisions, and the ticks
+    /// to answer after everything else.
     fn commit_all(&mut self, requests: Vec<Request>) -> (usize, Vec<Reply<()>>) {
         let mut ticks = Vec::new();
         let mut writes = VecDeque::with_capacity(requests.len());
@@ -113,7 +114,7 @@ impl Committer {
         while !writes.is_empty() {
             let group = self.plan(&mut writes);
             commits += group.batches.len();
-            // A failure is the callers' to handle; they have it as their answer.
+            // The callers get the error as their answer.
             let _ = self.finish(group);
         }
         (commits, ticks)
@@ -121,7 +122,7 @@ impl Committer {
 
     /// Moves requests into a group, for as long as it accepts them.
     fn plan(&mut self, requests: &mut VecDeque<Request>) -> Group {
-        // An id that no lease had before, as no frame before had this sequence.
+        // No lease had this id before, as no frame before had this sequence.
         let fresh = ((self.log.sequence() + 1) << 16) as LeaseId;
         let index = self.shared.index();
         let mut leases = self.shared.leases();
@@ -142,7 +143,7 @@ impl Committer {
         group
     }
 
-    /// Ends the leases whose time is up.
+    /// Expires the leases that are due.
     fn end_due_leases(&mut self) {
         let due = self.shared.leases().due(self.config.clock.now());
         if due.is_empty() {
@@ -156,7 +157,7 @@ impl Committer {
         }
         drop(index);
         if let Err(error) = self.finish(group) {
-            tracing::warn!(%error, "leases are past their time and cannot be ended yet");
+            tracing::warn!(%error, "expired leases cannot be removed yet");
         }
     }
 
@@ -189,7 +190,7 @@ impl Committer {
         written
     }
 
-    /// Whether a write failed, and there is still no room for a segment: a smaller write may fit where that one did not.
+    /// Reports whether a write failed and there is still no space for a segment: a smaller write may fit.
     fn is_short_of_space(&self) -> bool {
         let is_failing = matches!(*self.shared.health.borrow(), Health::Failing { .. });
         is_failing && segment::free_space(&self.config.dir).is_some_and(|free| free < self.config.segment_bytes)
@@ -220,7 +221,7 @@ impl Committer {
         group.batches.iter().for_each(|batch| hub.publish(batch));
     }
 
-    /// Nothing of the group happened: the leases that it would have ended go on.
+    /// Abandons the group: leases that it would have ended continue.
     fn abandon(&self, group: &Group) {
         let retry = self.config.clock.now() + LEASE_RETRY;
         for effect in &group.effects {
@@ -230,7 +231,7 @@ impl Committer {
         }
     }
 
-    /// Compacts the history that exceeds its bounds, and frees some of what is compacted.
+    /// Compacts the history that exceeds its bounds, and frees a part of the compacted history.
     fn retain_history(&self, commits: usize) {
         let index = self.shared.index();
         let excess = index.excess(&self.config.retain, self.config.clock.now());
@@ -245,7 +246,7 @@ impl Committer {
         index.reclaim(RECLAIM + 2 * commits);
     }
 
-    /// Has a checkpoint written once the log is long enough.
+    /// Starts a checkpoint once the log is long enough.
     fn start_checkpoint(&mut self) {
         let enough = self.config.checkpoint_bytes.max(self.checkpoint_size).max(self.checkpoint_retry);
         if self.checkpoint.is_some() || self.log.uncovered() < enough {
@@ -253,9 +254,12 @@ impl Committer {
         }
         let source = self.source();
         let segments = self.log.full_segments().to_vec();
-        let (bytes, count) = (self.log.uncovered(), segments.len());
+        let bytes = self.log.uncovered();
+        let count = segments.len();
         let cancel = Arc::new(AtomicBool::new(false));
-        let (dir, shared, cancelled) = (self.config.dir.clone(), self.shared.clone(), cancel.clone());
+        let dir = self.config.dir.clone();
+        let shared = self.shared.clone();
+        let cancelled = cancel.clone();
         let job = thread::Builder::new().name("store-checkpoint".to_owned()).spawn(move || {
             let written = checkpoint::write(&dir, &source, &cancelled);
             if matches!(written, Ok(Some(_))) {
@@ -297,20 +301,20 @@ impl Committer {
         }
     }
 
-    /// The log stays whole without the checkpoint; another try is due when it has grown by a quarter.
+    /// Schedules another attempt after the log has grown by a quarter. The log stays complete without the checkpoint.
     fn retry_checkpoint(&mut self, error: &dyn Display) {
         tracing::warn!(%error, "no checkpoint could be written; the log keeps growing");
         self.checkpoint_retry = self.log.uncovered() + self.config.checkpoint_bytes / 4;
     }
 }
 
-/// Removes what a durable checkpoint makes useless. What stays for some reason only takes space, and
-/// goes when the store is next opened.
+/// Removes the files that a durable checkpoint makes useless. A file that stays only takes space, and is removed when
+/// the store is next opened.
 fn remove_covered(dir: &Path, sequence: u64, segments: &[PathBuf]) {
     let older = checkpoint::older(dir, sequence);
     for path in segments.iter().chain(&older) {
         if let Err(error) = fs::remove_file(path) {
-            tracing::warn!(path = %path.display(), %error, "a file that is no longer needed stays");
+            tracing::warn!(path = %path.display(), %error, "cannot remove an obsolete file");
         }
     }
 }

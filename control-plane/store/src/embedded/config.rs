@@ -1,4 +1,4 @@
-//! The settings of the embedded engine, with their defaults in one place, and its clock.
+//! The settings of the embedded engine with their defaults, and its clock.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -7,26 +7,26 @@ use std::time::{Duration, Instant};
 /// The settings of an embedded store.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The directory that holds the store and nothing else. It is made if it does not exist.
+    /// The directory of the store, which holds nothing else. It is made if it does not exist.
     pub dir: PathBuf,
-    /// The size of a log segment. A segment is zero-filled before use, so that a commit changes no
-    /// file metadata and its sync stays cheap.
+    /// The size of a log segment. A segment is zero-filled before use, so that a commit changes no file metadata and
+    /// its sync stays cheap.
     pub segment_bytes: u64,
-    /// A checkpoint is written after this much log, or after as much log as the last checkpoint is
-    /// big if that is more: writes cost at most about twice their bytes, and space stays bounded.
+    /// The size of the log after which a checkpoint is written, or the size of the last checkpoint if that is more:
+    /// writes cost at most about twice their bytes, and space stays bounded.
     pub checkpoint_bytes: u64,
-    /// How much history is kept without being asked.
+    /// The bounds of the history.
     pub retain: Retain,
-    /// How many batches a watcher may lag behind before it is ended.
+    /// The number of batches that a watcher may lag behind before it is ended.
     pub watch_buffer: usize,
-    /// How many requests may wait for the committer; further writers wait for their turn.
+    /// The number of requests that may wait for the committer; further writers wait for capacity.
     pub queue: usize,
-    /// The time by which leases end and history ages.
+    /// The clock by which leases expire and history ages.
     pub clock: Arc<dyn Clock>,
 }
 
 impl Config {
-    /// The defaults, for a store in `dir`.
+    /// Returns the defaults, for a store in `dir`.
     pub fn new(dir: impl Into<PathBuf>) -> Config {
         Config {
             dir: dir.into(),
@@ -40,17 +40,17 @@ impl Config {
     }
 }
 
-/// The history that is kept: what exceeds any of the bounds is compacted.
+/// The bounds of the history: history that exceeds any of them is compacted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retain {
     /// The most revisions.
     pub revisions: u64,
-    /// History may take half as many bytes as the values that are current, so that what is gone never takes more than
-    /// what is there; but at least this many,
+    /// The least bytes that history may take. It may take half as many bytes as the current values, so that deleted
+    /// data never takes more than existing data,
     pub least_bytes: u64,
     /// and never more than this.
     pub most_bytes: u64,
-    /// The age, as upstream's API server has it compact etcd every five minutes.
+    /// The age. Upstream's API server compacts etcd every five minutes.
     pub time: Duration,
 }
 
@@ -60,10 +60,10 @@ impl Default for Retain {
     }
 }
 
-/// A monotonic time. It is an argument, so that a test can move it; after moving it by hand,
-/// [`Embedded::tick`](super::Embedded::tick) makes the store look.
+/// A monotonic clock. It is an argument, so that a test can move it; after that,
+/// [`Embedded::tick`](super::Embedded::tick) makes the store check it.
 pub trait Clock: std::fmt::Debug + Send + Sync + 'static {
-    /// The time since some fixed origin.
+    /// Returns the time since some fixed origin.
     fn now(&self) -> Duration;
 }
 

@@ -1,16 +1,15 @@
-//! The bytes on disk: frames, and the items in them. Pure encoding; no files.
+//! The bytes on disk: frames and their items. Pure encoding; no files.
 //!
-//! A frame is the unit of durability: one frame is written per group of commits and then synced, so
-//! after a crash at most the last frame can be torn, and a torn frame was never acknowledged.
-//! Frames carry a sequence number without gaps, which is how recovery proves that nothing is missing.
+//! A frame is the unit of durability: one frame is written per group of commits and then synced, so after a crash at
+//! most the last frame can be torn, and a torn frame was never acknowledged. Frames have a sequence number without
+//! gaps, by which recovery proves that nothing is missing.
 //!
 //! ```text
 //! magic u32 | payload length u32 | sequence u64 | crc32c u32 | zero u32 | payload | zeroes to 8
 //! ```
 //!
-//! The checksum covers a salt of the file, the length, the sequence and the payload. The salt makes
-//! a frame valid in its own file only: bytes of a log that a user stored as a value are not one.
-//! All numbers are little-endian.
+//! The checksum covers a salt of the file, the length, the sequence and the payload. The salt makes a frame valid in
+//! its own file only: bytes of a log that a user stored as a value are not one. All numbers are little-endian.
 
 use std::io::Read;
 use std::time::Duration;
@@ -22,13 +21,13 @@ use crate::{Entry, Event, EventKind, LeaseId, Revision};
 const MAGIC: u32 = u32::from_le_bytes(*b"CtnF");
 pub const HEADER: usize = 24;
 
-/// A new frame with room for its header; items are appended, then [`seal`] finishes it.
+/// Begins a frame with an empty header; items are appended, then [`seal`] finishes it.
 pub fn begin(buffer: &mut Vec<u8>) {
     buffer.clear();
     buffer.resize(HEADER, 0);
 }
 
-/// Whether nothing was appended since [`begin`].
+/// Reports whether nothing was appended since [`begin`].
 pub fn is_empty(buffer: &[u8]) -> bool {
     buffer.len() <= HEADER
 }
@@ -54,11 +53,11 @@ fn checksum(salt: u64, head: &[u8], payload: &[u8]) -> u32 {
 pub struct Frame<'a> {
     pub sequence: u64,
     pub payload: &'a [u8],
-    /// Where the next frame begins.
+    /// The offset of the next frame.
     pub end: usize,
 }
 
-/// The valid frame at `offset`, if there is one.
+/// Returns the valid frame at `offset`, if there is one.
 pub fn parse(buffer: &[u8], offset: usize, salt: u64) -> Option<Frame<'_>> {
     let head = Head::parse(buffer.get(offset..offset.checked_add(HEADER)?)?)?;
     let start = offset + HEADER;
@@ -67,8 +66,8 @@ pub fn parse(buffer: &[u8], offset: usize, salt: u64) -> Option<Frame<'_>> {
     head.matches(salt, payload).then_some(Frame { sequence: head.sequence, payload, end })
 }
 
-/// The first valid frame at or after `offset`, wherever it begins: used after damage, to tell a torn
-/// end from a hole in the middle.
+/// Returns the first valid frame at or after `offset`: used after damage, to distinguish a torn end from a hole in the
+/// middle.
 pub fn find(buffer: &[u8], offset: usize, salt: u64) -> Option<Frame<'_>> {
     let magic = MAGIC.to_le_bytes();
     (offset.next_multiple_of(8)..buffer.len())
@@ -128,7 +127,7 @@ const END: u8 = 6;
 const PUT: u8 = 1;
 const DELETE: u8 = 2;
 
-/// One thing that a frame says.
+/// One item of a frame.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Item<'a> {
     Commit {
@@ -140,18 +139,18 @@ pub enum Item<'a> {
     Revoke(LeaseId),
     /// An entry of a checkpoint's base.
     Entry(Entry),
-    /// The end of a checkpoint: how many items came before.
+    /// The end of a checkpoint, with the number of items before it.
     End(u64),
 }
 
-/// A change as the log holds it. What it replaced follows from the state at that point.
+/// A change as the log holds it. The replaced entry follows from the state at that point.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Logged<'a> {
     Put { value: &'a [u8], lease: LeaseId },
     Delete,
 }
 
-/// The bytes that a put of this size takes in a frame, and then some.
+/// Returns an upper bound of the bytes that a put of this size takes in a frame.
 pub const fn put_size(key: usize, value: usize) -> usize {
     key + value + 32
 }
@@ -212,7 +211,7 @@ fn push_bytes(buffer: &mut Vec<u8>, bytes: &[u8]) {
     buffer.extend_from_slice(bytes);
 }
 
-/// The items of a payload, in order; `None` in place of an item that makes no sense.
+/// Returns the items of a payload, in order; `None` in place of an invalid item.
 pub fn items(payload: &[u8]) -> impl Iterator<Item = Option<Item<'_>>> {
     let mut reader = Reader { bytes: payload };
     std::iter::from_fn(move || {
@@ -315,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_says_what_was_put_in() {
+    fn a_frame_has_the_items_that_were_put_in() {
         let buffer = sample(11, 5);
         let frame = parse(&buffer, 0, 11).unwrap();
         assert_eq!((frame.sequence, frame.end), (5, buffer.len()));
@@ -327,7 +326,7 @@ mod tests {
     #[test]
     fn a_changed_bit_anywhere_is_noticed() {
         let good = sample(11, 5);
-        // The four bytes after the checksum and the padding at the end carry nothing.
+        // The four bytes after the checksum and the padding at the end are unused.
         let length = u32::from_le_bytes(good[4..8].try_into().unwrap()) as usize;
         let meaningful = (0..20).chain(HEADER..HEADER + length);
         for byte in meaningful {
@@ -356,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_in_a_payload_ends_the_items() {
+    fn an_invalid_item_ends_the_items() {
         let mut payload = Vec::new();
         push_compact(&mut payload, 7);
         payload.push(99);

@@ -1,8 +1,8 @@
-//! A group of requests that becomes one frame: what each of them does, decided in order.
+//! A group of requests that becomes one frame: the effects of each, decided in order.
 //!
-//! Planning is pure. Requests see the state as the requests before them in the group will leave it,
-//! though none of that is durable yet; hence every answer, also that of a conflict, is given only
-//! after the frame is synced, and a frame that fails takes the whole group with it.
+//! Planning is pure. A request sees the state after the requests before it in the group, though that is not durable
+//! yet; hence every answer, also that of a conflict, is sent only after the frame is synced, and a frame that fails
+//! fails the entire group.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use crate::{Batch, Entry, Error, Event, Expect, LeaseId, NO_LEASE, Op, Outcome, 
 
 /// The most bytes of keys and values in one commit.
 const COMMIT_LIMIT: usize = 8 << 20;
-/// A group takes no more requests once its frame is this big.
+/// The size of a frame from which its group takes no more requests.
 const GROUP_BYTES: usize = 4 << 20;
 
-/// Refuses operations that no state could accept.
+/// Refuses operations that are invalid in every state.
 pub fn check(ops: &[Op]) -> Result<(), Error> {
     if ops.iter().any(|op| op.key().is_empty()) {
         return Err(Error::EmptyKey);
@@ -51,12 +51,12 @@ pub struct Group {
     pub frame: Vec<u8>,
     /// The revisions that the group makes, in order.
     pub batches: Vec<Batch>,
-    /// What happens to leases and history along with it.
+    /// The effects on leases and history.
     pub effects: Vec<Effect>,
     answers: Vec<Answer>,
     revision: Revision,
     compacted: Revision,
-    /// What the group has made of keys so far.
+    /// The keys that the group has changed so far.
     overlay: HashMap<Bytes, Option<Arc<Entry>>>,
 }
 
@@ -77,7 +77,7 @@ enum Answer {
 }
 
 impl Group {
-    /// An empty group on top of a state, with a buffer to use.
+    /// Makes an empty group on top of a state, with a buffer to use.
     pub fn new(mut frame: Vec<u8>, snapshot: &Snapshot) -> Group {
         frame::begin(&mut frame);
         Group {
@@ -91,8 +91,8 @@ impl Group {
         }
     }
 
-    /// Whether the request can join. The end of a lease deletes its keys, which must be known: it
-    /// starts a group of its own.
+    /// Reports whether the request can join. The revocation of a lease deletes its keys, which must be known: it starts
+    /// a group of its own.
     pub fn accepts(&self, request: &Request) -> bool {
         let fits = self.frame.len() < GROUP_BYTES;
         fits && (self.answers.is_empty() || !matches!(request, Request::Revoke { .. }))
@@ -152,7 +152,7 @@ impl Group {
         self.answers.push(Answer::Compact(reply, result));
     }
 
-    /// Plans a lease; `fresh` is an id that was never used, in case none is given.
+    /// Plans a lease; `fresh` is an unused id, for a request without one.
     pub fn grant(&mut self, leases: &Leases, id: LeaseId, fresh: LeaseId, ttl: Duration, reply: Reply<LeaseId>) {
         let chosen = if id == NO_LEASE { fresh + self.answers.len() as LeaseId } else { id };
         let exists = leases.contains(chosen) || self.granted(chosen) == Some(true);
@@ -166,7 +166,7 @@ impl Group {
         self.answers.push(Answer::Grant(reply, result));
     }
 
-    /// Plans the end of a lease with its keys, or the answer that there is none.
+    /// Plans the revocation of a lease with its keys, or the answer that there is none.
     pub fn revoke(
         &mut self,
         snapshot: &Snapshot,
@@ -196,7 +196,7 @@ impl Group {
         self.effects.push(Effect::End(id));
     }
 
-    /// Makes a revision of events, unless there are none.
+    /// Adds a revision with these events, unless there are none.
     fn add_batch(&mut self, events: Vec<Event>) {
         if events.is_empty() {
             return;
@@ -221,7 +221,7 @@ impl Group {
         self.granted(id).unwrap_or_else(|| leases.is_alive(id))
     }
 
-    /// Whether the group grants the lease, or ends it; `None` if it does neither.
+    /// Reports whether the group grants the lease, or revokes it; `None` if it does neither.
     fn granted(&self, id: LeaseId) -> Option<bool> {
         self.effects.iter().rev().find_map(|effect| match effect {
             Effect::Grant(granted, _) if *granted == id => Some(true),
@@ -230,7 +230,7 @@ impl Group {
         })
     }
 
-    /// Gives every answer: its own if the frame is durable, else the failure.
+    /// Sends every answer: its own if the frame is durable, else the error.
     pub fn answer(&mut self, written: Result<(), Error>) {
         for answer in self.answers.drain(..) {
             let failure = written.as_ref().err().cloned();
@@ -246,7 +246,7 @@ impl Group {
 
 fn send<T>(reply: Reply<T>, failure: Option<Error>, result: Result<T, Error>) {
     let result = failure.map_or(result, Err);
-    // Whoever asked may have gone.
+    // The caller may have gone.
     let _ = reply.send(result);
 }
 

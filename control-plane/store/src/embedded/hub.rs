@@ -1,7 +1,7 @@
-//! The live watchers, by prefix, and what they are told.
+//! The live watchers, by prefix.
 //!
-//! A watch registers and reads its backlog under the hub's lock, and the committer publishes under
-//! the same lock: that is why no change falls between the two, and none is seen twice.
+//! A watch registers and reads its backlog under the hub's lock, and the committer publishes under the same lock: so no
+//! change falls between the two, and none is delivered twice.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -20,31 +20,31 @@ pub struct Hub {
 #[derive(Debug)]
 struct Watcher {
     feed: Feed,
-    /// Changes before this revision do not concern it.
+    /// The first revision that the watcher receives.
     from: Revision,
-    /// The last revision that it was told of.
-    told: Revision,
+    /// The last revision that was sent to it.
+    sent: Revision,
 }
 
 impl Hub {
-    /// A watch of `prefix` from revision `from` on; 0 is the revision after the index's.
+    /// Makes a watch of `prefix` from revision `from` on; 0 is the revision after the index's.
     pub fn watch(&mut self, index: &Index, prefix: &[u8], from: Revision, buffer: usize) -> Result<Watch, Error> {
         let from = if from == 0 { index.snapshot().revision + 1 } else { from };
         let backlog: VecDeque<Batch> = index.history(from)?.filter_map(|batch| restrict(batch, prefix)).collect();
-        let told = backlog.back().map_or(from - 1, |batch| batch.revision);
+        let sent = backlog.back().map_or(from - 1, |batch| batch.revision);
         let (feed, watch) = Watch::new(backlog, buffer);
         self.forget_closed();
         let prefix = Bytes::copy_from_slice(prefix);
-        self.watchers.entry(prefix).or_default().push(Watcher { feed, from, told });
+        self.watchers.entry(prefix).or_default().push(Watcher { feed, from, sent });
         Ok(watch)
     }
 
-    /// Tells the watchers of a change.
+    /// Sends a change to its watchers.
     pub fn publish(&mut self, batch: &Batch) {
         let mut emptied = false;
         for (prefix, watchers) in &mut self.watchers {
             let Some(batch) = restrict(batch, prefix) else { continue };
-            watchers.retain_mut(|watcher| watcher.from > batch.revision || watcher.tell(batch.clone()));
+            watchers.retain_mut(|watcher| watcher.from > batch.revision || watcher.send(batch.clone()));
             emptied |= watchers.is_empty();
         }
         if emptied {
@@ -52,12 +52,12 @@ impl Hub {
         }
     }
 
-    /// Tells the watchers of exactly this prefix that nothing else happened up to `revision`.
+    /// Sends a progress notification for `revision` to the watchers of exactly this prefix.
     pub fn progress(&mut self, prefix: &[u8], revision: Revision) {
         let Some(watchers) = self.watchers.get_mut(prefix) else { return };
         watchers.retain_mut(|watcher| {
-            let knows = watcher.told >= revision;
-            knows || watcher.tell(Batch { revision, events: Arc::default() })
+            let knows = watcher.sent >= revision;
+            knows || watcher.send(Batch { revision, events: Arc::default() })
         });
     }
 
@@ -70,14 +70,14 @@ impl Hub {
 }
 
 impl Watcher {
-    /// `false` if it is gone, or too slow.
-    fn tell(&mut self, batch: Batch) -> bool {
-        self.told = batch.revision;
+    /// Sends a batch; `false` if the watcher is gone, or too slow.
+    fn send(&mut self, batch: Batch) -> bool {
+        self.sent = batch.revision;
         self.feed.send(batch)
     }
 }
 
-/// The part of a batch that concerns a prefix; the same events without a copy if all of them do.
+/// Returns the part of a batch with a prefix; the same events without a copy if all of them have it.
 fn restrict(batch: &Batch, prefix: &[u8]) -> Option<Batch> {
     let concerns = |event: &&Event| event.entry.key.starts_with(prefix);
     let count = batch.events.iter().filter(concerns).count();

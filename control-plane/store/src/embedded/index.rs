@@ -1,10 +1,9 @@
-//! The data in memory: the current entries, the versions they replaced, and the recent history.
+//! The data in memory: the current entries, the entries that they replaced, and the recent history.
 //!
-//! Two persistent maps make a snapshot cost nothing. `current` holds what is alive. `past` holds,
-//! for every change since the last compaction, the entry that the change replaced, under the key and
-//! the revision of the change: the value of a key at revision R is the first past entry with a
-//! revision above R, or else the current one. So the present is read at full speed, and compaction
-//! removes exactly the past entries of the batches that it drops from the history.
+//! Two persistent maps make a snapshot free. `current` holds the existing entries. `past` holds, for every change since
+//! the last compaction, the entry that the change replaced, under the key and the revision of the change: the value of
+//! a key at revision R is the first past entry with a revision above R, or else the current one. So current reads are
+//! fast, and compaction removes exactly the past entries of the batches that it drops from the history.
 //!
 //! Pure data: no locks, no files, no clock.
 
@@ -20,16 +19,17 @@ use imbl::OrdMap;
 use super::config::Retain;
 use crate::{Batch, Entry, Error, Event, EventKind, LeaseId, NO_LEASE, Range, RangeResult, Revision};
 
-/// The revision of a store in which nothing ever happened.
+/// The revision of an empty store.
 const FIRST_REVISION: Revision = 1;
 
-/// What an event of the history takes beside the value that it replaced: itself, and its places in the maps.
+/// The bytes of an event of the history beside the value that it replaced: the event itself, and its entries in the
+/// maps.
 const EVENT_BYTES: u64 = 250;
 
-/// A key and the revision at which a version of it was replaced.
+/// A key and the revision at which an entry of it was replaced.
 type Replaced = (Bytes, Revision);
 
-/// The store at one revision, and as far back as the last compaction. A clone costs nothing.
+/// The store at one revision, and its history since the last compaction. A clone is free.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     pub revision: Revision,
@@ -43,12 +43,12 @@ impl Snapshot {
         self.current.get(key)
     }
 
-    /// The current entries in order.
+    /// Returns the current entries in order.
     pub fn current(&self) -> impl Iterator<Item = &Arc<Entry>> {
         self.current.values()
     }
 
-    /// The entries at the compacted revision, in order: what the history builds on.
+    /// Returns the entries at the compacted revision, in order: the base of the history.
     pub fn base(&self) -> impl Iterator<Item = &Arc<Entry>> {
         self.as_of(&Bytes::new(), &Bytes::new(), self.compacted)
     }
@@ -73,7 +73,7 @@ impl Snapshot {
         })
     }
 
-    /// The entries between two keys as they were at a revision, in order.
+    /// Returns the entries between two keys at a revision, in order.
     fn as_of<'a>(
         &'a self,
         start: &Bytes,
@@ -88,7 +88,7 @@ impl Snapshot {
     }
 }
 
-/// `start` inclusive, `end` exclusive; an empty key as the end means that there is none.
+/// Returns the bounds of a range: `start` inclusive, `end` exclusive; an empty `end` means that there is none.
 fn bounds(start: &Bytes, end: &Bytes) -> (Bound<Bytes>, Bound<Bytes>) {
     let end = if end.is_empty() { Bound::Unbounded } else { Bound::Excluded(end.clone()) };
     (Bound::Included(start.clone()), end)
@@ -114,7 +114,7 @@ fn collect<'a>(range: &Range, revision: Revision, entries: impl Iterator<Item = 
     result
 }
 
-/// Merges the current entries with the past ones: what each key was at `revision`.
+/// An iterator that merges the current entries with the past ones into the entries at `revision`.
 struct AsOf<'a, C, P>
 where
     C: Iterator<Item = (&'a Bytes, &'a Arc<Entry>)>,
@@ -140,7 +140,7 @@ where
             if self.current.peek().is_some_and(|(key, _)| *key < past_key) {
                 return self.current.next().map(|(_, entry)| entry);
             }
-            // Everything known of this one key is consumed before deciding.
+            // All entries of this key are consumed before deciding.
             let now = self.current.next_if(|(key, _)| *key == past_key).map(|(_, entry)| entry);
             let mut then = None;
             while let Some(((_, replaced), entry)) = self.past.next_if(|((key, _), _)| key == past_key) {
@@ -155,15 +155,15 @@ where
     }
 }
 
-/// What happens to a key.
+/// A change of a key.
 pub enum Change {
     Put { value: Bytes, lease: LeaseId },
     Delete,
 }
 
-/// The event of one change, given what stands at the key; `None` if nothing would change.
+/// Returns the event of a change to the entry `previous`; `None` if nothing would change.
 pub fn event(previous: Option<&Arc<Entry>>, key: Bytes, change: Change, revision: Revision) -> Option<Event> {
-    // The key's first buffer is kept for as long as the key lives, whoever writes it again.
+    // The key's first buffer is kept for as long as the key exists.
     let key = previous.map_or(key, |previous| previous.key.clone());
     let (kind, entry) = match change {
         Change::Put { value, lease } => {
@@ -186,28 +186,28 @@ pub fn event(previous: Option<&Arc<Entry>>, key: Bytes, change: Change, revision
     Some(Event { kind, entry: Arc::new(entry), previous: previous.cloned() })
 }
 
-/// The snapshot of now, and the batches since the last compaction for watches that begin earlier.
+/// The current snapshot, and the batches since the last compaction for watches that begin earlier.
 #[derive(Debug)]
 pub struct Index {
     snapshot: Snapshot,
     history: VecDeque<Kept>,
-    /// What keeping `history` takes.
+    /// The bytes that `history` takes.
     history_bytes: u64,
-    /// The bytes in values that are current.
+    /// The bytes of the current values.
     current_bytes: u64,
 }
 
 #[derive(Debug)]
 struct Kept {
     batch: Batch,
-    /// When it was applied.
+    /// The time at which it was applied.
     at: Duration,
-    /// What keeping it takes.
+    /// The bytes that it takes.
     bytes: u64,
 }
 
 impl Index {
-    /// An index whose history begins after `compacted`, with the entries of that revision.
+    /// Makes an index whose history begins after `compacted`, with the entries of that revision.
     pub fn new(compacted: Revision, entries: impl IntoIterator<Item = Entry>) -> Index {
         let current: OrdMap<Bytes, Arc<Entry>> =
             entries.into_iter().map(|entry| (entry.key.clone(), Arc::new(entry))).collect();
@@ -221,7 +221,7 @@ impl Index {
         &self.snapshot
     }
 
-    /// Applies the next revision. Invariant: its events were made from the state as it stands.
+    /// Applies the next revision. Invariant: its events were made from the current state.
     pub fn apply(&mut self, batch: Batch, now: Duration) {
         debug_assert_eq!(batch.revision, self.snapshot.revision + 1, "revisions have no gaps");
         let mut bytes = 0;
@@ -242,7 +242,7 @@ impl Index {
         self.history.push_back(Kept { batch, at: now, bytes });
     }
 
-    /// The batches from `from` on. Fails if some of them are compacted away.
+    /// Returns the batches from `from` on. Fails if some of them are compacted.
     pub fn history(&self, from: Revision) -> Result<impl Iterator<Item = &Batch>, Error> {
         if from <= self.snapshot.compacted {
             return Err(Error::Compacted { compacted: self.snapshot.compacted });
@@ -251,13 +251,13 @@ impl Index {
         Ok(self.history.range(start..).map(|kept| &kept.batch))
     }
 
-    /// Declares the history before `revision` gone. [`Index::reclaim`] then frees it bit by bit.
+    /// Compacts the history before `revision`. [`Index::reclaim`] then frees it step by step.
     pub fn compact(&mut self, revision: Revision) {
         debug_assert!(revision <= self.snapshot.revision, "only what happened can be compacted");
         self.snapshot.compacted = self.snapshot.compacted.max(revision);
     }
 
-    /// Whether [`Index::reclaim`] has something to do.
+    /// Reports whether [`Index::reclaim`] has something to do.
     pub fn is_reclaimable(&self) -> bool {
         self.history.front().is_some_and(|kept| kept.batch.revision <= self.snapshot.compacted)
     }
@@ -276,7 +276,7 @@ impl Index {
         }
     }
 
-    /// The revision to compact to so that the history fits `retain`, if it does not already.
+    /// Returns the revision to compact to so that the history fits `retain`, unless it fits already.
     pub fn excess(&self, retain: &Retain, now: Duration) -> Option<Revision> {
         let first = self.history.partition_point(|kept| kept.batch.revision <= self.snapshot.compacted);
         let mut revisions = (self.history.len() - first) as u64;
@@ -296,7 +296,7 @@ impl Index {
         compact_to
     }
 
-    /// When the oldest history was applied; `None` without any.
+    /// Returns the time at which the oldest history was applied; `None` without history.
     pub fn oldest(&self) -> Option<Duration> {
         self.history.front().map(|kept| kept.at)
     }

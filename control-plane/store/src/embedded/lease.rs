@@ -1,7 +1,7 @@
-//! The leases: their time, and the keys that live by them. Pure data; the committer acts on it.
+//! The leases: their deadlines and their keys. Pure data; the committer acts on it.
 //!
-//! A lease that is kept alive only moves its deadline. The schedule is a heap of deadlines that may
-//! be too early, never too late: a lease that comes up before its time is put back.
+//! Keeping a lease alive only moves its deadline. The schedule is a heap of deadlines that may be too early, never too
+//! late: a lease that comes up before its deadline is put back.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap};
@@ -22,7 +22,7 @@ struct Granted {
     ttl: Duration,
     deadline: Duration,
     keys: BTreeSet<Bytes>,
-    /// Its end is being written: from here on it can be neither kept alive nor used.
+    /// Whether its revocation is being written: from here on it can be neither kept alive nor used.
     ending: bool,
 }
 
@@ -33,7 +33,7 @@ impl Leases {
         self.schedule.push(Reverse((deadline, id)));
     }
 
-    /// Whether the lease exists and is not about to end.
+    /// Reports whether the lease exists and is not being revoked.
     pub fn is_alive(&self, id: LeaseId) -> bool {
         self.alive(id).is_ok()
     }
@@ -42,7 +42,7 @@ impl Leases {
         self.table.contains_key(&id)
     }
 
-    /// The leases and their times to live, for a checkpoint.
+    /// Returns the leases and their times to live, for a checkpoint.
     pub fn granted(&self) -> impl Iterator<Item = (LeaseId, Duration)> {
         self.table.iter().map(|(id, lease)| (*id, lease.ttl))
     }
@@ -71,7 +71,7 @@ impl Leases {
         Some(lease.keys.iter().cloned().collect())
     }
 
-    /// The end could not be written: the lease goes on, and ends at `retry` if it was due.
+    /// Resumes a lease whose end could not be written; it ends at `retry` if it was due.
     pub fn abort_end(&mut self, id: LeaseId, retry: Duration) {
         if let Some(lease) = self.table.get_mut(&id) {
             lease.ending = false;
@@ -79,17 +79,18 @@ impl Leases {
         }
     }
 
-    /// The end is durable.
+    /// Removes a lease whose end is durable.
     pub fn end(&mut self, id: LeaseId) {
         self.table.remove(&id);
     }
 
-    /// When to look for due leases again; it may be early.
+    /// Returns the time to check for due leases again; it may be early.
     pub fn next(&self) -> Option<Duration> {
         self.schedule.peek().map(|Reverse((at, _))| *at)
     }
 
-    /// The leases whose time is up, in the order of their deadlines. Each is returned once; [`Leases::abort_end`] schedules it again.
+    /// Returns the due leases in the order of their deadlines. Each is returned once; [`Leases::abort_end`] schedules
+    /// it again.
     pub fn due(&mut self, now: Duration) -> Vec<LeaseId> {
         let mut due = Vec::new();
         while let Some(Reverse((at, id))) = self.schedule.peek().copied() {
@@ -103,12 +104,12 @@ impl Leases {
                 Some(lease) => due.push((lease.deadline, id)),
             }
         }
-        // An entry of a lease that was kept alive since lies before its deadline.
+        // The entry of a lease that was kept alive since is earlier than its deadline.
         due.sort_unstable();
         due.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// Follows a change of a key.
+    /// Updates the keys of leases for a change of a key.
     pub fn observe(&mut self, event: &Event) {
         let before = event.previous.as_ref().map_or(NO_LEASE, |entry| entry.lease);
         let after = if event.kind == EventKind::Put { event.entry.lease } else { NO_LEASE };

@@ -1,8 +1,8 @@
 //! The log: frames appended to segments, each synced before it counts.
 //!
-//! Invariant: when [`Log::append`] fails, the log is as it was before, or it is broken and takes
-//! nothing more. A failed sync breaks it, because after one the kernel may have dropped the pages
-//! and a second sync would claim success; only reading the files again tells what they hold.
+//! Invariant: if [`Log::append`] fails, the log is unchanged, or it is broken and takes nothing more. A failed sync
+//! breaks it, because after one the kernel may have dropped the pages and a second sync would claim success; only
+//! reading the files again shows their content.
 
 use std::mem;
 use std::os::unix::fs::FileExt;
@@ -14,7 +14,7 @@ use super::frame;
 use super::segment::{self, Segment};
 use crate::Error;
 
-/// The first segment of a new store is small, so that the store opens at once.
+/// The size of the first segment of a new store: small, so that the store opens at once.
 const FIRST_SEGMENT: u64 = 1 << 20;
 
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub struct Log {
     dir: PathBuf,
     segment_bytes: u64,
     active: Segment,
-    /// Where the next frame goes in the active segment.
+    /// The offset of the next frame in the active segment.
     offset: u64,
     /// The sequence of the last frame.
     sequence: u64,
@@ -42,7 +42,7 @@ enum Next {
     Ready(Segment),
 }
 
-/// Where recovery found the log to end.
+/// The end of the log as recovery found it.
 #[derive(Debug)]
 pub struct Tail {
     pub active: Segment,
@@ -56,7 +56,7 @@ pub struct Tail {
 }
 
 impl Log {
-    /// A new log in an empty directory.
+    /// Makes a new log in an empty directory.
     pub fn create(dir: &Path, segment_bytes: u64) -> Result<Log, Error> {
         let active = Segment::create(dir, 1, segment_bytes.min(FIRST_SEGMENT))?;
         let offset = segment::HEADER as u64;
@@ -64,7 +64,7 @@ impl Log {
         Ok(Log::resume(dir, segment_bytes, tail))
     }
 
-    /// Goes on where the log ended.
+    /// Continues a log at its end.
     pub fn resume(dir: &Path, segment_bytes: u64, tail: Tail) -> Log {
         Log {
             dir: dir.to_owned(),
@@ -79,27 +79,27 @@ impl Log {
         }
     }
 
-    /// The sequence of the last frame.
+    /// Returns the sequence of the last frame.
     pub fn sequence(&self) -> u64 {
         self.sequence
     }
 
-    /// The number of the segment that frames go to.
+    /// Returns the number of the active segment.
     pub fn active_segment(&self) -> u64 {
         self.active.index
     }
 
-    /// The bytes in frames that no checkpoint covers.
+    /// Returns the bytes in frames that no checkpoint covers.
     pub fn uncovered(&self) -> u64 {
         self.uncovered
     }
 
-    /// The segments that hold no frame after the last one, oldest first.
+    /// Returns the segments that hold no frame after the last one, oldest first.
     pub fn full_segments(&self) -> &[PathBuf] {
         &self.full
     }
 
-    /// A checkpoint covers `bytes` of the frames, and the `segments` oldest segments are gone.
+    /// Records that a checkpoint covers `bytes` of the frames, and that the `segments` oldest segments are removed.
     pub fn covered(&mut self, bytes: u64, segments: usize) {
         self.uncovered = self.uncovered.saturating_sub(bytes);
         self.full.drain(..segments.min(self.full.len()));
@@ -130,19 +130,19 @@ impl Log {
         Ok(())
     }
 
-    /// Waits for what still runs in the background.
+    /// Waits for the background work.
     pub fn finish(&mut self) {
         if let Next::Preparing(job) = mem::replace(&mut self.next, Next::Unneeded) {
-            // Whether it could be made matters to the next opening alone, which looks for itself.
+            // The next opening checks by itself whether the segment exists.
             let _ = job.join();
         }
     }
 
-    /// Goes on in the next segment.
+    /// Continues in the next segment.
     fn roll(&mut self, length: u64) -> Result<(), Error> {
         let needed = segment::HEADER as u64 + length;
         if self.offset == segment::HEADER as u64 {
-            // A segment is never left behind without frames: recovery counts on at most one of them.
+            // A segment is never left without frames: recovery expects at most one of them.
             return self.active.grow(needed);
         }
         let prepared = match mem::replace(&mut self.next, Next::Unneeded) {
@@ -152,7 +152,7 @@ impl Log {
         };
         let mut next = match prepared {
             Some(segment) => segment,
-            // Preparing may have failed for want of space, and there may be some by now.
+            // The preparation may have failed because the disk was full, and there may be space by now.
             None => Segment::create(&self.dir, self.active.index + 1, needed.max(self.segment_bytes))?,
         };
         if next.size < needed
@@ -172,7 +172,9 @@ impl Log {
         if !matches!(self.next, Next::Unneeded) || self.offset < self.active.size / 2 {
             return;
         }
-        let (dir, index, size) = (self.dir.clone(), self.active.index + 1, self.segment_bytes);
+        let dir = self.dir.clone();
+        let index = self.active.index + 1;
+        let size = self.segment_bytes;
         let job = thread::Builder::new().name("store-segment".to_owned());
         // Without a thread the segment is made when it is needed.
         if let Ok(job) = job.spawn(move || Segment::create(&dir, index, size)) {
@@ -180,8 +182,7 @@ impl Log {
         }
     }
 
-    /// Makes sure that a frame that was written in part, or whole but not synced, will not be found
-    /// by recovery.
+    /// Ensures that recovery will not find a frame that was written partially, or completely but not synced.
     fn undo(&mut self) -> Result<(), Error> {
         let erased = self.active.file.write_all_at(&[0; frame::HEADER], self.offset);
         erased
@@ -239,9 +240,9 @@ mod tests {
         let mut log = Log::create(dir.path(), 4096).unwrap();
         // This device takes every write and cannot be synced.
         let unsynced = File::options().write(true).open("/dev/zero").unwrap();
-        let whole = mem::replace(&mut log.active.file, unsynced);
+        let intact = mem::replace(&mut log.active.file, unsynced);
         assert!(matches!(log.append(&mut frame(&log)), Err(Error::Broken { .. })));
-        log.active.file = whole;
+        log.active.file = intact;
         assert!(matches!(log.append(&mut frame(&log)), Err(Error::Broken { .. })));
         assert_eq!(log.sequence(), 0);
     }

@@ -1,15 +1,15 @@
 //! The embedded engine: all data in memory, every change in a log on disk before it is visible.
 //!
-//! How a write goes, and the file of each step:
+//! The steps of a write, and the module of each:
 //!
 //! 1. it queues for the one committer thread (`queue`, `committer`);
-//! 2. whatever has queued up is decided in order and becomes a group (`group`);
+//! 2. all queued requests are decided in order and become a group (`group`);
 //! 3. the group is appended to the log as one frame and synced (`frame`, `log`, `segment`);
-//! 4. it is applied to the index (`index`, `lease`) and told to the watchers (`hub`);
+//! 4. it is applied to the index (`index`, `lease`) and sent to the watchers (`hub`);
 //! 5. its callers are answered.
 //!
-//! Reads and new watches touch the index alone. Now and then a checkpoint replaces the log so far
-//! (`checkpoint`). Opening a directory is `recovery`.
+//! Reads and new watches use the index alone. From time to time a checkpoint replaces the log so far (`checkpoint`).
+//! `recovery` opens a directory.
 
 mod checkpoint;
 mod committer;
@@ -53,11 +53,11 @@ pub struct Embedded {
     clock: Arc<dyn Clock>,
     committer: Option<JoinHandle<()>>,
     dir: PathBuf,
-    /// Holds the directory.
+    /// The lock on the directory.
     lock: File,
 }
 
-/// What the callers and the committer share.
+/// The state that the callers and the committer share.
 ///
 /// Invariant: the locks are taken in the order hub, index, leases, and never across an await.
 #[derive(Debug)]
@@ -69,7 +69,8 @@ struct Shared {
     health: watch::Sender<Health>,
 }
 
-/// A lock is poisoned only by a panic in the committer, which is a bug that must not be served on.
+/// The panic message of a poisoned lock. Only a panic of the committer poisons one, which is a bug that must stop the
+/// store.
 const POISONED: &str = "no holder of the store's locks panics";
 
 impl Shared {
@@ -93,8 +94,7 @@ impl Shared {
 impl Embedded {
     /// Opens the store in `config.dir`, or makes one there.
     ///
-    /// Refuses a directory that another process holds, one of a newer format, and one that has lost
-    /// acknowledged data.
+    /// Refuses a directory that another process holds, one of a newer format, and one that has lost acknowledged data.
     pub fn open(config: Config) -> Result<Arc<Embedded>, Error> {
         let recovered = recovery::recover(&config)?;
         let shared = Arc::new(Shared {
@@ -104,7 +104,9 @@ impl Embedded {
             leases: Mutex::new(recovered.leases),
             health: watch::Sender::default(),
         });
-        let (watch_buffer, clock, dir) = (config.watch_buffer, config.clock.clone(), config.dir.clone());
+        let watch_buffer = config.watch_buffer;
+        let clock = config.clock.clone();
+        let dir = config.dir.clone();
         let committer = Committer::new(shared.clone(), config, recovered.log, recovered.checkpoint_size);
         let committer = thread::Builder::new()
             .name("store-committer".to_owned())
@@ -113,8 +115,7 @@ impl Embedded {
         Ok(Arc::new(Embedded { shared, watch_buffer, clock, committer: Some(committer), dir, lock: recovered.lock }))
     }
 
-    /// Makes the store look at its clock now, and returns when it has acted on it. Only a clock that
-    /// is moved by hand needs this.
+    /// Makes the store check its clock now, and returns after it has acted on it. Only a manual clock needs this.
     pub async fn tick(&self) -> Result<(), Error> {
         self.ask(|reply| Request::Tick { reply }).await
     }
@@ -138,7 +139,7 @@ impl Store for Embedded {
 
     fn size(&self) -> u64 {
         let files = std::fs::read_dir(&self.dir).into_iter().flatten().flatten();
-        // What is allocated counts, as for any database: the log is made in advance.
+        // Allocated blocks count, as for any database: the log is made in advance.
         files.filter_map(|file| file.metadata().ok()).map(|file| file.blocks() * 512).sum()
     }
 
@@ -157,7 +158,7 @@ impl Store for Embedded {
                 if let Health::Broken { reason } = &*health.borrow_and_update() {
                     return reason.clone();
                 }
-                // A store that is closed was not broken, and never will be.
+                // A closed store is not broken and never will be.
                 if health.changed().await.is_err() {
                     return std::future::pending().await;
                 }
@@ -174,7 +175,7 @@ impl Store for Embedded {
     }
 
     fn range(&self, range: Range) -> BoxFuture<'_, Result<RangeResult, Error>> {
-        // The snapshot is a copy, so that a long range does not hold up the committer.
+        // The snapshot is a copy, so that a long range does not block the committer.
         async move {
             let snapshot = self.shared.index().snapshot().clone();
             snapshot.range(&range)
@@ -235,12 +236,12 @@ impl Drop for Embedded {
     fn drop(&mut self) {
         self.shared.queue.close();
         if let Some(committer) = self.committer.take() {
-            // A panic of the committer has been reported where it happened.
+            // A panic of the committer was reported where it happened.
             let _ = committer.join();
         }
-        // What is left of the watches ends here: nothing will feed them any more.
+        // The watches end here: nothing will feed them any more.
         *self.shared.hub.lock().unwrap_or_else(PoisonError::into_inner) = Hub::default();
-        // Closing the file would not do: a process that is being forked right now has it too.
+        // Closing the file is not enough: a process that is being forked at this moment has it too.
         let _ = self.lock.unlock();
     }
 }

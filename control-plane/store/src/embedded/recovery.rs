@@ -1,11 +1,10 @@
-//! Opening a directory: the lock, the format, the checkpoint, and the log after it.
+//! Opens a directory: the lock, the format, the checkpoint, and the log after it.
 //!
-//! What counts as loss. Frames are numbered without gaps, and a frame is written only after the one
-//! before it was synced. So a frame that cannot be read is the torn end of the log if no valid frame
-//! with a higher number exists anywhere after it: it was never acknowledged, and it is cleared. If
-//! such a frame does exist, then the unreadable one had been acknowledged, and opening fails with
-//! [`Error::Corrupt`] instead of losing it. Damage to the very last frame cannot be told from a torn
-//! write, as in any log. Missing segments and damaged checkpoints are errors too.
+//! The rule for loss: frames are numbered without gaps, and a frame is written only after the one before it was synced.
+//! So an unreadable frame is the torn end of the log if no valid frame with a higher number exists anywhere after it:
+//! it was never acknowledged, and it is cleared. If such a frame exists, the unreadable one was acknowledged, and
+//! opening fails with [`Error::Corrupt`] instead of losing it. Damage to the very last frame cannot be distinguished
+//! from a torn write, as in any log. Missing segments and damaged checkpoints are errors too.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{Read, Write};
@@ -24,12 +23,12 @@ use crate::{Batch, Entry, Error, NO_LEASE};
 
 use bytes::Bytes;
 
-/// The layout of the directory that this version reads and writes.
+/// The format of the directory that this release reads and writes.
 const FORMAT: u32 = 1;
 const FORMAT_FILE: &str = "FORMAT";
 const FORMAT_NAME: &str = "corten-store";
 
-/// A store as it was left.
+/// A recovered store.
 #[derive(Debug)]
 pub struct Recovered {
     pub index: Index,
@@ -37,7 +36,7 @@ pub struct Recovered {
     pub log: Log,
     /// The size of the last checkpoint; 0 without one.
     pub checkpoint_size: u64,
-    /// Holds the directory for as long as it is open.
+    /// The lock on the directory, held as long as the file is open.
     pub lock: File,
 }
 
@@ -82,7 +81,7 @@ fn check_format(mut file: &File, dir: &Path, is_new: bool) -> Result<(), Error> 
     match format {
         Some(found) if found > FORMAT => Err(Error::NewerFormat { dir: dir.to_owned(), found, known: FORMAT }),
         Some(_) => Ok(()),
-        // A new directory, or one that was interrupted before anything else was in it.
+        // A new directory, or one whose creation was interrupted at this point.
         None if is_new && ours.starts_with(&text) => {
             let written = file
                 .set_len(0)
@@ -115,7 +114,7 @@ impl Files {
         Ok(())
     }
 
-    /// All but the newest.
+    /// Returns all checkpoints but the newest.
     fn older_checkpoints(&self) -> &[PathBuf] {
         self.checkpoints.split_last().map_or(&[], |(_, older)| older)
     }
@@ -139,17 +138,17 @@ fn list(dir: &Path) -> Result<Files, Error> {
     Ok(files)
 }
 
-/// What the checkpoint holds already.
+/// The part of the log that the checkpoint covers.
 #[derive(Debug, Default)]
 struct Covered {
-    /// Frames up to this one.
+    /// The last covered frame.
     sequence: u64,
-    /// The segment that was active; it must still be there. 0 without a checkpoint.
+    /// The segment that was active; it must still exist. 0 without a checkpoint.
     segment: u64,
     checkpoint_size: u64,
 }
 
-/// The state while it is built again.
+/// The state while it is rebuilt.
 struct Replay {
     index: Index,
     /// The base of a checkpoint, collected before the index is made of it.
@@ -188,7 +187,7 @@ impl Replay {
         Ok(Covered { sequence: head.sequence, segment: head.segment, checkpoint_size })
     }
 
-    /// Replays the frames that the checkpoint does not hold, and finds the end of the log.
+    /// Replays the frames that the checkpoint does not cover, and finds the end of the log.
     fn read_log(
         &mut self,
         dir: &Path,
@@ -257,7 +256,7 @@ impl Replay {
         Ok(())
     }
 
-    /// The leases, with all their time again: nobody could keep them alive meanwhile.
+    /// Returns the leases with their full time to live: no client could keep them alive while the store was closed.
     fn leases(&self) -> Leases {
         let mut leases = Leases::default();
         for (id, ttl) in &self.granted {
@@ -270,8 +269,8 @@ impl Replay {
     }
 }
 
-/// Segments are numbered without gaps, from 1 or from the one that was active at the checkpoint;
-/// those before hold nothing that the checkpoint does not.
+/// Checks that segments are numbered without gaps, from 1 or from the one that was active at the checkpoint; the
+/// checkpoint covers all earlier ones.
 fn check_numbers(dir: &Path, segments: &[&PathBuf], needed: u64) -> Result<(), Error> {
     let missing = |number: u64| Error::corrupt(dir, format!("log segment {number} is missing"));
     if segments.is_empty() {
@@ -285,28 +284,28 @@ fn check_numbers(dir: &Path, segments: &[&PathBuf], needed: u64) -> Result<(), E
     Ok(())
 }
 
-/// Removes files that are of no more use. One that stays only takes space, until the next opening.
+/// Removes useless files. A file that stays only takes space until the next opening.
 fn remove<'a>(paths: impl IntoIterator<Item = &'a PathBuf>) {
     for path in paths {
         if let Err(error) = fs::remove_file(path) {
-            tracing::warn!(path = %path.display(), %error, "a file that is no longer needed stays");
+            tracing::warn!(path = %path.display(), %error, "cannot remove an obsolete file");
         }
     }
 }
 
-/// A walk over all segments.
+/// A scan of all segments.
 struct Scan {
-    /// The last frame that the state holds.
+    /// The last frame in the state.
     sequence: u64,
     uncovered: u64,
-    /// The place in `opened`, and the offset, after the last valid frame.
+    /// The index in `opened`, and the offset, after the last valid frame.
     last: Option<(usize, usize)>,
     opened: Vec<Opened>,
 }
 
 struct Opened {
     segment: Segment,
-    /// Whether there is something other than zeroes after the last valid frame.
+    /// The offset after the last valid frame, if there is something other than zeroes.
     dirty_after: Option<usize>,
 }
 
@@ -330,17 +329,19 @@ impl Scan {
             offset = frame.end;
             self.last = Some((self.opened.len(), offset));
         }
-        // A file that was cut short may lack the padding of its last frame.
+        // A truncated file may lack the padding of its last frame.
         let rest = bytes.get(offset..).unwrap_or_default();
         let dirty_after = rest.iter().any(|byte| *byte != 0).then_some(offset);
         self.opened.push(Opened { segment, dirty_after });
         Ok(())
     }
 
-    /// Clears what is torn, and says where to go on.
+    /// Clears the torn end, and returns the end of the log.
     fn tail(self) -> Result<Tail, Error> {
         let (place, offset) = self.last.unwrap_or((0, segment::HEADER));
-        let (mut full, mut active, mut next) = (Vec::new(), None, None);
+        let mut full = Vec::new();
+        let mut active = None;
+        let mut next = None;
         for (number, opened) in self.opened.into_iter().enumerate() {
             if number < place {
                 full.push(opened.segment.path);

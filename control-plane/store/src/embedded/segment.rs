@@ -1,8 +1,8 @@
 //! One file of the log: a header, then frames, then zeroes to its end.
 //!
-//! A segment is written full of zeroes and synced before its first frame, under a temporary name, so
-//! a file with a segment's name is always whole. A commit then only overwrites blocks that the disk
-//! has already given: its sync flushes data and no metadata, and it cannot run out of space.
+//! A segment is filled with zeroes and synced under a temporary name before its first frame, so a file with a segment's
+//! name is always complete. A commit then only overwrites allocated blocks: its sync flushes data and no metadata, and
+//! it cannot run out of space.
 
 use std::fs::{self, File};
 use std::io;
@@ -12,19 +12,19 @@ use std::path::{Path, PathBuf};
 use crate::Error;
 
 const MAGIC: &[u8; 8] = b"CORTENLG";
-/// The header's room; frames begin here.
+/// The size of the header; frames begin here.
 pub const HEADER: usize = 32;
 const SUFFIX: &str = ".log";
-/// The suffix of every file that is not finished; such files are removed when the store opens.
+/// The suffix of every incomplete file; such files are removed when the store opens.
 pub const UNFINISHED: &str = ".tmp";
-/// Big files are synced in steps of this size: the sync of a commit waits for whatever else is on its
-/// way to the disk, so that must never be much.
+/// The step in which big files are synced: the sync of a commit waits for all other pending writes to the disk, so
+/// these must stay small.
 pub const SYNC_BYTES: u64 = 1 << 20;
 static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 
 #[derive(Debug)]
 pub struct Segment {
-    /// Segments are numbered without gaps.
+    /// The number of the segment; there are no gaps.
     pub index: u64,
     pub path: PathBuf,
     pub file: File,
@@ -34,7 +34,7 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Makes a segment of `size` bytes, on disk under its name when this returns.
+    /// Makes a segment of `size` bytes, which is on disk under its name when this returns.
     pub fn create(dir: &Path, index: u64, size: u64) -> Result<Segment, Error> {
         let path = dir.join(format!("{index:020}{SUFFIX}"));
         let unfinished = dir.join(format!("{index:020}{SUFFIX}{UNFINISHED}"));
@@ -45,7 +45,7 @@ impl Segment {
         match written {
             Ok(file) => Ok(Segment { index, path, file, salt, size }),
             Err(error) => {
-                // Half a file only takes space; it would also go when the store is next opened.
+                // An incomplete file only takes space; the next opening removes it.
                 let _ = fs::remove_file(&unfinished);
                 Err(Error::io("create the log segment", &path, error))
             }
@@ -68,7 +68,7 @@ impl Segment {
         Ok((Segment { index, path, file, salt, size }, bytes))
     }
 
-    /// Makes the segment bigger, with zeroes.
+    /// Extends the segment with zeroes.
     pub fn grow(&mut self, size: u64) -> Result<(), Error> {
         let grown = zero(&self.file, self.size, size).and_then(|()| self.file.sync_all());
         grown.map_err(|error| Error::io("grow the log segment", &self.path, error))?;
@@ -76,26 +76,26 @@ impl Segment {
         Ok(())
     }
 
-    /// Makes everything from `offset` on zeroes again, durably.
+    /// Overwrites everything from `offset` on with zeroes, durably.
     pub fn clear(&self, offset: u64) -> Result<(), Error> {
         let cleared = overwrite(&self.file, offset, self.size).and_then(|()| self.file.sync_data());
         cleared.map_err(|error| Error::io("clear the end of the log segment", &self.path, error))
     }
 }
 
-/// The number in a segment's name; `None` for a file that is no segment.
+/// Returns the number in a segment's name; `None` for a file that is no segment.
 pub fn index_of(path: &Path) -> Option<u64> {
     path.file_name()?.to_str()?.strip_suffix(SUFFIX)?.parse().ok()
 }
 
-/// A number that no other file of this store has. It needs to be unguessable by those who choose the
-/// values, not secret for ever.
+/// Returns a number that no other file of this store has. The authors of values must not be able to guess it; it need
+/// not stay secret.
 pub fn salt() -> u64 {
     use std::hash::{BuildHasher, Hasher, RandomState};
     RandomState::new().build_hasher().finish()
 }
 
-/// The bytes that are free on the disk of a directory; `None` if that cannot be read.
+/// Returns the free bytes on the disk of a directory; `None` if that cannot be read.
 pub fn free_space(dir: &Path) -> Option<u64> {
     let disk = rustix::fs::statvfs(dir).ok()?;
     Some(disk.f_bavail.saturating_mul(disk.f_frsize))
@@ -131,12 +131,12 @@ fn write_new(path: &Path, header: &[u8], size: u64) -> io::Result<File> {
     Ok(file)
 }
 
-/// Adds zeroes at the end of a file. The space is claimed first, so that a full disk is noticed
-/// before anything is written and the blocks lie together.
+/// Appends zeroes to a file. Allocates the space first, so that a full disk is noticed before anything is written and
+/// the blocks are contiguous.
 fn zero(file: &File, from: u64, to: u64) -> io::Result<()> {
     use rustix::fs::{FallocateFlags, fallocate};
     match fallocate(file, FallocateFlags::empty(), from, to.saturating_sub(from).max(1)) {
-        // Some file systems cannot; writing claims the space as well.
+        // Some file systems cannot; writing allocates the space as well.
         Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => overwrite(file, from, to),
         Err(errno) => Err(errno.into()),
     }

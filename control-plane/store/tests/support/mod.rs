@@ -1,4 +1,4 @@
-//! What the tests of the store share: a clock moved by hand, small settings, seeded chance.
+//! The shared parts of the store's tests: a manual clock, small settings, seeded random numbers.
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use corten_store::{Clock, Config, Op, Outcome, Retain, Revision, Store};
 
-/// Everything is kept.
+/// Bounds that keep all history.
 pub const ALL: Retain =
     Retain { revisions: u64::MAX, least_bytes: u64::MAX, most_bytes: u64::MAX, time: Duration::from_secs(1 << 40) };
 
@@ -28,7 +28,7 @@ impl Clock for ManualClock {
     }
 }
 
-/// A store whose segments and checkpoints are so small that a test sees many of them.
+/// Returns settings with segments and checkpoints so small that a test makes many of them.
 pub fn small(dir: &Path, clock: &Arc<ManualClock>) -> Config {
     Config { segment_bytes: 4 << 10, checkpoint_bytes: 12 << 10, retain: ALL, clock: clock.clone(), ..Config::new(dir) }
 }
@@ -37,7 +37,7 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
 }
 
-/// Commits, and expects it to succeed.
+/// Commits, and expects success.
 pub async fn commit(store: &impl Store, ops: Vec<Op>) -> Revision {
     match store.commit(ops).await.unwrap() {
         Outcome::Committed { revision, .. } => revision,
@@ -45,12 +45,12 @@ pub async fn commit(store: &impl Store, ops: Vec<Op>) -> Revision {
     }
 }
 
-/// The bytes that the files of a directory take.
+/// Returns the bytes that the files of a directory take.
 pub fn size_of(dir: &Path) -> u64 {
     std::fs::read_dir(dir).unwrap().filter_map(|entry| entry.unwrap().metadata().ok()).map(|file| file.len()).sum()
 }
 
-/// Chance that can be repeated: splitmix64.
+/// Repeatable random numbers: splitmix64.
 #[derive(Debug)]
 pub struct Chance(pub u64);
 
