@@ -1,13 +1,13 @@
-//! TLS with whoever answers: for `insecure-skip-tls-verify`, and for probes, which ask whether somebody answers and not
-//! who. It must never be used where a secret is sent without the user's word.
+//! TLS without verification of the server: for `insecure-skip-tls-verify`, and for probes, which check that a server
+//! answers and not its identity. It must never be used where a secret is sent, unless the user chose it.
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::CryptoProvider;
 use rustls::{DigitallySignedStruct, Error, SignatureScheme};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
-/// Accepts every certificate, also one of a form that our library does not read. That its owner signed the handshake
-/// would say nothing: anybody can make a certificate.
+/// A verifier that accepts every certificate, also one that our library cannot read. It checks no signature of the
+/// handshake: without a verified certificate that proves nothing.
 #[derive(Debug)]
 pub struct AnyServer {
     schemes: Vec<SignatureScheme>,

@@ -1,20 +1,19 @@
-//! Waiting longer after every failure, and never in step with others.
+//! Delays that grow after every failure and differ between clients.
 
 use std::cell::Cell;
 use std::time::Duration;
 
 thread_local! {
-    /// Where a simulation on this thread draws from.
+    /// The state of the random numbers of a simulation on this thread.
     static REPLAYED: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// From here on everything on this thread draws the same numbers for the same seed, so that a simulation can be
-/// repeated.
+/// Makes this thread draw the same numbers for the same seed from now on, so that a simulation is repeatable.
 pub fn replay(seed: u64) {
     REPLAYED.set(Some(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1));
 }
 
-/// A number from 0 to 1. Spreading clients needs no quality of randomness.
+/// Returns a number from 0 to 1. Spreading clients needs no quality of randomness.
 pub(crate) fn jitter() -> f64 {
     let draw = match REPLAYED.get() {
         None => uuid::Uuid::new_v4().as_u128() >> 76,
@@ -41,7 +40,7 @@ impl Backoff {
         Backoff { first, most, next: first }
     }
 
-    /// The next delay: up to twice the base, so that clients spread.
+    /// Returns the next delay: up to twice the base, so that clients spread.
     pub(crate) fn delay(&mut self) -> Duration {
         let base = self.next;
         self.next = (base * 2).min(self.most);

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The server itself gives up on a request after 60 s; a client that waits longer waits for nothing.
+/// The longest time to wait for an answer. The server itself gives up on a request after 60 s.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(70);
 
 /// A handle to the API. Cloning is cheap.
@@ -28,7 +28,7 @@ pub struct Client {
 pub struct List<K> {
     pub items: Vec<K>,
     pub resource_version: String,
-    /// Not empty when `limit` cut the list.
+    /// The continue token; not empty if `limit` cut the list.
     pub continue_token: String,
 }
 
@@ -38,17 +38,17 @@ impl Client {
         Client { transport, user_agent }
     }
 
-    /// A client over HTTPS. Nothing is connected before the first request.
+    /// Makes a client over HTTPS. It connects at the first request.
     pub fn https(config: HttpsConfig) -> Result<Client, Error> {
         Ok(Client::new(Arc::new(crate::https::Https::new(config)?)))
     }
 
-    /// A client as a kubeconfig file describes it; `context` defaults to the file's current one.
+    /// Makes a client from a kubeconfig file; `context` defaults to the file's current one.
     pub fn from_kubeconfig(path: impl AsRef<Path>, context: Option<&str>) -> Result<Client, Error> {
         Client::https(Kubeconfig::load(path)?.https_config(context)?)
     }
 
-    /// The same client under another name: the server derives the field manager from the part before the slash.
+    /// Sets the user agent. The server derives the field manager from the part before the slash.
     pub fn with_user_agent(mut self, user_agent: &str) -> Client {
         if let Ok(value) = HeaderValue::from_str(user_agent) {
             self.user_agent = value;
@@ -56,13 +56,13 @@ impl Client {
         self
     }
 
-    /// The same client, with its requests counted as those to `host`.
+    /// Counts the client's requests in `metrics` as those to `host`.
     pub fn with_metrics(mut self, metrics: &crate::Metrics, host: &str) -> Client {
         self.transport = metrics.counting(host, self.transport);
         self
     }
 
-    /// The same requests for a resource that is known by name only.
+    /// Returns a client of a resource that is known by name only.
     pub fn dynamic(&self, resource: &Resource) -> Dynamic {
         Dynamic::new(self.clone(), resource.clone())
     }
@@ -75,7 +75,7 @@ impl Client {
         Ok(K::decode(&self.of::<K>().get_bytes(namespace, name, None).await?)?)
     }
 
-    /// As [`Client::get`], with an absent object as `None`.
+    /// Returns an object, or `None` if it is absent.
     pub async fn find<K: Typed>(&self, namespace: &str, name: &str) -> Result<Option<K>, Error> {
         match self.get(namespace, name).await {
             Ok(object) => Ok(Some(object)),
@@ -95,7 +95,7 @@ impl Client {
         Ok(K::decode(&self.of::<K>().create_bytes(namespace, object.encode()).await?)?)
     }
 
-    /// As [`Client::create`] for those who do not want to know what became of it: the answer is not decoded.
+    /// Creates an object and does not decode the answer.
     pub async fn post<K: Typed>(&self, object: &K) -> Result<(), Error> {
         let namespace = object.meta().namespace.as_deref().unwrap_or_default();
         self.of::<K>().create_bytes(namespace, object.encode()).await.map(drop)
@@ -127,7 +127,7 @@ impl Client {
         Ok(K::decode(&self.of::<K>().patch_bytes(namespace, name, patch, subresource).await?)?)
     }
 
-    /// As [`Client::patch`] for those who do not want to know what became of it: the answer is not decoded.
+    /// Patches an object and does not decode the answer.
     pub async fn send_patch<K: Typed>(
         &self,
         namespace: &str,
@@ -153,7 +153,7 @@ impl Client {
         self.of::<K>().create_subresource(namespace, name, subresource, body).await
     }
 
-    /// As [`Client::create_subresource`] for those who do not want to know what became of it: the answer is not decoded.
+    /// Creates a subresource and does not decode the answer.
     pub async fn post_subresource<K: Typed>(
         &self,
         namespace: &str,
@@ -185,8 +185,8 @@ impl Client {
         self.of::<K>().update_subresource(namespace, name, subresource, body).await
     }
 
-    /// Watches a namespace, or all of them. The stream is one connection: it ends when the server ends it. A
-    /// [`crate::Cache`] is what resumes.
+    /// Watches a namespace, or all of them. The stream is one connection and ends when the server ends it; a
+    /// [`crate::Cache`] resumes.
     pub async fn watch<K: Typed>(
         &self,
         namespace: &str,
@@ -195,7 +195,7 @@ impl Client {
         self.of::<K>().watch(namespace, options).await
     }
 
-    /// Sends a request as it is, with the client's user agent. The answer is not looked at.
+    /// Sends a request as it is, with the client's user agent. Returns any answer, also a failure.
     pub async fn request(&self, mut request: Request<Bytes>) -> Result<Response<Body>, Error> {
         request.headers_mut().entry(USER_AGENT).or_insert_with(|| self.user_agent.clone());
         self.transport.send(request).await
@@ -206,12 +206,12 @@ impl Client {
         self.exchange(Method::GET, path, None, Bytes::new()).await
     }
 
-    /// Sends a request without a body to a path that belongs to no kind, such as one behind a proxy.
+    /// Sends a request without a body to a path that belongs to no kind, such as a proxy path.
     pub async fn send_raw(&self, method: Method, path: &str) -> Result<Bytes, Error> {
         self.exchange(method, path, None, Bytes::new()).await
     }
 
-    /// One request, one whole answer; failures become errors.
+    /// Sends a request and returns the complete answer; failures become errors.
     pub(crate) async fn exchange(
         &self,
         method: Method,
@@ -219,7 +219,8 @@ impl Client {
         content_type: Option<&'static str>,
         body: Bytes,
     ) -> Result<Bytes, Error> {
-        let (call, mut retries) = (Call { method, path_and_query, content_type, body }, 0);
+        let call = Call { method, path_and_query, content_type, body };
+        let mut retries = 0;
         loop {
             let exchange = async { Ok(self.attempt(&call, retries > 0).await?.into_body().into_bytes().await?) };
             match tokio::time::timeout(REQUEST_TIMEOUT, exchange).await {
@@ -230,7 +231,7 @@ impl Client {
         }
     }
 
-    /// One request, and the head of a successful answer; failures become errors.
+    /// Sends a request and returns the head of a successful answer; failures become errors.
     pub(crate) async fn open(
         &self,
         method: Method,
@@ -238,7 +239,8 @@ impl Client {
         content_type: Option<&'static str>,
         body: Bytes,
     ) -> Result<Response<Body>, Error> {
-        let (call, mut retries) = (Call { method, path_and_query, content_type, body }, 0);
+        let call = Call { method, path_and_query, content_type, body };
+        let mut retries = 0;
         loop {
             match self.attempt(&call, retries > 0).await {
                 Ok(response) => return Ok(response),
@@ -256,7 +258,8 @@ impl Client {
         if response.status().is_success() {
             return Ok(response);
         }
-        let (code, retry_after) = (response.status().as_u16(), retry_after(&response));
+        let code = response.status().as_u16();
+        let retry_after = retry_after(&response);
         let body = response.into_body().into_bytes().await?;
         Err(Refused { error: Error::Api(failure(code, &call.method, &body)), retry_after })
     }
@@ -285,7 +288,7 @@ impl Call<'_> {
     }
 }
 
-/// The `Status` of a failed answer, made up as client-go does when the body holds none.
+/// Returns the `Status` of a failed answer. If the body has none, it is made as client-go does.
 fn failure(code: u16, method: &Method, body: &[u8]) -> Status {
     let status = serde_json::from_slice::<Value>(body).ok().as_ref().and_then(Status::from_value);
     status.unwrap_or_else(|| {

@@ -1,5 +1,5 @@
-//! Requests for a resource known by name: what the typed client is made of, and what the garbage collector, the
-//! namespace controller and the command line use directly.
+//! Requests for a resource known by name. The typed client is built on them; the garbage collector, the namespace
+//! controller and the command line use them directly.
 
 use crate::{Client, DeleteOptions, Error, List, ListOptions, Patch, Resource, WatchEvent};
 use bytes::Bytes;
@@ -46,18 +46,20 @@ impl Dynamic {
         decode(&self.create_bytes(namespace, encode(object)).await?)
     }
 
-    /// As [`Dynamic::create`] for those who do not want to know what became of it: the answer is not decoded.
+    /// Creates an object and does not decode the answer.
     pub async fn post(&self, namespace: &str, object: &Value) -> Result<(), Error> {
         self.create_bytes(namespace, encode(object)).await.map(drop)
     }
 
     pub async fn update(&self, object: &Value) -> Result<Value, Error> {
-        let (namespace, name) = (corten_meta::namespace(object), corten_meta::name(object));
+        let namespace = corten_meta::namespace(object);
+        let name = corten_meta::name(object);
         decode(&self.update_bytes(namespace, name, None, encode(object)).await?)
     }
 
     pub async fn update_status(&self, object: &Value) -> Result<Value, Error> {
-        let (namespace, name) = (corten_meta::namespace(object), corten_meta::name(object));
+        let namespace = corten_meta::namespace(object);
+        let name = corten_meta::name(object);
         decode(&self.update_bytes(namespace, name, Some("status"), encode(object)).await?)
     }
 
@@ -71,7 +73,7 @@ impl Dynamic {
         decode(&self.patch_bytes(namespace, name, patch, subresource).await?)
     }
 
-    /// As [`Dynamic::patch`], likewise.
+    /// Patches an object and does not decode the answer.
     pub async fn send_patch(&self, namespace: &str, name: &str, patch: &Patch) -> Result<(), Error> {
         self.patch_bytes(namespace, name, patch, None).await.map(drop)
     }
@@ -81,7 +83,7 @@ impl Dynamic {
         self.client.exchange(Method::DELETE, &path, JSON, encode(&options.to_value())).await.map(|_| ())
     }
 
-    /// Deletes every object that the selectors choose.
+    /// Deletes every object that the selectors match.
     pub async fn delete_collection(
         &self,
         namespace: &str,
@@ -222,11 +224,11 @@ struct ListMeta {
     continue_token: String,
 }
 
-/// Decodes a list, item by item. Other servers leave `apiVersion` and `kind` out of items: they are put back.
+/// Decodes a list, item by item. Restores `apiVersion` and `kind`, which other servers leave out of items.
 pub(crate) fn decode_list<T>(bytes: &[u8], item: impl Fn(&[u8]) -> Result<T, Error>) -> Result<List<T>, Error> {
     let list: RawList<'_> =
         serde_json::from_slice(bytes).map_err(|e| Error::Decode(format!("cannot decode a list: {e}")))?;
-    // Something else must not pass for an empty list: a cache would forget everything.
+    // Another object must not pass for an empty list: a cache would remove all its objects.
     if list.items.is_none() && !list.kind.ends_with("List") {
         return Err(Error::Decode(format!("expected a list, found {:?}", list.kind)));
     }

@@ -1,8 +1,8 @@
-//! The one error type of this package.
+//! The error type of this package.
 
 use corten_meta::Status;
 
-/// Why a request, or something built of requests, failed.
+/// The error of a request, or of a component built on requests.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     /// The API server answered with a failure.
@@ -14,16 +14,16 @@ pub enum Error {
     /// The request took longer than the client waits.
     #[error("request timed out after {0:?}")]
     Timeout(std::time::Duration),
-    /// The answer could not be understood.
+    /// The answer could not be decoded.
     #[error("{0}")]
     Decode(String),
-    /// A kubeconfig, a certificate or an address cannot be used.
+    /// A kubeconfig, a certificate or an address is invalid.
     #[error("{0}")]
     Config(String),
 }
 
 impl Error {
-    /// The server's `Status`, when there is one.
+    /// Returns the server's `Status` if there is one.
     pub fn status(&self) -> Option<&Status> {
         match self {
             Error::Api(status) => Some(status),
@@ -49,7 +49,7 @@ impl Error {
     pub fn is_unauthorized(&self) -> bool {
         self.status().is_some_and(Status::is_unauthorized)
     }
-    /// The resource version is too old: list again.
+    /// Reports whether the resource version is too old, so that the client must list again.
     pub fn is_expired(&self) -> bool {
         self.status().is_some_and(Status::is_expired)
     }

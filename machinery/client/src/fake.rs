@@ -1,5 +1,5 @@
-//! An API server in memory, for tests of this package: enough of create, read, update, patch, delete, list and watch
-//! to drive a client, and switches for what real servers do wrong.
+//! An API server in memory, for tests of this package: enough of create, read, update, patch, delete, list and watch to
+//! drive a client, and switches for the misbehaviour of real servers.
 
 use crate::{Body, Client, Error, Transport, WatchEvent};
 use bytes::Bytes;
@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 
-/// Where an object is: root (`/api/v1`), plural, namespace, name.
-type Place = (String, String, String, String);
+/// The path of an object: root (`/api/v1`), plural, namespace, name.
+type ObjectPath = (String, String, String, String);
 type Events = mpsc::UnboundedSender<Result<WatchEvent, Error>>;
 
 #[derive(Clone, Default)]
@@ -26,17 +26,17 @@ pub(crate) struct FakeServer {
 #[derive(Default)]
 pub(crate) struct State {
     revision: u64,
-    objects: BTreeMap<Place, Arc<Object>>,
-    history: Vec<(Place, WatchEvent, u64)>,
+    objects: BTreeMap<ObjectPath, Arc<Object>>,
+    history: Vec<(ObjectPath, WatchEvent, u64)>,
     compacted: u64,
-    watchers: Vec<(Place, Events)>,
-    /// Method, path and query of every request.
+    watchers: Vec<(ObjectPath, Events)>,
+    /// The method, path and query of every request.
     pub(crate) requests: Vec<String>,
-    /// Answer watches with text instead of events.
+    /// Whether watches are answered with bytes instead of events.
     pub(crate) text: bool,
-    /// Refuse `sendInitialEvents`.
+    /// Whether `sendInitialEvents` is refused.
     pub(crate) no_streaming: bool,
-    /// Begin such a watch and then say that the storage cannot serve it.
+    /// Whether a streaming watch begins and then fails because the storage does not support it.
     pub(crate) no_streaming_storage: bool,
 }
 
@@ -45,7 +45,7 @@ impl FakeServer {
         self.cable().0
     }
 
-    /// A client and the switch that cuts it off.
+    /// Returns a client and the switch that disconnects it.
     pub(crate) fn cable(&self) -> (Client, Arc<AtomicBool>) {
         let cut = Arc::new(AtomicBool::new(false));
         let transport = FakeTransport { server: self.clone(), cut: cut.clone() };
@@ -61,7 +61,7 @@ impl FakeServer {
         self.state().watchers.clear();
     }
 
-    /// Forgets history.
+    /// Compacts the history.
     pub(crate) fn compact(&self) {
         let mut state = self.state();
         state.compacted = state.revision;
@@ -76,20 +76,25 @@ impl FakeServer {
     }
 
     pub(crate) fn objects(&self, plural: &str) -> Vec<Arc<Object>> {
-        self.state().objects.iter().filter(|(place, _)| place.1 == plural).map(|(_, object)| object.clone()).collect()
+        self.state()
+            .objects
+            .iter()
+            .filter(|(object_path, _)| object_path.1 == plural)
+            .map(|(_, object)| object.clone())
+            .collect()
     }
 
     pub(crate) fn put_config_map(&self, namespace: &str, name: &str, metadata: Value, data: &str) {
         let mut object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"x": data}});
         object["metadata"]["namespace"] = json!(namespace);
         object["metadata"]["name"] = json!(name);
-        let place = ("/api/v1".into(), "configmaps".into(), namespace.into(), name.into());
-        self.state().put(place, object).unwrap();
+        let object_path = ("/api/v1".into(), "configmaps".into(), namespace.into(), name.into());
+        self.state().put(object_path, object).unwrap();
     }
 
     pub(crate) fn delete_config_map(&self, namespace: &str, name: &str) {
-        let place = ("/api/v1".into(), "configmaps".into(), namespace.into(), name.into());
-        self.state().delete(&place).unwrap();
+        let object_path = ("/api/v1".into(), "configmaps".into(), namespace.into(), name.into());
+        self.state().delete(&object_path).unwrap();
     }
 }
 
@@ -118,77 +123,77 @@ impl Transport for FakeTransport {
 impl State {
     fn answer(&mut self, request: &Request<Bytes>) -> Result<Body, Status> {
         self.requests.push(format!("{} {}", request.method(), request.uri()));
-        let place = place(request.uri().path());
+        let object_path = object_path(request.uri().path());
         let query = query(request.uri().query().unwrap_or_default());
         let body = || serde_json::from_slice::<Value>(request.body()).unwrap_or(Value::Null);
-        let resource = GroupResource::new("", &place.1);
-        let missing = || Status::not_found(&resource, &place.3);
+        let resource = GroupResource::new("", &object_path.1);
+        let missing = || Status::not_found(&resource, &object_path.3);
         match *request.method() {
-            Method::GET if place.3.is_empty() && query.contains_key("watch") => self.watch(place, &query),
-            Method::GET if place.3.is_empty() => Ok(self.list(&place, &query)),
-            Method::GET => self.objects.get(&place).map(|o| Body::Full(o.wire())).ok_or_else(missing),
+            Method::GET if object_path.3.is_empty() && query.contains_key("watch") => self.watch(object_path, &query),
+            Method::GET if object_path.3.is_empty() => Ok(self.list(&object_path, &query)),
+            Method::GET => self.objects.get(&object_path).map(|o| Body::Full(o.wire())).ok_or_else(missing),
             Method::POST => {
                 let object = body();
-                let place = (place.0, place.1, place.2, corten_meta::name(&object).to_owned());
-                if self.objects.contains_key(&place) {
-                    return Err(Status::already_exists(&resource, &place.3));
+                let object_path = (object_path.0, object_path.1, object_path.2, corten_meta::name(&object).to_owned());
+                if self.objects.contains_key(&object_path) {
+                    return Err(Status::already_exists(&resource, &object_path.3));
                 }
-                self.put(place, object)
+                self.put(object_path, object)
             }
             Method::PUT => {
                 let object = body();
-                let old = self.objects.get(&place).ok_or_else(missing)?;
+                let old = self.objects.get(&object_path).ok_or_else(missing)?;
                 let version = corten_meta::resource_version(&object);
                 if !version.is_empty() && version != old.revision.to_string() {
-                    return Err(Status::conflict(&resource, &place.3, "modified"));
+                    return Err(Status::conflict(&resource, &object_path.3, "modified"));
                 }
-                self.put(place, object)
+                self.put(object_path, object)
             }
             Method::PATCH => {
-                let mut object = self.objects.get(&place).ok_or_else(missing)?.value();
+                let mut object = self.objects.get(&object_path).ok_or_else(missing)?.value();
                 corten_meta::patch::merge_patch(&mut object, &body());
-                self.put(place, object)
+                self.put(object_path, object)
             }
             Method::DELETE => {
-                if !self.objects.contains_key(&place) {
+                if !self.objects.contains_key(&object_path) {
                     return Err(missing());
                 }
-                self.delete(&place)
+                self.delete(&object_path)
             }
             _ => Err(Status::method_not_allowed()),
         }
     }
 
-    fn put(&mut self, place: Place, object: Value) -> Result<Body, Status> {
+    fn put(&mut self, object_path: ObjectPath, object: Value) -> Result<Body, Status> {
         self.revision += 1;
         let object = Object::from_value(&object, self.revision).map_err(Status::internal)?;
         let object = Arc::new(object);
-        let old = self.objects.insert(place.clone(), object.clone());
+        let old = self.objects.insert(object_path.clone(), object.clone());
         let event =
             if old.is_some() { WatchEvent::Modified(object.clone()) } else { WatchEvent::Added(object.clone()) };
-        self.tell(place, event);
+        self.notify(object_path, event);
         Ok(Body::Full(object.wire()))
     }
 
-    fn delete(&mut self, place: &Place) -> Result<Body, Status> {
+    fn delete(&mut self, object_path: &ObjectPath) -> Result<Body, Status> {
         self.revision += 1;
-        let Some(old) = self.objects.remove(place) else { return Err(Status::path_not_found()) };
+        let Some(old) = self.objects.remove(object_path) else { return Err(Status::path_not_found()) };
         let gone = Arc::new(Object { revision: self.revision, ..(*old).clone() });
-        self.tell(place.clone(), WatchEvent::Deleted(gone));
+        self.notify(object_path.clone(), WatchEvent::Deleted(gone));
         Ok(Body::Full(Bytes::from_static(b"{}")))
     }
 
-    fn tell(&mut self, place: Place, event: WatchEvent) {
+    fn notify(&mut self, object_path: ObjectPath, event: WatchEvent) {
         self.watchers.retain(|(collection, events)| {
-            if covers(collection, &place) { events.send(Ok(event.clone())).is_ok() } else { !events.is_closed() }
+            if covers(collection, &object_path) { events.send(Ok(event.clone())).is_ok() } else { !events.is_closed() }
         });
-        self.history.push((place, event, self.revision));
+        self.history.push((object_path, event, self.revision));
     }
 
-    fn list(&self, collection: &Place, query: &HashMap<String, String>) -> Body {
+    fn list(&self, collection: &ObjectPath, query: &HashMap<String, String>) -> Body {
         let limit = query.get("limit").and_then(|l| l.parse().ok()).unwrap_or(usize::MAX);
         let start: usize = query.get("continue").and_then(|l| l.parse().ok()).unwrap_or(0);
-        let all: Vec<_> = self.objects.iter().filter(|(place, _)| covers(collection, place)).collect();
+        let all: Vec<_> = self.objects.iter().filter(|(object_path, _)| covers(collection, object_path)).collect();
         let page: Vec<Value> = all.iter().skip(start).take(limit).map(|(_, object)| object.value()).collect();
         let next = start + page.len();
         let token = if next < all.len() { next.to_string() } else { String::new() };
@@ -197,7 +202,7 @@ impl State {
         Body::Full(list.to_string().into())
     }
 
-    fn watch(&mut self, collection: Place, query: &HashMap<String, String>) -> Result<Body, Status> {
+    fn watch(&mut self, collection: ObjectPath, query: &HashMap<String, String>) -> Result<Body, Status> {
         let (sender, receiver) = mpsc::unbounded_channel();
         let since: u64 = query.get("resourceVersion").and_then(|v| v.parse().ok()).unwrap_or(0);
         if query.contains_key("sendInitialEvents") {
@@ -208,7 +213,7 @@ impl State {
                 let _ = sender.send(Ok(WatchEvent::Error(Status::internal("the storage cannot"))));
                 return Ok(Body::Events(UnboundedReceiverStream::new(receiver).boxed()));
             }
-            for (_, object) in self.objects.iter().filter(|(place, _)| covers(&collection, place)) {
+            for (_, object) in self.objects.iter().filter(|(object_path, _)| covers(&collection, object_path)) {
                 let _ = sender.send(Ok(WatchEvent::Added(object.clone())));
             }
             let end = WatchEvent::Bookmark { revision: self.revision, initial_events_end: true };
@@ -245,11 +250,13 @@ fn text(event: &WatchEvent) -> Bytes {
     (json!({"type": kind, "object": object}).to_string() + "\n").into()
 }
 
-fn covers(collection: &Place, place: &Place) -> bool {
-    collection.0 == place.0 && collection.1 == place.1 && (collection.2.is_empty() || collection.2 == place.2)
+fn covers(collection: &ObjectPath, object_path: &ObjectPath) -> bool {
+    collection.0 == object_path.0
+        && collection.1 == object_path.1
+        && (collection.2.is_empty() || collection.2 == object_path.2)
 }
 
-fn place(path: &str) -> Place {
+fn object_path(path: &str) -> ObjectPath {
     let mut parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
     let root = parts.drain(..if parts[0] == "api" { 2 } else { 3 }).fold(String::new(), |root, part| root + "/" + part);
     let namespace = if parts[0] == "namespaces" && parts.len() > 2 {

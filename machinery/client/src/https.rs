@@ -1,8 +1,8 @@
-//! The transport over HTTPS: one HTTP/2 connection for all requests of a client, made when needed and again when it
+//! The transport over HTTPS: one HTTP/2 connection for all requests of a client, made when needed and again after it
 //! broke; TLS with a client certificate or a bearer token.
 //!
-//! Certificates and keys given as files are read at every connection, tokens given as a file every minute, so that
-//! rotated credentials are picked up. A server that only speaks HTTP/1.1 gets a connection a request.
+//! Certificate and key files are read at every connection, token files every minute, so that rotated credentials are
+//! picked up. A server that only speaks HTTP/1.1 gets one connection per request.
 
 use crate::{AnyServer, Body, Error, Transport};
 use bytes::Bytes;
@@ -27,26 +27,26 @@ use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// A connection that is silent this long is asked for a sign of life.
+/// The silence after which a connection is pinged.
 const PING_AFTER: Duration = Duration::from_secs(30);
-/// And given up when it does not answer.
+/// The time to wait for the answer to a ping before the connection is closed.
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
-/// A server that closes so many connections in a row before a request is not worth another.
+/// The number of connections in a row that the server may close before a request, until the request fails.
 const MOST_CLOSED_CONNECTIONS: usize = 3;
-/// A token file is read at most this often.
+/// The time for which a token file is not read again.
 const TOKEN_LIFETIME: Duration = Duration::from_secs(60);
-/// Received but unread data that one watch, and one connection, may hold.
+/// The limit of received but unread data of one watch and of one connection.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 8 << 20;
 
-/// The ciphers that a client offers first.
+/// The cipher suites that a client offers first.
 const AES_128: [CipherSuite; 3] = [
     CipherSuite::TLS13_AES_128_GCM_SHA256,
     CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
     CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
 ];
 
-/// PEM text, or the file that holds it.
+/// PEM data, or the file that holds it.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Pem {
     Text(Vec<u8>),
@@ -80,7 +80,7 @@ impl From<String> for Pem {
     }
 }
 
-/// Keys do not belong into logs.
+/// Keys must not appear in logs.
 impl std::fmt::Debug for Pem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -90,31 +90,31 @@ impl std::fmt::Debug for Pem {
     }
 }
 
-/// Where the API server is, and who we are.
+/// The address of the API server and the client's credentials.
 #[derive(Clone, Default)]
 pub struct HttpsConfig {
-    /// `https://host:port`; `http://` is for local proxies.
+    /// The URL `https://host:port`; `http://` is for local proxies.
     pub server: String,
-    /// The authorities that may have signed the server's certificate.
+    /// The CA certificates that may have signed the server's certificate.
     pub ca: Option<Pem>,
     pub client_certificate: Option<Pem>,
     pub client_key: Option<Pem>,
     pub token: Option<String>,
     pub token_file: Option<PathBuf>,
-    /// The name in the server's certificate, when it is not the host of `server`.
+    /// The name in the server's certificate, if it is not the host of `server`.
     pub tls_server_name: Option<String>,
-    /// Accepts any certificate. Only a user may ask for this.
+    /// Whether any certificate is accepted. Only a user may set this.
     pub insecure_skip_tls_verify: bool,
 }
 
 impl HttpsConfig {
-    /// The TLS side of this configuration, for who makes connections of its own. Files are read now.
+    /// Returns the TLS configuration, for callers that make their own connections. Files are read now.
     pub async fn tls(&self) -> Result<ClientConfig, Error> {
         tls_config(self).await
     }
 }
 
-/// See [`crate::Client::https`].
+/// The transport behind [`crate::Client::https`].
 pub struct Https {
     shared: Arc<Shared>,
 }
@@ -179,8 +179,7 @@ impl Shared {
             request.headers_mut().entry(AUTHORIZATION).or_insert(token);
         }
         let absolute = self.absolute(request.uri())?;
-        // A connection may close just when a request is about to go out; such a request was never sent, and goes out
-        // on the next connection.
+        // A connection may close just before a request is sent; such a request goes out on the next connection.
         for _ in 0..MOST_CLOSED_CONNECTIONS {
             let mut request = request.clone().map(Full::new);
             let answer = match self.connection().await? {
@@ -202,7 +201,7 @@ impl Shared {
         Err(Error::Transport(format!("{} closes every connection", self.address)))
     }
 
-    /// HTTP/2 wants scheme and authority with every request.
+    /// Adds scheme and authority, which HTTP/2 requires in every request.
     fn absolute(&self, uri: &Uri) -> Result<Uri, Error> {
         let path = uri.path_and_query().map(|p| p.as_str()).unwrap_or("/");
         Uri::builder()
@@ -213,7 +212,7 @@ impl Shared {
             .map_err(|e| Error::Config(e.to_string()))
     }
 
-    /// The shared connection, or a new one. Waiting for the lock is waiting for somebody who connects.
+    /// Returns the shared connection, or a new one. Another task that holds the lock is connecting.
     async fn connection(&self) -> Result<Connection, Error> {
         let mut current = self.connection.lock().await;
         if let Some(sender) = current.as_ref().filter(|sender| !sender.is_closed()) {
@@ -245,7 +244,7 @@ impl Shared {
         }
     }
 
-    /// The `Authorization` header, when a token is configured.
+    /// Returns the `Authorization` header if a token is configured.
     async fn authorization(&self) -> Result<Option<HeaderValue>, Error> {
         let bearer = |token: &str| {
             let mut value = HeaderValue::from_str(&format!("Bearer {}", token.trim()))
@@ -268,7 +267,7 @@ impl Shared {
                 *cached = Some((value.clone(), Instant::now()));
                 Ok(Some(value))
             }
-            // The old token may still be good, and is better than none.
+            // The old token may still be valid.
             Err(_) if cached.is_some() => Ok(cached.as_ref().map(|(value, _)| value.clone())),
             Err(e) => Err(Error::Config(format!("cannot read {}: {e}", path.display()))),
         }
@@ -296,7 +295,7 @@ async fn handshake_http1<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(str
     Ok(Connection::Http1(sender))
 }
 
-/// Moves the bytes of a connection. The task ends with the connection: when its last sender and body are dropped.
+/// Moves the bytes of a connection. The task ends with the connection: after its last sender and body are dropped.
 fn drive(connection: impl Future<Output = Result<(), hyper::Error>> + Send + 'static) {
     tokio::spawn(async move {
         if let Err(error) = connection.await {
@@ -318,7 +317,7 @@ fn transport(error: hyper::Error) -> Error {
 async fn tls_config(config: &HttpsConfig) -> Result<ClientConfig, Error> {
     let invalid = |what: &str, e: &dyn std::fmt::Display| Error::Config(format!("{what}: {e}"));
     let mut provider = rustls::crypto::ring::default_provider();
-    // As Go's clients order them where the processor has AES instructions: the shorter key costs a third less.
+    // Go's clients prefer these ciphers on processors with AES instructions: the shorter key costs a third less.
     provider.cipher_suites.sort_by_key(|suite| !AES_128.contains(&suite.suite()));
     let provider = Arc::new(provider);
     let builder = ClientConfig::builder_with_provider(provider.clone())

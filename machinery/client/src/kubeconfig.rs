@@ -1,7 +1,7 @@
 //! Kubeconfig files: read, merged as `kubectl` merges them, changed and written back.
 //!
-//! The document is kept as it was read, so that what this project does not know (exec plugins, preferences,
-//! extensions) survives a change. Credentials come from certificates and tokens; exec plugins are not run.
+//! The document is kept as it was read, so that fields unknown to this project (exec plugins, preferences, extensions)
+//! survive a change. Credentials are certificates and tokens; exec plugins are not run.
 
 use crate::{Error, HttpsConfig, Pem};
 use base64::Engine;
@@ -40,7 +40,7 @@ impl Kubeconfig {
         Ok(config)
     }
 
-    /// Empty text is an empty configuration.
+    /// Parses a kubeconfig. An empty input is an empty configuration.
     pub fn parse(text: &[u8]) -> Result<Kubeconfig, Error> {
         if text.trim_ascii().is_empty() {
             return Ok(Kubeconfig::default());
@@ -52,7 +52,7 @@ impl Kubeconfig {
         Ok(Kubeconfig { document, ..Kubeconfig::default() })
     }
 
-    /// Adds what `other` has and this has not: as with several files in `KUBECONFIG`, the first one wins.
+    /// Adds the entries of `other` that this document lacks: as with several files in `KUBECONFIG`, the first one wins.
     pub fn merge(&mut self, other: &Kubeconfig) {
         for list in ["clusters", "users", "contexts"] {
             for entry in entries(&other.document, list) {
@@ -79,7 +79,7 @@ impl Kubeconfig {
         entries(&self.document, "contexts").map(entry_name).collect()
     }
 
-    /// The namespace of a context, `default` when it names none.
+    /// Returns the namespace of a context; `default` if it has none.
     pub fn namespace(&self, context: Option<&str>) -> &str {
         let name = context.unwrap_or_else(|| self.current_context());
         let namespace = self.entry("contexts", name).and_then(|e| e.pointer("/context/namespace")?.as_str());
@@ -115,7 +115,7 @@ impl Kubeconfig {
         self.put("contexts", name, json!({"name": name, "context": context}));
     }
 
-    /// Removes the entries of a cluster, its user and its context of this name.
+    /// Removes the cluster, the user and the context of this name.
     pub fn remove(&mut self, name: &str) {
         for list in ["clusters", "users", "contexts"] {
             if let Some(items) = self.document.get_mut(list).and_then(Value::as_array_mut) {
@@ -131,7 +131,7 @@ impl Kubeconfig {
         encode_yaml(&self.document)
     }
 
-    /// Writes the file at once or not at all, readable by its owner only.
+    /// Writes the file atomically, readable by its owner only.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         let path = path.as_ref();
         let failed = |e: std::io::Error| Error::Config(format!("cannot write {}: {e}", path.display()));
@@ -153,7 +153,7 @@ impl Kubeconfig {
         })
     }
 
-    /// How to reach the cluster of a context, as its user.
+    /// Returns the connection to the cluster of a context, as its user.
     pub fn https_config(&self, context: Option<&str>) -> Result<HttpsConfig, Error> {
         let name = context.unwrap_or_else(|| self.current_context());
         let missing = |what: &str, name: &str| Error::Config(format!("{what} {name:?} does not exist"));
@@ -162,8 +162,8 @@ impl Kubeconfig {
         let cluster = self.entry("clusters", word("/context/cluster"));
         let cluster = cluster.and_then(|e| e.get("cluster"));
         let cluster = cluster.ok_or_else(|| missing("cluster", word("/context/cluster")))?;
-        let nobody = json!({});
-        let user = self.entry("users", word("/context/user")).and_then(|e| e.get("user")).unwrap_or(&nobody);
+        let no_user = json!({});
+        let user = self.entry("users", word("/context/user")).and_then(|e| e.get("user")).unwrap_or(&no_user);
         let text = |from: &Value, key: &str| from.get(key).and_then(Value::as_str).map(str::to_owned);
         Ok(HttpsConfig {
             server: text(cluster, "server").unwrap_or_default(),
@@ -177,7 +177,7 @@ impl Kubeconfig {
         })
     }
 
-    /// `<key>-data` in base64, or else the file `<key>`.
+    /// Returns `<key>-data` decoded from base64, or else the file `<key>`.
     fn pem(&self, from: &Value, key: &str) -> Result<Option<Pem>, Error> {
         let text = |key: &str| from.get(key).and_then(Value::as_str).filter(|t| !t.is_empty());
         if let Some(data) = text(&format!("{key}-data")) {
@@ -275,7 +275,7 @@ contexts:
     }
 
     #[test]
-    fn files_are_private_and_whole() {
+    fn files_are_private_and_written_atomically() {
         use std::os::unix::fs::PermissionsExt;
         let directory = std::env::temp_dir().join(format!("kubeconfig-{}", uuid::Uuid::new_v4()));
         let path = directory.join("sub/config");

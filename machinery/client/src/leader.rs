@@ -1,8 +1,8 @@
-//! Leader election on a Lease: of several processes that do the same work, one does it.
+//! Leader election on a Lease: one of several processes with the same work leads.
 //!
-//! Contract: `lead` runs only while this process holds the lease by its own, monotonic clock; it is told to stop as
+//! Contract: `lead` runs only while this process holds the lease by its own, monotonic clock; its token is cancelled as
 //! soon as the lease could not be renewed in time. Two leaders at once are possible only if clocks run at very
-//! different speeds, or if `lead` does not stop when told. A clean stop gives the lease away at once.
+//! different speeds, or if `lead` does not stop when cancelled. A clean stop releases the lease at once.
 
 use crate::backoff::jitter;
 use crate::{Client, Error, ListOptions, WatchEvent};
@@ -15,20 +15,20 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// What is elected, and how fast.
+/// The lease of an election and its timing.
 #[derive(Debug, Clone)]
 pub struct LeaderConfig {
-    /// `kube-system` unless there is a reason.
+    /// The namespace of the Lease: `kube-system` unless there is a reason.
     pub namespace: String,
     /// The name of the Lease, such as `kube-scheduler`.
     pub name: String,
-    /// Who we are: unique among the candidates.
+    /// The identity of this process: unique among the candidates.
     pub identity: String,
-    /// Others wait this long before they take over from a silent leader. Default 15 s.
+    /// The time that others wait before they take over from a silent leader. Default 15 s.
     pub lease_duration: Duration,
-    /// The leader gives up when it could not renew for this long. Default 10 s.
+    /// The time without a renewal after which the leader gives up. Default 10 s.
     pub renew_deadline: Duration,
-    /// Between two attempts. Default 2 s.
+    /// The pause between two attempts. Default 2 s.
     pub retry_period: Duration,
 }
 
@@ -45,14 +45,14 @@ impl LeaderConfig {
     }
 }
 
-/// How an election ended for this process.
+/// The result of an election for this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// Shut down; the lease, if held, was given away.
+    /// Shut down; the lease, if held, is released.
     Stopped,
-    /// The lease was lost. `lead` has been stopped.
+    /// The lease was lost; `lead` was stopped.
     Lost,
-    /// `lead` returned by itself; the lease was given away.
+    /// `lead` returned by itself; the lease is released.
     Finished,
 }
 
@@ -60,11 +60,11 @@ pub enum Outcome {
 pub struct LeaderElector {
     client: Client,
     config: LeaderConfig,
-    /// The lease as last read, and when we first saw it in that state.
+    /// The lease as last read, and the time since when it is in that state.
     observed: Option<(LeaseSpec, Instant)>,
-    /// The last failure that was told: a standing one is told once.
+    /// The last failure that was logged: a repeated one is logged once.
     complaint: Option<String>,
-    /// Where it is shown whether we lead.
+    /// The metrics that show whether this process leads.
     metrics: crate::Metrics,
 }
 
@@ -73,15 +73,15 @@ impl LeaderElector {
         LeaderElector { client, config, observed: None, complaint: None, metrics: Default::default() }
     }
 
-    /// The same candidate, whose luck is shown.
+    /// Sets the metrics that show whether this process leads.
     pub fn with_metrics(mut self, metrics: &crate::Metrics) -> LeaderElector {
         metrics.leads(&self.config.name, false);
         self.metrics = metrics.clone();
         self
     }
 
-    /// Waits to become the leader, then runs `lead` until it returns, the lease is lost, or shutdown. The token that
-    /// `lead` gets is cancelled in the latter cases, and its end is awaited.
+    /// Waits to become the leader, then runs `lead` until it returns, the lease is lost, or shutdown. In the latter
+    /// cases it cancels the token of `lead` and waits for `lead` to end.
     pub async fn run<F, Fut>(mut self, shutdown: CancellationToken, lead: F) -> Outcome
     where
         F: FnOnce(CancellationToken) -> Fut,
@@ -114,7 +114,7 @@ impl LeaderElector {
         outcome
     }
 
-    /// Tries now and then, and at once when the lease is given away: who stops cleanly is not waited for.
+    /// Tries periodically, and at once when the holder releases the lease.
     async fn acquire(&mut self) {
         let mut news = None;
         while !self.attempt().await {
@@ -125,8 +125,8 @@ impl LeaderElector {
             }
             match &mut news {
                 Some(events) => {
-                    if let Ok(false) = tokio::time::timeout_at(deadline, self.given_away(events)).await {
-                        // A watch that ended, or that was refused, is tried again with the next attempt.
+                    if let Ok(false) = tokio::time::timeout_at(deadline, self.released(events)).await {
+                        // A watch that ended or was refused is opened again with the next attempt.
                         news = None;
                         tokio::time::sleep_until(deadline).await;
                     }
@@ -136,15 +136,15 @@ impl LeaderElector {
         }
     }
 
-    /// The changes of the lease from now on; none where they may not be watched.
+    /// Watches the lease from now on; `None` if this process may not watch it.
     async fn follow(&self) -> Option<BoxStream<'static, Result<WatchEvent, Error>>> {
         let LeaderConfig { namespace, name, .. } = &self.config;
         let options = ListOptions { field_selector: format!("metadata.name={name}"), ..ListOptions::default() };
         self.client.watch::<Lease>(namespace, &options).await.ok()
     }
 
-    /// Waits until the lease has no holder, and notes every renewal of it; false when its changes are told no longer.
-    async fn given_away(&mut self, events: &mut BoxStream<'static, Result<WatchEvent, Error>>) -> bool {
+    /// Waits until the lease has no holder, and observes every renewal; false if the watch ends.
+    async fn released(&mut self, events: &mut BoxStream<'static, Result<WatchEvent, Error>>) -> bool {
         while let Some(Ok(event)) = events.next().await {
             let object = match event {
                 WatchEvent::Deleted(_) => return true,
@@ -161,7 +161,7 @@ impl LeaderElector {
         false
     }
 
-    /// Renews in time as long as it can.
+    /// Renews the lease until that fails.
     async fn renew_until_lost(&mut self) {
         let mut renewed = Instant::now();
         loop {
@@ -169,7 +169,7 @@ impl LeaderElector {
             let deadline = renewed + self.config.renew_deadline;
             match tokio::time::timeout_at(deadline, self.attempt()).await {
                 Ok(true) => renewed = Instant::now(),
-                // Somebody else holds it: no use in trying until the deadline.
+                // Another process holds it: trying until the deadline is of no use.
                 Ok(false) if self.held_by_other() => return,
                 Ok(false) if Instant::now() < deadline => {}
                 _ => return,
@@ -189,12 +189,12 @@ impl LeaderElector {
                 self.complaint = None;
                 held
             }
-            // Another candidate was quicker.
+            // Another candidate was faster.
             Err(error) if error.is_conflict() || error.is_already_exists() => false,
             Err(error) => {
                 let complaint = Some(error.to_string());
                 if self.complaint != complaint {
-                    tracing::warn!(lease = %self.config.name, %error, "cannot ask for the lease");
+                    tracing::warn!(lease = %self.config.name, %error, "cannot acquire or renew the lease");
                     self.complaint = complaint;
                 }
                 false
@@ -231,7 +231,7 @@ impl LeaderElector {
         }
     }
 
-    /// Gives the lease away, if it is still ours.
+    /// Releases the lease if this process still holds it.
     async fn release(&mut self) -> Result<(), Error> {
         let LeaderConfig { namespace, name, identity, .. } = &self.config;
         let Some(mut lease) = self.client.find::<Lease>(namespace, name).await? else { return Ok(()) };
@@ -252,13 +252,13 @@ impl LeaderElector {
     }
 }
 
-/// Whether the lease is ours, free, or silent for longer than its holder promised.
+/// Reports whether this process holds the lease, or it is free or expired.
 fn may_take(spec: &LeaseSpec, unchanged_since: Instant, now: Instant, config: &LeaderConfig) -> bool {
     let holder = spec.holder_identity.as_deref().unwrap_or_default();
     holder.is_empty() || holder == config.identity || now >= unchanged_since + config.lease_duration
 }
 
-/// The lease as we write it.
+/// Returns the lease as this process writes it.
 fn next_spec(current: Option<&LeaseSpec>, config: &LeaderConfig, now: jiff::Timestamp) -> LeaseSpec {
     let ours = current.is_some_and(|spec| spec.holder_identity.as_deref() == Some(&config.identity));
     let transitions = current.map(|spec| spec.lease_transitions.unwrap_or(0));

@@ -1,8 +1,8 @@
-//! How a component speaks to the API: read, write, list and watch, over HTTPS or in process; and what every
-//! component builds of that: shared caches, work queues, events, leader election, kubeconfig files.
+//! The client of the API: read, write, list and watch, over HTTPS or in process; and the parts that every component
+//! builds on it: shared caches, work queues, events, leader election, kubeconfig files.
 //!
-//! A component never knows which transport it has. In process the same requests go through the same pipeline of the
-//! API server, and watch events share the server's bytes. Nothing here reads flags, environment or default paths.
+//! A component does not know its transport. In process the same requests go through the same pipeline of the API
+//! server, and watch events share the server's bytes. Nothing here reads flags, environment or default paths.
 
 pub mod cache;
 pub mod client;

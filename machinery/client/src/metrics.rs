@@ -1,8 +1,8 @@
-//! What a component's clients, queues and elections count, under upstream's names: `workqueue_*`, `rest_client_*`,
+//! The metrics of a component's clients, queues and elections, under upstream's names: `workqueue_*`, `rest_client_*`,
 //! `leader_election_*`, `running_managed_controllers`.
 //!
-//! Counting is a few atomic additions. Gauges are read when somebody asks, so an idle queue costs nothing. Labels never
-//! come from objects or users: their number is bounded by the code.
+//! Counting is a few atomic additions. Gauges are read when the page is rendered, so an idle queue costs nothing. Label
+//! values never come from objects or users: their number is bounded by the code.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -16,7 +16,7 @@ use futures::future::BoxFuture;
 use crate::retry::Again;
 use crate::{Body, Error, Resource, Transport};
 
-/// From ten nanoseconds to ten seconds, a decade each.
+/// The bounds from ten nanoseconds to ten seconds, a decade each.
 static WORK_SECONDS: [f64; 10] = exponential(1e-8, 10.0);
 static REQUEST_SECONDS: [f64; 12] = [0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
 
@@ -108,18 +108,18 @@ static RUNNING: Family = Family {
     help: "Whether a controller runs, by its name and that of its manager.",
 };
 
-/// Everything that one component counts. Cloning shares it.
+/// The metrics of one component. Cloning shares them.
 #[derive(Clone, Default)]
 pub struct Metrics(Arc<Counted>);
 
 #[derive(Default)]
 struct Counted {
     registry: Registry,
-    /// Who can be asked about the queues of a name.
+    /// The gauges of the queues of each name.
     queues: Mutex<BTreeMap<&'static str, Vec<Weak<dyn Gauges>>>>,
 }
 
-/// What the work queues of one name count.
+/// The metrics of the work queues of one name.
 pub(crate) struct QueueSeries {
     pub(crate) adds: Arc<Series>,
     pub(crate) retries: Arc<Series>,
@@ -137,39 +137,39 @@ impl QueueSeries {
     }
 }
 
-/// What whoever passes on the changes of one resource counts.
+/// The metrics of an informer of one resource.
 pub struct InformerSeries {
     queued: Arc<Series>,
     passed_on: Arc<Series>,
 }
 
 impl InformerSeries {
-    /// A change was passed on, and so many wait.
+    /// Records a delivered change and the number of pending ones.
     pub fn passed_on(&self, took: Duration, waiting: usize) {
         self.passed_on.observe(took.as_secs_f64());
         self.queued.set(waiting as f64);
     }
 }
 
-/// What can only be said of a queue at the moment: how many items wait, and for how long each is being worked on.
+/// The current state of a queue: the number of waiting keys, and the duration of each key in processing.
 pub(crate) trait Gauges: Send + Sync {
     fn depth(&self) -> usize;
     fn in_work(&self) -> Vec<Duration>;
 }
 
 impl Metrics {
-    /// Where a component declares families of its own.
+    /// Returns the registry, in which a component declares its own families.
     pub fn registry(&self) -> &Registry {
         &self.0.registry
     }
 
-    /// The series of queues of this name.
+    /// Returns the series of queues of this name.
     pub(crate) fn queue(&self, name: &'static str) -> QueueSeries {
         let series = |family: &'static Family| self.0.registry.series(family, &[name]);
         QueueSeries { adds: series(&ADDS), retries: series(&RETRIES), waited: series(&WAITED), worked: series(&WORKED) }
     }
 
-    /// Asks these gauges for as long as the queue lives.
+    /// Reads these gauges for as long as the queue lives.
     pub(crate) fn ask(&self, name: &'static str, gauges: Weak<dyn Gauges>) {
         let mut queues = self.0.queues.lock().unwrap_or_else(PoisonError::into_inner);
         let all = queues.entry(name).or_default();
@@ -177,26 +177,26 @@ impl Metrics {
         all.push(gauges);
     }
 
-    /// The series of a component's informer of one resource.
+    /// Returns the series of a component's informer of one resource.
     pub fn informer(&self, component: &str, resource: &Resource) -> InformerSeries {
         let labels = [component, &resource.group, &resource.version, &resource.plural];
         let series = |family: &'static Family| self.0.registry.series(family, &labels);
         InformerSeries { queued: series(&QUEUED), passed_on: series(&PASSED_ON) }
     }
 
-    /// Whether the lease of this name is held.
+    /// Records whether the lease of this name is held.
     pub(crate) fn leads(&self, name: &str, held: bool) {
         self.0.registry.series(&LEADER, &[name]).set(f64::from(u8::from(held)));
     }
 
-    /// Says of a controller that it runs until what is returned is dropped.
+    /// Records that a controller runs, until the result is dropped.
     pub fn running(&self, manager: &str, controller: &str) -> Running {
         let series = self.0.registry.series(&RUNNING, &[manager, controller]);
         series.set(1.0);
         Running(series)
     }
 
-    /// The transport, with its requests counted as those to `host`.
+    /// Wraps a transport to count its requests as those to `host`.
     pub(crate) fn counting(&self, host: &str, transport: Arc<dyn Transport>) -> Arc<dyn Transport> {
         Arc::new(CountingTransport { metrics: self.clone(), host: host.into(), transport })
     }
@@ -206,7 +206,7 @@ impl Metrics {
         self.0.registry.series(&REQUEST_DURATION, &[host, method.as_str()]).observe(time.as_secs_f64());
     }
 
-    /// All families, in the text format.
+    /// Renders all families in the text format.
     pub fn render(&self) -> String {
         for (name, gauges) in self.0.queues.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             let alive: Vec<Arc<dyn Gauges>> = gauges.iter().filter_map(Weak::upgrade).collect();
@@ -226,7 +226,7 @@ impl std::fmt::Debug for Metrics {
     }
 }
 
-/// A controller that runs.
+/// A running controller.
 pub struct Running(Arc<Series>);
 
 impl Drop for Running {
@@ -244,14 +244,16 @@ struct CountingTransport {
 
 impl Transport for CountingTransport {
     fn send(&self, request: http::Request<Bytes>) -> BoxFuture<'static, Result<http::Response<Body>, Error>> {
-        let (metrics, host, method) = (self.metrics.clone(), self.host.clone(), request.method().clone());
+        let metrics = self.metrics.clone();
+        let host = self.host.clone();
+        let method = request.method().clone();
         let again = request.extensions().get::<Again>().is_some();
         let size = request.body().len();
         let began = tokio::time::Instant::now();
         let sent = self.transport.send(request);
         async move {
             let answer = sent.await;
-            // Without an answer there is no code; client-go says so in this word.
+            // Without an answer there is no code; client-go uses this word.
             let code = answer.as_ref().map_or("<error>".to_owned(), |answer| answer.status().as_u16().to_string());
             metrics.answered(&host, &method, &code, began.elapsed());
             let sized = |family: &'static Family, size: usize| {
@@ -278,7 +280,7 @@ mod tests {
     use corten_api::k8s_openapi::api::core::v1::ConfigMap;
 
     #[tokio::test(start_paused = true)]
-    async fn a_queue_tells_what_waits_and_what_is_worked_on() {
+    async fn a_queue_reports_waiting_and_processed_keys() {
         let metrics = Metrics::default();
         let queue = WorkQueue::named(&metrics, "deployment");
         queue.add("a");
@@ -309,8 +311,9 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn requests_are_counted_by_how_they_were_answered() {
-        let (metrics, server) = (Metrics::default(), FakeServer::default());
+    async fn requests_are_counted_by_code() {
+        let metrics = Metrics::default();
+        let server = FakeServer::default();
         let client = server.client().with_metrics(&metrics, "here:6443");
         client.get::<ConfigMap>("a", "missing").await.unwrap_err();
         server.put_config_map("a", "one", serde_json::json!({}), "1");
@@ -324,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn leases_and_controllers_tell_whether_they_are_held_and_run() {
+    fn held_leases_and_running_controllers_are_reported() {
         let metrics = Metrics::default();
         metrics.leads("kube-scheduler", true);
         metrics.leads("other", false);

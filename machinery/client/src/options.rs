@@ -1,27 +1,27 @@
-//! The options of a request, and how they look in a query or a body.
+//! The options of a request, and their form in a query or a body.
 
 use crate::resource::encode;
 use corten_meta::Value;
 use serde_json::json;
 
-/// What to list or watch.
+/// The options of a list or watch.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct ListOptions {
-    /// As in `kubectl -l`; empty selects everything.
+    /// The label selector, as in `kubectl -l`; empty selects everything.
     pub label_selector: String,
-    /// As in `kubectl --field-selector`; empty selects everything.
+    /// The field selector, as in `kubectl --field-selector`; empty selects everything.
     pub field_selector: String,
-    /// `None` asks for the newest state; a watch without one starts with synthetic additions.
+    /// The resource version; `None` requests the newest state, and a watch then starts with synthetic additions.
     pub resource_version: Option<String>,
-    /// `Exact` or `NotOlderThan`.
+    /// The match of the resource version: `Exact` or `NotOlderThan`.
     pub resource_version_match: Option<String>,
-    /// At most this many objects at once; the rest follows with `continue_token`.
+    /// The most objects per answer; the rest follows with `continue_token`.
     pub limit: Option<u64>,
     pub continue_token: Option<String>,
-    /// The server ends a watch after this long.
+    /// The time after which the server ends a watch.
     pub timeout_seconds: Option<u64>,
     pub allow_watch_bookmarks: bool,
-    /// A watch begins with the objects that exist, closed by a marked bookmark.
+    /// Whether a watch begins with the existing objects, closed by a marked bookmark.
     pub send_initial_events: bool,
 }
 
@@ -34,7 +34,7 @@ impl ListOptions {
         ListOptions { field_selector: selector.into(), ..ListOptions::default() }
     }
 
-    /// The query string, with its question mark; empty when there is nothing to say.
+    /// Returns the query string, with its question mark; empty if there are no options.
     pub(crate) fn query(&self, watch: bool) -> String {
         let mut query = Query::default();
         query.flag("watch", watch);
@@ -72,7 +72,7 @@ impl Query {
     }
 }
 
-/// What becomes of the dependents of a deleted object.
+/// The handling of the dependents of a deleted object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Propagation {
     Orphan,
@@ -80,25 +80,25 @@ pub enum Propagation {
     Foreground,
 }
 
-/// How to delete.
+/// The options of a deletion.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeleteOptions {
     pub grace_period_seconds: Option<i64>,
     pub propagation: Option<Propagation>,
-    /// Delete only the object with this uid.
+    /// The uid that the object must have.
     pub precondition_uid: Option<String>,
-    /// Delete only this version of the object.
+    /// The resource version that the object must have.
     pub precondition_resource_version: Option<String>,
     pub dry_run: bool,
 }
 
 impl DeleteOptions {
-    /// At once, without grace.
+    /// Makes options for an immediate deletion, without grace period.
     pub fn now() -> DeleteOptions {
         DeleteOptions { grace_period_seconds: Some(0), ..DeleteOptions::default() }
     }
 
-    /// Only the object with this uid.
+    /// Makes options for the deletion of the object with this uid only.
     pub fn uid(uid: impl Into<String>) -> DeleteOptions {
         DeleteOptions { precondition_uid: Some(uid.into()), ..DeleteOptions::default() }
     }
@@ -127,11 +127,11 @@ impl DeleteOptions {
 /// A partial write.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Patch {
-    /// RFC 7396.
+    /// JSON merge patch, RFC 7396.
     Merge(Value),
-    /// RFC 6902.
+    /// JSON patch, RFC 6902.
     Json(Value),
-    /// Kubernetes' own merge, which knows list keys.
+    /// Strategic merge patch, Kubernetes' own merge, which knows list keys.
     Strategic(Value),
     /// Server-side apply.
     Apply { object: Value, manager: String, force: bool },

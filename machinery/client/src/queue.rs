@@ -1,5 +1,5 @@
-//! The work queue of a controller: what is added twice before it is taken is done once, what is added while it is
-//! being done is done again afterwards, and never by two workers at a time.
+//! The work queue of a controller: a key that is added twice before it is taken is processed once, a key that is added
+//! while it is processed is processed again afterwards, and never by two workers at a time.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -11,11 +11,11 @@ use tokio::time::Instant;
 
 use crate::metrics::{Gauges, Metrics, QueueSeries};
 
-/// The first retry of an item comes after this long, every further one after twice as long.
+/// The delay of the first retry of a key; it doubles with every further one.
 const FIRST_RETRY: Duration = Duration::from_millis(5);
-/// No retry waits longer than this.
+/// The longest delay of a retry.
 const LAST_RETRY: Duration = Duration::from_secs(1000);
-/// The longest that an item waits, whatever is asked for: no time overflows.
+/// The longest delay of [`WorkQueue::add_after`], so that no time overflows.
 const LONGEST_DELAY: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// A queue of keys. Cloning shares it.
@@ -26,7 +26,7 @@ pub struct WorkQueue<K> {
 struct Shared<K> {
     state: Mutex<State<K>>,
     changed: Notify,
-    /// What the queue counts; shared with whoever shows it.
+    /// The metrics of the queue.
     series: QueueSeries,
 }
 
@@ -44,13 +44,13 @@ impl<K: Send> Gauges for Shared<K> {
 
 struct State<K> {
     ready: VecDeque<K>,
-    /// Everything that wants doing, and since when: in `ready`, or added while being processed.
+    /// The keys to process and the times since when: in `ready`, or added while being processed.
     dirty: HashMap<K, Instant>,
-    /// What is being done, and since when.
+    /// The keys in processing and the times since when.
     processing: HashMap<K, Instant>,
-    /// Items that become ready later, by time; the number keeps the order of equal times.
+    /// The keys that become ready later, by time; the number keeps the order of equal times.
     delayed: BinaryHeap<Reverse<Delayed<K>>>,
-    /// The time that counts for a delayed item: the earliest asked for.
+    /// The time that counts for a delayed key: the earliest.
     due: HashMap<K, Instant>,
     failures: HashMap<K, u32>,
     sequence: u64,
@@ -93,7 +93,7 @@ impl<K: Clone + Eq + Hash> Default for WorkQueue<K> {
 }
 
 impl<K: Clone + Eq + Hash> WorkQueue<K> {
-    /// A queue that nobody asks about.
+    /// Makes a queue without metrics.
     pub fn new() -> Self {
         WorkQueue::counting(Metrics::default().queue(""))
     }
@@ -112,7 +112,7 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
         WorkQueue { shared: Arc::new(Shared { state: Mutex::new(state), changed: Notify::new(), series }) }
     }
 
-    /// A queue whose counts are shown under this name.
+    /// Makes a queue whose metrics have this name.
     pub fn named(metrics: &Metrics, name: &'static str) -> Self
     where
         K: Send + 'static,
@@ -123,26 +123,25 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
         queue
     }
 
-    /// Wants the item done.
+    /// Adds a key.
     pub fn add(&self, key: K) {
         if self.lock().add(key, &self.shared.series) {
             self.shared.changed.notify_one();
         }
     }
 
-    /// Wants the item done after a while. Of several such wishes the earliest counts. Delays are often made of what users
-    /// write, such as `activeDeadlineSeconds`: an item that would wait for more than a month is looked at then.
+    /// Adds a key after a delay. Of several delays the earliest counts. Delays often come from user input, such as
+    /// `activeDeadlineSeconds`: a key with a delay of more than a month is processed after a month.
     pub fn add_after(&self, key: K, delay: Duration) {
         if delay.is_zero() {
             return self.add(key);
         }
         self.lock().delay(key, Instant::now() + delay.min(LONGEST_DELAY));
-        // Every waiter must learn of the new time: the one that is woken alone might take another item.
+        // Every waiter must learn of the new time: a single one that is woken might take another key.
         self.shared.changed.notify_waiters();
     }
 
-    /// Wants the item done after its back-off: 5 ms, doubling with every call until [`WorkQueue::forget`], at most
-    /// 1000 s.
+    /// Adds a key after its backoff: 5 ms, doubling with every call until [`WorkQueue::forget`], at most 1000 s.
     pub fn add_rate_limited(&self, key: K) {
         let failures = {
             let mut state = self.lock();
@@ -155,18 +154,18 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
         self.add_after(key, delay.unwrap_or(LAST_RETRY).min(LAST_RETRY));
     }
 
-    /// The item succeeded: its back-off starts anew.
+    /// Resets the backoff of a key that succeeded.
     pub fn forget(&self, key: &K) {
         self.lock().failures.remove(key);
     }
 
-    /// How often the item was added with a rate limit since it was forgotten.
+    /// Returns the number of rate limited additions of a key since it was forgotten.
     pub fn retries(&self, key: &K) -> u32 {
         self.lock().failures.get(key).copied().unwrap_or(0)
     }
 
-    /// The next item, which the caller must give back with [`WorkQueue::done`]. `None` after shut down, when nothing
-    /// is ready any more.
+    /// Returns the next key, which the caller must give back with [`WorkQueue::done`]. `None` after shut down, when no
+    /// key is ready any more.
     pub async fn get(&self) -> Option<K> {
         loop {
             let changed = self.shared.changed.notified();
@@ -196,14 +195,14 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
         }
     }
 
-    /// The item is done; if it was added meanwhile, it becomes ready again.
+    /// Marks a key as processed; if it was added in the meantime, it becomes ready again.
     pub fn done(&self, key: &K) {
         if self.lock().done(key, &self.shared.series) {
             self.shared.changed.notify_one();
         }
     }
 
-    /// Nothing more is added; what is ready is still handed out.
+    /// Shuts the queue down: it accepts no more keys and still hands out the ready ones.
     pub fn shut_down(&self) {
         let mut state = self.lock();
         state.shut_down = true;
@@ -214,7 +213,7 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
         self.shared.changed.notify_one();
     }
 
-    /// How many items are ready.
+    /// Returns the number of ready keys.
     pub fn len(&self) -> usize {
         self.lock().ready.len()
     }
@@ -229,7 +228,7 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
 }
 
 impl<K: Clone + Eq + Hash> State<K> {
-    /// Whether the item became ready now.
+    /// Adds a key and reports whether it became ready now.
     fn add(&mut self, key: K, series: &QueueSeries) -> bool {
         if self.shut_down || self.dirty.contains_key(&key) {
             return false;
@@ -252,7 +251,7 @@ impl<K: Clone + Eq + Hash> State<K> {
         self.delayed.push(Reverse(Delayed { at, sequence: self.sequence, key }));
     }
 
-    /// Makes ready what is due. An entry that an earlier wish overtook is dropped.
+    /// Makes the due keys ready. Drops an entry that an earlier one replaced.
     fn promote(&mut self, now: Instant, series: &QueueSeries) {
         while self.delayed.peek().is_some_and(|Reverse(delayed)| delayed.at <= now) {
             let Some(Reverse(Delayed { at, key, .. })) = self.delayed.pop() else { return };
@@ -296,7 +295,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_same_item_waits_once_and_is_never_done_twice_at_a_time() {
+    async fn a_key_waits_once_and_is_never_processed_twice_at_a_time() {
         let queue = WorkQueue::new();
         queue.add("a");
         queue.add("a");
@@ -315,7 +314,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn back_off_doubles_and_is_forgotten() {
+    async fn backoff_doubles_and_is_forgotten() {
         let queue = WorkQueue::new();
         for expected in [5, 10, 20, 40] {
             queue.add_rate_limited("a");
@@ -330,7 +329,7 @@ mod tests {
         }
         queue.add_rate_limited("c");
         assert_eq!(elapsed_until_get(&queue).await, Duration::from_millis(5));
-        // The earliest of the forty wishes counts.
+        // The earliest of the forty delays counts.
         queue.get().await.unwrap();
         queue.done(&"b");
         queue.add_rate_limited("b");
@@ -338,7 +337,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_delay_beyond_all_times_is_a_long_one() {
+    async fn a_huge_delay_is_capped() {
         let queue = WorkQueue::new();
         queue.add_after("a", Duration::MAX);
         queue.add_after("b", Duration::from_secs(i64::MAX.unsigned_abs()));
@@ -357,7 +356,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_busy_worker_does_not_hold_up_delayed_items() {
+    async fn a_busy_worker_does_not_block_delayed_keys() {
         let queue = WorkQueue::new();
         let idle = tokio::spawn({
             let queue = queue.clone();
@@ -376,7 +375,8 @@ mod tests {
         queue.add("now");
         queue.add_after("latest", Duration::from_secs(4));
         let start = Instant::now();
-        let (idle, other) = (idle.await.unwrap(), other.await.unwrap());
+        let idle = idle.await.unwrap();
+        let other = other.await.unwrap();
         assert_eq!(start.elapsed(), Duration::from_secs(4));
         let mut all = vec![idle.0, idle.1, other];
         all.sort();
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn shut_down_hands_out_what_is_ready() {
+    async fn shut_down_hands_out_ready_keys() {
         let queue = WorkQueue::new();
         queue.add("a");
         queue.add_after("b", Duration::from_secs(1));

@@ -1,13 +1,13 @@
-//! The address of a collection of objects.
+//! The path of a collection of objects.
 
 use corten_api::Typed;
 use corten_meta::{GroupResource, GroupVersion};
 use std::fmt::Write as _;
 
-/// Group, version and plural name of a resource, and whether its objects live in namespaces.
+/// The group, version and plural name of a resource, and whether its objects live in namespaces.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Resource {
-    /// Empty for the core group.
+    /// The API group; empty for the core group.
     pub group: String,
     pub version: String,
     pub plural: String,
@@ -19,7 +19,7 @@ impl Resource {
         Resource { group: group.into(), version: version.into(), plural: plural.into(), namespaced }
     }
 
-    /// The resource of a typed kind.
+    /// Returns the resource of a typed kind.
     pub fn of<K: Typed>() -> Resource {
         Resource::new(K::GROUP, K::VERSION, K::PLURAL, K::NAMESPACED)
     }
@@ -32,7 +32,7 @@ impl Resource {
         GroupVersion::new(&self.group, &self.version)
     }
 
-    /// The path of the collection in a namespace; "" means all namespaces, or cluster scoped.
+    /// Returns the path of the collection in a namespace; "" means all namespaces, or cluster scoped.
     pub fn path(&self, namespace: &str) -> String {
         let mut path = String::with_capacity(64);
         if self.group.is_empty() {
@@ -52,7 +52,7 @@ impl Resource {
         path
     }
 
-    /// The path of one object, or of one of its subresources.
+    /// Returns the path of one object, or of one of its subresources.
     pub fn object_path(&self, namespace: &str, name: &str, subresource: Option<&str>) -> String {
         let mut path = self.path(namespace);
         path.push('/');

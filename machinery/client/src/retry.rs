@@ -1,24 +1,24 @@
-//! Requests that the server asks to be sent again: a full queue (429) or a server that cannot answer yet (5xx) names in
-//! `Retry-After` how long to wait.
+//! Retries of requests that the server asks to repeat: a full queue (429) or an unavailable server (5xx) sets the time
+//! to wait in `Retry-After`.
 //!
-//! Such a request was not carried out, so any verb may be repeated. One that got no answer at all is never repeated
-//! here: whether it was carried out is a question for whoever sent it.
+//! The server did not execute such a request, so any verb may be repeated. A request without an answer is never
+//! repeated here: the server may have executed it, and the caller decides.
 
 use crate::{Body, Error};
 use http::header::RETRY_AFTER;
 use http::{Response, StatusCode};
 use std::time::Duration;
 
-/// How often a request is sent again; as client-go has it.
+/// The number of retries of a request, as in client-go.
 const MOST_RETRIES: u32 = 10;
-/// Who is asked to wait longer is told so instead: a worker that sleeps for an hour looks at nothing else.
+/// The longest wait before a retry. A longer one becomes an error, so that no worker sleeps for an hour.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// Marks a request that was sent before, for who counts.
+/// Marks a repeated request, for the metrics.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Again;
 
-/// A request that failed, and when it may be sent again.
+/// A request that failed, and the time after which it may be repeated.
 #[derive(Debug)]
 pub(crate) struct Refused {
     pub error: Error,
@@ -32,18 +32,18 @@ impl From<Error> for Refused {
 }
 
 impl Refused {
-    /// Waits as long as the server asked, or gives the error up when it did not ask, or too often. Dropping the future
-    /// ends the wait.
+    /// Waits as long as the server requests, or returns the error if the server requests no wait, or too many. Dropping
+    /// the future ends the wait.
     pub async fn wait(self, retries: &mut u32) -> Result<(), Error> {
         let Some(wait) = self.retry_after.filter(|_| *retries < MOST_RETRIES) else { return Err(self.error) };
         *retries += 1;
-        tracing::debug!(error = %self.error, ?wait, retries = *retries, "the server asks to try again");
+        tracing::debug!(error = %self.error, ?wait, retries = *retries, "the server requests a retry");
         tokio::time::sleep(wait).await;
         Ok(())
     }
 }
 
-/// How long the server asks to wait before the request is sent again.
+/// Returns the time to wait before the request is repeated.
 pub(crate) fn retry_after(response: &Response<Body>) -> Option<Duration> {
     let status = response.status();
     if status != StatusCode::TOO_MANY_REQUESTS && !status.is_server_error() {
@@ -65,7 +65,7 @@ mod tests {
     use tokio::time::Instant;
 
     #[test]
-    fn only_a_full_or_failing_server_that_names_a_time_is_asked_again() {
+    fn only_a_429_or_5xx_with_retry_after_is_retried() {
         for (code, header, wait) in [
             (429, Some("1"), Some(1)),
             (429, Some("0"), Some(0)),
@@ -92,7 +92,7 @@ mod tests {
         }
     }
 
-    /// Refuses so many requests before it answers, or loses them; keeps their bodies.
+    /// A server that refuses a number of requests before it answers, or loses them. Keeps their bodies.
     struct Busy {
         code: u16,
         refusals: AtomicU32,
@@ -127,8 +127,10 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_refused_write_is_sent_again_after_the_time_that_was_asked_for() {
-        let (server, metrics, began) = (busy(429, 3), Metrics::default(), Instant::now());
+    async fn a_refused_write_is_retried_after_the_requested_time() {
+        let server = busy(429, 3);
+        let metrics = Metrics::default();
+        let began = Instant::now();
         assert_eq!(post(&server, &metrics).await.unwrap(), "done");
         assert_eq!(began.elapsed(), Duration::from_secs(6));
         assert_eq!(*server.bodies.lock().unwrap(), ["{}"; 4], "the body goes with every attempt");
@@ -143,7 +145,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn patience_ends_and_a_lost_answer_is_passed_on_at_once() {
+    async fn retries_end_and_a_lost_answer_is_an_error_at_once() {
         for (code, refusals, sent, fails) in [(429, 10, 11, false), (503, 11, 11, true), (0, 1, 1, true)] {
             let server = busy(code, refusals);
             let answer = post(&server, &Metrics::default()).await;
@@ -152,17 +154,18 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_no_longer_wants_an_answer_sends_nothing_more() {
-        let (server, metrics) = (busy(429, 5), Metrics::default());
+    async fn a_dropped_request_is_not_retried() {
+        let server = busy(429, 5);
+        let metrics = Metrics::default();
         let given_up = tokio::time::timeout(Duration::from_secs(3), post(&server, &metrics)).await;
         assert!(given_up.is_err());
         tokio::time::sleep(Duration::from_secs(60)).await;
         assert_eq!(server.bodies.lock().unwrap().len(), 2);
     }
 
-    /// A watch is a request like any other until it is answered.
+    /// A watch is retried as any other request until it is answered.
     #[tokio::test(start_paused = true)]
-    async fn a_refused_watch_is_asked_for_again() {
+    async fn a_refused_watch_is_retried() {
         let server = busy(503, 1);
         Client::new(server.clone()).open(Method::GET, "/x?watch=true", None, Bytes::new()).await.unwrap();
         assert_eq!(server.bodies.lock().unwrap().len(), 2);

@@ -1,4 +1,4 @@
-//! The seam between a client and whatever answers it: an API server in this process, or one behind TLS.
+//! The interface between a client and its API server: one in this process, or one behind TLS.
 
 use crate::Error;
 use bytes::{Bytes, BytesMut};
@@ -10,19 +10,19 @@ use std::sync::Arc;
 
 /// Sends a request and answers with the head of the response and its body.
 ///
-/// Contract: an answer of the server, also a failure, is `Ok`; `Err` means that there was no answer. The future and
-/// the body own what they need, so a request may outlive the transport's borrower. Dropping either ends the request.
+/// Contract: an answer of the server, also a failure, is `Ok`; `Err` means that there was no answer. The future and the
+/// body own their data, so a request may outlive the transport's borrower. Dropping either ends the request.
 pub trait Transport: Send + Sync + 'static {
     fn send(&self, request: http::Request<Bytes>) -> BoxFuture<'static, Result<http::Response<Body>, Error>>;
 }
 
 /// The body of a response.
 pub enum Body {
-    /// All of it.
+    /// The complete body.
     Full(Bytes),
-    /// Text as it arrives.
+    /// Bytes as they arrive.
     Stream(BoxStream<'static, Result<Bytes, Error>>),
-    /// A watch in process: objects shared with the server's cache, never turned into text.
+    /// A watch in process: objects shared with the server's cache, never encoded.
     Events(BoxStream<'static, Result<WatchEvent, Error>>),
 }
 
@@ -33,7 +33,7 @@ pub enum WatchEvent {
     Modified(Arc<Object>),
     /// The last state of the object, with the revision of its deletion.
     Deleted(Arc<Object>),
-    /// Everything up to `revision` has been sent; `initial_events_end` closes the initial events of a streaming list.
+    /// Everything up to `revision` is sent; `initial_events_end` closes the initial events of a streaming list.
     Bookmark {
         revision: u64,
         initial_events_end: bool,
@@ -47,7 +47,7 @@ impl Body {
         Body::Full(Bytes::new())
     }
 
-    /// All of the body.
+    /// Returns the complete body.
     pub async fn into_bytes(self) -> Result<Bytes, Error> {
         match self {
             Body::Full(bytes) => Ok(bytes),
@@ -65,7 +65,7 @@ impl Body {
         }
     }
 
-    /// The events of a watch, decoded frame by frame when they come as text.
+    /// Returns the events of a watch, decoded frame by frame if they come as bytes.
     pub fn into_events(self) -> BoxStream<'static, Result<WatchEvent, Error>> {
         match self {
             Body::Events(events) => events,

@@ -1,4 +1,4 @@
-//! Watch events as text: one JSON document a line, each decoded as it arrives.
+//! Watch events as bytes: one JSON document per line, each decoded as it arrives.
 
 use crate::{Error, WatchEvent};
 use bytes::{Bytes, BytesMut};
@@ -9,15 +9,15 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::sync::Arc;
 
-/// An object is at most 3 MiB; a frame beyond this is not a watch event.
+/// The longest frame. An object is at most 3 MiB.
 const MAX_FRAME: usize = 16 << 20;
 
 /// The annotation on the bookmark that closes the initial events of a streaming list.
 pub const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
-/// Turns a stream of text into events. The stream ends after the first error.
-pub fn decode(text: BoxStream<'static, Result<Bytes, Error>>) -> BoxStream<'static, Result<WatchEvent, Error>> {
-    let frames = Frames { text, buffer: BytesMut::new(), scanned: 0, ended: false };
+/// Decodes a stream of bytes into events. The stream ends after the first error.
+pub fn decode(bytes: BoxStream<'static, Result<Bytes, Error>>) -> BoxStream<'static, Result<WatchEvent, Error>> {
+    let frames = Frames { bytes, buffer: BytesMut::new(), scanned: 0, ended: false };
     futures::stream::unfold(frames, |mut frames| async move {
         let frame = match frames.next().await? {
             Ok(frame) => frame,
@@ -34,15 +34,15 @@ pub fn decode(text: BoxStream<'static, Result<Bytes, Error>>) -> BoxStream<'stat
 }
 
 struct Frames {
-    text: BoxStream<'static, Result<Bytes, Error>>,
+    bytes: BoxStream<'static, Result<Bytes, Error>>,
     buffer: BytesMut,
-    /// The buffer holds no newline before this position.
+    /// The position before which the buffer has no newline.
     scanned: usize,
     ended: bool,
 }
 
 impl Frames {
-    /// The next line that is not blank, without its newline.
+    /// Returns the next line that is not blank, without its newline.
     async fn next(&mut self) -> Option<Result<Bytes, Error>> {
         loop {
             if let Some(length) = self.buffer[self.scanned..].iter().position(|b| *b == b'\n') {
@@ -60,11 +60,11 @@ impl Frames {
             if self.buffer.len() > MAX_FRAME {
                 return Some(Err(Error::Decode(format!("a watch frame is longer than {MAX_FRAME} bytes"))));
             }
-            match self.text.next().await {
+            match self.bytes.next().await {
                 Some(Ok(chunk)) => self.buffer.extend_from_slice(&chunk),
                 Some(Err(error)) => return Some(Err(error)),
                 None => {
-                    // A last frame without a newline is whole when the server ended the response in order.
+                    // A last frame without a newline is complete if the server ended the response in order.
                     self.ended = true;
                     if !self.buffer.trim_ascii().is_empty() {
                         self.buffer.extend_from_slice(b"\n");
@@ -83,7 +83,7 @@ struct Frame<'a> {
     object: &'a RawValue,
 }
 
-/// One event from one line.
+/// Decodes one event from one line.
 pub fn decode_frame(line: &[u8]) -> Result<WatchEvent, Error> {
     let frame: Frame<'_> =
         serde_json::from_slice(line).map_err(|e| Error::Decode(format!("cannot decode a watch event: {e}")))?;
@@ -154,6 +154,6 @@ mod tests {
         let chunks = vec![Ok(Bytes::from_static(b"{\"type\":\"ODD\",\"object\":{}}\n")), Ok(Bytes::from(FRAMES))];
         let events: Vec<_> = decode(futures::stream::iter(chunks).boxed()).collect().await;
         assert_eq!(events.len(), 1);
-        assert!(matches!(&events[0], Err(Error::Decode(text)) if text.contains("ODD")));
+        assert!(matches!(&events[0], Err(Error::Decode(message)) if message.contains("ODD")));
     }
 }

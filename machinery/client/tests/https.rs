@@ -1,4 +1,5 @@
-//! The client over real TLS: certificates on both sides, one HTTP/2 connection, watches frame by frame, tokens.
+//! Tests of the client over real TLS: certificates on both sides, one HTTP/2 connection, watches frame by frame,
+//! tokens.
 
 #![allow(clippy::unwrap_used)] // A test fails by panicking.
 
@@ -23,18 +24,18 @@ use tokio_rustls::TlsAcceptor;
 
 type ResponseBody = BoxBody<Bytes, Infallible>;
 
-/// A server that answers with what it heard, and the keys to it.
+/// A server that answers with the request it received, and its keys.
 struct Server {
     address: String,
     ca: String,
     client_certificate: String,
     client_key: String,
     connections: Arc<AtomicUsize>,
-    /// Lines for whoever watches.
+    /// The lines for watching clients.
     lines: broadcast::Sender<String>,
-    /// Told for every watch that starts.
+    /// Receives a message for every watch that starts.
     watching: mpsc::UnboundedReceiver<()>,
-    /// Sending ends every connection.
+    /// Closes every connection when sent to.
     hang_up: broadcast::Sender<()>,
 }
 
@@ -100,7 +101,8 @@ struct Context {
 
 async fn accept(listener: TcpListener, acceptor: TlsAcceptor, context: Context) {
     while let Ok((stream, _)) = listener.accept().await {
-        let (acceptor, context) = (acceptor.clone(), context.clone());
+        let acceptor = acceptor.clone();
+        let context = context.clone();
         tokio::spawn(async move {
             let Ok(stream) = acceptor.accept(stream).await else { return };
             context.connections.fetch_add(1, Ordering::SeqCst);
@@ -159,7 +161,7 @@ async fn one_connection_serves_many_requests_and_is_made_again() {
     assert!(missing.is_not_found(), "{missing}");
 
     server.hang_up.send(()).unwrap();
-    // A request that was on its way when the connection broke may fail; the next one must not.
+    // A request in flight when the connection broke may fail; the next one must not.
     if client.get_raw("/version").await.is_err() {
         heard(&client, "/version").await;
     }
@@ -189,7 +191,7 @@ async fn watches_arrive_frame_by_frame() {
 }
 
 #[tokio::test]
-async fn tokens_come_from_text_or_file() {
+async fn tokens_come_from_strings_or_files() {
     let server = Server::start().await;
     let token = Client::https(HttpsConfig { token: Some("abc".into()), ..server.config() }).unwrap();
     let answer = heard(&token, "/x").await;
@@ -220,8 +222,9 @@ async fn a_kubeconfig_is_enough() {
 }
 
 #[tokio::test]
-async fn strangers_are_refused() {
-    let (server, other) = (Server::start().await, Server::start().await);
+async fn unknown_peers_are_refused() {
+    let server = Server::start().await;
+    let other = Server::start().await;
     let config = HttpsConfig { ca: Some(Pem::from(other.ca.as_str())), ..server.config() };
     let error = Client::https(config.clone()).unwrap().get_raw("/x").await.unwrap_err();
     assert!(matches!(error, Error::Transport(_)), "{error:?}");
@@ -229,6 +232,6 @@ async fn strangers_are_refused() {
     assert_eq!(heard(&Client::https(insecure).unwrap(), "/x").await["path"], "/x");
     assert!(Client::https(HttpsConfig { ca: None, ..server.config() }).is_err());
     assert!(Client::https(HttpsConfig { server: "ftp://x".into(), ..server.config() }).is_err());
-    let nobody = HttpsConfig { server: "https://127.0.0.1:1".into(), ..server.config() };
-    assert!(matches!(Client::https(nobody).unwrap().get_raw("/x").await, Err(Error::Transport(_))));
+    let unreachable = HttpsConfig { server: "https://127.0.0.1:1".into(), ..server.config() };
+    assert!(matches!(Client::https(unreachable).unwrap().get_raw("/x").await, Err(Error::Transport(_))));
 }

@@ -1,9 +1,9 @@
-//! Shared caches: one copy of a kind's objects in a process, kept current by a watch, read by everybody.
+//! Shared caches: one copy of a kind's objects per process, kept current by a watch and read by all components.
 //!
-//! Contract: a cache never goes back in time for one object, except after the server lost history and the cache was
-//! listed anew. What a subscriber is told has already happened in the cache. Changes of one object may be merged for
-//! a slow subscriber (level, not edge), so its memory is bounded by the number of objects. Objects are the encoded
-//! bytes that the server holds; typed views are decoded on demand and not kept.
+//! Contract: a cache never goes back in time for one object, except after the server compacted history and the cache
+//! listed again. A change is in the cache before subscribers receive it. Changes of one object may be merged for a slow
+//! subscriber (level, not edge), so its memory is bounded by the number of objects. Objects are the encoded bytes that
+//! the server holds; typed views are decoded on demand and not kept.
 
 mod reflector;
 mod shared;
@@ -39,7 +39,7 @@ impl Cache {
         self.read().get(&key.namespace, &key.name)
     }
 
-    /// The objects of a namespace; "" means all.
+    /// Returns the objects of a namespace; "" means all.
     pub fn list(&self, namespace: &str) -> Vec<Arc<Object>> {
         if namespace.is_empty() { self.all() } else { self.read().namespace(namespace) }
     }
@@ -56,46 +56,46 @@ impl Cache {
         self.len() == 0
     }
 
-    /// The objects that have an owner reference to this uid.
+    /// Returns the objects that have an owner reference to this uid.
     pub fn by_owner(&self, uid: &str) -> Vec<Arc<Object>> {
         self.read().by_owner(uid)
     }
 
-    /// The objects that an index made with [`Cache::add_index`] files under `value`.
+    /// Returns the objects that an index made with [`Cache::add_index`] has for `value`.
     pub fn by_index(&self, index: &str, value: &str) -> Vec<Arc<Object>> {
         self.read().by_index(index, value)
     }
 
-    /// What a part of the cache is stamped with: as long as that stays, the part holds the same objects in the same
-    /// versions. Who wants to know later whether what he read is still so takes the stamp before he reads.
+    /// Returns the stamp of a part of the cache: as long as it stays equal, the part has the same objects at the same
+    /// revisions. A caller that compares later takes the stamp before it reads.
     pub fn stamp(&self, part: Part<'_>) -> u64 {
         self.read().stamp(part)
     }
 
-    /// Files every object, now and later, under the values that `values` names. A second index of the same name is
-    /// ignored, so that components sharing a cache may each ask for it.
+    /// Indexes every object, now and later, by the values that `values` returns. A second index of the same name is
+    /// ignored, so that components that share a cache may each add it.
     pub fn add_index(&self, name: &'static str, values: impl Fn(&Object) -> Vec<String> + Send + Sync + 'static) {
         self.write().add_index(name, Box::new(values));
     }
 
-    /// The objects of a namespace ("" means all) whose labels match.
+    /// Returns the objects of a namespace ("" means all) whose labels match.
     pub fn select(&self, namespace: &str, selector: &Selector) -> Vec<Arc<Object>> {
         let mut objects = self.list(namespace);
         objects.retain(|object| selector.matches(&object.header.labels));
         objects
     }
 
-    /// A typed view, decoded now.
+    /// Returns a typed object, decoded now.
     pub fn typed<K: Typed>(&self, key: &Key) -> Option<K> {
         decode(&*self.get(key)?)
     }
 
-    /// Typed views of a namespace ("" means all), decoded now.
+    /// Returns the typed objects of a namespace ("" means all), decoded now.
     pub fn typed_list<K: Typed>(&self, namespace: &str) -> Vec<K> {
         self.list(namespace).iter().filter_map(|object| decode(object)).collect()
     }
 
-    /// Waits until the first list is complete. Returns also when the cache was shut down before that.
+    /// Waits until the first list is complete. Also returns if the cache is shut down before that.
     pub async fn synced(&self) {
         // The cache holds the sender, so waiting ends only by the value.
         let _ = self.synced.subscribe().wait_for(|synced| *synced).await;
@@ -105,20 +105,20 @@ impl Cache {
         *self.synced.borrow()
     }
 
-    /// Everything in the cache, and every change from here on.
+    /// Subscribes to all objects in the cache and to every change from now on.
     pub fn subscribe(&self) -> Subscription {
         self.subscribe_with(&Arc::default())
     }
 
-    /// As [`Cache::subscribe`] for somebody with several subscriptions who is told by one bell that one of them has
-    /// something. Only one may wait for the bell, and then asks each by [`Subscription::try_next`].
+    /// Subscribes as [`Cache::subscribe`] does, for a caller with several subscriptions that share one `bell`. Only one
+    /// task may wait for the bell; it then polls each by [`Subscription::try_next`].
     pub fn subscribe_with(&self, bell: &Arc<Notify>) -> Subscription {
-        // Under the lock that every change takes, so that none is missed and none told twice.
+        // Every change takes this lock, so that none is missed and none is delivered twice.
         let store = self.read();
         self.subscribers.subscribe(store.all(), bell)
     }
 
-    /// One event of a watch: an addition, a modification, or (with `deleted`) a deletion.
+    /// Applies one event of a watch: an addition, a modification, or (with `deleted`) a deletion.
     fn apply(&self, object: Arc<Object>, deleted: bool) {
         let mut store = self.write();
         let old = store.get(&object.header.namespace, &object.header.name);
@@ -138,7 +138,7 @@ impl Cache {
         self.subscribers.tell(Change { key, old, new });
     }
 
-    /// The result of a list: what is not in it is gone.
+    /// Applies the result of a list: objects that are not in it are deleted.
     fn replace(&self, objects: Vec<Arc<Object>>) {
         let mut store = self.write();
         for (old, new) in store.replace(objects) {
@@ -148,13 +148,13 @@ impl Cache {
         self.synced.send_replace(true);
     }
 
-    /// Ends every subscription after what is pending, and every wait for the first list.
+    /// Ends every subscription after its pending changes, and every wait for the first list.
     fn close(&self) {
         self.subscribers.close();
         self.synced.send_replace(true);
     }
 
-    /// A panic under the lock leaves a consistent store, because every change is one call.
+    /// Locks the store. A panic under the lock leaves it consistent, because every change is one call.
     fn read(&self) -> RwLockReadGuard<'_, Store> {
         self.store.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -164,7 +164,7 @@ impl Cache {
     }
 }
 
-/// An object that does not decode is left out of typed views, with a note: the API server lets none in.
+/// Decodes an object. One that does not decode is left out of typed views and logged: the API server admits none.
 fn decode<K: Typed>(object: &Object) -> Option<K> {
     corten_api::decode_object(object)
         .inspect_err(|error| tracing::warn!(kind = K::KIND, key = %object.key(), %error, "cannot decode an object"))

@@ -1,5 +1,5 @@
-//! Keeps a cache current: lists once, watches from there, resumes where a watch ended, lists again when the server no
-//! longer remembers.
+//! Keeps a cache current: lists once, watches from there, resumes after a watch ended, and lists again if the revision
+//! is compacted.
 
 use super::Cache;
 use crate::backoff::{Backoff, jitter};
@@ -13,10 +13,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// A watch that lasted this long was a healthy one: the next is opened at once.
+/// The duration from which a watch counts as healthy: the next is opened at once.
 const HEALTHY: Duration = Duration::from_secs(1);
 
-/// Lists that are not streamed come in pages of this many objects.
+/// The number of objects per page of a list that is not streamed.
 const PAGE: u64 = 500;
 
 pub(super) struct Reflector {
@@ -24,18 +24,18 @@ pub(super) struct Reflector {
     namespace: String,
     options: ListOptions,
     cache: Arc<Cache>,
-    /// The newest revision the cache has seen; `None` before the first list and after the server forgot it.
+    /// The newest revision in the cache; `None` before the first list and after the server compacted it.
     revision: Option<u64>,
-    /// Cleared when the server turns out not to stream lists.
+    /// Whether the server streams lists, as far as known.
     streaming: bool,
 }
 
-/// Why a watch ended.
+/// The reason why a watch ended.
 #[derive(Debug)]
 enum End {
-    /// In order; resume.
+    /// The server closed it; resume.
     Closed,
-    /// The server no longer knows our revision; list again.
+    /// The revision is compacted; list again.
     Expired,
     Failed(Error),
 }
@@ -45,7 +45,7 @@ impl Reflector {
         Reflector { resource, namespace: namespace.into(), options, cache, revision: None, streaming: true }
     }
 
-    /// Runs until shutdown, whatever the server does.
+    /// Runs until shutdown, through all failures of the server.
     pub(super) async fn run(mut self, shutdown: CancellationToken) {
         let cache = self.cache.clone();
         let _ = shutdown.run_until_cancelled(self.follow()).await;
@@ -69,7 +69,7 @@ impl Reflector {
                 End::Expired => {
                     tracing::debug!(resource = %self.resource.resource().plural, "watch expired, listing again");
                     self.revision = None;
-                    // Once without waiting; a server that forgets at once again gets the back-off.
+                    // The first time without waiting; further expirations back off.
                     if unhealthy <= 1 {
                         continue;
                     }
@@ -82,7 +82,7 @@ impl Reflector {
         }
     }
 
-    /// Brings the cache up to date if need be, and then follows one watch to its end.
+    /// Brings the cache up to date if necessary, and then follows one watch to its end.
     async fn list_and_watch(&mut self) -> End {
         let opened = match self.revision {
             Some(revision) => self.open(revision).await,
@@ -106,13 +106,13 @@ impl Reflector {
         }
     }
 
-    /// A watch from a revision on.
+    /// Opens a watch from a revision on.
     async fn open(&self, revision: u64) -> Result<BoxStream<'static, Result<WatchEvent, Error>>, Error> {
         let options = ListOptions { resource_version: Some(revision.to_string()), ..self.watch_options() };
         self.resource.watch(&self.namespace, &options).await
     }
 
-    /// A watch that begins with everything there is.
+    /// Opens a watch that begins with all existing objects.
     async fn open_streaming(&self) -> Result<BoxStream<'static, Result<WatchEvent, Error>>, Error> {
         let options = ListOptions {
             send_initial_events: true,
@@ -123,7 +123,7 @@ impl Reflector {
     }
 
     fn watch_options(&self) -> ListOptions {
-        // Between five and ten minutes, so that watches of many clients do not end together.
+        // Between five and ten minutes, so that the watches of many clients do not end together.
         let timeout = 300 + (jitter() * 300.0) as u64;
         ListOptions { allow_watch_bookmarks: true, timeout_seconds: Some(timeout), ..self.options.clone() }
     }
@@ -147,8 +147,8 @@ impl Reflector {
         Ok(revision)
     }
 
-    /// Follows a watch to its end. While the initial events of a streaming list arrive, they are gathered; their
-    /// closing bookmark makes them the content of the cache.
+    /// Follows a watch to its end. Collects the initial events of a streaming list until their closing bookmark, and
+    /// then makes them the content of the cache.
     async fn drain(&mut self, mut events: BoxStream<'static, Result<WatchEvent, Error>>) -> End {
         let mut initial: Option<BTreeMap<corten_meta::Key, Arc<Object>>> =
             if self.revision.is_none() { Some(BTreeMap::new()) } else { None };
@@ -186,8 +186,8 @@ impl Reflector {
     }
 }
 
-/// Whether the server's answer means that it does not stream lists: it does not know them, or its storage cannot serve
-/// them, which it says with an internal error.
+/// Reports whether the error means that the server does not stream lists: it does not know the option, or its storage
+/// does not support it, which is an internal error.
 fn refuses_streaming(error: &Error) -> bool {
     error.status().is_some_and(|status| status.is_invalid() || status.is_bad_request() || status.code == 500)
 }

@@ -1,4 +1,4 @@
-//! One cache a kind and process, started when somebody first asks for it.
+//! One cache per kind and process, started on first use.
 
 use super::Cache;
 use super::reflector::Reflector;
@@ -23,28 +23,28 @@ struct Shared {
 }
 
 impl Caches {
-    /// Every cache stops with `shutdown`.
+    /// Makes the caches of a client. Every cache stops with `shutdown`.
     pub fn new(client: Client, shutdown: CancellationToken) -> Caches {
         let shared = Shared { client, shutdown, tasks: TaskTracker::new(), caches: Mutex::default() };
         Caches { shared: Arc::new(shared) }
     }
 
-    /// The cache of all objects of a kind. Starts it on first use, which needs a running tokio runtime.
+    /// Returns the cache of all objects of a kind. Starts it on first use, which needs a running tokio runtime.
     pub fn of<K: Typed>(&self) -> Arc<Cache> {
         self.filtered::<K>(ListOptions::default())
     }
 
-    /// The cache of the objects that the selectors of `options` choose, shared by all who ask with the same options.
+    /// Returns the cache of the objects that the selectors of `options` match. Callers with equal options share it.
     pub fn filtered<K: Typed>(&self, options: ListOptions) -> Arc<Cache> {
         self.resource(&Resource::of::<K>(), "", options)
     }
 
-    /// As [`Caches::of`], for a resource known by name.
+    /// Returns the cache of a resource known by name, as [`Caches::of`] does.
     pub fn dynamic(&self, resource: &Resource) -> Arc<Cache> {
         self.resource(resource, "", ListOptions::default())
     }
 
-    /// The cache of a resource in one namespace ("" means all).
+    /// Returns the cache of a resource in one namespace ("" means all).
     pub fn resource(&self, resource: &Resource, namespace: &str, options: ListOptions) -> Arc<Cache> {
         let mut caches = self.shared.caches.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (resource.clone(), namespace.to_owned(), options.clone());
@@ -62,7 +62,7 @@ impl Caches {
         &self.shared.client
     }
 
-    /// Waits until every cache that was asked for so far is synced.
+    /// Waits until every cache that was started so far is synced.
     pub async fn synced(&self) {
         let caches: Vec<Arc<Cache>> =
             self.shared.caches.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();

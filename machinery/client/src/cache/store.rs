@@ -14,67 +14,67 @@ pub(super) struct Store {
     objects: BTreeSet<Entry>,
     by_owner: Filed,
     indexes: HashMap<&'static str, (Values, Filed)>,
-    /// How many objects a namespace has, and the last change among them.
+    /// The number of objects of each namespace, and the last change among them.
     namespaces: HashMap<Box<str>, (usize, u64)>,
-    /// How often anything changed: what a change is stamped with.
+    /// The number of changes so far: the stamp of the last change.
     changes: u64,
 }
 
-/// A part of a cache that can be asked for.
+/// A part of a cache that has a stamp.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part<'a> {
     All,
     Namespace(&'a str),
     Object(&'a Key),
-    /// What has an owner reference to this uid.
+    /// The objects with an owner reference to this uid.
     Owner(&'a str),
-    /// What an index files under a value.
+    /// The objects that an index has for a value.
     Index(&'static str, &'a str),
 }
 
-/// An object in its place: ordered by namespace and name, which are read from the object itself instead of being kept
-/// a second time as a key. With the stamp of the change that put it there.
+/// An object with the stamp of the change that added it: ordered by namespace and name, which are read from the object
+/// itself to save a second copy as a key.
 struct Entry(Arc<Object>, u64);
 
-/// What an [`Entry`] is ordered and found by.
-trait Place {
-    fn place(&self) -> (&str, &str);
+/// The key that an [`Entry`] is ordered by.
+trait NamespacedName {
+    fn namespace_and_name(&self) -> (&str, &str);
 }
 
-impl Place for Entry {
-    fn place(&self) -> (&str, &str) {
+impl NamespacedName for Entry {
+    fn namespace_and_name(&self) -> (&str, &str) {
         (&self.0.header.namespace, &self.0.header.name)
     }
 }
-impl Place for (&str, &str) {
-    fn place(&self) -> (&str, &str) {
+impl NamespacedName for (&str, &str) {
+    fn namespace_and_name(&self) -> (&str, &str) {
         (self.0, self.1)
     }
 }
-impl<'a> Borrow<dyn Place + 'a> for Entry {
-    fn borrow(&self) -> &(dyn Place + 'a) {
+impl<'a> Borrow<dyn NamespacedName + 'a> for Entry {
+    fn borrow(&self) -> &(dyn NamespacedName + 'a) {
         self
     }
 }
-impl PartialEq for dyn Place + '_ {
+impl PartialEq for dyn NamespacedName + '_ {
     fn eq(&self, other: &Self) -> bool {
-        self.place() == other.place()
+        self.namespace_and_name() == other.namespace_and_name()
     }
 }
-impl Eq for dyn Place + '_ {}
-impl PartialOrd for dyn Place + '_ {
+impl Eq for dyn NamespacedName + '_ {}
+impl PartialOrd for dyn NamespacedName + '_ {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
-impl Ord for dyn Place + '_ {
+impl Ord for dyn NamespacedName + '_ {
     fn cmp(&self, other: &Self) -> Ordering {
-        self.place().cmp(&other.place())
+        self.namespace_and_name().cmp(&other.namespace_and_name())
     }
 }
 impl PartialEq for Entry {
     fn eq(&self, other: &Self) -> bool {
-        self.place() == other.place()
+        self.namespace_and_name() == other.namespace_and_name()
     }
 }
 impl Eq for Entry {}
@@ -85,12 +85,12 @@ impl PartialOrd for Entry {
 }
 impl Ord for Entry {
     fn cmp(&self, other: &Self) -> Ordering {
-        self.place().cmp(&other.place())
+        self.namespace_and_name().cmp(&other.namespace_and_name())
     }
 }
 
-/// Objects filed under values, each file in the order of namespace and name: they are looked through far more often
-/// than one of them changes. With the stamp of the last change of each file.
+/// The objects of each value of an index, in the order of namespace and name, with the stamp of the last change: reads
+/// are far more frequent than changes.
 #[derive(Default)]
 struct Filed(HashMap<Box<str>, (u64, Vec<Arc<Object>>)>);
 
@@ -127,23 +127,24 @@ impl Filed {
     }
 }
 
-/// Where an object of this place is among those of a file, or belongs. Lists arrive in order: the end is tried first.
+/// Returns the position of an object among those of a value, or the position to insert it. Lists arrive in order, so it
+/// tries the end first.
 fn position(objects: &[Arc<Object>], object: &Object) -> Result<usize, usize> {
-    fn place(object: &Object) -> (&str, &str) {
+    fn namespace_and_name(object: &Object) -> (&str, &str) {
         (&object.header.namespace, &object.header.name)
     }
     match objects.last() {
-        Some(last) if place(last) < place(object) => Err(objects.len()),
-        _ => objects.binary_search_by(|other| place(other).cmp(&place(object))),
+        Some(last) if namespace_and_name(last) < namespace_and_name(object) => Err(objects.len()),
+        _ => objects.binary_search_by(|other| namespace_and_name(other).cmp(&namespace_and_name(object))),
     }
 }
 
-/// What a list changed: the state before and the state after.
+/// A change by a list: the state before and the state after.
 pub(super) type Replaced = (Option<Arc<Object>>, Option<Arc<Object>>);
 
 impl Store {
     pub(super) fn get(&self, namespace: &str, name: &str) -> Option<Arc<Object>> {
-        self.objects.get(&(namespace, name) as &dyn Place).map(|entry| entry.0.clone())
+        self.objects.get(&(namespace, name) as &dyn NamespacedName).map(|entry| entry.0.clone())
     }
 
     pub(super) fn all(&self) -> Vec<Arc<Object>> {
@@ -155,9 +156,9 @@ impl Store {
     }
 
     pub(super) fn namespace(&self, namespace: &str) -> Vec<Arc<Object>> {
-        let start: &dyn Place = &(namespace, "");
+        let start: &dyn NamespacedName = &(namespace, "");
         self.objects
-            .range::<dyn Place, _>((Bound::Included(start), Bound::Unbounded))
+            .range::<dyn NamespacedName, _>((Bound::Included(start), Bound::Unbounded))
             .take_while(|entry| entry.0.header.namespace == namespace)
             .map(|entry| entry.0.clone())
             .collect()
@@ -171,14 +172,15 @@ impl Store {
         self.indexes.get(index).map(|(_, filed)| filed.get(value)).unwrap_or_default()
     }
 
-    /// Two equal stamps of a part: it holds the same objects in the same versions. Nothing is stamped 0.
+    /// Returns the stamp of a part. A part with an equal stamp has the same objects at the same revisions. No change
+    /// has the stamp 0.
     pub(super) fn stamp(&self, part: Part<'_>) -> u64 {
         match part {
             Part::All | Part::Namespace("") => self.changes,
             Part::Namespace(namespace) => self.namespaces.get(namespace).map_or(0, |(_, stamp)| *stamp),
             Part::Object(key) => {
-                let place: &dyn Place = &(key.namespace.as_str(), key.name.as_str());
-                self.objects.get(place).map_or(0, |entry| entry.1)
+                let key: &dyn NamespacedName = &(key.namespace.as_str(), key.name.as_str());
+                self.objects.get(key).map_or(0, |entry| entry.1)
             }
             Part::Owner(uid) => self.by_owner.stamp(uid),
             Part::Index(index, value) => self.indexes.get(index).map_or(0, |(_, filed)| filed.stamp(value)),
@@ -198,7 +200,7 @@ impl Store {
         self.indexes.insert(name, (values, filed));
     }
 
-    /// Puts an object in its place and returns the one that was there.
+    /// Inserts an object and returns the one that it replaces.
     pub(super) fn insert(&mut self, object: Arc<Object>) -> Option<Arc<Object>> {
         self.changes += 1;
         let old = self.objects.replace(Entry(object.clone(), self.changes)).map(|entry| entry.0);
@@ -210,13 +212,13 @@ impl Store {
     }
 
     pub(super) fn remove(&mut self, namespace: &str, name: &str) -> Option<Arc<Object>> {
-        let old = self.objects.take(&(namespace, name) as &dyn Place)?.0;
+        let old = self.objects.take(&(namespace, name) as &dyn NamespacedName)?.0;
         self.changes += 1;
         self.unfile(&old);
         Some(old)
     }
 
-    /// Makes `objects` the whole content; returns what is different now.
+    /// Makes `objects` the content; returns the differences.
     pub(super) fn replace(&mut self, objects: Vec<Arc<Object>>) -> Vec<Replaced> {
         let listed: BTreeSet<Entry> = objects.into_iter().map(|object| Entry(object, 0)).collect();
         let gone: Vec<Arc<Object>> =
@@ -228,7 +230,7 @@ impl Store {
         }
         for Entry(object, _) in listed {
             let old = self.get(&object.header.namespace, &object.header.name);
-            // The same revision is the same object; keeping ours spares everybody a change.
+            // An equal revision is the same object; keeping ours avoids a change for the subscribers.
             if old.as_ref().is_some_and(|old| old.revision == object.revision && old.header.uid == object.header.uid) {
                 continue;
             }
@@ -283,7 +285,8 @@ mod tests {
     use serde_json::json;
 
     fn object(name: u8, label: u8, owner: u8, revision: u64) -> Arc<Object> {
-        let (namespace, name) = (["a", "b"][usize::from(name % 2)], format!("n{name}"));
+        let namespace = ["a", "b"][usize::from(name % 2)];
+        let name = format!("n{name}");
         let owners = json!([{"apiVersion": "v1", "kind": "X", "name": "x", "uid": format!("u{owner}")}]);
         let labels = json!({"l": format!("v{label}")});
         let value = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": namespace,
@@ -291,7 +294,7 @@ mod tests {
         Arc::new(Object::from_value(&value, revision).unwrap())
     }
 
-    /// Every part there is, with its stamp and the versions it holds.
+    /// Returns every part with its stamp and the revisions of its objects.
     fn parts(store: &Store) -> Vec<(u64, Vec<u64>)> {
         let versions = |objects: Vec<Arc<Object>>| objects.iter().map(|one| one.revision).collect::<Vec<_>>();
         let mut all = vec![(store.stamp(Part::All), versions(store.all()))];
@@ -304,7 +307,8 @@ mod tests {
             }
         }
         for value in 0..3 {
-            let (uid, label) = (format!("u{value}"), format!("v{value}"));
+            let uid = format!("u{value}");
+            let label = format!("v{value}");
             all.push((store.stamp(Part::Owner(&uid)), versions(store.by_owner(&uid))));
             all.push((store.stamp(Part::Index("label", &label)), versions(store.by_index("label", &label))));
         }
@@ -312,9 +316,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happened in between: equal stamps, equal content.
+        /// Equal stamps mean equal content, after any changes.
         #[test]
-        fn a_part_with_the_same_stamp_holds_the_same(
+        fn a_part_with_the_same_stamp_has_the_same_objects(
             steps in prop::collection::vec((0u8..4, 0u8..4, 0u8..3, 0u8..3), 1..40),
         ) {
             let mut store = Store::default();

@@ -1,14 +1,14 @@
-//! Telling subscribers what changed, without ever waiting for one.
+//! Delivers changes to subscribers without ever waiting for one.
 
 use corten_meta::{Key, Object};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tokio::sync::Notify;
 
-/// What happened to one object since the subscriber last heard of it.
+/// The change of one object since the subscriber's last change of it.
 ///
-/// `old` is the state the subscriber knew (or, for an object that came and went unheard, its last state); `new` is
-/// the state now, `None` when it is gone.
+/// `old` is the state that the subscriber knew (or the last state of an object that was created and deleted in
+/// between); `new` is the current state, `None` if the object is deleted.
 #[derive(Debug, Clone)]
 pub struct Change {
     pub key: Key,
@@ -17,13 +17,12 @@ pub struct Change {
 }
 
 impl Change {
-    /// The newest state there is.
+    /// Returns the newest state.
     pub fn object(&self) -> Option<&Arc<Object>> {
         self.new.as_ref().or(self.old.as_ref())
     }
 
-    /// What happened to each object of the name: one that took the place of another is an end and a beginning, though
-    /// nobody saw the time between.
+    /// Splits a change by uid: an object that replaced another of the same name is a deletion and an addition.
     pub fn steps(self) -> impl Iterator<Item = Change> {
         let uid = |object: &Option<Arc<Object>>| object.as_ref().map(|object| object.header.uid.clone());
         let replaced = self.old.is_some() && self.new.is_some() && uid(&self.old) != uid(&self.new);
@@ -39,7 +38,7 @@ pub struct Subscription {
 }
 
 impl Subscription {
-    /// The next change; `None` after the cache was shut down.
+    /// Returns the next change; `None` after the cache is shut down.
     pub async fn next(&mut self) -> Option<Change> {
         loop {
             let arrived = self.mailbox.arrived.notified();
@@ -56,21 +55,21 @@ impl Subscription {
         }
     }
 
-    /// How many changes wait.
+    /// Returns the number of pending changes.
     pub fn waiting(&self) -> usize {
         self.mailbox.lock().order.len()
     }
 
-    /// The next change if one is waiting.
+    /// Returns the next change if one is pending.
     pub fn try_next(&mut self) -> Option<Change> {
         self.mailbox.lock().pop()
     }
 }
 
-/// Changes that wait for one subscriber: at most one an object.
+/// The pending changes of one subscriber: at most one per object.
 struct Mailbox {
     pending: Mutex<Pending>,
-    /// Rung when a change arrives; one bell may serve several subscriptions.
+    /// Notified when a change arrives; several subscriptions may share it.
     arrived: Arc<Notify>,
 }
 
@@ -81,7 +80,7 @@ struct Pending {
     closed: bool,
 }
 
-/// What waits to be told of one object: the state the subscriber knows, and the newest.
+/// The pending change of one object: the state that the subscriber knows, and the newest.
 struct Merged {
     old: Option<Arc<Object>>,
     new: Option<Arc<Object>>,
@@ -94,7 +93,7 @@ impl Pending {
         Some(Change { key, old, new })
     }
 
-    /// Adds a change, merging it with one that waits: the subscriber's `old` stays, the newest `new` wins.
+    /// Adds a change, merging it with a pending one: the subscriber's `old` stays, the newest `new` wins.
     fn push(&mut self, change: &Change) {
         if let Some(Merged { old, new }) = self.changes.get_mut(&change.key) {
             if old.is_none() && change.new.is_none() {
@@ -115,7 +114,7 @@ impl Mailbox {
     }
 }
 
-/// Everybody who listens to one cache.
+/// The subscribers of one cache.
 #[derive(Default)]
 pub(super) struct Subscribers {
     mailboxes: Mutex<Audience>,
@@ -128,7 +127,7 @@ struct Audience {
 }
 
 impl Subscribers {
-    /// A new subscriber, who hears of `objects` first.
+    /// Adds a subscriber, which receives `objects` first.
     pub(super) fn subscribe(&self, objects: Vec<Arc<Object>>, bell: &Arc<Notify>) -> Subscription {
         let mailbox = Arc::new(Mailbox { pending: Mutex::default(), arrived: bell.clone() });
         let mut audience = self.lock();

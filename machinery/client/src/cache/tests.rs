@@ -1,4 +1,4 @@
-//! A cache against a server that misbehaves. Time is paused, so that back-off costs nothing.
+//! Tests of a cache against a server that misbehaves. Time is paused, so that backoff costs nothing.
 
 use super::*;
 use crate::fake::FakeServer;
@@ -31,7 +31,7 @@ fn owned_by(uid: &str) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn follows_the_server_in_process_and_as_text() {
+async fn follows_the_server_in_process_and_as_bytes() {
     for text in [false, true] {
         let server = FakeServer::default();
         server.state().text = text;
@@ -162,7 +162,7 @@ async fn falls_back_to_pages_and_a_watch() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn survives_a_server_that_is_away() {
+async fn survives_an_unavailable_server() {
     let server = FakeServer::default();
     server.put_config_map("a", "one", json!({}), "1");
     let (client, cut) = server.cable();
@@ -196,7 +196,7 @@ async fn old_and_repeated_events_are_ignored() {
 }
 
 #[tokio::test]
-async fn a_slow_subscriber_hears_the_sum_of_changes() {
+async fn a_slow_subscriber_receives_merged_changes() {
     let cache = Cache::default();
     cache.apply(object("known", 1, "1"), false);
     let mut subscription = cache.subscribe();
@@ -214,6 +214,6 @@ async fn a_slow_subscriber_hears_the_sum_of_changes() {
     assert!(subscription.try_next().is_none());
     drop(subscription);
     cache.apply(object("known", 14, "14"), false);
-    // It went unheard and came back: the last state before is told, because its owner may want to know.
+    // The object was deleted and created again in between: `old` is its last state before, which its owner may need.
     assert_eq!(next(&mut fast).await, "known 9->14");
 }

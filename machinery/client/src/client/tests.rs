@@ -1,4 +1,4 @@
-//! Typed and dynamic requests over a server in memory.
+//! Tests of typed and dynamic requests over a server in memory.
 
 use super::*;
 use crate::fake::FakeServer;
@@ -61,7 +61,7 @@ async fn dynamic_requests() {
     assert!(maps.list("", &ListOptions::default()).await.unwrap().items.is_empty());
 }
 
-/// Answers every request in the same way, and repeats the request's headers.
+/// A transport that answers every request the same, and repeats the request's headers.
 struct Fixed(u16, &'static str);
 
 impl Transport for Fixed {

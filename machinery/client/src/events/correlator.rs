@@ -1,5 +1,5 @@
-//! Thins out events before they are written, by the rules that client-go has: the same event again only counts up;
-//! many that differ in their message only become one; and a source may not flood the events of an object.
+//! Aggregates and filters events before they are written, by the rules of client-go: a repeated event is counted; many
+//! events that differ only in their message become one; and a source may not flood the events of an object.
 //!
 //! Pure: time comes in as an argument.
 
@@ -8,21 +8,21 @@ use corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use jiff::{SignedDuration, Timestamp};
 use std::collections::{HashMap, HashSet};
 
-/// How much is remembered of each sort.
+/// The number of entries that each table remembers.
 const REMEMBERED: usize = 4096;
-/// From this many different messages on, similar events are combined.
+/// The number of different messages from which similar events are combined.
 const SIMILAR: usize = 10;
-/// And until this long after the last of them.
+/// The time after the last similar event for which they are combined.
 const SIMILAR_INTERVAL: SignedDuration = SignedDuration::from_secs(600);
-/// A source may send this many events about an object at once.
+/// The number of events about an object that a source may send at once.
 const BURST: f64 = 25.0;
-/// And one more every five minutes.
+/// The rate at which a source may send more: one every five minutes.
 const REFILL_PER_SECOND: f64 = 1.0 / 300.0;
 
-/// What to do with an event.
+/// The decision about an event.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Verdict {
-    /// Nothing: the source has said enough about this object.
+    /// Drop it: the source has exceeded its rate for this object.
     Drop,
     /// Write a new event.
     Create(Box<Event>),
@@ -65,12 +65,12 @@ impl Correlator {
         if again { Verdict::Count(Box::new(event)) } else { Verdict::Create(Box::new(event)) }
     }
 
-    /// The server refused the event: its next occurrence is a new one.
+    /// Forgets an event that the server refused: its next occurrence is a new one.
     pub fn forget(&mut self, event: &Event) {
         self.seen.remove(&event_key(event));
     }
 
-    /// Makes one event of many that differ in their message only. The key says what counts as the same event.
+    /// Combines events that differ only in their message. Returns the event and the key that identifies it.
     fn combine(&mut self, mut event: Event, now: Timestamp) -> (Event, String) {
         let key = similar_key(&event);
         let similar =
@@ -96,7 +96,7 @@ impl Correlator {
         (event, key)
     }
 
-    /// Counts an event up when it was seen before: name and first time are those of its first occurrence.
+    /// Counts an event that was seen before: name and first time are those of its first occurrence.
     fn count(&mut self, mut event: Event, key: &str) -> Event {
         if let Some(seen) = self.seen.get(key) {
             event.metadata.name.clone_from(&seen.name);
@@ -112,7 +112,7 @@ impl Correlator {
         event
     }
 
-    /// Takes a token of the source's bucket for this object.
+    /// Takes a token from the source's bucket for this object.
     fn within_budget(&mut self, event: &Event, now: Timestamp) -> bool {
         let budget = self.budgets.get_or_insert(&spam_key(event), || Budget { tokens: BURST, at: now });
         let elapsed = now.duration_since(budget.at).as_secs_f64().max(0.0);
@@ -152,7 +152,7 @@ fn event_key(event: &Event) -> String {
     spam_key(event) + "\0" + &parts.map(|part| part.as_deref().unwrap_or_default()).join("\0")
 }
 
-/// A map that forgets the entry not used for the longest time when it is full.
+/// A map that forgets the least recently used entries when it is full.
 struct Memory<V> {
     entries: HashMap<String, (u64, V)>,
     clock: u64,
@@ -200,7 +200,7 @@ impl<V> Memory<V> {
         self.entries.remove(key);
     }
 
-    /// Forgets a quarter at a time, so that being full is cheap.
+    /// Forgets a quarter at a time, so that a full map stays cheap.
     fn make_room(&mut self) {
         if self.entries.len() < REMEMBERED {
             return;

@@ -1,8 +1,8 @@
 //! Events about objects, as `kubectl describe` shows them.
 //!
 //! Recording never blocks and never fails: events wait in a bounded queue for one task that writes them, and are
-//! dropped when the queue is full. What is written is thinned out first, see [`correlator`]. The task ends when the
-//! last recorder is dropped and the queue is empty.
+//! dropped when the queue is full. The [`correlator`] aggregates and filters them first. The task ends when the last
+//! recorder is dropped and the queue is empty.
 
 pub mod correlator;
 pub mod series;
@@ -19,11 +19,11 @@ use serde_json::json;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// Events that wait to be written.
+/// The number of events that may wait to be written.
 const QUEUE: usize = 1000;
-/// How often an event is tried when the server does not answer.
+/// The number of attempts to write an event when the server does not answer.
 const TRIES: u32 = 12;
-/// Between two tries.
+/// The pause between two attempts.
 const PAUSE: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -41,7 +41,7 @@ impl EventType {
     }
 }
 
-/// What an event is about.
+/// The object that an event is about.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ObjectRef {
     pub api_version: String,
@@ -50,12 +50,12 @@ pub struct ObjectRef {
     pub name: String,
     pub uid: String,
     pub resource_version: String,
-    /// A part of the object, such as `spec.containers{web}`.
+    /// The path of a part of the object, such as `spec.containers{web}`.
     pub field_path: String,
 }
 
 impl ObjectRef {
-    /// A reference to a typed object.
+    /// Returns a reference to a typed object.
     pub fn of<K: Typed>(object: &K) -> ObjectRef {
         let meta = object.meta();
         let text = |field: &Option<String>| field.clone().unwrap_or_default();
@@ -70,7 +70,7 @@ impl ObjectRef {
         }
     }
 
-    /// A reference to an encoded object of kind `K`.
+    /// Returns a reference to an encoded object of kind `K`.
     pub fn of_object<K: Typed>(object: &Object) -> ObjectRef {
         ObjectRef {
             api_version: K::API_VERSION.into(),
@@ -83,14 +83,14 @@ impl ObjectRef {
         }
     }
 
-    /// The same object, and a part of it.
+    /// Sets the path of a part of the object.
     pub fn field(mut self, path: impl Into<String>) -> ObjectRef {
         self.field_path = path.into();
         self
     }
 }
 
-/// Records events in the name of one component. Cloning shares the queue and the thinning.
+/// Records events in the name of one component. Clones share the queue and the correlator.
 #[derive(Clone)]
 pub struct EventRecorder {
     queue: mpsc::Sender<Event>,
@@ -99,7 +99,8 @@ pub struct EventRecorder {
 }
 
 impl EventRecorder {
-    /// `host` is the node for components of a node, and empty for others. Needs a running tokio runtime.
+    /// Starts a recorder. `host` is the node for components of a node, and empty for others. Needs a running tokio
+    /// runtime.
     pub fn new(client: Client, component: impl Into<String>, host: impl Into<String>) -> EventRecorder {
         let (queue, events) = mpsc::channel(QUEUE);
         tokio::spawn(write_all(client, events));
@@ -146,7 +147,7 @@ impl EventRecorder {
     }
 }
 
-/// `<object>.<nanoseconds in hex>`, or a random name when the object's would be too long or no name.
+/// Returns `<object>.<nanoseconds in hex>`, or a random name if that is too long or invalid.
 fn event_name(object: &str, now: Timestamp) -> String {
     let name = format!("{object}.{:x}", now.as_nanosecond());
     if names::dns1123_subdomain(&name).is_empty() { name } else { uuid::Uuid::new_v4().to_string() }
@@ -166,14 +167,14 @@ async fn write_all(client: Client, mut events: mpsc::Receiver<Event>) {
     }
 }
 
-/// What changes when an event happens again.
+/// Returns the patch of a repeated event.
 fn patch_of(event: &Event) -> Value {
     let last = event.last_timestamp.as_ref().map(|time| corten_meta::time::rfc3339(time.0));
     json!({"count": event.count, "lastTimestamp": last, "message": event.message})
 }
 
-/// Writes one event. An answer of the server is final, also a refusal; silence is tried again as long as somebody
-/// still records.
+/// Writes one event. Every answer of the server is final, also a refusal; without an answer it is retried as long as a
+/// recorder exists.
 async fn write(
     client: &Client,
     correlator: &mut Correlator,
@@ -190,7 +191,7 @@ async fn write(
         };
         match result {
             Ok(()) => return,
-            // It expired meanwhile: the count goes on in a new one.
+            // The event expired in the meantime: the count goes on in a new one.
             Err(error) if error.is_not_found() && patch.take().is_some() => continue,
             Err(Error::Api(status)) => {
                 tracing::debug!(%status, event = %name, "the server rejected an event");

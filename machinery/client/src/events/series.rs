@@ -1,9 +1,9 @@
-//! Events as upstream's scheduler writes them, by `events.k8s.io/v1`: the first of a kind is written, the second makes
-//! a series of it, and further ones are only counted until the series ends or half an hour has passed.
+//! Events of `events.k8s.io/v1` as upstream's scheduler writes them: the first occurrence is written, the second makes
+//! it a series, and further ones are only counted until the series ends or half an hour has passed.
 //!
-//! They are the least urgent thing that a scheduler writes. Upstream's sends 50 a second and loses what exceeds a queue
-//! of 1,000. This sends 50 a second while the component says that it is busy, as many as the server takes, one at a
-//! time, while it is not, and loses none before 16,384 wait.
+//! Events are the least urgent writes of a scheduler. Upstream sends 50 a second and drops those beyond a queue of
+//! 1,000. This recorder sends 50 a second while the component is busy, and otherwise as many as the server takes, one
+//! at a time. It drops none before 16,384 wait.
 
 use super::{EventType, ObjectRef, PAUSE, TRIES, event_name};
 use crate::backoff::jitter;
@@ -16,23 +16,23 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 
 const QUEUE: usize = 16 * 1024;
-/// Between two events of a busy component.
+/// The pause between two events of a busy component.
 const BUSY_PACE: Duration = Duration::from_millis(20);
-/// An event that does not happen again for so long is over.
+/// The time without an occurrence after which a series is over.
 const OVER: Duration = Duration::from_secs(360);
-/// Every so many times that ended series are looked for, the others are written too.
+/// The number of checks for ended series after which all others are written too.
 const REFRESH: u32 = 5;
-/// As many events are remembered, so that they become series.
+/// The number of events that are remembered, so that they become series.
 const REMEMBERED: usize = 4096;
 
-/// Something that happened.
+/// One occurrence of an event.
 #[derive(Debug)]
 pub struct Occurrence {
     pub regarding: ObjectRef,
     pub related: Option<ObjectRef>,
     pub kind: EventType,
     pub reason: &'static str,
-    /// What was being done.
+    /// The action during which the event happened.
     pub action: &'static str,
     pub note: String,
 }
@@ -43,16 +43,17 @@ pub struct SeriesRecorder {
 }
 
 impl SeriesRecorder {
-    /// `instance` names the process; `busy` says when its events shall give way. Needs a running tokio runtime.
+    /// Starts a recorder. `instance` names the process; `busy` is true while its events should yield. Needs a running
+    /// tokio runtime.
     pub fn new(client: &Client, controller: &str, instance: String, busy: watch::Receiver<bool>) -> SeriesRecorder {
         let (queue, occurrences) = mpsc::channel(QUEUE);
         let events = client.dynamic(&Resource::new("events.k8s.io", "v1", "events", true));
-        let writer = Writer { events, controller: controller.to_owned(), instance, busy, book: Book::default() };
+        let writer = Writer { events, controller: controller.to_owned(), instance, busy, recent: Recent::default() };
         tokio::spawn(writer.run(occurrences));
         SeriesRecorder { queue }
     }
 
-    /// It happened now.
+    /// Records an occurrence at the current time.
     pub fn record(&self, occurrence: Occurrence) {
         let occurrence = (occurrence, corten_meta::time::now());
         if let Err(mpsc::error::TrySendError::Full((lost, _))) = self.queue.try_send(occurrence) {
@@ -66,7 +67,7 @@ struct Writer {
     controller: String,
     instance: String,
     busy: watch::Receiver<bool>,
-    book: Book,
+    recent: Recent,
 }
 
 impl Writer {
@@ -81,7 +82,7 @@ impl Writer {
                 },
                 _ = looks.tick() => {
                     look += 1;
-                    for (event, patch) in self.book.due(corten_meta::time::now(), look % REFRESH == 0) {
+                    for (event, patch) in self.recent.due(corten_meta::time::now(), look % REFRESH == 0) {
                         self.send(&event, &Write::Patch(patch), &occurrences).await;
                     }
                 }
@@ -95,7 +96,7 @@ impl Writer {
         at: Timestamp,
         recorders: &mpsc::Receiver<(Occurrence, Timestamp)>,
     ) {
-        let Some((event, patch)) = self.book.enter(occurrence, at) else { return };
+        let Some((event, patch)) = self.recent.enter(occurrence, at) else { return };
         let write = match patch {
             Some(patch) => Write::Patch(patch),
             None => Write::Create(self.event(occurrence, &event, at)),
@@ -103,10 +104,10 @@ impl Writer {
         self.send(&event, &write, recorders).await;
     }
 
-    fn event(&self, occurrence: &Occurrence, place: &Place, at: Timestamp) -> Value {
+    fn event(&self, occurrence: &Occurrence, event_key: &EventKey, at: Timestamp) -> Value {
         let mut event = json!({
             "apiVersion": "events.k8s.io/v1", "kind": "Event",
-            "metadata": {"namespace": place.namespace, "name": place.name},
+            "metadata": {"namespace": event_key.namespace, "name": event_key.name},
             "eventTime": rfc3339_micro(at), "type": occurrence.kind.as_str(),
             "reportingController": self.controller, "reportingInstance": self.instance,
             "action": occurrence.action, "reason": occurrence.reason, "note": occurrence.note,
@@ -118,23 +119,24 @@ impl Writer {
         event
     }
 
-    /// An answer of the server is final, also a refusal; silence is tried again as long as somebody still records.
-    async fn send(&mut self, place: &Place, write: &Write, recorders: &mpsc::Receiver<(Occurrence, Timestamp)>) {
-        // Nobody left who could be busy is as good as nothing to do.
+    /// Sends a write. Every answer of the server is final, also a refusal; without an answer it is retried as long as a
+    /// recorder exists.
+    async fn send(&mut self, event_key: &EventKey, write: &Write, recorders: &mpsc::Receiver<(Occurrence, Timestamp)>) {
+        // Without a sender the component is not busy.
         let _ = tokio::time::timeout(BUSY_PACE, self.busy.wait_for(|busy| !busy)).await;
         for attempt in 0..TRIES {
             let sent = match write {
-                Write::Create(event) => self.events.post(&place.namespace, event).await,
-                Write::Patch(patch) => self.events.send_patch(&place.namespace, &place.name, patch).await,
+                Write::Create(event) => self.events.post(&event_key.namespace, event).await,
+                Write::Patch(patch) => self.events.send_patch(&event_key.namespace, &event_key.name, patch).await,
             };
             match sent {
                 Ok(()) => return,
                 Err(Error::Api(status)) => {
-                    tracing::debug!(%status, event = %place.name, "the server rejected an event");
-                    return self.book.forget(place);
+                    tracing::debug!(%status, event = %event_key.name, "the server rejected an event");
+                    return self.recent.forget(event_key);
                 }
                 Err(error) if attempt + 1 == TRIES || recorders.is_closed() => {
-                    tracing::warn!(%error, event = %place.name, "cannot write an event");
+                    tracing::warn!(%error, event = %event_key.name, "cannot write an event");
                     return;
                 }
                 Err(_) => tokio::time::sleep(PAUSE.mul_f64(1.0 + 0.25 * jitter())).await,
@@ -158,25 +160,25 @@ fn reference(about: &ObjectRef) -> Value {
         ("resourceVersion", &about.resource_version),
         ("fieldPath", &about.field_path),
     ];
-    let given = fields.into_iter().filter(|(_, text)| !text.is_empty());
-    given.map(|(field, text)| (field.to_owned(), Value::from(text.as_str()))).collect()
+    let set = fields.into_iter().filter(|(_, value)| !value.is_empty());
+    set.map(|(field, value)| (field.to_owned(), Value::from(value.as_str()))).collect()
 }
 
-/// Where an event is.
+/// The namespace and name of an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Place {
+struct EventKey {
     namespace: String,
     name: String,
 }
 
-/// What was written lately. Pure: time comes in as an argument.
+/// The recent events. Pure: time comes in as an argument.
 #[derive(Default)]
-struct Book {
+struct Recent {
     entries: HashMap<String, Entry>,
 }
 
 struct Entry {
-    place: Place,
+    event_key: EventKey,
     last: Timestamp,
     count: i32,
 }
@@ -187,37 +189,38 @@ impl Entry {
     }
 }
 
-impl Book {
-    /// Where the event is to be written, and how it changes if it is there already; none if it is only counted.
-    fn enter(&mut self, occurrence: &Occurrence, at: Timestamp) -> Option<(Place, Option<Patch>)> {
+impl Recent {
+    /// Records an occurrence. Returns the event to write, and its patch if it exists already; `None` if it is only
+    /// counted.
+    fn enter(&mut self, occurrence: &Occurrence, at: Timestamp) -> Option<(EventKey, Option<Patch>)> {
         let key = key(occurrence);
         if let Some(entry) = self.entries.get_mut(&key) {
             entry.count = entry.count.saturating_add(1);
             entry.last = at;
-            return (entry.count == 2).then(|| (entry.place.clone(), Some(entry.patch())));
+            return (entry.count == 2).then(|| (entry.event_key.clone(), Some(entry.patch())));
         }
         self.make_room();
         let about = &occurrence.regarding;
         let namespace = if about.namespace.is_empty() { "default" } else { &about.namespace };
-        let place = Place { namespace: namespace.to_owned(), name: event_name(&about.name, at) };
-        self.entries.insert(key, Entry { place: place.clone(), last: at, count: 1 });
-        Some((place, None))
+        let event_key = EventKey { namespace: namespace.to_owned(), name: event_name(&about.name, at) };
+        self.entries.insert(key, Entry { event_key: event_key.clone(), last: at, count: 1 });
+        Some((event_key, None))
     }
 
-    /// Series that are over, for the last time; and all others too, if they are to be refreshed.
-    fn due(&mut self, now: Timestamp, refresh: bool) -> Vec<(Place, Patch)> {
+    /// Returns the series that are over, for the last time; and all others too if `refresh` is set.
+    fn due(&mut self, now: Timestamp, refresh: bool) -> Vec<(EventKey, Patch)> {
         let over = |entry: &Entry| now.duration_since(entry.last) > SignedDuration::from_secs(OVER.as_secs() as i64);
         let due = self.entries.values().filter(|entry| entry.count > 1 && (refresh || over(entry)));
-        let due = due.map(|entry| (entry.place.clone(), entry.patch())).collect();
+        let due = due.map(|entry| (entry.event_key.clone(), entry.patch())).collect();
         self.entries.retain(|_, entry| !over(entry));
         due
     }
 
-    fn forget(&mut self, place: &Place) {
-        self.entries.retain(|_, entry| entry.place != *place);
+    fn forget(&mut self, event_key: &EventKey) {
+        self.entries.retain(|_, entry| entry.event_key != *event_key);
     }
 
-    /// Forgets a quarter at a time, what is longest ago first.
+    /// Forgets a quarter at a time, oldest first.
     fn make_room(&mut self) {
         if self.entries.len() < REMEMBERED {
             return;
@@ -229,7 +232,7 @@ impl Book {
     }
 }
 
-/// What makes two events the same; the note is no part of it.
+/// Returns the key that makes two events the same; the note is no part of it.
 fn key(occurrence: &Occurrence) -> String {
     let Occurrence { regarding, related, kind, reason, action, .. } = occurrence;
     let mut key = [kind.as_str(), reason, action].join("\0");
@@ -256,7 +259,8 @@ mod tests {
             name: format!("web-{pod}"),
             ..ObjectRef::default()
         };
-        let (reason, action) = ("FailedScheduling", "Scheduling");
+        let reason = "FailedScheduling";
+        let action = "Scheduling";
         Occurrence { regarding, related: None, kind: EventType::Warning, reason, action, note: note.to_owned() }
     }
 
@@ -270,7 +274,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn events_of_a_busy_component_go_out_slowly_and_none_is_lost() {
+    async fn events_of_a_busy_component_are_paced_and_none_is_lost() {
         let server = FakeServer::default();
         let (recorder, busy) = recorder(&server, true);
         (0..2000).for_each(|pod| recorder.record(occurrence(pod, "no room")));
@@ -300,19 +304,19 @@ mod tests {
     #[test]
     fn a_series_is_written_when_it_is_over() {
         let at = |seconds: i64| Timestamp::new(1_700_000_000, 0).unwrap() + seconds.seconds();
-        let mut book = Book::default();
-        let (place, created) = book.enter(&occurrence(0, ""), at(0)).unwrap();
-        assert!(created.is_none() && place.name.starts_with("web-0."));
-        assert!(book.enter(&occurrence(1, ""), at(0)).is_some());
-        assert!(matches!(book.enter(&occurrence(0, ""), at(100)), Some((_, Some(_)))));
-        assert!(book.enter(&occurrence(0, ""), at(200)).is_none());
-        assert!(book.due(at(400), false).is_empty());
-        assert_eq!(book.entries.len(), 1, "what happened once is forgotten");
-        assert_eq!(book.due(at(410), true).len(), 1, "a refresh");
-        let ended = book.due(at(600), false);
+        let mut recent = Recent::default();
+        let (event_key, created) = recent.enter(&occurrence(0, ""), at(0)).unwrap();
+        assert!(created.is_none() && event_key.name.starts_with("web-0."));
+        assert!(recent.enter(&occurrence(1, ""), at(0)).is_some());
+        assert!(matches!(recent.enter(&occurrence(0, ""), at(100)), Some((_, Some(_)))));
+        assert!(recent.enter(&occurrence(0, ""), at(200)).is_none());
+        assert!(recent.due(at(400), false).is_empty());
+        assert_eq!(recent.entries.len(), 1, "what happened once is forgotten");
+        assert_eq!(recent.due(at(410), true).len(), 1, "a refresh");
+        let ended = recent.due(at(600), false);
         assert_eq!(ended[0].1.body()["series"]["count"], 3);
-        assert!(book.due(at(610), true).is_empty());
-        (0..3 * REMEMBERED).for_each(|pod| drop(book.enter(&occurrence(pod, ""), at(1000 + pod as i64))));
-        assert!(book.entries.len() <= REMEMBERED);
+        assert!(recent.due(at(610), true).is_empty());
+        (0..3 * REMEMBERED).for_each(|pod| drop(recent.enter(&occurrence(pod, ""), at(1000 + pod as i64))));
+        assert!(recent.entries.len() <= REMEMBERED);
     }
 }

@@ -1,4 +1,4 @@
-//! Events end to end over a server in memory, and the thinning by itself.
+//! Tests of events end to end over a server in memory, and of the correlator by itself.
 
 use super::*;
 use crate::fake::FakeServer;
@@ -27,7 +27,7 @@ fn event(reason: &str, message: &str, now: Timestamp) -> Event {
     recorder().make(&web(), EventType::Normal, reason, message.into(), now)
 }
 
-/// Waits until the writer has answered for everything that was recorded.
+/// Waits until the server's events satisfy a condition.
 async fn wait_for(server: &FakeServer, done: impl Fn(&[Value]) -> bool) -> Vec<Value> {
     for _ in 0..1000 {
         let events: Vec<Value> = server.objects("events").iter().map(|object| object.value()).collect();
@@ -40,7 +40,7 @@ async fn wait_for(server: &FakeServer, done: impl Fn(&[Value]) -> bool) -> Vec<V
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_same_event_counts_up_and_others_stand_alone() {
+async fn a_repeated_event_is_counted_and_others_are_created() {
     let server = FakeServer::default();
     let recorder = EventRecorder::new(server.client(), "kubelet", "n1");
     for _ in 0..3 {
@@ -73,7 +73,7 @@ async fn a_counted_event_that_expired_is_created_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn events_wait_for_a_server_that_is_away() {
+async fn events_wait_for_an_unavailable_server() {
     let server = FakeServer::default();
     let (client, cut) = server.cable();
     cut.store(true, std::sync::atomic::Ordering::SeqCst);
@@ -127,7 +127,7 @@ fn a_source_may_not_flood_an_object() {
 }
 
 #[test]
-fn names_that_cannot_be_are_replaced() {
+fn invalid_names_are_replaced() {
     assert!(event_name("web", at(0)).starts_with("web.17979cfe362a0000"));
     assert_eq!(event_name(&"x".repeat(250), at(0)).len(), 36);
     assert_eq!(event_name("system:node", at(0)).len(), 36);

@@ -1,4 +1,4 @@
-//! Elections among candidates of one server. Time is paused, so that leases cost nothing.
+//! Tests of elections among candidates on one server. Time is paused, so that leases cost nothing.
 
 use super::*;
 use crate::fake::FakeServer;
@@ -73,7 +73,7 @@ async fn a_leader_that_is_cut_off_stops_before_another_leads() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn work_that_ends_gives_the_lease_away() {
+async fn a_finished_leader_releases_the_lease() {
     let server = FakeServer::default();
     let elector = LeaderElector::new(server.client(), LeaderConfig::new("kube-system", "test", "a"));
     assert_eq!(elector.run(CancellationToken::new(), |_| async {}).await, Outcome::Finished);
@@ -81,7 +81,7 @@ async fn work_that_ends_gives_the_lease_away() {
 }
 
 #[test]
-fn who_may_take_a_lease() {
+fn a_free_or_expired_lease_may_be_taken() {
     let config = LeaderConfig::new("", "", "me");
     let since = Instant::now();
     let spec = |holder: &str| LeaseSpec { holder_identity: Some(holder.into()), ..LeaseSpec::default() };
