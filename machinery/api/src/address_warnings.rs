@@ -1,6 +1,6 @@
-//! What authors are warned of about addresses: forms that are still read but that programs read differently.
+//! Warnings about addresses: forms that are still accepted but that programs read differently.
 //!
-//! Asked only of objects that were found valid; a text that is no address is somebody else's to judge.
+//! Called only for valid objects; validation checks whether a string is an address.
 
 use std::net::IpAddr;
 
@@ -11,7 +11,8 @@ use crate::check::At;
 
 /// Warns of an address with leading zeros or in IPv4-mapped form, and of an IPv6 address that is not canonical.
 pub(crate) fn ip(at: &At<'_>, out: &mut Vec<String>) {
-    let (path, text) = (&at.path, at.text());
+    let path = &at.path;
+    let text = at.text();
     let Some(address) = parse_sloppy(text) else { return };
     let read = text.parse::<IpAddr>();
     if read.is_err() || is_mapped(&address) {
@@ -25,9 +26,10 @@ pub(crate) fn ip(at: &At<'_>, out: &mut Vec<String>) {
     }
 }
 
-/// The same for a network, which may also have bits beyond its prefix.
+/// Warns of a network in the same way, which may also have bits beyond its prefix.
 pub(crate) fn cidr(at: &At<'_>, out: &mut Vec<String>) {
-    let (path, text) = (&at.path, at.text());
+    let path = &at.path;
+    let text = at.text();
     let Some((address, bits)) = parse_cidr(text) else { return };
     let network = masked(address, bits);
     let before = out.len();
@@ -50,12 +52,12 @@ pub(crate) fn cidr(at: &At<'_>, out: &mut Vec<String>) {
     }
 }
 
-/// Whether an IPv6 address stands for one of IPv4.
+/// Reports whether an IPv6 address is IPv4-mapped.
 fn is_mapped(address: &IpAddr) -> bool {
     address.is_ipv6() && address.to_canonical().is_ipv4()
 }
 
-/// The addresses of the load balancers in a status; upstream names the entry and not its field.
+/// Warns of the addresses of the load balancers in a status; upstream names the entry and not its field.
 pub(crate) fn load_balancers(object: &corten_meta::Value) -> Vec<String> {
     let mut out = Vec::new();
     let balancers = At::object(object).get("status").get("loadBalancer").get("ingress");
@@ -71,8 +73,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn forms_that_others_read_differently_are_told() {
-        let told = |text: &str, rule: fn(&At<'_>, &mut Vec<String>)| {
+    fn forms_that_programs_read_differently_are_warned_of() {
+        let messages = |text: &str, rule: fn(&At<'_>, &mut Vec<String>)| {
             let mut out = Vec::new();
             rule(&At::new(&Value::from(text), &Path::root("x")), &mut out);
             out.join("|")
@@ -85,7 +87,7 @@ mod tests {
             ("::ffff:1.2.3.4", "x: non-standard IP address \"::ffff:1.2.3.4\" is invalid: use \"1.2.3.4\""),
             ("FD00::1", "x: IPv6 address \"FD00::1\" should be in RFC 5952 canonical format (\"fd00::1\")"),
         ] {
-            assert_eq!(told(text, ip), wanted, "{text}");
+            assert_eq!(messages(text, ip), wanted, "{text}");
         }
         for (text, wanted) in [
             ("10.0.0.0/8", ""),
@@ -96,7 +98,7 @@ mod tests {
             ("010.0.0.0/8", "x: non-standard CIDR value \"010.0.0.0/8\" is invalid: use \"10.0.0.0/8\""),
             ("FD00::/64", "x: IPv6 CIDR value \"FD00::/64\" should be in RFC 5952 canonical format (\"fd00::/64\")"),
         ] {
-            assert_eq!(told(text, cidr), wanted, "{text}");
+            assert_eq!(messages(text, cidr), wanted, "{text}");
         }
     }
 }

@@ -1,42 +1,42 @@
-//! How a row of `kubectl get` is made: small readers of an object and the phrases that rows share.
+//! Small readers of an object, and the phrases that rows of `kubectl get` share.
 //!
-//! Every reader takes odd or absent values for "not there": a row must never fail.
+//! Every reader treats values of an unexpected type as absent: a row must never fail.
 
 use corten_meta::{Value, at};
 use jiff::Timestamp;
 use serde_json::json;
 
-/// The text at a JSON pointer, or empty.
+/// Returns the string at a JSON pointer, or empty.
 pub(crate) fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
     at(object, pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// The whole number at a JSON pointer, or 0.
+/// Returns the integer at a JSON pointer, or 0.
 pub(crate) fn number(object: &Value, pointer: &str) -> i64 {
     at(object, pointer).and_then(Value::as_i64).unwrap_or_default()
 }
 
-/// The truth at a JSON pointer, or false.
-pub(crate) fn truth(object: &Value, pointer: &str) -> bool {
+/// Returns the bool at a JSON pointer, or false.
+pub(crate) fn boolean(object: &Value, pointer: &str) -> bool {
     at(object, pointer).and_then(Value::as_bool).unwrap_or_default()
 }
 
-/// The list at a JSON pointer, or an empty one.
+/// Returns the list at a JSON pointer, or an empty one.
 pub(crate) fn list<'a>(object: &'a Value, pointer: &str) -> &'a [Value] {
     at(object, pointer).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-/// The text, or `otherwise` when it is empty.
+/// Returns the string, or `otherwise` if it is empty.
 pub(crate) fn or<'a>(text: &'a str, otherwise: &'a str) -> &'a str {
     if text.is_empty() { otherwise } else { text }
 }
 
-/// The time at a JSON pointer.
+/// Returns the time at a JSON pointer.
 pub(crate) fn time(object: &Value, pointer: &str) -> Option<Timestamp> {
     text(object, pointer).parse().ok()
 }
 
-/// How long ago the time at a pointer was, in kubectl's short form.
+/// Returns the age of the time at a pointer, in kubectl's short form.
 pub(crate) fn since(object: &Value, pointer: &str, now: Timestamp) -> String {
     match time(object, pointer) {
         Some(then) => corten_meta::time::human_duration(now.duration_since(then)),
@@ -44,22 +44,22 @@ pub(crate) fn since(object: &Value, pointer: &str, now: Timestamp) -> String {
     }
 }
 
-/// The Age column.
+/// Returns the Age column.
 pub(crate) fn age(object: &Value, now: Timestamp) -> Value {
     since(object, "/metadata/creationTimestamp", now).into()
 }
 
-/// The Name column.
+/// Returns the Name column.
 pub(crate) fn name(object: &Value) -> Value {
     text(object, "/metadata/name").into()
 }
 
-/// The row of a kind without columns of its own.
+/// Returns the row of a kind without columns of its own.
 pub(crate) fn name_and_age(object: &Value, now: Timestamp) -> Vec<Value> {
     vec![name(object), age(object, now)]
 }
 
-/// Container names and images, each joined by commas.
+/// Returns container names and images, each joined by commas.
 pub(crate) fn containers(object: &Value, pod_spec: &str) -> [Value; 2] {
     let containers = list(object, &format!("{pod_spec}/containers"));
     ["/name", "/image"].map(|field| join(containers.iter().map(|c| text(c, field))).into())
@@ -70,7 +70,7 @@ pub(crate) fn join<'a>(parts: impl Iterator<Item = &'a str>) -> String {
     parts.collect::<Vec<_>>().join(",")
 }
 
-/// A map of labels as `a=b,c=d`, or `<none>`.
+/// Returns a map of labels as `a=b,c=d`, or `<none>`.
 pub(crate) fn format_labels(labels: Option<&Value>) -> String {
     match labels.and_then(Value::as_object) {
         Some(map) if !map.is_empty() => {
@@ -83,7 +83,7 @@ pub(crate) fn format_labels(labels: Option<&Value>) -> String {
     }
 }
 
-/// A LabelSelector as kubectl writes it, `<none>` when it selects everything.
+/// Returns a LabelSelector as kubectl prints it; `<none>` if it selects everything.
 pub(crate) fn format_selector(selector: Option<&Value>) -> String {
     let Some(selector) = selector.filter(|s| !s.is_null()) else { return "<none>".to_string() };
     match corten_meta::labels::Selector::from_label_selector(selector) {
@@ -93,7 +93,7 @@ pub(crate) fn format_selector(selector: Option<&Value>) -> String {
     }
 }
 
-/// The first three of a list, and how many more there are.
+/// Returns the first three of a list, and the number of the others.
 pub(crate) fn first_three(items: &[String]) -> String {
     const SHOWN: usize = 3;
     if items.len() > SHOWN {
@@ -102,12 +102,12 @@ pub(crate) fn first_three(items: &[String]) -> String {
     items.join(",")
 }
 
-/// A number as a cell.
+/// Returns a number as a cell.
 pub(crate) fn count(items: &[Value]) -> Value {
     json!(items.len())
 }
 
-/// The row of upstream's fallback printer: the creation time itself, not the age.
+/// Returns the row of upstream's fallback printer: the creation time itself, not the age.
 pub(crate) fn name_and_creation(object: &Value) -> Vec<Value> {
     vec![name(object), text(object, "/metadata/creationTimestamp").into()]
 }

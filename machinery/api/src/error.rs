@@ -1,4 +1,4 @@
-//! What can go wrong with the API's own data: one enum for the package.
+//! The errors of this package.
 
 /// A failure of decoding or patching an object.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -6,15 +6,15 @@ pub enum Error {
     /// The bytes are not an object of the wanted kind.
     #[error("cannot decode {kind}: {reason}")]
     Decode {
-        /// The kind that was wanted.
+        /// The expected kind.
         kind: &'static str,
-        /// What serde said.
+        /// The message of serde.
         reason: String,
     },
-    /// No such type in the schema table.
+    /// The schema table has no such type.
     #[error("unknown type {0}")]
     UnknownType(String),
-    /// A strategic merge patch that cannot be applied; the text is shown to the client.
+    /// A strategic merge patch cannot be applied; clients see the message.
     #[error("{0}")]
     Patch(String),
     /// A strategic merge patch whose directives are malformed.

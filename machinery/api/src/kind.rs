@@ -1,7 +1,8 @@
-//! What a kind is: its names, scope, verbs, subresources, columns and rules as data, and its logic as [`Behaviour`].
+//! The declaration of a kind: its names, scope, verbs, subresources, columns and rules as data, and its logic as
+//! [`Behaviour`].
 //!
-//! Built-in kinds are declared with the builder, one file each; a custom resource builds the same
-//! struct at run time. Handlers see only this erased form and must never name a kind.
+//! Built-in kinds are declared with the builder, one file each; a custom resource builds the same struct at run time.
+//! Handlers see only this erased form and must never name a kind.
 
 mod builder;
 mod column;
@@ -19,7 +20,7 @@ use jiff::Timestamp;
 pub const FULL_VERBS: &[&str] = &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 /// The verbs of a subresource that views and writes a part of its parent.
 const PART_VERBS: &[&str] = &["get", "patch", "update"];
-/// The verbs of a proxy subresource: every HTTP method is let through.
+/// The verbs of a proxy subresource: it passes every HTTP method.
 const PROXY_VERBS: &[&str] = &["create", "delete", "get", "patch", "update"];
 
 /// One resource of the API.
@@ -34,116 +35,115 @@ pub struct Kind {
     pub short_names: Vec<String>,
     pub categories: Vec<String>,
     pub namespaced: bool,
-    /// As in discovery.
+    /// The verbs, as in discovery.
     pub verbs: Vec<&'static str>,
     pub subresources: Vec<Subresource>,
     /// The type's name in the schema table, e.g. `io.k8s.api.apps.v1.Deployment`.
     pub schema: String,
     /// The columns of `kubectl get`, in the order of [`Behaviour::cells`].
     pub columns: Vec<Column>,
-    /// Fields that a field selector may name, beyond `metadata.name` and `metadata.namespace`.
+    /// The fields that a field selector may name, beyond `metadata.name` and `metadata.namespace`.
     pub selectable_fields: Vec<String>,
     pub storage: Storage,
     pub rules: Rules,
-    /// What every request for it is warned of.
+    /// The warning of every request for a deprecated kind.
     pub deprecation: Option<std::borrow::Cow<'static, str>>,
     pub behaviour: Arc<dyn Behaviour>,
 }
 
-/// Where objects of a kind live.
+/// The storage of a kind's objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Storage {
-    /// Under this prefix of the store; a namespaced key is `<prefix>/<namespace>/<name>`, else `<prefix>/<name>`.
+    /// Stored under this prefix; a namespaced key is `<prefix>/<namespace>/<name>`, else `<prefix>/<name>`.
     Stored {
         prefix: String,
-        /// The group and version whose form is stored, when it is not the kind's own:
-        /// two versions of one resource share a prefix. [`Behaviour::to_stored`] and
-        /// [`Behaviour::from_stored`] convert.
+        /// The group and version of the stored form, if it is not the kind's own: two versions of one resource share a
+        /// prefix. [`Behaviour::to_stored`] and [`Behaviour::from_stored`] convert.
         hub: Option<(String, String)>,
     },
     /// Never stored: the answer is computed from the request (reviews, bindings).
     Virtual,
 }
 
-/// What the API server does with objects of this kind beyond the common path.
+/// The rules of the API server for objects of this kind beyond the common path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rules {
-    /// There is a status subresource: a write of the object leaves status alone, a write of status leaves the rest alone.
+    /// Whether there is a status subresource: a write of the object keeps status, a write of status keeps the rest.
     pub has_status: bool,
-    /// A write of status leaves the metadata alone too.
+    /// Whether a write of status also keeps the metadata.
     pub status_keeps_metadata: bool,
-    /// What of the metadata that a write of status leaves alone is not taken back but judged.
+    /// The metadata fields that a write of status does not restore but validates, if it keeps the metadata.
     pub status_takes: &'static [&'static str],
-    /// A write of status leaves the labels alone.
+    /// Whether a write of status keeps the labels.
     pub status_keeps_labels: bool,
-    /// A write of status leaves alone who owns the object and when it goes.
+    /// Whether a write of status keeps the owner references and the deletion timestamp.
     pub status_keeps_owners: bool,
-    /// What a status lacks is filled in by what the spec says.
+    /// Whether defaults of the status come from the spec.
     pub status_needs_spec: bool,
-    /// A writer owns the fields of the object as it was sent, also those of a part that the write then restores: custom
-    /// resources, and kinds of which one version keeps in annotations what another has in spec and status.
+    /// Whether a writer owns the fields of the object as it was sent, also those of a part that the write then restores:
+    /// custom resources, and kinds of which one version keeps in annotations what another has in spec and status.
     pub is_owned_as_sent: bool,
-    /// An object gets its defaults as it is sent and as it is read; fields that a write restores stay as they are: custom
-    /// resources.
+    /// Whether an object gets its defaults as it is sent and as it is read, while fields that a write restores stay as
+    /// they are: custom resources.
     pub is_defaulted_as_sent: bool,
-    /// The labels that an object lacks are those of its template, also when a write of its status takes them away.
+    /// Whether an object without labels takes those of its template, also if a write of its status removes them.
     pub labels_from_template: bool,
-    /// An apply to the status of an absent object creates it.
+    /// Whether an apply to the status of an absent object creates it.
     pub status_apply_creates: bool,
-    /// A create may bring its status along (nodes register with theirs).
+    /// Whether a create keeps the status (nodes register with theirs).
     pub status_on_create: bool,
-    /// What of a status a create may bring along otherwise.
+    /// The fields of a status that a create keeps otherwise.
     pub kept_of_new_status: &'static [&'static str],
-    /// The spec is the server's to write, and nobody owns its fields.
+    /// Whether the server writes the spec, so that no manager owns its fields.
     pub is_spec_reset: bool,
-    /// `metadata.generation` starts at 1 and rises when anything but metadata and status changes.
+    /// Whether `metadata.generation` starts at 1 and increases when anything but metadata and status changes.
     pub generation: bool,
-    /// An empty list or map where there was none is a change too: to the generation, and to what may not change.
+    /// Whether an empty list or map instead of none is a change too: for the generation, and for immutable fields.
     pub counts_empty: bool,
-    /// What is taken out because its feature is switched off is a change too, to the generation.
+    /// Whether a dropped field of a disabled feature counts as a change of the generation.
     pub counts_gated: bool,
-    /// An update of an absent object creates it.
+    /// Whether an update of an absent object creates it.
     pub allow_create_on_update: bool,
-    /// An update without resourceVersion overwrites.
+    /// Whether an update without resourceVersion overwrites.
     pub allow_unconditional_update: bool,
-    /// Deletion first sets deletionTimestamp and waits for the grace period (pods).
+    /// Whether deletion first sets deletionTimestamp and waits for the grace period (pods).
     pub graceful_delete: bool,
-    /// A delete answers with the object that is gone, not with a Status.
+    /// Whether a delete answers with the deleted object, not with a Status.
     pub returns_deleted: bool,
-    /// A delete without propagationPolicy orphans the dependents (a promise of old versions).
+    /// Whether a delete without propagationPolicy orphans the dependents (a promise of old versions).
     pub orphan_by_default: bool,
-    /// Nothing ever depends on an object of this kind: a delete asks for nothing to be done about it.
+    /// Whether no object ever depends on one of this kind, so that a delete adds no finalizers for dependents.
     pub is_without_dependents: bool,
-    /// The first delete marks the object with the time and nothing else: no grace period, no generation.
+    /// Whether the first delete sets only the deletion timestamp: no grace period, no generation.
     pub is_marked_by_time: bool,
-    /// What a delete without propagationPolicy is warned of.
+    /// The warning of a delete without propagationPolicy.
     pub delete_warning: Option<&'static str>,
     /// The rule of `metadata.name`.
     pub name_rule: NameRule,
     /// The column by whose number the rows of a table are sorted, before their names.
     pub rows_by: Option<usize>,
-    /// What is behind its status subresource cannot be asked for as a table.
+    /// Whether its status subresource cannot be read as a table.
     pub status_has_no_rows: bool,
 }
 
-/// The rule a name of this kind must follow; the checks themselves are in [`crate::objectmeta`].
+/// The rule of a kind's names; the checks themselves are in [`crate::objectmeta`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NameRule {
     /// RFC 1123 subdomain, the rule of most kinds.
     Subdomain,
-    /// The same, with the words of upstream's newer rules.
+    /// RFC 1123 subdomain, with the messages of upstream's newer rules.
     SubdomainInBytes,
     /// RFC 1123 label.
     Label,
     /// RFC 1035 label.
     Label1035,
-    /// Anything that is safe as one segment of a URL path.
+    /// Any name that is safe as one segment of a URL path.
     PathSegment,
     /// An IP address in canonical form.
     Ip,
-    /// The kind's own `validate` judges the name.
+    /// The kind's own `validate` checks the name.
     Own,
-    /// The kind has no rule: what is asked of every name is asked when nothing else is wrong.
+    /// The kind has no rule: the common rule applies only if there are no other errors.
     None,
 }
 
@@ -153,13 +153,13 @@ pub struct Subresource {
     pub name: &'static str,
     pub role: Role,
     pub verbs: Vec<&'static str>,
-    /// Group, version and kind of its body, as discovery names them (group and version empty: the parent's).
+    /// The group, version and kind of its body, as in discovery (empty group and version: the parent's).
     pub group: &'static str,
     pub version: &'static str,
     pub kind: String,
 }
 
-/// What a subresource does; the API server has one handler a role.
+/// The role of a subresource; the API server has one handler per role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Role {
     Status,
@@ -178,153 +178,158 @@ pub enum Role {
     Proxy,
 }
 
-/// JSON paths (as in a CRD: `.spec.replicas`) by which the scale subresource reads and writes its parent.
+/// The JSON paths (as in a CRD: `.spec.replicas`) by which the scale subresource reads and writes its parent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScalePaths {
     pub spec_replicas: String,
     pub status_replicas: String,
-    /// A label selector, either as a string or as a `LabelSelector` or a plain map.
+    /// The path of a label selector: a string, a `LabelSelector` or a plain map.
     pub selector: Option<String>,
 }
 
 /// The logic of a kind. Every hook is defaulted; all are pure.
 pub trait Behaviour: Send + Sync {
-    /// Why an object with fields of the right types still cannot be read, in the words of upstream's decoder.
+    /// Returns the error of an object that has fields of the right types but cannot be decoded, in the words of
+    /// upstream's decoder.
     fn unreadable(&self, _object: &Value) -> Option<String> {
         None
     }
-    /// Fills absent fields as upstream does when it decodes a request or a stored object.
+    /// Sets the defaults that upstream sets when it decodes a request or a stored object.
     fn default(&self, _object: &mut Value) {}
-    /// The same of an object that was applied.
+    /// Sets the defaults of an applied object.
     fn default_applied(&self, object: &mut Value) {
         self.default(object);
     }
-    /// Whether upstream stores such a new object without something that it fills in when it reads it: the first write
-    /// writes that, also if it changes nothing else.
+    /// Reports whether upstream stores such a new object without a field that it sets when it reads it: the first write
+    /// adds it, also if it changes nothing else.
     fn is_completed_when_read(&self, _object: &Value) -> bool {
         false
     }
-    /// An object that is stored with something that no reader is shown, without it. Its subresources show it all.
+    /// Returns an object without fields that are stored but hidden from readers. Its subresources show them.
     fn shown(&self, _stored: &[u8]) -> Option<Value> {
         None
     }
-    /// Fills absent times with the time of the request, where upstream does so when it decodes a request.
+    /// Sets absent times to the time of the request, where upstream does so when it decodes a request.
     fn default_times(&self, _object: &mut Value, _now: Timestamp) {}
-    /// Warnings of a new object that are told before its last step, also if it is refused.
+    /// Returns warnings of a new object that are sent before its last step, also if it is refused.
     fn early_warnings(&self, _object: &Value) -> Vec<String> {
         Vec::new()
     }
-    /// The last step before validation of a create: metadata is complete (name, uid, generation), status is cleared.
+    /// Prepares a create, as the last step before validation: metadata is complete (name, uid, generation), status is
+    /// cleared.
     fn prepare_create(&self, _object: &mut Value) {}
-    /// The same for an update: status is the old one, generation is set.
+    /// Prepares an update: status is the old one, generation is set.
     fn prepare_update(&self, _new: &mut Value, _old: &Value) {}
-    /// The same for a write to the status subresource: everything but the status is the old one.
+    /// Prepares a write to the status subresource: everything but the status is the old one.
     fn prepare_status_update(&self, _new: &mut Value, _old: &Value, _now: Timestamp) {}
-    /// Errors of the object alone, without those of its metadata.
+    /// Returns the errors of the object alone, without those of its metadata.
     fn validate(&self, _object: &Value) -> Vec<FieldError> {
         Vec::new()
     }
-    /// The same of an object that is there already, for kinds that judge it by what it was.
+    /// Returns the errors of an existing object, for kinds whose rules depend on its old state.
     fn validate_present(&self, object: &Value, _old: &Value) -> Vec<FieldError> {
         self.validate(object)
     }
-    /// Errors of a new object that an object which already is there may have.
+    /// Returns the errors of a new object that an existing object may have.
     fn validate_create(&self, _object: &Value) -> Vec<FieldError> {
         Vec::new()
     }
-    /// Errors of a new object. A kind whose own rules for new objects stand among the others tells them in their order.
+    /// Returns the errors of a new object. A kind whose rules for new objects are mixed with the others returns them in
+    /// order.
     fn validate_new(&self, object: &Value) -> Vec<FieldError> {
         let mut errors = self.validate(object);
         errors.extend(self.validate_create(object));
         errors
     }
-    /// Errors of the change alone: immutable fields and forbidden transitions.
+    /// Returns the errors of the change alone: immutable fields and forbidden transitions.
     fn validate_update(&self, _new: &Value, _old: &Value) -> Vec<FieldError> {
         Vec::new()
     }
-    /// Errors of a write to the status subresource.
+    /// Returns the errors of a write to the status subresource.
     fn validate_status_update(&self, _new: &Value, _old: &Value) -> Vec<FieldError> {
         Vec::new()
     }
-    /// Errors of a write to a subresource that changes one part of the object; the object is whole on both sides.
+    /// Returns the errors of a write to a subresource that changes one part of the object; both objects are complete.
     fn validate_part_update(&self, _role: Role, _new: &Value, _old: &Value) -> Vec<FieldError> {
         Vec::new()
     }
-    /// What is written into an object when its deletion is first asked for: what holds it, and what says so.
+    /// Prepares the first deletion request: adds finalizers and conditions.
     fn prepare_delete(&self, _object: &mut Value, _now: Timestamp) {}
-    /// What upstream writes into an object that holds nothing, beyond the zeros of its type.
+    /// Adds the fields that upstream writes into an empty object, beyond the zeros of its type.
     fn empty(&self, _object: &mut Value) {}
-    /// The row of `kubectl get`, in the order of [`Kind::columns`].
+    /// Returns the row of `kubectl get`, in the order of [`Kind::columns`].
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         crate::cells::name_and_age(object, now)
     }
-    /// Annotations that belong to the version of an object and not to the object: its row in a table has none of them.
+    /// Returns the annotations that belong to this version and not to the object: its row in a table has none of them.
     fn annotations_of_version(&self) -> &'static [&'static str] {
         &[]
     }
-    /// Why nothing more will happen to the object, in a word and a sentence, where its row says so.
+    /// Returns the reason and message why the object is finished, if its row has it.
     fn completion(&self, _object: &Value) -> Option<(&'static str, &'static str)> {
         None
     }
-    /// The value of a selectable field beyond `metadata.name` and `metadata.namespace`.
+    /// Returns the value of a selectable field beyond `metadata.name` and `metadata.namespace`.
     fn fields(&self, _object: &Value, _field: &str) -> Option<String> {
         None
     }
-    /// What is said to a client that selects by a field that cannot be selected by, when the kind has some that can.
+    /// Returns the error for a field that cannot be selected by, if the kind has selectable fields.
     fn unsupported_field(&self, field: &str) -> String {
         format!("field label not supported: {field}")
     }
-    /// Where the scale subresource finds its numbers.
+    /// Returns the JSON paths of the scale subresource.
     fn scale(&self) -> Option<ScalePaths> {
         None
     }
-    /// The OpenAPI schema of a kind that the table does not know: a custom resource.
+    /// Returns the OpenAPI schema of a custom resource, which the table does not have.
     fn structural_schema(&self) -> Option<&Value> {
         None
     }
-    /// The webhook that converts between the versions of a custom resource, as its definition says it.
+    /// Returns the webhook that converts between the versions of a custom resource, from its CustomResourceDefinition.
     fn conversion_webhook(&self) -> Option<&Value> {
         None
     }
-    /// When a custom resource's definition last changed: what was stored before may lack defaults and hold unknown fields.
+    /// Returns the time of the last change of a custom resource's CustomResourceDefinition: objects that were stored
+    /// before may lack defaults and have unknown fields.
     fn defined_at(&self) -> u64 {
         0
     }
-    /// Drops what the schema does not name; part of [`Behaviour::default`].
+    /// Removes the fields that the schema does not have; part of [`Behaviour::default`].
     fn prune(&self, _object: &mut Value) {}
-    /// Warnings for the client that wrote this object.
+    /// Returns the warnings for the client that wrote this object.
     fn warnings(&self, _new: &Value, _old: Option<&Value>) -> Vec<String> {
         Vec::new()
     }
-    /// What is wrong with an object where it is as it was, which is told and not refused; `errors` is what is refused.
+    /// Returns the errors on unchanged fields, which are reported and do not refuse the write; `errors` are those that
+    /// do.
     fn ratcheted(&self, _new: &Value, _old: &Value, _errors: &[FieldError]) -> Vec<String> {
         Vec::new()
     }
-    /// Warnings for the client that wrote the status of this object.
+    /// Returns the warnings for the client that wrote the status of this object.
     fn status_warnings(&self, _object: &Value) -> Vec<String> {
         Vec::new()
     }
-    /// From this version to the stored one (see [`Storage::Stored`]).
+    /// Converts from this version to the stored one (see [`Storage::Stored`]).
     fn to_stored(&self, _object: &mut Value) {}
-    /// From the stored version to this one.
+    /// Converts from the stored version to this one.
     #[expect(clippy::wrong_self_convention, reason = "it converts an object, not the behaviour")]
     fn from_stored(&self, _object: &mut Value) {}
-    /// How objects of this kind are made, where it is a read-only projection of the kind that is stored.
+    /// Returns the projection, if this kind is a read-only projection of a stored kind.
     fn projection(&self) -> Option<Projection> {
         None
     }
 }
 
-/// Makes the part of a stored object that a projection shows. Takes nothing over that it does not name, so that a field
-/// which the stored kind gets later stays hidden.
+/// Makes a projection of a stored object. It copies only the fields that it names, so that a future field of the stored
+/// kind stays hidden.
 pub type Projection = fn(&Object) -> Value;
 
-/// A kind without logic of its own.
+/// A kind without logic.
 pub struct Plain;
 impl Behaviour for Plain {}
 
 impl Kind {
-    /// A stored, namespaced resource of the core group's schema package with every verb and no subresource.
+    /// Makes a stored, namespaced resource of the core group's schema package with every verb and no subresource.
     pub fn new(group: &str, version: &str, kind: &str, plural: &str) -> Kind {
         Kind {
             group: group.to_string(),
@@ -376,31 +381,31 @@ impl Kind {
         }
     }
 
-    /// `apps/v1`, or `v1` for the core group.
+    /// Returns `apps/v1`, or `v1` for the core group.
     pub fn api_version(&self) -> String {
         if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
     }
 
-    /// Whether a CustomResourceDefinition made it: the schema table does not know it.
+    /// Reports whether a CustomResourceDefinition made it: the schema table does not have it.
     pub fn is_custom(&self) -> bool {
         self.schema.is_empty()
     }
 
-    /// The subresource of this name.
+    /// Returns the subresource of this name.
     pub fn subresource(&self, name: &str) -> Option<&Subresource> {
         self.subresources.iter().find(|s| s.name == name)
     }
 
-    /// Why a field selector may not name this field; `None` when it may.
+    /// Returns the error of a field selector with this field; `None` if it is allowed.
     pub fn selection_error(&self, field: &str) -> Option<String> {
         if self.selectable_fields.iter().any(|known| known == field) {
             return None;
         }
-        // Custom resources spell theirs out, be there none.
+        // Custom resources list their fields, even if there are none.
         let has_own = self.is_custom() || !self.selectable_fields.is_empty();
         match field {
             "metadata.name" => None,
-            // Kinds without namespace that spell their fields out leave it out.
+            // Cluster-scoped kinds that list their fields leave it out.
             "metadata.namespace" if self.namespaced || !has_own => None,
             _ if has_own => Some(self.behaviour.unsupported_field(field)),
             _ => Some(format!(
@@ -410,8 +415,8 @@ impl Kind {
         }
     }
 
-    /// Fills absent fields: first what the schema says, then what the kind says, then the zeros that are always written.
-    /// Says whether something that was given is lost by it.
+    /// Sets defaults: first those of the schema, then those of the kind, then the zeros that are always written.
+    /// Reports whether a given value is lost by it.
     pub fn default(&self, object: &mut Value) -> bool {
         let lost = crate::schema::fill_defaults(&self.schema, object);
         self.behaviour.default(object);
@@ -419,7 +424,7 @@ impl Kind {
         lost
     }
 
-    /// The same of an object that was applied, whose nulls stand for themselves.
+    /// Sets the defaults of an applied object, whose nulls are kept.
     pub fn default_applied(&self, object: &mut Value) -> bool {
         let lost = crate::schema::fill_defaults(&self.schema, object);
         self.behaviour.default_applied(object);
@@ -427,23 +432,23 @@ impl Kind {
         lost
     }
 
-    /// An object that comes from another version, as its type writes it: what is as good as absent goes.
+    /// Normalizes an object of another version as its type writes it: removes fields that count as absent.
     pub fn rewrite(&self, object: &mut Value) {
         crate::schema::fill_defaults(&self.schema, object);
         self.write_zeros(object);
     }
 
-    /// Writes the zeros that are always written, into an object that comes from another version.
+    /// Writes the zeros that are always written into an object of another version.
     pub fn write_zeros(&self, object: &mut Value) {
         crate::schema::fill_zeros(&self.schema, object);
     }
 
-    /// Takes out what belongs to features that are switched off: after it is known who sent it, before it is judged.
+    /// Removes the fields of disabled features: after authentication, before validation.
     pub fn drop_gated(&self, object: &mut Value) {
         crate::schema::drop_gated(&self.schema, object);
     }
 
-    /// An object of this kind that holds nothing, as upstream writes it.
+    /// Returns an empty object of this kind, as upstream writes it.
     pub fn empty(&self) -> Value {
         let mut object = crate::schema::empty(&self.schema);
         object["apiVersion"] = self.api_version().into();
@@ -452,40 +457,41 @@ impl Kind {
         object
     }
 
-    /// Writes what is empty as it comes back from upstream's store. The last step before an object is stored or shown.
+    /// Normalizes empty lists and maps as upstream's store returns them. The last step before an object is stored or
+    /// shown.
     pub fn settle(&self, object: &mut Value) {
         crate::schema::settle(&self.schema, object);
     }
 
-    /// The object as it would be stored.
+    /// Returns the object as it would be stored.
     pub fn settled(&self, object: &Value) -> Value {
         let mut stored = object.clone();
         self.settle(&mut stored);
         stored
     }
 
-    /// Errors as upstream words them, with the structs they show as it prints them.
+    /// Formats the values of errors, in which upstream prints structs.
     fn shown(&self, mut errors: Vec<FieldError>) -> Vec<FieldError> {
         crate::schema::print_values(&self.schema, &mut errors);
         errors
     }
 
-    /// Every error of a new object: its metadata's and its own.
+    /// Returns every error of a new object: its metadata's and its own.
     pub fn validate(&self, object: &Value) -> Vec<FieldError> {
         self.shown(crate::update::validate_new(self, object))
     }
 
-    /// Every error of an update: the metadata's, the new object's and the change's.
+    /// Returns every error of an update: the metadata's, the new object's and the change's.
     pub fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
         self.validate_given_update(new, new, old)
     }
 
-    /// Every error of a write to the status subresource.
+    /// Returns every error of a write to the status subresource.
     pub fn validate_status_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
         self.validate_given_status_update(new, new, old)
     }
 
-    /// Every error of a write to a subresource that changes one part of the object.
+    /// Returns every error of a write to a subresource that changes one part of the object.
     pub fn validate_part_update(&self, role: Role, new: &Value, old: &Value) -> Vec<FieldError> {
         let rule = |object: &Value| self.behaviour.validate_part_update(role, object, old);
         let before = || [self.behaviour.validate_new(old), rule(old)].concat();
@@ -505,7 +511,7 @@ impl std::fmt::Debug for Kind {
     }
 }
 
-/// The name of a built-in type in OpenAPI: the Go package path turned around.
+/// Returns the OpenAPI name of a built-in type: the reversed Go package path.
 pub fn schema_name(group: &str, version: &str, kind: &str) -> String {
     match group {
         "" => format!("io.k8s.api.core.{version}.{kind}"),

@@ -1,9 +1,9 @@
-//! The API as data: every built-in kind, one file each, one folder a group.
+//! The API as data: every built-in kind, one file each, one folder per group.
 //!
-//! A kind is declared once here (names, scope, subresources, schema, defaulting, validation, columns,
-//! selectable fields); routes, discovery, OpenAPI, tables and storage keys are derived from it elsewhere.
-//! This package does no I/O and knows no store, no network and no clock: time comes in as an argument.
-//! It is also the only package in which serde code for the typed API is instantiated (see [`typed`]).
+//! A kind is declared once here (names, scope, subresources, schema, defaulting, validation, columns, selectable
+//! fields); routes, discovery, OpenAPI, tables and storage keys derive from it elsewhere. This package does no I/O and
+//! has no store, no network and no clock: time comes in as an argument. It is also the only package that instantiates
+//! serde code for the typed API (see [`typed`]).
 
 pub mod kind;
 pub mod objectmeta;

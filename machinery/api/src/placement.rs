@@ -1,13 +1,14 @@
-//! Where a pod may run: tolerations against taints, node selectors and node affinity against a node's labels.
+//! The placement of a pod: tolerations against taints, node selectors and node affinity against a node's labels.
 //!
-//! The one reading of these rules, for the scheduler and for the controllers that place or evict pods themselves.
-//! Pure; it must never learn about resources, other pods or preferences' weights: those are the scheduler's.
+//! The only implementation of these rules, for the scheduler and for the controllers that place or evict pods
+//! themselves. Pure; it must never include resources, other pods or the weights of preferences, which belong to the
+//! scheduler.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Affinity, NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration};
 
-/// Whether a toleration covers a taint.
+/// Reports whether a toleration tolerates a taint.
 pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     let key = toleration.key.as_deref().unwrap_or_default();
     let effect = toleration.effect.as_deref().unwrap_or_default();
@@ -21,13 +22,13 @@ pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     }
 }
 
-/// Whether every taint with one of the effects is tolerated.
+/// Reports whether every taint with one of the effects is tolerated.
 pub fn tolerates_all(tolerations: &[Toleration], taints: &[Taint], effects: &[&str]) -> bool {
     let mut binding = taints.iter().filter(|taint| effects.contains(&taint.effect.as_str()));
     binding.all(|taint| tolerations.iter().any(|toleration| tolerates(toleration, taint)))
 }
 
-/// Whether a node satisfies the selector and, if there is one, any required term of the affinity.
+/// Reports whether a node satisfies the selector and, if there is one, any required term of the affinity.
 pub fn selects_node(
     selector: &BTreeMap<String, String>,
     affinity: Option<&Affinity>,
@@ -39,13 +40,13 @@ pub fn selects_node(
     selected && required.is_none_or(|terms| terms.iter().any(|term| node_term_matches(term, name, labels)))
 }
 
-/// The terms of which one must match, if the affinity has any.
+/// Returns the required terms, of which one must match, if the affinity has any.
 pub fn required_node_terms(affinity: Option<&Affinity>) -> Option<&[NodeSelectorTerm]> {
     let node = affinity?.node_affinity.as_ref()?;
     Some(&node.required_during_scheduling_ignored_during_execution.as_ref()?.node_selector_terms)
 }
 
-/// An empty term matches nothing; otherwise every requirement must hold.
+/// Reports whether a term matches: an empty term matches nothing; otherwise every requirement must hold.
 pub fn node_term_matches(term: &NodeSelectorTerm, name: &str, labels: &BTreeMap<String, String>) -> bool {
     let expressions = term.match_expressions.as_deref().unwrap_or_default();
     let fields = term.match_fields.as_deref().unwrap_or_default();
@@ -83,7 +84,7 @@ mod tests {
             effect: Some(effect.into()),
             toleration_seconds: None,
         };
-        for (given, expected) in [
+        for (input, expected) in [
             (toleration("k", "Equal", "v", "NoSchedule"), true),
             (toleration("k", "", "v", ""), true),
             (toleration("k", "Equal", "w", ""), false),
@@ -92,7 +93,7 @@ mod tests {
             (toleration("k", "Exists", "", "NoExecute"), false),
             (toleration("j", "Exists", "", ""), false),
         ] {
-            assert_eq!(tolerates(&given, &taint), expected, "{given:?}");
+            assert_eq!(tolerates(&input, &taint), expected, "{input:?}");
         }
     }
 

@@ -1,22 +1,22 @@
-//! What an object takes from a ResourceQuota, and which quotas are about it.
+//! The usage that a ResourceQuota counts for an object, and the quotas that apply to it.
 //!
-//! The one reading of these rules, for admission, which refuses what is too much, and for the controller, which tells
-//! what is in use. Pure, on JSON: quotas count every kind, custom ones included.
+//! The only implementation of these rules, for admission, which refuses requests beyond a quota, and for the
+//! controller, which reports the usage. Pure, on JSON: quotas count every kind, custom ones included.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use corten_meta::{Quantity, Value};
 
-/// Amounts by the name that a quota gives them.
+/// Quantities by resource name of a quota.
 pub type Amounts = BTreeMap<String, Quantity>;
 
-/// Resources that a pod has by these names, too.
+/// The resources that a pod also counts by these names.
 const PLAIN: &[&str] = &["cpu", "memory", "ephemeral-storage"];
 
 /// The most devices of an allocated ResourceClaim.
 const MAX_ALLOCATED_DEVICES: usize = 32;
 
-/// Kinds of the core group that quotas also count by their bare name.
+/// The kinds of the core group that quotas also count by their bare name.
 const COUNTED: &[&str] = &[
     "configmaps",
     "persistentvolumeclaims",
@@ -27,21 +27,21 @@ const COUNTED: &[&str] = &[
     "services",
 ];
 
-/// The quantities of a JSON object.
+/// Returns the quantities of a JSON object.
 pub fn amounts(value: Option<&Value>) -> Amounts {
     let map = value.and_then(Value::as_object).into_iter().flatten();
-    map.filter_map(|(name, amount)| Some((name.clone(), Quantity::from_json(amount).ok()?))).collect()
+    map.filter_map(|(name, quantity)| Some((name.clone(), Quantity::from_json(quantity).ok()?))).collect()
 }
 
-/// Whether objects of a kind can take anything of the resources that a quota limits.
+/// Reports whether objects of a kind can use any resource that a quota limits.
 pub fn concerns(hard: &Amounts, group: &str, plural: &str) -> bool {
-    // Pods and claims have resources by any name; all other kinds are counted under names known beforehand.
+    // Pods and claims have resources by any name; all other kinds are counted under known names.
     let by_any_name =
         matches!((group, plural), ("", "pods" | "persistentvolumeclaims") | ("resource.k8s.io", "resourceclaims"));
     by_any_name || usage(group, plural, &Value::Null).keys().any(|name| hard.contains_key(name))
 }
 
-/// What one object of `plural` in `group` takes.
+/// Returns the usage of one object of `plural` in `group`.
 pub fn usage(group: &str, plural: &str, object: &Value) -> Amounts {
     let mut used = Amounts::new();
     if group.is_empty() && plural == "pods" && is_terminal(object) {
@@ -64,12 +64,12 @@ pub fn usage(group: &str, plural: &str, object: &Value) -> Amounts {
 
 /// Adds `more` to `sum`.
 pub fn add(sum: &mut Amounts, more: &Amounts) {
-    for (name, amount) in more {
-        *sum.entry(name.clone()).or_insert_with(Quantity::zero) += amount;
+    for (name, quantity) in more {
+        *sum.entry(name.clone()).or_insert_with(Quantity::zero) += quantity;
     }
 }
 
-/// What of its limited resources a quota finds in use, given every object of its namespace with group and plural.
+/// Returns the usage of a quota's limited resources, from every object of its namespace with group and plural.
 pub fn in_use<'a>(quota: &Value, objects: impl Iterator<Item = (&'a str, &'a str, Value)>) -> Amounts {
     let hard = amounts(quota.pointer("/spec/hard"));
     let mut used: Amounts = hard.keys().map(|name| (name.clone(), Quantity::zero())).collect();
@@ -94,17 +94,17 @@ fn is_terminal(pod: &Value) -> bool {
 fn pod(pod: &Value) -> Amounts {
     let mut used = Amounts::new();
     for (field, prefix) in [("requests", "requests."), ("limits", "limits.")] {
-        for (name, amount) in pod_resources(pod, field) {
+        for (name, quantity) in pod_resources(pod, field) {
             if field == "requests" && (PLAIN.contains(&name.as_str()) || name.starts_with("hugepages-")) {
-                used.insert(name.clone(), amount.clone());
+                used.insert(name.clone(), quantity.clone());
             }
-            used.insert(format!("{prefix}{name}"), amount);
+            used.insert(format!("{prefix}{name}"), quantity);
         }
     }
     used
 }
 
-/// What the pod needs at its fullest, with its overhead.
+/// Returns the peak resources of the pod, with its overhead.
 pub fn pod_resources(pod: &Value, field: &str) -> Amounts {
     let mut total = pod_sum(pod, field);
     let mut overhead = amounts(pod.pointer("/spec/overhead"));
@@ -113,13 +113,15 @@ pub fn pod_resources(pod: &Value, field: &str) -> Amounts {
     total
 }
 
-/// What the pod needs at its fullest, without its overhead: its containers and sidecars together, or an init container
-/// with the sidecars that began before it. What the pod states as a whole stands above its containers.
+/// Returns the peak resources of the pod, without its overhead: its containers and sidecars together, or an init
+/// container with the sidecars that started before it. Pod-level resources override those of its containers.
 pub fn pod_sum(pod: &Value, field: &str) -> Amounts {
     let list =
         |name: &str| pod.pointer(&format!("/spec/{name}")).and_then(Value::as_array).cloned().unwrap_or_default();
     let of = |container: &Value| amounts(container.pointer(&format!("/resources/{field}")));
-    let (mut total, mut sidecars, mut greediest) = (Amounts::new(), Amounts::new(), Amounts::new());
+    let mut total = Amounts::new();
+    let mut sidecars = Amounts::new();
+    let mut greediest = Amounts::new();
     for container in list("containers") {
         add(&mut total, &of(&container));
     }
@@ -138,12 +140,12 @@ pub fn pod_sum(pod: &Value, field: &str) -> Amounts {
     total
 }
 
-/// The greater of both, by name.
+/// Raises each quantity to the greater of both, by name.
 fn raise(sum: &mut Amounts, other: Amounts) {
-    for (name, amount) in other {
+    for (name, quantity) in other {
         let slot = sum.entry(name).or_insert_with(Quantity::zero);
-        if *slot < amount {
-            *slot = amount;
+        if *slot < quantity {
+            *slot = quantity;
         }
     }
 }
@@ -179,7 +181,7 @@ fn claim(claim: &Value) -> Amounts {
     used
 }
 
-/// The devices of each class that a ResourceClaim may get, at the worst.
+/// Returns the most devices of each class that a ResourceClaim may get.
 fn devices(claim: &Value) -> Amounts {
     let mut used = Amounts::new();
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
@@ -211,8 +213,8 @@ fn device_count(request: &Value) -> Quantity {
     }
 }
 
-/// Whether a quota's scopes select the object. A quota with scopes is about pods, or about claims if it chooses them
-/// by their attributes class.
+/// Reports whether a quota's scopes select the object. A quota with scopes applies to pods, or to claims if it selects
+/// them by their VolumeAttributesClass.
 pub fn is_in_scope(quota: &Value, plural: &str, object: &Value) -> bool {
     let list = |pointer: &str| quota.pointer(pointer).and_then(Value::as_array).cloned().unwrap_or_default();
     let scopes = list("/spec/scopes");
@@ -221,7 +223,8 @@ pub fn is_in_scope(quota: &Value, plural: &str, object: &Value) -> bool {
         && terms.iter().all(|term| matches_term(term, plural, object))
 }
 
-/// Whether an update moves an object from the scope of some quotas to that of others: a pod that gets a deadline.
+/// Reports whether an update moves an object from the scope of some quotas to that of others: a pod that gets a
+/// deadline.
 pub fn changes_scope(plural: &str, old: &Value, new: &Value) -> bool {
     match plural {
         "pods" => is_terminating(old) != is_terminating(new),
@@ -230,8 +233,8 @@ pub fn changes_scope(plural: &str, old: &Value, new: &Value) -> bool {
     }
 }
 
-/// The VolumeAttributesClasses of a claim: the one that it asks for, the one that its volume has, and the one that the volume
-/// is being changed to. The claim counts for each.
+/// Returns the VolumeAttributesClasses of a claim: the requested one, the volume's current one, and the one that the
+/// volume is being changed to. The claim counts for each.
 fn attributes_classes(claim: &Value) -> BTreeSet<&str> {
     let fields = [
         "/spec/volumeAttributesClassName",
@@ -242,7 +245,7 @@ fn attributes_classes(claim: &Value) -> BTreeSet<&str> {
     names.filter(|name| !name.is_empty()).collect()
 }
 
-/// The pod ends by itself, at its deadline.
+/// Reports whether the pod ends by itself, at its deadline.
 fn is_terminating(pod: &Value) -> bool {
     pod.pointer("/spec/activeDeadlineSeconds").and_then(Value::as_i64).is_some()
 }
@@ -254,24 +257,24 @@ fn matches_scope(scope: &str, plural: &str, pod: &Value) -> bool {
             "NotTerminating" => !is_terminating(pod),
             "BestEffort" => is_best_effort(pod),
             "NotBestEffort" => !is_best_effort(pod),
-            "CrossNamespacePodAffinity" => looks_across_namespaces(pod),
+            "CrossNamespacePodAffinity" => has_cross_namespace_affinity(pod),
             _ => false,
         }
 }
 
-/// Nothing in the pod asks for processor or memory.
+/// Reports whether the pod has no requests or limits of CPU or memory.
 fn is_best_effort(pod: &Value) -> bool {
     let asks = |value: &Value| {
         let mut all =
             ["requests", "limits"].into_iter().flat_map(|f| amounts(value.pointer(&format!("/resources/{f}"))));
-        all.any(|(name, amount)| matches!(name.as_str(), "cpu" | "memory") && !amount.is_zero())
+        all.any(|(name, quantity)| matches!(name.as_str(), "cpu" | "memory") && !quantity.is_zero())
     };
     let of = |field: &str| pod["spec"][field].as_array().cloned().unwrap_or_default();
     !asks(&pod["spec"]) && !of("containers").iter().chain(&of("initContainers")).any(asks)
 }
 
-/// The pod's affinity to other pods names namespaces, or selects them.
-fn looks_across_namespaces(pod: &Value) -> bool {
+/// Reports whether the pod's affinity to other pods names namespaces, or selects them.
+fn has_cross_namespace_affinity(pod: &Value) -> bool {
     let (required, preferred) =
         ("requiredDuringSchedulingIgnoredDuringExecution", "preferredDuringSchedulingIgnoredDuringExecution");
     let across = |term: &Value| {
@@ -315,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_take_what_they_ask_for() {
+    fn objects_use_what_they_request() {
         let pod = json!({ "spec": {
             "containers": [{ "resources": { "requests": { "cpu": "100m" }, "limits": { "cpu": "1" } } }, { "resources": { "requests": { "cpu": "200m" } } }],
             "initContainers": [{ "resources": { "requests": { "cpu": "500m", "memory": "1Mi" } } }] } });
@@ -394,13 +397,13 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_is_in_the_scope_of_every_class_that_it_has_or_asks_for() {
+    fn a_claim_is_in_the_scope_of_every_class_that_it_has_or_requests() {
         let quota = |operator: &str, values: &[&str]| {
             let term = json!({ "scopeName": "VolumeAttributesClass", "operator": operator, "values": values });
             json!({ "spec": { "scopeSelector": { "matchExpressions": [term] } } })
         };
-        let claim = |asked: &str, has: &str| {
-            json!({ "spec": { "volumeAttributesClassName": asked },
+        let claim = |requested: &str, has: &str| {
+            json!({ "spec": { "volumeAttributesClassName": requested },
                     "status": { "currentVolumeAttributesClassName": has } })
         };
         let is_in = |operator: &str, values: &[&str], claim: &Value| {
@@ -416,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_use_is_what_the_limited_names_add_up_to() {
+    fn usage_is_the_sum_of_the_limited_resources() {
         let quota =
             json!({ "spec": { "hard": { "pods": "5", "count/widgets.example.com": "1", "requests.cpu": "1" } } });
         let pod = || json!({ "spec": { "containers": [{ "resources": { "requests": { "cpu": "200m" } } }] } });

@@ -1,36 +1,36 @@
-//! What an update may keep although no new object may have it: an older release let it in.
+//! Validation ratcheting: the errors that an update may keep although no new object may have them, because an older
+//! release accepted them.
 //!
-//! Upstream forgives little, and by name. Whatever is not named here is held against every update.
+//! Upstream forgives few errors, and by name. Every other error refuses an update.
 
 use corten_meta::Value;
 use corten_meta::field::FieldError;
 
-/// Errors of one sort: where their field starts, what it holds, and what they say. Indices and keys of fields are
-/// left out.
+/// A sort of errors: the prefix of their field, its value, and their message. Indices and keys of fields are left out.
 #[derive(Clone, Copy)]
 struct Sort(&'static str, &'static str, &'static str);
 
-/// When errors are forgiven.
+/// The condition under which errors are forgiven.
 #[derive(Clone, Copy)]
 enum When {
-    /// These parts are as they were.
+    /// These parts are unchanged.
     Unchanged(&'static [&'static str]),
     /// The old object has errors of the same sort.
     Again,
     /// The old object has errors of another sort.
     Before(Sort),
-    /// The old object has the value in one of these places too.
+    /// The old object has the value in one of these fields too.
     Known(&'static [&'static str]),
-    /// The old object has something in this place, and the value is one of these, if there are any.
+    /// The old object has a value in this field, and it is one of these, if there are any.
     Has(&'static str, &'static [&'static str]),
 }
 
-/// Values of labels that a selector asks for.
+/// The label values of a selector.
 const VALUES: &str = ".matchExpressions[].values[]";
 const OWN_VALUES: Sort = Sort("spec.selector", VALUES, "");
 const OF_OTHER_PODS: Sort = Sort("affinity.pod", "Selector", "");
 
-/// Of the pods that an object describes, with fields below the spec of the pod.
+/// The sorts of the pods that an object describes, with fields below the spec of the pod.
 const OF_PODS: [(Sort, When); 9] = [
     (Sort("affinity.pod", VALUES, ""), When::Before(OF_OTHER_PODS)),
     (Sort("affinity.nodeAffinity.requiredDuring", VALUES, ""), When::Again),
@@ -60,7 +60,7 @@ const WITH_PODS: &[&str] = &[
     "CronJob",
 ];
 
-/// Of the rest, by kind.
+/// The other sorts, by kind.
 const OF_KINDS: &[(&[&str], Sort, When)] = &[
     (WITH_PODS, Sort("", "annotations[]", "must be a 32bit integer"), When::Again),
     (&["DaemonSet", "Job"], OWN_VALUES, When::Again),
@@ -114,7 +114,7 @@ const OF_KINDS: &[(&[&str], Sort, When)] = &[
     ),
 ];
 
-/// Where a network policy has blocks of addresses.
+/// The fields of IP blocks in a network policy.
 const POLICY_BLOCKS: &[&str] = &[
     "/spec/ingress/*/from/*/ipBlock/cidr",
     "/spec/ingress/*/from/*/ipBlock/except/*",
@@ -122,7 +122,7 @@ const POLICY_BLOCKS: &[&str] = &[
     "/spec/egress/*/to/*/ipBlock/except/*",
 ];
 
-/// The errors of a new object that are held against it; `before` finds those of the old one.
+/// Returns the errors of a new object that are not forgiven; `before` finds those of the old one.
 pub(crate) fn unforgiven(
     kind: &str,
     mut errors: Vec<FieldError>,
@@ -140,10 +140,10 @@ pub(crate) fn unforgiven(
     for (prefix, sort, when) in of_pods.chain(of_kinds) {
         let had = |sort: Sort| before.iter().any(|error| sort.is_of(error, prefix));
         let is_forgiven = |error: &FieldError| match when {
-            When::Unchanged(parts) => parts.iter().all(|part| same(&places(new, part), &places(old, part))),
+            When::Unchanged(parts) => parts.iter().all(|part| same(&values_at(new, part), &values_at(old, part))),
             When::Again => had(sort),
             When::Before(other) => had(other),
-            When::Known(parts) => parts.iter().any(|part| places(old, part).contains(&Some(&error.value))),
+            When::Known(parts) => parts.iter().any(|part| values_at(old, part).contains(&Some(&error.value))),
             When::Has(part, values) => {
                 let part = format!("{}{part}", pointer_of(prefix));
                 let is_one = values.is_empty() || values.iter().any(|value| error.value == **value);
@@ -156,7 +156,7 @@ pub(crate) fn unforgiven(
 }
 
 impl Sort {
-    /// Whether the error is of this sort, in fields below a prefix.
+    /// Reports whether the error is of this sort, in fields below a prefix.
     fn is_of(&self, error: &FieldError, prefix: &str) -> bool {
         let field = plain(&error.field);
         let Some(field) = field.strip_prefix(prefix) else { return false };
@@ -165,23 +165,23 @@ impl Sort {
     }
 }
 
-/// A field without the indices and keys of lists and maps.
+/// Returns a field without the indices and keys of lists and maps.
 fn plain(field: &str) -> String {
     let mut depth = 0;
-    let is_outside = |letter: &char| {
-        depth += usize::from(*letter == '[');
-        depth = depth.saturating_sub(usize::from(*letter == ']'));
-        depth == 0 || *letter == '['
+    let is_outside = |character: &char| {
+        depth += usize::from(*character == '[');
+        depth = depth.saturating_sub(usize::from(*character == ']'));
+        depth == 0 || *character == '['
     };
     field.chars().filter(is_outside).collect()
 }
 
-/// Where a field is, of which only names are said.
+/// Returns the JSON pointer of a field, which has names only.
 fn pointer_of(field: &str) -> String {
     field.trim_end_matches('.').split('.').filter(|name| !name.is_empty()).map(|name| format!("/{name}")).collect()
 }
 
-/// Where the spec of the pods is that a kind describes.
+/// Returns the path of the pod spec that a kind has.
 fn spec_of_pods(kind: &str) -> Option<&'static str> {
     match kind {
         "Pod" => Some("spec."),
@@ -191,18 +191,18 @@ fn spec_of_pods(kind: &str) -> Option<&'static str> {
     }
 }
 
-/// What stands at a pointer whose stars are any item.
-fn places<'a>(object: &'a Value, pointer: &str) -> Vec<Option<&'a Value>> {
+/// Returns the values at a pointer whose stars match any item.
+fn values_at<'a>(object: &'a Value, pointer: &str) -> Vec<Option<&'a Value>> {
     match pointer.split_once("/*") {
         None => vec![object.pointer(pointer).filter(|value| !value.is_null())],
         Some((list, rest)) => {
             let items = object.pointer(list).and_then(Value::as_array).into_iter().flatten();
-            items.flat_map(|item| places(item, rest)).collect()
+            items.flat_map(|item| values_at(item, rest)).collect()
         }
     }
 }
 
-/// Whether parts are equal; what is empty is no other than what is absent.
+/// Reports whether parts are equal; an empty part equals an absent one.
 fn same(new: &[Option<&Value>], old: &[Option<&Value>]) -> bool {
     new.len() == old.len() && new.iter().zip(old).all(|(new, old)| new == old)
 }
@@ -225,7 +225,7 @@ mod tests {
         (kind, object)
     }
 
-    /// The fields that are wrong in an object when it is new, and when it is written again with a label.
+    /// Checks the invalid fields of a new object, and of the same object written again with a label.
     fn check(group: &str, plural: &str, written: Value, new: &[&str], again: &[&str]) {
         let (kind, old) = object(group, plural, written);
         let fields = |errors: Vec<FieldError>| {
@@ -244,12 +244,12 @@ mod tests {
     }
 
     #[test]
-    fn little_may_stay_that_no_new_object_may_have() {
+    fn few_errors_are_forgiven() {
         let container = json!([{"name": "c", "image": "i", "imagePullPolicy": "Sometimes"}]);
         let pull = "spec.template.spec.containers[0].imagePullPolicy";
         let workload =
             |pod: Value| json!({"spec": {"selector": {"matchLabels": {"a": "b"}}, "template": template(pod)}});
-        // What is wrong is wrong again.
+        // The errors stay errors.
         check("apps", "deployments", workload(json!({"containers": container})), &[pull], &[pull]);
         check("apps", "statefulsets", workload(json!({"containers": container})), &["metadata.name", pull], &[]);
         let term = json!({"topologyKey": "k", "labelSelector": {"matchExpressions":
@@ -289,7 +289,7 @@ mod tests {
             "admissionReviewVersions": ["v2"], "matchConditions": [{"name": "!", "expression": "true"}]});
         let [effects, versions, condition, name] =
             ["sideEffects", "admissionReviewVersions", "matchConditions[0].name", "name"];
-        let wrong = [
+        let invalid = [
             format!("webhooks[0].{effects}"),
             format!("webhooks[0].{condition}"),
             format!("webhooks[0].{versions}"),
@@ -298,9 +298,9 @@ mod tests {
             format!("webhooks[1].{versions}"),
             format!("webhooks[1].{name}"),
         ];
-        let wrong: Vec<&str> = wrong.iter().map(String::as_str).collect();
+        let invalid: Vec<&str> = invalid.iter().map(String::as_str).collect();
         let hooks = json!({"webhooks": [hook, hook]});
-        check("admissionregistration.k8s.io", "validatingwebhookconfigurations", hooks, &wrong, &[]);
+        check("admissionregistration.k8s.io", "validatingwebhookconfigurations", hooks, &invalid, &[]);
         let device = json!({"name": "d", "taints": [{"key": "a!", "effect": "NoSchedule"}]});
         let slice = json!({"spec": {"driver": "a.b", "nodeName": "n", "pool": {"name": "p", "resourceSliceCount": 1},
             "devices": [device]}});
@@ -308,14 +308,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forgiven_is_not_forgiven_elsewhere() {
+    fn errors_are_not_forgiven_in_other_fields() {
         let policy = |block: &str, except: &str| json!({"spec": {"podSelector": {}, "egress": [{"to": [{"ipBlock": {"cidr": block, "except": [except]}}]}]}});
         let (kind, old) = object("networking.k8s.io", "networkpolicies", policy("010.0.0.0/8", "10.1.0.0/16"));
         let (_, new) = object("networking.k8s.io", "networkpolicies", policy("010.0.0.0/8", "010.1.0.0/16"));
         let errors = kind.validate_update(&new, &old);
         assert_eq!(errors.len(), 1, "{errors:?}");
         assert_eq!(errors[0].field, "spec.egress[0].to[0].ipBlock.except[0]");
-        // A range that is known may still be out of place.
+        // A known range may still be in an invalid field.
         let (_, old) = object("networking.k8s.io", "networkpolicies", policy("10.0.0.0/8", "10.1.0.0/16"));
         let (_, new) = object("networking.k8s.io", "networkpolicies", policy("11.0.0.0/8", "10.1.0.0/16"));
         assert_eq!(kind.validate_update(&new, &old).len(), 1);

@@ -1,10 +1,10 @@
-//! The one ordered list of the built-in kinds, and the two ways to look one up.
+//! The ordered list of the built-in kinds, and its lookups.
 
 use std::sync::{Arc, LazyLock};
 
 use crate::kind::Kind;
 
-/// Every kind that a default v1.36 API server serves, group by group in the order of discovery.
+/// The kinds that a default v1.36 API server serves, group by group in the order of discovery.
 static KINDS: LazyLock<Vec<Arc<Kind>>> = LazyLock::new(|| {
     [
         crate::core::kinds(),
@@ -35,17 +35,17 @@ static KINDS: LazyLock<Vec<Arc<Kind>>> = LazyLock::new(|| {
     .collect()
 });
 
-/// All built-in kinds, in the order of discovery.
+/// Returns all built-in kinds, in the order of discovery.
 pub fn kinds() -> &'static [Arc<Kind>] {
     &KINDS
 }
 
-/// The kind served at a group, version and resource name.
+/// Returns the kind served at a group, version and resource name.
 pub fn lookup(group: &str, version: &str, plural: &str) -> Option<&'static Arc<Kind>> {
     kinds().iter().find(|k| k.group == group && k.version == version && k.plural == plural)
 }
 
-/// The kind of this group, version and kind name.
+/// Returns the kind of this group, version and kind name.
 pub fn by_gvk(group: &str, version: &str, kind: &str) -> Option<&'static Arc<Kind>> {
     kinds().iter().find(|k| k.group == group && k.version == version && k.kind == kind)
 }

@@ -1,8 +1,8 @@
 //! Typed views of objects: k8s-openapi's structs, decoded and encoded here and nowhere else.
 //!
-//! The serde code of a struct is instantiated in the crate that calls it, and one Pod is minutes of
-//! compile time; so every package goes through [`Typed`], whose functions are plain code of this crate.
-//! Invariant: no other package calls serde on an API struct.
+//! The serde code of a struct is instantiated in the crate that calls it, and one Pod takes minutes to compile; so
+//! every package uses [`Typed`], whose functions are plain code of this crate. Invariant: no other package calls serde
+//! on an API struct.
 
 use bytes::Bytes;
 use corten_meta::{Object, Value};
@@ -15,15 +15,15 @@ use crate::Error;
 pub trait Typed: Sized + Send + Sync + Clone + Default + std::fmt::Debug + PartialEq + 'static {
     const GROUP: &'static str;
     const VERSION: &'static str;
-    /// `apps/v1`, or `v1` for the core group.
+    /// The `apiVersion`: `apps/v1`, or `v1` for the core group.
     const API_VERSION: &'static str;
     const KIND: &'static str;
     const PLURAL: &'static str;
     const NAMESPACED: bool;
 
-    /// From JSON; unknown fields are ignored, absent required ones take their zero value.
+    /// Decodes JSON; unknown fields are ignored, absent required ones take their zero value.
     fn decode(bytes: &[u8]) -> Result<Self, Error>;
-    /// To JSON with `apiVersion` and `kind`.
+    /// Encodes JSON with `apiVersion` and `kind`.
     fn encode(&self) -> Bytes;
     fn from_value(value: Value) -> Result<Self, Error> {
         Self::decode(value.to_string().as_bytes())
@@ -33,24 +33,24 @@ pub trait Typed: Sized + Send + Sync + Clone + Default + std::fmt::Debug + Parti
     }
     fn meta(&self) -> &ObjectMeta;
     fn meta_mut(&mut self) -> &mut ObjectMeta;
-    /// `metadata.name`, or empty.
+    /// Returns `metadata.name`, or empty.
     fn name(&self) -> &str {
         self.meta().name.as_deref().unwrap_or_default()
     }
-    /// `metadata.namespace`, or empty.
+    /// Returns `metadata.namespace`, or empty.
     fn namespace(&self) -> &str {
         self.meta().namespace.as_deref().unwrap_or_default()
     }
 }
 
-/// Decodes a cached object; its resourceVersion comes from the revision, which the bytes do not hold.
+/// Decodes a cached object; its resourceVersion is the revision, which the bytes do not have.
 pub fn decode_object<K: Typed>(object: &Object) -> Result<K, Error> {
     let mut typed = K::decode(&object.bytes)?;
     typed.meta_mut().resource_version = Some(object.revision.to_string());
     Ok(typed)
 }
 
-/// One line a kind: the struct, its plural and its scope.
+/// Declares kinds, one per line: the struct, its plural and its scope.
 macro_rules! typed {
     ($($($path:ident)::+ , $plural:literal, $namespaced:literal;)+) => { $(
         impl Typed for k8s_openapi::$($path)::+ {
@@ -76,8 +76,8 @@ macro_rules! typed {
             }
         }
     )+
-    /// Decodes and encodes an object of the given kind again: the round trip that the golden tests take.
-    /// `None` when no typed form of the kind exists.
+    /// Decodes and encodes an object of a kind: the round trip of the golden tests. `None` if the kind has no typed
+    /// form.
     pub fn round_trip(api_version: &str, kind: &str, bytes: &[u8]) -> Option<Result<Bytes, Error>> {
         $(
             if <k8s_openapi::$($path)::+ as Typed>::API_VERSION == api_version

@@ -1,4 +1,4 @@
-//! Checks that many kinds share, with upstream's paths and messages.
+//! The checks that many kinds share, with upstream's paths and messages.
 
 use corten_meta::field::{FieldError, Path};
 use corten_meta::quote::quote;
@@ -6,23 +6,23 @@ use corten_meta::{Quantity, Value, names};
 
 use crate::check::{At, Errors, TextRule};
 
-/// One error per message, at the same field.
+/// Makes one error per message, at the same field.
 pub(crate) fn invalid_each(path: &Path, value: &str, messages: Vec<String>) -> Vec<FieldError> {
     messages.into_iter().map(|message| FieldError::invalid(path, value, message)).collect()
 }
 
-/// A number that, when it is given, is not negative.
+/// Validates a number that is not negative, if it is set.
 pub(crate) fn nonnegative(value: &Value, path: &Path) -> Option<FieldError> {
     let number = value.as_i64()?;
     (number < 0).then(|| FieldError::invalid(path, number, "must be greater than or equal to 0"))
 }
 
-/// A port number in range.
+/// Validates a port number.
 pub(crate) fn port(value: i64, path: &Path) -> Vec<FieldError> {
     names::port_number(value).into_iter().map(|m| FieldError::invalid(path, value, m)).collect()
 }
 
-/// A port by number or by name.
+/// Validates a port by number or by name.
 pub(crate) fn port_number_or_name(value: &Value, path: &Path) -> Vec<FieldError> {
     match value {
         Value::String(name) => invalid_each(path, name, names::port_name(name)),
@@ -30,7 +30,7 @@ pub(crate) fn port_number_or_name(value: &Value, path: &Path) -> Vec<FieldError>
     }
 }
 
-/// Conditions in the form that all groups share: one of each type, each with a reason and the time it came.
+/// Validates conditions of the common form: one of each type, each with a reason and a transition time.
 pub(crate) fn conditions(conditions: &At<'_>, errors: &mut Errors) {
     const REASON: &str = "a condition reason must start with alphabetic character, optionally followed by a string of \
                           alphanumeric characters or '_,:', and must end with an alphanumeric character or '_' (e.g. \
@@ -71,7 +71,7 @@ fn is_reason(text: &str) -> bool {
         && bytes.iter().all(|b| b.is_ascii_alphanumeric() || b"_,:".contains(b))
 }
 
-/// A UUID in its usual form, in the words of upstream's reader of them.
+/// Validates a UUID in its usual form, with the messages of upstream's parser.
 pub(crate) fn uuid(at: &At<'_>, errors: &mut Errors) {
     let text = at.text();
     let is_hex = |part: &str| part.bytes().all(|b| b.is_ascii_hexdigit());
@@ -89,7 +89,7 @@ pub(crate) fn uuid(at: &At<'_>, errors: &mut Errors) {
     errors.push(at.invalid(detail));
 }
 
-/// A number or a percentage that, when it is given, is not negative.
+/// Validates a number or a percentage that is not negative, if it is set.
 pub(crate) fn int_or_percent(value: &Value, path: &Path) -> Vec<FieldError> {
     match value {
         Value::String(text) => names::percent(text)
@@ -100,10 +100,10 @@ pub(crate) fn int_or_percent(value: &Value, path: &Path) -> Vec<FieldError> {
     }
 }
 
-/// Whether a number or percentage is zero.
+/// Reports whether a number or percentage is zero.
 pub(crate) fn is_zero(value: &Value) -> bool {
     match value {
-        // What is no percentage counts for nothing.
+        // An invalid percentage counts as zero.
         Value::String(text) => match text.strip_suffix('%') {
             Some(percent) => percent.parse::<u32>().unwrap_or_default() == 0,
             None => text.parse::<i64>().unwrap_or_default() == 0,
@@ -112,7 +112,7 @@ pub(crate) fn is_zero(value: &Value) -> bool {
     }
 }
 
-/// Keys and values of a map of labels.
+/// Validates the keys and values of labels.
 pub(crate) fn labels(value: &Value, path: &Path) -> Vec<FieldError> {
     let mut errors = Vec::new();
     for (key, value) in value.as_object().into_iter().flatten() {
@@ -123,7 +123,7 @@ pub(crate) fn labels(value: &Value, path: &Path) -> Vec<FieldError> {
     errors
 }
 
-/// A LabelSelector, when it is given.
+/// Validates a LabelSelector, if it is set.
 pub(crate) fn label_selector(selector: &Value, path: &Path) -> Vec<FieldError> {
     let mut errors = labels(&selector["matchLabels"], &path.child("matchLabels"));
     let at = At::new(selector, path);
@@ -131,10 +131,12 @@ pub(crate) fn label_selector(selector: &Value, path: &Path) -> Vec<FieldError> {
     errors
 }
 
-/// One requirement of a label selector. Access reviews let operators pass that a newer client may know.
+/// Validates one requirement of a label selector. Access reviews accept unknown operators, which a newer client may
+/// know.
 pub(crate) fn label_requirement(requirement: &At<'_>, any_operator: bool) -> Vec<FieldError> {
     let mut errors = Vec::new();
-    let (values, operator) = (requirement.get("values"), requirement.get("operator"));
+    let values = requirement.get("values");
+    let operator = requirement.get("operator");
     match operator.text() {
         "In" | "NotIn" if values.is_empty() => {
             errors.push(values.required("must be specified when `operator` is 'In' or 'NotIn'"));
@@ -151,7 +153,7 @@ pub(crate) fn label_requirement(requirement: &At<'_>, any_operator: bool) -> Vec
     errors
 }
 
-/// `domain/name`: a domain of two labels or more, and a path of subdomains.
+/// Validates `domain/name`: a domain of two labels or more, and a path of subdomains.
 pub(crate) fn signer_name(at: &At<'_>, errors: &mut Errors) {
     const MAX_DOMAIN: usize = 253;
     const MAX_NAME: usize = MAX_DOMAIN + 1 + 253 + 63 + 1;
@@ -174,7 +176,7 @@ pub(crate) fn signer_name(at: &At<'_>, errors: &mut Errors) {
     at.at_most_bytes(errors, MAX_NAME);
 }
 
-/// `acme.io/foo`: a subdomain, a slash, and a path.
+/// Validates `acme.io/foo`: a subdomain, a slash, and a path.
 pub(crate) fn domain_prefixed_path(at: &At<'_>, errors: &mut Errors) {
     const PATH: &str = "[A-Za-z0-9/\\-._~%!$&'()*+,;=:]+";
     if !at.must(errors) {
@@ -192,22 +194,22 @@ pub(crate) fn domain_prefixed_path(at: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// The first label of a part that breaks the rule.
+/// Returns the first label of a part that breaks the rule.
 fn signer_name_part(at: &At<'_>, part: &str, rule: TextRule, errors: &mut Errors) {
-    let wrong = part.split('.').map(|label| (label, rule(label))).find(|(_, messages)| !messages.is_empty());
-    let Some((label, messages)) = wrong else { return };
+    let invalid = part.split('.').map(|label| (label, rule(label))).find(|(_, messages)| !messages.is_empty());
+    let Some((label, messages)) = invalid else { return };
     let error = |message| FieldError::invalid(&at.path, part, format!("validating label {}: {message}", quote(label)));
     errors.extend(messages.into_iter().map(error));
 }
 
-/// An address in a field that is older than the rule of canonical form: only new values must follow it.
+/// Validates an address in a field that is older than the rule of canonical form: only new values must follow it.
 pub(crate) fn legacy_ip(at: &At<'_>, old: &[&str], errors: &mut Errors) {
     if !old.contains(&at.text()) {
         at.follows_also_empty(errors, names::address::ip_legacy);
     }
 }
 
-/// An address that may stand for an endpoint: none of the node itself or of one link only.
+/// Validates an address of an endpoint: not the node's own or link-local.
 pub(crate) fn endpoint_ip(at: &At<'_>, errors: &mut Errors) {
     let Some(address) = names::address::parse_sloppy(at.text()) else {
         errors.push(at.invalid("must be a valid IP address"));
@@ -231,21 +233,22 @@ pub(crate) fn endpoint_ip(at: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// The same for a network.
+/// Validates a network in a field that is older than the rule of canonical form.
 pub(crate) fn legacy_cidr(at: &At<'_>, old: &[&str], errors: &mut Errors) {
     if !old.contains(&at.text()) {
         at.follows_also_empty(errors, names::address::cidr_legacy);
     }
 }
 
-/// A field that may not change.
+/// Validates that a field does not change.
 pub(crate) fn immutable(new: &Value, old: &Value, pointer: &str, path: &Path) -> Option<FieldError> {
     let at = |object: &Value| object.pointer(pointer).filter(|v| !v.is_null()).cloned();
-    let (new, old) = (at(new), at(old));
+    let new = at(new);
+    let old = at(old);
     (new != old).then(|| FieldError::invalid(path, new.unwrap_or_default(), "field is immutable"))
 }
 
-/// A quantity as it stands in an object; numbers are quantities too.
+/// Returns a quantity in an object; numbers are quantities too.
 pub(crate) fn quantity(value: &Value) -> Option<Quantity> {
     match value {
         Value::String(_) | Value::Number(_) => Quantity::from_json(value).ok(),
@@ -260,26 +263,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn conditions_are_whole() {
-        let whole =
+    fn conditions_are_complete() {
+        let complete =
             json!({"type": "Ready", "status": "True", "reason": "R", "lastTransitionTime": "2020-01-01T00:00:00Z"});
         let with = |field: &str, value: Value| {
-            let mut condition = whole.clone();
+            let mut condition = complete.clone();
             condition[field] = value;
             condition
         };
-        for (given, expected) in [
-            (json!([whole]), vec![]),
-            (json!([whole, whole]), vec!["type"]),
+        for (input, expected) in [
+            (json!([complete]), vec![]),
+            (json!([complete, complete]), vec!["type"]),
             (json!([with("status", "Odd".into())]), vec!["status"]),
             (json!([with("observedGeneration", (-1).into())]), vec!["observedGeneration"]),
             (json!([with("reason", "not a reason".into())]), vec!["reason"]),
             (json!([{}]), vec!["type", "type", "status", "lastTransitionTime", "reason"]),
         ] {
             let mut errors = Errors::new();
-            conditions(&At::new(&given, &Path::root("c")), &mut errors);
+            conditions(&At::new(&input, &Path::root("c")), &mut errors);
             let fields: Vec<&str> = errors.iter().filter_map(|e| e.field.rsplit('.').next()).collect();
-            assert_eq!(fields, expected, "{given}");
+            assert_eq!(fields, expected, "{input}");
         }
     }
 
@@ -294,7 +297,8 @@ mod tests {
                 "uid must be in RFC 4122 normalized form, `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx` with lowercase hexadecimal characters",
             ),
         ] {
-            let (value, mut errors) = (Value::from(text), Errors::new());
+            let value = Value::from(text);
+            let mut errors = Errors::new();
             uuid(&At::new(&value, &Path::root("u")), &mut errors);
             let details: Vec<&str> = errors.iter().map(|e| e.detail.as_str()).collect();
             assert_eq!(details.concat(), expected, "{text}");

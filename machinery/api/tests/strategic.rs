@@ -1,4 +1,4 @@
-//! Strategic merge patch: each directive by example, and properties that hold for any object.
+//! Tests of strategic merge patch: each directive by example, and properties of any object.
 
 use corten_api::strategic_merge;
 use proptest::prelude::*;
@@ -108,7 +108,7 @@ fn set_element_order_reorders() {
     assert!(error.starts_with("The order in patch list:"), "{error}");
 }
 
-/// What kubectl sends when an applied Deployment changes its strategy and one image.
+/// The patch that kubectl sends when an applied Deployment changes its strategy and one image.
 #[test]
 fn the_patch_of_kubectl_apply() {
     let original = json!({"spec": {"replicas": 1,
@@ -181,25 +181,25 @@ fn errors_read_as_upstreams() {
     assert!(strategic_merge("no.such.Type", &mut json!({}), &json!({})).is_err());
 }
 
-/// What upstream makes of patches that nobody would write on purpose.
+/// Upstream's results for unusual patches.
 #[test]
-fn odd_patches_do_what_they_do_upstream() {
+fn unusual_patches_act_as_upstream() {
     let original =
         json!({"metadata": {"finalizers": ["a", "b"], "name": "n"}, "spec": {"containers": [{"name": "a"}]}});
     for (patch, wanted) in [
-        // A list of deletions that is null takes the list away.
+        // A null list of deletions removes the list.
         (json!({"metadata": {"$deleteFromPrimitiveList/finalizers": null}}), json!({"metadata": {"name": "n"}})),
-        // One for a scalar sets it, one of another kind is nothing.
+        // One for a scalar sets it, one of another kind does nothing.
         (
             json!({"metadata": {"$deleteFromPrimitiveList/name": "m", "$deleteFromPrimitiveList/finalizers": "a"}}),
             json!({"metadata": {"finalizers": ["a", "b"], "name": "m"}}),
         ),
-        // What is new to a list of objects comes first.
+        // New items of a list of objects come first.
         (
             json!({"spec": {"containers": [{"name": "b"}]}}),
             json!({"spec": {"containers": [{"name": "b"}, {"name": "a"}]}}),
         ),
-        // Directives in something that is new are fields like any other, but for `$patch`.
+        // Directives in a new value are plain fields, except `$patch`.
         (
             json!({"spec": {"affinity": {"$retainKeys": ["x"], "nodeAffinity": {"$patch": "replace"}}}}),
             json!({"spec": {"affinity": {"$retainKeys": ["x"]}, "containers": [{"name": "a"}]}}),
@@ -258,13 +258,13 @@ proptest! {
     }
 
     #[test]
-    fn odd_patches_never_panic(patch in arbitrary_json()) {
+    fn unusual_patches_never_panic(patch in arbitrary_json()) {
         let mut original = containers(json!([{"name": "a", "ports": [{"containerPort": 1}]}]));
         let _ = strategic_merge(POD, &mut original, &patch);
     }
 }
 
-/// JSON with the directives and field names that matter.
+/// Generates JSON with the directives and field names that matter.
 fn arbitrary_json() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),

@@ -1,4 +1,4 @@
-//! Compares this package with data of upstream's v1.36: golden objects, discovery and OpenAPI documents.
+//! Tests of this package against data of upstream's v1.36: golden objects, discovery and OpenAPI documents.
 //!
 //! The data is not part of the project: `KUBERNETES_FACTS` names its folder, which `cargo xtask test` sets where it lies beside the
 //! checkout. Without the variable each test says that it was skipped; with it, none is.
@@ -22,7 +22,7 @@ fn read(path: &Path) -> Value {
     serde_json::from_slice(&bytes).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// The golden object of every kind that has one, and the kind's schema.
+/// Returns the golden object of every kind that has one, and the kind's schema.
 fn golden_objects(folder: &Path) -> Vec<(String, Value)> {
     let mut all = Vec::new();
     for kind in corten_api::kinds() {
@@ -36,7 +36,7 @@ fn golden_objects(folder: &Path) -> Vec<(String, Value)> {
     all
 }
 
-/// Removes what the two forms say differently without meaning anything: null fields.
+/// Removes null fields, in which the two forms differ without meaning.
 fn without_nulls(value: &mut Value) {
     match value {
         Value::Object(map) => {
@@ -53,7 +53,8 @@ fn golden_objects_survive_their_typed_form() {
     let Some(folder) = data() else { return };
     for (schema, mut golden) in golden_objects(&folder) {
         without_nulls(&mut golden);
-        let (api_version, kind) = (golden["apiVersion"].as_str().unwrap(), golden["kind"].as_str().unwrap());
+        let api_version = golden["apiVersion"].as_str().unwrap();
+        let kind = golden["kind"].as_str().unwrap();
         let bytes = corten_api::typed::round_trip(api_version, kind, golden.to_string().as_bytes())
             .unwrap_or_else(|| panic!("{schema} has no typed form"))
             .unwrap_or_else(|e| panic!("{schema}: {e}"));
@@ -103,7 +104,7 @@ fn discovery_is_equal() {
     let Some(folder) = data() else { return };
     let discovery = read(&folder.join("discovery/aggregated_v2.json"));
     let text = |v: &Value| v.as_str().unwrap_or_default().to_string();
-    let texts = |v: &Value| v.as_array().into_iter().flatten().map(text).collect::<Vec<_>>();
+    let strings = |v: &Value| v.as_array().into_iter().flatten().map(text).collect::<Vec<_>>();
     let mut seen = 0;
     for group in discovery["items"].as_array().unwrap() {
         for version in group["versions"].as_array().unwrap() {
@@ -111,20 +112,21 @@ fn discovery_is_equal() {
                 continue;
             }
             for wanted in version["resources"].as_array().unwrap() {
-                let (group, plural) = (text(&group["metadata"]["name"]), text(&wanted["resource"]));
+                let group = text(&group["metadata"]["name"]);
+                let plural = text(&wanted["resource"]);
                 let kind = corten_api::lookup(&group, &text(&version["version"]), &plural)
                     .unwrap_or_else(|| panic!("{group} {plural} is not declared"));
                 assert_eq!(kind.kind, text(&wanted["responseKind"]["kind"]));
                 assert_eq!(kind.namespaced, wanted["scope"] == "Namespaced", "{kind:?}");
                 assert_eq!(kind.singular, text(&wanted["singularResource"]), "{kind:?}");
-                assert_eq!(kind.short_names, texts(&wanted["shortNames"]), "{kind:?}");
-                assert_eq!(kind.categories, texts(&wanted["categories"]), "{kind:?}");
-                assert_eq!(kind.verbs, texts(&wanted["verbs"]), "{kind:?}");
+                assert_eq!(kind.short_names, strings(&wanted["shortNames"]), "{kind:?}");
+                assert_eq!(kind.categories, strings(&wanted["categories"]), "{kind:?}");
+                assert_eq!(kind.verbs, strings(&wanted["verbs"]), "{kind:?}");
                 let subresources: Vec<_> = wanted["subresources"].as_array().into_iter().flatten().collect();
                 assert_eq!(kind.subresources.len(), subresources.len(), "{kind:?}");
                 for (sub, wanted) in kind.subresources.iter().zip(subresources) {
                     assert_eq!(sub.name, text(&wanted["subresource"]), "{kind:?}");
-                    assert_eq!(sub.verbs, texts(&wanted["verbs"]), "{kind:?} {}", sub.name);
+                    assert_eq!(sub.verbs, strings(&wanted["verbs"]), "{kind:?} {}", sub.name);
                     assert_eq!(sub.kind, text(&wanted["responseKind"]["kind"]), "{kind:?} {}", sub.name);
                     assert_eq!(sub.group, text(&wanted["responseKind"]["group"]), "{kind:?} {}", sub.name);
                 }
@@ -143,7 +145,7 @@ fn upstream_document(folder: &Path, group_version: &str) -> Value {
     published(folder, &name)
 }
 
-/// A published document. Its version is blotted out there; upstream's server tells that of the API.
+/// Returns a published document. Its version is blank there; upstream's server sets that of the API.
 fn published(folder: &Path, name: &str) -> Value {
     let mut document = read(&folder.join("openapi/v3").join(name));
     assert_eq!(document["info"]["version"], "unversioned");
@@ -151,9 +153,9 @@ fn published(folder: &Path, name: &str) -> Value {
     document
 }
 
-/// A part of a document without descriptions, which are not facts, without the enums and the form of answers (CBOR)
-/// that the published documents and upstream's server do not agree on. A reference in `allOf`, which is only there to
-/// let something stand beside it, is the same as the bare one.
+/// Returns a part of a document without descriptions, which are not facts, and without the enums and the media type
+/// CBOR, in which the published documents and upstream's server differ. A reference in `allOf`, which only allows
+/// siblings, equals the bare one.
 fn facts(part: &Value) -> Value {
     match part {
         Value::Object(map) => {
@@ -194,7 +196,7 @@ fn openapi_documents_are_equal() {
     }
 }
 
-/// Puts parameters that the document keeps once where they are referred to.
+/// Inlines the shared parameters of a document.
 fn resolve_parameters(part: &mut Value, shared: &Value) {
     match part {
         Value::Object(map) => {
@@ -210,11 +212,12 @@ fn resolve_parameters(part: &mut Value, shared: &Value) {
     }
 }
 
-/// The old document is one for all groups, so upstream's also has what is not stable.
+/// The old document is one for all groups, so upstream's also has unstable ones.
 #[test]
 fn the_old_openapi_document_is_equal() {
     let Some(folder) = data() else { return };
-    let (wanted, found) = (read(&folder.join("openapi/swagger.json")), openapi_v2(&undescribed));
+    let wanted = read(&folder.join("openapi/swagger.json"));
+    let found = openapi_v2(&undescribed);
     let shared = wanted["parameters"].clone();
     for part in ["paths", "definitions"] {
         for (name, found) in found[part].as_object().unwrap() {
@@ -223,10 +226,11 @@ fn the_old_openapi_document_is_equal() {
             assert_equal(name, &wanted, found);
         }
     }
-    // Groups without a stable version are not served, and the server shows no logs.
+    // Groups without a stable version are not served, and neither are the server's logs.
     let is_ours = |path: &String| {
         let mut parts = path.split('/').skip(1);
-        let (root, group) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+        let root = parts.next().unwrap_or_default();
+        let group = parts.next().unwrap_or_default();
         let is_stable = !path.split('/').any(|part| part.starts_with('v') && part.contains(['a', 'b']));
         let is_served =
             root != "apis" || group.is_empty() || corten_api::kinds().iter().any(|kind| kind.group == group);
@@ -237,7 +241,7 @@ fn the_old_openapi_document_is_equal() {
     assert!(missing.is_empty(), "{missing:#?}");
 }
 
-/// The places where two values differ.
+/// Returns the paths at which two values differ.
 fn differences(at: &str, wanted: &Value, found: &Value, places: &mut Vec<String>) {
     match (wanted, found) {
         (Value::Object(a), Value::Object(b)) => {
@@ -257,7 +261,7 @@ fn differences(at: &str, wanted: &Value, found: &Value, places: &mut Vec<String>
     }
 }
 
-/// Every object of a folder of YAML, lists taken apart.
+/// Returns every object of a folder of YAML, with lists flattened.
 fn yaml_objects(folder: &Path) -> Vec<(PathBuf, Value)> {
     let mut all = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display())) {
@@ -275,7 +279,7 @@ fn yaml_objects(folder: &Path) -> Vec<(PathBuf, Value)> {
     all
 }
 
-/// Objects that upstream itself creates or accepts must pass: a check that is too strict shows here.
+/// Objects that upstream itself creates or accepts must be valid: this finds a rule that is too strict.
 #[test]
 fn upstreams_own_objects_are_valid() {
     let Some(folder) = data() else { return };
@@ -300,7 +304,7 @@ fn upstreams_own_objects_are_valid() {
         assert_eq!((report.unknown, report.type_errors), (vec![], vec![]), "{}", path.display());
         kind.default(&mut object);
         let mut errors: Vec<String> = kind.validate(&object).iter().map(ToString::to_string).collect();
-        // Some fixtures are there to fail Pod Security; upstream refuses these already when it validates them.
+        // Some fixtures exist to fail Pod Security; upstream's validation refuses these already.
         errors.retain(|error| !error.contains("`hostUsers` must be false to use `Unmasked`"));
         assert_eq!(errors, Vec::<String>::new(), "{}", path.display());
     }

@@ -1,4 +1,4 @@
-//! The group `admissionregistration.k8s.io`, one file a kind.
+//! The group `admissionregistration.k8s.io`, one file per kind.
 
 use corten_meta::Value;
 use corten_meta::quote::quote;
@@ -16,7 +16,7 @@ mod validatingadmissionpolicybinding;
 mod validatingwebhookconfiguration;
 pub(crate) mod webhook;
 
-/// Its kinds, in the order of discovery.
+/// Returns its kinds, in the order of discovery.
 pub(crate) fn kinds() -> Vec<Kind> {
     vec![
         mutatingadmissionpolicy::kind(),
@@ -28,7 +28,7 @@ pub(crate) fn kinds() -> Vec<Kind> {
     ]
 }
 
-/// Warns of a name that looks like one of what a server reads from its own files.
+/// Warns of a name that is reserved for configurations from the server's own files.
 fn reserved_name(object: &Value) -> Vec<String> {
     const SUFFIX: &str = ".static.k8s.io";
     let reserved = "are reserved for static manifest-based configurations and cannot be managed via the API";

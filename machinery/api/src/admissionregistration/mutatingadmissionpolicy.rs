@@ -12,7 +12,7 @@ use crate::kind::{Behaviour, Kind};
 
 struct MutatingAdmissionPolicy;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("admissionregistration.k8s.io", "v1", "MutatingAdmissionPolicy", "mutatingadmissionpolicies")
         .cluster()

@@ -11,7 +11,7 @@ use crate::kind::{Behaviour, Kind};
 
 struct MutatingAdmissionPolicyBinding;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("admissionregistration.k8s.io", "v1", "MutatingAdmissionPolicyBinding", "mutatingadmissionpolicybindings")
         .cluster()

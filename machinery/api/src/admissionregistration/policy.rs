@@ -1,11 +1,11 @@
-//! What the two admission policies and their bindings share: the rows.
+//! The table rows of the two admission policies and their bindings.
 
 use corten_meta::Value;
 use jiff::Timestamp;
 
 use crate::cells::{age, count, list, name, text};
 
-/// Name, number of checks, kind of the parameters, age.
+/// Returns name, number of validations, kind of the parameters, age.
 pub(super) fn policy_cells(object: &Value, checks: &str, now: Timestamp) -> Vec<Value> {
     let param_kind = match object.pointer("/spec/paramKind").filter(|k| k.is_object()) {
         Some(kind) => format!("{}/{}", text(kind, "/apiVersion"), text(kind, "/kind")),
@@ -14,7 +14,7 @@ pub(super) fn policy_cells(object: &Value, checks: &str, now: Timestamp) -> Vec<
     vec![name(object), count(list(object, checks)), param_kind.into(), age(object, now)]
 }
 
-/// Name, policy, parameters, age.
+/// Returns name, policy, parameters, age.
 pub(super) fn binding_cells(object: &Value, now: Timestamp) -> Vec<Value> {
     let param = match object.pointer("/spec/paramRef").filter(|r| r.is_object()) {
         Some(r) if !text(r, "/name").is_empty() => {
@@ -26,13 +26,15 @@ pub(super) fn binding_cells(object: &Value, now: Timestamp) -> Vec<Value> {
     vec![name(object), text(object, "/spec/policyName").into(), param.into(), age(object, now)]
 }
 
-/// A selector as its type prints itself.
+/// Formats a selector as its Go type prints itself.
 fn spelled_out(selector: &Value) -> String {
     let labels = selector["matchLabels"].as_object().into_iter().flatten();
     let labels: String = labels.map(|(key, value)| format!("{key}: {},", value.as_str().unwrap_or_default())).collect();
     let requirement = |r: &Value| {
         let values: Vec<&str> = list(r, "/values").iter().filter_map(Value::as_str).collect();
-        let (key, operator, values) = (text(r, "/key"), text(r, "/operator"), values.join(" "));
+        let key = text(r, "/key");
+        let operator = text(r, "/operator");
+        let values = values.join(" ");
         format!("LabelSelectorRequirement{{Key:{key},Operator:{operator},Values:[{values}],}},")
     };
     let expressions: String = list(selector, "/matchExpressions").iter().map(requirement).collect();

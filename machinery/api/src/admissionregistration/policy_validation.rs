@@ -1,4 +1,4 @@
-//! The rules of admission policies and their bindings. Whether their expressions compile is judged where they are run.
+//! The rules of admission policies and their bindings. The API server compiles their expressions.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use super::webhook::{validate_match_conditions, validate_rule};
 use crate::check::{At, Errors};
 use crate::validation::label_selector;
 
-/// What both kinds of policy have.
+/// Validates the fields that both kinds of policy have.
 fn validate_policy(spec: &At<'_>, is_mutating: bool, errors: &mut Errors) {
     spec.get("failurePolicy").must_be_set_to_one_of(errors, &["Fail", "Ignore"]);
     spec.get("paramKind").when_object(errors, validate_param_kind);
@@ -25,7 +25,8 @@ fn validate_policy(spec: &At<'_>, is_mutating: bool, errors: &mut Errors) {
     }
     validate_match_conditions(&spec.get("matchConditions"), errors);
     for variable in spec.get("variables").items() {
-        let (name, expression) = (variable.get("name"), variable.get("expression"));
+        let name = variable.get("name");
+        let expression = variable.get("expression");
         if name.text().trim().is_empty() {
             errors.push(name.required("name is not specified"));
         } else if !is_identifier(name.text()) {
@@ -44,10 +45,12 @@ fn is_identifier(name: &str) -> bool {
 
 pub(super) fn validate_validating_policy(object: &Value) -> Errors {
     let object = At::object(object);
-    let (name, spec) = (object.get("metadata").get("name").text(), object.get("spec"));
+    let name = object.get("metadata").get("name").text();
+    let spec = object.get("spec");
     let mut errors = Errors::new();
     validate_policy(&spec, false, &mut errors);
-    let (validations, annotations) = (spec.get("validations"), spec.get("auditAnnotations"));
+    let validations = spec.get("validations");
+    let annotations = spec.get("auditAnnotations");
     if validations.is_empty() && annotations.is_empty() {
         const MISSING: &str = "validations or auditAnnotations must contain at least one item";
         errors.push(validations.required(MISSING));
@@ -88,13 +91,14 @@ fn validate_validation(validation: &At<'_>, errors: &mut Errors) {
 
 fn validate_audit_annotation(annotation: &At<'_>, policy: &str, errors: &mut Errors) {
     const MAX_EXPRESSION: usize = 5 * 1024;
-    let (key, expression) = (annotation.get("key"), annotation.get("valueExpression"));
+    let key = annotation.get("key");
+    let expression = annotation.get("valueExpression");
     if policy.is_empty() {
         errors.push(key.invalid("requires metadata.name be non-empty"));
     } else {
-        let whole = format!("{policy}/{}", key.text());
-        let messages = names::qualified_name(&whole).into_iter();
-        errors.extend(messages.map(|m| FieldError::invalid(&key.path, whole.as_str(), m)));
+        let full_name = format!("{policy}/{}", key.text());
+        let messages = names::qualified_name(&full_name).into_iter();
+        errors.extend(messages.map(|m| FieldError::invalid(&key.path, full_name.as_str(), m)));
     }
     match expression.text().trim().len() {
         0 => errors.push(expression.required("valueExpression is not specified")),
@@ -115,7 +119,7 @@ pub(super) fn validate_mutating_policy(object: &Value) -> Errors {
     errors
 }
 
-/// What is deleted cannot be changed on the way.
+/// Refuses deletions: a deleted object cannot be mutated.
 fn validate_mutable_operations(resources: &At<'_>, errors: &mut Errors) {
     const OPERATIONS: &[&str] = &["*", "CONNECT", "CREATE", "UPDATE"];
     let path = resources.path.child("resourceRules").child("operations");
@@ -190,7 +194,7 @@ fn validate_match_resources(resources: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// What both kinds of binding have.
+/// Validates the fields that both kinds of binding have.
 fn validate_binding(spec: &At<'_>, errors: &mut Errors) {
     spec.get("policyName").must_follow(errors, names::dns1123_subdomain);
     spec.get("paramRef").when_object(errors, validate_param_ref);
@@ -199,7 +203,8 @@ fn validate_binding(spec: &At<'_>, errors: &mut Errors) {
 
 fn validate_param_ref(reference: &At<'_>, errors: &mut Errors) {
     const EXCLUSIVE: &str = "name and selector are mutually exclusive";
-    let (name, selector) = (reference.get("name"), reference.get("selector"));
+    let name = reference.get("name");
+    let selector = reference.get("selector");
     name.follows(errors, names::path_segment_name);
     let both = !name.is_empty() && selector.is_object();
     if both {

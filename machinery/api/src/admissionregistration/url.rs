@@ -1,9 +1,9 @@
-//! A URL as Go's `net/url` reads it, with its words for what it cannot read: the address of a webhook is judged by them.
-//! It is only taken apart here; what a part may hold is for the rules to say.
+//! A URL as Go's `net/url` parses it, with its error messages, for the addresses of webhooks. This module only splits
+//! the URL; the rules check its parts.
 
 use corten_meta::quote::quote;
 
-/// The parts that rules ask for.
+/// The parts of a URL that rules check.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Url<'a> {
     pub scheme: String,
@@ -13,17 +13,17 @@ pub(crate) struct Url<'a> {
     pub fragment: &'a str,
 }
 
-/// Takes a text apart, or says why it cannot be.
+/// Splits a URL, or returns the error.
 pub(crate) fn parse(text: &str) -> Result<Url<'_>, String> {
-    let (whole, fragment) = text.split_once('#').unwrap_or((text, ""));
-    let told = |shown: &str, why: String| format!("parse {}: {why}", quote(shown));
-    let mut url = parts(whole).map_err(|why| told(whole, why))?;
-    check_escapes(fragment).map_err(|why| told(text, why))?;
+    let (rest, fragment) = text.split_once('#').unwrap_or((text, ""));
+    let error = |shown: &str, why: String| format!("parse {}: {why}", quote(shown));
+    let mut url = parts(rest).map_err(|why| error(rest, why))?;
+    check_escapes(fragment).map_err(|why| error(text, why))?;
     url.fragment = fragment;
     Ok(url)
 }
 
-/// Takes a text apart that was the target of a request, where no fragment is.
+/// Splits a request target, which has no fragment.
 pub(crate) fn parse_request(text: &str) -> Result<Url<'_>, String> {
     parts(text)
 }
@@ -59,7 +59,7 @@ fn parts(text: &str) -> Result<Url<'_>, String> {
     Ok(url)
 }
 
-/// The word before the first colon, if it can be a scheme.
+/// Returns the word before the first colon, if it can be a scheme.
 fn scheme(text: &str) -> Result<(&str, &str), String> {
     for (at, byte) in text.bytes().enumerate() {
         match byte {
@@ -84,23 +84,23 @@ fn check_host(host: &str) -> Result<(), String> {
         return Err(format!("invalid port {} after host", corten_meta::Value::from(port)));
     }
     check_escapes(host)?;
-    const LETTERS: &str = "-_.~!$&'()*+,;=:[]<>\"%";
-    let is_good = |letter: &char| !letter.is_ascii() || letter.is_ascii_alphanumeric() || LETTERS.contains(*letter);
-    match host.chars().find(|letter| !is_good(letter)) {
-        Some(letter) => Err(format!("invalid character {} in host name", corten_meta::Value::from(letter.to_string()))),
+    const SAFE: &str = "-_.~!$&'()*+,;=:[]<>\"%";
+    let is_good = |c: &char| !c.is_ascii() || c.is_ascii_alphanumeric() || SAFE.contains(*c);
+    match host.chars().find(|c| !is_good(c)) {
+        Some(c) => Err(format!("invalid character {} in host name", corten_meta::Value::from(c.to_string()))),
         None => Ok(()),
     }
 }
 
 fn check_user(user: &str) -> Result<(), String> {
-    const LETTERS: &str = "-._:~!$&'()*+,;=%@";
-    if !user.chars().all(|letter| letter.is_ascii_alphanumeric() || LETTERS.contains(letter)) {
+    const SAFE: &str = "-._:~!$&'()*+,;=%@";
+    if !user.chars().all(|c| c.is_ascii_alphanumeric() || SAFE.contains(c)) {
         return Err("net/url: invalid userinfo".to_owned());
     }
     check_escapes(user)
 }
 
-/// A percent sign is followed by two hexadecimal digits.
+/// Checks that every percent sign is followed by two hexadecimal digits.
 fn check_escapes(text: &str) -> Result<(), String> {
     for (at, _) in text.match_indices('%') {
         let digits = text.as_bytes().get(at + 1..at + 3);

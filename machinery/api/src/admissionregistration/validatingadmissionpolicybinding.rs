@@ -11,7 +11,7 @@ use crate::kind::{Behaviour, Kind};
 
 struct ValidatingAdmissionPolicyBinding;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new(
         "admissionregistration.k8s.io",

@@ -9,7 +9,7 @@ use crate::kind::{Behaviour, Kind};
 
 struct ValidatingWebhookConfiguration;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("admissionregistration.k8s.io", "v1", "ValidatingWebhookConfiguration", "validatingwebhookconfigurations")
         .cluster()

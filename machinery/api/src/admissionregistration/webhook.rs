@@ -1,4 +1,5 @@
-//! What the two webhook configurations share: defaults, rules and the row; the rules of requests are the policies' too.
+//! The shared parts of the two webhook configurations: defaults, rules and the row. The rules of requests are also
+//! those of policies.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +13,7 @@ use crate::check::{At, Errors};
 use crate::defaulting::{default_at, items};
 use crate::validation::label_selector;
 
-/// Defaults of every webhook of a configuration.
+/// Sets the defaults of every webhook of a configuration.
 pub(super) fn default_webhooks(object: &mut Value, mutating: bool) {
     for webhook in items(object, "/webhooks") {
         default_at(webhook, "/failurePolicy", "Fail");
@@ -26,7 +27,7 @@ pub(super) fn default_webhooks(object: &mut Value, mutating: bool) {
     }
 }
 
-/// Defaults of what is matched, at a JSON pointer.
+/// Sets the defaults of the match rules, at a JSON pointer.
 pub(super) fn default_match(object: &mut Value, at: &str) {
     default_at(object, &format!("{at}/matchPolicy"), "Equivalent");
     default_at(object, &format!("{at}/namespaceSelector"), json!({}));
@@ -36,8 +37,7 @@ pub(super) fn default_match(object: &mut Value, at: &str) {
     }
 }
 
-/// Errors of every webhook of a configuration.
-/// Everything. Once one has side effects, all may.
+/// Validates every webhook of a configuration. If the old object has a webhook with side effects, all may have them.
 pub(super) fn validate_webhooks(object: &Value, old: Option<&Value>) -> Errors {
     const EFFECTS: &[&str] = &["None", "NoneOnDryRun", "Some", "Unknown"];
     let is_without = |webhook: At<'_>| EFFECTS[..2].contains(&webhook.get("sideEffects").text());
@@ -79,7 +79,7 @@ fn validate_webhook(webhook: &At<'_>, allowed: &[&str], errors: &mut Errors) {
     validate_match_conditions(&webhook.get("matchConditions"), errors);
 }
 
-/// A domain of three labels or more.
+/// Validates a name: a domain of three labels or more.
 fn validate_name(at: &At<'_>, errors: &mut Errors) {
     if !at.must(errors) {
         return;
@@ -109,9 +109,10 @@ fn validate_review_versions(versions: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// Where a webhook is reached: an address of its own or a service.
+/// Validates the address of a webhook: a URL or a service.
 pub(crate) fn validate_client(client: &At<'_>, errors: &mut Errors) {
-    let (url, service) = (client.get("url"), client.get("service"));
+    let url = client.get("url");
+    let service = client.get("service");
     if url.is_set() == service.is_object() {
         errors.push(client.required("exactly one of url or service is required"));
     } else if url.is_set() {
@@ -145,9 +146,9 @@ fn validate_url(url: &At<'_>, errors: &mut Errors) {
 }
 
 fn validate_service(service: &At<'_>, errors: &mut Errors) {
-    // Upstream takes one for the other here, and so names the other one.
-    for (given, named) in [("namespace", "name"), ("name", "namespace")] {
-        service.get(given).with(service.path.child(named)).must(errors);
+    // Upstream swaps the two here, and so names the other field.
+    for (field, named) in [("namespace", "name"), ("name", "namespace")] {
+        service.get(field).with(service.path.child(named)).must(errors);
     }
     let port = service.get("port");
     let messages = names::port_number(port.number().unwrap_or_default());
@@ -162,7 +163,7 @@ fn validate_service(service: &At<'_>, errors: &mut Errors) {
     if !text.starts_with('/') {
         errors.push(path.invalid("must start with a '/'"));
     }
-    // Upstream leaves out a byte, be it a letter or not.
+    // Upstream skips a byte, even inside a character.
     let inner = &*String::from_utf8_lossy(&text.as_bytes()[1..]);
     for (at, step) in inner.strip_suffix('/').unwrap_or(inner).split('/').enumerate() {
         if step.is_empty() {
@@ -174,7 +175,7 @@ fn validate_service(service: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// The requests a webhook or a policy is for.
+/// Validates the requests that a webhook or a policy matches.
 pub(super) fn validate_rule(rule: &At<'_>, errors: &mut Errors) {
     const OPERATIONS: &[&str] = &["*", "CONNECT", "CREATE", "DELETE", "UPDATE"];
     for (field, what) in [("operations", "operations"), ("apiGroups", "API groups"), ("apiVersions", "API versions")] {
@@ -194,7 +195,7 @@ pub(super) fn validate_rule(rule: &At<'_>, errors: &mut Errors) {
     rule.get("scope").one_of(errors, &["*", "Cluster", "Namespaced"]);
 }
 
-/// Resources and subresources, without one that another already covers.
+/// Validates resources and subresources: none may be covered by another.
 fn validate_resources(resources: &At<'_>, errors: &mut Errors) {
     resources.must(errors);
     let mut with_all_subs: BTreeSet<&str> = BTreeSet::new();
@@ -231,12 +232,13 @@ fn validate_resources(resources: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// Conditions in CEL that a request must meet; whether they compile is judged where they are run.
+/// Validates match conditions; the API server compiles them.
 pub(super) fn validate_match_conditions(conditions: &At<'_>, errors: &mut Errors) {
     conditions.at_most(errors, 64);
     let mut seen = BTreeSet::new();
     for condition in conditions.items() {
-        let (name, expression) = (condition.get("name"), condition.get("expression"));
+        let name = condition.get("name");
+        let expression = condition.get("expression");
         if expression.text().trim().is_empty() {
             errors.push(expression.required(""));
         }
@@ -247,7 +249,7 @@ pub(super) fn validate_match_conditions(conditions: &At<'_>, errors: &mut Errors
     }
 }
 
-/// Name, number of webhooks, age.
+/// Returns name, number of webhooks, age.
 pub(super) fn cells(object: &Value, now: Timestamp) -> Vec<Value> {
     vec![name(object), count(list(object, "/webhooks")), age(object, now)]
 }

@@ -1,4 +1,4 @@
-//! Whether names in the groups of the community are approved by it, which a definition tells by an annotation.
+//! The approval of community groups: the annotation by which a CustomResourceDefinition in such a group states it.
 
 use corten_meta::Value;
 use corten_meta::quote::quote;
@@ -8,47 +8,47 @@ use crate::admissionregistration::url;
 pub(super) const ANNOTATION: &str = "api-approved.kubernetes.io";
 const SEE: &str = "see https://github.com/kubernetes/enhancements/pull/1111";
 
-/// What a definition in a group of the community says of its approval.
+/// The approval state of a CustomResourceDefinition in a community group.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Approval {
-    /// Where it was given.
+    /// The URL of the approval.
     Given(String),
-    /// Why there is none.
+    /// The reason for the missing approval.
     Bypassed(String),
     Missing,
     Unclear,
 }
 
-/// The annotation; empty if there is none.
+/// Returns the annotation; empty if there is none.
 pub(super) fn annotation(definition: &Value) -> String {
     let annotations = &definition["metadata"]["annotations"];
     annotations.get(ANNOTATION).and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 
 impl Approval {
-    /// `None` for a definition that needs none, being in another group.
+    /// Returns the approval state; `None` for a CustomResourceDefinition in another group, which needs none.
     pub fn of(definition: &Value) -> Option<Approval> {
         let group = definition["spec"]["group"].as_str().unwrap_or_default();
         let is_within = |own: &str| group.strip_suffix(own).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
         if !is_within("k8s.io") && !is_within("kubernetes.io") {
             return None;
         }
-        let told = annotation(definition);
-        let is_url = || url::parse_request(&told).is_ok_and(|url| !url.host.is_empty() && !url.scheme.is_empty());
-        Some(match told.as_str() {
+        let messages = annotation(definition);
+        let is_url = || url::parse_request(&messages).is_ok_and(|url| !url.host.is_empty() && !url.scheme.is_empty());
+        Some(match messages.as_str() {
             "" => Approval::Missing,
-            reason if reason.starts_with("unapproved") => Approval::Bypassed(told),
-            _ if is_url() => Approval::Given(told),
+            reason if reason.starts_with("unapproved") => Approval::Bypassed(messages),
+            _ if is_url() => Approval::Given(messages),
             _ => Approval::Unclear,
         })
     }
 
-    /// Whether the definition says clearly how it is.
-    pub(super) fn is_told(&self) -> bool {
+    /// Reports whether the annotation states the approval clearly.
+    pub(super) fn is_stated(&self) -> bool {
         matches!(self, Approval::Given(_) | Approval::Bypassed(_))
     }
 
-    /// The reason of the condition that tells it, which holds if the approval was given.
+    /// Returns the reason of the approval condition, which is true if the approval was given.
     pub fn reason(&self) -> &'static str {
         match self {
             Approval::Given(_) => "ApprovedAnnotation",
@@ -75,9 +75,9 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn groups_of_the_community_tell_of_their_approval() {
-        let reason = |group: &str, told: &str| {
-            let annotations = json!({ ANNOTATION: told });
+    fn community_groups_state_their_approval() {
+        let reason = |group: &str, messages: &str| {
+            let annotations = json!({ ANNOTATION: messages });
             Approval::of(&json!({ "metadata": { "annotations": annotations }, "spec": { "group": group } }))
                 .map(|approval| approval.reason())
         };

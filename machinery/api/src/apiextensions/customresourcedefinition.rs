@@ -7,16 +7,16 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::schemas;
-use crate::cells::{list, text, truth};
+use crate::cells::{boolean, list, text};
 use crate::defaulting::{absent, default_at, items, put, remove};
 use crate::kind::{Behaviour, Kind};
 
 struct CustomResourceDefinition;
 
-/// Holds a definition until its objects are gone.
+/// The finalizer that keeps a CustomResourceDefinition until its objects are deleted.
 pub const CUSTOM_RESOURCE_CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions")
         .cluster()
@@ -33,7 +33,7 @@ pub fn kind() -> Kind {
         .behaviour(CustomResourceDefinition)
 }
 
-/// Objects are at least stored in the version that they are stored in now.
+/// Adds the storage version to the stored versions.
 fn remember_storage(object: &mut Value) {
     if list(object, "/status/storedVersions").is_empty()
         && let Some(name) = storage_version(object)
@@ -42,15 +42,15 @@ fn remember_storage(object: &mut Value) {
     }
 }
 
-/// The version that objects are stored in.
+/// Returns the version that objects are stored in.
 fn storage_version(object: &Value) -> Option<Value> {
-    list(object, "/spec/versions").iter().find(|v| truth(v, "/storage")).map(|v| v["name"].clone())
+    list(object, "/spec/versions").iter().find(|v| boolean(v, "/storage")).map(|v| v["name"].clone())
 }
 
-/// The versions of the reviews that a webhook reads.
+/// The versions of ConversionReview that a webhook may read.
 const REVIEW_VERSIONS: &str = "/spec/conversion/webhook/conversionReviewVersions";
 
-/// A webhook that says nothing is none. Who says an empty list owns it before it goes.
+/// Removes an empty webhook. An explicit empty list is owned by its author before it is removed.
 fn drop_no_webhook(object: &mut Value) {
     if absent(object, "/spec/conversion/webhook/clientConfig") && list(object, REVIEW_VERSIONS).is_empty() {
         remove(object, "/spec/conversion/webhook");
@@ -84,7 +84,7 @@ impl Behaviour for CustomResourceDefinition {
         }
     }
 
-    /// Every version that was ever stored is remembered, until its objects are migrated.
+    /// Sets the stored versions, which are kept until the objects are migrated.
     fn prepare_create(&self, object: &mut Value) {
         drop_no_webhook(object);
         let stored: Vec<Value> = storage_version(object).into_iter().collect();
@@ -102,12 +102,12 @@ impl Behaviour for CustomResourceDefinition {
         }
     }
 
-    /// A status never forgets what objects are stored in.
+    /// Keeps the storage version in the status.
     fn prepare_status_update(&self, new: &mut Value, _old: &Value, _now: Timestamp) {
         remember_storage(new);
     }
 
-    /// A definition stays until its objects are gone.
+    /// Adds the finalizer that keeps the CustomResourceDefinition until its objects are deleted.
     fn prepare_delete(&self, object: &mut Value, now: Timestamp) {
         let mut finalizers = list(object, "/metadata/finalizers").to_vec();
         if !finalizers.iter().any(|one| one == CUSTOM_RESOURCE_CLEANUP) {
@@ -154,7 +154,7 @@ impl Behaviour for CustomResourceDefinition {
         super::validation::validate_accepted_names(new)
     }
 
-    /// Formats that are not known are not checked, which is said once.
+    /// Warns of unknown formats, which are not checked, once per format.
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
         let before = old.map(schemas::unknown_formats).unwrap_or_default();
         let mut found = schemas::unknown_formats(new);
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_that_may_be_stored_are_asked_for_at_every_update() {
+    fn stored_versions_are_required_at_every_update() {
         let stored = |versions: Value| {
             let object = json!({"spec": {"versions": [{"name": "v1", "storage": true}]},
                                 "status": {"storedVersions": versions}});
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_webhook_that_says_nothing_is_none() {
+    fn an_empty_webhook_is_removed() {
         for (webhook, wanted) in [
             (json!({}), [false, false]),
             (json!({"conversionReviewVersions": []}), [true, false]),

@@ -1,4 +1,4 @@
-//! The group `apiextensions.k8s.io`, one file a kind.
+//! The group `apiextensions.k8s.io`, one file per kind.
 
 use crate::kind::Kind;
 
@@ -10,7 +10,7 @@ mod validation;
 pub use approval::Approval;
 pub use customresourcedefinition::CUSTOM_RESOURCE_CLEANUP;
 
-/// Its kinds, in the order of discovery.
+/// Returns its kinds, in the order of discovery.
 pub(crate) fn kinds() -> Vec<Kind> {
     vec![customresourcedefinition::kind()]
 }

@@ -1,13 +1,13 @@
-//! The schemas inside a CustomResourceDefinition: what decoding makes of them, and the formats that nobody checks.
+//! The schemas in a CustomResourceDefinition: their pruning, and their unknown formats.
 //!
-//! Where a schema stands in the place of a list or of a truth value, the table of types does not know its fields.
+//! In a field that is a schema or a list, or a schema or a bool, the table of types does not know the schema's fields.
 
 use corten_meta::Value;
 
 const TYPE: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps";
-/// Fields that hold a schema or something else.
+/// The fields that hold a schema or something else.
 const EITHER: [&str; 3] = ["additionalItems", "additionalProperties", "items"];
-/// Every format that is checked, without its dashes.
+/// The known formats, without their dashes.
 const FORMATS: [&str; 26] = [
     "bsonobjectid",
     "byte",
@@ -37,7 +37,7 @@ const FORMATS: [&str; 26] = [
     "uuid5",
 ];
 
-/// Drops the fields that no schema has, where the table of types does not.
+/// Removes the unknown fields of schemas where the table of types cannot.
 pub(super) fn prune(schema: &mut Value) {
     let Some(fields) = schema.as_object_mut() else { return };
     let is_some = |items: &Value| items.is_object() || items.as_array().is_some_and(|schemas| !schemas.is_empty());
@@ -57,7 +57,7 @@ pub(super) fn prune(schema: &mut Value) {
     }
 }
 
-/// The formats in a definition that are not checked.
+/// Returns the unknown formats of a CustomResourceDefinition.
 pub(super) fn unknown_formats(definition: &Value) -> Vec<String> {
     let mut found = Vec::new();
     for version in crate::cells::list(definition, "/spec/versions") {
@@ -80,12 +80,12 @@ fn collect(schema: &Value, found: &mut Vec<String>) {
     inside(schema).into_iter().for_each(|schema| collect(schema, found));
 }
 
-/// Whether a schema, or one inside of it, has a default.
+/// Reports whether a schema, or one inside of it, has a default.
 pub(super) fn has_default(schema: &Value) -> bool {
     !schema["default"].is_null() || inside(schema).into_iter().any(has_default)
 }
 
-/// The schemas right inside of a schema.
+/// Returns the direct subschemas of a schema.
 fn inside(schema: &Value) -> Vec<&Value> {
     let mut found = Vec::new();
     for (name, inner) in schema.as_object().into_iter().flatten() {
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn schemas_in_the_place_of_something_else_are_pruned_too() {
+    fn schemas_in_alternatives_are_pruned_too() {
         let mut schema = json!({"type": "object", "properties": {
             "l": {"type": "array", "items": {"type": "object", "zzz": 1, "nullable": false, "additionalProperties": {"type": "string", "q": 1, "nullable": false}}},
             "any": {"additionalProperties": true, "items": true}}});
@@ -119,14 +119,14 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_found_wherever_they_are() {
+    fn nested_defaults_are_found() {
         let within = |schema: serde_json::Value| has_default(&json!({"properties": {"a": schema}}));
         assert!(within(json!({"default": 1})) && within(json!({"items": {"not": {"default": false}}})));
         assert!(!within(json!({"items": {"type": "string"}, "additionalProperties": true})));
     }
 
     #[test]
-    fn formats_that_are_not_checked_are_named() {
+    fn unknown_formats_are_named() {
         let schema = json!({"type": "object", "properties": {
             "a": {"type": "string", "format": "date-time"}, "b": {"type": "string", "format": "fancy"},
             "c": {"type": "integer", "format": "int64"}, "d": {"type": "integer", "format": "date"}}});

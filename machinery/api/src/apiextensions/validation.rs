@@ -1,5 +1,5 @@
-//! The rules of a CustomResourceDefinition's names, versions and conversion; its schemas are judged where they are
-//! compiled.
+//! The rules of a CustomResourceDefinition's names, versions and conversion; the API server validates its schemas when
+//! it compiles them.
 
 use std::collections::BTreeSet;
 
@@ -14,9 +14,10 @@ pub(super) fn validate_definition(object: &Value) -> Errors {
     let object = At::object(object);
     let spec = object.get("spec");
     let mut errors = Errors::new();
-    let (group, plural) = (spec.get("group"), spec.get("names").get("plural").text());
+    let group = spec.get("group");
+    let plural = spec.get("names").get("plural").text();
     let named = ["generateName", "name"].map(|field| object.get("metadata").get(field));
-    // A definition that is already there has a name, and cannot change what the name is made of.
+    // An existing CustomResourceDefinition has a name, and cannot change the fields that the name consists of.
     let is_new = object.get("metadata").get("resourceVersion").is_empty();
     for name in named.iter().filter(|name| is_new && !name.is_empty()) {
         if name.text() != format!("{plural}.{}", group.text()) {
@@ -55,7 +56,7 @@ pub(super) fn validate_definition(object: &Value) -> Errors {
     errors
 }
 
-/// What is asked of a definition after its spec, and after what of it may not change.
+/// Validates the rest of a CustomResourceDefinition, after its spec and its immutable fields.
 pub(super) fn validate_rest(object: &Value, old: Option<&Value>) -> Errors {
     let mut errors = Errors::new();
     validate_stored_versions(&At::object(object), &mut errors);
@@ -77,7 +78,7 @@ fn label(at: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// The names that a status says are served.
+/// Validates the accepted names of a status.
 pub(super) fn validate_accepted_names(object: &Value) -> Errors {
     let mut errors = Errors::new();
     validate_words(&At::object(object).get("status").get("acceptedNames"), &mut errors);
@@ -91,7 +92,7 @@ fn validate_names(names_: &At<'_>, errors: &mut Errors) {
     validate_words(names_, errors);
 }
 
-/// The words of names, where they are given.
+/// Validates the names that are set.
 fn validate_words(names_: &At<'_>, errors: &mut Errors) {
     for field in ["plural", "singular"].map(|field| names_.get(field)) {
         if !field.is_empty() {
@@ -106,7 +107,8 @@ fn validate_words(names_: &At<'_>, errors: &mut Errors) {
         }
     }
     names_.get("shortNames").each(errors, label);
-    let (kind, list_kind) = (names_.get("kind"), names_.get("listKind"));
+    let kind = names_.get("kind");
+    let list_kind = names_.get("listKind");
     if !kind.is_empty() && kind.text() == list_kind.text() {
         errors.push(list_kind.invalid("kind and listKind may not be the same"));
     }
@@ -115,10 +117,10 @@ fn validate_words(names_: &At<'_>, errors: &mut Errors) {
 
 type Rule = fn(&At<'_>, &mut Errors);
 
-/// The parts of versions that are judged here, with their rules.
+/// The parts of versions that are validated here, with their rules.
 const PARTS: [(&str, Rule); 2] = [("subresources", validate_scale), ("additionalPrinterColumns", validate_columns)];
 
-/// A part that is the same in all versions. Upstream keeps it once, for all of them, and its errors say so.
+/// Returns a part that is the same in all versions. Upstream keeps it once, for all of them, and names it so in errors.
 fn shared<'a>(spec: &At<'a>, field: &str) -> Option<At<'a>> {
     let mut parts = spec.get("versions").items().map(|version| version.get(field));
     let first = parts.next().filter(At::is_set)?;
@@ -129,7 +131,7 @@ fn all_lack_schema(spec: &At<'_>) -> bool {
     spec.get("versions").items().all(|version| !version.get("schema").is_set())
 }
 
-/// The versions as errors show them: without what they share.
+/// Returns the versions as errors show them: without the shared parts.
 fn shown(spec: &At<'_>) -> Value {
     let versions = spec.get("versions");
     let mut shown = versions.value.clone();
@@ -179,7 +181,7 @@ fn validate_versions(spec: &At<'_>, errors: &mut Errors) {
         let detail = "must have exactly one version marked as storage version";
         errors.push(FieldError::invalid(&versions.path, shown(spec), detail));
     }
-    // The name of the first version is kept beside them.
+    // Upstream keeps the name of the first version separately.
     if let Some(first) = versions.items().next().map(|version| version.get("name")).filter(|name| !name.is_empty()) {
         label(&first.with(spec.path.child("version")), errors);
     }
@@ -207,7 +209,7 @@ fn validate_deprecation(version: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// A path in dot notation: `.spec.replicas`. Says whether it is one.
+/// Reports whether a string is a path in dot notation: `.spec.replicas`.
 fn simple_path(at: &At<'_>, errors: &mut Errors) -> bool {
     let simple = at.text().starts_with('.');
     if !simple {
@@ -228,8 +230,11 @@ fn validate_scale(subresources: &At<'_>, errors: &mut Errors) {
     ];
     for (field, roots, detail) in rules {
         let path = scale.get(field);
-        let given = field != "labelSelectorPath" || !path.is_empty();
-        if given && path.must(errors) && simple_path(&path, errors) && !roots.iter().any(|r| path.text().starts_with(r))
+        let is_validated = field != "labelSelectorPath" || !path.is_empty();
+        if is_validated
+            && path.must(errors)
+            && simple_path(&path, errors)
+            && !roots.iter().any(|r| path.text().starts_with(r))
         {
             errors.push(path.invalid(detail));
         }
@@ -259,7 +264,7 @@ fn validate_column(column: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// The errors name the fields of the stored form, which is flatter.
+/// Validates the conversion. The errors name the fields of the stored form, which is flatter.
 fn validate_conversion(conversion: &At<'_>, errors: &mut Errors) {
     let webhook = conversion.get("webhook");
     let client = webhook.get("clientConfig").with(conversion.path.child("webhookClientConfig"));
@@ -268,8 +273,9 @@ fn validate_conversion(conversion: &At<'_>, errors: &mut Errors) {
     strategy.must_be_one_of(errors, &["None", "Webhook"]);
     if strategy.text() != "Webhook" {
         const DETAIL: &str = "should not be set when strategy is not set to Webhook";
-        for (at, _) in
-            [(&client, client.is_object()), (&versions, !versions.is_empty())].iter().filter(|(_, said)| *said)
+        for (at, _) in [(&client, client.is_object()), (&versions, !versions.is_empty())]
+            .iter()
+            .filter(|(_, annotated)| *annotated)
         {
             errors.push(at.forbidden(DETAIL));
         }
@@ -296,19 +302,19 @@ fn validate_conversion(conversion: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// Every version that objects may be stored in is still declared.
+/// Validates that every stored version is still declared.
 fn validate_stored_versions(object: &At<'_>, errors: &mut Errors) {
     let stored = object.get("status").get("storedVersions");
     let declared = object.get("spec").get("versions");
     if stored.is_empty() {
-        // A definition that comes in has no status yet; the server writes it from the version that is stored.
+        // A new CustomResourceDefinition has no status yet; the server writes the storage version into it.
         if !declared.items().any(|version| version.get("storage").is_true()) {
             let detail = "must have at least one stored version";
             errors.push(FieldError::invalid(&stored.path, Value::Null, detail));
         }
         return;
     }
-    // A name counts once, so that two versions of one name miss it.
+    // A name counts once, so that a second version of the same name is missing.
     let mut left: BTreeSet<&str> = stored.texts().collect();
     for version in declared.items() {
         let name = version.get("name").text();
@@ -325,11 +331,12 @@ fn validate_stored_versions(object: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// Names in the groups of the community need its approval, which is told by an annotation.
+/// Validates the approval annotation, which names in community groups need.
 fn validate_approval(object: &Value, old: Option<&Value>) -> Errors {
-    let (now, before) = (Approval::of(object), old.and_then(Approval::of));
+    let now = Approval::of(object);
+    let before = old.and_then(Approval::of);
     let is_as_before = |now: &Approval| before.is_some_and(|before| before.reason() == now.reason());
-    let Some(now) = now.filter(|now| !now.is_told() && !is_as_before(now)) else {
+    let Some(now) = now.filter(|now| !now.is_stated() && !is_as_before(now)) else {
         return Errors::new();
     };
     let path = Path::root("metadata").child("annotations").key(approval::ANNOTATION);
@@ -354,10 +361,11 @@ mod tests {
         assert_eq!(good["spec"]["names"]["listKind"], "FooList");
         assert_eq!(kind.validate(&good), []);
         good["spec"]["preserveUnknownFields"] = true.into();
-        let told =
+        let reported =
             "spec.preserveUnknownFields: Invalid value: true: must be false in order to use defaults in the schema";
-        let says_so =
-            |definition: &corten_meta::Value| kind.validate(definition).iter().any(|error| error.to_string() == told);
+        let says_so = |definition: &corten_meta::Value| {
+            kind.validate(definition).iter().any(|error| error.to_string() == reported)
+        };
         assert!(!says_so(&good));
         good["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["default"]["default"] = 1.into();
         assert!(says_so(&good));

@@ -12,7 +12,7 @@ use crate::kind::{Behaviour, Kind, NameRule};
 
 struct ApiService;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("apiregistration.k8s.io", "v1", "APIService", "apiservices")
         .cluster()
@@ -32,7 +32,7 @@ impl Behaviour for ApiService {
         default_at(object, "/spec/service/port", 443);
     }
 
-    /// What this server serves itself is there at once.
+    /// Makes a local APIService available at once.
     fn prepare_create(&self, object: &mut Value) {
         if object.pointer("/spec/service").is_some_and(Value::is_object) {
             return;
@@ -43,7 +43,7 @@ impl Behaviour for ApiService {
         put(object, "/status", serde_json::json!({"conditions": [local]}));
     }
 
-    /// The name is the version and the group it serves, and so is the start of one.
+    /// Validates the object; its name must be `<version>.<group>`, also as a generated name's prefix.
     fn validate(&self, object: &Value) -> Vec<FieldError> {
         let mut errors = Vec::new();
         let wanted = format!("{}.{}", text(object, "/spec/version"), text(object, "/spec/group"));
@@ -55,7 +55,9 @@ impl Behaviour for ApiService {
             }
         }
         let spec = At::object(object).get("spec");
-        let (group, version, service) = (spec.get("group"), spec.get("version"), spec.get("service"));
+        let group = spec.get("group");
+        let version = spec.get("version");
+        let service = spec.get("service");
         if group.is_empty() && version.text() != "v1" {
             errors.push(group.required("only v1 may have an empty group and it better be legacy kube"));
         }
@@ -100,9 +102,11 @@ impl Behaviour for ApiService {
     }
 }
 
-/// Who answers: this server, which needs no certificate, or a service that has one or is trusted without.
+/// Validates the backend: this server, which needs no certificate, or a service that has a CA bundle or skips
+/// verification.
 fn validate_backend(spec: &At<'_>, service: &At<'_>, errors: &mut Errors) {
-    let (bundle, insecure) = (spec.get("caBundle"), spec.get("insecureSkipTLSVerify"));
+    let bundle = spec.get("caBundle");
+    let insecure = spec.get("insecureSkipTLSVerify");
     if !service.is_object() {
         if !bundle.is_empty() {
             let size = format!("{} bytes", bundle.text().trim_end_matches('=').len() * 3 / 4);

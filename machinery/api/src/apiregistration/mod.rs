@@ -1,10 +1,10 @@
-//! The group `apiregistration.k8s.io`, one file a kind.
+//! The group `apiregistration.k8s.io`, one file per kind.
 
 use crate::kind::Kind;
 
 mod apiservice;
 
-/// Its kinds, in the order of discovery.
+/// Returns its kinds, in the order of discovery.
 pub(crate) fn kinds() -> Vec<Kind> {
     vec![apiservice::kind()]
 }

@@ -5,12 +5,12 @@ use corten_meta::codec::write_value;
 use corten_meta::field::{FieldError, Path};
 use jiff::Timestamp;
 
-use crate::cells::{age, list, name, number, text, truth};
+use crate::cells::{age, boolean, list, name, number, text};
 use crate::kind::{Behaviour, Kind};
 
 struct ControllerRevision;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("apps", "v1", "ControllerRevision", "controllerrevisions")
         .table("Name, Controller, Revision, Age")
@@ -34,7 +34,7 @@ impl Behaviour for ControllerRevision {
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        // Numbers that are written alike are the same.
+        // Numbers with the same encoding are equal.
         if written(&new["data"]) == written(&old["data"]) {
             return Vec::new();
         }
@@ -46,7 +46,7 @@ impl Behaviour for ControllerRevision {
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
-        let owner = list(object, "/metadata/ownerReferences").iter().find(|o| truth(o, "/controller"));
+        let owner = list(object, "/metadata/ownerReferences").iter().find(|o| boolean(o, "/controller"));
         let controller = match owner {
             Some(owner) => {
                 let group = text(owner, "/apiVersion").rsplit_once('/').map_or("", |(group, _)| group);

@@ -14,7 +14,7 @@ use crate::kind::{Behaviour, Kind};
 
 struct DaemonSet;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("apps", "v1", "DaemonSet", "daemonsets")
         .short(&["ds"])
@@ -41,15 +41,15 @@ impl Behaviour for DaemonSet {
     }
 
     fn unreadable(&self, object: &Value) -> Option<String> {
-        let given = match object.pointer(&format!("/metadata/annotations/{TEMPLATE_GENERATION}"))? {
-            // To Go this is the empty text.
+        let annotation = match object.pointer(&format!("/metadata/annotations/{TEMPLATE_GENERATION}"))? {
+            // Go decodes null to the empty string.
             Value::Null => "",
-            given => given.as_str()?,
+            annotation => annotation.as_str()?,
         };
-        let digits = given.strip_prefix(['+', '-']).unwrap_or(given);
+        let digits = annotation.strip_prefix(['+', '-']).unwrap_or(annotation);
         let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
         let why = if is_number { "value out of range" } else { "invalid syntax" };
-        given.parse::<i64>().err().map(|_| format!("strconv.ParseInt: parsing {}: {why}", quote(given)))
+        annotation.parse::<i64>().err().map(|_| format!("strconv.ParseInt: parsing {}: {why}", quote(annotation)))
     }
 
     fn default(&self, object: &mut Value) {
@@ -65,10 +65,10 @@ impl Behaviour for DaemonSet {
         default_template(object, "/spec/template");
     }
 
-    /// The revision of the template is counted in an annotation, which a new object may begin with any number.
+    /// Initializes the template generation from its annotation, which a new object may set to any number.
     fn prepare_create(&self, object: &mut Value) {
-        let given = object_template_generation(object);
-        set_template_generation(object, given.max(1));
+        let generation = object_template_generation(object);
+        set_template_generation(object, generation.max(1));
     }
 
     fn prepare_update(&self, new: &mut Value, old: &Value) {
@@ -106,7 +106,7 @@ impl Behaviour for DaemonSet {
 
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
         let path = corten_meta::field::Path::root("spec").child("template");
-        // Nothing but a change of the template counts.
+        // Only a change of the template counts.
         if old.is_some_and(|old| old.pointer("/spec/template") == new.pointer("/spec/template")) {
             return Vec::new();
         }
@@ -142,12 +142,12 @@ mod tests {
 
     #[test]
     fn the_generation_of_the_template_is_a_number() {
-        for (given, wanted) in [
+        for (input, wanted) in [
             (json!("3"), None),
             (json!("x"), Some("strconv.ParseInt: parsing \"x\": invalid syntax")),
             (Value::Null, Some("strconv.ParseInt: parsing \"\": invalid syntax")),
         ] {
-            let set = json!({ "metadata": { "annotations": { TEMPLATE_GENERATION: given } } });
+            let set = json!({ "metadata": { "annotations": { TEMPLATE_GENERATION: input } } });
             assert_eq!(DaemonSet.unreadable(&set).as_deref(), wanted);
         }
     }

@@ -13,7 +13,7 @@ use crate::kind::{Behaviour, Kind, ScalePaths};
 
 struct Deployment;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("apps", "v1", "Deployment", "deployments")
         .short(&["deploy"])
@@ -40,7 +40,7 @@ impl Behaviour for Deployment {
         default_template(object, "/spec/template");
     }
 
-    /// A changed annotation counts as a change of the desired state, because annotations are copied on.
+    /// Counts a changed annotation as a change of the spec, because annotations are copied to ReplicaSets.
     fn prepare_update(&self, new: &mut Value, old: &Value) {
         let same = |field: &str| new.pointer(field) == old.pointer(field);
         if !same("/metadata/annotations") && same("/spec") {

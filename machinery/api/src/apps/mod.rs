@@ -1,4 +1,4 @@
-//! The group `apps`, one file a kind.
+//! The group `apps`, one file per kind.
 
 use crate::kind::{Kind, ScalePaths};
 
@@ -9,12 +9,12 @@ mod replicaset;
 mod statefulset;
 pub(crate) mod validation;
 
-/// Its kinds, in the order of discovery.
+/// Returns its kinds, in the order of discovery.
 pub(crate) fn kinds() -> Vec<Kind> {
     vec![controllerrevision::kind(), daemonset::kind(), deployment::kind(), replicaset::kind(), statefulset::kind()]
 }
 
-/// Where workloads of this group keep their numbers.
+/// Returns the scale paths of the workloads of this group.
 fn scale_paths() -> ScalePaths {
     ScalePaths {
         spec_replicas: ".spec.replicas".to_string(),

@@ -12,7 +12,7 @@ use crate::kind::{Behaviour, Kind, ScalePaths};
 
 struct ReplicaSet;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("apps", "v1", "ReplicaSet", "replicasets")
         .short(&["rs"])

@@ -15,7 +15,7 @@ use crate::kind::{Behaviour, Kind, NameRule, ScalePaths};
 
 struct StatefulSet;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("apps", "v1", "StatefulSet", "statefulsets")
         .short(&["sts"])
@@ -52,7 +52,7 @@ impl Behaviour for StatefulSet {
     }
 
     fn validate(&self, object: &Value) -> Vec<FieldError> {
-        validation::validate_stateful_set(object, validation::Judged::All)
+        validation::validate_stateful_set(object, validation::Scope::All)
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
@@ -77,7 +77,8 @@ impl Behaviour for StatefulSet {
         let mut out = crate::core::pod_warnings::of_template(new, old, "/spec/template", &path);
         // Upstream leaves the claim's spec out of the path.
         for claim in At::object(new).get("spec").get("volumeClaimTemplates").items() {
-            let (spec, path) = (claim.get("spec"), claim.path);
+            let spec = claim.get("spec");
+            let path = claim.path;
             let path = if old.is_some() { path.child("Spec") } else { path };
             crate::core::pod_warnings::of_claim_spec(&spec.with(path), &mut out);
         }

@@ -1,4 +1,4 @@
-//! The rules of workloads: a selector, a template that it matches, and how pods are replaced.
+//! The rules of workloads: a selector, a matching template, and an update strategy.
 
 use corten_meta::field::{FieldError, Path};
 use corten_meta::labels::Selector;
@@ -11,7 +11,7 @@ use crate::ratchet::unforgiven;
 use crate::schema::equal;
 use crate::validation::{int_or_percent, is_zero, label_selector};
 
-/// A selector that selects something, and the template with it. `word` is how upstream calls the kind here.
+/// Validates that the selector is not empty, and the template with it. `word` is upstream's name of the kind here.
 fn validate_selector(spec: &At<'_>, word: &str, errors: &mut Errors) {
     let selector = spec.get("selector");
     if !selector.is_object() {
@@ -26,8 +26,8 @@ fn validate_selector(spec: &At<'_>, word: &str, errors: &mut Errors) {
     }
 }
 
-/// The template is one of pods that never end, and the selector selects them. `kind` is the kind's name.
-fn validate_workload_template(spec: &At<'_>, template: &At<'_>, (kind, judged): (&str, Judged), errors: &mut Errors) {
+/// Validates that the template's pods restart always and that the selector matches them. `kind` is the kind's name.
+fn validate_workload_template(spec: &At<'_>, template: &At<'_>, (kind, scope): (&str, Scope), errors: &mut Errors) {
     let selector = spec.get("selector");
     let labels = template.get("metadata").get("labels");
     let parsed = Selector::from_label_selector(selector.value);
@@ -39,7 +39,7 @@ fn validate_workload_template(spec: &At<'_>, template: &At<'_>, (kind, judged): 
     if misses || !selector.is_object() {
         errors.push(labels.invalid("`selector` does not match template `labels`"));
     }
-    // Upstream looks at the template only under a selector it understands; a DaemonSet's it always does.
+    // Upstream validates the template only with a valid selector; a DaemonSet's always.
     if parsed.is_err() && kind != "DaemonSet" {
         errors.push(selector.invalid(if kind == "StatefulSet" { "" } else { "invalid label selector" }));
         if kind == "StatefulSet" {
@@ -47,11 +47,11 @@ fn validate_workload_template(spec: &At<'_>, template: &At<'_>, (kind, judged): 
         }
         return;
     }
-    if judged != Judged::ButPods {
+    if scope != Scope::WithoutPods {
         errors.extend(validate_template(template.value, &template.path));
     }
     if kind == "StatefulSet" {
-        // Upstream asks this of it once more.
+        // Upstream validates this twice.
         errors.extend(validate_template_metadata(template.value, &template.path));
     }
     validate_endless(template, kind, errors);
@@ -73,7 +73,7 @@ pub(super) fn validate_deployment(object: &Value) -> Errors {
     let mut errors = Errors::new();
     spec.get("replicas").nonnegative(&mut errors);
     validate_selector(&spec, "deployment", &mut errors);
-    validate_workload_template(&spec, &spec.get("template"), ("ReplicaSet", Judged::All), &mut errors);
+    validate_workload_template(&spec, &spec.get("template"), ("ReplicaSet", Scope::All), &mut errors);
     validate_deployment_strategy(&spec.get("strategy"), &mut errors);
     spec.get("minReadySeconds").nonnegative(&mut errors);
     spec.get("revisionHistoryLimit").nonnegative(&mut errors);
@@ -93,7 +93,8 @@ fn validate_deployment_strategy(strategy: &At<'_>, errors: &mut Errors) {
         }
         "Recreate" => {}
         "RollingUpdate" => {
-            let (unavailable, surge) = (rolling.get("maxUnavailable"), rolling.get("maxSurge"));
+            let unavailable = rolling.get("maxUnavailable");
+            let surge = rolling.get("maxSurge");
             errors.extend(int_or_percent(unavailable.value, &unavailable.path));
             errors.extend(int_or_percent(surge.value, &surge.path));
             if is_zero(unavailable.value) && is_zero(surge.value) {
@@ -105,7 +106,7 @@ fn validate_deployment_strategy(strategy: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// A percentage is at most the whole.
+/// Validates that a percentage is at most 100%.
 pub(crate) fn at_most_all(at: &At<'_>, errors: &mut Errors) {
     let percent = at.text().strip_suffix('%').and_then(|number| number.parse::<i64>().ok());
     if percent.is_some_and(|p| p > 100) {
@@ -119,14 +120,15 @@ pub(super) fn validate_replica_set(object: &Value) -> Errors {
     spec.get("replicas").nonnegative(&mut errors);
     spec.get("minReadySeconds").nonnegative(&mut errors);
     validate_selector(&spec, "deployment", &mut errors);
-    validate_workload_template(&spec, &spec.get("template"), ("ReplicaSet", Judged::All), &mut errors);
+    validate_workload_template(&spec, &spec.get("template"), ("ReplicaSet", Scope::All), &mut errors);
     errors
 }
 
-/// A ReplicationController's selector is a plain map.
+/// Validates a ReplicationController, whose selector is a plain map.
 pub(crate) fn validate_replication_controller(object: &Value) -> Errors {
     let spec = At::object(object).get("spec");
-    let (selector, template) = (spec.get("selector"), spec.get("template"));
+    let selector = spec.get("selector");
+    let template = spec.get("template");
     let mut errors = Errors::new();
     spec.get("minReadySeconds").nonnegative(&mut errors);
     selector.must(&mut errors);
@@ -148,7 +150,7 @@ pub(super) fn validate_daemon_set(object: &Value) -> Errors {
     let spec = At::object(object).get("spec");
     let mut errors = Errors::new();
     validate_selector(&spec, "daemonset", &mut errors);
-    validate_workload_template(&spec, &spec.get("template"), ("DaemonSet", Judged::All), &mut errors);
+    validate_workload_template(&spec, &spec.get("template"), ("DaemonSet", Scope::All), &mut errors);
     spec.get("minReadySeconds").nonnegative(&mut errors);
     let strategy = spec.get("updateStrategy");
     match strategy.get("type").text() {
@@ -164,7 +166,8 @@ pub(super) fn validate_daemon_set(object: &Value) -> Errors {
 }
 
 fn validate_daemon_set_rolling(rolling: &At<'_>, errors: &mut Errors) {
-    let (unavailable, surge) = (rolling.get("maxUnavailable"), rolling.get("maxSurge"));
+    let unavailable = rolling.get("maxUnavailable");
+    let surge = rolling.get("maxSurge");
     for at in [&unavailable, &surge] {
         errors.extend(int_or_percent(at.value, &at.path));
     }
@@ -178,19 +181,19 @@ fn validate_daemon_set_rolling(rolling: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// What of a StatefulSet is judged.
+/// The parts of a StatefulSet that are validated.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Judged {
+pub(super) enum Scope {
     All,
-    /// Not the claims and the name of the Service, which are fixed once the set is there.
-    ButFixed,
-    /// Not the pods either: the set was wrong before.
-    ButPods,
+    /// All but the claims and the name of the Service, which are immutable.
+    WithoutImmutable,
+    /// Also without the pods: the old set was invalid.
+    WithoutPods,
 }
 
-/// Everything but the change.
-pub(super) fn validate_stateful_set(object: &Value, judged: Judged) -> Errors {
-    let is_new = judged == Judged::All;
+/// Validates everything but the change.
+pub(super) fn validate_stateful_set(object: &Value, scope: Scope) -> Errors {
+    let is_new = scope == Scope::All;
     let spec = At::object(object).get("spec");
     let mut errors = Errors::new();
     let policy = spec.get("podManagementPolicy");
@@ -214,7 +217,7 @@ pub(super) fn validate_stateful_set(object: &Value, judged: Judged) -> Errors {
     validate_selector(&spec, "statefulset", &mut errors);
     let template = template_with_claims(&spec);
     let template = At::new(&template, &spec.path.child("template"));
-    validate_workload_template(&spec, &template, ("StatefulSet", judged), &mut errors);
+    validate_workload_template(&spec, &template, ("StatefulSet", scope), &mut errors);
     errors
 }
 
@@ -241,10 +244,10 @@ fn validate_stateful_set_strategy(strategy: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// The template as its pods will be: the set names them, and gives them the volumes it claims.
+/// Returns the template as its pods will be: the set names them, and adds the volumes of its claims.
 fn template_with_claims(spec: &At<'_>) -> Value {
     let mut template = spec.get("template").value.clone();
-    // Of two templates of one name there is one volume.
+    // Templates of the same name make one volume.
     let mut claims: Vec<&str> = Vec::new();
     for claim in spec.get("volumeClaimTemplates").items() {
         let name = claim.get("metadata").get("name").text();
@@ -272,12 +275,12 @@ pub(super) fn validate_selector_immutable(new: &Value, old: &Value) -> Errors {
     errors
 }
 
-/// Everything. The pods of a set that is wrong already, by more than what is forgiven, are not judged again.
+/// Validates an update. The pods of a set that was invalid before, beyond the forgiven errors, are not validated again.
 pub(super) fn validate_stateful_set_update(new: &Value, old: &Value) -> Errors {
-    let before = validate_stateful_set(old, Judged::ButFixed);
-    let is_wrong = !unforgiven("StatefulSet", before.clone(), [old, old], || before.clone()).is_empty();
-    let judged = if is_wrong { Judged::ButPods } else { Judged::ButFixed };
-    let mut errors = validate_stateful_set(new, judged);
+    let before = validate_stateful_set(old, Scope::WithoutImmutable);
+    let was_invalid = !unforgiven("StatefulSet", before.clone(), [old, old], || before.clone()).is_empty();
+    let scope = if was_invalid { Scope::WithoutPods } else { Scope::WithoutImmutable };
+    let mut errors = validate_stateful_set(new, scope);
     errors.extend(validate_stateful_set_change(new, old));
     errors
 }
@@ -305,15 +308,17 @@ fn validate_stateful_set_change(new: &Value, old: &Value) -> Option<FieldError> 
     Some(FieldError::forbidden(&Path::root("spec"), detail))
 }
 
-/// The counts of a status: none is negative, none exceeds the whole, and a collision counted stays counted.
+/// Validates the counts of a status: none is negative, none exceeds the total, and the collision count does not
+/// decrease.
 pub(crate) fn validate_replica_status(new: &Value, old: &Value, fields: &[&str]) -> Errors {
-    let (status, before) = (At::object(new).get("status"), At::object(old).get("status"));
+    let status = At::object(new).get("status");
+    let before = At::object(old).get("status");
     let mut errors = Errors::new();
     for field in fields {
         status.get(field).nonnegative(&mut errors);
     }
     let count = |field: &str| status.get(field).number().unwrap_or_default();
-    let has_whole = fields.contains(&"replicas");
+    let has_replicas = fields.contains(&"replicas");
     let is_part =
         |field: &&&str| field.ends_with("Replicas") && !["unavailableReplicas", "terminatingReplicas"].contains(*field);
     for field in fields.iter().filter(is_part) {
@@ -322,7 +327,7 @@ pub(crate) fn validate_replica_status(new: &Value, old: &Value, fields: &[&str])
             errors.push(FieldError::invalid(&status.path.child(field), count(field), detail));
         }
     }
-    if has_whole && count("availableReplicas") > count("readyReplicas") {
+    if has_replicas && count("availableReplicas") > count("readyReplicas") {
         let word = if fields.contains(&"currentReplicas") { "status.readyReplicas" } else { "readyReplicas" };
         let path = status.path.child("availableReplicas");
         errors.push(FieldError::invalid(&path, count("availableReplicas"), format!("cannot be greater than {word}")));

@@ -2,7 +2,7 @@
 
 use crate::kind::Kind;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("authentication.k8s.io", "v1", "TokenReview", "tokenreviews").cluster().review()
 }

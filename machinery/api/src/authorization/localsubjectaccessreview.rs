@@ -8,7 +8,7 @@ use crate::kind::{Behaviour, Kind};
 
 struct Review;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("authorization.k8s.io", "v1", "LocalSubjectAccessReview", "localsubjectaccessreviews")
         .review()

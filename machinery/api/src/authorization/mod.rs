@@ -1,4 +1,4 @@
-//! The group `authorization.k8s.io`, one file a kind.
+//! The group `authorization.k8s.io`, one file per kind.
 
 use crate::kind::Kind;
 
@@ -8,7 +8,7 @@ mod selfsubjectrulesreview;
 mod subjectaccessreview;
 mod validation;
 
-/// Its kinds, in the order of discovery.
+/// Returns its kinds, in the order of discovery.
 pub(crate) fn kinds() -> Vec<Kind> {
     vec![
         localsubjectaccessreview::kind(),

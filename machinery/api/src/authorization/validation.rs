@@ -1,4 +1,4 @@
-//! What an access review must say: exactly one question, about somebody, and nothing in its metadata.
+//! The rules of access reviews: exactly one set of attributes, a subject, and no metadata.
 
 use corten_meta::Value;
 
@@ -8,7 +8,7 @@ use crate::validation::label_requirement;
 const EXCLUSIVE: &str = "cannot be specified in combination with resourceAttributes";
 const ONE: &str = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
 
-/// A review about the user that asks.
+/// Validates a review about the requesting user.
 pub(super) fn validate_own(review: &Value) -> Errors {
     let review = At::object(review);
     let mut errors = Errors::new();
@@ -18,7 +18,7 @@ pub(super) fn validate_own(review: &Value) -> Errors {
     errors
 }
 
-/// A review about any user.
+/// Validates a review about any user.
 pub(super) fn validate_of_subject(review: &Value) -> Errors {
     let review = At::object(review);
     let mut errors = validate_spec(&review.get("spec"));
@@ -26,7 +26,7 @@ pub(super) fn validate_of_subject(review: &Value) -> Errors {
     errors
 }
 
-/// A review about any user inside one namespace.
+/// Validates a review about any user inside one namespace.
 pub(super) fn validate_local(review: &Value) -> Errors {
     let review = At::object(review);
     let spec = review.get("spec");
@@ -60,7 +60,8 @@ fn validate_spec(spec: &At<'_>) -> Errors {
 }
 
 fn validate_question(spec: &At<'_>, errors: &mut Errors) {
-    let (resource, path) = (spec.get("resourceAttributes"), spec.get("nonResourceAttributes"));
+    let resource = spec.get("resourceAttributes");
+    let path = spec.get("nonResourceAttributes");
     match (resource.is_object(), path.is_object()) {
         (true, true) => errors.push(path.invalid(EXCLUSIVE)),
         (false, false) => errors.push(resource.invalid(ONE)),
@@ -81,7 +82,8 @@ fn validate_attributes(spec: &At<'_>, errors: &mut Errors) {
 }
 
 fn validate_selector(selector: &At<'_>, errors: &mut Errors) {
-    let (raw, requirements) = (selector.get("rawSelector"), selector.get("requirements"));
+    let raw = selector.get("rawSelector");
+    let requirements = selector.get("requirements");
     if !raw.is_empty() && !requirements.is_empty() {
         errors.push(raw.invalid("may not specified at the same time as requirements"));
     }
@@ -105,7 +107,7 @@ fn validate_field_requirement(requirement: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// A review is not an object of its own, so its metadata says nothing but what is listed.
+/// Validates that a review, which is not stored, has no metadata beyond the listed fields.
 fn validate_metadata(review: &At<'_>, kept: &[&str], detail: &str, errors: &mut Errors) {
     let metadata = review.get("metadata");
     if metadata.entries().any(|(field, value)| !kept.contains(&field) && value.is_set()) {
@@ -121,7 +123,7 @@ mod tests {
     use crate::check::messages;
 
     #[test]
-    fn a_review_asks_one_question_about_somebody() {
+    fn a_review_has_one_set_of_attributes_and_a_subject() {
         assert_eq!(
             messages(&validate_of_subject(&json!({"metadata": {"name": "x"}, "spec": {}}))),
             [

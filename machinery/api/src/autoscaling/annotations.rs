@@ -1,5 +1,5 @@
-//! What version 1 of an autoscaler has no fields for, in the annotations in which upstream keeps it: metrics in words of
-//! their own, the behavior as upstream's validated type, conditions. Pure; what cannot be read is as good as absent.
+//! The annotations in which upstream keeps the fields that version 1 of an autoscaler lacks: metrics in a format of
+//! their own, the behavior as upstream's validated type, conditions. Pure; an unreadable annotation counts as absent.
 
 use corten_meta::{Quantity, Value};
 use serde_json::{Map, json};
@@ -7,10 +7,10 @@ use serde_json::{Map, json};
 use crate::cells::{list, text};
 use crate::defaulting::{absent, remove};
 
-/// A field of a metric in version 1, where version 2 has it, and when it is written though it is zero: in a spec, in a
-/// status. `*` stands for the side: `target` or `current`.
+/// A field of a metric in version 1, its field in version 2, and whether zero is written: in a spec, in a status. `*`
+/// stands for the side: `target` or `current`.
 type Row = (&'static str, &'static str, [bool; 2]);
-/// Type, field and rows of every source, in the order in which upstream declares them.
+/// The type, field and rows of every source, in upstream's order.
 const SOURCES: [(&str, &str, &[Row]); 5] = [
     (
         "Object",
@@ -63,7 +63,7 @@ const SOURCES: [(&str, &str, &[Row]); 5] = [
     ),
 ];
 
-/// Metrics of version 2 in the words of version 1; `side` is `target` or `current`.
+/// Encodes metrics of version 2 in the format of version 1; `side` is `target` or `current`.
 pub(super) fn encode_metrics(metrics: &[Value], side: &str) -> String {
     let is_status = usize::from(side == "current");
     let metric = |metric: &Value| {
@@ -87,14 +87,14 @@ pub(super) fn encode_metrics(metrics: &[Value], side: &str) -> String {
     format!("[{}]", metrics.iter().map(metric).collect::<Vec<_>>().join(","))
 }
 
-/// The way back.
+/// Decodes metrics of version 1.
 pub(super) fn decode_metrics(annotation: &str, side: &str) -> Option<Vec<Value>> {
-    let metric = |given: &Value| {
-        let mut metric = json!({ "type": given["type"] });
-        for (_, field, rows) in SOURCES.iter().filter(|(_, field, _)| given[field].is_object()) {
+    let metric = |input: &Value| {
+        let mut metric = json!({ "type": input["type"] });
+        for (_, field, rows) in SOURCES.iter().filter(|(_, field, _)| input[field].is_object()) {
             let mut source = json!({});
             for (name, pointer, _) in *rows {
-                let value = &given[*field][name.replace('*', side)];
+                let value = &input[*field][name.replace('*', side)];
                 if !value.is_null() {
                     corten_meta::set(&mut source, &pointer.replace("*", side), value.clone());
                 }
@@ -102,7 +102,7 @@ pub(super) fn decode_metrics(annotation: &str, side: &str) -> Option<Vec<Value>>
             if side == "target" {
                 let kind = target_type(field, &source);
                 corten_meta::set(&mut source, "/target/type", kind.into());
-                // Version 1 always writes the value of an object, also one that is not the target.
+                // Version 1 always writes the value of an object, also if it is not the target.
                 let value = Quantity::parse(text(&source, "/target/value"));
                 if *field == "object" && kind == "AverageValue" && value.is_ok_and(|value| value.is_zero()) {
                     remove(&mut source, "/target/value");
@@ -115,14 +115,14 @@ pub(super) fn decode_metrics(annotation: &str, side: &str) -> Option<Vec<Value>>
     Some(decode_rows(annotation)?.iter().map(metric).collect())
 }
 
-/// A list of structs that have a type each.
+/// Decodes a list of structs that have a type each.
 pub(super) fn decode_rows(annotation: &str) -> Option<Vec<Value>> {
     let rows: Vec<Value> = serde_json::from_str(annotation).ok()?;
     let is_row = |row: &Value| row.is_object() && (row["type"].is_null() || row["type"].is_string());
     rows.iter().all(|row| row.is_null() || is_row(row)).then_some(rows)
 }
 
-/// Version 1 does not say what kind of target it has: it is told by the values that are there.
+/// Returns the type of a target, which version 1 does not have: it follows from the values.
 fn target_type(field: &str, source: &Value) -> &'static str {
     match field {
         "resource" | "containerResource" if !absent(source, "/target/averageUtilization") => "Utilization",
@@ -132,12 +132,12 @@ fn target_type(field: &str, source: &Value) -> &'static str {
     }
 }
 
-/// The behavior under the names of upstream's validated type.
+/// Encodes the behavior under the names of upstream's validated type.
 pub(super) fn encode_behavior(behavior: &Value) -> String {
     crate::schema::print_value("io.k8s.api.autoscaling.v2.HorizontalPodAutoscalerBehavior", behavior)
 }
 
-/// The way back: names in any case, and no nulls.
+/// Decodes the behavior: names in any case, and no nulls.
 pub(super) fn decode_behavior(annotation: &str) -> Option<Value> {
     fn renamed(value: Value) -> Value {
         match value {
@@ -150,8 +150,8 @@ pub(super) fn decode_behavior(annotation: &str) -> Option<Value> {
         }
     }
     fn lower(name: &str) -> String {
-        let mut letters = name.chars();
-        letters.next().map(|first| first.to_lowercase().chain(letters).collect()).unwrap_or_default()
+        let mut characters = name.chars();
+        characters.next().map(|first| first.to_lowercase().chain(characters).collect()).unwrap_or_default()
     }
     Some(renamed(serde_json::from_str(annotation).ok()?))
         .filter(|value| value.as_object().is_some_and(|o| !o.is_empty()))
@@ -169,7 +169,7 @@ pub(super) fn encode_conditions(conditions: &[Value]) -> String {
     format!("[{}]", conditions.iter().map(condition).collect::<Vec<_>>().join(","))
 }
 
-/// Takes the CPU's utilization out of the metrics of a spec; the first one is what version 1 has a field for.
+/// Takes the first CPU utilization out of the metrics of a spec, for which version 1 has a field.
 pub(super) fn take_cpu(metrics: &[Value]) -> (Option<Value>, Vec<Value>) {
     let utilization = "/resource/target/averageUtilization";
     let is_cpu = |m: &&Value| m["type"] == "Resource" && m["resource"]["name"] == "cpu" && !absent(m, utilization);
@@ -177,11 +177,11 @@ pub(super) fn take_cpu(metrics: &[Value]) -> (Option<Value>, Vec<Value>) {
     (first, metrics.iter().filter(|m| !is_cpu(m)).cloned().collect())
 }
 
-/// The CPU's utilization that a status tells.
+/// Returns the CPU utilization of a status.
 pub(super) fn current_cpu(object: &Value) -> Option<&Value> {
     let is_cpu = |m: &&Value| m["type"] == "Resource" && m["resource"]["name"] == "cpu";
     let metrics = list(object, "/status/currentMetrics").iter().filter(is_cpu);
-    // Of several the last one counts.
+    // The last one counts.
     metrics.rev().find_map(|m| m.pointer("/resource/current/averageUtilization").filter(|value| !value.is_null()))
 }
 
@@ -190,7 +190,7 @@ fn object(fields: impl Iterator<Item = (String, String)>) -> String {
     format!("{{{}}}", fields.join(","))
 }
 
-/// JSON whose outermost fields stand in this order.
+/// Encodes JSON whose outermost fields are in this order.
 fn ordered(value: &Value, order: &[&str]) -> String {
     match value.as_object() {
         Some(fields) => {
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_list_of_structs_is_absent() {
+    fn annotations_other_than_lists_of_structs_are_absent() {
         for (text, wanted) in
             [("[]", true), ("[null, {}]", true), ("[{\"type\": 5}]", false), ("{}", false), ("[1]", false)]
         {
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn metrics_are_kept_in_the_words_of_version_1() {
+    fn metrics_are_kept_in_the_format_of_version_1() {
         let metrics = json!([
             {"type": "Pods", "pods": {"metric": {"name": "m", "selector": {"matchLabels": {"a": "b"}}},
                                       "target": {"type": "AverageValue", "averageValue": "1"}}},
@@ -226,26 +226,26 @@ mod tests {
             {"type": "Resource", "resource": {"name": "memory", "target": {"type": "Utilization", "averageUtilization": 5}}},
         ]);
         let metrics = metrics.as_array().unwrap();
-        let told = encode_metrics(metrics, "target");
+        let messages = encode_metrics(metrics, "target");
         let wanted = r#"[{"type":"Pods","pods":{"metricName":"m","targetAverageValue":"1","selector":{"matchLabels":{"a":"b"}}}},{"type":"Object","object":{"target":{"kind":"Service","name":"s","apiVersion":"v1"},"metricName":"m","targetValue":"2"}},{"type":"Object","object":{"target":{"kind":"Service","name":"s","apiVersion":"v1"},"metricName":"m","targetValue":"0","averageValue":"2"}},{"type":"Resource","resource":{"name":"memory","targetAverageUtilization":5}}]"#;
-        assert_eq!(told, wanted);
-        assert_eq!(&decode_metrics(&told, "target").unwrap(), metrics);
+        assert_eq!(messages, wanted);
+        assert_eq!(&decode_metrics(&messages, "target").unwrap(), metrics);
     }
 
     #[test]
     fn statuses_conditions_and_behavior() {
         let current = json!([{"type": "Resource", "resource": {"name": "cpu", "current": {"averageUtilization": 0}}}]);
-        let told = encode_metrics(current.as_array().unwrap(), "current");
+        let messages = encode_metrics(current.as_array().unwrap(), "current");
         let wanted = r#"[{"type":"Resource","resource":{"name":"cpu","currentAverageUtilization":0,"currentAverageValue":"0"}}]"#;
-        assert_eq!(told, wanted);
+        assert_eq!(messages, wanted);
         let condition = json!([{"status": "True", "type": "X", "reason": "r"}]);
-        let told = encode_conditions(condition.as_array().unwrap());
-        assert_eq!(told, r#"[{"type":"X","status":"True","lastTransitionTime":null,"reason":"r"}]"#);
+        let messages = encode_conditions(condition.as_array().unwrap());
+        assert_eq!(messages, r#"[{"type":"X","status":"True","lastTransitionTime":null,"reason":"r"}]"#);
         let behavior = json!({"scaleUp": {"stabilizationWindowSeconds": 10, "selectPolicy": "Max",
                                           "policies": [{"type": "Pods", "value": 4, "periodSeconds": 15}]}});
-        let told = encode_behavior(&behavior);
+        let messages = encode_behavior(&behavior);
         let wanted = r#"{"ScaleUp":{"StabilizationWindowSeconds":10,"SelectPolicy":"Max","Policies":[{"Type":"Pods","Value":4,"PeriodSeconds":15}],"Tolerance":null},"ScaleDown":null}"#;
-        assert_eq!(told, wanted);
-        assert_eq!(decode_behavior(&told), Some(behavior));
+        assert_eq!(messages, wanted);
+        assert_eq!(decode_behavior(&messages), Some(behavior));
     }
 }

@@ -14,7 +14,7 @@ use crate::cells::{list, text};
 use crate::defaulting::{default_at, put, remove};
 use crate::kind::{Behaviour, Kind};
 
-/// The annotations of what version 1 has no field for: metrics, behavior, current metrics, conditions.
+/// The annotations for the fields that version 1 lacks: metrics, behavior, current metrics, conditions.
 const ANNOTATED: [&str; 4] = [
     "autoscaling.alpha.kubernetes.io~1metrics",
     "autoscaling.alpha.kubernetes.io~1behavior",
@@ -22,12 +22,12 @@ const ANNOTATED: [&str; 4] = [
     "autoscaling.alpha.kubernetes.io~1conditions",
 ];
 
-/// The load of the processors to keep to when no metric is told, in percent.
+/// The target CPU utilization without any metric, in percent.
 const DEFAULT_UTILIZATION: i64 = 80;
 
 struct HorizontalPodAutoscaler;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("autoscaling", "v1", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
         .short(&["hpa"])
@@ -39,7 +39,7 @@ pub fn kind() -> Kind {
         .behaviour(HorizontalPodAutoscaler)
 }
 
-/// Gives annotations back the values that they had.
+/// Restores the old values of annotations.
 fn restore_annotations(new: &mut Value, old: &Value, annotations: &[&str]) {
     for annotation in annotations {
         let pointer = format!("/metadata/annotations/{annotation}");
@@ -56,7 +56,7 @@ fn restore_annotations(new: &mut Value, old: &Value, annotations: &[&str]) {
     drop_no_annotations(new);
 }
 
-/// An empty map is none.
+/// Removes an empty map of annotations.
 fn drop_no_annotations(object: &mut Value) {
     let annotations = object.pointer("/metadata/annotations").and_then(Value::as_object);
     if annotations.is_some_and(serde_json::Map::is_empty) {
@@ -76,29 +76,29 @@ impl Behaviour for HorizontalPodAutoscaler {
 
     fn default(&self, object: &mut Value) {
         default_at(object, "/spec/minReplicas", 1);
-        // What upstream reads passes through the other version: what cannot be read there is gone.
+        // Upstream converts through the other version, which drops unreadable annotations.
         let current = format!("/metadata/annotations/{}", ANNOTATED[2]);
-        let is_told_once = decode_metrics(text(object, &current), "current").is_none();
+        let is_only_cpu = decode_metrics(text(object, &current), "current").is_none();
         self.to_stored(object);
         self.from_stored(object);
-        // The annotation of a load that is told alone would tell more than is known.
-        if is_told_once {
+        // The annotation would repeat a lone CPU utilization.
+        if is_only_cpu {
             remove(object, &current);
         }
         drop_no_annotations(object);
     }
 
-    /// A status that is annotated does not come with a new object either.
+    /// Drops the annotations of the status from a new object.
     fn prepare_create(&self, object: &mut Value) {
         restore_annotations(object, &Value::Null, &ANNOTATED[2..]);
     }
 
-    /// What is annotated of the status is the status's.
+    /// Keeps the annotations of the status.
     fn prepare_update(&self, new: &mut Value, old: &Value) {
         restore_annotations(new, old, &ANNOTATED[2..]);
     }
 
-    /// What is annotated of the spec is the spec's.
+    /// Keeps the annotations of the spec.
     fn prepare_status_update(&self, new: &mut Value, old: &Value, _now: Timestamp) {
         restore_annotations(new, old, &ANNOTATED[..2]);
     }
@@ -116,7 +116,8 @@ impl Behaviour for HorizontalPodAutoscaler {
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        let (mut new, mut old) = (new.clone(), old.clone());
+        let mut new = new.clone();
+        let mut old = old.clone();
         self.to_stored(&mut new);
         self.to_stored(&mut old);
         Version2.validate_update(&new, &old)
@@ -151,10 +152,10 @@ impl Behaviour for HorizontalPodAutoscaler {
         if let Some(behavior) = behavior.and_then(|text| decode_behavior(&text)) {
             put(object, "/spec/behavior", behavior);
         }
-        let told = remove(object, "/status/currentCPUUtilizationPercentage").filter(|p| !p.is_null());
-        let told = told.map(|p| vec![cpu("current", json!({"averageUtilization": p}))]);
-        // What is annotated says more.
-        if let Some(current) = current.and_then(|text| decode_metrics(&text, "current")).or(told) {
+        let messages = remove(object, "/status/currentCPUUtilizationPercentage").filter(|p| !p.is_null());
+        let messages = messages.map(|p| vec![cpu("current", json!({"averageUtilization": p}))]);
+        // The annotation has more than the field.
+        if let Some(current) = current.and_then(|text| decode_metrics(&text, "current")).or(messages) {
             put(object, "/status/currentMetrics", current);
         }
         if let Some(conditions) = conditions.and_then(|text| decode_rows(&text)) {

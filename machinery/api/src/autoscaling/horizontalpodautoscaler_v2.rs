@@ -1,4 +1,4 @@
-//! HorizontalPodAutoscaler, version 2: the form that is stored.
+//! HorizontalPodAutoscaler, version 2: the stored version.
 
 use corten_meta::Value;
 use corten_meta::field::FieldError;
@@ -10,13 +10,13 @@ use crate::cells::{age, list, name, number, text};
 use crate::defaulting::{default_at, object_at, put};
 use crate::kind::{Behaviour, Kind};
 
-/// The logic, shared with version 1, which is converted first.
+/// The behaviour, shared with version 1, which is converted first.
 pub(super) struct HorizontalPodAutoscaler;
 
 /// The columns, shared with version 1.
 pub(super) const TABLE: &str = "Name, Reference, Targets, MinPods, MaxPods, Replicas, Age";
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
         .short(&["hpa"])
@@ -87,7 +87,7 @@ fn default_rules(behavior: &mut Value, at: &str, defaults: &Json) {
     }
 }
 
-/// Current and wanted values of the first two metrics.
+/// Returns the current and target values of the first two metrics.
 fn metrics(object: &Value) -> String {
     const SHOWN: usize = 2;
     let specs = list(object, "/spec/metrics");
@@ -113,7 +113,7 @@ fn metric(spec: &Value, status: Option<&Value>) -> String {
     };
     let target = |what: &str| show(spec.pointer(&format!("/{field}/target/{what}")));
     let reported = status.and_then(|s| s.pointer(&format!("/{field}/current")));
-    // A metric that is reported without its value is not the same as one that is not reported.
+    // A metric without a value differs from a metric that is not reported.
     let absent = if reported.is_some() { "<nil>" } else { "<unknown>" };
     let current = |what: &str, absent: &str| {
         show(reported.and_then(|current| current.get(what))).unwrap_or_else(|| absent.to_string())

@@ -1,4 +1,4 @@
-//! The group `autoscaling`, one file a kind.
+//! The group `autoscaling`, one file per kind.
 
 use crate::kind::Kind;
 
@@ -10,7 +10,7 @@ mod validation;
 
 pub use scale::scale_kind;
 
-/// Its kinds, in the order of discovery.
+/// Returns its kinds, in the order of discovery.
 pub(crate) fn kinds() -> Vec<Kind> {
     vec![horizontalpodautoscaler_v2::kind(), horizontalpodautoscaler_v1::kind()]
 }

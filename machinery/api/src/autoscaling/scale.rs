@@ -1,6 +1,6 @@
-//! Scale: what stands behind every `scale` subresource.
+//! Scale: the object of every `scale` subresource.
 //!
-//! It is no resource of its own, so it is not in the registry: only its form and its row are declared here.
+//! It is not a resource, so it is not in the registry: only its schema and its row are declared here.
 
 use std::sync::OnceLock;
 
@@ -14,7 +14,7 @@ use crate::validation::nonnegative;
 
 struct Scale;
 
-/// The form of a scale.
+/// Returns the declaration of a scale.
 pub fn scale_kind() -> &'static Kind {
     static KIND: OnceLock<Kind> = OnceLock::new();
     KIND.get_or_init(|| {

@@ -1,4 +1,4 @@
-//! The rules of HorizontalPodAutoscaler: bounds, a target, metrics, and how fast to follow them.
+//! The rules of HorizontalPodAutoscaler: bounds, a target, metrics, and scaling behavior.
 
 use corten_meta::Value;
 use corten_meta::field::FieldError;
@@ -7,12 +7,13 @@ use corten_meta::names::{self, GroupVersion};
 use crate::check::{At, Errors};
 use crate::core::resource_validation::validate_container_resource_name;
 
-/// Everything; the version of the target only when it is another than it was.
+/// Validates an autoscaler; the version of the target only if it changed.
 pub(super) fn validate_autoscaler(object: &Value, old: Option<&Value>) -> Errors {
     let spec = At::object(object).get("spec");
     let mut errors = Errors::new();
-    let (min, max) = (spec.get("minReplicas"), spec.get("maxReplicas"));
-    // Who has none already may keep it so.
+    let min = spec.get("minReplicas");
+    let max = spec.get("maxReplicas");
+    // An object that has none already may keep it so.
     let had_none = old.is_some_and(|old| At::object(old).get("spec").get("minReplicas").number() == Some(0));
     let least = if had_none { 0 } else { 1 };
     if min.number().is_some_and(|n| n < least) {
@@ -43,11 +44,12 @@ pub(super) fn validate_autoscaler(object: &Value, old: Option<&Value>) -> Errors
     errors
 }
 
-/// The version of a new target names a group, except for the one scalable kind of the core group.
+/// Validates that the apiVersion of a new target has a group, except for the one scalable kind of the core group.
 fn validate_target(object: &Value, old: Option<&Value>) -> Errors {
     let target = |object| At::object(object).get("spec").get("scaleTargetRef");
     let reference = target(object);
-    let (version, kind) = (reference.get("apiVersion"), reference.get("kind"));
+    let version = reference.get("apiVersion");
+    let kind = reference.get("kind");
     let same = old.is_some_and(|old| {
         target(old).get("apiVersion").value == version.value && target(old).get("kind").value == kind.value
     });
@@ -69,7 +71,7 @@ fn validate_reference(reference: &At<'_>, errors: &mut Errors) {
     reference.get("name").must_follow(errors, names::path_segment_name);
 }
 
-/// Each type of metric and the field that describes it, in the order in which upstream looks at them.
+/// Each type of metric and its field, in upstream's order.
 const SOURCES: [(&str, &str); 5] = [
     ("Object", "object"),
     ("External", "external"),
@@ -86,8 +88,8 @@ fn validate_metric(metric: &At<'_>, errors: &mut Errors) {
     if own.is_none() {
         errors.push(kind.not_supported(TYPES));
     }
-    let given: Vec<&str> = SOURCES.iter().map(|(_, f)| *f).filter(|f| metric.get(f).is_object()).collect();
-    if let Some(first) = given.first() {
+    let sources: Vec<&str> = SOURCES.iter().map(|(_, f)| *f).filter(|f| metric.get(f).is_object()).collect();
+    if let Some(first) = sources.first() {
         validate_source(&metric.get(first), first, errors);
     }
     match own {
@@ -97,8 +99,8 @@ fn validate_metric(metric: &At<'_>, errors: &mut Errors) {
         Some(_) => {}
         None => errors.push(kind.not_supported(TYPES)),
     }
-    if given.len() != 1 {
-        for field in given.iter().filter(|field| Some(**field) != own) {
+    if sources.len() != 1 {
+        for field in sources.iter().filter(|field| Some(**field) != own) {
             errors.push(metric.get(field).forbidden("must populate the given metric source only"));
         }
     }
@@ -107,7 +109,8 @@ fn validate_metric(metric: &At<'_>, errors: &mut Errors) {
 fn validate_source(source: &At<'_>, field: &str, errors: &mut Errors) {
     match field {
         "object" => {
-            let (described, version) = (source.get("describedObject"), source.get("describedObject").get("apiVersion"));
+            let described = source.get("describedObject");
+            let version = source.get("describedObject").get("apiVersion");
             validate_reference(&described, errors);
             if let Err(error) = GroupVersion::parse(version.text()) {
                 errors.push(FieldError::invalid(&version.path, version.text(), error.to_string()));
@@ -145,8 +148,8 @@ fn validate_target_value(target: &At<'_>, errors: &mut Errors) {
         errors.push(FieldError::invalid(&kind.path, kind.text(), detail).as_json());
     }
     for value in ["value", "averageValue"].map(|field| target.get(field)) {
-        if let Some(amount) = value.quantity().filter(|amount| amount.sign() < 1) {
-            errors.push(FieldError::invalid(&value.path, amount.to_string(), "must be positive"));
+        if let Some(quantity) = value.quantity().filter(|quantity| quantity.sign() < 1) {
+            errors.push(FieldError::invalid(&value.path, quantity.to_string(), "must be positive"));
         }
     }
     if target.get("averageUtilization").is_set() {
@@ -154,7 +157,7 @@ fn validate_target_value(target: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// Which of the three values a source needs.
+/// Validates which of the three values a source has.
 fn validate_choice(target: &At<'_>, field: &str, errors: &mut Errors) {
     let [value, average, utilization] = ["value", "averageValue", "averageUtilization"].map(|field| target.get(field));
     match (field, value.is_set(), average.is_set(), utilization.is_set()) {
@@ -192,7 +195,8 @@ fn validate_rules(rules: &At<'_>, errors: &mut Errors) {
     rules.get("selectPolicy").one_of(errors, &["Disabled", "Max", "Min"]);
     rules.get("policies").must_say(errors, "must specify at least one Policy");
     for policy in rules.get("policies").items() {
-        let (kind, period) = (policy.get("type"), policy.get("periodSeconds"));
+        let kind = policy.get("type");
+        let period = policy.get("periodSeconds");
         if !["Pods", "Percent"].contains(&kind.text()) {
             errors.push(kind.not_supported(&["Percent", "Pods"]));
         }

@@ -5,13 +5,13 @@ use corten_meta::field::FieldError;
 use jiff::Timestamp;
 
 use super::cronjob_validation;
-use crate::cells::{age, containers, format_selector, list, name, or, since, text, time, truth};
+use crate::cells::{age, boolean, containers, format_selector, list, name, or, since, text, time};
 use crate::defaulting::default_at;
 use crate::kind::{Behaviour, Kind};
 
 struct CronJob;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("batch", "v1", "CronJob", "cronjobs")
         .short(&["cj"])
@@ -57,7 +57,7 @@ impl Behaviour for CronJob {
             Some(_) => since(object, "/status/lastScheduleTime", now),
             None => "<none>".to_string(),
         };
-        let suspend = if truth(object, "/spec/suspend") { "True" } else { "False" };
+        let suspend = if boolean(object, "/spec/suspend") { "True" } else { "False" };
         vec![
             name(object),
             text(object, "/spec/schedule").into(),

@@ -7,12 +7,14 @@ use super::schedule::schedule_error;
 use super::validation::validate_job_spec;
 use crate::check::{At, Errors};
 
-/// Everything. A zone that the schedule had may stay, a zone beside it is judged when it changes, and the length of the
-/// name only when the object is new.
+/// Validates a CronJob. A time zone in the old schedule may stay, the field's time zone is validated when it changes,
+/// and the length of the name only when the object is new.
 pub(super) fn validate_cron_job(object: &Value, old: Option<&Value>) -> Errors {
-    let (name, spec) = (At::object(object).get("metadata").get("name"), At::object(object).get("spec"));
+    let name = At::object(object).get("metadata").get("name");
+    let spec = At::object(object).get("spec");
     let before = old.map(|old| At::object(old).get("spec"));
-    let (schedule, zone) = (spec.get("schedule"), spec.get("timeZone"));
+    let schedule = spec.get("schedule");
+    let zone = spec.get("timeZone");
     let mut errors = Errors::new();
     if schedule.must(&mut errors) {
         let text = schedule.text().split_once(' ').filter(|(zone, _)| zone.contains("TZ="));
@@ -58,8 +60,8 @@ fn validate_time_zone(zone: &At<'_>, errors: &mut Errors) {
         return;
     }
     let part = |part: &str| {
-        let letters = part.bytes().all(|b| b.is_ascii_alphanumeric() || b".-_+".contains(&b));
-        letters && (1..=14).contains(&part.len()) && part != "." && part != ".." && !part.starts_with('-')
+        let characters = part.bytes().all(|b| b.is_ascii_alphanumeric() || b".-_+".contains(&b));
+        characters && (1..=14).contains(&part.len()) && part != "." && part != ".." && !part.starts_with('-')
     };
     let unknown = || FieldError::invalid(&zone.path, name, format!("unknown time zone {name}")).as_json();
     if !name.split('/').all(part) {

@@ -1,8 +1,8 @@
-//! Lists of indexes as a Job's status and success policy write them: `1,3-5,7`, in rising order.
+//! Lists of indexes as a Job's status and success policy write them: `1,3-5,7`, in ascending order.
 
 use corten_meta::quote::quote;
 
-/// The intervals of a list, each with its ends.
+/// Returns the intervals of a list, each with its ends.
 fn intervals(text: &str, completions: i64) -> impl Iterator<Item = Result<(i64, i64), String>> {
     text.split(',').filter(move |_| !text.is_empty()).map(move |part| interval(part, completions))
 }
@@ -27,9 +27,10 @@ fn interval(part: &str, completions: i64) -> Result<(i64, i64), String> {
     }
 }
 
-/// How many indexes a list names.
+/// Returns the number of indexes in a list.
 pub(super) fn count_indexes(text: &str, completions: i64) -> Result<i64, String> {
-    let (mut total, mut last) = (0, None);
+    let mut total = 0;
+    let mut last = None;
     for interval in intervals(text, completions) {
         let (first, end) = interval?;
         if let Some(last) = last.filter(|last| *last >= first) {
@@ -41,7 +42,7 @@ pub(super) fn count_indexes(text: &str, completions: i64) -> Result<i64, String>
     Ok(total)
 }
 
-/// The first index that two lists share; what cannot be read is left to others.
+/// Returns the first index that two lists share; other rules report an invalid list.
 pub(super) fn overlap(a: &str, b: &str, completions: i64) -> Option<i64> {
     let b: Vec<(i64, i64)> = intervals(b, completions).flatten().collect();
     intervals(a, completions).flatten().find_map(|(first, last)| {

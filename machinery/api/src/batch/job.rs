@@ -8,14 +8,14 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::{job_status, validation};
-use crate::cells::{age, containers, format_selector, list, name, number, text, time, truth};
+use crate::cells::{age, boolean, containers, format_selector, list, name, number, text, time};
 use crate::core::pod_spec::default_template;
 use crate::defaulting::{absent, default_at, items, put};
 use crate::kind::{Behaviour, Kind};
 
 struct Job;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("batch", "v1", "Job", "jobs")
         .category("all")
@@ -30,7 +30,7 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for Job {
-    /// The labels that a Job takes from a template which has none but those it was given.
+    /// Reports whether the Job takes its labels from a template that has only the generated ones.
     fn is_completed_when_read(&self, job: &Value) -> bool {
         let labelled = job.pointer("/metadata/labels/batch.kubernetes.io~1controller-uid").and_then(Value::as_str);
         labelled.is_some_and(|uid| uid == corten_meta::uid(job))
@@ -56,12 +56,13 @@ impl Behaviour for Job {
         default_job_spec(object, "/spec");
     }
 
-    /// The selector is made from the uid, so that two jobs never share pods.
+    /// Makes the selector from the uid, so that two jobs never share pods.
     fn prepare_create(&self, object: &mut Value) {
-        if truth(object, "/spec/manualSelector") {
+        if boolean(object, "/spec/manualSelector") {
             return;
         }
-        let (uid, name) = (text(object, "/metadata/uid").to_string(), text(object, "/metadata/name").to_string());
+        let uid = text(object, "/metadata/uid").to_string();
+        let name = text(object, "/metadata/name").to_string();
         default_at(object, "/spec/template/metadata", json!({}));
         default_at(object, "/spec/template/metadata/labels", json!({}));
         for (label, value) in [
@@ -124,7 +125,7 @@ impl Behaviour for Job {
     }
 }
 
-/// Defaults of a job's spec, also inside a CronJob.
+/// Sets the defaults of a job's spec, also inside a CronJob.
 pub(super) fn default_job_spec(object: &mut Value, spec: &str) {
     for rule in items(object, &format!("{spec}/podFailurePolicy/rules")) {
         items(rule, "/onPodConditions").for_each(|c| default_at(c, "/status", "True"));
@@ -171,7 +172,7 @@ fn duration(job: &Value, now: Timestamp) -> String {
     }
 }
 
-/// What is said of a job with so many indexes that its status may not hold those that failed.
+/// Warns of a job with so many indexes that its status may not hold all failed ones.
 pub(super) fn of_many_indexes(new: &Value, old: Option<&Value>, pointer: &str) -> Option<String> {
     let spec = new.pointer(pointer)?;
     let is_same = old.is_some_and(|old| corten_meta::generation(old) == corten_meta::generation(new));

@@ -1,4 +1,4 @@
-//! The rules of a Job's status: what it counts, and how it ends. A job that ended stays ended.
+//! The rules of a Job's status: its counts and its end. A finished job stays finished.
 
 use corten_meta::Value;
 use corten_meta::field::FieldError;
@@ -24,8 +24,8 @@ impl Status<'_> {
     }
 }
 
-/// What a write changes of a status. A rule is asked only of what it is about: a status that broke it before, or that
-/// breaks it since the spec has changed, may still change in other ways.
+/// The parts of a status that a write changes. A rule applies only to its own parts: a status that broke it before, or
+/// that breaks it because the spec has changed, may still change in other ways.
 struct Changes<'a>(&'a Status<'a>, &'a Status<'a>);
 
 impl Changes<'_> {
@@ -42,10 +42,12 @@ impl Changes<'_> {
     }
 }
 
-/// Errors of a write to the status subresource.
+/// Validates a write to the status subresource.
 pub(super) fn validate_status_update(new: &Value, old: &Value) -> Errors {
-    let (job, before) = (At::object(new), At::object(old));
-    let (status, then) = (Status(job.get("status")), Status(before.get("status")));
+    let job = At::object(new);
+    let before = At::object(old);
+    let status = Status(job.get("status"));
+    let then = Status(before.get("status"));
     let changes = Changes(&status, &then);
     let mut errors = Errors::new();
     validate_counts(&status, &mut errors);
@@ -56,8 +58,8 @@ pub(super) fn validate_status_update(new: &Value, old: &Value) -> Errors {
         no_pods(&status, "terminating", &mut errors);
     }
     let ready = status.0.get("ready");
-    let is_asked = changes.field("ready") || changes.field("active");
-    if is_asked && ready.is_set() && status.count("ready") > status.count("active") {
+    let is_checked = changes.field("ready") || changes.field("active");
+    if is_checked && ready.is_set() && status.count("ready") > status.count("active") {
         errors.push(ready.invalid("cannot set more ready pods than active"));
     }
     validate_success(&job.get("spec"), &status, &mut errors);
@@ -80,7 +82,8 @@ fn validate_counts(status: &Status<'_>, errors: &mut Errors) {
     }
 }
 
-/// Success and failure exclude each other, each is announced before it is final, and success has its time.
+/// Validates the end: success and failure exclude each other, each is announced before it is final, and success has its
+/// time.
 fn validate_end(status: &Status<'_>, changes: &Changes<'_>, errors: &mut Errors) {
     let [complete, failed, target, met] =
         ["Complete", "Failed", "FailureTarget", "SuccessCriteriaMet"].map(|c| status.is(c));
@@ -102,7 +105,8 @@ fn validate_end(status: &Status<'_>, changes: &Changes<'_>, errors: &mut Errors)
 }
 
 fn validate_times(status: &Status<'_>, changes: &Changes<'_>, errors: &mut Errors) {
-    let (start, end) = (status.0.get("startTime"), status.0.get("completionTime"));
+    let start = status.0.get("startTime");
+    let end = status.0.get("completionTime");
     let ends = changes.field("completionTime");
     match (end.is_set(), status.is("Complete")) {
         _ if !ends && !changes.condition("Complete") => {}
@@ -121,7 +125,7 @@ fn validate_times(status: &Status<'_>, changes: &Changes<'_>, errors: &mut Error
     }
 }
 
-/// A finished job was started and has no pods left.
+/// Validates that a finished job was started and has no pods left.
 fn validate_finished(spec: &At<'_>, status: &Status<'_>, changes: &Changes<'_>, errors: &mut Errors) {
     let finishes = changes.finished();
     if finishes || changes.field("active") {
@@ -129,8 +133,8 @@ fn validate_finished(spec: &At<'_>, status: &Status<'_>, changes: &Changes<'_>, 
     }
     let start = status.0.get("startTime");
     let is_for_nothing = spec.get("suspend").is_true() && spec.get("completions").number() == Some(0);
-    let is_asked = (finishes || changes.field("startTime")) && !is_for_nothing;
-    if is_asked && status.is_finished() && !start.is_set() {
+    let is_checked = (finishes || changes.field("startTime")) && !is_for_nothing;
+    if is_checked && status.is_finished() && !start.is_set() {
         errors.push(start.required("startTime is required for finished job"));
     }
     let uncounted = status.0.get("uncountedTerminatedPods");
@@ -140,7 +144,7 @@ fn validate_finished(spec: &At<'_>, status: &Status<'_>, changes: &Changes<'_>, 
     }
 }
 
-/// A finished job has no such pods.
+/// Validates that a finished job has no such pods.
 fn no_pods(status: &Status<'_>, field: &str, errors: &mut Errors) {
     if status.is_finished() && status.count(field) > 0 {
         errors.push(status.0.get(field).invalid(format!("{field}>0 is invalid for finished job")));
@@ -148,14 +152,15 @@ fn no_pods(status: &Status<'_>, field: &str, errors: &mut Errors) {
 }
 
 fn validate_indexes(spec: &At<'_>, status: &Status<'_>, changes: &Changes<'_>, errors: &mut Errors) {
-    let (completed, failed) = (status.0.get("completedIndexes"), status.0.get("failedIndexes"));
+    let completed = status.0.get("completedIndexes");
+    let failed = status.0.get("failedIndexes");
     let [completes, fails] = ["completedIndexes", "failedIndexes"].map(|field| changes.field(field));
     let completions = spec.get("completions").number();
     let counts_failed = spec.get("backoffLimitPerIndex").is_set();
-    for (at, field, is_asked) in
+    for (at, field, is_checked) in
         [(&completed, "completedIndexes", completes), (&failed, "failedIndexes", fails && counts_failed)]
     {
-        if is_asked && let Some(Err(error)) = completions.map(|completions| count_indexes(at.text(), completions)) {
+        if is_checked && let Some(Err(error)) = completions.map(|completions| count_indexes(at.text(), completions)) {
             errors.push(at.invalid(format!("error parsing {field}: {error}")));
         }
     }
@@ -172,7 +177,7 @@ fn validate_indexes(spec: &At<'_>, status: &Status<'_>, changes: &Changes<'_>, e
     }
 }
 
-/// Success is by the policy of the job, and is no failure.
+/// Validates success: the success policy decides it, and it excludes failure.
 fn validate_success(spec: &At<'_>, status: &Status<'_>, errors: &mut Errors) {
     let met = status.is("SuccessCriteriaMet");
     let rules = [
@@ -196,7 +201,7 @@ fn validate_against_past(job: &At<'_>, status: &Status<'_>, then: &Status<'_>, e
         }
     }
     let spec = job.get("spec");
-    // An indexed job that is made smaller forgets the successes beyond its end.
+    // An indexed job that is scaled down forgets the successes beyond its end.
     let elastic = spec.get("completionMode").text() == "Indexed"
         && spec.get("completions").value == spec.get("parallelism").value;
     for field in ["failed", "succeeded"] {
@@ -206,8 +211,10 @@ fn validate_against_past(job: &At<'_>, status: &Status<'_>, then: &Status<'_>, e
             errors.push(FieldError::invalid(&counter.path, status.count(field), detail));
         }
     }
-    let (start, end) = (status.0.get("startTime"), status.0.get("completionTime"));
-    let (old_start, old_end) = (then.0.get("startTime"), then.0.get("completionTime"));
+    let start = status.0.get("startTime");
+    let end = status.0.get("completionTime");
+    let old_start = then.0.get("startTime");
+    let old_end = then.0.get("completionTime");
     if end.is_set() && old_end.is_set() && end.value != old_end.value {
         errors.push(end.invalid("field is immutable"));
     }
@@ -233,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rules_are_asked_of_what_changes() {
+    fn rules_apply_to_changed_parts() {
         let job = |spec: Value, status: Value| json!({"spec": spec, "status": status});
         let check = |old: Value, new: Value, wanted: &[&str]| {
             let spec = json!({"completions": 2, "successPolicy": {}});

@@ -1,4 +1,4 @@
-//! The group `batch`, one file a kind.
+//! The group `batch`, one file per kind.
 
 use crate::kind::Kind;
 
@@ -10,7 +10,7 @@ mod job_status;
 mod schedule;
 mod validation;
 
-/// Its kinds, in the order of discovery.
+/// Returns its kinds, in the order of discovery.
 pub(crate) fn kinds() -> Vec<Kind> {
     vec![cronjob::kind(), job::kind()]
 }

@@ -1,8 +1,8 @@
-//! Whether a text is a cron schedule: five fields, or a well-known name. It computes no times; controllers do.
+//! The syntax of cron schedules: five fields, or a well-known name. It computes no times; controllers do.
 
 use corten_meta::quote::quote;
 
-/// The error text of a schedule that cannot be parsed.
+/// Returns the error message of an invalid schedule.
 pub(super) fn schedule_error(schedule: &str) -> Option<String> {
     if let Some(name) = schedule.strip_prefix('@') {
         let known = ["yearly", "annually", "monthly", "weekly", "daily", "midnight", "hourly"];
@@ -19,7 +19,7 @@ pub(super) fn schedule_error(schedule: &str) -> Option<String> {
     fields.iter().zip(bounds).find_map(|(field, bounds)| field.split(',').find_map(|part| range_error(part, bounds)))
 }
 
-/// `*`, `n`, `n-m`, each with an optional `/step`.
+/// Returns the error of a range: `*`, `n`, `n-m`, each with an optional `/step`.
 fn range_error(part: &str, (low, high, names): (u32, u32, &[&str])) -> Option<String> {
     let (range, step) = match part.split_once('/') {
         Some((range, step)) => (range, Some(step)),

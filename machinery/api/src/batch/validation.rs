@@ -1,4 +1,4 @@
-//! The rules of Job: how often it runs, what counts as success and failure, and what may change.
+//! The rules of Job: completions, success and failure policies, and immutable fields.
 
 use std::collections::BTreeSet;
 
@@ -13,10 +13,11 @@ use crate::defaulting::{items, put, remove};
 use crate::schema::equal;
 use crate::validation::{domain_prefixed_path, label_selector};
 
-/// Everything but the change. A job that was made before labels had the domain of their group goes without them.
+/// Validates everything but the change. A job older than the prefixed labels need not have them.
 pub(super) fn validate_job(object: &Value, old: Option<&Value>) -> Errors {
     let job = At::object(object);
-    let (name, spec) = (job.get("metadata").get("name"), job.get("spec"));
+    let name = job.get("metadata").get("name");
+    let spec = job.get("spec");
     let mut errors = Errors::new();
     let labelled = old.is_none_or(|old| {
         let labels = corten_meta::labels(&old["spec"]["template"]);
@@ -31,7 +32,7 @@ pub(super) fn validate_job(object: &Value, old: Option<&Value>) -> Errors {
         errors.push(selector.required(""));
     }
     let labels = corten_meta::labels(spec.get("template").value);
-    // No selector selects nothing.
+    // An absent selector selects nothing.
     if Selector::from_label_selector(selector.value).is_ok_and(|s| !s.matches(&labels)) {
         let labels = spec.get("template").get("metadata").get("labels");
         errors.push(labels.invalid("`selector` does not match template `labels`"));
@@ -47,13 +48,15 @@ pub(super) fn validate_job(object: &Value, old: Option<&Value>) -> Errors {
     errors
 }
 
-/// Unless the user takes charge of it, the selector is the one the server made from the job's uid.
+/// Validates that the selector is the one that the server made from the job's uid, unless the user manages it.
 fn validate_generated_selector(job: &At<'_>, labelled: bool, errors: &mut Errors) {
-    let (metadata, spec) = (job.get("metadata"), job.get("spec"));
+    let metadata = job.get("metadata");
+    let spec = job.get("spec");
     if spec.get("manualSelector").is_true() || !spec.get("selector").is_object() {
         return;
     }
-    let (uid, name) = (metadata.get("uid"), metadata.get("name"));
+    let uid = metadata.get("uid");
+    let name = metadata.get("name");
     uid.must(errors);
     let labels = spec.get("template").get("metadata").get("labels");
     let wanted = [
@@ -80,7 +83,7 @@ fn validate_generated_selector(job: &At<'_>, labelled: bool, errors: &mut Errors
     }
 }
 
-/// The spec, also inside a CronJob.
+/// Validates the spec, also inside a CronJob.
 pub(super) fn validate_job_spec(spec: &At<'_>, errors: &mut Errors) {
     const COUNTS: [&str; 7] = [
         "parallelism",
@@ -136,7 +139,7 @@ fn validate_restart_policy(spec: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// The limits of jobs whose pods are numbered.
+/// Validates the limits of indexed jobs.
 fn validate_indexed(spec: &At<'_>, errors: &mut Errors) {
     const MANY: i64 = 100_000;
     const FEW: i64 = 10_000;
@@ -179,7 +182,8 @@ fn validate_failure_policy(policy: &At<'_>, spec: &At<'_>, errors: &mut Errors) 
     policy.get("rules").at_most(errors, 20);
     for rule in policy.get("rules").items() {
         validate_failure_action(&rule.get("action"), spec, errors);
-        let (codes, conditions) = (rule.get("onExitCodes"), rule.get("onPodConditions"));
+        let codes = rule.get("onExitCodes");
+        let conditions = rule.get("onPodConditions");
         codes.when_object(errors, |at, e| validate_exit_codes(at, &containers, e));
         conditions.at_most(errors, 20);
         for pattern in conditions.items() {
@@ -209,7 +213,9 @@ fn validate_failure_action(action: &At<'_>, spec: &At<'_>, errors: &mut Errors) 
 }
 
 fn validate_exit_codes(at: &At<'_>, containers: &[&str], errors: &mut Errors) {
-    let (operator, container, values) = (at.get("operator"), at.get("containerName"), at.get("values"));
+    let operator = at.get("operator");
+    let container = at.get("containerName");
+    let values = at.get("values");
     if operator.must_say(errors, "valid values: [\"In\" \"NotIn\"]") {
         operator.one_of(errors, &["In", "NotIn"]);
     }
@@ -242,7 +248,8 @@ fn validate_success_policy(policy: &At<'_>, spec: &At<'_>, errors: &mut Errors) 
     rules.at_most(errors, 20);
     let completions = spec.get("completions").number().unwrap_or_default();
     for rule in rules.items() {
-        let (count, indexes) = (rule.get("succeededCount"), rule.get("succeededIndexes"));
+        let count = rule.get("succeededCount");
+        let indexes = rule.get("succeededIndexes");
         if !count.is_set() && !indexes.is_set() {
             errors.push(rule.required("at least one of succeededCount or succeededIndexes must be specified"));
         }
@@ -267,9 +274,10 @@ fn validate_success_policy(policy: &At<'_>, spec: &At<'_>, errors: &mut Errors) 
     }
 }
 
-/// A job is fixed once it is made; a suspended one may still be placed elsewhere and sized differently.
+/// Validates that a job is immutable; the scheduling and resources of a suspended one may still change.
 pub(super) fn validate_job_update(new: &Value, old: &Value) -> Errors {
-    let (spec, before) = (At::object(new).get("spec"), At::object(old).get("spec"));
+    let spec = At::object(new).get("spec");
+    let before = At::object(old).get("spec");
     let mut errors = Errors::new();
     let completions = spec.get("completions");
     if spec.get("completionMode").text() != "Indexed" {
@@ -283,8 +291,9 @@ pub(super) fn validate_job_update(new: &Value, old: &Value) -> Errors {
     spec.get("selector").unchanged(&mut errors, &before.get("selector"));
     validate_template_update(new, old, &mut errors);
     for field in ["completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"] {
-        let (now, then) = (spec.get(field), before.get(field));
-        // An empty one is something else than none.
+        let now = spec.get(field);
+        let then = before.get(field);
+        // An empty value differs from an absent one.
         if now.is_set() == then.is_set() {
             now.unchanged(&mut errors, &then);
         } else {
@@ -303,7 +312,8 @@ fn validate_template_update(new: &Value, old: &Value, errors: &mut Errors) {
     let idle = old["status"]["startTime"].is_null() || condition("Suspended");
     let free = suspended && idle && old["status"]["active"].as_i64().unwrap_or_default() == 0;
     let path = Path::root("spec").child("template");
-    let (now, mut then) = (&new["spec"]["template"], old["spec"]["template"].clone());
+    let now = &new["spec"]["template"];
+    let mut then = old["spec"]["template"].clone();
     if free {
         for field in ["nodeSelector", "tolerations", "schedulingGates", "affinity/nodeAffinity"] {
             copy(&mut then, now, &format!("/spec/{field}"));
@@ -315,7 +325,7 @@ fn validate_template_update(new: &Value, old: &Value, errors: &mut Errors) {
             }
         }
     }
-    // Of one that is free, upstream looks at the spec alone.
+    // Of a suspended job, upstream compares the spec alone.
     let (path, of, value, before) = match free {
         true => (Path::root("spec").child("template.spec"), "PodSpec", &now["spec"], &then["spec"]),
         false => (path, "PodTemplateSpec", now, &then),
@@ -325,7 +335,7 @@ fn validate_template_update(new: &Value, old: &Value, errors: &mut Errors) {
     }
 }
 
-/// Makes the field of `to` what it is in `from`.
+/// Copies a field from `from` to `to`.
 fn copy(to: &mut Value, from: &Value, pointer: &str) {
     match from.pointer(pointer) {
         Some(value) => {

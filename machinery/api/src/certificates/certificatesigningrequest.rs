@@ -12,7 +12,7 @@ use crate::kind::{Behaviour, Kind, NameRule, Role};
 
 struct CertificateSigningRequest;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("certificates.k8s.io", "v1", "CertificateSigningRequest", "certificatesigningrequests")
         .cluster()
@@ -48,7 +48,7 @@ impl Behaviour for CertificateSigningRequest {
         errors
     }
 
-    /// A request is never changed after it was made; only its status is.
+    /// Keeps the spec: only the status of a request changes.
     fn prepare_update(&self, new: &mut Value, old: &Value) {
         if let Some(object) = new.as_object_mut() {
             object.insert("spec".to_string(), old["spec"].clone());

@@ -1,7 +1,7 @@
 //! A strict reader of DER: one element after the other, nothing skipped.
 //!
-//! It exists so that a signing request is read whole: a lenient reader passes over what it does not know, and a signer
-//! would then sign bytes that were never checked. It must never accept two encodings of one value, or bytes left over.
+//! It exists so that a signing request is read completely: a lenient reader skips unknown elements, and a signer would
+//! then sign bytes that were never checked. It must never accept two encodings of one value, or trailing bytes.
 
 pub const BOOLEAN: u8 = 0x01;
 pub const INTEGER: u8 = 0x02;
@@ -11,7 +11,7 @@ pub const OBJECT_IDENTIFIER: u8 = 0x06;
 pub const SEQUENCE: u8 = 0x30;
 pub const SET: u8 = 0x31;
 
-/// One element: its tag, its content, and both with the length between them.
+/// One element: its tag, its content, and its complete encoding.
 #[derive(Clone, Copy, Debug)]
 pub struct Element<'a> {
     pub tag: u8,
@@ -37,42 +37,42 @@ impl<'a> Reader<'a> {
         self.0.is_empty()
     }
 
-    /// The next element, which must have this tag.
+    /// Returns the next element, which must have this tag.
     pub fn expect(&mut self, tag: u8) -> Result<&'a [u8], Malformed> {
         let element = self.element()?;
         if element.tag == tag { Ok(element.content) } else { Err(Malformed("unexpected tag")) }
     }
 
-    /// The content of the next element, which must have this tag, as a reader.
+    /// Returns the content of the next element, which must have this tag, as a reader.
     pub fn enter(&mut self, tag: u8) -> Result<Reader<'a>, Malformed> {
         self.expect(tag).map(Reader)
     }
 
-    /// Whether the next element has this tag.
+    /// Reports whether the next element has this tag.
     pub fn is_next(&self, tag: u8) -> bool {
         self.0.first() == Some(&tag)
     }
 
     pub fn element(&mut self) -> Result<Element<'a>, Malformed> {
-        let whole = self.0;
-        let (&tag, rest) = whole.split_first().ok_or(Malformed("it ends early"))?;
+        let input = self.0;
+        let (&tag, rest) = input.split_first().ok_or(Malformed("it ends early"))?;
         if tag & 0x1f == 0x1f {
             return Err(Malformed("a tag of several bytes"));
         }
         let (length, rest) = length(rest)?;
         let content = rest.get(..length).ok_or(Malformed("it ends early"))?;
         self.0 = &rest[length..];
-        let raw = &whole[..whole.len() - self.0.len()];
+        let raw = &input[..input.len() - self.0.len()];
         Ok(Element { tag, content, raw })
     }
 
-    /// Everything was read.
+    /// Checks that everything was read.
     pub fn end(&self) -> Result<(), Malformed> {
         if self.is_empty() { Ok(()) } else { Err(Malformed("trailing bytes")) }
     }
 }
 
-/// A length in as few bytes as it takes, and what follows it.
+/// Reads a length in its shortest encoding, and returns the rest.
 fn length(bytes: &[u8]) -> Result<(usize, &[u8]), Malformed> {
     let (&first, rest) = bytes.split_first().ok_or(Malformed("it ends early"))?;
     if first < 0x80 {

@@ -1,4 +1,4 @@
-//! The group `certificates.k8s.io`, one file a kind.
+//! The group `certificates.k8s.io`, one file per kind.
 
 use crate::kind::Kind;
 
@@ -9,7 +9,7 @@ mod validation;
 
 pub use request::{AlternativeName, CertificateRequest, RequestError};
 
-/// Its kinds, in the order of discovery.
+/// Returns its kinds, in the order of discovery.
 pub(crate) fn kinds() -> Vec<Kind> {
     vec![certificatesigningrequest::kind()]
 }

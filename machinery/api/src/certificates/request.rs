@@ -1,9 +1,9 @@
 //! The PKCS#10 request inside a CertificateSigningRequest: its subject, its alternative names and its key.
 //!
-//! It is the only reader of such requests: admission, approvers and signers see the same fields. A request that holds
-//! anything this reader does not understand is refused as a whole, so that a signer signs nothing that was not checked:
-//! strings that servers decode differently, several common names, names of other forms, extensions of unknown kinds.
-//! It does not verify the signature; a signer does.
+//! It is the only reader of such requests: admission, approvers and signers see the same fields. A request with
+//! anything that this reader does not understand is refused, so that a signer signs nothing that was not checked:
+//! strings that servers decode differently, several common names, names of other forms, extensions of unknown types. It
+//! does not verify the signature; a signer does.
 
 use std::net::IpAddr;
 
@@ -14,10 +14,10 @@ use super::der::{self, Malformed, Reader};
 
 const BEGIN: &str = "-----BEGIN CERTIFICATE REQUEST-----";
 const END: &str = "-----END CERTIFICATE REQUEST-----";
-/// The largest request that is read, in PEM. One with the longest key of any use has a tenth of it.
+/// The largest request that is read, in PEM. One with the longest useful key has a tenth of it.
 const MAX_BYTES: usize = 64 << 10;
 
-/// Object identifiers in DER.
+/// The object identifiers in DER.
 const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
 const ORGANIZATION: &[u8] = &[0x55, 0x04, 0x0a];
 const EXTENSION_REQUEST: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x09, 0x0e];
@@ -27,7 +27,7 @@ const SUBJECT_ALTERNATIVE_NAME: &[u8] = &[0x55, 0x1d, 0x11];
 const BASIC_CONSTRAINTS: &[u8] = &[0x55, 0x1d, 0x13];
 const EXTENDED_KEY_USAGE: &[u8] = &[0x55, 0x1d, 0x25];
 
-/// The string types whose content every reader decodes to the same text.
+/// The string types whose content every reader decodes to the same string.
 const NUMERIC_STRING: u8 = 0x12;
 const PRINTABLE_STRING: u8 = 0x13;
 const IA5_STRING: u8 = 0x16;
@@ -57,7 +57,7 @@ pub enum RequestError {
     AlternativeName,
 }
 
-/// A subject alternative name. There are more forms, which no signer of Kubernetes signs.
+/// A subject alternative name. No signer of Kubernetes signs other forms.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AlternativeName {
     Dns(String),
@@ -66,16 +66,16 @@ pub enum AlternativeName {
     Uri(String),
 }
 
-/// A request that was understood to the last byte.
+/// A completely understood request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CertificateRequest {
-    /// Empty if the subject has none.
+    /// The common name; empty if the subject has none.
     pub common_name: String,
     pub organizations: Vec<String>,
     /// Whether the subject has attributes beside the common name and organizations.
     pub has_other_attributes: bool,
     pub names: Vec<AlternativeName>,
-    /// The whole request in DER.
+    /// The complete request in DER.
     pub der: Vec<u8>,
     /// The subject in DER.
     pub subject: Vec<u8>,
@@ -106,7 +106,7 @@ impl CertificateRequest {
         let key = info.element()?;
         Reader::new(key.raw).expect(der::SEQUENCE)?;
         read.public_key = key.raw.to_vec();
-        // Some programs leave the attributes away where there are none.
+        // Some programs omit empty attributes.
         if !info.is_empty() {
             read.read_attributes(info.enter(0xa0)?)?;
         }
@@ -154,7 +154,8 @@ impl CertificateRequest {
         Ok(())
     }
 
-    /// Attributes beside the extension request, such as a challenge password, are never part of a certificate.
+    /// Reads the attributes. Those beside the extension request, such as a challenge password, never become part of a
+    /// certificate.
     fn read_attributes(&mut self, mut attributes: Reader<'_>) -> Result<(), RequestError> {
         let mut is_read = false;
         while !attributes.is_empty() {
@@ -196,8 +197,8 @@ impl CertificateRequest {
         Ok(())
     }
 
-    /// Usages are asked for in the CertificateSigningRequest itself: those of the request are not part of the
-    /// certificate, and neither is its key identifier.
+    /// Reads an extension. The CertificateSigningRequest itself has the usages: those of this request are not part of
+    /// the certificate, and neither is its key identifier.
     fn take_extension(&mut self, kind: &[u8], value: &[u8]) -> Result<(), RequestError> {
         match kind {
             SUBJECT_ALTERNATIVE_NAME => {
@@ -212,7 +213,7 @@ impl CertificateRequest {
     }
 }
 
-/// The content of the one block of the text.
+/// Returns the content of the only PEM block.
 fn decode_pem(pem: &[u8]) -> Result<Vec<u8>, RequestError> {
     if pem.len() > MAX_BYTES {
         return Err(RequestError::TooLarge);
@@ -227,7 +228,7 @@ fn decode_pem(pem: &[u8]) -> Result<Vec<u8>, RequestError> {
     STANDARD.decode(digits).map_err(|_| RequestError::Pem)
 }
 
-/// The text of a string that every reader decodes alike; none for other types and for control characters.
+/// Returns the value of a string that every reader decodes alike; `None` for other types and for control characters.
 fn text(element: der::Element<'_>) -> Option<&str> {
     let is_known = match element.tag {
         UTF8_STRING => true,
@@ -242,7 +243,7 @@ fn refuse_authority(value: &[u8]) -> Result<(), RequestError> {
     let mut outer = Reader::new(value);
     let constraints = outer.enter(der::SEQUENCE)?;
     outer.end()?;
-    // What is not an authority has nothing to say here.
+    // Only the constraints of an authority have content.
     if constraints.is_empty() { Ok(()) } else { Err(RequestError::Authority) }
 }
 

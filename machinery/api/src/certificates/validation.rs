@@ -1,4 +1,4 @@
-//! The rules of CertificateSigningRequest: what is asked, by whom it is approved, and what is issued.
+//! The rules of CertificateSigningRequest: the request, its approval and the certificate.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -35,7 +35,7 @@ const USAGES: &[&str] = &[
     "timestamping",
 ];
 
-/// What a write may do to a request beside leaving it alone.
+/// The changes that a write may make to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum May {
     Neither,
@@ -66,7 +66,7 @@ pub(super) fn validate_request(object: &Value) -> Errors {
     errors
 }
 
-/// The request is one PEM block; what it says is for the signer to judge.
+/// Validates that the request is one PEM block; the signer checks its content.
 fn validate_pem(request: &At<'_>, errors: &mut Errors) {
     let bytes = STANDARD.decode(request.text()).unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes);
@@ -78,7 +78,7 @@ fn validate_pem(request: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// What is issued is a chain of certificates in PEM, and nothing else.
+/// Returns the error of an issued certificate, which must be a chain of certificates in PEM, and nothing else.
 fn certificate_error(encoded: &str) -> Option<String> {
     const BEGIN: &str = "-----BEGIN ";
     let bytes = STANDARD.decode(encoded).unwrap_or_default();
@@ -104,7 +104,8 @@ fn certificate_error(encoded: &str) -> Option<String> {
 fn validate_conditions(conditions: &At<'_>, errors: &mut Errors) {
     let mut seen: Vec<&str> = Vec::new();
     for condition in conditions.items() {
-        let (kind, status) = (condition.get("type"), condition.get("status"));
+        let kind = condition.get("type");
+        let status = condition.get("status");
         kind.must(errors);
         let final_ = ["Approved", "Denied", "Failed"].contains(&kind.text());
         status.must_be_one_of(errors, if final_ { &["True"] } else { &["False", "True", "Unknown"] });
@@ -124,15 +125,17 @@ fn validate_conditions(conditions: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// Approval and denial are given once, through their own door; so is the certificate.
+/// Validates that approval and denial are set once, through their own subresource, and so is the certificate.
 pub(super) fn validate_request_update(new: &Value, old: &Value, may: May) -> Errors {
-    let (status, before) = (At::object(new).get("status"), At::object(old).get("status"));
+    let status = At::object(new).get("status");
+    let before = At::object(old).get("status");
     let of = |status: &At<'_>, kind: &str| -> Vec<Value> {
         let conditions = status.get("conditions").items();
         conditions.filter(|c| c.get("type").text() == kind).map(|c| c.value.clone()).collect()
     };
     let conditions = status.get("conditions");
-    let (certificate, issued) = (status.get("certificate"), before.get("certificate"));
+    let certificate = status.get("certificate");
+    let issued = before.get("certificate");
     let mut errors = Errors::new();
     if certificate.text() != issued.text()
         && let Some(why) = certificate_error(certificate.text())
@@ -140,7 +143,8 @@ pub(super) fn validate_request_update(new: &Value, old: &Value, may: May) -> Err
         errors.push(FieldError::invalid(&certificate.path, "<certificate data>", why));
     }
     for kind in ["Approved", "Denied", "Failed"] {
-        let (now, then) = (of(&status, kind), of(&before, kind));
+        let now = of(&status, kind);
+        let then = of(&before, kind);
         let guarded = kind != "Failed" && may != May::Approve;
         let verb = match now.len().cmp(&then.len()) {
             std::cmp::Ordering::Less => "remove",

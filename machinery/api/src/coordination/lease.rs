@@ -10,7 +10,7 @@ use crate::kind::{Behaviour, Kind};
 
 struct Lease;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("coordination.k8s.io", "v1", "Lease", "leases")
         .create_on_update()

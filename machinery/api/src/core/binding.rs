@@ -1,8 +1,8 @@
-//! Binding: the scheduler's word that a pod runs on a node. Answered, never stored.
+//! Binding: the scheduler's decision that a pod runs on a node. Answered, never stored.
 
 use crate::kind::Kind;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("", "v1", "Binding", "bindings").review()
 }

@@ -3,13 +3,13 @@
 use corten_meta::field::{FieldError, Path};
 use corten_meta::{Value, names};
 
-use super::resource_validation::{is_native, validate_amount};
+use super::resource_validation::{is_native, validate_quantity};
 use crate::cells::text;
 use crate::check::{At, Errors};
 use crate::schema::{difference, equal};
 use crate::validation::{label_selector, labels, quantity};
 
-/// The old place of the storage class's name.
+/// The annotation that held the storage class's name before the field.
 const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
 
 pub(super) fn validate_claim(claim: &Value) -> Errors {
@@ -18,13 +18,14 @@ pub(super) fn validate_claim(claim: &Value) -> Errors {
     errors
 }
 
-/// A template that a pod or a StatefulSet makes claims from; only labels and annotations may be set beside the spec.
+/// Validates a template for the claims of a pod or a StatefulSet; only labels and annotations may be set beside the
+/// spec.
 pub(super) fn validate_claim_template(template: &At<'_>, errors: &mut Errors) {
     validate_template_metadata(&template.get("metadata"), errors);
     validate_claim_spec(&template.get("spec"), errors);
 }
 
-/// The metadata of something that objects will be made from.
+/// Validates the metadata of a template.
 pub(crate) fn validate_template_metadata(metadata: &At<'_>, errors: &mut Errors) {
     errors.extend(crate::objectmeta::validate_annotations(
         metadata.get("annotations").value,
@@ -47,7 +48,7 @@ pub(crate) fn validate_template_metadata(metadata: &At<'_>, errors: &mut Errors)
         "managedFields",
     ];
     for field in OTHERS {
-        // Upstream makes the name of the field from that in its struct. A list without items is set.
+        // Upstream derives the name of the field from that in its struct. An empty list is set.
         let set = metadata.get(field).with(metadata.path.child(if field == "uid" { "uID" } else { field }));
         if set.is_set() && !(set.value.is_string() && set.is_empty()) {
             errors.push(set.forbidden("cannot be set"));
@@ -55,7 +56,7 @@ pub(crate) fn validate_template_metadata(metadata: &At<'_>, errors: &mut Errors)
     }
 }
 
-/// The modes of a claim or a volume: known ones, and the exclusive one alone.
+/// Validates the access modes of a claim or a volume: known ones, and the exclusive one alone.
 pub(super) fn validate_access_modes(modes: &At<'_>, errors: &mut Errors) {
     const MODES: &[&str] = &["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
     for mode in modes.items() {
@@ -67,7 +68,7 @@ pub(super) fn validate_access_modes(modes: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// The spec of a claim, also of a template for one.
+/// Validates the spec of a claim, also of a template for one.
 pub(crate) fn validate_claim_spec(spec: &At<'_>, errors: &mut Errors) {
     spec.get("accessModes").must_say(errors, "at least 1 access mode is required");
     errors.extend(label_selector(spec.get("selector").value, &spec.path.child("selector")));
@@ -79,7 +80,7 @@ pub(crate) fn validate_claim_spec(spec: &At<'_>, errors: &mut Errors) {
         Some(size) if size.sign() <= 0 => {
             errors.push(FieldError::invalid(&storage.path, size.to_string(), "must be greater than zero"));
         }
-        Some(_) => validate_amount("storage", &storage, errors),
+        Some(_) => validate_quantity("storage", &storage, errors),
     }
     spec.get("storageClassName").follows(errors, names::dns1123_subdomain);
     spec.get("volumeMode").one_of(errors, &["Block", "Filesystem"]);
@@ -88,11 +89,13 @@ pub(crate) fn validate_claim_spec(spec: &At<'_>, errors: &mut Errors) {
 }
 
 fn validate_data_source(spec: &At<'_>, errors: &mut Errors) {
-    let (source, reference) = (spec.get("dataSource"), spec.get("dataSourceRef"));
+    let source = spec.get("dataSource");
+    let reference = spec.get("dataSourceRef");
     for at in [&source, &reference].into_iter().filter(|at| at.is_object()) {
         at.get("name").must(errors);
         at.get("kind").must(errors);
-        let (group, kind) = (at.get("apiGroup"), at.get("kind").text());
+        let group = at.get("apiGroup");
+        let kind = at.get("kind").text();
         if group.is_empty() && kind != "PersistentVolumeClaim" {
             let detail = "must be 'PersistentVolumeClaim' when referencing the default apiGroup";
             errors.push(FieldError::invalid(&at.path, kind, detail));
@@ -115,12 +118,13 @@ fn validate_data_source(spec: &At<'_>, errors: &mut Errors) {
     errors.push(error);
 }
 
-/// Once made, only the size may grow, the class of attributes change, and the volume be bound.
+/// Validates an update: only the size may grow, the volume attributes class change, and the volume be bound.
 pub(super) fn validate_claim_update(new: &Value, old: &Value) -> Errors {
     let path = Path::root("spec");
     let mut errors = Errors::new();
     let class_moved = validate_class_annotation(new, old, &mut errors);
-    let (wanted, before) = (comparable(new, old, class_moved), before(new, old));
+    let wanted = comparable(new, old, class_moved);
+    let before = before(new, old);
     const SPEC: &str = "io.k8s.api.core.v1.PersistentVolumeClaimSpec";
     if !equal(SPEC, &wanted, &before) {
         let changes = difference(SPEC, &before, &wanted, None);
@@ -130,12 +134,13 @@ pub(super) fn validate_claim_update(new: &Value, old: &Value) -> Errors {
     let size = |claim: &Value, pointer: &str| claim.pointer(pointer).and_then(quantity).unwrap_or_default();
     let requested = "/spec/resources/requests/storage";
     let now = size(new, requested);
-    // A size above what the volume has undoes an expansion that failed.
+    // A size above the volume's capacity reverts a failed expansion.
     if now < size(old, requested) && now <= size(old, "/status/capacity/storage") {
         let path = path.child("resources").child("requests").child("storage");
         errors.push(FieldError::forbidden(&path, "field can not be less than status.capacity"));
     }
-    let (new, old) = (At::object(new), At::object(old));
+    let new = At::object(new);
+    let old = At::object(old);
     let mode = new.get("spec").get("volumeMode").with(Path::root("volumeMode"));
     mode.unchanged(&mut errors, &old.get("spec").get("volumeMode"));
     let class = new.get("spec").get("volumeAttributesClassName");
@@ -148,12 +153,13 @@ pub(super) fn validate_claim_update(new: &Value, old: &Value) -> Errors {
     errors
 }
 
-/// The class may move from the annotation to the field; otherwise the annotation stays. Says whether it moved.
+/// Reports whether the class moved from the annotation to the field, which is allowed; otherwise the annotation stays.
 fn validate_class_annotation(new: &Value, old: &Value, errors: &mut Errors) -> bool {
     let annotation = |claim: &Value| {
         claim.pointer("/metadata/annotations")?.get(CLASS_ANNOTATION).and_then(Value::as_str).map(str::to_string)
     };
-    let (now, then) = (annotation(new), annotation(old));
+    let now = annotation(new);
+    let then = annotation(old);
     let unset = old["spec"]["storageClassName"].is_null();
     let class = new["spec"]["storageClassName"].as_str();
     let moved = unset && then.is_some() && class == then.as_deref() && (now.is_none() || now == then);
@@ -161,11 +167,11 @@ fn validate_class_annotation(new: &Value, old: &Value, errors: &mut Errors) -> b
         let path = Path::root("metadata").child("annotations").child(CLASS_ANNOTATION);
         errors.push(FieldError::invalid(&path, now.unwrap_or_default(), "field is immutable"));
     }
-    // A claim that was made before there was a default class may be given one.
+    // A claim that is older than the default class may be given one.
     moved || (unset && class.is_some() && then.is_none_or(|then| Some(then.as_str()) == class))
 }
 
-/// The new spec with what may change put back.
+/// Returns the new spec with the mutable fields of the old one.
 fn comparable(new: &Value, old: &Value, class_moved: bool) -> Value {
     let mut spec = new["spec"].clone();
     let Some(object) = spec.as_object_mut() else { return spec };
@@ -185,7 +191,7 @@ fn comparable(new: &Value, old: &Value, class_moved: bool) -> Value {
     spec
 }
 
-/// The old spec, bound as the new one is when it was not bound before.
+/// Returns the old spec, bound as the new one if it was not bound before.
 fn before(new: &Value, old: &Value) -> Value {
     let mut spec = old["spec"].clone();
     if text(old, "/spec/volumeName").is_empty()
@@ -196,7 +202,7 @@ fn before(new: &Value, old: &Value) -> Value {
     spec
 }
 
-/// A write of status.
+/// Validates a write of status.
 pub(super) fn validate_claim_status_update(new: &Value) -> Errors {
     const STATES: &[&str] = &[
         "ControllerResizeInProgress",
@@ -211,8 +217,8 @@ pub(super) fn validate_claim_status_update(new: &Value) -> Errors {
         // Upstream writes this field with a capital letter.
         errors.push(FieldError::required(&Path::root("Spec").child("accessModes"), ""));
     }
-    for (_, amount) in status.get("capacity").entries() {
-        validate_basic(&amount, &mut errors);
+    for (_, quantity) in status.get("capacity").entries() {
+        validate_basic(&quantity, &mut errors);
     }
     let states = status.get("allocatedResourceStatuses");
     for (resource, state) in states.entries() {
@@ -222,18 +228,18 @@ pub(super) fn validate_claim_status_update(new: &Value) -> Errors {
         }
     }
     let allocated = status.get("allocatedResources");
-    for (resource, amount) in allocated.entries() {
+    for (resource, quantity) in allocated.entries() {
         if validate_claim_resource(resource, &allocated, &mut errors) {
-            validate_basic(&amount, &mut errors);
+            validate_basic(&quantity, &mut errors);
         }
     }
     errors
 }
 
-/// An amount is no less than nothing. What is more than fits into 64 bits comes round to the other end.
-pub(super) fn validate_basic(amount: &At<'_>, errors: &mut Errors) {
-    if let Some(value) = amount.quantity().map(|quantity| quantity.value()).filter(|value| *value < 0) {
-        errors.push(FieldError::invalid(&amount.path, value, "must be a valid resource quantity"));
+/// Validates that a quantity is not negative. One beyond 64 bits overflows.
+pub(super) fn validate_basic(quantity: &At<'_>, errors: &mut Errors) {
+    if let Some(value) = quantity.quantity().map(|quantity| quantity.value()).filter(|value| *value < 0) {
+        errors.push(FieldError::invalid(&quantity.path, value, "must be a valid resource quantity"));
     }
 }
 
@@ -299,18 +305,18 @@ mod tests {
         assert_eq!(validate_claim_update(&bound, &old), []);
         let other = claim(json!({"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}));
         assert_eq!(validate_claim_update(&other, &old).len(), 1);
-        let told = messages(&validate_claim_update(&old, &bound));
+        let reported = messages(&validate_claim_update(&old, &bound));
         let wanted = "spec: Forbidden: spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims\n@@";
-        assert!(told[0].starts_with(wanted), "{told:?}");
+        assert!(reported[0].starts_with(wanted), "{reported:?}");
         assert_eq!(
-            told[1..],
+            reported[1..],
             ["spec.resources.requests.storage: Forbidden: field can not be less than status.capacity"]
         );
         let mut classed = old.clone();
         classed["metadata"]["annotations"] = json!({CLASS_ANNOTATION: "fast"});
-        let told = messages(&validate_claim_update(&classed, &old));
+        let reported = messages(&validate_claim_update(&classed, &old));
         let path = "metadata.annotations.volume.beta.kubernetes.io/storage-class";
-        assert_eq!(told, [format!("{path}: Invalid value: \"fast\": field is immutable")]);
+        assert_eq!(reported, [format!("{path}: Invalid value: \"fast\": field is immutable")]);
         let mut pending = bound.clone();
         pending["status"] = json!({"phase": "Pending"});
         assert_eq!(validate_claim_update(&pending, &old).len(), 1, "an unbound claim does not grow");

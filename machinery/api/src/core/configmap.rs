@@ -10,7 +10,7 @@ use crate::kind::{Behaviour, Kind};
 
 struct ConfigMap;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("", "v1", "ConfigMap", "configmaps")
         .short(&["cm"])
@@ -32,9 +32,9 @@ impl Behaviour for ConfigMap {
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        // Upstream gives every map of texts one, be it empty; of bytes, an empty one is something else than none.
-        let has_texts = [new, old].iter().any(|object| data::keys(object, "data").next().is_some());
-        data::validate_immutable(new, old, if has_texts { &["data", "binaryData"] } else { &["binaryData"] })
+        // Upstream gives every map of strings an empty one; an empty map of bytes differs from none.
+        let has_strings = [new, old].iter().any(|object| data::keys(object, "data").next().is_some());
+        data::validate_immutable(new, old, if has_strings { &["data", "binaryData"] } else { &["binaryData"] })
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
@@ -52,9 +52,9 @@ mod tests {
     #[test]
     fn a_key_is_in_one_of_the_two() {
         let found = ConfigMap.validate(&json!({"data": {"a": "b"}, "binaryData": {"a": "YQ==", "!": ""}}));
-        let told: Vec<String> = found.iter().map(ToString::to_string).collect();
-        assert_eq!(told[0], "data[a]: Invalid value: \"a\": duplicate of key present in binaryData");
-        assert!(told[1].starts_with("binaryData[!]: Invalid value: \"!\""), "{told:?}");
-        assert_eq!(told.len(), 2);
+        let messages: Vec<String> = found.iter().map(ToString::to_string).collect();
+        assert_eq!(messages[0], "data[a]: Invalid value: \"a\": duplicate of key present in binaryData");
+        assert!(messages[1].starts_with("binaryData[!]: Invalid value: \"!\""), "{messages:?}");
+        assert_eq!(messages.len(), 2);
     }
 }

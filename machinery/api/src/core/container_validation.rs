@@ -1,4 +1,4 @@
-//! The rules of a container: what regular, init and ephemeral containers share, and what each may not have.
+//! The rules of a container: those that regular, init and ephemeral containers share, and those of each.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use super::security_validation::validate_container_security;
 use super::volume_validation::Volumes;
 use crate::check::{At, Errors};
 
-/// What the pod says that matters to its containers.
+/// The fields of the pod that matter to its containers.
 pub(super) struct Pod<'a> {
     pub volumes: Volumes<'a>,
     pub claims: BTreeSet<&'a str>,
@@ -27,7 +27,8 @@ pub(super) fn validate_containers(spec: &At<'_>, pod: &Pod<'_>, errors: &mut Err
     if !containers.must(errors) {
         return;
     }
-    let (mut names, mut host_ports) = (BTreeSet::new(), BTreeSet::new());
+    let mut names = BTreeSet::new();
+    let mut host_ports = BTreeSet::new();
     for container in containers.items() {
         validate_common(&container, pod, errors);
         let name = container.get("name");
@@ -55,7 +56,7 @@ pub(super) fn validate_init_containers(spec: &At<'_>, pod: &Pod<'_>, errors: &mu
             names.insert(name.text());
         }
         let mut own = BTreeSet::new();
-        // Upstream checks each init container alone and calls it the first.
+        // Upstream validates each init container alone and calls it the first.
         validate_host_ports(&container.with(spec.path.child("initContainers").index(0)), &mut own, errors);
         let sidecar = container.get("restartPolicy").text() == "Always";
         if sidecar {
@@ -73,7 +74,7 @@ pub(super) fn validate_init_containers(spec: &At<'_>, pod: &Pod<'_>, errors: &mu
     }
 }
 
-/// Containers that are added to debug a running pod: they have a name and an image, and nothing to keep them.
+/// Validates ephemeral containers: they have a name and an image, and no resources or probes.
 pub(super) fn validate_ephemeral_containers(spec: &At<'_>, pod: &Pod<'_>, errors: &mut Errors) {
     const DETAIL: &str = "cannot be set for an Ephemeral Container";
     const FORBIDDEN: &[&str] = &[
@@ -92,7 +93,8 @@ pub(super) fn validate_ephemeral_containers(spec: &At<'_>, pod: &Pod<'_>, errors
     for container in spec.get("ephemeralContainers").items() {
         validate_common(&container, pod, errors);
         validate_image_of_pod(&container, errors);
-        let (name, target) = (container.get("name"), container.get("targetContainerName"));
+        let name = container.get("name");
+        let target = container.get("targetContainerName");
         if !names.insert(name.text()) {
             errors.push(name.duplicate());
         }
@@ -100,7 +102,7 @@ pub(super) fn validate_ephemeral_containers(spec: &At<'_>, pod: &Pod<'_>, errors
             errors.push(FieldError::not_found(&target.path, target.text()));
         }
         for field in FORBIDDEN.iter().map(|field| container.get(field)) {
-            // What is set to nothing is set; no resources at all are none.
+            // A field with an empty value is set; empty resources are not.
             let is_struct = field.path == container.path.child("resources");
             if field.is_set() && !(is_struct && field.is_empty()) {
                 errors.push(field.forbidden(DETAIL));
@@ -114,7 +116,7 @@ fn container_names<'a>(spec: &At<'a>, lists: &[&str]) -> BTreeSet<&'a str> {
     lists.iter().flat_map(|list| spec.get(list).items()).map(|c| c.get("name").text()).collect()
 }
 
-/// Everything that regular, init and ephemeral containers share.
+/// Validates the fields that regular, init and ephemeral containers share.
 fn validate_common(container: &At<'_>, pod: &Pod<'_>, errors: &mut Errors) {
     container.get("name").must_follow(errors, names::dns1123_label);
     container.get("image").must(errors);
@@ -130,7 +132,7 @@ fn validate_common(container: &At<'_>, pod: &Pod<'_>, errors: &mut Errors) {
     validate_container_security(&container.get("securityContext"), pod.host_users, errors);
 }
 
-/// An image in a pod is exactly what is pulled; a template may be repaired on the way.
+/// Validates the image of a pod, which must be exact; whitespace in a template's is tolerated.
 pub(super) fn validate_image_of_pod(container: &At<'_>, errors: &mut Errors) {
     let image = container.get("image");
     if image.text().trim() != image.text() {
@@ -160,7 +162,7 @@ fn validate_ports(ports: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// No two ports of a pod want the same port of the host.
+/// Validates that no two ports of a pod use the same host port.
 fn validate_host_ports(container: &At<'_>, taken: &mut BTreeSet<String>, errors: &mut Errors) {
     for port in container.get("ports").items() {
         let host = port.get("hostPort");
@@ -174,7 +176,7 @@ fn validate_host_ports(container: &At<'_>, taken: &mut BTreeSet<String>, errors:
     }
 }
 
-/// The rules of an init container are looked at only when there is a policy that they may bend.
+/// Validates the restart policy and rules of an init container; the rules only with a policy.
 fn validate_init_restart(container: &At<'_>, errors: &mut Errors) {
     let policy = container.get("restartPolicy");
     if policy.is_set() {
@@ -184,9 +186,10 @@ fn validate_init_restart(container: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// What to do when a container ends, by its exit code.
+/// Validates the restart rules, which act by exit code.
 fn validate_restart_rules(container: &At<'_>, errors: &mut Errors) {
-    let (policy, rules) = (container.get("restartPolicy"), container.get("restartPolicyRules"));
+    let policy = container.get("restartPolicy");
+    let rules = container.get("restartPolicyRules");
     if !policy.is_set() {
         if rules.is_empty() {
             return;
@@ -196,7 +199,8 @@ fn validate_restart_rules(container: &At<'_>, errors: &mut Errors) {
     policy.one_of(errors, &["Always", "Never", "OnFailure"]);
     rules.at_most(errors, 20);
     for rule in rules.items() {
-        let (action, codes) = (rule.get("action"), rule.get("exitCodes"));
+        let action = rule.get("action");
+        let codes = rule.get("exitCodes");
         if !["Restart", "RestartAllContainers"].contains(&action.text()) {
             errors.push(action.not_supported(&["Restart", "RestartAllContainers"]));
         }
@@ -214,9 +218,11 @@ fn validate_restart_rules(container: &At<'_>, errors: &mut Errors) {
 fn validate_resize_policy(policies: &At<'_>, restart_policy: &str, errors: &mut Errors) {
     let mut seen = BTreeSet::new();
     for policy in policies.items() {
-        // The errors of what follows name the list: upstream leaves the index out.
-        let (resource, restart) = (policy.get("resourceName"), policy.get("restartPolicy"));
-        let (resource, restart) = (resource.with(policies.path.clone()), restart.with(policies.path.clone()));
+        // The errors below name the list: upstream leaves the index out.
+        let resource = policy.get("resourceName");
+        let restart = policy.get("restartPolicy");
+        let resource = resource.with(policies.path.clone());
+        let restart = restart.with(policies.path.clone());
         if !seen.insert(resource.text()) {
             errors.push(FieldError::duplicate(&policy.path, resource.text()));
         }

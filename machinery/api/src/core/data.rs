@@ -1,12 +1,12 @@
-//! What ConfigMap and Secret share: keys, the size limit and immutability.
+//! The shared parts of ConfigMap and Secret: keys, the size limit and immutability.
 
 use corten_meta::Value;
 use corten_meta::field::{FieldError, Path};
 
-/// A ConfigMap or Secret holds at most this many bytes.
+/// The most bytes of a ConfigMap or Secret.
 const MAX_BYTES: usize = 1024 * 1024;
 
-/// The keys of the map field.
+/// Returns the keys of the map field.
 pub(super) fn keys<'a>(object: &'a Value, field: &str) -> impl Iterator<Item = &'a String> {
     object.get(field).and_then(Value::as_object).into_iter().flat_map(|m| m.keys())
 }
@@ -20,7 +20,7 @@ pub(super) fn validate_keys(object: &Value, field: &str) -> Vec<FieldError> {
     keys(object, field).flat_map(check).collect()
 }
 
-/// The values' sizes together; text counts as it is, base64 as what it holds.
+/// Validates the total size of the values; strings count as they are, base64 by its decoded size.
 pub(super) fn validate_size(object: &Value, fields: &[&str], path: &str) -> Option<FieldError> {
     let total: usize = fields
         .iter()
@@ -36,7 +36,7 @@ pub(super) fn validate_size(object: &Value, fields: &[&str], path: &str) -> Opti
     })
 }
 
-/// Once `immutable` is true, neither it nor the data changes.
+/// Validates that neither `immutable` nor the data changes once `immutable` is true.
 pub(super) fn validate_immutable(new: &Value, old: &Value, fields: &[&str]) -> Vec<FieldError> {
     if old["immutable"] != true {
         return Vec::new();

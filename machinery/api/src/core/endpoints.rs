@@ -12,7 +12,7 @@ use crate::validation::{endpoint_ip, legacy_ip};
 
 struct Endpoints;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("", "v1", "Endpoints", "endpoints")
         .short(&["ep"])
@@ -36,7 +36,7 @@ impl Behaviour for Endpoints {
         errors
     }
 
-    /// What our own controller wrote was looked at before.
+    /// Skips objects of our own controller, which were checked before.
     fn warnings(&self, object: &Value, _old: Option<&Value>) -> Vec<String> {
         let mut out = Vec::new();
         let labels = object.pointer("/metadata/labels");
@@ -58,7 +58,8 @@ impl Behaviour for Endpoints {
 }
 
 fn validate_subset(subset: &At<'_>, errors: &mut Errors) {
-    let (ready, others) = (subset.get("addresses"), subset.get("notReadyAddresses"));
+    let ready = subset.get("addresses");
+    let others = subset.get("notReadyAddresses");
     if ready.is_empty() && others.is_empty() {
         errors.push(subset.required("must specify `addresses` or `notReadyAddresses`"));
     }

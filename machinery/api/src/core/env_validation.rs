@@ -1,11 +1,11 @@
-//! The rules of environment variables, and of the references to fields and resources that files share with them.
+//! The rules of environment variables, and of the references to fields and resources that volumes share with them.
 
 use corten_meta::field::FieldError;
 use corten_meta::names;
 
 use crate::check::{At, Errors, no_backsteps};
 
-/// The fields of a pod that a variable may hold.
+/// The fields of a pod that a variable may refer to.
 const ENV_FIELDS: &[&str] = &[
     "metadata.name",
     "metadata.namespace",
@@ -18,7 +18,7 @@ const ENV_FIELDS: &[&str] = &[
     "status.podIPs",
 ];
 
-/// What `fieldRef` understands at all, before the place of use narrows it.
+/// All fields that `fieldRef` knows, before the use restricts it.
 const KNOWN_FIELDS: &[&str] = &[
     "metadata.annotations",
     "metadata.labels",
@@ -91,7 +91,7 @@ fn validate_file_key_reference(at: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// A field of the pod; a map may be asked for one key: `metadata.labels['key']`.
+/// Validates a reference to a field of the pod; of a map, it may be one key: `metadata.labels['key']`.
 pub(super) fn validate_field_reference(at: &At<'_>, allowed: &[&str], errors: &mut Errors) {
     let field = at.get("fieldPath");
     if !at.get("apiVersion").must(errors) || !field.must(errors) {
@@ -99,7 +99,7 @@ pub(super) fn validate_field_reference(at: &At<'_>, allowed: &[&str], errors: &m
     }
     let subscripted = field.text().strip_suffix("']").and_then(|text| text.split_once("['"));
     let (path, subscript) = subscripted.map_or((field.text(), None), |(path, key)| (path, Some(key)));
-    // `spec.host` is what the first versions called the node's name.
+    // `spec.host` is the first name of the node's name.
     let path = if path == "spec.host" { "spec.nodeName" } else { path };
     let unknown = match subscript {
         Some(_) => !["metadata.annotations", "metadata.labels"].contains(&path),
@@ -123,9 +123,10 @@ pub(super) fn validate_field_reference(at: &At<'_>, allowed: &[&str], errors: &m
     }
 }
 
-/// A request or limit of a container; a file must say which container.
+/// Validates a reference to a request or limit of a container; a volume must name the container.
 pub(super) fn validate_resource_reference(at: &At<'_>, in_volume: bool, errors: &mut Errors) {
-    let (container, resource) = (at.get("containerName"), at.get("resource"));
+    let container = at.get("containerName");
+    let resource = at.get("resource");
     let huge = ["requests.hugepages-", "limits.hugepages-"].iter().any(|p| resource.text().starts_with(p));
     if in_volume && container.is_empty() {
         container.must(errors);
@@ -155,12 +156,12 @@ fn validate_divisor(at: &At<'_>, resource: &str, errors: &mut Errors) {
 pub(super) fn validate_env_from(sources: &At<'_>, errors: &mut Errors) {
     for source in sources.items() {
         source.get("prefix").follows(errors, names::relaxed_env_var_name);
-        let mut given = 0;
+        let mut count = 0;
         for field in ["configMapRef", "secretRef"] {
             let reference = source.get(field);
             if reference.is_object() {
-                given += 1;
-                // Upstream judges the name as if it were a prefix, which may end in a hyphen.
+                count += 1;
+                // Upstream validates the name as a prefix, which may end in a hyphen.
                 let name = reference.get("name");
                 if name.must(errors) {
                     let messages = crate::objectmeta::name_errors(crate::NameRule::Subdomain, name.text(), true);
@@ -168,7 +169,7 @@ pub(super) fn validate_env_from(sources: &At<'_>, errors: &mut Errors) {
                 }
             }
         }
-        let detail = match given {
+        let detail = match count {
             0 => "must specify one of: `configMapRef` or `secretRef`",
             1 => continue,
             _ => "may not have more than one field specified at a time",

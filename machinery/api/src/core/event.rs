@@ -8,10 +8,10 @@ use super::event_validation::{Form, validate_event};
 use crate::cells::{name, number, or, since, text, time};
 use crate::kind::{Behaviour, Column, Kind, NameRule};
 
-/// The logic, shared with the newer form, which is converted first.
+/// The behaviour, shared with the newer form, which is converted first.
 pub(crate) struct Event;
 
-/// The columns, shared with the newer form.
+/// Returns the columns, shared with the newer form.
 pub(crate) fn columns() -> Vec<Column> {
     vec![
         Column::new("Last Seen", "string"),
@@ -27,7 +27,7 @@ pub(crate) fn columns() -> Vec<Column> {
     ]
 }
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("", "v1", "Event", "events")
         .short(&["ev"])
@@ -89,7 +89,7 @@ impl Behaviour for Event {
         ]
     }
 
-    /// Also by the names of the newer group, whose events are stored in this form.
+    /// Returns fields also by the names of the newer group, whose events are stored in this form.
     fn fields(&self, event: &Value, field: &str) -> Option<String> {
         let field = field.replace("regarding.", "involvedObject.").replace("reportingController", "reportingComponent");
         Some(match field.strip_prefix("involvedObject.") {

@@ -1,20 +1,20 @@
-//! The rules of Event. The newer form of the API asks for more; both store the same object.
+//! The rules of Event. The newer form of the API requires more; both store the same object.
 
 use corten_meta::field::{FieldError, Path};
 use corten_meta::{Value, names};
 
 use crate::check::{At, Errors};
 
-/// Which form of the API the event came through.
+/// The form of the API that the event came through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// `v1`
+    /// The form of `v1`.
     Core,
-    /// `events.k8s.io/v1`
+    /// The form of `events.k8s.io/v1`.
     Events,
 }
 
-/// Rules of both forms, on the stored one.
+/// Validates the rules of both forms, on the stored one.
 pub(crate) fn validate_event(event: &Value, form: Form) -> Errors {
     let event = At::object(event);
     let namespace = event.get("metadata").get("namespace");
@@ -54,7 +54,7 @@ fn validate_reporter(event: &At<'_>, form: Form, errors: &mut Errors) {
     }
 }
 
-/// What a new event of the newer form has and lacks.
+/// Validates the required and forbidden fields of a new event of the newer form.
 pub(crate) fn validate_new_form(event: &Value) -> Errors {
     let event = At::object(event);
     let mut errors = Errors::new();
@@ -83,9 +83,9 @@ fn validate_series(series: &At<'_>, errors: &mut Errors) {
     series.get("lastObservedTime").must(errors);
 }
 
-/// In the newer form only the series of an event changes.
+/// Validates that only the series of an event changes in the newer form.
 pub(crate) fn validate_new_form_update(new: &Value, old: &Value) -> Errors {
-    // Each with the name it has in the error.
+    // Each with its name in the error.
     const FIXED: [(&str, &str); 14] = [
         ("involvedObject", "involvedObject"),
         ("reason", "reason"),
@@ -102,20 +102,22 @@ pub(crate) fn validate_new_form_update(new: &Value, old: &Value) -> Errors {
         ("reportingComponent", "reportingController"),
         ("reportingInstance", "reportingInstance"),
     ];
-    let (new, old) = (At::object(new), At::object(old));
+    let new = At::object(new);
+    let old = At::object(old);
     let mut errors = Errors::new();
     if new.get("series").value != old.get("series").value {
         validate_series(&new.get("series"), &mut errors);
     }
     for (field, shown) in FIXED {
-        let (now, before) = (new.get(field).with(Path::root(shown)), old.get(field));
+        let now = new.get(field).with(Path::root(shown));
+        let before = old.get(field);
         if field == "related" && now.is_set() != before.is_set() {
             errors.push(now.invalid("field is immutable"));
         } else {
             now.unchanged(&mut errors, &before);
         }
     }
-    // What is shown is the stored form, whatever form came in.
+    // Errors show the stored form.
     crate::schema::print_values("io.k8s.api.core.v1.Event", &mut errors);
     errors
 }

@@ -1,6 +1,6 @@
-//! Whether a certificate and a private key belong together, in the words of Go's `crypto/tls`: who writes a Secret of
-//! the type `kubernetes.io/tls` is warned when they do not. Keys are compared by their public parts; nothing is verified,
-//! and of a key whose public part is not written in it nothing is said.
+//! The check that a certificate and a private key belong together, in the words of Go's `crypto/tls`, for warnings
+//! about a Secret of the type `kubernetes.io/tls`. Keys are compared by their public parts; nothing is verified, and a
+//! private key without its public part passes.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -17,11 +17,11 @@ const SEQUENCE: u8 = 0x30;
 enum Public<'a> {
     Rsa(&'a [u8]),
     Elliptic(&'a [u8]),
-    /// One that is not looked into.
+    /// A key of a type that is not compared.
     Other,
 }
 
-/// What is wrong with a pair of texts in PEM.
+/// Returns the error of a certificate and a key in PEM.
 pub(super) fn problem(certificate: &[u8], key: &[u8]) -> Option<String> {
     let certificate = match find(certificate, |kind| kind == "CERTIFICATE") {
         Ok(der) => der,
@@ -71,16 +71,16 @@ fn no_key(skipped: &[String]) -> String {
     }
 }
 
-/// The first block of a wanted kind, or the kinds of those that are there.
+/// Returns the first block of a wanted type, or the types of the existing blocks.
 fn find(text: &[u8], is_wanted: impl Fn(&str) -> bool) -> Result<Vec<u8>, Vec<String>> {
     let text = String::from_utf8_lossy(text);
     let mut skipped = Vec::new();
     for block in text.split("-----BEGIN ").skip(1) {
         let Some((kind, rest)) = block.split_once("-----") else { continue };
         let Some((body, _)) = rest.split_once(&format!("-----END {kind}-----")) else { continue };
-        let letters: String =
+        let characters: String =
             body.lines().filter(|line| !line.contains(':')).flat_map(|line| line.trim().chars()).collect();
-        let Ok(der) = STANDARD.decode(letters) else { continue };
+        let Ok(der) = STANDARD.decode(characters) else { continue };
         if is_wanted(kind) {
             return Ok(der);
         }
@@ -89,7 +89,7 @@ fn find(text: &[u8], is_wanted: impl Fn(&str) -> bool) -> Result<Vec<u8>, Vec<St
     Err(skipped)
 }
 
-/// The parts of a structure, each with its tag.
+/// Returns the elements of a structure, each with its tag.
 fn parts(mut der: &[u8]) -> Vec<(u8, &[u8])> {
     let mut found = Vec::new();
     while let Some((tag, content, rest)) = part(der) {
@@ -118,9 +118,9 @@ fn sequence(der: &[u8]) -> Option<Vec<(u8, &[u8])>> {
 }
 
 fn of_certificate(der: &[u8]) -> Option<Public<'_>> {
-    let whole = sequence(der)?;
-    let mut signed = parts(whole.first()?.1);
-    // The version may be left out.
+    let elements = sequence(der)?;
+    let mut signed = parts(elements.first()?.1);
+    // The version is optional.
     if signed.first()?.0 == 0xa0 {
         signed.remove(0);
     }
@@ -135,10 +135,10 @@ fn of_certificate(der: &[u8]) -> Option<Public<'_>> {
 }
 
 fn of_key(der: &[u8]) -> Option<Public<'_>> {
-    let whole = sequence(der)?;
-    match (whole.get(1)?, whole.get(2)) {
+    let elements = sequence(der)?;
+    match (elements.get(1)?, elements.get(2)) {
         ((INTEGER, modulus), Some((INTEGER, _))) => Some(Public::Rsa(modulus)),
-        ((OCTETS, _), _) => Some(of_elliptic(&whole)),
+        ((OCTETS, _), _) => Some(of_elliptic(&elements)),
         ((SEQUENCE, algorithm), Some((OCTETS, inner))) => match parts(algorithm).first()?.1 {
             RSA => Some(Public::Rsa(sequence(inner)?.get(1)?.1)),
             ELLIPTIC => Some(of_elliptic(&sequence(inner)?)),
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn a_pair_belongs_together() {
         let certificate = pem("CERTIFICATE", CERTIFICATE);
-        let told = |certificate: &[u8], key: &[u8]| problem(certificate, key).unwrap_or_default();
+        let messages = |certificate: &[u8], key: &[u8]| problem(certificate, key).unwrap_or_default();
         for (certificate, key, wanted) in [
             (&certificate, pem("EC PRIVATE KEY", KEY), ""),
             (&certificate, pem("PRIVATE KEY", WRAPPED), ""),
@@ -189,9 +189,9 @@ mod tests {
                 "tls: found a certificate rather than a key in the PEM for the private key",
             ),
         ] {
-            assert_eq!(told(certificate, &key), wanted);
+            assert_eq!(messages(certificate, &key), wanted);
         }
-        // RSA keys are compared by their modulus, which stands in both.
+        // RSA keys are compared by their modulus, which both have.
         let rsa = |modulus: u8| vec![0x30, 9, INTEGER, 1, 0, INTEGER, 1, modulus, INTEGER, 1, 3];
         assert_eq!(of_key(&rsa(7)), Some(Public::Rsa(&[7])));
     }

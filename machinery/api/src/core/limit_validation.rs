@@ -1,4 +1,4 @@
-//! The rules of LimitRange: minimum, default and maximum of a resource stand in order.
+//! The rules of LimitRange: minimum, default and maximum of a resource are in order.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -42,11 +42,11 @@ fn validate_names(limit: &At<'_>, errors: &mut Errors) {
             errors.push(field.forbidden("may not be specified when `type` is 'Pod'"));
             continue;
         }
-        for (resource, amount) in field.entries() {
+        for (resource, quantity) in field.entries() {
             match kind {
-                "Pod" | "Container" => validate_name_of(Of::Container, resource, &amount, errors),
+                "Pod" | "Container" => validate_name_of(Of::Container, resource, &quantity, errors),
                 _ => {
-                    validate_resource_name(resource, &amount, errors);
+                    validate_resource_name(resource, &quantity, errors);
                 }
             }
         }
@@ -58,11 +58,11 @@ fn validate_names(limit: &At<'_>, errors: &mut Errors) {
     }
 }
 
-fn amounts<'a>(limit: &At<'a>, field: &str) -> BTreeMap<&'a str, Quantity> {
-    limit.get(field).entries().filter_map(|(resource, amount)| Some((resource, amount.quantity()?))).collect()
+fn quantities<'a>(limit: &At<'a>, field: &str) -> BTreeMap<&'a str, Quantity> {
+    limit.get(field).entries().filter_map(|(resource, quantity)| Some((resource, quantity.quantity()?))).collect()
 }
 
-/// Each pair as (the smaller, the larger, where the error is, what it shows, and how each is called).
+/// Validates each pair of (the smaller, the larger, the field of the error, the value it shows, and their names).
 fn validate_order(limit: &At<'_>, errors: &mut Errors) {
     const PAIRS: [(&str, &str, &str, &str, &str, &str); 6] = [
         ("min", "max", "min", "min", "min value", "max value"),
@@ -80,16 +80,18 @@ fn validate_order(limit: &At<'_>, errors: &mut Errors) {
         ("default", "max", "default", "max", "default value", "max value"),
     ];
     for (small, large, place, shown, small_word, large_word) in PAIRS {
-        let (smaller, larger, shown) = (amounts(limit, small), amounts(limit, large), amounts(limit, shown));
-        for (resource, amount) in smaller {
-            let Some(bound) = larger.get(resource).filter(|bound| amount > **bound) else { continue };
-            let detail = format!("{small_word} {amount} is greater than {large_word} {bound}");
+        let smaller = quantities(limit, small);
+        let larger = quantities(limit, large);
+        let shown = quantities(limit, shown);
+        for (resource, quantity) in smaller {
+            let Some(bound) = larger.get(resource).filter(|bound| quantity > **bound) else { continue };
+            let detail = format!("{small_word} {quantity} is greater than {large_word} {bound}");
             let value = shown.get(resource).map(ToString::to_string).unwrap_or_default();
             errors.push(FieldError::invalid(&limit.path.child(place).key(resource), value, detail));
         }
     }
-    let requests = amounts(limit, "defaultRequest");
-    for (resource, default) in amounts(limit, "default").into_iter().filter(|(r, _)| !can_overcommit(r)) {
+    let requests = quantities(limit, "defaultRequest");
+    for (resource, default) in quantities(limit, "default").into_iter().filter(|(r, _)| !can_overcommit(r)) {
         if let Some(request) = requests.get(resource).filter(|request| **request != default) {
             let path = limit.path.child("defaultRequest").key(resource);
             let detail = format!("default value {default} must equal to defaultRequest value {request} in {resource}");
@@ -100,8 +102,8 @@ fn validate_order(limit: &At<'_>, errors: &mut Errors) {
 
 fn validate_ratios(limit: &At<'_>, errors: &mut Errors) {
     let [least, most, defaults, requests] =
-        ["min", "max", "default", "defaultRequest"].map(|field| amounts(limit, field));
-    for (resource, ratio) in amounts(limit, "maxLimitRequestRatio") {
+        ["min", "max", "default", "defaultRequest"].map(|field| quantities(limit, field));
+    for (resource, ratio) in quantities(limit, "maxLimitRequestRatio") {
         let path = limit.path.child("maxLimitRequestRatio").key(resource);
         if ratio < Quantity::from_value(1, Format::DecimalSi) {
             let detail = format!("ratio {ratio} is less than 1");
@@ -120,9 +122,9 @@ fn validate_ratios(limit: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// A ratio, and the widest that two amounts leave room for. Upstream computes both within integers.
+/// Returns a ratio, and the widest ratio of two quantities. Upstream computes both with integers.
 fn counted(ratio: &Quantity, least: &Quantity, most: &Quantity) -> (f64, f64) {
-    match [ratio, least, most].iter().all(|amount| amount.value() < MAX_MILLI_VALUE) {
+    match [ratio, least, most].iter().all(|quantity| quantity.value() < MAX_MILLI_VALUE) {
         true => (ratio.milli_value() as f64 / 1000.0, most.milli_value() as f64 / least.milli_value() as f64),
         false => (ratio.value() as f64, most.value() as f64 / least.value() as f64),
     }

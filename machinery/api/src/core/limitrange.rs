@@ -10,7 +10,7 @@ use crate::kind::{Behaviour, Kind};
 
 struct LimitRange;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("", "v1", "LimitRange", "limitranges")
         .short(&["limits"])
@@ -28,7 +28,7 @@ impl Behaviour for LimitRange {
         }
     }
 
-    /// One without a name is named by its uid.
+    /// Names an object without a name by its uid.
     fn prepare_create(&self, object: &mut Value) {
         let uid = text(object, "/metadata/uid").to_string();
         if text(object, "/metadata/name").is_empty() {
@@ -53,8 +53,8 @@ fn fill_from(limit: &mut Value, from: &str, to: &str) {
     }
     default_at(limit, to, json!({}));
     if let Some(target) = limit.pointer_mut(to).and_then(Value::as_object_mut) {
-        for (resource, amount) in source {
-            target.entry(resource).or_insert(amount);
+        for (resource, quantity) in source {
+            target.entry(resource).or_insert(quantity);
         }
     }
 }

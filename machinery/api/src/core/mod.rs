@@ -1,4 +1,4 @@
-//! The core group, one file a kind.
+//! The core group, one file per kind.
 
 use crate::kind::Kind;
 
@@ -50,7 +50,7 @@ pub(crate) mod volume_source;
 mod volume_validation;
 mod volume_warnings;
 
-/// Its kinds, in the order of discovery.
+/// Returns its kinds, in the order of discovery.
 pub(crate) fn kinds() -> Vec<Kind> {
     vec![
         binding::kind(),

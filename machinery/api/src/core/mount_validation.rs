@@ -5,18 +5,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::volume_validation::Volumes;
 use crate::check::{At, Errors, local_descending, no_backsteps};
 
-/// Where the volumes of a list go, by name.
-fn places<'a>(list: &At<'a>, path: &str) -> BTreeMap<&'a str, &'a str> {
+/// Returns the paths of the volumes of a list, by name.
+fn paths_by_name<'a>(list: &At<'a>, path: &str) -> BTreeMap<&'a str, &'a str> {
     list.items().map(|item| (item.get("name").text(), item.get(path).text())).collect()
 }
 
 pub(super) fn validate_mounts(container: &At<'_>, volumes: &Volumes<'_>, errors: &mut Errors) {
     let mounts = container.get("volumeMounts");
-    let devices = places(&container.get("volumeDevices"), "devicePath");
+    let devices = paths_by_name(&container.get("volumeDevices"), "devicePath");
     let privileged = container.get("securityContext").get("privileged").is_true();
     let mut taken = BTreeSet::new();
     for mount in mounts.items() {
-        let (name, path) = (mount.get("name"), mount.get("mountPath"));
+        let name = mount.get("name");
+        let path = mount.get("mountPath");
         name.must(errors);
         if !volumes.contains_key(name.text()) {
             errors.push(corten_meta::FieldError::not_found(&name.path, name.text()));
@@ -31,7 +32,7 @@ pub(super) fn validate_mounts(container: &At<'_>, volumes: &Volumes<'_>, errors:
         if devices.values().any(|device| *device == path.text()) {
             errors.push(path.invalid("must not already exist as a path in volumeDevices"));
         }
-        // The errors of what follows name the list: upstream leaves the index out.
+        // The errors below name the list: upstream leaves the index out.
         let place = mount.with(mounts.path.clone());
         validate_sub_paths(&mount, &place, errors);
         validate_propagation(&place, privileged, errors);
@@ -40,7 +41,8 @@ pub(super) fn validate_mounts(container: &At<'_>, volumes: &Volumes<'_>, errors:
 }
 
 fn validate_sub_paths(mount: &At<'_>, place: &At<'_>, errors: &mut Errors) {
-    let (path, expression) = (place.get("subPath"), place.get("subPathExpr"));
+    let path = place.get("subPath");
+    let expression = place.get("subPathExpr");
     local_descending(&path, errors);
     if !path.is_empty() && !expression.is_empty() {
         errors.push(mount.get("subPathExpr").invalid("subPathExpr and subPath are mutually exclusive"));
@@ -72,10 +74,12 @@ fn validate_recursive_read_only(mount: &At<'_>, errors: &mut Errors) {
 }
 
 pub(super) fn validate_devices(container: &At<'_>, volumes: &Volumes<'_>, errors: &mut Errors) {
-    let mounts = places(&container.get("volumeMounts"), "mountPath");
-    let (mut names, mut paths) = (BTreeSet::new(), BTreeSet::new());
+    let mounts = paths_by_name(&container.get("volumeMounts"), "mountPath");
+    let mut names = BTreeSet::new();
+    let mut paths = BTreeSet::new();
     for device in container.get("volumeDevices").items() {
-        let (name, path) = (device.get("name"), device.get("devicePath"));
+        let name = device.get("name");
+        let path = device.get("devicePath");
         name.must(errors);
         if names.contains(name.text()) {
             errors.push(name.invalid("must be unique"));

@@ -12,7 +12,7 @@ use crate::objectmeta::finalizer_errors;
 
 struct Namespace;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("", "v1", "Namespace", "namespaces")
         .cluster()
@@ -38,7 +38,7 @@ impl Behaviour for Namespace {
         default_at(object, "/status/phase", "Active");
     }
 
-    /// A new namespace is active, and stays until its content is gone.
+    /// Makes a new namespace active, with a finalizer until its content is deleted.
     fn prepare_create(&self, object: &mut Value) {
         put(object, "/status", json!({"phase": "Active"}));
         let mut finalizers = list(object, "/spec/finalizers").to_vec();
@@ -49,7 +49,7 @@ impl Behaviour for Namespace {
         put(object, "/spec/finalizers", finalizers);
     }
 
-    /// Finalizers of the spec change only through the finalize subresource.
+    /// Keeps the finalizers of the spec, which change only through the finalize subresource.
     fn prepare_update(&self, new: &mut Value, old: &Value) {
         default_at(new, "/spec", json!({}));
         match old.pointer("/spec/finalizers") {
@@ -77,7 +77,7 @@ impl Behaviour for Namespace {
         finalizers.flat_map(|(at, f)| finalizer_errors(f, &path.index(at))).collect()
     }
 
-    /// A namespace ends exactly when it is deleted.
+    /// Validates that the phase is Terminating exactly if the namespace is being deleted.
     fn validate_status_update(&self, new: &Value, _old: &Value) -> Vec<FieldError> {
         let deleted = !text(new, "/metadata/deletionTimestamp").is_empty();
         let (wanted, empty) = if deleted { ("Terminating", "not empty") } else { ("Active", "empty") };

@@ -7,16 +7,16 @@ use corten_meta::quote::quote;
 use corten_meta::{Value, names};
 use jiff::Timestamp;
 
-use crate::cells::{age, list, name, or, text, truth};
+use crate::cells::{age, boolean, list, name, or, text};
 use crate::check::{At, Errors};
-use crate::core::resource_validation::validate_amount;
+use crate::core::resource_validation::validate_quantity;
 use crate::defaulting::{absent, put};
 use crate::kind::{Behaviour, Kind};
 use crate::validation::legacy_cidr;
 
 struct Node;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("", "v1", "Node", "nodes")
         .cluster()
@@ -46,7 +46,7 @@ impl Behaviour for Node {
         let node = At::object(node);
         let mut errors = Errors::new();
         validate_taints(&node.get("spec").get("taints"), &mut errors);
-        validate_amounts(&node.get("status"), &mut errors);
+        validate_quantities(&node.get("status"), &mut errors);
         // Upstream names it under the metadata.
         let swap = node.get("status").get("nodeInfo").get("swap").get("capacity");
         if let Some(capacity) = swap.number().filter(|capacity| *capacity <= 0) {
@@ -69,16 +69,18 @@ impl Behaviour for Node {
         errors
     }
 
-    /// The addresses of a node's pods and its name at the provider are given once.
+    /// Validates that the pod CIDRs of a node and its provider ID are set once.
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        let (node, before) = (At::object(new), At::object(old));
+        let node = At::object(new);
+        let before = At::object(old);
         let mut errors = Errors::new();
-        // Upstream judges much of a node once more beside the change.
-        validate_amounts(&node.get("status"), &mut errors);
+        // Upstream validates much of a node once more beside the change.
+        validate_quantities(&node.get("status"), &mut errors);
         validate_features(&node.get("status").get("declaredFeatures"), &mut errors);
         node.get("status").get("addresses").unique(&mut errors);
         for (field, shown) in [("podCIDRs", "podCIDR"), ("providerID", "providerID")] {
-            let (now, then) = (node.get("spec").get(field), before.get("spec").get(field));
+            let now = node.get("spec").get(field);
+            let then = before.get("spec").get(field);
             let changed = match now.len() == then.len() {
                 true if then.value.is_array() => {
                     now.texts().zip(then.texts()).filter(|(now, then)| now != then).count()
@@ -89,7 +91,8 @@ impl Behaviour for Node {
             errors.extend(std::iter::repeat_n(now.forbidden(detail), changed));
         }
         validate_taints(&node.get("spec").get("taints"), &mut errors);
-        let (id, before) = (node.get("spec").get("externalID"), before.get("spec").get("externalID"));
+        let id = node.get("spec").get("externalID");
+        let before = before.get("spec").get("externalID");
         if id.text() != before.text() {
             errors.push(id.forbidden("may not be updated"));
         }
@@ -130,11 +133,11 @@ impl Behaviour for Node {
     }
 
     fn fields(&self, node: &Value, field: &str) -> Option<String> {
-        (field == "spec.unschedulable").then(|| truth(node, "/spec/unschedulable").to_string())
+        (field == "spec.unschedulable").then(|| boolean(node, "/spec/unschedulable").to_string())
     }
 }
 
-/// The one range and the list of ranges name the same thing.
+/// Keeps the pod CIDR and the list of pod CIDRs consistent.
 fn mirror_pod_cidr(node: &mut Value) {
     let one = text(node, "/spec/podCIDR").to_string();
     let first = text(node, "/spec/podCIDRs/0").to_string();
@@ -145,12 +148,14 @@ fn mirror_pod_cidr(node: &mut Value) {
     }
 }
 
-/// Taints are told apart by key and effect. Upstream names them under the metadata.
+/// Validates taints, which are identified by key and effect. Upstream names them under the metadata.
 fn validate_taints(taints: &At<'_>, errors: &mut Errors) {
     let path = Path::root("metadata").child("taints");
     let mut seen = BTreeSet::new();
     for taint in taints.with(path).items() {
-        let (key, value, effect) = (taint.get("key"), taint.get("value"), taint.get("effect"));
+        let key = taint.get("key");
+        let value = taint.get("value");
+        let effect = taint.get("effect");
         key.follows_also_empty(errors, names::qualified_name);
         let messages = names::label_value(value.text());
         if !messages.is_empty() {
@@ -165,14 +170,14 @@ fn validate_taints(taints: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// Features that a node says it has: names in order, each once.
+/// Validates the declared features of a node: names in order, each once.
 fn validate_features(features: &At<'_>, errors: &mut Errors) {
     let is_name = |part: &str| {
         part.bytes().all(|b| b.is_ascii_alphanumeric()) && part.starts_with(|c: char| c.is_ascii_alphabetic())
     };
     let mut before: Option<&str> = None;
     for feature in features.items() {
-        // The order is found when the first of two is looked at, so it is told of first.
+        // The order is checked at the first of two, so its error comes first.
         match before.map(|before| before.cmp(feature.value.as_str().unwrap_or_default())) {
             Some(std::cmp::Ordering::Equal) => errors.push(feature.duplicate()),
             Some(std::cmp::Ordering::Greater) => errors.push(feature.invalid("list must be sorted alphabetically")),
@@ -194,10 +199,10 @@ fn validate_features(features: &At<'_>, errors: &mut Errors) {
     }
 }
 
-fn validate_amounts(status: &At<'_>, errors: &mut Errors) {
+fn validate_quantities(status: &At<'_>, errors: &mut Errors) {
     for field in ["capacity", "allocatable"].map(|field| status.get(field)) {
-        for (resource, amount) in field.entries() {
-            validate_amount(resource, &amount.with(field.path.child(resource)), errors);
+        for (resource, quantity) in field.entries() {
+            validate_quantity(resource, &quantity.with(field.path.child(resource)), errors);
         }
     }
 }
@@ -209,7 +214,7 @@ fn status(node: &Value) -> String {
         Some(_) => "NotReady".to_string(),
         None => "Unknown".to_string(),
     };
-    if truth(node, "/spec/unschedulable") {
+    if boolean(node, "/spec/unschedulable") {
         status.push_str(",SchedulingDisabled");
     }
     status

@@ -14,7 +14,7 @@ use crate::kind::{Behaviour, Kind};
 
 struct PersistentVolume;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("", "v1", "PersistentVolume", "persistentvolumes")
         .cluster()
@@ -39,14 +39,15 @@ impl Behaviour for PersistentVolume {
         crate::defaulting::put(object, "/status", status);
     }
 
-    /// A volume says since when it is in its phase, also when the writer of the phase does not.
+    /// Sets the time of the last phase transition if the writer of the phase does not.
     fn prepare_status_update(&self, new: &mut Value, old: &Value, now: Timestamp) {
         const SINCE: &str = "/status/lastPhaseTransitionTime";
         let is_same = text(new, "/status/phase") == text(old, "/status/phase");
-        let (given, before) = (text(new, SINCE).to_string(), text(old, SINCE).to_string());
-        if is_same && given.is_empty() && !before.is_empty() {
+        let since = text(new, SINCE).to_string();
+        let before = text(old, SINCE).to_string();
+        if is_same && since.is_empty() && !before.is_empty() {
             crate::defaulting::put(new, SINCE, before);
-        } else if !is_same && (given.is_empty() || given == before) {
+        } else if !is_same && (since.is_empty() || since == before) {
             crate::defaulting::put(new, SINCE, corten_meta::time::rfc3339(now));
         }
     }
@@ -112,15 +113,16 @@ mod tests {
 
     #[test]
     fn an_old_source_is_warned_of() {
-        let told = PersistentVolume.warnings(&json!({"spec": {"storageos": {}}}), None);
-        assert_eq!(told, ["spec.storageOS: deprecated in v1.22, non-functional in v1.25+"]);
+        let messages = PersistentVolume.warnings(&json!({"spec": {"storageos": {}}}), None);
+        assert_eq!(messages, ["spec.storageOS: deprecated in v1.22, non-functional in v1.25+"]);
     }
 
     #[test]
-    fn a_volume_says_since_when_it_is_in_its_phase() {
+    fn a_volume_has_the_time_of_its_phase_transition() {
         let status =
             |phase: &str, since: Option<&str>| json!({"status": {"phase": phase, "lastPhaseTransitionTime": since}});
-        let (then, now) = ("2020-01-01T00:00:00Z", "1970-01-01T00:00:00Z");
+        let then = "2020-01-01T00:00:00Z";
+        let now = "1970-01-01T00:00:00Z";
         let old = status("Available", Some(then));
         for (new, expected) in [
             (status("Available", None), then),

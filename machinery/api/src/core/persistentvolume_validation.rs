@@ -1,4 +1,4 @@
-//! The rules of a PersistentVolume, also of one that is written inside another object.
+//! The rules of a PersistentVolume, also of an inline one.
 
 use corten_meta::field::{FieldError, Path};
 use corten_meta::{Value, names};
@@ -9,7 +9,7 @@ use super::volume_source::{Holder, validate_source_and};
 use crate::check::{At, Errors};
 use crate::schema::{difference, equal};
 
-/// Fields of the spec that are not a volume source.
+/// The fields of the spec that are not a volume source.
 const NOT_SOURCES: [&str; 9] = [
     "accessModes",
     "capacity",
@@ -29,7 +29,7 @@ pub(super) fn validate_volume(object: &Value) -> Errors {
     errors
 }
 
-/// The spec of a volume. `inline` is one that a VolumeAttachment carries instead of a name.
+/// Validates the spec of a volume. `inline` means that a VolumeAttachment has it instead of a name.
 pub(crate) fn validate_volume_spec(spec: &At<'_>, name: &str, inline: bool, errors: &mut Errors) {
     if inline {
         const DETAIL: &str = "may not be specified in the context of inline volumes";
@@ -56,11 +56,11 @@ fn validate_capacity(capacity: &At<'_>, errors: &mut Errors) {
     if capacity.value.get("storage").is_none() || capacity.len() > 1 {
         errors.push(FieldError::not_supported(&capacity.path, capacity.value.clone(), &["storage"]));
     }
-    for (_, amount) in capacity.entries() {
-        let Some(quantity) = amount.quantity() else { continue };
-        super::claim_validation::validate_basic(&amount, errors);
+    for (_, entry) in capacity.entries() {
+        let Some(quantity) = entry.quantity() else { continue };
+        super::claim_validation::validate_basic(&entry, errors);
         if quantity.sign() <= 0 {
-            errors.push(FieldError::invalid(&amount.path, quantity.to_string(), "must be greater than zero"));
+            errors.push(FieldError::invalid(&entry.path, quantity.to_string(), "must be greater than zero"));
         }
     }
 }
@@ -98,7 +98,7 @@ fn validate_volume_source(spec: &At<'_>, name: &str, errors: &mut Errors) {
     let is_initiated = source == Some("iscsi") && iscsi.get("initiatorName").is_set();
     if is_initiated && name.len() + 1 + portal.text().len() > 64 {
         let detail = "Total length of <volume name>:<iscsi.targetPortal> must be under 64 characters if iscsi.initiatorName is specified.";
-        // It is judged before what else is wrong with the source.
+        // Upstream validates it before the rest of the source.
         let error = portal.with(iscsi.path.child("targetportal")).invalid(detail);
         let at = found + usize::from(portal.is_empty());
         errors.insert(at.min(errors.len()), error);
@@ -112,7 +112,8 @@ fn validate_volume_source(spec: &At<'_>, name: &str, errors: &mut Errors) {
 }
 
 fn validate_classes(spec: &At<'_>, inline: bool, errors: &mut Errors) {
-    let (class, mode) = (spec.get("storageClassName"), spec.get("volumeMode"));
+    let class = spec.get("storageClassName");
+    let mode = spec.get("volumeMode");
     if inline {
         if !class.is_empty() {
             errors.push(class.forbidden("may not be specified in the context of inline volumes"));
@@ -136,7 +137,7 @@ fn validate_classes(spec: &At<'_>, inline: bool, errors: &mut Errors) {
     }
 }
 
-/// What holds the data is fixed; who may use it is not.
+/// Validates an update: the source is immutable, other fields are not.
 pub(super) fn validate_volume_update(new: &Value, old: &Value) -> Errors {
     let spec = Path::root("spec");
     let source = |object: &Value| {
@@ -145,8 +146,9 @@ pub(super) fn validate_volume_update(new: &Value, old: &Value) -> Errors {
         Value::from(spec)
     };
     let mut errors = Errors::new();
-    let (mut now, then) = (source(new), source(old));
-    // The secret for growing a volume may be added later.
+    let mut now = source(new);
+    let then = source(old);
+    // The secret for expanding a volume may be added later.
     if then["csi"].is_object()
         && then["csi"]["controllerExpandSecretRef"].is_null()
         && let Some(csi) = now["csi"].as_object_mut()
@@ -160,7 +162,8 @@ pub(super) fn validate_volume_update(new: &Value, old: &Value) -> Errors {
         errors.push(FieldError::forbidden(&spec.child("persistentvolumesource"), detail));
     }
     const AFFINITY: &str = "io.k8s.api.core.v1.VolumeNodeAffinity";
-    let (new, old) = (At::object(new).get("spec"), At::object(old).get("spec"));
+    let new = At::object(new).get("spec");
+    let old = At::object(old).get("spec");
     new.get("volumeMode").with(Path::root("volumeMode")).unchanged(&mut errors, &old.get("volumeMode"));
     if old.get("nodeAffinity").is_object()
         && !equal(AFFINITY, new.get("nodeAffinity").value, &renamed_affinity(&old, &new))
@@ -175,8 +178,8 @@ pub(super) fn validate_volume_update(new: &Value, old: &Value) -> Errors {
     errors
 }
 
-/// The old node affinity under the names that labels have today, where the new one uses them. Upstream looks the new
-/// name up and takes one that it does not find for an empty one, so that a key may also be emptied.
+/// Returns the old node affinity under the current names of labels, where the new one uses them. Upstream maps a new
+/// name that it does not know to the empty string, so that a key may also be emptied.
 fn renamed_affinity(old: &At<'_>, new: &At<'_>) -> Value {
     const RENAMED: [(&str, &str); 5] = [
         ("failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone"),
@@ -261,9 +264,9 @@ mod tests {
             assert_eq!(check(spec.clone()), wanted, "{spec}");
         }
         let other = good(json!({"hostPath": {"path": "/y"}}));
-        let told = messages(&validate_volume_update(&json!({"spec": other}), &json!({"spec": good(json!({}))})));
+        let reported = messages(&validate_volume_update(&json!({"spec": other}), &json!({"spec": good(json!({}))})));
         let wanted =
             "spec.persistentvolumesource: Forbidden: spec.persistentvolumesource is immutable after creation\n@@";
-        assert!(told.len() == 1 && told[0].starts_with(wanted), "{told:?}");
+        assert!(reported.len() == 1 && reported[0].starts_with(wanted), "{reported:?}");
     }
 }

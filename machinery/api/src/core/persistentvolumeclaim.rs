@@ -14,7 +14,7 @@ use crate::kind::{Behaviour, Kind};
 
 struct PersistentVolumeClaim;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims")
         .short(&["pvc"])
@@ -24,13 +24,13 @@ pub fn kind() -> Kind {
         .behaviour(PersistentVolumeClaim)
 }
 
-/// Defaults of a claim, also of a StatefulSet's templates.
+/// Sets the defaults of a claim, also of a StatefulSet's templates.
 pub(crate) fn default_claim(claim: &mut Value) {
     default_at(claim, "/status/phase", "Pending");
     default_at(claim, "/spec/volumeMode", "Filesystem");
 }
 
-/// `dataSource` is the narrower, older form of `dataSourceRef`; a claim without namespace has both.
+/// Keeps `dataSource`, the narrower, older form, and `dataSourceRef` consistent; a source without namespace is in both.
 fn mirror_data_source(claim: &mut Value) {
     let source = claim.pointer("/spec/dataSource").filter(|s| s.is_object()).cloned();
     let reference = claim.pointer("/spec/dataSourceRef").filter(|s| s.is_object()).cloned();
@@ -44,14 +44,14 @@ fn mirror_data_source(claim: &mut Value) {
     }
 }
 
-/// Data of another namespace belongs to a feature that is switched off.
+/// Drops a source in another namespace, whose feature is disabled.
 fn drop_foreign_source(claim: &mut Value) {
     if !text(claim, "/spec/dataSourceRef/namespace").is_empty() {
         crate::defaulting::remove(claim, "/spec/dataSourceRef");
     }
 }
 
-/// The old form names a claim or a snapshot; anything else it names is as good as nothing.
+/// Drops an old-form source that is neither a claim nor a snapshot.
 fn drop_unknown_source(claim: &mut Value) {
     let is = |field: &str, value: &str| crate::cells::text(claim, &format!("/spec/dataSource/{field}")) == value;
     let known = (is("apiGroup", "") && is("kind", "PersistentVolumeClaim"))
@@ -62,7 +62,7 @@ fn drop_unknown_source(claim: &mut Value) {
 }
 
 impl Behaviour for PersistentVolumeClaim {
-    /// Its phase.
+    /// Reports whether the phase is missing.
     fn is_completed_when_read(&self, _claim: &Value) -> bool {
         true
     }
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_source_without_a_namespace_is_told_twice() {
+    fn a_source_without_a_namespace_is_in_both_fields() {
         for (namespace, mirrors) in [(json!(null), true), (json!(""), true), (json!("n"), false)] {
             let reference = json!({ "kind": "PersistentVolumeClaim", "name": "a", "namespace": namespace });
             let mut claim = json!({ "spec": { "dataSourceRef": reference } });

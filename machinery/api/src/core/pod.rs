@@ -13,7 +13,7 @@ use crate::kind::{Behaviour, Kind, Role};
 
 struct Pod;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     const CONNECT: &[&str] = &["create", "get"];
     const PART: &[&str] = &["get", "patch", "update"];
@@ -91,7 +91,7 @@ impl Behaviour for Pod {
         }
     }
 
-    /// Who reports a status without what was settled at the creation, or seen before, does not mean to take it back.
+    /// Keeps fields of the status that were set at creation or before, if the writer leaves them out.
     fn prepare_status_update(&self, new: &mut Value, old: &Value, _now: Timestamp) {
         remove(new, "/metadata/deletionTimestamp");
         match old.pointer("/metadata/ownerReferences") {
@@ -141,12 +141,13 @@ impl Behaviour for Pod {
     }
 
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
-        // Pods are changed by programs, which read no warnings.
+        // Only creations get warnings: programs update pods and read no warnings.
         if old.is_none() { super::pod_warnings::of_pod(new) } else { Vec::new() }
     }
 
     fn status_warnings(&self, pod: &Value) -> Vec<String> {
-        let (status, mut out) = (At::object(pod).get("status"), Vec::new());
+        let status = At::object(pod).get("status");
+        let mut out = Vec::new();
         for address in ["podIPs", "hostIPs"].iter().flat_map(|list| status.get(list).items()) {
             crate::address_warnings::ip(&address.get("ip"), &mut out);
         }
@@ -171,7 +172,7 @@ impl Behaviour for Pod {
             "spec.restartPolicy" => text(pod, "/spec/restartPolicy").to_string(),
             "spec.schedulerName" => text(pod, "/spec/schedulerName").to_string(),
             "spec.serviceAccountName" => text(pod, "/spec/serviceAccountName").to_string(),
-            "spec.hostNetwork" => crate::cells::truth(pod, "/spec/hostNetwork").to_string(),
+            "spec.hostNetwork" => crate::cells::boolean(pod, "/spec/hostNetwork").to_string(),
             "status.phase" => text(pod, "/status/phase").to_string(),
             "status.podIP" | "status.podIPs" => text(pod, "/status/podIPs/0/ip").to_string(),
             "status.nominatedNodeName" => text(pod, "/status/nominatedNodeName").to_string(),
@@ -185,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_that_leaves_something_out_does_not_take_it_back() {
+    fn fields_that_a_status_leaves_out_are_kept() {
         let owners = json!([{"uid": "u"}]);
         let old = json!({"metadata": {"ownerReferences": owners}, "status": {"qosClass": "Burstable", "observedGeneration": 2,
             "conditions": [{"type": "Ready", "observedGeneration": 2}]}});

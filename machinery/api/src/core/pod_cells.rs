@@ -1,11 +1,11 @@
-//! The row of a pod in `kubectl get`: one word for everything that may be happening to its containers.
+//! The row of a pod in `kubectl get`: one word summarizes the state of its containers.
 
 use corten_meta::Value;
 use jiff::Timestamp;
 
-use crate::cells::{age, list, name, number, or, text, time, truth};
+use crate::cells::{age, boolean, list, name, number, or, text, time};
 
-/// Name, ready, status, restarts, age; address, node, nominated node, readiness gates.
+/// Returns name, ready, status, restarts, age; address, node, nominated node, readiness gates.
 pub(super) fn cells(pod: &Value, now: Timestamp) -> Vec<Value> {
     let summary = Summary::of(pod);
     let restarts = match summary.last_restart {
@@ -66,7 +66,8 @@ impl Summary {
     /// Returns the restarts of sidecars, the time of the last of them, and whether the pod is still initializing.
     fn init_containers(&mut self, pod: &Value) -> (i64, Option<Timestamp>, bool) {
         let specs = list(pod, "/spec/initContainers");
-        let (mut sidecar_restarts, mut sidecar_last) = (0, None);
+        let mut sidecar_restarts = 0;
+        let mut sidecar_last = None;
         for (at, status) in list(pod, "/status/initContainerStatuses").iter().enumerate() {
             let sidecar = specs.iter().find(|c| text(c, "/name") == text(status, "/name")).is_some_and(is_sidecar);
             self.restarts += number(status, "/restartCount");
@@ -80,8 +81,8 @@ impl Summary {
             if terminated.is_some_and(|t| number(t, "/exitCode") == 0) {
                 continue;
             }
-            if sidecar && truth(status, "/started") {
-                self.ready += usize::from(truth(status, "/ready"));
+            if sidecar && boolean(status, "/started") {
+                self.ready += usize::from(boolean(status, "/ready"));
                 continue;
             }
             let waiting = text(status, "/state/waiting/reason");
@@ -109,7 +110,7 @@ impl Summary {
                 if number(terminated, "/exitCode") != 0 {
                     error_reason = self.reason.clone();
                 }
-            } else if truth(status, "/ready") && status.pointer("/state/running").is_some_and(Value::is_object) {
+            } else if boolean(status, "/ready") && status.pointer("/state/running").is_some_and(Value::is_object) {
                 running = true;
                 self.ready += 1;
             }

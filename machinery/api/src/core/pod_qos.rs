@@ -4,7 +4,7 @@ use corten_meta::{Quantity, Value};
 
 use crate::cells::list;
 
-/// `Guaranteed`, `Burstable` or `BestEffort`.
+/// Returns `Guaranteed`, `Burstable` or `BestEffort`.
 pub(super) fn qos_class(pod: &Value) -> &'static str {
     let pod_level = pod.pointer("/spec/resources").filter(|resources| resources.is_object());
     let resources: Vec<Option<&Value>> = match pod_level {
@@ -19,12 +19,13 @@ pub(super) fn qos_class(pod: &Value) -> &'static str {
     let mut guaranteed = true;
     for resources in resources {
         for resource in ["cpu", "memory"] {
-            let amount = |side: &str| {
+            let quantity = |side: &str| {
                 let value = resources?.get(side)?.get(resource)?;
                 let text = value.as_str().map_or_else(|| value.to_string(), str::to_string);
                 Quantity::parse(&text).ok().filter(|q| q.as_milli() != 0)
             };
-            let (request, limit) = (amount("requests"), amount("limits"));
+            let request = quantity("requests");
+            let limit = quantity("limits");
             best_effort &= request.is_none() && limit.is_none();
             guaranteed &= limit.is_some() && (request.is_none() || request == limit);
         }

@@ -1,4 +1,4 @@
-//! What may change by resizing a pod: amounts of CPU and memory, and nothing else.
+//! The rules of resizing a pod: only quantities of CPU and memory may change.
 
 use corten_meta::Value;
 use corten_meta::field::{FieldError, Path};
@@ -12,16 +12,17 @@ use crate::check::{At, Errors};
 
 const ONLY_AMOUNTS: &str = "only cpu and memory resources are mutable";
 
-/// Errors of a write to the resize subresource.
+/// Validates a write to the resize subresource.
 pub(super) fn validate_resize(new: &Value, old: &Value) -> Errors {
-    let whole = Path::default();
+    let root = Path::default();
     if old.pointer("/metadata/annotations").is_some_and(|a| a.get(MIRROR).is_some()) {
-        return vec![FieldError::forbidden(&whole, "static pods cannot be resized")];
+        return vec![FieldError::forbidden(&root, "static pods cannot be resized")];
     }
     if text(old, "/spec/os/name") == "windows" {
-        return vec![FieldError::forbidden(&whole, "windows pods cannot be resized")];
+        return vec![FieldError::forbidden(&root, "windows pods cannot be resized")];
     }
-    let (spec, before) = (At::object(new).get("spec"), At::object(old).get("spec"));
+    let spec = At::object(new).get("spec");
+    let before = At::object(old).get("spec");
     let mut errors = Errors::new();
     if text(old, "/status/qosClass") != qos_class(new) {
         let detail = "Pod QOS Class may not change as a result of resizing";
@@ -39,10 +40,10 @@ pub(super) fn validate_resize(new: &Value, old: &Value) -> Errors {
     for field in ["containers", "initContainers"] {
         for (at, (now, then)) in spec.get(field).items().zip(before.get(field).items()).enumerate() {
             validate_container(&now, &then, field == "initContainers", &spec, &mut errors);
-            restored[field][at] = container_with_amounts_of(now.value, then.value);
+            restored[field][at] = container_with_quantities_of(now.value, then.value);
         }
     }
-    match whole_with_amounts_of(spec.value, before.value) {
+    match pod_with_quantities_of(spec.value, before.value) {
         Some(resources) => restored["resources"] = resources,
         None => drop(restored.as_object_mut().and_then(|spec| spec.remove("resources"))),
     }
@@ -53,7 +54,8 @@ pub(super) fn validate_resize(new: &Value, old: &Value) -> Errors {
 }
 
 fn validate_pod_level(spec: &At<'_>, before: &At<'_>, errors: &mut Errors) {
-    let (now, then) = (spec.get("resources"), before.get("resources"));
+    let now = spec.get("resources");
+    let then = before.get("resources");
     if then.is_object() && !now.is_object() {
         errors.push(now.forbidden("pod-level resources cannot be removed"));
         return;
@@ -63,17 +65,18 @@ fn validate_pod_level(spec: &At<'_>, before: &At<'_>, errors: &mut Errors) {
             errors.push(now.get(side).forbidden(format!("pod-level resource {side} cannot be removed")));
         }
     }
-    let restored = whole_with_amounts_of(spec.value, before.value).unwrap_or_default();
+    let restored = pod_with_quantities_of(spec.value, before.value).unwrap_or_default();
     if now.is_object() && !equal(&restored, then.value) {
         errors.push(spec.forbidden("only cpu and memory resources are mutable at pod-level"));
     }
 }
 
-/// The containers are the same ones in the same order.
+/// Validates that the containers are the same ones in the same order.
 fn validate_order(spec: &At<'_>, before: &At<'_>, errors: &mut Errors) -> bool {
     let count = errors.len();
     for field in ["containers", "initContainers"] {
-        let (now, then) = (spec.get(field), before.get(field));
+        let now = spec.get(field);
+        let then = before.get(field);
         if now.len() != then.len() {
             errors.push(now.forbidden(format!("{field} may not be added or removed on resize")));
             continue;
@@ -90,12 +93,12 @@ fn validate_order(spec: &At<'_>, before: &At<'_>, errors: &mut Errors) -> bool {
 
 fn validate_container(now: &At<'_>, then: &At<'_>, init: bool, spec: &At<'_>, errors: &mut Errors) {
     for side in ["requests", "limits"] {
-        let amounts = now.get("resources").get(side);
-        if is_removed(&amounts, &then.get("resources").get(side)) {
-            errors.push(amounts.forbidden(format!("resource {side} cannot be removed")));
+        let quantities = now.get("resources").get(side);
+        if is_removed(&quantities, &then.get("resources").get(side)) {
+            errors.push(quantities.forbidden(format!("resource {side} cannot be removed")));
         }
     }
-    let same = equal(&container_with_amounts_of(now.value, then.value), then.value);
+    let same = equal(&container_with_quantities_of(now.value, then.value), then.value);
     if !init {
         if !same {
             errors.push(spec.forbidden(ONLY_AMOUNTS));
@@ -117,19 +120,19 @@ fn is_removed(now: &At<'_>, then: &At<'_>) -> bool {
     then.entries().any(|(resource, _)| now.value.get(resource).is_none())
 }
 
-/// The new container with the old amounts. Claims are left out, as upstream does: a container that had some cannot be
-/// resized, and those that it has now are judged by what they refer to.
-fn container_with_amounts_of(new: &Value, old: &Value) -> Value {
-    let mut container = with_amounts_of(new, old);
+/// Returns the new container with the old quantities. Claims are left out, as upstream does: a container with claims
+/// cannot be resized, and new claims are validated by their references.
+fn container_with_quantities_of(new: &Value, old: &Value) -> Value {
+    let mut container = with_quantities_of(new, old);
     if let Some(resources) = container["resources"].as_object_mut() {
         resources.remove("claims");
     }
     container
 }
 
-/// The resources of the pod itself with the old amounts; none if it had none before and now has amounts alone.
-fn whole_with_amounts_of(new: &Value, old: &Value) -> Option<Value> {
-    let resources = with_amounts_of(new, old).get("resources").filter(|resources| resources.is_object()).cloned()?;
+/// Returns the pod's own resources with the old quantities; none if it had none before and now has only quantities.
+fn pod_with_quantities_of(new: &Value, old: &Value) -> Option<Value> {
+    let resources = with_quantities_of(new, old).get("resources").filter(|resources| resources.is_object()).cloned()?;
     let is_empty = |part: &Value| {
         part.is_null() || part.as_object().is_some_and(Map::is_empty) || part.as_array().is_some_and(Vec::is_empty)
     };
@@ -137,23 +140,23 @@ fn whole_with_amounts_of(new: &Value, old: &Value) -> Option<Value> {
     (!is_bare || old["resources"].is_object()).then_some(resources)
 }
 
-/// The new value with the old amounts of CPU and memory.
-fn with_amounts_of(new: &Value, old: &Value) -> Value {
+/// Returns the new value with the old quantities of CPU and memory.
+fn with_quantities_of(new: &Value, old: &Value) -> Value {
     let mut value = new.clone();
     for side in ["requests", "limits"] {
         let before = &old["resources"][side];
-        let mut amounts = value["resources"][side].as_object().cloned().unwrap_or_default();
+        let mut quantities = value["resources"][side].as_object().cloned().unwrap_or_default();
         for resource in ["cpu", "memory"] {
             match before.get(resource) {
-                Some(amount) => amounts.insert(resource.to_string(), amount.clone()),
-                None => amounts.remove(resource),
+                Some(quantity) => quantities.insert(resource.to_string(), quantity.clone()),
+                None => quantities.remove(resource),
             };
         }
         let Some(resources) = value["resources"].as_object_mut() else { continue };
-        if amounts.is_empty() && !before.is_object() {
+        if quantities.is_empty() && !before.is_object() {
             resources.remove(side);
         } else {
-            resources.insert(side.to_string(), amounts.into());
+            resources.insert(side.to_string(), quantities.into());
         }
     }
     value
@@ -175,12 +178,12 @@ mod tests {
             pod
         };
         let none = pod(Value::Null);
-        let given = pod(json!({"requests": {"cpu": "5m"}, "limits": {"cpu": "25m"}}));
+        let sized = pod(json!({"requests": {"cpu": "5m"}, "limits": {"cpu": "25m"}}));
         let more = pod(json!({"requests": {"cpu": "5m", "hugepages-2Mi": "2Mi"}}));
         for (new, old, expected) in [
-            (&given, &none, vec![]),
+            (&sized, &none, vec![]),
             (&none, &none, vec![]),
-            (&none, &given, vec!["spec.resources: Forbidden: pod-level resources cannot be removed"]),
+            (&none, &sized, vec!["spec.resources: Forbidden: pod-level resources cannot be removed"]),
             (&more, &none, vec!["spec: Forbidden: only cpu and memory resources are mutable at pod-level"]),
         ] {
             let errors: Vec<String> = validate_resize(new, old).iter().map(ToString::to_string).collect();

@@ -1,4 +1,4 @@
-//! The defaults that every pod template and every pod share.
+//! The defaults that pod templates and pods share.
 
 use corten_meta::Value;
 use serde_json::json;
@@ -7,7 +7,7 @@ use super::resource_validation::{aggregate, is_huge_page};
 use crate::cells::{list, text};
 use crate::defaulting::{absent, default_at, default_nonzero, items, object_at, put};
 
-/// Defaults of a pod template at a JSON pointer, e.g. `/spec/template`.
+/// Sets the defaults of a pod template at a JSON pointer, e.g. `/spec/template`.
 pub(crate) fn default_template(object: &mut Value, template: &str) {
     drop_old_init_containers(object, &format!("{template}/metadata"));
     if let Some(spec) = object_at(object, &format!("{template}/spec")) {
@@ -15,7 +15,7 @@ pub(crate) fn default_template(object: &mut Value, template: &str) {
     }
 }
 
-/// Init containers were annotations once. They count for nothing, and no reader is to believe them: they are never kept.
+/// Removes the annotations that once held init containers: they have no effect, and no reader may rely on them.
 fn drop_old_init_containers(object: &mut Value, metadata: &str) {
     let Some(annotations) = object_at(object, &format!("{metadata}/annotations")).and_then(Value::as_object_mut) else {
         return;
@@ -30,7 +30,7 @@ fn drop_old_init_containers(object: &mut Value, metadata: &str) {
     }
 }
 
-/// Defaults of a pod's spec.
+/// Sets the defaults of a pod's spec.
 pub(crate) fn default_pod_spec(spec: &mut Value) {
     mirror_service_account(spec);
     default_at(spec, "/dnsPolicy", "ClusterFirst");
@@ -44,7 +44,7 @@ pub(crate) fn default_pod_spec(spec: &mut Value) {
     items(spec, "/volumes").for_each(default_volume);
 }
 
-/// `serviceAccount` is the old name of `serviceAccountName`; the two are kept equal.
+/// Keeps `serviceAccount`, the old name, and `serviceAccountName` equal.
 fn mirror_service_account(spec: &mut Value) {
     let old = text(spec, "/serviceAccount").to_string();
     default_at(spec, "/serviceAccountName", old);
@@ -90,7 +90,8 @@ fn default_http_get(handler: &mut Value) {
     default_at(handler, "/httpGet/scheme", "HTTP");
 }
 
-/// Whether a part of an image's name can be one: words with a dot, one or two underscores or any number of dashes between.
+/// Reports whether a part of an image's name is valid: words with a dot, one or two underscores or any number of dashes
+/// between them.
 fn is_repository(part: &str) -> bool {
     let is_letter = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     let between = part.split(is_letter).filter(|between| !between.is_empty());
@@ -99,15 +100,15 @@ fn is_repository(part: &str) -> bool {
         && between.into_iter().all(|b| matches!(b, "." | "_" | "__") || b.bytes().all(|byte| byte == b'-'))
 }
 
-/// `Always` for the tag `latest`, which is also what an image without a tag has; what is no reference has no tag.
+/// Returns `Always` for the tag `latest`, which an image without a tag also has; an invalid reference has no tag.
 fn pull_policy(image: &str) -> &'static str {
     let (name, digest) = image.split_once('@').map_or((image, None), |(name, digest)| (name, Some(digest)));
-    // The first part names a registry, if it can be told from a folder.
+    // The first part is a registry if it has a dot or a port or is `localhost`.
     let is_registry = |part: &str| part.contains(['.', ':']) || part == "localhost" || part.to_lowercase() != part;
     let (registry, rest) = name.split_once('/').filter(|(part, _)| is_registry(part)).unwrap_or(("localhost", name));
     let (path, tag) = rest.split_once(':').map_or((rest, None), |(path, tag)| (path, Some(tag)));
     let is_hash = image.len() == 64 && image.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
-    // A name without a folder is in the registry's own.
+    // A name without a folder is in the registry's library.
     let is_bare = !path.contains('/') && (!name.contains('/') || registry == "docker.io");
     let length = path.len() + if is_bare { "library/".len() } else { 0 };
     let is_read = is_host(registry)
@@ -175,7 +176,7 @@ fn default_volume(volume: &mut Value) {
     default_at(volume, "/ephemeral/volumeClaimTemplate/spec/volumeMode", "Filesystem");
 }
 
-/// What a pod says of others by the keys of its own labels is written out into its selectors, for all that read them.
+/// Adds the values of the pod's own labels under `matchLabelKeys` and `mismatchLabelKeys` to its selectors.
 pub(super) fn merge_label_keys(pod: &mut Value) {
     let labels = pod["metadata"]["labels"].as_object().cloned().unwrap_or_default();
     let merge = |term: &mut Value| {
@@ -203,14 +204,14 @@ fn as_text(value: &Value) -> Option<String> {
     value.as_str().map(str::to_owned)
 }
 
-/// What only a pod itself gets, never a template: requests from limits, service links, host ports.
+/// Sets the defaults of a pod that a template does not have: requests from limits, service links, host ports.
 pub(crate) fn default_pod_only(pod: &mut Value) {
     drop_old_init_containers(pod, "/metadata");
     if pod.pointer("/spec/terminationGracePeriodSeconds").and_then(Value::as_i64).is_some_and(|s| s < 0) {
         put(pod, "/spec/terminationGracePeriodSeconds", 1);
     }
     default_at(pod, "/spec/enableServiceLinks", true);
-    let host_network = crate::cells::truth(pod, "/spec/hostNetwork");
+    let host_network = crate::cells::boolean(pod, "/spec/hostNetwork");
     for list in ["/spec/containers", "/spec/initContainers"] {
         for container in items(pod, list) {
             default_requests(container);
@@ -224,13 +225,14 @@ pub(crate) fn default_pod_only(pod: &mut Value) {
     }
 }
 
-/// What a pod as a whole asks for, where it says something about that: huge pages as many as its containers may have,
-/// requests as its containers have them, or else as its limits are.
+/// Sets the defaults of pod-level resources, if there are any: huge pages as the sum of the containers' limits,
+/// requests as the sum of the containers' requests, or else as the limits.
 fn default_pod_resources(spec: &mut Value) {
-    let amounts = |spec: &Value, side: &str| {
+    let quantities = |spec: &Value, side: &str| {
         spec.pointer(&format!("/resources/{side}")).and_then(Value::as_object).cloned().unwrap_or_default()
     };
-    let (mut limits, mut requests) = (amounts(spec, "limits"), amounts(spec, "requests"));
+    let mut limits = quantities(spec, "limits");
+    let mut requests = quantities(spec, "requests");
     if limits.is_empty() && requests.is_empty() {
         return;
     }
@@ -248,14 +250,14 @@ fn default_pod_resources(spec: &mut Value) {
             requests.entry(resource.clone()).or_insert_with(|| limit.clone());
         }
     }
-    for (side, amounts) in [("limits", limits), ("requests", requests)] {
-        if !amounts.is_empty() {
-            put(spec, &format!("/resources/{side}"), amounts);
+    for (side, quantities) in [("limits", limits), ("requests", requests)] {
+        if !quantities.is_empty() {
+            put(spec, &format!("/resources/{side}"), quantities);
         }
     }
 }
 
-/// A request that is not given is the limit.
+/// Sets missing requests to the limits.
 fn default_requests(container: &mut Value) {
     let Some(limits) = container.pointer("/resources/limits").and_then(Value::as_object).cloned() else { return };
     default_at(container, "/resources/requests", json!({}));
@@ -271,7 +273,7 @@ fn default_host_port(port: &mut Value) {
     default_nonzero(port, "/hostPort", container_port);
 }
 
-/// The one address and the list of addresses are kept equal; the one wins.
+/// Keeps the pod IP and the list of pod IPs equal; the former wins.
 pub(crate) fn default_pod_ips(pod: &mut Value) {
     let ip = text(pod, "/status/podIP").to_string();
     let first = text(pod, "/status/podIPs/0/ip").to_string();
@@ -321,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_labels_are_written_out() {
+    fn label_keys_are_added_to_selectors() {
         let term = json!({"labelSelector": {"matchExpressions": [{"key": "a", "operator": "Exists"}]},
             "matchLabelKeys": ["m", "none"], "mismatchLabelKeys": ["z"]});
         let wanted = json!([{"key": "a", "operator": "Exists"}, {"key": "m", "operator": "In", "values": ["1"]},
@@ -342,23 +344,23 @@ mod tests {
     }
 
     #[test]
-    fn init_containers_are_no_annotations() {
+    fn init_container_annotations_are_removed() {
         let old = json!({
             "pod.alpha.kubernetes.io/init-containers": "[]", "pod.beta.kubernetes.io/init-containers": "[]",
             "pod.alpha.kubernetes.io/init-container-statuses": "[]", "pod.beta.kubernetes.io/init-container-statuses": "[]",
         });
         let mut mixed = old.clone();
         mixed["a"] = "b".into();
-        for (given, kept) in
+        for (input, kept) in
             [(old, None), (mixed, Some(json!({"a": "b"}))), (json!({"a": "b"}), Some(json!({"a": "b"})))]
         {
-            let mut pod = json!({"metadata": {"annotations": given}, "spec": {}});
-            let mut set = json!({"metadata": {"annotations": given}, "spec": {"template": pod}});
+            let mut pod = json!({"metadata": {"annotations": input}, "spec": {}});
+            let mut set = json!({"metadata": {"annotations": input}, "spec": {"template": pod}});
             crate::lookup("", "v1", "pods").expect("pods").default(&mut pod);
             crate::lookup("apps", "v1", "replicasets").expect("replicasets").default(&mut set);
             assert_eq!(pod["metadata"].get("annotations"), kept.as_ref());
             assert_eq!(set["spec"]["template"]["metadata"].get("annotations"), kept.as_ref());
-            assert_eq!(set["metadata"]["annotations"], given);
+            assert_eq!(set["metadata"]["annotations"], input);
         }
     }
 

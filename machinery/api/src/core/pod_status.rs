@@ -1,6 +1,6 @@
-//! The rules of what a pod's status says about the devices and users of its containers.
+//! The rules of the device and user fields of a pod's status.
 //!
-//! Whether containers may change their states is in `pod_update.rs`.
+//! The transitions of container states are in `pod_update.rs`.
 
 use corten_meta::names;
 
@@ -10,9 +10,10 @@ use crate::check::{At, Errors};
 /// The most bytes of a message about the health of a device.
 const MAX_MESSAGE: usize = 1024;
 
-/// The claim that was made for the extended resources a pod asks for.
+/// Validates the claim for the extended resources of a pod.
 pub(super) fn validate_extended_claim(pod: &At<'_>, errors: &mut Errors) {
-    let (spec, status) = (pod.get("spec"), pod.get("status").get("extendedResourceClaimStatus"));
+    let spec = pod.get("spec");
+    let status = pod.get("status").get("extendedResourceClaimStatus");
     if !status.is_set() {
         return;
     }
@@ -49,9 +50,10 @@ pub(super) fn validate_extended_claim(pod: &At<'_>, errors: &mut Errors) {
     status.get("resourceClaimName").must_follow(errors, names::dns1123_subdomain);
 }
 
-/// Users and the health of devices, of every list of container statuses.
+/// Validates users and the health of devices, of every list of container statuses.
 pub(super) fn validate_containers(pod: &At<'_>, errors: &mut Errors) {
-    let (spec, status) = (pod.get("spec"), pod.get("status"));
+    let spec = pod.get("spec");
+    let status = pod.get("status");
     let lists = ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"];
     let is_windows = spec.get("os").get("name").text() == "windows";
     for container in lists.iter().flat_map(|list| status.get(list).items()) {
@@ -66,13 +68,15 @@ pub(super) fn validate_containers(pod: &At<'_>, errors: &mut Errors) {
         for container in status.get(list).items() {
             let name = container.get("name").text();
             let own = spec.get(containers).items().find(|c| c.get("name").text() == name);
-            container.get("allocatedResourcesStatus").each(errors, |given, e| validate_health(given, own.as_ref(), e));
+            container
+                .get("allocatedResourcesStatus")
+                .each(errors, |status, e| validate_health(status, own.as_ref(), e));
         }
     }
     for container in status.get("ephemeralContainerStatuses").items() {
-        let given = container.get("allocatedResourcesStatus");
-        if !given.is_empty() {
-            errors.push(given.forbidden("must not be specified in container status"));
+        let statuses = container.get("allocatedResourcesStatus");
+        if !statuses.is_empty() {
+            errors.push(statuses.forbidden("must not be specified in container status"));
         }
     }
 }
@@ -83,10 +87,11 @@ fn validate_user(user: &At<'_>, errors: &mut Errors) {
     user.get("supplementalGroups").each(errors, |group, e| id(group, names::group_id, e));
 }
 
-/// A container that the pod does not have is not asked what it wanted.
-fn validate_health(given: &At<'_>, container: Option<&At<'_>>, errors: &mut Errors) {
+/// Validates the health of devices; skips a container that the pod does not have.
+fn validate_health(status: &At<'_>, container: Option<&At<'_>>, errors: &mut Errors) {
     if let Some(container) = container {
-        let (name, resources) = (given.get("name"), container.get("resources"));
+        let name = status.get("name");
+        let resources = container.get("resources");
         let claim = |c: At<'_>| match c.get("request").text() {
             "" => format!("claim:{}", c.get("name").text()),
             request => format!("claim:{}/{request}", c.get("name").text()),
@@ -104,7 +109,7 @@ fn validate_health(given: &At<'_>, container: Option<&At<'_>>, errors: &mut Erro
         }
     }
     let mut seen = Vec::new();
-    for resource in given.get("resources").items() {
+    for resource in status.get("resources").items() {
         let health = resource.get("health");
         if !["Healthy", "Unhealthy", "Unknown"].contains(&health.text()) {
             errors.push(health.not_supported(&["Healthy", "Unhealthy", "Unknown"]));
@@ -129,11 +134,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_status_says_of_devices_fits_the_pod() {
+    fn device_statuses_fit_the_pod() {
         let container = json!({"name": "c", "resources": {"requests": {"ex.io/gpu": "1"}, "claims": [{"name": "a", "request": "r"}]}});
         let gpu = |health: &str| json!({"name": "ex.io/gpu", "resources": [{"resourceID": "0", "health": health}]});
         let claim = |name: &str| json!({"name": name, "resources": []});
-        for (list, given, expected) in [
+        for (list, input, expected) in [
             ("containerStatuses", gpu("Healthy"), vec![]),
             ("containerStatuses", claim("claim:a/r"), vec![]),
             (
@@ -153,7 +158,7 @@ mod tests {
             ),
         ] {
             let pod = json!({"spec": {"containers": [container]},
-                             "status": {list: [{"name": "c", "allocatedResourcesStatus": [given]}]}});
+                             "status": {list: [{"name": "c", "allocatedResourcesStatus": [input]}]}});
             let mut errors = Errors::new();
             validate_containers(&At::object(&pod), &mut errors);
             let fields: Vec<&str> = errors.iter().map(|error| error.field.as_str()).collect();
@@ -162,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn the_claim_of_extended_resources_maps_what_the_pod_asks_for() {
+    fn the_claim_of_extended_resources_maps_the_pods_requests() {
         let pod = |mapping: serde_json::Value| {
             json!({"spec": {"containers": [{"name": "c", "resources": {"requests": {"ex.io/gpu": "1"}}}]},
                    "status": {"extendedResourceClaimStatus": {"resourceClaimName": "x", "requestMappings": mapping}}})

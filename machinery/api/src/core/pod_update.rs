@@ -1,4 +1,4 @@
-//! What may change in a pod: by an update, of its status, of its ephemeral containers, of its resources.
+//! The rules of changes of a pod: by an update, of its status, of its ephemeral containers, of its resources.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,13 +16,15 @@ use crate::defaulting::items;
 use crate::schema::difference;
 use crate::validation::legacy_ip;
 
-/// A running pod changes little: images, a shorter deadline, more tolerations, fewer scheduling gates.
+/// Validates an update: only images, a shorter deadline, more tolerations, fewer scheduling gates.
 pub(super) fn validate_pod_update(new: &Value, old: &Value) -> Errors {
     const UPDATABLE: &str = "`spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,\
                              `spec.tolerations` (only additions to existing tolerations),\
                              `spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
-    let (new, old) = (At::object(new), At::object(old));
-    let (spec, before) = (new.get("spec"), old.get("spec"));
+    let new = At::object(new);
+    let old = At::object(old);
+    let spec = new.get("spec");
+    let before = old.get("spec");
     let mut errors = Errors::new();
     validate_annotation_update(&new, &old, &mut errors);
     for field in ["containers", "initContainers"] {
@@ -56,8 +58,8 @@ pub(super) fn validate_pod_update(new: &Value, old: &Value) -> Errors {
     errors
 }
 
-/// Whether two values mean the same: no value, null and an empty list are one, and so is a switch that is off
-/// where upstream's struct cannot tell it from absent.
+/// Reports whether two values are equal: an absent value, null and an empty list are, and so are false and absent where
+/// upstream's struct does not distinguish them.
 pub(crate) fn equal(a: &Value, b: &Value) -> bool {
     const PLAIN_SWITCHES: [&str; 7] = ["hostNetwork", "hostPID", "hostIPC", "stdin", "stdinOnce", "tty", "readOnly"];
     let nothing = |name: &str, value: &Value| match value {
@@ -83,7 +85,7 @@ pub(crate) fn equal(a: &Value, b: &Value) -> bool {
     }
 }
 
-/// Says whether the deadline leaves anything else worth checking.
+/// Reports whether the deadline leaves anything else to validate.
 fn validate_deadline(spec: &At<'_>, before: &At<'_>, errors: &mut Errors) -> bool {
     let deadline = spec.get("activeDeadlineSeconds");
     match (deadline.number(), before.get("activeDeadlineSeconds").number()) {
@@ -101,20 +103,20 @@ fn validate_deadline(spec: &At<'_>, before: &At<'_>, errors: &mut Errors) -> boo
     true
 }
 
-/// The new spec with everything that may change put back.
+/// Returns the new spec with the mutable fields of the old one.
 fn comparable(new: &Value, old: &Value) -> Value {
     let mut spec = new.clone();
     for field in ["containers", "initContainers"] {
         for (at, container) in items(&mut spec, &format!("/{field}")).enumerate() {
             container["image"] = old[field][at]["image"].clone();
-            // Limits that are there make requests, also when they are none.
+            // Existing limits, also empty ones, make requests.
             let resources = &mut container["resources"];
             if resources["limits"].is_object() && resources["requests"].is_null() {
                 resources["requests"] = Value::from(serde_json::Map::new());
             }
         }
     }
-    // Upstream makes these lists anew, and so none of an empty one.
+    // Upstream rebuilds these lists, and drops empty ones.
     if let Some(fields) = spec.as_object_mut() {
         fields.retain(|name, value| {
             !["containers", "initContainers"].contains(&name.as_str()) || *value != Value::Array(Vec::new())
@@ -137,7 +139,7 @@ fn comparable(new: &Value, old: &Value) -> Value {
         restore("terminationGracePeriodSeconds");
     }
     if !list(old, "/schedulingGates").is_empty() {
-        // What does not differ is shown as it came.
+        // Equal selectors are shown as they came.
         let selector = |spec: &Value| spec["nodeSelector"].as_object().cloned().unwrap_or_default();
         if selector(new) != selector(old) {
             restore("nodeSelector");
@@ -150,7 +152,7 @@ fn comparable(new: &Value, old: &Value) -> Value {
     spec
 }
 
-/// Node affinity may be narrowed while a pod is gated; the other affinities stay.
+/// Restores the node affinity, which may be narrowed while a pod is gated; the other affinities stay.
 fn restore_node_affinity(spec: &mut Value, old: &Value) {
     let before = old.pointer("/affinity/nodeAffinity").filter(|a| a.is_object()).cloned();
     let mut affinity = spec["affinity"].as_object().cloned().unwrap_or_default();
@@ -166,7 +168,7 @@ fn restore_node_affinity(spec: &mut Value, old: &Value) {
     }
 }
 
-/// A gated pod may be narrowed to fewer nodes, never widened.
+/// Validates that a gated pod is only narrowed to fewer nodes.
 fn validate_gated(spec: &At<'_>, before: &At<'_>, errors: &mut Errors) {
     let selector = spec.get("nodeSelector");
     let kept = before.get("nodeSelector").entries().all(|(key, old)| selector.value.get(key) == Some(old.value));
@@ -175,7 +177,8 @@ fn validate_gated(spec: &At<'_>, before: &At<'_>, errors: &mut Errors) {
         errors.push(selector.invalid(detail));
     }
     const TERMS: &str = "/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
-    let (now, then) = (list(spec.value, TERMS), list(before.value, TERMS));
+    let now = list(spec.value, TERMS);
+    let then = list(before.value, TERMS);
     let path = spec.get("affinity").get("nodeAffinity").get("requiredDuringSchedulingIgnoredDuringExecution");
     let path = path.path.child("nodeSelectorTerms");
     if !then.is_empty() && then.len() != now.len() {
@@ -187,7 +190,8 @@ fn validate_gated(spec: &At<'_>, before: &At<'_>, errors: &mut Errors) {
     for (at, (now, then)) in now.iter().zip(then).enumerate() {
         let fields = ["/matchExpressions", "/matchFields"];
         let starts = fields.iter().all(|field| {
-            let (now, then) = (list(now, field), list(then, field));
+            let now = list(now, field);
+            let then = list(then, field);
             now.len() >= then.len() && now.iter().zip(then).all(|(now, then)| equal(now, then))
         });
         let filled = |term: &Value| fields.iter().any(|field| !list(term, field).is_empty());
@@ -210,7 +214,7 @@ fn only_added_tolerations(spec: &At<'_>, before: &At<'_>, errors: &mut Errors) {
         errors.push(spec.get("tolerations").forbidden(detail));
         return;
     }
-    // Upstream judges them once more beside the change.
+    // Upstream validates them once more beside the change.
     validate_tolerations(&spec.get("tolerations"), errors);
 }
 
@@ -218,7 +222,7 @@ fn only_removed_gates(spec: &At<'_>, before: &At<'_>, errors: &mut Errors) {
     let old: Vec<&str> = before.get("schedulingGates").items().map(|g| g.get("name").text()).collect();
     let names: Vec<At<'_>> = spec.get("schedulingGates").items().map(|gate| gate.get("name")).collect();
     for (at, name) in names.iter().enumerate() {
-        // Of gates of one name, upstream knows the last.
+        // Of gates with the same name, upstream uses the last.
         let is_last = names[at + 1..].iter().all(|later| later.text() != name.text());
         if is_last && !old.contains(&name.text()) {
             let detail = format!("only deletion is allowed, but found new scheduling gate '{}'", name.text());
@@ -227,11 +231,12 @@ fn only_removed_gates(spec: &At<'_>, before: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// Two annotations stay as they were at creation. All that mean something are judged once more.
+/// Validates that two annotations do not change, and validates all known ones again.
 fn validate_annotation_update(new: &At<'_>, old: &At<'_>, errors: &mut Errors) {
     let nothing = serde_json::Map::new();
     let [now, then] = [new, old].map(|object| object.get("metadata").get("annotations").value);
-    let (now, then) = (now.as_object().unwrap_or(&nothing), then.as_object().unwrap_or(&nothing));
+    let now = now.as_object().unwrap_or(&nothing);
+    let then = then.as_object().unwrap_or(&nothing);
     let path = Path::root("metadata").child("annotations");
     let mut forbid = |key: &str, profile: &str, mirror: &str| {
         if key.starts_with("container.apparmor.security.beta.kubernetes.io/") {
@@ -250,13 +255,15 @@ fn validate_annotation_update(new: &At<'_>, old: &At<'_>, errors: &mut Errors) {
     validate_annotations(&new.get("metadata").get("annotations"), &new.get("spec"), errors);
 }
 
-/// A write of status. What stays as it was is not looked at again: whatever is wrong with it was so before. Who wants to
-/// know what was wrong before gives the same object twice, and all of it is looked at.
+/// Validates a write of status. Unchanged fields are skipped: their errors are older. To get the errors of all fields,
+/// a caller passes the same object twice.
 pub(super) fn validate_pod_status_update(new: &Value, old: &Value) -> Errors {
-    let whole = std::ptr::eq(new, old);
-    let changed = |field: &str| whole || new["status"].get(field) != old["status"].get(field);
-    let (new, old) = (At::object(new), At::object(old));
-    let (status, before) = (new.get("status"), old.get("status"));
+    let is_same_object = std::ptr::eq(new, old);
+    let changed = |field: &str| is_same_object || new["status"].get(field) != old["status"].get(field);
+    let new = At::object(new);
+    let old = At::object(old);
+    let status = new.get("status");
+    let before = old.get("status");
     let mut errors = Errors::new();
     validate_annotation_update(&new, &old, &mut errors);
     if changed("conditions") {
@@ -320,7 +327,7 @@ fn validate_conditions(conditions: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// A container that ended stays so, unless it is one that is started again.
+/// Validates that a terminated container stays so, unless it may restart.
 fn validate_transitions(now: &At<'_>, then: &At<'_>, spec: &At<'_>, errors: &mut Errors) {
     if then.is_empty() {
         return;
@@ -347,12 +354,12 @@ fn validate_transitions(now: &At<'_>, then: &At<'_>, spec: &At<'_>, errors: &mut
     }
 }
 
-/// Whether a container that ended may run again whatever its exit code was.
+/// Reports whether a terminated container may run again with any exit code.
 fn may_restart(container: &At<'_>, init: bool, spec: &At<'_>) -> bool {
     let own = container.get("restartPolicy");
     let rules = !container.get("restartPolicyRules").is_empty();
     let policy = if own.is_set() { own.text() } else { spec.get("restartPolicy").text() };
-    // A pod whose rules may restart all of its containers lets each of them run again.
+    // If a pod's rules may restart all of its containers, each may run again.
     let all = super::security_validation::containers(spec)
         .flat_map(|c| c.get("restartPolicyRules").items())
         .any(|rule| rule.get("action").text() == "RestartAllContainers");
@@ -382,22 +389,22 @@ fn validate_addresses(status: &At<'_>, before: &At<'_>, field: &str, errors: &mu
     for address in addresses.items() {
         legacy_ip(&address.get("ip").with(address.path.clone()), &old, errors);
     }
-    let given: Vec<&str> = addresses.items().map(|a| a.get("ip").text()).collect();
-    if given.len() < 2 {
+    let ips: Vec<&str> = addresses.items().map(|a| a.get("ip").text()).collect();
+    if ips.len() < 2 {
         return;
     }
-    let read = given.iter().map(|ip| parse_sloppy(ip));
+    let read = ips.iter().map(|ip| parse_sloppy(ip));
     if let Some(at) = read.clone().position(|ip| ip.is_none()) {
-        let detail = format!("failed to check for dual stack with error:invalid IP[{at}]: {}", given[at]);
+        let detail = format!("failed to check for dual stack with error:invalid IP[{at}]: {}", ips[at]);
         errors.push(FieldError::internal(&addresses.path, detail));
     }
-    let is_pair = given.len() == 2 && read.flatten().map(|ip| ip.is_ipv6()).collect::<BTreeSet<_>>().len() == 2;
+    let is_pair = ips.len() == 2 && read.flatten().map(|ip| ip.is_ipv6()).collect::<BTreeSet<_>>().len() == 2;
     if !is_pair {
         errors.push(addresses.invalid("may specify no more than one IP for each IP family"));
     }
 }
 
-/// Ephemeral containers can be added, never changed or removed.
+/// Validates that ephemeral containers are only added, never changed or removed.
 pub(super) fn validate_ephemeral_update(new: &Value, old: &Value) -> Errors {
     if old.pointer("/metadata/annotations").is_some_and(|a| a.get(MIRROR).is_some()) {
         let detail = "static pods do not support ephemeral containers";

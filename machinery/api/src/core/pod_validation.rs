@@ -1,4 +1,4 @@
-//! The rules of a pod and of a pod template: the list of what is checked, and the checks too small for a file.
+//! The rules of a pod and of a pod template: the list of checks, and the checks too small for a file.
 
 use std::collections::BTreeSet;
 
@@ -20,13 +20,14 @@ use super::volume_validation::validate_volumes;
 use crate::check::{At, Errors};
 use crate::validation::{labels, legacy_ip};
 
-/// The annotation of a pod that mirrors one the node's kubelet has from elsewhere.
+/// The annotation of a mirror pod, which mirrors a static pod of the node's kubelet.
 pub(super) const MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// Everything about a pod that does not depend on what it was before.
+/// Validates a pod, independent of its old state.
 pub(super) fn validate_pod(pod: &Value) -> Errors {
     let pod = At::object(pod);
-    let (metadata, spec) = (pod.get("metadata"), pod.get("spec"));
+    let metadata = pod.get("metadata");
+    let spec = pod.get("spec");
     let mut errors = Errors::new();
     validate_annotations(&metadata.get("annotations"), &spec, &mut errors);
     validate_pod_spec(&spec, Some(&metadata), &mut errors);
@@ -39,7 +40,7 @@ pub(super) fn validate_pod(pod: &Value) -> Errors {
     errors
 }
 
-/// What a new pod may not have.
+/// Validates the fields that a new pod may not have.
 pub(super) fn validate_pod_create(pod: &Value) -> Errors {
     let pod = At::object(pod);
     let spec = pod.get("spec");
@@ -54,7 +55,7 @@ pub(super) fn validate_pod_create(pod: &Value) -> Errors {
     errors
 }
 
-/// The labels and annotations of a template.
+/// Validates the labels and annotations of a template.
 pub(crate) fn validate_template_metadata(template: &Value, path: &Path) -> Errors {
     let template = At::new(template, path);
     let mut errors = labels(template.get("metadata").get("labels").value, &path.child("labels"));
@@ -64,7 +65,7 @@ pub(crate) fn validate_template_metadata(template: &Value, path: &Path) -> Error
     errors
 }
 
-/// A template at a path: its labels, annotations and spec.
+/// Validates a template at a path: its labels, annotations and spec.
 pub(crate) fn validate_template(template: &Value, path: &Path) -> Errors {
     let mut errors = validate_template_metadata(template, path);
     let template = At::new(template, path);
@@ -78,7 +79,7 @@ pub(crate) fn validate_template(template: &Value, path: &Path) -> Errors {
     errors
 }
 
-/// The spec, in upstream's order of checks. `metadata` is the pod's, when it is one.
+/// Validates the spec, in upstream's order of checks. `metadata` is the pod's, if it is one.
 fn validate_pod_spec(spec: &At<'_>, metadata: Option<&At<'_>>, errors: &mut Errors) {
     let holder = if metadata.is_some() { Holder::Pod } else { Holder::Template };
     let pod_name = metadata.map_or("", |m| m.get("name").text());
@@ -117,7 +118,7 @@ fn validate_pod_spec(spec: &At<'_>, metadata: Option<&At<'_>>, errors: &mut Erro
     validate_file_keys(spec, errors);
 }
 
-/// Annotations of a pod that mean something.
+/// Validates the known annotations of a pod.
 pub(super) fn validate_annotations(annotations: &At<'_>, spec: &At<'_>, errors: &mut Errors) {
     const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
     if let Some(value) = annotations.value.get(MIRROR)
@@ -127,7 +128,7 @@ pub(super) fn validate_annotations(annotations: &At<'_>, spec: &At<'_>, errors: 
         errors.push(FieldError::invalid(&annotations.path.key(MIRROR), value.clone(), detail));
     }
     if let Some(cost) = annotations.value.get(DELETION_COST).and_then(Value::as_str) {
-        // A number as people write it: without a plus and without leading zeros.
+        // A number without a plus sign and leading zeros.
         let digits = cost.strip_prefix('-').unwrap_or(cost);
         let plain = cost == "0" || (!digits.starts_with('0') && !digits.starts_with('+'));
         if !plain || cost.parse::<i32>().is_err() {
@@ -137,7 +138,7 @@ pub(super) fn validate_annotations(annotations: &At<'_>, spec: &At<'_>, errors: 
     validate_profile_annotations(annotations, spec, errors);
 }
 
-/// A token is of an account; without one there is none to project.
+/// Validates that a pod without a service account projects no token.
 fn validate_no_tokens(spec: &At<'_>, errors: &mut Errors) {
     for volume in spec.get("volumes").items() {
         for source in volume.get("projected").get("sources").items() {
@@ -148,7 +149,7 @@ fn validate_no_tokens(spec: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// The claims of a pod on devices; returns the names by which its containers know them.
+/// Validates the resource claims of a pod; returns the names by which its containers refer to them.
 fn validate_claims<'a>(claims: &At<'a>, metadata: Option<&At<'_>>, errors: &mut Errors) -> BTreeSet<&'a str> {
     let mirror = metadata.is_some_and(|m| m.get("annotations").value.get(MIRROR).is_some());
     let mut seen = BTreeSet::new();
@@ -165,7 +166,8 @@ fn validate_claims<'a>(claims: &At<'a>, metadata: Option<&At<'_>>, errors: &mut 
         } else {
             errors.push(name.duplicate());
         }
-        let (direct, template) = (claim.get("resourceClaimName"), claim.get("resourceClaimTemplateName"));
+        let direct = claim.get("resourceClaimName");
+        let template = claim.get("resourceClaimTemplateName");
         match (direct.is_set(), template.is_set()) {
             (true, true) => {
                 let detail = "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified";
@@ -184,13 +186,14 @@ fn validate_claims<'a>(claims: &At<'a>, metadata: Option<&At<'_>>, errors: &mut 
     claims.items().map(|claim| claim.get("name").text()).filter(|name| !name.is_empty()).collect()
 }
 
-/// On the host's network a container port is a host port.
+/// Validates that container ports equal host ports on the host's network.
 fn validate_host_network(spec: &At<'_>, holder: Holder, errors: &mut Errors) {
     if !spec.get("hostNetwork").is_true() {
         return;
     }
     for port in spec.get("containers").items().flat_map(|c| c.get("ports").items()) {
-        let (host, own) = (port.get("hostPort").number().unwrap_or_default(), port.get("containerPort").number());
+        let host = port.get("hostPort").number().unwrap_or_default();
+        let own = port.get("containerPort").number();
         if (holder == Holder::Pod || host != 0) && Some(host) != own {
             let detail = "must match `containerPort` when `hostNetwork` is true";
             errors.push(FieldError::invalid(&port.path.child("hostPort"), host, detail));
@@ -203,7 +206,8 @@ fn validate_dns_config(spec: &At<'_>, errors: &mut Errors) {
     const MAX_SEARCHES: usize = 32;
     const MAX_SEARCH_TEXT: usize = 2048;
     let config = spec.get("dnsConfig");
-    let (servers, searches) = (config.get("nameservers"), config.get("searches"));
+    let servers = config.get("nameservers");
+    let searches = config.get("searches");
     if spec.get("dnsPolicy").text() == "None" {
         if !config.is_object() {
             errors.push(config.required("must provide `dnsConfig` when `dnsPolicy` is None"));
@@ -235,18 +239,18 @@ fn validate_dns_config(spec: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// A subdomain whose labels may also hold underscores, as names of services in DNS do.
+/// Validates a subdomain whose labels may also have underscores, as service names in DNS do.
 fn search_domain(text: &str) -> Vec<String> {
     const PATTERN: &str = "_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?(\\._?[a-z0-9]([-_a-z0-9]*[a-z0-9])?)*";
     let mut messages = Vec::new();
     if text.len() > 253 {
         messages.push(names::max_length_message(253));
     }
-    let letter = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let character = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let label = |part: &str| {
         let part = part.strip_prefix('_').unwrap_or(part);
-        let end = |b: Option<u8>| b.is_some_and(letter);
-        let inner = |b: u8| letter(b) || b == b'-' || b == b'_';
+        let end = |b: Option<u8>| b.is_some_and(character);
+        let inner = |b: u8| character(b) || b == b'-' || b == b'_';
         end(part.bytes().next()) && end(part.bytes().last()) && part.bytes().all(inner)
     };
     if !text.split('.').all(label) {
@@ -296,7 +300,7 @@ fn validate_classes(spec: &At<'_>, errors: &mut Errors) {
     validate_overhead(&spec.get("overhead"), errors);
 }
 
-/// What running the pod costs beside its containers: limits by another name.
+/// Validates the pod's overhead.
 pub(crate) fn validate_overhead(overhead: &At<'_>, errors: &mut Errors) {
     if overhead.is_object() {
         let limits = serde_json::json!({"limits": overhead.value});
@@ -304,7 +308,7 @@ pub(crate) fn validate_overhead(overhead: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// Variables from a file need the volume the file is in, which another container fills.
+/// Validates that variables from a file use a volume that another container fills.
 fn validate_file_keys(spec: &At<'_>, errors: &mut Errors) {
     for variable in containers(spec).flat_map(|c| c.get("env").items()) {
         let reference = variable.get("valueFrom").get("fileKeyRef");

@@ -1,4 +1,4 @@
-//! What the author of a pod, or of a template of pods, is warned of: what is allowed and yet surely not meant.
+//! Warnings for the author of a pod or of a pod template: valid fields that are likely mistakes.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ const OLD_NODE_LABELS: &[(&str, &str)] = &[
     ("node-role.kubernetes.io/master", "use \"node-role.kubernetes.io/control-plane\" instead"),
 ];
 
-/// Annotations that do nothing any more.
+/// Annotations without effect.
 const OLD_ANNOTATIONS: &[(&str, &str)] = &[
     (
         "scheduler.alpha.kubernetes.io/critical-pod",
@@ -36,7 +36,7 @@ const OLD_ANNOTATIONS: &[(&str, &str)] = &[
     ("security.alpha.kubernetes.io/unsafe-sysctls", "non-functional in v1.11+; use the \"sysctls\" field instead"),
 ];
 
-/// Kinds of volumes that are gone, or are going.
+/// Volume types that are removed or deprecated.
 pub(crate) const OLD_VOLUMES: &[(&str, &str)] = &[
     ("photonPersistentDisk", "deprecated in v1.11, non-functional in v1.16+"),
     ("gitRepo", "deprecated in v1.11, and disabled by default in v1.33+"),
@@ -49,16 +49,16 @@ pub(crate) const OLD_VOLUMES: &[(&str, &str)] = &[
     ("rbd", "deprecated in v1.28, non-functional in v1.31+"),
 ];
 
-/// What is wrong with an old kind of volume. One is spelled otherwise than its field.
+/// Returns the warning about a deprecated volume type. One is spelled differently than its field.
 pub(crate) fn of_old_volume(source: &At<'_>, kind: &str, why: &str) -> String {
     format!("{}: {why}", source.path.child(if kind == "storageos" { "storageOS" } else { kind }))
 }
 
-/// How classes of storage were named before there was a field.
+/// The annotation of the storage class before the field.
 pub(crate) const OLD_CLASS: [(&str, &str); 1] =
     [("volume.beta.kubernetes.io/storage-class", "deprecated since v1.8; use \"storageClassName\" attribute instead")];
 
-/// The warnings for a new pod.
+/// Returns the warnings for a new pod.
 pub(crate) fn of_pod(pod: &Value) -> Vec<String> {
     let mut out = Vec::new();
     of_name(pod, "the Pod's hostname", &mut out);
@@ -66,7 +66,7 @@ pub(crate) fn of_pod(pod: &Value) -> Vec<String> {
     out
 }
 
-/// The warnings for something whose pods have names made of its own, when it is new.
+/// Warns of an object whose pods' names derive from its own, if it is new.
 pub(crate) fn of_names(object: &Value, old: Option<&Value>) -> Vec<String> {
     let mut out = Vec::new();
     if old.is_none() {
@@ -78,13 +78,13 @@ pub(crate) fn of_names(object: &Value, old: Option<&Value>) -> Vec<String> {
 fn of_name(object: &Value, used_in: &str, out: &mut Vec<String>) {
     let problems = corten_meta::names::dns1123_label(corten_meta::name(object));
     if !problems.is_empty() {
-        let (told, problems) =
+        let (messages, problems) =
             ("which can result in surprising behavior; a DNS label is recommended", problems.join(" "));
-        out.push(format!("metadata.name: this is used in {used_in}, {told}: [{problems}]"));
+        out.push(format!("metadata.name: this is used in {used_in}, {messages}: [{problems}]"));
     }
 }
 
-/// The warnings for a template of pods at a path, when it is new or anything beside it changes.
+/// Warns of a pod template at a path, if it is new or changes.
 pub(crate) fn of_template(object: &Value, old: Option<&Value>, pointer: &str, path: &Path) -> Vec<String> {
     let is_same = old.is_some_and(|old| corten_meta::generation(old) == corten_meta::generation(object));
     match object.pointer(pointer) {
@@ -113,7 +113,7 @@ fn warnings(pod: &At<'_>, is_template: bool) -> Vec<String> {
     }
     fractions(&spec.get("overhead"), &mut out);
     seccomp_annotations(pod, &mut out);
-    // Those of a pod are told before they become fields.
+    // For a pod the caller warns of these before they become fields.
     if is_template {
         out.extend(apparmor_warnings(pod));
     }
@@ -137,7 +137,7 @@ fn containers<'a>(spec: &At<'a>) -> Vec<At<'a>> {
     ["initContainers", "containers", "ephemeralContainers"].iter().flat_map(|list| spec.get(list).items()).collect()
 }
 
-/// What to say of a label of nodes that has a newer name.
+/// Returns the warning about a node label that has a newer name.
 pub(crate) fn old_label(key: &str) -> Option<&'static str> {
     OLD_NODE_LABELS.iter().find(|(label, _)| *label == key).map(|(_, why)| *why)
 }
@@ -158,7 +158,7 @@ fn old_node_labels(spec: &At<'_>, out: &mut Vec<String>) {
     }
 }
 
-/// The warnings for labels of nodes that a term asks for, and for values that no label can have.
+/// Warns of node labels in a term, and of values that no label can have.
 pub(crate) fn of_node_selector_term(term: &At<'_>, has_checked_values: bool, out: &mut Vec<String>) {
     for expression in term.get("matchExpressions").items() {
         let key = expression.get("key");
@@ -194,11 +194,11 @@ fn old_annotations(pod: &At<'_>, out: &mut Vec<String>) {
     out.extend(old.map(|(key, why)| format!("{}: {why}", annotations.path.key(key))));
 }
 
-/// The warnings for annotations of an object that have become fields.
+/// Warns of annotations that have become fields.
 pub(crate) fn of_old_annotations(object: &Value, old: &[(&str, &str)]) -> Vec<String> {
     let annotations = At::object(object).get("metadata").get("annotations");
-    let given = old.iter().filter(|(key, _)| annotations.get(key).is_set());
-    given.map(|(key, why)| format!("{}: {why}", annotations.path.key(key))).collect()
+    let found = old.iter().filter(|(key, _)| annotations.get(key).is_set());
+    found.map(|(key, why)| format!("{}: {why}", annotations.path.key(key))).collect()
 }
 
 fn seccomp_annotations(pod: &At<'_>, out: &mut Vec<String>) {
@@ -216,7 +216,7 @@ fn seccomp_annotations(pod: &At<'_>, out: &mut Vec<String>) {
     }
 }
 
-/// Items of a list that say the same in a field that tells them apart.
+/// Warns of list items with the same identifying field.
 fn duplicates(list: &At<'_>, field: &str, out: &mut Vec<String>) {
     let mut seen = Vec::new();
     for at in list.items().map(|item| item.get(field)) {
@@ -228,12 +228,12 @@ fn duplicates(list: &At<'_>, field: &str, out: &mut Vec<String>) {
     }
 }
 
-/// Bytes do not come in parts.
+/// Warns of fractions of bytes.
 fn fractions(resources: &At<'_>, out: &mut Vec<String>) {
     fractions_of(resources, &["memory", "ephemeral-storage"], out);
 }
 
-/// The warnings for what a claim asks for.
+/// Warns of the requests of a claim.
 pub(crate) fn of_claim_spec(spec: &At<'_>, out: &mut Vec<String>) {
     fractions_of(&spec.get("resources").get("requests"), &["storage"], out);
     fractions_of(&spec.get("resources").get("limits"), &["storage"], out);
@@ -249,7 +249,7 @@ fn fractions_of(resources: &At<'_>, names: &[&str], out: &mut Vec<String>) {
     }
 }
 
-/// A later variable of the same name that does not build on the earlier one hides it.
+/// Warns of a variable that a later one of the same name hides, unless the later one uses it.
 fn hidden_variables(env: &At<'_>, out: &mut Vec<String>) {
     let mut seen = Vec::new();
     for variable in env.items() {
@@ -258,7 +258,8 @@ fn hidden_variables(env: &At<'_>, out: &mut Vec<String>) {
             seen.push(name);
             continue;
         }
-        let (value, reference) = (variable.get("value").text(), format!("$({name})"));
+        let value = variable.get("value").text();
+        let reference = format!("$({name})");
         if variable.get("valueFrom").is_set() || value == reference || !value.contains(&reference) {
             let why = "which may be dropped when using apply";
             out.push(format!("{}: hides previous definition of {name}, {why}", variable.path, name = quote(name)));
@@ -273,7 +274,9 @@ fn ports(spec: &At<'_>, out: &mut Vec<String>) {
     for port in containers(spec).iter().flat_map(|container| container.get("ports").items()) {
         let number = port.get("containerPort").number().unwrap_or_default();
         if !port.get("hostIP").is_empty() && port.get("hostPort").number().unwrap_or_default() == 0 {
-            let (name, protocol, ip) = (port.get("name"), port.get("protocol"), port.get("hostIP"));
+            let name = port.get("name");
+            let protocol = port.get("protocol");
+            let ip = port.get("hostIP");
             out.push(format!(
                 "{}: hostIP set without hostPort: {{Name:{} HostPort:0 ContainerPort:{number} Protocol:{} HostIP:{}}}",
                 port.path,
@@ -304,11 +307,13 @@ fn ports(spec: &At<'_>, out: &mut Vec<String>) {
     out.extend(of_names);
 }
 
-/// How two definitions of the same port get in each other's way.
+/// Returns how two ports overlap.
 fn overlap(port: &At<'_>, other: &At<'_>) -> Option<&'static str> {
     let host_port = |at: &At<'_>| at.get("hostPort").number().unwrap_or_default();
-    let (ip, other_ip) = (port.get("hostIP").text(), other.get("hostIP").text());
-    let (number, other_number) = (host_port(port), host_port(other));
+    let ip = port.get("hostIP").text();
+    let other_ip = other.get("hostIP").text();
+    let number = host_port(port);
+    let other_number = host_port(other);
     if ip == other_ip && number == other_number {
         Some("duplicate port definition")
     } else if number == 0 || other_number == 0 {
@@ -327,7 +332,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_surely_not_meant_is_warned_of() {
+    fn likely_mistakes_are_warned_of() {
         let pod = json!({
             "metadata": {"name": "a.b", "annotations": {"scheduler.alpha.kubernetes.io/critical-pod": ""}},
             "spec": {
@@ -345,10 +350,13 @@ mod tests {
                 }],
             },
         });
-        let told = of_pod(&pod);
-        assert!(told[0].starts_with("metadata.name: this is used in the Pod's hostname, which can"), "{told:?}");
+        let messages = of_pod(&pod);
+        assert!(
+            messages[0].starts_with("metadata.name: this is used in the Pod's hostname, which can"),
+            "{messages:?}"
+        );
         assert_eq!(
-            told[1..],
+            messages[1..],
             [
                 "spec.nodeSelector[beta.kubernetes.io/os]: deprecated since v1.14; use \"kubernetes.io/os\" instead",
                 "spec.topologySpreadConstraints[0].labelSelector: a null labelSelector results in matching no pod",

@@ -9,7 +9,7 @@ use crate::kind::{Behaviour, Kind};
 
 struct PodTemplate;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("", "v1", "PodTemplate", "podtemplates")
         .generation()

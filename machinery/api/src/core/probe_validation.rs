@@ -1,4 +1,4 @@
-//! The rules of probes and lifecycle hooks: exactly one way to act, and times that make sense.
+//! The rules of probes and lifecycle hooks: exactly one action, and valid times.
 
 use corten_meta::field::FieldError;
 use corten_meta::names;
@@ -6,7 +6,7 @@ use corten_meta::names;
 use crate::check::{At, Errors};
 use crate::validation::port_number_or_name;
 
-/// The lifecycle and the three probes of a container; `grace` is `spec.terminationGracePeriodSeconds`.
+/// Validates the lifecycle and the three probes of a container; `grace` is `spec.terminationGracePeriodSeconds`.
 pub(super) fn validate_hooks(container: &At<'_>, grace: Option<i64>, errors: &mut Errors) {
     container.get("lifecycle").when_object(errors, |at, e| validate_lifecycle(at, grace, e));
     for (field, readiness) in [("livenessProbe", false), ("readinessProbe", true), ("startupProbe", false)] {
@@ -40,10 +40,10 @@ fn validate_probe(at: &At<'_>, readiness: bool, errors: &mut Errors) {
     }
 }
 
-/// Exactly one action of those that are possible here.
+/// Validates that there is exactly one action of those that are possible here.
 fn validate_handler(at: &At<'_>, actions: &[&str], grace: Option<i64>, errors: &mut Errors) {
-    let mut given = actions.iter().map(|action| (*action, at.get(action))).filter(|(_, action)| action.is_object());
-    let Some((kind, action)) = given.next() else {
+    let mut set = actions.iter().map(|action| (*action, at.get(action))).filter(|(_, action)| action.is_object());
+    let Some((kind, action)) = set.next() else {
         errors.push(at.required("must specify a handler type"));
         return;
     };
@@ -61,7 +61,7 @@ fn validate_handler(at: &At<'_>, actions: &[&str], grace: Option<i64>, errors: &
         }
         _ => errors.extend(port_number_or_name(action.get("port").value, &action.path.child("port"))),
     }
-    for (_, other) in given {
+    for (_, other) in set {
         errors.push(other.forbidden("may not specify more than 1 handler type"));
     }
 }

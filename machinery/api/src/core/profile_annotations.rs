@@ -1,5 +1,5 @@
-//! Profiles of seccomp and AppArmor as annotations, as they were before they were fields: they must agree with the fields,
-//! and those of AppArmor still become fields of a new pod.
+//! The annotations of seccomp and AppArmor profiles that preceded the fields: they must agree with the fields, and
+//! those of AppArmor still become fields of a new pod.
 
 use corten_meta::Value;
 use serde_json::json;
@@ -12,11 +12,11 @@ pub(super) const APPARMOR: &str = "container.apparmor.security.beta.kubernetes.i
 pub(super) const POD_SECCOMP: &str = "seccomp.security.alpha.kubernetes.io/pod";
 pub(super) const CONTAINER_SECCOMP: &str = "container.seccomp.security.alpha.kubernetes.io/";
 
-/// Where both an annotation and a field say a profile, they say the same.
+/// Validates that an annotation and a field of a profile agree.
 pub(super) fn validate_agreement(annotations: &At<'_>, spec: &At<'_>, errors: &mut Errors) {
-    let said = |key: String| annotations.value.get(&key).and_then(Value::as_str);
+    let annotated = |key: String| annotations.value.get(&key).and_then(Value::as_str);
     let mut seccomp = |of: &At<'_>, key: String| {
-        if let Some(text) = said(key) {
+        if let Some(text) = annotated(key) {
             let profile = of.get("securityContext").get("seccompProfile");
             agree(text, &profile, &profile, ("seccomp", &["runtime/default", "docker/default"]), errors);
         }
@@ -29,7 +29,7 @@ pub(super) fn validate_agreement(annotations: &At<'_>, spec: &At<'_>, errors: &m
         return;
     }
     for container in containers(spec) {
-        if let Some(text) = said(format!("{APPARMOR}{}", container.get("name").text())) {
+        if let Some(text) = annotated(format!("{APPARMOR}{}", container.get("name").text())) {
             let place = container.get("securityContext").get("appArmorProfile");
             let of_pod = spec.get("securityContext").get("appArmorProfile");
             let profile = if place.is_set() { place.clone() } else { of_pod };
@@ -38,7 +38,7 @@ pub(super) fn validate_agreement(annotations: &At<'_>, spec: &At<'_>, errors: &m
     }
 }
 
-/// `place` is where a disagreement is told.
+/// Compares an annotation with a field; `place` is the path of the error.
 fn agree(text: &str, profile: &At<'_>, place: &At<'_>, (of, defaults): (&str, &[&str]), errors: &mut Errors) {
     let file = text.strip_prefix("localhost/");
     let is_type = match profile.get("type").text() {
@@ -56,7 +56,7 @@ fn agree(text: &str, profile: &At<'_>, place: &At<'_>, (of, defaults): (&str, &[
     }
 }
 
-/// The field that an annotation stands for.
+/// Returns the field that an annotation stands for.
 fn field_of(annotation: &str) -> Option<Value> {
     match annotation {
         "unconfined" => Some(json!({"type": "Unconfined"})),
@@ -68,17 +68,17 @@ fn field_of(annotation: &str) -> Option<Value> {
     }
 }
 
-/// What the annotations of a pod or a template stand for that no field of the container says: the annotation's name, and
-/// the field if it is one.
-fn unsaid(pod: &At<'_>) -> Vec<(String, String, Option<Value>)> {
-    let (annotations, spec) = (pod.get("metadata").get("annotations"), pod.get("spec"));
+/// Returns the annotations without a field in the container: the annotation's name, and the field if it is valid.
+fn without_fields(pod: &At<'_>) -> Vec<(String, String, Option<Value>)> {
+    let annotations = pod.get("metadata").get("annotations");
+    let spec = pod.get("spec");
     let of_pod = spec.get("securityContext").get("appArmorProfile");
     let mut out = Vec::new();
     for container in containers(&spec) {
         let name = container.get("name").text();
         let key = format!("{APPARMOR}{name}");
-        let said = annotations.value.get(&key).and_then(Value::as_str);
-        let Some(text) = said.filter(|_| !container.get("securityContext").get("appArmorProfile").is_set()) else {
+        let annotated = annotations.value.get(&key).and_then(Value::as_str);
+        let Some(text) = annotated.filter(|_| !container.get("securityContext").get("appArmorProfile").is_set()) else {
             continue;
         };
         let field = field_of(text);
@@ -93,15 +93,15 @@ fn unsaid(pod: &At<'_>) -> Vec<(String, String, Option<Value>)> {
 pub(crate) fn apparmor_warnings(pod: &At<'_>) -> Vec<String> {
     let path = pod.get("metadata").get("annotations").path;
     let why = "deprecated since v1.30; use the \"appArmorProfile\" field instead";
-    unsaid(pod).into_iter().map(|(_, key, _)| format!("{}: {why}", path.key(key))).collect()
+    without_fields(pod).into_iter().map(|(_, key, _)| format!("{}: {why}", path.key(key))).collect()
 }
 
-/// Makes fields of the annotations of a new pod.
+/// Sets the fields from the annotations of a new pod.
 pub(super) fn apply_apparmor(pod: &mut Value) {
     if pod.pointer("/spec/os/name").is_some_and(|os| os == "windows") {
         return;
     }
-    for (name, _, field) in unsaid(&At::object(pod)) {
+    for (name, _, field) in without_fields(&At::object(pod)) {
         let Some(field) = field.filter(is_valid) else { continue };
         for list in ["/spec/initContainers", "/spec/containers"] {
             for container in items(pod, list).filter(|container| container["name"] == name.as_str()) {
@@ -132,7 +132,7 @@ mod tests {
     fn annotations_of_apparmor_become_fields() {
         let local = json!({"appArmorProfile": {"type": "Localhost", "localhostProfile": "x"}});
         let default = json!({"appArmorProfile": {"type": "RuntimeDefault"}});
-        for (said, of_pod, of_container, wanted, warned) in [
+        for (annotated, of_pod, of_container, wanted, warned) in [
             ("localhost/x", json!({}), json!({}), local.clone(), true),
             ("runtime/default", json!({}), json!({}), default.clone(), true),
             ("runtime/default", json!({}), local.clone(), local.clone(), false),
@@ -140,10 +140,10 @@ mod tests {
             ("localhost/", json!({}), json!({}), json!({}), true),
             ("localhost/x ", json!({}), json!({}), json!({}), true),
         ] {
-            let mut pod = pod(json!({format!("{APPARMOR}c"): said}), of_pod, of_container);
-            assert_eq!(apparmor_warnings(&At::object(&pod)).len(), usize::from(warned), "{said}");
+            let mut pod = pod(json!({format!("{APPARMOR}c"): annotated}), of_pod, of_container);
+            assert_eq!(apparmor_warnings(&At::object(&pod)).len(), usize::from(warned), "{annotated}");
             apply_apparmor(&mut pod);
-            assert_eq!(pod["spec"]["containers"][0]["securityContext"], wanted, "{said}");
+            assert_eq!(pod["spec"]["containers"][0]["securityContext"], wanted, "{annotated}");
         }
     }
 
@@ -152,7 +152,7 @@ mod tests {
         let place = "spec.containers[0].securityContext";
         let apparmor = |kind: &str| json!({"appArmorProfile": {"type": kind, "localhostProfile": "x"}});
         let seccomp = |kind: &str| json!({"seccompProfile": {"type": kind, "localhostProfile": "x"}});
-        for (key, said, of_pod, of_container, wanted) in [
+        for (key, annotated, of_pod, of_container, wanted) in [
             (format!("{APPARMOR}c"), "localhost/x", json!({}), apparmor("Localhost"), None),
             (format!("{APPARMOR}c"), "unconfined", json!({}), json!({}), None),
             (
@@ -185,11 +185,11 @@ mod tests {
                 Some("spec.securityContext.seccompProfile.localhostProfile: Forbidden: seccomp profile in annotation and field must match".to_owned()),
             ),
         ] {
-            let pod = pod(json!({key.as_str(): said}), of_pod, of_container);
+            let pod = pod(json!({key.as_str(): annotated}), of_pod, of_container);
             let pod = At::object(&pod);
             let mut errors = Errors::new();
             validate_agreement(&pod.get("metadata").get("annotations"), &pod.get("spec"), &mut errors);
-            assert_eq!(messages(&errors), wanted.into_iter().collect::<Vec<_>>(), "{key} {said}");
+            assert_eq!(messages(&errors), wanted.into_iter().collect::<Vec<_>>(), "{key} {annotated}");
         }
     }
 }

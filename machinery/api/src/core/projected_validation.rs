@@ -1,4 +1,4 @@
-//! The rules of volumes that are made of files: keys of ConfigMaps and Secrets, the downward API, tokens.
+//! The rules of volumes that consist of files: keys of ConfigMaps and Secrets, the downward API, tokens.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use corten_meta::field::FieldError;
 use super::env_validation::{validate_field_reference, validate_resource_reference};
 use crate::check::{At, Errors, local_descending};
 
-/// The fields of a pod that a file may hold.
+/// The fields of a pod that a file may have.
 const FILE_FIELDS: &[&str] =
     &["metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid"];
 
@@ -24,7 +24,7 @@ pub(super) fn validate_key_to_path(at: &At<'_>, errors: &mut Errors) {
     validate_file_mode(&at.get("mode"), errors);
 }
 
-/// A file below the volume that is not one of the kubelet's own, which start with two dots.
+/// Validates a file path below the volume that does not start with two dots, which the kubelet reserves.
 fn local_not_reserved(at: &At<'_>, errors: &mut Errors) {
     local_descending(at, errors);
     if at.text().starts_with("..") && !at.text().starts_with("../") {
@@ -32,7 +32,7 @@ fn local_not_reserved(at: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// Upstream names the source, not the item, in the errors of these files.
+/// Validates downward API items. Upstream names the source, not the item, in the errors.
 pub(super) fn validate_downward_items(at: &At<'_>, errors: &mut Errors) {
     for item in at.get("items").items() {
         validate_downward_file(&item.with(at.path.clone()), errors);
@@ -42,7 +42,8 @@ pub(super) fn validate_downward_items(at: &At<'_>, errors: &mut Errors) {
 fn validate_downward_file(file: &At<'_>, errors: &mut Errors) {
     file.get("path").must(errors);
     local_not_reserved(&file.get("path"), errors);
-    let (field, resource) = (file.get("fieldRef"), file.get("resourceFieldRef"));
+    let field = file.get("fieldRef");
+    let resource = file.get("resourceFieldRef");
     if field.is_object() {
         validate_field_reference(&field, FILE_FIELDS, errors);
         if resource.is_object() {
@@ -57,7 +58,7 @@ fn validate_downward_file(file: &At<'_>, errors: &mut Errors) {
     validate_file_mode(&file.get("mode"), errors);
 }
 
-/// Several sources in one folder: no two files have the same path.
+/// Validates several sources in one folder: no two files have the same path.
 pub(super) fn validate_projected(at: &At<'_>, errors: &mut Errors) {
     const SOURCES: [&str; 4] = ["secret", "configMap", "downwardAPI", "serviceAccountToken"];
     validate_file_mode(&at.get("defaultMode"), errors);
@@ -82,7 +83,7 @@ pub(super) fn validate_projected(at: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// The paths that files of a projected volume have taken.
+/// The paths of the files of a projected volume.
 struct Paths<'a> {
     at: At<'a>,
     seen: BTreeSet<&'a str>,

@@ -1,11 +1,11 @@
-//! The rules of ResourceQuota: resources that can be counted, and scopes that fit them.
+//! The rules of ResourceQuota: countable resources, and scopes that fit them.
 
 use std::collections::BTreeSet;
 
 use corten_meta::Value;
 use corten_meta::field::FieldError;
 
-use super::resource_validation::{validate_amount, validate_resource_name};
+use super::resource_validation::{validate_quantity, validate_resource_name};
 use crate::check::{At, Errors};
 
 const SCOPES: [&str; 7] = [
@@ -38,7 +38,7 @@ fn is_quota_resource(resource: &str) -> bool {
     COMPUTE.contains(&resource) || COUNTED.contains(&resource) || huge
 }
 
-/// Whether a scope means anything for a resource that the server knows.
+/// Reports whether a scope applies to a resource that the server knows.
 fn fits(scope: &str, resource: &str) -> bool {
     match scope {
         _ if !is_quota_resource(resource) => true,
@@ -60,7 +60,7 @@ pub(super) fn validate_quota(object: &Value) -> Errors {
     errors
 }
 
-/// The amounts of a status.
+/// Validates the quantities of a status.
 pub(super) fn validate_quota_status(object: &Value) -> Errors {
     let status = At::object(object).get("status");
     let mut errors = Errors::new();
@@ -70,12 +70,12 @@ pub(super) fn validate_quota_status(object: &Value) -> Errors {
 }
 
 fn validate_hard(hard: &At<'_>, errors: &mut Errors) {
-    for (resource, amount) in hard.entries() {
-        validate_resource_name(resource, &amount, errors);
+    for (resource, quantity) in hard.entries() {
+        validate_resource_name(resource, &quantity, errors);
         if !resource.contains('/') && !is_quota_resource(resource) {
-            errors.push(FieldError::invalid(&amount.path, resource, "must be a standard resource for quota"));
+            errors.push(FieldError::invalid(&quantity.path, resource, "must be a standard resource for quota"));
         }
-        validate_amount(resource, &amount, errors);
+        validate_quantity(resource, &quantity, errors);
     }
 }
 
@@ -104,7 +104,7 @@ fn validate_no_conflict(scopes: &BTreeSet<&str>, at: &At<'_>, errors: &mut Error
     }
 }
 
-/// The errors name the list of expressions: upstream leaves the index out.
+/// Validates the scope selector. The errors name the list of expressions: upstream leaves the index out.
 fn validate_scope_selector(spec: &At<'_>, errors: &mut Errors) {
     let selector = spec.get("scopeSelector");
     let expressions = selector.get("matchExpressions");
@@ -143,6 +143,7 @@ fn validate_scope_selector(spec: &At<'_>, errors: &mut Errors) {
 pub(super) fn validate_quota_update(new: &Value, old: &Value) -> Errors {
     let scopes = |object| At::object(object).get("spec").get("scopes");
     let set = |at: &At<'_>| at.texts().map(str::to_string).collect::<BTreeSet<_>>();
-    let (now, then) = (scopes(new), scopes(old));
+    let now = scopes(new);
+    let then = scopes(old);
     if set(&now) == set(&then) { Errors::new() } else { vec![now.invalid("field is immutable")] }
 }

@@ -10,7 +10,7 @@ use crate::kind::{Behaviour, Kind, NameRule, ScalePaths};
 
 struct ReplicationController;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("", "v1", "ReplicationController", "replicationcontrollers")
         .short(&["rc"])
@@ -54,9 +54,9 @@ impl Behaviour for ReplicationController {
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
         let path = corten_meta::field::Path::root("spec").child("template");
         let mut out = crate::core::pod_warnings::of_names(new, old);
-        // Of a change upstream judges the template that was there.
-        let (judged, other) = old.map_or((new, None), |old| (old, Some(new)));
-        out.extend(crate::core::pod_warnings::of_template(judged, other, "/spec/template", &path));
+        // For a change, upstream uses the old template.
+        let (subject, other) = old.map_or((new, None), |old| (old, Some(new)));
+        out.extend(crate::core::pod_warnings::of_template(subject, other, "/spec/template", &path));
         out
     }
 

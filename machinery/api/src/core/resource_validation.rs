@@ -1,4 +1,4 @@
-//! The rules of requests and limits, of a container, of a whole pod, and of a pod against its containers.
+//! The rules of requests and limits, of a container, of a pod, and of a pod against its containers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use corten_meta::{Quantity, Value, names};
 
 use crate::check::{At, Errors};
 
-/// Resources without a domain that are known at all.
+/// The known resources without a domain.
 const STANDARD: [&str; 20] = [
     "cpu",
     "memory",
@@ -31,7 +31,7 @@ const STANDARD: [&str; 20] = [
     "services.loadbalancers",
 ];
 
-/// Whose resources these are.
+/// The owner of the resources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Of {
     Container,
@@ -42,17 +42,17 @@ pub(super) fn is_huge_page(resource: &str) -> bool {
     resource.starts_with("hugepages-")
 }
 
-/// Named by Kubernetes itself: without a domain, or in one of its own.
+/// Reports whether a resource is Kubernetes' own: without a domain, or in one of its own.
 pub(crate) fn is_native(resource: &str) -> bool {
     !resource.contains('/') || resource.contains("kubernetes.io/")
 }
 
-/// Extended resources and huge pages are handed out whole.
+/// Reports whether a resource can be overcommitted: extended resources and huge pages cannot.
 pub(super) fn can_overcommit(resource: &str) -> bool {
     is_native(resource) && !is_huge_page(resource)
 }
 
-/// A resource that is counted in whole numbers.
+/// Reports whether a resource is counted in integers.
 fn is_integer(resource: &str) -> bool {
     const COUNTED: [&str; 9] = [
         "pods",
@@ -68,14 +68,14 @@ fn is_integer(resource: &str) -> bool {
     COUNTED.contains(&resource) || is_extended(resource)
 }
 
-/// A resource of somebody else's domain.
+/// Reports whether a resource has a domain that is not Kubernetes'.
 pub(crate) fn is_extended(resource: &str) -> bool {
     !is_native(resource)
         && !resource.starts_with("requests.")
         && names::qualified_name(&format!("requests.{resource}")).is_empty()
 }
 
-/// A name with a domain, or one that Kubernetes knows.
+/// Validates a name with a domain, or one that Kubernetes knows.
 pub(crate) fn validate_resource_name(resource: &str, at: &At<'_>, errors: &mut Errors) -> bool {
     let before = errors.len();
     let messages = names::qualified_name(resource).into_iter();
@@ -89,19 +89,19 @@ pub(crate) fn validate_resource_name(resource: &str, at: &At<'_>, errors: &mut E
     errors.len() == before
 }
 
-/// A quantity that is not negative, and whole where the resource is counted.
-pub(crate) fn validate_amount(resource: &str, at: &At<'_>, errors: &mut Errors) {
-    let Some(amount) = at.quantity() else { return };
-    if amount.sign() < 0 {
+/// Validates a quantity that is not negative, and an integer where the resource is counted.
+pub(crate) fn validate_quantity(resource: &str, at: &At<'_>, errors: &mut Errors) {
+    let Some(quantity) = at.quantity() else { return };
+    if quantity.sign() < 0 {
         let detail = "must be greater than or equal to 0";
-        errors.push(FieldError::invalid(&at.path, amount.to_string(), detail));
+        errors.push(FieldError::invalid(&at.path, quantity.to_string(), detail));
     }
-    if is_integer(resource) && amount.milli_value() % 1000 != 0 {
-        errors.push(FieldError::invalid(&at.path, amount.to_string(), "must be an integer"));
+    if is_integer(resource) && quantity.milli_value() % 1000 != 0 {
+        errors.push(FieldError::invalid(&at.path, quantity.to_string(), "must be an integer"));
     }
 }
 
-/// The name of a resource that a container may have.
+/// Validates the name of a resource that a container may have.
 pub(crate) fn validate_container_resource_name(at: &At<'_>, errors: &mut Errors) {
     validate_name_of(Of::Container, at.text(), at, errors);
 }
@@ -126,29 +126,30 @@ pub(super) fn validate_name_of(of: Of, resource: &str, at: &At<'_>, errors: &mut
     }
 }
 
-/// Requests, limits and claims. `claims` are the names the pod has for its claims.
+/// Validates requests, limits and claims. `claims` are the names of the pod's claims.
 pub(super) fn validate_resources(at: &At<'_>, of: Of, claims: &BTreeSet<&str>, errors: &mut Errors) {
-    let (limits, requests) = (at.get("limits"), at.get("requests"));
-    for (resource, amount) in limits.entries() {
-        validate_name_of(of, resource, &amount, errors);
-        validate_amount(resource, &amount, errors);
-        validate_huge_pages(resource, &amount, errors);
+    let limits = at.get("limits");
+    let requests = at.get("requests");
+    for (resource, quantity) in limits.entries() {
+        validate_name_of(of, resource, &quantity, errors);
+        validate_quantity(resource, &quantity, errors);
+        validate_huge_pages(resource, &quantity, errors);
     }
-    for (resource, amount) in requests.entries() {
-        validate_name_of(of, resource, &amount, errors);
-        validate_amount(resource, &amount, errors);
-        validate_against_limit(resource, &amount, &requests, &limits, errors);
-        validate_huge_pages(resource, &amount, errors);
+    for (resource, quantity) in requests.entries() {
+        validate_name_of(of, resource, &quantity, errors);
+        validate_quantity(resource, &quantity, errors);
+        validate_against_limit(resource, &quantity, &requests, &limits, errors);
+        validate_huge_pages(resource, &quantity, errors);
     }
-    let asked: Vec<&str> = limits.entries().chain(requests.entries()).map(|(resource, _)| resource).collect();
-    if asked.iter().any(|r| is_huge_page(r)) && !asked.iter().any(|r| *r == "cpu" || *r == "memory") {
+    let requested: Vec<&str> = limits.entries().chain(requests.entries()).map(|(resource, _)| resource).collect();
+    if requested.iter().any(|r| is_huge_page(r)) && !requested.iter().any(|r| *r == "cpu" || *r == "memory") {
         errors.push(at.forbidden("HugePages require cpu or memory"));
     }
     validate_claims(&at.get("claims"), claims, errors);
 }
 
-fn validate_against_limit(resource: &str, amount: &At<'_>, requests: &At<'_>, limits: &At<'_>, errors: &mut Errors) {
-    let Some(request) = amount.quantity() else { return };
+fn validate_against_limit(resource: &str, quantity: &At<'_>, requests: &At<'_>, limits: &At<'_>, errors: &mut Errors) {
+    let Some(request) = quantity.quantity() else { return };
     let overcommit = can_overcommit(resource);
     let invalid = |detail: String| FieldError::invalid(&requests.path, request.to_string(), detail);
     match limits.value.get(resource).and_then(crate::validation::quantity) {
@@ -165,32 +166,33 @@ fn validate_against_limit(resource: &str, amount: &At<'_>, requests: &At<'_>, li
     }
 }
 
-/// Huge pages come in multiples of their own size.
+/// Validates that huge pages are a multiple of their size.
 fn validate_huge_pages(resource: &str, at: &At<'_>, errors: &mut Errors) {
     let Some(size) = resource.strip_prefix("hugepages-") else { return };
-    let (Some(amount), size) = (at.quantity(), Quantity::parse(size)) else { return };
-    let whole = size.is_ok_and(|s| s.value() > 0 && amount.value() % s.value() == 0);
-    if !whole {
-        let detail = format!("{amount} is not positive integer multiple of {resource}");
-        errors.push(FieldError::invalid(&at.path, amount.to_string(), detail));
+    let (Some(quantity), size) = (at.quantity(), Quantity::parse(size)) else { return };
+    let is_multiple = size.is_ok_and(|s| s.value() > 0 && quantity.value() % s.value() == 0);
+    if !is_multiple {
+        let detail = format!("{quantity} is not positive integer multiple of {resource}");
+        errors.push(FieldError::invalid(&at.path, quantity.to_string(), detail));
     }
 }
 
 fn validate_claims(claims: &At<'_>, known: &BTreeSet<&str>, errors: &mut Errors) {
     let mut seen: BTreeSet<String> = BTreeSet::new();
     for claim in claims.items() {
-        let (name, request) = (claim.get("name").text(), claim.get("request"));
+        let name = claim.get("name").text();
+        let request = claim.get("request");
         if name.is_empty() {
             errors.push(claim.required(""));
             continue;
         }
         let key = if request.is_empty() { name.to_string() } else { format!("{name}/{}", request.text()) };
-        let whole = request.is_empty() && seen.iter().any(|k| k.split_once('/').is_some_and(|(n, _)| n == name));
+        let is_covered = request.is_empty() && seen.iter().any(|k| k.split_once('/').is_some_and(|(n, _)| n == name));
         if seen.contains(name) {
             errors.push(FieldError::duplicate(&claim.path, name));
         } else {
             request.follows(errors, names::dns1123_label);
-            if whole || !seen.insert(key.clone()) {
+            if is_covered || !seen.insert(key.clone()) {
                 errors.push(FieldError::duplicate(&claim.path, key));
             }
         }
@@ -209,7 +211,7 @@ fn validate_claims(claims: &At<'_>, known: &BTreeSet<&str>, errors: &mut Errors)
     }
 }
 
-/// The resources of a whole pod are enough for its containers.
+/// Validates that the resources of a pod are enough for its containers.
 pub(super) fn validate_pod_resources(spec: &At<'_>, claims: &BTreeSet<&str>, errors: &mut Errors) {
     let resources = spec.get("resources");
     if !resources.is_object() {
@@ -242,50 +244,52 @@ pub(super) fn validate_pod_resources(spec: &At<'_>, claims: &BTreeSet<&str>, err
     validate_container_limits(spec, &resources, errors);
 }
 
-/// No container may have more than the whole pod.
+/// Validates that no container exceeds the pod.
 fn validate_container_limits(spec: &At<'_>, resources: &At<'_>, errors: &mut Errors) {
     for (at, container) in spec.get("containers").items().enumerate() {
         for (resource, limit) in container.get("resources").get("limits").entries() {
-            let whole = resources.get("limits").value.get(resource).and_then(crate::validation::quantity);
-            let (Some(limit), Some(whole)) = (limit.quantity(), whole) else { continue };
-            if limit > whole {
+            let pod_limit = resources.get("limits").value.get(resource).and_then(crate::validation::quantity);
+            let (Some(limit), Some(pod_limit)) = (limit.quantity(), pod_limit) else { continue };
+            if limit > pod_limit {
                 let path = resources.path.child("containers").index(at).key(resource).child("limits");
-                let detail = format!("must be less than or equal to pod limits of {whole}");
+                let detail = format!("must be less than or equal to pod limits of {pod_limit}");
                 errors.push(FieldError::invalid(&path, limit.to_string(), detail));
             }
         }
     }
 }
 
-/// What containers need together: all that run side by side, or the largest init container with the sidecars
-/// that started before it, whichever is more. A sum is shown as its first part is, a maximum as the largest.
+/// Returns the needs of all containers: those that run in parallel, or the largest init container with the sidecars
+/// that started before it, whichever is more. A sum has the format of its first summand, a maximum that of the largest.
 pub(crate) fn aggregate(spec: &Value, side: &str) -> BTreeMap<String, Quantity> {
     type Amounts = BTreeMap<String, Quantity>;
-    let amounts = |container: &Value| -> Amounts {
+    let quantities = |container: &Value| -> Amounts {
         let map = container.pointer(&format!("/resources/{side}")).and_then(Value::as_object).into_iter().flatten();
-        map.filter_map(|(name, amount)| Some((name.clone(), crate::validation::quantity(amount)?))).collect()
+        map.filter_map(|(name, quantity)| Some((name.clone(), crate::validation::quantity(quantity)?))).collect()
     };
     let add = |sum: &mut Amounts, more: &Amounts| {
-        for (name, amount) in more {
+        for (name, quantity) in more {
             match sum.get_mut(name) {
-                Some(whole) => *whole += amount,
-                None => drop(sum.insert(name.clone(), amount.clone())),
+                Some(total) => *total += quantity,
+                None => drop(sum.insert(name.clone(), quantity.clone())),
             }
         }
     };
     let raise = |top: &mut Amounts, other: Amounts| {
-        for (name, amount) in other {
-            if top.get(&name).is_none_or(|before| amount > *before) {
-                top.insert(name, amount);
+        for (name, quantity) in other {
+            if top.get(&name).is_none_or(|before| quantity > *before) {
+                top.insert(name, quantity);
             }
         }
     };
-    let (mut running, mut sidecars, mut peak) = (Amounts::new(), Amounts::new(), Amounts::new());
+    let mut running = Amounts::new();
+    let mut sidecars = Amounts::new();
+    let mut peak = Amounts::new();
     for container in crate::cells::list(spec, "/containers") {
-        add(&mut running, &amounts(container));
+        add(&mut running, &quantities(container));
     }
     for container in crate::cells::list(spec, "/initContainers") {
-        let mut own = amounts(container);
+        let mut own = quantities(container);
         if container["restartPolicy"] == "Always" {
             add(&mut running, &own);
             add(&mut sidecars, &own);
@@ -304,9 +308,9 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// A sum is shown as its first part is, a maximum as the largest.
+    /// A sum has the format of its first summand, a maximum that of the largest.
     #[test]
-    fn amounts_are_added_up() {
+    fn quantities_are_added_up() {
         let with = |cpu: &str| json!({"resources": {"requests": {"cpu": cpu}}});
         let sidecar = json!({"restartPolicy": "Always", "resources": {"requests": {"cpu": "1"}}});
         for (containers, init, wanted) in [

@@ -11,7 +11,7 @@ use crate::kind::{Behaviour, Kind};
 
 struct ResourceQuota;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("", "v1", "ResourceQuota", "resourcequotas")
         .short(&["quota"])
@@ -34,16 +34,18 @@ impl Behaviour for ResourceQuota {
         validate_quota_status(new)
     }
 
-    /// What may be asked for at most is less than what may be used at most.
+    /// Warns of a request quota that is not below the limit quota.
     fn warnings(&self, quota: &Value, old: Option<&Value>) -> Vec<String> {
         let hard = crate::check::At::object(quota).get("spec").get("hard");
         let warning = |resource: &&str| {
-            let (request, limit) = (format!("requests.{resource}"), format!("limits.{resource}"));
+            let request = format!("requests.{resource}");
+            let limit = format!("limits.{resource}");
             let is_bare = !hard.get(&request).is_set() && matches!(*resource, "cpu" | "memory");
             let request = if is_bare { (*resource).to_owned() } else { request };
-            let (asked, most) = (hard.get(&request).quantity()?, hard.get(&limit).quantity()?);
-            let told = format!("ResourceQuota {request} ({asked}) should be less than {limit} ({most})");
-            (asked > most).then_some(told)
+            let requested = hard.get(&request).quantity()?;
+            let most = hard.get(&limit).quantity()?;
+            let messages = format!("ResourceQuota {request} ({requested}) should be less than {limit} ({most})");
+            (requested > most).then_some(messages)
         };
         let resources = ["cpu", "memory", "storage", "ephemeral-storage"];
         resources.iter().filter(|_| old.is_none()).filter_map(warning).collect()

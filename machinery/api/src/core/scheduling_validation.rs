@@ -1,5 +1,5 @@
-//! The rules of where a pod may run: tolerations, affinities, topology spread, gates, and node selectors,
-//! which volumes and devices use too.
+//! The rules of scheduling: tolerations, affinities, topology spread, gates, and node selectors, which volumes and
+//! devices also have.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,9 @@ const NOT_AN_OPERATOR: &str = "not a valid selector operator";
 
 pub(crate) fn validate_tolerations(tolerations: &At<'_>, errors: &mut Errors) {
     for toleration in tolerations.items() {
-        let (key, operator, effect) = (toleration.get("key"), toleration.get("operator"), toleration.get("effect"));
+        let key = toleration.get("key");
+        let operator = toleration.get("operator");
+        let effect = toleration.get("effect");
         let value = toleration.get("value").text();
         key.follows(errors, names::qualified_name);
         if key.is_empty() && operator.text() != "Exists" {
@@ -70,7 +72,7 @@ fn validate_weight(term: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// Terms that a node may match. `check_values` is whether values must be possible values of labels.
+/// Validates the terms of a node selector. `check_values` is whether values must be valid label values.
 pub(crate) fn validate_node_selector(at: &At<'_>, check_values: bool, errors: &mut Errors) {
     let terms = at.get("nodeSelectorTerms");
     if terms.must_say(errors, "must have at least one node selector term") {
@@ -84,7 +86,8 @@ fn validate_node_selector_term(term: &At<'_>, check_values: bool, errors: &mut E
 }
 
 fn validate_node_requirement(at: &At<'_>, check_values: bool, errors: &mut Errors) {
-    let (operator, values) = (at.get("operator"), at.get("values"));
+    let operator = at.get("operator");
+    let values = at.get("values");
     match operator.text() {
         "In" | "NotIn" => {
             values.must_say(errors, "must be specified when `operator` is 'In' or 'NotIn'");
@@ -106,7 +109,8 @@ fn validate_node_requirement(at: &At<'_>, check_values: bool, errors: &mut Error
 }
 
 fn validate_node_field_requirement(at: &At<'_>, errors: &mut Errors) {
-    let (operator, values) = (at.get("operator"), at.get("values"));
+    let operator = at.get("operator");
+    let values = at.get("values");
     match operator.text() {
         "In" | "NotIn" if values.len() != 1 => {
             let detail = "must be only one value when `operator` is 'In' or 'NotIn' for node field selector";
@@ -136,7 +140,7 @@ fn validate_pod_affinity_term(term: &At<'_>, errors: &mut Errors) {
     key.follows_also_empty(errors, names::qualified_name);
 }
 
-/// Keys whose values are taken from the pod itself: they need a selector, and must not be in it already.
+/// Validates keys whose values come from the pod's own labels: they need a selector, and must not be in it already.
 fn validate_label_keys(at: &At<'_>, errors: &mut Errors) {
     let selector = at.get("labelSelector");
     for field in ["matchLabelKeys", "mismatchLabelKeys"] {
@@ -163,7 +167,7 @@ fn validate_label_keys(at: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// A number that is more than zero, in the words that this place has for it.
+/// Validates a number above zero, in this field's own words.
 fn above_zero(at: &At<'_>, errors: &mut Errors) {
     let number = at.number().unwrap_or_default();
     if number <= 0 {
@@ -175,7 +179,8 @@ pub(super) fn validate_topology_spread(constraints: &At<'_>, errors: &mut Errors
     let all: Vec<At<'_>> = constraints.items().collect();
     for (at, constraint) in all.iter().enumerate() {
         above_zero(&constraint.get("maxSkew"), errors);
-        let (key, action) = (constraint.get("topologyKey"), constraint.get("whenUnsatisfiable"));
+        let key = constraint.get("topologyKey");
+        let action = constraint.get("whenUnsatisfiable");
         key.must_say(errors, "can not be empty");
         if !["DoNotSchedule", "ScheduleAnyway"].contains(&action.text()) {
             errors.push(action.not_supported(&["DoNotSchedule", "ScheduleAnyway"]));

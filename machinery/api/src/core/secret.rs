@@ -14,7 +14,7 @@ use crate::kind::{Behaviour, Kind};
 
 struct Secret;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("", "v1", "Secret", "secrets")
         .selectable(&["type"])
@@ -24,7 +24,7 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for Secret {
-    /// `stringData` is write-only: it is folded into `data`.
+    /// Folds the write-only `stringData` into `data`.
     fn default(&self, object: &mut Value) {
         if let Some(Value::Object(plain)) = remove(object, "/stringData")
             && !plain.is_empty()
@@ -53,7 +53,7 @@ impl Behaviour for Secret {
         errors
     }
 
-    /// A certificate and a key that are none are kept, and told.
+    /// Warns of an invalid certificate and key, which are accepted.
     fn warnings(&self, secret: &Value, _old: Option<&Value>) -> Vec<String> {
         if text(secret, "/type") != "kubernetes.io/tls" {
             return Vec::new();
@@ -81,7 +81,7 @@ impl Behaviour for Secret {
     }
 }
 
-/// Why bytes are no JSON object, in the words of upstream's decoder, to which null is an object too.
+/// Returns the error of bytes that are no JSON object, in the words of upstream's decoder, which accepts null.
 fn not_an_object(bytes: &[u8]) -> Option<String> {
     if let Some(why) = corten_meta::go::json_error(bytes) {
         return Some(why);
@@ -96,16 +96,16 @@ fn not_an_object(bytes: &[u8]) -> Option<String> {
     Some(format!("json: cannot unmarshal {sort} into Go value of type map[string]interface {{}}"))
 }
 
-/// A well-known type says which keys must be there.
+/// Validates the required keys of a well-known type.
 fn validate_type(object: &Value) -> Vec<FieldError> {
     let has = |key: &str| object["data"].get(key).is_some();
     let missing = |key: &str| FieldError::required(&Path::root("data").key(key), "");
     let wanted: &[&str] = match text(object, "/type") {
         "kubernetes.io/service-account-token" => {
             let annotation = "kubernetes.io/service-account.name";
-            let given = object["metadata"]["annotations"][annotation].as_str().unwrap_or_default();
+            let value = object["metadata"]["annotations"][annotation].as_str().unwrap_or_default();
             let path = Path::root("metadata").child("annotations").key(annotation);
-            return if given.is_empty() { vec![FieldError::required(&path, "")] } else { Vec::new() };
+            return if value.is_empty() { vec![FieldError::required(&path, "")] } else { Vec::new() };
         }
         "kubernetes.io/basic-auth" => {
             let either = has("username") || has("password");
@@ -117,7 +117,7 @@ fn validate_type(object: &Value) -> Vec<FieldError> {
         "kubernetes.io/dockerconfigjson" => &[".dockerconfigjson"],
         _ => &[],
     };
-    // A key for SSH is one that is not empty.
+    // An SSH key must not be empty.
     let lacks = |key: &str| !has(key) || key == "ssh-privatekey" && object["data"][key] == "";
     let mut errors: Vec<FieldError> = wanted.iter().filter(|key| lacks(key)).map(|key| missing(key)).collect();
     for key in wanted.iter().filter(|key| key.starts_with(".docker") && has(key)) {

@@ -1,4 +1,4 @@
-//! The rules of security contexts, of a pod and of its containers, and of the operating system they are for.
+//! The rules of security contexts, of a pod and of its containers, and of the pod's operating system.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use corten_meta::{Value, names};
 
 use crate::check::{At, Errors, local_descending};
 
-/// Every container of a pod spec with its path, in upstream's order.
+/// Returns every container of a pod spec with its path, in upstream's order.
 pub(super) fn containers<'a>(spec: &At<'a>) -> impl Iterator<Item = At<'a>> + use<'a> {
     let lists = ["initContainers", "containers", "ephemeralContainers"].map(|field| spec.get(field));
     lists.into_iter().flat_map(|list| list.items())
@@ -20,7 +20,7 @@ pub(super) fn id(at: &At<'_>, rule: fn(i64) -> Vec<String>, errors: &mut Errors)
     }
 }
 
-/// The security context of a whole pod.
+/// Validates the security context of a pod.
 pub(super) fn validate_pod_security(spec: &At<'_>, errors: &mut Errors) {
     let context = spec.get("securityContext");
     id(&context.get("fsGroup"), names::group_id, errors);
@@ -38,11 +38,11 @@ pub(super) fn validate_pod_security(spec: &At<'_>, errors: &mut Errors) {
     validate_windows_options(&context.get("windowsOptions"), errors);
     validate_apparmor(&context.get("appArmorProfile"), errors);
     context.get("supplementalGroupsPolicy").one_of(errors, &["Merge", "Strict"]);
-    // Volumes are relabelled file by file unless a feature is on that is off.
+    // Volumes are relabelled recursively, because the feature gate of the other policy is disabled.
     context.get("seLinuxChangePolicy").one_of(errors, &["Recursive"]);
 }
 
-/// The security context of a container. `host_users` is whether the pod shares the host's users.
+/// Validates the security context of a container. `host_users` is whether the pod shares the host's users.
 pub(super) fn validate_container_security(context: &At<'_>, host_users: bool, errors: &mut Errors) {
     id(&context.get("runAsUser"), names::user_id, errors);
     id(&context.get("runAsGroup"), names::group_id, errors);
@@ -69,7 +69,8 @@ fn validate_seccomp(profile: &At<'_>, errors: &mut Errors) {
     if !profile.is_object() {
         return;
     }
-    let (kind, file) = (profile.get("type"), profile.get("localhostProfile"));
+    let kind = profile.get("type");
+    let file = profile.get("localhostProfile");
     if kind.must_say(errors, "type is required when seccompProfile is set") {
         kind.one_of(errors, &["Localhost", "RuntimeDefault", "Unconfined"]);
     }
@@ -88,7 +89,8 @@ pub(super) fn validate_apparmor(profile: &At<'_>, errors: &mut Errors) {
     if !profile.is_object() {
         return;
     }
-    let (kind, file) = (profile.get("type"), profile.get("localhostProfile"));
+    let kind = profile.get("type");
+    let file = profile.get("localhostProfile");
     match kind.text() {
         "Localhost" if !file.is_set() => errors.push(file.required(NEEDED)),
         "Localhost" => {
@@ -156,7 +158,7 @@ fn validate_windows_options(options: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// `DOMAIN\user` or `user`, as Windows writes them.
+/// Returns the errors of `DOMAIN\user` or `user`, as Windows writes them.
 fn windows_user_errors(name: &str) -> Vec<&'static str> {
     if name.is_empty() {
         return vec!["runAsUserName cannot be an empty string"];
@@ -202,22 +204,23 @@ fn is_windows_domain(name: &str) -> bool {
     name.split('.').all(|label| names::dns1123_label(&label.to_lowercase()).is_empty())
 }
 
-/// Containers that are processes of a Windows host: all of a pod's, or none.
+/// Validates HostProcess containers on Windows: all of a pod's, or none.
 pub(super) fn validate_host_process(spec: &At<'_>, errors: &mut Errors) {
     let host_process = |at: &At<'_>| at.get("securityContext").get("windowsOptions").get("hostProcess").value.as_bool();
-    let whole = host_process(spec);
-    let (mut all, mut found) = (0, 0);
+    let of_pod = host_process(spec);
+    let mut all = 0;
+    let mut found = 0;
     for container in containers(spec) {
         let own = host_process(&container);
-        if let (Some(whole), Some(own)) = (whole, own)
-            && whole != own
+        if let (Some(of_pod), Some(own)) = (of_pod, own)
+            && of_pod != own
         {
             let path = container.path.child("securityContext").child("windowsOptions").child("hostProcess");
-            let detail = format!("pod hostProcess value must be identical if both are specified, was {whole}");
+            let detail = format!("pod hostProcess value must be identical if both are specified, was {of_pod}");
             errors.push(FieldError::invalid(&path, own, detail));
         }
         all += 1;
-        found += usize::from(own.or(whole) == Some(true));
+        found += usize::from(own.or(of_pod) == Some(true));
     }
     if found == 0 {
         return;
@@ -232,7 +235,7 @@ pub(super) fn validate_host_process(spec: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// Pods with users of their own do not share other namespaces with the host.
+/// Validates that pods with their own user namespace do not share other namespaces with the host.
 pub(super) fn validate_host_users(spec: &At<'_>, errors: &mut Errors) {
     const DETAIL: &str = "when `hostUsers` is false";
     if spec.get("hostUsers").value != &Value::Bool(false) {
@@ -248,7 +251,7 @@ pub(super) fn validate_host_users(spec: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// Which settings exist on the operating system the pod is for.
+/// Validates that the settings exist on the pod's operating system.
 pub(super) fn validate_os(spec: &At<'_>, errors: &mut Errors) {
     const POD: &[&str] = &[
         "appArmorProfile",
@@ -282,8 +285,8 @@ pub(super) fn validate_os(spec: &At<'_>, errors: &mut Errors) {
         return;
     }
     let set = |at: &At<'_>, fields: &[&str], detail: &str, errors: &mut Errors| {
-        let given = fields.iter().map(|field| at.get(field)).filter(|at| at.is_set());
-        errors.extend(given.map(|at| at.forbidden(detail)));
+        let set = fields.iter().map(|field| at.get(field)).filter(|at| at.is_set());
+        errors.extend(set.map(|at| at.forbidden(detail)));
     };
     match os.get("name").text() {
         "linux" => {
@@ -302,7 +305,7 @@ pub(super) fn validate_os(spec: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// Annotations of the time before seccomp and AppArmor were fields.
+/// Validates the seccomp and AppArmor annotations that preceded the fields.
 pub(super) fn validate_profile_annotations(annotations: &At<'_>, spec: &At<'_>, errors: &mut Errors) {
     for (key, value) in annotations.entries() {
         let seccomp = key == "seccomp.security.alpha.kubernetes.io/pod"

@@ -14,7 +14,7 @@ use crate::kind::{Behaviour, Kind, NameRule};
 
 struct Service;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("", "v1", "Service", "services")
         .short(&["svc"])
@@ -53,7 +53,7 @@ impl Behaviour for Service {
         if kind == "LoadBalancer" {
             default_at(service, "/spec/allocateLoadBalancerNodePorts", true);
         }
-        // A write of the status may come without the spec; only load balancers may have these at all.
+        // A write of the status may lack the spec; only load balancers may have these fields.
         if kind == "LoadBalancer" || is_of_unknown_type {
             for ingress in items(service, "/status/loadBalancer/ingress").filter(|i| !absent(i, "/ip")) {
                 default_at(ingress, "/ipMode", "VIP");
@@ -61,19 +61,19 @@ impl Behaviour for Service {
         }
     }
 
-    /// The one cluster address and the list of them name the same thing.
+    /// Keeps the cluster IP and the list of cluster IPs consistent.
     fn prepare_create(&self, service: &mut Value) {
         normalize_cluster_ips(service, None);
         put(service, "/status", json!({"loadBalancer": {}}));
     }
 
-    /// What the server once allocated is kept when the client leaves it out.
+    /// Keeps allocated fields that the client leaves out.
     fn prepare_update(&self, new: &mut Value, old: &Value) {
         keep_service_allocations(new, old);
         drop_fields_of_other_types(new, old);
     }
 
-    /// A name for something outside has no traffic to keep inside, but keeps the policy that it had for it.
+    /// Hides the internal traffic policy of an ExternalName Service, which is stored.
     fn shown(&self, stored: &[u8]) -> Option<Value> {
         let says = |text: &str| stored.windows(text.len()).any(|part| part == text.as_bytes());
         if !says("\"type\":\"ExternalName\"") || !says("\"internalTrafficPolicy\":\"") {
@@ -140,7 +140,7 @@ fn default_affinity(service: &mut Value) {
     }
 }
 
-/// Keeps `clusterIP` and `clusterIPs` in step, as a client may know only the first.
+/// Keeps `clusterIP` and `clusterIPs` consistent, as a client may know only the former.
 fn normalize_cluster_ips(new: &mut Value, old: Option<&Value>) {
     let ip = text(new, "/spec/clusterIP").to_string();
     let ips = list(new, "/spec/clusterIPs").to_vec();
@@ -151,7 +151,7 @@ fn normalize_cluster_ips(new: &mut Value, old: Option<&Value>) {
         return;
     };
     let same_ip = text(old, "/spec/clusterIP") == ip;
-    // Who knows only the first, and leaves it, leaves all.
+    // A client that knows only `clusterIP`, and leaves it, leaves all.
     if same_ip && ips.is_empty() && !list(old, "/spec/clusterIPs").is_empty() {
         put(new, "/spec/clusterIPs", old["spec"]["clusterIPs"].clone());
         return;
@@ -166,12 +166,12 @@ fn normalize_cluster_ips(new: &mut Value, old: Option<&Value>) {
     }
 }
 
-/// What the server once allocated is kept when an update leaves it out.
+/// Keeps allocated fields that an update leaves out.
 pub fn keep_service_allocations(new: &mut Value, old: &Value) {
     if has_address(new) && has_address(old) {
-        // Which families these are of is found out anew.
+        // The families are derived again.
         for field in ["/spec/clusterIP", "/spec/clusterIPs", "/spec/ipFamilyPolicy"] {
-            // An empty policy is none of the known ones, and not no policy.
+            // An empty policy is an invalid one, not an absent one.
             let is_word = field == "/spec/ipFamilyPolicy";
             let empty = new.pointer(field).is_none_or(|v| v == "" && !is_word || v.is_null() || *v == json!([]));
             if empty && let Some(value) = old.pointer(field) {
@@ -189,7 +189,7 @@ pub fn keep_service_allocations(new: &mut Value, old: &Value) {
     normalize_cluster_ips(new, Some(old));
 }
 
-/// A port of the same name keeps its node port, unless the update gives that one to another.
+/// Keeps the node port of a port of the same name, unless the update gives it to another.
 fn keep_node_ports(new: &mut Value, old: &Value) {
     let taken: Vec<i64> = list(new, "/spec/ports").iter().map(|port| number(port, "/nodePort")).collect();
     for port in items(new, "/spec/ports").filter(|port| number(port, "/nodePort") == 0) {
@@ -226,10 +226,10 @@ fn is_reachable(service: &Value) -> bool {
         || text(service, "/spec/type") == "ClusterIP" && has_addresses
 }
 
-/// Whether a Service is of those that have something.
+/// Reports whether a Service may have a field.
 type Has = fn(&Value) -> bool;
 
-/// A Service that no longer is what it was gives up what belonged to it, when the client left that as it was.
+/// Drops the fields that the new type does not have, if the client left them unchanged.
 fn drop_fields_of_other_types(new: &mut Value, old: &Value) {
     const ADDRESSES: [&str; 2] = ["/spec/clusterIP", "/spec/clusterIPs"];
     const FAMILIES: [&str; 2] = ["/spec/ipFamilies", "/spec/ipFamilyPolicy"];
@@ -283,7 +283,7 @@ fn external_ip(service: &Value) -> String {
     }
 }
 
-/// The addresses or names of a load balancer, sorted and without repeats; an ingress has the same field.
+/// Returns the addresses or names of a load balancer, sorted and without repeats; an Ingress has the same field.
 pub(crate) fn load_balancer(object: &Value) -> String {
     let all: std::collections::BTreeSet<&str> = list(object, "/status/loadBalancer/ingress")
         .iter()
@@ -295,7 +295,9 @@ pub(crate) fn load_balancer(object: &Value) -> String {
 
 fn ports(service: &Value) -> String {
     let port = |p: &Value| {
-        let (number_, node_port, protocol) = (number(p, "/port"), number(p, "/nodePort"), text(p, "/protocol"));
+        let number_ = number(p, "/port");
+        let node_port = number(p, "/nodePort");
+        let protocol = text(p, "/protocol");
         if node_port > 0 { format!("{number_}:{node_port}/{protocol}") } else { format!("{number_}/{protocol}") }
     };
     let all: Vec<String> = list(service, "/spec/ports").iter().map(port).collect();
@@ -325,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_of_a_balancer_has_a_mode_also_without_the_spec() {
+    fn a_load_balancer_ip_has_a_mode_without_the_spec() {
         let status = |service: Value| defaulted(service)["status"]["loadBalancer"]["ingress"][0].clone();
         let ingress = json!({"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}});
         let wanted = json!({"ip": "192.0.2.1", "ipMode": "VIP"});
@@ -335,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn an_update_keeps_what_was_allocated() {
+    fn an_update_keeps_allocations() {
         let old = json!({"spec": {"type": "NodePort", "clusterIP": "10.96.0.5", "clusterIPs": ["10.96.0.5"],
             "ports": [{"name": "a", "port": 80, "nodePort": 30080}, {"name": "b", "port": 81, "nodePort": 30081}]}});
         let mut new = json!({"spec": {"type": "NodePort", "ports": [
@@ -363,13 +365,16 @@ mod tests {
     }
 
     #[test]
-    fn a_name_for_something_outside_does_not_show_its_policy() {
+    fn an_external_name_does_not_show_its_policy() {
         let shown = |service: Value| Service.shown(service.to_string().as_bytes());
         let outside = json!({"spec": {"type": "ExternalName", "internalTrafficPolicy": "Local"}});
         assert_eq!(shown(outside), Some(json!({"spec": {"type": "ExternalName"}})));
         assert_eq!(shown(json!({"spec": {"type": "ExternalName", "externalName": "a"}})), None);
-        let told = json!({"a": "\"type\":\"ExternalName\"", "type": "ExternalName"});
-        assert_eq!(shown(json!({"b": told, "spec": {"type": "ClusterIP", "internalTrafficPolicy": "Local"}})), None);
+        let messages = json!({"a": "\"type\":\"ExternalName\"", "type": "ExternalName"});
+        assert_eq!(
+            shown(json!({"b": messages, "spec": {"type": "ClusterIP", "internalTrafficPolicy": "Local"}})),
+            None
+        );
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::validation::{endpoint_ip, labels, legacy_cidr, legacy_ip, port_number
 
 const ONLY_BALANCED: &str = "may only be used when `type` is 'LoadBalancer'";
 
-/// Everything but the change. Addresses and ranges that the old Service has may stay.
+/// Validates everything but the change. Addresses and ranges of the old Service may stay.
 pub(super) fn validate_service(service: &Value, old: Option<&Value>) -> Errors {
     let service = At::object(service);
     let spec = service.get("spec");
@@ -111,7 +111,8 @@ fn validate_ports(spec: &At<'_>, errors: &mut Errors) {
 
 fn validate_affinity(spec: &At<'_>, errors: &mut Errors) {
     const MAX_TIMEOUT: i64 = 86400;
-    let (affinity, config) = (spec.get("sessionAffinity"), spec.get("sessionAffinityConfig"));
+    let affinity = spec.get("sessionAffinity");
+    let config = spec.get("sessionAffinityConfig");
     affinity.must_be_one_of(errors, &["ClientIP", "None"]);
     match affinity.text() {
         "ClientIP" => {
@@ -130,7 +131,7 @@ fn validate_affinity(spec: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// What is wrong with the addresses and families of a Service alone: asked before the server completes them.
+/// Validates the addresses and families of a Service alone, before the server completes them.
 pub fn validate_service_addresses(service: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let before = old.map(|old| At::object(old).get("spec").get("clusterIPs").texts().collect::<Vec<_>>());
     let mut errors = Errors::new();
@@ -138,12 +139,15 @@ pub fn validate_service_addresses(service: &Value, old: Option<&Value>) -> Vec<F
     errors
 }
 
-/// The one address and the list agree, and the list fits the families; `before` are the addresses it already has.
+/// Validates that the cluster IP and the list agree, and that the list fits the families; `before` are the old
+/// addresses.
 fn validate_cluster_ips(spec: &At<'_>, before: &[&str], errors: &mut Errors) {
     if spec.get("type").text() == "ExternalName" {
         return;
     }
-    let (one, all, families) = (spec.get("clusterIP"), spec.get("clusterIPs"), spec.get("ipFamilies"));
+    let one = spec.get("clusterIP");
+    let all = spec.get("clusterIPs");
+    let families = spec.get("ipFamilies");
     let first = all.texts().next().unwrap_or_default();
     match (one.is_empty(), all.is_empty()) {
         (false, true) => errors.push(all.required("")),
@@ -168,7 +172,7 @@ fn validate_cluster_ips(spec: &At<'_>, before: &[&str], errors: &mut Errors) {
     if !readable || is_headless(spec) {
         return;
     }
-    // Addresses that are none may be known ones.
+    // Invalid addresses may be known ones.
     let unread = all.texts().enumerate().find(|(_, text)| parse_sloppy(text).is_none());
     if let Some((at, text)) = unread.filter(|_| all.len() > 1) {
         let detail = format!("failed to check for dual stack with error:invalid IP[{at}]: {text}");
@@ -189,7 +193,8 @@ fn validate_cluster_ips(spec: &At<'_>, before: &[&str], errors: &mut Errors) {
 
 fn validate_unique_ports(spec: &At<'_>, errors: &mut Errors) {
     let ports = spec.get("ports");
-    let (mut nodes, mut own) = (BTreeSet::new(), BTreeSet::new());
+    let mut nodes = BTreeSet::new();
+    let mut own = BTreeSet::new();
     let node_port = |port: &At<'_>| port.get("nodePort").number().filter(|n| *n != 0);
     for port in ports.items().filter(|p| node_port(p).is_some() && spec.get("type").text() == "ClusterIP") {
         errors.push(port.get("nodePort").forbidden("may not be used when `type` is 'ClusterIP'"));
@@ -201,7 +206,8 @@ fn validate_unique_ports(spec: &At<'_>, errors: &mut Errors) {
         }
     }
     for port in ports.items() {
-        let (protocol, number) = (port.get("protocol").text(), port.get("port").number().unwrap_or_default());
+        let protocol = port.get("protocol").text();
+        let number = port.get("port").number().unwrap_or_default();
         if !own.insert((protocol, number)) {
             let key = serde_json::json!({"protocol": protocol, "port": number, "targetPort": 0});
             errors.push(FieldError::duplicate(&port.path, key));
@@ -233,9 +239,9 @@ fn validate_balancer(service: &At<'_>, old: Option<&At<'_>>, errors: &mut Errors
         if !balanced {
             errors.push(annotation.forbidden(ONLY_BALANCED));
         }
-        let is_judged =
+        let is_checked =
             !annotation.text().trim().is_empty() && old.is_none_or(|old| annotated(old) != annotated(service));
-        for range in annotation.text().split(',').map(str::trim).filter(|_| is_judged) {
+        for range in annotation.text().split(',').map(str::trim).filter(|_| is_checked) {
             legacy_cidr(&At::new(&Value::from(range), &annotation.path), &[], errors);
         }
     }
@@ -289,9 +295,11 @@ fn needs_health_check(spec: &At<'_>) -> bool {
     spec.get("type").text() == "LoadBalancer" && spec.get("externalTrafficPolicy").text() == "Local"
 }
 
-/// Everything. Addresses and families stay, unless the type takes them away; the second of each may come and go.
+/// Validates an update. Addresses and families stay, unless the type has none; the second of each may be added and
+/// removed.
 pub(super) fn validate_service_update(new: &Value, old: &Value) -> Errors {
-    let (spec, before) = (At::object(new).get("spec"), At::object(old).get("spec"));
+    let spec = At::object(new).get("spec");
+    let before = At::object(old).get("spec");
     let mut errors = Errors::new();
     let named = |spec: &At<'_>| spec.get("type").text() == "ExternalName";
     if !named(&spec) && !named(&before) {
@@ -308,7 +316,7 @@ pub(super) fn validate_service_update(new: &Value, old: &Value) -> Errors {
     if balanced(&spec) && balanced(&before) && class.value != before.get("loadBalancerClass").value {
         errors.push(class.invalid("may not change once set"));
     }
-    // Upstream asks this of an update once more.
+    // Upstream validates this of an update once more.
     validate_class(&spec, &mut errors);
     let health = spec.get("healthCheckNodePort");
     if needs_health_check(&spec)
@@ -321,9 +329,10 @@ pub(super) fn validate_service_update(new: &Value, old: &Value) -> Errors {
     errors
 }
 
-/// The first of a list stays; the second may be added, and released when the policy says so.
+/// Validates that the first of a list stays; the second may be added, and removed if the policy allows.
 fn validate_kept(spec: &At<'_>, before: &At<'_>, field: &str, one: &str, errors: &mut Errors) {
-    let (now, then) = (spec.get(field), before.get(field));
+    let now = spec.get(field);
+    let then = before.get(field);
     let (new, old): (Vec<&str>, Vec<&str>) = (now.texts().collect(), then.texts().collect());
     let at = |index: usize| now.with(now.path.index(index));
     if new.len() == old.len() {
@@ -348,9 +357,10 @@ fn validate_kept(spec: &At<'_>, before: &At<'_>, field: &str, one: &str, errors:
     }
 }
 
-/// The addresses of a load balancer, of a Service's status or an Ingress's.
+/// Validates the addresses of a load balancer in a status.
 pub(super) fn validate_service_status_update(new: &Value, old: &Value) -> Errors {
-    let (service, before) = (At::object(new), At::object(old));
+    let service = At::object(new);
+    let before = At::object(old);
     let mut errors = Errors::new();
     let ingress = service.get("status").get("loadBalancer").get("ingress");
     if !ingress.is_empty() && service.get("spec").get("type").text() != "LoadBalancer" {
@@ -360,7 +370,9 @@ pub(super) fn validate_service_status_update(new: &Value, old: &Value) -> Errors
     let old = before.get("status").get("loadBalancer").get("ingress");
     let old: Vec<&str> = old.items().map(|i| i.get("ip").text()).collect();
     for point in ingress.items() {
-        let (ip, mode, host) = (point.get("ip"), point.get("ipMode"), point.get("hostname"));
+        let ip = point.get("ip");
+        let mode = point.get("ipMode");
+        let host = point.get("hostname");
         if !ip.is_empty() {
             legacy_ip(&ip, &old, &mut errors);
         }

@@ -1,4 +1,4 @@
-//! What the author of a Service is warned of: fields that are old, and fields that do nothing in its type.
+//! Warnings for the author of a Service: deprecated fields, and fields without effect in its type.
 
 use corten_meta::Value;
 

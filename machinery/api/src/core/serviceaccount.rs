@@ -7,7 +7,7 @@ use crate::kind::{Behaviour, Kind, Role};
 
 struct ServiceAccount;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("", "v1", "ServiceAccount", "serviceaccounts")
         .short(&["sa"])
@@ -36,7 +36,7 @@ impl Behaviour for ServiceAccount {
     }
 }
 
-/// A secret is of the account's namespace, so that its name says all there is to say.
+/// Keeps only the names of secrets, which are in the account's namespace.
 fn keep_names(account: &mut Value) {
     for secret in items(account, "/secrets").filter_map(Value::as_object_mut) {
         secret.retain(|field, _| field == "name");
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_a_secret_only_the_name_is_kept() {
+    fn only_the_names_of_secrets_are_kept() {
         let mut account = json!({"secrets": [{"name": "s", "namespace": "other", "kind": "Secret"}, {"uid": "u"}]});
         ServiceAccount.prepare_create(&mut account);
         assert_eq!(account, json!({"secrets": [{"name": "s"}, {}]}));

@@ -1,10 +1,10 @@
-//! What the rows of volumes and claims share.
+//! The shared cells of volumes and claims.
 
 use corten_meta::Value;
 
 use crate::cells::{list, text};
 
-/// Access modes in their short form, in upstream's order.
+/// Returns access modes in their short form, in upstream's order.
 pub(crate) fn access_modes(object: &Value, pointer: &str) -> String {
     const SHORT: [(&str, &str); 4] =
         [("ReadWriteOnce", "RWO"), ("ReadOnlyMany", "ROX"), ("ReadWriteMany", "RWX"), ("ReadWriteOncePod", "RWOP")];
@@ -13,7 +13,7 @@ pub(crate) fn access_modes(object: &Value, pointer: &str) -> String {
     crate::cells::join(present.map(|(_, short)| *short))
 }
 
-/// The class, by the old annotation first.
+/// Returns the storage class, by the old annotation first.
 pub(crate) fn storage_class(object: &Value) -> &str {
     match object.pointer("/metadata/annotations/volume.beta.kubernetes.io~1storage-class") {
         Some(class) => class.as_str().unwrap_or_default(),
@@ -21,7 +21,7 @@ pub(crate) fn storage_class(object: &Value) -> &str {
     }
 }
 
-/// A quantity as it is written, `0` when it is absent.
+/// Returns a quantity as it is written; `0` if it is absent.
 pub(crate) fn quantity(object: &Value, pointer: &str) -> String {
     match object.pointer(pointer) {
         Some(Value::String(text)) => text.clone(),

@@ -1,7 +1,7 @@
-//! The rules of volume sources, those that pods and persistent volumes share and those that differ.
+//! The rules of volume sources, both of pods and of persistent volumes.
 //!
-//! A source is a row: its field, the name its errors are found under, the texts it must have, and a rule for the
-//! rest. Upstream accepts one source per volume and names every further one, in the order of the table.
+//! A source is a row: its field, the name of the field in errors, its required strings, and a rule for the rest.
+//! Upstream accepts one source per volume and reports every further one, in the order of the table.
 
 use corten_meta::field::FieldError;
 use corten_meta::names;
@@ -11,7 +11,7 @@ use super::projected_validation::{
 };
 use crate::check::{At, Errors, local_descending, no_backsteps};
 
-/// Who holds the source.
+/// The object that has the source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Holder {
     Pod,
@@ -99,24 +99,24 @@ const PERSISTENT: [&str; 22] = [
     "csi",
 ];
 
-/// Exactly one source stands at this place, and it is right. Returns its field.
+/// Validates that there is exactly one valid source. Returns its field.
 pub(super) fn validate_source(at: &At<'_>, holder: Holder, errors: &mut Errors) -> Option<&'static str> {
     validate_source_and(at, holder, errors, |_, _| {})
 }
 
-/// The same, with more to ask of the source that counts before the others are named.
+/// Validates a source with a further rule, which runs before the other sources are reported.
 pub(super) fn validate_source_and(
     at: &At<'_>,
     holder: Holder,
     errors: &mut Errors,
     more: impl FnOnce(&str, &mut Errors),
 ) -> Option<&'static str> {
-    let mut given: Vec<&Source> = SOURCES.iter().filter(|source| at.get(source.field).is_object()).collect();
+    let mut sources: Vec<&Source> = SOURCES.iter().filter(|source| at.get(source.field).is_object()).collect();
     if holder == Holder::PersistentVolume {
-        given.sort_by_key(|source| PERSISTENT.iter().position(|field| *field == source.field));
+        sources.sort_by_key(|source| PERSISTENT.iter().position(|field| *field == source.field));
     }
-    let mut given = given.into_iter();
-    let Some(first) = given.next() else {
+    let mut sources = sources.into_iter();
+    let Some(first) = sources.next() else {
         errors.push(at.required("must specify a volume type"));
         return None;
     };
@@ -125,8 +125,8 @@ pub(super) fn validate_source_and(
     let source = if first.field == "gcePersistentDisk" { source.with(at.path.child("persistentDisk")) } else { source };
     check_source(first, &source, holder, errors);
     more(first.field, errors);
-    for other in given {
-        // Upstream spells two of them its own way, and lets a persistent volume have this one beside another.
+    for other in sources {
+        // Upstream spells two of them differently, and lets a persistent volume have this one beside another.
         let shown = match other.field {
             "cephfs" => "cephFS",
             "downwardAPI" => "downwarAPI",
@@ -163,7 +163,7 @@ fn host_path(at: &At<'_>, _: Holder, errors: &mut Errors) {
     }
 }
 
-/// Zero is "the whole disk", which the message does not tell.
+/// Validates a partition. Zero means the entire disk, which the message does not mention.
 fn partition(at: &At<'_>, _: Holder, errors: &mut Errors) {
     let partition = at.get("partition");
     if partition.number() != Some(0) {
@@ -189,7 +189,8 @@ fn nfs(at: &At<'_>, _: Holder, errors: &mut Errors) {
 
 fn iscsi(at: &At<'_>, holder: Holder, errors: &mut Errors) {
     let persistent = holder == Holder::PersistentVolume;
-    let (qualified, initiator) = (at.get("iqn"), at.get("initiatorName"));
+    let qualified = at.get("iqn");
+    let initiator = at.get("initiatorName");
     if !qualified.is_empty() {
         errors.extend(iscsi_name(qualified.text(), persistent).map(|detail| qualified.invalid(detail)));
     }
@@ -209,7 +210,7 @@ fn iscsi(at: &At<'_>, holder: Holder, errors: &mut Errors) {
     }
 }
 
-/// `iqn.<year>-<month>.<domain>:<name>`, or `eui.` with 16 or `naa.` with 32 letters and digits.
+/// Validates `iqn.<year>-<month>.<domain>:<name>`, or `eui.` with 16 or `naa.` with 32 letters and digits.
 fn iscsi_name(name: &str, persistent: bool) -> Option<&'static str> {
     let code = |length: usize| name.len() == 4 + length && name.bytes().skip(4).all(|b| b.is_ascii_alphanumeric());
     let good = match name.get(..3) {
@@ -242,7 +243,8 @@ fn glusterfs(at: &At<'_>, holder: Holder, errors: &mut Errors) {
 }
 
 fn flocker(at: &At<'_>, _: Holder, errors: &mut Errors) {
-    let (name, uuid) = (at.get("datasetName"), at.get("datasetUUID"));
+    let name = at.get("datasetName");
+    let uuid = at.get("datasetUUID");
     if name.is_empty() && uuid.is_empty() {
         errors.push(at.required("one of datasetName and datasetUUID is required"));
     }
@@ -278,7 +280,7 @@ fn quobyte(at: &At<'_>, _: Holder, errors: &mut Errors) {
     at.get("volume").must(errors);
 }
 
-/// Whether a text is a host and a port, either of which may be empty; an address of IPv6 stands in brackets.
+/// Reports whether a string is a host and a port, either of which may be empty; an IPv6 address is in brackets.
 fn is_host_and_port(text: &str) -> bool {
     let plain = |part: &str| !part.contains(['[', ']']);
     match text.strip_prefix('[').map(|rest| rest.split_once("]:")) {
@@ -289,7 +291,8 @@ fn is_host_and_port(text: &str) -> bool {
 }
 
 fn fibre_channel(at: &At<'_>, _: Holder, errors: &mut Errors) {
-    let (targets, ids) = (at.get("targetWWNs"), at.get("wwids"));
+    let targets = at.get("targetWWNs");
+    let ids = at.get("wwids");
     match (targets.is_empty(), ids.is_empty()) {
         (true, true) => errors.push(targets.required("must specify either targetWWNs or wwids, but not both")),
         (false, false) => {
@@ -322,7 +325,8 @@ fn azure_file(at: &At<'_>, holder: Holder, errors: &mut Errors) {
 
 fn azure_disk(at: &At<'_>, _: Holder, errors: &mut Errors) {
     at.get("cachingMode").one_of(errors, &["None", "ReadOnly", "ReadWrite"]);
-    let (kind, uri) = (at.get("kind"), at.get("diskURI"));
+    let kind = at.get("kind");
+    let uri = at.get("diskURI");
     kind.one_of(errors, &["Dedicated", "Managed", "Shared"]);
     let (start, form) = match kind.text() {
         "Managed" => (
@@ -362,7 +366,7 @@ fn csi(at: &At<'_>, holder: Holder, errors: &mut Errors) {
     }
 }
 
-/// The name of a CSI driver: a subdomain in any case, of a label's length.
+/// Validates the name of a CSI driver: a subdomain in any case, of at most 63 characters.
 pub(crate) fn csi_driver_name(at: &At<'_>, errors: &mut Errors) {
     if at.must(errors) {
         at.at_most_bytes(errors, 63);

@@ -9,10 +9,10 @@ use corten_meta::{Value, names};
 use super::volume_source::{Holder, validate_source};
 use crate::check::{At, Errors};
 
-/// The volumes that are right, by name: those a mount may use.
+/// The valid volumes by name, which a mount may use.
 pub(super) type Volumes<'a> = BTreeMap<&'a str, &'a Value>;
 
-/// Checks the volumes of a pod. `pod` is its name, when it is a pod and already has one.
+/// Validates the volumes of a pod. `pod` is its name, if it is a pod and already has one.
 pub(super) fn validate_volumes<'a>(volumes: &At<'a>, holder: Holder, pod: &str, errors: &mut Errors) -> Volumes<'a> {
     let mut known = Volumes::new();
     let made: Vec<String> = volumes
@@ -22,16 +22,16 @@ pub(super) fn validate_volumes<'a>(volumes: &At<'a>, holder: Holder, pod: &str, 
         .collect();
     for volume in volumes.items() {
         let name = volume.get("name");
-        let mut wrong = Errors::new();
-        validate_volume(&volume, holder, pod, &mut wrong);
-        name.must_follow(&mut wrong, names::dns1123_label);
+        let mut invalid = Errors::new();
+        validate_volume(&volume, holder, pod, &mut invalid);
+        name.must_follow(&mut invalid, names::dns1123_label);
         if known.contains_key(name.text()) {
-            wrong.push(name.duplicate());
+            invalid.push(name.duplicate());
         }
-        if wrong.is_empty() {
+        if invalid.is_empty() {
             known.insert(name.text(), volume.value);
         }
-        errors.append(&mut wrong);
+        errors.append(&mut invalid);
         let claim = volume.get("persistentVolumeClaim").get("claimName");
         if made.iter().any(|name| name == claim.text()) {
             errors.push(claim.invalid("must not reference a PVC that gets created for an ephemeral volume"));

@@ -1,10 +1,10 @@
-//! Warnings about the files of a pod's volumes: two that would stand in the same place, and sources that give none.
+//! Warnings about the files of a pod's volumes: overlapping paths, and sources without files.
 
 use corten_meta::quote::quote;
 
 use crate::check::At;
 
-/// A file that a volume shows, and what it comes from where a volume has several sources.
+/// A file of a volume, and its source if the volume has several.
 struct File {
     path: String,
     source: String,
@@ -15,7 +15,7 @@ impl File {
         if self.source.is_empty() { quote(&self.path) } else { format!("{} ({})", quote(&self.path), self.source) }
     }
 
-    /// Whether the two are one, or one stands in a directory that the other would be.
+    /// Reports whether two files are the same, or one is in a directory that is the other.
     fn overlaps(&self, other: &File) -> bool {
         let within = |inner: &str, outer: &str| format!("{inner}/").starts_with(&format!("{outer}/"));
         let named = !self.path.is_empty() && !other.path.is_empty();
@@ -72,7 +72,8 @@ fn projected_files(source: &At<'_>) -> Vec<File> {
 fn overlaps(volume: &str, described: &str, files: Vec<File>, out: &mut Vec<String>) {
     for (at, file) in files.iter().enumerate() {
         for other in files[..at].iter().filter(|other| file.overlaps(other)) {
-            let (one, two) = (file.shown(), other.shown());
+            let one = file.shown();
+            let two = other.shown();
             out.push(format!("volume {} ({described}): overlapping paths: {one} with {two}", quote(volume)));
         }
     }
@@ -85,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_in_the_same_place_are_warned_of() {
+    fn overlapping_files_are_warned_of() {
         let volumes = json!([
             {"name": "a", "configMap": {"name": "c", "items": [{"path": "p"}, {"path": "q"}, {"path": "p/x"}]}},
             {"name": "b", "projected": {"sources": [

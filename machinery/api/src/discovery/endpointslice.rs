@@ -14,7 +14,7 @@ use crate::validation::{endpoint_ip, legacy_ip};
 
 struct EndpointSlice;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices")
         .generation()
@@ -24,7 +24,7 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for EndpointSlice {
-    /// Labels count as what is wanted: they say whose endpoints these are.
+    /// Counts changed labels as a change of the spec: they name the Service.
     fn prepare_update(&self, new: &mut Value, old: &Value) {
         let labels = |object: &Value| object.pointer("/metadata/labels").filter(|l| !l.is_null()).cloned();
         if labels(new) != labels(old) {
@@ -63,10 +63,11 @@ impl Behaviour for EndpointSlice {
         vec![FieldError::invalid(&Path::root("addressType"), new["addressType"].clone(), "field is immutable")]
     }
 
-    /// What our own controllers wrote was looked at before.
+    /// Skips objects of our own controllers, which were checked before.
     fn warnings(&self, object: &Value, old: Option<&Value>) -> Vec<String> {
         let mut out = Vec::new();
-        let (labels, kind) = (object.pointer("/metadata/labels"), text(object, "/addressType"));
+        let labels = object.pointer("/metadata/labels");
+        let kind = text(object, "/addressType");
         let manager =
             labels.and_then(|labels| labels.get("endpointslice.kubernetes.io/managed-by")).and_then(Value::as_str);
         if old.is_none() && kind == "FQDN" {
@@ -139,7 +140,7 @@ fn validate_endpoint(endpoint: &At<'_>, kind: &str, errors: &mut Errors) {
     }
 }
 
-/// An address is of the type its slice has, and one that can be reached.
+/// Validates that an address has the type of its slice, and is reachable.
 fn validate_address(address: &At<'_>, addresses: &At<'_>, kind: &str, errors: &mut Errors) {
     let before = errors.len();
     match kind {

@@ -1,10 +1,10 @@
-//! The group `discovery.k8s.io`, one file a kind.
+//! The group `discovery.k8s.io`, one file per kind.
 
 use crate::kind::Kind;
 
 mod endpointslice;
 
-/// Its kinds, in the order of discovery.
+/// Returns its kinds, in the order of discovery.
 pub(crate) fn kinds() -> Vec<Kind> {
     vec![endpointslice::kind()]
 }

@@ -10,7 +10,7 @@ use crate::kind::{Behaviour, Kind};
 
 struct Event;
 
-/// The fields that have another name here, and their name in the core group.
+/// The fields with another name, and their name in the core group.
 const RENAMED: [(&str, &str); 7] = [
     ("note", "message"),
     ("regarding", "involvedObject"),
@@ -21,7 +21,7 @@ const RENAMED: [(&str, &str); 7] = [
     ("deprecatedCount", "count"),
 ];
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("events.k8s.io", "v1", "Event", "events")
         .short(&["ev"])
@@ -70,7 +70,7 @@ impl Behaviour for Event {
 
     fn from_stored(&self, event: &mut Value) {
         rename(event, RENAMED.iter().map(|(here, core)| (*core, *here)));
-        // In the core group they are there even if they are empty.
+        // The core group writes them even if they are empty.
         if let Some(object) = event.as_object_mut() {
             object.retain(|name, value| {
                 !matches!(name.as_str(), "reportingController" | "reportingInstance") || *value != ""

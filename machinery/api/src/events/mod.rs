@@ -1,10 +1,10 @@
-//! The group `events.k8s.io`, one file a kind.
+//! The group `events.k8s.io`, one file per kind.
 
 use crate::kind::Kind;
 
 mod event;
 
-/// Its kinds, in the order of discovery.
+/// Returns its kinds, in the order of discovery.
 pub(crate) fn kinds() -> Vec<Kind> {
     vec![event::kind()]
 }

@@ -12,7 +12,7 @@ use crate::kind::{Behaviour, Kind};
 
 struct FlowSchema;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("flowcontrol.apiserver.k8s.io", "v1", "FlowSchema", "flowschemas")
         .cluster()

@@ -1,4 +1,4 @@
-//! The group `flowcontrol.apiserver.k8s.io`, one file a kind.
+//! The group `flowcontrol.apiserver.k8s.io`, one file per kind.
 
 use crate::kind::Kind;
 
@@ -6,7 +6,7 @@ mod flowschema;
 mod prioritylevelconfiguration;
 mod validation;
 
-/// Its kinds, in the order of discovery.
+/// Returns its kinds, in the order of discovery.
 pub(crate) fn kinds() -> Vec<Kind> {
     vec![flowschema::kind(), prioritylevelconfiguration::kind()]
 }

@@ -10,7 +10,8 @@ const VERBS: &[&str] = &["create", "delete", "deletecollection", "get", "list", 
 pub(super) fn validate_flow_schema(object: &Value) -> Errors {
     const MAX_PRECEDENCE: i64 = 10_000;
     let object = At::object(object);
-    let (name, spec) = (object.get("metadata").get("name").text(), object.get("spec"));
+    let name = object.get("metadata").get("name").text();
+    let spec = object.get("spec");
     let mut errors = Errors::new();
     let precedence = spec.get("matchingPrecedence");
     match precedence.number().unwrap_or_default() {
@@ -41,7 +42,8 @@ fn validate_rule(rule: &At<'_>, errors: &mut Errors) {
     if rule.get("subjects").must_say(errors, "subjects must contain at least one value") {
         rule.get("subjects").each(errors, validate_subject);
     }
-    let (resources, others) = (rule.get("resourceRules"), rule.get("nonResourceRules"));
+    let resources = rule.get("resourceRules");
+    let others = rule.get("nonResourceRules");
     if resources.is_empty() && others.is_empty() {
         errors.push(rule.required("at least one of resourceRules and nonResourceRules has to be non-empty"));
     }
@@ -76,7 +78,7 @@ fn validate_subject(subject: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// A list that holds something; `*` stands alone. Says whether its items are to be judged one by one.
+/// Validates that a list is not empty, and that `*` is alone. Reports whether to validate its items.
 fn validate_list(list: &At<'_>, missing: &str, what: &str, errors: &mut Errors) -> bool {
     let wild = list.texts().any(|item| item == "*");
     if list.must_say(errors, missing) && wild && list.len() > 1 {
@@ -150,8 +152,11 @@ pub(super) fn validate_conditions(status: &At<'_>, errors: &mut Errors) {
 
 pub(super) fn validate_priority_level(object: &Value) -> Errors {
     let object = At::object(object);
-    let (name, spec) = (object.get("metadata").get("name").text(), object.get("spec"));
-    let (kind, limited, exempt) = (spec.get("type"), spec.get("limited"), spec.get("exempt"));
+    let name = object.get("metadata").get("name").text();
+    let spec = object.get("spec");
+    let kind = spec.get("type");
+    let limited = spec.get("limited");
+    let exempt = spec.get("exempt");
     let mut errors = Errors::new();
     if (name == "exempt") != (kind.text() == "Exempt") {
         errors.push(kind.invalid("must be 'Exempt' if and only if `name` is 'exempt'"));
@@ -180,7 +185,8 @@ pub(super) fn validate_priority_level(object: &Value) -> Errors {
 }
 
 fn validate_shares(level: &At<'_>, errors: &mut Errors) {
-    let (shares, lendable) = (level.get("nominalConcurrencyShares"), level.get("lendablePercent"));
+    let shares = level.get("nominalConcurrencyShares");
+    let lendable = level.get("lendablePercent");
     if shares.number().is_some_and(|n| n < 0) {
         errors.push(shares.invalid("must be a non-negative integer"));
     }
@@ -217,7 +223,8 @@ fn validate_queuing(queuing: &At<'_>, errors: &mut Errors) {
     const MAX_BITS: u32 = 60;
     let number = |field: &str| queuing.get(field).number().unwrap_or_default();
     let invalid = |field: &str, detail: String| FieldError::invalid(&queuing.path.child(field), number(field), detail);
-    let (queues, hand) = (number("queues"), number("handSize"));
+    let queues = number("queues");
+    let hand = number("handSize");
     if number("queueLengthLimit") <= 0 {
         errors.push(invalid("queueLengthLimit", "must be positive".to_string()));
     }
@@ -238,7 +245,7 @@ fn validate_queuing(queuing: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// How many random bits it takes to deal a hand from a deck.
+/// Returns the random bits that it takes to deal a hand from a deck.
 fn entropy_bits(deck: i64, hand: i64) -> u32 {
     let bits: f64 = (0..hand).map(|dealt| ((deck - dealt) as f64).log2()).sum();
     bits.ceil() as u32

@@ -1,8 +1,7 @@
-//! Paths into objects, as the columns of custom resources and the warnings of policies are given:
-//! `.spec.items[?(@.size>3)].name`.
+//! JSON paths, for the columns of custom resources and the warnings of policies: `.spec.items[?(@.size>3)].name`.
 //!
-//! A path leads to any number of values; a table shows the first. What cannot be followed leads nowhere: a row never
-//! fails. Pure, and bounded: a path that reaches more values than [`MOST`] reaches none.
+//! A path matches any number of values; a table shows the first. A step that does not apply matches nothing: a row
+//! never fails. Pure, and bounded: a path that matches more values than [`MOST`] matches none.
 
 mod parse;
 
@@ -10,56 +9,56 @@ use std::cmp::Ordering;
 
 use corten_meta::Value;
 
-/// How many values a step may lead to.
+/// The most values that a step may match.
 const MOST: usize = 100_000;
 
-/// A path that was read.
+/// A parsed path.
 #[derive(Debug, Default, PartialEq)]
 pub struct JsonPath(Vec<Step>);
 
 #[derive(Debug, PartialEq)]
 enum Step {
     Field(String),
-    /// Everything that is directly in a value.
+    /// All elements of a value.
     Every,
-    /// A value and everything in it that holds something.
+    /// A value and all values inside that have elements.
     Deep,
     Slice(Slice),
     Union(Vec<JsonPath>),
     Has(JsonPath),
     Compare(JsonPath, String, JsonPath),
     Literal(Value),
-    /// A word that is no path, such as `range`: it leads nowhere.
+    /// A word that is no path, such as `range`: it matches nothing.
     Word,
 }
 
-/// `[from:to:step]`; an index alone is a slice of one.
+/// A slice `[from:to:step]`; an index alone is a slice of one.
 #[derive(Debug, PartialEq)]
 struct Slice {
     from: i64,
     to: Option<i64>,
-    /// The end was not given but follows from the beginning.
+    /// Whether it is an index, so that the end follows from the beginning.
     is_index: bool,
     step: Option<i64>,
 }
 
-/// A step that cannot be taken.
+/// The failure of a step that does not apply.
 struct Nowhere;
 
 type Found<'a> = Result<Vec<&'a Value>, Nowhere>;
 
 impl JsonPath {
-    /// Reads a path, or says why it is none.
+    /// Parses a path, or returns the error.
     pub fn parse(text: &str) -> Result<JsonPath, String> {
         parse::steps(text).map(JsonPath)
     }
 
-    /// Reads a path; what is none leads nowhere.
+    /// Parses a path; an invalid one matches nothing.
     pub fn read(text: &str) -> JsonPath {
         JsonPath::parse(text).unwrap_or_else(|_| JsonPath(vec![Step::Word]))
     }
 
-    /// The first value that the path leads to.
+    /// Returns the first value that the path matches.
     pub fn first<'a>(&'a self, object: &'a Value) -> Option<&'a Value> {
         self.follow(vec![object]).ok()?.first().copied()
     }
@@ -92,7 +91,8 @@ impl Step {
             Step::Word => return Err(Nowhere),
             Step::Has(path) => chosen(here, |item| Ok(path.follow(vec![item]).is_ok_and(|found| !found.is_empty())))?,
             Step::Compare(left, operator, right) => chosen(here, |item| {
-                let (left, right) = (left.follow(vec![item])?, right.follow(vec![item])?);
+                let left = left.follow(vec![item])?;
+                let right = right.follow(vec![item])?;
                 match (&left[..], &right[..]) {
                     ([], _) | (_, []) => Ok(false),
                     ([left], [right]) => compare(left, operator, right),
@@ -103,7 +103,7 @@ impl Step {
     }
 }
 
-/// The items of lists that pass a test. Only lists can be filtered.
+/// Returns the list items that satisfy a filter. Only lists can be filtered.
 fn chosen<'a>(here: Vec<&'a Value>, passes: impl Fn(&'a Value) -> Result<bool, Nowhere>) -> Found<'a> {
     let mut out = Vec::new();
     for value in here {
@@ -116,7 +116,7 @@ fn chosen<'a>(here: Vec<&'a Value>, passes: impl Fn(&'a Value) -> Result<bool, N
     Ok(out)
 }
 
-/// Only what is of one kind can be compared, and truths only for being the same.
+/// Compares values of one type; booleans only for equality.
 fn compare(left: &Value, operator: &str, right: &Value) -> Result<bool, Nowhere> {
     let is_float = |value: &Value| value.as_i64().is_none();
     let order = match (left, right) {
@@ -200,7 +200,7 @@ mod tests {
             (".spec.list[1:].x", json!("z")),
             (".spec.numbers[0:3:2]", json!(1)),
             (".spec.numbers[2,0]", json!(3)),
-            // A whole number and a float cannot be compared.
+            // An integer and a float cannot be compared.
             (".spec.list[?(@.n>1.5)].x", json!("none")),
             (".spec.list[?(@.n==3)].n", json!("none")),
             (r#".spec.list[?(@.x=="z")].n"#, json!(2.5)),
@@ -225,7 +225,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a definition says, its rows are made.
+        /// The rows of every CustomResourceDefinition are made.
         #[test]
         fn any_path_ends(path in r#"[.\[\]?()@$'"*:,a-c0-3 \\!<>=-]{0,24}"#) {
             let object = json!({ "a": [{ "b": 1, "c": "x" }, { "b": [1, 2, 3] }, null], "b": { "a": { "c": 2.5 } } });

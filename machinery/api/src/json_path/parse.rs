@@ -1,14 +1,14 @@
-//! Reads a path, and says what is wrong with one in the words of kubectl's templates, whose language this is.
+//! The parser of JSON paths, with the error messages of kubectl's templates, whose language this is.
 //!
-//! A path is what stands between the braces of a template: `.spec.replicas` of `{.spec.replicas}`. A brace of its own
-//! closes it early; what follows is text with paths of its own, which must be in order too.
+//! A path is the part between the braces of a template: `.spec.replicas` of `{.spec.replicas}`. A brace inside closes
+//! it early; the rest is text with further paths, which must be valid too.
 
 use super::{JsonPath, Slice, Step};
 use corten_meta::{Value, quote::quote};
 
 type Read<T> = Result<T, String>;
 
-/// The steps of a path.
+/// Returns the steps of a path.
 pub(super) fn steps(text: &str) -> Read<Vec<Step>> {
     let template = format!("{text}}}");
     let mut reader = Reader(&template);
@@ -24,7 +24,7 @@ fn path(text: &str) -> Read<JsonPath> {
     steps(text).map(JsonPath)
 }
 
-/// What is left to read.
+/// The characters that are left to read.
 struct Reader<'a>(&'a str);
 
 impl<'a> Reader<'a> {
@@ -83,18 +83,18 @@ impl<'a> Reader<'a> {
         taken
     }
 
-    /// Takes what stands before the first letter that ends it.
+    /// Takes the characters before the first one that ends them.
     fn until(&mut self, ends: impl Fn(char) -> bool) -> &'a str {
         self.take(self.0.find(ends).unwrap_or(self.0.len()))
     }
 
-    /// Reads a name; a backslash makes the next letter part of it.
+    /// Reads a name; a backslash makes the next character part of it.
     fn field(&mut self) -> Step {
-        let mut letters = self.0.char_indices();
+        let mut characters = self.0.char_indices();
         let mut end = self.0.len();
-        while let Some((at, letter)) = letters.next() {
+        while let Some((at, letter)) = characters.next() {
             if letter == '\\' {
-                letters.next();
+                characters.next();
             } else if is_end(letter) {
                 end = at;
                 break;
@@ -106,10 +106,10 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads a word without a dot: a truth, or what only templates know.
+    /// Reads a word without a dot: a boolean, or a word that only templates have.
     fn word(&mut self) -> Step {
         let word = self.until(is_end);
-        word.parse::<bool>().map_or(Step::Word, |truth| Step::Literal(truth.into()))
+        word.parse::<bool>().map_or(Step::Word, |boolean| Step::Literal(boolean.into()))
     }
 
     fn number(&mut self) -> Read<Step> {
@@ -131,7 +131,7 @@ impl<'a> Reader<'a> {
         unquoted(&text[1..end], mark).ok_or_else(|| format!("unquote string {text} error invalid syntax"))
     }
 
-    /// Reads what stands between brackets: a key, a slice, or several of them.
+    /// Reads the content of brackets: a key, a slice, or several of them.
     fn brackets(&mut self, out: &mut Vec<Step>) -> Read<()> {
         let Some(end) = self.0.find([']', '\n']).filter(|end| self.0[*end..].starts_with(']')) else {
             return Err("unterminated array".to_owned());
@@ -141,7 +141,7 @@ impl<'a> Reader<'a> {
             let all = inside.split(',').map(|one| path(&format!("[{}]", one.trim_matches(' '))));
             out.push(Step::Union(all.collect::<Read<_>>()?));
         } else if let Some(key) = key(inside) {
-            // The key is a path again, so its dots must be escaped.
+            // The key is parsed as a path again, so its dots must be escaped.
             out.extend(steps(&format!(".{key}"))?);
         } else {
             out.push(Step::Slice(slice(if inside == "*" { ":" } else { inside })?));
@@ -149,9 +149,10 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Reads a filter behind its `[?(`. A parenthesis within the first quotes does not end it.
+    /// Reads a filter after its `[?(`. A parenthesis within the first quotes does not end it.
     fn filter(&mut self) -> Read<Step> {
-        let (mut opened, mut closed) = (None, false);
+        let mut opened = None;
+        let mut closed = false;
         let end = self.0.char_indices().find(|(at, letter)| {
             match (letter, opened) {
                 ('"' | '\'', None) => opened = Some(*letter),
@@ -182,12 +183,12 @@ fn is_word(letter: char) -> bool {
     letter == '_' || letter.is_alphanumeric()
 }
 
-/// Whether a letter ends a name.
+/// Reports whether a character ends a name.
 fn is_end(letter: char) -> bool {
     " \t\r\n.,[]$@{}".contains(letter)
 }
 
-/// The key in single quotes.
+/// Returns the key in single quotes.
 fn key(inside: &str) -> Option<&str> {
     inside.strip_prefix('\'')?.strip_suffix('\'').filter(|key| !key.contains('\''))
 }
@@ -209,7 +210,7 @@ fn slice(text: &str) -> Read<Slice> {
     Ok(Slice { from, to, is_index, step: number(2)? })
 }
 
-/// A text without its quotes and Go's escapes.
+/// Removes the quotes and Go's escapes of a string.
 fn unquoted(text: &str, mark: char) -> Option<String> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -260,7 +261,7 @@ mod tests {
     use super::steps;
 
     #[test]
-    fn what_is_no_path_is_told() {
+    fn invalid_paths_are_reported() {
         for (text, wanted) in [
             ("spec.validations[0].expression", ""),
             (".a} and {.b", ""),

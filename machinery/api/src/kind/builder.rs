@@ -1,6 +1,6 @@
-//! The builder by which a kind is declared, one step a method, in the order a declaration reads.
+//! The builder of a kind's declaration, one step per method, in the order of a declaration.
 //!
-//! A step sets data of the kind and nothing else: what a kind does with it is elsewhere.
+//! A step only sets data of the kind.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ impl Kind {
         self
     }
 
-    /// Adds the status subresource, and with it the rule that the two are written apart.
+    /// Adds the status subresource, and the rule that the two are written separately.
     #[must_use]
     pub fn status(self) -> Kind {
         let kind = self.kind.clone();
@@ -50,7 +50,7 @@ impl Kind {
         self.sub("proxy", Role::Proxy, PROXY_VERBS, ("", "", options))
     }
 
-    /// Adds a subresource; they are kept in the order discovery shows them, by name.
+    /// Adds a subresource; they are sorted by name, as in discovery.
     #[must_use]
     pub fn sub(
         mut self,
@@ -72,7 +72,7 @@ impl Kind {
         self
     }
 
-    /// A create-only resource that is answered and never stored.
+    /// Makes it a create-only resource that is answered and never stored.
     #[must_use]
     pub fn review(mut self) -> Kind {
         self.verbs = vec!["create"];
@@ -80,14 +80,14 @@ impl Kind {
         self
     }
 
-    /// Where objects are stored, when it is not `/registry/<plural>`.
+    /// Sets the storage prefix, if it is not `/registry/<plural>`.
     #[must_use]
     pub fn stored_at(mut self, prefix: &str) -> Kind {
         self.storage = Storage::Stored { prefix: prefix.to_string(), hub: None };
         self
     }
 
-    /// Objects are stored under `prefix` in another version's form.
+    /// Stores objects under `prefix` in another version's form.
     #[must_use]
     pub fn stored_as(mut self, prefix: &str, group: &str, version: &str) -> Kind {
         self.storage =
@@ -95,8 +95,8 @@ impl Kind {
         self
     }
 
-    /// The columns of `kubectl get`: names divided by commas, those after the semicolon only with `-o wide`;
-    /// a type other than string follows its name after a colon, and a format of its own after a slash.
+    /// Sets the columns of `kubectl get`: names separated by commas, those after the semicolon only with `-o wide`; a
+    /// type other than string follows its name after a colon, and a format after a slash.
     #[must_use]
     pub fn table(mut self, columns: &str) -> Kind {
         let (always, wide) = columns.split_once("; ").unwrap_or((columns, ""));
@@ -110,7 +110,7 @@ impl Kind {
         self
     }
 
-    /// Whether the kind is shown by nothing but when it was made, as upstream shows what it has no printer for.
+    /// Reports whether rows show only name and creation time, as upstream's fallback printer does.
     pub fn is_plainly_shown(&self) -> bool {
         self.columns.get(1).is_some_and(|column| column.name == "Created At")
     }
@@ -127,21 +127,21 @@ impl Kind {
         self
     }
 
-    /// `metadata.generation` counts the changes of the desired state.
+    /// Makes `metadata.generation` count the changes of the spec.
     #[must_use]
     pub fn generation(mut self) -> Kind {
         self.rules.generation = true;
         self
     }
 
-    /// A list or map that comes or goes empty is a change too.
+    /// Makes an added or removed empty list or map count as a change.
     #[must_use]
     pub fn counts_empty(mut self) -> Kind {
         self.rules.counts_empty = true;
         self
     }
 
-    /// The generation also counts fields that are taken out.
+    /// Makes the generation count dropped fields of disabled features.
     #[must_use]
     pub fn counts_gated(mut self) -> Kind {
         self.rules.counts_gated = true;
@@ -165,7 +165,7 @@ impl Kind {
         self.status_keeps_metadata()
     }
 
-    /// The spec is completed by the server and never changes, so that nobody owns its fields.
+    /// Declares that the server completes the spec, which never changes, so that no manager owns its fields.
     #[must_use]
     pub fn spec_is_reset(mut self) -> Kind {
         self.rules.is_spec_reset = true;
@@ -196,7 +196,7 @@ impl Kind {
         self
     }
 
-    /// A create keeps the status it brings.
+    /// Makes a create keep its status.
     #[must_use]
     pub fn status_on_create(mut self) -> Kind {
         self.rules.status_on_create = true;
@@ -209,7 +209,7 @@ impl Kind {
         self
     }
 
-    /// An update must carry the resourceVersion it was made from.
+    /// Requires a resourceVersion in updates.
     #[must_use]
     pub fn conditional_update(mut self) -> Kind {
         self.rules.allow_unconditional_update = false;
@@ -270,14 +270,14 @@ impl Kind {
         self
     }
 
-    /// Its status subresource cannot be asked for as a table.
+    /// Declares that its status subresource cannot be read as a table.
     #[must_use]
     pub fn status_without_rows(mut self) -> Kind {
         self.rules.status_has_no_rows = true;
         self
     }
 
-    /// Tables of this kind are sorted by the number in this column.
+    /// Sorts tables of this kind by the number in this column.
     #[must_use]
     pub fn rows_by(mut self, column: usize) -> Kind {
         self.rules.rows_by = Some(column);

@@ -4,12 +4,12 @@
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Column {
     pub name: String,
-    /// `string`, `integer`, `date`, …
+    /// The type: `string`, `integer`, `date`, …
     pub kind: String,
-    /// `name` for the first column of a built-in kind, else empty.
+    /// The format: `name` for the first column of a built-in kind, else empty.
     pub format: String,
     pub description: String,
-    /// 0 is always shown, anything higher only with `-o wide`.
+    /// The priority: 0 is always shown, a higher one only with `-o wide`.
     pub priority: i32,
 }
 
@@ -36,7 +36,7 @@ impl Column {
         self
     }
 
-    /// Shown only with `-o wide`.
+    /// Shows the column only with `-o wide`.
     #[must_use]
     pub fn wide(mut self) -> Column {
         self.priority = 1;

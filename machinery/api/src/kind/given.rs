@@ -1,4 +1,5 @@
-//! Objects as their authors gave them: upstream tells apart what ours has made the same (see [`crate::schema::recall`]).
+//! Objects as their authors sent them: upstream distinguishes values that our decoding normalizes (see
+//! [`crate::schema::recall`]).
 
 use std::borrow::Cow;
 
@@ -9,45 +10,45 @@ use super::Kind;
 use crate::schema::{Recall, recall};
 
 impl Kind {
-    /// An object as its author gave it, as rules see it, outside of `spared`.
-    pub fn as_given(&self, object: &Value, given: Value, spared: &[&str]) -> Value {
-        let mut object = self.recalled(object, given, spared, Recall::Given);
+    /// Returns an object as its author sent it, as rules see it, outside of `spared`.
+    pub fn as_given(&self, object: &Value, sent: Value, spared: &[&str]) -> Value {
+        let mut object = self.recalled(object, sent, spared, Recall::Given);
         self.drop_gated(&mut object);
         object
     }
 
-    /// The same with what belongs to features that are switched off, and with every amount as it was written: as it is
-    /// compared for who owns what.
-    pub fn as_sent(&self, object: &Value, given: Value, spared: &[&str]) -> Value {
-        self.recalled(object, given, spared, Recall::Sent)
+    /// Returns an object as its author sent it, with fields of disabled features and with the original spelling of
+    /// quantities: the form in which field ownership is compared.
+    pub fn as_sent(&self, object: &Value, sent: Value, spared: &[&str]) -> Value {
+        self.recalled(object, sent, spared, Recall::Sent)
     }
 
-    /// A new object with the times and amounts of the one that was given, for rules to which what is empty is absent.
-    pub fn exact<'a>(&self, new: &'a Value, given: &Value) -> Cow<'a, Value> {
-        if std::ptr::eq(new, given) {
+    /// Returns a new object with the original times and quantities, for rules to which empty values are absent.
+    pub fn exact<'a>(&self, new: &'a Value, sent: &Value) -> Cow<'a, Value> {
+        if std::ptr::eq(new, sent) {
             return Cow::Borrowed(new);
         }
         let mut object = new.clone();
-        recall(&self.schema, given, &mut object, Recall::Exact);
+        recall(&self.schema, sent, &mut object, Recall::Exact);
         Cow::Owned(object)
     }
 
-    /// [`Kind::validate_update`] with the new object as its author gave it.
-    pub fn validate_given_update(&self, new: &Value, given: &Value, old: &Value) -> Vec<FieldError> {
-        self.shown(crate::update::validate(self, &self.exact(new, given), given, old))
+    /// Validates as [`Kind::validate_update`] does, with the new object as its author sent it.
+    pub fn validate_given_update(&self, new: &Value, sent: &Value, old: &Value) -> Vec<FieldError> {
+        self.shown(crate::update::validate(self, &self.exact(new, sent), sent, old))
     }
 
-    /// [`Kind::validate_status_update`] with the new object as its author gave it.
-    pub fn validate_given_status_update(&self, new: &Value, given: &Value, old: &Value) -> Vec<FieldError> {
-        let new = &*self.exact(new, given);
+    /// Validates as [`Kind::validate_status_update`] does, with the new object as its author sent it.
+    pub fn validate_given_status_update(&self, new: &Value, sent: &Value, old: &Value) -> Vec<FieldError> {
+        let new = &*self.exact(new, sent);
         let rule = |object: &Value| self.behaviour.validate_status_update(object, old);
-        let own = crate::update::as_shown(rule(new), || rule(given));
+        let own = crate::update::as_shown(rule(new), || rule(sent));
         let before = || [self.behaviour.validate_new(old), rule(old)].concat();
         let own = self.unforgiven(own, [new, old], before);
         self.shown(crate::update::validate_status(self, new, old, &own))
     }
 
-    /// The errors of a write that are held against it; `before` finds those of the object as it stands.
+    /// Returns the errors of a write that are not forgiven; `before` finds those of the old object.
     pub(crate) fn unforgiven(
         &self,
         errors: Vec<FieldError>,
@@ -60,10 +61,10 @@ impl Kind {
         }
     }
 
-    fn recalled(&self, object: &Value, mut given: Value, spared: &[&str], what: Recall) -> Value {
-        spared.iter().filter_map(|field| given.as_object_mut()?.remove(*field)).for_each(drop);
+    fn recalled(&self, object: &Value, mut sent: Value, spared: &[&str], what: Recall) -> Value {
+        spared.iter().filter_map(|field| sent.as_object_mut()?.remove(*field)).for_each(drop);
         let mut object = object.clone();
-        recall(&self.schema, &given, &mut object, what);
+        recall(&self.schema, &sent, &mut object, what);
         object
     }
 }

@@ -1,5 +1,5 @@
-//! The group `metrics.k8s.io`, one file a kind: what nodes and pods use now. No part of the default API: upstream's
-//! clusters get it from an add-on, ours from the API server that knows the kubelets.
+//! The group `metrics.k8s.io`, one file per kind: the current resource usage of nodes and pods. It is not part of the
+//! default API: upstream's clusters get it from an add-on, ours from the API server, which connects to the kubelets.
 
 use corten_meta::{Quantity, Value};
 use serde_json::{Value as Json, json};
@@ -9,16 +9,16 @@ use crate::kind::{Column, Kind, Storage};
 mod nodemetrics;
 mod podmetrics;
 
-/// Its kinds, in the order of discovery.
+/// Returns its kinds, in the order of discovery.
 pub fn metrics_kinds() -> Vec<Kind> {
     vec![nodemetrics::kind(), podmetrics::kind()]
 }
 
-/// What both kinds are: read, never written, and made at the moment they are asked for.
+/// Returns the common declaration of both kinds: read-only, and computed at each request.
 fn measured(kind: &str, plural: &str) -> Kind {
     let mut kind = Kind::new("metrics.k8s.io", "v1beta1", kind, plural).singular("").verbs(&["get", "list"]);
     kind.storage = Storage::Virtual;
-    // The table of schemas holds the default API; these kinds bring their own.
+    // The schema table has the default API only; these kinds have their own schema.
     kind.schema = String::new();
     kind.columns = vec![
         Column::new("Name", "string").format("name"),
@@ -29,7 +29,7 @@ fn measured(kind: &str, plural: &str) -> Kind {
     kind
 }
 
-/// The fields beside the usage itself.
+/// Returns the schema with the fields beside the usage itself.
 fn schema(own: &str, of: Json) -> Value {
     json!({
         "type": "object",
@@ -46,7 +46,7 @@ fn usage_schema() -> Json {
     json!({"type": "object", "additionalProperties": {"type": "string"}})
 }
 
-/// The cell of a resource: the sum over the lists that have it.
+/// Returns the cell of a resource: the sum over the lists that have it.
 fn total(lists: &[&Value], resource: &str) -> Value {
     let quantities = lists.iter().filter_map(|list| Quantity::from_json(list.get(resource)?).ok());
     let text = match resource {

@@ -1,4 +1,4 @@
-//! NodeMetrics: what a node uses.
+//! NodeMetrics: the resource usage of a node.
 
 use std::sync::LazyLock;
 
@@ -13,7 +13,7 @@ static SCHEMA: LazyLock<Value> = LazyLock::new(|| schema("usage", usage_schema()
 
 struct NodeMetrics;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     measured("NodeMetrics", "nodes").cluster().behaviour(NodeMetrics)
 }
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_shows_what_the_node_uses() {
+    fn a_row_shows_the_usage_of_the_node() {
         let object =
             json!({"metadata": {"name": "n"}, "window": "10s", "usage": {"cpu": "1500000001n", "memory": "2048Ki"}});
         let cells = NodeMetrics.cells(&object, Timestamp::UNIX_EPOCH);

@@ -1,4 +1,4 @@
-//! PodMetrics: what the containers of a pod use.
+//! PodMetrics: the resource usage of a pod's containers.
 
 use std::sync::LazyLock;
 
@@ -21,7 +21,7 @@ static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
 
 struct PodMetrics;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     measured("PodMetrics", "pods").behaviour(PodMetrics)
 }

@@ -1,9 +1,8 @@
-//! PodAddress: the part of a Pod that the network of every node has to know. It is read-only and not stored: it is a
+//! PodAddress: the part of a Pod that the network of every node needs. It is read-only and not stored: it is a
 //! projection of the stored Pod, under the same namespace and name.
 //!
-//! A node that was broken into reads the PodAddresses of the whole cluster. So it must never show what a pod runs:
-//! environments, commands, images, volumes and annotations. A field is shown because the network needs it, never
-//! because it does no harm.
+//! A compromised node can read the PodAddresses of the entire cluster. So it must never show the content of a pod:
+//! environments, commands, images, volumes and annotations. A field is shown only because the network needs it.
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
@@ -25,13 +24,13 @@ static SCHEMA: LazyLock<Value> = LazyLock::new(schema);
 
 struct PodAddress;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     let mut kind = Kind::new(NETWORK_GROUP, VERSION, KIND, PLURAL)
         .verbs(&["get", "list", "watch"])
         .stored_as("/registry/pods", "", "v1")
         .behaviour(PodAddress);
-    // The table of schemas holds the default API; this kind brings its own.
+    // The schema table has the default API only; this kind has its own schema.
     kind.schema = String::new();
     kind.columns = vec![
         Column::new("Name", "string").format("name"),
@@ -163,7 +162,7 @@ struct Address<'a> {
     ip: Cow<'a, str>,
 }
 
-/// The projection of a stored Pod. One that cannot be read has no address, and so no policy lets it through.
+/// Returns the projection of a stored Pod. An unreadable one has no address, and so no policy admits it.
 fn project(stored: &Object) -> Value {
     let pod: Pod<'_> = serde_json::from_slice(&stored.bytes).unwrap_or_default();
     let spec = pod.spec.unwrap_or_default();
@@ -183,7 +182,7 @@ fn project(stored: &Object) -> Value {
     shown
 }
 
-/// The metadata: which pod it is, its labels, and whether it is on its way out.
+/// Returns the metadata: the pod's identity, its labels, and its deletion timestamp.
 fn metadata(stored: &Object) -> Value {
     let header = &stored.header;
     let mut metadata = json!({"namespace": header.namespace, "name": header.name, "uid": header.uid});
@@ -204,7 +203,7 @@ fn address(address: &Address<'_>) -> Value {
     json!({"ip": address.ip})
 }
 
-/// The named ports of the containers that run as long as the pod, sidecars included.
+/// Returns the named ports of the containers that run as long as the pod, sidecars included.
 fn named_ports(spec: &Spec<'_>) -> Option<Value> {
     let sidecars = spec.init_containers.iter().flatten().filter(|one| one.restart_policy.as_deref() == Some("Always"));
     let containers = spec.containers.iter().flatten().chain(sidecars);

@@ -11,7 +11,7 @@ use crate::kind::{Behaviour, Kind};
 
 struct Ingress;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("networking.k8s.io", "v1", "Ingress", "ingresses")
         .short(&["ing"])
@@ -41,8 +41,9 @@ impl Behaviour for Ingress {
 
     fn warnings(&self, ingress: &Value, old: Option<&Value>) -> Vec<String> {
         const CLASS: &str = "kubernetes.io/ingress.class";
-        let is_told = ingress.pointer("/metadata/annotations").is_some_and(|given| given.get(CLASS).is_some());
-        let is_old = old.is_none() && is_told && crate::defaulting::absent(ingress, "/spec/ingressClassName");
+        let is_stated =
+            ingress.pointer("/metadata/annotations").is_some_and(|annotations| annotations.get(CLASS).is_some());
+        let is_old = old.is_none() && is_stated && crate::defaulting::absent(ingress, "/spec/ingressClassName");
         let why = format!("annotation {} is deprecated, please use 'spec.ingressClassName' instead", quote(CLASS));
         is_old.then_some(why).into_iter().collect()
     }
@@ -64,7 +65,7 @@ impl Behaviour for Ingress {
     }
 }
 
-/// The first three hosts; rules are counted even when they have no host.
+/// Returns the first three hosts; rules without a host also count.
 fn hosts(object: &Value) -> String {
     let rules = list(object, "/spec/rules");
     let hosts: Vec<&str> = rules.iter().map(|r| text(r, "/host")).filter(|h| !h.is_empty()).collect();

@@ -13,7 +13,7 @@ use crate::validation::domain_prefixed_path;
 
 struct IngressClass;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("networking.k8s.io", "v1", "IngressClass", "ingressclasses")
         .cluster()
@@ -34,7 +34,8 @@ impl Behaviour for IngressClass {
         domain_prefixed_path(&spec.get("controller"), &mut errors);
         spec.get("parameters").when_object(&mut errors, |parameters, e| {
             validate_reference(parameters, e);
-            let (scope, namespace) = (parameters.get("scope"), parameters.get("namespace"));
+            let scope = parameters.get("scope");
+            let namespace = parameters.get("namespace");
             if !scope.is_set() {
                 e.push(scope.required(""));
             }

@@ -1,4 +1,4 @@
-//! IPAddress: one address of a service range, named by the address itself.
+//! IPAddress: one address of a Service CIDR, named by the address itself.
 
 use corten_meta::field::{FieldError, Path};
 use corten_meta::{Value, names};
@@ -10,7 +10,7 @@ use crate::kind::{Behaviour, Kind, NameRule};
 
 struct IpAddress;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("networking.k8s.io", "v1", "IPAddress", "ipaddresses")
         .cluster()
@@ -43,7 +43,7 @@ impl Behaviour for IpAddress {
         vec![FieldError::invalid(&path, new["spec"]["parentRef"].clone(), "field is immutable")]
     }
 
-    /// The age has no column upstream either.
+    /// Returns the row; upstream has no column for the age either.
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
         let parent = match object.pointer("/spec/parentRef").filter(|p| p.is_object()) {
             Some(p) => {

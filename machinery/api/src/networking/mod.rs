@@ -1,4 +1,4 @@
-//! The group `networking.k8s.io`, one file a kind.
+//! The group `networking.k8s.io`, one file per kind.
 
 use crate::kind::Kind;
 
@@ -9,7 +9,7 @@ mod networkpolicy;
 mod servicecidr;
 mod validation;
 
-/// Its kinds, in the order of discovery.
+/// Returns its kinds, in the order of discovery.
 pub(crate) fn kinds() -> Vec<Kind> {
     vec![ingressclass::kind(), ingress::kind(), ipaddress::kind(), networkpolicy::kind(), servicecidr::kind()]
 }

@@ -14,7 +14,7 @@ use crate::kind::{Behaviour, Kind};
 
 struct NetworkPolicy;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies")
         .short(&["netpol"])
@@ -42,7 +42,8 @@ impl Behaviour for NetworkPolicy {
     }
 
     fn warnings(&self, policy: &Value, _old: Option<&Value>) -> Vec<String> {
-        let (spec, mut out) = (At::object(policy).get("spec"), Vec::new());
+        let spec = At::object(policy).get("spec");
+        let mut out = Vec::new();
         for (rules, peers) in [("ingress", "from"), ("egress", "to")] {
             for block in
                 spec.get(rules).items().flat_map(|rule| rule.get(peers).items()).map(|peer| peer.get("ipBlock"))

@@ -1,4 +1,4 @@
-//! ServiceCIDR: a range from which services get their addresses.
+//! ServiceCIDR: a range from which Services get their addresses.
 
 use corten_meta::field::{FieldError, Path};
 use corten_meta::{Value, names};
@@ -10,7 +10,7 @@ use crate::validation::invalid_each;
 
 struct ServiceCidr;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("networking.k8s.io", "v1", "ServiceCIDR", "servicecidrs")
         .cluster()
@@ -46,11 +46,12 @@ impl Behaviour for ServiceCidr {
         errors
     }
 
-    /// A range never changes; a second family may be added.
+    /// Validates that a range does not change; a second family may be added.
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
         const FIXED: &str = "field is immutable";
         let path = Path::root("spec").child("cidrs");
-        let (now, then) = (list(new, "/spec/cidrs"), list(old, "/spec/cidrs"));
+        let now = list(new, "/spec/cidrs");
+        let then = list(old, "/spec/cidrs");
         if now.len() != then.len() && (then.len(), now.len()) != (1, 2) {
             return vec![FieldError::invalid(&path, new["spec"]["cidrs"].clone(), FIXED)];
         }

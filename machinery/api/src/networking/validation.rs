@@ -8,12 +8,12 @@ use crate::cells::{list, number, text};
 use crate::check::{At, Errors};
 use crate::validation::{invalid_each, label_selector, legacy_ip, port, port_number_or_name};
 
-/// Everything. Once the paths of hosts with a wildcard are wrong, those of all such hosts may be.
+/// Validates an Ingress. If the old object has invalid paths of wildcard hosts, those of all wildcard hosts may be.
 pub(super) fn validate_ingress(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let is_wild = |rule: &Value| text(rule, "/host").contains('*');
     let rules_of = |object| list(object, "/spec/rules").iter();
-    let wrong = |rule: &&Value| is_wild(rule) && !validate_rule(rule, &Path::root("spec")).is_empty();
-    let spares_wild = old.is_some_and(|old| rules_of(old).any(|rule| wrong(&rule)));
+    let invalid = |rule: &&Value| is_wild(rule) && !validate_rule(rule, &Path::root("spec")).is_empty();
+    let spares_wild = old.is_some_and(|old| rules_of(old).any(|rule| invalid(&rule)));
     let path = Path::root("spec");
     let spec = &object["spec"];
     let rules = list(spec, "/rules");
@@ -49,7 +49,7 @@ pub(super) fn validate_ingress(object: &Value, old: Option<&Value>) -> Vec<Field
     errors
 }
 
-/// The paths of a host.
+/// Validates the paths of a host.
 fn validate_rule(rule: &Value, path: &Path) -> Vec<FieldError> {
     let mut errors = Vec::new();
     if !rule["http"].is_object() {
@@ -66,7 +66,7 @@ fn validate_rule(rule: &Value, path: &Path) -> Vec<FieldError> {
     errors
 }
 
-/// The class is named in one place, or twice the same.
+/// Validates that the class is named in one field, or in both the same.
 pub(super) fn validate_ingress_create(object: &Value) -> Vec<FieldError> {
     const CLASS: &str = "kubernetes.io/ingress.class";
     let annotation = object["metadata"]["annotations"].get(CLASS);
@@ -80,7 +80,7 @@ pub(super) fn validate_ingress_create(object: &Value) -> Vec<FieldError> {
     vec![FieldError::invalid(&path, annotation.clone(), "must match `ingressClassName` when both are specified")]
 }
 
-/// The addresses of whoever serves an Ingress.
+/// Validates the load balancer's addresses in the status of an Ingress.
 pub(super) fn validate_ingress_status(new: &Value, old: &Value) -> Vec<FieldError> {
     let ingress = |object| At::object(object).get("status").get("loadBalancer").get("ingress");
     let before: Vec<&str> = ingress(old).items().map(|i| i.get("ip").text()).collect();
@@ -98,7 +98,7 @@ pub(super) fn validate_ingress_status(new: &Value, old: &Value) -> Vec<FieldErro
     errors
 }
 
-/// A reference to an object of some kind in the same namespace.
+/// Validates a reference to an object in the same namespace.
 pub(super) fn validate_reference(at: &At<'_>, errors: &mut Errors) {
     if at.get("apiGroup").is_set() {
         at.get("apiGroup").follows_also_empty(errors, names::dns1123_subdomain);
@@ -116,7 +116,7 @@ fn validate_host(host: &str, path: &Path) -> Vec<FieldError> {
     errors
 }
 
-/// The name of a host, or of all hosts of a domain.
+/// Validates the name of a host, or of all hosts of a domain.
 fn validate_name(host: &str, path: &Path) -> Vec<FieldError> {
     let messages =
         if host.contains('*') { names::wildcard_dns1123_subdomain(host) } else { names::dns1123_subdomain(host) };
@@ -124,7 +124,8 @@ fn validate_name(host: &str, path: &Path) -> Vec<FieldError> {
 }
 
 fn validate_path(item: &Value, path: &Path) -> Vec<FieldError> {
-    let (kind, target) = (text(item, "/pathType"), text(item, "/path"));
+    let kind = text(item, "/pathType");
+    let target = text(item, "/path");
     let target_path = path.child("path");
     if item["pathType"].is_null() {
         return vec![FieldError::required(&path.child("pathType"), "pathType must be specified")];
@@ -165,7 +166,8 @@ fn validate_backend(backend: &Value, path: &Path) -> Vec<FieldError> {
         "" => vec![FieldError::required(&service.child("name"), "")],
         name => invalid_each(&service.child("name"), name, names::dns1123_label(name)),
     };
-    let (name, port_) = (text(backend, "/service/port/name"), number(backend, "/service/port/number"));
+    let name = text(backend, "/service/port/name");
+    let port_ = number(backend, "/service/port/number");
     match (name.is_empty(), port_ == 0) {
         (false, false) => errors.push(FieldError::invalid(path, "", "cannot set both port name & port number")),
         (false, true) => {

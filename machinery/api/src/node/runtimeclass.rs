@@ -13,7 +13,7 @@ use crate::validation::labels;
 
 struct RuntimeClass;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("node.k8s.io", "v1", "RuntimeClass", "runtimeclasses")
         .cluster()

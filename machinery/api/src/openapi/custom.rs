@@ -1,4 +1,4 @@
-//! The documents of custom resources: the paths of any kind, and schemas from their definitions.
+//! The documents of custom resources: the paths of any kind, and schemas from their CustomResourceDefinitions.
 
 use std::collections::BTreeSet;
 
@@ -10,23 +10,24 @@ use crate::kind::Kind;
 use crate::schema::schema as table;
 
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
-/// A type whose common fields are described as those of any object are.
+/// A type whose descriptions of the common fields apply to any object.
 const EXAMPLE: &str = "io.k8s.api.core.v1.ConfigMap";
 const GVK: &str = "x-kubernetes-group-version-kind";
 const CONVENTIONS: &str = "https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md";
 
-/// The name of a custom kind's schema in the documents: `com.example.v1.Widget`.
+/// Returns the name of a custom kind's schema in the documents: `com.example.v1.Widget`.
 pub fn definition_name(kind: &Kind) -> String {
     let mut package: Vec<&str> = kind.group.split('.').rev().collect();
     package.extend([kind.version.as_str(), kind.kind.as_str()]);
     package.join(".")
 }
 
-/// The version 3 document of one group version, or `None` when none of the kinds has it.
+/// Returns the version 3 document of one group version; `None` if no kind has it.
 pub fn custom_v3(group_version: &str, kinds: &[&Kind], describe: &Describe) -> Option<Value> {
     let of_group: Vec<Kind> = kinds.iter().filter(|k| k.api_version() == group_version).map(|k| named(k)).collect();
     let first = of_group.first()?;
-    let (group, version) = (first.group.as_str(), first.version.as_str());
+    let group = first.group.as_str();
+    let version = first.version.as_str();
     let mut paths = paths::document_paths(group, version, &of_group.iter().collect::<Vec<_>>());
     paths.values_mut().for_each(drop_media);
     simplify_paths(&mut paths, &format!("/apis/{group}/{version}/"));
@@ -52,7 +53,7 @@ pub fn custom_v3(group_version: &str, kinds: &[&Kind], describe: &Describe) -> O
     }))
 }
 
-/// What custom kinds add to the version 2 document: their paths and definitions, and nothing else.
+/// Returns the paths and definitions of custom kinds for the version 2 document.
 pub fn custom_v2(kinds: &[&Kind], describe: &Describe) -> Value {
     let versions: BTreeSet<String> = kinds.iter().map(|k| k.api_version()).collect();
     let documents = versions.iter().filter_map(|version| custom_v3(version, kinds, describe));
@@ -71,8 +72,8 @@ pub fn custom_v2(kinds: &[&Kind], describe: &Describe) -> Value {
     json!({"paths": document["paths"].take(), "definitions": definitions})
 }
 
-/// Custom resources are not spoken in protobuf, and have no marks that a strategic merge could go by: a client that
-/// reads otherwise would send what is refused.
+/// Drops protobuf and strategic merge patch, which custom resources do not support: a client that reads otherwise would
+/// send refused requests.
 fn drop_media(part: &mut Value) {
     match part {
         Value::Object(fields) => {
@@ -86,7 +87,8 @@ fn drop_media(part: &mut Value) {
     }
 }
 
-/// Custom resources are described in fewer words than built-in ones: no list of the resources, no watches, and a collection is deleted by what it is listed by.
+/// Simplifies paths: custom resources have no list of the resources and no watches, and a collection is deleted with
+/// the parameters of a list.
 fn simplify_paths(paths: &mut Map<String, Value>, root: &str) {
     let watches = format!("{root}watch/");
     paths.retain(|path, _| path != root && !path.starts_with(&watches));
@@ -122,7 +124,7 @@ fn simplify_paths(paths: &mut Map<String, Value>, root: &str) {
     }
 }
 
-/// Bodies are JSON or YAML by name, and a list is not said to stream.
+/// Simplifies media types: bodies are JSON or YAML, and a list does not stream.
 fn simplify_media(operation: &mut Value) {
     if let Some(content) = operation.pointer_mut("/requestBody/content").and_then(Value::as_object_mut)
         && let Some(any) = content.remove("*/*")
@@ -135,7 +137,7 @@ fn simplify_media(operation: &mut Value) {
     }
 }
 
-/// The kind under the name of its schema.
+/// Returns the kind under the name of its schema.
 fn named(kind: &Kind) -> Kind {
     Kind { schema: definition_name(kind), ..kind.clone() }
 }
@@ -149,7 +151,7 @@ fn gvk(kind: &Kind, name: &str) -> Value {
     json!([{"group": kind.group, "version": kind.version, "kind": name}])
 }
 
-/// A string field that every object has.
+/// Returns the schema of a string field that every object has.
 fn word(field: &str, describe: &Describe) -> Value {
     json!({"type": "string", "description": describe(EXAMPLE, field).unwrap_or_default()})
 }
@@ -163,9 +165,9 @@ fn metadata(describe: &Describe, is_v2: bool) -> Value {
 }
 
 fn object_schema(kind: &Kind, describe: &Describe) -> Value {
-    let given = kind.behaviour.structural_schema().filter(|schema| schema.is_object());
-    let mut schema = given.cloned().unwrap_or_else(|| json!({"type": "object"}));
-    if given.is_some() {
+    let declared = kind.behaviour.structural_schema().filter(|schema| schema.is_object());
+    let mut schema = declared.cloned().unwrap_or_else(|| json!({"type": "object"}));
+    if declared.is_some() {
         add_common_fields(&mut schema, describe, false);
     }
     schema[GVK] = gvk(kind, &kind.kind);
@@ -173,7 +175,7 @@ fn object_schema(kind: &Kind, describe: &Describe) -> Value {
     schema
 }
 
-/// Tells by which fields objects can be selected.
+/// Lists the selectable fields.
 fn name_selectable(schema: &mut Value, kind: &Kind) {
     let fields: Vec<Value> = kind.selectable_fields.iter().map(|field| json!({"fieldPath": field})).collect();
     if !fields.is_empty() {
@@ -181,11 +183,11 @@ fn name_selectable(schema: &mut Value, kind: &Kind) {
     }
 }
 
-/// The same for version 2, which has fewer words. Where unknown fields are kept, clients must not be told of known
-/// ones: they would refuse the others.
+/// Returns the schema for version 2, which is simpler. Where unknown fields are preserved, known ones must not be
+/// published: clients would refuse the others.
 fn object_definition(kind: &Kind, describe: &Describe) -> Value {
-    let given = kind.behaviour.structural_schema().filter(|schema| schema.is_object());
-    let mut schema = match given {
+    let declared = kind.behaviour.structural_schema().filter(|schema| schema.is_object());
+    let mut schema = match declared {
         Some(schema) if !keeps_unknown(schema) => {
             let mut schema = simplified(schema);
             add_common_fields(&mut schema, describe, true);
@@ -202,7 +204,7 @@ fn keeps_unknown(schema: &Value) -> bool {
     schema["x-kubernetes-preserve-unknown-fields"] == true
 }
 
-/// The root, and every embedded resource, has a type and metadata.
+/// Adds type and metadata to the root and to every embedded resource.
 fn add_common_fields(schema: &mut Value, describe: &Describe, is_v2: bool) {
     add_embedded(schema, describe, is_v2);
     set_common_fields(schema, describe, is_v2);
@@ -248,7 +250,7 @@ fn add_embedded(schema: &mut Value, describe: &Describe, is_v2: bool) {
     }
 }
 
-/// A schema without what version 2 does not know.
+/// Returns a schema without the keywords that version 2 does not have.
 fn simplified(schema: &Value) -> Value {
     let Some(object) = schema.as_object() else { return schema.clone() };
     let mut out = Map::new();
@@ -326,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_definition_is_published_in_both_versions() {
+    fn a_crd_is_published_in_both_versions() {
         let foo = kind(json!({"type": "object", "description": "a foo", "required": ["spec", "none"], "properties": {
             "spec": {"type": "object", "properties": {"free": {"type": "object", "x-kubernetes-preserve-unknown-fields": true,
                 "properties": {"x": {"type": "string"}}}}},
@@ -361,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_that_select_are_told_of_the_kind_and_its_list() {
+    fn selectable_fields_are_published_for_the_kind_and_its_list() {
         let foo = kind(json!({"type": "object"})).selectable(&["spec.color"]);
         let document = custom_v3("a.example.com/v1", &[&foo], &undescribed).expect("a document");
         let old = custom_v2(&[&foo], &undescribed);
@@ -378,10 +380,12 @@ mod tests {
         let document = custom_v3("a.example.com/v1", &[&foo], &undescribed).expect("a document");
         let paths = document["paths"].as_object().expect("paths");
         let base = "/apis/a.example.com/v1/namespaces/{namespace}/foos";
-        let (item, scale) = (format!("{base}/{{name}}"), format!("{base}/{{name}}/scale"));
+        let item = format!("{base}/{{name}}");
+        let scale = format!("{base}/{{name}}/scale");
         let known: Vec<&String> = paths.keys().collect();
         assert_eq!(known, ["/apis/a.example.com/v1/foos", base, &item, &scale]);
-        let (collection, item) = (&paths[base], &paths[&item]);
+        let collection = &paths[base];
+        let item = &paths[&item];
         assert_eq!(collection["delete"]["parameters"], collection["get"]["parameters"]);
         assert_eq!(collection["delete"].get("requestBody"), None);
         let media: Vec<&String> =
@@ -402,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn custom_kinds_are_described_in_words_of_their_own() {
+    fn custom_kinds_have_their_own_descriptions() {
         let embedded = json!({"type": "object", "x-kubernetes-embedded-resource": true});
         let foo = kind(json!({"type": "object", "properties": {"r": embedded}}));
         let foo = Kind { kind: "foo".to_owned(), list_kind: "fooList".to_owned(), ..foo };
@@ -431,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn each_version_has_its_own_words_for_fields() {
+    fn each_version_has_its_own_descriptions_of_fields() {
         let embedded = json!({"type": "object", "x-kubernetes-embedded-resource": true, "required": ["kind"]});
         let fields =
             json!({"r": embedded, "x": {"x-kubernetes-int-or-string": true}, "d": {"type": "string", "default": "a"}});

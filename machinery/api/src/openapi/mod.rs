@@ -1,8 +1,8 @@
 //! The OpenAPI documents, derived from the kinds and the schema table.
 //!
-//! Version 3 has one document a group version; clients read it to explain, to patch and to learn which
-//! query parameters an operation knows. Version 2 is the same in one document and the older form, made from
-//! version 3. Descriptions come in as a function, because the table holds facts only.
+//! Version 3 has one document per group version; clients read it to explain, to patch and to find the query parameters
+//! of an operation. Version 2 has the same in one document and an older form, made from version 3. Descriptions come in
+//! as a function, because the table has facts only.
 
 mod custom;
 mod parameters;
@@ -30,15 +30,15 @@ pub use roots::root_paths;
 /// The version of Kubernetes whose API this is.
 const API_VERSION: &str = "1.36";
 
-/// The description of a field of a type, or with an empty field that of the type.
+/// A function that returns the description of a field of a type, or with an empty field that of the type.
 pub type Describe<'a> = dyn Fn(&str, &str) -> Option<&'a str> + 'a;
 
-/// No descriptions at all.
+/// Returns no descriptions.
 pub fn undescribed(_type_name: &str, _field: &str) -> Option<&'static str> {
     None
 }
 
-/// The group versions of the built-in kinds, `v1` or `apps/v1`, in the order of discovery.
+/// Returns the group versions of the built-in kinds, `v1` or `apps/v1`, in the order of discovery.
 pub fn group_versions() -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     for kind in kinds() {
@@ -50,19 +50,20 @@ pub fn group_versions() -> Vec<String> {
     all
 }
 
-/// The version 3 document of one group version, or `None` when no built-in kind has it.
+/// Returns the version 3 document of one group version; `None` if no built-in kind has it.
 pub fn openapi_v3(group_version: &str, describe: &Describe) -> Option<Value> {
     let of_group: Vec<&Kind> = kinds().iter().map(AsRef::as_ref).filter(|k| k.api_version() == group_version).collect();
-    let (group, version) = (&of_group.first()?.group, &of_group.first()?.version);
+    let group = &of_group.first()?.group;
+    let version = &of_group.first()?.version;
     Some(document(paths::document_paths(group, version, &of_group), (group, version), describe))
 }
 
-/// The version 3 document of a path that belongs to no group version: one of [`root_paths`].
+/// Returns the version 3 document of a path that belongs to no group version: one of [`root_paths`].
 pub fn root_v3(root: &str, describe: &Describe) -> Value {
     document(roots::root_document_paths(root), ("", ""), describe)
 }
 
-/// A document of these paths and of all types that they refer to.
+/// Returns a document of these paths and of all types that they refer to.
 fn document(paths: Map<String, Value>, own: (&str, &str), describe: &Describe) -> Value {
     let mut roots = BTreeSet::new();
     collect_references(&Value::Object(paths.clone()), &mut roots);
@@ -77,7 +78,7 @@ fn document(paths: Map<String, Value>, own: (&str, &str), describe: &Describe) -
     json!({"openapi": "3.0.0", "info": info(), "paths": paths, "components": components})
 }
 
-/// The version 2 document of everything.
+/// Returns the version 2 document of everything.
 pub fn openapi_v2(describe: &Describe) -> Value {
     let documents = group_versions().into_iter().filter_map(|gv| openapi_v3(&gv, describe));
     let roots = root_paths().into_iter().map(|root| root_v3(&root, describe));
@@ -94,7 +95,7 @@ fn security() -> Value {
     }})
 }
 
-/// The names of all types that a part of a document refers to.
+/// Collects the names of all types that a part of a document refers to.
 fn collect_references(value: &Value, found: &mut BTreeSet<String>) {
     match value {
         Value::Object(object) => {
@@ -131,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_and_values_are_told() {
+    fn operations_and_values_are_published() {
         let describe = |_: &str, field: &str| (field == "restartPolicy").then_some("a policy");
         let document = openapi_v3("v1", &describe).expect("a document");
         let policy = &document["components"]["schemas"]["io.k8s.api.core.v1.PodSpec"]["properties"]["restartPolicy"];
@@ -153,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptions_are_put_where_they_belong() {
+    fn descriptions_are_added_to_types_and_fields() {
         let describe = |type_name: &str, field: &str| match (type_name, field) {
             ("io.k8s.api.apps.v1.Deployment", "") => Some("a type"),
             ("io.k8s.api.apps.v1.Deployment", "spec") => Some("a field"),

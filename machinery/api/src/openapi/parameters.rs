@@ -1,4 +1,4 @@
-//! The query parameters of operations: names as upstream publishes them, a type other than string after a colon.
+//! The query parameters of operations: upstream's names, with a type other than string after a colon.
 
 use corten_meta::Value;
 use serde_json::json;
@@ -54,7 +54,7 @@ pub(super) const LOG: &[&str] = &[
     "timestamps:boolean",
 ];
 
-/// What the parameters mean; those of a path with an `@`.
+/// The descriptions of the parameters; path parameters have an `@`.
 const MEANINGS: &[(&str, &str)] = &[
     ("name@", "The name of the object."),
     ("namespace@", "The namespace of the objects."),
@@ -105,7 +105,7 @@ const MEANINGS: &[(&str, &str)] = &[
     ("watch", "Whether the answer is a stream of what happens to the objects."),
 ];
 
-/// Query parameters by name and type, path parameters with an `@`.
+/// Returns query parameters by name and type; path parameters have an `@`.
 pub(super) fn parameters(names: &[&str]) -> Value {
     let one = |text: &&str| {
         let (name, kind) = text.split_once(':').unwrap_or((text, "string"));
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_parameter_says_what_it_means() {
+    fn every_parameter_has_a_description() {
         for names in [LIST, WRITE, PATCH, DELETE, DELETE_COLLECTION, LOG, &["name@", "namespace@", "path@"]] {
             for parameter in parameters(names).as_array().unwrap() {
                 assert!(parameter["description"].is_string(), "{parameter}");

@@ -23,7 +23,7 @@ const PATCH_MEDIA: &[&str] = &[
     "application/apply-patch+yaml",
 ];
 
-/// All paths of a group version.
+/// Returns all paths of a group version.
 pub(super) fn document_paths(group: &str, version: &str, kinds: &[&Kind]) -> Map<String, Value> {
     let prefix = if group.is_empty() { format!("/api/{version}") } else { format!("/apis/{group}/{version}") };
     let mut paths = Map::new();
@@ -55,7 +55,7 @@ struct Builder<'a> {
     paths: &'a mut Map<String, Value>,
 }
 
-/// What an operation is, apart from where it stands.
+/// An operation, apart from its path.
 struct Operation<'a> {
     method: &'static str,
     action: &'static str,
@@ -84,7 +84,7 @@ impl Builder<'_> {
         (self.kind.group.clone(), self.kind.version.clone(), self.kind.kind.clone())
     }
 
-    /// `readAppsV1NamespacedDeployment` and the like.
+    /// Returns an operation id such as `readAppsV1NamespacedDeployment`.
     fn id(&self, verb: &str, middle: &str, tail: &str) -> String {
         let scope = if self.kind.namespaced { "Namespaced" } else { "" };
         format!("{verb}{}{middle}{scope}{}{tail}", title(&self.kind.group, &self.kind.version), words(&self.kind.kind))
@@ -99,7 +99,7 @@ impl Builder<'_> {
         reference(&format!("{package}.{}", self.kind.list_kind))
     }
 
-    /// List, create and delete many; and the list over all namespaces.
+    /// Adds the list, create and delete-collection operations, and the list over all namespaces.
     fn collection(&mut self) {
         let create_only = self.kind.verbs == ["create"];
         let mut operations = Vec::new();
@@ -167,7 +167,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Read, replace, patch and delete one.
+    /// Adds the read, replace, patch and delete operations of one object.
     fn item(&mut self) {
         let object = self.object();
         let mut operations = Vec::new();
@@ -181,7 +181,7 @@ impl Builder<'_> {
             operations.push(self.patch("", &object, self.own_gvk()));
         }
         if self.has("delete") {
-            // Some kinds answer with what is gone; what is still to be finalized is documented as if it did not.
+            // Some kinds answer with the deleted object; those with finalizers in the spec are documented otherwise.
             let is_finalized = self.kind.subresources.iter().any(|sub| sub.role == Role::Finalize);
             let answer = match self.kind.rules.returns_deleted && !is_finalized {
                 true => object.clone(),
@@ -343,7 +343,7 @@ impl Builder<'_> {
         }
     }
 
-    /// The old paths of watches, which clients of long ago still call.
+    /// Adds the deprecated watch paths, which old clients still call.
     fn watches(&mut self) {
         if !self.has("watch") {
             return;
@@ -384,7 +384,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Writes a path with what its operations share.
+    /// Adds a path with the common parameters of its operations.
     fn add(&mut self, path: String, shared: &[&str], operations: Vec<Operation>) {
         if operations.is_empty() {
             return;
@@ -418,7 +418,7 @@ impl Builder<'_> {
     }
 }
 
-/// What an operation does, in upstream's words.
+/// Returns the description of an operation, in upstream's words.
 fn says(kind: &Kind, path: &str, action: &str, method: &str) -> String {
     let name = kind.kind.as_str();
     let subresource = path.split_once("{name}/").and_then(|(_, rest)| rest.split('/').next());
@@ -442,7 +442,7 @@ fn says(kind: &Kind, path: &str, action: &str, method: &str) -> String {
     }
 }
 
-/// A plural has none.
+/// Returns the article of a noun; a plural has none.
 fn article(noun: &str) -> &'static str {
     if noun.ends_with('s') && !noun.ends_with("ss") {
         ""
@@ -457,7 +457,7 @@ pub(super) fn reference(name: &str) -> Value {
     json!({"$ref": format!("#/components/schemas/{name}")})
 }
 
-/// The type of a subresource's body.
+/// Returns the type of a subresource's body.
 fn sub_schema((group, version, kind): &(String, String, String)) -> String {
     let package = group.split('.').next().filter(|g| !g.is_empty()).unwrap_or("core");
     format!("io.k8s.api.{package}.{version}.{kind}")
@@ -476,12 +476,12 @@ fn responses(answers: &[(&str, &str, &Value)], media: &[&str]) -> Value {
     out
 }
 
-/// `AppsV1`, `CoreV1`, `RbacAuthorizationV1`.
+/// Returns `AppsV1`, `CoreV1`, `RbacAuthorizationV1`.
 fn title(group: &str, version: &str) -> String {
     format!("{}{}", capital(&camel(group)), capital(&words(version)))
 }
 
-/// `apps_v1`, `core_v1`, `rbacAuthorization_v1`.
+/// Returns `apps_v1`, `core_v1`, `rbacAuthorization_v1`.
 fn tag(group: &str, version: &str) -> String {
     format!("{}_{}", camel(group), words(version))
 }
@@ -491,15 +491,15 @@ pub(super) fn camel(group: &str) -> String {
     words(group.strip_suffix(".k8s.io").unwrap_or(group))
 }
 
-/// What a name says without what no identifier can hold: the letter after it is a capital instead.
+/// Returns a name without characters that no identifier has; the next character becomes a capital.
 fn words(name: &str) -> String {
     let mut raises = false;
     let mut words = String::with_capacity(name.len());
-    for (at, letter) in name.char_indices() {
-        let holds = letter.is_alphabetic() || letter == '_' || (at != 0 && letter.is_ascii_digit());
+    for (at, character) in name.char_indices() {
+        let holds = character.is_alphabetic() || character == '_' || (at != 0 && character.is_ascii_digit());
         match holds {
-            true if raises => words.extend(letter.to_uppercase()),
-            true => words.push(letter),
+            true if raises => words.extend(character.to_uppercase()),
+            true => words.push(character),
             false => {}
         }
         raises = !holds;
@@ -508,8 +508,8 @@ fn words(name: &str) -> String {
 }
 
 pub(super) fn capital(text: &str) -> String {
-    let mut letters = text.chars();
-    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+    let mut characters = text.chars();
+    characters.next().map_or_else(String::new, |first| first.to_uppercase().chain(characters).collect())
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! The version 2 document as protobuf, the only form in which client-go asks for it.
+//! The version 2 document as protobuf, the only form that client-go requests.
 //!
 //! kubectl reads it to check a `List` and to explain in the older form. The messages are those of gnostic's package
 //! `openapi.v2`: one function each, which writes the keys that documents of Kubernetes have. Extensions (`x-…`) are
-//! kept as YAML.
+//! YAML.
 
 use corten_meta::Value;
 
@@ -62,7 +62,8 @@ fn parameters(number: u32, parameters: &Value, out: &mut Vec<u8>) {
     }
 }
 
-/// A body has a schema; the others are of primitive types, and path and query number their fields differently.
+/// Writes a parameter: a body has a schema; the others have primitive types, and path and query number their fields
+/// differently.
 fn parameter(parameter: &Value, out: &mut Vec<u8>) {
     match parameter["in"].as_str().unwrap_or_default() {
         "body" => nested(1, out, |out| {
@@ -117,7 +118,7 @@ fn schema(of: &Value, out: &mut Vec<u8>) {
     extensions(31, of, out);
 }
 
-/// The keys that begin with `x-`, each a pair of its name and its value.
+/// Writes the keys that begin with `x-`, each as a pair of its name and its value.
 pub(super) fn extensions(number: u32, of: &Value, out: &mut Vec<u8>) {
     for (name, value) in of.as_object().into_iter().flatten().filter(|(name, _)| name.starts_with("x-")) {
         nested(number, out, |out| {
@@ -127,7 +128,7 @@ pub(super) fn extensions(number: u32, of: &Value, out: &mut Vec<u8>) {
     }
 }
 
-/// A value of any type, as YAML.
+/// Writes a value of any type, as YAML.
 pub(super) fn any(number: u32, value: Option<&Value>, out: &mut Vec<u8>) {
     if let Some(value) = value {
         let text = corten_meta::codec::encode_yaml(value);
@@ -135,7 +136,7 @@ pub(super) fn any(number: u32, value: Option<&Value>, out: &mut Vec<u8>) {
     }
 }
 
-/// An object whose keys are names: a repeated pair of name and value.
+/// Writes an object as repeated pairs of name and value.
 pub(super) fn pairs(number: u32, object: &Value, out: &mut Vec<u8>, mut write: impl FnMut(&Value, &mut Vec<u8>)) {
     for (name, value) in object.as_object().into_iter().flatten() {
         nested(number, out, |out| {
@@ -192,7 +193,7 @@ pub(super) fn list(value: &Value) -> &[Value] {
     value.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-/// A message in a field: its length is known only when it is written.
+/// Writes a message in a field: its length is known only afterwards.
 pub(super) fn nested(number: u32, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     let mut inner = Vec::new();
     write(&mut inner);
@@ -219,10 +220,11 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// What a message holds: each field's number and its bytes; numbers are not looked at.
+    /// Returns the fields of a message by number, with their bytes; skips numeric fields.
     fn fields(mut message: &[u8]) -> Vec<(u64, Vec<u8>)> {
         fn read(message: &mut &[u8]) -> u64 {
-            let (mut value, mut shift) = (0, 0);
+            let mut value = 0;
+            let mut shift = 0;
             loop {
                 let byte = message[0];
                 *message = &message[1..];
@@ -251,7 +253,7 @@ pub(super) mod tests {
         found
     }
 
-    /// The first value at a path of field numbers.
+    /// Returns the first value at a path of field numbers.
     pub fn at(message: &[u8], path: &[u64]) -> Vec<u8> {
         path.iter().fold(message.to_vec(), |message, number| {
             fields(&message).into_iter().find(|(found, _)| found == number).map(|(_, value)| value).unwrap()

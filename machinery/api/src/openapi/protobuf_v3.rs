@@ -68,7 +68,7 @@ fn response(response: &Value, out: &mut Vec<u8>) {
     });
 }
 
-/// What there is in each media type.
+/// Writes the content of each media type.
 fn content(content: &Value, out: &mut Vec<u8>) {
     pairs(1, content, out, |media_type, out| message(1, media_type.get("schema"), out, schema_or_reference));
 }
@@ -125,7 +125,7 @@ fn schema(of: &Value, out: &mut Vec<u8>) {
     extensions(36, of, out);
 }
 
-/// A default that is no scalar has no place in the message, and is empty.
+/// Writes a default; one that is no scalar is empty, because the message has no field for it.
 fn default(value: &Value, out: &mut Vec<u8>) {
     match value {
         Value::Number(_) => numbers(&serde_json::json!({ "number": value }), &[("number", 1)], out),
@@ -135,7 +135,7 @@ fn default(value: &Value, out: &mut Vec<u8>) {
     }
 }
 
-/// A message in a field, if there is one.
+/// Writes a message in a field, if there is one.
 fn message(number: u32, value: Option<&Value>, out: &mut Vec<u8>, write: impl FnOnce(&Value, &mut Vec<u8>)) {
     if let Some(value) = value {
         nested(number, out, |out| write(value, out));
@@ -198,7 +198,7 @@ mod tests {
         ] {
             assert_eq!(text(&path), wanted, "{path:?}");
         }
-        // A default that is an object is there and empty.
+        // A default that is an object is present and empty.
         assert_eq!(at(&encoded, &pod(&[31, 1, 2, 1, 33])), Vec::<u8>::new());
         let items = encode_v3(&json!({"components": {"schemas": {"P": {"items": {"default": 1.5}}}}}));
         assert_eq!(at(&items, &[5, 1, 1, 2, 1, 30, 1, 1, 33, 1]), 1.5f64.to_le_bytes());

@@ -1,5 +1,5 @@
-//! The documents of the paths that belong to no group version: discovery, the version, and what others need to trust
-//! the server's tokens.
+//! The documents of the paths that belong to no group version: discovery, the version, and the keys of the server's
+//! tokens.
 
 use corten_meta::Value;
 use serde_json::{Map, json};
@@ -7,7 +7,7 @@ use serde_json::{Map, json};
 use super::paths::{META, camel, capital, content, reference};
 use crate::kinds;
 
-/// Every such path, as it stands below `/openapi/v3/`.
+/// Returns every such path, relative to `/openapi/v3/`.
 pub fn root_paths() -> Vec<String> {
     let mut paths: Vec<String> =
         [".well-known/openid-configuration", "api", "apis", "openid/v1/jwks", "version"].map(str::to_string).to_vec();
@@ -20,7 +20,7 @@ pub fn root_paths() -> Vec<String> {
     paths
 }
 
-/// The paths of the document at one of [`root_paths`]. Each has one operation.
+/// Returns the paths of the document at one of [`root_paths`]. Each has one operation.
 pub(super) fn root_document_paths(root: &str) -> Map<String, Value> {
     const MEDIA: &[&str] = &["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
     let meta = |name: &str| reference(&format!("{META}.{name}"));

@@ -1,4 +1,4 @@
-//! Types of the table as JSON schemas.
+//! The types of the table as JSON schemas.
 
 use std::collections::BTreeSet;
 
@@ -14,10 +14,10 @@ const INT_OR_STRING: &str = "io.k8s.apimachinery.pkg.util.intstr.IntOrString";
 const TIME: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Time";
 const MICRO_TIME: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.MicroTime";
 
-/// Types whose bodies every group serves, so that each document lists them for its own group too.
+/// The types whose bodies every group serves, so that each document lists them for its own group too.
 const OF_EVERY_GROUP: [&str; 2] = ["DeleteOptions", "WatchEvent"];
 
-/// Where a document is not of one group, it lists them for all that upstream ever knew, also those of old.
+/// The groups for which a document of no single group lists them: all that upstream ever had.
 const GROUPS: &[(&str, &[&str])] = &[
     ("", &["v1"]),
     ("admission.k8s.io", &["v1", "v1beta1"]),
@@ -47,10 +47,10 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("storagemigration.k8s.io", &["v1beta1"]),
 ];
 
-/// The groups among them of which the documents of custom resources do not know.
+/// The groups among them that the documents of custom resources do not have.
 const APART: [&str; 4] = ["admission.k8s.io", "apiextensions.k8s.io", "apiregistration.k8s.io", "imagepolicy.k8s.io"];
 
-/// Lists the types of every group among these for all groups, as the documents do that are not of one of them.
+/// Lists the types of every group for all groups, in a document of no single group.
 pub(super) fn list_every_group(schemas: &mut Map<String, Value>, is_custom: bool) {
     for kind in OF_EVERY_GROUP {
         let Some(schema) = schemas.get_mut(&format!("io.k8s.apimachinery.pkg.apis.meta.v1.{kind}")) else { continue };
@@ -61,7 +61,7 @@ pub(super) fn list_every_group(schemas: &mut Map<String, Value>, is_custom: bool
     }
 }
 
-/// The roots and everything they refer to, by name.
+/// Returns the roots and all types that they refer to, by name.
 pub(super) fn reachable<'a>(schema: &'a Schema, roots: &BTreeSet<String>) -> Vec<&'a Type> {
     let mut names: Vec<String> = roots.iter().cloned().collect();
     let mut found = BTreeSet::new();
@@ -74,7 +74,7 @@ pub(super) fn reachable<'a>(schema: &'a Schema, roots: &BTreeSet<String>) -> Vec
     found.iter().filter_map(|name| schema.type_(name)).collect()
 }
 
-/// The name of the type at the heart of a shape.
+/// Returns the name of the innermost type of a shape.
 fn referred(kind: &FieldType) -> Option<String> {
     match kind {
         FieldType::List(inner) | FieldType::Map(inner) => referred(inner),
@@ -93,7 +93,7 @@ fn type_name(kind: &FieldType) -> Option<&'static str> {
     }
 }
 
-/// The schema of a type in the document of a group version.
+/// Returns the schema of a type in the document of a group version.
 pub(super) fn type_schema(t: &Type, own: (&str, &str), describe: &Describe) -> Value {
     let mut out = match &t.scalar {
         Some(scalar) => scalar_schema(scalar),
@@ -151,7 +151,7 @@ fn field_schema(field: &Field, description: Option<&str>) -> Value {
         innermost(&mut out)["enum"] = json!(field.values);
     }
     if let Some(text) = description {
-        // Of a list or a map, it is the items that have these values.
+        // Of a list or a map, the items have these values.
         let is_single = !matches!(field.kind, FieldType::List(_) | FieldType::Map(_));
         let values = field.values.iter().filter(|_| is_single);
         let values: String = values.map(|value| format!("\n - `{}`", quote(value))).collect();
@@ -185,7 +185,7 @@ fn field_schema(field: &Field, description: Option<&str>) -> Value {
     out
 }
 
-/// The schema of the values at the heart of lists and maps.
+/// Returns the schema of the innermost values of lists and maps.
 fn innermost(schema: &mut Value) -> &mut Value {
     for inner in ["items", "additionalProperties"] {
         if schema.get(inner).is_some() {
@@ -195,7 +195,7 @@ fn innermost(schema: &mut Value) -> &mut Value {
     schema
 }
 
-/// The schema of a value; `wrapped` when something stands beside a reference, which then needs `allOf`.
+/// Returns the schema of a value; `wrapped` if a reference has siblings, which then needs `allOf`.
 fn value_schema(kind: &FieldType, item_default: Option<&Value>, wrapped: bool) -> Value {
     if let Some(name) = type_name(kind) {
         let reference = json!({"$ref": format!("#/components/schemas/{name}")});

@@ -1,12 +1,12 @@
 //! Version 2 of OpenAPI, made from the documents of version 3.
 //!
-//! The older form has one document, knows no `oneOf` and no `allOf`, lets a description stand beside a
-//! reference, publishes no defaults, and gives a body as a parameter.
+//! The older form has one document, no `oneOf` and no `allOf`, allows a description beside a reference, publishes no
+//! defaults, and has a body as a parameter.
 
 use corten_meta::Value;
 use serde_json::{Map, json};
 
-/// Media types in the order in which operations list them.
+/// The media types in the order in which operations list them.
 const MEDIA: [&str; 9] = [
     "application/json",
     "application/yaml",
@@ -19,9 +19,10 @@ const MEDIA: [&str; 9] = [
     "application/apply-patch+yaml",
 ];
 
-/// One document from all of them.
+/// Converts all documents to one.
 pub(super) fn convert(documents: impl Iterator<Item = Value>, info: Value, security: Value) -> Value {
-    let (mut paths, mut definitions) = (Map::new(), Map::new());
+    let mut paths = Map::new();
+    let mut definitions = Map::new();
     for document in documents {
         for (path, item) in document["paths"].as_object().into_iter().flatten() {
             paths.insert(path.clone(), convert_path(item));
@@ -71,7 +72,7 @@ fn convert_operation(operation: &Value) -> Value {
     let first_schema =
         |content: &Value| content.as_object().and_then(|c| c.values().next()).map(|c| convert_schema(&c["schema"]));
     let mut parameters = convert_parameters(&operation["parameters"]).as_array().cloned().unwrap_or_default();
-    // What only shows something is said to take what it gives, unless it is for other programs than clients.
+    // A read-only operation is published as consuming what it produces, unless it is a proxy.
     let produces = media(&operation["responses"]["200"]["content"]);
     let is_resource = operation.get("x-kubernetes-action").is_some();
     let is_for_clients = !operation["responses"]["200"].to_string().contains("\"type\":\"string\"");
@@ -121,7 +122,7 @@ fn convert_schema(schema: &Value) -> Value {
                 out.insert(key.clone(), name.into());
             }
             "allOf" => out.extend(convert_schema(&value[0]).as_object().cloned().unwrap_or_default()),
-            // A quantity and a number or text are text to old clients.
+            // A quantity and an int-or-string are strings to old clients.
             "oneOf" => {
                 out.insert("type".to_string(), "string".into());
             }

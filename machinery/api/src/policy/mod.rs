@@ -1,10 +1,10 @@
-//! The group `policy`, one file a kind.
+//! The group `policy`, one file per kind.
 
 use crate::kind::Kind;
 
 mod poddisruptionbudget;
 
-/// Its kinds, in the order of discovery.
+/// Returns its kinds, in the order of discovery.
 pub(crate) fn kinds() -> Vec<Kind> {
     vec![poddisruptionbudget::kind()]
 }

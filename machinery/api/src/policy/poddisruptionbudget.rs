@@ -12,7 +12,7 @@ use crate::kind::{Behaviour, Kind, NameRule};
 
 struct PodDisruptionBudget;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets")
         .short(&["pdb"])
@@ -34,9 +34,9 @@ impl Behaviour for PodDisruptionBudget {
             errors.push(FieldError::invalid(&spec, object["spec"].clone(), detail));
         }
         for field in ["minAvailable", "maxUnavailable"] {
-            let amount = At::new(&object["spec"][field], &spec.child(field));
-            errors.extend(crate::validation::int_or_percent(amount.value, &amount.path));
-            at_most_all(&amount, &mut errors);
+            let quantity = At::new(&object["spec"][field], &spec.child(field));
+            errors.extend(crate::validation::int_or_percent(quantity.value, &quantity.path));
+            at_most_all(&quantity, &mut errors);
         }
         errors.extend(crate::validation::label_selector(&object["spec"]["selector"], &spec.child("selector")));
         let policy = At::object(object).get("spec").get("unhealthyPodEvictionPolicy");
@@ -55,15 +55,15 @@ impl Behaviour for PodDisruptionBudget {
     }
 
     fn cells(&self, object: &Value, now: Timestamp) -> Vec<Value> {
-        let amount = |field: &str| match object.pointer(field) {
+        let quantity = |field: &str| match object.pointer(field) {
             Some(Value::String(text)) => text.clone(),
             Some(Value::Number(number)) => number.to_string(),
             _ => "N/A".to_string(),
         };
         vec![
             name(object),
-            amount("/spec/minAvailable").into(),
-            amount("/spec/maxUnavailable").into(),
+            quantity("/spec/minAvailable").into(),
+            quantity("/spec/maxUnavailable").into(),
             number(object, "/status/disruptionsAllowed").into(),
             age(object, now),
         ]

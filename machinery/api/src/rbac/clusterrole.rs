@@ -9,7 +9,7 @@ use crate::kind::{Behaviour, Kind, NameRule};
 
 struct ClusterRole;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("rbac.authorization.k8s.io", "v1", "ClusterRole", "clusterroles")
         .cluster()

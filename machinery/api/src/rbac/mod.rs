@@ -1,4 +1,4 @@
-//! The group `rbac.authorization.k8s.io`, one file a kind.
+//! The group `rbac.authorization.k8s.io`, one file per kind.
 
 use corten_meta::Value;
 use jiff::Timestamp;
@@ -15,12 +15,12 @@ mod validation;
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 
-/// Its kinds, in the order of discovery.
+/// Returns its kinds, in the order of discovery.
 pub(crate) fn kinds() -> Vec<Kind> {
     vec![clusterrolebinding::kind(), clusterrole::kind(), rolebinding::kind(), role::kind()]
 }
 
-/// The groups of the role and of the subjects may be left out.
+/// Sets the API groups of the role and of the subjects.
 fn default_binding(object: &mut Value) {
     default_at(object, "/roleRef/apiGroup", GROUP);
     for subject in items(object, "/subjects") {

@@ -30,35 +30,36 @@ pub(super) fn validate_rules(object: &Value, namespaced: bool) -> Vec<FieldError
 }
 
 fn validate_rule(rule: &Value, namespaced: bool, path: &Path) -> Vec<FieldError> {
-    let given = |field: &str| !list(rule, &format!("/{field}")).is_empty();
+    let has = |field: &str| !list(rule, &format!("/{field}")).is_empty();
     let mut errors = Vec::new();
-    if !given("verbs") {
+    if !has("verbs") {
         errors.push(FieldError::required(&path.child("verbs"), "verbs must contain at least one value"));
     }
-    if given("nonResourceURLs") {
-        let (path, urls) = (path.child("nonResourceURLs"), rule["nonResourceURLs"].clone());
+    if has("nonResourceURLs") {
+        let path = path.child("nonResourceURLs");
+        let urls = rule["nonResourceURLs"].clone();
         if namespaced {
             let detail = "namespaced rules cannot apply to non-resource URLs";
             errors.push(FieldError::invalid(&path, urls.clone(), detail));
         }
-        if ["apiGroups", "resources", "resourceNames"].iter().any(|f| given(f)) {
+        if ["apiGroups", "resources", "resourceNames"].iter().any(|f| has(f)) {
             let detail = "rules cannot apply to both regular resources and non-resource URLs";
             errors.push(FieldError::invalid(&path, urls, detail));
         }
         return errors;
     }
-    if !given("apiGroups") {
+    if !has("apiGroups") {
         let detail = "resource rules must supply at least one api group";
         errors.push(FieldError::required(&path.child("apiGroups"), detail));
     }
-    if !given("resources") {
+    if !has("resources") {
         let detail = "resource rules must supply at least one resource";
         errors.push(FieldError::required(&path.child("resources"), detail));
     }
     errors
 }
 
-/// A binding to a role of one of these kinds.
+/// Validates a binding to a role of one of these kinds.
 pub(super) fn validate_binding(object: &Value, kinds: &[&str]) -> Vec<FieldError> {
     let role = Path::root("roleRef");
     let mut errors = Vec::new();
@@ -83,7 +84,9 @@ pub(super) fn validate_binding(object: &Value, kinds: &[&str]) -> Vec<FieldError
 }
 
 fn validate_subject(subject: &Value, namespaced: bool, path: &Path) -> Vec<FieldError> {
-    let (kind, group, name) = (text(subject, "/kind"), text(subject, "/apiGroup"), text(subject, "/name"));
+    let kind = text(subject, "/kind");
+    let group = text(subject, "/apiGroup");
+    let name = text(subject, "/name");
     let mut errors = Vec::new();
     if name.is_empty() {
         errors.push(FieldError::required(&path.child("name"), ""));
@@ -113,7 +116,7 @@ fn validate_subject(subject: &Value, namespaced: bool, path: &Path) -> Vec<Field
     errors
 }
 
-/// A binding never changes what it grants; it is deleted and made anew.
+/// Validates that a binding does not change its role; it is deleted and created again.
 pub(super) fn validate_role_ref_immutable(new: &Value, old: &Value) -> Vec<FieldError> {
     let path = Path::root("roleRef");
     immutable(new, old, "/roleRef", &path)

@@ -10,7 +10,7 @@ use crate::kind::{Behaviour, Kind, NameRule};
 
 struct DeviceClass;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("resource.k8s.io", "v1", "DeviceClass", "deviceclasses")
         .cluster()

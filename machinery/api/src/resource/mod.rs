@@ -1,4 +1,4 @@
-//! The group `resource.k8s.io`, one file a kind.
+//! The group `resource.k8s.io`, one file per kind.
 
 use corten_meta::Value;
 
@@ -12,12 +12,12 @@ mod resourceslice;
 mod slice_validation;
 mod validation;
 
-/// Its kinds, in the order of discovery.
+/// Returns its kinds, in the order of discovery.
 pub(crate) fn kinds() -> Vec<Kind> {
     vec![deviceclass::kind(), resourceclaim::kind(), resourceclaimtemplate::kind(), resourceslice::kind()]
 }
 
-/// A request is for one device, unless it says otherwise.
+/// Sets the defaults of requests: one device each.
 fn default_requests(object: &mut Value, requests: &str) {
     let one = |request: &mut Value, at: &str| {
         default_at(request, &format!("{at}/allocationMode"), "ExactCount");

@@ -12,7 +12,7 @@ use crate::kind::{Behaviour, Kind};
 
 struct ResourceClaim;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("resource.k8s.io", "v1", "ResourceClaim", "resourceclaims")
         .status()
@@ -34,7 +34,7 @@ impl Behaviour for ResourceClaim {
         errors
     }
 
-    /// What was asked for is fixed; what was given is in the status.
+    /// Validates that the spec does not change; the allocation is in the status.
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
         let mut errors = Errors::new();
         At::object(new).get("spec").unchanged(&mut errors, &At::object(old).get("spec"));

@@ -12,7 +12,7 @@ use crate::kind::{Behaviour, Kind};
 
 struct ResourceSlice;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("resource.k8s.io", "v1", "ResourceSlice", "resourceslices")
         .cluster()
@@ -25,7 +25,7 @@ pub fn kind() -> Kind {
 }
 
 impl Behaviour for ResourceSlice {
-    /// A taint says since when it is there.
+    /// Sets the time of new taints.
     fn default_times(&self, slice: &mut Value, now: Timestamp) {
         for device in items(slice, "/spec/devices") {
             for taint in items(device, "/taints") {

@@ -1,4 +1,4 @@
-//! The rules of ResourceSlice: which nodes reach its devices, and what each device is.
+//! The rules of ResourceSlice: the nodes that reach its devices, and the devices.
 
 use corten_meta::field::FieldError;
 use corten_meta::{Quantity, Value, names};
@@ -8,7 +8,7 @@ use crate::check::{At, Errors};
 use crate::core::scheduling_validation::validate_node_selector;
 use crate::core::volume_source::csi_driver_name;
 
-/// The rules of a slice; those of a change stand among them.
+/// Validates a slice; the rules of a change are among them.
 pub(super) fn validate_slice(object: &Value, old: Option<&Value>) -> Errors {
     let spec = At::object(object).get("spec");
     let pool = spec.get("pool");
@@ -27,7 +27,8 @@ pub(super) fn validate_slice(object: &Value, old: Option<&Value>) -> Errors {
         validate_slice_identity(&spec, &At::object(old).get("spec"), &mut errors);
     }
     validate_slice_nodes(&spec, &mut errors);
-    let (devices, counters) = (spec.get("devices"), spec.get("sharedCounters"));
+    let devices = spec.get("devices");
+    let counters = spec.get("sharedCounters");
     if devices.is_set() && counters.is_set() {
         errors.push(FieldError::invalid(&spec.path, "", "only one of `sharedCounters` or `devices` is allowed"));
     }
@@ -48,7 +49,7 @@ pub(super) fn validate_slice(object: &Value, old: Option<&Value>) -> Errors {
     errors
 }
 
-/// What identifies the slice does not change.
+/// Validates that the identity of the slice does not change.
 fn validate_slice_identity(new: &At<'_>, old: &At<'_>, errors: &mut Errors) {
     new.get("pool").get("name").unchanged(errors, &old.get("pool").get("name"));
     for field in ["driver", "nodeName"] {
@@ -56,8 +57,8 @@ fn validate_slice_identity(new: &At<'_>, old: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// Which of these ways to name nodes are used; each that is, is checked. A slice may choose for each of its devices, and
-/// its own selector has one term, so that those of several slices can be joined.
+/// Returns the used ways to name nodes, and validates each. A slice may choose for each of its devices, and its own
+/// selector has one term, so that those of several slices can be joined.
 fn node_choices<'a>(at: &At<'_>, fields: &[&'a str], errors: &mut Errors) -> Vec<&'a str> {
     let is_slice = fields.contains(&"perDeviceNodeSelection");
     let empty = if is_slice { "must be either unset or set to a non-empty string" } else { "must not be empty" };
@@ -107,7 +108,8 @@ fn braced(fields: &[&str]) -> String {
 
 fn validate_device(device: &At<'_>, before: Option<&At<'_>>, each: bool, errors: &mut Errors) {
     device.get("name").follows_also_empty(errors, names::dns1123_label);
-    let (attributes, capacity) = (device.get("attributes"), device.get("capacity"));
+    let attributes = device.get("attributes");
+    let capacity = device.get("capacity");
     let total = attributes.len() + capacity.len();
     if total > 32 {
         let detail = "the total number of attributes and capacities must not exceed 32";
@@ -118,17 +120,17 @@ fn validate_device(device: &At<'_>, before: Option<&At<'_>>, each: bool, errors:
         validate_attribute(&attribute.with(attributes.path.key(shortened(name))), errors);
     }
     let shared = device.get("allowMultipleAllocations").is_true();
-    for (name, amount) in capacity.entries() {
+    for (name, quantity) in capacity.entries() {
         validate_qualified(name, &capacity, errors);
-        let amount = amount.with(capacity.path.key(shortened(name)));
-        let policy = amount.get("requestPolicy");
+        let quantity = quantity.with(capacity.path.key(shortened(name)));
+        let policy = quantity.get("requestPolicy");
         if policy.is_object() && !shared {
             errors.push(policy.forbidden("allowMultipleAllocations must be true"));
-        } else if let Some(most) = amount.get("value").quantity().filter(|_| policy.is_object()) {
+        } else if let Some(most) = quantity.get("value").quantity().filter(|_| policy.is_object()) {
             validate_request_policy(&policy, &most, errors);
         }
     }
-    // Taints that are as they were stay.
+    // Unchanged taints are not validated.
     if before.is_none_or(|before| before.get("taints").value != device.get("taints").value) {
         device.get("taints").each_of_at_most(errors, 16, validate_taint);
     }
@@ -141,7 +143,7 @@ fn validate_device(device: &At<'_>, before: Option<&At<'_>>, each: bool, errors:
     validate_binding_conditions(device, errors);
 }
 
-/// A key that is longer than any can be is shown without its middle.
+/// Returns a key without its middle if it is longer than any valid one.
 fn shortened(key: &str) -> String {
     const MAX: usize = 63 + 1 + 32;
     match (key.get(..(MAX - 2) / 2), key.get(key.len().saturating_sub((MAX - 3) / 2)..)) {
@@ -195,7 +197,7 @@ fn validate_attribute(attribute: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// Three numbers without leading zeros, then what came before the release and what it was built from.
+/// Reports whether a string has three numbers without leading zeros, then the pre-release and the build.
 fn is_semantic_version(text: &str) -> bool {
     let number = |part: &str| {
         part.bytes().all(|b| b.is_ascii_digit()) && !part.is_empty() && (part == "0" || !part.starts_with('0'))
@@ -211,9 +213,11 @@ fn is_semantic_version(text: &str) -> bool {
         && early.is_none_or(|early| early.split('.').all(|part| word(part) && plain(part)))
 }
 
-/// How much of a shared device one may ask for: some fixed amounts, or a range in steps.
+/// Validates the quantities of a shared device that can be requested: some fixed ones, or a range in steps.
 fn validate_request_policy(policy: &At<'_>, most: &Quantity, errors: &mut Errors) {
-    let (values, range, default) = (policy.get("validValues"), policy.get("validRange"), policy.get("default"));
+    let values = policy.get("validValues");
+    let range = policy.get("validRange");
+    let default = policy.get("default");
     if !values.is_empty() && range.is_object() {
         let detail =
             "exactly one policy can be specified, cannot specify \"validValues\" and \"validRange\" at the same time";
@@ -233,17 +237,17 @@ fn validate_request_policy(policy: &At<'_>, most: &Quantity, errors: &mut Errors
 }
 
 fn validate_values(values: &At<'_>, default: &Quantity, most: &Quantity, errors: &mut Errors) {
-    let amounts: Vec<Quantity> = values.items().filter_map(|value| value.quantity()).collect();
-    for (at, pair) in amounts.windows(2).enumerate().filter(|(_, pair)| pair[0] > pair[1]) {
+    let quantities: Vec<Quantity> = values.items().filter_map(|value| value.quantity()).collect();
+    for (at, pair) in quantities.windows(2).enumerate().filter(|(_, pair)| pair[0] > pair[1]) {
         let detail = "values must be sorted in ascending order";
         errors.push(FieldError::invalid(&values.path.index(at + 1), pair[1].to_string(), detail));
     }
-    for (at, amount) in amounts.iter().enumerate().filter(|(_, amount)| *amount > most) {
+    for (at, quantity) in quantities.iter().enumerate().filter(|(_, quantity)| *quantity > most) {
         let detail = format!("option is larger than capacity value: {most}");
-        errors.push(FieldError::invalid(&values.path.index(at), amount.to_string(), detail));
+        errors.push(FieldError::invalid(&values.path.index(at), quantity.to_string(), detail));
     }
     limited_set(values, 10, &|_, _| {}, &Clone::clone, errors);
-    if !amounts.contains(default) {
+    if !quantities.contains(default) {
         let detail = "default value is not valid according to the requestPolicy";
         errors.push(FieldError::invalid(&values.path, default.to_string(), detail));
     }

@@ -1,4 +1,4 @@
-//! The rules of claims on devices: what is asked, how, and what was given. Selectors in CEL are judged where they run.
+//! The rules of resource claims: requests, their constraints and the allocation. The API server compiles CEL selectors.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,8 @@ const MAX_PARAMETERS: usize = 10 * 1024;
 /// The requests of a claim by name, each with its alternatives.
 type Requests<'a> = BTreeMap<&'a str, BTreeSet<&'a str>>;
 
-/// The items are at most so many, each is right, and none has the key of another. Of too many none is looked at.
+/// Validates that the items are at most so many, that each is valid, and that their keys are distinct. Skips the items
+/// if there are too many.
 pub(super) fn limited_set<'a>(
     at: &At<'a>,
     max: usize,
@@ -40,7 +41,7 @@ pub(super) fn limited_set<'a>(
     }
 }
 
-/// The spec of a claim, also of a template for one.
+/// Validates the spec of a claim, also of a template for one.
 pub(super) fn validate_claim_spec(spec: &At<'_>, errors: &mut Errors) {
     let devices = spec.get("devices");
     let names = request_names(&devices);
@@ -61,7 +62,8 @@ fn request_names<'a>(devices: &At<'a>) -> Requests<'a> {
 
 fn validate_request(request: &At<'_>, errors: &mut Errors) {
     request.get("name").follows_also_empty(errors, names::dns1123_label);
-    let (exactly, first) = (request.get("exactly"), request.get("firstAvailable"));
+    let exactly = request.get("exactly");
+    let first = request.get("firstAvailable");
     match (exactly.is_object(), !first.is_empty()) {
         (false, false) => errors.push(request.required("exactly one of `exactly` or `firstAvailable` is required")),
         (true, true) => {
@@ -82,7 +84,8 @@ fn validate_request(request: &At<'_>, errors: &mut Errors) {
 fn validate_device_request(request: &At<'_>, errors: &mut Errors) {
     request.get("deviceClassName").must_follow(errors, names::dns1123_subdomain);
     validate_selectors(&request.get("selectors"), errors);
-    let (mode, count) = (request.get("allocationMode"), request.get("count"));
+    let mode = request.get("allocationMode");
+    let count = request.get("count");
     match mode.text() {
         "All" if count.number().unwrap_or_default() != 0 => {
             errors.push(count.invalid("must not be specified when allocationMode is 'All'"));
@@ -112,7 +115,8 @@ pub(super) fn validate_selectors(selectors: &At<'_>, errors: &mut Errors) {
 
 fn validate_toleration(toleration: &At<'_>, errors: &mut Errors) {
     toleration.get("key").follows(errors, names::qualified_name);
-    let (operator, value) = (toleration.get("operator"), toleration.get("value"));
+    let operator = toleration.get("operator");
+    let value = toleration.get("value");
     operator.must_be_one_of(errors, &["Equal", "Exists"]);
     match operator.text() {
         "Exists" if !value.is_empty() => errors.push(value.invalid("must be empty for operator `Exists`")),
@@ -126,7 +130,8 @@ fn validate_toleration(toleration: &At<'_>, errors: &mut Errors) {
 
 fn validate_constraint(constraint: &At<'_>, names: &Requests<'_>, errors: &mut Errors) {
     validate_request_references(&constraint.get("requests"), names, errors);
-    let (same, distinct) = (constraint.get("matchAttribute"), constraint.get("distinctAttribute"));
+    let same = constraint.get("matchAttribute");
+    let distinct = constraint.get("distinctAttribute");
     if same.is_set() {
         validate_fully_qualified(&same, errors);
     } else if distinct.is_set() {
@@ -143,7 +148,7 @@ fn validate_request_references(references: &At<'_>, names: &Requests<'_>, errors
     limited_set(references, MAX_REQUESTS, &validate, &Clone::clone, errors);
 }
 
-/// `request` or `request/alternative`, both of this claim.
+/// Validates `request` or `request/alternative`, both of this claim.
 fn validate_request_reference(reference: &At<'_>, known: &Requests<'_>, errors: &mut Errors) {
     const DETAIL: &str =
         "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
@@ -166,7 +171,7 @@ fn validate_request_reference(reference: &At<'_>, known: &Requests<'_>, errors: 
     }
 }
 
-/// Parameters for a driver, which only the driver understands.
+/// Validates parameters for a driver, which only the driver understands.
 pub(super) fn validate_configuration(config: &At<'_>, errors: &mut Errors) {
     let opaque = config.get("opaque");
     if !opaque.is_object() {
@@ -177,7 +182,7 @@ pub(super) fn validate_configuration(config: &At<'_>, errors: &mut Errors) {
     validate_raw(&opaque.get("parameters"), MAX_PARAMETERS, errors);
 }
 
-/// A JSON object of any content, up to a size.
+/// Validates a JSON object of any content, up to a size.
 fn validate_raw(raw: &At<'_>, max: usize, errors: &mut Errors) {
     if !raw.is_set() {
         errors.push(raw.required(""));
@@ -188,7 +193,7 @@ fn validate_raw(raw: &At<'_>, max: usize, errors: &mut Errors) {
     }
 }
 
-/// `domain/name`.
+/// Validates `domain/name`.
 fn validate_fully_qualified(at: &At<'_>, errors: &mut Errors) {
     validate_qualified(at.text(), at, errors);
     if !at.text().contains('/') {
@@ -196,9 +201,9 @@ fn validate_fully_qualified(at: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// The name of an attribute or capacity: an identifier of C, after a domain when it is not the driver's own.
+/// Validates the name of an attribute or capacity: a C identifier, after a domain if it is not the driver's own.
 pub(super) fn validate_qualified(name: &str, at: &At<'_>, errors: &mut Errors) {
-    // Upstream looks only at names of one or two parts, and objects with others are about.
+    // Upstream checks only names of one or two parts, and objects with others exist.
     if name.matches('/').count() > 1 {
         return;
     }
@@ -219,7 +224,7 @@ pub(super) fn validate_qualified(name: &str, at: &At<'_>, errors: &mut Errors) {
     errors.extend(messages.map(|m| FieldError::invalid(&at.path, name, m)));
 }
 
-/// The name of a pool: subdomains divided by slashes.
+/// Validates the name of a pool: subdomains separated by slashes.
 pub(super) fn validate_pool_name(at: &At<'_>, errors: &mut Errors) {
     if at.must(errors) {
         at.at_most_bytes(errors, 253);
@@ -230,11 +235,14 @@ pub(super) fn validate_pool_name(at: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// A write of a claim's status: who has it, and what it was given.
+/// Validates a write of a claim's status: its consumers and its allocation.
 pub(super) fn validate_claim_status(new: &Value, old: &Value) -> Errors {
-    let (claim, before) = (At::object(new), At::object(old));
-    let (status, then) = (claim.get("status"), before.get("status"));
-    let (reserved, allocation) = (status.get("reservedFor"), status.get("allocation"));
+    let claim = At::object(new);
+    let before = At::object(old);
+    let status = claim.get("status");
+    let then = before.get("status");
+    let reserved = status.get("reservedFor");
+    let allocation = status.get("allocation");
     let mut errors = Errors::new();
     let validate = |consumer: &At<'_>, errors: &mut Errors| {
         for field in ["resource", "name", "uid"] {
@@ -252,9 +260,9 @@ pub(super) fn validate_claim_status(new: &Value, old: &Value) -> Errors {
             errors.push(reserved.forbidden(detail));
         }
     }
-    let given = then.get("allocation");
-    if given.is_object() && allocation.is_object() {
-        allocation.unchanged(&mut errors, &given);
+    let allocated = then.get("allocation");
+    if allocated.is_object() && allocation.is_object() {
+        allocation.unchanged(&mut errors, &allocated);
     } else if allocation.is_object() {
         validate_allocation(&allocation, &request_names(&claim.get("spec").get("devices")), &mut errors);
     }
@@ -279,9 +287,10 @@ fn validate_allocation(allocation: &At<'_>, names: &Requests<'_>, errors: &mut E
     allocation.get("nodeSelector").when_object(errors, |selector, e| validate_node_selector(selector, true, e));
 }
 
-/// Conditions a device must meet before a pod is bound, and those that say it never will.
+/// Validates the conditions that a device must have before a pod is bound, and those of its failure.
 pub(super) fn validate_binding_conditions(device: &At<'_>, errors: &mut Errors) {
-    let (met, failed) = (device.get("bindingConditions"), device.get("bindingFailureConditions"));
+    let met = device.get("bindingConditions");
+    let failed = device.get("bindingFailureConditions");
     for conditions in [&met, &failed] {
         conditions.each_of_at_most(errors, 4, |condition, e| condition.follows_also_empty(e, names::qualified_name));
     }
@@ -302,7 +311,7 @@ pub(super) fn validate_binding_conditions(device: &At<'_>, errors: &mut Errors) 
     }
 }
 
-/// Which share of a device that several have.
+/// Validates the share of a device that several claims use.
 fn validate_share(device: &At<'_>, errors: &mut Errors) {
     let share = device.get("shareID");
     if share.is_set() {

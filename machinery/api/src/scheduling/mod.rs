@@ -1,10 +1,10 @@
-//! The group `scheduling.k8s.io`, one file a kind.
+//! The group `scheduling.k8s.io`, one file per kind.
 
 use crate::kind::Kind;
 
 mod priorityclass;
 
-/// Its kinds, in the order of discovery.
+/// Returns its kinds, in the order of discovery.
 pub(crate) fn kinds() -> Vec<Kind> {
     vec![priorityclass::kind()]
 }

@@ -4,17 +4,17 @@ use corten_meta::Value;
 use corten_meta::field::{FieldError, Path};
 use jiff::Timestamp;
 
-use crate::cells::{age, name, number, text, truth};
+use crate::cells::{age, boolean, name, number, text};
 use crate::check::At;
 use crate::defaulting::default_at;
 use crate::kind::{Behaviour, Kind};
 
-/// The highest value a user may give.
+/// The highest value that a user may set.
 const HIGHEST_USER: i64 = 1_000_000_000;
 
 struct PriorityClass;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses")
         .cluster()
@@ -28,15 +28,16 @@ impl Behaviour for PriorityClass {
         default_at(object, "/preemptionPolicy", "PreemptLowerPriority");
     }
 
-    /// Its generation never moves.
+    /// Keeps the generation at its first value.
     fn prepare_create(&self, object: &mut Value) {
         crate::defaulting::put(object, "/metadata/generation", 1);
     }
 
-    /// All that matters is fixed when it is made.
+    /// Validates the fields, which are immutable.
     fn validate_create(&self, object: &Value) -> Vec<FieldError> {
         let mut errors = Vec::new();
-        let (name, value) = (text(object, "/metadata/name"), number(object, "/value"));
+        let name = text(object, "/metadata/name");
+        let value = number(object, "/value");
         if name.starts_with("system-") {
             let known =
                 [("system-node-critical", HIGHEST_USER * 2 + 1000), ("system-cluster-critical", HIGHEST_USER * 2)];
@@ -45,7 +46,7 @@ impl Behaviour for PriorityClass {
                 Some((_, wanted)) if *wanted != value => {
                     Some(format!("value of {name} PriorityClass must be {wanted}"))
                 }
-                Some(_) if truth(object, "/globalDefault") => {
+                Some(_) if boolean(object, "/globalDefault") => {
                     Some(format!("globalDefault of {name} PriorityClass must be false"))
                 }
                 Some(_) => None,
@@ -81,7 +82,7 @@ impl Behaviour for PriorityClass {
         vec![
             name(object),
             number(object, "/value").into(),
-            truth(object, "/globalDefault").into(),
+            boolean(object, "/globalDefault").into(),
             age(object, now),
             text(object, "/preemptionPolicy").into(),
         ]

@@ -1,25 +1,25 @@
-//! Structural defaults: what the table says about absent fields and zero values.
+//! Structural defaults: the table's facts about absent fields and zero values.
 //!
-//! Upstream decodes into structs and encodes them again, and what that does to an object is part of the API. A struct
-//! held by value is always written, as `{}` when empty (`resources: {}`, `status: {loadBalancer: {}}`). A zero value
-//! of a field that is no pointer cannot be told from an absent one: most such fields are not written
-//! (`hostNetwork: false` vanishes), some always are (`rules: null`, `eventTime: null`). A few scalars have real
-//! defaults (`protocol: TCP`). The same walk writes quantities in their canonical form (`0.5` is `500m`).
+//! Upstream decodes into structs and encodes them again, and the effect on an object is part of the API. A struct held
+//! by value is always written, as `{}` when empty (`resources: {}`, `status: {loadBalancer: {}}`). A zero value of a
+//! field that is no pointer equals an absent one: most such fields are not written (`hostNetwork: false` vanishes),
+//! some always are (`rules: null`, `eventTime: null`). A few scalars have real defaults (`protocol: TCP`). The same
+//! walk writes quantities in their canonical form (`0.5` is `500m`).
 
 use base64::Engine as _;
 use base64::alphabet::STANDARD as STANDARD_ALPHABET;
 use base64::engine::general_purpose::{GeneralPurpose, PAD, STANDARD};
 use corten_meta::{Value, time};
 
-use super::amounts::{canonicalize, is_rounded, round_up, write_amounts};
+use super::quantities::{canonicalize, is_rounded, round_up, write_amounts};
 use super::{Field, FieldType, Type, schema};
 
-/// Lists of which an empty one says something else than none: no scaling policy at all, instead of the usual ones.
-const TELLING: &str = "policies";
+/// Lists of which an empty one differs from none: no scaling policy at all, instead of the usual ones.
+const MEANINGFUL_IF_EMPTY: &str = "policies";
 
-/// Fills absent fields of a value of the named type, and drops those that are as good as absent. Says whether something is
-/// lost by it that upstream has until it stores an object: an empty list or map, the form of an amount, the fraction of a
-/// second (see [`super::recall`]).
+/// Sets absent fields of a value of the named type, and removes those that count as absent. Reports whether something
+/// is lost by it that upstream keeps until it stores an object: an empty list or map, the spelling of a quantity, the
+/// fraction of a second (see [`super::recall`]).
 pub fn fill_defaults(type_name: &str, value: &mut Value) -> bool {
     schema().type_(type_name).is_some_and(|t| fill_type(t, value))
 }
@@ -34,7 +34,7 @@ fn fill_type(t: &Type, value: &mut Value) -> bool {
         }
         Some(field) => {
             if is_rounded(field) {
-                inner.as_object_mut().into_iter().flatten().for_each(|(_, amount)| lost |= round_up(amount));
+                inner.as_object_mut().into_iter().flatten().for_each(|(_, quantity)| lost |= round_up(quantity));
             }
             lost |= fill_value(&field.kind, inner);
             true
@@ -53,7 +53,7 @@ fn fill_type(t: &Type, value: &mut Value) -> bool {
     lost
 }
 
-/// Whether a field with this value is as good as absent. Zeros that are always written come back in the end.
+/// Reports whether a field with this value counts as absent. Zeros that are always written are restored in the end.
 pub(super) fn vanishes(field: &Field, value: &Value) -> bool {
     let presence = field.presence;
     if presence.is_pointer || is_raw(&field.kind) {
@@ -64,23 +64,23 @@ pub(super) fn vanishes(field: &Field, value: &Value) -> bool {
         Value::Bool(value) => !value,
         Value::Number(number) => number.as_f64() == Some(0.0) && !is_struct(&field.kind),
         Value::String(text) => text.is_empty() && !is_struct(&field.kind),
-        Value::Array(list) => list.is_empty() && !presence.is_always_written && field.name != TELLING,
+        Value::Array(list) => list.is_empty() && !presence.is_always_written && field.name != MEANINGFUL_IF_EMPTY,
         Value::Object(map) => map.is_empty() && matches!(field.kind, FieldType::Map(_)) && !presence.is_always_written,
     }
 }
 
-/// What is kept as it was sent, whatever it is.
+/// Reports whether a value is kept as it was sent.
 fn is_raw(kind: &FieldType) -> bool {
     matches!(kind, FieldType::Ref(id) if schema().get(*id).short_name() == "RawExtension")
 }
 
-/// Types that are structs in Go, which `omitempty` never leaves out, though JSON shows them as a scalar.
+/// Reports whether a type is a struct in Go, which `omitempty` never leaves out, though JSON shows it as a scalar.
 fn is_struct(kind: &FieldType) -> bool {
     matches!(kind, FieldType::Quantity | FieldType::IntOrString | FieldType::Time | FieldType::MicroTime)
 }
 
-/// Writes the zero value of every absent field that upstream always writes. The last step of defaulting: before it,
-/// defaults must see that the field is absent.
+/// Writes the zero value of every absent field that upstream always writes. The last step of defaulting: earlier steps
+/// must see that the field is absent.
 pub fn fill_zeros(type_name: &str, value: &mut Value) {
     if let Some(t) = schema().type_(type_name) {
         fill_zeros_of(t, value);
@@ -114,8 +114,7 @@ fn fill_zeros_in(kind: &FieldType, value: &mut Value) {
     }
 }
 
-/// A value of the named type that holds nothing: the structs that it holds by value, and the zeros that are always
-/// written.
+/// Returns an empty value of the named type: its structs held by value, and the zeros that are always written.
 pub fn empty(type_name: &str) -> Value {
     schema().type_(type_name).map_or_else(|| Value::Object(serde_json::Map::new()), empty_of)
 }
@@ -134,12 +133,12 @@ fn empty_of(t: &Type) -> Value {
     t.declared().filter_map(|field| Some((field.name.clone(), written(field)?))).collect()
 }
 
-/// Whether a value that vanishes is one that upstream can tell from none: its bytes are a list too.
+/// Reports whether upstream distinguishes a vanishing value from none: bytes are a list too.
 pub(super) fn is_collection(value: &Value, kind: &FieldType) -> bool {
     value.is_array() || value.is_object() || (value.is_string() && *kind == FieldType::Bytes)
 }
 
-/// Whether a value is neither a schema nor a list of them where either may stand: upstream holds something that is empty,
+/// Reports whether a value is neither a schema nor a list of them in a field of either: upstream has an empty struct,
 /// and writes nothing.
 pub(super) fn is_empty_either(kind: &FieldType, value: &Value) -> bool {
     let FieldType::Ref(id) = kind else { return false };
@@ -147,10 +146,10 @@ pub(super) fn is_empty_either(kind: &FieldType, value: &Value) -> bool {
     !is_something && !value.is_null() && schema().get(*id).short_name() == "JSONSchemaPropsOrArray"
 }
 
-/// Writes lists and maps that are empty as upstream's store gives them back: its encoding knows no empty ones, so those
-/// that are always written come back as null. The last step before an object is stored or shown.
+/// Writes empty lists and maps as upstream's store returns them: its encoding has no empty ones, so those that are
+/// always written become null. The last step before an object is stored or shown.
 pub fn settle(type_name: &str, value: &mut Value) {
-    // Definitions are stored as JSON, which does know them.
+    // CustomResourceDefinitions are stored as JSON, which has empty ones.
     let is_json = type_name.starts_with("io.k8s.apiextensions-apiserver.");
     if let Some(t) = schema().type_(type_name).filter(|_| !is_json) {
         settle_type(t, value);
@@ -186,13 +185,13 @@ fn settle_in(kind: &FieldType, value: &mut Value) {
     }
 }
 
-/// What stands for an absent field that is always written.
+/// Returns the value of an absent field that is always written.
 pub(super) fn written_zero(field: &Field) -> Option<Value> {
     let presence = field.presence;
     if presence.is_pointer {
         return presence.is_always_written.then_some(Value::Null);
     }
-    // A struct that is held by value has its default from the table.
+    // A struct held by value has its default from the table.
     let is_written = (presence.is_always_written || is_struct(&field.kind)) && !presence.omits_zero;
     match field.kind {
         _ if !is_written => None,
@@ -202,7 +201,7 @@ pub(super) fn written_zero(field: &Field) -> Option<Value> {
     }
 }
 
-/// The value nothing has: also what a null item of a list or a map decodes to.
+/// Returns the zero value of a type: also the decoded null item of a list or a map.
 fn zero(kind: &FieldType) -> Value {
     match kind {
         FieldType::String | FieldType::Bytes => "".into(),
@@ -214,8 +213,8 @@ fn zero(kind: &FieldType) -> Value {
     }
 }
 
-/// Bytes as they are always written, also if they came as numbers, of which one that is too big is cut as Go cuts it, or in
-/// lines, or with bits after the last byte.
+/// Normalizes bytes, also if they came as numbers, which are truncated as Go does, or with line breaks, or with bits
+/// after the last byte.
 pub(super) fn write_bytes(value: &mut Value) {
     const LENIENT: GeneralPurpose = GeneralPurpose::new(&STANDARD_ALPHABET, PAD.with_decode_allow_trailing_bits(true));
     match value {
@@ -256,7 +255,7 @@ fn fill_value(kind: &FieldType, value: &mut Value) -> bool {
     lost
 }
 
-/// An item of a list or a map is never absent.
+/// Fills an item of a list or a map, which is never absent.
 fn fill_item(kind: &FieldType, item: &mut Value) -> bool {
     if item.is_null() {
         *item = zero(kind);
@@ -264,12 +263,12 @@ fn fill_item(kind: &FieldType, item: &mut Value) -> bool {
     fill_value(kind, item)
 }
 
-/// Writes a time to the second. Says whether it loses a fraction.
+/// Writes a time with seconds. Reports whether it loses a fraction.
 pub(super) fn write_time(value: &mut Value) -> bool {
     rewrite_time(value, "2026-01-02T03:04:05Z".len(), time::rfc3339)
 }
 
-/// A time of any zone is written in UTC, with as many digits as its type has. Says whether it loses a fraction.
+/// Writes a time in UTC, with as many digits as its type has. Reports whether it loses a fraction.
 fn rewrite_time(value: &mut Value, length: usize, write: fn(jiff::Timestamp) -> String) -> bool {
     let written = |text: &&str| text.len() == length && text.ends_with('Z');
     let Some(at) = value.as_str().filter(|text| !written(text)).and_then(|text| time::parse(text).ok()) else {
@@ -279,13 +278,13 @@ fn rewrite_time(value: &mut Value, length: usize, write: fn(jiff::Timestamp) -> 
     at.subsec_nanosecond() != 0
 }
 
-/// Whether a field has a default that says more than nothing.
+/// Reports whether a field has a default other than zero.
 pub(super) fn is_real(field: &Field) -> bool {
     match &field.default {
         Some(Value::String(s)) => !s.is_empty(),
         Some(Value::Number(n)) => n.as_f64() != Some(0.0),
         Some(Value::Object(_)) => true,
-        // Where absent is something else than false.
+        // Absent differs from false.
         Some(Value::Bool(_)) => field.presence.is_pointer,
         _ => false,
     }
@@ -299,7 +298,7 @@ mod tests {
 
     #[test]
     fn bytes_are_written_in_one_line() {
-        for (given, written) in [
+        for (input, written) in [
             (json!("YWJj\nZGVm\n"), "YWJjZGVm"),
             (json!("YWJj\r\nZA==\n"), "YWJjZA=="),
             (json!("YWJjZB=="), "YWJjZA=="),
@@ -307,9 +306,9 @@ mod tests {
             (json!("YWJjZGVm"), "YWJjZGVm"),
             (json!("="), "="),
         ] {
-            let mut value = given.clone();
+            let mut value = input.clone();
             write_bytes(&mut value);
-            assert_eq!(value, written, "{given}");
+            assert_eq!(value, written, "{input}");
         }
     }
 
@@ -321,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn amounts_are_rounded_up_to_thousandths() {
+    fn quantities_are_rounded_up_to_thousandths() {
         let mut pod = json!({"spec": {"overhead": {"cpu": "0.1m", "memory": "1.5"}}});
         fill_defaults("io.k8s.api.core.v1.Pod", &mut pod);
         assert_eq!(pod["spec"]["overhead"], json!({"cpu": "1m", "memory": "1500m"}));
@@ -351,13 +350,13 @@ mod tests {
     }
 
     #[test]
-    fn empty_lists_and_maps_that_were_given_come_back() {
+    fn sent_empty_lists_and_maps_are_restored() {
         let spec = json!({"overhead": {}, "affinity": {}, "containers": [{"args": [], "resources": {"limits": {}}}, null],
             "nodeName": ""});
-        let given = json!({"spec": spec, "unknown": []});
+        let input = json!({"spec": spec, "unknown": []});
         let mut object = json!({"spec": {"containers": [{"resources": {}}, {"name": "x"}], "dnsPolicy": "x"}});
         let kind = "io.k8s.api.core.v1.Pod";
-        super::super::recall(kind, &given, &mut object, super::super::Recall::Given);
+        super::super::recall(kind, &input, &mut object, super::super::Recall::Given);
         let spec = json!({"overhead": {}, "containers": [{"args": [], "resources": {"limits": {}}}, {"name": "x"}],
             "dnsPolicy": "x"});
         assert_eq!(object, json!({"spec": spec}));
@@ -366,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_list_that_says_something_stays() {
+    fn a_meaningful_empty_list_stays() {
         let mut scaler = json!({"spec": {"metrics": [], "behavior": {"scaleUp": {"policies": []}}}});
         fill_defaults("io.k8s.api.autoscaling.v2.HorizontalPodAutoscaler", &mut scaler);
         assert_eq!(scaler["spec"]["behavior"], json!({"scaleUp": {"policies": []}}));

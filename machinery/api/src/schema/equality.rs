@@ -1,13 +1,13 @@
-//! Whether two values of a type mean the same, as upstream compares what may not change.
+//! Semantic equality of two values of a type, as upstream compares immutable fields.
 //!
-//! An empty list or map is as good as none, and so is a zero where the struct cannot tell it from absent; where it can,
-//! because the field is a pointer, the two differ. Amounts are the same when they are as much.
+//! An empty list or map equals none, and so does a zero where the struct cannot distinguish it from absent; if the
+//! field is a pointer, the two differ. Quantities are equal by value.
 
 use corten_meta::{Quantity, Value};
 
 use super::{Field, FieldType, Type, schema};
 
-/// Whether two values of the named type mean the same.
+/// Reports whether two values of the named type are equal.
 pub(crate) fn equal(type_name: &str, a: &Value, b: &Value) -> bool {
     a == b || schema().type_(type_name).is_some_and(|t| equal_structs(t, a, b))
 }
@@ -34,12 +34,12 @@ fn equal_values(kind: &FieldType, a: &Value, b: &Value) -> bool {
             let is_same = |(key, a): (&String, &Value)| b.get(key).is_some_and(|b| equal_values(values, a, b));
             a.len() == b.len() && a.iter().all(is_same)
         }
-        (FieldType::Quantity, ..) => amount(a).is_some() && amount(a) == amount(b),
+        (FieldType::Quantity, ..) => quantity(a).is_some() && quantity(a) == quantity(b),
         _ => false,
     }
 }
 
-/// Whether a value is no more than an absent one.
+/// Reports whether a value equals an absent one.
 fn is_nothing(field: &Field, value: &Value) -> bool {
     match (&field.kind, value) {
         (FieldType::List(_), Value::Array(list)) => list.is_empty(),
@@ -54,7 +54,7 @@ fn is_nothing(field: &Field, value: &Value) -> bool {
     }
 }
 
-fn amount(value: &Value) -> Option<Quantity> {
+fn quantity(value: &Value) -> Option<Quantity> {
     let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     Quantity::parse(&text).ok()
 }
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_struct_cannot_tell_apart_is_the_same() {
+    fn values_that_a_struct_cannot_distinguish_are_equal() {
         let pod = |spec: Value| json!({"metadata": {"labels": {"a": "b"}}, "spec": spec});
         for (a, b, wanted) in [
             (json!({}), json!({"nodeName": "", "hostNetwork": false, "tolerations": [], "nodeSelector": {}}), true),
@@ -86,7 +86,8 @@ mod tests {
             ),
         ] {
             for (a, b) in [(&a, &b), (&b, &a)] {
-                let (a, b) = (pod(a.clone()), pod(b.clone()));
+                let a = pod(a.clone());
+                let b = pod(b.clone());
                 assert_eq!(equal("io.k8s.api.core.v1.PodTemplateSpec", &a, &b), wanted, "{a} {b}");
             }
         }

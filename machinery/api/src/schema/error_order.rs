@@ -1,5 +1,5 @@
-//! Where errors stand among others: upstream judges an object field by field in the order in which its types declare
-//! them, and what is found by somebody else than the kind's own rules belongs at the same place.
+//! The order of errors: upstream validates an object field by field in the order of its types' declarations, and errors
+//! from outside of the kind's own rules belong at the same positions.
 
 use std::cmp::Ordering;
 
@@ -7,15 +7,15 @@ use corten_meta::field::{ErrorKind, FieldError};
 
 use super::{FieldType, Type, schema};
 
-/// What a webhook is judged by, in this order.
+/// The order in which the fields of a webhook are validated.
 const WEBHOOK: &[&str] = &["clientConfig", "matchConditions", "admissionReviewVersions"];
 
-/// A type of alternatives: what is wrong with the one that is meant is told before the others are refused.
+/// A type of alternatives: errors of the selected one come before the refusal of the others.
 const ALTERNATIVES: &str = "Mutation";
 
-/// Types that are judged in another order than they are declared in.
+/// The types whose order of validation differs from that of their declaration.
 const ORDERS: [(&str, &[&str]); 7] = [
-    // What all versions share is judged after them, under the name that it once had.
+    // The parts that all versions share are validated after them, under their former name.
     (
         "CustomResourceDefinitionSpec",
         &[
@@ -61,25 +61,25 @@ const ORDERS: [(&str, &[&str]); 7] = [
     ),
 ];
 
-/// What is judged before everything else.
+/// The field that is validated before all others.
 const FIRST: &str = ".adminAccess";
 
-/// Puts errors of an object of the named type among those that were found before. The order of either is kept.
+/// Inserts errors of an object of the named type among existing ones. The order of either is kept.
 pub fn insert_errors(type_name: &str, errors: &mut Vec<FieldError>, more: Vec<FieldError>) {
     let root = schema().type_(type_name);
     for error in more {
-        // What one may ask for at all is judged before what is asked for.
+        // The permission of defaults is validated before the defaults.
         if error.field.ends_with(FIRST) {
             errors.insert(0, error);
             continue;
         }
         let is_later = |other: &FieldError| {
-            // That something stands in a list twice is found after what is wrong with it.
+            // A duplicate in a list is found after the errors of its items.
             let item = other.field.rsplit_once('.').map_or("", |(item, _)| item);
             let is_same = !item.is_empty() && error.field.starts_with(&format!("{item}."));
-            // Whether there may be defaults is asked before where they are.
+            // The permission of defaults is checked before their positions.
             let is_early = other.field == "spec.preserveUnknownFields" && other.detail.starts_with("must be false");
-            // A change is judged after what it leads to.
+            // A change is validated after its result.
             !is_early
                 && ((other.detail == "field is immutable" && !other.field.starts_with("metadata."))
                     || other.kind == ErrorKind::Duplicate && is_same
@@ -90,7 +90,7 @@ pub fn insert_errors(type_name: &str, errors: &mut Vec<FieldError>, more: Vec<Fi
     }
 }
 
-/// Which of two paths comes first; those that the type does not know are alike.
+/// Returns the order of two paths; paths that the type does not have are equal.
 fn compare(root: &Type, left: &str, right: &str) -> Ordering {
     let mut current = root;
     for (left, right) in left.split('.').zip(right.split('.')) {
@@ -107,7 +107,7 @@ fn compare(root: &Type, left: &str, right: &str) -> Ordering {
             return place(name).zip(place(other)).map_or(Ordering::Equal, |(left, right)| left.cmp(&right));
         }
         if index != other_index {
-            // A list as a whole is judged after its items.
+            // A list is validated after its items.
             let place = |index: Option<usize>| index.unwrap_or(usize::MAX);
             return place(index).cmp(&place(other_index));
         }
@@ -119,7 +119,7 @@ fn compare(root: &Type, left: &str, right: &str) -> Ordering {
     Ordering::Equal
 }
 
-/// The name of a step and the number of its item.
+/// Returns the name of a step and the index of its item.
 fn split(step: &str) -> (&str, Option<usize>) {
     let (name, rest) = step.split_once('[').unwrap_or((step, ""));
     (name, rest.strip_suffix(']').and_then(|number| number.parse().ok()))
@@ -133,11 +133,11 @@ fn struct_of(kind: &FieldType) -> Option<&'static Type> {
     }
 }
 
-/// Whether a path such as `spec.config[0].opaque.parameters.a` of an object of the named type leads into what the type
-/// does not know, since it is read as a whole.
+/// Reports whether a path such as `spec.config[0].opaque.parameters.a` of an object of the named type leads into a raw
+/// value, whose content the type does not have.
 pub fn is_within_raw(type_name: &str, path: &str) -> bool {
     let Some(mut here) = schema().type_(type_name) else { return false };
-    // What the keys of a map lead to, where a key comes next.
+    // The type of a map's values, if a key comes next.
     let mut values = None;
     for step in path.split('.') {
         let mut kind = match values.take() {
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_read_as_a_whole_is_not_looked_into() {
+    fn raw_values_have_no_fields() {
         const DEFINITION: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinition";
         for (type_name, path, within) in [
             ("io.k8s.api.apps.v1.ControllerRevision", "data.a", true),
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_stand_where_their_fields_are_declared() {
+    fn errors_are_in_the_order_of_their_fields() {
         let error = |path: &str| {
             let mut error = FieldError::required(&Path::root("x"), "");
             error.field = path.to_owned();

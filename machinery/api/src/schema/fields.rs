@@ -1,7 +1,7 @@
-//! Strict decoding: which fields of a request the schema does not know, and which have the wrong type.
+//! Strict decoding: unknown fields of a request, and fields of the wrong type.
 //!
-//! Type errors are worded as upstream's decoder words them, because people search for these texts.
-//! Unlike upstream's decoder this one never stops at the first error; the caller decides what to show.
+//! Type errors have the words of upstream's decoder, because people search for them. Unlike upstream's decoder this one
+//! never stops at the first error; the caller decides which to show.
 
 use corten_meta::numbers::{Numbers, beyond_error};
 use corten_meta::quote::quote;
@@ -9,68 +9,68 @@ use corten_meta::{Quantity, Value};
 
 use super::{FieldType, Type, schema};
 
-/// What is wrong with the fields of a value.
+/// The errors of the fields of a value.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FieldReport {
     /// Paths of unknown fields, e.g. `spec.template.spec.containers[0].imagee`.
     pub unknown: Vec<String>,
-    /// The same without the keys of maps, as they are told of what a strategic merge made.
+    /// The same paths without the keys of maps, as reported for the result of a strategic merge.
     pub unknown_in_structs: Vec<String>,
     /// Decoding errors, e.g. `json: cannot unmarshal string into Go struct field DeploymentSpec.spec.replicas of type int32`.
     pub type_errors: Vec<String>,
-    /// Where each of these is, and whether the decoder gives up there: it goes on after a value of the wrong shape, but
-    /// not after one that a type of its own refuses.
+    /// The path of each type error, and whether the decoder stops there: it continues after a value of the wrong shape,
+    /// but not after one that a custom decoder refuses.
     places: Vec<(String, bool)>,
     /// Whether some field is null.
     pub has_nulls: bool,
-    /// Amounts that are numbers whose texts say more than their values, and where they are.
+    /// The quantities that are numbers with a spelling that differs from their value, and their pointers.
     amounts: Vec<(String, String)>,
 }
 
 impl FieldReport {
-    /// The error that the decoder tells, which knows the order of the document: `ordered` tells the given places in it,
-    /// each in a text that holds it.
+    /// Returns the error that the decoder reports, which depends on the order of the document: `ordered` returns the
+    /// given paths in that order, each in a string that contains it.
     pub fn type_error(&self, ordered: impl FnOnce(Vec<String>) -> Vec<String>) -> Option<&str> {
         let gives_up = self.places.iter().any(|(_, gives_up)| *gives_up);
-        let told: Vec<(&str, &str)> = (self.places.iter().zip(&self.type_errors))
+        let messages: Vec<(&str, &str)> = (self.places.iter().zip(&self.type_errors))
             .filter(|((_, here), _)| *here == gives_up)
             .map(|((place, _), error)| (place.as_str(), error.as_str()))
             .collect();
-        if told.len() < 2 {
-            return told.first().map(|(_, error)| *error);
+        if messages.len() < 2 {
+            return messages.first().map(|(_, error)| *error);
         }
-        let texts = ordered(told.iter().map(|(place, _)| field_of(place).to_owned()).collect());
-        let first = |told: &[(&'_ str, &'_ str)]| {
+        let strings = ordered(messages.iter().map(|(place, _)| field_of(place).to_owned()).collect());
+        let first = |messages: &[(&'_ str, &'_ str)]| {
             let is_at = |text: &str, place: &str| text.ends_with(&quote(field_of(place)));
-            texts.iter().find_map(|text| told.iter().position(|(place, _)| is_at(text, place)))
+            strings.iter().find_map(|text| messages.iter().position(|(place, _)| is_at(text, place)))
         };
-        let (place, error) = told[first(&told).unwrap_or(0)];
-        // Of a list, what is wrong with an item stands behind what is wrong inside of those before it.
+        let (place, error) = messages[first(&messages).unwrap_or(0)];
+        // In a list, the error of an item comes after those inside of the items before it.
         let index = |other: &str| {
             other.strip_prefix(field_of(place))?.strip_prefix('[')?.split_once(']')?.0.parse::<usize>().ok()
         };
         let Some(own) = index(place).filter(|_| place.ends_with(']')) else { return Some(error) };
         let before: Vec<(&str, &str)> =
-            told.into_iter().filter(|(other, _)| index(other).is_some_and(|at| at < own)).collect();
+            messages.into_iter().filter(|(other, _)| index(other).is_some_and(|at| at < own)).collect();
         first(&before).map(|at| before[at].1).or(Some(error))
     }
 
-    /// Writes amounts as they were sent.
+    /// Writes quantities as they were sent.
     pub fn spell_amounts(&self, value: &mut Value) {
         for (pointer, text) in &self.amounts {
-            if let Some(amount) = value.pointer_mut(pointer) {
-                *amount = text.as_str().into();
+            if let Some(quantity) = value.pointer_mut(pointer) {
+                *quantity = text.as_str().into();
             }
         }
     }
 
-    /// Whether [`prune`] would find something to remove.
+    /// Reports whether [`prune`] would remove something.
     pub fn needs_pruning(&self) -> bool {
         self.has_nulls || !self.unknown.is_empty()
     }
 }
 
-/// The field that a place is in: an item of a list has none of its own.
+/// Returns the field of a path: an item of a list belongs to the list's.
 fn field_of(place: &str) -> &str {
     place.strip_suffix(']').and_then(|place| place.rsplit_once('[')).map_or(place, |(field, _)| field)
 }
@@ -80,7 +80,7 @@ pub fn check_fields(type_name: &str, value: &Value) -> FieldReport {
     check_spelled_fields(type_name, value, &Numbers::default())
 }
 
-/// The same of a value of which it is known how its numbers are written.
+/// Compares a value whose numbers have a known spelling.
 pub fn check_spelled_fields(type_name: &str, value: &Value, numbers: &Numbers) -> FieldReport {
     let mut check =
         Check { report: FieldReport::default(), numbers, steps: Vec::new(), owner: "", type_name: None, outer: None };
@@ -90,8 +90,8 @@ pub fn check_spelled_fields(type_name: &str, value: &Value, numbers: &Numbers) -
     check.report
 }
 
-/// Removes what the table does not know, and null fields, as decoding into a struct and back would; a null among texts
-/// is an empty one.
+/// Removes unknown and null fields, as decoding into a struct and encoding does; a null among strings becomes an empty
+/// one.
 pub fn prune(type_name: &str, value: &mut Value) {
     if let Some(t) = schema().type_(type_name) {
         prune_type(t, value);
@@ -127,7 +127,7 @@ fn prune_value(kind: &FieldType, value: &mut Value) {
     }
 }
 
-/// A step of the way to a value.
+/// A step of the path to a value.
 #[derive(Clone, Copy)]
 enum Step<'v> {
     /// A field of a struct, and the struct it is inlined from.
@@ -137,20 +137,20 @@ enum Step<'v> {
     Item(usize),
 }
 
-/// The walk. Its place is written down as text only when there is something to report.
+/// The walk over a value. It formats its path only to report an error.
 struct Check<'v> {
     report: FieldReport,
     numbers: &'v Numbers,
     steps: Vec<Step<'v>>,
-    /// The struct that holds the field the walk is at.
+    /// The struct that has the current field.
     owner: &'static str,
-    /// The name of the type of the field's values, where it is more than their shape.
+    /// The name of the type of the field's values, if it is more than their shape.
     type_name: Option<&'static str>,
-    /// The struct that all errors name, inside of one that decodes itself.
+    /// The struct that all errors name, inside of one with a custom decoder.
     outer: Option<&'static str>,
 }
 
-/// The schemas of definitions. Where one of these stands, three types may hold something else instead.
+/// The schemas of CustomResourceDefinitions. Three types may have another value instead of one of these.
 pub(super) const SCHEMA_PROPS: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps";
 
 impl<'v> Check<'v> {
@@ -159,7 +159,7 @@ impl<'v> Check<'v> {
             if let Some(instead) = t.short_name().strip_prefix("JSONSchemaPropsOr") {
                 return self.schema_or(instead, value);
             }
-            // Raw JSON is whatever it is; the kind's rules judge it.
+            // Raw JSON may be anything; the kind's rules check it.
             if t.short_name() != "RawExtension" {
                 self.value(scalar, value);
             }
@@ -191,11 +191,12 @@ impl<'v> Check<'v> {
         self.owner = owner;
     }
 
-    /// A schema or, in its place, a truth value, a list of schemas or a list of names. These types decode themselves:
-    /// unknown fields inside are not told, and errors name the struct around them.
+    /// Checks a schema or an alternative to it: a bool, a list of schemas or a list of names. These types have custom
+    /// decoders: unknown fields inside are not reported, and errors name the struct around them.
     fn schema_or(&mut self, instead: &str, value: &'v Value) {
         let Some(props) = schema().type_(SCHEMA_PROPS) else { return };
-        let (unknown, outer) = (self.report.unknown.len(), self.outer);
+        let unknown = self.report.unknown.len();
+        let outer = self.outer;
         self.outer = Some(outer.unwrap_or(self.owner));
         match (instead, value) {
             (_, Value::Object(_)) => self.object(props, value),
@@ -212,7 +213,7 @@ impl<'v> Check<'v> {
         self.outer = outer;
     }
 
-    /// `spec.containers[0].image`, as unknown fields are reported.
+    /// Returns `spec.containers[0].image`, as unknown fields are reported.
     fn path(&self, with_keys: bool) -> String {
         let mut path = String::new();
         for step in &self.steps {
@@ -225,7 +226,7 @@ impl<'v> Check<'v> {
         path
     }
 
-    /// `/spec/containers/0/image`, to find it again.
+    /// Returns `/spec/containers/0/image`, to find it again.
     fn pointer(&self) -> String {
         let step = |step: &Step<'_>| match step {
             Step::Field(name, _) | Step::Key(name) => format!("/{}", name.replace('~', "~0").replace('/', "~1")),
@@ -234,7 +235,7 @@ impl<'v> Check<'v> {
         self.steps.iter().map(step).collect()
     }
 
-    /// `spec.containers.image`, as the decoder reports type errors.
+    /// Returns `spec.containers.image`, as the decoder reports type errors.
     fn go_path(&self) -> String {
         let mut path = String::new();
         for step in &self.steps {
@@ -294,13 +295,13 @@ impl<'v> Check<'v> {
                     self.refuse(format!("illegal base64 data at input byte {at}"), false);
                 }
             }
-            // Numbers are bytes too, and null is nought.
+            // Numbers are bytes too, and null is 0.
             (FieldType::Bytes, Value::Array(items)) => {
                 let is_byte = |item: &Value| item.is_null() || item.as_u64().is_some_and(|byte| byte <= 255);
                 for (at, item) in items.iter().enumerate() {
                     self.steps.push(Step::Item(at));
                     match item {
-                        // A sign is none of a byte.
+                        // A byte has no sign.
                         _ if is_byte(item) && self.text().is_none() => {}
                         Value::Number(_) => self.mismatch_number(item, "uint8"),
                         other => self.mismatch(other, "uint8"),
@@ -331,7 +332,7 @@ impl<'v> Check<'v> {
         self.report.type_errors.push(error);
     }
 
-    /// The decoder gives up at what was refused last.
+    /// Marks the last error as one at which the decoder stops.
     fn give_up(&mut self) {
         if let Some((_, gives_up)) = self.report.places.last_mut() {
             *gives_up = true;
@@ -350,17 +351,17 @@ impl<'v> Check<'v> {
         }
     }
 
-    /// How the number here is written, where its value does not say it.
+    /// Returns the spelling of the current number, if its value does not determine it.
     fn text(&self) -> Option<&'v str> {
         if self.numbers.is_empty() { None } else { self.numbers.text(&self.path(true)) }
     }
 
-    /// A number as it was sent.
+    /// Returns a number as it was sent.
     fn spelled(&self, value: &Value) -> String {
         self.text().map_or_else(|| value.to_string(), str::to_owned)
     }
 
-    /// The first number here or below that no float holds.
+    /// Returns the first number here or below that no float can represent.
     fn beyond(&self) -> Option<&'v str> {
         let here = if self.numbers.beyond().next().is_some() { self.path(true) } else { return None };
         let is_within =
@@ -368,13 +369,13 @@ impl<'v> Check<'v> {
         self.numbers.beyond().find(|(place, _)| is_within(place)).map(|(_, text)| text)
     }
 
-    /// Goes into the items of a list or map: their type is named when the name of the whole says so.
+    /// Enters the items of a list or map: their type is named if the name of the collection determines it.
     fn enter(&mut self, items: impl Fn(&'static str) -> Option<&'static str>) -> Option<&'static str> {
         let inner = self.type_name.and_then(items).filter(|name| name.contains(char::is_uppercase));
         std::mem::replace(&mut self.type_name, inner)
     }
 
-    /// The decoder's word for the wanted type of the field the walk is at.
+    /// Returns the decoder's name for the expected type of the current field.
     fn go_type(&self, kind: &FieldType) -> String {
         self.type_name.map_or_else(|| go_type(kind), str::to_string)
     }
@@ -408,7 +409,7 @@ fn push_name(path: &mut String, name: &str) {
     path.push_str(name);
 }
 
-/// Where base64 text stops being base64, counted as upstream's decoder counts: line breaks are skipped,
+/// Returns the position at which a string is no base64, counted as upstream's decoder does: line breaks are skipped,
 /// and a group that ends too early is reported at its start.
 pub(super) fn illegal_base64(text: &str) -> Option<usize> {
     let mut group = Vec::new();
@@ -454,7 +455,7 @@ fn fits(format: &str, value: &Value) -> bool {
     }
 }
 
-/// The decoder's word for a JSON value.
+/// Returns the decoder's name for a JSON value.
 pub(super) fn json_kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
@@ -466,7 +467,7 @@ pub(super) fn json_kind(value: &Value) -> &'static str {
     }
 }
 
-/// The decoder's word for the wanted type.
+/// Returns the decoder's name for the expected type.
 fn go_type(kind: &FieldType) -> String {
     match kind {
         FieldType::Ref(id) => go_type_name(schema().get(*id)),
@@ -476,7 +477,7 @@ fn go_type(kind: &FieldType) -> String {
     }
 }
 
-/// The same for what a list or a map holds.
+/// Returns the decoder's name for the items of a list or a map.
 fn go_item(kind: &FieldType) -> String {
     match kind {
         FieldType::Time => "v1.Time".to_owned(),
@@ -495,16 +496,17 @@ pub(super) fn go_scalar(kind: &FieldType) -> &'static str {
         FieldType::Bytes => "[]uint8",
         FieldType::IntOrString => "intstr.IntOrString",
         FieldType::Quantity => "resource.Quantity",
-        // A time is decoded as the text it is written as.
+        // A time is decoded as a string.
         FieldType::Time | FieldType::MicroTime => "string",
         _ => "map[string]interface {}",
     }
 }
 
-/// `v1.PodSpec`: the last package and the type.
+/// Returns `v1.PodSpec`: the last package and the type.
 fn go_type_name(t: &Type) -> String {
     let mut parts = t.name.rsplit('.');
-    let (name, package) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    let name = parts.next().unwrap_or_default();
+    let package = parts.next().unwrap_or_default();
     format!("{package}.{name}")
 }
 
@@ -522,12 +524,12 @@ mod tests {
     }
 
     #[test]
-    fn the_error_that_is_told_is_the_first_of_the_document() {
+    fn the_first_error_of_the_document_is_reported() {
         let claim = json!({"spec": {"accessModes": "x", "volumeName": 5, "resources": {"requests": {"storage": "1"}}}});
         let report = check_fields("io.k8s.api.core.v1.PersistentVolumeClaim", &claim);
-        let told =
+        let messages =
             |order: &'static [&str]| report.type_error(|_| order.iter().map(|text| (*text).to_owned()).collect());
-        let first = told(&["unknown field \"spec.volumeName\"", "unknown field \"spec.accessModes\""]);
+        let first = messages(&["unknown field \"spec.volumeName\"", "unknown field \"spec.accessModes\""]);
         assert!(first.is_some_and(|error| error.contains("spec.volumeName")), "{first:?}");
         let service = json!({"spec": {"ports": [{"name": 5}, "x"]}});
         let report = check_fields("io.k8s.api.core.v1.Service", &service);
@@ -535,7 +537,7 @@ mod tests {
             ["unknown field \"spec.ports\"", "unknown field \"spec.ports[0].name\""].map(str::to_owned).to_vec();
         let first = report.type_error(|_| order);
         assert!(first.is_some_and(|error| error.contains("spec.ports.name")), "{first:?}");
-        // What a type of its own refuses ends the reading, and is told instead.
+        // An error of a custom decoder ends decoding, and is reported instead.
         let claim = json!({"spec": {"accessModes": "x", "resources": {"requests": {"storage": "?"}}}});
         let report = check_fields("io.k8s.api.core.v1.PersistentVolumeClaim", &claim);
         let first = report.type_error(|places| places);
@@ -594,7 +596,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_read_by_their_texts() {
+    fn numbers_are_read_by_their_spelling() {
         let check = |type_name: &str, text: &str| {
             let mut value = corten_meta::decode_json(text.as_bytes(), true).unwrap().value;
             let report = check_spelled_fields(type_name, &value, &corten_meta::codec::numbers(text.as_bytes()));
@@ -662,7 +664,7 @@ mod tests {
     }
 
     #[test]
-    fn schemas_are_checked_also_where_something_else_may_stand() {
+    fn schemas_are_checked_in_alternatives() {
         const DEFINITION: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinition";
         let check = |schema: Value, status: Value| {
             let version = json!({"schema": {"openAPIV3Schema": schema}, "subresources": {"status": status}});

@@ -1,13 +1,13 @@
-//! Fields of features that Kubernetes v1.36 has but leaves switched off, and of some that it has given up. The published
-//! schema lists them, and clients may send them; the server takes them out before it judges or stores an object, as
-//! upstream does. Only what is named here is ever taken out. A StatefulSet's `maxUnavailable`, a beta that upstream leaves
-//! off, is not among them: it works here.
+//! Fields of features that Kubernetes v1.36 has but disables, and of some that it has abandoned. The published schema
+//! lists them, and clients may send them; the server drops them before it validates or stores an object, as upstream
+//! does. Only the fields listed here are dropped. A StatefulSet's `maxUnavailable`, a beta that upstream disables, is
+//! not among them: it works here.
 
 use corten_meta::Value;
 
 use super::{FieldType, Type, schema};
 
-/// The fields by their types, without the part of the name that all have.
+/// The fields by their types, without the common part of the name.
 const GATED: [(&str, &[&str]); 12] = [
     ("coordination.v1.LeaseSpec", &["preferredHolder", "strategy"]),
     ("core.v1.Lifecycle", &["stopSignal"]),
@@ -22,23 +22,23 @@ const GATED: [(&str, &[&str]); 12] = [
     ("resource.v1.DeviceAttribute", &["bools", "ints", "strings", "versions"]),
     ("storage.v1.CSIDriverSpec", &["preventPodSchedulingIfMissing"]),
 ];
-/// A struct that goes with the last of its fields when that one is taken out.
+/// A struct that is dropped if its last field is.
 const VANISHING: &str = "core.v1.Lifecycle";
 
-/// The gated fields of a type.
+/// Returns the gated fields of a type.
 pub(super) fn fields_of(type_name: &str) -> &'static [&'static str] {
     let name = type_name.strip_prefix("io.k8s.api.").unwrap_or_default();
     GATED.iter().find(|(gated, _)| *gated == name).map_or(&[], |(_, fields)| fields)
 }
 
-/// Takes the gated fields out of an object of the named type.
+/// Drops the gated fields of an object of the named type.
 pub fn drop_gated(type_name: &str, value: &mut Value) {
     if let Some(t) = schema().type_(type_name) {
         drop_of(t, value);
     }
 }
 
-/// Says whether there was one.
+/// Drops the gated fields of a value. Reports whether there was one.
 fn drop_of(t: &Type, value: &mut Value) -> bool {
     let Some(object) = value.as_object_mut() else { return false };
     let mut dropped = false;
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_switched_off_is_taken_out_and_nothing_else() {
+    fn only_gated_fields_are_dropped() {
         let mut set = json!({"spec": {
             "updateStrategy": {"rollingUpdate": {"maxUnavailable": 2}},
             "template": {"spec": {

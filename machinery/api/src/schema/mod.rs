@@ -1,16 +1,16 @@
-//! The one table of facts: every type of the default API with its fields, list types, merge keys and defaults.
+//! The schema table: every type of the default API with its fields, list types, merge keys and defaults.
 //!
-//! It drives pruning, strict field validation, structural defaults, strategic merge patch, server-side apply
-//! and OpenAPI. It holds no prose; descriptions come from elsewhere (see [`crate::openapi`]).
-//! The table is text in the package's `schema` folder, parsed once at first use.
+//! It drives pruning, strict field validation, structural defaults, strategic merge patch, server-side apply and
+//! OpenAPI. It has no descriptions; these come from elsewhere (see [`crate::openapi`]). The table is text in the
+//! package's `schema` folder, parsed once at first use.
 
-mod amounts;
 mod defaults;
 mod equality;
+mod error_order;
 mod fields;
 mod gated;
-mod places;
 mod printed;
+mod quantities;
 mod recall;
 mod restore;
 mod table;
@@ -21,14 +21,14 @@ use std::sync::LazyLock;
 
 use corten_meta::Value;
 
-pub use amounts::write_amounts;
 pub use defaults::{empty, fill_defaults, fill_zeros, settle};
 pub(crate) use equality::equal;
+pub use error_order::{insert_errors, is_within_raw};
 pub use fields::{FieldReport, check_fields, check_spelled_fields, prune};
 pub use gated::drop_gated;
-pub use places::{insert_errors, is_within_raw};
 pub(crate) use printed::difference;
 pub use printed::{print_value, print_values};
+pub use quantities::write_amounts;
 pub use recall::{Recall, recall};
 pub use restore::restore;
 pub use written::written;
@@ -46,29 +46,29 @@ pub struct TypeId(usize);
 /// One type of the API.
 #[derive(Debug, Clone)]
 pub struct Type {
-    /// E.g. `io.k8s.api.apps.v1.Deployment`.
+    /// The name, e.g. `io.k8s.api.apps.v1.Deployment`.
     pub name: String,
-    /// Sorted by name; empty for a type that is no struct.
+    /// The fields, sorted by name; empty for a type that is no struct.
     pub fields: Vec<Field>,
-    /// How the name of each field begins, by which it is found.
+    /// The first bytes of each field's name, for lookups.
     beginnings: Vec<u64>,
-    /// The positions of the fields, in the order in which the struct declares them.
+    /// The positions of the fields, in the struct's order.
     declared: Vec<usize>,
-    /// What a value of a type that is no struct looks like.
+    /// The shape of a type that is no struct.
     pub scalar: Option<FieldType>,
-    /// The whole value is owned and replaced as one (`x-kubernetes-map-type: atomic`).
+    /// Whether the value is owned and replaced as one (`x-kubernetes-map-type: atomic`).
     pub atomic: bool,
-    /// Group, version and kind, for a type that is the body of a request.
+    /// The group, version and kind of a type that is the body of a request.
     pub gvk: Option<(String, String, String)>,
-    /// `x-kubernetes-unions`, as published.
+    /// The published `x-kubernetes-unions`.
     pub unions: Option<Value>,
-    /// The fields, by position, that are always written or hold something that has such fields.
+    /// The fields, by position, that are always written or contain such fields.
     zeros: Vec<usize>,
-    /// The fields, by position, that are amounts or hold something that has some.
+    /// The fields, by position, that are quantities or contain some.
     amounts: Vec<usize>,
-    /// The fields, by position, that are switched off or hold something that is.
+    /// The fields, by position, that are gated or contain gated ones.
     gated: Vec<usize>,
-    /// The fields, by position, that have a default which is written where they are absent.
+    /// The fields, by position, whose default is written if they are absent.
     defaults: Vec<usize>,
 }
 
@@ -78,50 +78,50 @@ pub struct Field {
     pub name: String,
     pub kind: FieldType,
     pub required: bool,
-    /// As published: a struct that is always there has `{}`.
+    /// The published default: a struct held by value has `{}`.
     pub default: Option<Value>,
     /// The published default of the innermost items or values.
     pub item_default: Option<Value>,
     pub list_type: Option<ListType>,
-    /// Of a map or a nested struct: `true` when it is replaced as one.
+    /// Whether a map or a nested struct is replaced as one.
     pub atomic: bool,
-    /// Of a map: published as `granular`, which is also what an unmarked one is.
+    /// Whether a map is published as `granular`, which is also the default.
     pub granular: bool,
     pub patch_merge_key: Option<String>,
-    /// `merge`, `replace`, `retainKeys`, in the published order.
+    /// The patch strategies `merge`, `replace`, `retainKeys`, in the published order.
     pub patch_strategy: Vec<String>,
     pub presence: Presence,
-    /// The name of the type of its values (`v1.RestartPolicy`), where it is more than their shape.
+    /// The name of the type of its values (`v1.RestartPolicy`), if it is more than their shape.
     pub type_name: Option<String>,
-    /// The struct that the field is inlined from, which decoding errors name on the way to it.
+    /// The struct that the field is inlined from, which decoding errors name in the path.
     pub inlined_from: Option<String>,
-    /// The field's name in the struct, where it is not its own with a capital.
+    /// The field's name in the struct, if it is not its own with a capital.
     go_name: Option<String>,
-    /// The values that an enum lists; empty for any other type.
+    /// The values of an enum; empty for any other type.
     pub values: Vec<String>,
 }
 
-/// How upstream's structs hold a field, which decides what becomes of its zero value.
+/// The form of a field in upstream's structs, which decides the handling of its zero value.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Presence {
-    /// Absent is something else than zero, so a zero value is kept.
+    /// Whether absent differs from zero, so that a zero value is kept.
     pub is_pointer: bool,
-    /// The field is always written: an absent one with its zero value.
+    /// Whether the field is always written, with its zero value if absent.
     pub is_always_written: bool,
-    /// A zero value is not written even where Go's `omitempty` would write it.
+    /// Whether a zero value is not written even where Go's `omitempty` would write it.
     pub omits_zero: bool,
 }
 
-/// What a value looks like.
+/// The shape of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FieldType {
     String,
-    /// With its format: `int32`, `int64` or empty.
+    /// An integer with its format: `int32`, `int64` or empty.
     Integer(&'static str),
-    /// With its format: `double` or empty.
+    /// A number with its format: `double` or empty.
     Number(&'static str),
     Boolean,
-    /// Base64 in a string.
+    /// Bytes as base64 in a string.
     Bytes,
     IntOrString,
     Quantity,
@@ -136,34 +136,34 @@ pub enum FieldType {
     Map(Box<FieldType>),
 }
 
-/// `x-kubernetes-list-type`.
+/// The published `x-kubernetes-list-type`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ListType {
     Atomic,
     Set,
-    /// With its keys.
+    /// A map with its keys.
     Map(Vec<String>),
 }
 
 impl Schema {
-    /// The type of this name.
+    /// Returns the type of this name.
     pub fn type_(&self, name: &str) -> Option<&Type> {
         self.by_name.get(name).map(|id| self.get(*id))
     }
 
-    /// The type behind a [`FieldType::Ref`].
+    /// Returns the type behind a [`FieldType::Ref`].
     pub fn get(&self, id: TypeId) -> &Type {
         &self.types[id.0]
     }
 
-    /// All types, sorted by name.
+    /// Returns all types, sorted by name.
     pub fn types(&self) -> impl Iterator<Item = &Type> {
         self.by_name.values().map(|id| self.get(*id))
     }
 }
 
 impl Type {
-    /// The field of this name.
+    /// Returns the field of this name.
     pub fn field(&self, name: &str) -> Option<&Field> {
         let wanted = beginning(name);
         let from = self.beginnings.partition_point(|beginning| *beginning < wanted);
@@ -171,30 +171,30 @@ impl Type {
         self.fields[from..].iter().zip(alike).map(|(field, _)| field).find(|field| field.name == name)
     }
 
-    /// The fields in the order in which upstream's struct declares them.
+    /// Returns the fields in the order of upstream's struct.
     pub fn declared(&self) -> impl Iterator<Item = &Field> {
         self.declared.iter().map(|at| &self.fields[*at])
     }
 
-    /// A struct without fields, which the table cannot tell from an object of any shape.
+    /// Reports whether it is a struct without fields, which the table cannot distinguish from an object of any shape.
     fn is_empty_struct(&self) -> bool {
         self.short_name() == "CustomResourceSubresourceStatus"
     }
 
-    /// What an object is that stands where the table only knows a schema or something else: a schema.
+    /// Returns the type of an object in a field of a schema or something else: a schema.
     fn of_object(&self) -> &Type {
         let is_either = self.scalar.is_some() && self.short_name().starts_with("JSONSchemaPropsOr");
         schema().type_(fields::SCHEMA_PROPS).filter(|_| is_either).unwrap_or(self)
     }
 
-    /// The name without its package.
+    /// Returns the name without its package.
     pub fn short_name(&self) -> &str {
         self.name.rsplit('.').next().unwrap_or(&self.name)
     }
 }
 
-/// How a name begins, as a number that sorts as the name does. Every field of every object is looked for by its name,
-/// several times: numbers are compared in a fraction of the time that texts take.
+/// Returns the first bytes of a name, as a number that sorts as the name does. Every field of every object is looked up
+/// by name, several times: numbers compare much faster than strings.
 fn beginning(name: &str) -> u64 {
     let bytes = name.as_bytes();
     match bytes.first_chunk::<8>() {
@@ -203,7 +203,7 @@ fn beginning(name: &str) -> u64 {
     }
 }
 
-/// The schema of the built-in kinds.
+/// Returns the schema of the built-in kinds.
 pub fn schema() -> &'static Schema {
     static SCHEMA: LazyLock<Schema> = LazyLock::new(|| table::parse(include_str!("../../schema/v1.36.tbl")));
     &SCHEMA

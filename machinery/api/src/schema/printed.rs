@@ -1,15 +1,15 @@
-//! Values as upstream's validation prints them: its errors show a struct as its language writes it to JSON.
+//! Values as upstream's validation prints them: its errors show a struct as Go writes it to JSON.
 //!
-//! Validation runs on types that have no tags, so every field stands there, under its name in the struct, in the order
-//! of the declaration, with null for what is absent. Types that all groups share (label selectors, metadata) keep
-//! their tags. Only asked for when something has already failed.
+//! Validation runs on types without tags, so every field is shown, under its name in the struct, in the order of the
+//! declaration, with null for absent ones. Types that all groups share (label selectors, metadata) keep their tags.
+//! Runs only after something has failed.
 
 use corten_meta::Value;
 use corten_meta::field::FieldError;
 
 use super::{Field, FieldType, Type, schema};
 
-/// Where the types that are validated declare a field elsewhere than the published ones: (type, field, the field before).
+/// The fields that the validated types declare elsewhere than the published ones: (type, field, the field before).
 const MOVED: [(&str, &str, &str); 8] = [
     ("JSONSchemaProps", "nullable", "type"),
     ("PodSpec", "setHostnameAsFQDN", "subdomain"),
@@ -20,16 +20,16 @@ const MOVED: [(&str, &str, &str); 8] = [
     ("PersistentVolumeSpec", "quobyte", "rbd"),
     ("PersistentVolumeSpec", "flexVolume", "iscsi"),
 ];
-/// Fields that the published types point to and the validated ones hold.
+/// The fields that are pointers in the published types and values in the validated ones.
 const HELD: [(&str, &[&str]); 3] = [
     ("RollingUpdateDaemonSet", &["maxSurge", "maxUnavailable"]),
     ("RollingUpdateDeployment", &["maxSurge", "maxUnavailable"]),
     ("RollingUpdateStatefulSetStrategy", &["partition"]),
 ];
-/// Fields of a pod that the validated type has in its security context.
+/// The fields of a pod that the validated type has in its security context.
 const HOST: [&str; 5] = ["hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace", "hostUsers"];
 
-/// Gives every error that shows a struct the text that upstream would show.
+/// Sets the printed value of every error that shows a struct.
 pub fn print_values(type_name: &str, errors: &mut [FieldError]) {
     let Some(root) = schema().type_(type_name) else { return };
     for error in errors.iter_mut().filter(|error| error.shows_value() && error.printed.is_none()) {
@@ -38,7 +38,7 @@ pub fn print_values(type_name: &str, errors: &mut [FieldError]) {
         {
             error.printed = Some(zero.to_string());
         }
-        // A time is shown as it is written, whatever fraction of a second it was given with.
+        // A time is shown as it is written, without the fraction of a second.
         if error.value.as_str().is_some_and(|text| text.ends_with('Z') && text.contains('.'))
             && kind_at(root, &error.field, &error.value) == Some(FieldType::Time)
         {
@@ -47,9 +47,9 @@ pub fn print_values(type_name: &str, errors: &mut [FieldError]) {
         if !holds_struct(&error.value) {
             continue;
         }
-        // Some of upstream's paths begin elsewhere than the object: nowhere, or in its metadata.
+        // Some of upstream's paths do not begin at the object but in its metadata, or nowhere.
         let elsewhere = error.field.strip_prefix("metadata.").unwrap_or(&error.field);
-        // A schema that all versions of a definition share is called after where it once stood.
+        // A schema that all versions of a CustomResourceDefinition share has its former path.
         let shared = error.field.replacen("spec.validation.", "spec.versions[0].schema.", 1);
         let paths = [shared, format!("spec.{elsewhere}")];
         if let Some(kind) = paths.iter().find_map(|path| kind_at(root, path, &error.value)) {
@@ -60,7 +60,7 @@ pub fn print_values(type_name: &str, errors: &mut [FieldError]) {
     }
 }
 
-/// A value of the named type as upstream's validated type writes it to JSON.
+/// Formats a value of the named type as upstream's validated type writes it to JSON.
 pub fn print_value(type_name: &str, value: &Value) -> String {
     let mut text = String::new();
     if let Some(id) = schema().by_name.get(type_name) {
@@ -77,7 +77,7 @@ fn holds_struct(value: &Value) -> bool {
     }
 }
 
-/// The steps of a path; keys of maps may have dots.
+/// Returns the steps of a path; keys of maps may have dots.
 fn steps(path: &str) -> Vec<&str> {
     let mut depth = 0_usize;
     path.split(|c| {
@@ -91,7 +91,7 @@ fn steps(path: &str) -> Vec<&str> {
     .collect()
 }
 
-/// The type of what an error shows: that of its field, or of the struct around it, which some errors show instead.
+/// Returns the type of an error's value: that of its field, or of the struct around it, which some errors show instead.
 fn kind_at(root: &Type, path: &str, value: &Value) -> Option<FieldType> {
     let mut current = FieldType::Ref(schema().by_name.get(&root.name).copied()?);
     let mut around = current.clone();
@@ -120,9 +120,9 @@ fn kind_at(root: &Type, path: &str, value: &Value) -> Option<FieldType> {
         | (FieldType::List(_), Value::Array(_))
         | (FieldType::Time, Value::String(_)) => Some(current),
         (FieldType::Map(_), _) => None,
-        // What is wrong with one item may be told of the list.
+        // An error of one item may have the list's path.
         (FieldType::List(items), Value::Object(item)) if is_item(items, item) => Some((**items).clone()),
-        // What is wrong with one entry may be told by showing the whole map.
+        // An error of one entry may show the entire map.
         (_, Value::Object(_)) if is_of_map => None,
         (_, Value::Object(_)) => Some(around),
         _ => None,
@@ -133,7 +133,7 @@ fn is_item(kind: &FieldType, item: &serde_json::Map<String, Value>) -> bool {
     matches!(kind, FieldType::Ref(id) if item.keys().all(|name| schema().get(*id).field(name).is_some()))
 }
 
-/// What a field shows when it is absent, if it is a text or a number that is held by value.
+/// Returns the value of an absent field, if it is a string or a number held by value.
 fn zero_at(root: &Type, path: &str) -> Option<&'static str> {
     let (around, name) = path.rsplit_once('.').unwrap_or(("", path));
     let around = if around.is_empty() { root.gvk.as_ref().map(|_| root) } else { struct_at(root, around) };
@@ -191,7 +191,7 @@ fn print(kind: &FieldType, value: &Value, out: &mut String) {
     }
 }
 
-/// How a type prints that is a schema or something else, which the table of types does not know.
+/// Formats a type that is a schema or something else, which the table does not have.
 fn either(name: &str) -> Option<fn(&Value, &mut String)> {
     const SCHEMA: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps";
     fn print_schema(value: &Value, out: &mut String) {
@@ -226,7 +226,7 @@ fn either(name: &str) -> Option<fn(&Value, &mut String)> {
     }
 }
 
-/// Whether a type with tags does not write a field with this value.
+/// Reports whether a type with tags omits a field with this value.
 fn is_left_out(field: &Field, value: &Value) -> bool {
     match (&field.kind, value) {
         _ if field.presence.is_pointer => false,
@@ -267,7 +267,7 @@ fn print_fields(t: &Type, value: &Value, first: &mut bool, out: &mut String) {
     }
 }
 
-/// The fields of a type in the order of the type that is validated.
+/// Returns the fields of a type in the order of the validated type.
 fn validated_order(t: &Type) -> Vec<&Field> {
     let mut fields: Vec<&Field> = t.declared().collect();
     if t.short_name() == "PodSpec" {
@@ -284,7 +284,7 @@ fn validated_order(t: &Type) -> Vec<&Field> {
     fields
 }
 
-/// A field under its name in the struct.
+/// Formats a field under its name in the struct.
 fn print_field(t: &Type, field: &Field, of: &Value, first: &mut bool, out: &mut String) {
     out.push_str(if std::mem::take(first) { "" } else { "," });
     print_plain(&Value::from(go_name(field)), out);
@@ -307,8 +307,8 @@ fn print_pod_security(pod: &Type, spec: &Value, out: &mut String) {
     out.push('}');
 }
 
-/// What changed between two values of a type, as upstream tells it: a unified difference of the two as indented JSON.
-/// With `part`, of the fields alone that are inlined from the struct of this name.
+/// Returns the change between two values of a type, as upstream reports it: a unified diff of their indented JSON. With
+/// `part`, only of the fields that are inlined from the struct of this name.
 pub(crate) fn difference(type_name: &str, old: &Value, new: &Value, part: Option<&str>) -> String {
     let Some(t) = schema().type_(type_name) else { return String::new() };
     let lines = |value: &Value| {
@@ -326,7 +326,7 @@ pub(crate) fn difference(type_name: &str, old: &Value, new: &Value, part: Option
     corten_meta::difference::unified(&lines(old), &lines(new))
 }
 
-/// Whether the struct has the fields of another among its own; kind and version are no part of what is validated.
+/// Reports whether the struct embeds the fields of another; kind and version are not validated.
 fn is_embedded(t: &Type, field: &Field) -> bool {
     match field.name.as_str() {
         "metadata" => true,
@@ -343,7 +343,7 @@ fn go_name(field: &Field) -> String {
     characters.next().map(|first| first.to_uppercase().chain(characters).collect()).unwrap_or_default()
 }
 
-/// The zero value of a field that is absent.
+/// Formats the zero value of an absent field.
 fn print_absent(field: &Field, of: &Type, out: &mut String) {
     let is_held = HELD.iter().any(|(held, fields)| *held == of.short_name() && fields.contains(&field.name.as_str()));
     if field.presence.is_pointer && !is_held {
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schema_in_the_place_of_something_else_is_shown_as_one() {
+    fn a_schema_in_an_alternative_is_shown_as_one() {
         let name = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps";
         for (schema, wanted) in [
             (json!({"additionalProperties": false}), r#""AdditionalProperties":{"Allows":false,"Schema":null}"#),
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_validated_types_hold_is_never_null() {
+    fn values_in_the_validated_types_are_never_null() {
         const SET: &str = "io.k8s.api.apps.v1.StatefulSet";
         let wanted = r#"{"Type":"OnDelete","RollingUpdate":{"Partition":0,"MaxUnavailable":null}}"#;
         check(SET, "spec.updateStrategy", json!({"type": "OnDelete", "rollingUpdate": {}}), wanted);
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn structs_are_shown_whole_and_in_the_order_of_their_declaration() {
+    fn structs_are_shown_completely_and_in_order() {
         const DEPLOYMENT: &str = "io.k8s.api.apps.v1.Deployment";
         check(
             DEPLOYMENT,
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn a_schema_stands_beside_what_may_be_in_its_place() {
+    fn a_schema_is_shown_beside_its_alternative() {
         const DEFINITION: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinition";
         let shown = |schema: Value| {
             let mut errors =
@@ -474,21 +474,21 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_told_as_the_difference_of_two_structs() {
+    fn a_change_is_reported_as_a_diff_of_two_structs() {
         let spec = |image: &str| json!({"name": "e", "image": image});
-        let told = difference("io.k8s.api.core.v1.EphemeralContainer", &spec("i"), &spec("j"), None);
+        let messages = difference("io.k8s.api.core.v1.EphemeralContainer", &spec("i"), &spec("j"), None);
         let wanted =
             "@@ -1,6 +1,6 @@\n {\n  \"Name\": \"e\",\n- \"Image\": \"i\",\n+ \"Image\": \"j\",\n  \"Command\": null,\n";
-        assert!(told.starts_with(wanted), "{told}");
+        assert!(messages.starts_with(wanted), "{messages}");
         let volume = |field: &str| json!({"capacity": {"storage": "1"}, field: {"path": "/x"}});
         let source = Some("PersistentVolumeSource");
-        let told = difference("io.k8s.api.core.v1.PersistentVolumeSpec", &volume("hostPath"), &json!({}), source);
+        let messages = difference("io.k8s.api.core.v1.PersistentVolumeSpec", &volume("hostPath"), &json!({}), source);
         let wanted = "@@ -1,10 +1,7 @@\n {\n  \"GCEPersistentDisk\": null,\n  \"AWSElasticBlockStore\": null,\n- \"HostPath\": {\n";
-        assert!(told.starts_with(wanted), "{told}");
+        assert!(messages.starts_with(wanted), "{messages}");
     }
 
     #[test]
-    fn the_struct_around_a_field_may_be_what_is_shown() {
+    fn the_struct_around_a_field_may_be_shown() {
         check(
             "io.k8s.api.core.v1.Pod",
             "spec.containers[0].securityContext.seccompProfile.localhostProfile",

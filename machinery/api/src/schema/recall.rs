@@ -1,38 +1,38 @@
-//! What a client gave and an object has lost where upstream still has it: the server's rules and the comparison of who
-//! owns what see a request before it is stored.
+//! Restores values that normalization has lost and upstream still has: the rules and the comparison of field ownership
+//! see a request before it is stored.
 //!
-//! An empty list or map is another than none. An amount is what its text was read as: `1000m` is held otherwise than `1`. A
-//! time has the fraction of its second.
+//! An empty list or map differs from none. A quantity keeps its spelling: `1000m` has another internal form than `1`. A
+//! time keeps the fraction of its second.
 
 use corten_meta::{Quantity, Value, time};
 
 use super::defaults::{is_collection, is_empty_either, vanishes};
 use super::{FieldType, Type, schema};
 
-/// What is put back.
+/// The values to restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recall {
-    /// All, as it is compared for who owns what.
+    /// All, for the comparison of field ownership.
     Sent,
-    /// What rules can tell apart: of amounts those that are too much for upstream's integers.
+    /// Those that rules can distinguish: of quantities only those beyond upstream's integers.
     Given,
-    /// The same without what is empty, which most rules of a change take for absent.
+    /// As `Given`, without empty values, which most rules of a change treat as absent.
     Exact,
 }
 
-/// Puts back what a client gave to an object of the named type and what that has lost.
-pub fn recall(type_name: &str, given: &Value, object: &mut Value, what: Recall) {
+/// Restores the values that a client sent and an object of the named type has lost.
+pub fn recall(type_name: &str, sent: &Value, object: &mut Value, what: Recall) {
     if let Some(t) = schema().type_(type_name) {
-        recall_type(t, given, object, what);
+        recall_type(t, sent, object, what);
     }
 }
 
-fn recall_type(t: &Type, given: &Value, object: &mut Value, what: Recall) {
-    let (Value::Object(given), Value::Object(object)) = (given, object) else { return };
-    for (field, inner) in given.iter().filter_map(|(name, inner)| Some((t.field(name)?, inner))) {
+fn recall_type(t: &Type, sent: &Value, object: &mut Value, what: Recall) {
+    let (Value::Object(sent), Value::Object(object)) = (sent, object) else { return };
+    for (field, inner) in sent.iter().filter_map(|(name, inner)| Some((t.field(name)?, inner))) {
         match object.get_mut(&field.name) {
             Some(present) if !present.is_null() => recall_value(&field.kind, inner, present, what),
-            // It is there, though it holds nothing.
+            // The field is set, though it is empty.
             None if is_empty_either(&field.kind, inner) => {
                 object.insert(field.name.clone(), Value::Array(Vec::new()));
             }
@@ -44,36 +44,36 @@ fn recall_type(t: &Type, given: &Value, object: &mut Value, what: Recall) {
     }
 }
 
-fn recall_value(kind: &FieldType, given: &Value, value: &mut Value, what: Recall) {
-    match (kind, given, value) {
-        (FieldType::Ref(id), given, value) => recall_type(schema().get(*id).of_object(), given, value, what),
-        (FieldType::List(items), Value::Array(given), Value::Array(list)) => {
-            given.iter().zip(list).for_each(|(given, item)| recall_value(items, given, item, what));
+fn recall_value(kind: &FieldType, sent: &Value, value: &mut Value, what: Recall) {
+    match (kind, sent, value) {
+        (FieldType::Ref(id), sent, value) => recall_type(schema().get(*id).of_object(), sent, value, what),
+        (FieldType::List(items), Value::Array(sent), Value::Array(list)) => {
+            sent.iter().zip(list).for_each(|(sent, item)| recall_value(items, sent, item, what));
         }
-        (FieldType::Map(values), Value::Object(given), Value::Object(map)) => {
-            for (name, given) in given {
-                map.get_mut(name).into_iter().for_each(|item| recall_value(values, given, item, what));
+        (FieldType::Map(values), Value::Object(sent), Value::Object(map)) => {
+            for (name, sent) in sent {
+                map.get_mut(name).into_iter().for_each(|item| recall_value(values, sent, item, what));
             }
         }
-        (FieldType::Quantity, given, value) if given != value && is_other_amount(given, value, what) => {
-            value.clone_from(given);
+        (FieldType::Quantity, sent, value) if sent != value && is_other_quantity(sent, value, what) => {
+            value.clone_from(sent);
         }
-        (FieldType::Time, Value::String(given), value) if value.is_string() => {
-            let fraction = time::parse(given).ok().filter(|at| at.subsec_nanosecond() != 0);
+        (FieldType::Time, Value::String(sent), value) if value.is_string() => {
+            let fraction = time::parse(sent).ok().filter(|at| at.subsec_nanosecond() != 0);
             fraction.into_iter().for_each(|at| *value = at.to_string().into());
         }
         _ => {}
     }
 }
 
-/// Whether an amount is another than the one that it is written as.
-fn is_other_amount(given: &Value, value: &Value, what: Recall) -> bool {
-    let (Ok(given), Ok(amount)) = (Quantity::from_json(given), Quantity::from_json(value)) else { return false };
-    let is_other = !given.is_held_as(&amount);
+/// Reports whether a quantity differs from its canonical form.
+fn is_other_quantity(sent: &Value, value: &Value, what: Recall) -> bool {
+    let (Ok(sent), Ok(quantity)) = (Quantity::from_json(sent), Quantity::from_json(value)) else { return false };
+    let is_other = !sent.is_held_as(&quantity);
     match what {
         Recall::Sent => is_other,
         Recall::Given | Recall::Exact => {
-            is_other && given.is_counted_otherwise() && value.as_str() == Some(&given.to_string())
+            is_other && sent.is_counted_otherwise() && value.as_str() == Some(&sent.to_string())
         }
     }
 }
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_given_comes_back_where_it_can_be_told_apart() {
+    fn distinguishable_values_are_restored() {
         const JOB: &str = "io.k8s.api.batch.v1.Job";
         let container = |cpu: &str| json!([{"name": "c", "resources": {"limits": {"cpu": cpu, "x": "1"}}}]);
         let job = |cpu: &str, start: &str, volumes: Value| {
@@ -96,13 +96,14 @@ mod tests {
             json!({"spec": {"template": {"spec": spec}}, "status": {"startTime": start}})
         };
         const SCHEMA: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps";
-        for (given, wanted) in [(json!(""), true), (json!(1), true), (json!([]), true), (json!(null), false)] {
+        for (sent, wanted) in [(json!(""), true), (json!(1), true), (json!([]), true), (json!(null), false)] {
             let mut object = json!({"type": "object"});
-            recall(SCHEMA, &json!({"type": "object", "items": given}), &mut object, Recall::Exact);
-            assert_eq!(object.get("items").is_some(), wanted, "{given}");
+            recall(SCHEMA, &json!({"type": "object", "items": sent}), &mut object, Recall::Exact);
+            assert_eq!(object.get("items").is_some(), wanted, "{sent}");
         }
-        let (second, half) = ("2024-01-01T00:00:00Z", "2024-01-01T00:00:00.5Z");
-        let given = |cpu: &str| job(cpu, "2024-01-01T02:00:00.500+02:00", json!([]));
+        let second = "2024-01-01T00:00:00Z";
+        let half = "2024-01-01T00:00:00.5Z";
+        let sent = |cpu: &str| job(cpu, "2024-01-01T02:00:00.500+02:00", json!([]));
         for (what, cpu, written, wanted) in [
             (Recall::Sent, "1000m", "1", job("1000m", half, json!([]))),
             (Recall::Given, "1000m", "1", job("1", half, json!([]))),
@@ -111,7 +112,7 @@ mod tests {
             (Recall::Exact, "10000000000000000000", "10E", job("10000000000000000000", half, json!(null))),
         ] {
             let mut object = job(written, second, json!(null));
-            recall(JOB, &given(cpu), &mut object, what);
+            recall(JOB, &sent(cpu), &mut object, what);
             assert_eq!(object, wanted, "{what:?} {cpu}");
         }
     }

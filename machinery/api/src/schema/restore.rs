@@ -1,21 +1,21 @@
-//! Turns the result of a strategic merge into a value of its type.
+//! Converts the result of a strategic merge into a value of its type.
 //!
-//! Upstream restores the struct from the merged map without a detour through JSON. That converts numbers, and has words
-//! of its own for what does not fit: they say what a value is, not where. Pure.
+//! Upstream restores the struct from the merged map without JSON in between. That converts numbers, and has its own
+//! error messages: they name the value, not its path. Pure.
 
 use corten_meta::{Quantity, Value};
 
 use super::fields::{go_scalar, illegal_base64, json_kind};
 use super::{FieldType, Type, check_fields, schema};
 
-/// Converts what can be converted, and tells the first thing that does not fit, in the order of the struct's fields.
+/// Converts the values, and returns the first error, in the order of the struct's fields.
 pub fn restore(type_name: &str, value: &mut Value) -> Result<(), String> {
     schema().type_(type_name).map_or(Ok(()), |t| restore_type(t, value))
 }
 
 fn restore_type(t: &Type, value: &mut Value) -> Result<(), String> {
     if t.scalar.is_some() && !t.is_empty_struct() {
-        // It decodes itself.
+        // It has a custom decoder.
         return check_fields(&t.name, value).type_errors.into_iter().next().map_or(Ok(()), Err);
     }
     match value {
@@ -70,7 +70,8 @@ fn restore_value(kind: &FieldType, name: Option<&str>, value: &mut Value) -> Res
 }
 
 fn restore_scalar(kind: &FieldType, name: Option<&str>, value: &mut Value) -> Result<(), String> {
-    let (scalar, found) = (go_scalar(kind), word(value));
+    let scalar = go_scalar(kind);
+    let found = word(value);
     let wanted = name.filter(|name| name.contains(char::is_uppercase)).unwrap_or(scalar);
     match (kind, &*value) {
         (FieldType::String, Value::String(_)) | (FieldType::Boolean, Value::Bool(_)) => Ok(()),
@@ -79,17 +80,17 @@ fn restore_scalar(kind: &FieldType, name: Option<&str>, value: &mut Value) -> Re
             Err(format!("cannot convert {found} to {wanted}"))
         }
         (FieldType::Integer(_), Value::Number(number)) => {
-            let whole = number.as_i64().or_else(|| number.as_f64().filter(|n| n.trunc() == *n).map(|n| n as i64));
-            let whole = whole.ok_or_else(|| format!("cannot convert {found} to {wanted}"))?;
-            // A number that is too big is cut, as Go cuts it.
-            *value = if scalar == "int64" { whole.into() } else { (whole as i32).into() };
+            let integer = number.as_i64().or_else(|| number.as_f64().filter(|n| n.trunc() == *n).map(|n| n as i64));
+            let integer = integer.ok_or_else(|| format!("cannot convert {found} to {wanted}"))?;
+            // A number that is too big is truncated, as Go does.
+            *value = if scalar == "int64" { integer.into() } else { (integer as i32).into() };
             Ok(())
         }
         _ => Err(format!("unrecognized type: {scalar}")),
     }
 }
 
-/// Types that know how to read themselves from JSON, and do so without knowing where they are.
+/// Decodes a type with a custom JSON decoder, which does not know its path.
 fn decode_itself(kind: &FieldType, value: &Value) -> Result<(), String> {
     let mismatch =
         |found: &str, wanted: &str| Err(format!("json: cannot unmarshal {found} into Go value of type {wanted}"));
@@ -116,7 +117,7 @@ fn decode_itself(kind: &FieldType, value: &Value) -> Result<(), String> {
     }
 }
 
-/// Go's word for the kind of a value.
+/// Returns Go's word for the kind of a value.
 fn word(value: &Value) -> &'static str {
     match value {
         Value::Null => "invalid",
@@ -138,7 +139,7 @@ mod tests {
     const DEPLOYMENT: &str = "io.k8s.api.apps.v1.Deployment";
 
     #[test]
-    fn what_does_not_fit_is_told_in_upstreams_words() {
+    fn mismatches_are_reported_in_upstreams_words() {
         let pod = |spec: Value| json!({"spec": {"template": {"spec": spec}}});
         for (value, wanted) in [
             (json!({"spec": {"replicas": "3"}}), "unrecognized type: int32"),
@@ -176,8 +177,8 @@ mod tests {
 
     #[test]
     fn numbers_are_converted() {
-        for (given, wanted) in [(json!(2.0), 2), (json!(4_294_967_297_i64), 1), (json!(3), 3)] {
-            let mut value = json!({"spec": {"replicas": given}});
+        for (input, wanted) in [(json!(2.0), 2), (json!(4_294_967_297_i64), 1), (json!(3), 3)] {
+            let mut value = json!({"spec": {"replicas": input}});
             assert_eq!(restore(DEPLOYMENT, &mut value), Ok(()));
             assert_eq!(value, json!({"spec": {"replicas": wanted}}));
         }

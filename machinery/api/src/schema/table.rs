@@ -1,18 +1,18 @@
-//! Reads the table. Its text is part of the program, so a line that does not parse is a bug and panics;
-//! the test below reads every line.
+//! The parser of the schema table. The table is part of the program, so an invalid line is a bug and panics; the test
+//! below reads every line.
 
 use std::collections::BTreeMap;
 
 use corten_meta::Value;
 
-use super::amounts::holds_amounts;
 use super::defaults::{is_real, written_zero};
 use super::gated;
+use super::quantities::holds_quantities;
 use super::{Field, FieldType, ListType, Presence, Schema, Type, TypeId, beginning};
 
 const INVALID: &str = "the schema table is well formed";
 
-/// Builds the schema; names are numbered first, so that a type may refer to one below it.
+/// Builds the schema; names are numbered first, so that a type may refer to a later one.
 pub(super) fn parse(table: &str) -> Schema {
     let lines = || table.lines().filter(|l| !l.is_empty() && !l.starts_with('#'));
     let mut by_name = BTreeMap::new();
@@ -33,12 +33,12 @@ pub(super) fn parse(table: &str) -> Schema {
         t.defaults = (0..t.fields.len()).filter(has_default).collect();
     }
     mark(&mut types, |t| &mut t.zeros, |_, field| written_zero(field).is_some());
-    mark(&mut types, |t| &mut t.amounts, |_, field| holds_amounts(&field.kind));
+    mark(&mut types, |t| &mut t.amounts, |_, field| holds_quantities(&field.kind));
     mark(&mut types, |t| &mut t.gated, |t, field| gated::fields_of(&t.name).contains(&field.name.as_str()));
     Schema { types, by_name }
 }
 
-/// Sorts fields by name, so that they can be found, and tells the order in which they stood.
+/// Sorts fields by name, for lookups, and returns their original order.
 fn declared_order(fields: &mut Vec<Field>) -> Vec<usize> {
     let mut by_name: Vec<(usize, Field)> = std::mem::take(fields).into_iter().enumerate().collect();
     by_name.sort_unstable_by(|(_, a), (_, b)| a.name.cmp(&b.name));
@@ -50,8 +50,8 @@ fn declared_order(fields: &mut Vec<Field>) -> Vec<usize> {
     declared
 }
 
-/// Finds for every type the fields that a walk must look at: those it is for, and those that lead to them. Types refer
-/// to each other in circles, so this goes on until nothing is added.
+/// Finds for every type the fields that a walk must visit: its targets, and the fields that lead to them. Types refer
+/// to each other in cycles, so this repeats until nothing is added.
 fn mark(types: &mut [Type], marks: fn(&mut Type) -> &mut Vec<usize>, is_meant: fn(&Type, &Field) -> bool) {
     loop {
         let leads: Vec<bool> = types.iter_mut().map(|t| !marks(t).is_empty()).collect();
@@ -69,7 +69,7 @@ fn mark(types: &mut [Type], marks: fn(&mut Type) -> &mut Vec<usize>, is_meant: f
     }
 }
 
-/// The type that the values of a field are made of.
+/// Returns the innermost type of a field's values.
 fn innermost(kind: &FieldType) -> Option<TypeId> {
     match kind {
         FieldType::Ref(id) => Some(*id),
@@ -82,7 +82,7 @@ fn type_name(line: &str) -> Option<String> {
     line.strip_prefix("T ").and_then(|rest| rest.split(' ').next()).map(full)
 }
 
-/// A leading dot stands for the package of most types.
+/// Returns the full name of a type: a leading dot stands for the package of most types.
 fn full(name: &str) -> String {
     match name.strip_prefix('.') {
         Some(rest) => format!("io.k8s.api.{rest}"),
@@ -176,7 +176,7 @@ fn parse_presence(mark: &str) -> Presence {
     Presence { is_pointer: mark.contains('*'), is_always_written: mark.contains('0'), omits_zero: mark.contains('z') }
 }
 
-/// A shape and the default written inside it.
+/// Parses a shape and the default inside it.
 fn parse_shape(text: &str, names: &BTreeMap<String, TypeId>) -> (FieldType, Option<Value>) {
     if let Some(items) = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')) {
         let (kind, default) = parse_shape(items, names);
@@ -210,7 +210,7 @@ fn parse_shape(text: &str, names: &BTreeMap<String, TypeId>) -> (FieldType, Opti
     (kind, default)
 }
 
-/// Types that are a shape of their own.
+/// Returns the shape of a well-known type.
 fn well_known(name: &str) -> Option<FieldType> {
     Some(match name {
         "io.k8s.apimachinery.pkg.api.resource.Quantity" => FieldType::Quantity,

@@ -1,14 +1,14 @@
-//! An object as text, in the order in which upstream writes it after a patch.
+//! An object as JSON, in the order in which upstream writes it after a patch.
 //!
-//! Upstream patches text: what a patch leaves alone stays as the encoder wrote it, in the order of the struct's fields,
-//! and what it looks into is sorted by name. Only error messages show it. Pure.
+//! Upstream patches bytes: untouched parts stay as the encoder wrote them, in the order of the struct's fields, and
+//! parts that the patch enters are sorted by name. Only error messages show it. Pure.
 
 use corten_meta::Value;
 
 use super::{FieldType, Type, schema};
 
-/// Writes a value of the named type. `touched` mirrors the places that a patch looked into: an object for each of them,
-/// with names or indexes, and anything else but null for what is the patch's own.
+/// Writes a value of the named type. `touched` mirrors the parts that a patch entered: an object for each of them, with
+/// names or indexes, and any other value but null for the patch's own.
 pub fn written(type_name: &str, value: &Value, touched: &Value) -> String {
     let mut text = String::new();
     match schema().type_(type_name) {
@@ -68,7 +68,7 @@ fn write_name(name: &str, at: usize, text: &mut String) {
     text.push(':');
 }
 
-/// A value with the fields of its objects in the order of their names.
+/// Returns a value with the fields of its objects sorted by name.
 fn sorted(value: &Value) -> String {
     match value {
         Value::Object(fields) => {
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_patch_leaves_alone_keeps_the_order_of_the_struct() {
+    fn untouched_parts_keep_the_order_of_the_struct() {
         let pod = json!({
             "apiVersion": "v1", "kind": "Pod",
             "metadata": {"creationTimestamp": null, "labels": {"b": "<", "a": "1"}, "name": "x", "uid": "u"},

@@ -6,14 +6,14 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::validation;
-use crate::cells::{age, join, list, name, number, or, text, truth};
+use crate::cells::{age, boolean, join, list, name, number, or, text};
 use crate::check::{At, Errors};
 use crate::defaulting::{default_at, put};
 use crate::kind::{Behaviour, Kind};
 
 struct CsiDriver;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("storage.k8s.io", "v1", "CSIDriver", "csidrivers")
         .cluster()
@@ -41,7 +41,8 @@ impl Behaviour for CsiDriver {
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        let (new, old) = (At::object(new).get("spec"), At::object(old).get("spec"));
+        let new = At::object(new).get("spec");
+        let old = At::object(old).get("spec");
         let mut errors = Errors::new();
         let attach = new.get("attachRequired").with(new.path.child("attachedRequired"));
         attach.unchanged(&mut errors, &old.get("attachRequired"));
@@ -49,7 +50,7 @@ impl Behaviour for CsiDriver {
         errors
     }
 
-    /// A driver counts its changes, though not from one.
+    /// Counts changes in the generation, though not from one.
     fn prepare_update(&self, new: &mut Value, old: &Value) {
         if new["spec"] != old["spec"] {
             put(new, "/metadata/generation", number(old, "/metadata/generation") + 1);
@@ -57,8 +58,8 @@ impl Behaviour for CsiDriver {
     }
 
     fn warnings(&self, driver: &Value, old: Option<&Value>) -> Vec<String> {
-        let asked = list(driver, "/spec/tokenRequests");
-        let asks = !asked.is_empty() && old.is_none_or(|old| list(old, "/spec/tokenRequests") != asked);
+        let requested = list(driver, "/spec/tokenRequests");
+        let asks = !requested.is_empty() && old.is_none_or(|old| list(old, "/spec/tokenRequests") != requested);
         let unset = driver.pointer("/spec/serviceAccountTokenInSecrets").is_none_or(Value::is_null);
         let warning = "spec.serviceAccountTokenInSecrets is unset; if supported by this CSI driver, set to true to \
                        prevent possible logging of tokens in volume attributes";
@@ -75,10 +76,10 @@ impl Behaviour for CsiDriver {
         vec![
             name(object),
             attach.into(),
-            truth(object, "/spec/podInfoOnMount").into(),
-            truth(object, "/spec/storageCapacity").into(),
+            boolean(object, "/spec/podInfoOnMount").into(),
+            boolean(object, "/spec/storageCapacity").into(),
             tokens.into(),
-            truth(object, "/spec/requiresRepublish").into(),
+            boolean(object, "/spec/requiresRepublish").into(),
             or(&modes, "<none>").into(),
             age(object, now),
         ]

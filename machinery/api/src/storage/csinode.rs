@@ -10,7 +10,7 @@ use crate::kind::{Behaviour, Kind};
 
 struct CsiNode;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("storage.k8s.io", "v1", "CSINode", "csinodes")
         .cluster()

@@ -10,7 +10,7 @@ use crate::kind::{Behaviour, Kind};
 
 struct CsiStorageCapacity;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("storage.k8s.io", "v1", "CSIStorageCapacity", "csistoragecapacities")
         .conditional_update()
@@ -20,7 +20,8 @@ pub fn kind() -> Kind {
 
 impl Behaviour for CsiStorageCapacity {
     fn warnings(&self, capacity: &Value, _old: Option<&Value>) -> Vec<String> {
-        let (topology, mut out) = (At::object(capacity).get("nodeTopology"), Vec::new());
+        let topology = At::object(capacity).get("nodeTopology");
+        let mut out = Vec::new();
         crate::core::pod_warnings::of_node_selector_term(&topology, false, &mut out);
         for (label, _) in topology.get("matchLabels").entries() {
             let why = crate::core::pod_warnings::old_label(label);
@@ -36,7 +37,7 @@ impl Behaviour for CsiStorageCapacity {
     fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
         let topology = |object: &Value| object.get("nodeTopology").is_some_and(|topology| !topology.is_null());
         let mut errors = validation::validate_fixed(new, old, &["nodeTopology"]);
-        // No topology leads nowhere, an empty one everywhere.
+        // An absent topology selects nothing, an empty one everything.
         if topology(new) != topology(old) && errors.is_empty() {
             errors.push(At::object(new).get("nodeTopology").invalid("field is immutable"));
         }

@@ -5,13 +5,13 @@ use corten_meta::field::FieldError;
 use jiff::Timestamp;
 
 use super::validation;
-use crate::cells::{age, or, text, truth};
+use crate::cells::{age, boolean, or, text};
 use crate::defaulting::default_at;
 use crate::kind::{Behaviour, Kind};
 
 struct StorageClass;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("storage.k8s.io", "v1", "StorageClass", "storageclasses")
         .cluster()
@@ -53,7 +53,7 @@ impl Behaviour for StorageClass {
             text(object, "/provisioner").into(),
             or(text(object, "/reclaimPolicy"), "Delete").into(),
             or(text(object, "/volumeBindingMode"), "Immediate").into(),
-            truth(object, "/allowVolumeExpansion").into(),
+            boolean(object, "/allowVolumeExpansion").into(),
             age(object, now),
         ]
     }

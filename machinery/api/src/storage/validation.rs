@@ -10,7 +10,7 @@ use crate::core::persistentvolume_validation::validate_volume_spec;
 use crate::core::volume_source::csi_driver_name;
 use crate::validation::label_selector;
 
-/// Parameters and metadata are at most this many bytes together.
+/// The limit of all parameters or metadata together.
 const MAX_BYTES: usize = 256 * 1024;
 
 pub(super) fn validate_storage_class(object: &Value) -> Errors {
@@ -31,7 +31,7 @@ pub(super) fn validate_storage_class(object: &Value) -> Errors {
     errors
 }
 
-/// The name of who makes volumes, in any case.
+/// Validates the name of a provisioner, in any case.
 fn validate_driver(at: &At<'_>, errors: &mut Errors) {
     if at.must(errors) {
         let lower = at.text().to_lowercase();
@@ -63,7 +63,8 @@ fn validate_topologies(topologies: &At<'_>, errors: &mut Errors) {
     for term in topologies.items() {
         let mut keys: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         for expression in term.get("matchLabelExpressions").items() {
-            let (key, values) = (expression.get("key"), expression.get("values"));
+            let key = expression.get("key");
+            let values = expression.get("values");
             values.must(errors);
             values.unique(errors);
             key.follows_also_empty(errors, names::qualified_name);
@@ -71,7 +72,7 @@ fn validate_topologies(topologies: &At<'_>, errors: &mut Errors) {
                 errors.push(key.duplicate());
             }
         }
-        // A term that asks for nothing is found once for every term there is, and once for every one like it.
+        // An empty term is reported once for every term, and once for every equal one.
         let alike = seen.iter().filter(|other| **other == keys).count();
         let times = if keys.is_empty() { topologies.len() + alike } else { alike };
         let duplicate = FieldError::duplicate(&term.path.child("matchLabelExpressions"), "");
@@ -91,11 +92,13 @@ pub(super) fn validate_attributes_class(object: &Value) -> Errors {
 
 pub(super) fn validate_attachment(object: &Value) -> Errors {
     let attachment = At::object(object);
-    let (spec, status) = (attachment.get("spec"), attachment.get("status"));
+    let spec = attachment.get("spec");
+    let status = attachment.get("status");
     let mut errors = Errors::new();
     csi_driver_name(&spec.get("attacher"), &mut errors);
     let source = spec.get("source");
-    let (inline, name) = (source.get("inlineVolumeSpec"), source.get("persistentVolumeName"));
+    let inline = source.get("inlineVolumeSpec");
+    let name = source.get("persistentVolumeName");
     const ONE: &str = "must specify exactly one of inlineVolumeSpec and persistentVolumeName";
     match (inline.is_object(), name.is_set()) {
         (false, false) => errors.push(source.required(ONE)),
@@ -121,7 +124,8 @@ pub(super) fn validate_csi_node(object: &Value) -> Errors {
     let mut errors = Errors::new();
     let mut seen = BTreeSet::new();
     for driver in At::object(object).get("spec").get("drivers").items() {
-        let (name, id) = (driver.get("name"), driver.get("nodeID"));
+        let name = driver.get("name");
+        let id = driver.get("nodeID");
         csi_driver_name(&name, &mut errors);
         id.must(&mut errors);
         if id.text().len() > 256 {
@@ -143,7 +147,7 @@ pub(super) fn validate_csi_node(object: &Value) -> Errors {
     errors
 }
 
-/// A driver on a node is what it was; only how many volumes fit may change.
+/// Validates that a driver on a node does not change, except its number of volumes.
 pub(super) fn validate_csi_node_update(new: &Value, old: &Value) -> Errors {
     let drivers = |object| At::object(object).get("spec").get("drivers");
     let bare = |driver: &At<'_>| {
@@ -151,7 +155,7 @@ pub(super) fn validate_csi_node_update(new: &Value, old: &Value) -> Errors {
         fields.remove("allocatable");
         Value::from(fields)
     };
-    // No topology is the same as an empty one.
+    // An absent topology equals an empty one.
     let compared = |driver: &At<'_>| {
         let mut fields = bare(driver);
         if driver.get("topologyKeys").is_empty() {
@@ -191,7 +195,8 @@ pub(super) fn validate_csi_driver(object: &Value) -> Errors {
     spec.get("fsGroupPolicy").one_of(&mut errors, &["File", "None", "ReadWriteOnceWithFSType"]);
     let mut audiences = BTreeSet::new();
     for request in spec.get("tokenRequests").items() {
-        let (audience, expiration) = (request.get("audience"), request.get("expirationSeconds"));
+        let audience = request.get("audience");
+        let expiration = request.get("expirationSeconds");
         if !audiences.insert(audience.text()) {
             errors.push(FieldError::duplicate(&audience.path, audience.text()));
             continue;
@@ -225,17 +230,18 @@ pub(super) fn validate_capacity(object: &Value) -> Errors {
     let topology = capacity.get("nodeTopology");
     let mut errors = label_selector(topology.value, &topology.path);
     capacity.get("storageClassName").follows_also_empty(&mut errors, names::dns1123_subdomain);
-    let amount = capacity.get("capacity");
-    if let Some(negative) = amount.quantity().filter(|q| q.sign() < 0) {
+    let quantity = capacity.get("capacity");
+    if let Some(negative) = quantity.quantity().filter(|q| q.sign() < 0) {
         let detail = "must be greater than or equal to 0";
-        errors.push(FieldError::invalid(&amount.path, negative.to_string(), detail));
+        errors.push(FieldError::invalid(&quantity.path, negative.to_string(), detail));
     }
     errors
 }
 
-/// Fields at the top of an object that never change, each with the error upstream gives.
+/// Validates that top-level fields do not change, each with upstream's error.
 pub(super) fn validate_fixed(new: &Value, old: &Value, fields: &[&str]) -> Errors {
-    let (new, old) = (At::object(new), At::object(old));
+    let new = At::object(new);
+    let old = At::object(old);
     let mut errors = Errors::new();
     fields.iter().for_each(|field| new.get(field).unchanged(&mut errors, &old.get(field)));
     errors

@@ -5,12 +5,12 @@ use corten_meta::field::FieldError;
 use jiff::Timestamp;
 
 use super::validation;
-use crate::cells::{age, name, text, truth};
+use crate::cells::{age, boolean, name, text};
 use crate::kind::{Behaviour, Kind};
 
 struct VolumeAttachment;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("storage.k8s.io", "v1", "VolumeAttachment", "volumeattachments")
         .cluster()
@@ -45,7 +45,7 @@ impl Behaviour for VolumeAttachment {
             text(object, "/spec/attacher").into(),
             text(object, "/spec/source/persistentVolumeName").into(),
             text(object, "/spec/nodeName").into(),
-            truth(object, "/status/attached").into(),
+            boolean(object, "/status/attached").into(),
             age(object, now),
         ]
     }

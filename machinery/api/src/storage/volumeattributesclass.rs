@@ -10,7 +10,7 @@ use crate::kind::{Behaviour, Kind};
 
 struct VolumeAttributesClass;
 
-/// The declaration.
+/// Returns the declaration.
 pub fn kind() -> Kind {
     Kind::new("storage.k8s.io", "v1", "VolumeAttributesClass", "volumeattributesclasses")
         .cluster()

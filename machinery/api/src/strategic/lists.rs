@@ -1,25 +1,24 @@
-//! How two lists merge: by key where the items are objects, as sets where they are scalars; and in which order the
-//! items then stand.
+//! The merge of two lists: by key if the items are objects, as sets if they are scalars; and the order of the result.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use corten_meta::Value;
 use corten_meta::go::printed;
 
-use super::place::{MAP, Place, go_kind};
-use super::{PATCH, error, merge_map, unknown_patch, without_merge_key, wrong_kind};
+use super::place::{MAP, Position, go_kind};
+use super::{PATCH, error, kind_mismatch, merge_map, unknown_patch, without_merge_key};
 use crate::Error;
 
-/// How a list is merged.
+/// The way to merge a list.
 #[derive(Clone, Copy)]
 pub(super) struct ListMerge<'a> {
     pub(super) key: Option<&'a str>,
-    pub(super) items: Place<'a>,
-    /// The patch names the scalars that go.
+    pub(super) items: Position<'a>,
+    /// Whether the patch lists the scalars to delete.
     pub(super) deletes: bool,
 }
 
-/// What decides the order of a merged list.
+/// The order of a merged list.
 #[derive(Clone, Copy)]
 pub(super) struct Order<'a> {
     pub(super) patch: &'a [Value],
@@ -41,7 +40,7 @@ pub(super) fn merge_list(original: Vec<Value>, patch: &mut [Value], how: ListMer
         let mut seen = BTreeSet::new();
         let both = original.iter().chain(patch.iter());
         let merged = both.filter(|item| seen.insert(item.to_string())).cloned().collect();
-        return in_order(merged, Order { patch, server: &original, key: how.key, maps });
+        return interleaved(merged, Order { patch, server: &original, key: how.key, maps });
     }
     let Some(key) = how.key else {
         return Err(error(format!("cannot merge lists without merge key for {}", how.items.name())));
@@ -65,10 +64,10 @@ pub(super) fn merge_list(original: Vec<Value>, patch: &mut [Value], how: ListMer
             }
         }
     }
-    in_order(merged, Order { patch: &named, server: &original, key: how.key, maps })
+    interleaved(merged, Order { patch: &named, server: &original, key: how.key, maps })
 }
 
-/// Where the items of a list stand: the first of each, by its merge key or as a whole.
+/// The positions of a list's items: the first of each, by its merge key or by its value.
 struct Positions<'a> {
     key: Option<&'a str>,
     places: BTreeMap<String, usize>,
@@ -97,8 +96,8 @@ impl<'a> Positions<'a> {
     }
 }
 
-/// Items that are directives: `$patch: delete` removes its match, `$patch: replace` drops the old list. What is left of
-/// both lists.
+/// Applies items that are directives: `$patch: delete` removes its match, `$patch: replace` drops the old list. Returns
+/// the rest of both lists.
 fn apply_item_directives(
     mut original: Vec<Value>,
     patch: &[Value],
@@ -130,7 +129,7 @@ fn apply_item_directives(
     Ok((original, plain))
 }
 
-/// The items of the patch must come in the order that the directive asks for.
+/// Checks that the items of the patch are in the order of the directive.
 pub(super) fn check_order(patch: &[Value], order: &[Value], key: Option<&str>) -> Result<(), Error> {
     if patch.is_empty() || order.is_empty() {
         return Ok(());
@@ -138,13 +137,14 @@ pub(super) fn check_order(patch: &[Value], order: &[Value], key: Option<&str>) -
     let mut items = Vec::with_capacity(patch.len());
     for item in patch {
         if key.is_some() && !item.is_object() {
-            return Err(wrong_kind(MAP, item));
+            return Err(kind_mismatch(MAP, item));
         }
         if key.is_none() || item.get(PATCH).and_then(Value::as_str) != Some("delete") {
             items.push(item);
         }
     }
-    let (mut at, mut next) = (0, 0);
+    let mut at = 0;
+    let mut next = 0;
     while at < items.len() && next < order.len() {
         if items[at].get(PATCH).is_some() {
             at += 1;
@@ -158,7 +158,8 @@ pub(super) fn check_order(patch: &[Value], order: &[Value], key: Option<&str>) -
     if at == items.len() {
         return Ok(());
     }
-    let (patch, order) = (printed(&patch.to_vec().into()), printed(&order.to_vec().into()));
+    let patch = printed(&patch.to_vec().into());
+    let order = printed(&order.to_vec().into());
     Err(error(format!("The order in patch list:\n{patch}\n doesn't match {} list:\n{order}\n", super::SET_ORDER)))
 }
 
@@ -166,14 +167,14 @@ fn is_same(item: &Value, next: &Value, key: Option<&str>) -> Result<bool, Error>
     let Some(key) = key else { return Ok(item == next) };
     for side in [item, next] {
         if !side.is_object() {
-            return Err(wrong_kind(MAP, side));
+            return Err(kind_mismatch(MAP, side));
         }
     }
     let value = |side: &Value| side.get(key).cloned().ok_or_else(|| without_merge_key(side, key));
     Ok(value(item)? == value(next)?)
 }
 
-/// The one kind that all items have.
+/// Returns the common kind of all items.
 pub(super) fn element_kind(lists: &[&[Value]]) -> Result<&'static str, Error> {
     let mut kinds = lists.iter().flat_map(|list| list.iter()).map(go_kind);
     let Some(first) = kinds.next() else {
@@ -189,18 +190,20 @@ pub(super) fn element_kind(lists: &[&[Value]]) -> Result<&'static str, Error> {
     Ok(first)
 }
 
-/// Items that the patch names come in its order, the others keep theirs; the two are woven together
-/// so that relations of the old list hold where the patch says nothing.
-pub(super) fn in_order(merged: Vec<Value>, order: Order) -> Result<Vec<Value>, Error> {
+/// Orders items: those of the patch are in its order, the others keep theirs; the two are interleaved so that the
+/// relations of the old list hold where the patch has none.
+pub(super) fn interleaved(merged: Vec<Value>, order: Order) -> Result<Vec<Value>, Error> {
     check_keys(&merged, order)?;
     let in_patch = Positions::new(order.patch, order.key);
     let by = if order.maps { Some(order.key.unwrap_or_default()) } else { None };
-    let (in_order, in_server) = (Positions::new(order.patch, by), Positions::new(order.server, by));
+    let positions = Positions::new(order.patch, by);
+    let in_server = Positions::new(order.server, by);
     let (named, others): (Vec<Value>, Vec<Value>) = merged.into_iter().partition(|item| in_patch.of(item).is_some());
-    let named = sorted(named, &in_order);
+    let named = sorted(named, &positions);
     let others = sorted(others, &in_server);
     let mut woven = Vec::with_capacity(named.len() + others.len());
-    let (mut left, mut right) = (others.into_iter().peekable(), named.into_iter().peekable());
+    let mut left = others.into_iter().peekable();
+    let mut right = named.into_iter().peekable();
     loop {
         let take_left = match (left.peek(), right.peek()) {
             (None, None) => return Ok(woven),
@@ -215,12 +218,12 @@ pub(super) fn in_order(merged: Vec<Value>, order: Order) -> Result<Vec<Value>, E
     }
 }
 
-/// Items are found by their merge key, so each must have it.
+/// Checks that each item has its merge key.
 fn check_keys(merged: &[Value], order: Order) -> Result<(), Error> {
     if let Some(key) = order.key {
         for item in merged {
             if !item.is_object() {
-                return Err(wrong_kind(MAP, item));
+                return Err(kind_mismatch(MAP, item));
             }
             if item.get(key).is_none() {
                 return Err(without_merge_key(item, key));
@@ -233,7 +236,7 @@ fn check_keys(merged: &[Value], order: Order) -> Result<(), Error> {
     let key = order.key.unwrap_or_default();
     let mut all = merged.iter().chain(order.patch).chain(order.server).filter(|_| order.maps);
     match all.find(|item| item.get(key).is_none()) {
-        Some(item) if !item.is_object() => Err(wrong_kind(MAP, item)),
+        Some(item) if !item.is_object() => Err(kind_mismatch(MAP, item)),
         Some(item) => Err(without_merge_key(item, key)),
         None => Ok(()),
     }
@@ -242,8 +245,8 @@ fn check_keys(merged: &[Value], order: Order) -> Result<(), Error> {
 /// The longest list that upstream sorts by insertion alone.
 const BLOCK: usize = 20;
 
-/// Sorts by the place in another list. What is not in it comes before whatever it stands behind, as in upstream's sort:
-/// that is no order, so a short list takes the very steps of upstream's.
+/// Sorts by the position in another list. An item that is not in it comes before any that it follows, as in upstream's
+/// sort: that is no total order, so a short list takes exactly upstream's steps.
 fn sorted(items: Vec<Value>, by: &Positions) -> Vec<Value> {
     let mut items: Vec<(Option<usize>, Value)> = items.into_iter().map(|item| (by.of(&item), item)).collect();
     if items.len() > BLOCK || items.iter().all(|(place, _)| place.is_some()) {

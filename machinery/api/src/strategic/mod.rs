@@ -1,11 +1,10 @@
 //! Strategic merge patch: a merge that knows which lists are maps.
 //!
-//! Lists with a merge key are merged item by item, other lists are replaced; the directives `$patch`,
-//! `$retainKeys`, `$setElementOrder/<list>` and `$deleteFromPrimitiveList/<list>` refine it. Which list is
-//! which comes from the schema table. A directive counts only where there is something to merge: in a value that is new
-//! to the object all but `$patch` are fields like any other, and unknown ones. Invariant: a failed merge leaves no
-//! half-merged object behind, because the caller's object is only written at the end. The patch is used up on the way:
-//! what is left of it is what upstream shows of it in errors.
+//! Lists with a merge key are merged item by item, other lists are replaced; the directives `$patch`, `$retainKeys`,
+//! `$setElementOrder/<list>` and `$deleteFromPrimitiveList/<list>` refine it. The schema table has the merge keys. A
+//! directive counts only where there is something to merge: in a value that is new to the object all but `$patch` are
+//! plain, unknown fields. Invariant: a failed merge leaves no half-merged object behind, because the caller's object is
+//! only written at the end. The merge consumes the patch: upstream's errors show the rest of it.
 
 mod lists;
 mod place;
@@ -17,8 +16,8 @@ use serde_json::Map;
 
 use crate::Error;
 use crate::schema::schema;
-use lists::{ListMerge, Order, element_kind, in_order, merge_list};
-use place::{Place, go_kind};
+use lists::{ListMerge, Order, element_kind, interleaved, merge_list};
+use place::{Position, go_kind};
 
 const PATCH: &str = "$patch";
 const RETAIN_KEYS: &str = "$retainKeys";
@@ -31,20 +30,21 @@ pub fn strategic_merge(type_name: &str, original: &mut Value, patch: &Value) -> 
     Ok(())
 }
 
-/// As [`strategic_merge`] for an object that nobody needs any more; of the patch is left what upstream shows of it.
+/// Applies a patch as [`strategic_merge`] does, to an object that it consumes; the patch is left as upstream's errors
+/// show it.
 pub fn strategically_merged(type_name: &str, original: Value, patch: &mut Value) -> Result<Value, Error> {
     let root = schema().type_(type_name).ok_or_else(|| Error::UnknownType(type_name.to_string()))?;
     let Value::Object(patch) = patch else {
         return Err(Error::PatchFormat("invalid JSON document"));
     };
     let target = if let Value::Object(target) = original { target } else { Map::new() };
-    Ok(Value::Object(merge_map(target, patch, Place::root(root))?))
+    Ok(Value::Object(merge_map(target, patch, Position::root(root))?))
 }
 
 fn merge_map(
     mut original: Map<String, Value>,
     patch: &mut Map<String, Value>,
-    place: Place,
+    place: Position,
 ) -> Result<Map<String, Value>, Error> {
     if let Some(directive) = patch.get(PATCH) {
         return match directive.as_str() {
@@ -69,7 +69,7 @@ fn unknown_patch(directive: &Value, patch: &Map<String, Value>) -> Error {
     error(format!("unknown patch type: {} in map: {patch}", as_text(directive)))
 }
 
-fn merge_entry(original: &mut Map<String, Value>, key: &str, patch: &mut Value, place: Place) -> Result<(), Error> {
+fn merge_entry(original: &mut Map<String, Value>, key: &str, patch: &mut Value, place: Position) -> Result<(), Error> {
     let (key, deletes) = match key.strip_prefix(DELETE_PRIMITIVES) {
         Some(rest) => match rest.strip_prefix('/') {
             Some("") => (key, true),
@@ -100,7 +100,7 @@ fn merge_entry(original: &mut Map<String, Value>, key: &str, patch: &mut Value, 
                 false => new.clone(),
             };
         }
-        // A list of what to delete finds nothing here.
+        // A list of deletions matches nothing here.
         _ if deletes && !finds => {}
         (_, new) => {
             discard_nulls(new);
@@ -113,7 +113,7 @@ fn merge_entry(original: &mut Map<String, Value>, key: &str, patch: &mut Value, 
     Ok(())
 }
 
-/// `$retainKeys`: everything that is not listed goes.
+/// Applies `$retainKeys`: removes every field that is not listed.
 fn apply_retain_keys(original: &mut Map<String, Value>, patch: &mut Map<String, Value>) -> Result<(), Error> {
     const BAD: Error = Error::PatchFormat("invalid patch format of retainKeys");
     let Some(listed) = patch.remove(RETAIN_KEYS) else { return Ok(()) };
@@ -129,23 +129,23 @@ fn apply_retain_keys(original: &mut Map<String, Value>, patch: &mut Map<String, 
     Ok(())
 }
 
-/// `$setElementOrder/<list>`: merges the list now, then puts its items in the wanted order.
+/// Applies `$setElementOrder/<list>`: merges the list, then orders its items.
 fn apply_element_orders(
     original: &mut Map<String, Value>,
     patch: &mut Map<String, Value>,
-    place: Place,
+    place: Position,
 ) -> Result<(), Error> {
     let directives: Vec<String> = patch.keys().filter(|k| k.starts_with(SET_ORDER)).cloned().collect();
     for directive in directives {
         let order = patch.remove(&directive).unwrap_or_default();
         let Value::Array(order) = order else {
-            return Err(wrong_kind("[]interface {}", &order));
+            return Err(kind_mismatch("[]interface {}", &order));
         };
         let list = directive.strip_prefix(SET_ORDER).and_then(|rest| rest.strip_prefix('/'));
         let list = list.ok_or(Error::PatchFormat("invalid patch format of setElementOrder list"))?;
         for side in [&*original, &*patch] {
             if let Some(other) = side.get(list).filter(|value| !value.is_array()) {
-                return Err(wrong_kind("[]interface {}", other));
+                return Err(kind_mismatch("[]interface {}", other));
             }
         }
         let (field, items) = place.list_field(list)?;
@@ -153,7 +153,7 @@ fn apply_element_orders(
         let new = patch.get_mut(list).and_then(Value::as_array_mut);
         lists::check_order(new.as_deref().map_or(&[], Vec::as_slice), &order, key)?;
         let server = original.get(list).and_then(Value::as_array).cloned();
-        let given = new.as_deref().cloned().unwrap_or_default();
+        let added = new.as_deref().cloned().unwrap_or_default();
         let merged = match (&server, new) {
             (None, None) => continue,
             (Some(server), None) => server.clone(),
@@ -167,15 +167,15 @@ fn apply_element_orders(
             (Some(_), Some(new)) => new.clone(),
         };
         let server = server.unwrap_or_default();
-        let kind = element_kind(&[server.as_slice(), given.as_slice()])?;
-        let ordered = in_order(merged, Order { patch: &order, server: &server, key, maps: kind == place::MAP })?;
+        let kind = element_kind(&[server.as_slice(), added.as_slice()])?;
+        let ordered = interleaved(merged, Order { patch: &order, server: &server, key, maps: kind == place::MAP })?;
         original.insert(list.to_string(), Value::Array(ordered));
         patch.remove(list);
     }
     Ok(())
 }
 
-/// Takes the directives out of a value that is new to the object; `false` when it is itself one.
+/// Removes the directives of a value that is new to the object; `false` if the value is a deletion itself.
 fn without_directives(value: &mut Value) -> bool {
     match value {
         Value::Object(map) => {
@@ -190,7 +190,7 @@ fn without_directives(value: &mut Value) -> bool {
     true
 }
 
-/// A value as Go's `%s` prints it: what is no text is marked.
+/// Formats a value as Go's `%s` does: other types than strings are marked.
 fn as_text(value: &Value) -> String {
     match value {
         Value::Null => "%!s(<nil>)".to_string(),
@@ -200,7 +200,7 @@ fn as_text(value: &Value) -> String {
     }
 }
 
-fn wrong_kind(wanted: &str, found: &Value) -> Error {
+fn kind_mismatch(wanted: &str, found: &Value) -> Error {
     let found = if found.is_null() { "%!s(<nil>)" } else { go_kind(found) };
     error(format!("expected a {wanted}, but received a {found}"))
 }

@@ -1,4 +1,4 @@
-//! Where a merge is: the type of the map whose entries are being merged, in the words of upstream's structs.
+//! The position of a merge: the type of the map whose entries are being merged, in the words of upstream's structs.
 
 use corten_meta::Value;
 use corten_meta::quote::quote;
@@ -10,9 +10,9 @@ use crate::schema::{Field, FieldType, Type, schema};
 /// The kind of an object in Go's words.
 pub(super) const MAP: &str = "map[string]interface {}";
 
-/// What is known about the map that is being merged.
+/// The type of the map that is being merged.
 #[derive(Clone, Copy)]
-pub(super) struct Place<'a> {
+pub(super) struct Position<'a> {
     of: Of<'a>,
     is_pointer: bool,
 }
@@ -20,16 +20,16 @@ pub(super) struct Place<'a> {
 #[derive(Clone, Copy)]
 enum Of<'a> {
     Struct(&'a Type),
-    /// Anything that has no fields.
+    /// A type without fields.
     Other(&'a FieldType),
 }
 
-/// How a field of a struct is merged.
+/// The merge strategy of a struct's field.
 #[derive(Clone, Copy)]
-pub(super) struct Marks<'a>(&'a Field);
+pub(super) struct MergeStrategy<'a>(&'a Field);
 
-impl<'a> Marks<'a> {
-    /// The strategy of a field without `retainKeys`, which is spoken in the patch itself.
+impl<'a> MergeStrategy<'a> {
+    /// Returns the strategy of a field without `retainKeys`, which is a directive of the patch itself.
     pub(super) fn strategy(self) -> Option<&'a str> {
         self.0.patch_strategy.iter().map(String::as_str).find(|s| *s != "retainKeys")
     }
@@ -39,20 +39,20 @@ impl<'a> Marks<'a> {
     }
 }
 
-impl<'a> Place<'a> {
-    pub(super) fn root(of: &'a Type) -> Place<'a> {
-        Place { of: Of::Struct(of), is_pointer: false }
+impl<'a> Position<'a> {
+    pub(super) fn root(of: &'a Type) -> Position<'a> {
+        Position { of: Of::Struct(of), is_pointer: false }
     }
 
-    fn of(kind: &'a FieldType, is_pointer: bool) -> Place<'a> {
+    fn of(kind: &'a FieldType, is_pointer: bool) -> Position<'a> {
         let of = match kind {
             FieldType::Ref(id) => Of::Struct(schema().get(*id)),
             other => Of::Other(other),
         };
-        Place { of, is_pointer }
+        Position { of, is_pointer }
     }
 
-    /// Go's word for the kind of the type.
+    /// Returns Go's word for the kind of the type.
     pub(super) fn name(self) -> &'static str {
         match self.of {
             _ if self.is_pointer => "ptr",
@@ -61,7 +61,7 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// The field that a key names, whatever the case of its letters.
+    /// Returns the field of a key, in any case.
     fn field(self, key: &str) -> Result<&'a Field, Error> {
         let t = match self.of {
             Of::Struct(t) => t,
@@ -79,25 +79,25 @@ impl<'a> Place<'a> {
         })
     }
 
-    /// A field that is an object in both, and the place of its entries.
-    pub(super) fn map_field(self, key: &str) -> Result<(Marks<'a>, Place<'a>), Error> {
+    /// Returns a field that is an object in both, and the position of its entries.
+    pub(super) fn map_field(self, key: &str) -> Result<(MergeStrategy<'a>, Position<'a>), Error> {
         let field = self.field(key)?;
-        Ok((Marks(field), Place::of(&field.kind, field.presence.is_pointer)))
+        Ok((MergeStrategy(field), Position::of(&field.kind, field.presence.is_pointer)))
     }
 
-    /// A field that is a list in both, and the place of its items.
-    pub(super) fn list_field(self, key: &str) -> Result<(Marks<'a>, Place<'a>), Error> {
+    /// Returns a field that is a list in both, and the position of its items.
+    pub(super) fn list_field(self, key: &str) -> Result<(MergeStrategy<'a>, Position<'a>), Error> {
         let field = self.field(key)?;
         let items = match &field.kind {
             FieldType::List(items) if matches!(**items, FieldType::List(_) | FieldType::Bytes) => {
                 return Err(error("unexpected slice of slice"));
             }
-            FieldType::List(items) => Place::of(items, false),
-            FieldType::Bytes => Place::of(&field.kind, false),
-            kind if field.presence.is_pointer => Place::of(kind, false),
+            FieldType::List(items) => Position::of(items, false),
+            FieldType::Bytes => Position::of(&field.kind, false),
+            kind if field.presence.is_pointer => Position::of(kind, false),
             _ => return Err(error(format!("expected slice or array type, but got: {}", self.name()))),
         };
-        Ok((Marks(field), items))
+        Ok((MergeStrategy(field), items))
     }
 }
 
@@ -115,7 +115,7 @@ fn shape(kind: &FieldType) -> &'static str {
     }
 }
 
-/// Go's word for the type of a value of any kind.
+/// Returns Go's word for the type of a value of any kind.
 pub(super) fn go_kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "nil",

@@ -1,4 +1,4 @@
-//! Jobs and CronJobs.
+//! Tests of Jobs and CronJobs.
 
 use serde_json::{Value, json};
 
@@ -46,7 +46,7 @@ fn jobs() {
     ]);
 }
 
-/// A job as the server has stored it.
+/// Returns a job as the server stores it.
 fn stored() -> Subject {
     let mut subject = job();
     subject.good["spec"]["completions"] = 3.into();

@@ -1,4 +1,4 @@
-//! Several fields at once: what is told in which order and under which name, and what is taken out before it is judged.
+//! Tests of several fields at once: the order and names of errors, and fields that are dropped before validation.
 
 use serde_json::json;
 
@@ -11,13 +11,13 @@ fn pod() -> Subject {
 }
 
 #[test]
-fn more_than_one_source_is_told_under_upstreams_names() {
+fn more_than_one_source_is_reported_under_upstreams_names() {
     const MORE: &str = "Forbidden: may not specify more than 1 volume type";
     let volume = json!([{"name": "v", "emptyDir": {}, "cephfs": {"monitors": ["m"]}, "downwardAPI": {}}]);
-    let told = [format!("spec.volumes[0].cephFS: {MORE}"), format!("spec.volumes[0].downwarAPI: {MORE}")];
-    pod().creates(&[("/spec/volumes", volume, &[&told[0], &told[1]])]);
+    let messages = [format!("spec.volumes[0].cephFS: {MORE}"), format!("spec.volumes[0].downwarAPI: {MORE}")];
+    pod().creates(&[("/spec/volumes", volume, &[&messages[0], &messages[1]])]);
     let spec = json!({"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "hostPath": {"path": "/x"}});
-    let told = [
+    let messages = [
         format!("spec.flocker: {MORE}"),
         format!("spec.nfs: {MORE}"),
         "spec.flexVolume.driver: Required value".to_owned(),
@@ -29,15 +29,15 @@ fn more_than_one_source_is_told_under_upstreams_names() {
     Subject::new("", "persistentvolumes", json!({ "spec": spec })).creates(&[(
         "/spec",
         more,
-        &[&told[0], &told[1], &told[2]],
+        &[&messages[0], &messages[1], &messages[2]],
     )]);
 }
 
 #[test]
-fn containers_that_may_not_have_something() {
+fn fields_that_some_containers_may_not_have() {
     const DETAIL: &str = "Forbidden: cannot be set for an Ephemeral Container";
     let debug = json!([{"name": "e", "image": "i", "lifecycle": {}, "livenessProbe": {}}]);
-    let told = [
+    let messages = [
         format!("spec.ephemeralContainers[0].livenessProbe: {DETAIL}"),
         format!("spec.ephemeralContainers[0].lifecycle: {DETAIL}"),
     ];
@@ -46,7 +46,7 @@ fn containers_that_may_not_have_something() {
         (
             "/spec/ephemeralContainers",
             debug,
-            &[&told[0], &told[1], "spec.ephemeralContainers: Forbidden: cannot be set on create"],
+            &[&messages[0], &messages[1], "spec.ephemeralContainers: Forbidden: cannot be set on create"],
         ),
         (
             "/spec/initContainers",
@@ -57,15 +57,15 @@ fn containers_that_may_not_have_something() {
 }
 
 #[test]
-fn rules_for_new_objects_stand_among_the_others() {
+fn rules_for_new_objects_are_in_order() {
     let pod = json!({"restartPolicy": "Never", "containers": [{"name": "a", "image": "i"}]});
     let spec = json!({"schedule": "* * * * *", "jobTemplate": {"spec": {"template": {"spec": pod}}}});
-    let mut wrong = spec.clone();
-    wrong["timeZone"] = json!("Mars/Base");
-    wrong["concurrencyPolicy"] = json!("x");
+    let mut invalid = spec.clone();
+    invalid["timeZone"] = json!("Mars/Base");
+    invalid["concurrencyPolicy"] = json!("x");
     Subject::new("batch", "cronjobs", json!({ "spec": spec })).creates(&[(
         "/spec",
-        wrong,
+        invalid,
         &[
             "spec.timeZone: Invalid value: \"Mars/Base\": unknown time zone Mars/Base",
             "spec.concurrencyPolicy: Unsupported value: \"x\": supported values: \"Allow\", \"Forbid\", \"Replace\"",
@@ -73,30 +73,30 @@ fn rules_for_new_objects_stand_among_the_others() {
     )]);
     let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "a", "image": "i"}]}});
     let spec = json!({"selector": {"matchLabels": {"a": "b"}}, "serviceName": "s", "template": template});
-    let mut wrong = spec.clone();
-    wrong["serviceName"] = json!("/");
-    wrong["volumeClaimTemplates"] = json!([{"metadata": {"name": "v"}, "spec": {"accessModes": ["ReadWriteOnce"]}}]);
-    wrong["selector"] = json!({});
-    wrong["template"]["spec"]["restartPolicy"] = json!("Never");
-    let told = format!("spec.serviceName: Invalid value: \"/\": {LABEL}");
+    let mut invalid = spec.clone();
+    invalid["serviceName"] = json!("/");
+    invalid["volumeClaimTemplates"] = json!([{"metadata": {"name": "v"}, "spec": {"accessModes": ["ReadWriteOnce"]}}]);
+    invalid["selector"] = json!({});
+    invalid["template"]["spec"]["restartPolicy"] = json!("Never");
+    let messages = format!("spec.serviceName: Invalid value: \"/\": {LABEL}");
     Subject::new("apps", "statefulsets", json!({ "spec": spec })).creates(&[(
         "/spec",
-        wrong,
+        invalid,
         &[
             "spec.volumeClaimTemplates[0].spec.resources[storage]: Required value",
-            &told,
+            &messages,
             "spec.selector: Invalid value: {}: empty selector is invalid for statefulset",
             "spec.template.spec.restartPolicy: Unsupported value: \"Never\": supported values: \"Always\"",
         ],
     )]);
     let spec =
         json!({"maxReplicas": 3, "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"}});
-    let mut wrong = spec.clone();
-    wrong["scaleTargetRef"]["apiVersion"] = json!("");
-    wrong["metrics"] = json!([{"type": "Pods"}]);
+    let mut invalid = spec.clone();
+    invalid["scaleTargetRef"]["apiVersion"] = json!("");
+    invalid["metrics"] = json!([{"type": "Pods"}]);
     Subject::versioned("autoscaling", "v2", "horizontalpodautoscalers", json!({ "spec": spec })).creates(&[(
         "/spec",
-        wrong,
+        invalid,
         &[
             "spec.scaleTargetRef.apiVersion: Invalid value: \"\": apiVersion must specify API group",
             "spec.metrics[0].pods: Required value: must populate information for the given metric source",
@@ -105,7 +105,7 @@ fn rules_for_new_objects_stand_among_the_others() {
 }
 
 #[test]
-fn what_is_switched_off_is_not_judged() {
+fn disabled_fields_are_not_validated() {
     let volume = json!([{"name": "v", "projected": {"sources": [{"podCertificate": {"keyType": "none"}}]}}]);
     pod().creates(&[
         ("/spec/volumes", volume, &[]),
@@ -137,7 +137,7 @@ fn addresses_in_a_status() {
 }
 
 #[test]
-fn what_is_alike_or_too_much() {
+fn duplicates_and_limits() {
     let tolerations = json!([{"operator": "Exists"}, {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 1},
                              {"operator": "Exists", "effect": "NoExecute"}]);
     let alike = "scheduling.tolerations[2]: Duplicate value: {\"Key\":\"\",\"Operator\":\"Exists\",\"Value\":\"\",\"Effect\":\"NoExecute\",\"TolerationSeconds\":null}";
@@ -167,7 +167,7 @@ fn what_is_alike_or_too_much() {
 }
 
 #[test]
-fn words_that_mean_nothing_yet() {
+fn unknown_words() {
     pod().creates(&[(
         "/spec/securityContext",
         json!({"seLinuxChangePolicy": "MountOption"}),
@@ -186,14 +186,15 @@ fn words_that_mean_nothing_yet() {
 }
 
 #[test]
-fn changes_are_judged_beside_what_they_change() {
+fn changes_are_validated_with_their_objects() {
     let toleration = json!([{"key": "k", "operator": "Exists", "tolerationSeconds": 1}]);
-    let wrong = "effect must be 'NoExecute' when `tolerationSeconds` is set";
-    let told = format!("spec.tolerations[0].effect: Invalid value: \"\": {wrong}");
+    let invalid = "effect must be 'NoExecute' when `tolerationSeconds` is set";
+    let messages = format!("spec.tolerations[0].effect: Invalid value: \"\": {invalid}");
     let subject = pod();
-    let (old, new) = (subject.changed("", &json!(null)), subject.changed("/spec/tolerations", &toleration));
+    let old = subject.changed("", &json!(null));
+    let new = subject.changed("/spec/tolerations", &toleration);
     let causes: Vec<String> = subject.kind.validate_update(&new, &old).iter().map(ToString::to_string).collect();
-    assert_eq!(causes, [told.clone(), told], "once for the pod, once for the change");
+    assert_eq!(causes, [messages.clone(), messages], "once for the pod, once for the change");
     Subject::new("", "nodes", json!({"spec": {}})).updates(&[(
         "/spec/externalID",
         json!("x"),
@@ -201,9 +202,9 @@ fn changes_are_judged_beside_what_they_change() {
     )]);
 }
 
-/// A list or map that is given without items is still given: rules that ask whether it is set see it.
+/// A set list or map without items is still set: rules that check whether it is set see it.
 #[test]
-fn what_is_given_empty_is_given() {
+fn empty_fields_are_set() {
     const NO_DEBUG: &str = "Forbidden: cannot be set for an Ephemeral Container";
     let spec = json!({"containers": [{"name": "a", "image": "i"}]});
     Subject::new("", "podtemplates", json!({"template": {"metadata": {}, "spec": spec}})).creates(&[
@@ -249,26 +250,26 @@ fn defaults_of_several_fields_agree() {
         corten_api::lookup("", "v1", plural).expect("kind").default(&mut object);
         object["spec"].clone()
     };
-    let whole = |resources: serde_json::Value, containers: serde_json::Value| {
+    let pod_level = |resources: serde_json::Value, containers: serde_json::Value| {
         defaulted("pods", json!({"spec": {"resources": resources, "containers": containers}}))["resources"].clone()
     };
     let containers = json!([{"name": "a", "resources": {"requests": {"cpu": "100m", "ex.io/x": "1"}}},
         {"name": "b", "resources": {"limits": {"cpu": "200m", "hugepages-2Mi": "2Mi"}}}]);
     assert_eq!(
-        whole(json!({"limits": {"cpu": "1", "memory": "1Gi"}}), containers.clone()),
+        pod_level(json!({"limits": {"cpu": "1", "memory": "1Gi"}}), containers.clone()),
         json!({"limits": {"cpu": "1", "memory": "1Gi", "hugepages-2Mi": "2Mi"},
                "requests": {"cpu": "300m", "memory": "1Gi", "hugepages-2Mi": "2Mi"}})
     );
-    assert_eq!(whole(json!({}), containers), json!({}));
+    assert_eq!(pod_level(json!({}), containers), json!({}));
     let node = json!({"spec": {"podCIDR": "10.0.0.0/24", "podCIDRs": ["10.1.0.0/24", "fd00::/64"]}});
     assert_eq!(defaulted("nodes", node)["podCIDRs"], json!(["10.0.0.0/24"]));
     let volume = json!({"spec": {"azureDisk": {"diskName": "d", "diskURI": "u"}}});
     assert_eq!(defaulted("persistentvolumes", volume)["azureDisk"]["readOnly"], false);
 }
 
-/// To a change what is empty and what is absent are the same.
+/// For a change, empty and absent are equal.
 #[test]
-fn what_is_given_empty_changes_nothing() {
+fn empty_fields_are_no_change() {
     let template = json!({"spec": {"restartPolicy": "Never", "containers": [{"name": "a", "image": "i"}]}});
     let rules = json!({"rules": [{"action": "FailJob", "onExitCodes": {"operator": "In", "values": [1]}}]});
     let job = json!({"spec": {"template": template, "podFailurePolicy": rules, "manualSelector": true,
@@ -284,7 +285,7 @@ fn what_is_given_empty_changes_nothing() {
 }
 
 #[test]
-fn causes_stand_in_upstreams_order_and_number() {
+fn causes_are_in_upstreams_order_and_number() {
     let spec = json!({"driver": "a.b", "nodeName": "n", "pool": {"name": "p", "generation": 1, "resourceSliceCount": 1},
         "devices": [{"name": "d"}]});
     let slices = Subject::new("resource.k8s.io", "resourceslices", json!({ "spec": spec }));
@@ -296,8 +297,8 @@ fn causes_stand_in_upstreams_order_and_number() {
             "spec: Required value: exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required",
         ],
     )]);
-    let told = ["spec: Invalid value: \"\": only one of `sharedCounters` or `devices` is allowed"];
-    slices.updates(&[("/spec/sharedCounters", json!([]), &told)]);
+    let messages = ["spec: Invalid value: \"\": only one of `sharedCounters` or `devices` is allowed"];
+    slices.updates(&[("/spec/sharedCounters", json!([]), &messages)]);
     let mut class = json!({"provisioner": "p", "metadata": {"name": "c"}, "allowedTopologies": [{}, {}]});
     let classes = corten_api::lookup("storage.k8s.io", "v1", "storageclasses").expect("kind");
     classes.default(&mut class);
@@ -332,9 +333,9 @@ fn causes_stand_in_upstreams_order_and_number() {
     ]);
 }
 
-/// A text that has a type of its own upstream is shown as JSON, which escapes what could be HTML; a plain one is quoted.
+/// A string with its own type upstream is shown as JSON, which escapes HTML; a plain one is quoted.
 #[test]
-fn texts_are_shown_by_their_type() {
+fn strings_are_shown_by_their_type() {
     let service = json!({"metadata": {"name": "s", "namespace": "n"}, "spec": {"ports": [{"port": 80}]}});
     Subject::new("", "services", service).creates(&[
         (

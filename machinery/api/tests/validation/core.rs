@@ -1,4 +1,4 @@
-//! Services, nodes, quotas and the other kinds of the core group.
+//! Tests of Services, nodes, quotas and the other kinds of the core group.
 
 use serde_json::json;
 
@@ -124,7 +124,7 @@ fn quotas_and_limits() {
         ("/spec/limits", limit(json!({"type": "Pod", "min": {"cpu": "3"}, "max": {"cpu": "2"}})), &[
             "spec.limits[0].min[cpu]: Invalid value: \"3\": min value 3 is greater than max value 2",
         ]),
-        // Upstream computes within integers, and so finds nothing wrong with a ratio that is too much for them.
+        // Upstream computes with integers, and so accepts a ratio that overflows.
         ("/spec/limits", ratio("1", "2", "9223372036854775808"), &[]),
         ("/spec/limits", ratio("1", "2", "9223372036854775807"), &[
             "spec.limits[0].maxLimitRequestRatio[cpu]: Invalid value: \"9223372036854775807\": ratio 9223372036854775807 is greater than max/min = 2.000000",
@@ -184,7 +184,7 @@ fn endpoints_and_secrets() {
 }
 
 #[test]
-fn an_immutable_map_may_say_that_it_has_no_texts() {
+fn an_immutable_config_map_may_have_an_empty_map() {
     let fixed = |field: &str| format!("{field}: Forbidden: field is immutable when `immutable` is set");
     Subject::new("", "configmaps", json!({"immutable": true})).updates(&[
         ("/data", json!({}), &[]),

@@ -1,4 +1,4 @@
-//! The kinds of the smaller groups.
+//! Tests of the kinds of the smaller groups.
 
 use serde_json::{Value, json};
 
@@ -376,7 +376,7 @@ fn signing_requests() {
 }
 
 #[test]
-fn definitions() {
+fn crds() {
     let version =
         json!({"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object"}}});
     let definition = json!({"metadata": {"name": "foos.a.b"}, "spec": {"group": "a.b", "scope": "Namespaced",
@@ -458,9 +458,9 @@ fn devices() {
     )]);
 }
 
-/// What is wrong is held against every update, also against one that leaves it as it was.
+/// Errors refuse every update, also one that leaves the field unchanged.
 #[test]
-fn an_update_is_judged_by_what_was_wrong_before() {
+fn an_update_is_refused_for_old_errors() {
     let subject = Subject::new("", "services", json!({"spec": {"ports": [{"port": 80, "appProtocol": "Bad Value!"}]}}));
     let old = subject.changed("/spec/clusterIP", &json!("None"));
     let mut labelled = old.clone();

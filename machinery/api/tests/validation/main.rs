@@ -1,6 +1,6 @@
-//! What is accepted and what is refused, kind by kind: a fragment of an object and the errors it must have.
+//! Tests of validation, kind by kind: a fragment of an object and its expected errors.
 //!
-//! A case starts from an object that is right and changes one place, so that every refusal is about that place.
+//! A case starts from a valid object and changes one field, so that every error is about that field.
 
 use corten_meta::Value;
 use serde_json::json;
@@ -12,17 +12,17 @@ mod groups;
 mod order;
 mod pod;
 
-/// An object that is right, of one kind.
+/// A valid object of one kind.
 struct Subject {
     kind: std::sync::Arc<corten_api::Kind>,
     good: Value,
 }
 
-/// One change of a good object and the errors it must have; an empty list is a change that is accepted.
+/// A change of a valid object and its expected errors; an empty list means that the change is accepted.
 type Case<'a> = (&'a str, Value, &'a [&'a str]);
 
 impl Subject {
-    /// The kind, and the fields of an object beside its metadata.
+    /// Makes a subject of the kind, and the fields of an object beside its metadata.
     fn new(group: &str, plural: &str, fields: Value) -> Subject {
         Subject::versioned(group, "v1", plural, fields)
     }
@@ -40,16 +40,16 @@ impl Subject {
         Subject { kind, good }
     }
 
-    /// The object with one place changed, defaulted as a request is.
+    /// Returns the object with one field changed, defaulted as a request is.
     fn changed(&self, pointer: &str, value: &Value) -> Value {
         let mut object = self.good.clone();
         if !pointer.is_empty() {
             corten_meta::set(&mut object, pointer, value.clone());
         }
-        let given = object.clone();
+        let input = object.clone();
         let lost = self.kind.default(&mut object);
         self.kind.drop_gated(&mut object);
-        if lost { self.kind.as_given(&object, given, &["metadata"]) } else { object }
+        if lost { self.kind.as_given(&object, input, &["metadata"]) } else { object }
     }
 
     fn creates(&self, cases: &[Case<'_>]) {
@@ -67,10 +67,10 @@ impl Subject {
         let old = self.changed("", &Value::Null);
         assert_eq!(texts(&self.kind.validate_update(&old, &old)), Vec::<String>::new(), "{:?} as it was", self.kind);
         for (pointer, value, wanted) in cases {
-            let given = self.changed(pointer, value);
-            let mut new = given.clone();
+            let input = self.changed(pointer, value);
+            let mut new = input.clone();
             self.kind.default(&mut new);
-            let errors = self.kind.validate_given_update(&new, &given, &old);
+            let errors = self.kind.validate_given_update(&new, &input, &old);
             assert_eq!(texts(&errors), *wanted, "{:?} {pointer} = {value}", self.kind);
         }
     }
@@ -85,7 +85,7 @@ impl Subject {
     }
 }
 
-/// What is said, each thing once, and without the lines that tell a forbidden change.
+/// Returns the distinct messages, without the lines that show a forbidden change.
 fn texts(errors: &[corten_meta::FieldError]) -> Vec<String> {
     let mut texts: Vec<String> = Vec::new();
     for error in errors {

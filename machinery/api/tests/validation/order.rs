@@ -1,19 +1,19 @@
-//! Where a cause stands among the others, and what is judged together: an answer lists its causes as they were found.
+//! Tests of the order of causes and of rules that run together: an answer lists its causes as they were found.
 
 use serde_json::json;
 
 use super::Subject;
 
 #[test]
-fn rules_of_a_change_stand_among_the_others() {
+fn rules_of_a_change_are_in_order() {
     let pod = json!({"restartPolicy": "Never", "containers": [{"name": "a", "image": "i"}]});
     let spec = json!({"schedule": "* * * * *", "jobTemplate": {"spec": {"template": {"spec": pod}}}});
-    let mut wrong = spec.clone();
-    wrong["timeZone"] = json!("Mars/Base");
-    wrong["concurrencyPolicy"] = json!("x");
+    let mut invalid = spec.clone();
+    invalid["timeZone"] = json!("Mars/Base");
+    invalid["concurrencyPolicy"] = json!("x");
     Subject::new("batch", "cronjobs", json!({ "spec": spec })).updates(&[(
         "/spec",
-        wrong,
+        invalid,
         &[
             "spec.timeZone: Invalid value: \"Mars/Base\": unknown time zone Mars/Base",
             "spec.concurrencyPolicy: Unsupported value: \"x\": supported values: \"Allow\", \"Forbid\", \"Replace\"",
@@ -21,12 +21,12 @@ fn rules_of_a_change_stand_among_the_others() {
     )]);
     let spec =
         json!({"maxReplicas": 3, "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"}});
-    let mut wrong = spec.clone();
-    wrong["scaleTargetRef"] = json!({"apiVersion": "", "kind": "Deployment"});
-    wrong["metrics"] = json!([{"type": "Pods"}]);
+    let mut invalid = spec.clone();
+    invalid["scaleTargetRef"] = json!({"apiVersion": "", "kind": "Deployment"});
+    invalid["metrics"] = json!([{"type": "Pods"}]);
     Subject::versioned("autoscaling", "v2", "horizontalpodautoscalers", json!({ "spec": spec })).updates(&[(
         "/spec",
-        wrong,
+        invalid,
         &[
             "spec.scaleTargetRef.name: Required value",
             "spec.scaleTargetRef.apiVersion: Invalid value: \"\": apiVersion must specify API group",
@@ -36,7 +36,7 @@ fn rules_of_a_change_stand_among_the_others() {
 }
 
 #[test]
-fn counts_are_judged_in_the_order_of_the_kind() {
+fn counts_are_validated_in_the_order_of_the_kind() {
     const NEGATIVE: &str = "Invalid value: -1: must be greater than or equal to 0";
     let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "a", "image": "i"}]}});
     let spec = json!({"selector": {"matchLabels": {"a": "b"}}, "template": template});
@@ -46,12 +46,12 @@ fn counts_are_judged_in_the_order_of_the_kind() {
         ("daemonsets", "numberUnavailable", "observedGeneration", "numberUnavailable"),
         ("replicasets", "fullyLabeledReplicas", "fullyLabeledReplicas", "observedGeneration"),
     ] {
-        let told = [first, second].map(|field| format!("status.{field}: {NEGATIVE}"));
+        let messages = [first, second].map(|field| format!("status.{field}: {NEGATIVE}"));
         let status = json!({"observedGeneration": -1, field: -1});
         Subject::new("apps", plural, json!({ "spec": spec })).status_updates(&[(
             "/status",
             status,
-            &[&told[0], &told[1]],
+            &[&messages[0], &messages[1]],
         )]);
     }
     let status =
@@ -70,7 +70,7 @@ fn counts_are_judged_in_the_order_of_the_kind() {
 fn volumes_of_a_network() {
     const FORMAT: &str = "must be valid format starting with iqn, eui, or naa";
     let source = json!({"targetPortal": "p", "iqn": "x", "lun": 600, "initiatorName": ""});
-    let told = [
+    let messages = [
         format!("spec.volumes[0].iscsi.iqn: Invalid value: \"x\": {FORMAT}"),
         "spec.volumes[0].iscsi.lun: Invalid value: 600: must be between 0 and 255, inclusive".to_owned(),
         format!("spec.volumes[0].iscsi.initiatorname: Invalid value: \"\": {FORMAT}"),
@@ -78,7 +78,7 @@ fn volumes_of_a_network() {
     Subject::new("", "pods", json!({"spec": {"containers": [{"name": "a", "image": "i"}]}})).creates(&[(
         "/spec/volumes",
         json!([{"name": "v", "iscsi": source}]),
-        &[&told[0], &told[1], &told[2]],
+        &[&messages[0], &messages[1], &messages[2]],
     )]);
     let key = |key: &str| json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [{"key": key, "operator": "Exists"}]}]}});
     let spec = json!({"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "hostPath": {"path": "/x"},
@@ -102,20 +102,21 @@ fn volumes_of_a_network() {
 }
 
 #[test]
-fn slices_say_where_their_devices_are() {
+fn slices_select_their_nodes() {
     let spec =
         json!({"driver": "d.io", "pool": {"name": "p", "generation": 1, "resourceSliceCount": 1}, "nodeName": "n"});
-    let mut wrong = spec.clone();
-    wrong["nodeName"] = serde_json::Value::Null;
-    wrong["nodeSelector"] = json!({"nodeSelectorTerms": []});
-    wrong["perDeviceNodeSelection"] = json!(false);
+    let mut invalid = spec.clone();
+    invalid["nodeName"] = serde_json::Value::Null;
+    invalid["nodeSelector"] = json!({"nodeSelectorTerms": []});
+    invalid["perDeviceNodeSelection"] = json!(false);
     let name = "a".repeat(100);
     let shown = format!("{}...{}", "a".repeat(47), "a".repeat(46));
-    let told = format!("spec.devices[0].attributes[{shown}]: Invalid value: \"\": exactly one value must be specified");
+    let messages =
+        format!("spec.devices[0].attributes[{shown}]: Invalid value: \"\": exactly one value must be specified");
     Subject::new("resource.k8s.io", "resourceslices", json!({ "spec": spec })).creates(&[
         (
             "/spec",
-            wrong,
+            invalid,
             &[
                 "spec.nodeSelector.nodeSelectorTerms: Required value: must have at least one node selector term",
                 "spec.nodeSelector.nodeSelectorTerms: Invalid value: []: must have exactly one node selector term",
@@ -125,22 +126,23 @@ fn slices_say_where_their_devices_are() {
         (
             "/spec/devices",
             json!([{"name": "d", "attributes": {name: {}}}]),
-            &["spec.devices[0].attributes: Too long: may not be more than 32 bytes", &told],
+            &["spec.devices[0].attributes: Too long: may not be more than 32 bytes", &messages],
         ),
     ]);
 }
 
 #[test]
-fn words_of_the_newer_rules() {
+fn messages_of_the_newer_rules() {
     let name = "a".repeat(254);
     let long = |unit: &str| format!("metadata.name: Invalid value: \"{name}\": must be no more than 253 {unit}");
-    let (bytes, letters) = (long("bytes"), long("characters"));
+    let bytes = long("bytes");
+    let characters = long("characters");
     Subject::new("resource.k8s.io", "deviceclasses", json!({"spec": {}})).creates(&[(
         "/metadata/name",
         json!(name),
         &[&bytes],
     )]);
-    Subject::new("", "configmaps", json!({})).creates(&[("/metadata/name", json!(name), &[&letters])]);
+    Subject::new("", "configmaps", json!({})).creates(&[("/metadata/name", json!(name), &[&characters])]);
     let empty = "spec.securityContext.windowsOptions.gmsaCredentialSpecName: Invalid value: \"\": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
     Subject::new("", "pods", json!({"spec": {"containers": [{"name": "a", "image": "i"}]}})).creates(&[(
         "/spec/securityContext/windowsOptions",
@@ -150,21 +152,21 @@ fn words_of_the_newer_rules() {
 }
 
 #[test]
-fn a_taint_of_a_device_says_since_when_it_is_there() {
+fn a_device_taint_has_its_time() {
     let kind = corten_api::lookup("resource.k8s.io", "v1", "resourceslices").expect("kind");
     let slice =
         |since: serde_json::Value| json!({"spec": {"devices": [{"taints": [{"key": "k", "timeAdded": since}]}]}});
-    for (given, wanted) in
+    for (input, wanted) in
         [(serde_json::Value::Null, "1970-01-01T00:00:00Z"), ("2020-01-01T00:00:00Z".into(), "2020-01-01T00:00:00Z")]
     {
-        let mut slice = slice(given);
+        let mut slice = slice(input);
         kind.behaviour.default_times(&mut slice, jiff::Timestamp::UNIX_EPOCH);
         assert_eq!(slice["spec"]["devices"][0]["taints"][0]["timeAdded"], wanted);
     }
 }
 
 #[test]
-fn what_the_server_serves_itself_is_there_at_once() {
+fn a_local_api_service_is_available_at_once() {
     let kind = corten_api::lookup("apiregistration.k8s.io", "v1", "apiservices").expect("kind");
     for (spec, wanted) in [(json!({}), json!("Local")), (json!({"service": {"name": "s"}}), serde_json::Value::Null)] {
         let mut service = json!({"metadata": {"creationTimestamp": "2020-01-01T00:00:00Z"}, "spec": spec});

@@ -1,4 +1,4 @@
-//! Pods.
+//! Tests of Pods.
 
 use corten_api::Role;
 use serde_json::{Value, json};
@@ -387,7 +387,7 @@ fn a_gated_pod_is_narrowed() {
     ]);
 }
 
-/// An empty list is none, also inside of an affinity.
+/// An empty list equals none, also inside of an affinity.
 #[test]
 fn a_gated_pod_keeps_its_terms() {
     const TERMS: &str = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms";
@@ -445,7 +445,7 @@ fn parts_change_alone() {
         part(Role::Resize, "/spec/containers/0/image", json!("j")),
         ["spec: Forbidden: only cpu and memory resources are mutable"]
     );
-    // Claims are judged by what they refer to, not by being changed.
+    // Claims are validated by their references, not for being changed.
     let claims = json!({"requests": {"cpu": "1"}, "limits": {"cpu": "2"}, "claims": [{"name": "c"}]});
     assert_eq!(
         part(Role::Resize, resources, claims),

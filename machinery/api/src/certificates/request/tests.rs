@@ -1,8 +1,8 @@
-//! Requests put together by hand, each with one thing that a lenient reader passes over.
+//! Tests of requests put together by hand, each with one element that a lenient reader skips.
 
 use super::*;
 
-/// One element with a short or a two-byte length.
+/// Encodes one element with a short or a two-byte length.
 fn element(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
     let content = parts.concat();
     let length = u8::try_from(content.len()).ok();
@@ -22,7 +22,7 @@ fn attribute(kind: &[u8], tag: u8, value: &[u8]) -> Vec<u8> {
     sequence(&[&element(der::OBJECT_IDENTIFIER, &[kind]), &element(tag, &[value])])
 }
 
-/// A name of its own for each attribute.
+/// Encodes a subject with a separate name for each attribute.
 fn subject(attributes: &[Vec<u8>]) -> Vec<u8> {
     let names: Vec<Vec<u8>> = attributes.iter().map(|one| element(der::SET, &[one])).collect();
     sequence(&[&names.concat()])
@@ -85,13 +85,15 @@ fn names_of_several_values_are_read() {
 }
 
 #[test]
-fn what_is_not_understood_is_refused() {
+fn unknown_elements_are_refused() {
     let organization = |tag: u8, value: &[u8]| {
         let organizations =
             [attribute(ORGANIZATION, UTF8_STRING, b"system:nodes"), attribute(ORGANIZATION, tag, value)];
         read(&subject(&organizations), &[])
     };
-    let (bmp, t61, universal) = (0x1e, 0x14, 0x1c);
+    let bmp = 0x1e;
+    let t61 = 0x14;
+    let universal = 0x1c;
     for (tag, value) in [
         (bmp, &b"\0s\0y\0s\0t\0e\0m\0:\0m\0a\0s\0t\0e\0r\0s"[..]),
         (t61, b"system:masters"),
@@ -141,7 +143,7 @@ fn extensions_are_requested_once() {
 
 /// `openssl req` writes a password and usages; neither becomes part of a certificate.
 #[test]
-fn what_a_signer_leaves_out_is_no_reason_to_refuse() {
+fn parts_that_a_signer_ignores_are_accepted() {
     let password = sequence(&[
         &element(der::OBJECT_IDENTIFIER, &[&[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x09, 0x07]]),
         &element(der::SET, &[&element(UTF8_STRING, &[b"secret"])]),
@@ -153,12 +155,12 @@ fn what_a_signer_leaves_out_is_no_reason_to_refuse() {
 
 #[test]
 fn nothing_follows_a_request() {
-    let whole = der_of(&node(), &[]);
+    let request = der_of(&node(), &[]);
     assert_eq!(
-        CertificateRequest::parse(pem_of(&[&whole[..], &[0, 0]].concat()).as_bytes()),
+        CertificateRequest::parse(pem_of(&[&request[..], &[0, 0]].concat()).as_bytes()),
         Err(Malformed("trailing bytes").into())
     );
-    let twice = pem_of(&whole).repeat(2);
+    let twice = pem_of(&request).repeat(2);
     assert_eq!(CertificateRequest::parse(twice.as_bytes()), Err(RequestError::Pem));
     assert_eq!(CertificateRequest::parse(&[b' '; MAX_BYTES + 1]), Err(RequestError::TooLarge));
 }
@@ -170,7 +172,7 @@ proptest::proptest! {
         let _ = CertificateRequest::parse(pem_of(&noise).as_bytes());
     }
 
-    /// A byte that differs never adds a name or an organization unseen: the request is refused or reads as it is encoded.
+    /// A changed byte never adds a name or an organization unnoticed: the request is refused or reads as it is encoded.
     #[test]
     fn a_changed_byte_is_refused_or_seen(at in 0usize..200, value: u8) {
         let mut der = der_of(&node(), &[extension_request(&[names(&[(0x82, b"a"), (0x87, &[10, 0, 0, 1])])])]);

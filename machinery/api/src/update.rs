@@ -1,5 +1,5 @@
-//! In which order a write is judged: upstream asks the same question of some kinds more than once, and its answer
-//! lists the causes as often and in the order that they were found.
+//! The order of a write's validation: upstream runs some rules of some kinds more than once, and its answer lists the
+//! causes as often and in the order in which they were found.
 //!
 //! Only order and number come from here; the rules are those of the kind and of `metadata`.
 
@@ -9,8 +9,8 @@ use corten_meta::field::FieldError;
 use crate::kind::{Kind, NameRule};
 use crate::objectmeta;
 
-/// The questions, in the order in which they are asked: the change of metadata (`u`), the whole metadata (`m`), the
-/// object (`o`), the change of the object (`c`). Before all of them every kind is asked `m` and `u`.
+/// The steps of validation in order: the change of metadata (`u`), the complete metadata (`m`), the object (`o`), the
+/// change of the object (`c`). Before them every kind runs `m` and `u`.
 const USUAL: &str = "uoc";
 const ORDERS: [(&str, &[&str]); 10] = [
     ("o", &["PodDisruptionBudget"]),
@@ -61,7 +61,7 @@ const ORDERS: [(&str, &[&str]); 10] = [
     ("momoc", &["PersistentVolume"]),
 ];
 
-/// The same of a write of the status, where it differs; otherwise the status is asked last, as the change of the object.
+/// The steps of a write of the status, where they differ; otherwise the status comes last, as the change of the object.
 const STATUS_ORDERS: [(&str, &[&str]); 3] = [
     ("c", &["CronJob", "ValidatingAdmissionPolicy"]),
     (
@@ -80,8 +80,8 @@ fn order(kind: &Kind) -> &'static str {
     }
 }
 
-/// Every error of a new object. Metadata comes first, but for the kinds whose rules say nothing of it, or say it late.
-/// What is asked of every object is asked last, and only when nothing else is wrong.
+/// Returns every error of a new object. Metadata comes first, except for kinds whose rules do not include it, or
+/// include it late. The common rules come last, and only without other errors.
 pub(crate) fn validate_new(kind: &Kind, object: &Value) -> Vec<FieldError> {
     let metadata = || objectmeta::validate(kind, object);
     match order(kind) {
@@ -97,67 +97,67 @@ pub(crate) fn validate_new(kind: &Kind, object: &Value) -> Vec<FieldError> {
     }
 }
 
-/// Every error of an update. What was wrong before is wrong again, but for what upstream forgives.
-/// `given` is the new object with the empty lists and maps that its author gave: its own rules see them, while to those
-/// of a change what is empty and what is absent are the same, and are only shown as they came; but for few kinds.
-pub(crate) fn validate(kind: &Kind, new: &Value, given: &Value, old: &Value) -> Vec<FieldError> {
+/// Returns every error of an update. Old errors count again, except those that upstream forgives. `sent` is the new
+/// object with the empty lists and maps of its author: the object's rules see them, while to those of a change empty
+/// and absent are equal, and errors only show them as they came; except for few kinds.
+pub(crate) fn validate(kind: &Kind, new: &Value, sent: &Value, old: &Value) -> Vec<FieldError> {
     let unforgiven = |errors| kind.unforgiven(errors, [new, old], || kind.behaviour.validate_new(old));
     let own = |object: &Value| kind.behaviour.validate_present(object, old);
     let rule = |object: &Value| kind.behaviour.validate_update(object, old);
-    // What is always written is stored as null where it is empty.
+    // A field that is always written is stored as null if it is empty.
     let rule_of_new = || match rule(new) {
         errors if errors.is_empty() => errors,
         _ => rule(&kind.settled(new)),
     };
-    // A kind that is not asked for the object alone judges it together with the change.
+    // A kind without the step `o` validates the object together with the change.
     let (own, change) = match order(kind).contains('o') {
-        true if kind.rules.counts_empty => (unforgiven(own(given)), rule(given)),
-        true => (unforgiven(own(given)), as_shown(rule_of_new(), || rule(given))),
-        false => (Vec::new(), unforgiven(rule(given))),
+        true if kind.rules.counts_empty => (unforgiven(own(sent)), rule(sent)),
+        true => (unforgiven(own(sent)), as_shown(rule_of_new(), || rule(sent))),
+        false => (Vec::new(), unforgiven(rule(sent))),
     };
-    asked(kind, order(kind), new, old, [&own, &change])
+    run_steps(kind, order(kind), new, old, [&own, &change])
 }
 
-/// Errors as they are shown of what was given, when they are the same.
-pub(crate) fn as_shown(errors: Vec<FieldError>, given: impl FnOnce() -> Vec<FieldError>) -> Vec<FieldError> {
+/// Shows errors with the values that were sent, if they are the same errors.
+pub(crate) fn as_shown(errors: Vec<FieldError>, sent: impl FnOnce() -> Vec<FieldError>) -> Vec<FieldError> {
     if errors.is_empty() {
         return errors;
     }
-    let shown = given();
+    let shown = sent();
     if shown.len() == errors.len() { shown } else { errors }
 }
 
-/// The errors of a write of the status, of which `found` are its own.
+/// Returns the errors of a write of the status, of which `found` are its own.
 pub(crate) fn validate_status(kind: &Kind, new: &Value, old: &Value, found: &[FieldError]) -> Vec<FieldError> {
     let own = STATUS_ORDERS.iter().find(|(_, kinds)| !kind.is_custom() && kinds.contains(&kind.kind.as_str()));
     match own {
-        Some((order, _)) => asked(kind, order, new, old, [&[], found]),
-        None => [asked(kind, order(kind), new, old, [&[], &[]]).as_slice(), found].concat(),
+        Some((order, _)) => run_steps(kind, order, new, old, [&[], found]),
+        None => [run_steps(kind, order(kind), new, old, [&[], &[]]).as_slice(), found].concat(),
     }
 }
 
-/// The errors of metadata alone, for writes that have rules of their own beside them.
+/// Returns the errors of metadata alone, for writes with their own rules.
 pub(crate) fn validate_metadata(kind: &Kind, new: &Value, old: &Value) -> Vec<FieldError> {
-    asked(kind, order(kind), new, old, [&[], &[]])
+    run_steps(kind, order(kind), new, old, [&[], &[]])
 }
 
-/// The same for a write of the finalizers that a spec holds, where metadata is asked less often.
+/// Returns the errors of metadata for a write of a spec's finalizers, which validates metadata less often.
 pub(crate) fn validate_metadata_once(kind: &Kind, new: &Value, old: &Value) -> Vec<FieldError> {
-    asked(kind, "u", new, old, [&[], &[]])
+    run_steps(kind, "u", new, old, [&[], &[]])
 }
 
-/// `found` are the errors of the object and of its change.
-fn asked(kind: &Kind, order: &str, new: &Value, old: &Value, found: [&[FieldError]; 2]) -> Vec<FieldError> {
+/// Runs the steps; `found` are the errors of the object and of its change.
+fn run_steps(kind: &Kind, order: &str, new: &Value, old: &Value, found: [&[FieldError]; 2]) -> Vec<FieldError> {
     let [own, change] = found;
     let common = objectmeta::validate_present(NameRule::PathSegment, new);
-    let whole = objectmeta::validate_whole(kind, new, &common);
+    let complete = objectmeta::validate_complete(kind, new, &common);
     let updated = objectmeta::validate_update(new, old);
     let finalizers = objectmeta::validate_own_finalizers(kind, new);
     let mut errors = [common.as_slice(), &updated].concat();
     for (at, question) in order.char_indices() {
         let is_repeated = order[..at].contains('o');
         let found: [&[FieldError]; 2] = match question {
-            // A Job's name, generated labels and selector are no part of its spec, which is what is asked again.
+            // A Job's name, generated labels and selector are no part of its spec, which is validated again.
             'o' if is_repeated && kind.kind == "Job" => {
                 let is_generated = |error: &&FieldError| {
                     error.field == "metadata.name"
@@ -167,7 +167,7 @@ fn asked(kind: &Kind, order: &str, new: &Value, old: &Value, found: [&[FieldErro
                 errors.extend(own.iter().filter(|error| !is_generated(error)).cloned());
                 continue;
             }
-            'm' => [&whole, &finalizers],
+            'm' => [&complete, &finalizers],
             'u' => [&updated, &finalizers],
             'o' => [own, &[]],
             _ => [change, &[]],
@@ -182,7 +182,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn some_kinds_judge_a_name_again() {
+    fn some_kinds_validate_a_name_again() {
         let named = json!({"metadata": {"name": "A_b", "namespace": "b"}});
         for (group, plural, wanted) in [("", "configmaps", 1), ("apps", "deployments", 0), ("", "services", 0)] {
             let kind = crate::lookup(group, "v1", plural).expect("kind");
@@ -217,8 +217,8 @@ mod tests {
         ] {
             let kind = crate::lookup(group, "v1", plural).expect("kind");
             let errors = super::validate_metadata(kind, &grace, &old);
-            let asked = |error: &corten_meta::FieldError| if error.field.ends_with("Name") { "m" } else { "u" };
-            assert_eq!(errors.iter().map(asked).collect::<Vec<_>>(), wanted, "{plural}");
+            let run_steps = |error: &corten_meta::FieldError| if error.field.ends_with("Name") { "m" } else { "u" };
+            assert_eq!(errors.iter().map(run_steps).collect::<Vec<_>>(), wanted, "{plural}");
         }
         let held = json!({"metadata": {"name": "a", "finalizers": ["Bad !"]}});
         let classes = crate::lookup("resource.k8s.io", "v1", "deviceclasses").expect("kind");
@@ -246,21 +246,21 @@ mod tests {
         let fields = errors.iter().map(|error| error.field.as_str()).filter(|field| !field.starts_with("spec."));
         let fields: Vec<&str> = fields.collect();
         assert_eq!(fields, ["metadata.finalizers[0]", "status.certificate", "metadata.finalizers[0]"]);
-        // A list that is always written is stored as null when it is empty.
+        // A list that is always written is stored as null if it is empty.
         let claim = |requests: serde_json::Value| {
             json!({"metadata": {"name": "a", "namespace": "b", "uid": "u", "resourceVersion": "1"},
                 "spec": {"devices": {"requests": requests}}})
         };
         assert_eq!(claims.validate_update(&claim(json!([])), &claim(json!(null))), Vec::new());
         assert_eq!(claims.validate_update(&claim(json!([{"name": "r"}])), &claim(json!(null))).len(), 1);
-        // What may not change is compared with what was given: no data at all is something else than none.
+        // Immutable fields are compared with the sent values: an empty map differs from none.
         for (plural, field) in [("configmaps", "binaryData"), ("secrets", "data")] {
             let kind = crate::lookup("", "v1", plural).expect("kind");
             let fixed = json!({"metadata": {"name": "a", "namespace": "b"}, "immutable": true, "type": "Opaque"});
-            let mut given = fixed.clone();
-            given[field] = json!({});
+            let mut sent = fixed.clone();
+            sent[field] = json!({});
             assert_eq!(kind.validate_given_update(&fixed, &fixed, &fixed), Vec::new());
-            let errors = kind.validate_given_update(&fixed, &given, &fixed);
+            let errors = kind.validate_given_update(&fixed, &sent, &fixed);
             assert_eq!(errors.iter().map(|error| error.field.as_str()).collect::<Vec<_>>(), [field]);
         }
         let namespaces = crate::lookup("", "v1", "namespaces").expect("kind");

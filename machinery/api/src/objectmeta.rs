@@ -4,18 +4,18 @@ use corten_meta::field::{FieldError, Path};
 use corten_meta::quote::{is_printable, quote};
 use corten_meta::{Value, names};
 
-use crate::cells::{list, number, text, truth};
+use crate::cells::{boolean, list, number, text};
 use crate::kind::{Kind, NameRule};
 use crate::validation::{immutable, invalid_each, labels};
 
-/// All annotations of an object together, keys and values.
+/// The limit of all annotations of an object together, keys and values.
 const MAX_ANNOTATION_BYTES: usize = 256 * 1024;
 
-/// The longest name of a manager of fields, and of the subresource that it writes through.
+/// The longest name of a field manager, and of its subresource.
 pub const MAX_MANAGER: usize = 128;
 const MAX_SUBRESOURCE: usize = 256;
 
-/// Errors of a new object's metadata.
+/// Validates a new object's metadata.
 pub fn validate(kind: &Kind, object: &Value) -> Vec<FieldError> {
     let metadata = Path::root("metadata");
     let mut errors = validate_names(kind, object, &metadata);
@@ -25,31 +25,31 @@ pub fn validate(kind: &Kind, object: &Value) -> Vec<FieldError> {
     errors
 }
 
-/// Errors of the name by the rule that every name must follow.
+/// Validates the name by the rule of all names.
 pub(crate) fn validate_name(object: &Value) -> Vec<FieldError> {
     let name = text(object, "/metadata/name");
     invalid_each(&Path::root("metadata").child("name"), name, names::path_segment_name(name))
 }
 
-/// Errors of the metadata of a resource inside of another, which need not say what it is called.
+/// Validates the metadata of an embedded resource, which need not have a name.
 pub fn validate_embedded(resource: &Value, metadata: &Path) -> Vec<FieldError> {
     let [name, prefix, namespace] =
         ["name", "generateName", "namespace"].map(|field| text(resource, &format!("/metadata/{field}")).to_string());
     let mut errors = Vec::new();
-    for (field, given, messages) in [
+    for (field, value, messages) in [
         ("generateName", &prefix, names::path_segment_name(&masked(&prefix))),
         ("name", &name, names::path_segment_name(&name)),
         ("namespace", &namespace, names::dns1123_label(&namespace)),
     ] {
-        if !given.is_empty() {
-            errors.extend(invalid_each(&metadata.child(field), given, messages));
+        if !value.is_empty() {
+            errors.extend(invalid_each(&metadata.child(field), value, messages));
         }
     }
     errors.extend(validate_content(resource, metadata));
     errors
 }
 
-/// Errors of the metadata of an object that is already there, whose name is no question any more.
+/// Validates the metadata of an existing object, except its name.
 pub fn validate_present(rule: NameRule, object: &Value) -> Vec<FieldError> {
     let metadata = Path::root("metadata");
     let mut errors = validate_prefix(rule, object, &metadata);
@@ -57,9 +57,9 @@ pub fn validate_present(rule: NameRule, object: &Value) -> Vec<FieldError> {
     errors
 }
 
-/// Errors of the whole metadata of an object that is already there, by the rule of its kind: an old release may have let
-/// its name in. `common` are those that every kind has.
-pub fn validate_whole(kind: &Kind, object: &Value, common: &[FieldError]) -> Vec<FieldError> {
+/// Validates the complete metadata of an existing object, by the rule of its kind: an old release may have accepted its
+/// name. `common` are the errors that every kind has.
+pub fn validate_complete(kind: &Kind, object: &Value, common: &[FieldError]) -> Vec<FieldError> {
     let metadata = Path::root("metadata");
     let names = validate_names(kind, object, &metadata);
     match names.is_empty() && object["metadata"].get("generateName").is_none() {
@@ -68,14 +68,15 @@ pub fn validate_whole(kind: &Kind, object: &Value, common: &[FieldError]) -> Vec
     }
 }
 
-/// Errors of a change of metadata, and of the new metadata but for its finalizers.
+/// Validates a change of metadata, and the new metadata except its finalizers.
 pub fn validate_update(new: &Value, old: &Value) -> Vec<FieldError> {
     let metadata = Path::root("metadata");
     let mut errors = Vec::new();
     if !text(old, "/metadata/deletionTimestamp").is_empty() {
         errors.extend(no_new_finalizers(new, old, &metadata.child("finalizers")));
     }
-    let (generation, before) = (number(new, "/metadata/generation"), number(old, "/metadata/generation"));
+    let generation = number(new, "/metadata/generation");
+    let before = number(old, "/metadata/generation");
     if generation < before {
         errors.push(FieldError::invalid(&metadata.child("generation"), generation, "must not be decremented"));
     }
@@ -90,7 +91,7 @@ pub fn validate_update(new: &Value, old: &Value) -> Vec<FieldError> {
     errors
 }
 
-/// Groups whose objects may have finalizers without a domain; custom resources may too.
+/// The groups whose objects may have finalizers without a domain; custom resources may too.
 const ANY_FINALIZER: [&str; 6] = [
     "admissionregistration.k8s.io",
     "apiextensions.k8s.io",
@@ -100,7 +101,7 @@ const ANY_FINALIZER: [&str; 6] = [
     "policy",
 ];
 
-/// Errors of finalizers that have no domain and are none of the server's own.
+/// Validates that finalizers without a domain are the server's own.
 pub fn validate_own_finalizers(kind: &Kind, object: &Value) -> Vec<FieldError> {
     let is_core_event = kind.group.is_empty() && kind.kind == "Event";
     if kind.schema.is_empty() || is_core_event || ANY_FINALIZER.contains(&kind.group.as_str()) {
@@ -114,7 +115,7 @@ pub fn validate_own_finalizers(kind: &Kind, object: &Value) -> Vec<FieldError> {
     finalizers.filter_map(|(at, finalizer)| unknown_finalizer(finalizer, &path.index(at))).collect()
 }
 
-/// The messages against a name, by the kind's rule. With `prefix`, the name is only the start of one.
+/// Returns the errors of a name, by the kind's rule. With `prefix`, the name is only a prefix.
 pub fn name_errors(rule: NameRule, name: &str, prefix: bool) -> Vec<String> {
     let name = if prefix { masked(name) } else { name.to_string() };
     match rule {
@@ -131,7 +132,7 @@ pub fn name_errors(rule: NameRule, name: &str, prefix: bool) -> Vec<String> {
     }
 }
 
-/// A prefix may end in a dash, because something follows.
+/// Returns a prefix without its trailing dash, which is allowed.
 fn masked(prefix: &str) -> String {
     match prefix.strip_suffix('-') {
         Some(start) if !start.is_empty() => format!("{}a", start.trim_end_matches('-')),
@@ -153,7 +154,7 @@ fn validate_names(kind: &Kind, object: &Value, metadata: &Path) -> Vec<FieldErro
 
 fn validate_prefix(rule: NameRule, object: &Value, metadata: &Path) -> Vec<FieldError> {
     let prefix = text(object, "/metadata/generateName");
-    // The newer rules judge the name alone that was made of it.
+    // The newer rules check only the generated name.
     if prefix.is_empty() || rule == NameRule::SubdomainInBytes {
         return Vec::new();
     }
@@ -161,7 +162,8 @@ fn validate_prefix(rule: NameRule, object: &Value, metadata: &Path) -> Vec<Field
 }
 
 fn validate_namespace(kind: &Kind, object: &Value, metadata: &Path) -> Vec<FieldError> {
-    let (namespace, path) = (text(object, "/metadata/namespace"), metadata.child("namespace"));
+    let namespace = text(object, "/metadata/namespace");
+    let path = metadata.child("namespace");
     match (kind.namespaced, namespace.is_empty()) {
         (true, true) => vec![FieldError::required(&path, "")],
         (true, false) => invalid_each(&path, namespace, names::dns1123_label(namespace)),
@@ -184,26 +186,26 @@ fn validate_content(object: &Value, metadata: &Path) -> Vec<FieldError> {
     errors
 }
 
-/// Errors of the name of a manager of fields.
+/// Validates the name of a field manager.
 pub fn validate_manager(manager: &str, path: &Path) -> Vec<FieldError> {
     let mut errors = Vec::new();
     if manager.len() > MAX_MANAGER {
         errors.push(FieldError::too_long(path, MAX_MANAGER));
     }
-    for (at, letter) in manager.char_indices().filter(|(_, c)| !is_printable(*c)) {
-        let detail = format!("invalid character U+{:04X} (at position {at})", u32::from(letter));
+    for (at, character) in manager.char_indices().filter(|(_, c)| !is_printable(*c)) {
+        let detail = format!("invalid character U+{:04X} (at position {at})", u32::from(character));
         errors.push(FieldError::invalid(path, manager, detail));
     }
     errors
 }
 
-/// Managers of fields, which a client may have written; entries that cannot be read do not come here.
+/// Validates field managers, which a client may have written; unreadable entries were dropped before.
 fn validate_managers(content: &Value, metadata: &Path) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let entries = content["managedFields"].as_array().into_iter().flatten().enumerate();
     for (at, entry) in entries {
         let [manager, subresource] = ["manager", "subresource"].map(|field| entry[field].as_str().unwrap_or_default());
-        // Nearly all names are plain.
+        // Nearly all names are plain ASCII.
         let is_plain = manager.bytes().all(|byte| (b' '..=b'~').contains(&byte));
         if manager.len() <= MAX_MANAGER && subresource.len() <= MAX_SUBRESOURCE && is_plain {
             continue;
@@ -217,11 +219,11 @@ fn validate_managers(content: &Value, metadata: &Path) -> Vec<FieldError> {
     errors
 }
 
-/// What is asked of new and of changed metadata alike.
+/// Validates the rules of both new and changed metadata.
 fn validate_shared(object: &Value, metadata: &Path) -> Vec<FieldError> {
     let content = &object["metadata"];
     let mut errors = Vec::new();
-    // Where there is nothing, no path to it is made: this is asked of every object with every write, twice.
+    // No path is made for an absent field: this runs twice for every write of every object.
     if content.get("labels").is_some() {
         errors.extend(labels(&content["labels"], &metadata.child("labels")));
     }
@@ -234,7 +236,7 @@ fn validate_shared(object: &Value, metadata: &Path) -> Vec<FieldError> {
     errors
 }
 
-/// Annotations, also those of a pod template.
+/// Validates annotations, also those of a pod template.
 pub(crate) fn validate_annotations(annotations: &Value, path: &Path) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let mut total = 0;
@@ -266,7 +268,7 @@ fn validate_owners(object: &Value, path: &Path) -> Vec<FieldError> {
             let detail = "/v1, Kind=Event is disallowed from being an owner";
             errors.push(FieldError::invalid(path, owner.clone(), detail));
         }
-        if truth(owner, "/controller") {
+        if boolean(owner, "/controller") {
             let name = format!("{}/{}", text(owner, "/kind"), text(owner, "/name"));
             if let Some(first) = &controller {
                 let detail = format!(
@@ -296,14 +298,14 @@ fn validate_finalizers(object: &Value, path: &Path) -> Vec<FieldError> {
     errors
 }
 
-/// A finalizer without a domain is one of the server's own.
+/// Reports whether a finalizer has no domain and is not one of the server's own.
 fn unknown_finalizer(finalizer: &str, path: &Path) -> Option<FieldError> {
     let own = ["kubernetes", "orphan", "foregroundDeletion"].contains(&finalizer);
     let detail = "name is neither a standard finalizer name nor is it fully qualified";
     (!finalizer.contains('/') && !own).then(|| FieldError::invalid(path, finalizer, detail))
 }
 
-/// A finalizer of a namespace's spec.
+/// Returns the errors of a finalizer of a namespace's spec.
 pub(crate) fn finalizer_errors(finalizer: &str, path: &Path) -> Vec<FieldError> {
     let mut errors = invalid_each(path, finalizer, names::qualified_name(finalizer));
     errors.extend(unknown_finalizer(finalizer, path));
@@ -336,11 +338,11 @@ mod tests {
 
     #[test]
     fn names_of_managers_are_printable() {
-        for (letters, printable) in [
+        for (characters, printable) in [
             ("aé€\u{1f600} \"\\\u{300}", true),
             ("\u{7f}\u{a0}\u{ad}\u{378}\u{200b}\u{2028}\u{3000}\u{e000}\u{feff}", false),
         ] {
-            letters.chars().for_each(|letter| assert_eq!(is_printable(letter), printable, "{letter:?}"));
+            characters.chars().for_each(|character| assert_eq!(is_printable(character), printable, "{character:?}"));
         }
     }
 
@@ -398,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_not_change() {
+    fn immutable_metadata() {
         let old = json!({"metadata": {"name": "a", "uid": "1", "generation": 2, "deletionTimestamp": "t"}});
         let new = json!({"metadata": {"name": "b", "uid": "2", "generation": 1, "deletionTimestamp": "t",
             "finalizers": ["x/y"]}});
