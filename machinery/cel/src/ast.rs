@@ -1,22 +1,22 @@
-//! The tree of an expression. Macros are expanded while it is read, so only eight forms are left.
+//! The syntax tree of an expression. The parser expands macros, so only eight kinds of nodes are left.
 //!
-//! Every node has a number of its own, by which the checker notes types and overloads beside the tree.
+//! Every node has its own id, by which the checker records types and overloads beside the tree.
 
 use std::sync::Arc;
 
-/// The variable in which comprehensions made by macros accumulate; no expression can name it.
+/// The accumulator variable of the comprehensions that macros make; no expression can name it.
 pub const ACCUMULATOR: &str = "@result";
 
-/// Functions that only change the type of a value.
+/// The functions that only convert a value to another type.
 pub const CONVERSIONS: &[&str] =
     &["bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "type", "uint"];
 
-/// A node: its number, where it stands in the text (in code points), and what it is.
+/// A node: its id, its offset in the source (in code points), and its kind.
 #[derive(Debug, Clone)]
 pub struct Expr {
     pub id: u32,
     pub offset: u32,
-    /// The longest way down from here, so that no walk over the tree can exhaust the stack.
+    /// The height of the tree below, so that no walk over the tree can exhaust the stack.
     pub depth: u32,
     pub kind: ExprKind,
 }
@@ -25,7 +25,7 @@ pub struct Expr {
 pub enum ExprKind {
     Literal(Literal),
     Ident(Arc<str>),
-    /// `operand.field`, or `has(operand.field)`.
+    /// A selection `operand.field`, or the test `has(operand.field)`.
     Select {
         operand: Box<Expr>,
         field: Arc<str>,
@@ -57,7 +57,7 @@ pub enum Literal {
     Bytes(Arc<[u8]>),
 }
 
-/// An element of a list; an optional one stands only if it has a value.
+/// An element of a list; an optional one is present only if it has a value.
 #[derive(Debug, Clone)]
 pub struct Element {
     pub value: Expr,
@@ -79,12 +79,12 @@ pub struct Field {
     pub optional: bool,
 }
 
-/// Folds a range into an accumulator.
+/// A fold of a range into an accumulator.
 #[derive(Debug, Clone)]
 pub struct Comprehension {
     pub range: Expr,
     pub variable: Arc<str>,
-    /// With a second variable the first is the index or key.
+    /// The second variable; with it the first is the index or key.
     pub variable2: Option<Arc<str>>,
     pub accumulator: Arc<str>,
     pub init: Expr,
@@ -94,7 +94,7 @@ pub struct Comprehension {
 }
 
 impl Comprehension {
-    /// Whether it only gives a name to a value.
+    /// Reports whether it only binds a name to a value.
     pub fn is_bind(&self) -> bool {
         matches!(&self.range.kind, ExprKind::List(items) if items.is_empty())
             && matches!(self.condition.kind, ExprKind::Literal(Literal::Bool(false)))
@@ -103,7 +103,7 @@ impl Comprehension {
 }
 
 impl Expr {
-    /// The name, if the node is one.
+    /// Returns the name if the node is one.
     pub fn as_ident(&self) -> Option<&Arc<str>> {
         match &self.kind {
             ExprKind::Ident(name) => Some(name),
@@ -111,7 +111,7 @@ impl Expr {
         }
     }
 
-    /// `a.b.c` as one name, if the node is nothing but selections from a name.
+    /// Returns `a.b.c` as one name if the node consists only of selections from a name.
     pub fn qualified_name(&self) -> Option<String> {
         match &self.kind {
             ExprKind::Ident(name) => Some(name.to_string()),
@@ -125,7 +125,7 @@ impl Expr {
         }
     }
 
-    /// The children, in the order in which they stand.
+    /// Returns the children in the order of the source.
     pub fn children(&self) -> Vec<&Expr> {
         match &self.kind {
             ExprKind::Literal(_) | ExprKind::Ident(_) => Vec::new(),
@@ -138,7 +138,7 @@ impl Expr {
         }
     }
 
-    /// Whether the value is known without looking at anything.
+    /// Reports whether the value is known without evaluation.
     pub fn is_constant(&self) -> bool {
         match &self.kind {
             ExprKind::Literal(_) => true,
@@ -146,7 +146,7 @@ impl Expr {
             ExprKind::Map(entries) => {
                 entries.iter().all(|e| !e.optional && e.key.is_constant() && e.value.is_constant())
             }
-            // Conversions of what is known are known.
+            // Conversions of constants are constants.
             ExprKind::Call { function, target: None, args } => {
                 CONVERSIONS.contains(&&**function) && args.iter().all(Expr::is_constant)
             }
@@ -154,7 +154,8 @@ impl Expr {
         }
     }
 
-    /// Whether it leads from a name by fields and indexes: such a way is one step more than it has links.
+    /// Reports whether it is an attribute: a name followed by fields and indexes. An attribute costs one step more than
+    /// it has links.
     pub fn is_attribute(&self) -> bool {
         match &self.kind {
             ExprKind::Ident(_) => true,

@@ -1,5 +1,5 @@
-//! Declarations of functions. A library is a table of lines: an overload's name, its signature as text, and what
-//! runs it. The text is read once, when the first expression is compiled.
+//! Declarations of functions. A library is a table of lines: an overload's id, its signature as a string, and its
+//! function. The signatures are parsed once, when the first expression is compiled.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
@@ -10,7 +10,7 @@ use crate::meter::Meter;
 use crate::types::Type;
 use crate::value::Value;
 
-/// What an overload does with its arguments, the receiver first.
+/// The function of an overload; the receiver is the first argument.
 pub type Run = for<'a> fn(&mut Meter, &[Value<'a>]) -> Result<Value<'a>, Error>;
 
 /// A line of a library's table.
@@ -21,10 +21,10 @@ pub struct Overload {
     pub id: &'static str,
     pub function: &'static str,
     pub member: bool,
-    /// The receiver is the first.
+    /// The types of the parameters; the receiver is the first.
     pub params: Vec<Type>,
     pub result: Type,
-    /// Whether the signature has parameters of its own.
+    /// Whether the signature has type parameters.
     pub generic: bool,
     pub run: Run,
 }
@@ -36,7 +36,7 @@ pub struct Functions {
 }
 
 impl Functions {
-    /// The overloads of a function, in the order in which they are tried.
+    /// Returns the overloads of a function, in the order in which they are tried.
     pub fn named(&self, name: &str) -> Option<&[usize]> {
         self.by_name.get(name).map(Vec::as_slice)
     }
@@ -46,7 +46,7 @@ pub static FUNCTIONS: LazyLock<Functions> = LazyLock::new(|| {
     let mut functions = Functions { overloads: Vec::new(), by_name: HashMap::new() };
     for (id, signature, run) in library::tables() {
         let Some(overload) = read(id, signature, run) else {
-            // A table that cannot be read is found by the first test that compiles anything.
+            // The first test that compiles anything finds an invalid table.
             debug_assert!(false, "the signature {signature} of {id} cannot be read");
             continue;
         };
@@ -56,7 +56,7 @@ pub static FUNCTIONS: LazyLock<Functions> = LazyLock::new(|| {
     functions
 });
 
-/// Reads `[receiver.]function(params) -> result`. The receiver is divided from the function by `::`.
+/// Parses `[receiver::]function(params) -> result`.
 fn read(id: &'static str, signature: &'static str, run: Run) -> Option<Overload> {
     let (head, result) = signature.split_once(" -> ")?;
     let (receiver, call) = head.split_once("::").map_or((None, head), |(receiver, call)| (Some(receiver), call));
@@ -83,7 +83,7 @@ fn has_parameter(found: &Type) -> bool {
     }
 }
 
-/// Reads a type as declarations write it.
+/// Parses a type of a declaration.
 pub fn read_type(text: &mut &str) -> Option<Type> {
     let end = text.find(['(', ')', ',']).unwrap_or(text.len());
     let name = &text[..end];
@@ -124,7 +124,7 @@ pub fn read_type(text: &mut &str) -> Option<Type> {
     }
 }
 
-/// Whether a value may be an argument of this type, as far as that can be seen without walking it.
+/// Reports whether a value may be an argument of this type, as far as that is visible without iterating it.
 pub fn accepts(wanted: &Type, value: &Value<'_>) -> bool {
     match (wanted, value) {
         (Type::Dyn | Type::Any | Type::Param(_), _) => true,
@@ -140,7 +140,7 @@ pub fn accepts(wanted: &Type, value: &Value<'_>) -> bool {
         | (Type::Map(..), Value::Map(_))
         | (Type::Type(_), Value::Type(_)) => true,
         (Type::List(item), Value::List(list)) => match list.get(0) {
-            // The first item stands for all: what runs the overload checks each.
+            // The first item stands for all: the overload's function checks each.
             Some(Ok(first)) => accepts(item, &first),
             _ => true,
         },

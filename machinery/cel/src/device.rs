@@ -1,4 +1,4 @@
-//! What a selector of devices can speak of. One place for those who judge a selector and those who select by it.
+//! The environment of device selectors, shared by their validation and by the scheduler.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use crate::{CompileError, Env, Program, Type};
 
 const DEVICE: &str = "kubernetes.DRADevice";
 
-/// The most that a selector may cost.
+/// The cost limit of a selector.
 pub const MAX_COST: u64 = 1_000_000;
 
-/// The environment with `device`: its driver, and by domain its attributes and capacities.
+/// Returns the environment with `device`: its driver, and by domain its attributes and capacities.
 pub fn environment() -> Env {
     let of_domain = |of: Type| Type::map(Type::String, Type::map(Type::String, of));
     let fields = BTreeMap::from([
@@ -25,7 +25,7 @@ pub fn environment() -> Env {
     env.sized_alone("device", Arc::new(sizes()))
 }
 
-/// How long names and values can be, and how many there are.
+/// Returns the limits of names, values and their number.
 fn sizes() -> Decl {
     const ENTRIES: u64 = 32;
     let decl = |shape: Shape, max_elements: u64| Decl { shape, nullable: false, max_elements, min_size: 0 };
@@ -42,7 +42,7 @@ fn sizes() -> Decl {
     decl(Shape::Object { name: DEVICE.into(), fields }, 0)
 }
 
-/// Compiles a selector: true or false, or an attribute alone, whose type shows when there is a device.
+/// Compiles a selector: its value is a bool, or an attribute whose type is known only at evaluation.
 pub fn compile(env: &Env, text: &str) -> Result<Program, CompileError> {
     match env.compile_never_null(text, &Type::Bool) {
         Err(CompileError::Output(_, found)) if found == type_name(&Type::Any) => env.compile(text, &[]),
@@ -55,27 +55,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn selectors_may_name_values_and_results_are_told_by_their_full_name() {
+    fn selectors_may_bind_names_and_results_are_reported_by_their_full_name() {
         let compile = |text: &str| compile(&environment(), text).map(|_| ());
         assert_eq!(compile("device.attributes['x'].isVirtual"), Ok(()));
         assert_eq!(compile("cel.bind(a, device.attributes['x'], has(a.b) && a.b == 1)"), Ok(()));
         assert_eq!(compile("true ? 1 : device.attributes['x'].y"), Ok(()));
-        let wrong = compile("dyn(true)");
+        let error = compile("dyn(true)");
         let wanted = "must evaluate to bool".to_owned();
-        assert_eq!(wrong, Err(CompileError::Output(wanted, "dyn".to_owned())));
-        let wrong = compile("device.attributes['x'].y.all(z, z == 1)");
-        let wrong = format!("{wrong:?}");
-        assert!(wrong.contains("expression of type 'any' cannot be range of a comprehension"), "{wrong}");
-        let wrong = compile("[timestamp('2020-01-01T00:00:00Z')]");
+        assert_eq!(error, Err(CompileError::Output(wanted, "dyn".to_owned())));
+        let error = compile("device.attributes['x'].y.all(z, z == 1)");
+        let error = format!("{error:?}");
+        assert!(error.contains("expression of type 'any' cannot be range of a comprehension"), "{error}");
+        let error = compile("[timestamp('2020-01-01T00:00:00Z')]");
         let wanted = "must evaluate to bool".to_owned();
-        assert_eq!(wrong, Err(CompileError::Output(wanted, "list(google.protobuf.Timestamp)".to_owned())));
-        let wrong = compile("google.protobuf.BoolValue{}");
+        assert_eq!(error, Err(CompileError::Output(wanted, "list(google.protobuf.Timestamp)".to_owned())));
+        let error = compile("google.protobuf.BoolValue{}");
         let wanted = "must evaluate to bool".to_owned();
-        assert_eq!(wrong, Err(CompileError::Output(wanted, "wrapper(bool)".to_owned())));
+        assert_eq!(error, Err(CompileError::Output(wanted, "wrapper(bool)".to_owned())));
     }
 
     #[test]
-    fn what_is_not_of_the_device_has_no_known_size() {
+    fn only_the_device_has_a_known_size() {
         let env = environment();
         for (text, cheap) in [
             ("device.driver == device.driver", true),

@@ -1,4 +1,5 @@
-//! What an expression may speak of: variables with their types, the fields of messages, and which types it may make.
+//! The environment of an expression: variables with their types, the fields of messages, and the messages that it may
+//! construct.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,23 +24,23 @@ pub struct Env {
     variables: BTreeMap<Arc<str>, Type>,
     messages: BTreeMap<Arc<str>, BTreeMap<String, Type>>,
     sizes: Option<Arc<Decl>>,
-    /// The only variable whose size the declaration tells, if not all names count as it.
+    /// The only variable whose size is declared, unless the declaration applies to all.
     sized: Option<&'static str>,
-    /// The names of messages that an expression may make; those below them in dots are theirs.
+    /// The names of messages that an expression may construct; a name includes those below it in dots.
     made: Vec<&'static str>,
     /// Whether `cel.bind` is a macro.
     binds: bool,
 }
 
-/// Why an expression is refused.
+/// The error of an expression that is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CompileError {
     #[error("{0}")]
     Issues(Issues),
-    /// A part of it that is known can never be evaluated.
+    /// A constant part of it can never be evaluated.
     #[error("{0}")]
     Instantiation(Error),
-    /// It compiles, but to a value of another type: what was wanted, and the type.
+    /// The value has another type: the wanted types, and the type.
     #[error("{0} but got {1}")]
     Output(String, String),
 }
@@ -49,56 +50,56 @@ impl Env {
         Env::default()
     }
 
-    /// A variable of a type.
+    /// Declares a variable of a type.
     #[must_use]
     pub fn variable(mut self, name: &str, of: Type) -> Env {
         self.variables.insert(name.into(), of);
         self
     }
 
-    /// A message type and its fields.
+    /// Declares a message type and its fields.
     #[must_use]
     pub fn message(mut self, name: &str, fields: BTreeMap<String, Type>) -> Env {
         self.messages.insert(name.into(), fields);
         self
     }
 
-    /// A variable that is declared by a schema.
+    /// Declares a variable by a schema.
     #[must_use]
     pub fn declared(mut self, name: &str, decl: &Decl) -> Env {
         decl.objects(&mut self.messages);
         self.variable(name, decl.cel_type())
     }
 
-    /// The declaration by which sizes are estimated: that of every variable whose size matters.
+    /// Sets the declaration that sizes are estimated by, for all variables.
     #[must_use]
     pub fn sized_by(mut self, decl: Arc<Decl>) -> Env {
         self.sizes = Some(decl);
         self
     }
 
-    /// The declaration by which sizes are estimated, of one variable alone.
+    /// Sets the declaration that sizes are estimated by, for one variable.
     #[must_use]
     pub fn sized_alone(mut self, variable: &'static str, decl: Arc<Decl>) -> Env {
         self.sized = Some(variable);
         self.sized_by(decl)
     }
 
-    /// Lets expressions make messages of this name, and of names below it, with any fields.
+    /// Lets expressions construct messages of this name, and of names below it, with any fields.
     #[must_use]
     pub fn making(mut self, name: &'static str) -> Env {
         self.made.push(name);
         self
     }
 
-    /// Lets expressions name a value by `cel.bind`.
+    /// Lets expressions bind a name by `cel.bind`.
     #[must_use]
     pub fn binding(mut self) -> Env {
         self.binds = true;
         self
     }
 
-    /// Adds a field to a message type that is there.
+    /// Adds a field to a declared message type.
     pub fn add_field(&mut self, message: &str, field: &str, of: Type) {
         self.messages.entry(message.into()).or_default().insert(field.to_owned(), of);
     }
@@ -111,35 +112,36 @@ impl Env {
         self.messages.get(message).or_else(|| messages::named(message).map(|known| &known.fields))
     }
 
-    /// The type of the messages of a name, if there are any.
+    /// Returns the type of the messages of a name, if there are any.
     pub(crate) fn message_type(&self, name: &str) -> Option<Type> {
         let declared = self.messages.contains_key(name) || self.may_make(name);
         if declared { Some(Type::named(name)) } else { messages::named(name).map(|known| known.of.clone()) }
     }
 
-    /// Whether an expression may make this message.
+    /// Reports whether an expression may construct this message.
     pub(crate) fn may_make(&self, name: &str) -> bool {
         self.made.iter().any(|made| {
             name.strip_prefix(made).is_some_and(|rest| rest.is_empty() || (rest.starts_with('.') && *made == "Object"))
         })
     }
 
-    /// Whether expressions know a function; what serves patches is for those who make them.
+    /// Reports whether expressions may call a function; those of patches are only for expressions that construct
+    /// patches.
     pub(crate) fn has_function(&self, name: &str) -> bool {
         !name.starts_with("jsonpatch.") || self.may_make("JSONPatch")
     }
 
-    /// The declaration by which the sizes of a variable are estimated.
+    /// Returns the declaration by which the sizes of a variable are estimated.
     pub(crate) fn sizes(&self, variable: &str) -> Option<&Decl> {
         self.sizes.as_deref().filter(|_| self.sized.is_none_or(|sized| sized == variable))
     }
 
-    /// Reads and checks an expression whose value must be of one of these types; any will do if there are none.
+    /// Compiles an expression whose value must be of one of these types; of any type if there are none.
     pub fn compile(&self, text: &str, wanted: &[Type]) -> Result<Program, CompileError> {
         self.compile_where(text, wanted, |_| true)
     }
 
-    /// The same for one type, whose wrapper will not do.
+    /// Compiles an expression whose value must be of one type, and not of its wrapper.
     pub fn compile_never_null(&self, text: &str, wanted: &Type) -> Result<Program, CompileError> {
         self.compile_where(text, std::slice::from_ref(wanted), |found| !matches!(found, Type::Wrapper(_)))
     }
@@ -155,7 +157,7 @@ impl Env {
         Ok(Program::new(text, expr, notes))
     }
 
-    /// The range of what an expression can cost.
+    /// Returns the cost range of an expression.
     pub fn estimate(&self, program: &Program) -> CostEstimate {
         estimate::cost(self, &program.expr, &program.notes)
     }
@@ -168,8 +170,8 @@ impl Env {
     }
 }
 
-/// Finds what can never be evaluated before there is a value: evaluates the conversions of literals once, reads the
-/// patterns that are literals, and asks for the types that are only names.
+/// Finds errors before evaluation: evaluates the conversions of literals once, compiles the patterns that are literals,
+/// and checks the types that are only names.
 fn check_constants(expr: &Expr, notes: &Notes) -> Result<(), Error> {
     match &expr.kind {
         ExprKind::Call { function, target: Some(_), args } if matches!(&**function, "find" | "findAll") => {
@@ -192,14 +194,15 @@ fn check_constants(expr: &Expr, notes: &Notes) -> Result<(), Error> {
     expr.children().into_iter().try_for_each(|child| check_constants(child, notes))
 }
 
-/// Whether the name of a type is also a value. That of a message is one only if the message stands for nothing else.
+/// Reports whether the name of a type is also a value. That of a message is one only if the message has no other
+/// representation.
 fn is_value(name: &str) -> bool {
     let spelled_out = !matches!(name, "timestamp" | "duration");
     Type::by_name(name).is_some_and(|_| spelled_out)
         || messages::named(name).is_some_and(|known| known.of == Type::named(name))
 }
 
-/// A name that was written with a dot before it is told with the dot.
+/// Adds the leading dot of a name to an error about it.
 fn show_leading_dot(text: &str, issue: &mut Issue) {
     let Some(at) = issue.offset.and_then(|offset| (offset as usize).checked_sub(1)) else { return };
     let Some(name) = issue.message.strip_prefix("undeclared reference to '").and_then(|rest| rest.split('\'').next())
@@ -212,7 +215,7 @@ fn show_leading_dot(text: &str, issue: &mut Issue) {
     }
 }
 
-/// Whether a result is of a wanted type; a wanted dyn takes all.
+/// Reports whether a result is of a wanted type; a wanted dyn accepts all.
 fn is_output(wanted: &Type, found: &Type) -> bool {
     match (wanted, found) {
         (Type::Dyn, _) => true,
@@ -228,7 +231,7 @@ fn wrong_output(wanted: &[Type]) -> String {
     }
 }
 
-/// A type by its full name, which is not how the checker calls it.
+/// Returns a type's full name, which differs from the checker's.
 pub(crate) fn type_name(of: &Type) -> String {
     match of {
         Type::Null => "null_type".to_owned(),
@@ -245,7 +248,7 @@ pub(crate) fn type_name(of: &Type) -> String {
     }
 }
 
-/// The name of a type without what it is of.
+/// Returns the name of a type without its parameters.
 pub(crate) fn bare_name(of: &Type) -> String {
     match of {
         Type::List(_) => "list".to_owned(),

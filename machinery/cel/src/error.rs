@@ -1,4 +1,4 @@
-//! Why the evaluation of an expression failed. The texts are those of cel-go: rules and people match on them.
+//! The errors of evaluation. The messages are those of cel-go: rules and people match on them.
 
 /// An error of evaluation.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -13,7 +13,7 @@ pub enum Error {
     IndexOutOfBounds(i64),
     #[error("{0}")]
     Failed(String),
-    /// The expression did more than it may.
+    /// The expression exceeded its cost limit.
     #[error("operation cancelled: actual cost limit exceeded")]
     CostLimit,
 }

@@ -1,8 +1,8 @@
-//! Names of JSON fields as names in expressions: what an expression cannot say is escaped.
+//! The names of JSON fields in expressions: characters that an expression cannot have are escaped.
 
 use corten_meta::names::CEL_WORDS;
 
-/// The name by which expressions reach a field; none if they cannot.
+/// Returns the name of a field in expressions; `None` if they cannot have it.
 pub fn escape(name: &str) -> Option<String> {
     if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) {
         return None;

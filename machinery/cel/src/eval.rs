@@ -26,7 +26,7 @@ struct Evaluator<'e, 'a> {
     notes: &'e Notes,
     activation: &'e dyn Activation<'a>,
     meter: &'e mut Meter,
-    /// The variables of comprehensions. An accumulator may hold an error, which logic can still absorb.
+    /// The variables of comprehensions. An accumulator may be an error, which logical operators can still absorb.
     locals: Vec<(Arc<str>, Outcome<'a>)>,
     optional_costs: Vec<u64>,
 }
@@ -92,7 +92,7 @@ impl<'a> Evaluator<'_, 'a> {
         }
     }
 
-    /// What is looked into. A way that does not begin at a name costs one step to begin.
+    /// Evaluates an operand. An attribute that does not begin at a name costs one step to begin.
     fn operand(&mut self, expr: &Expr) -> Outcome<'a> {
         let value = self.eval(expr)?;
         if !expr.is_attribute() {
@@ -101,7 +101,7 @@ impl<'a> Evaluator<'_, 'a> {
         Ok(value)
     }
 
-    /// A branch of a choice, or an index: a way that is taken within another costs no step to begin.
+    /// Evaluates a branch of a conditional, or an index: an attribute within another costs no step to begin.
     fn within(&mut self, expr: &Expr) -> Outcome<'a> {
         if expr.is_attribute() {
             self.meter.cost = self.meter.cost.saturating_sub(1);
@@ -109,7 +109,7 @@ impl<'a> Evaluator<'_, 'a> {
         self.eval(expr)
     }
 
-    /// A field as an optional: absent where there is none. What is absent costs nothing.
+    /// Returns a field as an optional: none if it is absent. An absent field costs nothing.
     fn optional_field(&mut self, operand: &Value<'a>, field: &str) -> Outcome<'a> {
         let held = match operand {
             Value::Optional(None) => return Ok(Value::none()),
@@ -165,7 +165,7 @@ impl<'a> Evaluator<'_, 'a> {
         }
     }
 
-    /// `&&` and `||`: one side that decides makes an error of the other not matter.
+    /// Evaluates `&&` and `||`: if one side decides, an error of the other does not matter.
     fn logic(&mut self, left: &Expr, right: &Expr, decisive: bool) -> Outcome<'a> {
         let first = self.eval(left);
         match first {
@@ -195,7 +195,7 @@ impl<'a> Evaluator<'_, 'a> {
             other => (other, optional),
         };
         let found = match held {
-            Value::List(list) => match whole(&index) {
+            Value::List(list) => match as_index(&index) {
                 Some(at) => match usize::try_from(at).ok().and_then(|at| list.get(at)) {
                     Some(value) => Some(value?),
                     None if optional => None,
@@ -216,7 +216,7 @@ impl<'a> Evaluator<'_, 'a> {
                 _ => return Err(Error::NoSuchKey(shown(&index))),
             },
         };
-        // What is absent costs nothing.
+        // An absent element costs nothing.
         if optional && found.is_some() {
             self.meter.charge(1)?;
         }
@@ -228,7 +228,7 @@ impl<'a> Evaluator<'_, 'a> {
     }
 
     fn function(&mut self, resolved: &Resolved, target: Option<&Expr>, args: &[Expr]) -> Outcome<'a> {
-        // What is known before there is a value costs nothing.
+        // Constants cost nothing.
         let known = (resolved.function == "@in" && args.get(1).is_some_and(Expr::is_constant))
             || (CONVERSIONS.contains(&resolved.function) && args.iter().all(Expr::is_constant));
         let mut values = Vec::with_capacity(args.len() + 1);
@@ -240,7 +240,7 @@ impl<'a> Evaluator<'_, 'a> {
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
-        // A call costs something also when it cannot be made.
+        // A call also costs something if it fails.
         if let Some(error) = failed {
             self.meter.charge(1)?;
             return Err(error);
@@ -254,7 +254,7 @@ impl<'a> Evaluator<'_, 'a> {
             return Err(Error::NoSuchOverload(format!(": {}({})", resolved.function, types.join(", "))));
         };
         let overload = &FUNCTIONS.overloads[index];
-        // The upper bound of what a call works on is counted before it runs.
+        // The upper bound of a call's work is counted before it runs.
         self.meter.work(1 + values.iter().map(weight).sum::<u64>())?;
         let result = (overload.run)(self.meter, &values);
         if !known {
@@ -334,7 +334,7 @@ impl<'a> Evaluator<'_, 'a> {
         }
     }
 
-    /// The input of `optMap` is evaluated once, but costs each time that it is asked for, as upstream evaluates it.
+    /// Evaluates `optMap`. The input is evaluated once, but charged at each use, as upstream evaluates it.
     fn with_optional(&mut self, c: &Comprehension) -> Outcome<'a> {
         let before = self.meter.cost;
         let value = self.eval(&c.init);
@@ -353,7 +353,7 @@ impl<'a> Evaluator<'_, 'a> {
         result
     }
 
-    /// Puts the next element into the variables of a comprehension.
+    /// Sets the variables of a comprehension to the next element.
     fn push_element(&mut self, c: &Comprehension, range: &Range<'a>, index: usize) -> Result<(), Error> {
         let (first, second) = range.element(index)?;
         self.locals.push((Arc::clone(&c.variable), Ok(first)));
@@ -386,7 +386,8 @@ impl<'a> Evaluator<'_, 'a> {
         result
     }
 
-    /// A comprehension that only collects: in place, since `accumulator + [value]` would copy what is there each time.
+    /// Evaluates a comprehension that only collects: in place, since `accumulator + [value]` would copy the list each
+    /// time.
     fn collect(&mut self, c: &Comprehension, range: &Range<'a>, collecting: &Collecting<'_>) -> Outcome<'a> {
         let mut list = Vec::new();
         let mut map = BTreeMap::new();
@@ -403,19 +404,19 @@ impl<'a> Evaluator<'_, 'a> {
             if kept {
                 self.meter.charge(1)?;
                 match collecting.what {
-                    What::Items(value) => {
+                    Addition::Items(value) => {
                         let constant = value.is_constant();
                         let value = self.eval(value)?;
                         self.meter.charge(1 + if constant { 0 } else { actual::LIST })?;
                         list.push(value);
                     }
-                    What::Value(key, value) => {
+                    Addition::Value(key, value) => {
                         let key = self.eval(key)?;
                         let value = self.eval(value)?;
                         self.meter.charge(1)?;
                         insert_new(&mut map, key, value)?;
                     }
-                    What::Entries(entries) => {
+                    Addition::Entries(entries) => {
                         let Value::Map(entries) = self.eval(entries)? else {
                             return Err(Error::NoSuchOverload(String::new()));
                         };
@@ -431,20 +432,20 @@ impl<'a> Evaluator<'_, 'a> {
         }
         self.meter.charge(1)?;
         match collecting.what {
-            What::Items(_) => Ok(Value::list(list)),
+            Addition::Items(_) => Ok(Value::list(list)),
             _ => Ok(Value::Map(Map::Owned(Rc::new(map)))),
         }
     }
 }
 
-/// A comprehension that adds to a list or map, perhaps what a predicate lets through.
+/// A comprehension that adds to a list or map, optionally filtered by a predicate.
 struct Collecting<'e> {
     predicate: Option<&'e Expr>,
-    what: What<'e>,
+    what: Addition<'e>,
 }
 
 #[derive(Clone, Copy)]
-enum What<'e> {
+enum Addition<'e> {
     Items(&'e Expr),
     Value(&'e Expr, &'e Expr),
     Entries(&'e Expr),
@@ -457,9 +458,9 @@ impl<'e> Collecting<'e> {
             ExprKind::Map(entries) => entries.is_empty(),
             _ => false,
         };
-        let whole = c.result.as_ident() == Some(&c.accumulator)
+        let as_index = c.result.as_ident() == Some(&c.accumulator)
             && matches!(c.condition.kind, ExprKind::Literal(Literal::Bool(true)));
-        if !empty || !whole {
+        if !empty || !as_index {
             return None;
         }
         let (predicate, step) = match &c.step.kind {
@@ -474,18 +475,18 @@ impl<'e> Collecting<'e> {
         }
         let what = match (&**function, args.as_slice()) {
             ("_+_", [_, item]) => match &item.kind {
-                ExprKind::List(items) if items.len() == 1 && !items[0].optional => What::Items(&items[0].value),
+                ExprKind::List(items) if items.len() == 1 && !items[0].optional => Addition::Items(&items[0].value),
                 _ => return None,
             },
-            ("cel.@mapInsert", [_, key, value]) => What::Value(key, value),
-            ("cel.@mapInsert", [_, entries]) => What::Entries(entries),
+            ("cel.@mapInsert", [_, key, value]) => Addition::Value(key, value),
+            ("cel.@mapInsert", [_, entries]) => Addition::Entries(entries),
             _ => return None,
         };
         Some(Collecting { predicate, what })
     }
 }
 
-/// What a comprehension walks over.
+/// The range of a comprehension.
 enum Range<'a> {
     List(List<'a>, bool),
     Keys(Vec<Value<'a>>),
@@ -528,7 +529,7 @@ impl<'a> Range<'a> {
 
 type Entries<'a> = BTreeMap<Key, (Value<'a>, Value<'a>)>;
 
-/// Adds an entry that must not be there yet.
+/// Adds an entry whose key must be new.
 fn insert_new<'a>(map: &mut Entries<'a>, key: Value<'a>, value: Value<'a>) -> Result<(), Error> {
     let Some(known) = Key::new(&key) else {
         return Err(Error::failed(format!("unsupported key type: {}", key.type_name())));
@@ -557,7 +558,7 @@ fn fits(index: usize, values: &[Value<'_>]) -> bool {
     params.len() == values.len() && params.iter().zip(values).all(|(wanted, value)| accepts(wanted, value))
 }
 
-/// Roughly how much there is to look at in an argument; functions over lists count what they walk themselves.
+/// Returns the approximate size of an argument; functions over lists count the items that they visit themselves.
 fn weight(value: &Value<'_>) -> u64 {
     match value {
         Value::String(text) => text.len() as u64 / 16,
@@ -566,8 +567,8 @@ fn weight(value: &Value<'_>) -> u64 {
     }
 }
 
-/// A number as an index.
-fn whole(value: &Value<'_>) -> Option<i64> {
+/// Returns a number as an index.
+fn as_index(value: &Value<'_>) -> Option<i64> {
     match value {
         Value::Int(n) => Some(*n),
         Value::Uint(n) => i64::try_from(*n).ok(),
@@ -576,7 +577,7 @@ fn whole(value: &Value<'_>) -> Option<i64> {
     }
 }
 
-/// A key as errors show it.
+/// Formats a key as errors show it.
 fn shown(value: &Value<'_>) -> String {
     match value {
         Value::String(text) => text.to_string(),

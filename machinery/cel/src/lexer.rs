@@ -1,4 +1,4 @@
-//! From text to tokens. Places are counted in code points, as the errors that name them are.
+//! The step from source to tokens. Offsets are counted in code points, as in the errors.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub enum Token {
     Sign(&'static str),
 }
 
-/// A token, where it stands and how it is written.
+/// A token, its offset and its source.
 #[derive(Debug, Clone)]
 pub struct Lexeme {
     pub token: Token,
@@ -27,16 +27,17 @@ pub struct Lexeme {
     pub text: String,
 }
 
-/// Longer signs before those they begin with.
+/// The signs; longer ones come before their prefixes.
 const SIGNS: &[&str] = &[
     "==", "!=", "<=", ">=", "&&", "||", "<", ">", "[", "]", "{", "}", "(", ")", ".", ",", "-", "!", "?", ":", "+", "*",
     "/", "%",
 ];
 
-/// All tokens of a text, the end last, and what is none.
+/// Returns all tokens of a source, the end last, and the errors.
 pub fn tokens(text: &str) -> (Vec<Lexeme>, Vec<Issue>) {
     let mut lexer = Lexer { text: text.chars().collect(), at: 0 };
-    let (mut found, mut issues) = (Vec::new(), Vec::new());
+    let mut found = Vec::new();
+    let mut issues = Vec::new();
     loop {
         lexer.skip_blanks();
         let start = lexer.at;
@@ -71,7 +72,7 @@ impl Lexer {
         Issue { offset: Some(offset as u32), message: message.into() }
     }
 
-    /// What is shown is passed over.
+    /// Makes the error for the characters from `start` to `end`, and skips them.
     fn unrecognized(&mut self, start: usize, end: usize) -> Issue {
         self.at = end.min(self.text.len());
         let text: String = self.text[start..self.at].iter().collect();
@@ -104,7 +105,7 @@ impl Lexer {
         match self.quoted() {
             Ok(Some(token)) => return Ok(token),
             Ok(None) => {}
-            // The letters before quotes that do not end are a name.
+            // A prefix before an unterminated quote is a name.
             Err(issue) if c.is_ascii_alphabetic() && issue.message.contains("token recognition") => self.at = start,
             Err(issue) => return Err(issue),
         }
@@ -125,7 +126,7 @@ impl Lexer {
                 return Ok(Token::Sign(sign));
             }
         }
-        // Half an operator is shown with what should have been its other half.
+        // Half an operator is shown with the following character.
         let shown = if matches!(c, '=' | '|' | '&') { 2 } else { 1 };
         Err(self.unrecognized(self.at, self.at + shown))
     }
@@ -180,9 +181,11 @@ impl Lexer {
         Ok(Token::Int(text))
     }
 
-    /// A string or bytes literal, if one begins here.
+    /// Reads a string or bytes literal, if one begins here.
     fn quoted(&mut self) -> Result<Option<Token>, Issue> {
-        let (mut ahead, mut raw, mut bytes) = (0, false, false);
+        let mut ahead = 0;
+        let mut raw = false;
+        let mut bytes = false;
         while ahead < 2 {
             match self.peek(ahead) {
                 'r' | 'R' if !raw => raw = true,
@@ -205,7 +208,7 @@ impl Lexer {
         loop {
             let c = self.peek(0);
             if self.at >= self.text.len() && triple {
-                // Three quotes that nothing ends are an empty text, and a quote.
+                // Three quotes without an end are an empty string and a quote.
                 self.at = start + ahead + 2;
                 out.clear();
                 break;
@@ -236,7 +239,7 @@ impl Lexer {
         Ok(Some(Token::String(text.into())))
     }
 
-    /// One escape sequence; in bytes, hexadecimal and octal ones are bytes and not code points.
+    /// Reads one escape sequence; in bytes, hexadecimal and octal ones are bytes and not code points.
     fn escape(&mut self, start: usize, bytes: bool, out: &mut Vec<u8>) -> Result<(), Issue> {
         let c = self.peek(1);
         let simple = match c {

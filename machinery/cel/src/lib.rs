@@ -1,10 +1,10 @@
-//! The Common Expression Language as Kubernetes speaks it: one engine for the rules of custom resources, admission
+//! The Common Expression Language (CEL) of Kubernetes: one engine for the rules of custom resources, admission
 //! policies, match conditions and authentication mappings.
 //!
-//! [`Env`] declares what an expression may speak of; [`Env::compile`] reads and checks it and gives a [`Program`];
-//! [`Program::eval`] evaluates it over values that are views into JSON. Types, costs, limits and error texts are
-//! those of Kubernetes v1.36. Everything here is pure: no clock, no I/O. Whatever an expression or an object holds,
-//! compiling and evaluating it ends soon, in bounded memory, without a panic.
+//! [`Env`] declares the variables of an expression; [`Env::compile`] parses and checks it and returns a [`Program`];
+//! [`Program::eval`] evaluates it over values that are views into JSON. Types, costs, limits and error messages are
+//! those of Kubernetes v1.36. Everything here is pure: no clock, no I/O. Compiling and evaluating any expression on any
+//! object ends soon, in bounded memory, without a panic.
 
 mod ast;
 mod check;
@@ -40,9 +40,9 @@ pub use source::Issues;
 pub use types::Type;
 pub use value::Value;
 
-/// What the rules of one custom resource, or one policy binding, may cost together for one request.
+/// The cost limit of the rules of one custom resource, or of one policy binding, together for one request.
 pub const RUNTIME_BUDGET: u64 = 10_000_000;
-/// What the match conditions of one webhook or binding may cost together for one request.
+/// The cost limit of the match conditions of one webhook or binding, together for one request.
 pub const MATCH_CONDITIONS_BUDGET: u64 = 2_500_000;
 /// The longest message that a message expression may make.
 pub const MAX_MESSAGE_BYTES: usize = 5 * 1024;

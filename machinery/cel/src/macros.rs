@@ -1,6 +1,6 @@
-//! Macros: calls that stand for comprehensions and presence tests, expanded while an expression is read.
+//! Macros: calls that stand for comprehensions and presence tests, expanded by the parser.
 //!
-//! One function per shape; the table at the top says which call is which. What is no macro becomes a plain call.
+//! There is one function per shape; the table at the top lists the calls. A call that is no macro stays a plain call.
 
 use std::sync::Arc;
 
@@ -8,15 +8,15 @@ use crate::ast::{ACCUMULATOR, Comprehension, Expr, ExprKind, Literal};
 use crate::parser::Nodes;
 use crate::source::Issue;
 
-/// The name by which older expressions reached the accumulator.
+/// The accumulator's name in older expressions.
 const OLD_ACCUMULATOR: &str = "__result__";
-/// The variable of a range that is never walked.
+/// The variable of a range that is not iterated.
 const UNUSED: &str = "#unused";
 const SORT_BY_INPUT: &str = "@__sortBy_input__";
-/// Holds the optional that `optMap` looks into.
+/// The variable of the optional that `optMap` unwraps.
 pub const OPTIONAL_INPUT: &str = "@optional_input";
 
-/// A call, or what the macro of its name and number of arguments makes of it.
+/// Returns a call, or its expansion if it is a macro.
 pub fn call(
     nodes: &mut Nodes,
     offset: u32,
@@ -80,7 +80,7 @@ pub fn call(
 fn has(nodes: &mut Nodes, offset: u32, mut args: Vec<Expr>) -> Result<Expr, Issue> {
     let arg = args.remove(0);
     match arg.kind {
-        // What has been asked for may be asked for again.
+        // A tested field may be tested again.
         ExprKind::Select { operand, field, .. } => {
             Ok(nodes.make(offset, ExprKind::Select { operand, field, test: true }))
         }
@@ -96,7 +96,7 @@ struct Build<'a> {
     offset: u32,
 }
 
-/// What a comprehension does besides walking its range.
+/// The parts of a comprehension besides its range.
 struct Fold {
     init: Expr,
     condition: Expr,
@@ -104,7 +104,7 @@ struct Fold {
     result: Expr,
 }
 
-/// A name, its value, and the expression that it is a name in.
+/// Expands `cel.bind`: a name, its value, and the expression that uses it.
 fn bind(nodes: &mut Nodes, offset: u32, [name, value, inside]: [Expr; 3]) -> Result<Expr, Issue> {
     let ExprKind::Ident(variable) = &name.kind else {
         let message = "cel.bind() variable names must be simple identifiers".to_owned();
@@ -163,21 +163,23 @@ impl Build<'_> {
     fn comprehension(&mut self, range: Expr, (variable, variable2): Variables, accumulator: &str, fold: Fold) -> Expr {
         let Fold { init, condition, step, result } = fold;
         let accumulator = accumulator.into();
-        let whole = Comprehension { range, variable, variable2, accumulator, init, condition, step, result };
-        self.nodes.make(self.offset, ExprKind::Comprehension(Box::new(whole)))
+        let kind = Comprehension { range, variable, variable2, accumulator, init, condition, step, result };
+        self.nodes.make(self.offset, ExprKind::Comprehension(Box::new(kind)))
     }
 
     fn quantifier(&mut self, function: &str, range: Expr, variables: Variables, test: Expr) -> Result<Expr, Issue> {
         let result = self.accumulator();
         let fold = match function {
             "all" => {
-                let (init, accumulator) = (self.bool(true), self.accumulator());
+                let init = self.bool(true);
+                let accumulator = self.accumulator();
                 let condition = self.call("@not_strictly_false", vec![accumulator]);
                 let accumulator = self.accumulator();
                 Fold { init, condition, step: self.call("_&&_", vec![accumulator, test]), result }
             }
             "exists" => {
-                let (init, accumulator) = (self.bool(false), self.accumulator());
+                let init = self.bool(false);
+                let accumulator = self.accumulator();
                 let negated = self.call("!_", vec![accumulator]);
                 let condition = self.call("@not_strictly_false", vec![negated]);
                 let accumulator = self.accumulator();
@@ -196,7 +198,7 @@ impl Build<'_> {
         Ok(self.comprehension(range, variables, ACCUMULATOR, fold))
     }
 
-    /// `[predicate,] value` of every element, appended.
+    /// Expands `map`: appends the value of every element, optionally filtered by a predicate.
     fn map(&mut self, range: Expr, variables: Variables, mut args: Vec<Expr>) -> Result<Expr, Issue> {
         let Some(value) = args.pop() else { return Ok(range) };
         let fold = self.appending(value, args.pop());
@@ -217,7 +219,7 @@ impl Build<'_> {
         self.collecting(init, step, predicate)
     }
 
-    /// Collects by `step` what the predicate lets through.
+    /// Collects by `step` the elements that satisfy the predicate.
     fn collecting(&mut self, init: Expr, step: Expr, predicate: Option<Expr>) -> Fold {
         let step = match predicate {
             None => step,
@@ -250,15 +252,17 @@ impl Build<'_> {
         Ok(self.comprehension(range, variables, ACCUMULATOR, fold))
     }
 
-    /// A name for a value within an expression.
+    /// Binds a name to a value within an expression.
     fn bind(&mut self, name: &str, value: Expr, inside: Expr) -> Expr {
         let range = self.nodes.list(self.offset, Vec::new());
-        let (condition, step) = (self.bool(false), self.nodes.ident(self.offset, name));
+        let condition = self.bool(false);
+        let step = self.nodes.ident(self.offset, name);
         let fold = Fold { init: value, condition, step, result: inside };
         self.comprehension(range, (UNUSED.into(), None), name, fold)
     }
 
-    /// The target is bound to a name of its own: a copy of it, as cel-go makes, doubles with every link of a chain.
+    /// Expands `optMap`. The target is bound to a variable: a copy of it, as cel-go makes, would double with every link
+    /// of a chain.
     fn optional_map(&mut self, target: Expr, name: &str, value: Expr, flat: bool) -> Result<Expr, Issue> {
         let input = self.nodes.ident(self.offset, OPTIONAL_INPUT);
         let test = self.nodes.member(self.offset, "hasValue", input, Vec::new());

@@ -1,12 +1,11 @@
-//! What an evaluation has cost so far, in upstream's units, and how much work it really was.
+//! The cost of an evaluation so far, in upstream's units, and its actual work.
 //!
-//! Cost is what Kubernetes promises to count, and some things are cheap in it that are not cheap to do (adding two
-//! long lists, comparing deep objects). Work is counted beside it, so that no expression runs for long or takes much
-//! memory whatever it is made of.
+//! Kubernetes specifies the cost, and some operations are cheap in it that are not cheap to execute (concatenating long
+//! lists, comparing deep objects). Work is counted separately, so that no expression runs long or takes much memory.
 
 use crate::error::Error;
 
-/// The most that one evaluation may cost.
+/// The cost limit of one evaluation.
 pub const PER_CALL_LIMIT: u64 = 1_000_000;
 /// The most values or characters that one evaluation may touch.
 const WORK_LIMIT: u64 = 40_000_000;
@@ -29,8 +28,8 @@ impl Meter {
     }
 
     /// Counts work before it is done.
-    pub fn work(&mut self, amount: u64) -> Result<(), Error> {
-        self.work = self.work.saturating_add(amount);
+    pub fn work(&mut self, steps: u64) -> Result<(), Error> {
+        self.work = self.work.saturating_add(steps);
         if self.work > WORK_LIMIT { Err(Error::CostLimit) } else { Ok(()) }
     }
 }

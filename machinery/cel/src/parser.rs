@@ -1,6 +1,6 @@
-//! From tokens to the tree, by recursive descent. Macros are expanded on the way.
+//! The step from tokens to the tree, by recursive descent. It expands macros.
 //!
-//! Nesting is bounded, so that no text can exhaust the stack of this or of any later walk.
+//! Nesting is bounded, so that no source can exhaust the stack of this or of any later walk.
 
 use std::sync::Arc;
 
@@ -12,16 +12,16 @@ use crate::macros;
 use crate::source::{Issue, Issues, MAX_CODE_POINTS};
 use crate::syntax::complaints;
 
-/// How deep the tree of an expression may be.
+/// The maximal height of an expression's tree.
 pub const MAX_DEPTH: u32 = 250;
-/// How deep brackets may stand in brackets: reading them takes more of the stack than walking the tree does.
+/// The maximal nesting of brackets: parsing them takes more of the stack than walking the tree does.
 const MAX_NESTING: u32 = 80;
 
-/// What an expression may begin with, as syntax errors list it.
+/// The tokens that an expression may begin with, as syntax errors list them.
 const BEGINNINGS: &str =
     "{'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}";
 
-/// Reads a text.
+/// Parses a source.
 pub fn parse(text: &str, binds: bool) -> Result<Expr, Issues> {
     let length = text.chars().count();
     if length > MAX_CODE_POINTS {
@@ -34,7 +34,7 @@ pub fn parse(text: &str, binds: bool) -> Result<Expr, Issues> {
         (Ok(_), false) => Err(Issues::new(text, issues)),
         (Err(mut found), _) => {
             let complaints = complaints(text, &tokens);
-            // What it says of a text that it takes for good is what is not a matter of syntax.
+            // If the syntax is valid, only the other errors remain.
             found.retain(|issue| complaints.is_empty() || !issue.message.starts_with("Syntax error"));
             issues.append(&mut found);
             issues.extend(complaints);
@@ -59,13 +59,13 @@ fn read(tokens: Vec<Lexeme>, binds: bool) -> Result<Expr, Vec<Issue>> {
     Err(issues)
 }
 
-/// Makes nodes, each with a number of its own.
+/// Makes nodes, each with its own id.
 #[derive(Default)]
 pub struct Nodes {
     next: u32,
     /// Whether `cel.bind` is a macro.
     pub binds: bool,
-    /// What is wrong with macros: the rest is read on.
+    /// The errors of macros, after which parsing continues.
     issues: Vec<Issue>,
 }
 
@@ -106,7 +106,7 @@ struct Parser {
     nesting: u32,
 }
 
-/// Binary operators by how strongly they bind; `&&` and `||` are read apart from these.
+/// Returns the precedence and function of a binary operator; `&&` and `||` are parsed separately.
 fn operator(token: &Token) -> Option<(u8, &'static str)> {
     match token {
         Token::Sign("<") => Some((1, "_<_")),
@@ -164,14 +164,14 @@ impl Parser {
         Err(self.unexpected(self.surplus(), &format!("'{sign}'")))
     }
 
-    /// A token that could be left out is called another than one that could not.
+    /// Returns the phrase for an unexpected token: it differs if the token could be skipped.
     fn surplus(&self) -> &'static str {
         let next = self.tokens.get(self.at + 1).map(|lexeme| &lexeme.token);
         if next == Some(&Token::End) { "extraneous input" } else { "mismatched input" }
     }
 
-    fn unexpected(&self, what: &str, wanted: &str) -> Issue {
-        let message = format!("Syntax error: {what} '{}' expecting {wanted}", self.here().text);
+    fn unexpected(&self, phrase: &str, wanted: &str) -> Issue {
+        let message = format!("Syntax error: {phrase} '{}' expecting {wanted}", self.here().text);
         Issue { offset: Some(self.offset()), message }
     }
 
@@ -179,7 +179,7 @@ impl Parser {
         Issue { offset: Some(offset), message: message.into() }
     }
 
-    /// Refuses what nests too deep.
+    /// Refuses an expression that nests too deep.
     fn bounded(&self, expr: Expr) -> Result<Expr, Issue> {
         if expr.depth > MAX_DEPTH {
             return Err(Issue { offset: None, message: "max recursion depth exceeded".to_owned() });
@@ -193,7 +193,7 @@ impl Parser {
             let message = format!("expression recursion limit exceeded: {MAX_NESTING}");
             return Err(Issue { offset: None, message });
         }
-        // `a ? b : c ? d : e` is read from the left and put together from the right.
+        // `a ? b : c ? d : e` is parsed from the left and assembled from the right.
         let mut choices = Vec::new();
         let mut expr = self.chain("||", "_||_")?;
         loop {
@@ -214,7 +214,7 @@ impl Parser {
         self.bounded(expr)
     }
 
-    /// Terms joined by `||` or `&&`, as a balanced tree: long conditions are common and would nest deep.
+    /// Parses terms joined by `||` or `&&` into a balanced tree: long conditions are common and would nest deep.
     fn chain(&mut self, sign: &str, function: &str) -> Result<Expr, Issue> {
         let or = sign == "||";
         let term = |parser: &mut Parser| if or { parser.chain("&&", "_&&_") } else { parser.binary(1) };
@@ -251,7 +251,7 @@ impl Parser {
         self.nodes.call(offsets[middle - 1], function, vec![left, right])
     }
 
-    /// Operators that bind at least so strongly, from the left.
+    /// Parses operators of at least this precedence, left-associative.
     fn binary(&mut self, strength: u8) -> Result<Expr, Issue> {
         let mut left = self.unary()?;
         while let Some((binds, function)) = operator(self.peek()).filter(|(binds, _)| *binds >= strength) {
@@ -305,7 +305,7 @@ impl Parser {
         }
     }
 
-    /// What follows a dot: a field, an optional field, or a call.
+    /// Parses what follows a dot: a field, an optional field, or a call.
     fn selection(&mut self, operand: Expr, offset: u32) -> Result<Expr, Issue> {
         let optional = self.accept("?");
         let at = self.offset();
@@ -332,7 +332,7 @@ impl Parser {
         Ok(self.nodes.make(offset, ExprKind::Select { operand: Box::new(operand), field: name, test: false }))
     }
 
-    /// A call, or what its macro makes of it; of a macro that is wrong, a node that means nothing.
+    /// Returns a call, or its expansion if it is a macro; for an invalid macro, a null literal.
     fn expanded(&mut self, offset: u32, function: &str, target: Option<Expr>, args: Vec<Expr>) -> Expr {
         macros::call(&mut self.nodes, offset, function, target, args).unwrap_or_else(|issue| {
             self.nodes.issues.push(issue);
@@ -340,10 +340,10 @@ impl Parser {
         })
     }
 
-    /// Items up to the closing sign, divided by commas.
+    /// Parses items up to the closing sign, separated by commas.
     fn list<T>(&mut self, close: &str, mut item: impl FnMut(&mut Parser) -> Result<T, Issue>) -> Result<Vec<T>, Issue> {
         let mut items = Vec::new();
-        // A comma alone is an end too.
+        // A single comma also ends an empty list.
         if close != ")" && matches!(self.peek(), Token::Sign(",")) && self.is_followed_by(close) {
             self.at += 2;
             return Ok(items);
@@ -407,7 +407,7 @@ impl Parser {
         }
     }
 
-    /// A name: a variable, a call or the type of a message.
+    /// Parses a name: a variable, a call or the type of a message.
     fn named(&mut self, offset: u32, leading_dot: bool) -> Result<Expr, Issue> {
         let lexeme = self.advance();
         let word = lexeme.text;
@@ -426,14 +426,14 @@ impl Parser {
     }
 
     fn check_reserved(&self, offset: u32, word: &str) -> Result<(), Issue> {
-        // A field may be called so, a variable not.
+        // A field may have this name, a variable may not.
         if CEL_WORDS.contains(&word) {
             return Err(self.issue(offset, format!("reserved identifier: {word}")));
         }
         Ok(())
     }
 
-    /// Looks ahead for `a.b.C{`; the position moves only when there is one.
+    /// Looks ahead for `a.b.C{`; the position moves only if there is one.
     fn message_name(&mut self, first: &str) -> Option<String> {
         let mut name = first.to_owned();
         let mut at = self.at;

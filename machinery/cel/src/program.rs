@@ -1,4 +1,4 @@
-//! An expression that was compiled, ready to be evaluated as often as one likes.
+//! A compiled expression, which can be evaluated any number of times.
 
 use crate::ast::{Expr, ExprKind, Literal};
 use crate::check::Notes;
@@ -8,12 +8,12 @@ use crate::meter::{Meter, PER_CALL_LIMIT};
 use crate::types::Type;
 use crate::value::Value;
 
-/// Where an evaluation finds its variables.
+/// The variables of an evaluation.
 pub trait Activation<'a> {
     fn variable(&self, name: &str) -> Option<Value<'a>>;
 }
 
-/// Variables in a list; few enough to be searched.
+/// Variables in a slice; few enough for a linear search.
 impl<'a> Activation<'a> for &[(&str, Value<'a>)] {
     fn variable(&self, name: &str) -> Option<Value<'a>> {
         self.iter().find(|(known, _)| *known == name).map(|(_, value)| value.clone())
@@ -34,7 +34,7 @@ pub struct Program {
     pub(crate) notes: Notes,
 }
 
-/// What an evaluation gave, and what it cost.
+/// The result of an evaluation, and its cost.
 pub struct Outcome<'a> {
     pub value: Result<Value<'a>, Error>,
     pub cost: u64,
@@ -45,22 +45,22 @@ impl Program {
         Program { text: text.to_owned(), expr, notes }
     }
 
-    /// The expression as it was written.
+    /// Returns the source of the expression.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// The type of its values.
+    /// Returns the type of its values.
     pub fn output(&self) -> &Type {
         self.notes.type_of(&self.expr)
     }
 
-    /// Whether it speaks of a variable.
+    /// Reports whether it uses a variable.
     pub fn uses(&self, variable: &str) -> bool {
         self.notes.uses(variable)
     }
 
-    /// Whether it asks for a field of a variable anywhere: `variable.field` or `variable.?field`.
+    /// Reports whether it selects a field of a variable anywhere: `variable.field` or `variable.?field`.
     pub fn selects(&self, variable: &str, field: &str) -> bool {
         fn is(expr: &Expr, variable: &str, field: &str) -> bool {
             let of = |operand: &Expr| matches!(&operand.kind, ExprKind::Ident(name) if &**name == variable);
@@ -79,12 +79,12 @@ impl Program {
         is(&self.expr, variable, field)
     }
 
-    /// Evaluates within the limit of one call.
+    /// Evaluates within the cost limit of one evaluation.
     pub fn eval<'a>(&self, activation: &dyn Activation<'a>) -> Outcome<'a> {
         self.eval_within(activation, PER_CALL_LIMIT)
     }
 
-    /// Evaluates within a limit of cost.
+    /// Evaluates within a cost limit.
     pub fn eval_within<'a>(&self, activation: &dyn Activation<'a>, limit: u64) -> Outcome<'a> {
         let mut meter = Meter::new(limit);
         let value = evaluate(&self.expr, &self.notes, activation, &mut meter);

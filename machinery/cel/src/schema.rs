@@ -1,5 +1,5 @@
-//! Declarations: what an OpenAPI schema says about the values of an expression. From it come their types for the
-//! checker, their sizes for the cost estimate, and the form in which JSON is seen.
+//! Declarations: an OpenAPI schema as expressions see it. They determine the types for the checker, the sizes for the
+//! cost estimate, and the conversion of JSON.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use serde_json::Value as Json;
 use crate::escape::escape;
 use crate::types::Type;
 
-/// The biggest request that is accepted: what is not bounded by its schema is bounded by this.
+/// The size limit of a request: it bounds values that the schema does not.
 pub const MAX_REQUEST_BYTES: u64 = 3 * 1024 * 1024;
 
 /// A declared value.
@@ -17,9 +17,9 @@ pub const MAX_REQUEST_BYTES: u64 = 3 * 1024 * 1024;
 pub struct Decl {
     pub shape: Shape,
     pub nullable: bool,
-    /// The most elements, entries or bytes that it can have.
+    /// The most elements, entries or bytes that the value can have.
     pub max_elements: u64,
-    /// The shortest that it can be in JSON.
+    /// The least size of the value in JSON.
     pub min_size: u64,
 }
 
@@ -42,17 +42,17 @@ pub enum Shape {
     },
     Map {
         value: Box<Decl>,
-        /// The longest key, where a length is declared.
+        /// The longest key, if a length is declared.
         key: u64,
     },
-    /// Fields under the names that expressions use; the type's name is set where the object is declared.
+    /// Fields under their names in expressions; the type's name is set where the object is declared.
     Object {
         name: Arc<str>,
         fields: BTreeMap<String, FieldDecl>,
     },
 }
 
-/// How the items of a list are told apart.
+/// The identity of a list's items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ListType {
     Atomic,
@@ -67,7 +67,7 @@ pub struct FieldDecl {
     pub decl: Decl,
 }
 
-/// A value about which nothing is declared.
+/// A value without a declaration.
 pub static DYN: Decl = Decl { shape: Shape::Dyn, nullable: true, max_elements: MAX_REQUEST_BYTES, min_size: 1 };
 
 impl Decl {
@@ -79,14 +79,14 @@ impl Decl {
         Decl { max_elements, ..Decl::simple(shape, min_size) }
     }
 
-    /// From a schema; none if expressions cannot see such values. Objects are named by where they stand, beginning
-    /// with `name`. A root has the fields of every object even if its schema does not name them.
+    /// Makes a declaration of a schema; `None` if expressions cannot see such values. Objects are named by their path,
+    /// beginning with `name`. A root has the fields of every object even if its schema does not have them.
     pub fn of_schema(schema: &Json, is_root: bool, name: &str) -> Option<Decl> {
         let nullable = schema["nullable"] == true;
         of_schema(schema, is_root, name).map(|decl| Decl { nullable, ..decl })
     }
 
-    /// The type that the checker sees.
+    /// Returns the type for the checker.
     pub fn cel_type(&self) -> Type {
         match &self.shape {
             Shape::Dyn | Shape::IntOrString => Type::Dyn,
@@ -103,7 +103,7 @@ impl Decl {
         }
     }
 
-    /// Every object type in it.
+    /// Collects every object type in it.
     pub fn objects(&self, found: &mut BTreeMap<Arc<str>, BTreeMap<String, Type>>) {
         match &self.shape {
             Shape::List { item, .. } => item.objects(found),
@@ -117,7 +117,7 @@ impl Decl {
         }
     }
 
-    /// The items of a list.
+    /// Returns the items of a list.
     pub fn item(&self) -> &Decl {
         match &self.shape {
             Shape::List { item, .. } => item,
@@ -132,11 +132,11 @@ impl Decl {
         }
     }
 
-    /// The name in JSON, where it is another, and the declaration of a field as expressions call it.
+    /// Returns the name in JSON, if it differs, and the declaration of a field by its name in expressions.
     pub fn field(&self, name: &str) -> (Option<&str>, &Decl) {
         match &self.shape {
             Shape::Object { fields, .. } => {
-                // A word of the language may also be written as it is.
+                // A reserved word may also be written without escapes.
                 let field = fields.get(name).or_else(|| fields.get(&format!("__{name}__")));
                 field.map_or((None, &DYN), |field| (Some(field.name.as_str()), &field.decl))
             }
@@ -145,7 +145,7 @@ impl Decl {
         }
     }
 
-    /// The declaration of the value under a name in JSON.
+    /// Returns the declaration of the value under a name in JSON.
     pub fn value_of(&self, name: &str) -> &Decl {
         match &self.shape {
             Shape::Object { fields, .. } => {
@@ -156,15 +156,15 @@ impl Decl {
         }
     }
 
-    /// The most elements at the end of a way through it: field names, `@items`, `@values`, `@keys`.
-    pub fn max_along(&self, way: &[Arc<str>]) -> Option<u64> {
-        let Some((step, rest)) = way.split_first() else { return Some(self.max_elements) };
+    /// Returns the most elements at the end of a path: field names, `@items`, `@values`, `@keys`.
+    pub fn max_along(&self, path: &[Arc<str>]) -> Option<u64> {
+        let Some((step, rest)) = path.split_first() else { return Some(self.max_elements) };
         match (&**step, &self.shape) {
             ("@items", Shape::List { item, .. }) => item.max_along(rest),
             ("@values", Shape::Map { value, .. }) => value.max_along(rest),
             ("@keys", Shape::Map { key, .. }) => rest.is_empty().then_some(*key),
             (name, Shape::Object { fields, .. }) => fields.get(name).and_then(|field| field.decl.max_along(rest)),
-            // What is known of no entry by its name is known of all of them.
+            // A declaration for all entries applies to an entry of any name.
             (_, Shape::Map { value, .. }) if value.shape == Shape::Dyn => value.max_along(rest),
             _ => None,
         }
@@ -222,15 +222,15 @@ fn object(schema: &Json, is_root: bool, name: &str) -> Decl {
     let mut fields = BTreeMap::new();
     let mut min_size = 2;
     let always = if is_root { root_fields() } else { BTreeMap::new() };
-    let given = schema["properties"].as_object();
-    let own = given.into_iter().flatten().filter(|(field, _)| !always.contains_key(field.as_str()));
+    let declared = schema["properties"].as_object();
+    let own = declared.into_iter().flatten().filter(|(field, _)| !always.contains_key(field.as_str()));
     for (field, property) in
         own.map(|(field, property)| (field.as_str(), property)).chain(always.iter().map(|(k, v)| (*k, v)))
     {
         let escaped = escape(field);
         let place = format!("{name}.{}", escaped.as_deref().unwrap_or(field));
         let Some(decl) = Decl::of_schema(property, is_embedded(property), &place) else { continue };
-        // What has a default is filled in by the server and need not be sent.
+        // A field with a default need not be sent: the server sets it.
         if required.contains(&field) && property.get("default").is_none() {
             min_size += field.len() as u64 + decl.min_size + 4;
         }
@@ -241,7 +241,7 @@ fn object(schema: &Json, is_root: bool, name: &str) -> Decl {
     Decl::simple(Shape::Object { name: name.into(), fields }, min_size)
 }
 
-/// The fields that expressions see of every object.
+/// Returns the fields that expressions see of every object.
 fn root_fields() -> BTreeMap<&'static str, Json> {
     let text = serde_json::json!({ "type": "string" });
     let metadata = serde_json::json!({ "type": "object", "properties": { "name": text, "generateName": text } });
@@ -267,12 +267,12 @@ fn string(schema: &Json) -> Decl {
     }
 }
 
-/// A length is in characters, of which each may take four bytes.
+/// Returns the bytes of a length in characters, each of which may take four bytes.
 fn bytes_of_length(length: i64) -> u64 {
     u64::try_from(length).unwrap_or(0).saturating_mul(4)
 }
 
-/// How often a rule can apply when every value it applies to is as short as can be.
+/// Returns how often a rule can apply if every value that it applies to has its least size.
 pub fn max_cardinality(min_size: u64) -> u64 {
     MAX_REQUEST_BYTES / (min_size + 1)
 }

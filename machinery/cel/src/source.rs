@@ -1,22 +1,22 @@
-//! The text of an expression, places in it, and what is wrong there, printed as cel-go prints it.
+//! The source of an expression, offsets in it, and errors, printed as cel-go prints them.
 
 use std::fmt;
 
-/// Longer texts are refused before they are read.
+/// The limit of a source's length; a longer one is refused before parsing.
 pub const MAX_CODE_POINTS: usize = 100_000;
-/// More errors than this are only counted.
+/// The number of errors that are printed; more are only counted.
 const MAX_ERRORS: usize = 100;
-/// Longer lines are not shown below an error.
+/// The length of a line beyond which it is not shown below an error.
 const MAX_SNIPPET: usize = 16_384;
 
-/// One thing that is wrong: where (in code points from the start, none when it has no place) and what.
+/// An error: its offset (in code points from the start, `None` if it has none) and its message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Issue {
     pub offset: Option<u32>,
     pub message: String,
 }
 
-/// Why an expression does not compile.
+/// The errors of an expression that does not compile.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Issues {
     text: String,
@@ -51,14 +51,15 @@ impl fmt::Display for Issues {
 
 impl std::error::Error for Issues {}
 
-/// The error, the line it is in, and a mark below the place.
+/// Prints an error, its line, and a mark below its column.
 fn show(f: &mut fmt::Formatter<'_>, text: &str, issue: &Issue) -> fmt::Result {
     let Some(offset) = issue.offset else { return write!(f, "ERROR: <input>:-1:0: {}", issue.message) };
     if text.is_empty() {
-        // Nothing has no first column, and no line to show.
+        // An empty source has no first column and no line to show.
         return write!(f, "ERROR: <input>:1:0: {}", issue.message);
     }
-    let (mut line_number, mut column) = (1, 0);
+    let mut line_number = 1;
+    let mut column = 0;
     for c in text.chars().take(offset as usize) {
         (line_number, column) = if c == '\n' { (line_number + 1, 0) } else { (line_number, column + 1) };
     }

@@ -1,15 +1,15 @@
-//! Types: what the checker knows about a value before there is one.
+//! The static types of the checker.
 
 use std::fmt;
 use std::sync::Arc;
 
 #[derive(Debug, Clone)]
 pub enum Type {
-    /// Anything; checked when there is a value.
+    /// Any value; checked at evaluation.
     Dyn,
-    /// A value that comes in any type of its own: as good as the above, but it cannot be iterated.
+    /// A `google.protobuf.Any`: like `Dyn`, but it cannot be iterated.
     Any,
-    /// The type of what did not check.
+    /// The type of an expression with errors.
     Error,
     Null,
     Bool,
@@ -20,17 +20,17 @@ pub enum Type {
     Bytes,
     Timestamp,
     Duration,
-    /// A scalar that may also be null. It is exactly the type that it wraps, and takes null besides.
+    /// A scalar that may also be null. It equals the type that it wraps, and also accepts null.
     Wrapper(Arc<Type>),
     List(Arc<Type>),
     Map(Arc<Type>, Arc<Type>),
     /// A message with named fields.
     Struct(Arc<str>),
-    /// A type of a library, perhaps of other types.
+    /// A type of a library, with optional parameters.
     Opaque(Arc<str>, Vec<Type>),
-    /// A parameter of a declaration.
+    /// A type parameter of a declaration.
     Param(char),
-    /// A type that is being found out.
+    /// A type variable.
     Var(u32),
     /// The type of a type.
     Type(Arc<Type>),
@@ -56,7 +56,7 @@ impl Type {
         Type::Struct(name.into())
     }
 
-    /// What a wrapper wraps; any other type is plain.
+    /// Returns the type that a wrapper wraps, and any other type itself.
     pub fn plain(&self) -> &Type {
         match self {
             Type::Wrapper(of) => of,
@@ -72,7 +72,7 @@ impl Type {
         self.is_dyn() || *self == Type::Error
     }
 
-    /// What an optional holds, and whether it is one.
+    /// Returns the type in an optional, and whether it is one.
     pub fn unwrap_optional(&self) -> (&Type, bool) {
         match self {
             Type::Opaque(name, inner) if &**name == OPTIONAL && inner.len() == 1 => (&inner[0], true),
@@ -80,7 +80,7 @@ impl Type {
         }
     }
 
-    /// Whether every value has the same small size.
+    /// Reports whether every value has the same small size.
     pub fn is_scalar(&self) -> bool {
         match self.plain() {
             Type::Bool | Type::Double | Type::Duration | Type::Int | Type::Timestamp | Type::Uint => true,
@@ -91,7 +91,7 @@ impl Type {
         }
     }
 
-    /// What is remembered of the type of a value that has a name: libraries' own types are forgotten.
+    /// Returns the type that a named value keeps: libraries' own types become dyn.
     pub fn remembered(&self) -> Type {
         match self {
             Type::List(item) => Type::list(item.remembered()),
@@ -107,7 +107,7 @@ impl Type {
         }
     }
 
-    /// The type inside lists and optionals, the first parameter.
+    /// Returns the first type parameter: the type inside lists and optionals.
     pub fn first_parameter(&self) -> Option<&Type> {
         match self {
             Type::List(item) => Some(item),
@@ -117,7 +117,7 @@ impl Type {
         }
     }
 
-    /// The type of the literals and conversions of this name.
+    /// Returns the type of the literals and conversions of this name.
     pub fn by_name(name: &str) -> Option<Type> {
         Some(match name {
             "dyn" => Type::Dyn,

@@ -1,6 +1,6 @@
-//! Which type may stand where, and what that says about types that are being found out.
+//! Assignability of types, and the inference of type variables.
 //!
-//! Found types are noted with an undo log: a try that fails leaves nothing behind and costs only what it did.
+//! Inferred types have an undo log: a failed attempt leaves nothing behind.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use crate::types::Type;
 
-/// Steps that one expression may take; types that share their parts can be worth far more than they are long.
+/// The steps that the check of one expression may take; types that share parts can be far bigger than their source.
 const FUEL: u32 = 5_000_000;
-/// A bigger type is dyn.
+/// The size beyond which a type becomes dyn.
 const MAX_NODES: u32 = 1000;
 
-/// What is known about type variables.
+/// The inferred type variables.
 pub struct Substitutions {
     known: HashMap<u32, Type>,
     undo: Vec<(u32, Option<Type>)>,
@@ -28,18 +28,18 @@ impl Default for Substitutions {
 }
 
 impl Substitutions {
-    /// A type that is yet to be found out.
+    /// Makes a new type variable.
     pub fn fresh(&mut self) -> Type {
         self.next += 1;
         Type::Var(self.next - 1)
     }
 
-    /// Whether a value of one type may stand where the other is wanted. What is learned stays if so.
+    /// Reports whether a value of one type is assignable to the other. Inferred types stay if so.
     pub fn is_assignable(&mut self, from: &Type, to: &Type) -> bool {
         self.are_assignable(&[(from, to)])
     }
 
-    /// The same for several pairs together.
+    /// Reports whether several pairs are assignable together.
     pub fn are_assignable(&mut self, pairs: &[(&Type, &Type)]) -> bool {
         let before = self.undo.len();
         let good = pairs.iter().all(|(from, to)| self.assign(from, to));
@@ -61,7 +61,7 @@ impl Substitutions {
         self.undo.push((variable, old));
     }
 
-    /// Counts a step; false when there were too many.
+    /// Counts a step; false if there were too many.
     fn burn(&self) -> bool {
         self.fuel.set(self.fuel.get().saturating_sub(1));
         self.fuel.get() > 0
@@ -95,7 +95,7 @@ impl Substitutions {
         }
     }
 
-    /// Whether a type may be what the variable stands for, and whether the variable already stands for something.
+    /// Reports whether a type may be the variable's, and whether the variable has a type already.
     fn substitute_for(&mut self, found: &Type, variable: u32) -> (bool, bool) {
         if *found == Type::Var(variable) {
             return (true, true);
@@ -120,7 +120,7 @@ impl Substitutions {
         (false, false)
     }
 
-    /// A type must not contain itself.
+    /// Reports whether a type does not contain the variable.
     fn is_free_of(&self, found: &Type, variable: u32) -> bool {
         if !self.burn() {
             return false;
@@ -135,7 +135,7 @@ impl Substitutions {
         }
     }
 
-    /// A type with everything put in that is known; what is not is left, or becomes dyn.
+    /// Returns a type with its variables replaced by their inferred types; an unknown variable stays, or becomes dyn.
     pub fn resolve(&self, found: &Type, unknown_is_dyn: bool) -> Type {
         let mut nodes = MAX_NODES;
         self.resolve_within(found, unknown_is_dyn, &mut nodes)
@@ -172,7 +172,7 @@ fn is_nullable(found: &Type) -> bool {
     )
 }
 
-/// The more general of two types that agree.
+/// Returns the more general of two types that agree.
 pub fn most_general<'a>(a: &'a Type, b: &'a Type) -> &'a Type {
     if is_equal_or_less_specific(a, b) { a } else { b }
 }

@@ -1,4 +1,4 @@
-//! What expressions cost, estimated and evaluated, beside the figures of upstream for the same schema and object.
+//! Tests of the estimated and actual costs of expressions against upstream's, for the same schema and object.
 
 use std::sync::Arc;
 

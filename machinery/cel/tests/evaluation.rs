@@ -1,4 +1,4 @@
-//! What expressions evaluate to, by table: the language, and every library of Kubernetes.
+//! Tests of evaluation, by table: the language, and every library of Kubernetes.
 
 use corten_cel::schema::Decl;
 use corten_cel::value::{from_json, to_json};
@@ -32,9 +32,10 @@ fn object() -> Json {
         "ports": [{ "name": "a", "port": 1 }, { "name": "b", "port": 2 }], "labels": { "app": "web", "tier": "front" } })
 }
 
-/// The value as JSON, or the error as text.
+/// Returns the value as JSON, or the error as a string.
 fn eval(text: &str) -> Result<Json, String> {
-    let (decl, object) = (decl(), object());
+    let decl = decl();
+    let object = object();
     let env = Env::new().declared("self", &decl).variable("any", Type::Dyn).making("JSONPatch");
     let program = env.compile(text, &[]).map_err(|error| error.to_string())?;
     let this = from_json(&object, &decl).map_err(|error| error.to_string())?;
@@ -49,9 +50,9 @@ fn all_true(expressions: &[&str]) {
     }
 }
 
-/// A message of protobuf is at once the value that it stands for.
+/// A message of protobuf is at once the value that it represents.
 #[test]
-fn messages_stand_for_values() {
+fn messages_represent_values() {
     all_true(&[
         "google.protobuf.BoolValue{value: true}",
         "google.protobuf.Int64Value{value: 1} == 1 && google.protobuf.Int64Value{} != null",
@@ -108,7 +109,7 @@ fn the_language() {
 }
 
 #[test]
-fn objects_are_seen_as_their_schema_says() {
+fn objects_are_seen_by_their_schema() {
     all_true(&[
         "self.name == 'web' && self.count == 3 && self.ratio == 2.0 && type(self.ratio) == double",
         "self.metadata.name == 'thing' && self.kind == 'Thing'",
@@ -146,7 +147,7 @@ fn optionals() {
 }
 
 #[test]
-fn texts_and_lists() {
+fn strings_and_lists() {
     all_true(&[
         "'hello'.charAt(4) == 'o' && 'hello'.charAt(5) == '' && 'hello'.indexOf('l') == 2 && 'hello'.indexOf('l', 3) == 3",
         "'hello'.lastIndexOf('l') == 3 && 'hello'.lastIndexOf('l', 2) == 2 && 'x'.indexOf('') == 0",
@@ -220,7 +221,7 @@ fn errors_are_those_of_upstream() {
 }
 
 #[test]
-fn what_does_not_compile_says_where() {
+fn compile_errors_have_a_position() {
     for (expression, error) in [
         ("self.nme == 'x'", "ERROR: <input>:1:5: undefined field 'nme'\n | self.nme == 'x'\n | ....^"),
         (
@@ -261,7 +262,7 @@ fn what_does_not_compile_says_where() {
             "[1, dyn(2)] == []",
             "ERROR: <input>:1:8: expected type 'int' but found 'dyn'\n | [1, dyn(2)] == []\n | .......^",
         ),
-        // Whether literals hold one type is asked when all else is right.
+        // The types of literals' elements are checked only without other errors.
         (
             "[1, 'a'] == x",
             "ERROR: <input>:1:13: undeclared reference to 'x' (in container '')\n | [1, 'a'] == x\n | ............^",
@@ -327,12 +328,12 @@ fn what_does_not_compile_says_where() {
             "unsupported conversion to ref.Val: (*dynamicpb.Message)type_url:\"a\"",
         ),
         ("duration{} == duration('0s')", "unknown type 'duration'"),
-        // A type that was not found out is told by its number.
+        // An unknown type variable is shown by its number.
         (
             "[] || {}",
             "ERROR: <input>:1:1: expected type 'bool' but found 'list(_var0)'\n | [] || {}\n | ^\nERROR: <input>:1:7: expected type 'bool' but found 'map(_var1, _var2)'\n | [] || {}\n | ......^",
         ),
-        // What has no end begins at the quote; the letters before it are a name.
+        // An unterminated string begins at the quote; the prefix before it is a name.
         ("b'ab", "ERROR: <input>:1:2: Syntax error: token recognition error at: ''ab'\n | b'ab\n | .^"),
         ("type && true", "ERROR: <input>:1:1: expected type 'bool' but found 'type(type)'\n | type && true\n | ^"),
         (

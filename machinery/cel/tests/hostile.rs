@@ -1,4 +1,4 @@
-//! No expression, however it is made, panics, runs long or takes much memory.
+//! Tests that no expression panics, runs long or takes much memory.
 
 use corten_cel::{Env, Type, Value};
 use proptest::prelude::*;
@@ -18,7 +18,7 @@ fn run(text: &str) {
 }
 
 #[test]
-fn bombs_do_not_go_off() {
+fn expensive_expressions_are_stopped() {
     let nested = |open: &str, close: &str| format!("{}1{}", open.repeat(5000), close.repeat(5000));
     let chained = |link: &str| format!("optional.of([1]){}", link.repeat(60));
     for text in [
@@ -52,7 +52,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn any_text_is_survived(text in "\\PC{0,60}") {
+    fn any_source_is_survived(text in "\\PC{0,60}") {
         run(&text);
     }
 

@@ -1,4 +1,4 @@
-//! Messages: what an expression may make, and the fields of what it looks into.
+//! The check of messages: their construction and their fields.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::source::Issue;
 use crate::types::Type;
 
 impl Checker<'_> {
-    /// The type of the field of a message that is looked into.
+    /// Returns the type of a selected field of a message.
     pub(super) fn message_field(&mut self, expr: &Expr, message: &str, field: &str) -> Type {
         self.field_of(message, field).unwrap_or_else(|why| {
             self.report(expr, why);
@@ -18,7 +18,7 @@ impl Checker<'_> {
         })
     }
 
-    /// The type of a field, or why there is none.
+    /// Returns the type of a field, or an error.
     fn field_of(&self, message: &str, field: &str) -> Result<Type, String> {
         let Some(fields) = self.env.fields_of(message) else {
             return match message {
@@ -28,7 +28,7 @@ impl Checker<'_> {
                 message => Err(format!("unexpected failed resolution of '{message}'")),
             };
         };
-        // A word of the language may also be written as it is.
+        // A reserved word may also be written without escapes.
         let found = fields.get(field).or_else(|| fields.get(&format!("__{field}__")));
         found.cloned().ok_or_else(|| format!("undefined field '{field}'"))
     }
@@ -59,7 +59,7 @@ impl Checker<'_> {
         }
     }
 
-    /// The type of what is made under a name, and the name of the message that has its fields.
+    /// Returns the type of a constructed message, and the name of the message that has its fields.
     fn made(&mut self, expr: &Expr, name: &str, found: Type) -> (Type, Arc<str>) {
         let why = match &found {
             Type::Error => None,
@@ -74,7 +74,7 @@ impl Checker<'_> {
         (Type::Error, name.into())
     }
 
-    /// A message below an object is named after the field that it stands in.
+    /// Checks that a nested message is named after its field.
     fn check_nested_name(&mut self, message: &str, field: &Field, found: &Type) {
         let (Type::Struct(inner), true) = (found, message == "Object" || message.starts_with("Object.")) else {
             return;

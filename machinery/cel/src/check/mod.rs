@@ -1,4 +1,4 @@
-//! The checker: gives every node its type, resolves names and overloads, and says what is wrong in cel-go's words.
+//! The checker: determines the type of every node, resolves names and overloads, and reports errors in cel-go's words.
 
 mod messages;
 
@@ -15,28 +15,28 @@ use crate::types::Type;
 use crate::unify::{Substitutions, most_general};
 use crate::value::Value;
 
-/// What the checker found out, by the numbers of nodes.
+/// The results of the checker, by the ids of nodes.
 #[derive(Debug, Default)]
 pub struct Notes {
     types: Vec<Option<Type>>,
     calls: BTreeMap<u32, Resolved>,
-    /// Nodes that are names of types or of constants.
+    /// The nodes that are names of types or of constants.
     constants: BTreeMap<u32, Constant>,
-    /// Selections that are a variable with dots in its name, and variables.
+    /// The nodes that are variables, also selections that are a qualified name.
     variables: BTreeMap<u32, Arc<str>>,
 }
 
-/// A call that was resolved.
+/// A resolved call.
 #[derive(Debug, Clone)]
 pub struct Resolved {
     pub function: &'static str,
-    /// The overloads that may be meant, by their place in the table.
+    /// The possible overloads, by their index in the table.
     pub overloads: Vec<usize>,
-    /// Whether what looks like the receiver is only the first part of the function's name.
+    /// Whether the apparent receiver is only the first part of the function's name.
     pub namespaced: bool,
 }
 
-/// What a name stands for before there is a value.
+/// The constant that a name stands for.
 #[derive(Debug, Clone)]
 pub enum Constant {
     Type(Arc<str>),
@@ -61,17 +61,17 @@ impl Notes {
         self.calls.get(&expr.id)
     }
 
-    /// The constant that a node names.
+    /// Returns the constant that a node names.
     pub fn constant(&self, expr: &Expr) -> Option<&Constant> {
         self.constants.get(&expr.id)
     }
 
-    /// The variable that a node is, its name perhaps with dots in it.
+    /// Returns the variable that a node is; its name may be qualified.
     pub fn variable(&self, expr: &Expr) -> Option<&Arc<str>> {
         self.variables.get(&expr.id)
     }
 
-    /// Whether the expression speaks of a variable.
+    /// Reports whether the expression uses a variable.
     pub fn uses(&self, name: &str) -> bool {
         self.variables.values().any(|used| &**used == name)
     }
@@ -98,7 +98,7 @@ pub fn check(env: &Env, expr: &Expr) -> (Notes, Vec<Issue>) {
     (checker.notes, checker.issues)
 }
 
-/// What bears a name.
+/// The declaration of a name.
 enum Named {
     Local,
     Variable,
@@ -147,7 +147,7 @@ impl Checker<'_> {
         }
     }
 
-    /// What a name stands for: a local, a variable, a type or a constant.
+    /// Returns the declaration of a name: a local, a variable, a type or a constant.
     fn named(&self, name: &str) -> Option<(Type, Named)> {
         if let Some((_, found)) = self.scopes.iter().rev().find(|(local, _)| **local == *name) {
             return Some((found.clone(), Named::Local));
@@ -158,10 +158,10 @@ impl Checker<'_> {
         if name == NULL_VALUE {
             return Some((Type::Int, Named::Constant(Constant::Number(0))));
         }
-        // The conversion of this name is of no type.
+        // `dyn` is a conversion but no type.
         let is_type = name != "dyn";
         let found = match self.env.message_type(name) {
-            // The type of types is a type of nothing in particular.
+            // The type of types has no parameter.
             None if name == "type" => Type::Opaque(name.into(), Vec::new()),
             None => Type::by_name(name).filter(|_| is_type)?,
             Some(found) => found,
@@ -169,7 +169,7 @@ impl Checker<'_> {
         Some((Type::Type(Arc::new(found)), Named::Constant(Constant::Type(name.into()))))
     }
 
-    /// Resolves a name, and notes what it is.
+    /// Resolves a name, and records its declaration.
     fn resolve_name(&mut self, expr: &Expr, name: &str) -> bool {
         let Some((found, what)) = self.named(name) else { return false };
         self.set(expr, found);
@@ -255,17 +255,17 @@ impl Checker<'_> {
         if matches!(name, "_&&_" | "_||_") {
             return self.check_logic(expr, candidates, args);
         }
-        let given: Vec<Type> = target.into_iter().chain(args).map(|arg| self.get(arg)).collect();
+        let arguments: Vec<Type> = target.into_iter().chain(args).map(|arg| self.get(arg)).collect();
         let mut result: Option<Type> = None;
         let mut chosen = Vec::new();
         let mut function = "";
         for &index in candidates {
             let overload = &FUNCTIONS.overloads[index];
-            if overload.member != target.is_some() || overload.params.len() != given.len() {
+            if overload.member != target.is_some() || overload.params.len() != arguments.len() {
                 continue;
             }
             let (params, returned) = self.instantiate(overload);
-            let pairs: Vec<(&Type, &Type)> = given.iter().zip(&params).collect();
+            let pairs: Vec<(&Type, &Type)> = arguments.iter().zip(&params).collect();
             if !self.types.are_assignable(&pairs) {
                 continue;
             }
@@ -285,15 +285,17 @@ impl Checker<'_> {
                 self.notes.calls.insert(expr.id, Resolved { function, overloads: chosen, namespaced });
             }
             None => {
-                let signature =
-                    signature(&given.iter().map(|t| self.types.resolve(t, true)).collect::<Vec<_>>(), target.is_some());
+                let signature = signature(
+                    &arguments.iter().map(|t| self.types.resolve(t, true)).collect::<Vec<_>>(),
+                    target.is_some(),
+                );
                 self.set(expr, Type::Error);
                 self.report(expr, format!("found no matching overload for '{name}' applied to '{signature}'"));
             }
         }
     }
 
-    /// An overload's types with fresh variables for its parameters.
+    /// Returns an overload's types with new type variables for its parameters.
     fn instantiate(&mut self, overload: &Overload) -> (Vec<Type>, Type) {
         if !overload.generic {
             return (overload.params.clone(), overload.result.clone());
@@ -320,7 +322,7 @@ impl Checker<'_> {
         }
     }
 
-    /// The type of an optional element without the optional.
+    /// Returns the type of an optional element without the optional.
     fn unwrapped(&mut self, expr: &Expr, optional: bool) -> Type {
         let found = self.get(expr);
         if !optional {
@@ -348,7 +350,8 @@ impl Checker<'_> {
     }
 
     fn check_map(&mut self, expr: &Expr, entries: &[Entry]) {
-        let (mut key, mut value) = (None, None);
+        let mut key = None;
+        let mut value = None;
         for entry in entries {
             self.check(&entry.key);
             let found = self.get(&entry.key);
@@ -362,7 +365,7 @@ impl Checker<'_> {
         self.set(expr, Type::map(key, value));
     }
 
-    /// The type that two elements of a literal have in common.
+    /// Returns the common type of two elements of a literal.
     fn join(&mut self, before: Option<Type>, found: Type) -> Type {
         let Some(before) = before else { return found };
         if self.types.is_assignable(&before, &found) { most_general(&before, &found).clone() } else { Type::Dyn }
@@ -411,12 +414,13 @@ impl Checker<'_> {
     fn expect(&mut self, expr: &Expr, wanted: &Type) {
         let found = self.get(expr);
         if !self.types.is_assignable(wanted, &found) {
-            let (wanted, found) = (self.types.resolve(wanted, true), self.types.resolve(&found, true));
+            let wanted = self.types.resolve(wanted, true);
+            let found = self.types.resolve(&found, true);
             self.report(expr, format!("expected type '{wanted}' but found '{found}'"));
         }
     }
 
-    /// Literal arguments that can never be good: durations, times and regular expressions.
+    /// Checks literal arguments that can never be valid: durations, timestamps and regular expressions.
     fn check_literals(&mut self, expr: &Expr) {
         if let ExprKind::Call { target, args, .. } = &expr.kind
             && let Some(resolved) = self.notes.call(expr)
@@ -435,10 +439,10 @@ impl Checker<'_> {
 }
 
 impl Checker<'_> {
-    /// Literals hold elements of one type. Asked when all else is right.
+    /// Checks that the elements of a literal have one type. Runs only if there are no other errors.
     fn check_aggregates(&mut self, expr: &Expr) {
         match &expr.kind {
-            // What is put into a text need not be of one type.
+            // The arguments of a format may have different types.
             ExprKind::Call { function, .. } if &**function == "format" => return,
             ExprKind::List(items) => self.same_type(items.iter().map(|item| (&item.value, item.optional))),
             ExprKind::Map(entries) => {
@@ -450,19 +454,19 @@ impl Checker<'_> {
         expr.children().into_iter().for_each(|child| self.check_aggregates(child));
     }
 
-    /// What is formatted fits the text that it is put into, where both are written.
+    /// Checks the values of a literal format string.
     fn check_formats(&mut self, expr: &Expr) {
         expr.children().into_iter().for_each(|child| self.check_formats(child));
         if let ExprKind::Call { function, target, args } = &expr.kind
             && &**function == "format"
-            && let Some((text, given)) = format_text::written(target.as_deref(), args)
-            && let Err((culprit, why)) = format_text::check(text, &given, &|arg| self.notes.type_of(arg).clone())
+            && let Some((text, arguments)) = format_text::literals(target.as_deref(), args)
+            && let Err((culprit, why)) = format_text::check(text, &arguments, &|arg| self.notes.type_of(arg).clone())
         {
             self.report(culprit.unwrap_or(expr), why);
         }
     }
 
-    /// Tells the first element that is of another type than the first of all.
+    /// Reports the first element of another type than the first.
     fn same_type<'x>(&mut self, elements: impl Iterator<Item = (&'x Expr, bool)>) {
         let mut first: Option<Type> = None;
         for (element, optional) in elements {

@@ -1,4 +1,4 @@
-//! What a call really cost, from its arguments and its result.
+//! The actual cost of a call, from its arguments and its result.
 
 use super::range::share;
 use crate::value::{List, Value};
@@ -6,14 +6,14 @@ use crate::value::{List, Value};
 pub const LIST: u64 = 10;
 pub const MAP: u64 = 30;
 pub const STRUCT: u64 = 40;
-/// Looking through a text once, by its length.
+/// The cost of reading a string once, by its length.
 pub const TRAVERSAL: f64 = 0.1;
-/// Running a regular expression, by its length.
+/// The cost of running a regular expression, by its length.
 pub const REGEX: f64 = 0.25;
-/// An authorization check: two of them are all that an expression may make.
+/// The cost of an authorization check: an expression can afford two.
 pub const AUTHORIZATION: u64 = 350_000;
 
-/// The cost of a call; `result` is none if it failed.
+/// Returns the cost of a call; `result` is `None` if it failed.
 pub fn call(function: &str, id: &str, args: &[Value<'_>], result: Option<&Value<'_>>) -> u64 {
     let size = |index: usize| args.get(index).map_or(1, Value::size);
     let traversed = |index: usize| share(size(index), TRAVERSAL);
@@ -75,12 +75,12 @@ fn standard(id: &str, args: &[Value<'_>]) -> u64 {
     }
 }
 
-/// Whether an overload compares texts or bytes.
+/// Reports whether an overload compares strings or bytes.
 pub fn is_text_comparison(id: &str) -> bool {
     (id.starts_with("less_") || id.starts_with("greater_")) && (id.ends_with("_string") || id.ends_with("_bytes"))
 }
 
-/// A text is counted one longer, so that an empty one does not make the expression free.
+/// Returns the cost of a match. The string counts one longer, so that an empty one does not make the match free.
 fn regex(text: u64, pattern: u64) -> u64 {
     share(text.saturating_add(1), TRAVERSAL).saturating_mul(share(pattern, REGEX))
 }
@@ -89,7 +89,7 @@ fn selector(length: u64) -> u64 {
     LIST + share(length, TRAVERSAL) + share(share(length, 0.5), (LIST + STRUCT) as f64)
 }
 
-/// The list functions of cel-go, which have costs of their own.
+/// Returns the cost of cel-go's list functions, which differ from the others.
 fn list_extension(id: &str, args: &[Value<'_>], result: Option<&Value<'_>>) -> Option<u64> {
     let allocating = |factor: f64, size: u64| (size as f64 * factor) as u64 + 1 + LIST;
     let size = |index: usize| args.get(index).map_or(0, Value::size);
@@ -115,7 +115,7 @@ fn self_compare(list: Option<&Value<'_>>) -> u64 {
     (size.saturating_mul(size) as f64 * factor) as u64 + 1 + LIST
 }
 
-/// The cost of walking a value to its leaves.
+/// Returns the cost of walking a value to its leaves.
 fn traversal(value: &Value<'_>) -> u64 {
     match value {
         Value::String(text) => (text.len() as f64 * TRAVERSAL) as u64,

@@ -1,4 +1,4 @@
-//! What a call can cost, and how big its result can be, from what is known about its arguments.
+//! The cost of a call and the size of its result, estimated from its arguments.
 
 use super::actual::{AUTHORIZATION, LIST, REGEX, STRUCT, TRAVERSAL, is_text_comparison};
 use super::range::{CostEstimate, ONE, Size, ZERO};
@@ -19,7 +19,7 @@ pub struct Call<'x> {
     pub costs: &'x [CostEstimate],
 }
 
-/// The cost without the arguments', and the size of the result.
+/// The cost without that of the arguments, and the size of the result.
 type Estimate = Option<(CostEstimate, Option<Size>)>;
 
 impl Coster<'_> {
@@ -27,7 +27,7 @@ impl Coster<'_> {
         let args = call.costs.iter().fold(ZERO, |sum, cost| sum + *cost);
         let own = self.extension(call).or_else(|| self.kubernetes(call)).or_else(|| self.standard(expr, call));
         match own {
-            // Logic and choice do not evaluate all of their arguments.
+            // Logical operators and conditionals do not evaluate all of their arguments.
             Some((cost, size)) if matches!(call.id, "logical_and" | "logical_or" | "conditional") => (cost, size),
             Some((cost, size)) => (cost + args, size),
             None => (ONE + args, None),
@@ -35,20 +35,20 @@ impl Coster<'_> {
     }
 
     fn known(&self, node: &Node<'_>) -> Size {
-        node.size.or_else(|| self.declared_size(&node.way)).unwrap_or(Size::UNKNOWN)
+        node.size.or_else(|| self.declared_size(&node.path)).unwrap_or(Size::UNKNOWN)
     }
 
-    /// An item of a list.
+    /// Returns an item of a list.
     fn item(&self, list: &Node<'_>) -> Option<Node<'static>> {
         let of = list.of.first_parameter()?.clone();
-        let mut way = list.way.clone();
-        if !way.is_empty() {
-            way.push("@items".into());
+        let mut path = list.path.clone();
+        if !path.is_empty() {
+            path.push("@items".into());
         }
-        Some(Node { expr: None, way, of, size: None })
+        Some(Node { expr: None, path, of, size: None })
     }
 
-    /// The list functions of cel-go.
+    /// Estimates the list functions of cel-go.
     fn extension(&self, call: &Call<'_>) -> Estimate {
         let allocating =
             |factor: f64, size: Size| Some((size.share(factor) + CostEstimate::fixed(1 + LIST), Some(size)));
@@ -58,7 +58,8 @@ impl Coster<'_> {
         };
         match (call.id, call.target, call.args) {
             ("list_slice", Some(list), [start, end]) => {
-                let (start, end) = (number(start, 0), number(end, self.known(list).max));
+                let start = number(start, 0);
+                let end = number(end, self.known(list).max);
                 allocating(1.0, Size::fixed(end.saturating_sub(start)))
             }
             ("lists_range", None, [count]) => allocating(1.0, Size::fixed(number(count, u64::MAX))),
@@ -75,7 +76,7 @@ impl Coster<'_> {
         }
     }
 
-    /// The functions of Kubernetes' libraries.
+    /// Estimates the functions of Kubernetes' libraries.
     fn kubernetes(&self, call: &Call<'_>) -> Estimate {
         let traversed = |node: &Node<'_>| self.known(node).share(TRAVERSAL);
         match (call.function, call.target, call.args) {
@@ -152,7 +153,7 @@ impl Coster<'_> {
         (size.share(TRAVERSAL), Some(size))
     }
 
-    /// Equality of the types of libraries does not depend on sizes.
+    /// Estimates equality. That of library types does not depend on sizes.
     fn equality(&self, left: &Node<'_>, right: &Node<'_>) -> Estimate {
         let (Type::Struct(name) | Type::Opaque(name, _)) = &left.of else { return None };
         match &**name {
@@ -167,7 +168,7 @@ impl Coster<'_> {
         }
     }
 
-    /// The functions of the language.
+    /// Estimates the functions of the language.
     fn standard(&mut self, expr: &Expr, call: &Call<'_>) -> Estimate {
         let sized = |node: &Node<'_>| node.size.unwrap_or(Size::UNKNOWN);
         match (call.id, call.target, call.args) {
@@ -196,7 +197,8 @@ impl Coster<'_> {
                 Some((sized(text).share(TRAVERSAL).product(sized(part).share(TRAVERSAL)), None))
             }
             ("logical_and" | "logical_or", ..) => {
-                let (left, right) = (call.costs.first()?, call.costs.get(1)?);
+                let left = call.costs.first()?;
+                let right = call.costs.get(1)?;
                 Some((CostEstimate { min: left.min, max: (*left + *right).max }, None))
             }
             ("conditional", _, [_, yes, no]) => {
@@ -224,7 +226,7 @@ impl Coster<'_> {
     }
 }
 
-/// A literal number that is an argument.
+/// Returns an argument that is a literal number.
 fn number(node: &Node<'_>, otherwise: u64) -> u64 {
     match node.expr.map(|expr| &expr.kind) {
         Some(ExprKind::Literal(Literal::Int(number))) => u64::try_from(*number).unwrap_or(0),
@@ -232,10 +234,10 @@ fn number(node: &Node<'_>, otherwise: u64) -> u64 {
     }
 }
 
-/// How long a text can be after a replacement.
+/// Returns the length of a string after a replacement.
 fn replaced(text: Size, from: Size, to: Size) -> Size {
     let longest = if from.min == 0 {
-        // An empty text is found around every character.
+        // The empty string occurs around every character.
         text.max.saturating_add(1).saturating_mul(to.max).saturating_add(text.max)
     } else if to.max <= from.min {
         text.max

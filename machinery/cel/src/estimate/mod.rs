@@ -1,5 +1,5 @@
-//! What an expression can cost at most, before there is a value: from the sizes that its variables are declared to
-//! have. The numbers are upstream's, since a rule that it refuses must be refused here, and the other way round.
+//! The cost of an expression, estimated before evaluation from the declared sizes of its variables. The numbers are
+//! upstream's, so that exactly the same rules are refused.
 
 pub mod actual;
 mod calls;
@@ -18,7 +18,7 @@ use crate::types::Type;
 pub use self::range::CostEstimate;
 use self::range::{ONE, Size, ZERO};
 
-/// The range of what a checked expression can cost.
+/// Returns the cost range of a checked expression.
 pub fn cost(env: &Env, expr: &Expr, notes: &Notes) -> CostEstimate {
     let mut coster = Coster {
         env,
@@ -31,8 +31,8 @@ pub fn cost(env: &Env, expr: &Expr, notes: &Notes) -> CostEstimate {
     coster.cost(expr)
 }
 
-/// The way from a variable to a value.
-type Way = Vec<Arc<str>>;
+/// The path from a variable to a value.
+type ValuePath = Vec<Arc<str>>;
 
 /// The sizes of the entries of a list or map.
 #[derive(Debug, Clone, Copy)]
@@ -51,26 +51,26 @@ impl Entry {
 /// A variable of a comprehension.
 struct Local {
     name: Arc<str>,
-    way: Way,
+    path: ValuePath,
     size: Option<Size>,
     entry: Option<Entry>,
-    /// What it costs to ask for it, when that is not 1.
+    /// The cost of reading it, if that is not 1.
     cost: Option<CostEstimate>,
 }
 
 struct Coster<'e> {
     env: &'e Env,
     notes: &'e Notes,
-    paths: HashMap<u32, Way>,
+    paths: HashMap<u32, ValuePath>,
     sizes: HashMap<u32, Size>,
     entries: HashMap<u32, Entry>,
     locals: Vec<Local>,
 }
 
-/// An argument of a call, as its cost is reckoned.
+/// An argument of a call, for cost calculations.
 struct Node<'e> {
     expr: Option<&'e Expr>,
-    way: Way,
+    path: ValuePath,
     of: Type,
     size: Option<Size>,
 }
@@ -80,11 +80,11 @@ impl Coster<'_> {
         match &expr.kind {
             ExprKind::Literal(_) => ZERO,
             ExprKind::Ident(name) => {
-                let way = self.local(name).map_or_else(|| vec![Arc::clone(name)], |local| local.way.clone());
-                self.paths.insert(expr.id, way);
+                let path = self.local(name).map_or_else(|| vec![Arc::clone(name)], |local| local.path.clone());
+                self.paths.insert(expr.id, path);
                 self.local(name).and_then(|local| local.cost).unwrap_or(ONE)
             }
-            // A name with dots in it is a name.
+            // A qualified name is one name.
             ExprKind::Select { test: false, .. } if self.notes.constant(expr).is_some() => {
                 self.paths.insert(expr.id, expr.qualified_name().into_iter().map(Arc::from).collect());
                 ONE
@@ -104,7 +104,8 @@ impl Coster<'_> {
             ExprKind::Map(entries) => {
                 let mut sum = CostEstimate::fixed(actual::MAP);
                 let none = Size { min: if entries.is_empty() { 0 } else { u64::MAX }, max: 0 };
-                let (mut key, mut value) = (none, none);
+                let mut key = none;
+                let mut value = none;
                 for entry in entries {
                     sum = sum + self.cost(&entry.key) + self.cost(&entry.value);
                     key = key.union(self.size_or_unknown(&entry.key));
@@ -130,9 +131,9 @@ impl Coster<'_> {
         if matches!(self.notes.type_of(operand), Type::Map(..) | Type::Struct(_) | Type::Var(_)) {
             sum = sum + ONE;
         }
-        let mut way = self.way(operand);
-        way.push(Arc::clone(field));
-        self.paths.insert(expr.id, way);
+        let mut path = self.path(operand);
+        path.push(Arc::clone(field));
+        self.paths.insert(expr.id, path);
         sum
     }
 
@@ -154,7 +155,7 @@ impl Coster<'_> {
             sum = self.cost(target);
             target_node = Some(self.node(target));
         }
-        let mut whole = CostEstimate { min: u64::MAX, max: 0 };
+        let mut total = CostEstimate { min: u64::MAX, max: 0 };
         let mut result: Option<Size> = None;
         for &index in &resolved.overloads {
             let id = FUNCTIONS.overloads[index].id;
@@ -166,7 +167,7 @@ impl Coster<'_> {
                 costs: &costs,
             };
             let (cost, size) = self.cost_of(expr, &call);
-            whole = whole.union(cost);
+            total = total.union(cost);
             result = match (result, size) {
                 (Some(a), Some(b)) => Some(a.union(b)),
                 (a, b) => a.or(b),
@@ -178,9 +179,9 @@ impl Coster<'_> {
             };
             if let (Some(step), Some(operand)) = (step, args.first()) {
                 result = self.entry_of(operand).map(|entry| entry.value);
-                let mut way = self.way(operand);
-                way.push(step.into());
-                self.paths.insert(expr.id, way);
+                let mut path = self.path(operand);
+                path.push(step.into());
+                self.paths.insert(expr.id, path);
             }
             if result.is_none() {
                 result = self.size_of(expr);
@@ -189,15 +190,16 @@ impl Coster<'_> {
         if let Some(size) = result {
             self.sizes.insert(expr.id, size);
         }
-        sum + whole
+        sum + total
     }
 
     fn cost_bind(&mut self, expr: &Expr, c: &Comprehension) -> CostEstimate {
-        let (range, input) = (self.cost(&c.range), self.cost(&c.init));
+        let range = self.cost(&c.range);
+        let input = self.cost(&c.init);
         let mut sum = range + input;
         self.push_local(&c.accumulator, &c.init);
         if &*c.accumulator == OPTIONAL_INPUT {
-            // Upstream evaluates the input of `optMap` each time that it asks for it.
+            // Upstream evaluates the input of `optMap` at each use.
             sum = ZERO;
             if let Some(local) = self.locals.last_mut() {
                 local.cost = Some(input);
@@ -238,7 +240,7 @@ impl Coster<'_> {
         sum + count.times(step + condition)
     }
 
-    /// The variables of a comprehension lead into its range.
+    /// Adds the variables of a comprehension, whose paths continue that of its range.
     fn push_element(&mut self, c: &Comprehension) {
         let entry = self.entry_of(&c.range);
         let is_list =
@@ -246,9 +248,9 @@ impl Coster<'_> {
         let keys = (if is_list { "@indices" } else { "@keys" }, entry.map(|entry| entry.key));
         let values = (if is_list { "@items" } else { "@values" }, entry.map(|entry| entry.value));
         let mut push = |name: &Arc<str>, (step, size): (&str, Option<Size>)| {
-            let mut way = self.way(&c.range);
-            way.push(step.into());
-            self.locals.push(Local { name: Arc::clone(name), way, size, entry: None, cost: None });
+            let mut path = self.path(&c.range);
+            path.push(step.into());
+            self.locals.push(Local { name: Arc::clone(name), path, size, entry: None, cost: None });
         };
         match &c.variable2 {
             Some(second) => {
@@ -260,27 +262,29 @@ impl Coster<'_> {
     }
 
     fn push_local(&mut self, name: &Arc<str>, value: &Expr) {
-        let (way, size, entry) = (self.way(value), self.size_of(value), self.entry_of(value));
-        self.locals.push(Local { name: Arc::clone(name), way, size, entry, cost: None });
+        let path = self.path(value);
+        let size = self.size_of(value);
+        let entry = self.entry_of(value);
+        self.locals.push(Local { name: Arc::clone(name), path, size, entry, cost: None });
     }
 
     fn local(&self, name: &str) -> Option<&Local> {
         self.locals.iter().rev().find(|local| *local.name == *name)
     }
 
-    fn way(&self, expr: &Expr) -> Way {
+    fn path(&self, expr: &Expr) -> ValuePath {
         if let Some(local) = expr.as_ident().and_then(|name| self.local(name)) {
-            return local.way.clone();
+            return local.path.clone();
         }
         self.paths.get(&expr.id).cloned().unwrap_or_default()
     }
 
     fn node<'x>(&mut self, expr: &'x Expr) -> Node<'x> {
-        let mut way = self.way(expr);
-        if way.first().is_some_and(|name| &**name == ACCUMULATOR) {
-            way.clear();
+        let mut path = self.path(expr);
+        if path.first().is_some_and(|name| &**name == ACCUMULATOR) {
+            path.clear();
         }
-        Node { expr: Some(expr), way, of: self.notes.type_of(expr).clone(), size: self.size_of(expr) }
+        Node { expr: Some(expr), path, of: self.notes.type_of(expr).clone(), size: self.size_of(expr) }
     }
 
     fn copy_sizes(&mut self, to: &Expr, from: &Expr) {
@@ -304,8 +308,8 @@ impl Coster<'_> {
             ExprKind::Map(entries) => return Some(Size::fixed(entries.len() as u64)),
             _ => {}
         }
-        let way = self.way(expr);
-        if let Some(size) = self.declared_size(&way) {
+        let path = self.path(expr);
+        if let Some(size) = self.declared_size(&path) {
             self.sizes.insert(expr.id, size);
             return Some(size);
         }
@@ -315,9 +319,9 @@ impl Coster<'_> {
         expr.as_ident().and_then(|name| self.local(name)).and_then(|local| local.size)
     }
 
-    /// What the schema says about the value at the end of a way.
-    fn declared_size(&self, way: &[Arc<str>]) -> Option<Size> {
-        let (variable, rest) = way.split_first()?;
+    /// Returns the declared size of the value at a path.
+    fn declared_size(&self, path: &[Arc<str>]) -> Option<Size> {
+        let (variable, rest) = path.split_first()?;
         Some(Size { min: 0, max: self.env.sizes(variable)?.max_along(rest)? })
     }
 

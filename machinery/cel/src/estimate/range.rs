@@ -1,15 +1,15 @@
-//! Ranges of costs and sizes. They never overflow: too much is the most there is.
+//! Ranges of costs and sizes. They saturate instead of overflowing.
 
 use std::ops::Add;
 
-/// What something can cost.
+/// The range of a cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CostEstimate {
     pub min: u64,
     pub max: u64,
 }
 
-/// How big something can be: characters, bytes, items or entries.
+/// The range of a size: characters, bytes, items or entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Size {
     pub min: u64,
@@ -19,7 +19,7 @@ pub struct Size {
 pub const ZERO: CostEstimate = CostEstimate { min: 0, max: 0 };
 pub const ONE: CostEstimate = CostEstimate { min: 1, max: 1 };
 
-/// A share of a number, rounded up.
+/// Returns a share of a number, rounded up.
 pub fn share(number: u64, factor: f64) -> u64 {
     let product = (number as f64 * factor).ceil();
     if product >= u64::MAX as f64 { u64::MAX } else { product as u64 }
@@ -70,12 +70,12 @@ impl Size {
         Size { min: self.min.saturating_mul(other.min), max: self.max.saturating_mul(other.max) }
     }
 
-    /// The cost of so much for each.
+    /// Returns the cost of `factor` for each.
     pub fn share(self, factor: f64) -> CostEstimate {
         CostEstimate { min: share(self.min, factor), max: share(self.max, factor) }
     }
 
-    /// The cost of doing something so often.
+    /// Returns the cost of repeating something.
     pub fn times(self, cost: CostEstimate) -> CostEstimate {
         CostEstimate { min: self.min.saturating_mul(cost.min), max: self.max.saturating_mul(cost.max) }
     }

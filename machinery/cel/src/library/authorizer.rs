@@ -1,5 +1,5 @@
-//! Authorization checks from within an expression. A question is put together call by call; `check` asks it of
-//! whoever decides, which the caller of the expression plugs in.
+//! The library of authorization checks. A check is put together call by call; `check` passes it to the [`Authorizer`]
+//! that the caller of the expression provides.
 
 use std::rc::Rc;
 
@@ -13,18 +13,18 @@ use crate::value::Value;
 
 type Outcome<'a> = Result<Value<'a>, Error>;
 
-/// Who decides.
+/// Decides authorization checks.
 pub trait Authorizer {
     fn authorize(&self, check: &Check) -> Decision;
 }
 
-/// A question: may this be done, by the user of the request or by a service account.
+/// An authorization check of the request's user or of a service account.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Check {
-    /// Namespace and name, if it is not about the user.
+    /// The namespace and name of the service account; `None` means the user.
     pub service_account: Option<(String, String)>,
     pub verb: String,
-    /// Set for a question about a path, and then nothing below is.
+    /// The path of a non-resource check; the fields below are then empty.
     pub path: Option<String>,
     pub group: String,
     pub resource: String,
@@ -35,7 +35,7 @@ pub struct Check {
     pub label_selector: String,
 }
 
-/// The answer.
+/// The decision about a check.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Decision {
     pub allowed: bool,
@@ -61,12 +61,12 @@ enum Stage {
 }
 
 impl<'a> Authorization<'a> {
-    /// The variable `authorizer`.
+    /// Returns the variable `authorizer`.
     pub fn authorizer(authorizer: &'a dyn Authorizer) -> Value<'a> {
         Value::Authorization(Rc::new(Authorization { authorizer, check: Check::default(), stage: Stage::Authorizer }))
     }
 
-    /// The variable `authorizer.requestResource`: a question about what the request is about.
+    /// Returns the variable `authorizer.requestResource`: a check about the request's resource.
     pub fn resource(authorizer: &'a dyn Authorizer, check: Check) -> Value<'a> {
         Value::Authorization(Rc::new(Authorization { authorizer, check, stage: Stage::Resource }))
     }
@@ -146,7 +146,8 @@ fn step<'a>(args: &[Value<'a>], stage: Stage, fill: impl FnOnce(&mut Check)) -> 
 }
 
 fn service_account<'a>(_: &mut Meter, args: &[Value<'a>]) -> Outcome<'a> {
-    let (namespace, name) = (text(args, 1)?, text(args, 2)?);
+    let namespace = text(args, 1)?;
+    let name = text(args, 2)?;
     if !names::dns1123_subdomain(name).is_empty() {
         return Err(Error::failed("Invalid service account name"));
     }
@@ -158,9 +159,9 @@ fn service_account<'a>(_: &mut Meter, args: &[Value<'a>]) -> Outcome<'a> {
 }
 
 fn decide<'a>(_: &mut Meter, args: &[Value<'a>]) -> Outcome<'a> {
-    let asked = first(args)?;
-    let check = Check { verb: text(args, 1)?.to_string(), ..asked.check.clone() };
-    let decision = asked.authorizer.authorize(&check);
+    let receiver = first(args)?;
+    let check = Check { verb: text(args, 1)?.to_string(), ..receiver.check.clone() };
+    let decision = receiver.authorizer.authorize(&check);
     step(args, Stage::Decided(decision), |_| ())
 }
 

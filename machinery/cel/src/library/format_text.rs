@@ -1,5 +1,5 @@
-//! `string.format`: a text with places for values, as `printf` has them. What is written for a value is upstream's: numbers
-//! with a point are grouped, powers of ten are raised, and what stands in lists and maps is written as a literal.
+//! `string.format`: a string with placeholders for values, as `printf` has them. The output is upstream's: numbers with
+//! a point are grouped, powers of ten are superscripts, and elements of lists and maps are literals.
 
 use corten_meta::go::float;
 use corten_meta::quote::quote;
@@ -16,9 +16,9 @@ use crate::value::Value;
 
 type Outcome<'a> = Result<Value<'a>, Error>;
 
-/// More digits than a double can have.
+/// A precision that no double exceeds.
 const MAX_PRECISION: usize = 1000;
-/// Digits behind the point if nobody says how many.
+/// The default number of digits after the point.
 const PRECISION: usize = 6;
 
 pub const TABLE: &[Line] = &[("string_format", "string::format(list(dyn)) -> string", format_text)];
@@ -33,25 +33,26 @@ fn format_text<'a>(meter: &mut Meter, args: &[Value<'a>]) -> Outcome<'a> {
         }
         Piece::Place(index, verb, precision) => {
             let Some(value) = values.get(index) else { return Err(out_of_range(index)) };
-            place(meter, &mut out, verb, precision, &value?).map_err(|error| during(&error))
+            placeholder(meter, &mut out, verb, precision, &value?).map_err(|error| during(&error))
         }
     })?;
     Ok(Value::text(out))
 }
 
-/// A piece of a text: what stands for itself, or the place of a value with its verb and precision.
+/// A piece of a format string: a literal, or a placeholder with its verb and precision.
 enum Piece<'t> {
     Text(&'t str),
     Place(usize, char, Option<usize>),
 }
 
-/// Goes through a text that is given so many values. Gives how many places it has.
+/// Walks over a format string with so many values. Returns the number of placeholders.
 fn walk<'t>(
     text: &'t str,
-    given: usize,
+    found_type: usize,
     visit: &mut dyn FnMut(Piece<'t>) -> Result<(), Error>,
 ) -> Result<usize, Error> {
-    let (mut rest, mut places) = (text, 0);
+    let mut rest = text;
+    let mut places = 0;
     while let Some(at) = rest.find('%') {
         visit(Piece::Text(&rest[..at]))?;
         rest = &rest[at + 1..];
@@ -63,13 +64,13 @@ fn walk<'t>(
         if rest.is_empty() {
             return Err(Error::failed("unexpected end of string".to_owned()));
         }
-        if places >= given {
+        if places >= found_type {
             return Err(out_of_range(places));
         }
         let (precision, after) = precision(rest)?;
         let verb = char::from(after.as_bytes().first().copied().unwrap_or_default());
         if !"sdfebxXo".contains(verb) {
-            return Err(wrong(&format!("unrecognized formatting clause \"{verb}\"")));
+            return Err(invalid_clause(&format!("unrecognized formatting clause \"{verb}\"")));
         }
         visit(Piece::Place(places, verb, precision))?;
         places += 1;
@@ -83,33 +84,36 @@ fn out_of_range(index: usize) -> Error {
     Error::failed(format!("index {index} out of range"))
 }
 
-fn wrong(why: &str) -> Error {
-    Error::failed(format!("could not parse formatting clause: {why}"))
+fn invalid_clause(reason: &str) -> Error {
+    Error::failed(format!("could not parse formatting clause: {reason}"))
 }
 
-fn during(why: &Error) -> Error {
-    Error::failed(format!("error during formatting: {why}"))
+fn during(reason: &Error) -> Error {
+    Error::failed(format!("error during formatting: {reason}"))
 }
 
-/// `.3` before a verb.
+/// Reads the `.3` before a verb.
 fn precision(text: &str) -> Result<(Option<usize>, &str), Error> {
     let Some(rest) = text.strip_prefix('.') else { return Ok((None, text)) };
     let Some(end) = rest.find(|c: char| !c.is_ascii_digit()) else {
-        return Err(wrong("error while parsing precision: could not find end of precision specifier"));
+        return Err(invalid_clause("error while parsing precision: could not find end of precision specifier"));
     };
     let digits: usize = rest[..end].parse().map_err(|_| {
-        let (digits, why) = (quote(&rest[..end]), if end == 0 { "invalid syntax" } else { "value out of range" });
-        let why = format!("error while converting precision to integer: strconv.Atoi: parsing {digits}: {why}");
-        wrong(&format!("error while parsing precision: {why}"))
+        let digits = quote(&rest[..end]);
+        let reason = if end == 0 { "invalid syntax" } else { "value out of range" };
+        let reason = format!("error while converting precision to integer: strconv.Atoi: parsing {digits}: {reason}");
+        invalid_clause(&format!("error while parsing precision: {reason}"))
     })?;
     if digits > MAX_PRECISION {
-        return Err(wrong(&format!("error while parsing precision: precision is greater than {MAX_PRECISION}")));
+        return Err(invalid_clause(&format!(
+            "error while parsing precision: precision is greater than {MAX_PRECISION}"
+        )));
     }
     Ok((Some(digits), &rest[end..]))
 }
 
-/// What a verb takes, as it is told to who gives something else.
-fn unfit(verb: char, given: &str) -> Error {
+/// Returns the error about a value of a type that a verb does not take.
+fn unfit(verb: char, found_type: &str) -> Error {
     let takes = match verb {
         'd' => "decimal clause can only be used on integers",
         'f' => "fixed-point clause can only be used on doubles",
@@ -122,10 +126,10 @@ fn unfit(verb: char, given: &str) -> Error {
              and timestamps"
         }
     };
-    Error::failed(format!("{takes}, was given {given}"))
+    Error::failed(format!("{takes}, was given {found_type}"))
 }
 
-fn place(
+fn placeholder(
     meter: &mut Meter,
     out: &mut String,
     verb: char,
@@ -179,16 +183,16 @@ fn signed(number: i64, write: impl Fn(u64) -> String) -> String {
     if number < 0 { format!("-{digits}") } else { digits }
 }
 
-/// A number with so many digits behind the point, and a comma after each thousand.
+/// Formats a number with so many digits after the point, and a comma after each thousand.
 fn grouped(number: f64, precision: usize) -> String {
     if !number.is_finite() {
         return not_finite(number).to_owned();
     }
     let text = format!("{:.precision$}", number.abs());
-    let (whole, fraction) = text.split_at(text.find('.').unwrap_or(text.len()));
+    let (integer_part, fraction) = text.split_at(text.find('.').unwrap_or(text.len()));
     let mut out = if number.is_sign_negative() { "-".to_owned() } else { String::new() };
-    for (at, digit) in whole.chars().enumerate() {
-        if at > 0 && (whole.len() - at).is_multiple_of(3) {
+    for (at, digit) in integer_part.chars().enumerate() {
+        if at > 0 && (integer_part.len() - at).is_multiple_of(3) {
             out.push(',');
         }
         out.push(digit);
@@ -196,7 +200,7 @@ fn grouped(number: f64, precision: usize) -> String {
     out + fraction
 }
 
-/// A number as a product with a power of ten. What is said of its precision is how wide it is at least.
+/// Formats a number as a product with a power of ten. The precision is its least width.
 fn scientific(number: f64, width: usize) -> String {
     const RAISED: [char; 10] = ['⁰', '¹', '²', '³', '⁴', '⁵', '⁶', '⁷', '⁸', '⁹'];
     if !number.is_finite() {
@@ -219,7 +223,7 @@ fn not_finite(number: f64) -> &'static str {
     }
 }
 
-/// A value as `%s` shows it.
+/// Formats a value as `%s` does.
 fn show(meter: &mut Meter, out: &mut String, value: &Value<'_>) -> Result<(), Error> {
     meter.work(1)?;
     match value {
@@ -255,7 +259,8 @@ fn show(meter: &mut Meter, out: &mut String, value: &Value<'_>) -> Result<(), Er
                     let of = key.type_name();
                     return Err(Error::failed(format!("no formatting function for map key of type {of}")));
                 }
-                let (mut name, mut shown) = (String::new(), String::new());
+                let mut name = String::new();
+                let mut shown = String::new();
                 show_inside(meter, &mut name, &key)?;
                 show_inside(meter, &mut shown, &value)?;
                 entries.push((name, shown));
@@ -269,7 +274,7 @@ fn show(meter: &mut Meter, out: &mut String, value: &Value<'_>) -> Result<(), Er
     Ok(())
 }
 
-/// A value inside of a list or a map, as a literal.
+/// Formats a value inside of a list or a map, as a literal.
 fn show_inside(meter: &mut Meter, out: &mut String, value: &Value<'_>) -> Result<(), Error> {
     let mut shown = String::new();
     match value {
@@ -290,18 +295,18 @@ fn show_inside(meter: &mut Meter, out: &mut String, value: &Value<'_>) -> Result
     Ok(())
 }
 
-/// What is wrong with a text and the values that are written beside it: whether it can be read, has a value for every
-/// place and a place for every value, and whether these are of types that its verbs take. The expression that it is
-/// wrong with, if not the whole.
+/// Returns the error of a literal format string and its values: a syntax error, a placeholder without a value or a
+/// value without a placeholder, or a value of a type that its verb does not take. The expression is the one at fault,
+/// if not the entire call.
 pub fn check<'x>(
     text: &str,
-    given: &[&'x Expr],
+    found_type: &[&'x Expr],
     type_of: &dyn Fn(&Expr) -> Type,
 ) -> Result<(), (Option<&'x Expr>, String)> {
     let mut culprit = None;
-    let walked = walk(text, given.len(), &mut |piece| {
+    let walked = walk(text, found_type.len(), &mut |piece| {
         let Piece::Place(index, verb, _) = piece else { return Ok(()) };
-        match given.get(index).and_then(|arg| misfit(verb, arg, type_of)) {
+        match found_type.get(index).and_then(|arg| misfit(verb, arg, type_of)) {
             None => Ok(()),
             Some(bad) => {
                 culprit = Some(bad);
@@ -311,15 +316,15 @@ pub fn check<'x>(
     });
     match walked {
         Err(error) => Err((culprit, error.to_string())),
-        Ok(places) if places < given.len() => {
-            let got = given.len();
+        Ok(places) if places < found_type.len() => {
+            let got = found_type.len();
             Err((None, format!("too many arguments supplied to string.format (expected {places}, got {got})")))
         }
         Ok(_) => Ok(()),
     }
 }
 
-/// The expression that a verb does not take: the value, or one inside of it.
+/// Returns the expression that a verb does not take: the value, or one inside of it.
 fn misfit<'x>(verb: char, arg: &'x Expr, type_of: &dyn Fn(&Expr) -> Type) -> Option<&'x Expr> {
     let fits = match (verb, type_of(arg).plain()) {
         (_, Type::Dyn) => true,
@@ -341,8 +346,8 @@ fn misfit<'x>(verb: char, arg: &'x Expr, type_of: &dyn Fn(&Expr) -> Type) -> Opt
     }
 }
 
-/// The text and the values of a call, if both are written in it.
-pub fn written<'x>(target: Option<&'x Expr>, args: &'x [Expr]) -> Option<(&'x str, Vec<&'x Expr>)> {
+/// Returns the format string and the values of a call, if both are literals.
+pub fn literals<'x>(target: Option<&'x Expr>, args: &'x [Expr]) -> Option<(&'x str, Vec<&'x Expr>)> {
     let ExprKind::Literal(Literal::String(text)) = &target?.kind else { return None };
     let [Expr { kind: ExprKind::List(items), .. }] = args else { return None };
     Some((text, items.iter().map(|item| &item.value).collect()))

@@ -1,4 +1,4 @@
-//! Named formats: the rules for names that Kubernetes has, and some of OpenAPI's.
+//! The library of named formats: Kubernetes' rules for names, and some of OpenAPI's.
 
 use std::any::Any;
 
@@ -40,7 +40,7 @@ pub const TABLE: &[Line] = &[
     ("format.datetime", "format.datetime() -> Format", |_, _| named("datetime")),
 ];
 
-/// The formats, and how long the pattern of each counts as.
+/// The formats, and the length that the pattern of each counts as.
 const FORMATS: &[(&str, u64)] = &[
     ("dns1123Label", 30),
     ("dns1123Subdomain", 60),
@@ -82,7 +82,7 @@ fn named<'a>(name: &'static str) -> Result<Value<'a>, Error> {
     Ok(Value::opaque(Format(name)))
 }
 
-/// How long the pattern of a format counts as.
+/// Returns the length that the pattern of a format counts as.
 pub fn regex_size(format: Option<&Value<'_>>) -> u64 {
     let Some(Value::Opaque(opaque)) = format else { return 1 };
     let name = opaque.as_any().downcast_ref::<Format>().map_or("", |format| format.0);
@@ -91,7 +91,7 @@ pub fn regex_size(format: Option<&Value<'_>>) -> u64 {
 
 impl Format {
     fn problems(&self, text: &str) -> Vec<String> {
-        // A prefix is what a generated name begins with: a dash at its end is good.
+        // A prefix begins a generated name, so it may end with a dash.
         let prefix = || match text.strip_suffix('-') {
             Some(_) => format!("{}a", &text[..text.len() - 1]),
             None => text.to_owned(),
@@ -119,7 +119,7 @@ impl Format {
     }
 }
 
-/// Hexadecimal digits in groups of 8, 4, 4, 4 and 12, with or without dashes between them.
+/// Reports whether a string has hexadecimal digits in groups of 8, 4, 4, 4 and 12, with or without dashes between them.
 pub fn is_uuid(text: &str) -> bool {
     let mut rest = text.as_bytes();
     for (index, digits) in [8, 4, 4, 4, 12].into_iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Addresses and networks.
+//! The library of IP addresses and networks.
 
 use std::any::Any;
 use std::net::IpAddr;
@@ -101,7 +101,7 @@ impl Opaque for Cidr {
         other.as_any().downcast_ref::<Cidr>() == Some(self)
     }
 
-    /// As many bytes as the prefix has.
+    /// Returns the number of bytes of the prefix.
     fn size(&self) -> u64 {
         u64::from(self.bits).div_ceil(8)
     }
@@ -156,19 +156,25 @@ fn is_mapped(ip: IpAddr) -> bool {
 
 fn cidr_of(text: &str) -> Result<Cidr, Error> {
     parse_cidr(text)
-        .map_err(|why| Error::failed(format!("network address parse error during conversion from string: {why}")))
+        .map_err(|reason| Error::failed(format!("network address parse error during conversion from string: {reason}")))
 }
 
 fn parse_cidr(text: &str) -> Result<Cidr, String> {
-    let wrong = |why: &str| {
-        format!("network address parse error during conversion from string: netip.ParsePrefix({}): {why}", quote(text))
+    let parse_error = |reason: &str| {
+        format!(
+            "network address parse error during conversion from string: netip.ParsePrefix({}): {reason}",
+            quote(text)
+        )
     };
-    let (address, bits) = text.rsplit_once('/').ok_or_else(|| wrong("no '/'"))?;
-    let ip: IpAddr = address.parse().map_err(|_| wrong("ParseAddr: unable to parse IP"))?;
+    let (address, bits) = text.rsplit_once('/').ok_or_else(|| parse_error("no '/'"))?;
+    let ip: IpAddr = address.parse().map_err(|_| parse_error("ParseAddr: unable to parse IP"))?;
     let most = if ip.is_ipv4() { 32 } else { 128 };
     let leading_zero = bits.len() > 1 && bits.starts_with('0');
-    let bits: u8 =
-        bits.parse().ok().filter(|bits| *bits <= most && !leading_zero).ok_or_else(|| wrong("bad bits after slash"))?;
+    let bits: u8 = bits
+        .parse()
+        .ok()
+        .filter(|bits| *bits <= most && !leading_zero)
+        .ok_or_else(|| parse_error("bad bits after slash"))?;
     if is_mapped(ip) {
         return Err(format!("IPv4-mapped IPv6 address {} is not allowed", quote(text)));
     }

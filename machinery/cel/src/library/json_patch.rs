@@ -1,4 +1,4 @@
-//! What expressions need to write JSON patches.
+//! The library of JSON patches.
 
 use super::text;
 use crate::declare::Line;

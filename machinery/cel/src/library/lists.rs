@@ -1,4 +1,5 @@
-//! Lists: Kubernetes' library (sums, extremes, places) and the extension of cel-go (slices, sorting, flattening).
+//! The libraries of lists: Kubernetes' own (sums, extremes, indexes) and the extension of cel-go (slices, sorting,
+//! flattening).
 
 use std::cmp::Ordering;
 
@@ -39,8 +40,8 @@ pub const TABLE: &[Line] = &[
     ("list_timestamp_min_timestamp", "list(timestamp)::min() -> timestamp", min),
     ("list_string_min_string", "list(string)::min() -> string", min),
     ("list_bytes_min_bytes", "list(bytes)::min() -> bytes", min),
-    ("list_a_index_of_int", "list(A)::indexOf(A) -> int", |m, a| place(m, a, false)),
-    ("list_a_last_index_of_int", "list(A)::lastIndexOf(A) -> int", |m, a| place(m, a, true)),
+    ("list_a_index_of_int", "list(A)::indexOf(A) -> int", |m, a| position(m, a, false)),
+    ("list_a_last_index_of_int", "list(A)::lastIndexOf(A) -> int", |m, a| position(m, a, true)),
     ("list_slice", "list(T)::slice(int, int) -> list(T)", slice),
     ("list_flatten", "list(list(T))::flatten() -> list(T)", |m, a| flatten(m, a, 1)),
     ("list_flatten_int", "list(dyn)::flatten(int) -> list(dyn)", |m, a| flatten(m, a, int(a, 1)?)),
@@ -143,7 +144,7 @@ fn min<'a>(meter: &mut Meter, args: &[Value<'a>]) -> Outcome<'a> {
     extreme(meter, args, "min", Ordering::Less)
 }
 
-fn place<'a>(meter: &mut Meter, args: &[Value<'a>], last: bool) -> Outcome<'a> {
+fn position<'a>(meter: &mut Meter, args: &[Value<'a>], last: bool) -> Outcome<'a> {
     let [Value::List(list), wanted] = args else { return Err(no_overload()) };
     let mut found = -1;
     for (index, item) in list.iter().enumerate() {
@@ -158,7 +159,9 @@ fn place<'a>(meter: &mut Meter, args: &[Value<'a>], last: bool) -> Outcome<'a> {
 }
 
 fn slice<'a>(meter: &mut Meter, args: &[Value<'a>]) -> Outcome<'a> {
-    let (list, start, end) = (list(meter, args, 0)?, int(args, 1)?, int(args, 2)?);
+    let list = list(meter, args, 0)?;
+    let start = int(args, 1)?;
+    let end = int(args, 2)?;
     let refused = |why: &str| Err(Error::failed(format!("cannot slice({start}, {end}), {why}")));
     if start < 0 || end < 0 {
         return refused("negative indexes not supported");
@@ -200,7 +203,8 @@ fn sort<'a>(meter: &mut Meter, args: &[Value<'a>]) -> Outcome<'a> {
 }
 
 fn sort_by<'a>(meter: &mut Meter, args: &[Value<'a>]) -> Outcome<'a> {
-    let (items, keys) = (list(meter, args, 0)?.values()?, list(meter, args, 1)?.values()?);
+    let items = list(meter, args, 0)?.values()?;
+    let keys = list(meter, args, 1)?.values()?;
     if items.len() != keys.len() {
         return Err(Error::failed(format!(
             "@sortByAssociatedKeys() expected a list of the same size as the associated keys list, but got {} and {} elements respectively",

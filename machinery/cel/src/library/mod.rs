@@ -1,5 +1,5 @@
-//! The functions of expressions, one file a library. Each has a table of its overloads; adding a function is adding
-//! a line there. Costs that are not 1 are in `estimate`.
+//! The functions of expressions, one file per library. Each has a table of its overloads; a new function is a new line
+//! there. Costs other than 1 are in `estimate`.
 
 pub mod authorizer;
 pub mod format_text;
@@ -22,7 +22,7 @@ use crate::declare::Line;
 use crate::error::Error;
 use crate::value::{Text, Value};
 
-/// Every line of every library. Libraries of one function are tried in this order.
+/// Returns the lines of all libraries. The overloads of one function are tried in this order.
 pub fn tables() -> impl Iterator<Item = Line> {
     let tables: [&'static [Line]; 15] = [
         standard::TABLE,
@@ -44,7 +44,7 @@ pub fn tables() -> impl Iterator<Item = Line> {
     tables.into_iter().flatten().copied()
 }
 
-/// Whether a literal argument can be good: those of conversions and patterns are looked at before there is a value.
+/// Reports whether a literal argument is valid: those of conversions and patterns are checked before evaluation.
 pub fn is_good_literal(function: &str, text: &str) -> bool {
     match function {
         "duration" => time::parse_duration(text).is_some(),
@@ -54,7 +54,7 @@ pub fn is_good_literal(function: &str, text: &str) -> bool {
     }
 }
 
-/// The arguments of a call have other types than its overload says; happens only where items of lists do.
+/// Makes the error for arguments of other types than the overload's; happens only for items of lists.
 pub(crate) fn no_overload() -> Error {
     Error::NoSuchOverload(String::new())
 }
@@ -73,7 +73,7 @@ pub(crate) fn int(args: &[Value<'_>], index: usize) -> Result<i64, Error> {
     }
 }
 
-/// A value of a library's own type.
+/// Returns an argument of a library's own type.
 pub(crate) fn own<'v, T: 'static>(args: &'v [Value<'_>], index: usize) -> Result<&'v T, Error> {
     match args.get(index) {
         Some(Value::Opaque(opaque)) => opaque.as_any().downcast_ref().ok_or_else(no_overload),

@@ -1,4 +1,5 @@
-//! Optional values. `or` and `orValue` are evaluated by the walk, since they need not evaluate their argument.
+//! The library of optional values. The evaluator handles `or` and `orValue`, since they need not evaluate their
+//! argument.
 
 use super::lists::list;
 use super::no_overload;

@@ -1,4 +1,4 @@
-//! Regular expressions, in the dialect of Go: classes such as `\d` are of ASCII. Matching takes linear time.
+//! The library of regular expressions, in Go's dialect: classes such as `\d` are ASCII. Matching takes linear time.
 
 use std::collections::HashMap;
 use std::sync::{LazyLock, Mutex, PoisonError};
@@ -37,10 +37,10 @@ fn compiled(pattern: &str) -> Result<Regex, Error> {
     compile(pattern).map_err(|error| Error::failed(format!("Illegal regex: {error}")))
 }
 
-/// Compiles a pattern of Go. Compiled patterns are kept: expressions have few, and use them often.
+/// Compiles a pattern of Go's dialect. Compiled patterns are kept: expressions have few, and use them often.
 pub fn compile(pattern: &str) -> Result<Regex, String> {
     const MAX_KEPT: usize = 1000;
-    /// A pattern that grows bigger than this is refused.
+    /// The limit of a compiled pattern's size.
     const MAX_BYTES: usize = 2 << 20;
     static KEPT: LazyLock<Mutex<HashMap<String, Regex>>> = LazyLock::new(Mutex::default);
     if let Some(found) = KEPT.lock().unwrap_or_else(PoisonError::into_inner).get(pattern) {
@@ -56,7 +56,7 @@ pub fn compile(pattern: &str) -> Result<Regex, String> {
     Ok(made)
 }
 
-/// From Go's dialect to ours: what means the same stays as it is.
+/// Translates a pattern from Go's dialect to that of the `regex` crate.
 fn translate(pattern: &str) -> String {
     let mut out = String::with_capacity(pattern.len() + 16);
     let mut characters = pattern.chars().peekable();
@@ -78,7 +78,7 @@ fn translate(pattern: &str) -> String {
                 }
             }
             '[' if characters.peek() == Some(&':') => {
-                // A named class such as `[:alpha:]` is passed on whole.
+                // A named class such as `[:alpha:]` is copied as it is.
                 out.push('[');
                 for inner in characters.by_ref() {
                     out.push(inner);
@@ -92,7 +92,7 @@ fn translate(pattern: &str) -> String {
                 in_class = false;
                 out.push(']');
             }
-            // Signs that are operations on classes in our dialect.
+            // These signs are operations on classes in the crate's dialect.
             '[' | '&' | '~' if in_class => {
                 out.push('\\');
                 out.push(c);

@@ -1,6 +1,6 @@
-//! Why a pattern cannot be compiled, in the words of Go.
+//! The errors of patterns that do not compile, in the words of Go.
 
-/// What Go says about a pattern that it refuses; `None` if it would take it.
+/// Returns Go's error about a pattern; `None` if Go accepts it.
 pub fn explain(pattern: &str) -> Option<String> {
     Reader { pattern, rest: pattern, depth: 0, has_argument: false, last_repeat: None }
         .read()
@@ -13,14 +13,14 @@ struct Refused {
     at: String,
 }
 
-/// Reads a pattern as Go does, for the sake of its errors alone.
+/// A parser of Go's dialect that only finds errors.
 struct Reader<'p> {
     pattern: &'p str,
     rest: &'p str,
     depth: usize,
     /// Whether there is something that can be repeated.
     has_argument: bool,
-    /// From where on the pattern reads, if a repetition came just before.
+    /// The rest of the pattern from the preceding repetition on, if one came just before.
     last_repeat: Option<&'p str>,
 }
 
@@ -58,7 +58,7 @@ impl<'p> Reader<'p> {
         self.has_argument = has_argument;
     }
 
-    /// A group and what stands at its beginning.
+    /// Reads the opening of a group and its flags or name.
     fn open(&mut self) -> Result<(), Refused> {
         self.depth += 1;
         let Some(flags) = self.rest.strip_prefix("(?") else {
@@ -67,12 +67,12 @@ impl<'p> Reader<'p> {
         };
         if let Some(name) = flags.strip_prefix("P<").or_else(|| flags.strip_prefix('<')) {
             let Some(end) = name.find('>') else { return refuse("invalid named capture", self.rest) };
-            let whole = self.rest.len() - name.len() + end + 1;
+            let length_so_far = self.rest.len() - name.len() + end + 1;
             let is_word = |c: char| c == '_' || c.is_ascii_alphanumeric();
             if end == 0 || !name[..end].chars().all(is_word) {
-                return refuse("invalid named capture", &self.rest[..whole]);
+                return refuse("invalid named capture", &self.rest[..length_so_far]);
             }
-            self.take(whole, false);
+            self.take(length_so_far, false);
             return Ok(());
         }
         for (at, c) in flags.char_indices() {
@@ -114,11 +114,11 @@ impl<'p> Reader<'p> {
             match after.strip_prefix('-').and_then(|high| high.chars().next()) {
                 Some(high) if high != ']' => {
                     let length = if high == '\\' { escape(&after[1..])? } else { high.len_utf8() };
-                    let whole = low + 1 + length;
+                    let length_so_far = low + 1 + length;
                     if c != '\\' && high != '\\' && high < c {
-                        return refuse("invalid character class range", &inside[..whole]);
+                        return refuse("invalid character class range", &inside[..length_so_far]);
                     }
-                    at += whole;
+                    at += length_so_far;
                 }
                 _ => at += low,
             }
@@ -145,7 +145,7 @@ fn refuse<T>(code: &'static str, at: &str) -> Result<T, Refused> {
     Err(Refused { code, at: at.to_owned() })
 }
 
-/// How long the `{n,m}` at the start of a text is, and whether it may be so often.
+/// Returns the length of the `{n,m}` at the start of a string, and whether the count is allowed.
 fn repetition(text: &str) -> Option<(usize, bool)> {
     let (inside, _) = text.strip_prefix('{')?.split_once('}')?;
     let (least, most) = inside.split_once(',').unwrap_or((inside, inside));
@@ -158,7 +158,7 @@ fn repetition(text: &str) -> Option<(usize, bool)> {
     Some((inside.len() + 2, most <= 1000 && least <= most))
 }
 
-/// How long the escape at the start of a text is.
+/// Returns the length of the escape at the start of a string.
 fn escape(text: &str) -> Result<usize, Refused> {
     let Some(c) = text[1..].chars().next() else {
         return refuse("trailing backslash at end of expression", "");

@@ -1,4 +1,4 @@
-//! Semantic versions.
+//! The library of semantic versions.
 
 use std::any::Any;
 use std::cmp::Ordering;
@@ -52,7 +52,7 @@ impl Opaque for Semver {
 }
 
 impl Semver {
-    /// Builds do not count; a version without pre-release comes after those with one.
+    /// Compares two versions. Build metadata does not count; a version without pre-release comes after those with one.
     fn order(&self, other: &Semver) -> Ordering {
         self.numbers.cmp(&other.numbers).then_with(|| match (self.pre.is_empty(), other.pre.is_empty()) {
             (true, true) => Ordering::Equal,
@@ -113,7 +113,7 @@ fn part(text: &str) -> Result<Part, String> {
     }
 }
 
-/// Brings a version that people write into full form: no `v`, three numbers, no leading zeroes.
+/// Normalizes a version: no `v`, three numbers, no leading zeroes.
 fn normalized(text: &str) -> Result<String, String> {
     let text = text.strip_prefix('v').unwrap_or(text);
     let mut parts: Vec<String> = text

@@ -1,4 +1,4 @@
-//! Lists as sets.
+//! The library of sets, which are lists.
 
 use super::lists::list;
 use crate::declare::Line;
@@ -8,15 +8,18 @@ use crate::value::{List, Value, equal};
 
 pub const TABLE: &[Line] = &[
     ("list_sets_contains_list", "sets.contains(list(T), list(T)) -> bool", |m, a| {
-        let (whole, part) = (list(m, a, 0)?, list(m, a, 1)?);
-        Ok(Value::Bool(contains(m, whole, part)?))
+        let superset = list(m, a, 0)?;
+        let part = list(m, a, 1)?;
+        Ok(Value::Bool(contains(m, superset, part)?))
     }),
     ("list_sets_equivalent_list", "sets.equivalent(list(T), list(T)) -> bool", |m, a| {
-        let (left, right) = (list(m, a, 0)?, list(m, a, 1)?);
+        let left = list(m, a, 0)?;
+        let right = list(m, a, 1)?;
         Ok(Value::Bool(contains(m, left, right)? && contains(m, right, left)?))
     }),
     ("list_sets_intersects_list", "sets.intersects(list(T), list(T)) -> bool", |m, a| {
-        let (left, right) = (list(m, a, 0)?, list(m, a, 1)?);
+        let left = list(m, a, 0)?;
+        let right = list(m, a, 1)?;
         for item in right.iter() {
             if has(m, left, &item?)? {
                 return Ok(Value::Bool(true));
@@ -35,9 +38,9 @@ fn has<'a>(meter: &mut Meter, list: &List<'a>, wanted: &Value<'a>) -> Result<boo
     Ok(false)
 }
 
-fn contains<'a>(meter: &mut Meter, whole: &List<'a>, part: &List<'a>) -> Result<bool, Error> {
+fn contains<'a>(meter: &mut Meter, superset: &List<'a>, part: &List<'a>) -> Result<bool, Error> {
     for item in part.iter() {
-        if !has(meter, whole, &item?)? {
+        if !has(meter, superset, &item?)? {
             return Ok(false);
         }
     }

@@ -1,4 +1,4 @@
-//! The language's own functions: operators, sizes, conversions, and what one asks of texts.
+//! The standard functions of the language: operators, sizes, conversions, and string functions.
 
 use std::cmp::Ordering;
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use crate::value::{List, Value, compare, equal};
 
 type Outcome<'a> = Result<Value<'a>, Error>;
 
-/// Evaluated by the walk itself; here for their types.
+/// Stands for an overload that the evaluator handles; the table has it for its types.
 fn lazy<'a>(_: &mut Meter, _: &[Value<'a>]) -> Outcome<'a> {
     Err(no_overload())
 }
@@ -205,8 +205,8 @@ fn in_map<'a>(_: &mut Meter, args: &[Value<'a>]) -> Outcome<'a> {
     Ok(Value::Bool(map.get(key)?.is_some()))
 }
 
-fn overflow(what: &str) -> Error {
-    Error::failed(format!("{what} overflow"))
+fn overflow(kind: &str) -> Error {
+    Error::failed(format!("{kind} overflow"))
 }
 
 const INT: &str = "integer";
@@ -239,7 +239,7 @@ fn shift<'a>(at: jiff::Timestamp, nanos: i64) -> Outcome<'a> {
     at.checked_add(jiff::SignedDuration::from_nanos(nanos)).map(Value::Timestamp).map_err(|_| overflow("timestamp"))
 }
 
-/// Lists are joined; declared sets and maps of items are merged.
+/// Concatenates lists; merges declared sets and maps of items.
 fn add_list<'a>(meter: &mut Meter, args: &[Value<'a>]) -> Outcome<'a> {
     let (Value::List(left), Value::List(right)) = two(args)? else { return Err(no_overload()) };
     meter.work((left.len() + right.len()) as u64)?;
@@ -274,7 +274,7 @@ fn position<'a>(
     Ok(None)
 }
 
-/// Whether two items of a map of items are the same entry.
+/// Reports whether two items of a map of items have the same keys.
 fn same_keys(
     decl: Option<&crate::schema::Decl>,
     a: &Value<'_>,
@@ -348,7 +348,7 @@ fn negate<'a>(_: &mut Meter, args: &[Value<'a>]) -> Outcome<'a> {
     }
 }
 
-/// Compares; a number that is none is in no order to any.
+/// Compares two values; NaN has no order.
 fn ordered<'a>(args: &[Value<'a>], test: impl Fn(Ordering) -> bool) -> Outcome<'a> {
     let (left, right) = two(args)?;
     match compare(left, right) {

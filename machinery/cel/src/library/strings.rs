@@ -1,4 +1,4 @@
-//! Texts: the extension library of cel-go in the version that Kubernetes has. Places are counted in characters.
+//! The library of strings: the extension of cel-go in the version of Kubernetes. Indexes are counted in characters.
 
 use super::{int, no_overload, text};
 use crate::declare::Line;
@@ -32,19 +32,20 @@ fn out_of_range(index: i64) -> Error {
     Error::failed(format!("index out of range: {index}"))
 }
 
-/// Where the character of this number begins; the end of the text counts.
-fn place(text: &str, index: i64) -> Option<usize> {
+/// Returns the byte offset of the character of this index; the end of the string counts.
+fn byte_offset(text: &str, index: i64) -> Option<usize> {
     let index = usize::try_from(index).ok()?;
     text.char_indices().map(|(at, _)| at).chain([text.len()]).nth(index)
 }
 
 fn char_at<'a>(_: &mut Meter, args: &[Value<'a>]) -> Outcome<'a> {
-    let (text, index) = (text(args, 0)?, int(args, 1)?);
-    let at = place(text, index).ok_or_else(|| out_of_range(index))?;
+    let text = text(args, 0)?;
+    let index = int(args, 1)?;
+    let at = byte_offset(text, index).ok_or_else(|| out_of_range(index))?;
     Ok(Value::text(text[at..].chars().next().map(String::from).unwrap_or_default()))
 }
 
-/// The number of the character that begins at a byte.
+/// Returns the index of the character that begins at a byte.
 fn number(text: &str, at: usize) -> i64 {
     text[..at].chars().count() as i64
 }
@@ -58,7 +59,7 @@ fn index_of<'a>(_: &mut Meter, args: &[Value<'a>]) -> Outcome<'a> {
     if offset < 0 {
         return Err(out_of_range(offset));
     }
-    let Some(from) = place(text, offset) else { return Ok(Value::Int(-1)) };
+    let Some(from) = byte_offset(text, offset) else { return Ok(Value::Int(-1)) };
     Ok(Value::Int(text[from..].find(&**part).map_or(-1, |at| number(text, from + at))))
 }
 
@@ -76,7 +77,7 @@ fn last_index_of<'a>(_: &mut Meter, args: &[Value<'a>]) -> Outcome<'a> {
         return Err(out_of_range(offset));
     }
     let length = text.chars().count() as i64;
-    let Some(last) = place(text, offset).filter(|_| offset < length) else { return Ok(Value::Int(-1)) };
+    let Some(last) = byte_offset(text, offset).filter(|_| offset < length) else { return Ok(Value::Int(-1)) };
     let mut end = (last + part.len()).min(text.len());
     while !text.is_char_boundary(end) {
         end += 1;
@@ -89,7 +90,7 @@ fn replace<'a>(meter: &mut Meter, args: &[Value<'a>]) -> Outcome<'a> {
     let (text, from, to) = (text(args, 0)?, text(args, 1)?, text(args, 2)?);
     let limit = if args.len() > 3 { usize::try_from(int(args, 3)?).unwrap_or(usize::MAX) } else { usize::MAX };
     let count = if from.is_empty() { text.chars().count() + 1 } else { text.matches(&**from).count() }.min(limit);
-    // The result can be far longer than the texts it is made of.
+    // The result can be far longer than its inputs.
     meter.work((text.len() as u64).saturating_add((count as u64).saturating_mul(to.len() as u64)) / 8)?;
     Ok(Value::text(text.replacen(&**from, to, limit)))
 }
@@ -110,7 +111,7 @@ fn split<'a>(meter: &mut Meter, args: &[Value<'a>]) -> Outcome<'a> {
     Ok(Value::list(parts))
 }
 
-/// The characters of a text; the last part takes the rest.
+/// Splits a string into characters; the last part takes the rest.
 fn characters(text: &str, limit: usize) -> Vec<&str> {
     let mut parts = Vec::new();
     let mut rest = text;
@@ -129,17 +130,18 @@ fn characters(text: &str, limit: usize) -> Vec<&str> {
 }
 
 fn substring<'a>(_: &mut Meter, args: &[Value<'a>]) -> Outcome<'a> {
-    let (text, start) = (text(args, 0)?, int(args, 1)?);
+    let text = text(args, 0)?;
+    let start = int(args, 1)?;
     if args.len() < 3 {
-        let from = place(text, start).ok_or_else(|| out_of_range(start))?;
+        let from = byte_offset(text, start).ok_or_else(|| out_of_range(start))?;
         return Ok(Value::text(&text[from..]));
     }
     let end = int(args, 2)?;
     if start > end {
         return Err(Error::failed(format!("invalid substring range. start: {start}, end: {end}")));
     }
-    let from = place(text, start).ok_or_else(|| out_of_range(start))?;
-    let to = place(text, end).ok_or_else(|| out_of_range(end))?;
+    let from = byte_offset(text, start).ok_or_else(|| out_of_range(start))?;
+    let to = byte_offset(text, end).ok_or_else(|| out_of_range(end))?;
     Ok(Value::text(&text[from..to]))
 }
 

@@ -1,4 +1,4 @@
-//! Times and durations: reading, writing, and their parts in any time zone.
+//! The library of timestamps and durations: parsing, formatting, and their parts in any time zone.
 
 use jiff::Timestamp;
 use jiff::tz::{Offset, TimeZone};
@@ -58,7 +58,7 @@ fn whole<'a>(args: &[Value<'a>], unit: i64) -> Outcome<'a> {
     }
 }
 
-/// A part of a time, in UTC or in the zone of the argument.
+/// Returns a part of a timestamp, in UTC or in the zone of the argument.
 fn part<'a>(args: &[Value<'a>], get: impl Fn(&jiff::Zoned) -> i64) -> Outcome<'a> {
     let Some(Value::Timestamp(at)) = args.first() else { return Err(no_overload()) };
     let zone = match args.get(1) {
@@ -69,7 +69,7 @@ fn part<'a>(args: &[Value<'a>], get: impl Fn(&jiff::Zoned) -> i64) -> Outcome<'a
     Ok(Value::Int(get(&at.to_zoned(zone))))
 }
 
-/// A zone by its name or by its distance from UTC.
+/// Returns a time zone by its name or by its offset from UTC.
 fn zone(name: &str) -> Result<TimeZone, Error> {
     let unknown = || Error::failed(format!("unknown time zone {name}"));
     if name.is_empty() || name == "UTC" {
@@ -88,16 +88,17 @@ fn zone(name: &str) -> Result<TimeZone, Error> {
     Offset::from_seconds(if negative { -seconds } else { seconds }).map(TimeZone::fixed).map_err(|_| unknown())
 }
 
-/// RFC 3339 with as much of a fraction as there is.
+/// Formats RFC 3339 with as many digits of the fraction as necessary.
 pub fn format_timestamp(at: Timestamp) -> String {
     at.to_string()
 }
 
-/// Seconds, with a fraction if there is one: `1.5s`.
+/// Formats seconds, with a fraction if there is one: `1.5s`.
 pub fn format_duration(nanos: i64) -> String {
     let sign = if nanos < 0 { "-" } else { "" };
     let nanos = nanos.unsigned_abs();
-    let (seconds, rest) = (nanos / 1_000_000_000, nanos % 1_000_000_000);
+    let seconds = nanos / 1_000_000_000;
+    let rest = nanos % 1_000_000_000;
     if rest == 0 {
         return format!("{sign}{seconds}s");
     }

@@ -1,4 +1,4 @@
-//! URLs, read as Go reads them: absolute ones and paths.
+//! The library of URLs, parsed as Go does: absolute URLs and paths.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -30,12 +30,12 @@ pub const TABLE: &[Line] = &[
     ("is_url_string", "isURL(string) -> bool", |_, a| Ok(Value::Bool(Url::parse(text(a, 0)?).is_ok()))),
 ];
 
-/// A URL in its parts.
+/// A parsed URL.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Url {
     scheme: String,
     host: String,
-    /// As it was written.
+    /// The path as it was written.
     path: String,
     query: String,
     whole: String,
@@ -60,7 +60,7 @@ impl Opaque for Url {
 }
 
 impl Url {
-    /// Reads an absolute URL or an absolute path; a fragment is not part of either.
+    /// Parses an absolute URL or an absolute path; neither has a fragment.
     pub fn parse(text: &str) -> Result<Url, &'static str> {
         if text.is_empty() {
             return Err("empty url");
@@ -102,7 +102,7 @@ impl Url {
         (name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name), port)
     }
 
-    /// The path with everything escaped that must be.
+    /// Returns the path with all necessary escapes.
     fn escaped_path(&self) -> String {
         let mut escaped = String::with_capacity(self.path.len());
         for byte in self.path.bytes() {
@@ -144,7 +144,7 @@ fn split_scheme(text: &str) -> Result<(&str, &str), &'static str> {
     Ok(("", text))
 }
 
-/// Host and port, without the user before them.
+/// Returns host and port, without the user before them.
 fn host_of(authority: &str) -> Result<String, &'static str> {
     let host = authority.rsplit('@').next().unwrap_or_default();
     let after = match host.strip_prefix('[') {

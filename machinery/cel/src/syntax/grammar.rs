@@ -1,17 +1,17 @@
-//! The grammar of the language as a network of states, in the form in which cel-go's parser generator lays it out: what
-//! is expected at a place, and how one gets on after an error, are questions to this network.
+//! The grammar of the language as ANTLR's network of states: it determines the expected tokens at a state, and the
+//! recovery from an error.
 //!
-//! It is built once, from the rules below, when the first text with a syntax error is read.
+//! It is built once, from the rules below, at the first source with a syntax error.
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
-/// A set of kinds of tokens, by number; the highest bit says that the end of the rule may be reached without any.
+/// A set of token kinds, by number; the highest bit means that the end of the rule is reachable without a token.
 pub type Tokens = u64;
 pub const EPSILON: Tokens = 1 << 63;
 pub const END: Tokens = 1;
 
-/// The kinds of tokens in the order of their numbers, as errors name them.
+/// The token kinds in the order of their numbers, as errors name them.
 pub static NAMES: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
     let names = "<EOF> '==' '!=' 'in' '<' '<=' '>=' '>' '&&' '||' '[' ']' '{' '}' '(' ')' '.' ',' '-' '!' '?' ':' '+' \
                  '*' '/' '%' 'true' 'false' 'null' WHITESPACE COMMENT NUM_FLOAT NUM_INT NUM_UINT STRING BYTES \
@@ -19,8 +19,8 @@ pub static NAMES: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
     names.split_whitespace().collect()
 });
 
-/// Words are divided by blanks: tokens (several of which are divided by `~`), rules with the least strength of what they
-/// may hold, `{n}` before an operator of that strength, and brackets.
+/// The rules. Their words are separated by blanks: tokens (alternatives are separated by `~`), rules with the least
+/// precedence of their operators, `{n}` before an operator of that precedence, and brackets.
 const RULES: [(&str, &str); 17] = [
     ("start", "expr <EOF>"),
     ("expr", "conditionalOr ( '?' conditionalOr ':' expr )?"),
@@ -49,30 +49,30 @@ const RULES: [(&str, &str); 17] = [
     ("literal", "( '-' )? NUM_INT | NUM_UINT | ( '-' )? NUM_FLOAT | STRING | BYTES | 'true' | 'false' | 'null'"),
 ];
 
-/// What a state is, where it matters.
+/// The role of a state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     Plain,
-    /// Where something is chosen or a loop begins: a token too many may be left out here.
+    /// The begin of a choice or loop: a superfluous token may be skipped here.
     Choice,
-    /// Where a loop begins anew: what does not belong is skipped here.
+    /// The next iteration of a loop: unexpected tokens are skipped here.
     Back,
     Stop,
 }
 
-/// A way from one state to another.
+/// An edge from one state to another.
 #[derive(Debug, Clone, Copy)]
 pub enum Edge {
     To(usize),
     Match(Tokens, usize),
-    /// Into a rule, and on at `follow` after it.
+    /// An edge into a rule, which continues at `follow` after it.
     Call {
         rule: usize,
         follow: usize,
     },
-    /// Only where operators of this strength may stand.
+    /// An edge that is allowed only for operators of this precedence.
     Precedence(u8, usize),
-    /// From the end of a rule to where it was called; `outermost` if any operator may stand there.
+    /// An edge from the end of a rule to its caller; `outermost` if any operator is allowed there.
     Return {
         to: usize,
         outermost: bool,
@@ -86,7 +86,7 @@ pub struct State {
     pub edges: Vec<Edge>,
 }
 
-/// The same rules as steps to take.
+/// The rules as steps.
 #[derive(Debug)]
 pub enum Node {
     Match { state: usize, set: Tokens },
@@ -112,29 +112,29 @@ impl Grammar {
         self.starts[rule]
     }
 
-    /// Whether a rule is made of operators of several strengths.
+    /// Reports whether a rule has operators of several precedences.
     pub fn is_recursive(&self, rule: usize) -> bool {
         RULES[rule].1.contains("{1}")
     }
 
-    /// The tokens that may come next within the rule.
+    /// Returns the tokens that may come next within the rule.
     pub fn next(&self, state: usize) -> Tokens {
         self.nexts[state]
     }
 
-    /// By which tokens each way out of a state begins.
+    /// Returns the tokens that each alternative of a state begins with.
     pub fn firsts(&self, state: usize) -> &[Tokens] {
         &self.firsts[state]
     }
 
-    /// Whether one token is enough to choose a way.
-    pub fn is_told_by_one(&self, state: usize) -> bool {
+    /// Reports whether one token is enough to choose an alternative.
+    pub fn is_decided_by_one(&self, state: usize) -> bool {
         let sets = self.firsts(state);
         let is_apart = |(at, set): (usize, &Tokens)| sets[..at].iter().all(|other| set & other == 0);
         !self.is_recursive(self.states[state].rule) && sets.iter().enumerate().all(is_apart)
     }
 
-    /// `outside` goes on after the rule wherever it is called.
+    /// Collects the next tokens; `outside` continues after the rule with all callers.
     fn collect(&self, state: usize, outside: bool, seen: &mut BTreeSet<usize>, found: &mut Tokens) {
         if !seen.insert(state) {
             return;
@@ -179,8 +179,9 @@ impl Grammar {
         }
         for (rule, (_, text)) in RULES.iter().enumerate() {
             let mut builder = Builder { grammar: &mut grammar, rule, words: text.split_whitespace().collect(), at: 0 };
-            let (start, stop) = (builder.grammar.starts[rule], stops[rule]);
-            let nodes = builder.whole(start, stop);
+            let start = builder.grammar.starts[rule];
+            let stop = stops[rule];
+            let nodes = builder.rule_body(start, stop);
             grammar.rules.push(nodes);
         }
         grammar.add_returns(&stops);
@@ -231,7 +232,7 @@ struct Builder<'a> {
 type Part = (Vec<Node>, usize, usize);
 
 impl Builder<'_> {
-    fn whole(&mut self, start: usize, stop: usize) -> Vec<Node> {
+    fn rule_body(&mut self, start: usize, stop: usize) -> Vec<Node> {
         let mut alternatives = self.alternatives();
         if alternatives.len() == 1 {
             let (nodes, left, right) = alternatives.remove(0);
@@ -247,7 +248,7 @@ impl Builder<'_> {
         vec![Node::Block { state: block, optional: false, alternatives }]
     }
 
-    /// Ways from one state to another through each of the alternatives.
+    /// Adds edges from one state to another through each of the alternatives.
     fn branch(&mut self, from: usize, to: usize, alternatives: Vec<Part>) -> Vec<Vec<Node>> {
         let mut bodies = Vec::new();
         for (mut nodes, left, right) in alternatives {
@@ -258,8 +259,8 @@ impl Builder<'_> {
         bodies
     }
 
-    /// Lets the last step lead to a state without a detour: after a rule one is then at the same place whichever
-    /// alternative called it, which is why some texts can be read both ways without it being an error.
+    /// Ends the last step directly at a state: after a rule the state is then the same for all alternatives that called
+    /// it, which is why some sources are ambiguous without being an error.
     fn end_at(&mut self, nodes: &mut [Node], right: usize, to: usize) {
         let state = match nodes.last_mut() {
             Some(Node::Match { state, .. }) => *state,
@@ -288,7 +289,8 @@ impl Builder<'_> {
 
     fn sequence(&mut self) -> Part {
         let left = self.grammar.state(Role::Plain, self.rule);
-        let (mut nodes, mut last) = (Vec::new(), left);
+        let mut nodes = Vec::new();
+        let mut last = left;
         while let Some(word) = self.words.get(self.at).copied().filter(|word| *word != "|" && !word.starts_with(')')) {
             self.at += 1;
             last = match word {

@@ -1,19 +1,19 @@
-//! Broken texts and what cel-go says of each: column and message, observed at upstream's API server.
+//! Tests of syntax errors against cel-go: column and message, observed at upstream's API server.
 
 use crate::parser::parse;
 
-/// What an expression may begin with.
+/// The tokens that an expression may begin with.
 const BEGINNING: &str =
     "{'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}";
 
-fn told(text: &str) -> Vec<String> {
+fn errors_of(text: &str) -> Vec<String> {
     let issues = parse(text, false).expect_err(text).to_string();
     let lines = issues.lines().filter_map(|line| line.strip_prefix("ERROR: <input>:1:"));
     lines.map(|line| line.replacen(": Syntax error:", "", 1).replace(BEGINNING, "BEGINNING")).collect()
 }
 
 #[test]
-fn syntax_errors_are_told_in_upstream_words() {
+fn syntax_errors_are_reported_in_upstream_words() {
     let rows: &[(&str, &[&str])] = &[
         ("", &["0 mismatched input '<EOF>' expecting BEGINNING"]),
         (")", &["1 mismatched input ')' expecting BEGINNING"]),
@@ -79,12 +79,12 @@ fn syntax_errors_are_told_in_upstream_words() {
         ("{1:2,,}", &["6 extraneous input ',' expecting '}'"]),
     ];
     for (text, wanted) in rows {
-        assert_eq!(told(text), *wanted, "{text}");
+        assert_eq!(errors_of(text), *wanted, "{text}");
     }
 }
 
 #[test]
-fn any_text_is_told_of_soon() {
+fn any_source_is_reported_soon() {
     for part in ["(", "[", "{", "-", "a.", "f(", "a ? ", "!", ")", "a[", "{a:", "&&", "A{b:", ", "] {
         for times in [1, 50, 900, 20_000] {
             assert!(parse(&part.repeat(times), false).is_err(), "{part}");

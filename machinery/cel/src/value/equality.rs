@@ -1,4 +1,5 @@
-//! Equality and order across types. Numbers compare by value, whatever their type; unlike values are unequal.
+//! Equality and order across types. Numbers compare by value, regardless of their type; values of different types are
+//! unequal.
 
 use std::cmp::Ordering;
 
@@ -7,7 +8,7 @@ use crate::error::Error;
 use crate::meter::Meter;
 use crate::schema::ListType;
 
-/// Whether two values are equal. Every value that is looked at counts as work.
+/// Reports whether two values are equal. Every compared value counts as work.
 pub fn equal(a: &Value<'_>, b: &Value<'_>, meter: &mut Meter) -> Result<bool, Error> {
     meter.work(1)?;
     Ok(match (a, b) {
@@ -44,7 +45,7 @@ fn lists_equal(a: &List<'_>, b: &List<'_>, meter: &mut Meter) -> Result<bool, Er
     if a.len() != b.len() {
         return Ok(false);
     }
-    // The order of a set or of a map of items says nothing.
+    // A set and a map of items have no order.
     let unordered = a.decl().or(b.decl()).is_some_and(|decl| decl.list_type() != ListType::Atomic);
     if unordered {
         let others = b.values()?;
@@ -81,7 +82,7 @@ fn maps_equal(a: &Map<'_>, b: &Map<'_>, meter: &mut Meter) -> Result<bool, Error
     Ok(true)
 }
 
-/// The order of two values of one type, or of two numbers; none if they have none.
+/// Returns the order of two values of one type, or of two numbers; `None` if they have none.
 pub fn compare(a: &Value<'_>, b: &Value<'_>) -> Option<Ordering> {
     match (a, b) {
         (Value::Bool(a), Value::Bool(b)) => Some(a.cmp(b)),
@@ -100,19 +101,19 @@ fn numbers(a: &Value<'_>, b: &Value<'_>) -> Option<Ordering> {
         (Value::Double(a), Value::Double(b)) => a.partial_cmp(b),
         (Value::Int(a), Value::Uint(b)) => Some(i128::from(*a).cmp(&i128::from(*b))),
         (Value::Uint(a), Value::Int(b)) => Some(i128::from(*a).cmp(&i128::from(*b))),
-        (Value::Int(a), Value::Double(b)) => whole_and_double(i128::from(*a), *b),
-        (Value::Uint(a), Value::Double(b)) => whole_and_double(i128::from(*a), *b),
-        (Value::Double(a), Value::Int(b)) => whole_and_double(i128::from(*b), *a).map(Ordering::reverse),
-        (Value::Double(a), Value::Uint(b)) => whole_and_double(i128::from(*b), *a).map(Ordering::reverse),
+        (Value::Int(a), Value::Double(b)) => integer_and_double(i128::from(*a), *b),
+        (Value::Uint(a), Value::Double(b)) => integer_and_double(i128::from(*a), *b),
+        (Value::Double(a), Value::Int(b)) => integer_and_double(i128::from(*b), *a).map(Ordering::reverse),
+        (Value::Double(a), Value::Uint(b)) => integer_and_double(i128::from(*b), *a).map(Ordering::reverse),
         _ => None,
     }
 }
 
-fn whole_and_double(whole: i128, double: f64) -> Option<Ordering> {
+fn integer_and_double(integer: i128, double: f64) -> Option<Ordering> {
     if double.is_nan() {
         return None;
     }
-    // Beyond these bounds every whole number of 64 bits is on one side.
+    // Beyond these bounds every integer of 64 bits is on one side.
     if double >= 18_446_744_073_709_551_616.0 {
         return Some(Ordering::Less);
     }
@@ -120,5 +121,5 @@ fn whole_and_double(whole: i128, double: f64) -> Option<Ordering> {
         return Some(Ordering::Greater);
     }
     let floor = double.floor() as i128;
-    Some(whole.cmp(&floor).then(if double.fract() == 0.0 { Ordering::Equal } else { Ordering::Less }))
+    Some(integer.cmp(&floor).then(if double.fract() == 0.0 { Ordering::Equal } else { Ordering::Less }))
 }

@@ -1,4 +1,4 @@
-//! Between JSON and values.
+//! Conversions between JSON and values.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::library::time::{format_duration, parse_duration};
 use crate::schema::{Decl, Shape};
 
-/// A value as its declaration sees it. Lists and maps are looked into only when they are walked.
+/// Converts JSON to a value by its declaration. Lists and maps are converted when they are iterated.
 pub fn from_json<'a>(json: &'a Json, decl: &'a Decl) -> Result<Value<'a>, Error> {
     if json.is_null() {
         return match decl.shape {
@@ -20,7 +20,7 @@ pub fn from_json<'a>(json: &'a Json, decl: &'a Decl) -> Result<Value<'a>, Error>
             _ => Err(Error::failed("invalid data, got null for schema with nullable=false")),
         };
     }
-    let wrong = |wanted: &str| Err(Error::failed(format!("invalid data, expected {wanted}, got {}", go_type(json))));
+    let mismatch = |wanted: &str| Err(Error::failed(format!("invalid data, expected {wanted}, got {}", go_type(json))));
     match &decl.shape {
         Shape::Dyn => Ok(dynamic(json, decl)),
         Shape::IntOrString => match json {
@@ -30,13 +30,13 @@ pub fn from_json<'a>(json: &'a Json, decl: &'a Decl) -> Result<Value<'a>, Error>
                 Ok,
             ),
         },
-        Shape::Bool => json.as_bool().map_or_else(|| wrong("bool"), |b| Ok(Value::Bool(b))),
-        Shape::Int => whole(json).map_or_else(|| wrong("int"), |n| Ok(Value::Int(n))),
-        Shape::Double => json.as_f64().map_or_else(|| wrong("float"), |n| Ok(Value::Double(n))),
-        Shape::String => json.as_str().map_or_else(|| wrong("string"), |text| Ok(Value::borrowed(text))),
+        Shape::Bool => json.as_bool().map_or_else(|| mismatch("bool"), |b| Ok(Value::Bool(b))),
+        Shape::Int => as_int(json).map_or_else(|| mismatch("int"), |n| Ok(Value::Int(n))),
+        Shape::Double => json.as_f64().map_or_else(|| mismatch("float"), |n| Ok(Value::Double(n))),
+        Shape::String => json.as_str().map_or_else(|| mismatch("string"), |text| Ok(Value::borrowed(text))),
         Shape::Bytes | Shape::Timestamp | Shape::Date | Shape::Duration => match json.as_str() {
             Some(text) => formatted(text, &decl.shape),
-            None => wrong("string"),
+            None => mismatch("string"),
         },
         Shape::List { .. } => match json.as_array() {
             Some(items) => Ok(Value::List(List::Json { items, decl })),
@@ -49,7 +49,7 @@ pub fn from_json<'a>(json: &'a Json, decl: &'a Decl) -> Result<Value<'a>, Error>
     }
 }
 
-fn whole(json: &Json) -> Option<i64> {
+fn as_int(json: &Json) -> Option<i64> {
     json.as_i64().or_else(|| json.as_f64().filter(|n| n.fract() == 0.0 && n.abs() < 9e18).map(|n| n as i64))
 }
 
@@ -67,7 +67,7 @@ fn dynamic<'a>(json: &'a Json, decl: &'a Decl) -> Value<'a> {
     }
 }
 
-/// A text that says something else.
+/// Converts a string with a format.
 fn formatted<'a>(text: &'a str, shape: &Shape) -> Result<Value<'a>, Error> {
     match shape {
         Shape::Duration => parse_duration(text)
@@ -91,7 +91,7 @@ fn formatted<'a>(text: &'a str, shape: &Shape) -> Result<Value<'a>, Error> {
     }
 }
 
-/// How Go calls what is not as it should be.
+/// Returns Go's name for the type of an unexpected value.
 fn go_type(json: &Json) -> &'static str {
     match json {
         Json::Null => "<nil>",
@@ -104,7 +104,7 @@ fn go_type(json: &Json) -> &'static str {
     }
 }
 
-/// A value as JSON, where it has a form in it.
+/// Converts a value to JSON if it has a form there.
 pub fn to_json(value: &Value<'_>) -> Result<Json, Error> {
     let no_form = || Error::failed(format!("type conversion error from '{}' to JSON", value.type_name()));
     Ok(match value {
@@ -146,19 +146,19 @@ pub fn to_json(value: &Value<'_>) -> Result<Json, Error> {
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// Standard base64 with padding; line ends between the letters are no error.
+/// Decodes standard base64 with padding; line ends between the characters are no error.
 pub fn base64(text: &str) -> Option<Vec<u8>> {
-    let letters: Vec<u8> = text.bytes().filter(|b| !matches!(b, b'\n' | b'\r')).collect();
-    if !letters.len().is_multiple_of(4) {
+    let characters: Vec<u8> = text.bytes().filter(|b| !matches!(b, b'\n' | b'\r')).collect();
+    if !characters.len().is_multiple_of(4) {
         return None;
     }
-    let padding = letters.iter().rev().take_while(|b| **b == b'=').count();
+    let padding = characters.iter().rev().take_while(|b| **b == b'=').count();
     if padding > 2 {
         return None;
     }
-    let mut out = Vec::with_capacity(letters.len() / 4 * 3);
-    for (index, group) in letters.chunks(4).enumerate() {
-        let last = (index + 1) * 4 == letters.len();
+    let mut out = Vec::with_capacity(characters.len() / 4 * 3);
+    for (index, group) in characters.chunks(4).enumerate() {
+        let last = (index + 1) * 4 == characters.len();
         let digits = if last { 4 - padding } else { 4 };
         let mut bits = 0u32;
         for (at, letter) in group.iter().enumerate() {

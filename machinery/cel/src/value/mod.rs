@@ -1,6 +1,6 @@
-//! Values, mostly views into JSON: an object is not copied to be looked at.
+//! Values, mostly views into JSON: evaluation does not copy an object.
 //!
-//! What JSON does not say (that a text is a time, that a list is a set) the declaration beside it does.
+//! The declaration beside a value adds what JSON does not have: that a string is a time, that a list is a set.
 
 mod equality;
 mod json;
@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::library::authorizer::Authorization;
 use crate::schema::{DYN, Decl, Shape};
 
-/// A value. Whatever is big in it is shared, so that a clone is cheap.
+/// A value. Its large parts are shared, so that a clone is cheap.
 #[derive(Clone)]
 pub enum Value<'a> {
     Null,
@@ -30,7 +30,7 @@ pub enum Value<'a> {
     String(Text<'a>),
     Bytes(Arc<[u8]>),
     Timestamp(Timestamp),
-    /// In nanoseconds.
+    /// A duration in nanoseconds.
     Duration(i64),
     List(List<'a>),
     Map(Map<'a>),
@@ -39,25 +39,25 @@ pub enum Value<'a> {
     Type(Arc<str>),
     /// A value of a library.
     Opaque(Rc<dyn Opaque>),
-    /// An authorizer, a question to it that is being put together, or its answer.
+    /// An authorizer, an authorization check under construction, or its decision.
     Authorization(Rc<Authorization<'a>>),
     /// A message made in the expression: its type and its fields.
     Message(Rc<Message<'a>>),
-    /// Something whose fields are found when they are asked for.
+    /// A value whose fields are computed on demand.
     Lazy(Rc<dyn Fields<'a> + 'a>),
 }
 
 /// The type of a message and its fields.
 pub type Message<'a> = (Arc<str>, BTreeMap<Arc<str>, Value<'a>>);
 
-/// Values of a library: quantities, addresses, versions.
+/// A value of a library: a quantity, an address, a semantic version.
 pub trait Opaque: std::fmt::Debug {
     fn type_name(&self) -> &'static str;
     fn as_any(&self) -> &dyn std::any::Any;
     fn equals(&self, _other: &dyn Opaque) -> bool {
         false
     }
-    /// What `size()` would be, where costs depend on it.
+    /// Returns the size that costs depend on, as `size()` would.
     fn size(&self) -> u64 {
         1
     }
@@ -66,7 +66,7 @@ pub trait Opaque: std::fmt::Debug {
     }
 }
 
-/// Fields that are found when they are asked for.
+/// Fields that are computed on demand.
 pub trait Fields<'a> {
     fn field(&self, name: &str) -> Result<Option<Value<'a>>, Error>;
 }
@@ -83,7 +83,7 @@ pub enum Map<'a> {
     Owned(Rc<BTreeMap<Key, (Value<'a>, Value<'a>)>>),
 }
 
-/// A key of a map. Numbers that are equal are the same key.
+/// A key of a map. Equal numbers are the same key.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Key {
     Bool(bool),
@@ -132,7 +132,7 @@ impl<'a> Value<'a> {
         Value::Opaque(Rc::new(value))
     }
 
-    /// JSON without a declaration.
+    /// Makes a value of JSON without a declaration.
     pub fn json(value: &'a serde_json::Value) -> Value<'a> {
         from_json(value, &DYN).unwrap_or(Value::Null)
     }
@@ -144,7 +144,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The name of its type, as `type()` and errors show it.
+    /// Returns the name of its type, as `type()` and errors show it.
     pub fn type_name(&self) -> Arc<str> {
         match self {
             Value::Null => "null_type",
@@ -167,7 +167,7 @@ impl<'a> Value<'a> {
         .into()
     }
 
-    /// What costs are counted by: the size of what has one, else 1.
+    /// Returns the size for cost calculations: the size of a value that has one, else 1.
     pub fn size(&self) -> u64 {
         match self {
             Value::String(text) => text.chars().count() as u64,
@@ -180,7 +180,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Whether `optional.ofNonZeroValue` sees nothing in it.
+    /// Reports whether `optional.ofNonZeroValue` treats it as empty.
     pub fn is_zero(&self) -> bool {
         match self {
             Value::Null => true,
@@ -199,7 +199,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// A field, `None` if it is absent; an error if there can be none.
+    /// Returns a field; `None` if it is absent, an error if the value has no fields.
     pub fn field(&self, name: &str) -> Result<Option<Value<'a>>, Error> {
         match self {
             Value::Map(map) => map.get_field(name),
@@ -237,7 +237,7 @@ impl<'a> List<'a> {
         self.iter().collect()
     }
 
-    /// The declaration of a list that was declared.
+    /// Returns the declaration of a declared list.
     pub fn decl(&self) -> Option<&'a Decl> {
         match self {
             List::Json { decl, .. } => Some(decl),
@@ -258,11 +258,11 @@ impl<'a> Map<'a> {
         }
     }
 
-    /// By the name that an expression uses, which is escaped where the declaration has fields.
+    /// Returns a field by its name in expressions, which is escaped if the declaration has fields.
     fn get_field(&self, name: &str) -> Result<Option<Value<'a>>, Error> {
         match self {
             Map::Json { fields, decl } => {
-                // A null field of an object is as good as none; a null value of a map is one.
+                // A null field of an object counts as absent; a null value of a map does not.
                 let is_object = matches!(decl.shape, Shape::Object { .. });
                 let (key, decl) = decl.field(name);
                 let found = fields.get(key.unwrap_or(name)).filter(|value| !(is_object && value.is_null()));
@@ -289,7 +289,7 @@ impl<'a> Map<'a> {
         }
     }
 
-    /// Keys and values; a declared value that does not convert is an error.
+    /// Returns keys and values; a declared value that does not convert is an error.
     pub fn entries(&self) -> Result<Vec<(Value<'a>, Value<'a>)>, Error> {
         match self {
             Map::Json { fields, decl } => {

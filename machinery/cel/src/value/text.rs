@@ -1,4 +1,4 @@
-//! A text that is either borrowed from an object or made by the expression.
+//! A string that is either borrowed from an object or made by the expression.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ pub enum Text<'a> {
 }
 
 impl Text<'_> {
-    /// The text as one that outlives the object.
+    /// Returns a string that outlives the object.
     pub fn shared(&self) -> Arc<str> {
         match self {
             Text::Borrowed(text) => Arc::from(*text),

@@ -1,6 +1,6 @@
-//! What a packed message (`google.protobuf.Any`) holds: the messages that every expression knows, off the wire.
+//! Decodes a packed message (`google.protobuf.Any`) of the well-known types.
 //!
-//! Bytes that are no such message are nothing; lengths are checked, and nesting is bounded.
+//! Bytes of other messages decode to nothing; lengths are checked, and nesting is bounded.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -8,10 +8,10 @@ use std::rc::Rc;
 use crate::messages::{self, time};
 use crate::value::{Key, Map, Value};
 
-/// Deeper values than this are made by nobody but attackers.
+/// The maximal nesting. Only attackers make deeper values.
 const MAX_DEPTH: usize = 32;
 
-/// The value that a message of a name stands for, by its bytes.
+/// Returns the value of a message, by its type name and its bytes.
 pub fn unpacked<'a>(url: &str, bytes: &[u8]) -> Option<Value<'a>> {
     let name = url.rsplit('/').next()?;
     messages::named(name)?;
@@ -22,7 +22,7 @@ pub fn unpacked<'a>(url: &str, bytes: &[u8]) -> Option<Value<'a>> {
     }
 }
 
-/// A field as it stands on the wire.
+/// A field in its wire format.
 #[derive(Clone, Copy)]
 enum Raw<'b> {
     Varint(u64),
@@ -50,7 +50,7 @@ fn take<'b>(bytes: &mut &'b [u8], length: u64) -> Option<&'b [u8]> {
     Some(taken)
 }
 
-/// The fields of a message with their numbers.
+/// Returns the fields of a message with their numbers.
 fn fields(mut bytes: &[u8]) -> Option<Vec<(u64, Raw<'_>)>> {
     let mut fields = Vec::new();
     while !bytes.is_empty() {
@@ -85,7 +85,7 @@ fn read<'a>(message: &str, bytes: &[u8], depth: usize) -> Option<Value<'a>> {
         });
         found.unwrap_or_default()
     };
-    // A field of another form than it should have is unknown, and the last one counts.
+    // A field of an unexpected wire type is unknown, and the last one counts.
     let last = fields.iter().rev().find_map(|(number, raw)| match (number, raw) {
         (1, Raw::Bytes(bytes)) => Some(*bytes),
         _ => None,
@@ -130,9 +130,10 @@ fn double(message: &str, fields: &[(u64, Raw<'_>)]) -> f64 {
     found.unwrap_or_default()
 }
 
-/// A field of a struct: its name is field 1, its value field 2.
+/// Returns a field of a struct: its name is field 1, its value field 2.
 fn entry_of<'a>(bytes: &[u8], depth: usize) -> Option<(&str, Value<'a>)> {
-    let (mut name, mut value) = ("", Value::Null);
+    let mut name = "";
+    let mut value = Value::Null;
     for (number, raw) in fields(bytes)? {
         match (number, raw) {
             (1, Raw::Bytes(bytes)) => name = std::str::from_utf8(bytes).ok()?,
@@ -143,7 +144,7 @@ fn entry_of<'a>(bytes: &[u8], depth: usize) -> Option<(&str, Value<'a>)> {
     Some((name, value))
 }
 
-/// A value of JSON is the last of its fields.
+/// Returns the value of a `Value` message: the last of its fields.
 fn any_value<'a>(fields: &[(u64, Raw<'_>)], depth: usize) -> Option<Value<'a>> {
     let mut value = Value::Null;
     for (number, raw) in fields {

@@ -1,6 +1,7 @@
-//! The messages of protobuf that every expression knows: wrappers of scalars, times, and JSON.
+//! The well-known messages of protobuf: wrappers of scalars, times, and JSON.
 //!
-//! An expression makes them by name, but never meets one: what is made is at once the value that the message stands for.
+//! An expression constructs them by name, but never sees one: the result is at once the value that the message
+//! represents.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -14,26 +15,26 @@ use crate::library::time::{format_duration, format_timestamp};
 use crate::types::Type;
 use crate::value::{Key, Map, Value, to_base64};
 
-/// The name of the only constant of an enumeration, which is zero.
+/// The name of the only enum constant, which is zero.
 pub const NULL_VALUE: &str = "google.protobuf.NullValue.NULL_VALUE";
 
 pub const PACKAGE: &str = "google.protobuf.";
-/// The largest number that is whole in JSON; what is larger is written as a text.
+/// The largest integer that JSON represents exactly; a larger one becomes a string.
 const MAX_SAFE: i64 = (1 << 53) - 1;
 const NANOS: i64 = 1_000_000_000;
 
-/// Types that count as messages without fields.
+/// The types that count as messages without fields.
 pub const SCALARS: [&str; 10] =
     ["bool", "bytes", "double", "duration", "int", "list", "null_type", "string", "timestamp", "uint"];
 
-/// A message: the type of what it is, and its fields.
+/// A message: its type as a value, and its fields.
 #[derive(Debug)]
 pub struct Message {
     pub of: Type,
     pub fields: BTreeMap<String, Type>,
 }
 
-/// A name, its type, and its fields with theirs.
+/// The name of a message, its type, and its fields with their types.
 type Row = (&'static str, &'static str, &'static [(&'static str, &'static str)]);
 
 const TABLE: &[Row] = &[
@@ -78,12 +79,12 @@ static MESSAGES: LazyLock<BTreeMap<String, Message>> = LazyLock::new(|| {
     TABLE.iter().map(message).collect()
 });
 
-/// The message of a name.
+/// Returns the message of a name.
 pub fn named(name: &str) -> Option<&'static Message> {
     MESSAGES.get(name)
 }
 
-/// The message that is made where a type is named instead.
+/// Returns the message whose name is that of a type.
 pub fn of_type(of: &Type) -> Option<&'static str> {
     match of {
         Type::Timestamp => Some("google.protobuf.Timestamp"),
@@ -95,9 +96,9 @@ pub fn of_type(of: &Type) -> Option<&'static str> {
 
 type Fields<'a> = BTreeMap<Arc<str>, Value<'a>>;
 
-/// The value that a message stands for. What objects are patched with, and what is empty, stands for itself.
+/// Returns the value of a message. The messages of patches and empty messages stay messages.
 pub fn make<'a>(name: &Arc<str>, fields: Fields<'a>) -> Result<Value<'a>, Error> {
-    let wrong = |field: &str, error: String| {
+    let field_error = |field: &str, error: String| {
         Error::failed(format!("field type conversion error for {name}.{field} value type: {error}"))
     };
     let known = name.strip_prefix(PACKAGE).filter(|_| named(name).is_some());
@@ -108,41 +109,41 @@ pub fn make<'a>(name: &Arc<str>, fields: Fields<'a>) -> Result<Value<'a>, Error>
         ("" | "Empty" | "Struct.FieldsEntry", _) => Ok(Value::Message(Rc::new((Arc::clone(name), fields)))),
         ("Any", _) => unpacked(&fields).map_err(|(field, error)| match field {
             "" => Error::failed(error),
-            field => wrong(field, error),
+            field => field_error(field, error),
         }),
         (message @ ("Duration" | "Timestamp"), _) => {
             let part = |part: &str, bits: u32| match fields.get(part) {
                 None => Ok(0),
-                Some(value) => integer(value, bits).map_err(|error| wrong(part, error)),
+                Some(value) => integer(value, bits).map_err(|error| field_error(part, error)),
             };
             time(message, part("seconds", 64)?, part("nanos", 32)?)
         }
         ("Struct", None) => Ok(Value::Map(Map::Owned(Rc::default()))),
         ("ListValue", None) => Ok(Value::list(Vec::new())),
         ("Value", None) => Ok(Value::Null),
-        ("Struct", Some((_, value @ Value::Map(_)))) | ("ListValue", Some((_, value @ Value::List(_)))) => {
-            json(value).map_err(|error| wrong(if matches!(value, Value::Map(_)) { "fields" } else { "values" }, error))
-        }
+        ("Struct", Some((_, value @ Value::Map(_)))) | ("ListValue", Some((_, value @ Value::List(_)))) => json(value)
+            .map_err(|error| field_error(if matches!(value, Value::Map(_)) { "fields" } else { "values" }, error)),
         ("Struct" | "ListValue", Some((field, value))) => {
             Err(Error::failed(format!("unsupported field type for {name}.{field}: {}", value.type_name())))
         }
-        ("Value", Some((field, value))) => plain(field, value).map_err(|error| wrong(field, error)),
+        ("Value", Some((field, value))) => plain(field, value).map_err(|error| field_error(field, error)),
         (message, None) => Ok(zero(message)),
-        (message, Some((field, value))) => wrapped(message, value).map_err(|error| wrong(field, error)),
+        (message, Some((field, value))) => wrapped(message, value).map_err(|error| field_error(field, error)),
     }
 }
 
-/// A span or a point of time of so many seconds.
+/// Returns a duration or timestamp of so many seconds.
 pub fn time<'a>(message: &str, seconds: i64, nanos: i64) -> Result<Value<'a>, Error> {
     if message == "Duration" {
         return Ok(Value::Duration(seconds.saturating_mul(NANOS).saturating_add(nanos)));
     }
-    let (seconds, nanos) = (seconds.saturating_add(nanos.div_euclid(NANOS)), nanos.rem_euclid(NANOS));
+    let seconds = seconds.saturating_add(nanos.div_euclid(NANOS));
+    let nanos = nanos.rem_euclid(NANOS);
     let at = Timestamp::new(seconds, i32::try_from(nanos).unwrap_or_default());
     at.map(Value::Timestamp).map_err(|_| Error::failed("timestamp overflow"))
 }
 
-/// What an empty wrapper holds.
+/// Returns the value of an empty wrapper.
 fn zero<'a>(message: &str) -> Value<'a> {
     match message {
         "BoolValue" => Value::Bool(false),
@@ -181,7 +182,7 @@ fn wrapped<'a>(message: &str, value: &Value<'a>) -> Result<Value<'a>, String> {
     }
 }
 
-/// A whole number of so many bits.
+/// Returns an integer of so many bits.
 fn integer(value: &Value<'_>, bits: u32) -> Result<i64, String> {
     match value {
         Value::Int(n) if bits == 32 && i32::try_from(*n).is_err() => Err("integer overflow".to_owned()),
@@ -190,7 +191,7 @@ fn integer(value: &Value<'_>, bits: u32) -> Result<i64, String> {
     }
 }
 
-/// What is said of a value that is not of the wanted type of Go.
+/// Returns the error about a value that is not of the wanted Go type.
 fn unlike(value: &Value<'_>, wanted: &str) -> String {
     match value {
         Value::Int(_) => format!("unsupported type conversion from 'int' to {wanted}"),
@@ -214,7 +215,7 @@ fn unlike(value: &Value<'_>, wanted: &str) -> String {
     }
 }
 
-/// A field of a value of JSON.
+/// Returns the value of a field of a `Value` message.
 fn plain<'a>(field: &str, value: &Value<'a>) -> Result<Value<'a>, String> {
     match (field, value) {
         ("null_value", Value::Int(_)) => Ok(Value::Null),
@@ -237,7 +238,7 @@ fn plain<'a>(field: &str, value: &Value<'a>) -> Result<Value<'a>, String> {
     }
 }
 
-/// A value as JSON knows it: all numbers are doubles, and what JSON has no form for is a text.
+/// Converts a value to JSON's types: all numbers are doubles, and a value that JSON does not have becomes a string.
 fn json<'a>(value: &Value<'a>) -> Result<Value<'a>, String> {
     let double = |n: i64| if n.abs() <= MAX_SAFE { Value::Double(n as f64) } else { Value::text(n.to_string()) };
     Ok(match value {
@@ -265,7 +266,7 @@ fn json<'a>(value: &Value<'a>) -> Result<Value<'a>, String> {
     })
 }
 
-/// What a packed message holds, if it is one that is known.
+/// Returns the value of a packed message, if its type is known.
 fn unpacked<'a>(fields: &Fields<'a>) -> Result<Value<'a>, (&'static str, String)> {
     let url = match fields.get("type_url") {
         None => "",
@@ -286,7 +287,7 @@ fn unpacked<'a>(fields: &Fields<'a>) -> Result<Value<'a>, (&'static str, String)
     Err(("", format!("unsupported conversion to ref.Val: (*dynamicpb.Message){}", shown.join(" "))))
 }
 
-/// Bytes in quotes, as messages are printed.
+/// Quotes bytes as messages are printed.
 fn quoted(bytes: &[u8]) -> String {
     let mut out = String::from("\"");
     for byte in bytes {
