@@ -41,10 +41,11 @@ impl Reference {
         if tag.as_deref().is_some_and(|tag| !is_tag(tag)) {
             return Err(invalid());
         }
-        if name.len() > MAX_NAME {
+        let (registry, repository) = split_registry(name);
+        // The normalised name is what is stored and shown, and it is read again.
+        if registry.len() + 1 + repository.len() > MAX_NAME {
             return Err(invalid());
         }
-        let (registry, repository) = split_registry(name);
         if !is_registry(&registry) || repository.is_empty() || !repository.split('/').all(is_path_component) {
             return Err(invalid());
         }
@@ -170,5 +171,8 @@ mod tests {
             assert!(Reference::parse(&format!("{registry}/app:1")).is_err(), "{registry}");
         }
         assert!(Reference::parse(&format!("host.io/{}", "a".repeat(256))).is_err());
+        // The limit holds for the normalised name: `docker.io/library/` comes before this one.
+        assert!(Reference::parse(&"a".repeat(237)).is_ok());
+        assert!(Reference::parse(&"a".repeat(238)).is_err());
     }
 }
