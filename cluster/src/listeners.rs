@@ -3,7 +3,7 @@
 
 use crate::cli::{DEFAULT_KUBELET_PORT, DEFAULT_PORT};
 use crate::components::control::{MANAGER_PORT, SCHEDULER_PORT};
-use crate::components::node::{DNS_BESIDE_PLUGINS, DNS_METRICS};
+use crate::components::node_dns::{DNS_BESIDE_PLUGINS, DNS_METRICS};
 
 /// One listener of a node.
 #[derive(Debug)]

@@ -12,5 +12,5 @@ pub fn command() -> clap::Command {
 
 /// The settings that a server publishes to the nodes that join, with their defaults.
 pub fn cluster_settings() -> Value {
-    serde_json::json!(crate::join::settings::Settings::default())
+    serde_json::json!(crate::settings::Settings::default())
 }

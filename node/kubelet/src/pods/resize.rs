@@ -100,7 +100,7 @@ impl Worker {
         let resources = resources_of(wanted);
         if *allocated == resources || self.memory.termination.is_some() {
             if self.memory.resize.pending.take().is_some() && self.memory.termination.is_none() {
-                self.services.allocations.withdraw(wanted);
+                self.services.resources.allocations.withdraw(wanted);
             }
             return with_resources(wanted, self.allocated.as_ref());
         }
