@@ -14,6 +14,7 @@ use tokio_util::task::TaskTracker;
 use tonic::body::Body;
 use tonic::codegen::Service;
 
+use super::authority::Rewritten;
 use crate::error::{Error, Result};
 
 /// The connections at once; every peer is root.
@@ -52,7 +53,7 @@ where
             let http = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
             tokio::select! {
                 () = stop.cancelled() => {}
-                _ = http.serve_connection(TokioIo::new(socket), answer) => {}
+                _ = http.serve_connection(TokioIo::new(Rewritten::new(socket)), answer) => {}
             }
         });
     }
