@@ -40,7 +40,7 @@ const USAGE: &str = "usage: cargo xtask <command>
   compare --ours KUBECONFIG --theirs KUBECONFIG [--most N] [FILE…]    the same requests to two API servers
   images --programs DIR [--output DIR]     the container images that the suite's specs run; conformance/images.toml
   bench [--record]      measures the release build; --record appends to bench/history.tsv
-  dist [--binary FILE] [--output DIR]      a release: archive, Debian package, OCI image, bill of materials, sums
+  dist [--programs DIR] [--output DIR]     a release: archive, Debian package, OCI image, bill of materials, sums
   fuzz [TARGET] [--minutes N]     feeds mutated bytes to every decoder, guided by coverage, for an hour or N minutes
   sbom [FILE]           writes what the binary is made of, as CycloneDX, to target/sbom.cdx.json or FILE
   dependencies          sources, licences and duplicate versions of what we build on
@@ -95,10 +95,10 @@ fn check() -> Result<()> {
     Ok(())
 }
 
+/// By the test that refuses stale pages: what it needs is what the other tests have built.
 fn reference() -> Result<()> {
-    // The whole workspace's features: those of one package alone would build its dependencies anew.
-    cargo(&["build", "--quiet", "--workspace", "--bin", "manual"])?;
-    let status = Command::new(root().join("target/debug/manual")).arg("reference").arg(root()).status()?;
+    let arguments = ["test", "--quiet", "--package", "manual", "reference"];
+    let status = cargo_command(&arguments)?.env("WRITE_REFERENCE", "1").status().context("cargo cannot be run")?;
     ensure!(status.success(), "the reference pages cannot be written");
     Ok(())
 }

@@ -15,10 +15,10 @@ use crate::images::layer::hex;
 use crate::{cargo, sbom};
 use tree::Tree;
 
-const USAGE: &str = "usage: cargo xtask dist [--binary FILE] [--output DIR]
+const USAGE: &str = "usage: cargo xtask dist [--programs DIR] [--output DIR]
 
-  --binary FILE   a program that is built already, instead of the release build
-  --output DIR    where the release is written; target/dist if absent";
+  --programs DIR   a directory with `corten` and `manual` that are built already, instead of the release build
+  --output DIR     where the release is written; target/dist if absent";
 
 /// What a release is made of.
 struct Inputs {
@@ -32,24 +32,24 @@ struct Inputs {
 }
 
 pub fn run(root: &Path, words: &[&str]) -> Result<()> {
-    let (binary, output) = match words {
+    let (programs, output) = match words {
         [] => (None, root.join("target/dist")),
-        ["--binary", binary] => (Some(PathBuf::from(binary)), root.join("target/dist")),
+        ["--programs", programs] => (Some(PathBuf::from(programs)), root.join("target/dist")),
         ["--output", output] => (None, PathBuf::from(output)),
-        ["--binary", binary, "--output", output] => (Some(PathBuf::from(binary)), PathBuf::from(output)),
+        ["--programs", programs, "--output", output] => (Some(PathBuf::from(programs)), PathBuf::from(output)),
         _ => bail!("{USAGE}"),
     };
-    // Its pages are the same in every profile, so they come from the build that the tests have.
-    cargo(&["build", "--workspace", "--bin", "manual"])?;
-    let binary = match binary {
-        Some(binary) => binary,
+    let programs = match programs {
+        Some(programs) => programs,
         None => {
+            // One after the other: together, what the pages need would be enabled in the program too.
             cargo(&["build", "--release", "--package", "corten"])?;
-            root.join("target/release/corten")
+            cargo(&["build", "--release", "--package", "manual"])?;
+            root.join("target/release")
         }
     };
     let work = tempfile::Builder::new().prefix("corten-dist").tempdir()?;
-    let inputs = inputs(root, &binary, &root.join("target/debug/manual"), work.path())?;
+    let inputs = inputs(root, &programs.join("corten"), &programs.join("manual"), work.path())?;
     make(&inputs, &output)?;
     sbom::write(root, &output.join(format!("corten-{}.cdx.json", inputs.version)))?;
     for line in write_sums(&output)? {
