@@ -60,6 +60,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("corten", &["*"]),
     ("manual", &["*"]),
     ("testkit", &["*"]),
+    ("testkit-features", &[]),
     ("testkit-machine", &["corten-nftables"]),
     ("fuzz", &["*"]),
     ("xtask", &[]),
