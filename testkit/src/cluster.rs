@@ -1,4 +1,4 @@
-//! A whole cluster on a machine of its own, driven the way a user drives it: `corten` and kubectl.
+//! A complete cluster on its own machine, driven as users do: by `corten` and kubectl.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -31,24 +31,24 @@ impl Cluster {
         cluster
     }
 
-    /// `corten up`.
+    /// Runs `corten up`.
     pub fn start(&self, flags: &[&str]) -> String {
         let mut arguments = vec!["up", "--timeout", "600"];
         arguments.extend(flags);
         self.corten(&arguments)
     }
 
-    /// The data directory.
+    /// Returns the data directory.
     pub fn data_dir(&self) -> PathBuf {
         self.dir.path().join("corten")
     }
 
-    /// A directory for the test's own files.
+    /// Returns a directory for the test's own files.
     pub fn scratch(&self) -> &Path {
         self.dir.path()
     }
 
-    /// A `corten` command on this cluster's place.
+    /// Returns a `corten` command for this cluster.
     pub fn corten_command(&self, arguments: &[&str]) -> Command {
         let mut command = self.machine.command(&self.corten);
         command
@@ -61,34 +61,34 @@ impl Cluster {
         command
     }
 
-    /// Runs `corten` and returns what it prints; the test fails where it fails.
+    /// Runs `corten` and returns its output; the test fails if it fails.
     #[track_caller]
     pub fn corten(&self, arguments: &[&str]) -> String {
         let output = self.corten_command(arguments).output().expect("corten runs");
         if !output.status.success() {
-            self.tell_log();
+            self.print_log();
         }
         said(&format!("corten {}", arguments.join(" ")), output)
     }
 
-    /// A kubectl command.
+    /// Returns a kubectl command.
     pub fn kubectl_command(&self, arguments: &[&str]) -> Command {
         let mut command = self.machine.command(&tools::kubectl());
         command.args(arguments).env("HOME", self.dir.path()).env_remove("KUBECONFIG").stdin(Stdio::null());
         command
     }
 
-    /// Runs kubectl and returns what it prints; the test fails where it fails.
+    /// Runs kubectl and returns its output; the test fails if it fails.
     #[track_caller]
     pub fn kubectl(&self, arguments: &[&str]) -> String {
         let output = self.kubectl_command(arguments).output().expect("kubectl runs");
         if !output.status.success() {
-            self.tell_log();
+            self.print_log();
         }
         said(&format!("kubectl {}", arguments.join(" ")), output)
     }
 
-    /// Runs kubectl, which must fail, and returns what it complains.
+    /// Runs kubectl, which must fail, and returns its error output.
     #[track_caller]
     pub fn kubectl_fails(&self, arguments: &[&str]) -> String {
         let output = self.kubectl_command(arguments).output().expect("kubectl runs");
@@ -104,7 +104,7 @@ impl Cluster {
         self.kubectl(&["apply", "-f", &path.to_string_lossy()])
     }
 
-    /// Waits until the pods, or whatever else `arguments` name, are in the condition that they name.
+    /// Waits until the objects that `arguments` name are in the condition that they name.
     #[track_caller]
     pub fn kubectl_wait(&self, arguments: &[&str]) -> String {
         let timeout = format!("--timeout={}s", wait::BOUND.as_secs());
@@ -115,13 +115,13 @@ impl Cluster {
     /// listens, and rules and names of Services follow their endpoints a moment later.
     #[track_caller]
     pub fn fetch_in(&self, pod: &str, host: &str, port: &str) -> String {
-        // By hand over nc: a static busybox cannot look up the service name that its wget asks for.
+        // Uses nc: a static busybox cannot resolve the service name that its wget looks up.
         let script = format!("printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 5 {host} {port}");
         let answer = self.kubectl_until(&["exec", pod, "--", "sh", "-c", &script], |text| text.contains(" 200 "));
         answer.rsplit("\r\n\r\n").next().unwrap_or_default().to_owned()
     }
 
-    /// Asks kubectl until the answer pleases.
+    /// Runs kubectl until its output satisfies a condition.
     #[track_caller]
     pub fn kubectl_until(&self, arguments: &[&str], pleases: impl Fn(&str) -> bool) -> String {
         wait::until(&format!("kubectl {}", arguments.join(" ")), wait::BOUND, || {
@@ -134,13 +134,14 @@ impl Cluster {
         })
     }
 
-    /// The server's process id, as the machine's processes see it.
+    /// Returns the server's process id, as the machine's processes see it.
     pub fn server_pid(&self) -> String {
         let output = self.machine.command(&tools::busybox()).args(["cat", "/run/corten/corten.pid"]).output();
         String::from_utf8_lossy(&output.expect("cat runs").stdout).trim().to_owned()
     }
 
-    /// Kills the cluster's own processes as a power cut would: without a word, containers left alone.
+    /// Kills the cluster's own processes as a power cut would: without a signal that they can handle, and without the
+    /// containers.
     pub fn kill_hard(&self) {
         let pid = self.server_pid();
         let kill = |signal: &str| {
@@ -151,7 +152,7 @@ impl Cluster {
         wait::until("the server's end", wait::BOUND, || if kill("-0") { Err("alive".into()) } else { Ok(()) });
     }
 
-    fn tell_log(&self) {
+    fn print_log(&self) {
         let log = std::fs::read_to_string(self.data_dir().join("corten.log")).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();
         eprintln!("--- the last lines of corten.log ---");
@@ -164,9 +165,9 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.tell_log();
+            self.print_log();
         }
-        // Processes end with the machine; cgroups are the host's and are taken down by the purge.
+        // Processes end with the machine; cgroups are the host's, and the purge removes them.
         let _ = self.corten_command(&["down", "--purge"]).output();
     }
 }

@@ -8,7 +8,7 @@ use corten_client::{Client, Transport};
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
 
-/// A served API; its data goes with its last holder.
+/// A served API; its data is removed with its last holder.
 #[derive(Clone)]
 pub struct ControlPlane {
     server: Arc<Server>,
@@ -21,7 +21,7 @@ impl ControlPlane {
         ControlPlane::start(dir, corten_apiserver::Config::default()).await
     }
 
-    /// Starts so configured.
+    /// Starts with a configuration.
     pub async fn start(dir: &std::path::Path, config: corten_apiserver::Config) -> ControlPlane {
         let data = tempfile::tempdir_in(dir).expect("a directory for the store");
         let store = corten_store::Embedded::open(corten_store::Config::new(data.path())).expect("the store opens");
@@ -29,7 +29,7 @@ impl ControlPlane {
         ControlPlane { server, _data: Arc::new(data) }
     }
 
-    /// A client that acts as `name` with `groups`, through the same pipeline as everyone else.
+    /// Returns a client that acts as `name` with `groups`, through the same pipeline as every other client.
     pub fn client(&self, name: &str, groups: &[&str]) -> Client {
         let groups = groups.iter().chain(&["system:authenticated"]).map(|group| (*group).to_owned()).collect();
         let user = User { name: name.to_owned(), groups, ..User::default() };

@@ -1,4 +1,4 @@
-//! Container images made on the spot: a docker archive with a static busybox and its applets.
+//! Container images made by tests: a docker archive with a static busybox and its applets.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ pub fn busybox_archive(dir: &Path, name: &str) -> PathBuf {
     archive(dir, name, &layer().into_inner().expect("memory is writable"))
 }
 
-/// The same with so many files of a mebibyte each beside it, which compress about as well as programs do.
+/// Writes an archive with so many further files of a mebibyte each, which compress about as well as programs do.
 pub fn large_archive(dir: &Path, name: &str, mebibytes: usize) -> PathBuf {
     let mut layer = layer();
     let mut state = 1_u64;

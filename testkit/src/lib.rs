@@ -1,8 +1,8 @@
-//! For tests alone: tools, container images, machines made of namespaces, a cluster on such a machine, and a control
+//! Support for tests: tools, container images, machines made of namespaces, a cluster on such a machine, and a control
 //! plane in process.
 //!
-//! Nothing here sleeps and hopes: every wait names its condition and its bound. Everything that is made is removed
-//! when its owner is dropped, also when the test fails.
+//! Nothing here sleeps for a fixed time: every wait has a condition and a time limit. Everything that is made is
+//! removed when its owner is dropped, also when the test fails.
 
 pub mod cluster;
 pub mod control_plane;

@@ -1,5 +1,5 @@
-//! The world beyond a machine's default route: a host that has the gateway's address, and answers for every address of
-//! private ranges, as whatever is out there might. It forwards nothing, and has no way out itself.
+//! The network beyond a machine's default route: a host that has the gateway's address, and answers for every address
+//! of private ranges. It forwards nothing, and has no route out itself.
 
 use std::io::Write;
 use std::net::TcpListener;
@@ -10,7 +10,7 @@ use crate::machine::{ADDRESS, Machine};
 pub const GATEWAY: &str = "10.88.0.1";
 pub const GATEWAY6: &str = "fd88::1";
 pub const MACHINE6: &str = "fd88::2";
-/// The page that it serves at ports 80 and 81 of every address.
+/// The page that it serves on ports 80 and 81 of every address.
 pub const PAGE: &str = "from outside";
 
 pub struct World {
@@ -18,11 +18,11 @@ pub struct World {
 }
 
 impl World {
-    /// Puts a world behind a machine's default routes of both versions of IP.
+    /// Starts a world behind a machine's default routes of both IP families.
     pub fn beyond(machine: &Machine) -> World {
         let other = Machine::boot();
         for end in [machine, &other] {
-            // Addresses are of use at once: there are no others that could have them.
+            // Addresses are usable at once: there can be no duplicates.
             end.in_network(|| {
                 std::fs::write("/proc/sys/net/ipv6/conf/eth0/accept_dad", "0").expect("a kernel with IPv6")
             });
@@ -44,7 +44,7 @@ impl World {
         world
     }
 
-    /// Does something in the world's network, in a thread that enters it and ends.
+    /// Runs a function in the world's network, in a thread that enters it and ends.
     pub fn in_network<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         self.machine.in_network(work)
     }

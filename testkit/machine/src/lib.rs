@@ -1,5 +1,5 @@
-//! Machines made of namespaces, the tools that they need and how to wait for them: a package of its own, so that `xtask`
-//! boots one without building the API server that `testkit` runs in process.
+//! Machines made of namespaces, the tools that they need, and waiting for conditions: a separate package, so that
+//! `xtask` boots a machine without building the API server that `testkit` runs in process.
 
 pub mod machine;
 pub mod tools;

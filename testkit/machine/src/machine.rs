@@ -1,8 +1,8 @@
 //! A machine made of namespaces: its own network, mounts and processes on the host's kernel.
 //!
-//! A cluster under test lives in one, so it cannot touch the host's network, and when the machine is dropped, or the test
-//! is killed, the kernel ends every process in it and takes links, nft tables and mounts along. Only cgroups are shared
-//! with the host: they are removed by name.
+//! A cluster under test lives in one, so it cannot touch the host's network, and when the machine is dropped, or the
+//! test is killed, the kernel ends every process in it and removes links, nft tables and mounts. Only cgroups are
+//! shared with the host: they are removed by name.
 
 use std::fs::File;
 use std::io::Write;
@@ -46,10 +46,10 @@ impl Machine {
             .args(["--propagation", "private"])
             .arg(&busybox)
             .args(["sh", "-c", &script])
-            // The machine's init reads until the test that holds the other end is no more.
+            // The machine's init reads until the test that holds the other end has ended.
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
-            // A Ctrl-C is for the one who holds the machine, who may still clean up in it.
+            // A Ctrl-C is for the holder of the machine, which may still clean up in it.
             .process_group(0)
             .spawn()
             .expect("util-linux has unshare");
@@ -62,7 +62,7 @@ impl Machine {
         machine
     }
 
-    /// A command that will run on the machine.
+    /// Returns a command that will run on the machine.
     pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new("nsenter");
         command.args(["--net", "--mount", "--pid", "--uts", "--target", &self.init.to_string(), "--"]).arg(program);
@@ -91,10 +91,10 @@ impl Machine {
         other.ip("link set cable1 up");
     }
 
-    /// Runs busybox's `ip` in the machine's network, and returns what it prints.
+    /// Runs busybox's `ip` in the machine's network, and returns its output.
     #[track_caller]
     pub fn ip(&self, arguments: &str) -> String {
-        // The network alone: processes of the other machine are not to be seen from within this one.
+        // Only the network namespace: processes of the other machine are not visible from within this one.
         let output = Command::new("nsenter")
             .args(["--net", "--target", &self.init.to_string(), "--"])
             .arg(tools::busybox())
@@ -106,14 +106,14 @@ impl Machine {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Where a file of the machine is for this process.
+    /// Returns the path of a file of the machine for this process.
     pub fn path(&self, inside: &str) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root{inside}", self.init))
     }
 
-    /// Fetches a page over plain HTTP from the machine itself; `Err` says what came instead.
+    /// Fetches a page over plain HTTP from the machine itself; `Err` has any other output.
     ///
-    /// By hand over `nc`: a static busybox cannot look up the service name that its wget asks for.
+    /// Uses `nc`: a static busybox cannot resolve the service name that its wget looks up.
     pub fn fetch(&self, address: &str, port: &str) -> Result<String, String> {
         let mut nc = self
             .command(&tools::busybox())
@@ -134,9 +134,9 @@ impl Machine {
         }
     }
 
-    /// The names of the nft tables in the machine's network namespace.
+    /// Returns the names of the nft tables in the machine's network namespace.
     ///
-    /// Asked over netlink from a thread that enters the namespace and ends: Debian's `nft` crashes on sets of
+    /// Lists them over netlink from a thread that enters the namespace and ends: Debian's `nft` crashes on sets of
     /// concatenated keys that it did not make.
     pub fn nft_tables(&self) -> Vec<String> {
         let tables = self.in_network(|| {
@@ -146,7 +146,7 @@ impl Machine {
         tables.into_iter().map(|table| table.name).collect()
     }
 
-    /// Does something in the machine's network, in a thread that enters it and ends.
+    /// Runs a function in the machine's network, in a thread that enters it and ends.
     pub fn in_network<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         let namespace = File::open(format!("/proc/{}/ns/net", self.init)).expect("the machine runs");
         std::thread::scope(|scope| {
@@ -158,7 +158,7 @@ impl Machine {
         })
     }
 
-    /// How many processes live on the machine, its init and this question left out.
+    /// Returns the number of processes on the machine, without its init and this query.
     pub fn processes(&self) -> Vec<String> {
         let output = self.command(&tools::busybox()).args(["ps", "-o", "pid,args"]).output().expect("ps runs");
         String::from_utf8_lossy(&output.stdout)
@@ -172,7 +172,7 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // The holder was told to kill its child, the machine's init, when it dies; the kernel ends the rest.
+        // The holder kills its child, the machine's init, when it dies; the kernel ends the rest.
         let _ = self.holder.kill();
         let _ = self.holder.wait();
     }

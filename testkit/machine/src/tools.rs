@@ -1,13 +1,13 @@
-//! The programs that tests use beyond our own: `cargo xtask test` puts them into `target/tools`.
+//! The programs that tests use beyond our own; `cargo xtask test` puts them into `target/tools`.
 
 use std::path::{Path, PathBuf};
 
-/// The real kubectl.
+/// Returns the path of the real kubectl.
 pub fn kubectl() -> PathBuf {
     tool("kubectl")
 }
 
-/// Debian's static busybox: what test images are made of.
+/// Returns the path of Debian's static busybox, from which test images are made.
 pub fn busybox() -> PathBuf {
     tool("busybox")
 }
@@ -19,7 +19,7 @@ fn tool(name: &str) -> PathBuf {
     path
 }
 
-/// Whether this process may make namespaces and mounts; a test that cannot says so and stops.
+/// Reports whether this process may make namespaces and mounts; otherwise it prints that and the test stops.
 pub fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }

@@ -1,11 +1,11 @@
-//! Waiting for a condition, with a bound and with the last thing seen when it runs out.
+//! Waits for a condition, with a time limit and with the last observation when it expires.
 
 use std::time::{Duration, Instant};
 
-/// No single wait takes longer than this, also on a machine that is slow and busy; a test that passes never sees it.
+/// The longest single wait, also on a slow and busy machine; a passing test never reaches it.
 pub const BOUND: Duration = Duration::from_secs(300);
 
-/// Asks again and again until the answer is `Ok`; panics with the last `Err` when the time is up.
+/// Calls a function until it returns `Ok`; panics with the last `Err` when the time is up.
 #[track_caller]
 pub fn until<T>(what: &str, bound: Duration, mut condition: impl FnMut() -> Result<T, String>) -> T {
     let start = Instant::now();
