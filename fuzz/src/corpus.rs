@@ -1,17 +1,17 @@
-//! The inputs that mutations begin with: the seeds of a target, inputs that failed once, and what a run found worth keeping.
+//! The inputs that mutations begin with: the seeds of a target, inputs that failed once, and inputs that a run kept.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::Target;
 
-/// Inputs that failed once and must not again, by target.
+/// Returns the inputs that failed once and must not again, by target.
 pub fn regressions(target: &Target) -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("regressions").join(target.name);
     read(&folder).unwrap_or_default()
 }
 
-/// The inputs of a folder, in the order of their names; none if there is no folder.
+/// Returns the inputs of a folder, in the order of their names; none if there is no folder.
 pub fn read(folder: &Path) -> io::Result<Vec<Vec<u8>>> {
     let entries = match std::fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -22,7 +22,7 @@ pub fn read(folder: &Path) -> io::Result<Vec<Vec<u8>>> {
     paths.iter().map(std::fs::read).collect()
 }
 
-/// Writes an input under the digest of its bytes, and returns where.
+/// Writes an input under the digest of its bytes, and returns its path.
 pub fn write(folder: &Path, input: &[u8]) -> io::Result<PathBuf> {
     use sha2::Digest;
     std::fs::create_dir_all(folder)?;

@@ -1,15 +1,16 @@
-//! Which code an input reaches, by the counters that the compiler puts at every edge (`-Cpasses=sancov-module`, which the
+//! The coverage of an input, by the counters that the compiler puts at every edge (`-Cpasses=sancov-module`, which the
 //! stable compiler has). Without them, as in the tests, there are no counters and nothing is ever new.
 //!
-//! The counters are written without synchronization by the code under test, on one thread; a count that a helper thread
-//! loses makes an input look less interesting, and nothing else.
+//! The code under test writes the counters without synchronization, on one thread; a count that a helper thread loses
+//! only makes an input look less interesting.
 
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 static START: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 static LENGTH: AtomicUsize = AtomicUsize::new(0);
 
-/// Called by the instrumented code before `main`, once a compilation unit, each time with the one section of counters.
+/// Registers the counters. The instrumented code calls it before `main`, once per compilation unit, each time with the
+/// one section of counters.
 ///
 /// # Safety
 /// `start` and `stop` must be the bounds of a section of bytes that lives as long as the process.
@@ -19,11 +20,11 @@ pub unsafe extern "C" fn __sanitizer_cov_8bit_counters_init(start: *mut u8, stop
     LENGTH.store((stop as usize).saturating_sub(start as usize), Ordering::Relaxed);
 }
 
-/// Called with the table of the counters' addresses, which is not needed.
+/// Ignores the table of the counters' addresses.
 #[unsafe(no_mangle)]
 pub extern "C" fn __sanitizer_cov_pcs_init(_start: *const usize, _stop: *const usize) {}
 
-/// What has been reached so far.
+/// The coverage of all inputs so far.
 pub struct Coverage {
     /// The magnitudes of each counter that were seen, as bits.
     seen: Vec<u8>,
@@ -35,12 +36,12 @@ impl Coverage {
         Coverage { seen: vec![0; LENGTH.load(Ordering::Relaxed)], edges: 0 }
     }
 
-    /// Whether the code counts at all.
+    /// Reports whether the code is instrumented.
     pub fn is_counted(&self) -> bool {
         !self.seen.is_empty()
     }
 
-    /// The edges that were reached by any input.
+    /// Returns the number of edges that any input reached.
     pub fn edges(&self) -> usize {
         self.edges
     }
@@ -50,7 +51,7 @@ impl Coverage {
         counters().fill(0);
     }
 
-    /// Takes in what the input has reached, and returns whether any of it is new.
+    /// Records the coverage of the input, and returns whether any of it is new.
     pub fn end(&mut self) -> bool {
         let mut is_new = false;
         let counted = counters().chunks(64).zip(self.seen.chunks_mut(64));
@@ -79,12 +80,12 @@ fn counters() -> &'static mut [u8] {
     if start.is_null() {
         return &mut [];
     }
-    // SAFETY: the bounds are those of the section that the compiler made for the counters. The slice is used by the one
-    // thread of the fuzzer between two inputs, when no instrumented code runs on it.
+    // SAFETY: the bounds are those of the section that the compiler made for the counters. The fuzzer's only thread
+    // uses the slice between two inputs, when no instrumented code runs on it.
     unsafe { std::slice::from_raw_parts_mut(start, LENGTH.load(Ordering::Relaxed)) }
 }
 
-/// Counts of one magnitude are the same: a loop that runs 5 times is as one that runs 6 times.
+/// Returns the magnitude of a count: a loop that runs 5 times counts as one that runs 6 times.
 fn magnitude(count: u8) -> u8 {
     match count {
         0 => 0,

@@ -1,7 +1,7 @@
-//! Runs one input within bounds: it must not panic, and not take more memory or processor time than its size excuses.
+//! Runs one input within bounds: it must not panic, and not take more memory or processor time than its size justifies.
 //!
 //! Processor time is that of the thread, so a busy machine fails no input. An input that aborts the process (a stack
-//! that overflows, an allocation that cannot be served) ends the fuzzer, which has written the input down before.
+//! overflow, an allocation failure) ends the fuzzer, which has written the input down before.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
@@ -14,15 +14,15 @@ const MOST_MEMORY: usize = 96 << 20;
 /// The most processor time of an input, also in a debug build.
 const MOST_TIME: Duration = Duration::from_secs(2);
 
-/// The most address space of the fuzzer: an input that wants more ends it, and not the machine.
+/// The most address space of the fuzzer: an input that needs more ends the fuzzer, and not the machine.
 const MOST_ADDRESSES: u64 = 8 << 30;
 /// The largest file that an input may make.
 const MOST_FILE: u64 = 64 << 20;
 
-/// Why an input failed.
+/// The failure of an input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// What tells this failure from others: the place of the panic, or the bound.
+    /// The identity of the failure: the location of the panic, or the bound.
     pub place: String,
     pub message: String,
 }
@@ -31,11 +31,12 @@ thread_local! {
     static PANICKED: RefCell<Option<Failure>> = const { RefCell::new(None) };
 }
 
-/// Prepares the process: panics are noted instead of printed, and no file grows beyond a bound, whatever an archive claims.
+/// Prepares the process: panics are recorded instead of printed, and no file exceeds a bound, whatever an archive
+/// claims.
 pub fn prepare() {
     std::panic::set_hook(Box::new(|info| PANICKED.set(Some(failure_of(info)))));
     let limit = libc::rlimit { rlim_cur: MOST_FILE, rlim_max: libc::RLIM_INFINITY };
-    // SAFETY: the limit is a struct of ours that the call reads; ignoring a signal installs no handler. A write beyond the
+    // SAFETY: the call reads the limit, a struct of ours; ignoring a signal installs no handler. A write beyond the
     // limit then fails with EFBIG.
     unsafe {
         libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
@@ -51,17 +52,17 @@ fn failure_of(info: &PanicHookInfo<'_>) -> Failure {
 /// Limits the memory of the process, which must do nothing else.
 pub fn confine() {
     let limit = libc::rlimit { rlim_cur: MOST_ADDRESSES, rlim_max: MOST_ADDRESSES };
-    // SAFETY: the limit is a struct of ours that the call reads.
+    // SAFETY: the call reads the limit, a struct of ours.
     unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) };
 }
 
-/// Feeds an input to a target.
+/// Runs a target with an input.
 pub fn run(target: &Target, input: &[u8]) -> Result<(), Failure> {
     PANICKED.take();
     memory::reset();
     let begin = processor_time();
     let _ = catch_unwind(AssertUnwindSafe(|| (target.run)(input)));
-    // Also a panic that was caught on its way is one: the API server answers 500 and goes on.
+    // A panic that was caught counts too: the API server answers 500 and continues.
     if let Some(failure) = PANICKED.take() {
         return Err(failure);
     }

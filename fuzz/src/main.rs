@@ -1,7 +1,7 @@
-//! The fuzzer: mutates inputs of one target for a time, guided by what they reach, and writes down those that fail.
+//! The fuzzer: mutates inputs of one target for a time, guided by their coverage, and writes down those that fail.
 //!
-//! `run` supervises a process of its own that does the work: an input that ends the process is found in the file that is
-//! written before each input. It exits with 1 if anything was found.
+//! `run` supervises a separate process that does the work: an input that ends that process is found in a file that is
+//! written before each input. It exits with 1 if any input failed.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -22,13 +22,13 @@ static ALLOCATOR: memory::Counting = memory::Counting;
 const USAGE: &str = "usage: fuzz list | fuzz run TARGET SECONDS FOLDER | fuzz try TARGET FILE...";
 /// The stack of a thread of the API server: an input that needs more would end the server.
 const STACK: usize = 2 << 20;
-/// An input that runs for this long will not end.
+/// The time after which an input counts as hanging.
 const HANGS_AFTER: Duration = Duration::from_secs(60);
-/// How often a run says how far it is.
-const TELLS_EVERY: Duration = Duration::from_secs(10);
-/// How many inputs may end the working process before the run is over.
+/// The interval of progress reports.
+const REPORT_INTERVAL: Duration = Duration::from_secs(10);
+/// The number of inputs that may end the worker process before the run is over.
 const MOST_DEATHS: usize = 5;
-/// The codes with which the working process ends by itself.
+/// The exit codes of the worker process.
 const NOTHING_FOUND: i32 = 0;
 const NOT_RUN: i32 = 1;
 const FOUND: i32 = 10;
@@ -60,7 +60,7 @@ fn find(name: &str) -> io::Result<&'static Target> {
     targets::all().find(|target| target.name == name).ok_or_else(|| io::Error::other(format!("no target {name}")))
 }
 
-/// Tries given inputs, and says how each ends.
+/// Runs the given inputs, and prints the result of each.
 fn try_files(name: &str, files: &[&str]) -> io::Result<ExitCode> {
     let target = find(name)?;
     guard::prepare();
@@ -77,7 +77,7 @@ fn try_files(name: &str, files: &[&str]) -> io::Result<ExitCode> {
     Ok(code)
 }
 
-/// Runs the working process; an input that it died of is a finding, after which another process goes on.
+/// Runs the worker process; an input that ended it is a finding, after which another process continues.
 fn supervise(name: &str, seconds: &str, folder: &Path) -> io::Result<ExitCode> {
     find(name)?;
     std::fs::create_dir_all(folder)?;
@@ -89,7 +89,7 @@ fn supervise(name: &str, seconds: &str, folder: &Path) -> io::Result<ExitCode> {
         match status.code() {
             Some(NOTHING_FOUND) if deaths == 0 => return Ok(ExitCode::SUCCESS),
             Some(NOTHING_FOUND | FOUND) => return Ok(ExitCode::FAILURE),
-            // The process has said why.
+            // The process has printed the reason.
             Some(NOT_RUN) => return Err(io::Error::other("the fuzzer does not run")),
             _ => {
                 let input = read_current(&folder.join("current"))?;
@@ -101,7 +101,7 @@ fn supervise(name: &str, seconds: &str, folder: &Path) -> io::Result<ExitCode> {
     Ok(ExitCode::FAILURE)
 }
 
-/// The input that was about to run: its length, then its bytes.
+/// Returns the input that was about to run: its length, then its bytes.
 fn read_current(place: &Path) -> io::Result<Vec<u8>> {
     let bytes = std::fs::read(place)?;
     let (length, input) = bytes.split_at_checked(4).ok_or_else(|| io::Error::other("no input was tried"))?;
@@ -132,11 +132,11 @@ struct Session {
     corpus: Vec<Vec<u8>>,
     mutator: Mutator,
     coverage: Coverage,
-    /// The file that holds the input that runs.
+    /// The file with the current input.
     current: std::fs::File,
     kept: PathBuf,
     findings: PathBuf,
-    /// The places of the failures that were found, each of which is written down once.
+    /// The locations of the failures so far, each of which is written down once.
     places: BTreeSet<String>,
     tried: Arc<AtomicU64>,
 }
@@ -146,7 +146,7 @@ impl Session {
         let seeds = (target.seeds)();
         let kept = folder.join("corpus");
         let saved = corpus::read(&kept)?;
-        // Every run goes another way: what it found before is where it begins.
+        // Every run differs: it begins with the findings of the earlier ones.
         let random = u64::from(std::process::id()) << 32 | saved.len() as u64;
         let mutator = Mutator::new(random, &seeds);
         let mut session = Session {
@@ -167,31 +167,31 @@ impl Session {
         Ok(session)
     }
 
-    /// Tries inputs for a time, and returns how many failures it found.
+    /// Runs inputs for a time, and returns the number of failures.
     fn run(&mut self, time: Duration) -> io::Result<usize> {
         if !self.coverage.is_counted() {
             return Err(io::Error::other("the code is not instrumented: use `cargo xtask fuzz`"));
         }
         watch(Arc::clone(&self.tried));
         let begin = Instant::now();
-        let mut told = begin;
-        self.tell("begins");
+        let mut last_report = begin;
+        self.report("begins");
         while begin.elapsed() < time {
             let input = self.mutator.mutated(&self.corpus);
             if self.feed(&input)? {
                 corpus::write(&self.kept, &input)?;
                 self.corpus.push(input);
             }
-            if told.elapsed() > TELLS_EVERY {
-                told = Instant::now();
-                self.tell("goes on");
+            if last_report.elapsed() > REPORT_INTERVAL {
+                last_report = Instant::now();
+                self.report("goes on");
             }
         }
-        self.tell("ends");
+        self.report("ends");
         Ok(self.places.len())
     }
 
-    /// Runs one input, and returns whether it reached anything new.
+    /// Runs one input, and returns whether it reached new code.
     fn feed(&mut self, input: &[u8]) -> io::Result<bool> {
         let length = (input.len() as u32).to_le_bytes();
         self.current.write_all_at(&[&length, input].concat(), 0)?;
@@ -208,7 +208,7 @@ impl Session {
         Ok(is_new)
     }
 
-    fn tell(&self, what: &str) {
+    fn report(&self, what: &str) {
         println!(
             "{} {what}: {} inputs tried, {} edges reached, {} inputs kept",
             self.target.name,

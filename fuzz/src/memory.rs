@@ -1,7 +1,7 @@
-//! An allocator that counts what the current thread holds, and how much it held at most.
+//! An allocator that counts the current and the peak memory of the current thread.
 //!
-//! Only the fuzzer's binary and its test install it. What a thread frees that another has allocated may make the count
-//! negative: targets work on one thread, so the count is of the one input that runs.
+//! Only the fuzzer's binary and its test install it. A thread that frees memory of another may make its count negative:
+//! targets use one thread, so the count is that of the current input.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -11,21 +11,21 @@ thread_local! {
     static PEAK: Cell<isize> = const { Cell::new(0) };
 }
 
-/// The system's allocator, counted.
+/// The system's allocator with counters.
 pub struct Counting;
 
-/// Begins to count anew.
+/// Resets the counters.
 pub fn reset() {
     HELD.set(0);
     PEAK.set(0);
 }
 
-/// The most bytes that this thread held at once since [`reset`].
+/// Returns the most bytes that this thread held at once since [`reset`].
 pub fn peak() -> usize {
     usize::try_from(PEAK.get()).unwrap_or(0)
 }
 
-/// A thread that ends has no counters any more; what it frees then is not counted.
+/// Adds to the counters. A thread that ends has none any more; its frees are not counted.
 fn count(bytes: isize) {
     let _ = HELD.try_with(|held| {
         held.set(held.get().saturating_add(bytes));
@@ -33,11 +33,11 @@ fn count(bytes: isize) {
     });
 }
 
-// SAFETY: every call is passed on to the system's allocator as it came; counting allocates nothing.
+// SAFETY: every call is passed on to the system's allocator unchanged; counting allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
-        // SAFETY: the caller's promises are those that the system's allocator asks for.
+        // SAFETY: the caller's promises are those that the system's allocator requires.
         unsafe { System.alloc(layout) }
     }
 

@@ -1,19 +1,19 @@
-//! Mutations: bytes, ranges, numbers and words of an input are changed, and inputs are spliced. Pure.
+//! Mutations: change bytes, ranges, numbers and words of an input, and splice inputs. Pure.
 
 use std::collections::BTreeSet;
 
 use crate::random::Random;
 
-/// The longest input that a mutation makes. Decoders with a fault in how they grow show it below this size too.
+/// The longest input that a mutation makes. Decoders with superlinear growth show it below this size too.
 pub const LONGEST: usize = 16 << 10;
-/// The most mutations that make one input of another.
+/// The most mutations of one input.
 const MOST_STEPS: usize = 6;
 /// The longest word of the dictionary.
 const LONGEST_WORD: usize = 32;
-/// How often at most a range is repeated: nesting and long lists are found by it.
+/// The most repetitions of a range, which find nesting and long lists.
 const MOST_REPEATS: usize = 300;
 
-/// Numbers at which arithmetic and lengths go wrong.
+/// Numbers at the limits of arithmetic and lengths.
 const NUMBERS: [&str; 14] = [
     "0",
     "-1",
@@ -31,7 +31,7 @@ const NUMBERS: [&str; 14] = [
     "1e308",
 ];
 
-/// Makes inputs of other inputs, by a dictionary of the words that the seeds are made of.
+/// Makes inputs of other inputs, by a dictionary of the seeds' words.
 pub struct Mutator {
     random: Random,
     words: Vec<Vec<u8>>,
@@ -43,7 +43,7 @@ impl Mutator {
         Mutator { random: Random::new(seed), words: words.into_iter().collect() }
     }
 
-    /// A new input, of one of the corpus and perhaps parts of another.
+    /// Returns a mutation of one input of the corpus, with optional parts of another.
     pub fn mutated(&mut self, corpus: &[Vec<u8>]) -> Vec<u8> {
         let mut input = self.random.pick(corpus).cloned().unwrap_or_default();
         for _ in 0..=self.random.below(MOST_STEPS) {
@@ -154,7 +154,7 @@ impl Mutator {
         input.splice(place, other[part].iter().copied());
     }
 
-    /// A range within `length`, more often a short one.
+    /// Returns a range within `length`, more often a short one.
     fn range(&mut self, length: usize) -> std::ops::Range<usize> {
         let start = self.random.below(length + 1);
         let most = if self.random.below(4) == 0 { length - start } else { (length - start).min(16) };
@@ -162,7 +162,7 @@ impl Mutator {
     }
 }
 
-/// The words of a text, and the bytes between them.
+/// Returns the words of an input, and the bytes between them.
 fn words_of(seed: &[u8]) -> Vec<Vec<u8>> {
     let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.');
     seed.chunk_by(|one, other| is_word(one) == is_word(other))

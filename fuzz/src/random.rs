@@ -1,6 +1,6 @@
 //! A small pseudo-random generator: the same numbers from the same seed, on every machine.
 
-/// SplitMix64.
+/// The generator: SplitMix64.
 pub struct Random(u64);
 
 impl Random {
@@ -16,7 +16,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `end`; 0 if there is none.
+    /// Returns a number below `end`; 0 if there is none.
     pub fn below(&mut self, end: usize) -> usize {
         match end {
             0 => 0,
@@ -24,7 +24,7 @@ impl Random {
         }
     }
 
-    /// One of several; `None` of none.
+    /// Returns one of several; `None` if there are none.
     pub fn pick<'a, T>(&mut self, list: &'a [T]) -> Option<&'a T> {
         list.get(self.below(list.len()))
     }

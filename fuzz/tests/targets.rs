@@ -1,6 +1,7 @@
-//! Every target survives its seeds, the inputs that failed once, and a fixed number of mutations: the same on every machine.
+//! Tests that every target survives its seeds, the inputs that failed once, and a fixed number of mutations: the same
+//! on every machine.
 //!
-//! Bounded by the number of inputs. `FUZZ_INPUTS` tries more of them; `cargo xtask fuzz` searches, guided by coverage.
+//! The number of inputs bounds it. `FUZZ_INPUTS` runs more of them; `cargo xtask fuzz` searches, guided by coverage.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +12,7 @@ use fuzz::{Target, corpus, guard, memory, targets};
 #[global_allocator]
 static ALLOCATOR: memory::Counting = memory::Counting;
 
-/// How many mutations of each target are tried.
+/// The number of mutations of each target.
 const INPUTS: usize = 500;
 /// The seed of the mutations.
 const SEED: u64 = 36;
@@ -19,7 +20,7 @@ const SEED: u64 = 36;
 const STACK: usize = 2 << 20;
 
 #[test]
-fn every_target_survives_foreign_bytes() {
+fn every_target_survives_untrusted_bytes() {
     guard::prepare();
     let all: Vec<&Target> = targets::all().collect();
     let next = AtomicUsize::new(0);
@@ -33,7 +34,7 @@ fn every_target_survives_foreign_bytes() {
         let started: Vec<_> = (0..threads).map(start).collect();
         started.into_iter().flat_map(|thread| thread.expect("a thread").join().expect("no panic")).collect()
     });
-    // From here on a panic is told as usual.
+    // From here on a panic is printed as usual.
     let _ = std::panic::take_hook();
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }

@@ -1,4 +1,4 @@
-//! Answers of servers that the control plane asks: webhooks, aggregated API servers, kubelets.
+//! Answers of servers that the control plane calls: webhooks, aggregated API servers, kubelets.
 
 use serde_json::{Value, json};
 

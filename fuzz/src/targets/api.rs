@@ -1,4 +1,4 @@
-//! Objects of the API as clients send them: protobuf, fields and their managers, defaulting and validation of every kind.
+//! Objects of the API as clients send them: protobuf, managed fields, defaulting and validation of every kind.
 
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "typed", seeds: object_seeds, run: typed },
 ];
 
-/// Objects of the kinds with the most to decode.
+/// Returns objects of the kinds with the most to decode.
 pub fn objects() -> Vec<Value> {
     let pod = json!({"containers": [{"name": "c", "image": "i:1@sha256:ab", "command": ["a", "$(B)"], "resources":
         {"limits": {"cpu": "100m", "memory": "1Gi"}}, "livenessProbe": {"httpGet": {"port": "http", "path": "/"}},
@@ -104,7 +104,7 @@ pub fn kind_of(object: &Value) -> Option<&'static corten_api::Kind> {
     corten_api::by_gvk(group, version, object["kind"].as_str()?).map(|kind| &**kind)
 }
 
-/// The type of the message comes first: its number among the kinds.
+/// Returns seeds that begin with the type of the message: its index among the kinds.
 fn protobuf_seeds() -> Vec<Vec<u8>> {
     let seed = |object: &Value| {
         let kind = kind_of(object)?;

@@ -1,4 +1,4 @@
-//! Certificates, signing requests, keys, and objects that keys have sealed.
+//! Certificates, signing requests, keys, and encrypted objects.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -14,7 +14,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "encrypted-object", seeds: encrypted_seeds, run: encrypted_object },
 ];
 
-/// Files that were made once: a key that signs nothing but these seeds, so that they are the same on every machine.
+/// A fixed key that signs only these seeds, so that they are the same on every machine.
 const KEY: &[u8] = include_bytes!("../../seeds/key.pem");
 const CERTIFICATE: &[u8] = include_bytes!("../../seeds/certificate.der");
 const REQUEST: &[u8] = include_bytes!("../../seeds/request.der");
@@ -32,7 +32,7 @@ fn request_seeds() -> Vec<Vec<u8>> {
     vec![REQUEST.to_vec(), REQUEST_TEXT.to_vec()]
 }
 
-/// The input is the text of a request, or what the text would hold.
+/// Reads a signing request; the input is its PEM, or the content of the PEM.
 fn signing_request(input: &[u8]) {
     let usages = ["client auth", "digital signature"].map(str::to_owned);
     corten_controllers::fuzz::signing_request(input, &usages);
@@ -64,7 +64,7 @@ fn json_web_keys(input: &[u8]) {
     }
 }
 
-/// Protobuf of a KMS envelope: data, key, source, an annotation, the kind of source.
+/// Returns the protobuf of a KMS envelope: data, key, source, an annotation, the kind of source.
 fn encrypted_seeds() -> Vec<Vec<u8>> {
     vec![b"\x0a\x04data\x12\x03key\x1a\x06source\x22\x0c\x0a\x07a.b.com\x12\x01v\x28\x01".to_vec()]
 }

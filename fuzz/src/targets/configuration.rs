@@ -1,4 +1,4 @@
-//! Configuration files, of the control plane, of a node and of clients.
+//! Configuration files of the control plane, of a node and of clients.
 
 use corten_meta::codec;
 
@@ -89,7 +89,7 @@ fn kubeconfig_seeds() -> Vec<Vec<u8>> {
     ])
 }
 
-/// Files that a kubeconfig names are not read.
+/// Reads a kubeconfig without the files that it names.
 fn kubeconfig(input: &[u8]) {
     let Ok(config) = corten_client::Kubeconfig::parse(input) else { return };
     let mut merged = corten_client::Kubeconfig::default();

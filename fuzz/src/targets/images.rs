@@ -16,7 +16,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "registry-words", seeds: registry_seeds, run: registry_words },
 ];
 
-/// An archive that unpacks to more is left alone: the disk is not the fuzzer's to fill.
+/// The size of an unpacked archive beyond which it is skipped, so that the fuzzer does not fill the disk.
 const MOST_BYTES: usize = 4 << 20;
 
 fn reference_seeds() -> Vec<Vec<u8>> {
@@ -47,7 +47,7 @@ fn archive_of(files: &[(&str, &[u8])]) -> Vec<u8> {
     builder.into_inner().expect("memory is writable")
 }
 
-/// A layer with every kind of entry.
+/// Returns a layer with every kind of entry.
 fn plain_layer() -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
     builder
@@ -80,7 +80,7 @@ fn hexadecimal(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A docker archive whose only layer is these bytes, which unpack to `plain`.
+/// Returns a docker archive whose only layer is these bytes, which unpack to `plain`.
 fn with_layer(layer: &[u8], plain: &[u8]) -> Vec<u8> {
     let diff_ids = [format!("sha256:{}", hexadecimal(plain))];
     let config = json!({"architecture": "amd64", "os": "linux", "config": {"Env": ["A=b"]}, "rootfs": {"type": "layers", "diff_ids": diff_ids}});
@@ -116,7 +116,7 @@ fn oci_archive() -> Vec<u8> {
     ])
 }
 
-/// A file with holes as GNU tar writes it in its old form: the map is in the header, and goes on behind it.
+/// Returns a sparse file in GNU tar's old format: the map is in the header, and continues behind it.
 fn old_sparse_layer() -> Vec<u8> {
     let mut header = tar::Header::new_gnu();
     header.set_entry_type(tar::EntryType::GNUSparse);
@@ -135,7 +135,7 @@ fn old_sparse_layer() -> Vec<u8> {
     [&header.as_bytes()[..], more.as_bytes(), &[b'x'; 512], &[0; 1024]].concat()
 }
 
-/// The same as records of a PAX header: the map is before the data, or among the records.
+/// Returns a sparse file in the PAX format: the map is before the data, or among the records.
 fn new_sparse_layer(records: &[(&str, &str)], map: &str) -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
     let records = records.iter().map(|(key, value)| (*key, value.as_bytes()));
@@ -176,7 +176,7 @@ fn layer_seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-/// The bytes as they are when unpacked; `None` if they are none, or too many.
+/// Returns the unpacked bytes; `None` if they are invalid, or too many.
 fn unpacked(input: &[u8]) -> Option<Vec<u8>> {
     let mut plain = Vec::new();
     let limit = MOST_BYTES as u64 + 1;
@@ -190,8 +190,8 @@ fn unpacked(input: &[u8]) -> Option<Vec<u8>> {
     read.is_ok_and(|length| length <= MOST_BYTES).then_some(plain)
 }
 
-/// Sets the checksums of what looks like headers: a mutation would be refused for its checksum, and nothing else be tried.
-fn mended(mut plain: Vec<u8>) -> Vec<u8> {
+/// Sets the checksums of headers: otherwise every mutation would be refused for its checksum.
+fn with_checksums(mut plain: Vec<u8>) -> Vec<u8> {
     for block in plain.chunks_exact_mut(512).filter(|block| block[257..262] == *b"ustar") {
         block[148..156].fill(b' ');
         let sum: u32 = block.iter().map(|byte| u32::from(*byte)).sum();
@@ -214,14 +214,14 @@ fn import(archive: &[u8]) {
 fn archive(input: &[u8]) {
     let Some(plain) = unpacked(input) else { return };
     import(input);
-    import(&mended(plain));
+    import(&with_checksums(plain));
 }
 
 fn layer(input: &[u8]) {
     let Some(plain) = unpacked(input) else { return };
     unpack(input, &plain);
-    let mended = mended(plain);
-    unpack(&mended, &mended);
+    let layer = with_checksums(plain);
+    unpack(&layer, &layer);
 }
 
 fn unpack(layer: &[u8], plain: &[u8]) {
@@ -251,7 +251,7 @@ fn manifest_seeds() -> Vec<Vec<u8>> {
     ])
 }
 
-/// One document as manifest, index and configuration of an image at once.
+/// Reads one document as manifest, index and configuration of an image at once.
 fn manifest(input: &[u8]) {
     let empty = archive_of(&[]);
     import(&archive_of(&[("manifest.json", input), ("config.json", input), ("layer.tar", &empty)]));

@@ -15,7 +15,7 @@ pub const TARGETS: &[Target] = &[
 
 const TOKEN: &str = "abcdef.0123456789abcdef";
 
-/// The object, and the kubeconfig in it.
+/// Returns the object, and the kubeconfig in it.
 fn info_seeds() -> Vec<Vec<u8>> {
     let object = r#"{"data":{"kubeconfig":"a: b","jws-kubeconfig-abcdef":"eyJhbGciOiJIUzI1NiIsImtpZCI6ImFiY2RlZiJ9..c2lnbmVk"}}"#;
     let authority = base64_of(include_bytes!("../../seeds/certificate.der"));
@@ -35,7 +35,7 @@ fn base64_of(bytes: &[u8]) -> String {
 fn cluster_info(input: &[u8]) {
     let [object, kubeconfig] = parts::<2>(input);
     if let Some(info) = json(object) {
-        assert!(corten::fuzz::cluster_info(&info, TOKEN).is_err(), "nobody knows the token's secret");
+        assert!(corten::fuzz::cluster_info(&info, TOKEN).is_err(), "no client knows the token's secret");
     }
     if let Some(Ok(hash)) = text(kubeconfig).map(corten::fuzz::discovered) {
         assert_eq!(hash.len(), "sha256:".len() + 64);
@@ -61,7 +61,7 @@ fn registry_seeds() -> Vec<Vec<u8>> {
     ])
 }
 
-/// Files that a configuration names are not read.
+/// Reads a configuration without the files that it names.
 fn registries(input: &[u8]) {
     if !input.windows(b"caFile".len()).any(|word| word == b"caFile") {
         let _ = corten::fuzz::registries(input);

@@ -10,7 +10,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "cni", seeds: cni_seeds, run: cni },
 ];
 
-/// A message with its header.
+/// Returns a message with its header.
 fn message(kind: u16, flags: u16, sequence: u32, body: &[u8]) -> Vec<u8> {
     let length = 16 + body.len() as u32;
     let mut message = length.to_ne_bytes().to_vec();
@@ -29,7 +29,7 @@ fn nested(kind: u16, content: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Attributes of which each holds others, as tables, chains, sets, rules and flows have them.
+/// Returns nested attributes, as tables, chains, sets, rules and flows have them.
 fn tree() -> Vec<u8> {
     let leaf = [nested(1, b"name\0"), nested(2, &7_u32.to_be_bytes()), nested(3, &[10, 0, 0, 1])].concat();
     let branch = [nested(1, &leaf), nested(2, &leaf), nested(3, &leaf), nested(7, &leaf)].concat();

@@ -1,8 +1,8 @@
-//! Every target, one file for each family of decoders.
+//! The list of all targets, one file for each family of decoders.
 //!
-//! To add one: write its function and its seeds into the file of its family, and name it in that file's list. The seeds are
-//! valid inputs, as short as they can be. A target asserts more than survival where it can: what was decoded and is encoded
-//! again is decoded as the same.
+//! To add one: write its function and its seeds into the file of its family, and name it in that file's list. The seeds
+//! are valid inputs, as short as possible. A target asserts more than survival where it can: a decoded value that is
+//! encoded again decodes to the same.
 
 mod answers;
 mod api;
@@ -50,7 +50,7 @@ pub fn all() -> impl Iterator<Item = &'static Target> {
     FAMILIES.iter().copied().flatten()
 }
 
-/// The text of an input; `None` if it is none.
+/// Returns the input as a string; `None` if it is not UTF-8.
 fn text(input: &[u8]) -> Option<&str> {
     std::str::from_utf8(input).ok()
 }
@@ -59,7 +59,7 @@ fn json(input: &[u8]) -> Option<Value> {
     serde_json::from_slice(input).ok()
 }
 
-/// The parts of an input of several: a byte that no text has stands between them.
+/// Returns the parts of an input of several: a byte that no string has separates them.
 fn parts<const N: usize>(input: &[u8]) -> [&[u8]; N] {
     let mut parts = input.splitn(N, |byte| *byte == BETWEEN);
     std::array::from_fn(|_| parts.next().unwrap_or_default())
@@ -67,7 +67,7 @@ fn parts<const N: usize>(input: &[u8]) -> [&[u8]; N] {
 
 const BETWEEN: u8 = 0xff;
 
-/// Makes one input of several parts.
+/// Joins several parts into one input.
 fn joined(parts: &[&str]) -> Vec<u8> {
     let parts: Vec<&[u8]> = parts.iter().map(|part| part.as_bytes()).collect();
     parts.join(&BETWEEN)

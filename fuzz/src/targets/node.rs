@@ -1,4 +1,4 @@
-//! What containers, pods and clients say to a node: logs, files, queries, names, profiles, DNS messages.
+//! Input of a node from containers, pods and clients: logs, files, queries, names, profiles, DNS messages.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -49,7 +49,7 @@ fn log_query(input: &[u8]) {
     let _ = text(input).map(corten_kubelet::fuzz::log_query);
 }
 
-/// A signal of the bus: interface, member, signature, and a body.
+/// Returns a signal of the bus: interface, member, signature, and a body.
 fn bus_seeds() -> Vec<Vec<u8>> {
     vec![b"l\x04\0\x01\x04\0\0\0\x01\0\0\0\x28\0\0\0\x02\x01s\0\x03\0\0\0a.b\0\0\0\0\0\x03\x01s\0\x02\0\0\0Do\0\0\0\0\0\0\x08\x01g\0\x01b\0\0\x01\0\0\0".to_vec()]
 }
@@ -74,7 +74,7 @@ fn reference_seeds() -> Vec<Vec<u8>> {
     texts(&["$(A)/$$(B)$(C$(A))", "metadata.annotations['a.b/c']", "metadata.labels['']", "0-3,8", "status.podIPs"])
 }
 
-/// References of commands, paths of the downward API, sets of processors.
+/// Reads references in commands, paths of the downward API, sets of processors.
 fn references(input: &[u8]) {
     let Some(text) = text(input) else { return };
     let environment = BTreeMap::from([("A".to_owned(), "value".to_owned())]);
@@ -171,7 +171,7 @@ fn cdi_seeds() -> Vec<Vec<u8>> {
     ])
 }
 
-/// Of files of the host that a specification names, only the kind is asked for.
+/// Reads a CDI specification. Of the host files that it names, only the type is read.
 fn cdi(input: &[u8]) {
     let folder = tempfile::tempdir().expect("a directory");
     std::fs::write(folder.path().join("a.yaml"), input).expect("a specification");
@@ -249,8 +249,8 @@ fn dns_answer_seeds() -> Vec<Vec<u8>> {
 }
 
 fn dns_answer(input: &[u8]) {
-    let asked = question("example.com.", RecordType::A);
-    if let Some(answer) = corten_dns::fuzz::answer(&asked, input) {
+    let dns_query = question("example.com.", RecordType::A);
+    if let Some(answer) = corten_dns::fuzz::answer(&dns_query, input) {
         assert_eq!(answer.metadata.id, 7);
         let _ = answer.to_vec();
     }

@@ -1,4 +1,4 @@
-//! Objects that users and nodes write, as controllers and the scheduler read them: any number that the API takes.
+//! Objects of users and nodes, as controllers and the scheduler read them: with every number that the API accepts.
 
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service};
@@ -13,12 +13,12 @@ pub const TARGETS: &[Target] = &[
     Target { name: "scheduler", seeds: scheduler_seeds, run: scheduler },
 ];
 
-/// The most objects of an input: every controller looks at every one of them.
+/// The most objects of an input: every controller reads each of them.
 const MOST_OBJECTS: usize = 6;
 /// The most actions of all plans for so few objects. A plan of any number of actions would take any memory.
 const MOST_ACTIONS: usize = 40_000;
 
-/// An object as the API server would store it; `None` if it would refuse it.
+/// Returns an object as the API server would store it; `None` if it would refuse it.
 fn stored(bytes: &[u8]) -> Option<Value> {
     let mut object = json(bytes)?;
     let kind = super::api::kind_of(&object)?;
@@ -45,7 +45,7 @@ fn controllers(input: &[u8]) {
     assert!(actions <= MOST_ACTIONS, "{actions} actions are planned at once");
 }
 
-/// The first pod is the one to place; the others are there already.
+/// Runs the scheduler: the first pod is the one to place; the others exist already.
 fn scheduler(input: &[u8]) {
     let mut cluster = Cluster::default();
     for object in objects(input) {
@@ -103,9 +103,9 @@ fn pod(name: &str) -> Value {
 fn node() -> Value {
     let taint = json!({"key": "k", "effect": "NoExecute", "timeAdded": "2026-01-02T03:04:05Z"});
     let ready = json!({"type": "Ready", "status": "False", "lastHeartbeatTime": "2026-01-02T03:04:05Z", "lastTransitionTime": "2026-01-02T03:04:05Z"});
-    let amounts = json!({"cpu": "2", "memory": "4Gi", "pods": "110", "example.com/gpu": "3"});
+    let quantities = json!({"cpu": "2", "memory": "4Gi", "pods": "110", "example.com/gpu": "3"});
     let images = json!([{"names": ["i"], "sizeBytes": 1_000_000}]);
-    let status = json!({"allocatable": amounts, "capacity": amounts, "conditions": [ready], "images": images,
+    let status = json!({"allocatable": quantities, "capacity": quantities, "conditions": [ready], "images": images,
         "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]});
     of_cluster(object(
         "v1",

@@ -1,4 +1,4 @@
-//! Patches: of each form, applied to a document.
+//! Patches of each type, applied to a document.
 
 use corten_meta::patch;
 use serde_json::Value;

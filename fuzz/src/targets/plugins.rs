@@ -11,7 +11,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "plugin-message", seeds: plugin_seeds, run: plugin_message },
 ];
 
-/// Decodes a message, and decodes it again as it was encoded. The bytes are compared: a NaN is not equal to itself.
+/// Decodes a message, encodes it and decodes it again. The bytes are compared: a NaN is not equal to itself.
 fn round_trip<M: Message + Default>(bytes: &[u8]) {
     let Ok(message) = M::decode(bytes) else { return };
     let written = message.encode_to_vec();
@@ -49,7 +49,7 @@ const PLUGINS: &[fn(&[u8])] = &[
     round_trip::<pod_resources::ListPodResourcesResponse>,
 ];
 
-/// The first byte says which message the rest is.
+/// Decodes a message; the first byte selects its type.
 fn dispatch(messages: &[fn(&[u8])], input: &[u8]) {
     let Some((number, bytes)) = input.split_first() else { return };
     messages[usize::from(*number) % messages.len()](bytes);

@@ -1,6 +1,6 @@
-//! Whole requests through the pipeline of a real API server, and the parts of requests that it reads first.
+//! Complete requests through the pipeline of a real API server, and the parts of requests that it reads first.
 //!
-//! Nothing is changed by them: every write is a dry run, and paths that lead to other servers are not asked for.
+//! They change nothing: every write is a dry run, and paths to other servers are not requested.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "proxied-page", seeds: page_seeds, run: proxied_page },
 ];
 
-/// A request that takes longer waits for something that will not come.
+/// The time after which a request counts as hanging.
 const LONGEST_WAIT: Duration = Duration::from_millis(50);
 
 struct ApiServer {
@@ -42,7 +42,7 @@ struct Answer {
     body: Bytes,
 }
 
-struct Asked<'a> {
+struct RequestSpec<'a> {
     method: &'a str,
     path: &'a str,
     content_type: &'a str,
@@ -61,7 +61,7 @@ impl ApiServer {
         server
     }
 
-    /// Makes what requests are about: a definition, its resource, and objects to change.
+    /// Creates the objects that requests are about: a CustomResourceDefinition, its resource, and objects to change.
     async fn fill(&self) {
         self.make("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &definition()).await;
         let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"k": "v"}});
@@ -90,18 +90,19 @@ impl ApiServer {
 
     async fn post(&self, path: &str, object: &Value) -> Option<Answer> {
         let body = object.to_string();
-        let asked = Asked { method: "POST", path, content_type: "application/json", accept: "", body: body.as_bytes() };
-        self.ask(&asked).await
+        let request_spec =
+            RequestSpec { method: "POST", path, content_type: "application/json", accept: "", body: body.as_bytes() };
+        self.ask(&request_spec).await
     }
 
-    /// Sends a request; `None` if it is none.
-    async fn ask(&self, asked: &Asked<'_>) -> Option<Answer> {
+    /// Sends a request; `None` if it is invalid.
+    async fn ask(&self, request_spec: &RequestSpec<'_>) -> Option<Answer> {
         let request = Request::builder()
-            .method(Method::from_bytes(asked.method.as_bytes()).ok()?)
-            .uri(asked.path)
-            .header("content-type", asked.content_type)
-            .header("accept", asked.accept)
-            .body(RequestBody::Full(Bytes::copy_from_slice(asked.body)))
+            .method(Method::from_bytes(request_spec.method.as_bytes()).ok()?)
+            .uri(request_spec.path)
+            .header("content-type", request_spec.content_type)
+            .header("accept", request_spec.accept)
+            .body(RequestBody::Full(Bytes::copy_from_slice(request_spec.body)))
             .ok()?;
         Some(self.send(request, &self.admin).await)
     }
@@ -131,25 +132,25 @@ fn with_server(use_it: impl AsyncFnOnce(&ApiServer)) {
     });
 }
 
-/// Sends a request as a dry run. What is answered in JSON must be JSON.
-fn dry_run(asked: &Asked<'_>) {
+/// Sends a request as a dry run. An answer of the type JSON must be JSON.
+fn dry_run(request_spec: &RequestSpec<'_>) {
     let leads_elsewhere =
-        ["proxy", "portforward", "exec", "attach", "log"].iter().any(|word| asked.path.contains(word));
+        ["proxy", "portforward", "exec", "attach", "log"].iter().any(|word| request_spec.path.contains(word));
     if leads_elsewhere {
         return;
     }
-    let between = if asked.path.contains('?') { '&' } else { '?' };
-    let path = format!("{}{between}dryRun=All", asked.path);
-    let asked = Asked { path: &path, ..*asked };
+    let between = if request_spec.path.contains('?') { '&' } else { '?' };
+    let path = format!("{}{between}dryRun=All", request_spec.path);
+    let request_spec = RequestSpec { path: &path, ..*request_spec };
     with_server(async |server| {
-        let Ok(Some(answer)) = timeout(LONGEST_WAIT, server.ask(&asked)).await else { return };
+        let Ok(Some(answer)) = timeout(LONGEST_WAIT, server.ask(&request_spec)).await else { return };
         if answer.body.starts_with(b"{") {
             let _: Value = serde_json::from_slice(&answer.body).expect("an answer in JSON");
         }
     });
 }
 
-/// Method, path, type of the body, accepted type, body.
+/// Returns seeds: method, path, type of the body, accepted type, body.
 fn request_seeds() -> Vec<Vec<u8>> {
     let mut seeds: Vec<Vec<u8>> = super::api::objects()
         .iter()
@@ -237,7 +238,7 @@ fn request(input: &[u8]) {
     else {
         return;
     };
-    dry_run(&Asked { method, path, content_type, accept, body });
+    dry_run(&RequestSpec { method, path, content_type, accept, body });
 }
 
 fn apply_seeds() -> Vec<Vec<u8>> {
@@ -249,10 +250,16 @@ fn apply_seeds() -> Vec<Vec<u8>> {
 
 fn apply(input: &[u8]) {
     let path = "/apis/apps/v1/namespaces/default/deployments/d?fieldManager=m&force=true";
-    dry_run(&Asked { method: "PATCH", path, content_type: "application/apply-patch+yaml", accept: "", body: input });
+    dry_run(&RequestSpec {
+        method: "PATCH",
+        path,
+        content_type: "application/apply-patch+yaml",
+        accept: "",
+        body: input,
+    });
 }
 
-/// A definition with rules, defaults and lists of every kind.
+/// Returns a CustomResourceDefinition with rules, defaults and lists of every kind.
 fn definition() -> Value {
     let item = json!({"type": "object", "required": ["name"], "properties": {"name": {"type": "string", "maxLength": 20, "pattern": "^[a-z]+$"},
         "value": {"x-kubernetes-int-or-string": true}}});
@@ -282,11 +289,17 @@ fn custom_seeds() -> Vec<Vec<u8>> {
 fn custom_resource(input: &[u8]) {
     let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
     let path = "/apis/example.com/v1/namespaces/default/widgets?fieldValidation=Strict";
-    dry_run(&Asked { method: "POST", path, content_type: "application/json", accept: table, body: input });
+    dry_run(&RequestSpec { method: "POST", path, content_type: "application/json", accept: table, body: input });
     let path = "/apis/example.com/v1/namespaces/default/widgets/w";
-    dry_run(&Asked { method: "PUT", path, content_type: "application/yaml", accept: "", body: input });
+    dry_run(&RequestSpec { method: "PUT", path, content_type: "application/yaml", accept: "", body: input });
     let path = "/apis/example.com/v1/namespaces/default/widgets/w?fieldManager=m&force=true";
-    dry_run(&Asked { method: "PATCH", path, content_type: "application/apply-patch+yaml", accept: "", body: input });
+    dry_run(&RequestSpec {
+        method: "PATCH",
+        path,
+        content_type: "application/apply-patch+yaml",
+        accept: "",
+        body: input,
+    });
 }
 
 fn definition_seeds() -> Vec<Vec<u8>> {
@@ -298,7 +311,7 @@ fn definition_seeds() -> Vec<Vec<u8>> {
 
 fn custom_definition(input: &[u8]) {
     let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-    dry_run(&Asked { method: "POST", path, content_type: "application/json", accept: "", body: input });
+    dry_run(&RequestSpec { method: "POST", path, content_type: "application/json", accept: "", body: input });
 }
 
 fn list_seeds() -> Vec<Vec<u8>> {
@@ -314,7 +327,7 @@ fn list_query(input: &[u8]) {
     let Some(query) = text(input) else { return };
     let path = format!("/api/v1/namespaces/default/configmaps?{query}");
     let table = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
-    dry_run(&Asked { method: "GET", path: &path, content_type: "", accept: table, body: &[] });
+    dry_run(&RequestSpec { method: "GET", path: &path, content_type: "", accept: table, body: &[] });
 }
 
 fn token_seeds() -> Vec<Vec<u8>> {
@@ -326,7 +339,7 @@ fn token_seeds() -> Vec<Vec<u8>> {
     ])
 }
 
-/// A header of a client without a certificate. No header makes it anybody.
+/// Sends a header of a client without a certificate. No header may authenticate it.
 fn token(input: &[u8]) {
     let Ok(header) = http::HeaderValue::from_bytes(input) else { return };
     with_server(async |server| {
@@ -334,14 +347,14 @@ fn token(input: &[u8]) {
             Request::get("/api/v1/secrets").header("authorization", &header).body(RequestBody::Full(Bytes::new()));
         let Ok(request) = request else { return };
         let answer = server.send(request, &peer(Identity::None)).await;
-        assert!(matches!(answer.code, 401 | 403), "nobody reads secrets");
+        assert!(matches!(answer.code, 401 | 403), "an anonymous client must not read secrets");
         let protocol = [b"base64url.bearer.authorization.k8s.io.".as_slice(), input].concat();
         let request = Request::get("/api/v1/secrets")
             .header("sec-websocket-protocol", protocol)
             .body(RequestBody::Full(Bytes::new()));
         let Ok(request) = request else { return };
         let answer = server.send(request, &peer(Identity::None)).await;
-        assert!(matches!(answer.code, 401 | 403), "nobody reads secrets");
+        assert!(matches!(answer.code, 401 | 403), "an anonymous client must not read secrets");
     });
 }
 

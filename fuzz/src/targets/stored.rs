@@ -1,4 +1,4 @@
-//! The files of the store with a content that no store has written.
+//! The files of the store with content that no store has written.
 
 use crate::Target;
 

@@ -21,7 +21,7 @@ fn spdy(input: &[u8]) {
     assert!(opened <= input.len() / 18, "a stream is not opened by less than a frame");
 }
 
-/// The block of the second frame of a connection.
+/// Returns the header block of the second frame of a connection.
 fn spdy_header_seeds() -> Vec<Vec<u8>> {
     let wire = corten_runtime::fuzz::spdy_sample();
     vec![wire.get(12 + 18..).unwrap_or_default().to_vec()]
@@ -33,12 +33,12 @@ fn spdy_headers(input: &[u8]) {
     }
 }
 
-/// Frames of a client: masked text, binary in two parts, ping, close.
+/// Returns frames of a client: masked text, binary in two parts, ping, close.
 fn websocket_seeds() -> Vec<Vec<u8>> {
     vec![b"\x81\x83\x01\x02\x03\x04\x31\x43\x42\x02\x82\x01\x02\x03\x04\x01\x63\x80\x81\x01\x02\x03\x04\x65\x89\x80\x01\x02\x03\x04\x88\x82\x01\x02\x03\x04\x02\xea".to_vec()]
 }
 
-/// What a client sends; what it is sent goes nowhere.
+/// A client's side of a connection; data for the client is dropped.
 struct Client<'a>(&'a [u8]);
 
 impl std::io::Read for Client<'_> {

@@ -1,4 +1,4 @@
-//! Values in text: JSON, YAML, selectors, quantities, times, names, paths, schedules and expressions.
+//! Values in strings: JSON, YAML, selectors, quantities, times, names, paths, schedules and expressions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
