@@ -10,9 +10,9 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use testkit_machine::machine::ADDRESS;
+use testkit_machine::machine::{ADDRESS, Machine};
 
-use super::node::{Node, said};
+use super::node::{self, Node, said};
 use super::registry::{self, Registry};
 
 /// How long nodes may take to be Ready.
@@ -28,6 +28,8 @@ pub struct Programs<'a> {
 pub struct Cluster {
     /// Before the directory, which their purge still reads.
     nodes: Vec<Node>,
+    /// Where the suite runs: on the nodes' link, and none of them, as a person who uses the cluster is.
+    outside: Machine,
     kubectl: PathBuf,
     dir: tempfile::TempDir,
 }
@@ -36,7 +38,8 @@ impl Cluster {
     /// Boots the machines, starts the cluster with flags of `corten up`, and waits until all nodes are Ready.
     pub fn up(programs: &Programs<'_>, registry: Registry, nodes: usize, flags: &[String]) -> Result<Cluster> {
         let dir = tempfile::Builder::new().prefix("corten-conformance").tempdir()?;
-        let mut cluster = Cluster { nodes: Vec::new(), kubectl: programs.kubectl.into(), dir };
+        let outside = Machine::boot();
+        let mut cluster = Cluster { nodes: Vec::new(), outside, kubectl: programs.kubectl.into(), dir };
         for number in 1..=nodes {
             cluster.nodes.push(Node::boot(number, programs.corten, programs.runc, cluster.dir.path())?);
         }
@@ -54,7 +57,10 @@ impl Cluster {
     /// Makes the machines neighbours on one link. Ranges of IPv6 among the flags want machines that have it.
     fn connect(&self, flags: &[String]) {
         for (number, pair) in self.nodes.windows(2).enumerate() {
-            pair[1].connect_to(&pair[0], number + 2);
+            node::connect(&pair[1].machine, &pair[0].machine, number + 2);
+        }
+        if let Some(last) = self.nodes.last() {
+            node::connect(&self.outside, &last.machine, self.nodes.len() + 1);
         }
         if flags.iter().any(|flag| flag.contains("::")) {
             self.nodes.iter().enumerate().for_each(|(number, node)| node.add_ipv6(number + 1));
@@ -75,6 +81,8 @@ impl Cluster {
         let [first, ..] = self.nodes.as_slice() else { bail!("a cluster has a node") };
         let mut up = first.corten(&["up", "--timeout", "300"]);
         said(up.arg("--kubeconfig").arg(self.kubeconfig()).args(first.flags()).args(flags))?;
+        let kubeconfig = std::fs::read_to_string(self.kubeconfig())?;
+        std::fs::write(self.kubeconfig(), kubeconfig.replace("https://127.0.0.1:", &format!("https://{ADDRESS}:")))?;
         Ok(())
     }
 
@@ -105,7 +113,7 @@ impl Cluster {
         self.dir.path().join("kubeconfig")
     }
 
-    /// A command on the first machine, with kubectl on PATH under its own name.
+    /// A command outside of the nodes, with kubectl on PATH under its own name.
     pub fn command(&self, program: &Path) -> Result<Command> {
         let bin = self.dir.path().join("bin");
         if !bin.exists() {
@@ -113,7 +121,7 @@ impl Cluster {
             std::os::unix::fs::symlink(&self.kubectl, bin.join("kubectl"))?;
         }
         let path = std::env::var("PATH").unwrap_or_default();
-        let mut command = self.nodes[0].machine.command(program);
+        let mut command = self.outside.command(program);
         command.env("PATH", format!("{}:{path}", bin.display())).env("HOME", self.dir.path());
         command.env("KUBECONFIG", self.kubeconfig()).current_dir(self.dir.path()).stdin(Stdio::null());
         Ok(command)

@@ -41,14 +41,6 @@ impl Node {
         Ok(node)
     }
 
-    /// Joins the machine's link with another's, and gives it the address of its number.
-    pub fn connect_to(&self, other: &Node, number: usize) {
-        self.machine.cable(&other.machine);
-        self.machine.ip(&format!("addr del {ADDRESS}/24 dev eth0"));
-        self.machine.ip(&format!("addr add 10.88.0.{}/24 dev eth0", number + 1));
-        self.machine.ip("route add default via 10.88.0.1");
-    }
-
     /// Gives the machine an address of IPv6, and a default route that leads nowhere.
     pub fn add_ipv6(&self, number: usize) {
         self.machine.in_network(|| {
@@ -131,6 +123,14 @@ impl Drop for Node {
             let _ = agent.wait();
         }
     }
+}
+
+/// Joins a machine's link with another's, and gives it the address of its number.
+pub fn connect(machine: &Machine, other: &Machine, number: usize) {
+    machine.cable(other);
+    machine.ip(&format!("addr del {ADDRESS}/24 dev eth0"));
+    machine.ip(&format!("addr add 10.88.0.{}/24 dev eth0", number + 1));
+    machine.ip("route add default via 10.88.0.1");
 }
 
 /// Runs a command and returns what it prints.
