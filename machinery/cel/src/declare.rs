@@ -1,11 +1,9 @@
 //! Declarations of functions. A library is a table of lines: an overload's id, its signature as a string, and its
 //! function. The signatures are parsed once, when the first expression is compiled.
 
-use std::collections::HashMap;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use crate::error::Error;
-use crate::library;
 use crate::meter::Meter;
 use crate::types::Type;
 use crate::value::Value;
@@ -29,35 +27,8 @@ pub struct Overload {
     pub run: Run,
 }
 
-/// All overloads, and those of each function.
-pub struct Functions {
-    pub overloads: Vec<Overload>,
-    by_name: HashMap<&'static str, Vec<usize>>,
-}
-
-impl Functions {
-    /// Returns the overloads of a function, in the order in which they are tried.
-    pub fn named(&self, name: &str) -> Option<&[usize]> {
-        self.by_name.get(name).map(Vec::as_slice)
-    }
-}
-
-pub static FUNCTIONS: LazyLock<Functions> = LazyLock::new(|| {
-    let mut functions = Functions { overloads: Vec::new(), by_name: HashMap::new() };
-    for (id, signature, run) in library::tables() {
-        let Some(overload) = read(id, signature, run) else {
-            // The first test that compiles anything finds an invalid table.
-            debug_assert!(false, "the signature {signature} of {id} cannot be read");
-            continue;
-        };
-        functions.by_name.entry(overload.function).or_default().push(functions.overloads.len());
-        functions.overloads.push(overload);
-    }
-    functions
-});
-
 /// Parses `[receiver::]function(params) -> result`.
-fn read(id: &'static str, signature: &'static str, run: Run) -> Option<Overload> {
+pub fn read(id: &'static str, signature: &'static str, run: Run) -> Option<Overload> {
     let (head, result) = signature.split_once(" -> ")?;
     let (receiver, call) = head.split_once("::").map_or((None, head), |(receiver, call)| (Some(receiver), call));
     let (function, params) = call.split_once('(')?;

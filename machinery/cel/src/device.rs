@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::env::type_name;
 use crate::schema::{Decl, FieldDecl, Shape};
+use crate::types::type_name;
 use crate::{CompileError, Env, Program, Type};
 
 const DEVICE: &str = "kubernetes.DRADevice";

@@ -6,16 +6,34 @@ use std::sync::Arc;
 
 use crate::ast::{CONVERSIONS, Comprehension, Element, Entry, Expr, ExprKind, Field, Literal};
 use crate::check::{Notes, Resolved};
-use crate::declare::{FUNCTIONS, accepts};
+use crate::declare::accepts;
 use crate::error::Error;
 use crate::estimate::actual;
+use crate::library::functions::FUNCTIONS;
 use crate::macros::OPTIONAL_INPUT;
 use crate::messages;
 use crate::meter::Meter;
-use crate::program::Activation;
 use crate::value::{Key, List, Map, Value};
 
 type Outcome<'a> = Result<Value<'a>, Error>;
+
+/// The variables of an evaluation.
+pub trait Activation<'a> {
+    fn variable(&self, name: &str) -> Option<Value<'a>>;
+}
+
+/// Variables in a slice; few enough for a linear search.
+impl<'a> Activation<'a> for &[(&str, Value<'a>)] {
+    fn variable(&self, name: &str) -> Option<Value<'a>> {
+        self.iter().find(|(known, _)| *known == name).map(|(_, value)| value.clone())
+    }
+}
+
+impl<'a, const N: usize> Activation<'a> for [(&str, Value<'a>); N] {
+    fn variable(&self, name: &str) -> Option<Value<'a>> {
+        self.as_slice().variable(name)
+    }
+}
 
 /// Evaluates a checked expression.
 pub fn evaluate<'a>(expr: &Expr, notes: &Notes, activation: &dyn Activation<'a>, meter: &mut Meter) -> Outcome<'a> {

@@ -8,6 +8,7 @@
 
 mod ast;
 mod check;
+mod compile;
 mod declare;
 pub mod device;
 mod env;
@@ -20,7 +21,7 @@ pub mod library;
 mod macros;
 mod messages;
 mod meter;
-mod packed;
+mod nodes;
 mod parser;
 mod program;
 pub mod schema;
@@ -30,15 +31,17 @@ mod types;
 mod unify;
 pub mod value;
 
-pub use env::{CompileError, Env};
+pub use compile::CompileError;
+pub use env::Env;
 pub use error::Error;
 pub use estimate::CostEstimate;
-pub use library::authorizer::{Authorizer, Check, Decision};
+pub use eval::Activation;
 pub use meter::PER_CALL_LIMIT;
-pub use program::{Activation, Outcome, Program};
+pub use program::{Outcome, Program};
 pub use source::Issues;
 pub use types::Type;
 pub use value::Value;
+pub use value::authorization::{Authorizer, Check, Decision};
 
 /// The cost limit of the rules of one custom resource, or of one policy binding, together for one request.
 pub const RUNTIME_BUDGET: u64 = 10_000_000;

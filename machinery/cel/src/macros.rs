@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use crate::ast::{ACCUMULATOR, Comprehension, Expr, ExprKind, Literal};
-use crate::parser::Nodes;
+use crate::nodes::Nodes;
 use crate::source::Issue;
 
 /// The accumulator's name in older expressions.

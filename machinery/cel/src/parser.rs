@@ -9,6 +9,7 @@ use corten_meta::names::CEL_WORDS;
 use crate::ast::{Element, Entry, Expr, ExprKind, Field, Literal};
 use crate::lexer::{Lexeme, Token, tokens};
 use crate::macros;
+use crate::nodes::Nodes;
 use crate::source::{Issue, Issues, MAX_CODE_POINTS};
 use crate::syntax::complaints;
 
@@ -44,7 +45,7 @@ pub fn parse(text: &str, binds: bool) -> Result<Expr, Issues> {
 }
 
 fn read(tokens: Vec<Lexeme>, binds: bool) -> Result<Expr, Vec<Issue>> {
-    let nodes = Nodes { binds, ..Nodes::default() };
+    let nodes = Nodes::new(binds);
     let mut parser = Parser { tokens, at: 0, nodes, nesting: 0 };
     let read = parser.expr().and_then(|expr| match parser.peek() {
         Token::End => Ok(expr),
@@ -57,46 +58,6 @@ fn read(tokens: Vec<Lexeme>, binds: bool) -> Result<Expr, Vec<Issue>> {
         Err(issue) => issues.push(issue),
     }
     Err(issues)
-}
-
-/// Makes nodes, each with its own id.
-#[derive(Default)]
-pub struct Nodes {
-    next: u32,
-    /// Whether `cel.bind` is a macro.
-    pub binds: bool,
-    /// The errors of macros, after which parsing continues.
-    issues: Vec<Issue>,
-}
-
-impl Nodes {
-    pub fn make(&mut self, offset: u32, kind: ExprKind) -> Expr {
-        let mut expr = Expr { id: self.next, offset, depth: 0, kind };
-        self.next += 1;
-        expr.depth = 1 + expr.children().iter().map(|child| child.depth).max().unwrap_or(0);
-        expr
-    }
-
-    pub fn call(&mut self, offset: u32, function: &str, args: Vec<Expr>) -> Expr {
-        self.make(offset, ExprKind::Call { function: function.into(), target: None, args })
-    }
-
-    pub fn member(&mut self, offset: u32, function: &str, target: Expr, args: Vec<Expr>) -> Expr {
-        self.make(offset, ExprKind::Call { function: function.into(), target: Some(Box::new(target)), args })
-    }
-
-    pub fn ident(&mut self, offset: u32, name: &str) -> Expr {
-        self.make(offset, ExprKind::Ident(name.into()))
-    }
-
-    pub fn literal(&mut self, offset: u32, literal: Literal) -> Expr {
-        self.make(offset, ExprKind::Literal(literal))
-    }
-
-    pub fn list(&mut self, offset: u32, items: Vec<Expr>) -> Expr {
-        let items = items.into_iter().map(|value| Element { value, optional: false }).collect();
-        self.make(offset, ExprKind::List(items))
-    }
 }
 
 struct Parser {

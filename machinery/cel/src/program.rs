@@ -3,28 +3,10 @@
 use crate::ast::{Expr, ExprKind, Literal};
 use crate::check::Notes;
 use crate::error::Error;
-use crate::eval::evaluate;
+use crate::eval::{Activation, evaluate};
 use crate::meter::{Meter, PER_CALL_LIMIT};
 use crate::types::Type;
 use crate::value::Value;
-
-/// The variables of an evaluation.
-pub trait Activation<'a> {
-    fn variable(&self, name: &str) -> Option<Value<'a>>;
-}
-
-/// Variables in a slice; few enough for a linear search.
-impl<'a> Activation<'a> for &[(&str, Value<'a>)] {
-    fn variable(&self, name: &str) -> Option<Value<'a>> {
-        self.iter().find(|(known, _)| *known == name).map(|(_, value)| value.clone())
-    }
-}
-
-impl<'a, const N: usize> Activation<'a> for [(&str, Value<'a>); N] {
-    fn variable(&self, name: &str) -> Option<Value<'a>> {
-        self.as_slice().variable(name)
-    }
-}
 
 /// A compiled expression.
 #[derive(Debug)]

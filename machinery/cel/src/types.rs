@@ -186,3 +186,31 @@ impl fmt::Display for Type {
         }
     }
 }
+
+/// Returns a type's full name, which differs from the checker's.
+pub(crate) fn type_name(of: &Type) -> String {
+    match of {
+        Type::Null => "null_type".to_owned(),
+        Type::Any => "google.protobuf.Any".to_owned(),
+        Type::Timestamp => "google.protobuf.Timestamp".to_owned(),
+        Type::Duration => "google.protobuf.Duration".to_owned(),
+        Type::List(item) => format!("list({})", type_name(item)),
+        Type::Map(key, value) => format!("map({}, {})", type_name(key), type_name(value)),
+        Type::Opaque(name, inner) if !inner.is_empty() => {
+            format!("{name}({})", inner.iter().map(type_name).collect::<Vec<_>>().join(", "))
+        }
+        Type::Type(of) => format!("type({})", type_name(of)),
+        other => other.to_string(),
+    }
+}
+
+/// Returns the name of a type without its parameters.
+pub(crate) fn bare_name(of: &Type) -> String {
+    match of {
+        Type::List(_) => "list".to_owned(),
+        Type::Map(..) => "map".to_owned(),
+        Type::Opaque(name, _) => name.to_string(),
+        Type::Type(_) => "type".to_owned(),
+        other => type_name(other),
+    }
+}

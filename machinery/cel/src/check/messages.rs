@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use super::Checker;
 use crate::ast::{Expr, Field};
-use crate::env::bare_name;
 use crate::messages;
 use crate::source::Issue;
-use crate::types::Type;
+use crate::types::{Type, bare_name};
 
 impl Checker<'_> {
     /// Returns the type of a selected field of a message.

@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::ast::{Comprehension, Element, Entry, Expr, ExprKind, Literal};
-use crate::declare::{FUNCTIONS, Overload};
+use crate::declare::Overload;
 use crate::env::Env;
+use crate::library::functions::FUNCTIONS;
 use crate::library::{self, format_text};
 use crate::messages::NULL_VALUE;
 use crate::source::Issue;

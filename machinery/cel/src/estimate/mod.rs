@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use crate::ast::{ACCUMULATOR, Comprehension, Expr, ExprKind, Literal};
 use crate::check::Notes;
-use crate::declare::FUNCTIONS;
 use crate::env::Env;
+use crate::library::functions::FUNCTIONS;
 use crate::macros::OPTIONAL_INPUT;
 use crate::types::Type;
 

@@ -8,10 +8,9 @@ use super::time::{format_duration, format_timestamp};
 use super::{no_overload, text};
 use crate::ast::{Expr, ExprKind, Literal};
 use crate::declare::Line;
-use crate::env::bare_name;
 use crate::error::Error;
 use crate::meter::Meter;
-use crate::types::Type;
+use crate::types::{Type, bare_name};
 use crate::value::Value;
 
 type Outcome<'a> = Result<Value<'a>, Error>;

@@ -4,6 +4,7 @@
 pub mod authorizer;
 pub mod format_text;
 pub mod formats;
+pub(crate) mod functions;
 mod ip;
 mod json_patch;
 mod lists;

@@ -206,8 +206,8 @@ impl Choice<'_> {
                     self.close(inner, dips, depth + 1, mode, busy, found);
                 }
                 Edge::Precedence(level, target) => {
-                    let is_judged = mode.is_start && depth == 0 && (mode.is_full || self.is_recursive);
-                    if !is_judged || level >= self.precedence {
+                    let is_checked = mode.is_start && depth == 0 && (mode.is_full || self.is_recursive);
+                    if !is_checked || level >= self.precedence {
                         self.close(at(target), dips, depth, mode, busy, found);
                     }
                 }

@@ -6,9 +6,9 @@ use corten_meta::quote::quote;
 use corten_meta::time;
 use serde_json::Value as Json;
 
+use super::time::{format_duration, format_timestamp, parse_duration};
 use super::{List, Map, Value};
 use crate::error::Error;
-use crate::library::time::{format_duration, parse_duration};
 use crate::schema::{Decl, Shape};
 
 /// Converts JSON to a value by its declaration. Lists and maps are converted when they are iterated.
@@ -115,7 +115,7 @@ pub fn to_json(value: &Value<'_>) -> Result<Json, Error> {
         Value::Double(n) => serde_json::Number::from_f64(*n).map(Json::Number).ok_or_else(no_form)?,
         Value::String(text) => Json::String(text.to_string()),
         Value::Bytes(bytes) => Json::String(to_base64(bytes)),
-        Value::Timestamp(at) => Json::String(crate::library::time::format_timestamp(*at)),
+        Value::Timestamp(at) => Json::String(format_timestamp(*at)),
         Value::Duration(nanos) => Json::String(format_duration(*nanos)),
         Value::List(List::Json { items, .. }) => Json::Array(items.to_vec()),
         Value::List(List::Owned(items)) => Json::Array(items.iter().map(to_json).collect::<Result<_, _>>()?),

@@ -2,9 +2,11 @@
 //!
 //! The declaration beside a value adds what JSON does not have: that a string is a time, that a list is a set.
 
+pub mod authorization;
 mod equality;
 mod json;
 mod text;
+mod time;
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -12,11 +14,12 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use self::authorization::Authorization;
 pub use self::equality::{compare, equal};
 pub use self::json::{base64, from_json, to_base64, to_json};
 pub use self::text::Text;
+pub use self::time::{format_duration, format_timestamp, parse_duration};
 use crate::error::Error;
-use crate::library::authorizer::Authorization;
 use crate::schema::{DYN, Decl, Shape};
 
 /// A value. Its large parts are shared, so that a clone is cheap.

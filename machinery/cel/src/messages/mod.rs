@@ -3,6 +3,8 @@
 //! An expression constructs them by name, but never sees one: the result is at once the value that the message
 //! represents.
 
+mod packed;
+
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::{Arc, LazyLock};
@@ -11,9 +13,8 @@ use jiff::Timestamp;
 
 use crate::declare::read_type;
 use crate::error::Error;
-use crate::library::time::{format_duration, format_timestamp};
 use crate::types::Type;
-use crate::value::{Key, Map, Value, to_base64};
+use crate::value::{Key, Map, Value, format_duration, format_timestamp, to_base64};
 
 /// The name of the only enum constant, which is zero.
 pub const NULL_VALUE: &str = "google.protobuf.NullValue.NULL_VALUE";
@@ -277,7 +278,7 @@ fn unpacked<'a>(fields: &Fields<'a>) -> Result<Value<'a>, (&'static str, String)
         Some(Value::Bytes(bytes)) => bytes,
         Some(other) => return Err(("value", unlike(other, "[]uint8"))),
     };
-    if let Some(value) = crate::packed::unpacked(url, bytes) {
+    if let Some(value) = packed::unpacked(url, bytes) {
         return Ok(value);
     }
     let parts = [("type_url", url.as_bytes()), ("value", bytes)];

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use crate::messages::{self, time};
+use super::{PACKAGE, named, time};
 use crate::value::{Key, Map, Value};
 
 /// The maximal nesting. Only attackers make deeper values.
@@ -14,8 +14,8 @@ const MAX_DEPTH: usize = 32;
 /// Returns the value of a message, by its type name and its bytes.
 pub fn unpacked<'a>(url: &str, bytes: &[u8]) -> Option<Value<'a>> {
     let name = url.rsplit('/').next()?;
-    messages::named(name)?;
-    match name.strip_prefix(messages::PACKAGE)? {
+    named(name)?;
+    match name.strip_prefix(PACKAGE)? {
         "Any" | "Struct.FieldsEntry" => None,
         "Empty" => fields(bytes).map(|_| Value::Message(Rc::new((name.into(), BTreeMap::new())))),
         message => read(message, bytes, 0),
@@ -152,7 +152,7 @@ fn any_value<'a>(fields: &[(u64, Raw<'_>)], depth: usize) -> Option<Value<'a>> {
             (1, Raw::Varint(_)) => Value::Null,
             (2, Raw::Fixed64(bits)) => Value::Double(f64::from_bits(bits)),
             (3, Raw::Bytes(text)) => Value::text(std::str::from_utf8(text).ok()?),
-            (4, Raw::Varint(truth)) => Value::Bool(truth != 0),
+            (4, Raw::Varint(value)) => Value::Bool(value != 0),
             (5, Raw::Bytes(bytes)) => read("Struct", bytes, depth + 1)?,
             (6, Raw::Bytes(bytes)) => read("ListValue", bytes, depth + 1)?,
             _ => value,
