@@ -114,7 +114,7 @@ impl<'a> At<'a> {
     }
 
     pub fn quantity(&self) -> Option<Quantity> {
-        crate::validation::quantity(self.value)
+        quantity(self.value)
     }
 
     pub fn texts(&self) -> impl Iterator<Item = &'a str> + use<'a> {
@@ -300,6 +300,14 @@ impl At<'_> {
         if !same {
             errors.push(self.invalid("field is immutable"));
         }
+    }
+}
+
+/// Returns a quantity in an object; numbers are quantities too.
+pub(crate) fn quantity(value: &Value) -> Option<Quantity> {
+    match value {
+        Value::String(_) | Value::Number(_) => Quantity::from_json(value).ok(),
+        _ => None,
     }
 }
 

@@ -7,6 +7,8 @@
 mod builder;
 mod column;
 mod given;
+pub mod objectmeta;
+mod update;
 
 use std::sync::Arc;
 
@@ -126,7 +128,7 @@ pub struct Rules {
     pub status_has_no_rows: bool,
 }
 
-/// The rule of a kind's names; the checks themselves are in [`crate::objectmeta`].
+/// The rule of a kind's names; the checks themselves are in [`objectmeta`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NameRule {
     /// RFC 1123 subdomain, the rule of most kinds.
@@ -478,7 +480,7 @@ impl Kind {
 
     /// Returns every error of a new object: its metadata's and its own.
     pub fn validate(&self, object: &Value) -> Vec<FieldError> {
-        self.shown(crate::update::validate_new(self, object))
+        self.shown(update::validate_new(self, object))
     }
 
     /// Returns every error of an update: the metadata's, the new object's and the change's.
@@ -497,9 +499,9 @@ impl Kind {
         let before = || [self.behaviour.validate_new(old), rule(old)].concat();
         let own = self.unforgiven(rule(new), [new, old], before);
         let metadata = match role {
-            Role::Approval => return self.shown(crate::update::validate_status(self, new, old, &own)),
-            Role::Finalize => crate::update::validate_metadata_once(self, new, old),
-            _ => crate::update::validate_metadata(self, new, old),
+            Role::Approval => return self.shown(update::validate_status(self, new, old, &own)),
+            Role::Finalize => update::validate_metadata_once(self, new, old),
+            _ => update::validate_metadata(self, new, old),
         };
         self.shown([metadata, own].concat())
     }

@@ -6,7 +6,6 @@
 //! serde code for the typed API (see [`typed`]).
 
 pub mod kind;
-pub mod objectmeta;
 pub mod openapi;
 pub mod placement;
 pub mod quota;
@@ -22,7 +21,6 @@ mod json_path;
 mod ratchet;
 mod registry;
 mod strategic;
-mod update;
 mod validation;
 
 mod admissionregistration;
@@ -57,6 +55,7 @@ pub use core::service_validation::validate_service_addresses;
 pub use error::Error;
 pub use json_path::JsonPath;
 pub use k8s_openapi;
+pub use kind::objectmeta;
 pub use kind::{Behaviour, Column, Kind, NameRule, Projection, Role, Rules, ScalePaths, Storage, Subresource};
 pub use metrics::metrics_kinds;
 pub use network::podaddress::PLURAL as POD_ADDRESSES;

@@ -2,8 +2,9 @@
 
 use corten_meta::field::{FieldError, Path};
 use corten_meta::quote::quote;
-use corten_meta::{Quantity, Value, names};
+use corten_meta::{Value, names};
 
+pub(crate) use crate::check::quantity;
 use crate::check::{At, Errors, TextRule};
 
 /// Makes one error per message, at the same field.
@@ -246,14 +247,6 @@ pub(crate) fn immutable(new: &Value, old: &Value, pointer: &str, path: &Path) ->
     let new = at(new);
     let old = at(old);
     (new != old).then(|| FieldError::invalid(path, new.unwrap_or_default(), "field is immutable"))
-}
-
-/// Returns a quantity in an object; numbers are quantities too.
-pub(crate) fn quantity(value: &Value) -> Option<Quantity> {
-    match value {
-        Value::String(_) | Value::Number(_) => Quantity::from_json(value).ok(),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

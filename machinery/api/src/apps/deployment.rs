@@ -8,6 +8,7 @@ use serde_json::json;
 use super::validation;
 use crate::cells::{age, containers, format_selector, name, number, text};
 use crate::core::pod_spec::default_template;
+use crate::core::replica_validation::validate_replica_status;
 use crate::defaulting::{default_at, put};
 use crate::kind::{Behaviour, Kind, ScalePaths};
 
@@ -67,7 +68,7 @@ impl Behaviour for Deployment {
             "terminatingReplicas",
             "collisionCount",
         ];
-        validation::validate_replica_status(new, old, COUNTS)
+        validate_replica_status(new, old, COUNTS)
     }
 
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {

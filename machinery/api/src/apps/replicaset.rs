@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use super::validation;
 use crate::cells::{age, containers, format_selector, name, number};
 use crate::core::pod_spec::default_template;
+use crate::core::replica_validation::validate_replica_status;
 use crate::defaulting::{default_at, put};
 use crate::kind::{Behaviour, Kind, ScalePaths};
 
@@ -47,7 +48,7 @@ impl Behaviour for ReplicaSet {
             "observedGeneration",
             "terminatingReplicas",
         ];
-        validation::validate_replica_status(new, old, COUNTS)
+        validate_replica_status(new, old, COUNTS)
     }
 
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {

@@ -10,6 +10,7 @@ use crate::cells::{age, containers, name, number, text};
 use crate::check::At;
 use crate::core::persistentvolumeclaim::default_claim;
 use crate::core::pod_spec::default_template;
+use crate::core::replica_validation::validate_replica_status;
 use crate::defaulting::{absent, default_at, items, put};
 use crate::kind::{Behaviour, Kind, NameRule, ScalePaths};
 
@@ -69,7 +70,7 @@ impl Behaviour for StatefulSet {
             "observedGeneration",
             "collisionCount",
         ];
-        validation::validate_replica_status(new, old, COUNTS)
+        validate_replica_status(new, old, COUNTS)
     }
 
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {

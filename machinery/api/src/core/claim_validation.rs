@@ -27,7 +27,7 @@ pub(super) fn validate_claim_template(template: &At<'_>, errors: &mut Errors) {
 
 /// Validates the metadata of a template.
 pub(crate) fn validate_template_metadata(metadata: &At<'_>, errors: &mut Errors) {
-    errors.extend(crate::objectmeta::validate_annotations(
+    errors.extend(crate::kind::objectmeta::validate_annotations(
         metadata.get("annotations").value,
         &metadata.path.child("annotations"),
     ));

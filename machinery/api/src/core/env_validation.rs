@@ -164,7 +164,7 @@ pub(super) fn validate_env_from(sources: &At<'_>, errors: &mut Errors) {
                 // Upstream validates the name as a prefix, which may end in a hyphen.
                 let name = reference.get("name");
                 if name.must(errors) {
-                    let messages = crate::objectmeta::name_errors(crate::NameRule::Subdomain, name.text(), true);
+                    let messages = crate::kind::objectmeta::name_errors(crate::NameRule::Subdomain, name.text(), true);
                     errors.extend(messages.into_iter().map(|m| name.invalid(m)));
                 }
             }

@@ -35,6 +35,7 @@ mod probe_validation;
 pub(crate) mod profile_annotations;
 mod projected_validation;
 mod quota_validation;
+pub(crate) mod replica_validation;
 mod replicationcontroller;
 pub(crate) mod resource_validation;
 mod resourcequota;

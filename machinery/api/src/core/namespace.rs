@@ -7,8 +7,8 @@ use serde_json::json;
 
 use crate::cells::{age, list, name, text};
 use crate::defaulting::{default_at, put};
+use crate::kind::objectmeta::finalizer_errors;
 use crate::kind::{Behaviour, Kind, NameRule, Role};
-use crate::objectmeta::finalizer_errors;
 
 struct Namespace;
 

@@ -60,7 +60,7 @@ pub(crate) fn validate_template_metadata(template: &Value, path: &Path) -> Error
     let template = At::new(template, path);
     let mut errors = labels(template.get("metadata").get("labels").value, &path.child("labels"));
     let annotations = template.get("metadata").get("annotations").with(path.child("annotations"));
-    errors.extend(crate::objectmeta::validate_annotations(annotations.value, &annotations.path));
+    errors.extend(crate::kind::objectmeta::validate_annotations(annotations.value, &annotations.path));
     validate_annotations(&annotations, &template.get("spec"), &mut errors);
     errors
 }

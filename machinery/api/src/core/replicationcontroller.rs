@@ -4,6 +4,7 @@ use corten_meta::Value;
 use corten_meta::field::FieldError;
 use jiff::Timestamp;
 
+use super::replica_validation;
 use crate::cells::{age, containers, format_labels, name, number};
 use crate::defaulting::{default_at, put};
 use crate::kind::{Behaviour, Kind, NameRule, ScalePaths};
@@ -42,13 +43,13 @@ impl Behaviour for ReplicationController {
     }
 
     fn validate(&self, object: &Value) -> Vec<FieldError> {
-        crate::apps::validation::validate_replication_controller(object)
+        replica_validation::validate_replication_controller(object)
     }
 
     fn validate_status_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
         const COUNTS: &[&str] =
             &["replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas", "observedGeneration"];
-        crate::apps::validation::validate_replica_status(new, old, COUNTS)
+        replica_validation::validate_replica_status(new, old, COUNTS)
     }
 
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {

@@ -59,13 +59,12 @@ impl<'a> Reader<'a> {
                     self.take(1);
                     out.push(self.field());
                 }
-                Some(letter) if letter == '+' || letter == '-' || letter.is_numeric() => out.push(self.number()?),
-                Some(letter) if is_word(letter) => out.push(self.word()),
-                Some(letter) => {
-                    let shown = quote(letter.encode_utf8(&mut [0; 4]));
-                    let shown =
-                        if shown.contains('\\') && letter != '\\' { String::new() } else { format!(" '{letter}'") };
-                    return Err(format!("unrecognized character in action: U+{:04X}{shown}", u32::from(letter)));
+                Some(c) if c == '+' || c == '-' || c.is_numeric() => out.push(self.number()?),
+                Some(c) if is_word(c) => out.push(self.word()),
+                Some(c) => {
+                    let shown = quote(c.encode_utf8(&mut [0; 4]));
+                    let shown = if shown.contains('\\') && c != '\\' { String::new() } else { format!(" '{c}'") };
+                    return Err(format!("unrecognized character in action: U+{:04X}{shown}", u32::from(c)));
                 }
             }
         }
@@ -92,10 +91,10 @@ impl<'a> Reader<'a> {
     fn field(&mut self) -> Step {
         let mut characters = self.0.char_indices();
         let mut end = self.0.len();
-        while let Some((at, letter)) = characters.next() {
-            if letter == '\\' {
+        while let Some((at, c)) = characters.next() {
+            if c == '\\' {
                 characters.next();
-            } else if is_end(letter) {
+            } else if is_end(c) {
                 end = at;
                 break;
             }
@@ -114,7 +113,7 @@ impl<'a> Reader<'a> {
 
     fn number(&mut self) -> Read<Step> {
         let sign = usize::from(self.0.starts_with(['+', '-']));
-        let digits = self.0[sign..].find(|letter: char| letter != '.' && !letter.is_numeric());
+        let digits = self.0[sign..].find(|c: char| c != '.' && !c.is_numeric());
         let text = self.take(digits.map_or(self.0.len(), |end| sign + end));
         let float = || text.parse::<f64>().ok().filter(|number| number.is_finite()).map(Value::from);
         let number = text.parse::<i64>().ok().map(Value::from).or_else(float);
@@ -122,9 +121,9 @@ impl<'a> Reader<'a> {
     }
 
     fn quoted(&mut self, mark: char) -> Read<String> {
-        let closes = |at: usize, letter: char| at > 0 && letter == mark && !self.0[..at].ends_with('\\');
-        let found = self.0.char_indices().find(|(at, letter)| *letter == '\n' || closes(*at, *letter));
-        let Some((end, _)) = found.filter(|(_, letter)| *letter == mark) else {
+        let closes = |at: usize, c: char| at > 0 && c == mark && !self.0[..at].ends_with('\\');
+        let found = self.0.char_indices().find(|(at, c)| *c == '\n' || closes(*at, *c));
+        let Some((end, _)) = found.filter(|(_, c)| *c == mark) else {
             return Err("unterminated quoted string".to_owned());
         };
         let text = self.take(end + 1);
@@ -153,23 +152,23 @@ impl<'a> Reader<'a> {
     fn filter(&mut self) -> Read<Step> {
         let mut opened = None;
         let mut closed = false;
-        let end = self.0.char_indices().find(|(at, letter)| {
-            match (letter, opened) {
-                ('"' | '\'', None) => opened = Some(*letter),
-                ('"' | '\'', Some(mark)) => closed |= mark == *letter && !self.0[..*at].ends_with('\\'),
+        let end = self.0.char_indices().find(|(at, c)| {
+            match (c, opened) {
+                ('"' | '\'', None) => opened = Some(*c),
+                ('"' | '\'', Some(mark)) => closed |= mark == *c && !self.0[..*at].ends_with('\\'),
                 _ => {}
             }
-            *letter == '\n' || *letter == ')' && opened.is_some() == closed
+            *c == '\n' || *c == ')' && opened.is_some() == closed
         });
         let Some((end, ')')) = end else { return Err("unterminated filter".to_owned()) };
         let inside = self.take(end);
         if !self.skips(")]") {
             return Err("unclosed array expect ]".to_owned());
         }
-        let is_operator = |letter: char| "!<>=".contains(letter);
+        let is_operator = |c: char| "!<>=".contains(c);
         let split = inside.find(is_operator).filter(|at| *at > 0).and_then(|at| {
             let (left, rest) = inside.split_at(at);
-            let operators = rest.find(|letter| !is_operator(letter)).unwrap_or(rest.len() - 1);
+            let operators = rest.find(|c| !is_operator(c)).unwrap_or(rest.len() - 1);
             (operators > 0).then(|| (left, rest.split_at(operators)))
         });
         Ok(match split {
@@ -179,13 +178,13 @@ impl<'a> Reader<'a> {
     }
 }
 
-fn is_word(letter: char) -> bool {
-    letter == '_' || letter.is_alphanumeric()
+fn is_word(c: char) -> bool {
+    c == '_' || c.is_alphanumeric()
 }
 
 /// Reports whether a character ends a name.
-fn is_end(letter: char) -> bool {
-    " \t\r\n.,[]$@{}".contains(letter)
+fn is_end(c: char) -> bool {
+    " \t\r\n.,[]$@{}".contains(c)
 }
 
 /// Returns the key in single quotes.
@@ -214,10 +213,10 @@ fn slice(text: &str) -> Read<Slice> {
 fn unquoted(text: &str, mark: char) -> Option<String> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;
-    while let Some(letter) = rest.chars().next() {
-        rest = &rest[letter.len_utf8()..];
-        if letter != '\\' {
-            out.extend((letter != mark).then_some(letter)?.encode_utf8(&mut [0; 4]).bytes());
+    while let Some(c) = rest.chars().next() {
+        rest = &rest[c.len_utf8()..];
+        if c != '\\' {
+            out.extend((c != mark).then_some(c)?.encode_utf8(&mut [0; 4]).bytes());
             continue;
         }
         let escape = rest.chars().next()?;

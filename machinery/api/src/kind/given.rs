@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use corten_meta::Value;
 use corten_meta::field::FieldError;
 
-use super::Kind;
+use super::{Kind, update};
 use crate::schema::{Recall, recall};
 
 impl Kind {
@@ -35,17 +35,17 @@ impl Kind {
 
     /// Validates as [`Kind::validate_update`] does, with the new object as its author sent it.
     pub fn validate_given_update(&self, new: &Value, sent: &Value, old: &Value) -> Vec<FieldError> {
-        self.shown(crate::update::validate(self, &self.exact(new, sent), sent, old))
+        self.shown(update::validate(self, &self.exact(new, sent), sent, old))
     }
 
     /// Validates as [`Kind::validate_status_update`] does, with the new object as its author sent it.
     pub fn validate_given_status_update(&self, new: &Value, sent: &Value, old: &Value) -> Vec<FieldError> {
         let new = &*self.exact(new, sent);
         let rule = |object: &Value| self.behaviour.validate_status_update(object, old);
-        let own = crate::update::as_shown(rule(new), || rule(sent));
+        let own = update::as_shown(rule(new), || rule(sent));
         let before = || [self.behaviour.validate_new(old), rule(old)].concat();
         let own = self.unforgiven(own, [new, old], before);
-        self.shown(crate::update::validate_status(self, new, old, &own))
+        self.shown(update::validate_status(self, new, old, &own))
     }
 
     /// Returns the errors of a write that are not forgiven; `before` finds those of the old object.

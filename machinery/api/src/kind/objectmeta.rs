@@ -4,8 +4,8 @@ use corten_meta::field::{FieldError, Path};
 use corten_meta::quote::{is_printable, quote};
 use corten_meta::{Value, names};
 
+use super::{Kind, NameRule};
 use crate::cells::{boolean, list, number, text};
-use crate::kind::{Kind, NameRule};
 use crate::validation::{immutable, invalid_each, labels};
 
 /// The limit of all annotations of an object together, keys and values.

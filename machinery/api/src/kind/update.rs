@@ -6,8 +6,7 @@
 use corten_meta::Value;
 use corten_meta::field::FieldError;
 
-use crate::kind::{Kind, NameRule};
-use crate::objectmeta;
+use super::{Kind, NameRule, objectmeta};
 
 /// The steps of validation in order: the change of metadata (`u`), the complete metadata (`m`), the object (`o`), the
 /// change of the object (`c`). Before them every kind runs `m` and `u`.
