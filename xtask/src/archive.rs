@@ -1,9 +1,9 @@
 //! The distribution's package archive: fetches packages, each compared with its digest before anything of it is used.
 //!
-//! Why the digests are not all in a table here: an archive moves. A point release or a security update replaces a package,
-//! the old one is gone, and a table would break the tests of everybody until somebody edits it. What stays is the chain
-//! that apt keeps: the release's key, which the host has installed, signs the release file; that holds the digest of the
-//! index; the index holds the digest of each package. So:
+//! The digests are not all in a table here, because an archive changes. A point release or a security update replaces a
+//! package, the old one is removed, and a table would break the tests of all developers until one of them edits it. The
+//! chain of apt is permanent: the release's key, which the host has installed, signs the release file; that has the
+//! digest of the index; the index has the digest of each package. So:
 //!
 //! - unsigned, weak and downgraded sources are refused, whatever the host's configuration says, and so is a source that the
 //!   host trusts without a signature;
@@ -17,7 +17,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use sha2::{Digest, Sha256};
 
-/// Files that this project was tested with, by their digests.
+/// The files that this project was tested with, by their digests.
 const KNOWN: &[(&str, &str)] = &[
     (
         "busybox-static_1%3a1.35.0-4+deb12u1+b1_amd64.deb",
@@ -38,7 +38,7 @@ const KNOWN: &[(&str, &str)] = &[
     ("runc_1.1.5+ds1-1+deb12u1_amd64.deb", "a00351f8c0318de0b424ecf5cd0fdb69880a89f3511cae4f6fff7de3e57881c5"),
 ];
 
-/// What apt must not accept, whatever the host's configuration says.
+/// The options that make apt refuse unsigned sources, whatever the host's configuration says.
 const SIGNED_ONLY: [&str; 4] = [
     "APT::Get::AllowUnauthenticated=false",
     "Acquire::AllowInsecureRepositories=false",
@@ -46,7 +46,7 @@ const SIGNED_ONLY: [&str; 4] = [
     "Acquire::AllowDowngradeToInsecureRepositories=false",
 ];
 
-/// What was fetched, by package.
+/// The record of fetched packages.
 const RECORD: &str = "fetched.txt";
 
 /// A package archive, used by apt with a state of its own.
@@ -65,7 +65,7 @@ struct Indexed {
 }
 
 impl Archive {
-    /// The archive as the host has it configured.
+    /// Returns the archive of the host's configuration.
     pub fn of_host(dir: &Path) -> Result<Archive> {
         let archive = Archive { options: Vec::new(), dir: dir.to_owned() };
         archive.refuse_trusted()?;
@@ -73,7 +73,7 @@ impl Archive {
         Ok(archive)
     }
 
-    /// Another release of the archive that the host uses.
+    /// Returns another release of the archive that the host uses.
     pub fn of_release(dir: &Path, release: &str) -> Result<Archive> {
         let state = dir.join(format!("apt-{release}"));
         for sub in ["lists/partial", "cache/archives/partial"] {
@@ -87,7 +87,7 @@ impl Archive {
             "Dir::Etc::SourceParts=-".into(),
             format!("Dir::State::Lists={}/lists", state.display()),
             format!("Dir::Cache={}/cache", state.display()),
-            // What the host has installed must not sway which version is chosen.
+            // The packages that the host has installed must not influence the chosen version.
             "Dir::State::status=/dev/null".into(),
         ];
         let options = options.iter().flat_map(|option| ["-o".into(), option.clone()]).collect();
@@ -96,16 +96,17 @@ impl Archive {
         Ok(archive)
     }
 
-    /// Brings a package whose digest is that of the index, and returns where it is.
+    /// Downloads a package whose digest is that of the index, and returns its path.
     pub fn download(&self, package: &str) -> Result<PathBuf> {
-        // What an earlier run left would be taken for what was fetched now.
+        // A file of an earlier run would pass for the new one.
         let path = self.dir.join(&self.index(&[package])?[0].file);
         let _ = std::fs::remove_file(&path);
         self.download_all(&[package])?;
         Ok(path)
     }
 
-    /// Brings packages, and returns where they are, in their order. What is there with its digest is not fetched again.
+    /// Downloads packages, and returns their paths, in their order. An existing file with its digest is not fetched
+    /// again.
     pub fn download_all(&self, packages: &[&str]) -> Result<Vec<PathBuf>> {
         if packages.is_empty() {
             return Ok(Vec::new());
@@ -131,7 +132,7 @@ impl Archive {
         Ok(indexed.iter().map(path).collect())
     }
 
-    /// The names of packages and of all that they depend on, on a system that has nothing yet.
+    /// Returns the names of packages and of all their dependencies, on a system without any packages.
     pub fn closure(&self, packages: &[&str]) -> Result<Vec<String>> {
         let nothing = ["-o", "Dir::State::status=/dev/null", "-o", "APT::Install-Recommends=false"];
         let text = self.apt(&[&["install", "--print-uris", "-qq", "-y"], &nothing[..], packages].concat())?;
@@ -142,9 +143,9 @@ impl Archive {
         Ok(names.collect())
     }
 
-    /// The entries of the signed index for packages, each of a version that is known unchanged.
+    /// Returns the entries of the signed index for packages, each of a known version unchanged.
     fn index(&self, packages: &[&str]) -> Result<Vec<Indexed>> {
-        // Elsewhere: apt says nothing of packages that lie in its directory.
+        // In another directory: apt prints nothing for packages that are in its own.
         let text = self.apt_in(Path::new("/"), &[&["download", "--print-uris"], packages].concat())?;
         let mut found = Vec::new();
         for package in packages {
@@ -157,7 +158,7 @@ impl Archive {
         Ok(found)
     }
 
-    /// Writes down what was fetched, in place of what was fetched of the package before.
+    /// Records a fetched package, in place of its earlier record.
     fn record(&self, package: &str, indexed: &Indexed) -> Result<()> {
         let path = self.dir.join(RECORD);
         let before = std::fs::read_to_string(&path).unwrap_or_default();
@@ -169,7 +170,7 @@ impl Archive {
         Ok(())
     }
 
-    /// Refuses sources that the host trusts without a signature: apt checks nothing of theirs.
+    /// Refuses sources that the host trusts without a signature: apt does not verify them.
     fn refuse_trusted(&self) -> Result<()> {
         let entries = self.apt(&["indextargets", "--format", "$(SOURCESENTRY)", "Identifier: Packages"])?;
         for entry in entries.lines() {
@@ -184,7 +185,7 @@ impl Archive {
         self.apt_in(&self.dir, arguments)
     }
 
-    /// Tries again for a while: a mirror may be slow to answer, and somebody else may hold apt's lock.
+    /// Runs apt with retries: a mirror may be slow to answer, and another process may hold apt's lock.
     fn apt_in(&self, dir: &Path, arguments: &[&str]) -> Result<String> {
         for seconds in [2, 5, 10, 20, 40] {
             let error = match self.try_apt(dir, arguments) {
@@ -206,8 +207,8 @@ impl Archive {
             .current_dir(dir)
             .output()
             .context("apt-get cannot be run")?;
-        let told = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "apt-get {} failed: {}", arguments.join(" "), told.trim());
+        let errors = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "apt-get {} failed: {}", arguments.join(" "), errors.trim());
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 }
@@ -221,7 +222,7 @@ fn parse_index(text: &str) -> Option<Indexed> {
     is_plain.then_some(Indexed { file: file.to_owned(), size: size.parse().ok()?, digest: digest.to_owned() })
 }
 
-/// Refuses a known version that has become another file.
+/// Refuses a known version whose file has changed.
 fn check_known(indexed: &Indexed, known: &[(&str, &str)]) -> Result<()> {
     let pinned = known.iter().find(|(file, _)| *file == indexed.file);
     match pinned {
@@ -245,19 +246,19 @@ fn check_content(indexed: &Indexed, bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// The version in a file's name, with its epoch.
+/// Returns the version in a file's name, with its epoch.
 fn version_of(file: &str) -> String {
     file.split('_').nth(1).unwrap_or_default().replace("%3a", ":")
 }
 
-/// Whether a list of sources says `trusted=yes`, in either of apt's forms.
+/// Reports whether a list of sources has `trusted=yes`, in either of apt's forms.
 fn trusts_blindly(text: &str) -> bool {
     let lines = text.lines().filter(|line| !line.trim_start().starts_with('#'));
     let plain = lines.map(|line| line.replace([' ', '\t'], "").to_ascii_lowercase());
     plain.into_iter().any(|line| line.contains("trusted=yes") || line.starts_with("trusted:yes"))
 }
 
-/// The address of the Debian archive that the host is configured with.
+/// Returns the address of the Debian archive that the host is configured with.
 fn host_archive() -> Result<String> {
     let output = Command::new("apt-get")
         .args(["indextargets", "--format", "$(REPO_URI) $(ORIGIN)", "Identifier: Packages"])

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::{root, tools};
 
-/// By their names, which are unique in the workspace.
+/// The benchmarks by their names, which are unique in the workspace.
 const BENCHES: &[&str] = &[
     "commit",
     "access",
@@ -37,7 +37,7 @@ pub fn run(flags: &[&str]) -> Result<()> {
     let mut figures = Vec::new();
     for bench in BENCHES.iter().copied() {
         println!("$ cargo bench --workspace --bench {bench}");
-        // Selecting a package alone would give the dependencies other features, and build them anew for each.
+        // Selecting a single package would give the dependencies other features, and build them again for each.
         let output = Command::new("cargo")
             .args(["bench", "--quiet", "--workspace", "--bench", bench])
             .current_dir(root())
@@ -53,11 +53,12 @@ pub fn run(flags: &[&str]) -> Result<()> {
 
 /// Appends the figures to the history, with the day and the commit they belong to.
 pub fn append(figures: &[String]) -> Result<()> {
-    let said = |program: &str, arguments: &[&str]| -> Result<String> {
+    let output_of = |program: &str, arguments: &[&str]| -> Result<String> {
         let output = Command::new(program).args(arguments).current_dir(root()).output()?;
         Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     };
-    let (day, commit) = (said("date", &["+%F"])?, said("git", &["rev-parse", "--short", "HEAD"])?);
+    let day = output_of("date", &["+%F"])?;
+    let commit = output_of("git", &["rev-parse", "--short", "HEAD"])?;
     let path = root().join("bench/history.tsv");
     let mut file = std::fs::File::options().create(true).append(true).open(&path)?;
     for figure in figures {

@@ -1,5 +1,5 @@
-//! Checks what this project is built of: where each package comes from, its licence, and that no package is there twice
-//! without a reason. Part of `cargo xtask check`; it needs no tool and no network.
+//! Checks the dependencies of this project: their source, their licence, and that no package has two versions without a
+//! reason. Part of `cargo xtask check`; it needs no tool and no network.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -9,10 +9,11 @@ use anyhow::{Result, ensure};
 use crate::licenses;
 use crate::packages::{self, Locked, Package};
 
-/// How Cargo.lock names a registry. Each package of one has a checksum there, which cargo compares with what it downloads.
+/// The name of the registry in Cargo.lock. Each of its packages has a checksum there, which cargo compares with the
+/// download.
 const REGISTRY: &str = "registry+";
 
-/// Packages that are there in two versions, and why. An entry whose reason has gone must go too.
+/// The packages with two versions, and the reasons. An entry without a valid reason must be removed.
 const TWICE: &[(&str, &str)] = &[
     ("base64", "hyper-util and reqwest are a version ahead of the rest"),
     ("bitflags", "defmt, an optional part of an embedded target's crates, has the old one"),
@@ -42,7 +43,7 @@ pub fn run(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// All packages come from one registry, each with its checksum.
+/// Returns the packages that are not from the registry, or have no checksum.
 fn source_problems(locked: &[Locked]) -> Vec<String> {
     let foreign: Vec<&Locked> = locked.iter().filter(|package| !package.source.is_empty()).collect();
     let registry = foreign.iter().map(|package| &package.source).find(|source| source.starts_with(REGISTRY));
@@ -127,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_package_is_there_twice_only_for_a_reason_that_holds() {
+    fn a_package_has_two_versions_only_for_a_valid_reason() {
         let used = [package("a", "1.0.0", "MIT"), package("a", "2.0.0", "MIT"), package("b", "1.0.0", "MIT")];
         assert!(duplicate_problems(&used, &[("a", "why")]).is_empty());
         assert_eq!(duplicate_problems(&used, &[]).len(), 1);

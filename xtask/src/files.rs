@@ -1,10 +1,10 @@
-//! Finding files of the project.
+//! Finds files of the project.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-/// All files below a folder, but for those that are built or hidden.
+/// Returns all files below a folder, without built and hidden ones.
 pub fn walk(dir: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir)? {

@@ -1,8 +1,9 @@
-//! Rooms stand on floors: the modules of a package use each other in one direction.
+//! Checks the layers of packages: rooms stand on floors, so that the modules of a package use each other in one
+//! direction.
 //!
-//! A room is a module directly below `src/`, with all its files. The arrows are read from the code: `use` and paths that
-//! begin with `crate`, `super` or `self`. Tests may look anywhere. No circle may lead through several rooms, and none
-//! through more than a handful of files. The API server is tall enough to have its floors written down.
+//! A room is a module directly below `src/`, with all its files. The arrows are read from the code: `use` and paths
+//! that begin with `crate`, `super` or `self`. Tests may use everything. No circle may include several rooms, or more
+//! than a handful of files. The floors of the API server, which has the most, are listed here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -18,7 +19,7 @@ struct House {
     floors: &'static [Floor],
 }
 
-/// A floor: what stands there, and its rooms.
+/// A floor and its rooms.
 struct Floor {
     name: &'static str,
     rooms: &'static [&'static str],
@@ -74,7 +75,7 @@ const HOUSES: &[House] = &[House {
 /// Packages whose rooms still use each other in circles. The list only gets shorter.
 const KNOTS: &[&str] = &[];
 
-/// A module of a package: its place below `src/`, without `mod` and the ending.
+/// A module of a package: its path below `src/`, without `mod` and the extension.
 type Module = String;
 
 /// The modules that each module uses.
@@ -106,7 +107,7 @@ pub fn problems(root: &Path, packages: &[PathBuf]) -> Result<Vec<String>> {
     Ok(problems)
 }
 
-/// The arrows of a house that point upwards, and the rooms that stand on no floor.
+/// Returns the arrows of a house that point upwards, and the rooms that stand on no floor.
 fn upward(house: &House, arrows: &Arrows) -> Vec<String> {
     let floor = |room: &str| house.floors.iter().position(|floor| floor.rooms.contains(&room));
     let mut problems = BTreeSet::new();
@@ -117,7 +118,8 @@ fn upward(house: &House, arrows: &Arrows) -> Vec<String> {
         };
         for to in targets {
             if let Some(there) = floor(room(to)).filter(|there| *there < here) {
-                let (above, below) = (house.floors[there].name, house.floors[here].name);
+                let above = house.floors[there].name;
+                let below = house.floors[here].name;
                 problems.insert(format!("{}: {from} ({below}) uses {to} ({above}), upwards", house.package));
             }
         }
@@ -138,13 +140,13 @@ fn between_rooms(arrows: &Arrows) -> Arrows {
     rooms
 }
 
-/// Reads the arrows between the modules of a source folder. `lib.rs` and `main.rs` only put the rooms together.
+/// Reads the arrows between the modules of a source folder. `lib.rs` and `main.rs` only declare the rooms.
 fn arrows(source: &Path) -> Result<Arrows> {
     let mut files = BTreeMap::new();
     for file in crate::files::walk(source)? {
-        let Ok(place) = file.strip_prefix(source) else { continue };
-        let place = place.with_extension("").display().to_string();
-        let module = place.strip_suffix("/mod").unwrap_or(&place).to_owned();
+        let Ok(path_of) = file.strip_prefix(source) else { continue };
+        let path_of = path_of.with_extension("").display().to_string();
+        let module = path_of.strip_suffix("/mod").unwrap_or(&path_of).to_owned();
         if file.extension().is_some_and(|extension| extension == "rs") && !is_test(&module) {
             files.insert(module, file);
         }
@@ -168,20 +170,20 @@ fn without_tests(text: &str) -> &str {
     text.split("#[cfg(test)]\nmod ").next().unwrap_or(text)
 }
 
-/// The module that a path leads to, seen from another.
+/// Returns the module that a path in another module refers to.
 fn resolve(module: &str, path: &[String], files: &BTreeMap<Module, PathBuf>) -> Option<Module> {
-    let mut place: Vec<&str> = if path[0] == "crate" { Vec::new() } else { module.split('/').collect() };
+    let mut path_of: Vec<&str> = if path[0] == "crate" { Vec::new() } else { module.split('/').collect() };
     for word in path {
         match word.as_str() {
             "crate" | "self" => {}
-            "super" => drop(place.pop()),
-            word => place.push(word),
+            "super" => drop(path_of.pop()),
+            word => path_of.push(word),
         }
     }
-    (1..=place.len()).rev().map(|length| place[..length].join("/")).find(|candidate| files.contains_key(candidate))
+    (1..=path_of.len()).rev().map(|length| path_of[..length].join("/")).find(|candidate| files.contains_key(candidate))
 }
 
-/// The paths of a source text that begin in this package.
+/// Returns the paths in a source file that begin in this package.
 fn paths(text: &str) -> Vec<Vec<String>> {
     let mut paths = Vec::new();
     let code: String = text.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n");
@@ -196,7 +198,7 @@ fn paths(text: &str) -> Vec<Vec<String>> {
     paths
 }
 
-/// Reads one path, or each of the paths that braces hold. Returns the rest of the text.
+/// Reads one path, or each path in braces. Returns the rest of the source.
 fn read_path<'a>(text: &'a str, before: &mut Vec<String>, paths: &mut Vec<Vec<String>>) -> &'a str {
     let length = before.len();
     let mut rest = text;
@@ -233,7 +235,7 @@ fn read_path<'a>(text: &'a str, before: &mut Vec<String>, paths: &mut Vec<Vec<St
     rest
 }
 
-/// The circles of a graph: sets of nodes of which each reaches every other.
+/// Returns the circles of a graph: sets of nodes of which each reaches every other.
 fn circles(arrows: &Arrows) -> Vec<BTreeSet<Module>> {
     let reached: BTreeMap<&Module, BTreeSet<&Module>> = arrows.keys().map(|from| (from, reach(arrows, from))).collect();
     let mut circles: BTreeSet<BTreeSet<Module>> = BTreeSet::new();

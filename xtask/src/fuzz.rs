@@ -1,8 +1,8 @@
-//! Long runs of the fuzzer: builds the package `fuzz` with counters at every edge of the code, and gives each target its
-//! share of the time.
+//! Runs the fuzzer: builds the package `fuzz` with counters at every edge of the code, and divides the time among the
+//! targets.
 //!
-//! The stable compiler has the instrumentation (LLVM's coverage pass for sanitizers); the counters are read by the fuzzer
-//! itself. The build has a directory of its own, `target/fuzz`, so that it and the normal build leave each other alone.
+//! The stable compiler has the instrumentation (LLVM's coverage pass for sanitizers); the fuzzer itself reads the
+//! counters. The build has its own directory, `target/fuzz`, so that it does not disturb the normal build.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,10 +11,11 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::packages;
 
-/// Counters at every edge, written in line. Build scripts and procedural macros have none: `--target` sets them apart.
+/// The compiler flags for inline counters at every edge. Build scripts and procedural macros have none: `--target`
+/// excludes them.
 const INSTRUMENTED: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=3 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table";
-/// How long all targets together run, if nobody says.
+/// The default duration of all targets together.
 const MINUTES: u64 = 60;
 /// The least time of a target.
 const LEAST_SECONDS: u64 = 5;
@@ -57,7 +58,7 @@ fn wanted<'a>(words: &[&'a str]) -> Result<Wanted<'a>> {
     })
 }
 
-/// Builds the instrumented fuzzer and returns where it is.
+/// Builds the instrumented fuzzer and returns its path.
 fn build(root: &Path) -> Result<PathBuf> {
     let host = packages::host()?;
     let directory = root.join("target/fuzz");

@@ -1,6 +1,6 @@
-//! Licences that dependencies may have, and the expressions in which packages state them.
+//! The licences that dependencies may have, and the expressions in which packages state them.
 
-/// Licences under which this project may ship a dependency: none of them asks anything of our own code.
+/// The licences under which this project may ship a dependency: none of them affects our own code.
 const ALLOWED: &[&str] = &[
     "Apache-2.0",
     "Apache-2.0 WITH LLVM-exception",
@@ -9,21 +9,21 @@ const ALLOWED: &[&str] = &[
     "BSL-1.0",
     "ISC",
     "MIT",
-    // Asks only that changes to its own files are published; we change none.
+    // Requires only that changes to its own files are published; we change none.
     "MPL-2.0+",
     "Unicode-3.0",
     "Unlicense",
     "Zlib",
 ];
 
-/// The expression as SPDX writes it: older packages write a slash where a choice is meant.
+/// Returns the expression in SPDX syntax: older packages write a slash for a choice.
 pub fn expression(stated: &str) -> String {
     let spaced = stated.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");
     let words: Vec<&str> = spaced.split_whitespace().collect();
     words.join(" ").replace("( ", "(").replace(" )", ")")
 }
 
-/// Whether one choice of the expression is allowed.
+/// Reports whether one choice of the expression is allowed.
 pub fn is_allowed(stated: &str) -> bool {
     let spaced = expression(stated).replace('(', " ( ").replace(')', " ) ");
     let words: Vec<&str> = spaced.split_whitespace().collect();
@@ -32,7 +32,7 @@ pub fn is_allowed(stated: &str) -> bool {
     is_allowed == Some(true) && reader.words.is_empty()
 }
 
-/// Reads an expression from left to right; `None` for what cannot be read.
+/// A parser of expressions; `None` for an invalid one.
 struct Reader<'a> {
     words: &'a [&'a str],
 }

@@ -1,8 +1,8 @@
 //! The project's own commands: `cargo xtask check | test | conformance | compare | images | fuzz | bench | dist |
 //! reference | sbom | tidy | schema`.
 //!
-//! Everything that the README asks a contributor to run is here, so that a fresh machine with Rust, gcc and root
-//! needs nothing else to be said.
+//! Every command that the README asks a contributor to run is here, so that a fresh machine needs only Rust, gcc and
+//! root.
 
 mod archive;
 mod bench;
@@ -103,8 +103,8 @@ fn reference() -> Result<()> {
     Ok(())
 }
 
-/// The workspace's root, as cargo says it now: a binary that was built elsewhere and copied with its `target` directory must
-/// not work there.
+/// Returns the workspace's root, as cargo reports it now: a binary that was copied with its `target` directory must not
+/// use the directory where it was built.
 pub fn root() -> PathBuf {
     let package = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
     Path::new(&package).parent().map(Path::to_owned).unwrap_or_default()
@@ -126,7 +126,7 @@ pub fn cargo_command(arguments: &[&str]) -> Result<Command> {
     if let Some(folder) = facts()? {
         command.env("KUBERNETES_FACTS", folder);
     }
-    // What is built once and thrown away needs no notes for the next build, which are a third of it.
+    // A build for a single use needs no incremental data, which is a third of it.
     if std::env::var_os("CI").is_some() {
         command.env("CARGO_INCREMENTAL", "0");
     }

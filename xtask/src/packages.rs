@@ -1,7 +1,7 @@
-//! The packages that the workspace is built of, from `cargo metadata` and Cargo.lock: what `dependencies` checks and `sbom`
-//! writes down.
+//! The packages of the workspace's build, from `cargo metadata` and Cargo.lock; `dependencies` checks them and `sbom`
+//! lists them.
 //!
-//! Cargo's own answer is asked for this machine's platform: packages of other platforms are not downloaded.
+//! `cargo metadata` is filtered by this machine's platform: packages of other platforms are not downloaded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -20,11 +20,11 @@ pub struct Package {
     /// The licence as the package states it; empty if it does not.
     pub license: String,
     pub description: String,
-    /// Where it came from; empty for one of the workspace.
+    /// The source of the package; empty for one of the workspace.
     pub source: String,
     /// The directory of a package of the workspace, relative to the root.
     pub directory: String,
-    /// What it is compiled with.
+    /// The dependencies that it is compiled with.
     pub dependencies: Vec<Dependency>,
 }
 
@@ -45,15 +45,15 @@ pub struct Locked {
     pub checksum: String,
 }
 
-/// The compiler's name for this machine's platform.
+/// Returns the compiler's name for this machine's platform.
 pub fn host() -> Result<String> {
     let output = Command::new("rustc").arg("-vV").output().context("rustc cannot be run")?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let host = text.lines().find_map(|line| line.strip_prefix("host: "));
-    host.map(str::to_owned).context("rustc does not say its host")
+    host.map(str::to_owned).context("rustc does not report its host")
 }
 
-/// All packages that this platform uses, tests included.
+/// Returns all packages that this platform uses, tests included.
 pub fn read(root: &Path) -> Result<Vec<Package>> {
     let arguments = ["metadata", "--format-version", "1", "--locked", "--filter-platform", &host()?];
     let output = Command::new("cargo").args(arguments).current_dir(root).output().context("cargo cannot be run")?;
@@ -91,7 +91,7 @@ fn package_of(package: &Value, node: &Value, root: &Path) -> Package {
     }
 }
 
-/// None for what only tests use.
+/// Returns a dependency; `None` if only tests use it.
 fn dependency_of(dependency: &Value) -> Option<Dependency> {
     let kinds: BTreeSet<&str> =
         dependency["dep_kinds"].as_array().into_iter().flatten().map(|kind| text(kind, "kind")).collect();
@@ -100,7 +100,7 @@ fn dependency_of(dependency: &Value) -> Option<Dependency> {
     is_built.then(|| Dependency { id: text(dependency, "pkg").to_owned(), is_linked })
 }
 
-/// Reads Cargo.lock, also what other platforms use.
+/// Reads Cargo.lock, also the packages of other platforms.
 pub fn locked(root: &Path) -> Result<Vec<Locked>> {
     let text = std::fs::read_to_string(root.join("Cargo.lock")).context("cannot read Cargo.lock")?;
     Ok(parse_lock(&text))

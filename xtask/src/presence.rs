@@ -1,28 +1,28 @@
-//! Reads from upstream's type declarations what OpenAPI does not say: whether a field can be absent, how its zero
-//! value is written, in which order a struct declares its fields and under which names, and the values of enums.
+//! Reads facts from upstream's type declarations that OpenAPI lacks: whether a field can be absent, how its zero value
+//! is written, the order and names of a struct's fields, and the values of enums.
 //!
-//! Only names, tags and constants are read. A field that is a pointer tells absent from zero; a field without
-//! `omitempty` is always written. Unmarked fields are the common case: zero is absent, and absent is not written.
+//! Only names, tags and constants are read. A pointer field distinguishes absent from zero; a field without `omitempty`
+//! is always written. Unmarked fields are the common case: zero is absent, and absent is not written.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// The marks of every field, by the type's name in OpenAPI.
+/// The facts about every field, by the type's name in OpenAPI.
 #[derive(Default)]
 pub struct Presence {
     structs: BTreeMap<String, Struct>,
-    /// The values of every type that is marked as an enum, by the type's full name.
+    /// The values of every enum type, by the type's full name.
     enums: BTreeMap<String, BTreeSet<String>>,
-    /// The values of all constants that are texts, by their name alone.
+    /// The values of all string constants, by their name alone.
     constants: BTreeMap<String, String>,
 }
 
 #[derive(Default)]
 struct Struct {
     fields: BTreeMap<String, Declared>,
-    /// Fields and inlined types, in the order of their declaration.
+    /// The fields and inlined types, in the order of their declaration.
     order: Vec<Member>,
 }
 
@@ -32,10 +32,10 @@ enum Member {
     Inlined(String),
 }
 
-/// What a declaration says of a field.
+/// The facts of a field's declaration.
 #[derive(Default)]
 pub struct Declared {
-    /// `*` a pointer, `0` written also when it is zero, `z` not written when it is zero.
+    /// The marks: `*` a pointer, `0` written also when it is zero, `z` not written when it is zero.
     pub marks: String,
     /// The name of its type, as decoding errors write it.
     pub type_name: String,
@@ -49,14 +49,14 @@ impl Presence {
     /// Reads the stable types below upstream's `staging/src/k8s.io`.
     pub fn read(staging: &Path) -> Result<Presence> {
         let mut presence = Presence::default();
-        let mut texts = Vec::new();
+        let mut sources = Vec::new();
         for (package, directory) in packages(staging)? {
             for file in go_files(&directory)? {
                 let text = std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
-                texts.push((package.clone(), text));
+                sources.push((package.clone(), text));
             }
         }
-        for (package, text) in &texts {
+        for (package, text) in &sources {
             presence.read_file(package, text);
             for (name, _, value) in constants(text) {
                 if let Some(value) = quoted(value) {
@@ -64,7 +64,7 @@ impl Presence {
                 }
             }
         }
-        texts.iter().for_each(|(package, text)| presence.read_constants(package, text));
+        sources.iter().for_each(|(package, text)| presence.read_constants(package, text));
         Ok(presence)
     }
 
@@ -85,12 +85,12 @@ impl Presence {
                 let tag = tag.split('"').next().unwrap_or_default();
                 self.structs.entry(name.clone()).or_default().read_field(package, before, tag);
             }
-            // The mark stands in the comment above its type.
+            // The mark is in the comment above its type.
             is_enum = line.starts_with("//") && (is_enum || line == "// +enum");
         }
     }
 
-    /// The constants of enums: `PodPending PodPhase = "Pending"`, `AddressTypeFQDN = AddressType("FQDN")`, or
+    /// Reads the constants of enums: `PodPending PodPhase = "Pending"`, `AddressTypeFQDN = AddressType("FQDN")`, or
     /// `AddressTypeIPv4 = AddressType(v1.IPv4Protocol)` by a constant of another package.
     fn read_constants(&mut self, package: &str, text: &str) {
         for (_, of, value) in constants(text) {
@@ -106,7 +106,7 @@ impl Presence {
         }
     }
 
-    /// What the declaration of one field says, and the structs that the field is inlined from, if it is.
+    /// Returns the declaration of one field, and the structs that the field is inlined from, if any.
     pub fn of(&self, type_name: &str, field: &str) -> Option<(&Declared, Option<String>)> {
         let of = self.structs.get(type_name)?;
         if let Some(declared) = of.fields.get(field) {
@@ -122,7 +122,7 @@ impl Presence {
         })
     }
 
-    /// The names of all fields of a type, in the order of their declaration.
+    /// Returns the names of all fields of a type, in the order of their declaration.
     pub fn order(&self, type_name: &str) -> Vec<&str> {
         let members = self.structs.get(type_name).into_iter().flat_map(|of| &of.order);
         members
@@ -133,7 +133,7 @@ impl Presence {
             .collect()
     }
 
-    /// The values that a field's type lists, sorted.
+    /// Returns the enum values of a field's type, sorted.
     pub fn enum_of(&self, declared: &Declared) -> Option<&BTreeSet<String>> {
         self.enums.get(declared.named.as_deref()?).filter(|values| !values.is_empty())
     }
@@ -175,12 +175,12 @@ impl Struct {
     }
 }
 
-/// The type at the heart of a pointer, list or map.
+/// Returns the innermost type of a pointer, list or map.
 fn innermost(go_type: &str) -> &str {
     go_type.rsplit([']', '*']).next().unwrap_or(go_type)
 }
 
-/// A type as decoding errors write it, with the last part of each package: `[]v1.KeyUsage`,
+/// Returns a type as decoding errors write it, with the last part of each package: `[]v1.KeyUsage`,
 /// `map[v1.QualifiedName]v1.DeviceAttribute`.
 fn shown(package: &str, go_type: &str) -> String {
     if let Some((key, value)) = go_type.strip_prefix("map[").and_then(|t| t.split_once(']')) {
@@ -201,7 +201,7 @@ fn shown(package: &str, go_type: &str) -> String {
     }
 }
 
-/// The OpenAPI name of a type as it is written in a package.
+/// Returns the OpenAPI name of a type as it is written in a package.
 fn qualified(package: &str, go_type: &str) -> String {
     match go_type.split_once('.') {
         Some(("metav1", name)) => format!("io.k8s.apimachinery.pkg.apis.meta.v1.{name}"),
@@ -210,13 +210,14 @@ fn qualified(package: &str, go_type: &str) -> String {
     }
 }
 
-/// Every package of the stable API with its directory.
+/// Returns every package of the stable API with its directory.
 /// Every `Name Type = value` of a file, and `Name = value` with an empty type.
 fn constants(text: &str) -> impl Iterator<Item = (&str, &str, &str)> {
     text.lines().filter(|line| !line.trim_start().starts_with("//")).filter_map(|line| {
         let (before, value) = line.split_once(" = ")?;
         let mut words = before.split_whitespace().filter(|word| *word != "const");
-        let (name, of) = (words.next()?, words.next().unwrap_or_default());
+        let name = words.next()?;
+        let of = words.next().unwrap_or_default();
         words.next().is_none().then_some((name, of, value))
     })
 }
@@ -250,7 +251,7 @@ fn packages(staging: &Path) -> Result<Vec<(String, PathBuf)>> {
     Ok(packages)
 }
 
-/// The files of a package that declare types.
+/// Returns the files of a package that declare types.
 fn go_files(directory: &Path) -> Result<Vec<PathBuf>> {
     let entries = std::fs::read_dir(directory).with_context(|| format!("read {}", directory.display()))?;
     let mut files = Vec::new();

@@ -1,7 +1,7 @@
 //! The software bill of materials of the binary `corten`: CycloneDX 1.6 in JSON, the same bytes from the same Cargo.lock.
 //!
-//! It names every package that is compiled into the binary, and those that only build it (scope `excluded`), with version,
-//! licence, digest and dependencies. A time is in it only if SOURCE_DATE_EPOCH gives one.
+//! It lists every package that is compiled into the binary, and those that only build it (scope `excluded`), with
+//! version, licence, digest and dependencies. It has a time only if SOURCE_DATE_EPOCH is set.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -27,7 +27,7 @@ pub fn write(root: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The document, with a time in seconds since 1970 if there is one. Pure.
+/// Returns the document, with a time in seconds since 1970 if there is one. Pure.
 fn document(all: &[Package], locked: &[Locked], time: Option<u64>) -> Result<Value> {
     let by_id: BTreeMap<&str, &Package> = all.iter().map(|package| (package.id.as_str(), package)).collect();
     let main = all.iter().find(|package| package.name == ROOT).context("cargo does not know the package corten")?;
@@ -56,7 +56,8 @@ fn document(all: &[Package], locked: &[Locked], time: Option<u64>) -> Result<Val
     }))
 }
 
-/// What a package is made of, itself included; the tools of build scripts only if not `linked_only`.
+/// Returns the packages that a package consists of, itself included; the tools of build scripts only if not
+/// `linked_only`.
 fn reached<'a>(main: &'a Package, by_id: &BTreeMap<&'a str, &'a Package>, linked_only: bool) -> BTreeSet<&'a str> {
     let mut found = BTreeSet::new();
     let mut open = vec![main];
@@ -70,7 +71,7 @@ fn reached<'a>(main: &'a Package, by_id: &BTreeMap<&'a str, &'a Package>, linked
     found
 }
 
-/// The address of a package, which is also its name within the document.
+/// Returns the package URL, which is also its reference within the document.
 fn package_url(package: &Package) -> String {
     let Package { name, version, directory, .. } = package;
     match package.source.is_empty() {
@@ -107,7 +108,7 @@ fn dependencies_of(package: &Package, by_id: &BTreeMap<&str, &Package>) -> Value
     json!({"ref": package_url(package), "dependsOn": used})
 }
 
-/// Seconds since 1970 as RFC 3339 writes them.
+/// Formats seconds since 1970 as RFC 3339.
 fn timestamp(seconds: u64) -> String {
     let days = seconds / 86_400;
     let within = seconds % 86_400;
@@ -160,7 +161,7 @@ mod tests {
         (packages, vec![lock("lib"), lock("tool")])
     }
 
-    /// Checks a document against what CycloneDX 1.6 requires.
+    /// Checks a document against the requirements of CycloneDX 1.6.
     fn check_shape(document: &Value) {
         assert_eq!((&document["bomFormat"], &document["specVersion"]), (&json!("CycloneDX"), &json!("1.6")));
         assert_eq!(document["version"], 1);
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bill_of_this_workspace_is_whole_and_the_same_twice() {
+    fn the_sbom_of_this_workspace_is_complete_and_reproducible() {
         let root = crate::root();
         let make = || document(&packages::read(&root).unwrap(), &packages::locked(&root).unwrap(), Some(0)).unwrap();
         let made = make();
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_of_the_calendar() {
+    fn timestamps_are_calendar_times() {
         assert_eq!(timestamp(0), "1970-01-01T00:00:00Z");
         assert_eq!(timestamp(951_782_400), "2000-02-29T00:00:00Z");
         assert_eq!(timestamp(1_763_337_599), "2025-11-16T23:59:59Z");

@@ -1,9 +1,9 @@
-//! Writes the schema table of `machinery/api` from a directory of upstream's OpenAPI v3 documents, and from the tags
-//! of its type declarations what those do not say (`presence.rs`).
+//! Writes the schema table of `machinery/api` from a directory of upstream's OpenAPI v3 documents, and from the tags of
+//! its type declarations (`presence.rs`).
 //!
-//! Run by hand when the target version changes. The table holds facts only (names, types, marks, defaults);
-//! descriptions are never read, so none can leak into the project. The form of a line is documented in the
-//! table's own head and parsed by `machinery/api/src/schema/table.rs`.
+//! Run by hand when the target version changes. The table has facts only (names, types, marks, defaults); descriptions
+//! are never read, so none can leak into the project. The table's own head documents the form of a line, and
+//! `machinery/api/src/schema/table.rs` parses it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -41,7 +41,7 @@ pub fn generate(openapi: &Path, staging: &Path, out: &Path) -> Result<()> {
     std::fs::write(out, table).with_context(|| format!("write {}", out.display()))
 }
 
-/// The union of the schemas of all documents whose version is neither alpha nor beta.
+/// Returns the union of the schemas of all documents whose version is neither alpha nor beta.
 fn stable_types(directory: &Path) -> Result<BTreeMap<String, Value>> {
     let mut types = BTreeMap::new();
     let entries = std::fs::read_dir(directory).with_context(|| format!("read {}", directory.display()))?;
@@ -72,7 +72,7 @@ fn write_type(table: &mut String, name: &str, schema: &Value, presence: &Presenc
     if let Some(map) = schema["x-kubernetes-map-type"].as_str() {
         write!(table, " map={map}")?;
     }
-    // A type of all groups (DeleteOptions) carries several; here only its first, the rest is known at run time.
+    // A type of all groups (DeleteOptions) has several; here only its first, the rest is known at run time.
     if let Some([gvk, ..]) = schema["x-kubernetes-group-version-kind"].as_array().map(Vec::as_slice) {
         let part = |key: &str| gvk[key].as_str().unwrap_or_default().to_string();
         write!(table, " gvk={}/{}/{}", part("group"), part("version"), part("kind"))?;
@@ -95,18 +95,18 @@ fn write_type(table: &mut String, name: &str, schema: &Value, presence: &Presenc
     Ok(())
 }
 
-/// The names of all properties: those that are declared in the order of their declaration, others after them.
+/// Returns the names of all properties: declared ones in the order of their declaration, others after them.
 fn in_order<'a>(properties: &'a serde_json::Map<String, Value>, declared: &[&'a str]) -> Vec<&'a str> {
     let mut names: Vec<&str> = declared.iter().copied().filter(|name| properties.contains_key(*name)).collect();
     names.extend(properties.keys().map(String::as_str).filter(|name| !declared.contains(name)));
     names
 }
 
-/// What the declaration of a field says beyond its property.
+/// Writes the facts of a field's declaration beyond its property.
 fn write_declared(table: &mut String, (field, shape): (&str, &str), declared: &Declared, inlined: Option<&str>) {
     let go_type = &declared.type_name;
     let is_named = go_type.contains(char::is_uppercase);
-    // The names of structs are known by their references; those of maps and lists only when nothing about them is plain.
+    // References have the names of structs; those of maps and lists are needed only if a part has its own name.
     let is_odd = shape.starts_with('{') && !go_type.starts_with("map[string]")
         || shape.starts_with('[') && !go_type.starts_with("[]");
     if is_named && (!shape.contains('@') || is_odd) {
@@ -169,7 +169,7 @@ fn write_field(table: &mut String, name: &str, property: &Value, required: bool)
     Ok(())
 }
 
-/// The shape of a value, and of the values in it.
+/// Returns the shape of a value, and of the values in it.
 fn shape(schema: &Value) -> Result<String> {
     if let Some(reference) = schema["$ref"].as_str().or_else(|| schema["allOf"][0]["$ref"].as_str()) {
         let name = reference.rsplit('/').next().unwrap_or(reference);

@@ -1,5 +1,6 @@
-//! The rules of the house that no linter knows: files open with their purpose and stay readable, the packages
-//! depend on each other only along the arrows of the design and their rooms only downwards, and the register of conformance agrees with its rules.
+//! The project's own rules that no linter has: files begin with their purpose and stay short, packages depend on each
+//! other only along the arrows of the design and their rooms only downwards, and the conformance register agrees with
+//! its rules.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,10 +9,10 @@ use anyhow::{Context, Result, ensure};
 
 use crate::files::walk;
 
-/// Longer files are folders that nobody has made yet.
+/// The most lines of a file; a longer one should be a folder.
 const MOST_LINES: usize = 800;
 
-/// Which package may depend on which of ours: the arrows of the cluster diagram. `*` may use all.
+/// The packages of ours that each package may depend on: the arrows of the cluster diagram. `*` may use all.
 const ARROWS: &[(&str, &[&str])] = &[
     ("corten-meta", &[]),
     ("corten-api", &["corten-meta"]),
@@ -66,8 +67,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 
-/// Who writes texts that clients see. They are quoted as upstream quotes them, which `{:?}` does not do.
-const SPEAKERS: &[&str] = &["machinery/meta/src", "machinery/api/src", "control-plane/apiserver/src"];
+/// The packages with messages for clients. They quote as upstream does, which `{:?}` does not.
+const CLIENT_FACING: &[&str] = &["machinery/meta/src", "machinery/api/src", "control-plane/apiserver/src"];
 
 pub fn run(root: &Path) -> Result<()> {
     let mut problems = Vec::new();
@@ -80,7 +81,7 @@ pub fn run(root: &Path) -> Result<()> {
     for problem in &problems {
         eprintln!("tidy: {problem}");
     }
-    ensure!(problems.is_empty(), "{} places are not tidy", problems.len());
+    ensure!(problems.is_empty(), "{} problems", problems.len());
     Ok(())
 }
 
@@ -95,11 +96,11 @@ fn file_problems(root: &Path, file: &Path) -> Result<Vec<String>> {
     if lines > MOST_LINES {
         problems.push(format!("{name}: {lines} lines; more than {MOST_LINES} want a folder with named steps"));
     }
-    let speaks = SPEAKERS.iter().any(|folder| name.starts_with(folder)) && !name.ends_with("tests.rs");
+    let speaks = CLIENT_FACING.iter().any(|folder| name.starts_with(folder)) && !name.ends_with("tests.rs");
     let own = text.lines().take_while(|line| speaks && line.trim() != "#[cfg(test)]").enumerate();
     // The codes of gRPC are words, which need no quotes.
     for (index, _) in own.filter(|(_, line)| line.contains(":?}") && !line.contains(".code()")) {
-        problems.push(format!("{name}:{}: quote texts by `corten_meta::quote`, not by `{{:?}}`", index + 1));
+        problems.push(format!("{name}:{}: quote strings by `corten_meta::quote`, not by `{{:?}}`", index + 1));
     }
     for (index, line) in text.lines().enumerate() {
         for word in [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("todo", "!("), concat!("unimplemented", "!(")] {
@@ -134,7 +135,7 @@ fn arrow_problems(root: &Path) -> Result<Vec<String>> {
     Ok(problems)
 }
 
-/// What a package depends on when it runs; tests may use more.
+/// Returns the dependencies of a package at run time; tests may use more.
 fn normal_dependencies(manifest: &str) -> Vec<&str> {
     manifest
         .lines()

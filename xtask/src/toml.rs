@@ -1,8 +1,8 @@
-//! Reads the part of TOML that the tables in `conformance/` are written in: sections `[[name]]` whose fields are strings
-//! and lists of strings, and comments.
+//! A parser of the part of TOML that the tables in `conformance/` use: sections `[[name]]` whose fields are strings and
+//! lists of strings, and comments.
 //!
-//! A reader for all of TOML would be a dependency with dependencies. What is not understood is an error with its line,
-//! never skipped.
+//! A parser of all of TOML would be a dependency with dependencies. Unknown syntax is an error with its line, never
+//! skipped.
 
 use std::collections::BTreeMap;
 
@@ -17,20 +17,20 @@ pub struct Section {
 }
 
 impl Section {
-    /// A field that must be there.
+    /// Returns a required field.
     pub fn text(&self, name: &str) -> Result<&str> {
         let [text] = self.list(name) else {
-            bail!("the [[{}]] at line {} wants one {name}", self.kind, self.line);
+            bail!("the [[{}]] at line {} needs one {name}", self.kind, self.line);
         };
         Ok(text)
     }
 
-    /// A field that may be absent.
+    /// Returns an optional field.
     pub fn list(&self, name: &str) -> &[String] {
         self.fields.get(name).map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// Refuses fields that nobody reads: most are misspelled.
+    /// Refuses unknown fields: most are misspelled.
     pub fn expect(&self, names: &[&str]) -> Result<()> {
         let stray = self.fields.keys().find(|name| !names.contains(&name.as_str()));
         ensure!(stray.is_none(), "the [[{}]] at line {} has an unknown field {stray:?}", self.kind, self.line);
@@ -91,12 +91,12 @@ impl Reader<'_> {
             values.push(self.string()?);
             self.skip_blank();
             if !self.take(",") {
-                ensure!(self.rest.starts_with(']'), "a list wants a comma here");
+                ensure!(self.rest.starts_with(']'), "a list needs a comma here");
             }
         }
     }
 
-    /// A string: literal ('…'), of many lines ('''…''') or with escapes ("…").
+    /// Reads a string: literal ('…'), of many lines ('''…''') or with escapes ("…").
     fn string(&mut self) -> Result<String> {
         if self.take("'''") {
             let text = self.until("'''")?;
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_refused() {
+    fn unknown_syntax_is_refused() {
         for text in ["a = 'b'", "[[a]]\nb = 1", "[[a]]\nb = ['c' 'd']", "[[a]]\nb = 'c", "[[a]]\nb = 'c'\nb = 'd'", "x"]
         {
             assert!(parse(text).is_err(), "{text}");

@@ -1,6 +1,6 @@
-//! What the tests need beyond Rust, gcc and root: kubectl, a static busybox, iptables, the reference CNI plugins, runc and crun, fetched from
-//! the distribution's own package archive into `target/tools`, each compared with its digest (`archive`). Nothing is installed
-//! into the system.
+//! The tools that the tests need beyond Rust, gcc and root: kubectl, a static busybox, iptables, the reference CNI
+//! plugins, runc and crun, fetched from the distribution's own package archive into `target/tools`, each compared with
+//! its digest (`archive`). Nothing is installed into the system.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::archive::Archive;
 
-/// The oldest kubectl that the tests are written for.
+/// The oldest kubectl that the tests support.
 const LEAST_KUBECTL_MINOR: u32 = 32;
 /// A Debian release whose kubectl is new enough, for hosts whose own is not.
 const NEWER_RELEASE: &str = "trixie";
@@ -18,15 +18,15 @@ pub fn is_root() -> bool {
     Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout == b"0\n")
 }
 
-/// The bytes that are left on the disk of a directory.
+/// Returns the free bytes on the disk of a directory.
 pub fn disk_left(dir: &Path) -> Result<u64> {
     let output = Command::new("df").args(["-P", "-k"]).arg(dir).output().context("df cannot be run")?;
     let text = String::from_utf8_lossy(&output.stdout);
     let left = text.lines().nth(1).and_then(|line| line.split_whitespace().nth(3)?.parse::<u64>().ok());
-    Ok(left.with_context(|| format!("df of {} says {text:?}", dir.display()))? << 10)
+    Ok(left.with_context(|| format!("df of {} printed {text:?}", dir.display()))? << 10)
 }
 
-/// Brings every tool into `target/tools`.
+/// Installs every tool into `target/tools`.
 pub fn ensure_all(root: &Path) -> Result<()> {
     let dir = root.join("target/tools");
     std::fs::create_dir_all(&dir)?;
@@ -68,7 +68,8 @@ exec unshare --mount --propagation unchanged sh -c '
     mount --make-private /sys/fs/cgroup/unified && umount /sys/fs/cgroup/unified; exec "$d/crun.bin" "$@"' crun "$@"
 "#;
 
-/// runc and crun. What crun needs beyond every Debian's libraries lies beside it, and a script says so.
+/// Installs runc and crun. The libraries that crun needs beyond every Debian's are beside it, and a script sets their
+/// path.
 fn oci_runtimes(dir: &Path) -> Result<()> {
     let tools = dir.join("oci-runtimes");
     if tools.join("crun").exists() {
@@ -94,7 +95,7 @@ fn oci_runtimes(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// iptables with its libraries beside it, entered by scripts that tell it where they are.
+/// Installs iptables with its libraries beside it; scripts set their path.
 fn iptables(dir: &Path) -> Result<()> {
     let tools = dir.join("iptables");
     if tools.join("ip6tables-save").exists() {
@@ -154,7 +155,7 @@ fn cni_plugins(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// containerd, which the benchmarks measure beside our own runtime.
+/// Installs containerd, which the benchmarks compare with our own runtime.
 pub fn containerd(root: &Path) -> Result<()> {
     let dir = root.join("target/tools");
     let tools = dir.join("containerd");

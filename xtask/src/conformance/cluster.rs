@@ -1,8 +1,8 @@
-//! The cluster that a run proves: `corten up` on a machine made of namespaces, further machines that joined it by a token,
-//! and the suite's images.
+//! The cluster of a run: `corten up` on a machine made of namespaces, further machines that joined it by a token, and
+//! the suite's images.
 //!
-//! It must leave nothing behind: processes, links and mounts end with the machines, and the purge takes down the cgroups,
-//! which are the host's. That holds for a run that fails or is interrupted too.
+//! It must leave nothing behind: processes, links and mounts end with the machines, and the purge removes the cgroups,
+//! which are the host's. That also holds for a run that fails or is interrupted.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use testkit_machine::machine::{ADDRESS, Machine};
 use super::node::{self, Node, said};
 use super::registry::{self, Registry};
 
-/// How long nodes may take to be Ready.
+/// The time limit for nodes to become Ready.
 const READY_BOUND: Duration = Duration::from_secs(300);
 
 /// What the cluster is made with.
@@ -26,7 +26,7 @@ pub struct Programs<'a> {
 }
 
 pub struct Cluster {
-    /// Before the directory, which their purge still reads.
+    /// The nodes. They come before the directory, which their purge still reads.
     nodes: Vec<Node>,
     /// Where the suite runs: on the nodes' link, and none of them, as a person who uses the cluster is.
     outside: Machine,
@@ -54,7 +54,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Makes the machines neighbours on one link. Ranges of IPv6 among the flags want machines that have it.
+    /// Connects the machines by one link. IPv6 ranges among the flags need machines that have IPv6.
     fn connect(&self, flags: &[String]) {
         for (number, pair) in self.nodes.windows(2).enumerate() {
             node::connect(&pair[1].machine, &pair[0].machine, number + 2);
@@ -67,7 +67,7 @@ impl Cluster {
         }
     }
 
-    /// Gives out the images on the first machine, and tells every node so.
+    /// Serves the images on the first machine, and configures every node to pull from it.
     fn serve(&self, registry: Registry) -> Result<()> {
         for node in &self.nodes {
             std::fs::write(node.registries(), registry.settings(ADDRESS))?;
@@ -94,7 +94,7 @@ impl Cluster {
         self.nodes[number].start_agent(&words, &images)
     }
 
-    /// Applies the manifests of a folder: add-ons that specs want.
+    /// Applies the manifests of a folder: add-ons that specs need.
     pub fn apply(&self, manifests: &Path) -> Result<()> {
         let mut apply = self.command(&self.kubectl)?;
         said(apply.args(["apply", "--recursive", "--filename"]).arg(manifests))?;
@@ -132,7 +132,7 @@ impl Cluster {
         self.nodes.iter().try_for_each(|node| node.keep_log(dir))
     }
 
-    /// Makes the first node one like the others: a control plane's zone has no part in topology aware routing.
+    /// Makes the first node like the others: a control plane's zone has no part in topology aware routing.
     fn forget_roles(&self) -> Result<()> {
         let mut label = self.command(&self.kubectl)?;
         said(label.args(["label", "nodes", "--all", "node-role.kubernetes.io/control-plane-"])).map(drop)

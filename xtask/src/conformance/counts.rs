@@ -1,4 +1,4 @@
-//! The counts in `conformance/README.md`: written from the register, between two marks, and checked by `tidy`.
+//! The counts in `conformance/README.md`: written from the register, between two markers, and checked by `tidy`.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ pub fn write(root: &Path, register: &Register, rules: &Rules) -> Result<()> {
     Ok(())
 }
 
-/// The problems that `tidy` reports of register, rules and page.
+/// Returns the problems of register, rules and page for `tidy`.
 pub fn problems(root: &Path) -> Result<Vec<String>> {
     let rules = Rules::read(root)?;
     let register = Register::read(root)?;
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_are_written_between_the_marks() {
+    fn counts_are_written_between_the_markers() {
         let register = Register::parse("passed\ta [Conformance]\nuntried\tb\n").unwrap();
         let table = table(&register, &Rules(Vec::new()));
         assert!(table.contains("Of 1 [Conformance] specs **1**") && table.contains("| untried | 1 |"), "{table}");

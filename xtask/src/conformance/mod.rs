@@ -1,6 +1,6 @@
-//! `cargo xtask conformance`: proves the cluster with upstream's own end-to-end suite, and registers what passed.
+//! `cargo xtask conformance`: tests the cluster with upstream's own end-to-end suite, and registers the results.
 //!
-//! The suite, ginkgo and kubectl are upstream's own programs, built by whoever runs this; nothing of them is fetched.
+//! The suite, ginkgo and kubectl are upstream's own programs, built by the user; nothing of them is fetched.
 
 mod cluster;
 mod counts;
@@ -58,7 +58,7 @@ pub struct Options {
     focus: Option<String>,
     skip: Option<String>,
     seed: Option<u64>,
-    /// For `corten up`.
+    /// The flags for `corten up`.
     flags: Vec<String>,
 }
 
@@ -84,7 +84,7 @@ impl Options {
         let mut options = Options::default();
         let mut words = words.iter().copied();
         while let Some(word) = words.next() {
-            let mut value = || words.next().with_context(|| format!("{word} wants a value\n{USAGE}"));
+            let mut value = || words.next().with_context(|| format!("{word} needs a value\n{USAGE}"));
             match word {
                 "--all" => options.all = true,
                 "--not-passed" => options.not_passed = true,
@@ -92,7 +92,7 @@ impl Options {
                 "--report" => options.report = Some(value()?.into()),
                 "--nodes" => options.nodes = number(word, value()?)?,
                 "--procs" => options.procs = number(word, value()?)?,
-                "--seed" => options.seed = Some(value()?.parse().context("--seed wants a number")?),
+                "--seed" => options.seed = Some(value()?.parse().context("--seed must be a number")?),
                 "--focus" => options.focus = Some(value()?.to_owned()),
                 "--skip" => options.skip = Some(value()?.to_owned()),
                 "--" => options.flags.extend(words.by_ref().map(str::to_owned)),
@@ -105,7 +105,7 @@ impl Options {
 
 fn number(flag: &str, text: &str) -> Result<usize> {
     let number = text.parse().ok().filter(|number| *number > 0);
-    number.with_context(|| format!("{flag} wants a number above 0, not {text:?}"))
+    number.with_context(|| format!("{flag} must be a number above 0, not {text:?}"))
 }
 
 pub fn run(root: &Path, words: &[&str]) -> Result<()> {
@@ -116,8 +116,8 @@ pub fn run(root: &Path, words: &[&str]) -> Result<()> {
     }
     if let Some(path) = &options.report {
         let ran = report::read(path)?;
-        let regressions = take_over(root, &rules, &ran)?;
-        return judge(&ran, &regressions);
+        let regressions = register_results(root, &rules, &ran)?;
+        return report_failures(&ran, &regressions);
     }
     ensure!(tools::is_root(), "a cluster makes namespaces, mounts and cgroups: run this as root");
     let suite = Suite::find()?;
@@ -145,14 +145,14 @@ pub fn run(root: &Path, words: &[&str]) -> Result<()> {
         cluster.keep_logs(&dir)?;
         let report = report::read(&dir.join(format!("{}.json", part.name())));
         let part_ran = report.with_context(|| format!("see {}", log.display()))?;
-        regressions.extend(take_over(root, &rules, &part_ran)?);
+        regressions.extend(register_results(root, &rules, &part_ran)?);
         ran.extend(part_ran);
-        ensure!(ended == Ended::ByItself, "interrupted; what had ended is registered");
+        ensure!(ended == Ended::ByItself, "interrupted; the finished specs are registered");
     }
-    judge(&ran, &regressions)
+    report_failures(&ran, &regressions)
 }
 
-/// The specs of each part that the options select; parts without specs are left out.
+/// Returns the specs of each part that the options select; parts without specs are left out.
 fn selected(root: &Path, suite: &Suite, options: &Options, rules: &Rules) -> Result<Vec<(Part, Vec<String>)>> {
     let mut names = suite::specs(&suite.e2e_test)?;
     let (register, gone) = Register::read(root)?.for_suite(&names, rules);
@@ -172,8 +172,9 @@ fn selected(root: &Path, suite: &Suite, options: &Options, rules: &Rules) -> Res
     Ok(selected)
 }
 
-/// Registers what a run said, beside what other runs wrote meanwhile. Returns what is registered as passed and failed.
-fn take_over(root: &Path, rules: &Rules, ran: &[Ran]) -> Result<Vec<String>> {
+/// Registers the results of a run, beside those that other runs wrote in the meantime. Returns the specs that are
+/// registered as passed and failed.
+fn register_results(root: &Path, rules: &Rules, ran: &[Ran]) -> Result<Vec<String>> {
     let mut register = Register::read(root)?;
     let regressions = register.update(ran);
     register.write(root)?;
@@ -181,8 +182,8 @@ fn take_over(root: &Path, rules: &Rules, ran: &[Ran]) -> Result<Vec<String>> {
     Ok(regressions)
 }
 
-/// Says what failed, and fails if anything did.
-fn judge(ran: &[Ran], regressions: &[String]) -> Result<()> {
+/// Prints the failures, and fails if there are any.
+fn report_failures(ran: &[Ran], regressions: &[String]) -> Result<()> {
     let mut passed = 0;
     let mut failed = 0;
     for Ran { name, outcome } in ran {
@@ -204,7 +205,7 @@ fn judge(ran: &[Ran], regressions: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Brings the register to the specs of the suite.
+/// Updates the register to the specs of the suite.
 fn list(root: &Path, rules: &Rules) -> Result<()> {
     let names = suite::specs(&Suite::e2e_test()?)?;
     let before = if root.join(register::FILE).exists() { Register::read(root)? } else { Register::default() };
@@ -215,7 +216,7 @@ fn list(root: &Path, rules: &Rules) -> Result<()> {
     Ok(())
 }
 
-/// The archives to import.
+/// Returns the archives to import.
 fn images() -> Result<Vec<PathBuf>> {
     const REMEDY: &str = "make a folder of them by `cargo xtask images` and name it by CONFORMANCE_IMAGES";
     let dir =
@@ -229,7 +230,7 @@ fn images() -> Result<Vec<PathBuf>> {
     Ok(archives)
 }
 
-/// The binary to prove.
+/// Returns the binary to test.
 fn corten(root: &Path) -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("CORTEN") {
         let path = PathBuf::from(path);
@@ -240,7 +241,7 @@ fn corten(root: &Path) -> Result<PathBuf> {
     Ok(root.join("target/release/corten"))
 }
 
-/// A new directory for the reports and logs of this run.
+/// Returns a new directory for the reports and logs of this run.
 fn run_directory(root: &Path) -> Result<PathBuf> {
     let output = Command::new("date").args(["-u", "+%Y-%m-%dT%H-%M-%S"]).output().context("date cannot be run")?;
     let runs = root.join("target/conformance");

@@ -1,6 +1,6 @@
-//! A node of the cluster that a run proves: a machine made of namespaces with a /var/lib of its own, and `corten` on it.
+//! A node of a run's cluster: a machine made of namespaces with its own /var/lib, and `corten` on it.
 //!
-//! Every node has its kubelet's directory at the same path, where plugins look for it: drivers of CSI and DRA that specs
+//! Every node has its kubelet's directory at the same path, where plugins expect it: drivers of CSI and DRA that specs
 //! deploy could not work on nodes that share one file tree.
 
 use std::fs::File;
@@ -33,7 +33,7 @@ impl Node {
         let node = Node { machine: Machine::boot(), name, corten: corten.into(), runc: runc.into(), dir, agent: None };
         // Pods on the node's network bear its name.
         said(node.machine.command(Path::new("hostname")).arg(&node.name))?;
-        // As systemd has it: mounts of a pod with Bidirectional propagation reach the node and its other pods.
+        // As under systemd: mounts of a pod with Bidirectional propagation reach the node and its other pods.
         node.mount(&["--make-rshared", "/"])?;
         node.mount(&["-t", "tmpfs", "tmpfs", "/var/lib"])?;
         said(node.machine.command(Path::new("mkdir")).arg(KUBELET_ROOT))?;
@@ -44,7 +44,7 @@ impl Node {
     /// Gives the machine an address of IPv6, and a default route that leads nowhere.
     pub fn add_ipv6(&self, number: usize) {
         self.machine.in_network(|| {
-            // Addresses are of use at once: there are no others that could have them.
+            // Addresses are usable at once: there can be no duplicates.
             std::fs::write("/proc/sys/net/ipv6/conf/eth0/accept_dad", "0").expect("a kernel with IPv6");
         });
         self.machine.ip(&format!("addr add fd88::{:x}/64 dev eth0", number + 1));
@@ -59,7 +59,7 @@ impl Node {
         self.dir.join("data")
     }
 
-    /// The file that says how the node reaches registries.
+    /// Returns the path of the node's registry configuration.
     pub fn registries(&self) -> PathBuf {
         self.dir.join("registries.yaml")
     }
@@ -93,7 +93,7 @@ impl Node {
         Ok(())
     }
 
-    /// A `corten` command on this node's place.
+    /// Returns a `corten` command for this node.
     pub fn corten(&self, arguments: &[&str]) -> Command {
         let mut command = self.machine.command(&self.corten);
         command.args(arguments).arg("--data-dir").arg(self.data());
@@ -114,7 +114,7 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // Processes end with the machine; cgroups are the host's, and are taken down by the purge.
+        // Processes end with the machine; cgroups are the host's, and the purge removes them.
         if let Err(error) = said(&mut self.corten(&["down", "--purge"])) {
             eprintln!("{} cannot be taken down: {error:#}", self.name);
         }
@@ -136,7 +136,7 @@ pub fn connect(machine: &Machine, other: &Machine, number: usize) {
 /// Runs a command and returns what it prints.
 pub fn said(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("{command:?} cannot be run"))?;
-    let told = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{command:?} failed: {}", told.trim());
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{command:?} failed: {}", errors.trim());
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

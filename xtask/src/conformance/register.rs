@@ -1,7 +1,7 @@
-//! `conformance/register.tsv`: one line for every spec of the suite, sorted by name, with what is known of it.
+//! The register `conformance/register.tsv`: one line for every spec of the suite, sorted by name, with its state.
 //!
-//! Invariant: the register only grows. A spec that is registered as passed stays so; a run in which it fails is a failed
-//! run, and the line is the proof of what is owed.
+//! Invariant: the register only grows. A spec that is registered as passed stays so; a run in which it fails is a
+//! failed run, and the line is the proof of the regression.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,9 +19,9 @@ pub enum State {
     Passed,
     Failed,
     Untried,
-    /// The spec stepped aside when it was tried, with these words.
+    /// The spec skipped itself, with this message.
     Skipped(String),
-    /// With the id of the rule that says why.
+    /// The spec does not apply, by the rule of this id.
     NotApplicable(String),
 }
 
@@ -39,7 +39,7 @@ impl State {
         }
     }
 
-    /// The third column.
+    /// Returns the third column.
     fn note(&self) -> Option<&str> {
         match self {
             State::Skipped(note) | State::NotApplicable(note) => Some(note),
@@ -98,10 +98,10 @@ impl Register {
         self.0.iter().map(line).collect()
     }
 
-    /// The register of a suite with these specs: what was known of them stays, and rules decide anew what applies. Returns
-    /// the specs that the suite no longer has, too.
+    /// Returns the register of a suite with these specs: their states stay, and the rules decide again which apply.
+    /// Also returns the specs that the suite no longer has.
     pub fn for_suite(&self, names: &[String], rules: &Rules) -> (Register, Vec<String>) {
-        let state = |name: &String| match (rules.judge(name), self.0.get(name)) {
+        let state = |name: &String| match (rules.rule_for(name), self.0.get(name)) {
             (_, Some(State::Passed)) => State::Passed,
             (Some(rule), _) => State::NotApplicable(rule.to_owned()),
             (None, Some(State::NotApplicable(_)) | None) => State::Untried,
@@ -112,7 +112,7 @@ impl Register {
         (Register(specs), gone)
     }
 
-    /// Takes over what a run said of specs that are registered. Returns those that are registered as passed and failed in it.
+    /// Records the results of a run for registered specs. Returns those that are registered as passed and failed in it.
     pub fn update(&mut self, ran: &[Ran]) -> Vec<String> {
         let mut regressions = Vec::new();
         for Ran { name, outcome } in ran {
@@ -126,7 +126,7 @@ impl Register {
                 }
                 // A smaller cluster than the one it passed on proves nothing.
                 Outcome::Skipped(_) if was_passed => continue,
-                // A rule is about every cluster of ours, and a run cannot refute it but by a pass.
+                // A rule applies to every cluster of ours, and only a pass refutes it.
                 Outcome::Failed(_) | Outcome::Skipped(_) if matches!(before, State::NotApplicable(_)) => continue,
                 Outcome::Failed(_) => State::Failed,
                 Outcome::Skipped(words) => State::Skipped(words.clone()),
@@ -140,13 +140,13 @@ impl Register {
     pub fn problems(&self, rules: &Rules) -> Vec<String> {
         let mut problems = Vec::new();
         for (name, state) in &self.0 {
-            let judged = rules.judge(name);
+            let matched = rules.rule_for(name);
             let registered = match state {
                 State::NotApplicable(rule) => Some(rule.as_str()),
                 _ => None,
             };
-            if judged != registered && *state != State::Passed {
-                problems.push(format!("{name}: registered under the rule {registered:?}, and judged {judged:?}"));
+            if matched != registered && *state != State::Passed {
+                problems.push(format!("{name}: registered under the rule {registered:?}, but matches {matched:?}"));
             }
         }
         for pattern in rules.patterns() {
@@ -161,12 +161,12 @@ impl Register {
         self.0.get(name) == Some(&State::Passed)
     }
 
-    /// How many specs are in a state.
+    /// Returns the number of specs in a state.
     pub fn count(&self, state: &str) -> usize {
         self.0.values().filter(|it| it.name() == state).count()
     }
 
-    /// How many specs do not apply for a reason.
+    /// Returns the number of specs that do not apply by a rule.
     pub fn count_rule(&self, rule: &str) -> usize {
         self.0.values().filter(|state| matches!(state, State::NotApplicable(id) if id == rule)).count()
     }
@@ -175,7 +175,7 @@ impl Register {
         self.0.len()
     }
 
-    /// How many specs of the conformance suite there are, and how many of them pass.
+    /// Returns the number of conformance specs, and of those that pass.
     pub fn conformance(&self) -> (usize, usize) {
         let all = self.0.iter().filter(|(name, _)| name.contains(super::suite::CONFORMANCE));
         let passed = all.clone().filter(|(_, state)| **state == State::Passed);
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn disorder_is_refused() {
+    fn unsorted_lines_are_refused() {
         for text in ["passed\tb\npassed\ta\n", "passed\ta\npassed\ta\n", "passed\n", "well\ta\n", "passed\ta\tb\n"] {
             assert!(Register::parse(text).is_err(), "{text}");
         }
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn another_suite_keeps_what_is_known() {
+    fn another_suite_keeps_the_states() {
         let names = ["a [Conformance]", "b x", "c", "e", "f x"].map(str::to_owned);
         let (register, gone) = Register::parse(TEXT).unwrap().for_suite(&names, &rules());
         assert_eq!(gone, ["d"]);

@@ -1,7 +1,8 @@
-//! A registry of the suite's images on the first machine: specs whose pods always pull ask for images by their own names.
+//! A registry of the suite's images on the first machine: specs whose pods always pull request images by their own
+//! names.
 //!
-//! It gives out what docker archives hold, over plain HTTP, and knows nothing else; archives in OCI's layout alone are imported
-//! and not given out.
+//! It serves the content of docker archives over plain HTTP, and nothing else; archives in the OCI layout only are
+//! imported and not served.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,10 +18,10 @@ use sha2::{Digest, Sha256};
 
 pub const PORT: u16 = 5000;
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
-/// A client that says nothing for so long is left alone.
+/// The time after which a silent client is disconnected.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// Where a blob lies.
+/// The position of a blob.
 #[derive(Debug, Clone)]
 struct Blob {
     archive: PathBuf,
@@ -28,7 +29,7 @@ struct Blob {
     size: u64,
 }
 
-/// Manifests by `NAME TAG` and by digest, blobs by digest.
+/// The manifests by `NAME TAG` and by digest, and the blobs by digest.
 #[derive(Debug, Default)]
 pub struct Registry {
     manifests: BTreeMap<String, Vec<u8>>,
@@ -47,7 +48,7 @@ impl Registry {
         Ok(registry)
     }
 
-    /// The settings with which a node asks this registry for images of others.
+    /// Returns the settings with which a node uses this registry as a mirror.
     pub fn settings(&self, address: &str) -> String {
         let mut text = format!("registries:\n- {{host: '{address}:{PORT}', plainHTTP: true}}\n");
         for host in &self.hosts {
@@ -102,13 +103,13 @@ impl Registry {
         }
     }
 
-    /// Answers until the process ends.
+    /// Serves until the process ends.
     pub fn serve(self, listener: TcpListener) {
         let registry = Arc::new(self);
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let registry = Arc::clone(&registry);
-                // A client that goes away in the middle is its own affair.
+                // A client that disconnects early is no error here.
                 std::thread::spawn(move || registry.answer(stream));
             }
         });
@@ -174,7 +175,7 @@ fn respond(stream: &mut TcpStream, status: &str, kind: &str, digest: &str, size:
     Ok(())
 }
 
-/// Where each file of an archive lies.
+/// Returns the position of each file of an archive.
 fn entries(archive: &Path) -> Result<BTreeMap<String, Blob>> {
     let mut found = BTreeMap::new();
     let mut tar = tar::Archive::new(BufReader::new(File::open(archive)?));
@@ -242,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_is_given_out_by_its_name() {
+    fn an_image_is_served_by_its_name() {
         let dir = tempfile::tempdir().unwrap();
         let registry = Registry::read(&[archive(dir.path())]).unwrap();
         assert!(registry.settings("10.0.0.1").contains("- {host: 'r.example', mirrors: ['10.0.0.1:5000']}\n"));

@@ -1,6 +1,6 @@
-//! The outcome of each spec of a run: ginkgo's JSON report.
+//! The outcome of each spec of a run, from ginkgo's JSON report.
 //!
-//! A report holds everything that the specs printed, which is hundreds of megabytes; only what counts is kept.
+//! A report has all output of the specs, which is hundreds of megabytes; only the relevant parts are kept.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -16,9 +16,9 @@ const LONGEST_WORDS: usize = 200;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     Passed,
-    /// With the first line of what went wrong.
+    /// Failed, with the first line of the error.
     Failed(String),
-    /// The spec itself found that this cluster is not for it, in these words.
+    /// Skipped by the spec itself, with its message.
     Skipped(String),
 }
 
@@ -35,7 +35,7 @@ struct Suite {
     spec_reports: Option<Vec<Node>>,
 }
 
-/// A spec, or what runs before and after all of them.
+/// A spec, or a node that runs before or after all of them.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Node {
@@ -54,7 +54,7 @@ struct Failure {
     message: String,
 }
 
-/// Reads a report: what ran. Specs that were not selected are not in it, nor those that an interrupt ended.
+/// Reads a report: the specs that ran. It does not have specs that were not selected, nor interrupted ones.
 pub fn read(path: &Path) -> Result<Vec<Ran>> {
     let file = File::open(path).with_context(|| format!("the suite left no report {}", path.display()))?;
     parse(BufReader::new(file)).with_context(|| path.display().to_string())
@@ -87,10 +87,10 @@ fn parse(reader: impl Read) -> Result<Vec<Ran>> {
     Ok(ran)
 }
 
-/// The name as `e2e.test --list-tests` prints it.
+/// Returns the name as `e2e.test --list-tests` prints it.
 fn full_name(node: &Node) -> String {
-    let texts = node.container_hierarchy_texts.iter().flatten().chain([&node.leaf_node_text]);
-    texts.filter(|text| !text.is_empty()).map(String::as_str).collect::<Vec<_>>().join(" ")
+    let parts = node.container_hierarchy_texts.iter().flatten().chain([&node.leaf_node_text]);
+    parts.filter(|text| !text.is_empty()).map(String::as_str).collect::<Vec<_>>().join(" ")
 }
 
 fn first_line(text: &str) -> String {

@@ -1,4 +1,4 @@
-//! Why specs do not apply: `conformance/not-applicable.toml`, and which rule a spec's name falls under.
+//! The rules for specs that do not apply: `conformance/not-applicable.toml`, and the match of a spec's name.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ pub struct Rule {
     pub patterns: Vec<Regex>,
 }
 
-/// All rules, in their order: a spec belongs to the first that matches.
+/// All rules, in their order: the first that matches a spec decides.
 pub struct Rules(pub Vec<Rule>);
 
 impl Rules {
@@ -28,13 +28,13 @@ impl Rules {
         toml::parse(text)?.iter().map(rule).collect::<Result<_>>().map(Rules)
     }
 
-    /// The id of the rule that a spec falls under.
-    pub fn judge(&self, name: &str) -> Option<&str> {
+    /// Returns the id of the rule that matches a spec.
+    pub fn rule_for(&self, name: &str) -> Option<&str> {
         let rule = self.0.iter().find(|rule| rule.patterns.iter().any(|pattern| pattern.is_match(name)))?;
         Some(&rule.id)
     }
 
-    /// Every pattern of every rule.
+    /// Returns every pattern of every rule.
     pub fn patterns(&self) -> impl Iterator<Item = &Regex> {
         self.0.iter().flat_map(|rule| &rule.patterns)
     }
@@ -59,9 +59,9 @@ mod tests {
     fn the_first_rule_that_matches_counts() {
         let text = "[[rule]]\nid = 'a'\nreason = 'A.'\nmatch = ['\\[x\\]']\n[[rule]]\nid = 'b'\nreason = 'B.'\nmatch = ['x', 'y']\n";
         let rules = Rules::parse(text).unwrap();
-        assert_eq!(rules.judge("one [x]"), Some("a"));
-        assert_eq!(rules.judge("two y"), Some("b"));
-        assert_eq!(rules.judge("three"), None);
+        assert_eq!(rules.rule_for("one [x]"), Some("a"));
+        assert_eq!(rules.rule_for("two y"), Some("b"));
+        assert_eq!(rules.rule_for("three"), None);
         assert_eq!(rules.patterns().count(), 3);
     }
 

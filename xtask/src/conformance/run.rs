@@ -1,4 +1,4 @@
-//! One part of a run: the suite on the cluster's machine, until it ends or somebody interrupts it.
+//! One part of a run: the suite on the cluster's machine, until it ends or a signal interrupts it.
 
 use std::fs::File;
 use std::os::unix::process::CommandExt;
@@ -11,15 +11,15 @@ use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::Pid;
 
-/// How long the suite may take to write its report and to clean up once it is interrupted.
+/// The time for an interrupted suite to write its report and to clean up.
 const INTERRUPT_BOUND: Duration = Duration::from_secs(90);
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Ctrl-C and SIGTERM, kept from ending this process before it has cleaned up.
+/// Blocked Ctrl-C and SIGTERM, so that they do not end this process before it has cleaned up.
 pub struct Interrupts(SignalFd);
 
 impl Interrupts {
-    /// Must be called before other threads are started: each has its own mask.
+    /// Blocks the signals. Must be called before other threads are started: each has its own mask.
     pub fn keep() -> Result<Interrupts> {
         let mut signals = SigSet::empty();
         signals.add(Signal::SIGINT);
@@ -29,26 +29,26 @@ impl Interrupts {
         Ok(Interrupts(SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?))
     }
 
-    /// Whether one came since it was asked last.
+    /// Reports whether one came since the last call.
     pub fn came(&self) -> bool {
         matches!(self.0.read_signal(), Ok(Some(_)))
     }
 }
 
-/// How a part ended.
+/// The end of a part.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Ended {
     ByItself,
     Interrupted,
 }
 
-/// Runs a command with its output in a file. An interrupt is passed on to it, so that it can write its report.
+/// Runs a command with its output in a file. Passes an interrupt on to it, so that it can write its report.
 pub fn run(mut command: Command, log: &Path, interrupts: &Interrupts) -> Result<Ended> {
     let file = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
     let mut child = command
         .stdout(file.try_clone()?)
         .stderr(file)
-        // A group of its own: a Ctrl-C reaches it through us alone, once.
+        // Its own process group: a Ctrl-C reaches it through this process alone, once.
         .process_group(0)
         .spawn()
         .with_context(|| format!("{:?} cannot be run", command.get_program()))?;
@@ -67,7 +67,7 @@ pub fn run(mut command: Command, log: &Path, interrupts: &Interrupts) -> Result<
 fn interrupt(child: &mut Child, group: Pid) -> Result<()> {
     let start = Instant::now();
     let _ = killpg(group, Signal::SIGINT);
-    // The first process of the group only entered the namespaces, and ends before those that it started.
+    // The first process of the group only entered the namespaces, and ends before its children.
     while killpg(group, None).is_ok() {
         child.try_wait()?;
         if start.elapsed() > INTERRUPT_BOUND {

@@ -1,5 +1,4 @@
-//! Upstream's suite: where its programs are, which specs it has, which of them a run selects, and the command that runs
-//! them.
+//! Upstream's suite: its programs, its specs, the selection of a run, and the command that runs them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +9,7 @@ use regex::Regex;
 use super::Options;
 use super::rules::Rules;
 
-/// The mark in the names of conformance specs.
+/// The tag in the names of conformance specs.
 pub const CONFORMANCE: &str = "[Conformance]";
 const SERIAL: &str = "[Serial]";
 
@@ -38,7 +37,7 @@ impl Part {
 }
 
 impl Suite {
-    /// Finds the programs on PATH, or where a variable names them.
+    /// Finds the programs on PATH, or by environment variables.
     pub fn find() -> Result<Suite> {
         Ok(Suite {
             e2e_test: program("e2e.test", "E2E_TEST")?,
@@ -47,7 +46,7 @@ impl Suite {
         })
     }
 
-    /// Only the program that knows the specs.
+    /// Finds only the program that lists the specs.
     pub fn e2e_test() -> Result<PathBuf> {
         program("e2e.test", "E2E_TEST")
     }
@@ -67,7 +66,7 @@ fn program(name: &str, variable: &str) -> Result<PathBuf> {
     Ok(std::path::absolute(found)?)
 }
 
-/// The full names of all specs.
+/// Returns the full names of all specs.
 pub fn specs(e2e_test: &Path) -> Result<Vec<String>> {
     let output = Command::new(e2e_test).arg("--list-tests").output().context("e2e.test cannot be run")?;
     ensure!(output.status.success(), "e2e.test --list-tests: {}", String::from_utf8_lossy(&output.stderr));
@@ -85,7 +84,7 @@ fn parse_list(text: &str) -> Vec<String> {
     text.lines().filter_map(name).collect()
 }
 
-/// The specs of one part that the options select.
+/// Returns the specs of one part that the options select.
 pub fn select<'a>(names: &'a [String], options: &Options, rules: &Rules, part: Part) -> Result<Vec<&'a str>> {
     let pattern =
         |text: &Option<String>| text.as_deref().map(Regex::new).transpose().context("not a regular expression");
@@ -96,12 +95,12 @@ pub fn select<'a>(names: &'a [String], options: &Options, rules: &Rules, part: P
             && (name.contains(SERIAL) == (part == Part::Serial))
             && focus.as_ref().is_none_or(|focus| focus.is_match(name))
             && skip.as_ref().is_none_or(|skip| !skip.is_match(name))
-            && rules.judge(name).is_none()
+            && rules.rule_for(name).is_none()
     };
     Ok(names.iter().map(String::as_str).filter(is_selected).collect())
 }
 
-/// The arguments of ginkgo, and after `--` those of the suite.
+/// Returns the arguments of ginkgo, and after `--` those of the suite.
 pub fn arguments(
     suite: &Suite,
     options: &Options,
@@ -127,7 +126,7 @@ pub fn arguments(
     ];
     arguments.extend(options.seed.map(|seed| format!("--seed={seed}")));
     match options.not_passed {
-        // Ginkgo takes a spec that any of them matches, and puts the suite's name before the spec's.
+        // Ginkgo selects a spec that matches any of them, and puts the suite's name before the spec's.
         true => arguments.extend(specs.iter().map(|name| format!("--focus= {}$", regex::escape(name)))),
         false => arguments.extend(options.focus.iter().map(|focus| format!("--focus={focus}"))),
     }

@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 
 use super::table::Layer;
 
-/// Puts over a tree of packages what a layer has beside them; programs come from a directory of the user's.
+/// Adds the further files of a layer to a tree of packages; programs come from a directory of the user.
 pub fn finish(layer: &Layer, tree: &Path, programs: &Path) -> Result<()> {
     let place = |path: &str| tree.join(path.trim_start_matches('/'));
     for directory in &layer.directories {
@@ -42,7 +42,7 @@ pub fn finish(layer: &Layer, tree: &Path, programs: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Takes away what a package has in the place of a link.
+/// Removes the file of a package at the path of a link.
 fn clear(path: &Path) -> Result<()> {
     if path.is_dir() && !path.is_symlink() {
         std::fs::remove_dir_all(path)?;
@@ -66,7 +66,7 @@ fn make_parent(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes a file in place of what is there.
+/// Writes a file and replaces an existing one.
 pub fn write(path: &Path, mode: u32, bytes: &[u8]) -> Result<()> {
     make_parent(path)?;
     let _ = std::fs::remove_file(path);
@@ -76,7 +76,7 @@ pub fn write(path: &Path, mode: u32, bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Links beside busybox for those of its applets that nothing else there is called.
+/// Links the applets of busybox whose names no other program has.
 fn link_applets(busybox: &Path) -> Result<()> {
     let output = Command::new(busybox).arg("--list").output().context("busybox cannot be run")?;
     let dir = busybox.parent().context("busybox is in a directory")?;
@@ -100,7 +100,7 @@ pub fn pack(tree: &Path, path: &Path) -> Result<String> {
     Ok(hex(&written.digest.finalize()))
 }
 
-/// Everything below a directory, parents first, by name.
+/// Returns everything below a directory, parents first, sorted by name.
 fn entries(dir: &Path) -> Result<BTreeSet<PathBuf>> {
     let mut found = BTreeSet::new();
     for entry in std::fs::read_dir(dir)? {
@@ -130,7 +130,7 @@ fn append<W: Write>(builder: &mut tar::Builder<W>, tree: &Path, path: &Path) -> 
     Ok(())
 }
 
-/// Owner and mode; no time, which would make every layer another.
+/// Returns owner and mode; no time, which would change every layer.
 fn header(metadata: &Metadata) -> tar::Header {
     let mut header = tar::Header::new_gnu();
     header.set_uid(u64::from(metadata.uid()));

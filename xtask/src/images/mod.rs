@@ -1,5 +1,6 @@
-//! `cargo xtask images`: makes the container images that upstream's specs run, from Debian's packages and from programs
-//! that the user built of upstream's tree, as `conformance/images.toml` says. Nothing of upstream is fetched or built here.
+//! `cargo xtask images`: makes the container images of upstream's specs, from Debian's packages and from programs that
+//! the user built from upstream's tree, as listed in `conformance/images.toml`. Nothing of upstream is fetched or built
+//! here.
 
 pub mod layer;
 mod registry;
@@ -22,7 +23,7 @@ const USAGE: &str = "usage: cargo xtask images --programs DIR [--output DIR]
   --programs DIR   the programs and files that conformance/images.toml names as sources
   --output DIR     where images.tar is written; target/images if absent";
 
-/// Where commands are looked for in an image.
+/// The search path of commands in an image.
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 pub fn run(root: &Path, words: &[&str]) -> Result<()> {
@@ -45,18 +46,18 @@ pub fn run(root: &Path, words: &[&str]) -> Result<()> {
     std::fs::create_dir_all(&output)?;
     write(&output.join("images.tar"), &images, &layers)?;
     println!("{} images in {}", images.len(), output.join("images.tar").display());
-    tell_missing(&table, &missing, programs);
+    print_missing(&table, &missing, programs);
     Ok(())
 }
 
-/// The layers that cannot be made, with what the user did not bring.
+/// Returns the layers that cannot be made, with their missing sources.
 fn missing<'a>(table: &'a Table, programs: &Path) -> BTreeMap<&'a str, Vec<&'a str>> {
     let absent = |layer: &'a Layer| layer.brought().filter(|name| !programs.join(name).is_file()).collect::<Vec<_>>();
     let layers = table.layers.iter().map(|layer| (layer.name.as_str(), absent(layer)));
     layers.filter(|(_, absent)| !absent.is_empty()).collect()
 }
 
-fn tell_missing(table: &Table, missing: &BTreeMap<&str, Vec<&str>>, programs: &Path) {
+fn print_missing(table: &Table, missing: &BTreeMap<&str, Vec<&str>>, programs: &Path) {
     for image in &table.images {
         let absent: BTreeSet<&str> =
             image.layers.iter().filter_map(|layer| missing.get(layer.as_str())).flatten().copied().collect();
@@ -67,13 +68,13 @@ fn tell_missing(table: &Table, missing: &BTreeMap<&str, Vec<&str>>, programs: &P
     }
 }
 
-/// A layer that was packed.
+/// A packed layer.
 struct Packed {
     path: PathBuf,
     digest: String,
 }
 
-/// Makes every layer that an image has, once.
+/// Makes every layer of the images, once.
 fn layers<'a>(root: &Path, table: &'a Table, images: &[&Image], programs: &Path) -> Result<BTreeMap<&'a str, Packed>> {
     let cache = root.join("target/images/packages");
     let packed = root.join("target/images/layers");
@@ -99,7 +100,7 @@ fn layers<'a>(root: &Path, table: &'a Table, images: &[&Image], programs: &Path)
     Ok(layers)
 }
 
-/// Puts an image into the registry of a layer.
+/// Adds an image to the registry of a layer.
 fn serve(served: &Served, table: &Table, layers: &BTreeMap<&str, Packed>, tree: &Path) -> Result<()> {
     let image = table.image(&served.image)?;
     let packed: Vec<&Packed> = image.layers.iter().filter_map(|name| layers.get(name.as_str())).collect();
@@ -107,7 +108,7 @@ fn serve(served: &Served, table: &Table, layers: &BTreeMap<&str, Packed>, tree: 
     registry::store(tree, &served.name, &served.tag, &config(image, &packed), &std::fs::read(&only.path)?)
 }
 
-/// Writes all images into one archive, as `docker save` does: a layer that several have is there once.
+/// Writes all images into one archive, as `docker save` does: a shared layer is written once.
 fn write(path: &Path, images: &[&Image], layers: &BTreeMap<&str, Packed>) -> Result<()> {
     let mut archive = tar::Builder::new(std::io::BufWriter::new(std::fs::File::create(path)?));
     let mut written = BTreeSet::new();
@@ -149,7 +150,7 @@ fn config(image: &Image, layers: &[&Packed]) -> Value {
         "os": "linux",
         "config": config,
         "rootfs": {"type": "layers", "diff_ids": digests},
-        // The name makes images of the same layers different ones, as upstream's are.
+        // The name makes images of the same layers distinct, as upstream's are.
         "history": [{"created_by": image.names[0]}],
     })
 }

@@ -1,6 +1,6 @@
-//! The registry that agnhost serves to specs which pull: files below /var/registry, in the layout that it reads.
+//! The registry that agnhost serves to specs: files below /var/registry, in its layout.
 //!
-//! `IMAGE/manifests/TAG` has the digest of an index; indexes, manifests and blobs lie at `sha256/AB/ABCD…/data`.
+//! `IMAGE/manifests/TAG` has the digest of an index; indexes, manifests and blobs are at `sha256/AB/ABCD…/data`.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 
 use super::layer::{hex, write};
 
-/// A blob that was stored, as manifests describe it.
+/// A stored blob, as manifests describe it.
 struct Stored {
     digest: String,
     size: usize,

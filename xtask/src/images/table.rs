@@ -1,4 +1,4 @@
-//! `conformance/images.toml`: what each image of the suite is made of.
+//! The table `conformance/images.toml`: the content of each image of the suite.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -16,29 +16,29 @@ pub struct Table {
     pub images: Vec<Image>,
 }
 
-/// A layer: packages of Debian, then what lies over them.
+/// A layer: packages of Debian, and further files over them.
 #[derive(Debug, Default)]
 pub struct Layer {
     pub name: String,
-    /// Debian's packages, with all that they depend on.
+    /// Debian's packages, with their dependencies.
     pub packages: Vec<String>,
-    /// A layer below whose packages need not be here again.
+    /// A layer below, whose packages need not be here again.
     pub on: Option<String>,
-    /// The sources that the user brings.
+    /// The sources that the user provides.
     pub programs: Vec<Program>,
     pub files: Vec<File>,
     pub directories: Vec<Directory>,
-    /// Paths and what they lead to.
+    /// The paths of links and their targets.
     pub links: Vec<(String, String)>,
-    /// A busybox that gets a link for each of its applets that the layer has no program for.
+    /// A busybox that gets a link for each applet that the layer has no program for.
     pub applets: Option<String>,
-    /// An archive that the user brings, to be unpacked at the root.
+    /// An archive of the user, to be unpacked at the root.
     pub unpack: Option<String>,
-    /// An image of one layer that a server in the image gives out.
+    /// An image of one layer that a server in the image serves.
     pub registry: Option<Served>,
 }
 
-/// An image that a registry gives out under another name.
+/// An image that a registry serves under another name.
 #[derive(Debug)]
 pub struct Served {
     pub name: String,
@@ -46,7 +46,7 @@ pub struct Served {
     pub image: String,
 }
 
-/// A program or file of upstream, and where it goes.
+/// A program or file of upstream, and its path.
 #[derive(Debug)]
 pub struct Program {
     pub name: String,
@@ -78,7 +78,7 @@ pub struct Image {
 }
 
 impl Layer {
-    /// The sources that the user must bring for it.
+    /// Returns the sources that the user must provide for it.
     pub fn brought(&self) -> impl Iterator<Item = &str> {
         self.programs.iter().map(|program| program.name.as_str()).chain(self.unpack.as_deref())
     }
@@ -126,7 +126,7 @@ impl Table {
         image.with_context(|| format!("there is no image {name}"))
     }
 
-    /// Names lead somewhere, and an image has its name for itself.
+    /// Checks that names refer to entries, and that image names are unique.
     fn check(&self, sources: &BTreeSet<String>) -> Result<()> {
         let mut names = BTreeSet::new();
         for image in &self.images {
@@ -141,7 +141,7 @@ impl Table {
             layer.on.as_deref().map(|on| self.layer(on)).transpose()?;
             layer.registry.as_ref().map(|served| self.image(&served.image)).transpose()?;
             let stray = layer.brought().find(|name| !sources.contains(*name));
-            ensure!(stray.is_none(), "layer {} wants {stray:?}, and no [[source]] says where it is from", layer.name);
+            ensure!(stray.is_none(), "layer {} needs {stray:?}, which no [[source]] provides", layer.name);
         }
         Ok(())
     }
@@ -164,25 +164,25 @@ fn layer(section: &Section) -> Result<Layer> {
     })
 }
 
-/// `NAME PATH MODE`.
+/// Reads `NAME PATH MODE`.
 fn program(text: &str) -> Result<Program> {
     let [name, path, mode] = words(text)?;
     Ok(Program { name: name.into(), path: path.into(), mode: octal(mode)? })
 }
 
-/// `PATH MODE`.
+/// Reads `PATH MODE`.
 fn directory(text: &str) -> Result<Directory> {
     let [path, mode] = words(text)?;
     Ok(Directory { path: path.into(), mode: octal(mode)? })
 }
 
-/// `PATH TARGET`.
+/// Reads `PATH TARGET`.
 fn link(text: &str) -> Result<(String, String)> {
     let [path, target] = words(text)?;
     Ok((path.into(), target.into()))
 }
 
-/// `NAME TAG IMAGE`.
+/// Reads `NAME TAG IMAGE`.
 fn served(text: &str) -> Result<Served> {
     let [name, tag, image] = words(text)?;
     Ok(Served { name: name.into(), tag: tag.into(), image: image.into() })
@@ -190,7 +190,7 @@ fn served(text: &str) -> Result<Served> {
 
 fn words<const N: usize>(text: &str) -> Result<[&str; N]> {
     let words: Vec<&str> = text.split(' ').collect();
-    words.try_into().ok().with_context(|| format!("{text:?} wants {N} words"))
+    words.try_into().ok().with_context(|| format!("{text:?} must have {N} words"))
 }
 
 fn octal(text: &str) -> Result<u32> {
@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_of_this_tree_is_whole() {
+    fn the_table_of_this_tree_is_complete() {
         let table = Table::read(&crate::root()).unwrap();
         for name in ["agnhost:2.63.0", "busybox:1.37.0-1", "pause:3.10.2"] {
             assert!(table.images.iter().any(|image| image.names.iter().any(|it| it.ends_with(name))), "{name}");

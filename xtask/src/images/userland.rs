@@ -1,6 +1,6 @@
 //! A tree of Debian's packages: each unpacked over the others, without its scripts.
 //!
-//! The effects of those scripts (users, alternatives, the link of `/bin/sh`) stand in `conformance/images.toml`, where it can be read.
+//! The effects of those scripts (users, alternatives, the link of `/bin/sh`) are listed in `conformance/images.toml`.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -9,12 +9,12 @@ use anyhow::{Context, Result, ensure};
 
 use crate::archive::Archive;
 
-/// Debian's directories that are links into /usr. Packages may still name the old places.
+/// Debian's directories that are links into /usr. Packages may still use the old paths.
 const MERGED: [&str; 4] = ["bin", "sbin", "lib", "lib64"];
-/// Files that no spec reads; they are a third of the size.
+/// The files that no spec reads; they are a third of the size.
 const UNREAD: [&str; 4] = ["usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info"];
 
-/// Fills a tree with packages and all that they depend on, but for what layers below have.
+/// Fills a tree with packages and their dependencies, without those of layers below.
 pub fn fill(tree: &Path, archive: &Archive, packages: &[String], below: &[String]) -> Result<()> {
     std::fs::create_dir_all(tree)?;
     if packages.is_empty() {
