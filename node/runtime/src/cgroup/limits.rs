@@ -24,40 +24,51 @@ pub(crate) struct Limits {
     pub unified: BTreeMap<String, String>,
 }
 
-/// A file to write: controller, file, content.
-type Write = (&'static str, String, String);
+/// A file to write.
+#[derive(Debug)]
+pub(crate) struct Write {
+    controller: &'static str,
+    file: String,
+    content: String,
+}
+
+impl Write {
+    fn new(controller: &'static str, file: impl Into<String>, content: impl Into<String>) -> Self {
+        Self { controller, file: file.into(), content: content.into() }
+    }
+}
 
 impl Limits {
     /// Returns the writes that set these limits, in the order the kernel accepts them.
     pub fn files(&self, v2: bool) -> Vec<Write> {
         let mut files = if v2 { self.v2_files() } else { self.v1_files() };
         let non_empty = |value: &String| (!value.is_empty()).then(|| value.clone());
-        files.extend(non_empty(&self.cpuset_cpus).map(|value| ("cpuset", "cpuset.cpus".into(), value)));
-        files.extend(non_empty(&self.cpuset_mems).map(|value| ("cpuset", "cpuset.mems".into(), value)));
+        files.extend(non_empty(&self.cpuset_cpus).map(|value| Write::new("cpuset", "cpuset.cpus", value)));
+        files.extend(non_empty(&self.cpuset_mems).map(|value| Write::new("cpuset", "cpuset.mems", value)));
         files
     }
 
     fn v1_files(&self) -> Vec<Write> {
         let mut files: Vec<Write> = Vec::new();
         if self.cpu_shares > 0 {
-            files.push(("cpu", "cpu.shares".into(), self.cpu_shares.to_string()));
+            files.push(Write::new("cpu", "cpu.shares", self.cpu_shares.to_string()));
         }
         if self.cpu_period > 0 {
-            files.push(("cpu", "cpu.cfs_period_us".into(), self.cpu_period.to_string()));
+            files.push(Write::new("cpu", "cpu.cfs_period_us", self.cpu_period.to_string()));
         }
         if self.cpu_quota != 0 {
-            files.push(("cpu", "cpu.cfs_quota_us".into(), self.cpu_quota.to_string()));
+            files.push(Write::new("cpu", "cpu.cfs_quota_us", self.cpu_quota.to_string()));
         }
         if self.memory > 0 {
-            files.push(("memory", "memory.limit_in_bytes".into(), self.memory.to_string()));
+            files.push(Write::new("memory", "memory.limit_in_bytes", self.memory.to_string()));
             // Without a limit of its own, swap would double the memory that the container may use.
             let swap = if self.memory_swap > 0 { self.memory_swap } else { self.memory };
-            files.push(("memory", "memory.memsw.limit_in_bytes".into(), swap.to_string()));
+            files.push(Write::new("memory", "memory.memsw.limit_in_bytes", swap.to_string()));
         }
         files.extend(
-            self.hugepages
-                .iter()
-                .map(|(size, bytes)| ("hugetlb", format!("hugetlb.{size}.limit_in_bytes"), bytes.to_string())),
+            self.hugepages.iter().map(|(size, bytes)| {
+                Write::new("hugetlb", format!("hugetlb.{size}.limit_in_bytes"), bytes.to_string())
+            }),
         );
         files
     }
@@ -65,22 +76,24 @@ impl Limits {
     fn v2_files(&self) -> Vec<Write> {
         let mut files: Vec<Write> = Vec::new();
         if self.cpu_shares > 0 {
-            files.push(("cpu", "cpu.weight".into(), weight(self.cpu_shares).to_string()));
+            files.push(Write::new("cpu", "cpu.weight", weight(self.cpu_shares).to_string()));
         }
         if self.cpu_quota != 0 || self.cpu_period > 0 {
             let quota = if self.cpu_quota > 0 { self.cpu_quota.to_string() } else { "max".into() };
             let period = if self.cpu_period > 0 { self.cpu_period } else { 100_000 };
-            files.push(("cpu", "cpu.max".into(), format!("{quota} {period}")));
+            files.push(Write::new("cpu", "cpu.max", format!("{quota} {period}")));
         }
         if self.memory > 0 {
-            files.push(("memory", "memory.max".into(), self.memory.to_string()));
+            files.push(Write::new("memory", "memory.max", self.memory.to_string()));
             let swap = (self.memory_swap - self.memory).max(0);
-            files.push(("memory", "memory.swap.max".into(), swap.to_string()));
+            files.push(Write::new("memory", "memory.swap.max", swap.to_string()));
         }
         files.extend(
-            self.hugepages.iter().map(|(size, bytes)| ("hugetlb", format!("hugetlb.{size}.max"), bytes.to_string())),
+            self.hugepages
+                .iter()
+                .map(|(size, bytes)| Write::new("hugetlb", format!("hugetlb.{size}.max"), bytes.to_string())),
         );
-        files.extend(self.unified.iter().map(|(file, value)| ("unified", file.clone(), value.clone())));
+        files.extend(self.unified.iter().map(|(file, value)| Write::new("unified", file, value)));
         files
     }
 
@@ -117,10 +130,10 @@ impl Group {
         if !v2 && self.read_number("memory", "memory.limit_in_bytes").is_some_and(|now| limits.memory as u64 > now) {
             writes.reverse();
         }
-        for (controller, file, value) in writes {
+        for Write { controller, file, content } in writes {
             let controller = if controller == "unified" { "memory" } else { controller };
             let Some(path) = self.folder(controller).map(|folder| folder.join(&file)) else { continue };
-            match fs::write(&path, &value) {
+            match fs::write(&path, &content) {
                 Ok(()) => {}
                 Err(_) if !path.exists() && file != "memory.limit_in_bytes" && file != "memory.max" => {}
                 Err(source) => return Err(Error::File { action: "write limit to", path, source }),
@@ -135,7 +148,7 @@ mod tests {
     use super::*;
 
     fn shown(limits: &Limits, v2: bool) -> Vec<String> {
-        limits.files(v2).into_iter().map(|(_, file, value)| format!("{file}={value}")).collect()
+        limits.files(v2).into_iter().map(|write| format!("{}={}", write.file, write.content)).collect()
     }
 
     #[test]

@@ -57,7 +57,7 @@ pub(crate) struct Container {
     ended: watch::Sender<bool>,
     /// The process of its shim, while the daemon follows it.
     shim: Mutex<Option<OwnedFd>>,
-    /// Serializes changes of the container.
+    /// The lock that serializes changes of the container.
     pub changing: tokio::sync::Mutex<()>,
 }
 

@@ -1,6 +1,6 @@
 //! The messages between a shim and the child that it forked, until the child becomes the program.
 //!
-//! A packet socket keeps message boundaries. Exec closes it, which tells the shim of success.
+//! A packet socket keeps message boundaries. Exec closes it, by which the shim learns of success.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};

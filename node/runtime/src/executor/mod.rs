@@ -36,7 +36,7 @@ const EXEC_TIMEOUT: Duration = Duration::from_secs(30);
 /// An error for the user: it becomes the container's message.
 pub(crate) type Failure = String;
 
-/// Names the failed step in an error.
+/// A result whose error can name the failed step.
 pub(crate) trait Step<T> {
     fn step(self, action: impl std::fmt::Display) -> Result<T, Failure>;
 }

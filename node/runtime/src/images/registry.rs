@@ -29,7 +29,7 @@ const DOCKER_HUB: &str = "registry-1.docker.io";
 const MAX_ANSWER_BYTES: u64 = 1 << 20;
 const MAX_REDIRECTS: usize = 5;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
-/// The time that a registry may send nothing, unless its settings say otherwise.
+/// The time that a registry may send nothing, unless its settings have another.
 const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 /// The time for a whole document, as a multiple of the stall timeout.
 const DOCUMENT_TIMEOUTS: u32 = 4;
@@ -39,7 +39,7 @@ const LEAST_RATE: u64 = 1024;
 /// The settings of one registry.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RegistryConfig {
-    /// The registry's host, with its port, as it stands in references.
+    /// The registry's host, with its port, as in references.
     pub host: String,
     /// Other hosts that are tried before the registry itself, in this order. Entries of their own hold their settings
     /// and credentials; the registry's credentials are never sent to them.

@@ -17,7 +17,7 @@ const STEP: u64 = 16 << 20;
 /// The least cost of an entry: a block of a small file, or an inode.
 const ENTRY_COST: u64 = 4096;
 
-/// Counts writes to a file system and refuses those that would take the reserve.
+/// A counter of writes to a file system that refuses those that would take the reserve.
 pub(super) struct Room {
     directory: OwnedFd,
     /// The bytes that may be written before the free space is read again.

@@ -40,7 +40,7 @@ pub(crate) struct Sandbox {
     pub id: String,
     pub config: v1::PodSandboxConfig,
     record: Mutex<SandboxRecord>,
-    /// Serializes changes of the sandbox.
+    /// The lock that serializes changes of the sandbox.
     pub changing: tokio::sync::Mutex<()>,
 }
 

@@ -151,7 +151,7 @@ pub(crate) fn bring_loopback_up() -> std::io::Result<()> {
         nix::sys::socket::SockFlag::SOCK_CLOEXEC,
         None,
     )?;
-    // SAFETY: the request lives across the call and is what this control expects.
+    // SAFETY: the request lives across the call and has the format of this control.
     let result =
         unsafe { libc::ioctl(std::os::fd::AsRawFd::as_raw_fd(&socket), libc::SIOCSIFFLAGS, &raw const request) };
     if result < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }

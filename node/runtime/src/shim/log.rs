@@ -27,7 +27,7 @@ impl Stream {
     }
 }
 
-/// Writes both streams of a container to one file.
+/// A writer of both streams of a container to one file.
 #[derive(Debug)]
 pub(crate) struct Log {
     path: Option<PathBuf>,

@@ -18,8 +18,17 @@ use crate::spec::build::node_device;
 pub(crate) struct Edits {
     /// Device nodes whose owner or mode differs from the node's own.
     nodes: Vec<Device>,
-    /// Mounts with stricter flags than a volume: the path, and `nosuid`, `nodev`, `noexec`.
-    flags: Vec<(String, [bool; 3])>,
+    /// Mounts with stricter flags than a volume.
+    mounts: Vec<MountFlags>,
+}
+
+/// The flags of the mount at a path.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct MountFlags {
+    path: String,
+    nosuid: bool,
+    nodev: bool,
+    noexec: bool,
 }
 
 impl Edits {
@@ -27,9 +36,11 @@ impl Edits {
         for node in &self.nodes {
             devices.iter_mut().filter(|device| device.path == node.path).for_each(|device| *device = node.clone());
         }
-        for (path, [nosuid, nodev, noexec]) in &self.flags {
-            for mount in mounts.iter_mut().filter(|mount| mount.destination == *path) {
-                (mount.nosuid, mount.nodev, mount.noexec) = (*nosuid, *nodev, *noexec);
+        for flags in &self.mounts {
+            for mount in mounts.iter_mut().filter(|mount| mount.destination == flags.path) {
+                mount.nosuid = flags.nosuid;
+                mount.nodev = flags.nodev;
+                mount.noexec = flags.noexec;
             }
         }
     }
@@ -140,7 +151,7 @@ fn add_mount(config: &mut v1::ContainerConfig, edits: &mut Edits, mount: &Value,
     let field = |name: &str| mount[name].as_str().unwrap_or_default().to_owned();
     let mut wanted =
         v1::Mount { container_path: field("containerPath"), host_path: field("hostPath"), ..v1::Mount::default() };
-    let mut flags = [false; 3];
+    let mut flags = MountFlags { path: wanted.container_path.clone(), ..MountFlags::default() };
     if !matches!(field("type").as_str(), "" | "bind" | "none") {
         let kind = field("type");
         return Err(Error::Invalid(format!("CDI device {device}: mounts of type {kind} are not supported")));
@@ -149,9 +160,9 @@ fn add_mount(config: &mut v1::ContainerConfig, edits: &mut Edits, mount: &Value,
         match option {
             "ro" => wanted.readonly = true,
             "rw" | "bind" | "rbind" | "private" | "rprivate" | "suid" | "dev" | "exec" => {}
-            "nosuid" => flags[0] = true,
-            "nodev" => flags[1] = true,
-            "noexec" => flags[2] = true,
+            "nosuid" => flags.nosuid = true,
+            "nodev" => flags.nodev = true,
+            "noexec" => flags.noexec = true,
             "rslave" | "slave" => wanted.propagation = v1::MountPropagation::PropagationHostToContainer as i32,
             "rshared" | "shared" => wanted.propagation = v1::MountPropagation::PropagationBidirectional as i32,
             other => {
@@ -159,7 +170,7 @@ fn add_mount(config: &mut v1::ContainerConfig, edits: &mut Edits, mount: &Value,
             }
         }
     }
-    edits.flags.push((wanted.container_path.clone(), flags));
+    edits.mounts.push(flags);
     config.mounts.push(wanted);
     Ok(())
 }
@@ -208,7 +219,8 @@ devices:
         assert_eq!(config.devices[0].host_path, "/dev/null");
         assert_eq!(config.devices[0].permissions, "r");
         assert!(config.mounts[0].readonly);
-        assert_eq!(edits.flags, [("/opt/gpu".to_owned(), [true, true, false])]);
+        let expected = MountFlags { path: "/opt/gpu".to_owned(), nosuid: true, nodev: true, noexec: false };
+        assert_eq!(edits.mounts, [expected]);
         assert_eq!((edits.nodes[0].uid, edits.nodes[0].mode, edits.nodes[0].major), (7, 0o600, 1));
         let security = config.linux.and_then(|linux| linux.security_context).expect("groups");
         assert_eq!(security.supplemental_groups, [44]);

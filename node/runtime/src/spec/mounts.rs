@@ -19,7 +19,7 @@ pub(crate) struct Context<'a> {
     pub sandbox_files: &'a Path,
     /// Shared memory of the pod, or the node's.
     pub shared_memory: &'a Path,
-    /// Finds the layers of an image volume.
+    /// The function that finds the layers of an image volume.
     pub image_layers: FindLayers<'a>,
     /// The id mapping of a pod with a user namespace.
     pub users: Option<Mapping>,

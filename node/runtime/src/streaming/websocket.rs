@@ -110,7 +110,7 @@ struct Pump {
 impl Pump {
     async fn run(mut self, socket: WebSocketStream<Upgraded>) {
         let (mut sink, mut source) = socket.split();
-        // An empty message tells the client that the connection is established.
+        // An empty message reports to the client that the connection is established.
         let lowest = match (self.wanted.stdout, self.wanted.stderr) {
             (true, _) => Channel::Stdout,
             (false, true) => Channel::Stderr,

@@ -251,7 +251,7 @@ pub fn namespaces(pid: v1::NamespaceMode) -> v1::NamespaceOption {
     v1::NamespaceOption { pid: pid.into(), ..Default::default() }
 }
 
-/// A container of the test image that runs a command.
+/// Returns a container of the test image that runs a command.
 pub fn container(name: &str, command: &[&str]) -> v1::ContainerConfig {
     v1::ContainerConfig {
         metadata: Some(v1::ContainerMetadata { name: name.into(), attempt: 0 }),

@@ -1,4 +1,4 @@
-//! The dictionary that both ends of a SPDY/3 connection compress headers with: words with their lengths, as they stand
+//! The dictionary that both ends of a SPDY/3 connection compress headers with: words with their lengths, as they are
 //! in a header block, then common values.
 
 #[rustfmt::skip]
