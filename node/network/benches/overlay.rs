@@ -1,5 +1,5 @@
-//! What the way between nodes costs: bytes from pod to pod of two nodes through our VXLAN, beside the same through a VXLAN
-//! that `ip` made by hand. Prints one `figure<TAB>value<TAB>unit` line each.
+//! The cost of traffic between nodes: bytes from pod to pod of two nodes through our VXLAN, beside the same through a
+//! VXLAN that `ip` made by hand. Prints one `figure<TAB>value<TAB>unit` line each.
 //!
 //! Run by `cargo xtask bench`, as root: it works in network namespaces of its own.
 
@@ -40,25 +40,26 @@ fn main() {
     for pods in [&ours, &theirs] {
         serve(&pods[1].0);
     }
-    // In turn, so that what else the machine does meets both.
-    let measure = |pods: &[(PathBuf, IpAddr)]| enter(&pods[0].0, || throughput(pods[1].1)).expect("the pod is there");
+    // In turn, so that other load of the machine affects both.
+    let measure = |pods: &[(PathBuf, IpAddr)]| enter(&pods[0].0, || throughput(pods[1].1)).expect("the pod exists");
     let rounds: Vec<(f64, f64)> = (0..ROUNDS).map(|_| (measure(&ours), measure(&theirs))).collect();
     let best = |of: fn(&(f64, f64)) -> f64| rounds.iter().map(of).fold(0.0, f64::max);
-    let (own, hand) = (best(|round| round.0), best(|round| round.1));
+    let own = best(|round| round.0);
+    let hand = best(|round| round.1);
     figure("VXLAN, pod to pod", own, "Gbit/s");
     figure("VXLAN made by hand, pod to pod", hand, "Gbit/s");
     figure("VXLAN, of one made by hand", own / hand * 100.0, "%");
     for (namespace, _) in ours.iter().chain(&theirs) {
-        unpin(namespace).expect("the namespace goes");
+        unpin(namespace).expect("delete the namespace");
     }
-    block_on(namespace_node::cleanup(&config)).expect("the nodes go");
+    block_on(namespace_node::cleanup(&config)).expect("delete the nodes");
 }
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(future)
 }
 
-/// A pod of our network on a node.
+/// Makes a pod of our network on a node.
 fn our_pod(directory: &Path, nodes: &[NodeNamespace], index: usize) -> (PathBuf, IpAddr) {
     let objects: Vec<Node> = nodes.iter().enumerate().map(|(number, node)| object(number, node)).collect();
     let namespace = directory.join("pins").join(format!("ours-{index}"));
@@ -94,24 +95,25 @@ fn our_pod(directory: &Path, nodes: &[NodeNamespace], index: usize) -> (PathBuf,
         };
         network.setup(request).await.expect("a pod").ips[0]
     };
-    let address = enter(&nodes[index].path, || block_on(setup)).expect("the node is there");
+    let address = enter(&nodes[index].path, || block_on(setup)).expect("the node exists");
     (namespace, address)
 }
 
 fn object(number: usize, node: &NodeNamespace) -> Node {
-    let text = format!(
+    let json = format!(
         r#"{{"metadata":{{"name":"node-{number}"}},"spec":{{"podCIDR":"10.244.{number}.0/24"}},
             "status":{{"addresses":[{{"type":"InternalIP","address":"{}"}}]}}}}"#,
         node.addresses[0]
     );
-    Node::decode(text.as_bytes()).expect("a Node")
+    Node::decode(json.as_bytes()).expect("a Node")
 }
 
-/// The same with a link, a VXLAN and routes, and nothing else.
+/// Makes the same with a link, a VXLAN and routes, and nothing else.
 fn their_pod(directory: &Path, nodes: &[NodeNamespace], index: usize) -> (PathBuf, IpAddr) {
     let namespace = directory.join("pins").join(format!("theirs-{index}"));
     pin_new_namespace(&namespace).expect("a namespace");
-    let (other, remote) = (1 - index, nodes[1 - index].addresses[0]);
+    let other = 1 - index;
+    let remote = nodes[1 - index].addresses[0];
     let pin = namespace.display().to_string();
     enter(&nodes[index].path, || {
         ip(&format!("link add by-hand type vxlan id 99 dstport 4790 remote {remote} dev eth0"));
@@ -132,13 +134,13 @@ fn their_pod(directory: &Path, nodes: &[NodeNamespace], index: usize) -> (PathBu
         ip("link set hand1 up");
         ip(&format!("route add default via 10.98.{index}.1"));
     })
-    .expect("the pod is there");
+    .expect("the pod exists");
     (namespace, format!("10.98.{index}.2").parse().expect("an address"))
 }
 
-/// A process in the namespace that stays for a while; says its number.
+/// Starts a process in the namespace that stays for a while; returns its pid.
 fn hold(namespace: &Path) -> u32 {
-    enter(namespace, || Command::new("sleep").arg("5").spawn().expect("sleep runs").id()).expect("the pod is there")
+    enter(namespace, || Command::new("sleep").arg("5").spawn().expect("sleep runs").id()).expect("the pod exists")
 }
 
 fn ip(arguments: &str) {
@@ -147,8 +149,7 @@ fn ip(arguments: &str) {
 }
 
 fn serve(namespace: &Path) {
-    let listener =
-        enter(namespace, || TcpListener::bind(("0.0.0.0", PORT)).expect("a port")).expect("the pod is there");
+    let listener = enter(namespace, || TcpListener::bind(("0.0.0.0", PORT)).expect("a port")).expect("the pod exists");
     std::thread::spawn(move || {
         while let Ok((mut stream, _)) = listener.accept() {
             let mut buffer = vec![0; 1 << 18];
@@ -158,8 +159,10 @@ fn serve(namespace: &Path) {
 }
 
 fn throughput(to: IpAddr) -> f64 {
-    let mut stream = TcpStream::connect(SocketAddr::new(to, PORT)).expect("the server is there");
-    let (buffer, start, mut sent) = (vec![0; 1 << 18], Instant::now(), 0u64);
+    let mut stream = TcpStream::connect(SocketAddr::new(to, PORT)).expect("the server exists");
+    let buffer = vec![0; 1 << 18];
+    let start = Instant::now();
+    let mut sent = 0u64;
     while start.elapsed() < DURATION {
         stream.write_all(&buffer).expect("the server reads");
         sent += buffer.len() as u64;

@@ -1,9 +1,9 @@
-//! Which pod holds which address, kept on disk.
+//! The addresses of a node's pods, kept on disk.
 //!
-//! One file an address, named after it, holding the lease as JSON. Invariant: an address is given
-//! out only after its file is durable, and the file appears whole or not at all (written aside, then
-//! hard-linked into place, which fails if the name is taken). So no crash hands an address out
-//! twice, and what a crash leaves behind is found by its sandbox id and collected.
+//! One file per address, named after it, holding the lease as JSON. Invariant: an address is allocated only after its
+//! file is durable, and the file appears complete or not at all (written to a temporary file, then hard-linked into
+//! place, which fails if the name is taken). So no crash makes an address be allocated twice, and the leases that a
+//! crash leaves behind are found by their sandbox id and collected.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::cidr::Hosts;
 use crate::error::Error;
 
-const ASIDE: &str = ".new-";
+const TEMPORARY_PREFIX: &str = ".new-";
 
 /// The transport protocol of a host port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -28,12 +28,12 @@ pub enum Protocol {
     Sctp,
 }
 
-/// A port of the node that leads to a port of the pod.
+/// A host port that leads to a port of the pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PortMapping {
     pub protocol: Protocol,
-    /// The address of the node it is bound to; none for all of them.
+    /// The node's address that it is bound to; `None` for all of them.
     pub host_ip: Option<IpAddr>,
     pub host_port: u16,
     pub container_port: u16,
@@ -44,7 +44,7 @@ pub struct PortMapping {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Lease {
     pub address: IpAddr,
-    /// The address of the other version of IP, where pods have both.
+    /// The address of the other IP family, where pods have both.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub second: Option<IpAddr>,
     pub sandbox_id: String,
@@ -81,7 +81,7 @@ struct State {
 }
 
 impl Allocator {
-    /// Reads the leases that earlier runs left.
+    /// Reads the leases of earlier runs.
     pub fn open(directory: &Path, hosts: Hosts) -> Result<Allocator, Error> {
         fs::create_dir_all(directory).map_err(Error::file("create", directory))?;
         let mut leases = BTreeMap::new();
@@ -100,7 +100,7 @@ impl Allocator {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives the sandbox addresses: those it holds already, else free ones.
+    /// Allocates addresses for the sandbox: those it holds already, else free ones.
     pub fn allocate(&self, wanted: Lease) -> Result<Lease, Error> {
         let mut state = self.state();
         if let Some(held) = state.leases.values().find(|lease| lease.sandbox_id == wanted.sandbox_id) {
@@ -122,10 +122,10 @@ impl Allocator {
         Err(Error::AddressesExhausted(self.hosts.to_string()))
     }
 
-    /// Whether the file could be made; false when the address is taken on disk.
+    /// Writes the lease's file; returns false when the address is taken on disk.
     fn write(&self, lease: &Lease) -> Result<bool, Error> {
         let path = self.directory.join(lease.address.to_string());
-        let aside = self.directory.join(format!("{ASIDE}{}", lease.address));
+        let aside = self.directory.join(format!("{TEMPORARY_PREFIX}{}", lease.address));
         let bytes = serde_json::to_vec(lease).expect("a lease has string keys only");
         let written = File::create(&aside).and_then(|mut file| {
             file.write_all(&bytes)?;
@@ -157,12 +157,12 @@ impl Allocator {
         self.state().leases.values().cloned().collect()
     }
 
-    /// Leases of sandboxes that no longer exist.
+    /// Returns the leases of sandboxes that no longer exist.
     pub fn orphans(&self, live: &BTreeSet<String>) -> Vec<Lease> {
         self.state().leases.values().filter(|lease| !live.contains(&lease.sandbox_id)).cloned().collect()
     }
 
-    /// Frees an address; one that is free already is no error.
+    /// Frees an address; a free one is no error.
     pub fn release(&self, address: IpAddr) -> Result<(), Error> {
         let path = self.directory.join(address.to_string());
         let mut state = self.state();
@@ -176,10 +176,10 @@ impl Allocator {
     }
 }
 
-/// The lease of a file; none if it is a leftover of an interrupted write.
+/// Reads the lease of a file; returns `None` for the leftover of an interrupted write.
 fn read_lease(path: &Path) -> Result<Option<Lease>, Error> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    if name.starts_with(ASIDE) {
+    if name.starts_with(TEMPORARY_PREFIX) {
         return Ok(None);
     }
     let bytes = fs::read(path).map_err(Error::file("read", path))?;
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_survive_a_restart_and_are_not_given_twice() {
+    fn addresses_survive_a_restart_and_are_not_allocated_twice() {
         let directory = tempfile::tempdir().unwrap();
         let first = open(directory.path()).allocate(lease("a")).unwrap();
         let again = open(directory.path());
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_freed_address_rests_while_others_are_free() {
+    fn a_freed_address_is_reused_last() {
         let directory = tempfile::tempdir().unwrap();
         let allocator = open(directory.path());
         let first = allocator.allocate(lease("a")).unwrap().address;
@@ -258,9 +258,10 @@ mod tests {
     }
 
     #[test]
-    fn an_address_taken_by_another_process_is_passed_over() {
+    fn an_address_taken_by_another_process_is_skipped() {
         let directory = tempfile::tempdir().unwrap();
-        let (one, other) = (open(directory.path()), open(directory.path()));
+        let one = open(directory.path());
+        let other = open(directory.path());
         let first = one.allocate(lease("a")).unwrap().address;
         assert_ne!(other.allocate(lease("b")).unwrap().address, first);
     }

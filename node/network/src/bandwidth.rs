@@ -1,7 +1,6 @@
-//! How fast a pod may send and receive, as its annotations say.
+//! The bandwidth limits of a pod, from its annotations.
 //!
-//! Each side is one token bucket: what the pod receives is shaped where it leaves the node's end of the link, what it
-//! sends where it leaves the pod's own.
+//! Each direction is one token bucket: ingress is shaped at the node's end of the link, egress at the pod's own.
 
 use std::collections::BTreeMap;
 
@@ -11,11 +10,11 @@ use crate::error::Error;
 
 const INGRESS: &str = "kubernetes.io/ingress-bandwidth";
 const EGRESS: &str = "kubernetes.io/egress-bandwidth";
-/// What upstream holds to be reasonable: from a kilobit to a petabit a second.
+/// The limits that upstream accepts: from a kilobit to a petabit a second.
 const LEAST: i64 = 1_000;
 const MOST: i64 = 1_000_000_000_000_000;
 
-/// Bits a second.
+/// Limits in bits a second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     pub ingress: Option<u64>,
@@ -23,16 +22,17 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// What the annotations of a pod ask for.
+    /// Reads the limits of a pod's annotations.
     pub fn of(annotations: &BTreeMap<String, String>) -> Result<Limits, Error> {
-        let limit = |name: &str| annotations.get(name).map(|text| parse(name, text)).transpose();
+        let limit = |name: &str| annotations.get(name).map(|value| parse(name, value)).transpose();
         Ok(Limits { ingress: limit(INGRESS)?, egress: limit(EGRESS)? })
     }
 }
 
-fn parse(name: &str, text: &str) -> Result<u64, Error> {
-    let refuse = |reason: &str| Error::Bandwidth { annotation: format!("{name}: {text:?}"), reason: reason.to_owned() };
-    let quantity = Quantity::parse(text).map_err(|error| refuse(&error.to_string()))?;
+fn parse(name: &str, value: &str) -> Result<u64, Error> {
+    let refuse =
+        |reason: &str| Error::Bandwidth { annotation: format!("{name}: {value:?}"), reason: reason.to_owned() };
+    let quantity = Quantity::parse(value).map_err(|error| refuse(&error.to_string()))?;
     let value = quantity.as_i64();
     if value < LEAST {
         return Err(refuse("resource is unreasonably small (< 1kbit)"));

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use crate::error::Error;
 
-/// Hosts of one range at most.
+/// The most hosts of one range.
 const MOST_HOSTS: u32 = (1 << 20) - 1;
 
 /// A range of addresses with a common prefix. The bits after the prefix are zero.
@@ -17,7 +17,7 @@ pub struct Cidr {
 }
 
 impl Cidr {
-    /// The range of this prefix length that holds the address.
+    /// Makes the range of this prefix length that holds the address.
     pub fn new(address: IpAddr, length: u8) -> Option<Cidr> {
         let address = match address {
             IpAddr::V4(address) if length <= 32 => {
@@ -33,12 +33,12 @@ impl Cidr {
         Some(Cidr { address, length })
     }
 
-    /// The first address of the range.
+    /// Returns the first address of the range.
     pub fn address(&self) -> IpAddr {
         self.address
     }
 
-    /// The length of the common prefix in bits.
+    /// Returns the length of the common prefix in bits.
     pub fn length(&self) -> u8 {
         self.length
     }
@@ -51,7 +51,7 @@ impl Cidr {
         self.address.is_ipv4()
     }
 
-    /// The n-th address of the range, from zero; none beyond its end.
+    /// Returns the n-th address of the range, from zero; `None` beyond its end.
     pub fn nth(&self, n: u32) -> Option<IpAddr> {
         let address = match self.address {
             IpAddr::V4(first) => first.to_bits().checked_add(n).map(|bits| Ipv4Addr::from_bits(bits).into()),
@@ -60,7 +60,7 @@ impl Cidr {
         address.filter(|address| self.contains(*address))
     }
 
-    /// The number of an address in the range.
+    /// Returns the index of an address in the range.
     fn number(&self, address: IpAddr) -> Option<u32> {
         match (self.address, address) {
             (IpAddr::V4(first), IpAddr::V4(address)) => address.to_bits().checked_sub(first.to_bits()),
@@ -71,7 +71,7 @@ impl Cidr {
         }
     }
 
-    /// The last number of a host: before the broadcast address of IPv4, and as many as anybody needs of IPv6.
+    /// Returns the index of the last host: before the broadcast address of IPv4, and a sufficient number of IPv6.
     fn last_host(&self) -> Option<u32> {
         match self.address {
             IpAddr::V4(_) if self.length <= 30 => Some((u32::MAX >> self.length) - 1),
@@ -81,8 +81,8 @@ impl Cidr {
     }
 }
 
-/// The hosts of ranges that go together, one a version of IP: host n has the n-th address of each. So one choice gives a
-/// pod all its addresses, and one record holds them.
+/// The hosts of ranges that belong together, one per IP family: host n has the n-th address of each. So one choice
+/// gives a pod all its addresses, and one record holds them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hosts {
     ranges: Vec<Cidr>,
@@ -90,7 +90,7 @@ pub(crate) struct Hosts {
 }
 
 impl Hosts {
-    /// The gateway is the first; the others follow.
+    /// The first host after the gateway.
     const FIRST: u32 = 2;
 
     pub fn of(ranges: &[Cidr]) -> Result<Hosts, Error> {
@@ -106,7 +106,7 @@ impl Hosts {
         }
     }
 
-    /// The addresses of a host, one a range, in their order.
+    /// Returns the addresses of a host, one per range, in their order.
     pub fn addresses(&self, number: u32) -> Vec<IpAddr> {
         self.ranges.iter().filter_map(|range| range.nth(number)).collect()
     }
@@ -115,14 +115,16 @@ impl Hosts {
         self.addresses(1)
     }
 
-    /// The number of the host that has an address.
+    /// Returns the index of the host that has an address.
     pub fn number(&self, address: IpAddr) -> Option<u32> {
         self.ranges.iter().find_map(|range| range.number(address).filter(|_| range.contains(address)))
     }
 
-    /// Every host but the gateway once, beginning after `previous`, so that a freed address rests a while.
+    /// Returns every host but the gateway once, beginning after `previous`, so that a freed address is not reused at
+    /// once.
     pub fn after(&self, previous: Option<u32>) -> impl Iterator<Item = u32> + use<> {
-        let (first, last) = (Hosts::FIRST, self.last);
+        let first = Hosts::FIRST;
+        let last = self.last;
         let start = previous.filter(|previous| (first..last).contains(previous)).map_or(first, |previous| previous + 1);
         (start..=last).chain(first..start)
     }
@@ -143,12 +145,12 @@ impl fmt::Display for Cidr {
 impl FromStr for Cidr {
     type Err = Error;
 
-    fn from_str(text: &str) -> Result<Cidr, Error> {
+    fn from_str(cidr: &str) -> Result<Cidr, Error> {
         let parse = || {
-            let (address, length) = text.split_once('/')?;
+            let (address, length) = cidr.split_once('/')?;
             Cidr::new(address.parse().ok()?, length.parse().ok()?)
         };
-        parse().ok_or_else(|| Error::InvalidCidr(text.to_owned()))
+        parse().ok_or_else(|| Error::InvalidCidr(cidr.to_owned()))
     }
 }
 
@@ -158,7 +160,7 @@ mod tests {
 
     #[test]
     fn ranges_are_parsed_and_normalised() {
-        for (text, expected) in [
+        for (input, expected) in [
             ("10.244.3.7/24", Some("10.244.3.0/24")),
             ("0.0.0.0/0", Some("0.0.0.0/0")),
             ("fd00::5/64", Some("fd00::/64")),
@@ -166,8 +168,8 @@ mod tests {
             ("10.0.0.0", None),
             ("ten/8", None),
         ] {
-            let parsed = text.parse::<Cidr>().ok().map(|cidr| cidr.to_string());
-            assert_eq!(parsed.as_deref(), expected, "{text}");
+            let parsed = input.parse::<Cidr>().ok().map(|cidr| cidr.to_string());
+            assert_eq!(parsed.as_deref(), expected, "{input}");
         }
     }
 
@@ -180,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_leave_out_network_gateway_and_broadcast_and_go_round() {
+    fn hosts_exclude_network_gateway_and_broadcast_and_wrap_around() {
         let hosts = Hosts::of(&[cidr("10.244.0.0/29")]).unwrap();
         let numbers = |previous: Option<u32>| hosts.after(previous).collect::<Vec<_>>();
         assert_eq!(hosts.gateways(), ["10.244.0.1".parse::<IpAddr>().unwrap()]);
@@ -202,12 +204,12 @@ mod tests {
     #[test]
     fn ranges_without_hosts_or_of_one_version_are_refused() {
         for bad in [&["10.0.0.0/31"][..], &["fd00::/127"], &["10.0.0.0/24", "10.1.0.0/24"], &[]] {
-            let ranges: Vec<Cidr> = bad.iter().map(|text| cidr(text)).collect();
+            let ranges: Vec<Cidr> = bad.iter().map(|range| cidr(range)).collect();
             assert!(Hosts::of(&ranges).is_err(), "{bad:?}");
         }
     }
 
-    fn cidr(text: &str) -> Cidr {
-        text.parse().unwrap()
+    fn cidr(cidr: &str) -> Cidr {
+        cidr.parse().unwrap()
     }
 }

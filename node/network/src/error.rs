@@ -1,4 +1,4 @@
-//! What can go wrong in the pod network.
+//! The errors of the pod network.
 
 use std::io;
 use std::net::IpAddr;
@@ -61,7 +61,7 @@ impl Error {
     }
 }
 
-/// What can go wrong between a runtime and its plugins.
+/// An error between a runtime and its plugins.
 #[derive(Debug, thiserror::Error)]
 pub enum CniError {
     #[error("no network configuration in {0}")]

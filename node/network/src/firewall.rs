@@ -1,4 +1,4 @@
-//! The nf_tables table of the pod network: the way out, and host ports.
+//! The nf_tables table of the pod network: outgoing traffic, and host ports.
 //!
 //! ```text
 //! chain guard        filter, prerouting: no packet of a pod is for 127.0.0.0/8, and packets with the address of a pod
@@ -6,7 +6,7 @@
 //! chain prerouting   nat: to an address of this node → host-ports
 //! chain output       nat: the same for processes of the node
 //! chain host-ports   dnat to pod:port by @host-ports, first by address, then for any address
-//! chain postrouting  nat: masquerade what leaves the cluster, comes from 127.0.0.1, or turns back
+//! chain postrouting  nat: masquerade packets that leave the cluster, come from 127.0.0.1, or return to the sender
 //! ```
 
 use std::net::IpAddr;
@@ -32,13 +32,15 @@ pub(crate) struct Firewall {
     pub table: Table,
     pub bridge: String,
     pub pod_cidr: Cidr,
-    /// Ranges that pods reach with their own address.
+    /// The ranges that pods reach with their own address.
     pub inside: Vec<Cidr>,
 }
 
 impl Firewall {
     fn host_ports(&self) -> Set {
-        let (address, protocol, port) = (self.ip.address(), DataType::InetProto, DataType::InetService);
+        let address = self.ip.address();
+        let protocol = DataType::InetProto;
+        let port = DataType::InetService;
         Set::map(HOST_PORTS, &[address, protocol, port], &[address, port])
     }
 
@@ -46,7 +48,7 @@ impl Firewall {
         Set::new(HAIRPIN, &[self.ip.address(), self.ip.address()])
     }
 
-    /// Replaces the table by one that serves these leases, in one step.
+    /// Replaces the table by one that serves these leases, in one batch.
     pub fn replace(&self, leases: &[Lease]) -> Result<(), Error> {
         Ok(Socket::open()?.apply(self.ruleset(leases))?)
     }
@@ -83,8 +85,10 @@ impl Firewall {
     fn rules(&self) -> Vec<(&'static str, Rule)> {
         let bridge = InterfaceName(self.bridge.clone());
         let local = || Rule::new().eq(Field::FibDaddrType, Bytes4(Field::ADDRESS_LOCAL)).jump(HOST_PORTS);
-        let (ip, family) = (self.ip, self.ip.family());
-        let (source, destination) = (ip.source(), ip.destination());
+        let ip = self.ip;
+        let family = self.ip.family();
+        let source = ip.source();
+        let destination = ip.destination();
         let (loopback, loopback_bits) = ip.loopback();
         let (multicast, multicast_bits) = ip.multicast();
         let any_address = Field::Constant(ip.unspecified().into());
@@ -95,7 +99,7 @@ impl Firewall {
         vec![
             // The bridge routes 127.0.0.0/8 so that host ports work on localhost; pods must not.
             ("guard", from_bridge.in_prefix(destination.clone(), loopback, loopback_bits).drop()),
-            // A host outside that claims to be a pod would be taken for it by Services and policies.
+            // Services and policies would take an outside host that uses a pod's address for that pod.
             ("guard", from_elsewhere.in_prefix(source.clone(), self.pod_cidr.address(), self.pod_cidr.length()).drop()),
             ("prerouting", local()),
             ("output", local()),
@@ -123,12 +127,12 @@ impl Firewall {
         ]
     }
 
-    /// Puts the table back if someone else deleted it, as a restarted firewall service does.
+    /// Restores the table if another program deleted it, as a restarted firewall service does.
     pub fn restore(&self, leases: &[Lease]) -> Result<(), Error> {
         if Socket::open()?.tables()?.contains(&self.table) {
             return Ok(());
         }
-        warn!(table = self.table.name, "restoring the table of the pod network, which someone else deleted");
+        warn!(table = self.table.name, "restoring the table of the pod network, which another program deleted");
         self.replace(leases)
     }
 
@@ -151,7 +155,7 @@ impl Firewall {
         Ok(socket.apply(batch)?)
     }
 
-    /// Closes whatever host ports lead to a pod, and forgets its UDP flows.
+    /// Closes all host ports of a pod, and deletes its UDP flows.
     pub fn close_host_ports(&self, lease: &Lease) -> Result<(), Error> {
         let Some(address) = self.address(lease).filter(|_| !lease.port_mappings.is_empty()) else { return Ok(()) };
         let mut socket = Socket::open()?;
@@ -176,7 +180,7 @@ impl Firewall {
         Ok(Socket::open()?.apply(batch)?)
     }
 
-    /// The pod's address of this version.
+    /// Returns the pod's address of this IP family.
     fn address(&self, lease: &Lease) -> Option<IpAddr> {
         lease.addresses().into_iter().find(|address| self.ip.holds(*address))
     }
@@ -188,7 +192,8 @@ impl Firewall {
         batch.add_elements(&self.table, &self.hairpin(), &[Element::key((address, address))]);
     }
 
-    /// What the host ports of a pod are in this table; none of those that are bound to an address of the other version.
+    /// Returns the elements of a pod's host ports in this table, without those that are bound to an address of the
+    /// other family.
     fn elements<'a>(&self, lease: &'a Lease) -> Vec<(&'a PortMapping, Element)> {
         let Some(pod) = self.address(lease) else { return Vec::new() };
         let element = |mapping: &'a PortMapping| {

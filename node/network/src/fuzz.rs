@@ -1,4 +1,4 @@
-//! Doors for the fuzz targets: what the kernel and CNI plugins say. Nothing else may use this.
+//! Entry points for the fuzz targets: messages of the kernel and of CNI plugins. Nothing else may use this.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{ExitStatus, Output};
@@ -19,7 +19,7 @@ pub fn wireguard(part: &[u8]) {
     message::read(part, &mut message::Device::default());
 }
 
-/// Reads a network configuration, and writes what each of its plugins is told.
+/// Reads a network configuration, and makes the input of each of its plugins.
 pub fn cni_list(value: &Value) {
     let Ok(list) = List::of(value) else { return };
     for plugin in &list.plugins {
@@ -40,7 +40,7 @@ pub fn cni_record(value: &Value) -> Option<Value> {
     Some(Attached::from_value(value)?.to_value())
 }
 
-/// Reads what a runtime tells our own plugin; returns how many gateways and ports it is about.
+/// Reads a runtime's call of our own plugin; returns how many gateways and ports it has.
 pub fn cni_call(config: Value) -> Option<usize> {
     cni::plugin::read(config)
 }

@@ -1,9 +1,9 @@
-//! The frames that pods may send: to the node alone, from addresses that are theirs.
+//! A filter of the frames that pods may send: to the node alone, from their own addresses.
 //!
-//! Pods share a bridge, and one that may write raw frames could address another pod's hardware address, around the node's
-//! IP stack and so around every policy and Service; send with another pod's address, and be taken for it; or teach the
-//! bridge and the other pods that another's address is behind its own port. All of it ends here, where a frame enters the
-//! bridge and before the bridge learns from it, whether or not the kernel has `br_netfilter`:
+//! Pods share a bridge. A pod that may write raw frames could send to another pod's hardware address, past the node's
+//! IP stack and so past every policy and Service; send with another pod's address, and be taken for it; or make the
+//! bridge and the other pods learn that another pod's address is behind its own port. The filter drops all of these
+//! where a frame enters the bridge and before the bridge learns from it, whether or not the kernel has `br_netfilter`:
 //!
 //! ```text
 //! chain frames   bridge, prerouting, before all else; from @ports only:
@@ -12,7 +12,7 @@
 //!                ARP from the pod's own address; IP from the pod's own address and to the bridge, or to a group
 //! ```
 //!
-//! Frames to groups reach other pods of the node as they do on any network, if their packets are to groups too. The
+//! Multicast frames reach other pods of the node as they do on any network, if their packets are multicast too. The
 //! node's own neighbours are permanent entries (`pod_network`), so that it learns none from pods.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -27,27 +27,27 @@ use crate::error::Error;
 const FRAMES: &str = "frames";
 const PORTS: &str = "ports";
 const MACS: &str = "macs";
-/// Before the bridge's own translation and `br_netfilter`.
+/// The priority before the bridge's own translation and `br_netfilter`.
 const FIRST: i32 = -400;
 /// The types of frames; two bytes, as a port has.
 const ARP: Port = Port(0x0806);
 const IPV4: Port = Port(0x0800);
 const IPV6: Port = Port(0x86dd);
-/// The bit of hardware addresses of groups.
+/// The bit of multicast hardware addresses.
 const GROUP: Mac = Mac([1, 0, 0, 0, 0, 0]);
-/// The protocol of ICMPv6, and its messages that say where others are.
+/// The protocol of ICMPv6, and its messages that announce the location of hosts.
 const ICMPV6: u8 = 58;
 const ROUTER_ADVERTISEMENT: u8 = 134;
 const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
 const REDIRECT: u8 = 137;
 
-/// The frames of one node's pods.
+/// The frame filter of one node's pods.
 pub(crate) struct Guard {
     table: Table,
     bridge: Mac,
 }
 
-/// A pod's end of the bridge, and the addresses behind it.
+/// A pod's port of the bridge, and the addresses behind it.
 pub(crate) struct GuardedPort {
     pub name: String,
     pub mac: [u8; 6],
@@ -101,11 +101,12 @@ impl Guard {
             let (group, length) = ip.multicast();
             rule.has_bits(Field::EtherDaddr, GROUP, GROUP).in_prefix(ip.destination(), group, length)
         };
-        let (v4, v6) = (IpVersion::V4, IpVersion::V6);
+        let v4 = IpVersion::V4;
+        let v6 = IpVersion::V6;
         let broadcast = |rule: Rule| rule.eq(Field::IpDaddr, Ipv4Addr::BROADCAST);
         let link_local =
             |rule: Rule| rule.in_prefix(Field::Ip6Saddr, Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0).into(), 10);
-        let nobody = |rule: Rule| rule.eq(Field::Ip6Saddr, Ipv6Addr::UNSPECIFIED);
+        let unspecified = |rule: Rule| rule.eq(Field::Ip6Saddr, Ipv6Addr::UNSPECIFIED);
         let passes = |rule: Rule| rule.verdict(Verdict::Accept);
         let message = |kind: u8| of_type(IPV6).eq(Field::L4Proto, ICMPV6).eq(Field::IcmpType, kind);
         vec![
@@ -120,10 +121,10 @@ impl Guard {
             passes(own(broadcast(of_type(IPV4)), v4, Field::IpSaddr)),
             passes(own(to_bridge(of_type(IPV6)), v6, Field::Ip6Saddr)),
             passes(own(to_group(of_type(IPV6), v6), v6, Field::Ip6Saddr)),
-            // Neighbours are found before a link has addresses, and by those of the link.
+            // Neighbours are found before a link has addresses, and by link-local ones.
             passes(link_local(to_bridge(of_type(IPV6)))),
             passes(link_local(to_group(of_type(IPV6), v6))),
-            passes(nobody(to_group(of_type(IPV6), v6))),
+            passes(unspecified(to_group(of_type(IPV6), v6))),
             Rule::new().drop(),
         ]
     }
@@ -138,17 +139,17 @@ impl Guard {
         }
     }
 
-    /// Guards a port, before it is the bridge's.
+    /// Guards a port, before it is attached to the bridge.
     pub fn add(&self, port: &GuardedPort) -> Result<(), Error> {
         let mut batch = Batch::new();
         self.put(&mut batch, port);
         Ok(Socket::open()?.apply(batch)?)
     }
 
-    /// Forgets a port that is gone. One that was never guarded is no error.
+    /// Removes a deleted port. One that was never guarded is no error.
     pub fn remove(&self, port: &GuardedPort) -> Result<(), Error> {
         let mut batch = Batch::new();
-        // Adding first makes the deletion succeed whatever of it stands.
+        // Adding first makes the deletion succeed whichever parts exist.
         self.put(&mut batch, port);
         let name = InterfaceName(port.name.clone());
         batch.delete_elements(&self.table, &Guard::ports(), &[Element::key(name.clone())]);
@@ -160,8 +161,8 @@ impl Guard {
         Ok(Socket::open()?.apply(batch)?)
     }
 
-    /// Whether the table stands.
-    pub fn stands(&self) -> Result<bool, Error> {
+    /// Reports whether the table exists.
+    pub fn exists(&self) -> Result<bool, Error> {
         Ok(Socket::open()?.tables()?.contains(&self.table))
     }
 

@@ -1,7 +1,7 @@
-//! Working inside another network namespace, on a thread of its own.
+//! Runs work inside another network namespace, on a thread of its own.
 //!
-//! A thread that entered a namespace is never given back to a pool: it ends with the work, so no
-//! other work can run in the wrong namespace by mistake.
+//! A thread that entered a namespace is never returned to a pool: it ends with the work, so no other work can run in
+//! the wrong namespace by mistake.
 
 use std::fs::File;
 use std::path::Path;
@@ -10,7 +10,7 @@ use nix::sched::{CloneFlags, setns};
 
 use crate::error::Error;
 
-/// Runs a closure on a new thread inside the network namespace that `path` names. Blocks.
+/// Runs a closure on a new thread inside the network namespace at `path`. Blocks.
 ///
 /// Threads and processes that the closure starts belong to that namespace too.
 pub fn enter<T: Send>(path: &Path, run: impl FnOnce() -> T + Send) -> Result<T, Error> {

@@ -1,9 +1,9 @@
 //! Network namespaces that act as further nodes of this machine.
 //!
-//! A node in a namespace has its own links, routes and firewall, and is attached by a veth to a
-//! bridge of the host, which is its gateway. `corten up --nodes 3` and tests that cut cables are
-//! made of these. The namespace is pinned by a bind mount, as `ip netns` does, so that it outlives
-//! the process that made it; [`delete`] and [`cleanup`] take everything away again.
+//! A node in a namespace has its own links, routes and firewall, and is attached by a veth to a bridge of the host,
+//! which is its gateway. `corten up --nodes 3` and tests of broken links use these. The namespace is pinned by a bind
+//! mount, as `ip netns` does, so that it outlives the process that made it; [`delete`] and [`cleanup`] remove
+//! everything again.
 
 use std::fs::{self, File};
 use std::io;
@@ -26,21 +26,21 @@ use crate::sysctl;
 /// The name of a node's uplink inside its namespace.
 const UPLINK: &str = "eth0";
 
-/// Nodes in namespaces of this machine.
+/// The settings of the nodes in namespaces of this machine.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The host bridge they are attached to. Default `corten-nodes`.
     pub bridge: String,
-    /// Their addresses, one range a version of IP that the cluster has, in its order; the first host address of each is
-    /// the host's. Default 10.89.0.0/24 and fd89::/64.
+    /// The nodes' subnets, one per IP family of the cluster, in its order; the first host address of each is the
+    /// host's. Default 10.89.0.0/24 and fd89::/64.
     pub subnets: Vec<Cidr>,
-    /// Ranges they reach with their own address: the cluster's pod CIDRs. What leaves these and the
-    /// subnets is masqueraded by the host.
+    /// The ranges that nodes reach with their own address: the cluster's pod CIDRs. The host masquerades packets that
+    /// leave these and the subnets.
     pub cluster_cidrs: Vec<Cidr>,
-    /// Further addresses by which nodes find the host on the bridge: those of IPv6 that it has elsewhere, because a
-    /// kernel answers for them only where they are.
+    /// Further addresses by which nodes find the host on the bridge: its IPv6 addresses on other links, because a
+    /// kernel answers for them only on their own link.
     pub host_addresses: Vec<IpAddr>,
-    /// Where the namespaces are pinned: files below `netns` of this directory.
+    /// The directory of pins: the namespaces are files below its `netns`.
     pub run_dir: PathBuf,
 }
 
@@ -62,19 +62,19 @@ impl Config {
         }
     }
 
-    /// The host's addresses among the nodes: their gateways.
+    /// Returns the host's addresses among the nodes: their gateways.
     pub fn gateways(&self) -> Result<Vec<IpAddr>, Error> {
         Ok(Hosts::of(&self.subnets)?.gateways())
     }
 
-    /// The addresses of the n-th node in a namespace, from zero.
+    /// Returns the addresses of the n-th node in a namespace, from zero.
     pub fn addresses(&self, index: usize) -> Result<Vec<IpAddr>, Error> {
         let hosts = Hosts::of(&self.subnets)?;
         let number = hosts.after(None).nth(index);
         number.map(|number| hosts.addresses(number)).ok_or_else(|| Error::AddressesExhausted(hosts.to_string()))
     }
 
-    /// Addresses, each with the length of its subnet.
+    /// Returns the addresses, each with the prefix length of its subnet.
     fn with_lengths(&self, addresses: &[IpAddr]) -> Vec<(IpAddr, u8)> {
         addresses.iter().copied().zip(self.subnets.iter().map(Cidr::length)).collect()
     }
@@ -88,13 +88,13 @@ impl Config {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeNamespace {
     pub name: String,
-    /// Its pin; [`crate::enter`] takes it.
+    /// The path of its pin; [`crate::enter`] takes it.
     pub path: PathBuf,
-    /// Its addresses, one a version of IP.
+    /// Its addresses, one per IP family.
     pub addresses: Vec<IpAddr>,
 }
 
-/// Makes the host's side: the bridge with the host's addresses, and the way out.
+/// Makes the host's side: the bridge with the host's addresses, and masquerading.
 pub async fn ensure_host(config: &Config) -> Result<(), Error> {
     host_side(config, &Links::open()?).await.map(drop)
 }
@@ -111,17 +111,18 @@ async fn host_side(config: &Config, links: &Links) -> Result<Link, Error> {
     Ok(bridge)
 }
 
-/// Makes the host's side, then the namespace, then the link between them. A namespace of the name
-/// that is whole is kept: its pods may be running.
+/// Makes the host's side, then the namespace, then the link between them. Keeps a complete namespace of the name: its
+/// pods may be running.
 pub async fn create(config: &Config, name: &str, addresses: &[IpAddr]) -> Result<NodeNamespace, Error> {
     let links = Links::open()?;
     let bridge = host_side(config, &links).await?;
     let gateways = config.gateways()?;
     let path = config.pin(name);
-    let (link, own) = (host_link(addresses), config.with_lengths(addresses));
+    let link = host_link(addresses);
+    let own = config.with_lengths(addresses);
     let configure = move || configure_node(own.clone(), gateways.clone());
-    let stands = links.find(&link).await?.is_some() && enter_async(&path, configure.clone()).await.is_ok();
-    if !stands {
+    let is_complete = links.find(&link).await?.is_some() && enter_async(&path, configure.clone()).await.is_ok();
+    if !is_complete {
         delete(config, name, addresses).await?;
         pin_new_namespace(&path)?;
         let namespace = File::open(&path).map_err(Error::file("open", &path))?;
@@ -135,8 +136,8 @@ pub async fn create(config: &Config, name: &str, addresses: &[IpAddr]) -> Result
     Ok(NodeNamespace { name: name.to_owned(), path, addresses: addresses.to_vec() })
 }
 
-/// Deletes a namespace with its link. One that is not there is no error. Processes that still run
-/// in it keep it alive, without its uplink, until they end.
+/// Deletes a namespace with its link. A missing one is no error. Processes that still run in it keep it alive, without
+/// its uplink, until they exit.
 pub async fn delete(config: &Config, name: &str, addresses: &[IpAddr]) -> Result<(), Error> {
     Links::open()?.delete(&host_link(addresses)).await?;
     unpin(&config.pin(name))
@@ -168,7 +169,7 @@ fn first(addresses: &[IpAddr]) -> IpAddr {
     addresses.first().copied().unwrap_or(IpVersion::V4.unspecified())
 }
 
-/// The host's end of a node's link, named after the end of its address: `cn-` and eight hexadecimal digits.
+/// Returns the name of the host's end of a node's link: `cn-` and eight hexadecimal digits of its address.
 fn host_link(addresses: &[IpAddr]) -> String {
     let [_, _, a, b, c, d] = mac_of(first(addresses));
     format!("cn-{:08x}", u32::from_be_bytes([a, b, c, d]))
@@ -184,8 +185,8 @@ fn forward(addresses: &[IpAddr]) -> Result<(), Error> {
     Ok(())
 }
 
-/// What nodes send beyond the cluster leaves with the host's address; nothing they send may claim
-/// to be for the host's loopback.
+/// Replaces the table: packets of nodes that leave the cluster are masqueraded; no packet of a node may be for the
+/// host's loopback.
 fn replace_table(config: &Config) -> Result<(), Error> {
     let mut batch = Batch::new();
     for subnet in &config.subnets {
@@ -218,7 +219,7 @@ fn put_table(config: &Config, subnet: &Cidr, batch: &mut Batch) {
     batch.add_rule(&table, "guard", &guard);
 }
 
-/// Runs inside the node's namespace.
+/// Configures the node; runs inside its namespace.
 async fn configure_node(addresses: Vec<(IpAddr, u8)>, gateways: Vec<IpAddr>) -> Result<(), Error> {
     forward(&gateways)?;
     let links = Links::open()?;
@@ -253,9 +254,9 @@ pub fn pin_new_namespace(path: &Path) -> Result<(), Error> {
     joined.map_err(at)
 }
 
-/// Takes the pin away; one that is not there is no error.
+/// Removes the pin; a missing one is no error.
 pub fn unpin(path: &Path) -> Result<(), Error> {
-    // A path that is no mount point answers EINVAL, a missing one ENOENT; both only need the removal.
+    // A path that is no mount point returns EINVAL, a missing one ENOENT; both only need the removal.
     let _ = umount2(path, MntFlags::MNT_DETACH);
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::file("remove", path)(error)),

@@ -1,7 +1,7 @@
-//! Attaching pods to the node's network, and detaching them.
+//! Attaches pods to the node's network, and detaches them.
 //!
-//! Invariant: after a failed or interrupted setup, `teardown` of the same sandbox id leaves nothing
-//! behind; after a crash, `gc` with the sandboxes that live does the same for all others.
+//! Invariant: after a failed or interrupted setup, `teardown` of the same sandbox id leaves nothing behind; after a
+//! crash, `gc` with the live sandboxes does the same for all others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -25,33 +25,33 @@ use crate::namespace::enter_async;
 use crate::policy::{Gate, LocalPod, Sandbox};
 use crate::sysctl;
 
-/// The name of the pod's end of its link, as every container network calls it.
+/// The name of the pod's end of its link, as in every container network.
 const POD_LINK: &str = "eth0";
 
-/// The pod network of a node.
+/// The settings of a node's pod network.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The bridge the pods are attached to. Default `corten0`.
     pub bridge: String,
-    /// The node's pod CIDRs, one a version of IP; the first host address of each is a gateway.
+    /// The node's pod CIDRs, one per IP family; the first host address of each is a gateway.
     pub pod_cidrs: Vec<Cidr>,
-    /// Ranges that pods reach with their own address: the cluster's pod CIDRs. What leaves them is
+    /// The ranges that pods reach with their own address: the cluster's pod CIDRs. Packets that leave them are
     /// masqueraded.
     pub cluster_cidrs: Vec<Cidr>,
-    /// Where the leases of addresses are kept; must survive a reboot no more than the pods do.
+    /// The directory of leases; it need not survive a reboot, as the pods do not.
     pub state_dir: PathBuf,
     /// The MTU of pod links; by default that of the link with the default route, less the overhead.
     pub mtu: Option<u32>,
-    /// The bytes that the way between nodes takes from the MTU.
+    /// The bytes of the MTU that the overlay between nodes takes.
     pub overhead: u32,
-    /// The nf_tables table, one a version of IP. Default `corten-network`.
+    /// The name of the nf_tables tables, one per IP family. Default `corten-network`.
     pub table: String,
-    /// Where new pods wait until their network policies hold; without it none are enforced.
+    /// The gate where new pods wait until their network policies are in the kernel; without it none are enforced.
     pub policies: Option<Gate>,
 }
 
 impl Config {
-    /// The defaults for a node with these pod CIDRs.
+    /// Returns the defaults for a node with these pod CIDRs.
     pub fn new(pod_cidrs: &[Cidr], cluster_cidrs: &[Cidr], state_dir: impl Into<PathBuf>) -> Config {
         Config {
             bridge: "corten0".to_owned(),
@@ -65,12 +65,12 @@ impl Config {
         }
     }
 
-    /// The addresses of the bridge: the pods' gateways, where node services for pods listen.
+    /// Returns the addresses of the bridge: the pods' gateways, where node services for pods listen.
     pub fn gateways(&self) -> Result<Vec<IpAddr>, Error> {
         Ok(Hosts::of(&self.pod_cidrs)?.gateways())
     }
 
-    /// The tables of the versions of IP that pods have.
+    /// Returns the tables of the pods' IP families.
     fn firewalls(&self) -> Vec<Firewall> {
         self.pod_cidrs.iter().map(|pod_cidr| self.firewall(*pod_cidr)).collect()
     }
@@ -90,7 +90,7 @@ impl Config {
     }
 }
 
-/// A pod that wants a network.
+/// A request to attach a pod.
 #[derive(Clone, Debug)]
 pub struct SetupRequest {
     pub sandbox_id: String,
@@ -101,16 +101,16 @@ pub struct SetupRequest {
     pub pod_uid: String,
     /// The labels that the kubelet has of the pod.
     pub pod_labels: BTreeMap<String, String>,
-    /// Whether the pod is the node's own: the API may never have an object of it.
+    /// Whether the pod is a static pod: the API may never have an object of it.
     pub static_pod: bool,
     pub port_mappings: Vec<PortMapping>,
     pub limits: Limits,
 }
 
-/// A pod on the network.
+/// An attached pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attachment {
-    /// The pod's addresses, one a version of IP.
+    /// The pod's addresses, one per IP family.
     pub ips: Vec<IpAddr>,
     pub gateways: Vec<IpAddr>,
     /// The link's name in the pod.
@@ -133,16 +133,16 @@ struct Inner {
     bridge: Link,
     links: Links,
     firewalls: Vec<Firewall>,
-    /// None where the kernel cannot look at frames.
+    /// The frame filter; `None` if the kernel does not support one.
     guard: Option<Guard>,
-    /// Why there is no guard.
+    /// The reason why there is no guard.
     unguarded: Option<String>,
     allocator: Allocator,
 }
 
 impl PodNetwork {
-    /// Makes bridge, forwarding and firewall stand as configured, in the calling thread's network
-    /// namespace. Pods of an earlier run keep their addresses, links and host ports.
+    /// Makes bridge, forwarding and firewall as configured, in the calling thread's network namespace. Pods of an
+    /// earlier run keep their addresses, links and host ports.
     pub async fn start(config: Config) -> Result<PodNetwork, Error> {
         let hosts = Hosts::of(&config.pod_cidrs)?;
         let gateways = hosts.gateways();
@@ -174,7 +174,7 @@ impl PodNetwork {
         Ok(PodNetwork { inner: Arc::new(inner) })
     }
 
-    /// The pods' gateways, one a version of IP.
+    /// Returns the pods' gateways, one per IP family.
     pub fn gateways(&self) -> &[IpAddr] {
         &self.inner.gateways
     }
@@ -183,12 +183,12 @@ impl PodNetwork {
         &self.inner.config
     }
 
-    /// Why the frames of pods are not guarded; `None` where they are.
+    /// Returns the reason why the frames of pods are not guarded; `None` if they are.
     pub fn unguarded(&self) -> Option<&str> {
         self.inner.unguarded.as_deref()
     }
 
-    /// Attaches a pod: address, link, routes, host ports. Repeating it gives the same address.
+    /// Attaches a pod: address, link, routes, host ports. Repeating it returns the same address.
     pub async fn setup(&self, request: SetupRequest) -> Result<Attachment, Error> {
         let lease = self.allocate(&request).await?;
         match self.admit_and_attach(&request, &lease).await {
@@ -202,7 +202,7 @@ impl PodNetwork {
         }
     }
 
-    /// Policies come first: without them there is no link that a packet could take.
+    /// Waits for the policies, then attaches the pod: before them there is no link that a packet could take.
     async fn admit_and_attach(&self, request: &SetupRequest, lease: &Lease) -> Result<Attachment, Error> {
         if let Some(gate) = &self.inner.config.policies {
             gate.attach(sandbox(lease)).await?;
@@ -227,8 +227,9 @@ impl PodNetwork {
         if let Some(bits) = ingress {
             links.limit(port.index, bits).await?;
         }
-        let (addresses, ways) = (lease.addresses(), gateways.clone());
-        enter_async(&request.netns_path, move || configure_pod(addresses, ways, egress)).await?;
+        let addresses = lease.addresses();
+        let pod_gateways = gateways.clone();
+        enter_async(&request.netns_path, move || configure_pod(addresses, pod_gateways, egress)).await?;
         links.await_carrier(&host_interface, &bridge.name).await?;
         for firewall in firewalls {
             firewall.open_host_ports(lease)?;
@@ -242,7 +243,7 @@ impl PodNetwork {
         })
     }
 
-    /// Detaches a sandbox. Doing it twice, or for one that was never attached, is no error.
+    /// Detaches a sandbox. Repeating it, or a sandbox that was never attached, is no error.
     pub async fn teardown(&self, sandbox_id: &str) -> Result<(), Error> {
         let Inner { links, bridge, firewalls, guard, allocator, .. } = &*self.inner;
         links.delete(&host_interface(sandbox_id)).await?;
@@ -262,14 +263,14 @@ impl PodNetwork {
         self.blocking("releasing an address", move |inner| inner.allocator.release(lease.address)).await
     }
 
-    /// Detaches every sandbox that is not live; says how many. Also puts the firewall table back if
-    /// it was deleted, so calling it now and then keeps the network whole.
+    /// Detaches every sandbox that is not live; returns how many. Also restores the firewall table if it was deleted,
+    /// so calling it now and then keeps the network complete.
     pub async fn gc(&self, live: &BTreeSet<String>) -> Result<usize, Error> {
         for firewall in &self.inner.firewalls {
             firewall.restore(&self.inner.allocator.leases())?;
         }
         if let Some(guard) = &self.inner.guard
-            && !guard.stands()?
+            && !guard.exists()?
         {
             guard.replace(&self.inner.allocator.leases().iter().map(guarded).collect::<Vec<_>>())?;
         }
@@ -281,12 +282,12 @@ impl PodNetwork {
         Ok(orphans.len())
     }
 
-    /// The addresses of a sandbox that is attached.
+    /// Returns the addresses of an attached sandbox.
     pub fn addresses(&self, sandbox_id: &str) -> Vec<IpAddr> {
         self.inner.allocator.find(sandbox_id).map(|lease| lease.addresses()).unwrap_or_default()
     }
 
-    /// Whether a sandbox has its addresses and its link.
+    /// Reports whether a sandbox has its addresses and its link.
     pub async fn is_attached(&self, sandbox_id: &str) -> Result<bool, Error> {
         let leased = self.inner.allocator.find(sandbox_id).is_some();
         Ok(leased && self.inner.links.find(&host_interface(sandbox_id)).await?.is_some())
@@ -310,15 +311,15 @@ impl PodNetwork {
 
     async fn blocking<T: Send + 'static>(
         &self,
-        what: &'static str,
+        action: &'static str,
         work: impl FnOnce(&Inner) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
         let inner = self.inner.clone();
-        tokio::task::spawn_blocking(move || work(&inner)).await.map_err(|_| Error::Cancelled(what))?
+        tokio::task::spawn_blocking(move || work(&inner)).await.map_err(|_| Error::Cancelled(action))?
     }
 }
 
-/// Removes bridge, pod links, firewall table and leases of a node that is to be no more.
+/// Removes bridge, pod links, firewall table and leases of a removed node.
 pub async fn cleanup(config: &Config) -> Result<(), Error> {
     let links = Links::open()?;
     if let Some(bridge) = links.find(&config.bridge).await? {
@@ -341,11 +342,11 @@ pub async fn cleanup(config: &Config) -> Result<(), Error> {
     }
 }
 
-/// Forwarding for the node; localhost host ports for the bridge.
+/// Sets forwarding for the node, and localhost host ports for the bridge.
 ///
-/// `rp_filter` stays as the host has it: a pod's packets arrive by the link that leads to the pod,
-/// so that even the strict mode passes them. Redirects are off because every packet between pods
-/// of the node turns round at the bridge, which is on purpose.
+/// `rp_filter` stays as the host has it: a pod's packets arrive by the link that leads to the pod, so that even the
+/// strict mode passes them. Redirects are off because every packet between pods of the node leaves the bridge on which
+/// it arrived, on purpose.
 fn set_node_sysctls(bridge: &str, gateways: &[IpAddr]) -> Result<(), Error> {
     if gateways.iter().any(IpAddr::is_ipv6) {
         sysctl::forward_ipv6()?;
@@ -357,13 +358,13 @@ fn set_node_sysctls(bridge: &str, gateways: &[IpAddr]) -> Result<(), Error> {
     sysctl::set(&format!("net/ipv4/conf/{bridge}/route_localnet"), "1")
 }
 
-/// Runs inside the pod's network namespace.
+/// Configures the pod's link; runs inside its network namespace.
 async fn configure_pod(addresses: Vec<IpAddr>, gateways: Vec<IpAddr>, egress: Option<u64>) -> Result<(), Error> {
     for interface in ["all", POD_LINK] {
         sysctl::set(&format!("net/ipv4/conf/{interface}/accept_redirects"), "0")?;
     }
     if addresses.iter().any(IpAddr::is_ipv6) {
-        // Nobody but us says where a pod is: no routers of other pods.
+        // Only this node configures a pod's routes: no router of another pod does.
         for name in ["accept_ra", "accept_redirects"] {
             sysctl::set(&format!("net/ipv6/conf/{POD_LINK}/{name}"), "0")?;
         }
@@ -385,8 +386,8 @@ async fn configure_pod(addresses: Vec<IpAddr>, gateways: Vec<IpAddr>, egress: Op
     Ok(())
 }
 
-/// Guards the pods of an earlier run and those to come. A kernel that cannot is a condition of the node: its pods that may
-/// write raw frames can reach each other around policies.
+/// Guards the pods of an earlier run and new ones. An unsupported guard is a condition of the node: its pods that may
+/// write raw frames can reach each other past policies.
 fn start_guard(config: &Config, gateways: &[IpAddr], leases: &[Lease]) -> Result<Option<Guard>, Error> {
     let Some(gateway) = gateways.first() else { return Ok(None) };
     let guard = Guard::new(&config.table, mac_of(*gateway));
@@ -399,7 +400,8 @@ fn guarded(lease: &Lease) -> GuardedPort {
     GuardedPort { name: host_interface(&lease.sandbox_id), mac: mac_of(lease.address), addresses: lease.addresses() }
 }
 
-/// The hardware address behind each address of a pod. The node never asks for it, so that no pod can claim another's.
+/// Returns the hardware address of each address of a pod. The node never solicits it, so that no pod can claim another
+/// pod's address.
 fn neighbours(lease: &Lease) -> impl Iterator<Item = Neighbour> {
     let mac = mac_of(lease.address);
     lease.addresses().into_iter().map(move |address| Neighbour { address, mac })
@@ -412,7 +414,7 @@ async fn add_neighbours(links: &Links, bridge: &Link, lease: &Lease) -> Result<(
     Ok(())
 }
 
-/// A sandbox as enforcement knows it.
+/// Returns the sandbox of a lease, for enforcement.
 fn sandbox(lease: &Lease) -> Sandbox {
     let pod = LocalPod {
         key: Key::new(lease.namespace.clone(), lease.name.clone()),
@@ -428,7 +430,7 @@ fn open_namespace(path: &Path) -> Result<File, Error> {
     File::open(path).map_err(|source| Error::Namespace { path: path.to_owned(), source })
 }
 
-/// A link name of at most fifteen bytes that follows from the sandbox id.
+/// Returns a link name of at most fifteen bytes that follows from the sandbox id.
 fn host_interface(sandbox_id: &str) -> String {
     const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
     const FNV_PRIME: u64 = 0x100_0000_01b3;
@@ -442,15 +444,16 @@ mod tests {
 
     #[test]
     fn host_interfaces_fit_and_differ() {
-        let (one, other) = (host_interface("a"), host_interface("b"));
+        let one = host_interface("a");
+        let other = host_interface("b");
         assert_eq!(one.len(), 15);
         assert_ne!(one, other);
         assert_eq!(one, host_interface("a"));
     }
 
     #[test]
-    fn the_own_range_is_always_inside() {
-        let range = |text: &str| text.parse::<Cidr>().unwrap();
+    fn the_nodes_own_range_is_always_inside() {
+        let range = |cidr: &str| cidr.parse::<Cidr>().unwrap();
         let cluster = [range("10.244.0.0/16"), range("fd00::/48")];
         let inside = |own: &str| Config::new(&[range(own)], &cluster, "/nowhere").firewalls().remove(0).inside;
         assert_eq!(inside("10.244.1.0/24"), [range("10.244.0.0/16")]);

@@ -1,4 +1,4 @@
-//! Addresses of load balancers on two nodes in namespaces: held by one, and taken over when it is lost.
+//! Addresses of load balancers on two nodes in namespaces: held by one node, and taken over when it is lost.
 
 #![allow(clippy::unwrap_used, dead_code)]
 
@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 const BOUND: Duration = Duration::from_secs(300);
 const ATTEMPT: Duration = Duration::from_secs(1);
-/// Of the nodes' subnets, so that who asks is a neighbour.
+/// Addresses of the nodes' subnets, so that the client is a neighbour.
 const ADDRESSES: [&str; 2] = ["10.89.0.200", "fd89::200"];
 
 fn node(api: &Api, name: &str, ready: bool) {
@@ -30,7 +30,7 @@ fn node(api: &Api, name: &str, ready: bool) {
     api.put("nodes", &node.to_string());
 }
 
-/// A server that says its node's name, on every address of the node.
+/// Starts a server that sends its node's name, on every address of the node.
 fn serve(node: &NodeNamespace) {
     let listener = listen(&node.path);
     let name = node.name.clone();
@@ -50,7 +50,7 @@ fn announcer(path: PathBuf, name: String, api: &Api, shutdown: CancellationToken
     })
 }
 
-/// Who answers at an address; nobody is an empty name.
+/// Returns the name of the node that answers at an address; empty if none does.
 fn answers(address: &str) -> String {
     let ask = || {
         let to = SocketAddr::new(address.parse().unwrap(), 80);
@@ -107,12 +107,12 @@ fn a_lost_nodes_addresses_are_taken_over() {
         for address in ADDRESSES {
             let holder = until_answered_by(address, |name| !name.is_empty());
             let other = if holder == "a" { "b" } else { "a" };
-            // The holder's cable is cut, and the control plane notices.
+            // The holder's link goes down, and the control plane notices.
             let cable = cable(nodes.iter().find(|node| node.name == holder).unwrap());
             link_is(&cable, "down");
             node(&api, &holder, false);
             until_answered_by(address, |name| name == other);
-            // It heals: the address goes back where it belongs, and nobody else keeps it.
+            // The link comes up: the address returns to its holder, and no other node keeps it.
             link_is(&cable, "up");
             node(&api, &holder, true);
             until_answered_by(address, |name| name == holder);
@@ -121,14 +121,14 @@ fn a_lost_nodes_addresses_are_taken_over() {
         for thread in running {
             thread.join().unwrap();
         }
-        assert_eq!(answers(ADDRESSES[0]), "", "addresses are given up at the end");
+        assert_eq!(answers(ADDRESSES[0]), "", "addresses are released at the end");
         assert_eq!(answers(ADDRESSES[1]), "");
         block_on(namespace_node::cleanup(&config)).unwrap();
     });
 }
 
 #[test]
-fn what_a_killed_announcer_left_is_taken_back_and_would_end_by_itself() {
+fn addresses_of_a_killed_announcer_are_taken_back_and_expire() {
     on_machine(|| {
         let pins = Pins::new();
         let ranges = ["10.244.0.0/16", "fd00:10:244::/48"].map(|range| range.parse().unwrap());
@@ -136,13 +136,13 @@ fn what_a_killed_announcer_left_is_taken_back_and_would_end_by_itself() {
         let made = block_on(namespace_node::create(&config, "a", &config.addresses(0).unwrap())).unwrap();
         let addresses = || {
             let output = enter(&made.path, || std::process::Command::new("ip").args(["-o", "addr"]).output().unwrap());
-            let text = String::from_utf8_lossy(&output.unwrap().stdout).into_owned();
-            ADDRESSES.map(|one| text.lines().find(|line| line.contains(&format!(" {one}/"))).map(str::to_owned))
+            let lines = String::from_utf8_lossy(&output.unwrap().stdout).into_owned();
+            ADDRESSES.map(|one| lines.lines().find(|line| line.contains(&format!(" {one}/"))).map(str::to_owned))
         };
-        let until = |what: &str, pleases: &dyn Fn(&[Option<String>; 2]) -> bool| {
+        let until = |description: &str, condition: &dyn Fn(&[Option<String>; 2]) -> bool| {
             let deadline = Instant::now() + BOUND;
-            while !pleases(&addresses()) {
-                assert!(Instant::now() < deadline, "{what}: {:?}", addresses());
+            while !condition(&addresses()) {
+                assert!(Instant::now() < deadline, "{description}: {:?}", addresses());
             }
         };
         let run = |commands: &[&str]| {
@@ -151,7 +151,7 @@ fn what_a_killed_announcer_left_is_taken_back_and_would_end_by_itself() {
                 assert!(enter(&made.path, ip).unwrap().success(), "{command}");
             }
         };
-        // As one that was killed left them, and no Service needs them any more.
+        // As a killed announcer left them, and no Service needs them any more.
         run(&[
             "link add corten.lb type bridge",
             "addr add 10.89.0.200/32 dev corten.lb",
@@ -167,7 +167,7 @@ fn what_a_killed_announcer_left_is_taken_back_and_would_end_by_itself() {
         let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "n", "name": "web"},
             "spec": {"type": "LoadBalancer"}, "status": {"loadBalancer": {"ingress": ingress}}});
         api.put("services", &service.to_string());
-        // Each has an end, which nobody but the living holder moves.
+        // Each has a lifetime, which only the living holder renews.
         let ends = |line: &Option<String>| {
             line.as_ref().is_some_and(|line| line.contains("valid_lft") && !line.contains("valid_lft forever"))
         };

@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 use wire::{Packet, Wire};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// TCP waits longer the longer it was without an answer.
+/// The time for a connection to recover: TCP waits longer the longer it was without an answer.
 const HEALED: Duration = Duration::from_secs(300);
 
 fn node_object(name: &str, cidrs: &[String], addresses: &[IpAddr]) -> Node {
@@ -50,7 +50,7 @@ fn routes_config(node_name: &str, cidrs: &[String], backend: Backend, node_addre
     }
 }
 
-/// The ranges of a node's pods.
+/// Returns the ranges of a node's pods.
 fn cidrs(node: usize, ipv6_first: bool) -> Vec<String> {
     let mut both = vec![format!("10.244.{node}.0/24"), format!("fd00:10:244:{node}::/64")];
     if ipv6_first {
@@ -59,14 +59,14 @@ fn cidrs(node: usize, ipv6_first: bool) -> Vec<String> {
     both
 }
 
-/// A cluster of three nodes: how they are connected, and which version of IP comes first.
+/// A cluster of three nodes: its backend, and the IP family that comes first.
 #[derive(Clone, Copy)]
 struct Case {
     backend: Backend,
     ipv6_first: bool,
 }
 
-/// One pod on the node of the calling thread; its pin and addresses.
+/// Makes one pod on the node of the calling thread; returns its pin and addresses.
 fn pod_on_node(directory: &Path, node: usize, own: IpAddr, nodes: &[Node], case: Case) -> (PathBuf, Vec<IpAddr>) {
     block_on(async {
         let state = directory.join(format!("node-{node}"));
@@ -76,9 +76,9 @@ fn pod_on_node(directory: &Path, node: usize, own: IpAddr, nodes: &[Node], case:
         let network = PodNetwork::start(network).await.unwrap();
         let config = routes_config(&format!("node-{node}"), &cidrs(node, case.ipv6_first), case.backend, own);
         for _ in 0..2 {
-            assert_eq!(routes::reconcile(&config, nodes).await.unwrap(), routes::Outcome::Whole);
+            assert_eq!(routes::reconcile(&config, nodes).await.unwrap(), routes::Outcome::Complete);
         }
-        assert_eq!(routes::pending(&config, nodes).await.unwrap(), 0, "what stands is recognised");
+        assert_eq!(routes::pending(&config, nodes).await.unwrap(), 0, "existing entries are recognised");
         let netns_path = directory.join("netns").join(format!("pod-{node}"));
         namespace_node::pin_new_namespace(&netns_path).unwrap();
         let request = request(&format!("pod-{node}"), &netns_path, Vec::new());
@@ -94,7 +94,7 @@ fn cluster(case: Case) -> Vec<Cidr> {
     both
 }
 
-/// What address a server in `to` sees of a client in `from`.
+/// Returns the address of a client in `from` that a server in `to` sees.
 fn seen(from: &Path, to: &Path, address: IpAddr) -> String {
     let listener = listen(to);
     let server = std::thread::spawn(move || {
@@ -112,7 +112,7 @@ fn seen(from: &Path, to: &Path, address: IpAddr) -> String {
     answer.unwrap()
 }
 
-/// Between nodes there are packets of pods as they are, or nothing but what wraps them.
+/// Checks that the wire has unchanged packets of pods, or only encapsulated ones.
 fn check_wire(passed: &BTreeSet<Packet>, case: Case, [clients, servers]: [&[IpAddr]; 2]) {
     let of_pods: BTreeSet<(IpAddr, IpAddr)> =
         passed.iter().filter(|packet| packet.protocol == 6).map(|packet| (packet.from, packet.to)).collect();
@@ -120,12 +120,12 @@ fn check_wire(passed: &BTreeSet<Packet>, case: Case, [clients, servers]: [&[IpAd
         Backend::HostGateway => {
             let pairs =
                 clients.iter().zip(servers).flat_map(|(client, server)| [(*client, *server), (*server, *client)]);
-            // The last packets of connections before these may come late; none of those opens one.
+            // The last packets of earlier connections may come late; none of those opens one.
             assert!(pairs.collect::<BTreeSet<_>>().is_subset(&of_pods), "there and back: {of_pods:?}");
             let opened: BTreeSet<(IpAddr, IpAddr)> =
                 passed.iter().filter(|packet| packet.opens).map(|packet| (packet.from, packet.to)).collect();
-            let asked = clients.iter().copied().zip(servers.iter().copied());
-            assert_eq!(opened, asked.collect(), "nothing is translated");
+            let expected = clients.iter().copied().zip(servers.iter().copied());
+            assert_eq!(opened, expected.collect(), "nothing is translated");
         }
         Backend::Vxlan | Backend::Wireguard => {
             assert!(of_pods.is_empty(), "{of_pods:?}");
@@ -135,7 +135,8 @@ fn check_wire(passed: &BTreeSet<Packet>, case: Case, [clients, servers]: [&[IpAd
     }
 }
 
-/// A node that is cut off is not reached; when its cable heals, what stood goes on and what is new is served.
+/// Checks that a node that is cut off is not reached; when its link comes up, open connections go on and new ones are
+/// served.
 fn cut_and_heal(cable: &str, from: &Path, to: &Path, address: IpAddr) {
     let listener = enter(to, || TcpListener::bind("[::]:0").unwrap()).unwrap();
     let there = SocketAddr::new(address, listener.local_addr().unwrap().port());
@@ -147,9 +148,9 @@ fn cut_and_heal(cable: &str, from: &Path, to: &Path, address: IpAddr) {
     client.write_all(b"sent while it was").unwrap();
     link_is(cable, "up");
     server.set_read_timeout(Some(HEALED)).unwrap();
-    let mut said = [0; 17];
-    server.read_exact(&mut said).unwrap();
-    assert_eq!(&said, b"sent while it was");
+    let mut received = [0; 17];
+    server.read_exact(&mut received).unwrap();
+    assert_eq!(&received, b"sent while it was");
     connect(HEALED).unwrap();
 }
 
@@ -160,7 +161,7 @@ async fn two_namespaces(config: &namespace_node::Config) -> Vec<NodeNamespace> {
         let addresses = config.addresses(index).unwrap();
         made.push(namespace_node::create(config, &format!("node-{}", index + 1), &addresses).await.unwrap());
     }
-    // Repeating it keeps a namespace that is whole, and replaces one that is not.
+    // Repeating it keeps a complete namespace, and replaces an incomplete one.
     let identity = |node: &NodeNamespace| std::fs::metadata(&node.path).unwrap().ino();
     let before = identity(&made[1]);
     let addresses = made[1].addresses.clone();
@@ -185,14 +186,15 @@ fn addresses_elsewhere() -> Vec<IpAddr> {
     ["192.0.2.1", "2001:db8::1"].map(|address| address.parse().unwrap()).to_vec()
 }
 
-/// Three nodes: the machine itself, whose address is of another subnet, and two in namespaces.
+/// Tests three nodes: the machine itself, whose address is of another subnet, and two in namespaces.
 fn three_nodes(case: Case) {
     on_machine(move || {
         let pins = Pins::new();
         let directory = pins.path().to_owned();
         let mut config = namespace_node::Config::new(&directory, &cluster(case));
 
-        // Plain routes also lead to a machine whose addresses, here on a link of their own, are not of the nodes' subnet.
+        // Plain routes also lead to a machine whose addresses, here on a link of their own, are not of the nodes'
+        // subnet.
         let own: Vec<IpAddr> = match case.backend {
             Backend::HostGateway => addresses_elsewhere(),
             Backend::Vxlan | Backend::Wireguard => config.gateways().unwrap(),
@@ -267,8 +269,8 @@ async fn route_becomes(hexadecimal: &str, present: bool) {
     }
 }
 
-/// The routes of a node return with their link, and what somebody deletes is made again: at once, long before the next
-/// look at the whole.
+/// Tests that the routes of a node are restored with their link, and deleted ones are made again: at once, long before
+/// the next periodic check.
 fn routes_return(backend: Backend) {
     on_machine(move || {
         block_on(async {
@@ -276,7 +278,7 @@ fn routes_return(backend: Backend) {
                 &["link", "add", "uplink", "type", "bridge"][..],
                 &["address", "add", "192.0.2.1/24", "dev", "uplink"],
                 &["link", "set", "uplink", "up"],
-                // What leads elsewhere while the uplink is down, and must not keep the routes when it is up again.
+                // This link leads elsewhere while the uplink is down, and must not keep the routes when it is up again.
                 &["link", "add", "other", "type", "bridge"],
                 &["address", "add", "198.51.100.1/24", "dev", "other"],
                 &["link", "set", "other", "up"],
@@ -350,7 +352,7 @@ fn routes_follow_the_nodes_of_the_api() {
             let config = routes_config("self", &cidrs(0, false), Backend::HostGateway, IpAddr::from([192, 0, 2, 1]));
             let running = tokio::spawn(routes::run(config, api.client(), api.client(), shutdown.clone()));
             route_becomes("0001F40A", true).await;
-            // Claims that are not a node's own are passed over: another node's range and address, and ranges of others.
+            // Invalid claims are skipped: another node's range and address, and ranges outside of the cluster.
             put("a-thief", &["10.244.1.0/24".to_owned(), "198.51.100.0/24".to_owned()], 201);
             put("another", &["10.244.4.0/25".to_owned(), "10.244.0.0/24".to_owned()], 204);
             node("c", 2, 202);
@@ -360,7 +362,7 @@ fn routes_follow_the_nodes_of_the_api() {
             route_becomes("CB0200C0", true).await;
             let table = std::fs::read_to_string("/proc/thread-self/net/route").unwrap();
             assert!(!table.contains("006433C6") && !table.contains("0004F40A"), "{table}");
-            // Packets for pods of no node end here; a fence that is deleted comes back.
+            // Packets for pods of no node end here; a fence that is deleted is restored.
             let fence = "*\t0000F40A";
             route_becomes(fence, true).await;
             ip(&["route", "del", "unreachable", "10.244.0.0/16"]);

@@ -1,4 +1,4 @@
-//! Real pods' namespaces on a real bridge, in a network namespace that stands for the node.
+//! Real pods' namespaces on a real bridge, in a network namespace that is the node.
 
 #![allow(clippy::unwrap_used)]
 
@@ -17,7 +17,7 @@ use namespaces::{Pins, link_is, listen, on_node, request};
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn config(directory: &Path) -> Config {
-    let ranges = |texts: [&str; 2]| texts.map(|text| text.parse().unwrap());
+    let ranges = |cidrs: [&str; 2]| cidrs.map(|cidr| cidr.parse().unwrap());
     Config::new(&ranges(["10.244.7.0/24", "fd00:7::/64"]), &ranges(["10.244.0.0/16", "fd00::/16"]), directory)
 }
 
@@ -25,7 +25,7 @@ fn host_port(host_port: u16, protocol: Protocol) -> PortMapping {
     PortMapping { protocol, host_ip: None, host_port, container_port: 80 }
 }
 
-/// A server that tells its clients the address they come from; one connection.
+/// Starts a server that sends the client's address to its client; one connection.
 fn serve_tcp(namespace: &Path) -> std::thread::JoinHandle<()> {
     let listener = listen(namespace);
     std::thread::spawn(move || {
@@ -43,7 +43,7 @@ fn ask_tcp(to: SocketAddr) -> std::io::Result<String> {
     Ok(seen)
 }
 
-/// The addresses of a pod, which has one of each version of IP.
+/// Returns the addresses of a pod, which has one of each IP family.
 fn both(ips: &[IpAddr]) -> [IpAddr; 2] {
     match ips {
         [v4 @ IpAddr::V4(_), v6 @ IpAddr::V6(_)] => [*v4, *v6],
@@ -56,13 +56,14 @@ fn pods_reach_each_other_and_the_node_with_their_own_addresses() {
     on_node(|| async {
         let pins = Pins::new();
         let network = PodNetwork::start(config(pins.path())).await.unwrap();
-        let (a, b) = (pins.add("a"), pins.add("b"));
+        let a = pins.add("a");
+        let b = pins.add("b");
         let at_a = both(&network.setup(request("a", &a, vec![])).await.unwrap().ips);
         let at_b = both(&network.setup(request("b", &b, vec![])).await.unwrap().ips);
         assert_eq!(at_a.map(|ip| ip.to_string()), ["10.244.7.2", "fd00:7::2"]);
         assert_eq!(at_b.map(|ip| ip.to_string()), ["10.244.7.3", "fd00:7::3"]);
 
-        // The forced way through the node's IP stack must not depend on br_netfilter.
+        // The forced path through the node's IP stack must not depend on br_netfilter.
         for bridge_filter in ["1", "0"] {
             for setting in ["bridge-nf-call-iptables", "bridge-nf-call-ip6tables"] {
                 let _ = std::fs::write(format!("/proc/sys/net/bridge/{setting}"), bridge_filter);
@@ -84,7 +85,7 @@ fn pods_reach_each_other_and_the_node_with_their_own_addresses() {
 }
 
 #[test]
-fn what_leaves_the_cluster_is_masqueraded() {
+fn packets_that_leave_the_cluster_are_masqueraded() {
     on_node(|| async {
         let pins = Pins::new();
         let network = PodNetwork::start(config(pins.path())).await.unwrap();
@@ -114,7 +115,8 @@ fn host_ports_work_from_pods_from_the_node_on_localhost_and_back_to_the_pod_itse
         let pins = Pins::new();
         let network = PodNetwork::start(config(pins.path())).await.unwrap();
         link_is("lo", "up");
-        let (server_pod, client_pod) = (pins.add("server"), pins.add("client"));
+        let server_pod = pins.add("server");
+        let client_pod = pins.add("client");
         let ports = vec![host_port(8080, Protocol::Tcp), host_port(8080, Protocol::Udp)];
         let at = both(&network.setup(request("server", &server_pod, ports)).await.unwrap().ips);
         let [at_client, at_client6] = both(&network.setup(request("client", &client_pod, vec![])).await.unwrap().ips);
@@ -147,7 +149,7 @@ fn host_ports_work_from_pods_from_the_node_on_localhost_and_back_to_the_pod_itse
         let (_, peer) = server.recv_from(&mut [0; 16]).unwrap();
         assert_eq!(peer.ip(), at_client);
 
-        // The port goes with the pod, and is free for the next one.
+        // The port is released with the pod, and is free for the next one.
         network.teardown("server").await.unwrap();
         assert!(ask_tcp(node).is_err() && ask_tcp(node6).is_err());
         let next = pins.add("next");
@@ -167,7 +169,8 @@ fn host_ports_of_sctp_lead_to_the_pod_and_back() {
     on_node(|| async {
         let pins = Pins::new();
         let network = PodNetwork::start(config(pins.path())).await.unwrap();
-        let (server, client) = (pins.add("server"), pins.add("client"));
+        let server = pins.add("server");
+        let client = pins.add("client");
         network.setup(request("server", &server, vec![host_port(8080, Protocol::Sctp)])).await.unwrap();
         let own = network.setup(request("client", &client, vec![])).await.unwrap().ips[0];
         let IpAddr::V4(gateway) = network.gateways()[0] else { panic!("{:?}", network.gateways()) };
@@ -175,9 +178,9 @@ fn host_ports_of_sctp_lead_to_the_pod_and_back() {
         let at_client = enter(&client, || Raw::open(TIMEOUT)).unwrap();
         let node = SocketAddrV4::new(gateway, 8080);
         at_client.send(1001, node, Chunk::Init);
-        let asked = at_server.receive().unwrap();
-        assert_eq!((IpAddr::V4(*asked.from.ip()), asked.port, asked.chunk), (own, 80, Chunk::Init as u8));
-        at_server.send(80, asked.from, Chunk::InitAck);
+        let received = at_server.receive().unwrap();
+        assert_eq!((IpAddr::V4(*received.from.ip()), received.port, received.chunk), (own, 80, Chunk::Init as u8));
+        at_server.send(80, received.from, Chunk::InitAck);
         assert_eq!(at_client.receive().unwrap(), Received { from: node, port: 1001, chunk: Chunk::InitAck as u8 });
     });
 }
@@ -196,7 +199,7 @@ fn a_pod_cannot_reach_the_nodes_localhost() {
         let reachable = UdpSocket::bind((gateway, 5354)).unwrap();
         reachable.set_read_timeout(Some(TIMEOUT)).unwrap();
         enter(&pod, || {
-            // The pod sends what is for 127.0.0.1 out by its link, to the node.
+            // The pod sends packets for 127.0.0.1 by its link, to the node.
             std::fs::write("/proc/sys/net/ipv4/conf/eth0/route_localnet", "1").unwrap();
             std::fs::write("/proc/sys/net/ipv4/conf/all/route_localnet", "1").unwrap();
             let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
@@ -205,19 +208,20 @@ fn a_pod_cannot_reach_the_nodes_localhost() {
             socket.send_to(b"sync", (gateway, 5354)).unwrap();
         })
         .unwrap();
-        // One that does arrive bounds the wait for the one that must not.
+        // A packet that does arrive bounds the wait for the one that must not.
         reachable.recv_from(&mut [0; 8]).unwrap();
         assert_eq!(server.recv_from(&mut [0; 8]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
     });
 }
 
-/// Around the node: a frame to another pod's hardware address, one to everybody, and packets with another's address.
+/// Tests frames past the node: to another pod's hardware address, by broadcast, and packets with another pod's address.
 #[test]
 fn raw_frames_reach_the_node_alone_and_with_the_pods_own_address_only() {
     on_node(|| async {
         let pins = Pins::new();
         let network = PodNetwork::start(config(pins.path())).await.unwrap();
-        let (a, b) = (pins.add("a"), pins.add("b"));
+        let a = pins.add("a");
+        let b = pins.add("b");
         let at_a = both(&network.setup(request("a", &a, vec![])).await.unwrap().ips);
         let at_b = both(&network.setup(request("b", &b, vec![])).await.unwrap().ips);
         let server = enter(&b, || UdpSocket::bind("0.0.0.0:7777").unwrap()).unwrap();
@@ -245,14 +249,15 @@ fn raw_frames_reach_the_node_alone_and_with_the_pods_own_address_only() {
     });
 }
 
-/// A pod that claims to have another pod's address, by every way that neighbours are found: the node goes on sending to
+/// Tests a pod that claims another pod's address, by every method of neighbour discovery: the node goes on sending to
 /// the other pod.
 #[test]
 fn no_pod_takes_the_address_of_another() {
     on_node(|| async {
         let pins = Pins::new();
         let network = PodNetwork::start(config(pins.path())).await.unwrap();
-        let (a, b) = (pins.add("a"), pins.add("b"));
+        let a = pins.add("a");
+        let b = pins.add("b");
         let at_a = both(&network.setup(request("a", &a, vec![])).await.unwrap().ips);
         let at_b = both(&network.setup(request("b", &b, vec![])).await.unwrap().ips);
         let server = enter(&b, || UdpSocket::bind("[::]:7777").unwrap()).unwrap();
@@ -281,7 +286,7 @@ fn no_pod_takes_the_address_of_another() {
             let (length, _) = server.recv_from(&mut buffer).unwrap();
             assert_eq!(&buffer[..length], b"letter", "{to}");
         }
-        assert!(thief.recv(&mut [0; 64]).is_err(), "a letter of another");
+        assert!(thief.recv(&mut [0; 64]).is_err(), "a packet of another pod");
         network.teardown("b").await.unwrap();
         let neighbours =
             std::process::Command::new("ip").args(["neighbour", "show", "nud", "permanent"]).output().unwrap();
@@ -290,13 +295,13 @@ fn no_pod_takes_the_address_of_another() {
     });
 }
 
-/// An answer of ARP that an address is behind a hardware address.
+/// Makes an ARP reply that an address is behind a hardware address.
 fn arp_reply(mac: &[u8], claimed: Ipv4Addr) -> Vec<u8> {
     let claimed = claimed.octets();
     [&[0, 1, 8, 0, 6, 4, 0, 2][..], mac, &claimed, &[0xff; 6], &claimed].concat()
 }
 
-/// A neighbour advertisement with the override flag: an address is behind a hardware address from now on.
+/// Makes a neighbour advertisement with the override flag: an address is behind a hardware address from now on.
 fn advertisement(from: std::net::Ipv6Addr, mac: &[u8], claimed: std::net::Ipv6Addr) -> Vec<u8> {
     let to: std::net::Ipv6Addr = "ff02::1".parse().unwrap();
     let message = [&[136, 0, 0, 0, 0x20, 0, 0, 0][..], &claimed.octets(), &[2, 1], mac].concat();
@@ -312,7 +317,7 @@ fn advertisement(from: std::net::Ipv6Addr, mac: &[u8], claimed: std::net::Ipv6Ad
     [head, message].concat()
 }
 
-/// An IPv4 packet of UDP to port 7777.
+/// Makes an IPv4 packet of UDP to port 7777.
 fn datagram(from: Ipv4Addr, to: Ipv4Addr, data: &[u8]) -> Vec<u8> {
     let length = |bytes: usize| u16::try_from(bytes).unwrap().to_be_bytes();
     let mut head = vec![0x45, 0];
@@ -324,7 +329,7 @@ fn datagram(from: Ipv4Addr, to: Ipv4Addr, data: &[u8]) -> Vec<u8> {
     let folded = (sum & 0xffff) + (sum >> 16);
     let checksum = !u16::try_from((folded & 0xffff) + (folded >> 16)).unwrap();
     head[10..12].copy_from_slice(&checksum.to_be_bytes());
-    // A checksum of zero says that there is none.
+    // A checksum of zero means that there is none.
     head.extend([[0x1f, 0x90], [0x1e, 0x61], length(8 + data.len()), [0, 0]].concat());
     head.extend(data);
     head
@@ -334,7 +339,7 @@ const IPV4: [u8; 2] = [0x08, 0];
 const IPV6: [u8; 2] = [0x86, 0xdd];
 const ARP: [u8; 2] = [0x08, 0x06];
 
-/// Puts an Ethernet frame on the pod's link.
+/// Sends an Ethernet frame on the pod's link.
 fn send_frame(from: &[u8], to: &[u8], kind: [u8; 2], packet: &[u8]) {
     use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
     let raw = socket(AddressFamily::Packet, SockType::Raw, SockFlag::empty(), None).unwrap();
@@ -363,7 +368,8 @@ fn a_restart_keeps_pods_and_gc_collects_the_dead() {
     on_node(|| async {
         let pins = Pins::new();
         let network = PodNetwork::start(config(pins.path())).await.unwrap();
-        let (a, b) = (pins.add("a"), pins.add("b"));
+        let a = pins.add("a");
+        let b = pins.add("b");
         network.setup(request("a", &a, vec![host_port(8080, Protocol::Tcp)])).await.unwrap();
         network.setup(request("b", &b, vec![])).await.unwrap();
         drop(network);
@@ -373,7 +379,7 @@ fn a_restart_keeps_pods_and_gc_collects_the_dead() {
         ask_tcp((network.gateways()[0], 8080).into()).unwrap();
         server.join().unwrap();
 
-        // Someone flushes the firewall: the next collection restores it.
+        // Another program flushes the firewall: the next collection restores it.
         corten_nftables::Socket::open().unwrap().delete_tables("corten-network").unwrap();
         assert_eq!(network.gc(&BTreeSet::from(["a".to_owned()])).await.unwrap(), 1);
         let server = serve_tcp(&a);
@@ -412,7 +418,8 @@ fn pods_may_have_ipv6_alone() {
         let mut alone = config(pins.path());
         alone.pod_cidrs.remove(0);
         let network = PodNetwork::start(alone).await.unwrap();
-        let (a, b) = (pins.add("a"), pins.add("b"));
+        let a = pins.add("a");
+        let b = pins.add("b");
         let at_a = network.setup(request("a", &a, vec![])).await.unwrap().ips;
         let at_b = network.setup(request("b", &b, vec![host_port(8080, Protocol::Tcp)])).await.unwrap().ips;
         assert_eq!(at_a, [IpAddr::from(Ipv6Addr::new(0xfd00, 7, 0, 0, 0, 0, 0, 2))]);
@@ -421,7 +428,7 @@ fn pods_may_have_ipv6_alone() {
             assert_eq!(enter(&a, || ask_tcp(to).unwrap()).unwrap(), at_a[0].to_string());
             server.join().unwrap();
         }
-        // Its link has IPv6 alone, as far as it has addresses of the cluster.
+        // Its link has IPv6 only, as far as it has addresses of the cluster.
         let table = enter(&a, || std::fs::read_to_string("/proc/thread-self/net/route").unwrap()).unwrap();
         assert_eq!(table.lines().count(), 1, "{table}");
     });
@@ -432,7 +439,8 @@ fn limits_are_token_buckets_at_both_ends_of_the_link() {
     on_node(|| async {
         let pins = Pins::new();
         let network = PodNetwork::start(config(pins.path())).await.unwrap();
-        let (pod, free) = (pins.add("pod"), pins.add("free"));
+        let pod = pins.add("pod");
+        let free = pins.add("free");
         let limits = Limits { ingress: Some(10_000_000), egress: Some(5_000_000) };
         let limited = SetupRequest { limits, ..request("pod", &pod, vec![]) };
         let attachment = network.setup(limited).await.unwrap();
@@ -441,19 +449,20 @@ fn limits_are_token_buckets_at_both_ends_of_the_link() {
             let output = std::process::Command::new("tc").args(["qdisc", "show", "dev", link]).output().unwrap();
             String::from_utf8_lossy(&output.stdout).into_owned()
         };
-        let (receives, sends) = (buckets(&attachment.host_interface), enter(&pod, || buckets("eth0")).unwrap());
+        let receives = buckets(&attachment.host_interface);
+        let sends = enter(&pod, || buckets("eth0")).unwrap();
         assert!(receives.contains("tbf") && receives.contains("rate 10Mbit"), "{receives}");
         assert!(sends.contains("tbf") && sends.contains("rate 5Mbit"), "{sends}");
         assert!(!buckets(&unlimited.host_interface).contains("tbf"));
-        // What fits the bucket passes at once.
+        // Data that fits the bucket passes at once.
         let server = serve_tcp(&pod);
         enter(&free, || ask_tcp((attachment.ips[0], 80).into()).unwrap()).unwrap();
         server.join().unwrap();
     });
 }
 
-/// What a flood gets through is what the bucket held and what has dripped into it since, however slow the machine is; the
-/// rest was dropped, and the kernel counted both.
+/// Tests that a flood gets through at most the bucket's content and the bytes that filled it since, however slow the
+/// machine is; the rest was dropped, and the kernel counted both.
 #[test]
 fn a_flood_passes_no_faster_than_its_bucket_fills() {
     const RATE: u64 = 1_000_000;
@@ -462,14 +471,15 @@ fn a_flood_passes_no_faster_than_its_bucket_fills() {
     on_node(|| async {
         let pins = Pins::new();
         let network = PodNetwork::start(config(pins.path())).await.unwrap();
-        let (pod, other) = (pins.add("pod"), pins.add("other"));
+        let pod = pins.add("pod");
+        let other = pins.add("other");
         let limits = Limits { ingress: Some(RATE), egress: Some(RATE) };
         network.setup(SetupRequest { limits, ..request("pod", &pod, vec![]) }).await.unwrap();
         let target = network.setup(request("other", &other, vec![])).await.unwrap().ips[0];
         let start = std::time::Instant::now();
         let (passed, dropped) = enter(&pod, || {
             let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
-            // A full queue refuses some of them at once, others go silently.
+            // A full queue refuses some of them at once, others are dropped silently.
             let taken = (0..FLOOD).filter(|_| socket.send_to(&[0; PACKET], (target, 9)).is_ok()).count();
             assert!(taken > 0);
             counted("eth0")
@@ -482,12 +492,12 @@ fn a_flood_passes_no_faster_than_its_bucket_fills() {
     });
 }
 
-/// The bytes that the first queue of a link sent and the packets that it dropped, as the kernel counts them.
+/// Returns the bytes that the first queue of a link sent and the packets that it dropped, as the kernel counts them.
 fn counted(link: &str) -> (u64, u64) {
     let output = std::process::Command::new("tc").args(["-s", "qdisc", "show", "dev", link]).output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let output = String::from_utf8_lossy(&output.stdout).into_owned();
     let after = |word: &str| {
-        let rest = &text[text.find(word).unwrap_or_else(|| panic!("{text}")) + word.len()..];
+        let rest = &output[output.find(word).unwrap_or_else(|| panic!("{output}")) + word.len()..];
         rest.trim_start().split(|c: char| !c.is_ascii_digit()).next().unwrap().parse::<u64>().unwrap()
     };
     (after("Sent"), after("dropped"))
@@ -505,7 +515,7 @@ fn a_failed_setup_leaves_nothing() {
     });
 }
 
-/// The links of the calling thread's network namespace.
+/// Returns the links of the calling thread's network namespace.
 fn links() -> Vec<String> {
     let table = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
     let mut names: Vec<String> =

@@ -20,9 +20,9 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use wire::Wire;
 
-/// How long a connection that must not be made is tried.
+/// The time that a connection is tried which must not be made.
 const REFUSED: Duration = Duration::from_millis(300);
-/// How long a change may take to show.
+/// The time that a change may take to show.
 const BOUND: Duration = Duration::from_secs(120);
 
 /// A node with an API, whose pods are subject to policies.
@@ -31,7 +31,7 @@ struct Cluster {
     api: Api,
     network: PodNetwork,
     shutdown: CancellationToken,
-    /// Which of a pod's addresses the test uses: 0 is IPv4, 1 is IPv6.
+    /// The index of the pod's address that the test uses: 0 is IPv4, 1 is IPv6.
     version: usize,
 }
 
@@ -53,7 +53,8 @@ impl Cluster {
 
     async fn start_with(version: usize, change: impl FnOnce(&mut policy::Config)) -> Cluster {
         let pins = Pins::new();
-        let (api, shutdown) = (Api::default(), CancellationToken::new());
+        let api = Api::default();
+        let shutdown = CancellationToken::new();
         let (gate, requests) = policy::gate();
         let network = PodNetwork::start(config(pins.path(), Some(gate))).await.unwrap();
         let mut policies = policy::Config::new(network.gateways().to_vec());
@@ -85,7 +86,7 @@ impl Cluster {
         self.api.put("podaddresses", &object.to_string());
     }
 
-    /// A pod with its object, its network and servers on ports 80 and 81.
+    /// Makes a pod with its object, its network and servers on ports 80 and 81.
     async fn pod(&self, namespace: &str, name: &str, labels: Value) -> TestPod {
         self.connect(namespace, name, labels, self.pins.add(name)).await
     }
@@ -104,7 +105,7 @@ impl Cluster {
 }
 
 fn config(directory: &Path, policies: Option<Gate>) -> Config {
-    let ranges = |texts: [&str; 2]| texts.map(|text| text.parse().unwrap());
+    let ranges = |cidrs: [&str; 2]| cidrs.map(|cidr| cidr.parse().unwrap());
     let config =
         Config::new(&ranges(["10.244.7.0/24", "fd00:7::/64"]), &ranges(["10.244.0.0/16", "fd00::/16"]), directory);
     Config { policies, ..config }
@@ -125,15 +126,15 @@ fn connects(from: &TestPod, to: IpAddr, port: u16) -> bool {
 }
 
 /// Waits until a connection can or cannot be made.
-async fn becomes(expected: bool, what: &str, attempt: impl Fn() -> bool) {
+async fn becomes(expected: bool, description: &str, attempt: impl Fn() -> bool) {
     let deadline = Instant::now() + BOUND;
     while attempt() != expected {
-        assert!(Instant::now() < deadline, "{what} should become {expected}");
+        assert!(Instant::now() < deadline, "{description} should become {expected}");
         tokio::task::yield_now().await;
     }
 }
 
-/// Runs a test on a node of its own for each version of IP, and for each place where packets may be judged.
+/// Runs a test on a node of its own for each IP family, and for each hook where packets may be filtered.
 fn for_both_versions<F: Future<Output = ()> + 'static>(test: fn(usize, bool) -> F) {
     for (version, ipvs) in [(0, false), (1, false), (0, true), (1, true)] {
         on_node(move || test(version, ipvs));
@@ -142,8 +143,8 @@ fn for_both_versions<F: Future<Output = ()> + 'static>(test: fn(usize, bool) -> 
 
 fn on_node<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
     on_machine(move || {
-        // Enforcement works while the test blocks in a connection: it needs a thread of its own, and
-        // threads that the runtime starts from here belong to the node.
+        // Enforcement works while the test blocks in a connection: it needs a thread of its own, and threads that the
+        // runtime starts from here belong to the node.
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         runtime.block_on(test());
     });
@@ -236,7 +237,7 @@ fn egress_is_denied_with_dns_and_allowed_by_the_labels_of_dns() {
 }
 
 #[test]
-fn a_policy_holds_before_the_first_packet_and_ends_connections_that_stand() {
+fn a_policy_applies_before_the_first_packet_and_cuts_open_connections() {
     for_both_versions(|version, ipvs| async move {
         let cluster = Cluster::start(version, ipvs).await;
         let client = cluster.pod("shop", "client", json!({"app": "client"})).await;
@@ -258,12 +259,12 @@ fn a_policy_holds_before_the_first_packet_and_ends_connections_that_stand() {
         // A late echo of before is one byte more, and the last.
         let deadline = Instant::now() + BOUND;
         while echoes(REFUSED) {
-            assert!(Instant::now() < deadline, "the connection that stood");
+            assert!(Instant::now() < deadline, "the open connection");
         }
     });
 }
 
-/// A pod that sends from the first moment it can: what its policies forbid never reaches the wire of another pod.
+/// Tests a pod that sends from the first moment it can: forbidden packets never reach the link of another pod.
 #[test]
 fn no_packet_of_an_isolated_pod_is_on_the_wire_however_early_it_sends() {
     for_both_versions(|version, ipvs| async move {
@@ -276,7 +277,8 @@ fn no_packet_of_an_isolated_pod_is_on_the_wire_however_early_it_sends() {
 
         let netns = cluster.pins.add("eager");
         let end = CancellationToken::new();
-        let (sender, ended) = (netns.clone(), end.clone());
+        let sender = netns.clone();
+        let ended = end.clone();
         let sending = std::thread::spawn(move || {
             enter(&sender, || {
                 let mut sent = 0;
@@ -308,11 +310,11 @@ fn a_pod_without_an_object_gets_no_network() {
         let wanted = SetupRequest { pod_namespace: "shop".to_owned(), ..request("late", &netns, Vec::new()) };
         let network = cluster.network.clone();
         let setup = tokio::spawn(async move { network.setup(wanted).await });
-        // One that comes later is connected before.
+        // A pod that is made later is connected before.
         cluster.pod("shop", "web", json!({"app": "web"})).await;
         let links = enter(&netns, || std::fs::read_to_string("/proc/thread-self/net/dev").unwrap()).unwrap();
         assert!(!links.contains("eth0") && !setup.is_finished(), "{links}");
-        // An object of the same name is another pod.
+        // An object of the same name and another uid is another pod.
         let other =
             json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": "shop", "name": "late", "uid": "x"}});
         cluster.api.put("pods", &other.to_string());
@@ -323,7 +325,7 @@ fn a_pod_without_an_object_gets_no_network() {
     });
 }
 
-/// A static pod may have no object: its policies follow from the labels that the kubelet has, also after a restart.
+/// A static pod may have no object: its policies follow from the kubelet's labels, also after a restart.
 #[test]
 fn a_static_pod_is_filtered_by_the_labels_of_the_kubelet() {
     on_node(|| async {
@@ -351,8 +353,9 @@ fn a_static_pod_is_filtered_by_the_labels_of_the_kubelet() {
         let policies = policy::Config::new(network.gateways().to_vec());
         let shutdown = CancellationToken::new();
         tokio::spawn(policy::run(policies, cluster.api.client(), requests, shutdown.clone()));
-        // A pod that is connected shows that the rules are the new ones.
-        let (netns, name) = (cluster.pins.add("later"), "later");
+        // A connected pod shows that the rules are the new ones.
+        let netns = cluster.pins.add("later");
+        let name = "later";
         cluster.pod_object("shop", name, &json!({}), &[]);
         let wanted = SetupRequest { pod_namespace: "shop".to_owned(), ..request(name, &netns, Vec::new()) };
         network.setup(wanted).await.unwrap();
@@ -362,9 +365,9 @@ fn a_static_pod_is_filtered_by_the_labels_of_the_kubelet() {
     });
 }
 
-/// The rules of an earlier run hold until both the objects and the pods are known again.
+/// The rules of an earlier run stay until both the objects and the pods are known again.
 #[test]
-fn the_rules_of_before_stand_until_the_new_ones_are_whole() {
+fn the_earlier_rules_stay_until_the_new_ones_are_complete() {
     for_both_versions(|version, ipvs| async move {
         let cluster = Cluster::start(version, ipvs).await;
         let web = cluster.pod("shop", "web", json!({"app": "web"})).await;
@@ -389,9 +392,9 @@ fn the_rules_of_before_stand_until_the_new_ones_are_whole() {
     });
 }
 
-/// Packets of pods to their own node are restricted where that is asked for; those of the node to its pods never are.
+/// Packets of pods to their own node are restricted if configured; those of the node to its pods never are.
 #[test]
-fn policies_may_restrict_what_pods_send_to_their_node() {
+fn policies_may_restrict_the_traffic_of_pods_to_their_node() {
     for (version, host_egress) in [(0, false), (0, true), (1, true)] {
         on_node(move || async move {
             let cluster = Cluster::start_with(version, |policies| policies.host_egress = host_egress).await;

@@ -1,7 +1,7 @@
-//! Netlink attributes: writing them with correct padding and nesting, and walking them back.
+//! Netlink attributes: a writer with correct padding and nesting, and a parser.
 //!
-//! Every integer of nf_tables is big-endian on the wire; only register contents follow the packet
-//! or the host. The writer never reorders: attributes stand in the order they were put.
+//! Every integer of nf_tables is big-endian on the wire; only register contents follow the packet or the host. The
+//! writer never reorders: attributes keep the order they were put in.
 
 use crate::uapi::{NLA_F_NESTED, NLA_TYPE_MASK};
 
@@ -66,16 +66,16 @@ impl Attributes {
         self.bytes(kind | NLA_F_NESTED, &inner.bytes)
     }
 
-    /// Nests what is put within, in place: for lists of very many.
+    /// Nests the attributes of `put`, in place: for very long lists.
     pub fn within(mut self, kind: u16, put: impl FnOnce(Self) -> Self) -> Self {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(&[0; 2]);
         self.bytes.extend_from_slice(&(kind | NLA_F_NESTED).to_ne_bytes());
-        let mut whole = put(self);
-        let length = whole.bytes.len() - start;
+        let mut attributes = put(self);
+        let length = attributes.bytes.len() - start;
         debug_assert!(length <= usize::from(u16::MAX), "a netlink attribute is at most 64 KiB");
-        whole.bytes[start..start + 2].copy_from_slice(&(length as u16).to_ne_bytes());
-        whole
+        attributes.bytes[start..start + 2].copy_from_slice(&(length as u16).to_ne_bytes());
+        attributes
     }
 
     /// Puts an attribute only if there is a value for it.
@@ -117,7 +117,7 @@ impl<'a> Attribute<'a> {
     }
 }
 
-/// Walks attributes; stops at the first malformed one.
+/// Parses attributes; stops at the first malformed one.
 pub(crate) fn parse(mut rest: &[u8]) -> impl Iterator<Item = Attribute<'_>> {
     std::iter::from_fn(move || {
         let header: [u8; HEADER] = rest.get(..HEADER)?.try_into().ok()?;
@@ -129,7 +129,7 @@ pub(crate) fn parse(mut rest: &[u8]) -> impl Iterator<Item = Attribute<'_>> {
     })
 }
 
-/// The first attribute of a kind.
+/// Returns the first attribute of a kind.
 pub(crate) fn find(bytes: &[u8], kind: u16) -> Option<Attribute<'_>> {
     parse(bytes).find(|attribute| attribute.kind == kind)
 }
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attributes_are_padded_and_walked_back() {
+    fn attributes_are_padded_and_parsed_back() {
         let written = Attributes::new().string(1, "ab").u32(2, 7).nest(3, Attributes::new().u8(9, 4)).u64(4, 1);
         let in_place = Attributes::new().string(1, "ab").u32(2, 7).within(3, |put| put.u8(9, 4)).u64(4, 1);
         assert_eq!(written, in_place);
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_message_ends_the_walk() {
+    fn a_truncated_message_ends_the_attributes() {
         let written = Attributes::new().u32(1, 1).u32(2, 2);
         let cut = &written.as_bytes()[..written.len() - 2];
         assert_eq!(parse(cut).count(), 1);

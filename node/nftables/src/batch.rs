@@ -1,14 +1,14 @@
-//! A batch: operations that the kernel takes all together or not at all.
+//! A batch: operations that the kernel applies all together or not at all.
 
 use crate::attributes::Attributes;
 use crate::rule::Rule;
 use crate::set::{Element, Set};
 use crate::uapi::{self, Family};
 
-/// Elements of one message; a netlink attribute holds at most 64 KiB.
+/// The most bytes of elements in one message; a netlink attribute holds at most 64 KiB.
 const ELEMENT_BYTES: usize = 32 * 1024;
 
-/// Where standard chains stand among the hooks, as the `nft` language names the priorities.
+/// The priorities of standard chains at the hooks, as the `nft` language names them.
 pub mod priority {
     pub const RAW: i32 = -300;
     pub const DSTNAT: i32 = -100;
@@ -61,7 +61,7 @@ struct Base {
     policy: Policy,
 }
 
-/// A chain: one the kernel enters at a hook, or one that rules jump to.
+/// A chain: one that the kernel enters at a hook, or one that rules jump to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chain {
     name: String,
@@ -69,12 +69,12 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// A chain that rules jump to.
+    /// Makes a chain that rules jump to.
     pub fn regular(name: &str) -> Chain {
         Chain { name: name.to_owned(), base: None }
     }
 
-    /// A chain the kernel enters at a hook; its policy is accept.
+    /// Makes a chain that the kernel enters at a hook; its policy is accept.
     pub fn base(name: &str, chain_type: ChainType, hook: Hook, priority: i32) -> Chain {
         Chain { name: name.to_owned(), base: Some(Base { chain_type, hook, priority, policy: Policy::Accept }) }
     }
@@ -96,7 +96,7 @@ impl Chain {
 pub struct Batch {
     /// Encoded messages; message number n has the sequence number n + 1.
     pub(crate) messages: Vec<u8>,
-    /// What each message does, to say which one the kernel refused.
+    /// The operation of each message, to name the one that the kernel refused.
     pub(crate) operations: Vec<String>,
     pub(crate) generation: Option<u32>,
     last: usize,
@@ -108,7 +108,7 @@ impl Batch {
         Batch::default()
     }
 
-    /// The batch fails with [`crate::Error::Stale`] unless the ruleset still has this generation.
+    /// Makes the batch fail with [`crate::Error::Stale`] unless the ruleset still has this generation.
     pub fn at_generation(mut self, generation: u32) -> Batch {
         self.generation = Some(generation);
         self
@@ -118,7 +118,7 @@ impl Batch {
         self.operations.is_empty()
     }
 
-    /// How many bytes the batch has.
+    /// Returns the number of bytes of the batch.
     pub fn len(&self) -> usize {
         self.messages.len()
     }
@@ -132,7 +132,7 @@ impl Batch {
         self.operations.push(operation);
     }
 
-    /// Asks for an acknowledgement of the last message: its arrival proves that the kernel took the batch.
+    /// Requests an acknowledgement of the last message: its arrival proves that the kernel applied the batch.
     pub(crate) fn acknowledge_last(&mut self) {
         let flags = &mut self.messages[self.last + 6..self.last + 8];
         let value = u16::from_ne_bytes([flags[0], flags[1]]) | uapi::NLM_F_ACK;
@@ -141,25 +141,25 @@ impl Batch {
 
     // Tables.
 
-    /// `add table`
+    /// Appends `add table`.
     pub fn add_table(&mut self, table: &Table) {
         let attributes = Attributes::new().string(uapi::TABLE_NAME, &table.name);
         self.push(table, uapi::MSG_NEWTABLE, uapi::NLM_F_CREATE, attributes, format!("add table {}", table.name));
     }
 
-    /// `delete table`, with all it holds.
+    /// Appends `delete table`, which also deletes its content.
     pub fn delete_table(&mut self, table: &Table) {
         let attributes = Attributes::new().string(uapi::TABLE_NAME, &table.name);
         self.push(table, uapi::MSG_DELTABLE, 0, attributes, format!("delete table {}", table.name));
     }
 
-    /// Deletes the table if it is there.
+    /// Deletes the table if it exists.
     pub fn destroy_table(&mut self, table: &Table) {
         self.add_table(table);
         self.delete_table(table);
     }
 
-    /// Leaves an empty table, whatever an earlier run left in it.
+    /// Leaves an empty table, also if an earlier run filled it.
     pub fn replace_table(&mut self, table: &Table) {
         self.destroy_table(table);
         self.add_table(table);
@@ -167,7 +167,7 @@ impl Batch {
 
     // Chains.
 
-    /// `add chain`
+    /// Appends `add chain`.
     pub fn add_chain(&mut self, table: &Table, chain: &Chain) {
         let mut attributes = chain_attributes(table, &chain.name);
         if let Some(base) = &chain.base {
@@ -188,13 +188,13 @@ impl Batch {
         self.push(table, uapi::MSG_NEWCHAIN, uapi::NLM_F_CREATE, attributes, operation);
     }
 
-    /// `flush chain`: deletes its rules.
+    /// Appends `flush chain`, which deletes its rules.
     pub fn flush_chain(&mut self, table: &Table, chain: &str) {
         let attributes = Attributes::new().string(uapi::RULE_TABLE, &table.name).string(uapi::RULE_CHAIN, chain);
         self.push(table, uapi::MSG_DELRULE, 0, attributes, format!("flush chain {} {chain}", table.name));
     }
 
-    /// `delete chain`; it must be empty, and nothing may lead to it.
+    /// Appends `delete chain`; it must be empty, and nothing may lead to it.
     pub fn delete_chain(&mut self, table: &Table, chain: &str) {
         let attributes = chain_attributes(table, chain);
         self.push(table, uapi::MSG_DELCHAIN, 0, attributes, format!("delete chain {} {chain}", table.name));
@@ -202,43 +202,43 @@ impl Batch {
 
     // Rules.
 
-    /// `add rule`: appends to the chain.
+    /// Appends `add rule`, which adds the rule at the end of the chain.
     pub fn add_rule(&mut self, table: &Table, chain: &str, rule: &Rule) {
-        let place = Attributes::new().string(uapi::RULE_TABLE, &table.name).string(uapi::RULE_CHAIN, chain);
+        let header = Attributes::new().string(uapi::RULE_TABLE, &table.name).string(uapi::RULE_CHAIN, chain);
         let names: Vec<_> = rule.expressions().iter().map(|expression| expression.name()).collect();
         let operation = format!("add rule {} {chain} ({})", table.name, names.join(" "));
         let flags = uapi::NLM_F_CREATE | uapi::NLM_F_APPEND;
-        self.push(table, uapi::MSG_NEWRULE, flags, rule.encode(place), operation);
+        self.push(table, uapi::MSG_NEWRULE, flags, rule.encode(header), operation);
     }
 
     // Sets and maps.
 
-    /// `add set`, `add map`
+    /// Appends `add set` or `add map`.
     pub fn add_set(&mut self, table: &Table, set: &Set) {
         self.sets += 1;
-        let place = Attributes::new().string(uapi::SET_TABLE, &table.name);
-        let attributes = set.encode(place, self.sets);
+        let header = Attributes::new().string(uapi::SET_TABLE, &table.name);
+        let attributes = set.encode(header, self.sets);
         let operation = format!("add set {} {}", table.name, set.name());
         self.push(table, uapi::MSG_NEWSET, uapi::NLM_F_CREATE, attributes, operation);
     }
 
-    /// `delete set`, `delete map`; no rule may use it.
+    /// Appends `delete set` or `delete map`; no rule may use it.
     pub fn delete_set(&mut self, table: &Table, name: &str) {
         let attributes = Attributes::new().string(uapi::SET_TABLE, &table.name).string(uapi::SET_NAME, name);
         self.push(table, uapi::MSG_DELSET, 0, attributes, format!("delete set {} {name}", table.name));
     }
 
-    /// `add element`: harmless where the same element stands already.
+    /// Appends `add element`; an existing equal element is no error.
     pub fn add_elements<'a>(&mut self, table: &Table, set: &Set, elements: impl IntoIterator<Item = &'a Element>) {
         self.push_elements(table, set, uapi::MSG_NEWSETELEM, elements.into_iter(), "add");
     }
 
-    /// `delete element`, by key; every one must be there.
+    /// Appends `delete element`, by key; every element must exist.
     pub fn delete_elements<'a>(&mut self, table: &Table, set: &Set, elements: impl IntoIterator<Item = &'a Element>) {
         self.push_elements(table, set, uapi::MSG_DELSETELEM, elements.into_iter(), "delete");
     }
 
-    /// `flush set`
+    /// Appends `flush set`.
     pub fn flush_set(&mut self, table: &Table, set: &str) {
         let attributes = Attributes::new().string(uapi::ELEM_LIST_TABLE, &table.name).string(uapi::ELEM_LIST_SET, set);
         self.push(table, uapi::MSG_DELSETELEM, 0, attributes, format!("flush set {} {set}", table.name));
@@ -254,7 +254,8 @@ impl Batch {
     ) {
         let added = message == uapi::MSG_NEWSETELEM;
         let flags = if added { uapi::NLM_F_CREATE } else { 0 };
-        let (mut list, mut count) = (Attributes::new(), 0);
+        let mut list = Attributes::new();
+        let mut count = 0;
         let mut send = |list: Attributes, count: usize| {
             let attributes = Attributes::new()
                 .string(uapi::ELEM_LIST_TABLE, &table.name)
@@ -280,7 +281,7 @@ fn chain_attributes(table: &Table, chain: &str) -> Attributes {
     Attributes::new().string(uapi::CHAIN_TABLE, &table.name).string(uapi::CHAIN_NAME, chain)
 }
 
-/// One netlink message: its header, the netfilter header, attributes.
+/// Writes a netlink message: its header, the netfilter header, attributes.
 pub(crate) fn write_message(
     out: &mut Vec<u8>,
     kind: u16,
@@ -308,7 +309,7 @@ mod tests {
     use crate::value::Port;
 
     #[test]
-    fn many_elements_are_cut_into_messages_that_fit() {
+    fn many_elements_are_split_into_messages_that_fit() {
         let table = Table::new(Family::Ipv4, "t");
         let set = Set::new("s", &[DataType::InetService]);
         let elements: Vec<_> = (0..10_000).map(|port| Element::key(Port(port))).collect();

@@ -1,7 +1,7 @@
-//! Connection tracking: finding and deleting flows.
+//! Connection tracking: finds and deletes flows.
 //!
-//! The kernel keeps sending a UDP flow to the endpoint it chose for the first packet, for as long as
-//! packets come. When that endpoint goes away its flows must go too; only their owner can know.
+//! The kernel keeps sending a UDP flow to the endpoint it chose for the first packet, for as long as packets come. When
+//! that endpoint is deleted its flows must be deleted too; only their owner can know.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::socket::{Received, Socket};
 use crate::uapi;
 
-/// A tracked flow: who asked whom, and who answers.
+/// A tracked flow: its client, its original destination, and the address that answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flow {
     pub protocol: u8,
@@ -31,14 +31,14 @@ impl Conntrack {
         Ok(Conntrack { socket: Socket::open()? })
     }
 
-    /// Every flow of a protocol.
+    /// Returns every flow of a protocol.
     pub fn flows(&mut self, protocol: u8) -> Result<Vec<Flow>, Error> {
         let kind = uapi::SUBSYS_CTNETLINK << 8 | uapi::CT_GET;
         let received = self.socket.dump(kind, uapi::NFPROTO_UNSPEC, &[])?;
         Ok(received.iter().filter_map(flow).filter(|flow| flow.protocol == protocol).collect())
     }
 
-    /// Deletes one flow; one that ended meanwhile is no error.
+    /// Deletes one flow; one that has ended is no error.
     pub fn delete(&mut self, flow: &Flow) -> Result<(), Error> {
         let kind = uapi::SUBSYS_CTNETLINK << 8 | uapi::CT_DELETE;
         let family = if flow.source.0.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
@@ -49,7 +49,7 @@ impl Conntrack {
         }
     }
 
-    /// Deletes the flows of a protocol that match; says how many.
+    /// Deletes the flows of a protocol that match; returns how many.
     pub fn delete_matching(&mut self, protocol: u8, matches: impl Fn(&Flow) -> bool) -> Result<usize, Error> {
         let doomed: Vec<Flow> = self.flows(protocol)?.into_iter().filter(matches).collect();
         for flow in &doomed {

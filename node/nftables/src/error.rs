@@ -1,4 +1,4 @@
-//! What can go wrong between a batch and the kernel.
+//! The errors between a batch and the kernel.
 
 use std::io;
 
@@ -14,10 +14,10 @@ pub enum Error {
     /// The kernel refused one operation, and with it the whole batch.
     #[error("nf_tables refused to {operation}: {}{}", io::Error::from_raw_os_error(*.errno), detail(.message))]
     Refused { operation: String, errno: i32, message: Option<String> },
-    /// Someone else changed the ruleset between the reading of its generation and the batch.
+    /// Another writer changed the ruleset between the reading of its generation and the batch.
     #[error("the nf_tables ruleset changed since it was read")]
     Stale,
-    /// The kernel answered nothing where it always answers.
+    /// The kernel did not answer where it always answers.
     #[error("nf_tables did not acknowledge the batch")]
     Unacknowledged,
     #[error("malformed netlink answer: {0}")]
@@ -25,12 +25,12 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the kernel said that the named object does not exist.
+    /// Reports whether the kernel's error is that the named object does not exist.
     pub fn is_not_found(&self) -> bool {
         matches!(self, Error::Refused { errno: libc::ENOENT, .. })
     }
 
-    /// Whether the kernel said that the object exists already.
+    /// Reports whether the kernel's error is that the object exists already.
     pub fn is_already_exists(&self) -> bool {
         matches!(self, Error::Refused { errno: libc::EEXIST, .. })
     }

@@ -1,13 +1,13 @@
-//! The expressions a rule is made of, and how each is encoded.
+//! The expressions of a rule, and their encoding.
 //!
-//! One variant per kernel expression; [`crate::Rule`] composes them. The numbers in `attributes`
-//! are those of `linux/netfilter/nf_tables.h`, in its order.
+//! One variant per kernel expression; [`crate::Rule`] composes them. The numbers in `attributes` are those of
+//! `linux/netfilter/nf_tables.h`, in its order.
 
 use crate::attributes::Attributes;
 use crate::uapi;
 use crate::value::Value;
 
-/// What happens to a packet, or where its evaluation goes on.
+/// The decision on a packet, or the chain where its evaluation goes on.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Verdict {
     Accept,
@@ -47,7 +47,7 @@ impl Verdict {
     }
 }
 
-/// How a packet is refused.
+/// The answer to a rejected packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reject {
     /// A TCP reset; the rule must have matched TCP.
@@ -56,7 +56,7 @@ pub enum Reject {
     IcmpPortUnreachable,
     /// ICMPv6 port unreachable, in tables of family ip6.
     Icmp6PortUnreachable,
-    /// Port unreachable in whichever ICMP fits, in tables of family inet and bridge.
+    /// Port unreachable of the packet's ICMP version, in tables of family inet and bridge.
     IcmpxPortUnreachable,
 }
 
@@ -76,7 +76,7 @@ pub enum Nat {
     Destination = 1,
 }
 
-/// What a rule does to an element of a dynamic set.
+/// The operation of a rule on an element of a dynamic set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum SetOperation {
@@ -84,7 +84,7 @@ pub enum SetOperation {
     Delete = 2,
 }
 
-/// One kernel expression.
+/// A kernel expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expression {
     Payload { base: u32, offset: u32, length: u32, register: u32 },
@@ -114,7 +114,7 @@ fn value(value: &Value) -> Attributes {
 }
 
 impl Expression {
-    /// The kernel's name of the expression.
+    /// Returns the kernel's name of the expression.
     pub fn name(&self) -> &'static str {
         match self {
             Expression::Payload { .. } => "payload",

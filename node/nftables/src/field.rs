@@ -1,4 +1,4 @@
-//! What a rule can read of a packet, its connection and its route.
+//! The fields of a packet, its connection and its route that a rule can read.
 
 use crate::expression::Expression;
 use crate::uapi;
@@ -79,7 +79,7 @@ impl Field {
     /// The `ct direction` of packets that answer those that opened the connection.
     pub const DIRECTION_REPLY: u8 = 1;
 
-    /// How many bytes the field has.
+    /// Returns the number of bytes of the field.
     pub fn length(&self) -> u32 {
         match self {
             Field::Ip6Saddr | Field::Ip6Daddr | Field::CtOriginalIp6Daddr => 16,
@@ -92,12 +92,12 @@ impl Field {
         }
     }
 
-    /// How many 32-bit registers the field fills.
+    /// Returns the number of 32-bit registers that the field fills.
     pub fn registers(&self) -> u32 {
         self.length().div_ceil(4)
     }
 
-    /// The expression that loads the field into a register.
+    /// Returns the expression that loads the field into a register.
     pub(crate) fn load(&self, register: u32) -> Expression {
         let payload = |base, offset| Expression::Payload { base, offset, length: self.length(), register };
         let meta = |key| Expression::Meta { key, register };

@@ -1,9 +1,9 @@
-//! Doors for the fuzz targets: the kernel's answers as they come from a socket. Nothing else may use this.
+//! Entry points for the fuzz targets: the kernel's answers as they come from a socket. Nothing else may use this.
 
 use crate::socket::Received;
 use crate::{conntrack, conversation, listing, socket};
 
-/// Reads a datagram as an answer to every question that this package asks.
+/// Reads a datagram as an answer to every request of this package.
 pub fn datagram(bytes: &[u8]) {
     for message in socket::messages(bytes) {
         let _ = socket::refusal(&message, "list");
@@ -18,7 +18,7 @@ pub fn datagram(bytes: &[u8]) {
     }
 }
 
-/// Reads a datagram as part of a conversation; returns the bodies of its answers.
+/// Reads a datagram as answers of a netlink connection; returns their bodies.
 pub fn conversation(bytes: &[u8], sequence: u32) -> Vec<Vec<u8>> {
     let mut answers = Vec::new();
     let _ = conversation::take(bytes, sequence, &mut answers);

@@ -1,15 +1,16 @@
 //! nf_tables over netlink: tables, chains, sets, maps and rules, sent as one atomic batch.
 //!
-//! The pod network and the Service proxy program the kernel through this package, so that a node
-//! needs neither the `nft` nor the `iptables` binary, and so that a change of ten thousand map
-//! elements is one system call that the kernel takes whole or not at all.
+//! The pod network and the Service proxy program the kernel through this package, so that a node needs neither the
+//! `nft` nor the `iptables` binary, and so that a change of ten thousand map elements is one system call that the
+//! kernel applies completely or not at all.
 //!
-//! Reading order: [`Batch`] collects operations, [`Rule`] writes one rule the way the `nft` language
-//! reads, [`Set`] declares sets and maps, [`Socket`] sends a batch and lists what the kernel holds.
+//! Reading order: [`Batch`] collects operations, [`Rule`] writes one rule in the order of the `nft` language, [`Set`]
+//! declares sets and maps, [`Socket`] sends a batch and lists the kernel's objects.
 //!
-//! [`Conversation`] and [`GenericFamily`] carry the questions of others to the kernel, as IPVS and WireGuard need them.
+//! [`Conversation`] and [`GenericFamily`] send the requests of other packages to the kernel, as IPVS and WireGuard need
+//! them.
 //!
-//! This package knows nothing of Kubernetes, and never touches a table that its caller did not name.
+//! This package knows nothing of Kubernetes, and never changes a table that its caller did not name.
 
 mod attributes;
 mod batch;
@@ -30,7 +31,7 @@ mod version;
 
 pub use batch::{Batch, Chain, ChainType, Hook, Policy, Table, priority};
 pub use conntrack::{Conntrack, Flow};
-pub use conversation::{Conversation, GenericFamily, NESTED, asking, attributes, find, put};
+pub use conversation::{Conversation, GenericFamily, NESTED, attributes, find, put, request_flags};
 pub use error::Error;
 pub use expression::{Expression, Reject, Verdict};
 pub use field::{Field, flags};

@@ -1,4 +1,4 @@
-//! What the kernel holds: tables, chains, sets, elements and rules, listed back.
+//! The listing of the kernel's objects: tables, chains, sets, elements and rules.
 
 use crate::attributes::{Attribute, Attributes, find};
 use crate::batch::{Batch, Table};
@@ -16,7 +16,7 @@ pub type TableInfo = Table;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChainInfo {
     pub name: String,
-    /// Hook number and priority of a base chain.
+    /// The hook number and priority of a base chain.
     pub hook: Option<(u32, i32)>,
 }
 
@@ -36,18 +36,18 @@ pub struct RuleInfo {
     pub comment: Option<String>,
     /// The kernel's names of the expressions, in order.
     pub expressions: Vec<String>,
-    /// Packets that reached the rule's first counter.
+    /// The number of packets that reached the rule's first counter.
     pub packets: Option<u64>,
 }
 
 impl Socket {
-    /// The tables of every family.
+    /// Returns the tables of every family.
     pub fn tables(&mut self) -> Result<Vec<TableInfo>, Error> {
         let received = self.dump(kind(uapi::MSG_GETTABLE), uapi::NFPROTO_UNSPEC, &[])?;
         Ok(received.iter().filter_map(table).collect())
     }
 
-    /// Deletes every table whose name begins with the prefix; says which.
+    /// Deletes every table whose name begins with the prefix; returns them.
     pub fn delete_tables(&mut self, prefix: &str) -> Result<Vec<TableInfo>, Error> {
         let mut doomed = self.tables()?;
         doomed.retain(|table| table.name.starts_with(prefix));
@@ -59,20 +59,20 @@ impl Socket {
         Ok(doomed)
     }
 
-    /// The chains of a table.
+    /// Returns the chains of a table.
     pub fn chains(&mut self, of: &Table) -> Result<Vec<ChainInfo>, Error> {
         let received = self.dump(kind(uapi::MSG_GETCHAIN), of.family as u8, &[])?;
         Ok(received.iter().filter(|message| belongs(message, of)).filter_map(chain).collect())
     }
 
-    /// The sets and maps of a table.
+    /// Returns the sets and maps of a table.
     pub fn sets(&mut self, of: &Table) -> Result<Vec<SetInfo>, Error> {
         let filter = Attributes::new().string(uapi::SET_TABLE, &of.name);
         let received = self.dump(kind(uapi::MSG_GETSET), of.family as u8, filter.as_bytes())?;
         Ok(received.iter().filter_map(set).collect())
     }
 
-    /// The elements of a set or map. Of an interval of a plain key only its begin is listed.
+    /// Returns the elements of a set or map. Of an interval of a plain key only its begin is listed.
     pub fn elements(&mut self, of: &Table, set: &str) -> Result<Vec<Element>, Error> {
         let filter = Attributes::new().string(uapi::ELEM_LIST_TABLE, &of.name).string(uapi::ELEM_LIST_SET, set);
         let received = self.dump(kind(uapi::MSG_GETSETELEM), of.family as u8, filter.as_bytes())?;
@@ -80,7 +80,7 @@ impl Socket {
         Ok(lists.flat_map(|list| list.nested()).filter_map(|entry| element(entry.payload)).collect())
     }
 
-    /// The rules of a table, in order.
+    /// Returns the rules of a table, in order.
     pub fn rules(&mut self, of: &Table) -> Result<Vec<RuleInfo>, Error> {
         let filter = Attributes::new().string(uapi::RULE_TABLE, &of.name);
         let received = self.dump(kind(uapi::MSG_GETRULE), of.family as u8, filter.as_bytes())?;
@@ -163,9 +163,9 @@ pub(crate) fn rule(message: &Received) -> Option<RuleInfo> {
 }
 
 fn comment(userdata: &[u8]) -> Option<String> {
-    let (header, text) = userdata.split_at_checked(2)?;
-    let text = text.get(..usize::from(header[1]).checked_sub(1)?)?;
-    (header[0] == 0).then(|| String::from_utf8_lossy(text).into_owned())
+    let (header, comment) = userdata.split_at_checked(2)?;
+    let comment = comment.get(..usize::from(header[1]).checked_sub(1)?)?;
+    (header[0] == 0).then(|| String::from_utf8_lossy(comment).into_owned())
 }
 
 #[cfg(test)]
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn comments_come_back() {
+    fn comments_are_decoded() {
         assert_eq!(comment(&crate::rule::comment_userdata("default/web:http")).as_deref(), Some("default/web:http"));
         assert_eq!(comment(&[0, 9, b'x']), None);
     }

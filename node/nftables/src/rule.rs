@@ -1,4 +1,4 @@
-//! A rule, written in the order the `nft` language reads.
+//! A rule, written in the order of the `nft` language.
 //!
 //! ```
 //! use corten_nftables::{Field, Protocol, Rule};
@@ -9,9 +9,9 @@
 //! # let _ = (dispatch, web);
 //! ```
 //!
-//! Each matching statement loads from the first register on, so statements do not depend on each
-//! other. Where one value must pass from statement to statement (session affinity), the caller
-//! names [`Register`]s with the `load_at`, `lookup_at`, `update_at` and `dnat_at` steps.
+//! Each matching statement loads from the first register on, so statements do not depend on each other. Where one value
+//! must pass from statement to statement (session affinity), the caller names [`Register`]s with the `load_at`,
+//! `lookup_at`, `update_at` and `dnat_at` steps.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -49,19 +49,19 @@ impl Rule {
         self
     }
 
-    /// The expressions so far.
+    /// Returns the expressions so far.
     pub fn expressions(&self) -> &[Expression] {
         &self.expressions
     }
 
     // Matches.
 
-    /// `field value`
+    /// Matches `field value`.
     pub fn eq(self, field: Field, value: impl Into<Value>) -> Rule {
         self.compare(field, Comparison::Equal, value.into())
     }
 
-    /// `field != value`
+    /// Matches `field != value`.
     pub fn ne(self, field: Field, value: impl Into<Value>) -> Rule {
         self.compare(field, Comparison::NotEqual, value.into())
     }
@@ -71,12 +71,12 @@ impl Rule {
         self.then(field.load(register)).then(Expression::Compare { comparison, register, value })
     }
 
-    /// `field address/length`
+    /// Matches `field address/length`.
     pub fn in_prefix(self, field: Field, address: IpAddr, length: u8) -> Rule {
         self.compare_prefix(field, Comparison::Equal, address, length)
     }
 
-    /// `field != address/length`
+    /// Matches `field != address/length`.
     pub fn not_in_prefix(self, field: Field, address: IpAddr, length: u8) -> Rule {
         self.compare_prefix(field, Comparison::NotEqual, address, length)
     }
@@ -92,9 +92,10 @@ impl Rule {
         })
     }
 
-    /// `field & mask == value`; all three have the field's length.
+    /// Matches `field & mask == value`; all three have the field's length.
     pub fn has_bits(self, field: Field, mask: impl Into<Value>, value: impl Into<Value>) -> Rule {
-        let (register, value) = (uapi::REG32_00, value.into());
+        let register = uapi::REG32_00;
+        let value = value.into();
         let comparison = Comparison::Equal;
         self.then(field.load(register)).masked(mask.into()).then(Expression::Compare { comparison, register, value })
     }
@@ -105,7 +106,7 @@ impl Rule {
         self.then(Expression::Bitwise { from: uapi::REG32_00, to: uapi::REG32_00, length, mask, xor })
     }
 
-    /// The field has at least one of these bits: `ct state new`, `ct status dnat`, `meta mark & 0x4000 != 0`.
+    /// Matches a field with at least one of these bits: `ct state new`, `ct status dnat`, `meta mark & 0x4000 != 0`.
     pub fn has_any(self, field: Field, bits: u32) -> Rule {
         self.bits(field, bits, Comparison::NotEqual)
     }
@@ -118,17 +119,17 @@ impl Rule {
         })
     }
 
-    /// `a . b . c @set`
+    /// Matches `a . b . c @set`.
     pub fn in_set(self, fields: &[Field], set: &str) -> Rule {
         self.load_at(Register(0), fields).lookup(set, None, false)
     }
 
-    /// `a . b . c != @set`
+    /// Matches `a . b . c != @set`.
     pub fn not_in_set(self, fields: &[Field], set: &str) -> Rule {
         self.load_at(Register(0), fields).lookup(set, None, true)
     }
 
-    /// `a . b . c vmap @map`
+    /// Appends `a . b . c vmap @map`.
     pub fn vmap(self, fields: &[Field], map: &str) -> Rule {
         self.load_at(Register(0), fields).lookup(map, Some(uapi::REG_VERDICT), false)
     }
@@ -155,29 +156,29 @@ impl Rule {
         self.then(Expression::Lookup { set: map.to_owned(), from: from.number(), to, invert: false })
     }
 
-    /// Goes on only if the key at `from` is in the set.
+    /// Continues only if the key at `from` is in the set.
     pub fn contains_at(self, set: &str, from: Register) -> Rule {
         self.then(Expression::Lookup { set: set.to_owned(), from: from.number(), to: None, invert: false })
     }
 
-    /// Goes on only if the key at `from` is not in the set.
+    /// Continues only if the key at `from` is not in the set.
     pub fn lacks_at(self, set: &str, from: Register) -> Rule {
         self.then(Expression::Lookup { set: set.to_owned(), from: from.number(), to: None, invert: true })
     }
 
-    /// Takes the verdict of the key at `from`; without one the next rule goes on.
+    /// Takes the verdict of the key at `from`; without one the next rule is evaluated.
     pub fn vmap_at(self, map: &str, from: Register) -> Rule {
         let to = Some(uapi::REG_VERDICT);
         self.then(Expression::Lookup { set: map.to_owned(), from: from.number(), to, invert: false })
     }
 
-    /// `update @map { key timeout t : data }`; ends the rule if the map is full. Of an element that
-    /// stands only the timeout is renewed: its data stay.
+    /// Appends `update @map { key timeout t : data }`; ends the rule if the map is full. Of an existing element only
+    /// the timeout is renewed: its data stay.
     pub fn update_at(self, map: &str, key: Register, data: Option<Register>, timeout: Option<Duration>) -> Rule {
         self.change_at(SetOperation::Update, map, key, data, timeout)
     }
 
-    /// `delete @map { key : data }`
+    /// Appends `delete @map { key : data }`.
     pub fn delete_at(self, map: &str, key: Register, data: Option<Register>) -> Rule {
         self.change_at(SetOperation::Delete, map, key, data, None)
     }
@@ -199,7 +200,7 @@ impl Rule {
         })
     }
 
-    /// `dnat to` the address and port held by registers.
+    /// Appends `dnat to` the address and port held by registers.
     pub fn dnat_at(self, family: Family, address: Register, port: Option<Register>) -> Rule {
         self.nat(Nat::Destination, family, Some(address), port)
     }
@@ -215,44 +216,46 @@ impl Rule {
 
     // Statements.
 
-    /// `meta mark set meta mark or bits`
+    /// Appends `meta mark set meta mark or bits`.
     pub fn mark_or(self, bits: u32) -> Rule {
         self.change_mark(!bits, bits)
     }
 
-    /// `meta mark set meta mark and not bits`
+    /// Appends `meta mark set meta mark and not bits`.
     pub fn mark_clear(self, bits: u32) -> Rule {
         self.change_mark(!bits, 0)
     }
 
     fn change_mark(self, mask: u32, xor: u32) -> Rule {
         let register = uapi::REG32_00;
-        let (mask, xor) = (Bytes4(mask).into(), Bytes4(xor).into());
+        let mask = Bytes4(mask).into();
+        let xor = Bytes4(xor).into();
         self.then(Field::Mark.load(register))
             .then(Expression::Bitwise { from: register, to: register, length: 4, mask, xor })
             .then(Expression::MetaSet { key: uapi::META_MARK, register })
     }
 
-    /// `ct mark set value`
+    /// Appends `ct mark set value`.
     pub fn ct_mark_set(self, value: u32) -> Rule {
         let register = uapi::REG32_00;
         self.then(Expression::Immediate { register, value: Bytes4(value).into() })
             .then(Expression::CtSet { key: uapi::CT_MARK, register })
     }
 
-    /// `dnat to address[:port]`
+    /// Appends `dnat to address[:port]`.
     pub fn dnat_to(self, address: IpAddr, port: Option<Port>) -> Rule {
         self.nat_to(Nat::Destination, address, port)
     }
 
-    /// `snat to address`
+    /// Appends `snat to address`.
     pub fn snat_to(self, address: IpAddr) -> Rule {
         self.nat_to(Nat::Source, address, None)
     }
 
     fn nat_to(self, nat: Nat, address: IpAddr, port: Option<Port>) -> Rule {
         let family = if address.is_ipv4() { Family::Ipv4 } else { Family::Ipv6 };
-        let (at, port_at) = (Register(0), Register(4));
+        let at = Register(0);
+        let port_at = Register(4);
         let rule = self.then(Expression::Immediate { register: at.number(), value: address.into() });
         match port {
             Some(port) => rule.then(Expression::Immediate { register: port_at.number(), value: port.into() }).nat(
@@ -265,7 +268,7 @@ impl Rule {
         }
     }
 
-    /// `dnat to a . b . c map @map`, where the map's data are an address and a port.
+    /// Appends `dnat to a . b . c map @map`, where the map's data are an address and a port.
     pub fn dnat_map(self, family: Family, fields: &[Field], map: &str) -> Rule {
         let port = Register(if family == Family::Ipv6 { 4 } else { 1 });
         self.load_at(Register(0), fields).lookup_at(map, Register(0), Register(0)).dnat_at(
@@ -275,33 +278,33 @@ impl Rule {
         )
     }
 
-    /// `masquerade`
+    /// Appends `masquerade`.
     pub fn masquerade(self) -> Rule {
         self.then(Expression::Masquerade)
     }
 
-    /// `redirect to :port`
+    /// Appends `redirect to :port`.
     pub fn redirect_to(self, port: Port) -> Rule {
         self.then(Expression::Immediate { register: uapi::REG32_00, value: port.into() })
             .then(Expression::Redirect { port: Some(uapi::REG32_00) })
     }
 
-    /// `counter`
+    /// Appends `counter`.
     pub fn counter(self) -> Rule {
         self.then(Expression::Counter)
     }
 
-    /// `limit rate packets/second burst n packets`
+    /// Appends `limit rate packets/second burst n packets`.
     pub fn limit_per_second(self, packets: u64, burst: u32) -> Rule {
         self.then(Expression::Limit { packets, seconds: 1, burst })
     }
 
-    /// `log prefix "…"`
+    /// Appends `log prefix "…"`.
     pub fn log(self, prefix: &str) -> Rule {
         self.then(Expression::Log { prefix: prefix.to_owned() })
     }
 
-    /// `reject with …`
+    /// Appends `reject with …`.
     pub fn reject(self, reject: Reject) -> Rule {
         self.then(Expression::Reject(reject))
     }
@@ -326,7 +329,7 @@ impl Rule {
         self.then(Expression::Verdict(verdict))
     }
 
-    /// `comment "…"`, at most 127 bytes.
+    /// Sets `comment "…"`, at most 127 bytes.
     pub fn comment(mut self, comment: &str) -> Rule {
         self.comment = Some(comment.chars().take(120).collect());
         self
@@ -342,7 +345,7 @@ impl Rule {
     }
 }
 
-/// The type-length-value form in which `nft` keeps comments beside a rule.
+/// Encodes a comment in the type-length-value form in which `nft` keeps comments beside a rule.
 pub(crate) fn comment_userdata(comment: &str) -> Vec<u8> {
     const COMMENT: u8 = 0;
     let mut userdata = vec![COMMENT, comment.len() as u8 + 1];

@@ -16,13 +16,13 @@ pub enum DataType {
     InetProto,
     InetService,
     EtherAddr,
-    /// A 32-bit number in host byte order. `nft` knows how to show it, and ends itself over plain integers.
+    /// A 32-bit number in host byte order. `nft` can show it, and crashes on plain integers.
     Mark,
     InterfaceName,
 }
 
 impl DataType {
-    /// The number by which the `nft` command knows the type when it lists a set.
+    /// Returns the number of the type in listings of the `nft` command.
     fn number(self) -> u32 {
         match self {
             DataType::Ipv4Addr => 7,
@@ -46,7 +46,7 @@ impl DataType {
     }
 }
 
-/// Type number and length of a concatenation: `nft` packs six bits a field.
+/// Returns type number and length of a concatenation: `nft` packs six bits per field.
 fn concatenation(types: &[DataType]) -> (u32, u32) {
     match types {
         [single] => (single.number(), single.length()),
@@ -77,32 +77,33 @@ pub struct Set {
 
 impl Set {
     fn declare(name: &str, key: &[DataType], holds: Holds) -> Set {
-        let (name, key) = (name.to_owned(), key.to_vec());
+        let name = name.to_owned();
+        let key = key.to_vec();
         Set { name, key, holds, intervals: false, dynamic: false, timeout: None, size: None }
     }
 
-    /// A set of keys.
+    /// Makes a set of keys.
     pub fn new(name: &str, key: &[DataType]) -> Set {
         Set::declare(name, key, Holds::Keys)
     }
 
-    /// A map from keys to values.
+    /// Makes a map from keys to values.
     pub fn map(name: &str, key: &[DataType], data: &[DataType]) -> Set {
         Set::declare(name, key, Holds::Values(data.to_vec()))
     }
 
-    /// A map from keys to verdicts.
+    /// Makes a map from keys to verdicts.
     pub fn vmap(name: &str, key: &[DataType]) -> Set {
         Set::declare(name, key, Holds::Verdicts)
     }
 
-    /// Elements may be ranges and prefixes.
+    /// Allows ranges and prefixes as elements.
     pub fn intervals(mut self) -> Set {
         self.intervals = true;
         self
     }
 
-    /// Rules may add elements, which then live for the timeout.
+    /// Allows rules to add elements, which then live for the timeout.
     pub fn dynamic(mut self, timeout: Duration, size: u32) -> Set {
         (self.dynamic, self.timeout, self.size) = (true, Some(timeout), Some(size));
         self
@@ -190,14 +191,14 @@ fn register(put: Attributes, kind: u16, value: &Value) -> Attributes {
     put.within(kind, |put| put.bytes(uapi::DATA_VALUE, value.as_bytes()))
 }
 
-/// What a map element leads to.
+/// The data of a map element.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Data {
     Value(Value),
     Verdict(Verdict),
 }
 
-/// One element of a set or map.
+/// An element of a set or map.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Element {
     pub key: Value,
@@ -212,22 +213,22 @@ impl Element {
         Element { key: key.into(), end: None, data: None, timeout: None }
     }
 
-    /// `key : value`
+    /// Makes `key : value`.
     pub fn value(key: impl Into<Value>, value: impl Into<Value>) -> Element {
         Element { data: Some(Data::Value(value.into())), ..Element::key(key) }
     }
 
-    /// `key : verdict`
+    /// Makes `key : verdict`.
     pub fn verdict(key: impl Into<Value>, verdict: Verdict) -> Element {
         Element { data: Some(Data::Verdict(verdict)), ..Element::key(key) }
     }
 
-    /// `from-to`, both inclusive.
+    /// Makes `from-to`, both inclusive.
     pub fn range(from: impl Into<Value>, to: impl Into<Value>) -> Element {
         Element { end: Some(to.into()), ..Element::key(from) }
     }
 
-    /// `address/length`
+    /// Makes `address/length`.
     pub fn prefix(address: IpAddr, length: u8) -> Element {
         let bytes = Value::from(address);
         let bytes = bytes.as_bytes();
@@ -251,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn concatenations_are_named_as_nft_names_them() {
+    fn concatenations_have_nfts_type_numbers() {
         let service = [DataType::Ipv4Addr, DataType::InetProto, DataType::InetService];
         assert_eq!(concatenation(&service), ((7 << 12) | (12 << 6) | 13, 12));
         assert_eq!(concatenation(&[DataType::InetService]), (13, 2));

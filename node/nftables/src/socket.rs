@@ -1,4 +1,4 @@
-//! The netlink socket: sends a batch and learns the kernel's verdict, or dumps what the kernel holds.
+//! The netlink socket: sends a batch and reads the kernel's verdict, or dumps the kernel's objects.
 //!
 //! A socket belongs to the network namespace of the thread that opened it. Calls block, but only for
 //! as long as the kernel works: nf_tables handles a batch inside the system call that sends it, so
@@ -13,10 +13,10 @@ use crate::batch::{Batch, write_message};
 use crate::error::Error;
 use crate::uapi;
 
-/// Room for the largest batch: 64 MiB are about half a million map elements.
+/// The size of the largest batch: 64 MiB are about half a million map elements.
 const SEND_BUFFER: libc::c_int = 64 * 1024 * 1024;
 const RECEIVE_BUFFER: libc::c_int = 4 * 1024 * 1024;
-/// A dump that another writer interrupts is repeated this often before it is an error.
+/// The number of attempts of a dump that another writer interrupts.
 const DUMP_ATTEMPTS: usize = 16;
 
 /// A netfilter netlink socket.
@@ -43,7 +43,7 @@ impl Socket {
         Ok(Socket { socket, sequence: 0 })
     }
 
-    /// Sends the batch. Either all of it holds afterwards, or nothing changed.
+    /// Sends the batch. Afterwards all of it is applied, or nothing changed.
     pub fn apply(&mut self, mut batch: Batch) -> Result<(), Error> {
         if batch.is_empty() {
             return Ok(());
@@ -53,7 +53,7 @@ impl Socket {
         self.read_answers(&batch)
     }
 
-    /// The generation of the ruleset; every batch of anyone increments it.
+    /// Returns the generation of the ruleset; every batch of any writer increments it.
     pub fn generation(&mut self) -> Result<u32, Error> {
         let kind = uapi::SUBSYS_NFTABLES << 8 | uapi::MSG_GETGEN;
         self.request(kind, uapi::NLM_F_REQUEST, uapi::NFPROTO_UNSPEC, &[])?;
@@ -63,7 +63,7 @@ impl Socket {
         find(attributes, uapi::GEN_ID).and_then(|id| id.u32()).ok_or(Error::Malformed("no generation"))
     }
 
-    /// Every message of a dump; repeated when a writer interrupts it, so that the answer is one state.
+    /// Returns every message of a dump; repeats it when a writer interrupts it, so that the answer is one state.
     pub(crate) fn dump(&mut self, kind: u16, family: u8, attributes: &[u8]) -> Result<Vec<Received>, Error> {
         for _ in 0..DUMP_ATTEMPTS {
             self.request(kind, uapi::NLM_F_REQUEST | uapi::NLM_F_DUMP, family, attributes)?;
@@ -128,7 +128,8 @@ impl Socket {
     }
 
     fn read_dump(&self) -> Result<Option<Vec<Received>>, Error> {
-        let (mut received, mut consistent) = (Vec::new(), true);
+        let mut received = Vec::new();
+        let mut consistent = true;
         loop {
             let answer = self.receive(0)?;
             for message in messages(&answer) {
@@ -153,7 +154,7 @@ impl Socket {
     }
 }
 
-/// The batch between its begin and end marks.
+/// Returns the batch between its begin and end messages.
 fn framed(batch: &Batch) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(batch.messages.len() + 64);
     let generation = batch
@@ -214,7 +215,7 @@ pub(crate) fn messages(mut rest: &[u8]) -> impl Iterator<Item = Message<'_>> {
     })
 }
 
-/// The error an answer carries, with the kernel's own words where it has some.
+/// Returns the error of an answer, with the kernel's own message if it has one.
 pub(crate) fn refusal(message: &Message<'_>, operation: &str) -> Option<Error> {
     if message.kind != uapi::NLMSG_ERROR {
         return None;
@@ -224,11 +225,11 @@ pub(crate) fn refusal(message: &Message<'_>, operation: &str) -> Option<Error> {
         return None;
     }
     let words = (message.flags & uapi::NLM_F_ACK_TLVS != 0).then(|| {
-        // After the errno stands the header of the refused message, and its body unless capped.
+        // The header of the refused message follows the errno, and its body unless capped.
         let body = message.payload.get(4..8).and_then(|length| Some(u32::from_ne_bytes(length.try_into().ok()?)));
         let skip = if message.flags & uapi::NLM_F_CAPPED != 0 { 16 } else { body.unwrap_or(16) as usize };
         let attributes = message.payload.get(4 + skip.next_multiple_of(4)..).unwrap_or_default();
-        find(attributes, uapi::NLMSGERR_ATTR_MSG).map(|text| text.string())
+        find(attributes, uapi::NLMSGERR_ATTR_MSG).map(|message| message.string())
     });
     Some(Error::Refused { operation: operation.to_owned(), errno: errno.saturating_neg(), message: words.flatten() })
 }
@@ -238,12 +239,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_has_a_number_whatever_the_kernel_says() {
-        for (said, expected) in [(-libc::ENOENT, libc::ENOENT), (i32::MIN, i32::MAX), (5, -5)] {
-            let payload = said.to_ne_bytes();
+    fn a_refusal_has_a_number_whatever_the_kernel_answers() {
+        for (answered, expected) in [(-libc::ENOENT, libc::ENOENT), (i32::MIN, i32::MAX), (5, -5)] {
+            let payload = answered.to_ne_bytes();
             let message = Message { kind: uapi::NLMSG_ERROR, flags: 0, sequence: 1, payload: &payload };
             let refused = refusal(&message, "add a table");
-            assert!(matches!(refused, Some(Error::Refused { errno, .. }) if errno == expected), "{said}");
+            assert!(matches!(refused, Some(Error::Refused { errno, .. }) if errno == expected), "{answered}");
         }
     }
 }

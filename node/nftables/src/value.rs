@@ -1,8 +1,8 @@
 //! Register contents: addresses, ports, protocols and their concatenations.
 //!
-//! A [`Value`] is exactly what a packet puts into registers: network byte order for what stands in
-//! packets, host byte order for what the kernel computes (marks, random indexes). In a
-//! concatenation every field fills whole 32-bit registers.
+//! A [`Value`] is exactly the content of registers: network byte order for fields of packets, host byte order for
+//! values that the kernel computes (marks, random indexes). In a concatenation every field fills whole 32-bit
+//! registers.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -20,11 +20,11 @@ enum Contents {
     Long(Box<[u8]>),
 }
 
-/// With the length and the choice, no longer than a `Vec`.
+/// The most bytes in place: with the length and the discriminant, no longer than a `Vec`.
 const SHORT: usize = 22;
 
 impl Value {
-    /// The raw bytes.
+    /// Returns the raw bytes.
     pub fn as_bytes(&self) -> &[u8] {
         match &self.0 {
             Contents::Short { length, bytes } => &bytes[..usize::from(*length).min(SHORT)],
@@ -32,15 +32,15 @@ impl Value {
         }
     }
 
-    /// A value from raw bytes, as the kernel listed them.
+    /// Makes a value of raw bytes, as the kernel listed them.
     pub fn from_bytes(bytes: &[u8]) -> Value {
         let mut short = [0; SHORT];
-        let Some(place) = short.get_mut(..bytes.len()) else { return Value(Contents::Long(bytes.into())) };
-        place.copy_from_slice(bytes);
+        let Some(target) = short.get_mut(..bytes.len()) else { return Value(Contents::Long(bytes.into())) };
+        target.copy_from_slice(bytes);
         Value(Contents::Short { length: bytes.len() as u8, bytes: short })
     }
 
-    /// The value right after this one, read as one big-endian number; none after the last.
+    /// Returns the value right after this one, read as one big-endian number; `None` after the last.
     pub(crate) fn successor(&self) -> Option<Value> {
         let mut bytes = self.as_bytes().to_vec();
         for byte in bytes.iter_mut().rev() {
@@ -122,12 +122,12 @@ pub struct InterfaceName(pub String);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Mac(pub [u8; 6]);
 
-/// Something that fills a register.
+/// A value that fills a register.
 pub trait ToRegister {
     fn write(&self, registers: &mut Registers);
 }
 
-/// Registers while they are filled; there are so many in the kernel, with room for an address more.
+/// Registers while they are filled; as many as in the kernel, with room for an address more.
 pub struct Registers {
     bytes: [u8; 80],
     length: usize,
@@ -205,7 +205,7 @@ impl ToRegister for Mac {
     }
 }
 
-/// The kernel's names are shorter than this; a longer one names no link.
+/// The size of an interface name: the kernel's names are shorter; a longer one names no link.
 const NAME: usize = 16;
 
 impl ToRegister for InterfaceName {

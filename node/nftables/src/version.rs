@@ -1,4 +1,4 @@
-//! The two versions of IP: where each keeps addresses in packets, and how tables of each are named.
+//! The two IP families: their address fields in packets, and the names of their tables.
 //!
 //! Rules for both are the same but for these facts, so that one piece of code writes either.
 
@@ -35,7 +35,7 @@ impl IpVersion {
         }
     }
 
-    /// The table of this version's packets.
+    /// Returns the table of this family's packets.
     pub fn table(self, name: &str) -> Table {
         Table::new(self.family(), name)
     }
@@ -61,7 +61,7 @@ impl IpVersion {
         }
     }
 
-    /// The address that stands for any.
+    /// Returns the unspecified address.
     pub fn unspecified(self) -> IpAddr {
         match self {
             IpVersion::V4 => Ipv4Addr::UNSPECIFIED.into(),
@@ -69,7 +69,7 @@ impl IpVersion {
         }
     }
 
-    /// The addresses of a host for itself.
+    /// Returns the loopback range.
     pub fn loopback(self) -> (IpAddr, u8) {
         match self {
             IpVersion::V4 => (Ipv4Addr::new(127, 0, 0, 0).into(), 8),
@@ -77,7 +77,7 @@ impl IpVersion {
         }
     }
 
-    /// The addresses of groups.
+    /// Returns the multicast range.
     pub fn multicast(self) -> (IpAddr, u8) {
         match self {
             IpVersion::V4 => (Ipv4Addr::new(224, 0, 0, 0).into(), 4),
@@ -85,7 +85,7 @@ impl IpVersion {
         }
     }
 
-    /// The bits of an address.
+    /// Returns the number of bits of an address.
     pub fn bits(self) -> u8 {
         match self {
             IpVersion::V4 => 32,
@@ -93,12 +93,12 @@ impl IpVersion {
         }
     }
 
-    /// The 32-bit registers that an address fills.
+    /// Returns the number of 32-bit registers that an address fills.
     pub fn registers(self) -> u32 {
         u32::from(self.bits() / 32)
     }
 
-    /// The refusal that is no TCP reset.
+    /// Returns the reject that is no TCP reset.
     pub fn port_unreachable(self) -> Reject {
         match self {
             IpVersion::V4 => Reject::IcmpPortUnreachable,

@@ -36,14 +36,14 @@ fn bring_loopback_up() {
     request.ifr_name[0] = b'l' as _;
     request.ifr_name[1] = b'o' as _;
     request.ifr_ifru.ifru_flags = nix::libc::IFF_UP as _;
-    // SAFETY: the request is a whole, initialised ifreq and the socket is open.
+    // SAFETY: the request is a complete, initialised ifreq and the socket is open.
     let result =
         unsafe { nix::libc::ioctl(std::os::fd::AsRawFd::as_raw_fd(&socket), nix::libc::SIOCSIFFLAGS, &request) };
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }
 
 #[test]
-fn tables_chains_and_sets_come_back_as_declared() {
+fn tables_chains_and_sets_are_listed_as_declared() {
     in_namespace(|socket| {
         let mut batch = Batch::new();
         batch.add_table(&table());
@@ -89,7 +89,7 @@ fn elements_are_added_replaced_and_deleted_in_one_batch() {
 }
 
 #[test]
-fn verdict_maps_and_intervals_come_back() {
+fn verdict_maps_and_intervals_are_listed() {
     in_namespace(|socket| {
         let chains = Set::vmap("chains", &SERVICE_KEY);
         let nets = Set::new("nets", &[DataType::Ipv4Addr]).intervals();
@@ -206,7 +206,7 @@ fn every_expression_is_accepted_by_the_kernel() {
 }
 
 #[test]
-fn a_refused_batch_changes_nothing_and_names_the_culprit() {
+fn a_refused_batch_changes_nothing_and_names_the_refused_operation() {
     in_namespace(|socket| {
         let mut batch = Batch::new();
         batch.add_table(&table());
@@ -234,7 +234,7 @@ fn a_batch_of_a_past_generation_is_stale() {
 }
 
 #[test]
-fn tables_of_a_prefix_are_deleted_and_others_stay() {
+fn tables_with_a_prefix_are_deleted_and_others_stay() {
     in_namespace(|socket| {
         let other = Table::new(Family::Ipv6, "other");
         let mut batch = Batch::new();
@@ -248,7 +248,7 @@ fn tables_of_a_prefix_are_deleted_and_others_stay() {
 }
 
 #[test]
-fn ten_thousand_elements_go_in_one_batch() {
+fn ten_thousand_elements_fit_one_batch() {
     in_namespace(|socket| {
         let map = Set::map("m", &SERVICE_KEY, &[DataType::Ipv4Addr, DataType::InetService]);
         let elements: Vec<Element> = (0..10_000u32)
@@ -261,7 +261,7 @@ fn ten_thousand_elements_go_in_one_batch() {
         batch.add_set(&table(), &map);
         batch.add_elements(&table(), &map, &elements);
         socket.apply(batch).unwrap();
-        // While the kernel grows the map's hash table, a listing may pass over elements.
+        // While the kernel grows the map's hash table, a listing may skip elements.
         let bound = std::time::Instant::now() + Duration::from_secs(300);
         loop {
             let mut listed = socket.elements(&table(), "m").unwrap();
@@ -274,7 +274,7 @@ fn ten_thousand_elements_go_in_one_batch() {
     });
 }
 
-/// A datagram to a translated address arrives, its flow is listed, and deleting the flow forgets it.
+/// A datagram to a translated address arrives, its flow is listed, and deleting the flow removes it.
 #[test]
 fn translation_works_and_flows_can_be_deleted() {
     in_namespace(|socket| {

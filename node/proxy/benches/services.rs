@@ -1,5 +1,5 @@
-//! What Services cost a node: the first sync of ten thousand, one changed endpoint among them, memory.
-//! Prints one `figure<TAB>value<TAB>unit` line each.
+//! The cost of Services for a node: the first sync of ten thousand, one changed endpoint among them, memory. Prints one
+//! `figure<TAB>value<TAB>unit` line each.
 //!
 //! Run by `cargo xtask bench`, as root: it works in a network namespace of its own.
 
@@ -38,7 +38,7 @@ fn main() {
             proxier.set_slice(slice_key(number), moved(number, round));
             let start = Instant::now();
             let synced = proxier.sync().expect("the kernel takes a change");
-            assert!(!synced.whole, "a change is no replacement");
+            assert!(!synced.replaced, "a change is no replacement");
             start.elapsed().as_secs_f64() * 1e3
         })
         .collect();
@@ -70,15 +70,15 @@ fn slice_key(number: u32) -> SliceKey {
 
 fn service(number: u32) -> ServiceObject {
     let address = std::net::Ipv4Addr::from_bits(0x0a60_0100 + number);
-    let text = format!(
+    let json = format!(
         r#"{{"metadata":{{"namespace":"ns-{}","name":"service-{number}"}},
             "spec":{{"clusterIP":"{address}","ports":[{{"name":"http","port":80}}]}}}}"#,
         number % 100
     );
-    ServiceObject::decode(text.as_bytes()).expect("a Service")
+    ServiceObject::decode(json.as_bytes()).expect("a Service")
 }
 
-/// The endpoints of a Service; a moved one has another last endpoint.
+/// Returns the endpoints of a Service; a moved one has another last endpoint.
 fn slice(number: u32, moved: u32) -> EndpointSlice {
     let endpoint = |index: u32| {
         let last = if index + 1 == ENDPOINTS { index + moved * ENDPOINTS } else { index };
@@ -86,14 +86,14 @@ fn slice(number: u32, moved: u32) -> EndpointSlice {
         format!(r#"{{"addresses":["{address}"],"nodeName":"other"}}"#)
     };
     let endpoints: Vec<String> = (0..ENDPOINTS).map(endpoint).collect();
-    let text = format!(
+    let json = format!(
         r#"{{"metadata":{{"namespace":"ns-{}","name":"service-{number}-a",
             "labels":{{"kubernetes.io/service-name":"service-{number}"}}}},"addressType":"IPv4",
             "ports":[{{"name":"http","port":8080}}],"endpoints":[{}]}}"#,
         number % 100,
         endpoints.join(",")
     );
-    EndpointSlice::decode(text.as_bytes()).expect("an EndpointSlice")
+    EndpointSlice::decode(json.as_bytes()).expect("an EndpointSlice")
 }
 
 fn figure(name: &str, value: f64, unit: &str) {
@@ -101,7 +101,7 @@ fn figure(name: &str, value: f64, unit: &str) {
 }
 
 fn resident_mebibytes() -> f64 {
-    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or("0 kB");
+    let json = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = json.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or("0 kB");
     line.split_whitespace().next().and_then(|kib| kib.parse::<f64>().ok()).unwrap_or(0.0) / 1024.0
 }

@@ -1,12 +1,13 @@
-//! What a Service costs the traffic through it: bytes and connections by a cluster address, beside the same without one,
-//! by programs at sockets, and by rules of the shape that upstream's kube-proxy makes in its mode nftables, among ten
-//! thousand Services; where `KUBE_PROXY` names its binary, by kube-proxy itself, with what its syncs and memory are.
-//! Prints one `figure<TAB>value<TAB>unit` line each.
+//! The cost of a Service for its traffic: bytes and connections by a cluster address, beside the same without one, by
+//! programs at sockets, and by rules of the shape that upstream's kube-proxy makes in its mode nftables, among ten
+//! thousand Services; where `KUBE_PROXY` names its binary, by kube-proxy itself, with its sync times and memory. Prints
+//! one `figure<TAB>value<TAB>unit` line each.
 //!
-//! A connection is a whole one: made, asked by a byte, answered and ended, so that none waits in the server's queue.
+//! A connection is a complete one: opened, a byte sent and answered, and closed, so that none waits in the server's
+//! queue.
 //!
-//! Run by `cargo xtask bench`, as root: it works in a network namespace of its own. Client and server share the machine,
-//! so the figures say how the two ways compare, not what a network card could do.
+//! Run by `cargo xtask bench`, as root: it works in a network namespace of its own. Client and server share the
+//! machine, so the figures compare the two paths and do not measure a network card.
 
 mod kube_proxy;
 
@@ -31,9 +32,9 @@ use nix::sched::{CloneFlags, unshare};
 const SERVICES: u32 = 10_000;
 const DURATION: Duration = Duration::from_secs(2);
 const PORT: u16 = 8080;
-/// Clients at once, and threads that serve them.
+/// The number of concurrent clients, and of threads that serve them.
 const CLIENTS: usize = 4;
-/// What is answered.
+/// The byte that is answered.
 const QUESTION: [u8; 1] = *b"?";
 
 fn main() {
@@ -44,7 +45,8 @@ fn main() {
     let directory = tempfile::tempdir().expect("a directory");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let pods = runtime.block_on(start_pods(directory.path()));
-    let (client, (server, address)) = (&pods[0].0, &pods[1]);
+    let client = &pods[0].0;
+    let (server, address) = &pods[1];
     let config = Config::new("node", vec![(IpAddr::from([10, 244, 0, 0]), 16)]);
     let rules = proxy(config.clone(), *address);
     serve(server);
@@ -59,7 +61,7 @@ fn main() {
         measure("through a Service at the socket", client, through);
         drop(programs);
     }
-    corten_proxy::cleanup(&config).expect("the rules go");
+    corten_proxy::cleanup(&config).expect("delete the rules");
     match load(&kube_proxy(*address)) {
         Ok(()) => measure("through a Service by kube-proxy's rules", client, through),
         Err(error) => eprintln!("skipped: no rules of kube-proxy's shape: {error}"),
@@ -67,11 +69,11 @@ fn main() {
     let _ = Command::new("nft").args(["delete", "table", "ip", "kube-proxy"]).status();
     beside_kube_proxy(*address, client, through);
     for (namespace, _) in &pods {
-        unpin(namespace).expect("the namespace goes");
+        unpin(namespace).expect("delete the namespace");
     }
 }
 
-/// A proxy that knows every Service; all of them are served by one pod.
+/// Makes a proxy with every Service; one pod serves all of them.
 fn proxy(config: Config, address: IpAddr) -> Proxier {
     let mut proxier = Proxier::new(config, IpVersion::V4).expect("a netlink socket");
     for number in 0..SERVICES {
@@ -82,11 +84,11 @@ fn proxy(config: Config, address: IpAddr) -> Proxier {
     proxier
 }
 
-/// The same by upstream's kube-proxy itself.
+/// Measures the same by upstream's kube-proxy itself.
 fn beside_kube_proxy(address: IpAddr, client: &Path, through: SocketAddr) {
-    let text = |object: Vec<u8>| String::from_utf8(object).expect("JSON");
-    let services = (0..SERVICES).map(|number| text(service(number).encode().to_vec())).collect();
-    let slices = (0..SERVICES).map(|number| text(slice(number, address).encode().to_vec())).collect();
+    let json = |object: Vec<u8>| String::from_utf8(object).expect("JSON");
+    let services = (0..SERVICES).map(|number| json(service(number).encode().to_vec())).collect();
+    let slices = (0..SERVICES).map(|number| json(slice(number, address).encode().to_vec())).collect();
     let objects = BTreeMap::from([("services", services), ("endpointslices", slices)]);
     let Some(mut proxy) = KubeProxy::start(objects) else {
         eprintln!("skipped: KUBE_PROXY names no kube-proxy");
@@ -99,7 +101,7 @@ fn beside_kube_proxy(address: IpAddr, client: &Path, through: SocketAddr) {
         "ms",
     );
     measure("through a Service by kube-proxy itself", client, through);
-    let elsewhere = |last: u8| text(slice(7, [10, 244, 0, last].into()).encode().to_vec());
+    let elsewhere = |last: u8| json(slice(7, [10, 244, 0, last].into()).encode().to_vec());
     let mut times: Vec<f64> = (100..105).map(|last| millis(proxy.change(&elsewhere(last)))).collect();
     times.sort_by(f64::total_cmp);
     figure("kube-proxy, one endpoint among 10,000 Services, p50", times[2], "ms");
@@ -110,7 +112,8 @@ fn millis(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// Rates depend on who else is on the machine; the processor's time of both ends, and of all between them, does not.
+/// Measures rates and processor time. Rates depend on other load of the machine; the processor time of both ends, and
+/// of all between them, does not.
 fn measure(name: &str, client: &Path, to: SocketAddr) {
     let before = processor_seconds();
     let (made, rate) = enter(client, || connections(to)).expect("the pod is there");
@@ -122,11 +125,11 @@ fn measure(name: &str, client: &Path, to: SocketAddr) {
     figure(&format!("{name}, processor a gigabyte"), (processor_seconds() - before) * 1e3 / sent, "ms");
 }
 
-/// What this process has used of processors.
+/// Returns the processor time of this process.
 fn processor_seconds() -> f64 {
     // SAFETY: a rusage is plain old data, for which all zeros is a value.
     let mut used: nix::libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: the pointer is to a whole rusage.
+    // SAFETY: the pointer is to a complete rusage.
     assert_eq!(unsafe { nix::libc::getrusage(nix::libc::RUSAGE_SELF, &mut used) }, 0, "usage is known");
     let seconds = |time: nix::libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
     seconds(used.ru_utime) + seconds(used.ru_stime)
@@ -157,10 +160,12 @@ impl Drop for Group {
     }
 }
 
-/// The Services as upstream's kube-proxy tells them: verdict maps to a chain a Service and a chain an endpoint.
+/// Returns the Services as upstream's kube-proxy writes them: verdict maps to a chain per Service and a chain per
+/// endpoint.
 fn kube_proxy(address: IpAddr) -> String {
     let mut services = String::new();
-    let (mut verdicts, mut addresses) = (Vec::new(), Vec::new());
+    let mut verdicts = Vec::new();
+    let mut addresses = Vec::new();
     for number in 0..SERVICES {
         let ip = cluster_ip(number);
         services.push_str(&format!(
@@ -215,9 +220,9 @@ fn load(rules: &str) -> std::io::Result<()> {
     }
 }
 
-/// Two pods of a node: their namespaces and addresses.
+/// Starts two pods of a node; returns their namespaces and addresses.
 async fn start_pods(directory: &Path) -> Vec<(PathBuf, IpAddr)> {
-    let range = |text: &str| text.parse().expect("a range");
+    let range = |cidr: &str| cidr.parse().expect("a range");
     let config = NetworkConfig::new(&[range("10.244.0.0/24")], &[range("10.244.0.0/16")], directory);
     let network = PodNetwork::start(config).await.expect("a pod network");
     let mut pods = Vec::new();
@@ -240,7 +245,7 @@ async fn start_pods(directory: &Path) -> Vec<(PathBuf, IpAddr)> {
     pods
 }
 
-/// A server that answers the byte of a question, and else reads whatever is sent until its client closes.
+/// Starts a server that answers the byte of a question, and else reads until its client closes.
 fn serve(namespace: &Path) {
     let listener =
         enter(namespace, || TcpListener::bind(("0.0.0.0", PORT)).expect("a port")).expect("the pod is there");
@@ -264,8 +269,8 @@ fn swallow(mut stream: TcpStream) {
     while stream.read(&mut buffer).is_ok_and(|length| length > 0) {}
 }
 
-/// Connections, and connections a second, of as many clients as the server has threads: each is made, asked, answered and reset, so that no
-/// port has to wait for its last packet.
+/// Returns connections, and connections a second, of as many clients as the server has threads: each is opened, sent to,
+/// answered and reset, so that no port has to wait for its last packet.
 fn connections(to: SocketAddr) -> (f64, f64) {
     let start = Instant::now();
     let client = || {
@@ -287,18 +292,21 @@ fn connections(to: SocketAddr) -> (f64, f64) {
 
 fn reset_when_closed(stream: &TcpStream) {
     let linger = nix::libc::linger { l_onoff: 1, l_linger: 0 };
-    let (level, option) = (nix::libc::SOL_SOCKET, nix::libc::SO_LINGER);
+    let level = nix::libc::SOL_SOCKET;
+    let option = nix::libc::SO_LINGER;
     let length = std::mem::size_of_val(&linger) as u32;
-    // SAFETY: the option is whole and as long as said, and the socket is open.
+    // SAFETY: the option is complete and as long as given, and the socket is open.
     let set =
         unsafe { nix::libc::setsockopt(stream.as_raw_fd(), level, option, std::ptr::from_ref(&linger).cast(), length) };
     assert_eq!(set, 0, "a socket can linger");
 }
 
-/// Gigabytes, and gigabits a second, of one connection.
+/// Returns gigabytes, and gigabits a second, of one connection.
 fn throughput(to: SocketAddr) -> (f64, f64) {
     let mut stream = TcpStream::connect(to).expect("the server is there");
-    let (buffer, start, mut sent) = (vec![0; 1 << 18], Instant::now(), 0u64);
+    let buffer = vec![0; 1 << 18];
+    let start = Instant::now();
+    let mut sent = 0u64;
     while start.elapsed() < DURATION {
         stream.write_all(&buffer).expect("the server reads");
         sent += buffer.len() as u64;
@@ -319,23 +327,23 @@ fn slice_key(number: u32) -> SliceKey {
 }
 
 fn service(number: u32) -> ServiceObject {
-    let text = format!(
+    let json = format!(
         r#"{{"metadata":{{"namespace":"default","name":"service-{number}","uid":"s{number}","resourceVersion":"1"}},
             "spec":{{"clusterIP":"{0}","clusterIPs":["{0}"],"ipFamilies":["IPv4"],"type":"ClusterIP","sessionAffinity":"None",
             "internalTrafficPolicy":"Cluster","ports":[{{"name":"http","port":80,"protocol":"TCP","targetPort":{PORT}}}]}}}}"#,
         cluster_ip(number)
     );
-    ServiceObject::decode(text.as_bytes()).expect("a Service")
+    ServiceObject::decode(json.as_bytes()).expect("a Service")
 }
 
 fn slice(number: u32, address: IpAddr) -> EndpointSlice {
-    let text = format!(
+    let json = format!(
         r#"{{"metadata":{{"namespace":"default","name":"service-{number}-a","uid":"e{number}","resourceVersion":"1",
             "labels":{{"kubernetes.io/service-name":"service-{number}"}}}},"addressType":"IPv4",
             "ports":[{{"name":"http","port":{PORT},"protocol":"TCP"}}],
             "endpoints":[{{"addresses":["{address}"],"conditions":{{"ready":true,"serving":true,"terminating":false}}}}]}}"#
     );
-    EndpointSlice::decode(text.as_bytes()).expect("an EndpointSlice")
+    EndpointSlice::decode(json.as_bytes()).expect("an EndpointSlice")
 }
 
 fn figure(name: &str, value: f64, unit: &str) {

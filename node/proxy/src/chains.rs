@@ -1,11 +1,11 @@
-//! The rules: those every packet meets, and the chains that Services of one shape share.
+//! The rules: those for every packet, and the chains that Services of one shape share.
 //!
 //! ```text
 //! filter-prerouting, filter-output   unavailable Services, source ranges   (before translation)
 //! nat-prerouting, nat-output         → services → @services, @node-ports → @shapes
-//! cluster-…, external-…, external-local-…   who is masqueraded, which endpoints serve
+//! cluster-…, external-…, external-local-…   masquerading, and the choice of endpoints
 //! pick-…                             one endpoint of @endpoints, at random or by affinity
-//! nat-postrouting                    masquerade what is marked or turns back to its sender
+//! nat-postrouting                    masquerade marked packets, and those that return to their sender
 //! ```
 
 use std::time::Duration;
@@ -19,20 +19,20 @@ use crate::Mode;
 use crate::rulebook::Rulebook;
 use crate::sets::{self, AFFINITY, Name, REFUSALS, SHAPES};
 
-/// Before `dstnat`, so that addresses are still those of Services.
+/// The priority before `dstnat`, so that addresses are still those of Services.
 const BEFORE_TRANSLATION: i32 = priority::DSTNAT - 10;
-/// Local endpoints stand in @endpoints from this index on, beside those of the whole cluster.
+/// The index of the first local endpoint in @endpoints, after those of the whole cluster.
 pub(crate) const FIRST_LOCAL: u32 = 1 << 16;
 const REJECT: &str = "reject";
 const DROP_OUTSIDE: &str = "drop-outside";
 
-/// What happens to traffic that nobody here may serve.
+/// The treatment of traffic that no endpoint on this node may serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u32)]
 pub(crate) enum Refusal {
-    /// Nobody anywhere: tell the client.
+    /// No endpoint anywhere: reject.
     Reject = 1,
-    /// Another node could: be silent, so that the client tries it.
+    /// Another node could serve it: drop, so that the client tries that node.
     Drop = 2,
     /// As drop, but pods and this node itself are served.
     DropOutside = 3,
@@ -50,7 +50,7 @@ impl Refusal {
     }
 }
 
-/// What a packet is addressed to.
+/// The destination of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Entry {
     Address,
@@ -63,7 +63,7 @@ pub(crate) struct Pick {
     pub entry: Entry,
     pub local: bool,
     pub count: u32,
-    /// Seconds a client stays with its endpoint.
+    /// The seconds that a client stays with its endpoint.
     pub affinity: Option<u32>,
 }
 
@@ -91,7 +91,7 @@ impl Pick {
         format!("pick{entry}{local}-{}{affinity}", self.count)
     }
 
-    /// `address . protocol . port`, as the elements of this entry spell it.
+    /// Returns `address . protocol . port`, as the elements of this entry have it.
     fn key(&self, ip: IpVersion) -> [Field; 3] {
         let address = match self.entry {
             Entry::Address => ip.destination(),
@@ -113,11 +113,14 @@ impl Pick {
             Name::Endpoints.as_str(),
         );
         let Some(seconds) = self.affinity else { return vec![spread] };
-        // Registers: one that nobody reads, endpoint, its port, address, protocol, port, client. Those of IPv6 fill all
-        // sixteen. What is loaded where an endpoint will be is for `nft` alone (see `sets`).
+        // Registers: an unused one, endpoint, its port, address, protocol, port, client. Those of IPv6 fill all
+        // sixteen. The value that is loaded at the endpoint's registers is for `nft` alone (see `sets`).
         let width = ip.registers();
-        let (filler, endpoint, endpoint_port) = (Register(0), Register(1), Register(1 + width));
-        let (service, client) = (Register(2 + width), Register(4 + 2 * width));
+        let filler = Register(0);
+        let endpoint = Register(1);
+        let endpoint_port = Register(1 + width);
+        let service = Register(2 + width);
+        let client = Register(4 + 2 * width);
         let timeout = Some(Duration::from_secs(seconds.into()));
         let known = || {
             let rule = Rule::new().load_at(endpoint, &[ip.source(), Field::ThDport]);
@@ -128,7 +131,7 @@ impl Pick {
             let remembered = rule.update_at(AFFINITY, service, Some(filler), timeout);
             remembered.dnat_at(ip.family(), endpoint, Some(endpoint_port))
         };
-        // Sixteen bytes that every packet has, whatever they are in one of IPv4.
+        // Sixteen bytes that every packet has; their meaning in IPv4 does not matter.
         let sixteen = Field::Ip6Saddr;
         let chosen = Rule::new().load_at(filler, &[sixteen]).load_at(Register(4), &[Field::Mark, Field::Mark]);
         let chosen = chosen
@@ -136,13 +139,13 @@ impl Pick {
             .lookup_at(Name::Endpoints.as_str(), service, endpoint);
         let serves = Name::AffinityEndpoints.as_str();
         vec![
-            // A client we know, whose endpoint still serves.
+            // A known client whose endpoint still serves.
             remember(known().contains_at(serves, endpoint)),
-            // One whose endpoint does not: forget it, for its data cannot be overwritten.
+            // A known client whose endpoint does not serve: delete the entry, for its data cannot be overwritten.
             known().lacks_at(serves, endpoint).delete_at(AFFINITY, service, Some(filler)),
             // A new client.
             remember(chosen.load_at(client, &[ip.source()])),
-            // One too many to remember.
+            // A client beyond the size of the affinity map.
             spread,
         ]
     }
@@ -159,7 +162,7 @@ impl Shape {
         }
     }
 
-    /// The three numbers by which elements name the shape.
+    /// Returns the three numbers by which elements name the shape.
     pub fn numbers(&self) -> (Index, Index, Index) {
         let count = |pick: Option<Pick>| pick.map_or(0, |pick| pick.count);
         let (kind, cluster, local) = match *self {
@@ -177,13 +180,13 @@ impl Shape {
         (Index(kind | u32::from(node_port) << 2 | affinity << 3), Index(cluster), Index(local))
     }
 
-    /// The element of @shapes; the chains of endpoints alone have none.
+    /// Returns the element of @shapes; the chains of endpoints alone have none.
     pub fn element(&self) -> Option<Element> {
         let entry = !matches!(self, Shape::Pick(_));
         entry.then(|| Element::verdict(self.numbers(), Verdict::Goto(self.name())))
     }
 
-    /// The chains this one leads to.
+    /// Returns the chains this one leads to.
     pub fn picks(&self) -> impl Iterator<Item = Shape> + use<> {
         let picks = match *self {
             Shape::Pick(_) => [None, None],
@@ -194,7 +197,8 @@ impl Shape {
     }
 
     pub fn rules(&self, book: &Rulebook) -> Vec<Rule> {
-        let (ip, config) = (book.ip, &book.config);
+        let ip = book.ip;
+        let config = &book.config;
         let mark = |rule: Rule| rule.mark_or(config.masquerade_mark);
         match self {
             Shape::Pick(pick) => pick.rules(ip),
@@ -204,7 +208,7 @@ impl Shape {
                 let foreign = match book.cluster_cidr() {
                     _ if config.masquerade_all => Some(mark(Rule::new())),
                     Some((address, length)) => Some(mark(Rule::new().not_in_prefix(ip.source(), address, length))),
-                    // The node itself would speak with the cluster address that it holds.
+                    // The node itself would send from the cluster address that it holds.
                     None => ipvs.then(|| mark(Rule::new().eq(Field::FibSaddrType, Bytes4(Field::ADDRESS_LOCAL)))),
                 };
                 let pick = (!ipvs).then(|| Rule::new().goto(&pick.name()));
@@ -228,7 +232,7 @@ impl Shape {
     }
 }
 
-/// Puts the empty table of a fresh start: sets, base chains and their rules.
+/// Makes the empty table of a fresh start: sets, base chains and their rules.
 pub(crate) fn skeleton(batch: &mut Batch, book: &Rulebook) {
     let table = book.table();
     batch.replace_table(&table);
@@ -258,14 +262,15 @@ pub(crate) fn skeleton(batch: &mut Batch, book: &Rulebook) {
 }
 
 fn fixed_rules(book: &Rulebook) -> Vec<(&'static str, Rule)> {
-    let (ip, config) = (book.ip, &book.config);
+    let ip = book.ip;
+    let config = &book.config;
     let service = [ip.destination(), Field::L4Proto, Field::ThDport];
-    // The mark is no part of the key: it fills what `nft` takes the numbers of a shape for.
+    // The mark is no part of the key: it fills the register that `nft` takes for the numbers of a shape.
     let node_port = [Field::L4Proto, Field::ThDport, Field::Mark];
     let new = || Rule::new().has_any(Field::CtState, flags::CT_STATE_NEW);
     let to_node = |rule: Rule| {
         let rule = rule.eq(Field::FibDaddrType, Bytes4(Field::ADDRESS_LOCAL));
-        // Nobody routes ::1, so localhost has node ports by IPv4 alone.
+        // No kernel routes ::1, so localhost has node ports by IPv4 alone.
         let localhost = config.localhost_node_ports && ip == IpVersion::V4;
         let (loopback, length) = ip.loopback();
         if localhost { rule } else { rule.not_in_prefix(ip.destination(), loopback, length) }
@@ -275,14 +280,16 @@ fn fixed_rules(book: &Rulebook) -> Vec<(&'static str, Rule)> {
         .extend(book.cluster_cidr().map(|(address, length)| Rule::new().in_prefix(ip.source(), address, length)));
     let source = [ip.destination(), Field::L4Proto, Field::ThDport, ip.source()];
 
-    // Connections that IPVS translates are not marked so; but no pod sends to itself by the node without translation.
+    // Connections that IPVS translates do not have this mark; but no pod sends to itself by the node without
+    // translation.
     let translated = match config.mode {
         Mode::Ipvs => Rule::new(),
         _ => Rule::new().has_any(Field::CtStatus, flags::CT_STATUS_DNAT),
     };
-    let (nobody_reads, first) = (Register(0), Register(1));
+    let unused = Register(0);
+    let first = Register(1);
     let by = |rule: Rule, key: &[Field], map: Name, verdicts: &str| {
-        rule.load_at(first, key).lookup_at(map.as_str(), first, nobody_reads).vmap_at(verdicts, first)
+        rule.load_at(first, key).lookup_at(map.as_str(), first, unused).vmap_at(verdicts, first)
     };
 
     let mut rules = vec![
@@ -302,8 +309,8 @@ fn fixed_rules(book: &Rulebook) -> Vec<(&'static str, Rule)> {
         (REJECT, Rule::new().reject(ip.port_unreachable())),
     ];
     if config.mode == Mode::Ipvs {
-        // What is no port of the Service must not reach a process of the node.
-        let served = Rule::new().load_at(first, &service).lookup_at(Name::Services.as_str(), first, nobody_reads);
+        // A packet to another port of the Service must not reach a process of the node.
+        let served = Rule::new().load_at(first, &service).lookup_at(Name::Services.as_str(), first, unused);
         rules.push(("filter", served.verdict(Verdict::Return)));
         rules.push(("filter", Rule::new().in_set(&[ip.destination()], Name::Held.as_str()).goto(REJECT)));
     }
@@ -324,7 +331,7 @@ mod tests {
     use super::*;
     use corten_nftables::Socket;
 
-    /// The kernel takes the rules of every mode that has some, also where it has not what the mode is for.
+    /// The kernel takes the rules of every mode that has some, also where it lacks the mode's own feature.
     #[test]
     fn the_kernel_takes_the_rules_of_each_mode() {
         let rules = std::thread::spawn(|| {

@@ -1,7 +1,7 @@
-//! How long the kernel remembers TCP connections. By default it forgets a half-closed one after a minute, and a program
-//! behind a Service that answers later is cut off; upstream's proxy therefore gives it an hour.
+//! The timeouts of TCP connections in conntrack. By default the kernel forgets a half-closed one after a minute, and a
+//! program behind a Service that answers later is cut off; upstream's proxy therefore sets an hour.
 //!
-//! A kernel that refuses is told of and left as it is: Services work without.
+//! A refusal of the kernel is logged and ignored: Services work without.
 
 use std::fs;
 use std::path::Path;
@@ -9,19 +9,19 @@ use std::time::Duration;
 
 use tracing::warn;
 
-/// Where the kernel keeps the timeouts of the network namespace that reads them.
+/// The directory of the timeouts of the network namespace that reads them.
 pub(crate) const SETTINGS: &str = "/proc/sys/net/netfilter";
 
-/// How long connections are remembered.
+/// The timeouts of connections.
 #[derive(Clone, Copy, Debug)]
 pub struct TcpTimeouts {
     pub established: Duration,
-    /// After one side has closed the connection.
+    /// The timeout after one side has closed the connection.
     pub close_wait: Duration,
 }
 
 impl Default for TcpTimeouts {
-    /// Upstream's: a day and an hour.
+    /// Returns upstream's: a day and an hour.
     fn default() -> TcpTimeouts {
         TcpTimeouts { established: Duration::from_secs(24 * 3600), close_wait: Duration::from_secs(3600) }
     }
@@ -40,7 +40,7 @@ pub(crate) fn set(settings: &Path, timeouts: TcpTimeouts) {
             continue;
         }
         if let Err(error) = fs::write(&path, &wanted) {
-            warn!(path = %path.display(), wanted, "cannot set how long connections are remembered: {error}");
+            warn!(path = %path.display(), wanted, "cannot set a connection timeout: {error}");
         }
     }
 }

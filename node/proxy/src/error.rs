@@ -1,4 +1,4 @@
-//! What can go wrong in the proxy.
+//! The errors of the proxy.
 
 /// An error of this package.
 #[derive(Debug, thiserror::Error)]

@@ -1,9 +1,9 @@
-//! Which addresses beside the cluster's a Service may have.
+//! The external addresses that a Service may have.
 //!
-//! A user who may write a Service may write `externalIPs`, and would get the traffic of every node and pod to that address: to
-//! the API server, to a kubelet, to another Service. So an external address that is a node's is not served, and neither is
-//! any address of pods or Services, by whatever field. Load balancers may have the addresses of nodes: their controller
-//! chooses those, and the users of Services cannot.
+//! A user who may write a Service may write `externalIPs`, and would get the traffic of every node and pod to that
+//! address: to the API server, to a kubelet, to another Service. So an external address that is a node's is not served,
+//! and neither is any address of pods or Services, by whatever field. Load balancers may have the addresses of nodes:
+//! their controller chooses those, and the users of Services cannot.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -13,12 +13,12 @@ use tracing::warn;
 use crate::fence::Fence;
 use crate::service::{Range, Service, ServiceKey, contains};
 
-/// The Services with external addresses, and who else has addresses.
+/// The Services with external addresses, and the addresses of nodes.
 #[derive(Default)]
 pub(crate) struct Exposure {
     cluster_cidrs: Vec<Range>,
     nodes: BTreeMap<String, Vec<IpAddr>>,
-    /// As their objects have them.
+    /// The Services as their objects have them.
     services: BTreeMap<ServiceKey, Service>,
 }
 
@@ -27,7 +27,7 @@ impl Exposure {
         Exposure { cluster_cidrs: cluster_cidrs.to_vec(), ..Exposure::default() }
     }
 
-    /// A node's addresses as they are now; says whether they changed.
+    /// Updates a node's addresses; returns whether they changed.
     pub fn set_node(&mut self, name: &str, addresses: Option<Vec<IpAddr>>) -> bool {
         let before = match &addresses {
             Some(addresses) => self.nodes.insert(name.to_owned(), addresses.clone()),
@@ -36,12 +36,12 @@ impl Exposure {
         before != addresses
     }
 
-    /// The Services to decide on again.
+    /// Returns the Services to decide on again.
     pub fn services(&self) -> Vec<(ServiceKey, Service)> {
         self.services.iter().map(|(key, service)| (key.clone(), service.clone())).collect()
     }
 
-    /// The Service without the addresses that it may not have.
+    /// Updates a Service; returns it without the addresses that it may not have.
     pub fn set_service(&mut self, key: &ServiceKey, service: Option<Service>, fence: &Fence) -> Option<Service> {
         self.services.remove(key);
         let mut service = service?;
@@ -52,7 +52,8 @@ impl Exposure {
         let of_cluster =
             |address: IpAddr| fence.holds(address) || self.cluster_cidrs.iter().any(|range| contains(*range, address));
         let refused = |address: IpAddr| {
-            let (namespace, name) = (&key.namespace, &key.name);
+            let namespace = &key.namespace;
+            let name = &key.name;
             warn!(namespace, name, %address, "a Service is not served at an address of a node or of the cluster");
             false
         };
@@ -75,20 +76,20 @@ mod tests {
 
     #[test]
     fn addresses_of_nodes_pods_and_services_are_not_served() {
-        let text = r#"{"metadata":{"name":"web","namespace":"n"},"spec":{"clusterIP":"10.96.0.7",
+        let json = r#"{"metadata":{"name":"web","namespace":"n"},"spec":{"clusterIP":"10.96.0.7",
             "externalIPs":["192.0.2.1","198.51.100.7","10.96.0.1","10.244.3.4"]},
             "status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.1"},{"ip":"10.96.0.2"},{"ip":"198.51.100.8"}]}}}"#;
-        let object = core::Service::decode(text.as_bytes()).unwrap();
+        let object = core::Service::decode(json.as_bytes()).unwrap();
         let service = Service::from_object(&object, IpVersion::V4).unwrap();
         let key = ServiceKey { namespace: "n".to_owned(), name: "web".to_owned() };
         let fence = Fence::new(IpVersion::V4, &[([10, 96, 0, 0].into(), 12)]);
         let mut exposure = Exposure::new(&[([10, 244, 0, 0].into(), 16)]);
         let served = |exposure: &mut Exposure| {
             let found = exposure.set_service(&key, Some(service.clone()), &fence).unwrap();
-            let texts = |addresses: &std::collections::BTreeSet<IpAddr>| {
+            let joined = |addresses: &std::collections::BTreeSet<IpAddr>| {
                 addresses.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(" ")
             };
-            (texts(&found.external_ips), texts(&found.load_balancer_ips))
+            (joined(&found.external_ips), joined(&found.load_balancer_ips))
         };
         let balanced = "192.0.2.1 198.51.100.8".to_owned();
         assert_eq!(served(&mut exposure), ("192.0.2.1 198.51.100.7".to_owned(), balanced.clone()));

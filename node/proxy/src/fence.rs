@@ -1,7 +1,7 @@
-//! The fence around the Service ranges: a packet for a Service address that no rule translated ends here.
+//! The fence around the Service CIDRs: drops a packet for a Service address that no rule translated.
 //!
-//! Without it such a packet follows the node's default route, and whatever answers outside is taken for the Service. The
-//! fence is a table of its own, in every mode of the proxy, and behind every translation:
+//! Without it such a packet follows the node's default route, and any host outside that answers is taken for the
+//! Service. The fence is a table of its own, in every mode of the proxy, and after every translation:
 //!
 //! ```text
 //! chain forward, output   filter, after translation and after the refusals of the proxy
@@ -10,7 +10,7 @@
 //! chain known             new → reject: the Service has no such port
 //! ```
 //!
-//! It stands from the proxy's start, before the first Service is known, until [`crate::cleanup`].
+//! It exists from the proxy's start, before the first Service is known, until [`crate::cleanup`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -29,19 +29,19 @@ const RANGES: &str = "ranges";
 const FORWARD: &str = "forward";
 const OUTPUT: &str = "output";
 const KNOWN: &str = "known";
-/// Behind the rules of the proxy, of its iptables mode as well.
+/// The priority after the rules of the proxy, of its iptables mode as well.
 const LAST: i32 = priority::FILTER + 10;
 
-/// The fence of one version of IP.
+/// The fence of one IP family.
 pub(crate) struct Fence {
     ip: IpVersion,
-    /// The ranges that the configuration has, and those that the API has.
+    /// The ranges of the configuration, and those of the API.
     configured: Vec<Range>,
     objects: BTreeMap<String, Vec<Range>>,
     cluster_ips: BTreeMap<ServiceKey, IpAddr>,
-    /// Whether the cluster addresses may differ from those that were applied.
+    /// Whether the cluster addresses may differ from the applied ones.
     changed: bool,
-    /// The addresses and ranges that the kernel holds; none if that is not known.
+    /// The addresses and ranges in the kernel; `None` if unknown.
     applied: Option<Applied>,
 }
 
@@ -56,12 +56,12 @@ impl Fence {
         Fence { ip, configured, objects: BTreeMap::new(), cluster_ips: BTreeMap::new(), changed: true, applied: None }
     }
 
-    /// The table of one version of IP.
+    /// Returns the table of one IP family.
     pub fn table(ip: IpVersion) -> Table {
         ip.table(TABLE)
     }
 
-    /// A Service's cluster address as it is now.
+    /// Updates a Service's cluster address.
     pub fn set_service(&mut self, key: &ServiceKey, cluster_ip: Option<IpAddr>) {
         let before = match cluster_ip {
             Some(address) => self.cluster_ips.insert(key.clone(), address),
@@ -70,7 +70,7 @@ impl Fence {
         self.changed |= before != cluster_ip;
     }
 
-    /// The ranges of a ServiceCIDR as it is now; says whether anything follows from it.
+    /// Updates the ranges of a ServiceCIDR; returns whether the ranges changed.
     pub fn set_ranges(&mut self, name: &str, ranges: Option<Vec<Range>>) -> bool {
         let ranges = ranges.map(|all| all.into_iter().filter(|(address, _)| self.ip.holds(*address)).collect());
         let before = match &ranges {
@@ -82,12 +82,12 @@ impl Fence {
         changed
     }
 
-    /// Whether an address is of a Service range.
+    /// Reports whether an address is in a Service CIDR.
     pub fn holds(&self, address: IpAddr) -> bool {
         self.ranges().iter().any(|range| crate::service::contains(*range, address))
     }
 
-    /// The ranges, none within another: the kernel takes no overlaps.
+    /// Returns the ranges, none within another: the kernel takes no overlaps.
     fn ranges(&self) -> Vec<Range> {
         uncovered(self.configured.iter().chain(self.objects.values().flatten()).copied().collect())
     }
@@ -96,14 +96,14 @@ impl Fence {
         self.changed || self.applied.is_none()
     }
 
-    /// Notices that the table was deleted.
+    /// Checks whether the table was deleted.
     pub fn check(&mut self, tables: &[Table]) {
         if !tables.contains(&Fence::table(self.ip)) {
             self.applied = None;
         }
     }
 
-    /// Brings the kernel to what is known, in one batch.
+    /// Applies the wanted state to the kernel, in one batch.
     pub fn sync(&mut self, socket: &mut Socket) -> Result<(), Error> {
         if !self.is_dirty() {
             return Ok(());
@@ -112,7 +112,7 @@ impl Fence {
         let ranges = self.ranges();
         let batch = match &self.applied {
             Some(applied) if applied.ranges == ranges => self.change(&applied.cluster_ips, &cluster_ips),
-            _ => self.whole(&cluster_ips, &ranges),
+            _ => self.full_batch(&cluster_ips, &ranges),
         };
         self.applied = None;
         socket.apply(batch)?;
@@ -136,7 +136,7 @@ impl Fence {
         batch
     }
 
-    fn whole(&self, cluster_ips: &BTreeSet<IpAddr>, ranges: &[Range]) -> Batch {
+    fn full_batch(&self, cluster_ips: &BTreeSet<IpAddr>, ranges: &[Range]) -> Batch {
         let mut batch = Batch::new();
         let table = Fence::table(self.ip);
         let within = Set::new(RANGES, &[self.ip.address()]).intervals();
@@ -179,9 +179,9 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_of_one_version_and_do_not_overlap() {
+    fn ranges_are_of_one_family_and_do_not_overlap() {
         let mut fence = fence();
-        let range = |text: [u8; 4], length| (IpAddr::from(text), length);
+        let range = |address: [u8; 4], length| (IpAddr::from(address), length);
         assert_eq!(fence.ranges(), [range([10, 96, 0, 0], 12)]);
         assert!(fence.set_ranges("more", Some(vec![range([10, 100, 0, 0], 16), range([10, 8, 0, 0], 16)])));
         assert_eq!(fence.ranges(), [range([10, 96, 0, 0], 12), range([10, 8, 0, 0], 16)]);

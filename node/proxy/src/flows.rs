@@ -1,12 +1,11 @@
-//! UDP flows of endpoints that are gone.
+//! UDP flows of deleted endpoints.
 //!
-//! Conntrack keeps a UDP flow at the endpoint of its first packet for as long as the client sends.
-//! After the elements of a UDP port changed, flows to it that lead to none of its endpoints are
-//! deleted, so that their next packet chooses again. TCP needs none of it: its peers notice.
+//! Conntrack keeps a UDP flow at the endpoint of its first packet for as long as the client sends. After the elements
+//! of a UDP port changed, flows to it that lead to none of its endpoints are deleted, so that their next packet is
+//! translated anew. TCP needs none of it: its peers notice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use corten_nftables::{Conntrack, Data, Element, Flow, IpVersion, Protocol};
 
@@ -19,26 +18,28 @@ type Target = (IpAddr, u16);
 /// The endpoints of UDP addresses; a node port has the unspecified address.
 pub(crate) type Endpoints = BTreeMap<Target, BTreeSet<Target>>;
 
-/// The UDP addresses whose elements a change touches, each with no endpoints yet.
+/// Returns the UDP addresses of the elements in a change, each with no endpoints yet.
 pub(crate) fn changed(change: &Change) -> Endpoints {
-    change.add.iter().chain(&change.delete).filter_map(entry).map(|(service, _)| (service, BTreeSet::new())).collect()
+    let entries = change.add.iter().chain(&change.delete).filter_map(|(name, element)| entry(*name, element));
+    entries.map(|(service, _)| (service, BTreeSet::new())).collect()
 }
 
-/// Adds the endpoints that a Service has now for the changed addresses.
+/// Adds the current endpoints of a Service for the changed addresses.
 pub(crate) fn complete(changed: &mut Endpoints, claimed: &Claimed) {
-    for (service, endpoint) in claimed.elements.iter().filter_map(entry) {
+    for (service, endpoint) in claimed.elements.iter().filter_map(|(name, element)| entry(*name, element)) {
         if let Some(endpoints) = changed.get_mut(&service) {
             endpoints.insert(endpoint);
         }
     }
 }
 
-/// The address and endpoint of an element of @endpoints, if it is of UDP.
-fn entry((name, element): &(Name, Arc<Element>)) -> Option<(Target, Target)> {
-    // A key is an address, a protocol, a port and an index of a register each, so its length tells the address's.
+/// Returns the address and endpoint of an element of @endpoints, if it is of UDP.
+fn entry(name: Name, element: &Element) -> Option<(Target, Target)> {
+    // A key is an address, a protocol, a port and an index of a register each, so its length decides the address's
+    // family.
     let key = element.key.as_bytes();
     let width = key.len().checked_sub(12)?;
-    if *name != Name::Endpoints || key.get(width) != Some(&(Protocol::Udp as u8)) {
+    if name != Name::Endpoints || key.get(width) != Some(&(Protocol::Udp as u8)) {
         return None;
     }
     let Some(Data::Value(value)) = &element.data else { return None };
@@ -52,16 +53,17 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
     four.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
 }
 
-/// Whether a flow goes to a changed address and leads to none of its endpoints.
+/// Reports whether a flow goes to a changed address and leads to none of its endpoints.
 fn is_stale(flow: &Flow, changed: &Endpoints) -> bool {
-    let ((destination, port), (answered_by, _)) = (flow.destination, flow.answered_by);
+    let (destination, port) = flow.destination;
+    let (answered_by, _) = flow.answered_by;
     let any = IpVersion::of(destination).unspecified();
     let node_port = || changed.get(&(any, port)).filter(|_| destination != answered_by);
     let endpoints = changed.get(&(destination, port)).or_else(node_port);
     endpoints.is_some_and(|endpoints| !endpoints.contains(&(answered_by, flow.answered_by.1)))
 }
 
-/// Deletes the stale flows; says how many.
+/// Deletes the stale flows; returns how many.
 pub(crate) fn delete_stale(changed: &Endpoints) -> Result<usize, Error> {
     if changed.is_empty() {
         return Ok(0);

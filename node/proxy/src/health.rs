@@ -1,8 +1,8 @@
-//! The health check ports of Services whose external traffic policy is Local: a load balancer asks there
-//! whether this node has an endpoint of the Service.
+//! The health check ports of Services whose external traffic policy is Local: a load balancer checks there whether this
+//! node has an endpoint of the Service.
 //!
-//! One listener a Service, as upstream's proxy has it: any request is answered with the number of local
-//! endpoints, 200 if there is one and 503 if not.
+//! One listener per Service, as in upstream's proxy: any request is answered with the number of local endpoints, 200 if
+//! there is one and 503 if not.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -18,16 +18,16 @@ use tracing::{debug, warn};
 
 use crate::service::ServiceKey;
 
-/// How long a client may take to ask.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a port that is in use waits for its next attempt.
+/// The time that a client may take for its request.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// The time until a port that is in use is tried again.
 pub(crate) const RETRY: Duration = Duration::from_secs(10);
 /// The longest request head that is read.
 const HEAD: usize = 8 * 1024;
 /// The connections of one port at once.
 pub(crate) const LIMITS: Limits = Limits::anonymous(64);
 
-/// What a health check port tells.
+/// The state of a health check port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Check {
     pub port: u16,
@@ -36,7 +36,7 @@ pub(crate) struct Check {
 
 pub(crate) type Checks = BTreeMap<ServiceKey, Check>;
 
-/// The checks of both versions of IP: an endpoint with two addresses is one.
+/// Joins the checks of both IP families: an endpoint with two addresses is one.
 pub(crate) fn joined(of_versions: impl Iterator<Item = Checks>) -> Checks {
     let mut all = Checks::new();
     for (key, check) in of_versions.flatten() {
@@ -46,24 +46,24 @@ pub(crate) fn joined(of_versions: impl Iterator<Item = Checks>) -> Checks {
     all
 }
 
-/// Serves the checks as they come and go until shutdown.
+/// Serves the current checks until shutdown.
 pub(crate) async fn serve(mut checks: watch::Receiver<Checks>, shutdown: CancellationToken) {
     let mut listening: BTreeMap<(ServiceKey, u16), CancellationToken> = BTreeMap::new();
     let mut tasks = JoinSet::new();
     loop {
         let wanted: Vec<(ServiceKey, u16)> =
             checks.borrow_and_update().iter().map(|(key, check)| (key.clone(), check.port)).collect();
-        listening.retain(|place, end| {
-            let stays = wanted.contains(place);
+        listening.retain(|listener, end| {
+            let stays = wanted.contains(listener);
             if !stays {
                 end.cancel();
             }
             stays
         });
-        for place in wanted {
-            listening.entry(place.clone()).or_insert_with(|| {
+        for (key, port) in wanted {
+            listening.entry((key.clone(), port)).or_insert_with(|| {
                 let end = shutdown.child_token();
-                tasks.spawn(listen(place, checks.clone(), end.clone()));
+                tasks.spawn(listen(key, port, checks.clone(), end.clone()));
                 end
             });
         }
@@ -77,7 +77,7 @@ pub(crate) async fn serve(mut checks: watch::Receiver<Checks>, shutdown: Cancell
 }
 
 /// Listens on one port until it is no longer wanted.
-async fn listen((key, port): (ServiceKey, u16), checks: watch::Receiver<Checks>, end: CancellationToken) {
+async fn listen(key: ServiceKey, port: u16, checks: watch::Receiver<Checks>, end: CancellationToken) {
     let work = async {
         let listener = loop {
             match bind(port).await {
@@ -104,7 +104,7 @@ async fn listen((key, port): (ServiceKey, u16), checks: watch::Receiver<Checks>,
     }
 }
 
-/// Both families where the kernel has both.
+/// Binds a port of both families where the kernel has both.
 pub(crate) async fn bind(port: u16) -> std::io::Result<TcpListener> {
     match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
         Ok(listener) => Ok(listener),
@@ -116,18 +116,18 @@ pub(crate) async fn bind(port: u16) -> std::io::Result<TcpListener> {
 pub(crate) async fn in_time(place: Place, work: impl Future<Output = ()>) {
     tokio::select! {
         () = place.closed() => {}
-        _ = tokio::time::timeout(PATIENCE, work) => {}
+        _ = tokio::time::timeout(TIMEOUT, work) => {}
     }
 }
 
-/// Reads the head of a request, whatever it asks, and answers.
+/// Reads the head of any request, and answers.
 async fn answer(mut stream: TcpStream, response: String) {
     if read_head(&mut stream).await.is_some() {
         write_answer(stream, &response).await;
     }
 }
 
-/// The head of a request, or as much of it as is read; none if the client went away.
+/// Reads the head of a request, up to the limit; returns `None` if the client disconnected.
 pub(crate) async fn read_head(stream: &mut TcpStream) -> Option<Vec<u8>> {
     let mut head = Vec::new();
     let mut chunk = [0; 1024];
@@ -140,14 +140,14 @@ pub(crate) async fn read_head(stream: &mut TcpStream) -> Option<Vec<u8>> {
     Some(head)
 }
 
-/// Writes the answer and ends the connection.
+/// Writes the answer and closes the connection.
 pub(crate) async fn write_answer(mut stream: TcpStream, response: &str) {
     let answered = async {
         stream.write_all(response.as_bytes()).await?;
         stream.shutdown().await
     };
     if let Err(error) = answered.await {
-        debug!("a health check went away: {error}");
+        debug!("a health check disconnected: {error}");
     }
 }
 
@@ -188,9 +188,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_port_opens_tells_the_endpoints_and_closes() {
-        // One that the system gives to nobody who asks for any: not to another test before it is served, and not to
-        // whoever asks here while nobody listens, who would then be connected to himself.
+    async fn a_port_opens_reports_the_endpoints_and_closes() {
+        // A port outside of the ephemeral range: the system gives it to no other test before it is served, and not to a
+        // client here while no server listens, which would then be connected to itself.
         let first = 25_000 + (std::process::id() % 5_000) as u16;
         let is_free = |port: &u16| std::net::TcpListener::bind(("0.0.0.0", *port)).is_ok();
         let port = (first..first + 1000).find(is_free).unwrap();
@@ -202,7 +202,7 @@ mod tests {
         let answer = until(port, Option::is_some).await.unwrap();
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.contains("\"localEndpoints\": 2"), "{answer}");
         sender.send_replace(checks(0));
-        let empty = |answer: &Option<String>| answer.as_ref().is_some_and(|text| text.starts_with("HTTP/1.1 503 "));
+        let empty = |answer: &Option<String>| answer.as_ref().is_some_and(|answer| answer.starts_with("HTTP/1.1 503 "));
         until(port, empty).await;
         sender.send_replace(Checks::new());
         until(port, Option::is_none).await;

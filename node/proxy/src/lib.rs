@@ -1,4 +1,4 @@
-//! Services to nf_tables: what kube-proxy is to a node.
+//! The Service proxy of a node, with nf_tables: the counterpart of kube-proxy.
 //!
 //! Everything a Service needs is *elements* of a few maps; the rules that read them are shared by
 //! all Services of a shape. So a packet costs two lookups however many Services there are, and a
@@ -9,13 +9,13 @@
 //! endpoints  10.96.0.10 . udp . 53 . 0   → 10.244.0.5 . 53     the first of them
 //! ```
 //!
-//! Reading order: [`Service`] and [`Slice`] are what we keep of the API's objects; `rules::desired`
-//! decides, purely, what one Service contributes; `claims` merges the Services and finds what
-//! changed; `chains` holds the shared rules; [`Proxier`] applies. `sockets` is the mode of programs at sockets, `ipvs` that
-//! of the kernel's load balancer, `iptables` that of the programs. `fence` ends what none of them translated, in every mode.
+//! Reading order: [`Service`] and [`Slice`] are the data that we keep of the API's objects; `rules::desired` decides,
+//! purely, the elements of one Service; `claims` merges the Services and finds the changes; `chains` holds the shared
+//! rules; [`Proxier`] applies them. `sockets` is the mode of programs at sockets, `ipvs` that of the kernel's load
+//! balancer, `iptables` that of the programs. `fence` drops packets that none of them translated, in every mode.
 //!
-//! The proxy never touches a table but its own, and never serves an address that a Service may not have: a node's by
-//! `externalIPs`, or one of pods or Services by anything.
+//! The proxy never changes a table but its own, and never serves an address that a Service may not have: a node's by
+//! `externalIPs`, or one of pods or Services by any field.
 
 mod chains;
 mod claims;
@@ -54,7 +54,7 @@ use std::path::PathBuf;
 
 use corten_nftables::IpVersion;
 
-/// What the kernel is told Services by.
+/// The mechanism that translates Services.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
     /// nf_tables over netlink.
@@ -69,7 +69,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// The name by which upstream's proxy knows it.
+    /// Returns upstream's name of the mode.
     fn name(self) -> &'static str {
         match self {
             Mode::Nftables | Mode::Ebpf => "nftables",
@@ -79,12 +79,12 @@ impl Mode {
     }
 }
 
-/// Where the proxy shows its health.
+/// The addresses where the proxy serves its health.
 #[derive(Clone, Copy, Debug)]
 pub struct Served {
-    /// `/healthz` and `/livez`, on every address of the node. Upstream's is 10256.
+    /// The port of `/healthz` and `/livez`, on every address of the node. Upstream's is 10256.
     pub health_port: u16,
-    /// `/healthz`, `/proxyMode` and `/metrics/slis`. Upstream's is 127.0.0.1:10249.
+    /// The address of `/healthz`, `/proxyMode` and `/metrics/slis`. Upstream's is 127.0.0.1:10249.
     pub status: SocketAddr,
 }
 
@@ -94,42 +94,42 @@ impl Default for Served {
     }
 }
 
-/// How the proxy serves its node.
+/// The settings of the proxy.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The name of this node: which endpoints are local.
+    /// The name of this node, which decides which endpoints are local.
     pub node_name: String,
-    /// Default nf_tables.
+    /// The mode. Default nf_tables.
     pub mode: Mode,
-    /// Where the programs of iptables are; the system's if none is said.
+    /// The directory of the iptables programs; the system's by default.
     pub iptables: Option<PathBuf>,
-    /// The control group, of version 2, that pods are below; needed where sockets have programs.
+    /// The control group, of version 2, that pods are below; needed for programs at sockets.
     pub cgroup: Option<PathBuf>,
-    /// The cluster's pod CIDRs, one a version of IP, as address and prefix length. Traffic to Services from elsewhere
-    /// is masqueraded; without one only traffic from outside the node's links is.
+    /// The cluster's pod CIDRs, one per IP family, as address and prefix length. Traffic to Services from elsewhere is
+    /// masqueraded; without one only traffic from outside the node's links is.
     pub cluster_cidrs: Vec<(IpAddr, u8)>,
-    /// The ranges of Service addresses, as far as they are known before the API says so: nothing leaves the node for an
-    /// address of theirs. Default none.
+    /// The Service CIDRs, as far as they are known before the API's: no packet leaves the node for one of their
+    /// addresses. Default none.
     pub service_cidrs: Vec<(IpAddr, u8)>,
-    /// The versions of IP that Services have.
+    /// The IP families of Services.
     pub versions: Vec<IpVersion>,
-    /// Masquerade all traffic to Services. Default false.
+    /// Whether all traffic to Services is masqueraded. Default false.
     pub masquerade_all: bool,
     /// The mark of packets to be masqueraded. Default 0x4000.
     pub masquerade_mark: u32,
-    /// Serve node ports on 127.0.0.1 too; the links towards endpoints must route 127.0.0.0/8.
-    /// Default true.
+    /// Whether node ports are served on 127.0.0.1 too; the links towards endpoints must route 127.0.0.0/8. Default
+    /// true.
     pub localhost_node_ports: bool,
-    /// The nf_tables table, one a version. Default `corten-proxy`.
+    /// The name of the nf_tables tables, one per family. Default `corten-proxy`.
     pub table: String,
-    /// Where the proxy shows its health; nowhere by default.
+    /// The addresses where the proxy serves its health; none by default.
     pub served: Option<Served>,
-    /// How long the kernel remembers TCP connections; by default as it does without the proxy.
+    /// The conntrack timeouts of TCP connections; by default they are not changed.
     pub tcp_timeouts: Option<TcpTimeouts>,
 }
 
 impl Config {
-    /// The defaults for a node; without ranges Services are those of IPv4.
+    /// Returns the defaults for a node; without ranges Services are those of IPv4.
     pub fn new(node_name: impl Into<String>, cluster_cidrs: Vec<(IpAddr, u8)>) -> Config {
         let has = |ip: &IpVersion| cluster_cidrs.iter().any(|(address, _)| ip.holds(*address));
         let versions: Vec<IpVersion> = IpVersion::ALL.into_iter().filter(has).collect();
@@ -151,7 +151,7 @@ impl Config {
     }
 }
 
-/// Deletes what the proxy left in the kernel.
+/// Deletes everything that the proxy made in the kernel.
 pub fn cleanup(config: &Config) -> Result<(), Error> {
     let mut batch = corten_nftables::Batch::new();
     for ip in IpVersion::ALL {

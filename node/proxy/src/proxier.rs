@@ -1,8 +1,8 @@
-//! The state of the proxy for one version of IP, and its application to the kernel.
+//! The state of the proxy for one IP family, and its application to the kernel.
 //!
-//! Changes of objects only mark Services as dirty; [`Proxier::sync`] computes them and sends one
-//! batch. The first sync, and any after a refused batch, replaces the table as a whole, so leftovers
-//! of an earlier run or of someone's `flush ruleset` do not matter.
+//! Changes of objects only mark Services as dirty; [`Proxier::sync`] computes them and sends one batch. The first sync,
+//! and any after a refused batch, replaces the whole table, so leftovers of an earlier run or of a `flush ruleset` do
+//! not matter.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -26,31 +26,30 @@ use crate::service::{Range, Service, ServiceKey, ServicePort};
 use crate::sets::{self, Name};
 use crate::slice::{Slice, SliceKey};
 use crate::sockets::{self, Sockets};
-use crate::topology::Place;
+use crate::topology::NodeTopology;
 use crate::{Config, Mode};
 
-/// What a sync did.
+/// The result of a sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Synced {
-    /// Services that were computed again.
+    /// The number of Services that were computed again.
     pub services: usize,
-    /// Bytes sent to the kernel.
+    /// The number of bytes sent to the kernel.
     pub bytes: usize,
-    /// Whether the table was replaced as a whole.
-    pub whole: bool,
+    /// Whether the whole table was replaced.
+    pub replaced: bool,
 }
 
-/// The Services of the cluster as this node's kernel knows them. Belongs to the network namespace of
-/// the thread that made it.
+/// The Services of the cluster in this node's kernel. Belongs to the network namespace of the thread that made it.
 pub struct Proxier {
     book: Rulebook,
-    place: Place,
+    topology: NodeTopology,
     services: BTreeMap<ServiceKey, Service>,
-    /// Which addresses beside the cluster's Services may have.
+    /// The external addresses that Services may have.
     exposure: Exposure,
-    /// Few a Service, so a list of them is the smallest and fast.
+    /// The slices of each Service; they are few, so a list is the smallest and fast.
     slices: BTreeMap<ServiceKey, Vec<(SliceKey, Slice)>>,
-    /// Which Service a slice counts for, to find it when its label changes or it goes.
+    /// The Service of each slice, to find it when its label changes or the slice is deleted.
     owners: BTreeMap<SliceKey, ServiceKey>,
     dirty: BTreeSet<ServiceKey>,
     /// Services with a health check port.
@@ -64,13 +63,13 @@ pub struct Proxier {
     sockets: Option<Sockets>,
     /// The kernel's load balancer, in that mode.
     ipvs: Option<Ipvs>,
-    /// Whether the kernel holds what `claims` say.
+    /// Whether the kernel has everything in `claims`.
     applied: bool,
 }
 
 impl Proxier {
     pub fn new(config: Config, ip: IpVersion) -> Result<Proxier, Error> {
-        let place = Place { node: config.node_name.clone(), zone: None };
+        let topology = NodeTopology { node: config.node_name.clone(), zone: None };
         let iptables = match config.mode {
             Mode::Nftables | Mode::Ebpf | Mode::Ipvs => None,
             Mode::Iptables => Some(Iptables::open(ip, config.iptables.as_deref())?),
@@ -90,7 +89,7 @@ impl Proxier {
             iptables,
             sockets,
             book: Rulebook { ip, config },
-            place,
+            topology,
             services: BTreeMap::new(),
             slices: BTreeMap::new(),
             owners: BTreeMap::new(),
@@ -102,12 +101,12 @@ impl Proxier {
         })
     }
 
-    /// The version of IP that this one proxies.
+    /// Returns the IP family of this proxier.
     pub fn version(&self) -> IpVersion {
         self.book.ip
     }
 
-    /// A Service as it is now; none if it is gone or has nothing to proxy.
+    /// Updates a Service; `None` if it is deleted or has nothing to proxy.
     pub fn set_service(&mut self, key: ServiceKey, service: Option<Service>) {
         let service = self.exposure.set_service(&key, service, &self.fence);
         self.fence.set_service(&key, service.as_ref().map(|service| service.cluster_ip));
@@ -125,14 +124,14 @@ impl Proxier {
         self.dirty.insert(key);
     }
 
-    /// The addresses of a node as they are now; none if it is gone.
+    /// Updates the addresses of a node; `None` if it is deleted.
     pub fn set_node(&mut self, name: &str, addresses: Option<Vec<IpAddr>>) {
         if self.exposure.set_node(name, addresses) {
             self.expose_again();
         }
     }
 
-    /// The ranges of a ServiceCIDR as they are now; none if it is gone.
+    /// Updates the ranges of a ServiceCIDR; `None` if it is deleted.
     pub fn set_service_cidr(&mut self, name: &str, ranges: Option<Vec<Range>>) {
         if self.fence.set_ranges(name, ranges) {
             self.expose_again();
@@ -146,7 +145,7 @@ impl Proxier {
         }
     }
 
-    /// An EndpointSlice as it is now; none if it is gone or of no concern.
+    /// Updates an EndpointSlice; `None` if it is deleted or irrelevant.
     pub fn set_slice(&mut self, key: SliceKey, slice: Option<Slice>) {
         let now = slice.as_ref().map(|slice| slice.service.clone());
         if let Some(before) = self.owners.remove(&key)
@@ -179,66 +178,66 @@ impl Proxier {
         self.slices.get(key).into_iter().flatten().map(|(_, slice)| slice)
     }
 
-    /// The zone of this node; hints of endpoints depend on it.
+    /// Sets the zone of this node; hints of endpoints depend on it.
     pub fn set_zone(&mut self, zone: Option<String>) {
-        if self.place.zone != zone {
-            self.place.zone = zone;
+        if self.topology.zone != zone {
+            self.topology.zone = zone;
             self.dirty.extend(self.services.keys().cloned());
         }
     }
 
-    /// Notices that someone else deleted the table, as a restarted firewall service does.
+    /// Checks whether another program deleted the table, as a restarted firewall service does.
     pub fn check(&mut self) -> Result<(), Error> {
         let tables = self.socket.tables()?;
         self.fence.check(&tables);
         if self.iptables.is_some() {
-            // Looking costs as much as saying it again.
+            // Reading the rules costs as much as writing them again.
             self.applied = false;
             return Ok(());
         }
         if self.applied && !tables.contains(&self.book.table()) {
-            warn!(table = self.book.config.table, "the table of the Services was deleted by someone else");
+            warn!(table = self.book.config.table, "the table of the Services was deleted by another program");
             self.applied = false;
         }
         if let Some(ipvs) = &mut self.ipvs
             && !ipvs.check()?
         {
-            warn!("somebody else changed what IPVS knows of the Services");
+            warn!("another program changed the Services of IPVS");
             self.dirty.extend(self.services.keys().cloned());
         }
         Ok(())
     }
 
-    /// What the health check ports tell.
+    /// Returns the states of the health check ports.
     pub(crate) fn health_checks(&self) -> Checks {
         let check = |key: &ServiceKey, port: u16| Check { port, local_endpoints: self.local_endpoints(key) };
         self.checked.iter().map(|(key, port)| (key.clone(), check(key, *port))).collect()
     }
 
-    /// Ready endpoints on this node, each counted once.
+    /// Counts the ready endpoints on this node, each once.
     fn local_endpoints(&self, key: &ServiceKey) -> usize {
         let slices = self.slices_of(key);
         let endpoints = slices.flat_map(|slice| &slice.endpoints);
-        let local = endpoints.filter(|endpoint| endpoint.ready && endpoint.is_local(&self.place));
+        let local = endpoints.filter(|endpoint| endpoint.ready && endpoint.is_local(&self.topology));
         local.map(|endpoint| endpoint.address).collect::<BTreeSet<_>>().len()
     }
 
-    /// Whether a sync has something to do.
+    /// Reports whether a sync has something to do.
     pub fn is_dirty(&self) -> bool {
         !self.applied || !self.dirty.is_empty() || self.fence.is_dirty()
     }
 
-    /// Brings the kernel to what the objects say, in one batch.
+    /// Applies the wanted state to the kernel, in one batch.
     pub fn sync(&mut self) -> Result<Synced, Error> {
         self.fence.sync(&mut self.socket)?;
         let dirty = std::mem::take(&mut self.dirty);
         let from_nothing = self.claims.is_empty();
         let change = self.compute(&dirty);
         let mut udp = flows::changed(&change);
-        self.tell_sockets(&dirty);
+        self.sync_sockets(&dirty);
         let applied = self.apply(change, from_nothing);
-        let told = self.tell_ipvs(&dirty);
-        let (bytes, whole) = applied?;
+        let synced = self.sync_ipvs(&dirty);
+        let (bytes, replaced) = applied?;
         for key in &dirty {
             if let Some(claimed) = self.claims.claimed(key) {
                 flows::complete(&mut udp, claimed);
@@ -246,16 +245,16 @@ impl Proxier {
         }
         match flows::delete_stale(&udp) {
             Ok(0) => {}
-            Ok(deleted) => debug!(deleted, "deleted UDP flows of endpoints that are gone"),
-            Err(error) => warn!("cannot delete UDP flows of endpoints that are gone: {error}"),
+            Ok(deleted) => debug!(deleted, "deleted UDP flows of deleted endpoints"),
+            Err(error) => warn!("cannot delete UDP flows of deleted endpoints: {error}"),
         }
-        told.map(|()| Synced { services: dirty.len(), bytes, whole })
+        synced.map(|()| Synced { services: dirty.len(), bytes, replaced })
     }
 
     fn compute(&mut self, dirty: &BTreeSet<ServiceKey>) -> Change {
         let mut change = Change::default();
         for key in dirty {
-            let mut rules = self.services.get(key).map(|service| desired(service, self.slices_of(key), &self.place));
+            let mut rules = self.services.get(key).map(|service| desired(service, self.slices_of(key), &self.topology));
             if let (Some(rules), Some(service), true) = (&mut rules, self.services.get(key), self.ipvs.is_some()) {
                 rules.elements.insert((Name::Held, Element::key(service.cluster_ip)));
             }
@@ -264,7 +263,7 @@ impl Proxier {
         change
     }
 
-    /// Sends the change; if the kernel refuses it, the whole, which a change from nothing is already.
+    /// Sends the change; if the kernel refuses it, the full change, which a change from nothing is already.
     fn apply(&mut self, change: Change, from_nothing: bool) -> Result<(usize, bool), Error> {
         if let Some(mut iptables) = self.iptables.take() {
             let replaced = iptables.replace(&iptables::render(&self.book, self.portals()));
@@ -283,29 +282,29 @@ impl Proxier {
         self.applied = false;
         let mut batch = Batch::new();
         skeleton(&mut batch, &self.book);
-        let whole = if from_nothing { change } else { self.claims.whole() };
-        self.put(&mut batch, &whole);
-        drop(whole);
+        let full = if from_nothing { change } else { self.claims.full() };
+        self.put(&mut batch, &full);
+        drop(full);
         let bytes = batch.len();
         self.socket.apply(batch)?;
         self.applied = true;
         Ok((bytes, true))
     }
 
-    /// Every port of every Service, with who serves it.
+    /// Returns every port of every Service, with its endpoints.
     fn portals(&self) -> impl Iterator<Item = Portal<'_>> {
         self.services.iter().flat_map(move |(key, service)| {
             service.ports.iter().map(move |port| Portal {
                 key,
                 service,
                 port,
-                served: served(port, self.slices_of(key), &self.place),
+                served: served(port, self.slices_of(key), &self.topology),
             })
         })
     }
 
-    /// Nothing depends on it: the rules serve whatever the programs do not know.
-    fn tell_sockets(&mut self, dirty: &BTreeSet<ServiceKey>) {
+    /// Updates the programs at sockets. Nothing depends on them: the rules serve everything that the programs do not.
+    fn sync_sockets(&mut self, dirty: &BTreeSet<ServiceKey>) {
         let Some(mut sockets) = self.sockets.take() else { return };
         for key in dirty {
             if let Err(error) = sockets.replace(key, self.at_cluster_address(key, sockets::wanted)) {
@@ -315,22 +314,22 @@ impl Proxier {
         self.sockets = Some(sockets);
     }
 
-    /// Tells what the rules leave to it; what fails is repeated with the next sync.
-    fn tell_ipvs(&mut self, dirty: &BTreeSet<ServiceKey>) -> Result<(), Error> {
+    /// Updates IPVS with the addresses that the rules leave to it; a failure is repeated with the next sync.
+    fn sync_ipvs(&mut self, dirty: &BTreeSet<ServiceKey>) -> Result<(), Error> {
         let Some(mut ipvs) = self.ipvs.take() else { return Ok(()) };
-        let mut told = Ok(());
+        let mut synced = Ok(());
         for key in dirty {
             if let Err(error) = ipvs.replace(key, &self.at_cluster_address(key, ipvs::wanted)) {
                 self.dirty.insert(key.clone());
-                told = Err(error);
+                synced = Err(error);
             }
         }
-        let finished = if told.is_ok() { ipvs.finish() } else { Ok(()) };
+        let finished = if synced.is_ok() { ipvs.finish() } else { Ok(()) };
         self.ipvs = Some(ipvs);
-        told.and(finished)
+        synced.and(finished)
     }
 
-    /// What is wanted of each port's cluster address that somebody serves.
+    /// Returns the wanted state of each port's cluster address that has endpoints.
     fn at_cluster_address<T>(
         &self,
         key: &ServiceKey,
@@ -338,7 +337,7 @@ impl Proxier {
     ) -> Vec<T> {
         let Some(service) = self.services.get(key) else { return Vec::new() };
         let wanted = |port| {
-            let Served { cluster, local, .. } = served(port, self.slices_of(key), &self.place);
+            let Served { cluster, local, .. } = served(port, self.slices_of(key), &self.topology);
             wanted(service, port, if service.internal_local { local } else { cluster })
         };
         service.ports.iter().filter_map(wanted).collect()
@@ -380,7 +379,7 @@ impl Proxier {
     }
 }
 
-/// The elements of one set.
+/// Returns the elements of one set.
 fn of(elements: &BTreeSet<(Name, Arc<Element>)>, name: Name) -> impl Iterator<Item = &Element> {
     elements.iter().filter(move |(of, _)| *of == name).map(|(_, element)| &**element)
 }

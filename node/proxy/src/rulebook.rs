@@ -1,4 +1,4 @@
-//! The settings that every rule of a table follows.
+//! The settings of all rules of a table.
 
 use std::net::IpAddr;
 
@@ -6,7 +6,7 @@ use corten_nftables::{IpVersion, Table};
 
 use crate::Config;
 
-/// The version of IP and the configuration that rules are made by, beside the Services.
+/// The IP family and the configuration that rules are made by, beside the Services.
 pub(crate) struct Rulebook {
     pub ip: IpVersion,
     pub config: Config,
@@ -17,7 +17,7 @@ impl Rulebook {
         self.ip.table(&self.config.table)
     }
 
-    /// The cluster's pod CIDR of this version.
+    /// Returns the cluster's pod CIDR of this family.
     pub fn cluster_cidr(&self) -> Option<(IpAddr, u8)> {
         self.config.cluster_cidrs.iter().copied().find(|(address, _)| self.ip.holds(*address))
     }

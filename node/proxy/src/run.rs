@@ -1,5 +1,5 @@
-//! The proxy as a component: watches Services, EndpointSlices, ServiceCIDRs and Nodes, and keeps the kernel
-//! as they say.
+//! The proxy as a component: watches Services, EndpointSlices, ServiceCIDRs and Nodes, and reconciles the kernel with
+//! them.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -34,14 +34,14 @@ use crate::{Config, Served};
 /// The taint of a node that the cluster autoscaler is about to delete.
 const LEAVING_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
-/// Slices of Services without virtual addresses, or of other proxies, are of no concern.
+/// The selector of relevant slices: not those of Services without virtual addresses, or of other proxies.
 const SLICES: &str = "!service.kubernetes.io/headless,!service.kubernetes.io/service-proxy-name";
-/// How often to look whether the table still stands, and to repeat a sync that the kernel refused.
-/// The kernel could tell of deletions, but only by telling of every element that we add, too.
+/// The interval at which the table is checked, and a refused sync is retried. The kernel could report deletions, but
+/// only by reporting every element that we add, too.
 const CHECK: Duration = Duration::from_secs(30);
 
-/// Proxies the cluster's Services on this node until shutdown. The rules stay: connections go on
-/// while the proxy restarts, and `cleanup` is for those who want them gone.
+/// Proxies the cluster's Services on this node until shutdown. The rules stay, so that connections go on while the
+/// proxy restarts; `cleanup` deletes them.
 pub async fn run(config: Config, client: Client, shutdown: CancellationToken) -> Result<(), Error> {
     let caches = Caches::new(client, shutdown.clone());
     let services = caches.of::<ServiceObject>();
@@ -63,10 +63,10 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
         ranges: ranges.subscribe(),
         is_node_eligible: false,
     };
-    let (health, told) = watch::channel(Checks::new());
+    let (health, checks) = watch::channel(Checks::new());
     let mut serving = JoinSet::new();
     let end = shutdown.child_token();
-    serving.spawn(health::serve(told, end.clone()));
+    serving.spawn(health::serve(checks, end.clone()));
     let status = serve_status(&config, &mut serving, &end);
     let mut checks = tokio::time::interval(CHECK);
     checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -76,23 +76,23 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
         if proxiers.iter().any(Proxier::is_dirty) && !shutdown.is_cancelled() {
             proxiers = sync(proxiers, &status).await?;
             let now = health::joined(proxiers.iter().map(Proxier::health_checks));
-            health.send_if_modified(|told| {
-                if *told == now {
+            health.send_if_modified(|sent| {
+                if *sent == now {
                     false
                 } else {
-                    *told = now;
+                    *sent = now;
                     true
                 }
             });
         }
         tokio::select! {
             event = events.next() => match event {
-                Some(event) => events.tell(event, &mut proxiers),
+                Some(event) => events.apply(event, &mut proxiers),
                 None => break,
             },
             _ = checks.tick() => for proxier in &mut proxiers {
                 if let Err(error) = proxier.check() {
-                    warn!("cannot look after the proxy rules: {error}");
+                    warn!("cannot reconcile the proxy rules: {error}");
                 }
             },
             () = shutdown.cancelled() => break,
@@ -105,9 +105,9 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
     Ok(())
 }
 
-/// Starts to serve the proxy's own pages, if it shall, and returns what they are made from.
+/// Starts to serve the proxy's own pages, if configured, and returns the sender of their status.
 fn serve_status(config: &Config, tasks: &mut JoinSet<()>, end: &CancellationToken) -> watch::Sender<Status> {
-    let (told, status) = watch::channel(Status::default());
+    let (sender, status) = watch::channel(Status::default());
     if let Some(Served { health_port, status: address }) = config.served {
         let started = Timestamp::now().as_second() as f64;
         let pages = Arc::new(Pages { mode: config.mode, status, started, checks: HealthChecks::default() });
@@ -116,7 +116,7 @@ fn serve_status(config: &Config, tasks: &mut JoinSet<()>, end: &CancellationToke
         let bind_status = move || TcpListener::bind(address);
         tasks.spawn(status::serve(pages, Port::Status, bind_status, end.clone()));
     }
-    told
+    sender
 }
 
 /// Syncs on a thread that may block: a large batch keeps the kernel busy for milliseconds.
@@ -135,10 +135,10 @@ async fn sync(mut proxiers: Vec<Proxier>, status: &watch::Sender<Status>) -> Res
     Ok(proxiers)
 }
 
-/// A sync that the kernel refused is repeated with the next change or check.
+/// Logs the result of a sync. A refused one is repeated with the next change or check.
 fn report(result: Result<Synced, Error>) {
     match result {
-        Ok(Synced { services, bytes, whole }) => debug!(services, bytes, whole, "synced the proxy rules"),
+        Ok(Synced { services, bytes, replaced }) => debug!(services, bytes, replaced, "synced the proxy rules"),
         Err(error) => error!("cannot sync the proxy rules: {error}"),
     }
 }
@@ -157,7 +157,7 @@ struct Events {
     slices: Subscription,
     nodes: Subscription,
     ranges: Subscription,
-    /// Whether the node exists and stays.
+    /// Whether the node exists and is not being deleted.
     is_node_eligible: bool,
 }
 
@@ -171,7 +171,7 @@ impl Events {
         }
     }
 
-    /// Tells what has arrived meanwhile, so that one batch serves all of it.
+    /// Applies all pending events, so that one batch serves all of them.
     fn drain(&mut self, proxiers: &mut [Proxier]) {
         loop {
             let event = self.services.try_next().map(Event::Service);
@@ -179,22 +179,22 @@ impl Events {
             let event = event.or_else(|| self.nodes.try_next().map(|change| node(change, &self.own)));
             let event = event.or_else(|| self.ranges.try_next().map(Event::Range));
             match event {
-                Some(event) => self.tell(event, proxiers),
+                Some(event) => self.apply(event, proxiers),
                 None => return,
             }
         }
     }
 
-    fn tell(&mut self, event: Event, proxiers: &mut [Proxier]) {
+    fn apply(&mut self, event: Event, proxiers: &mut [Proxier]) {
         if let Event::Node { change, own: true } = &event {
             self.is_node_eligible = change.new.as_ref().is_some_and(|node| is_eligible(&node.value()));
         }
-        event.tell(proxiers);
+        event.apply(proxiers);
     }
 }
 
 impl Event {
-    fn tell(self, proxiers: &mut [Proxier]) {
+    fn apply(self, proxiers: &mut [Proxier]) {
         match self {
             Event::Service(change) => {
                 let object = decode(&change);
@@ -224,15 +224,15 @@ impl Event {
             }
             Event::Range(change) => {
                 let object: Option<ServiceCIDR> = decode(&change);
-                let texts = object.map(|object| object.spec.and_then(|spec| spec.cidrs).unwrap_or_default());
-                let ranges: Option<Vec<_>> = texts.map(|all| all.iter().filter_map(|text| range(text)).collect());
+                let cidrs = object.map(|object| object.spec.and_then(|spec| spec.cidrs).unwrap_or_default());
+                let ranges: Option<Vec<_>> = cidrs.map(|all| all.iter().filter_map(|cidr| range(cidr)).collect());
                 proxiers.iter_mut().for_each(|proxier| proxier.set_service_cidr(&change.key.name, ranges.clone()));
             }
         }
     }
 }
 
-/// Whether load balancers may count on the node: it is not being deleted, by hand or by the autoscaler.
+/// Reports whether load balancers may count on the node: it is not being deleted, by hand or by the autoscaler.
 fn is_eligible(node: &Value) -> bool {
     let taints = node.pointer("/spec/taints").and_then(Value::as_array);
     let is_leaving = taints.is_some_and(|taints| taints.iter().any(|taint| taint["key"] == LEAVING_TAINT));
@@ -244,17 +244,17 @@ fn node(change: Change, own: &str) -> Event {
     Event::Node { change, own }
 }
 
-/// The addresses of a node, of whatever type.
+/// Returns the addresses of a node, of whatever type.
 fn addresses(node: &Node) -> Vec<IpAddr> {
     let all = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
     all.filter_map(|address| address.address.parse().ok()).collect()
 }
 
-/// The object as it is now. One that cannot be decoded is treated as gone, and told.
+/// Decodes the current object. Logs one that cannot be decoded, and treats it as deleted.
 fn decode<K: Typed>(change: &Change) -> Option<K> {
     let object = change.new.as_ref()?;
     let decoded = decode_object(object).or_else(|_| {
-        // Anybody may write conditions, with fewer fields than our types ask for; nothing here depends on them.
+        // Any client may write conditions, with fewer fields than our types need; nothing here depends on them.
         let mut value = object.value();
         if let Some(conditions) = value.pointer_mut("/status/conditions") {
             conditions.take();
@@ -270,7 +270,7 @@ mod tests {
     use corten_meta::decode_yaml;
 
     #[test]
-    fn a_node_that_leaves_is_not_eligible() {
+    fn a_node_that_is_being_deleted_is_not_eligible() {
         for (node, expected) in [
             ("{metadata: {name: n}}", true),
             ("{metadata: {name: n, deletionTimestamp: '2026-01-01T00:00:00Z'}}", false),

@@ -1,4 +1,4 @@
-//! What the proxy keeps of a Service.
+//! The data that the proxy keeps of a Service.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -7,7 +7,7 @@ use corten_nftables::{IpVersion, Protocol};
 use k8s_openapi::api::core::v1 as core;
 
 const LOCAL: &str = "Local";
-/// Services with this label are another proxy's.
+/// The label of Services of another proxy.
 const PROXY_NAME_LABEL: &str = "service.kubernetes.io/service-proxy-name";
 const DEFAULT_AFFINITY_SECONDS: u32 = 10_800;
 
@@ -27,29 +27,29 @@ pub struct ServicePort {
     pub node_port: Option<u16>,
 }
 
-/// A range of source addresses.
+/// A range of addresses: the first address and the prefix length.
 pub type Range = (IpAddr, u8);
 
-/// A Service with a virtual address, as far as one version of IP goes.
+/// A Service with a virtual address, of one IP family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Service {
     pub cluster_ip: IpAddr,
     pub ports: Vec<ServicePort>,
     pub external_ips: BTreeSet<IpAddr>,
     pub load_balancer_ips: BTreeSet<IpAddr>,
-    /// Who may use the load balancer addresses; empty for everyone.
+    /// The source ranges of the load balancer addresses; empty for all.
     pub source_ranges: Vec<Range>,
     pub internal_local: bool,
     pub external_local: bool,
-    /// Seconds that a client stays with its endpoint.
+    /// The seconds that a client stays with its endpoint.
     pub affinity: Option<u32>,
-    /// Where load balancers ask whether this node has an endpoint.
+    /// The port where load balancers check whether this node has an endpoint.
     pub health_check_port: Option<u16>,
 }
 
 impl Service {
-    /// The projection of an object; none if it has nothing to proxy (headless, ExternalName, of
-    /// another family or another proxy).
+    /// Reads a Service from its object; returns `None` if it has nothing to proxy (headless, ExternalName, of another
+    /// family or another proxy).
     pub fn from_object(service: &core::Service, ip: IpVersion) -> Option<Service> {
         let labels = service.metadata.labels.as_ref();
         if labels.is_some_and(|labels| labels.contains_key(PROXY_NAME_LABEL)) {
@@ -76,14 +76,15 @@ impl Service {
     }
 }
 
-fn of_version<'a>(texts: impl Iterator<Item = &'a String>, ip: IpVersion) -> impl Iterator<Item = IpAddr> {
-    texts.filter_map(|text| text.parse().ok()).filter(move |address| ip.holds(*address))
+fn of_version<'a>(addresses: impl Iterator<Item = &'a String>, ip: IpVersion) -> impl Iterator<Item = IpAddr> {
+    addresses.filter_map(|address| address.parse().ok()).filter(move |address| ip.holds(*address))
 }
 
-/// Load balancers ask only where the policy makes the answer depend on the node.
+/// Returns the health check port. Load balancers use it only where the policy makes the answer depend on the node.
 fn health_check_port(spec: &core::ServiceSpec) -> Option<u16> {
-    let asked = spec.type_.as_deref() == Some("LoadBalancer") && spec.external_traffic_policy.as_deref() == Some(LOCAL);
-    spec.health_check_node_port.filter(|_| asked).and_then(|port| u16::try_from(port).ok()).filter(|port| *port != 0)
+    let is_used =
+        spec.type_.as_deref() == Some("LoadBalancer") && spec.external_traffic_policy.as_deref() == Some(LOCAL);
+    spec.health_check_node_port.filter(|_| is_used).and_then(|port| u16::try_from(port).ok()).filter(|port| *port != 0)
 }
 
 fn port(port: &core::ServicePort) -> Option<ServicePort> {
@@ -95,7 +96,7 @@ fn port(port: &core::ServicePort) -> Option<ServicePort> {
     })
 }
 
-/// A protocol by its Kubernetes name; TCP if there is none.
+/// Returns a protocol by its Kubernetes name; TCP if there is none.
 pub(crate) fn protocol(name: Option<&str>) -> Option<Protocol> {
     match name.unwrap_or("TCP") {
         "TCP" => Some(Protocol::Tcp),
@@ -113,11 +114,11 @@ fn load_balancer_ips(service: &core::Service, ip: IpVersion) -> BTreeSet<IpAddr>
     of_version(direct.filter_map(|ingress| ingress.ip.as_ref()), ip).collect()
 }
 
-/// The ranges without those that another range covers: the kernel takes no overlaps. Where all are of the other version,
-/// nobody of this one may come: the range that holds nothing but the unspecified address says so.
+/// Returns the ranges without those that another range covers: the kernel takes no overlaps. Where all are of the other
+/// family, no client of this one is allowed: the range of only the unspecified address means that.
 fn source_ranges(spec: &core::ServiceSpec, ip: IpVersion) -> Vec<Range> {
     let mut ranges: Vec<Range> =
-        spec.load_balancer_source_ranges.iter().flatten().filter_map(|text| range(text)).collect();
+        spec.load_balancer_source_ranges.iter().flatten().filter_map(|cidr| range(cidr)).collect();
     let restricted = !ranges.is_empty();
     ranges.retain(|(address, _)| ip.holds(*address));
     if restricted && ranges.is_empty() {
@@ -126,7 +127,7 @@ fn source_ranges(spec: &core::ServiceSpec, ip: IpVersion) -> Vec<Range> {
     uncovered(ranges)
 }
 
-/// The ranges without those that another one covers, the widest first.
+/// Returns the ranges without those that another one covers, the widest first.
 pub(crate) fn uncovered(mut ranges: Vec<Range>) -> Vec<Range> {
     ranges.sort_unstable_by_key(|(address, length)| (*length, *address));
     let mut kept: Vec<Range> = Vec::new();
@@ -142,9 +143,9 @@ pub(crate) fn contains((first, length): Range, address: IpAddr) -> bool {
     first.is_ipv4() == address.is_ipv4() && network(address, length) == first
 }
 
-/// A range in the notation 10.0.0.0/8; none if it is not one.
-pub(crate) fn range(text: &str) -> Option<Range> {
-    let (address, length) = text.trim().split_once('/')?;
+/// Parses a range in the notation 10.0.0.0/8; returns `None` if it is not one.
+pub(crate) fn range(cidr: &str) -> Option<Range> {
+    let (address, length) = cidr.trim().split_once('/')?;
     let address: IpAddr = address.parse().ok()?;
     let length: u8 = length.parse().ok()?;
     (length <= IpVersion::of(address).bits()).then(|| (network(address, length), length))
@@ -175,12 +176,12 @@ mod tests {
     use corten_api::Typed;
 
     fn service(metadata: &str, spec: &str) -> Option<Service> {
-        let text = format!(r#"{{"metadata":{{{metadata}}},"spec":{{{spec}}}}}"#);
-        Service::from_object(&core::Service::decode(text.as_bytes()).unwrap(), IpVersion::V4)
+        let json = format!(r#"{{"metadata":{{{metadata}}},"spec":{{{spec}}}}}"#);
+        Service::from_object(&core::Service::decode(json.as_bytes()).unwrap(), IpVersion::V4)
     }
 
     #[test]
-    fn services_without_a_virtual_address_are_none() {
+    fn services_without_a_virtual_address_are_not_proxied() {
         for spec in [
             r#""clusterIP":"None""#,
             r#""clusterIP":"""#,
@@ -194,10 +195,10 @@ mod tests {
     }
 
     #[test]
-    fn each_version_has_its_own_addresses() {
-        let text = r#"{"metadata":{},"spec":{"clusterIP":"fd00::1","clusterIPs":["fd00::1","10.96.0.7"],
+    fn each_family_has_its_own_addresses() {
+        let json = r#"{"metadata":{},"spec":{"clusterIP":"fd00::1","clusterIPs":["fd00::1","10.96.0.7"],
             "externalIPs":["192.0.2.1","2001:db8::1"],"loadBalancerSourceRanges":["2001:db8::/32"]}}"#;
-        let object = core::Service::decode(text.as_bytes()).unwrap();
+        let object = core::Service::decode(json.as_bytes()).unwrap();
         for (ip, cluster_ip, external, ranges) in [
             (IpVersion::V4, "10.96.0.7", "192.0.2.1", ("0.0.0.0", 32)),
             (IpVersion::V6, "fd00::1", "2001:db8::1", ("2001:db8::", 32)),

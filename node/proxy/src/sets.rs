@@ -1,11 +1,11 @@
 //! The sets and maps that Services are elements of.
 //!
-//! Services lead to chains in two steps: a map gives the *shape* of the Service, three numbers, and a
-//! small verdict map gives the chain of the shape. With verdicts in the map of Services the kernel
-//! would check every one of them again for loops whenever one is added.
+//! Services lead to chains in two steps: a map holds the *shape* of the Service, three numbers, and a small verdict map
+//! holds the chain of the shape. With verdicts in the map of Services the kernel would check every one of them again
+//! for loops whenever one is added.
 //!
-//! Before the numbers stands one that nobody reads. `nft` ends itself over a lookup by what another lookup found, so
-//! that nobody could list the rules of a node; a key that begins one register later it takes for what was there before.
+//! Before the numbers is an unused one. `nft` crashes on a lookup whose key is the result of another lookup, so that
+//! the rules of a node could not be listed; it takes a key that begins one register later for an earlier value.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ use corten_nftables::{DataType, IpVersion, Set};
 
 /// The dynamic map from clients to their endpoints; rules fill it, the proxy never does.
 pub(crate) const AFFINITY: &str = "affinity";
-/// Clients that the affinity map remembers at most; beyond it, new clients are spread at random.
+/// The most clients in the affinity map; beyond it, new clients are spread at random.
 const AFFINITY_SIZE: u32 = 65_535;
 const AFFINITY_TIMEOUT: Duration = Duration::from_secs(10_800);
 
 /// The verdict map from shapes to their chains.
 pub(crate) const SHAPES: &str = "shapes";
-/// The verdict map from refusals to what they do.
+/// The verdict map from refusals to their verdicts.
 pub(crate) const REFUSALS: &str = "refusals";
 
 /// A set or map that the proxy fills.
@@ -39,11 +39,11 @@ pub(crate) enum Name {
     AffinityEndpoints,
     /// `endpoint . endpoint`: a pod that reaches itself must be masqueraded
     Hairpin,
-    /// `address . protocol . port` that only some sources may use
+    /// `address . protocol . port` that is restricted to source ranges
     Restricted,
-    /// `address . protocol . port . source range` that may
+    /// `address . protocol . port . source range` that is allowed
     Sources,
-    /// `address`: cluster addresses that the node holds itself, so that IPVS sees what comes to them
+    /// `address`: cluster addresses that the node holds itself, so that IPVS sees their packets
     Held,
 }
 
@@ -77,7 +77,9 @@ impl Name {
     }
 
     pub fn declaration(self, ip: IpVersion) -> Set {
-        let (address, protocol, port) = (ip.address(), DataType::InetProto, DataType::InetService);
+        let address = ip.address();
+        let protocol = DataType::InetProto;
+        let port = DataType::InetService;
         let name = self.as_str();
         match self {
             Name::Services => Set::map(name, &[address, protocol, port], &SHAPE),
@@ -106,7 +108,10 @@ pub(crate) fn refusals() -> Set {
 }
 
 pub(crate) fn affinity(ip: IpVersion) -> Set {
-    let (address, protocol, port) = (ip.address(), DataType::InetProto, DataType::InetService);
-    let (key, data) = ([address, protocol, port, address], [DataType::Mark, address, port]);
+    let address = ip.address();
+    let protocol = DataType::InetProto;
+    let port = DataType::InetService;
+    let key = [address, protocol, port, address];
+    let data = [DataType::Mark, address, port];
     Set::map(AFFINITY, &key, &data).dynamic(AFFINITY_TIMEOUT, AFFINITY_SIZE)
 }

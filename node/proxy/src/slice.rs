@@ -1,4 +1,4 @@
-//! What the proxy keeps of an EndpointSlice.
+//! The data that the proxy keeps of an EndpointSlice.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -38,7 +38,7 @@ pub struct Endpoint {
     pub node_hints: BTreeSet<String>,
 }
 
-/// An EndpointSlice whose endpoints are of one version of IP.
+/// An EndpointSlice whose endpoints are of one IP family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slice {
     pub service: ServiceKey,
@@ -47,7 +47,7 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// The projection of an object; none if it is of no Service or of another family.
+    /// Reads a slice from its object; returns `None` if it is of no Service or of another family.
     pub fn from_object(slice: &discovery::EndpointSlice, ip: IpVersion) -> Option<Slice> {
         let wanted = if ip == IpVersion::V4 { "IPv4" } else { "IPv6" };
         if slice.address_type != wanted {
@@ -71,9 +71,9 @@ fn port(port: &discovery::EndpointPort) -> Option<SlicePort> {
     })
 }
 
-/// The addresses of an endpoint stand for one another, so the first is enough. The API refuses addresses that no machine
-/// has; translated to one, a packet of a pod would be the node's own, or would ask what is on the node's link, such as the
-/// metadata of its cloud.
+/// Reads an endpoint. Its addresses are equivalent, so the first is enough. The API refuses addresses that no machine
+/// has; a packet of a pod that was translated to one would be the node's own, or would reach services on the node's
+/// link, such as the metadata of its cloud.
 fn endpoint(endpoint: &discovery::Endpoint, ip: IpVersion) -> Option<Endpoint> {
     let is_usable = |address: &IpAddr| ip.holds(*address) && is_canonical_global_unicast(*address);
     let address = endpoint.addresses.first()?.parse().ok().filter(is_usable)?;
@@ -98,8 +98,8 @@ mod tests {
     use super::*;
     use corten_api::Typed;
 
-    fn slice(text: &str) -> Option<Slice> {
-        Slice::from_object(&discovery::EndpointSlice::decode(text.as_bytes()).unwrap(), IpVersion::V4)
+    fn slice(json: &str) -> Option<Slice> {
+        Slice::from_object(&discovery::EndpointSlice::decode(json.as_bytes()).unwrap(), IpVersion::V4)
     }
 
     #[test]
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn slices_of_no_service_or_another_family_are_none() {
+    fn slices_of_no_service_or_another_family_are_ignored() {
         assert_eq!(slice(r#"{"metadata":{},"addressType":"IPv4","endpoints":[]}"#), None);
         let six = r#"{"metadata":{"labels":{"kubernetes.io/service-name":"w"}},"addressType":"IPv6","endpoints":[]}"#;
         assert_eq!(slice(six), None);

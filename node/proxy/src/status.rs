@@ -1,9 +1,9 @@
-//! The proxy's own health and mode, on upstream's ports: `/healthz` and `/livez` for load balancers, which must not send
-//! traffic to a node whose rules are late or that is about to go; `/healthz`, `/proxyMode` and `/metrics/slis` for the
-//! node's own operator.
+//! The proxy's own health and mode, on upstream's ports: `/healthz` and `/livez` for load balancers, which must not
+//! send traffic to a node whose rules are late or that is about to be deleted; `/healthz`, `/proxyMode` and
+//! `/metrics/slis` for the node's own operator.
 //!
-//! The pages are for everybody who reaches the port, so they show nothing of Services, and a client gets a bounded head,
-//! a deadline and one answer.
+//! Every client that reaches the port can read the pages, so they show nothing of Services, and a client gets a bounded
+//! head, a deadline and one answer.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -22,18 +22,18 @@ use tracing::info;
 use crate::Mode;
 use crate::health::{LIMITS, RETRY, in_time, read_head, write_answer};
 
-/// How long a change may wait for the kernel before the proxy counts as unhealthy.
+/// The time that a change may wait for the kernel before the proxy counts as unhealthy.
 const LATE: SignedDuration = SignedDuration::from_secs(60);
-/// How Go writes a time that is not set.
+/// Go's format of a time that is not set.
 const NEVER: &str = "0001-01-01T00:00:00Z";
 const JSON: &str = "application/json";
 const TEXT: &str = "text/plain; charset=utf-8";
 
-/// When the rules of one version of IP were last as they should be.
+/// The times of the last sync of one IP family.
 #[derive(Clone, Debug, Default)]
 struct Rules {
     updated: Option<Timestamp>,
-    /// Since when a change waits.
+    /// The time since which a change waits.
     pending: Option<Timestamp>,
 }
 
@@ -43,21 +43,21 @@ impl Rules {
     }
 }
 
-/// What the pages are made from.
+/// The status that the pages are made from.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Status {
     rules: BTreeMap<IpVersion, Rules>,
-    /// Whether the node exists and stays.
+    /// Whether the node exists and is not being deleted.
     pub is_node_eligible: bool,
 }
 
 impl Status {
-    /// A change waits to be told to the kernel.
+    /// Records a change that waits for the kernel.
     pub fn queued(&mut self, ip: IpVersion, now: Timestamp) {
         self.rules.entry(ip).or_default().pending.get_or_insert(now);
     }
 
-    /// The kernel has every change.
+    /// Records that the kernel has every change.
     pub fn updated(&mut self, ip: IpVersion, now: Timestamp) {
         self.rules.insert(ip, Rules { updated: Some(now), pending: None });
     }
@@ -66,7 +66,7 @@ impl Status {
         self.rules.values().all(|rules| rules.is_healthy(now))
     }
 
-    /// The page of `/livez`, and with the node's eligibility that of `/healthz`.
+    /// Returns the page of `/livez`, and with the node's eligibility that of `/healthz`.
     fn page(&self, now: Timestamp, with_node: bool) -> Page {
         let is_healthy = self.is_healthy(now);
         let is_served = is_healthy && (self.is_node_eligible || !with_node);
@@ -79,13 +79,13 @@ impl Status {
             format!(r#""{family}":{{"lastUpdated":"{updated}","healthy":{is_healthy}}}"#)
         };
         let versions: Vec<String> = self.rules.iter().map(of_version).collect();
-        let text = format!(
+        let body = format!(
             r#"{{"lastUpdated":"{}","currentTime":"{now}",{node}"healthy":{is_healthy},"status":{{{}}}}}"#,
             shown(updated),
             versions.join(",")
         );
         let status = if is_served { "200 OK" } else { "503 Service Unavailable" };
-        Page { status, content_type: JSON, text }
+        Page { status, content_type: JSON, body }
     }
 }
 
@@ -98,12 +98,12 @@ fn shown(time: Option<Timestamp>) -> String {
 struct Page {
     status: &'static str,
     content_type: &'static str,
-    text: String,
+    body: String,
 }
 
 impl Page {
-    fn text(text: impl Into<String>) -> Page {
-        Page { status: "200 OK", content_type: TEXT, text: text.into() }
+    fn text(body: impl Into<String>) -> Page {
+        Page { status: "200 OK", content_type: TEXT, body: body.into() }
     }
 
     fn not_found() -> Page {
@@ -111,11 +111,11 @@ impl Page {
     }
 
     fn response(&self) -> String {
-        let Page { status, content_type, text } = self;
+        let Page { status, content_type, body } = self;
         format!(
             "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nX-Content-Type-Options: nosniff\r\n\
-             Content-Length: {}\r\nConnection: close\r\n\r\n{text}",
-            text.len()
+             Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
+            body.len()
         )
     }
 }
@@ -124,12 +124,12 @@ impl Page {
 pub(crate) struct Pages {
     pub mode: Mode,
     pub status: watch::Receiver<Status>,
-    /// When the proxy started, in Unix seconds.
+    /// The start time of the proxy, in Unix seconds.
     pub started: f64,
     pub checks: HealthChecks,
 }
 
-/// Which of the two sets a port serves.
+/// The set of pages that a port serves.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Port {
     Health,
@@ -152,21 +152,21 @@ impl Pages {
     }
 }
 
-/// Serves one port until shutdown. A port that is taken, by the proxy of another cluster of the machine, is no reason to
-/// fail: it is tried again.
+/// Serves one port until shutdown. A port in use, by the proxy of another cluster of the machine, is not fatal: it is
+/// tried again.
 pub(crate) async fn serve<B>(pages: Arc<Pages>, port: Port, bind: impl Fn() -> B, shutdown: CancellationToken)
 where
     B: Future<Output = std::io::Result<TcpListener>>,
 {
     let work = async {
-        let mut is_told = false;
+        let mut is_logged = false;
         loop {
             match bind().await {
                 Ok(listener) => return accept(&listener, &pages, port).await,
-                Err(error) if !is_told => info!(?port, %error, "the proxy's pages are not served"),
+                Err(error) if !is_logged => info!(?port, %error, "the proxy's pages are not served"),
                 Err(_) => {}
             }
-            is_told = true;
+            is_logged = true;
             tokio::time::sleep(RETRY).await;
         }
     };
@@ -195,7 +195,7 @@ async fn answer(mut stream: TcpStream, pages: Arc<Pages>, port: Port) {
     write_answer(stream, &page.response()).await;
 }
 
-/// The path of a request for a page, without its query.
+/// Returns the path of a request for a page, without its query.
 fn path_of(head: &[u8]) -> Option<&str> {
     let line = head.split(|byte| *byte == b'\r').next()?;
     let target = std::str::from_utf8(line).ok()?.strip_prefix("GET ")?.split(' ').next()?;
@@ -222,19 +222,19 @@ mod tests {
         let page = status.page(at(70), true);
         assert_eq!(page.status, "503 Service Unavailable");
         let expected = r#"{"lastUpdated":"1970-01-01T00:01:05Z","currentTime":"1970-01-01T00:01:10Z","nodeEligible":true,"healthy":false,"status":{"IPv4":{"lastUpdated":"0001-01-01T00:00:00Z","healthy":false},"IPv6":{"lastUpdated":"1970-01-01T00:01:05Z","healthy":true}}}"#;
-        assert_eq!(page.text, expected);
+        assert_eq!(page.body, expected);
         status.updated(IpVersion::V4, at(71));
         assert_eq!(status.page(at(500), false).status, "200 OK");
     }
 
     #[test]
-    fn a_node_that_goes_takes_no_traffic_but_lives() {
+    fn a_node_that_is_being_deleted_takes_no_traffic_but_is_live() {
         let mut status = Status::default();
         status.updated(IpVersion::V4, at(1));
         assert_eq!(status.page(at(2), true).status, "503 Service Unavailable");
         let live = status.page(at(2), false);
         assert_eq!(live.status, "200 OK");
-        assert!(!live.text.contains("nodeEligible"), "{}", live.text);
+        assert!(!live.body.contains("nodeEligible"), "{}", live.body);
     }
 
     #[test]
@@ -242,10 +242,10 @@ mod tests {
         let (_keep, status) = watch::channel(Status { is_node_eligible: true, ..Status::default() });
         let pages = Pages { mode: Mode::Nftables, status, started: 7.0, checks: HealthChecks::default() };
         let page = |port, path| pages.page(port, path, at(1));
-        assert!(page(Port::Health, "/healthz").text.contains("lastUpdated"));
+        assert!(page(Port::Health, "/healthz").body.contains("lastUpdated"));
         assert_eq!(page(Port::Status, "/proxyMode"), Page::text("nftables"));
         assert_eq!(page(Port::Status, "/healthz"), Page::text("ok"));
-        let slis = page(Port::Status, "/metrics/slis").text;
+        let slis = page(Port::Status, "/metrics/slis").body;
         assert!(slis.contains(r#"kubernetes_healthcheck{name="ping",type="healthz"} 1"#), "{slis}");
         assert_eq!(page(Port::Health, "/proxyMode"), Page::not_found());
         assert_eq!(page(Port::Status, "/"), Page::not_found());
@@ -281,9 +281,9 @@ mod tests {
         let serving = tokio::spawn(serve(Arc::new(pages), Port::Status, bind, shutdown.clone()));
         let mut stream = TcpStream::connect(address).await.unwrap();
         tokio::io::AsyncWriteExt::write_all(&mut stream, b"GET /proxyMode HTTP/1.1\r\n\r\n").await.unwrap();
-        let mut text = String::new();
-        tokio::io::AsyncReadExt::read_to_string(&mut stream, &mut text).await.unwrap();
-        assert!(text.starts_with("HTTP/1.1 200 OK\r\n") && text.ends_with("\r\n\r\niptables"), "{text}");
+        let mut response = String::new();
+        tokio::io::AsyncReadExt::read_to_string(&mut stream, &mut response).await.unwrap();
+        assert!(response.starts_with("HTTP/1.1 200 OK\r\n") && response.ends_with("\r\n\r\niptables"), "{response}");
         shutdown.cancel();
         serving.await.unwrap();
     }

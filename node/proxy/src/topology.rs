@@ -1,30 +1,30 @@
-//! Which endpoints a node uses for a Service port.
+//! The endpoints that a node uses for a Service port.
 //!
-//! Ready ones; if there are none, those that still serve while they terminate, so that a rolling
-//! restart loses no connection. Hints narrow the cluster-wide choice to the node's zone or to the
-//! node itself, but only where every ready endpoint carries one and one is for this place.
+//! Ready ones; if there are none, those that still serve while they terminate, so that a rolling restart loses no
+//! connection. Hints narrow the cluster-wide choice to the node's zone or to the node itself, but only where every
+//! ready endpoint has one and one is for this node.
 
 use crate::slice::Endpoint;
 
-/// Where the proxy runs.
+/// The node and zone of the proxy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct NodeTopology {
     pub node: String,
     pub zone: Option<String>,
 }
 
-/// The endpoints of one port, by the policies that may ask for them.
+/// The endpoints of one port, by traffic policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Usable<'a> {
     pub cluster: Vec<&'a Endpoint>,
     pub local: Vec<&'a Endpoint>,
-    /// Whether anyone in the cluster could be served, be it not here.
+    /// Whether any endpoint of the cluster could serve, also on another node.
     pub any: bool,
 }
 
 impl Endpoint {
-    pub(crate) fn is_local(&self, place: &Place) -> bool {
-        self.node_name.as_deref() == Some(&place.node)
+    pub(crate) fn is_local(&self, topology: &NodeTopology) -> bool {
+        self.node_name.as_deref() == Some(&topology.node)
     }
 
     fn is_fallback(&self) -> bool {
@@ -32,13 +32,13 @@ impl Endpoint {
     }
 }
 
-pub(crate) fn usable<'a>(endpoints: &[&'a Endpoint], place: &Place) -> Usable<'a> {
-    let nearby = nearby(endpoints, place);
+pub(crate) fn usable<'a>(endpoints: &[&'a Endpoint], topology: &NodeTopology) -> Usable<'a> {
+    let nearby = nearby(endpoints, topology);
     let endpoints = || endpoints.iter().copied();
     let cluster = first_nonempty(endpoints().filter(|endpoint| endpoint.ready && nearby(endpoint)).collect(), || {
         endpoints().filter(|endpoint| endpoint.is_fallback()).collect()
     });
-    let local = || endpoints().filter(|endpoint| endpoint.is_local(place));
+    let local = || endpoints().filter(|endpoint| endpoint.is_local(topology));
     let local = first_nonempty(local().filter(|endpoint| endpoint.ready).collect(), || {
         local().filter(|endpoint| endpoint.is_fallback()).collect()
     });
@@ -50,11 +50,11 @@ fn first_nonempty<T>(preferred: Vec<T>, otherwise: impl FnOnce() -> Vec<T>) -> V
     if preferred.is_empty() { otherwise() } else { preferred }
 }
 
-/// What the hints say: same node before same zone before anywhere.
-fn nearby<'a>(endpoints: &[&Endpoint], place: &'a Place) -> impl Fn(&Endpoint) -> bool + use<'a> {
+/// Returns the filter of the hints: same node before same zone before anywhere.
+fn nearby<'a>(endpoints: &[&Endpoint], topology: &'a NodeTopology) -> impl Fn(&Endpoint) -> bool + use<'a> {
     let ready = || endpoints.iter().copied().filter(|endpoint| endpoint.ready);
-    let for_node = |endpoint: &Endpoint| endpoint.node_hints.contains(&place.node);
-    let for_zone = |endpoint: &Endpoint| place.zone.as_ref().is_some_and(|zone| endpoint.zone_hints.contains(zone));
+    let for_node = |endpoint: &Endpoint| endpoint.node_hints.contains(&topology.node);
+    let for_zone = |endpoint: &Endpoint| topology.zone.as_ref().is_some_and(|zone| endpoint.zone_hints.contains(zone));
     let by_node = ready().all(|endpoint| !endpoint.node_hints.is_empty()) && ready().any(for_node);
     let by_zone = ready().all(|endpoint| !endpoint.zone_hints.is_empty()) && ready().any(for_zone);
     move |endpoint| match (by_node, by_zone) {
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn the_choice_of_endpoints() {
-        let place = Place { node: "self".to_owned(), zone: Some("a".to_owned()) };
+        let topology = NodeTopology { node: "self".to_owned(), zone: Some("a".to_owned()) };
         for (name, endpoints, cluster, local, any) in [
             ("none", vec![], vec![], vec![], false),
             ("ready only", vec!["ready", "x", "ready local"], vec![0, 2], vec![2], true),
@@ -99,7 +99,7 @@ mod tests {
             ("not serving", vec!["terminating local"], vec![], vec![], false),
         ] {
             let endpoints: Vec<_> = (0u8..).zip(endpoints).map(|(last, flags)| endpoint(last, flags)).collect();
-            let usable = usable(&endpoints.iter().collect::<Vec<_>>(), &place);
+            let usable = usable(&endpoints.iter().collect::<Vec<_>>(), &topology);
             let last_of = |address: IpAddr| if let IpAddr::V4(v4) = address { v4.octets()[3] } else { 0 };
             let last = |chosen: &[&Endpoint]| chosen.iter().map(|e| last_of(e.address)).collect::<Vec<_>>();
             assert_eq!((last(&usable.cluster), last(&usable.local), usable.any), (cluster, local, any), "{name}");

@@ -1,4 +1,4 @@
-//! Pods that come and go by the hundred under load: no connection ever reaches a pod of another Service.
+//! Hundreds of pods are added and deleted under load: no connection ever reaches a pod of another Service.
 
 #![allow(clippy::unwrap_used, dead_code)]
 
@@ -17,7 +17,8 @@ use corten_proxy::Mode;
 use node::{Node, TIMEOUT, on_node, slice};
 
 const SERVICES: [&str; 2] = ["red", "blue"];
-/// Pods of each Service at once; the range has room for few more, so that addresses are used again and again.
+/// The number of concurrent pods of each Service; the range has room for few more, so that addresses are reused again
+/// and again.
 const PODS: usize = 4;
 const ROUNDS: usize = 150;
 const ATTEMPT: Duration = Duration::from_millis(200);
@@ -26,7 +27,7 @@ fn cluster_ip(service: usize) -> IpAddr {
     Ipv4Addr::new(10, 96, 0, 1 + service as u8).into()
 }
 
-/// Connects until told to end; says how many connections were answered. Panics at an answer of the wrong Service.
+/// Connects until `end` is set; returns how many connections were answered. Panics at an answer of the wrong Service.
 fn load(
     client: PathBuf,
     service: usize,
@@ -40,11 +41,11 @@ fn load(
                 let Ok(mut stream) = TcpStream::connect_timeout(&to, ATTEMPT) else { continue };
                 stream.set_read_timeout(Some(ATTEMPT)).unwrap();
                 let mut answer = String::new();
-                // A pod may go while it is read from; what it said until then still counts.
+                // A pod may be deleted during the read; the bytes until then still count.
                 let _ = stream.read_to_string(&mut answer);
                 assert!(
                     answer.is_empty() || answer.starts_with(SERVICES[service]),
-                    "{} said {answer}",
+                    "{} answered {answer}",
                     SERVICES[service]
                 );
                 answered.fetch_add(usize::from(!answer.is_empty()), Ordering::Relaxed);
@@ -54,7 +55,7 @@ fn load(
     })
 }
 
-fn tell(node: &mut Node, service: usize, pods: &VecDeque<String>) {
+fn set_endpoints(node: &mut Node, service: usize, pods: &VecDeque<String>) {
     let pods: Vec<(&str, &Node)> = pods.iter().map(|pod| (pod.as_str(), &*node)).collect();
     let json = slice(SERVICES[service], "TCP", 8080, &pods);
     node.slice(&format!("{}-1", SERVICES[service]), &json);
@@ -72,24 +73,25 @@ fn no_connection_reaches_a_pod_of_another_service() {
                 cluster_ip(index)
             ));
         }
-        let (end, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let end = Arc::new(AtomicBool::new(false));
+        let answered = Arc::new(AtomicUsize::new(0));
         let client = node.namespace("client");
         let clients: Vec<_> =
             (0..2).map(|service| load(client.clone(), service, end.clone(), answered.clone())).collect();
         let mut pods: [VecDeque<String>; 2] = Default::default();
         for round in 0..ROUNDS {
             let service = round % 2;
-            // An old pod of the one Service goes, and a new one of the other may get its address.
+            // An old pod of one Service is deleted, and a new one of the other may get its address.
             if pods[1 - service].len() >= PODS {
-                let gone = pods[1 - service].pop_front().unwrap();
-                tell(&mut node, 1 - service, &pods[1 - service]);
-                node.remove_pod(&gone).await;
+                let deleted = pods[1 - service].pop_front().unwrap();
+                set_endpoints(&mut node, 1 - service, &pods[1 - service]);
+                node.remove_pod(&deleted).await;
             }
             let name = format!("{}-{round}", SERVICES[service]);
             node.add_pod(&name).await;
             node.serve_tcp(&name, 8080);
             pods[service].push_back(name);
-            tell(&mut node, service, &pods[service]);
+            set_endpoints(&mut node, service, &pods[service]);
         }
         // A machine that was busy with the pods serves the clients now.
         let deadline = Instant::now() + TIMEOUT;
@@ -98,7 +100,7 @@ fn no_connection_reaches_a_pod_of_another_service() {
         }
         end.store(true, Ordering::Relaxed);
         for client in clients {
-            client.join().expect("every answer is of the Service that was asked");
+            client.join().expect("every answer is of the requested Service");
         }
         let answered = answered.load(Ordering::Relaxed);
         assert!(answered > ROUNDS, "{answered} connections in {ROUNDS} rounds");

@@ -35,14 +35,14 @@ fn sctp_is_translated_there_and_back_at_cluster_addresses_and_node_ports() {
             [(1001, SocketAddrV4::new(Ipv4Addr::new(10, 96, 0, 1), 80)), (1002, SocketAddrV4::new(gateway, 30080))]
         {
             at_client.send(port, service, Chunk::Init);
-            let asked = at_server.receive().unwrap();
-            assert_eq!((asked.port, asked.chunk), (5060, Chunk::Init as u8), "{service}");
+            let received = at_server.receive().unwrap();
+            assert_eq!((received.port, received.chunk), (5060, Chunk::Init as u8), "{service}");
             if service.port() == 80 {
-                assert_eq!(asked.from, SocketAddrV4::new(client, port), "a pod keeps its address");
+                assert_eq!(received.from, SocketAddrV4::new(client, port), "a pod keeps its address");
             } else {
-                assert_eq!(*asked.from.ip(), gateway, "from outside comes the node");
+                assert_eq!(*received.from.ip(), gateway, "from outside comes the node");
             }
-            at_server.send(5060, asked.from, Chunk::InitAck);
+            at_server.send(5060, received.from, Chunk::InitAck);
             let answer = Received { from: service, port, chunk: Chunk::InitAck as u8 };
             assert_eq!(at_client.receive().unwrap(), answer, "the answer is the Service's");
         }

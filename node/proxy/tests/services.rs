@@ -11,7 +11,7 @@ use corten_nftables::{Family, Socket, Table};
 use corten_proxy::Mode;
 use node::{Node, TIMEOUT, on_node, slice, slice6};
 
-/// A Service `web` with these fields of its spec.
+/// Returns a Service `web` with these fields of its spec.
 fn web(spec: &str) -> String {
     format!(
         r#"{{"metadata":{{"name":"web","namespace":"default"}},
@@ -52,7 +52,7 @@ fn a_cluster_ip_reaches_every_endpoint_also_the_client_itself() {
     });
 }
 
-/// The fence knows every cluster address and every ServiceCIDR, in each mode, and comes back when it is deleted.
+/// The fence has every cluster address and every ServiceCIDR, in each mode, and is restored when it is deleted.
 #[test]
 fn the_fence_follows_services_and_service_cidrs() {
     for mode in [Mode::Nftables, Mode::Iptables] {
@@ -86,7 +86,7 @@ fn the_fence_follows_services_and_service_cidrs() {
     }
 }
 
-/// A Service of both versions: everything that one of IPv4 alone can do, by IPv6.
+/// A Service of both families: everything that one of IPv4 alone can do, by IPv6.
 #[test]
 fn ipv6_has_cluster_addresses_node_ports_affinity_ranges_and_refusals() {
     on_node(|| async {
@@ -142,7 +142,7 @@ fn ipv6_has_cluster_addresses_node_ports_affinity_ranges_and_refusals() {
 }
 
 #[test]
-fn a_udp_flow_of_ipv6_moves_on_when_its_endpoint_goes() {
+fn a_udp_flow_of_ipv6_moves_on_when_its_endpoint_is_deleted() {
     on_node(|| async {
         let mut node = Node::start(&["a", "b", "c"]).await;
         node.service(
@@ -217,7 +217,7 @@ fn a_node_port_works_from_pods_from_the_node_and_on_localhost() {
 fn local_traffic_keeps_the_clients_address_and_is_dropped_where_no_endpoint_is() {
     on_node(|| async {
         let mut node = Node::start(&["a", "outside"]).await;
-        // The pod `outside` plays a client of another network: it is not of the cluster's range.
+        // The pod `outside` acts as a client of another network: it is not of the cluster's range.
         node.narrow_cluster_to("a");
         node.service(&node_port(r#","externalTrafficPolicy":"Local""#));
         node.slice("web-1", &slice("web", "TCP", 8080, &[("a", &node)]));
@@ -226,7 +226,7 @@ fn local_traffic_keeps_the_clients_address_and_is_dropped_where_no_endpoint_is()
         let to = (node.gateway(), 30080).into();
         assert_eq!(node.ask_tcp(Some("outside"), to).unwrap(), format!("a sees {}", node.address("outside")));
 
-        // With its only endpoint on another node, the outside gets silence; the node itself is served.
+        // With its only endpoint on another node, clients outside get no answer; the node itself is served.
         node.slice("web-1", &slice("web", "TCP", 8080, &[("a", &node)]).replace("\"self\"", "\"other\""));
         node.sync();
         let error = node.refusal_of_tcp(Some("outside"), to);
@@ -237,7 +237,7 @@ fn local_traffic_keeps_the_clients_address_and_is_dropped_where_no_endpoint_is()
 }
 
 #[test]
-fn clients_stay_with_their_endpoint_until_it_goes() {
+fn clients_stay_with_their_endpoint_until_it_is_deleted() {
     on_node(|| async {
         let mut node = Node::start(&["a", "b", "c"]).await;
         node.service(&web(
@@ -266,7 +266,7 @@ fn clients_stay_with_their_endpoint_until_it_goes() {
 }
 
 #[test]
-fn a_udp_flow_moves_on_when_its_endpoint_goes() {
+fn a_udp_flow_moves_on_when_its_endpoint_is_deleted() {
     on_node(|| async {
         let mut node = Node::start(&["a", "b", "c"]).await;
         node.service(
@@ -294,7 +294,7 @@ fn a_udp_flow_moves_on_when_its_endpoint_goes() {
     });
 }
 
-/// As the cluster's DNS is: a server at the pods' gateway, behind a Service.
+/// A server at the pods' gateway, behind a Service, as the cluster's DNS is.
 #[test]
 fn a_server_of_the_node_itself_can_be_an_endpoint() {
     on_node(|| async {
@@ -386,7 +386,8 @@ fn iptables_serves_both_versions_of_ip_and_leaves_nothing_behind() {
         node.sync();
         node.serve_tcp("a", 8080);
         node.serve_tcp("b", 8080);
-        let (gateway, gateway6) = (node.gateway(), node.gateway6());
+        let gateway = node.gateway();
+        let gateway6 = node.gateway6();
         for (ip, own, node_ip) in
             [("10.96.0.1", node.address("a"), gateway), ("fd00:96::1", node.address6("a"), gateway6)]
         {
@@ -409,7 +410,7 @@ fn iptables_serves_both_versions_of_ip_and_leaves_nothing_behind() {
         let answers: BTreeSet<String> = (0..20).map(ask).collect();
         assert_eq!(answers.len(), 1, "{answers:?}");
 
-        // A second proxy finds what the first left, and what it does not want goes.
+        // A second proxy finds the rules of the first, and deletes unwanted ones.
         node.delete_service("web");
         node.restart_proxy();
         node.sync();
@@ -423,7 +424,7 @@ fn iptables_serves_both_versions_of_ip_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_change_costs_the_same_among_many_services_and_everything_can_go() {
+fn a_change_costs_the_same_among_many_services_and_everything_can_be_deleted() {
     on_node(|| async {
         let mut node = Node::start(&["a"]).await;
         let service = |n: u32| {
@@ -439,7 +440,7 @@ fn a_change_costs_the_same_among_many_services_and_everything_can_go() {
             node.slice(&format!("s{n}-1"), &slice);
         };
         add(&mut node, 0);
-        assert!(node.sync().whole);
+        assert!(node.sync().replaced);
         add(&mut node, 1);
         let among_few = node.sync();
         for n in 2..3000 {
@@ -448,7 +449,7 @@ fn a_change_costs_the_same_among_many_services_and_everything_can_go() {
         node.sync();
         add(&mut node, 3000);
         let among_many = node.sync();
-        assert_eq!((among_many.bytes, among_many.services, among_many.whole), (among_few.bytes, 1, false));
+        assert_eq!((among_many.bytes, among_many.services, among_many.replaced), (among_few.bytes, 1, false));
 
         for n in 0..=3000 {
             node.delete_service(&format!("s{n}"));
@@ -466,32 +467,32 @@ fn a_change_costs_the_same_among_many_services_and_everything_can_go() {
 }
 
 #[test]
-fn leftovers_are_replaced_and_a_flushed_table_comes_back() {
+fn leftovers_are_replaced_and_a_flushed_table_is_restored() {
     on_node(|| async {
         let mut node = Node::start(&["a", "b"]).await;
         node.service(&web(""));
         node.slice("web-1", &slice("web", "TCP", 8080, &[("b", &node)]));
         node.sync();
-        // A second proxy finds what the first left.
+        // A second proxy finds the rules of the first.
         node.restart_proxy();
-        assert!(node.sync().whole);
-        // Someone flushes the ruleset; the next change notices.
+        assert!(node.sync().replaced);
+        // Another program flushes the ruleset; the next change notices.
         Socket::open().unwrap().delete_tables("corten-proxy").unwrap();
         node.slice("web-1", &slice("web", "TCP", 8081, &[("b", &node)]));
-        assert!(node.sync().whole);
+        assert!(node.sync().replaced);
         node.serve_tcp("b", 8081);
         node.ask_tcp(Some("a"), CLUSTER_IP.into()).unwrap();
         // And without a change, the check does.
         Socket::open().unwrap().delete_tables("corten-proxy").unwrap();
         node.check();
-        assert!(node.sync().whole);
+        assert!(node.sync().replaced);
         node.ask_tcp(Some("a"), CLUSTER_IP.into()).unwrap();
         corten_proxy::cleanup(node.config()).unwrap();
         assert!(Socket::open().unwrap().tables().unwrap().iter().all(|table| table.name != "corten-proxy"));
     });
 }
 
-/// Whoever looks after a node reads its rules with `nft`, which must be able to show ours.
+/// Administrators read a node's rules with `nft`, which must be able to list ours.
 #[test]
 fn the_nft_command_can_list_the_rules() {
     on_node(|| async {
@@ -506,12 +507,13 @@ fn the_nft_command_can_list_the_rules() {
         node.sync();
         match std::process::Command::new("nft").args(["list", "ruleset"]).output() {
             Ok(output) => {
-                let (said, told) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-                assert!(output.status.success(), "{}: {told}", output.status);
+                let listed = String::from_utf8_lossy(&output.stdout);
+                let errors = String::from_utf8_lossy(&output.stderr);
+                assert!(output.status.success(), "{}: {errors}", output.status);
                 for shown in
                     ["map services", "10.96.0.", "fd00:96::1", "external-local-pick", &node.address("b").to_string()]
                 {
-                    assert!(said.contains(shown), "{shown}: {said}");
+                    assert!(listed.contains(shown), "{shown}: {listed}");
                 }
             }
             Err(error) => eprintln!("skipped: no nft command: {error}"),

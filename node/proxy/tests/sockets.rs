@@ -1,5 +1,5 @@
-//! Services at the sockets of a control group, on a node that is a network namespace. The rules of nf_tables are taken
-//! away first, so that whatever arrives was translated by the programs.
+//! Services at the sockets of a control group, on a node that is a network namespace. The rules of nf_tables are
+//! deleted first, so that the programs translated everything that arrives.
 
 #![allow(clippy::unwrap_used)]
 
@@ -51,7 +51,7 @@ fn service(name: &str, protocol: &str, addresses: [&str; 2], spec: &str) -> Stri
     )
 }
 
-/// Takes the rules away; the proxy does not notice before its next check.
+/// Deletes the rules; the proxy does not notice before its next check.
 fn delete_rules(node: &Node) {
     let mut batch = Batch::new();
     for ip in IpVersion::ALL {
@@ -60,7 +60,7 @@ fn delete_rules(node: &Node) {
     Socket::open().unwrap().apply(batch).unwrap();
 }
 
-/// The answer of a server, and whom the socket thinks it has asked.
+/// Returns the answer of a server, and the socket's peer.
 fn ask(node: &Node, to: SocketAddr) -> std::io::Result<(String, SocketAddr)> {
     ask_within(TIMEOUT, node, to)
 }
@@ -80,7 +80,7 @@ fn ask_within(connects: Duration, node: &Node, to: SocketAddr) -> std::io::Resul
 }
 
 #[test]
-fn sockets_are_connected_to_endpoints_and_believe_in_the_service() {
+fn sockets_are_connected_to_endpoints_and_see_the_service() {
     let Some(group) = supports_sockets().ok().and_then(|()| Group::enter()) else {
         eprintln!("skipped: this kernel takes no programs at sockets");
         return;
@@ -101,11 +101,11 @@ fn sockets_are_connected_to_endpoints_and_believe_in_the_service() {
             node.serve_udp(pod, 8080);
         }
         let sticky: SocketAddr = "10.96.0.3:80".parse().unwrap();
-        assert!(ask(&node, sticky).is_ok(), "what has affinity is translated by the rules");
+        assert!(ask(&node, sticky).is_ok(), "the rules translate a Service with affinity");
         connected_udp(&node);
 
         delete_rules(&node);
-        assert!(is_refused(&node, sticky), "and by them alone");
+        assert!(is_refused(&node, sticky), "and only the rules do");
         let own = [("10.96.0.1:80", node.address("c")), ("[fd00:96::1]:80", node.address6("c"))];
         for (service, client) in own {
             let service: SocketAddr = service.parse().unwrap();
@@ -113,7 +113,7 @@ fn sockets_are_connected_to_endpoints_and_believe_in_the_service() {
             // Both endpoints, each of which sees the client itself; and the client sees the Service.
             let expected = ["a", "b"].map(|pod| (format!("{pod} sees {client}"), service));
             assert_eq!(answers, BTreeSet::from(expected));
-            // A port that the Service does not have is nobody's.
+            // A port that the Service does not have is refused.
             assert!(is_refused(&node, SocketAddr::new(service.ip(), 81)));
         }
         mapped_addresses(&node);
@@ -126,7 +126,7 @@ fn sockets_are_connected_to_endpoints_and_believe_in_the_service() {
     drop(group);
 }
 
-/// A connected socket would take no answer of another address, so it is the rules'.
+/// Checks a connected socket: it would take no answer of another address, so the rules translate it.
 fn connected_udp(node: &Node) {
     for to in ["10.96.0.2:80", "[fd00:96::2]:80"] {
         let answer = node.ask_udp(Some("c"), to.parse().unwrap()).unwrap();
@@ -134,7 +134,7 @@ fn connected_udp(node: &Node) {
     }
 }
 
-/// A socket of IPv6 that connects to an address of IPv4, as those of Java do.
+/// Checks a socket of IPv6 that connects to an address of IPv4, as those of Java do.
 fn mapped_addresses(node: &Node) {
     let mapped = SocketAddr::new(Ipv4Addr::new(10, 96, 0, 1).to_ipv6_mapped().into(), 80);
     let (answer, peer) = ask(node, mapped).unwrap();
@@ -164,7 +164,7 @@ fn unconnected_udp(node: &Node, service: SocketAddr) {
     assert_eq!(seen, BTreeSet::from(["a".to_owned(), "b".to_owned()]));
 }
 
-/// Endpoints that come and go, a Service that goes, and the end of the proxy.
+/// Checks endpoints that are added and deleted, a deleted Service, and the end of the proxy.
 fn changes(node: &mut Node) {
     let web: SocketAddr = "10.96.0.1:80".parse().unwrap();
     node.slice("web-4", &slice("web", "TCP", 8080, &[("b", node)]));
@@ -176,7 +176,7 @@ fn changes(node: &mut Node) {
     node.delete_service("web");
     node.sync();
     delete_rules(node);
-    assert!(is_refused(node, web), "the Service is gone");
+    assert!(is_refused(node, web), "the Service is deleted");
     assert!(is_refused(node, "[fd00:96::1]:80".parse().unwrap()));
     node.service(&service("web", "TCP", ["10.96.0.1", "fd00:96::1"], ""));
     node.sync();

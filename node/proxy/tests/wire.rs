@@ -1,5 +1,5 @@
-//! What Services put on the wire, as captures at the pods show it: only the pods that serve are reached, clients are seen
-//! with their own addresses wherever that is possible, and two questions of one socket are both answered.
+//! The packets of Services, as captures at the pods show them: only the serving pods are reached, clients are seen with
+//! their own addresses wherever that is possible, and two queries of one socket are both answered.
 
 #![allow(clippy::unwrap_used, dead_code)]
 
@@ -27,18 +27,28 @@ fn service(name: &str, extra: &str) -> String {
     )
 }
 
-/// Who has opened connections to the pod's port since the last look. The last packets of an earlier connection may come late.
+/// Returns the clients that have opened connections to the pod's port since the last call. The last packets of an
+/// earlier connection may come late.
 fn senders(wire: &Wire) -> BTreeSet<IpAddr> {
     wire.passed().into_iter().filter(|packet| packet.port == PORT && packet.opens).map(|packet| packet.from).collect()
 }
 
-/// The requests of one case: from where, to what, and as whom the serving pod is to see it.
-fn check(node: &Node, requests: &[(&str, Option<&str>, SocketAddr, IpAddr)]) {
+/// A request, and the client's address that the serving pod is to see.
+struct Request {
+    name: &'static str,
+    from: Option<&'static str>,
+    to: SocketAddr,
+    seen_as: IpAddr,
+}
+
+/// Checks the requests of one case.
+fn check(node: &Node, requests: &[Request]) {
     let capture = |pod: &str| enter(&node.namespace(pod), || Wire::listen("eth0")).unwrap();
-    let (serving, other) = (capture("serving"), capture("other"));
-    for (name, from, to, seen_as) in requests {
-        let said = node.ask_tcp(*from, *to).unwrap_or_else(|error| panic!("{name}: {error}"));
-        assert_eq!(said, format!("serving sees {seen_as}"), "{name}");
+    let serving = capture("serving");
+    let other = capture("other");
+    for Request { name, from, to, seen_as } in requests {
+        let answer = node.ask_tcp(*from, *to).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(answer, format!("serving sees {seen_as}"), "{name}");
         assert_eq!(senders(&serving), BTreeSet::from([*seen_as]), "{name}");
         assert_eq!(senders(&other), BTreeSet::new(), "{name}: a pod that serves nothing");
     }
@@ -50,9 +60,11 @@ fn clients_are_seen_as_themselves_wherever_possible(mode: Mode) {
         for pod in ["serving", "other"] {
             node.serve_tcp(pod, PORT);
         }
-        // Whoever is not of the cluster's range is outside of it; one pod is left within.
+        // Clients that are not of the cluster's range are outside of it; one pod is left within.
         node.narrow_cluster_to("client");
-        let (client, outside, gateway) = (node.address("client"), node.address("outside"), node.gateway());
+        let client = node.address("client");
+        let outside = node.address("outside");
+        let gateway = node.gateway();
         let cluster_ip = SocketAddr::new(CLUSTER_IP.parse().unwrap(), 80);
         let node_port = SocketAddr::new(gateway, NODE_PORT);
 
@@ -63,10 +75,15 @@ fn clients_are_seen_as_themselves_wherever_possible(mode: Mode) {
         check(
             &node,
             &[
-                ("a pod to the cluster address", Some("client"), cluster_ip, client),
-                ("another to the cluster address", Some("outside"), cluster_ip, gateway),
-                ("the node to the cluster address", None, cluster_ip, gateway),
-                ("from outside to a node port", Some("outside"), node_port, gateway),
+                Request { name: "a pod to the cluster address", from: Some("client"), to: cluster_ip, seen_as: client },
+                Request {
+                    name: "another to the cluster address",
+                    from: Some("outside"),
+                    to: cluster_ip,
+                    seen_as: gateway,
+                },
+                Request { name: "the node to the cluster address", from: None, to: cluster_ip, seen_as: gateway },
+                Request { name: "from outside to a node port", from: Some("outside"), to: node_port, seen_as: gateway },
             ],
         );
         node.service(&service("web", r#","externalTrafficPolicy":"Local""#));
@@ -74,9 +91,14 @@ fn clients_are_seen_as_themselves_wherever_possible(mode: Mode) {
         check(
             &node,
             &[
-                ("Local, from outside to a node port", Some("outside"), node_port, outside),
-                ("Local, a pod to a node port", Some("client"), node_port, client),
-                ("Local, the node to a node port", None, node_port, gateway),
+                Request {
+                    name: "Local, from outside to a node port",
+                    from: Some("outside"),
+                    to: node_port,
+                    seen_as: outside,
+                },
+                Request { name: "Local, a pod to a node port", from: Some("client"), to: node_port, seen_as: client },
+                Request { name: "Local, the node to a node port", from: None, to: node_port, seen_as: gateway },
             ],
         );
     });
@@ -92,8 +114,8 @@ fn clients_are_seen_as_themselves_wherever_possible_by_iptables() {
     clients_are_seen_as_themselves_wherever_possible(Mode::Iptables);
 }
 
-/// Resolvers ask for both versions of IP at once from one socket. If the kernel drops one of the two, because both open
-/// the same connection at the same moment, the name takes five seconds.
+/// Resolvers query both IP families at once from one socket. If the kernel drops one of the two, because both open the
+/// same connection at the same moment, the name takes five seconds.
 #[test]
 fn two_questions_of_one_socket_at_once_are_both_answered() {
     const ROUNDS: usize = 500;

@@ -8,15 +8,15 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use crate::links::Uplink;
 
 const BROADCAST: [u8; 6] = [0xff; 6];
-/// All nodes of a link, as a hardware address and as an address.
+/// The multicast group of all nodes of a link, as a hardware address and as an address.
 const ALL_NODES_MAC: [u8; 6] = [0x33, 0x33, 0, 0, 0, 1];
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 const ICMPV6: u8 = 58;
 const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
-/// The advertisement takes the place of what a neighbour knew.
+/// The flag by which the advertisement overrides a neighbour's cache.
 const OVERRIDE: u8 = 0x20;
 
-/// Tells the neighbours on a link that these addresses are here.
+/// Announces to the neighbours on a link that these addresses are here.
 pub(crate) fn announce(uplink: &Uplink, addresses: &[IpAddr]) -> io::Result<()> {
     // SAFETY: socket takes no pointers; the descriptor is checked before it is owned.
     let descriptor =
@@ -24,7 +24,7 @@ pub(crate) fn announce(uplink: &Uplink, addresses: &[IpAddr]) -> io::Result<()> 
     if descriptor < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor was just opened, and nobody else has it.
+    // SAFETY: the descriptor was just opened, and nothing else owns it.
     let socket = unsafe { OwnedFd::from_raw_fd(descriptor) };
     // SAFETY: a sockaddr_ll is plain old data, for which all zeros is a value.
     let mut to: nix::libc::sockaddr_ll = unsafe { std::mem::zeroed() };
@@ -55,7 +55,7 @@ pub(crate) fn announce(uplink: &Uplink, addresses: &[IpAddr]) -> io::Result<()> 
     Ok(())
 }
 
-/// An ARP request of an address for itself, to everybody.
+/// Makes an ARP request of an address for itself, sent by broadcast.
 fn arp(mac: [u8; 6], address: Ipv4Addr) -> Vec<u8> {
     let mut frame = [&BROADCAST[..], &mac, &[0x08, 0x06]].concat();
     // Ethernet, IPv4, the lengths of their addresses, a request.
@@ -67,11 +67,11 @@ fn arp(mac: [u8; 6], address: Ipv4Addr) -> Vec<u8> {
     frame
 }
 
-/// A neighbour advertisement that nobody asked for, to all nodes of the link.
+/// Makes an unsolicited neighbour advertisement, to all nodes of the link.
 fn advertisement(mac: [u8; 6], address: Ipv6Addr) -> Vec<u8> {
     let mut message = vec![NEIGHBOUR_ADVERTISEMENT, 0, 0, 0, OVERRIDE, 0, 0, 0];
     message.extend_from_slice(&address.octets());
-    // The option of the target's hardware address: type, length in eights, address.
+    // The option of the target's hardware address: type, length in units of eight bytes, address.
     message.extend_from_slice(&[2, 1]);
     message.extend_from_slice(&mac);
     let length = message.len() as u8;
@@ -79,7 +79,7 @@ fn advertisement(mac: [u8; 6], address: Ipv6Addr) -> Vec<u8> {
     message[2..4].copy_from_slice(&checksum(&pseudo).to_be_bytes());
 
     let mut frame = [&ALL_NODES_MAC[..], &mac, &[0x86, 0xdd]].concat();
-    // Version 6, the length of what follows, its protocol, and the hop limit that proves a neighbour.
+    // Version 6, the length of the payload, its protocol, and the hop limit that proves a neighbour.
     frame.extend_from_slice(&[0x60, 0, 0, 0, 0, length, ICMPV6, 255]);
     frame.extend_from_slice(&address.octets());
     frame.extend_from_slice(&ALL_NODES.octets());
@@ -102,7 +102,7 @@ mod tests {
     const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
     #[test]
-    fn a_frame_announces_an_address_to_everybody() {
+    fn a_frame_announces_an_address_by_broadcast() {
         let frame = arp(MAC, Ipv4Addr::new(192, 0, 2, 7));
         assert_eq!(frame.len(), 42);
         assert_eq!(frame[..6], [0xff; 6]);
@@ -111,13 +111,13 @@ mod tests {
     }
 
     #[test]
-    fn an_advertisement_is_whole_and_its_checksum_right() {
+    fn an_advertisement_is_complete_and_has_a_valid_checksum() {
         let address: Ipv6Addr = "2001:db8::7".parse().unwrap();
         let frame = advertisement(MAC, address);
         assert_eq!((frame.len(), frame[21]), (14 + 40 + 32, 255));
         let message = &frame[54..];
         let pseudo = [&address.octets()[..], &ALL_NODES.octets(), &[0, 0, 0, 32, 0, 0, 0, ICMPV6], message].concat();
-        assert_eq!(checksum(&pseudo), 0, "the sum over a right checksum is nothing");
+        assert_eq!(checksum(&pseudo), 0, "the sum over a valid checksum is zero");
         assert_eq!(message[26..], MAC);
     }
 }

@@ -1,4 +1,4 @@
-//! Who holds which address, purely.
+//! The nodes that hold the addresses of load balancers. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 const EXCLUDED: &str = "/metadata/labels/node.kubernetes.io~1exclude-from-external-load-balancers";
 
-/// An address that somebody must hold.
+/// The load balancer addresses of a Service, which a node must hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
     pub service: Key,
@@ -18,17 +18,17 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// None for Services without an address of the pool.
+    /// Returns the claim of a Service; `None` without an address of the pool.
     pub fn of(service: &Value, in_pool: impl Fn(IpAddr) -> bool) -> Option<Claim> {
-        let text = |pointer: &str| service.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-        if text("/spec/type") != "LoadBalancer" || service.pointer("/spec/loadBalancerClass").is_some() {
+        let string = |pointer: &str| service.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+        if string("/spec/type") != "LoadBalancer" || service.pointer("/spec/loadBalancerClass").is_some() {
             return None;
         }
         let ingress = service.pointer("/status/loadBalancer/ingress").and_then(Value::as_array)?;
         let addresses = ingress.iter().filter_map(|entry| entry["ip"].as_str()?.parse().ok());
         let addresses: Vec<IpAddr> = addresses.filter(|address| in_pool(*address)).collect();
-        let service = Key::new(text("/metadata/namespace"), text("/metadata/name"));
-        let local = text("/spec/externalTrafficPolicy") == "Local";
+        let service = Key::new(string("/metadata/namespace"), string("/metadata/name"));
+        let local = string("/spec/externalTrafficPolicy") == "Local";
         (!addresses.is_empty()).then_some(Claim { service, addresses, local })
     }
 }
@@ -48,23 +48,23 @@ impl Candidates {
     }
 }
 
-/// The nodes of the endpoints of a slice that are ready.
+/// Returns the nodes of a slice's ready endpoints.
 pub(crate) fn ready_nodes(slice: &Value) -> BTreeSet<String> {
     let endpoints = slice["endpoints"].as_array().into_iter().flatten();
     let ready = |endpoint: &&Value| endpoint.pointer("/conditions/ready").and_then(Value::as_bool).unwrap_or(true);
     endpoints.filter(ready).filter_map(|endpoint| Some(endpoint["nodeName"].as_str()?.to_owned())).collect()
 }
 
-/// The addresses that a node holds.
+/// Returns the addresses that a node holds.
 pub(crate) fn held_by(
     node: &str,
     claims: &[Claim],
     candidates: &Candidates,
     local: &BTreeMap<Key, BTreeSet<String>>,
 ) -> BTreeSet<IpAddr> {
-    let nobody = BTreeSet::new();
+    let no_nodes = BTreeSet::new();
     let holds = |claim: &Claim, address: IpAddr| {
-        let serving = local.get(&claim.service).unwrap_or(&nobody);
+        let serving = local.get(&claim.service).unwrap_or(&no_nodes);
         let eligible = candidates.0.iter().filter(|name| !claim.local || serving.contains(*name));
         eligible.max_by_key(|name| (weight(name, address), (*name).clone())).is_some_and(|name| name == node)
     };
@@ -75,9 +75,9 @@ pub(crate) fn held_by(
 fn weight(node: &str, address: IpAddr) -> u64 {
     const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
     const FNV_PRIME: u64 = 0x100_0000_01b3;
-    let text = format!("{address}/{node}");
-    let hash = text.bytes().fold(FNV_OFFSET, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(FNV_PRIME));
-    // The last byte alone moves only the low bits; mixing spreads it.
+    let key = format!("{address}/{node}");
+    let hash = key.bytes().fold(FNV_OFFSET, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(FNV_PRIME));
+    // The last byte alone changes only the low bits; mixing spreads it.
     (hash ^ (hash >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9)
 }
 
@@ -95,15 +95,16 @@ mod tests {
     }
 
     #[test]
-    fn every_address_has_one_holder_and_moves_only_when_its_holder_goes() {
+    fn every_address_has_one_holder_and_moves_only_when_its_holder_is_lost() {
         let claims: Vec<Claim> = (1..=60).map(|last| claim(&format!("192.0.2.{last}"), false)).collect();
-        let (all, fewer) = (nodes(&["a", "b", "c"]), nodes(&["a", "c"]));
+        let all = nodes(&["a", "b", "c"]);
+        let fewer = nodes(&["a", "c"]);
         let held = |node: &str, of: &Candidates| held_by(node, &claims, of, &BTreeMap::new());
         let total: usize = ["a", "b", "c"].iter().map(|node| held(node, &all).len()).sum();
         assert_eq!(total, 60);
         assert!(["a", "b", "c"].iter().all(|node| held(node, &all).len() > 5), "they share the load");
         for node in ["a", "c"] {
-            assert!(held(node, &all).is_subset(&held(node, &fewer)), "{node} keeps what it has");
+            assert!(held(node, &all).is_subset(&held(node, &fewer)), "{node} keeps its addresses");
         }
         assert_eq!(held("a", &fewer).len() + held("c", &fewer).len(), 60);
     }
@@ -115,7 +116,7 @@ mod tests {
         let all = nodes(&["a", "b", "c"]);
         assert_eq!(held_by("b", &claims, &all, &local).len(), 1);
         assert!(["a", "c"].iter().all(|node| held_by(node, &claims, &all, &local).is_empty()));
-        assert!(held_by("b", &claims, &all, &BTreeMap::new()).is_empty(), "nobody serves it");
+        assert!(held_by("b", &claims, &all, &BTreeMap::new()).is_empty(), "no node serves it");
     }
 
     #[test]

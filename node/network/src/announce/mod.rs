@@ -1,12 +1,12 @@
 //! The addresses of Services of type LoadBalancer that come from a pool, announced on the link.
 //!
-//! Each address is held by one node, which every node finds out for itself: of the nodes that can serve, the one whose
-//! name and the address make the greatest hash. So a lost node's addresses move to others, and all else stays. The
-//! holder puts the address on a link, which makes the kernel answer ARP or neighbour solicitations for it, and tells the
-//! neighbours that it has moved. What arrives is the Service proxy's.
+//! Each address is held by one node, which every node computes for itself: of the nodes that can serve, the one whose
+//! name and the address have the greatest hash. So the addresses of a lost node move to others, and all others stay.
+//! The holder adds the address to a link, which makes the kernel answer ARP or neighbour solicitations for it, and
+//! announces to the neighbours that it has moved. The Service proxy takes the packets that arrive.
 //!
-//! An address is the kernel's for a minute, and again for a minute while the holder lives: what a killed one leaves
-//! goes by itself, and the next start takes it back at once.
+//! An address has a lifetime of a minute in the kernel, which the holder renews: the addresses of a killed holder
+//! expire by themselves, and the next start takes them back at once.
 //!
 //! Only addresses of the pool, and those on our own link, are added or deleted.
 
@@ -28,17 +28,17 @@ use crate::error::Error;
 use crate::links::Links;
 use holders::{Candidates, Claim};
 
-/// How long an address stays after its holder was last heard of: one that was killed gives nothing up.
+/// The lifetime of an address that its holder does not renew: a killed holder releases nothing.
 const LIFETIME: Duration = Duration::from_secs(60);
-/// How often a holder says that it lives.
+/// The interval at which a holder renews its addresses.
 const RENEWAL: Duration = Duration::from_secs(20);
-/// How long to wait after a failure.
+/// The wait after a failure.
 const RETRY: Duration = Duration::from_secs(10);
-/// Neighbours are told again after this, because a single frame may be lost.
+/// The time until the repeated announcement, because a single frame may be lost.
 const REPEAT: Duration = Duration::from_secs(1);
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
-/// Which node this is, and which addresses it may hold.
+/// The node's name, and the addresses that it may hold.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub node_name: String,
@@ -60,14 +60,18 @@ impl Config {
     }
 }
 
-/// Holds the addresses that are this node's until shutdown, then gives them up, so that others may have them.
+/// Holds this node's addresses until shutdown, then releases them, so that other nodes may hold them.
 pub async fn run(config: Config, client: Client, shutdown: CancellationToken) -> Result<(), Error> {
     let caches = Caches::new(client, shutdown.clone());
-    let (services, nodes, slices) = (caches.of::<Service>(), caches.of::<Node>(), caches.of::<EndpointSlice>());
+    let services = caches.of::<Service>();
+    let nodes = caches.of::<Node>();
+    let slices = caches.of::<EndpointSlice>();
     caches.synced().await;
-    let (mut of_services, mut of_nodes, mut of_slices) = (services.subscribe(), nodes.subscribe(), slices.subscribe());
+    let mut of_services = services.subscribe();
+    let mut of_nodes = nodes.subscribe();
+    let mut of_slices = slices.subscribe();
     let links = Links::open()?;
-    // What an earlier run left is not known: the first pass takes it over or away.
+    // The addresses of an earlier run are unknown: the first pass adopts or deletes them.
     let mut held = None;
     let mut renewal = tokio::time::interval(RENEWAL);
     renewal.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -81,7 +85,7 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
         let candidates = Candidates::of(nodes.all().iter().map(|node| node.value()));
         let local = local_nodes(&claims, &slices);
         let wanted = holders::held_by(&config.node_name, &claims, &candidates, &local);
-        let whole = match apply(&links, &config, &wanted, &mut held).await {
+        let complete = match apply(&links, &config, &wanted, &mut held).await {
             Ok(()) => true,
             Err(error) => {
                 warn!("cannot hold the addresses of load balancers: {error}");
@@ -93,21 +97,21 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
             change = of_nodes.next() => if change.is_none() { break },
             change = of_slices.next() => if change.is_none() { break },
             _ = renewal.tick() => held = None,
-            () = tokio::time::sleep(RETRY), if !whole => {}
+            () = tokio::time::sleep(RETRY), if !complete => {}
             () = shutdown.cancelled() => break,
         }
     }
     cleanup(&config).await
 }
 
-/// Gives up every address that a node that is to be no more still holds.
+/// Releases every address of a node that is removed.
 pub async fn cleanup(config: &Config) -> Result<(), Error> {
     let links = Links::open()?;
     hold_ipv6(&links, config, &BTreeSet::new()).await?;
     links.delete(&config.link).await
 }
 
-/// The nodes with ready endpoints of Services that are served by such nodes only.
+/// Returns the nodes with ready endpoints of Services with `externalTrafficPolicy: Local`.
 fn local_nodes(claims: &[Claim], slices: &corten_client::Cache) -> BTreeMap<Key, BTreeSet<String>> {
     let wanted: BTreeSet<&Key> = claims.iter().filter(|claim| claim.local).map(|claim| &claim.service).collect();
     let mut found: BTreeMap<Key, BTreeSet<String>> = BTreeMap::new();
@@ -124,7 +128,7 @@ fn local_nodes(claims: &[Claim], slices: &corten_client::Cache) -> BTreeMap<Key,
     found
 }
 
-/// Makes this node hold exactly the wanted addresses, and tells the neighbours of new ones.
+/// Makes this node hold exactly the wanted addresses, and announces new ones to the neighbours.
 async fn apply(
     links: &Links,
     config: &Config,
@@ -148,28 +152,29 @@ async fn apply(
         }
         for uplink in &uplinks {
             gratuitous::announce(uplink, &new).unwrap_or_else(|error| {
-                warn!(link = uplink.index, "cannot tell neighbours of a new address: {error}");
+                warn!(link = uplink.index, "cannot announce a new address to neighbours: {error}");
             });
         }
     }
     Ok(())
 }
 
-/// A host answers ARP for any address it has, so those of IPv4 are on a link of our own. Says which are new.
+/// Holds the IPv4 addresses and returns the new ones. A host answers ARP for any address it has, so they are on a link
+/// of our own.
 async fn hold_ipv4(links: &Links, name: &str, wanted: &BTreeSet<IpAddr>) -> Result<Vec<IpAddr>, Error> {
     let link = links.ensure_holder(name).await?;
     let present = links.addresses(link.index).await?;
     for address in present.difference(wanted) {
         links.delete_address(link.index, *address).await?;
-        info!(%address, "gave up the address of a load balancer");
+        info!(%address, "released the address of a load balancer");
     }
     for address in wanted {
         links.lend_address(link.index, *address, LIFETIME).await?;
     }
-    Ok(told_new(wanted, &present))
+    Ok(log_new(wanted, &present))
 }
 
-fn told_new(wanted: &BTreeSet<IpAddr>, present: &BTreeSet<IpAddr>) -> Vec<IpAddr> {
+fn log_new(wanted: &BTreeSet<IpAddr>, present: &BTreeSet<IpAddr>) -> Vec<IpAddr> {
     let new: Vec<IpAddr> = wanted.difference(present).copied().collect();
     for address in &new {
         info!(%address, "holds the address of a load balancer");
@@ -177,8 +182,8 @@ fn told_new(wanted: &BTreeSet<IpAddr>, present: &BTreeSet<IpAddr>) -> Vec<IpAddr
     new
 }
 
-/// A host answers questions of IPv6 only for addresses of the link that they come by, so the address is put there. Those
-/// of the pool are nobody's but ours, on whichever link they are.
+/// Holds the IPv6 addresses and returns the new ones. A host answers neighbour solicitations only for addresses of the
+/// link that they arrive on, so the address is added there. Every address of the pool is ours, on whichever link it is.
 async fn hold_ipv6(links: &Links, config: &Config, wanted: &BTreeSet<IpAddr>) -> Result<Vec<IpAddr>, Error> {
     if !config.pool.iter().any(|(first, _)| first.is_ipv6()) {
         return Ok(Vec::new());
@@ -191,7 +196,7 @@ async fn hold_ipv6(links: &Links, config: &Config, wanted: &BTreeSet<IpAddr>) ->
                 present.insert(address);
             } else {
                 links.delete_address(uplink.index, address).await?;
-                info!(%address, "gave up the address of a load balancer");
+                info!(%address, "released the address of a load balancer");
             }
         }
     }
@@ -199,5 +204,5 @@ async fn hold_ipv6(links: &Links, config: &Config, wanted: &BTreeSet<IpAddr>) ->
         let uplink = links.uplink_towards(*address).await?;
         links.lend_address(uplink, *address, LIFETIME).await?;
     }
-    Ok(told_new(wanted, &present))
+    Ok(log_new(wanted, &present))
 }

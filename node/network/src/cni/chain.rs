@@ -1,7 +1,8 @@
-//! The runtime's side: the plugins of a list, run for one pod after the other.
+//! The runtime's side: the plugins of a list, run for one pod.
 //!
-//! Invariant: what was added is remembered on disk before it is told, together with the configuration that added it; so
-//! a pod is taken down by the configuration that it was made with, and what a crash left behind is found and taken down.
+//! Invariant: an attachment is recorded on disk before it is reported, together with the configuration that made it. So
+//! a pod is torn down by the configuration that it was set up with, and attachments that a crash left behind are found
+//! and torn down.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -20,14 +21,14 @@ use crate::pod_network::{Attachment, SetupRequest};
 
 const INTERFACE: &str = "eth0";
 
-/// Where plugins and their configuration are.
+/// The directories of plugins and their configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Default `/etc/cni/net.d`.
+    /// The directory of network configurations. Default `/etc/cni/net.d`.
     pub configurations: PathBuf,
-    /// Default `/opt/cni/bin` and `/usr/lib/cni`.
+    /// The directories of plugins. Default `/opt/cni/bin` and `/usr/lib/cni`.
     pub plugins: Vec<PathBuf>,
-    /// Where results are kept.
+    /// The directory of results.
     pub state_dir: PathBuf,
 }
 
@@ -41,7 +42,7 @@ impl Config {
     }
 }
 
-/// The network that the administrator's plugins make.
+/// The network of the administrator's plugins.
 pub struct Chain {
     config: Config,
     plugins: Plugins,
@@ -53,7 +54,7 @@ impl Chain {
         Ok(Chain { plugins: Plugins { directories: config.plugins.clone() }, config })
     }
 
-    /// Why no pod can be connected now: no configuration, or a plugin that says so.
+    /// Returns the reason why no pod can be connected now: no configuration, or the STATUS of a plugin.
     pub async fn not_ready(&self) -> Option<String> {
         let check = async {
             let list = List::first_of(&self.config.configurations)?;
@@ -68,10 +69,11 @@ impl Chain {
         check.await.err().map(|error| error.to_string())
     }
 
-    /// ADD, plugin by plugin. A failure undoes what was done.
+    /// Runs ADD, plugin by plugin. A failure undoes the earlier steps.
     pub async fn setup(&self, request: SetupRequest) -> Result<Attachment, Error> {
         let list = List::first_of(&self.config.configurations)?;
-        let (call, capabilities) = (call(&request), capabilities(&request));
+        let call = call(&request);
+        let capabilities = capabilities(&request);
         let mut attached = Attached { list, call, capabilities, result: Value::Null };
         self.remember(&attached)?;
         for plugin in &attached.list.plugins {
@@ -98,7 +100,7 @@ impl Chain {
         })
     }
 
-    /// DEL, in the other order. Doing it twice is no error.
+    /// Runs DEL, in reverse order. Repeating it is no error.
     pub async fn teardown(&self, sandbox_id: &str) -> Result<(), Error> {
         let Some(attached) = self.recall(sandbox_id) else { return Ok(()) };
         let previous = Some(&attached.result).filter(|result| !result.is_null());
@@ -110,7 +112,7 @@ impl Chain {
         fs::remove_file(&path).map_err(Error::file("remove", path))
     }
 
-    /// CHECK: whether what was added still stands.
+    /// Runs CHECK: whether the attachment still exists.
     pub async fn check(&self, sandbox_id: &str) -> Result<(), Error> {
         let Some(attached) = self.recall(sandbox_id) else { return Ok(()) };
         if attached.list.disable_check || !at_least(&attached.list.version, "0.4.0") {
@@ -123,7 +125,7 @@ impl Chain {
         Ok(())
     }
 
-    /// Takes down what dead sandboxes left, then has plugins collect what they alone know of.
+    /// Tears down the attachments of dead sandboxes, then runs GC of the plugins.
     pub async fn gc(&self, live: &BTreeSet<String>) -> Result<usize, Error> {
         let mut collected = 0;
         for sandbox in self.known()?.into_iter().filter(|sandbox| !live.contains(sandbox)) {
@@ -168,7 +170,7 @@ impl Chain {
     }
 }
 
-/// A pod that was added, with all that it takes to check it and to take it down.
+/// An attached pod, with all data to check it and to tear it down.
 pub(crate) struct Attached {
     list: List,
     call: Call,
@@ -192,14 +194,15 @@ impl Attached {
     }
 
     pub(crate) fn from_value(value: &Value) -> Option<Attached> {
-        let text = |field: &str| value[field].as_str().unwrap_or_default().to_owned();
+        let string = |field: &str| value[field].as_str().unwrap_or_default().to_owned();
         let call = Call {
-            container_id: text("containerId"),
-            netns: text("netns").into(),
-            interface: text("ifName"),
-            arguments: text("cniArgs"),
+            container_id: string("containerId"),
+            netns: string("netns").into(),
+            interface: string("ifName"),
+            arguments: string("cniArgs"),
         };
-        let (capabilities, result) = (value["capabilityArgs"].clone(), value["result"].clone());
+        let capabilities = value["capabilityArgs"].clone();
+        let result = value["result"].clone();
         Some(Attached { list: List::of(&value["config"]).ok()?, call, capabilities, result })
     }
 }
@@ -220,7 +223,7 @@ fn call(request: &SetupRequest) -> Call {
     }
 }
 
-/// What plugins may ask for, by the names of the conventions.
+/// Returns the capability arguments, by the names of the conventions.
 fn capabilities(request: &SetupRequest) -> Value {
     let ports: Vec<Value> = request
         .port_mappings

@@ -1,4 +1,4 @@
-//! Running one plugin: its configuration goes in, its result or its error comes out.
+//! Runs one plugin: writes its configuration, reads its result or its error.
 
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
@@ -10,10 +10,10 @@ use tokio::process::Command;
 
 use crate::error::CniError;
 
-/// How long a plugin may take: as long as a kubelet waits for a pod's network, and no longer.
-const PATIENCE: Duration = Duration::from_secs(110);
+/// The time that a plugin may take: as long as a kubelet waits for a pod's network.
+const TIMEOUT: Duration = Duration::from_secs(110);
 
-/// Who is to be connected, in the words of the specification.
+/// The parameters of a call, by the specification.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Call {
     pub container_id: String,
@@ -22,7 +22,7 @@ pub(crate) struct Call {
     pub arguments: String,
 }
 
-/// Finds plugins and runs them.
+/// The directories of plugins, which finds and runs them.
 #[derive(Clone, Debug)]
 pub(crate) struct Plugins {
     pub directories: Vec<PathBuf>,
@@ -63,20 +63,20 @@ impl Plugins {
         let exchange = async {
             let mut child = process.spawn()?;
             let mut input = child.stdin.take();
-            let told = config.to_string();
+            let json = config.to_string();
             let write = async move {
                 if let Some(input) = &mut input {
-                    // A plugin that does not read says why by its exit.
-                    let _ = input.write_all(told.as_bytes()).await;
+                    // A plugin that does not read reports the reason by its exit.
+                    let _ = input.write_all(json.as_bytes()).await;
                 }
             };
             let ((), output) = tokio::join!(write, child.wait_with_output());
             output
         };
-        let output = match tokio::time::timeout(PATIENCE, exchange).await {
+        let output = match tokio::time::timeout(TIMEOUT, exchange).await {
             Ok(output) => output.map_err(at)?,
             Err(_) => {
-                let seconds = PATIENCE.as_secs();
+                let seconds = TIMEOUT.as_secs();
                 return Err(CniError::Timeout { plugin: plugin.to_owned(), command, seconds });
             }
         };
@@ -93,13 +93,13 @@ pub(crate) fn answer(plugin: &str, command: &'static str, output: &Output) -> Re
             Err(error) => Err(CniError::Answer { plugin: plugin.to_owned(), reason: error.to_string() }),
         };
     }
-    let told = parsed.unwrap_or_default();
-    let text = |field: &str| told[field].as_str().unwrap_or_default().trim().to_owned();
+    let error = parsed.unwrap_or_default();
+    let field_of = |field: &str| error[field].as_str().unwrap_or_default().trim().to_owned();
     let stderr = String::from_utf8_lossy(&output.stderr);
-    let message = match (text("msg"), text("details")) {
+    let message = match (field_of("msg"), field_of("details")) {
         (message, _) if message.is_empty() => format!("{} {}", output.status, stderr.trim()),
         (message, details) if details.is_empty() => message,
         (message, details) => format!("{message}: {details}"),
     };
-    Err(CniError::Failed { plugin: plugin.to_owned(), command, message, code: told["code"].as_u64() })
+    Err(CniError::Failed { plugin: plugin.to_owned(), command, message, code: error["code"].as_u64() })
 }

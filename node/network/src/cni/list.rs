@@ -18,7 +18,7 @@ pub(crate) struct List {
 }
 
 impl List {
-    /// The first configuration of a directory, by the names of its files, as every runtime chooses.
+    /// Returns the first configuration of a directory, by the names of its files, as every runtime chooses.
     pub fn first_of(directory: &Path) -> Result<List, CniError> {
         let mut files: Vec<PathBuf> = std::fs::read_dir(directory)
             .into_iter()
@@ -42,23 +42,23 @@ impl List {
         List::of(&value).map_err(wrong)
     }
 
-    /// What a file says, or why it cannot be a network.
+    /// Parses a configuration, or returns the reason why it is invalid.
     pub fn of(value: &Value) -> Result<List, String> {
-        let text = |field: &str| value[field].as_str().unwrap_or_default().to_owned();
+        let string = |field: &str| value[field].as_str().unwrap_or_default().to_owned();
         let flag = |field: &str| value[field].as_bool().unwrap_or(false) || value[field] == "true";
         let plugins = match value["plugins"].as_array() {
             Some(plugins) => plugins.clone(),
             None if value["type"].is_string() => vec![value.clone()],
             None => return Err("it has no plugins".to_owned()),
         };
-        if text("name").is_empty() {
+        if string("name").is_empty() {
             return Err("it has no name".to_owned());
         }
         if plugins.is_empty() || plugins.iter().any(|plugin| !plugin["type"].is_string()) {
             return Err("every plugin needs a type".to_owned());
         }
         Ok(List {
-            name: text("name"),
+            name: string("name"),
             version: version(value)?,
             disable_check: flag("disableCheck"),
             disable_gc: flag("disableGC"),
@@ -66,7 +66,7 @@ impl List {
         })
     }
 
-    /// What a plugin is told: its part of the list, and what comes from elsewhere.
+    /// Returns the input of a plugin: its part of the list, the previous result, and its capability arguments.
     pub fn of_plugin(&self, plugin: &Value, previous: Option<&Value>, capabilities: &Value) -> Value {
         let mut config = plugin.clone();
         config["name"] = json!(self.name);
@@ -87,7 +87,7 @@ impl List {
     }
 }
 
-/// The newest version that both the list and we speak.
+/// Returns the newest version that both the list and we support.
 fn version(value: &Value) -> Result<String, String> {
     let offered = value["cniVersions"].as_array().into_iter().flatten().filter_map(Value::as_str);
     let offered: Vec<&str> = offered.chain(value["cniVersion"].as_str()).collect();
@@ -122,13 +122,13 @@ mod tests {
     }
 
     #[test]
-    fn a_plugin_learns_the_capabilities_that_it_declares() {
+    fn a_plugin_gets_the_capabilities_that_it_declares() {
         let plugin = json!({"type": "portmap", "capabilities": {"portMappings": true, "mac": false}, "snat": true});
         let list = List::of(&json!({"cniVersion": "1.0.0", "name": "net", "plugins": [plugin]})).unwrap();
         let capabilities = json!({"portMappings": [{"hostPort": 80}], "mac": "x", "bandwidth": null});
-        let told = list.of_plugin(&list.plugins[0], Some(&json!({"ips": []})), &capabilities);
+        let input = list.of_plugin(&list.plugins[0], Some(&json!({"ips": []})), &capabilities);
         assert_eq!(
-            told,
+            input,
             json!({"type": "portmap", "snat": true, "name": "net", "cniVersion": "1.0.0",
                    "runtimeConfig": {"portMappings": [{"hostPort": 80}]}, "prevResult": {"ips": []}})
         );

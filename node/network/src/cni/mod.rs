@@ -3,8 +3,8 @@
 //! - [`Chain`] runs the plugins that an administrator put into a directory, as containerd and CRI-O do.
 //! - [`plugin`] is our own pod network as such a plugin, for those runtimes.
 //!
-//! Reading order: `list` is the configuration; `exec` runs one plugin; `chain` is the protocol (ADD, DEL, CHECK, STATUS,
-//! GC) with its cache of results. Versions up to 1.1.0 of the specification are spoken.
+//! Reading order: `list` is the configuration; `exec` runs one plugin; `chain` is the protocol (ADD, DEL, CHECK,
+//! STATUS, GC) with its cache of results. Versions up to 1.1.0 of the specification are supported.
 
 pub(crate) mod chain;
 pub(crate) mod exec;
@@ -20,18 +20,18 @@ use serde_json::Value;
 /// Versions of the specification, oldest first.
 pub(crate) const VERSIONS: [&str; 7] = ["0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 
-/// Whether a version is at least another; one that is not known is not.
+/// Reports whether a version is at least another; an unknown one is not.
 pub(crate) fn at_least(version: &str, least: &str) -> bool {
-    let place = |wanted: &str| VERSIONS.iter().position(|known| *known == wanted);
-    place(version).is_some_and(|place_of| Some(place_of) >= place(least))
+    let position = |wanted: &str| VERSIONS.iter().position(|known| *known == wanted);
+    position(version).is_some_and(|found| Some(found) >= position(least))
 }
 
-/// The addresses of a result, in its order.
+/// Returns the addresses of a result, in its order.
 pub(crate) fn addresses(result: &Value) -> Vec<IpAddr> {
-    let address = |text: &Value| text.as_str()?.split('/').next()?.parse::<IpAddr>().ok();
+    let address = |value: &Value| value.as_str()?.split('/').next()?.parse::<IpAddr>().ok();
     let ips = result["ips"].as_array().into_iter().flatten();
     let mut found: Vec<IpAddr> = ips.filter_map(|ip| address(&ip["address"])).collect();
-    // Before version 0.3.0 each family had a place of its own.
+    // Before version 0.3.0 each family had a field of its own.
     found.extend(["ip4", "ip6"].into_iter().filter_map(|family| address(&result[family]["ip"])));
     found
 }
@@ -49,11 +49,11 @@ mod tests {
 
     #[test]
     fn results_of_every_version_have_addresses() {
-        let told = |value: Value| addresses(&value).iter().map(ToString::to_string).collect::<Vec<_>>();
+        let strings = |value: Value| addresses(&value).iter().map(ToString::to_string).collect::<Vec<_>>();
         assert_eq!(
-            told(json!({"ips": [{"address": "10.1.0.2/24"}, {"address": "fd00::2/64"}]})),
+            strings(json!({"ips": [{"address": "10.1.0.2/24"}, {"address": "fd00::2/64"}]})),
             ["10.1.0.2", "fd00::2"]
         );
-        assert_eq!(told(json!({"ip4": {"ip": "10.1.0.2/24"}})), ["10.1.0.2"]);
+        assert_eq!(strings(json!({"ip4": {"ip": "10.1.0.2/24"}})), ["10.1.0.2"]);
     }
 }

@@ -1,4 +1,4 @@
-//! The plugin's side: our pod network for containerd, CRI-O and whoever else speaks CNI.
+//! The plugin's side: our pod network for containerd, CRI-O and other runtimes with CNI.
 //!
 //! ```text
 //! {"cniVersion": "1.1.0", "name": "pods", "plugins": [
@@ -35,7 +35,7 @@ const UNKNOWN_CONTAINER: u32 = 3;
 const NOT_AVAILABLE: u32 = 50;
 const FAILED: u32 = 999;
 
-/// Why a call failed, as the specification has it told.
+/// The error of a call, by the specification.
 #[derive(Debug)]
 struct Failure {
     code: u32,
@@ -54,7 +54,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// Answers one call; says what to print and whether it succeeded. `variable` reads the environment.
+/// Runs one call; returns its output and whether it succeeded. `variable` reads the environment.
 pub async fn call(variable: impl Fn(&str) -> Option<String>, input: &[u8]) -> (String, bool) {
     let config: Result<Value, _> = serde_json::from_slice(input);
     let version = config.as_ref().ok().and_then(|config| config["cniVersion"].as_str());
@@ -101,7 +101,7 @@ impl Call<'_> {
         value.ok_or_else(|| Failure::new(INVALID_ENVIRONMENT, format!("{name} is missing")))
     }
 
-    /// What the configuration says of the network.
+    /// Returns the pod network of the configuration.
     fn network(&self) -> Result<Config, Failure> {
         let wrong = |error: Error| Failure::new(INVALID_CONFIGURATION, error.to_string());
         let of_pods = self.ranges().map_err(wrong)?;
@@ -109,19 +109,19 @@ impl Call<'_> {
             return Err(Failure::new(INVALID_CONFIGURATION, "ranges are missing"));
         }
         let of_cluster = parse_all(self.config["clusterRanges"].as_array()).map_err(wrong)?;
-        let text = |field: &str, default: &str| self.config[field].as_str().unwrap_or(default).to_owned();
-        let state = PathBuf::from(text("dataDir", STATE));
+        let string = |field: &str, default: &str| self.config[field].as_str().unwrap_or(default).to_owned();
+        let state = PathBuf::from(string("dataDir", STATE));
         let mut config = Config::new(&of_pods, &of_cluster, state);
-        config.bridge = text("bridge", "corten0");
+        config.bridge = string("bridge", "corten0");
         config.table = "corten-cni".to_owned();
         config.mtu = self.config["mtu"].as_u64().and_then(|mtu| u32::try_from(mtu).ok());
         Ok(config)
     }
 
-    /// The ranges of this node's pods: those the runtime tells, else those of the file.
+    /// Returns the ranges of this node's pods: those of the runtime, else those of the file.
     fn ranges(&self) -> Result<Vec<Cidr>, Error> {
-        let told = self.config.pointer("/runtimeConfig/ipRanges").and_then(Value::as_array);
-        match told {
+        let ranges = self.config.pointer("/runtimeConfig/ipRanges").and_then(Value::as_array);
+        match ranges {
             Some(sets) => sets.iter().filter_map(|set| set[0]["subnet"].as_str()).map(str::parse).collect(),
             None => parse_all(self.config["ranges"].as_array()),
         }
@@ -167,11 +167,11 @@ impl Call<'_> {
         if !network.is_attached(&sandbox).await? {
             return Err(Failure::new(UNKNOWN_CONTAINER, format!("{sandbox} is not attached")));
         }
-        let told: BTreeSet<IpAddr> = super::addresses(&self.config["prevResult"]).into_iter().collect();
+        let expected: BTreeSet<IpAddr> = super::addresses(&self.config["prevResult"]).into_iter().collect();
         let held: BTreeSet<IpAddr> = network.addresses(&sandbox).into_iter().collect();
-        match told == held {
+        match expected == held {
             true => Ok(Value::Null),
-            false => Err(Failure::new(FAILED, format!("{sandbox} has {held:?}, not {told:?}"))),
+            false => Err(Failure::new(FAILED, format!("{sandbox} has {held:?}, not {expected:?}"))),
         }
     }
 
@@ -202,7 +202,8 @@ impl Call<'_> {
                 "" | "0.0.0.0" | "::" => None,
                 address => Some(address.parse().ok()?),
             };
-            let (host_port, container_port) = (number("hostPort")?, number("containerPort")?);
+            let host_port = number("hostPort")?;
+            let container_port = number("containerPort")?;
             Some(PortMapping { protocol, host_ip, host_port, container_port })
         };
         let ports = self.config.pointer("/runtimeConfig/portMappings").and_then(Value::as_array).into_iter().flatten();
@@ -211,23 +212,23 @@ impl Call<'_> {
 
     fn limits(&self) -> Limits {
         let rate = |name: &str| {
-            let rate = self.config.pointer("/runtimeConfig/bandwidth").and_then(|told| told[name].as_u64());
+            let rate = self.config.pointer("/runtimeConfig/bandwidth").and_then(|bandwidth| bandwidth[name].as_u64());
             rate.filter(|rate| *rate > 0)
         };
         Limits { ingress: rate("ingressRate"), egress: rate("egressRate") }
     }
 
-    /// The result in the words of the caller's version.
+    /// Returns the result in the format of the caller's version.
     fn result(&self, attachment: &Attachment, bridge: &str, netns: &str) -> Value {
         let mac = attachment.ips.first().map(|first| mac_of(*first)).unwrap_or_default();
         let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
         let ips = attachment.ips.iter().zip(&attachment.gateways).map(|(ip, gateway)| {
             let length = if ip.is_ipv4() { 32 } else { 128 };
-            let mut told = json!({"address": format!("{ip}/{length}"), "gateway": gateway, "interface": 2});
+            let mut ip_config = json!({"address": format!("{ip}/{length}"), "gateway": gateway, "interface": 2});
             if !at_least(self.version, "1.0.0") {
-                told["version"] = json!(if ip.is_ipv4() { "4" } else { "6" });
+                ip_config["version"] = json!(if ip.is_ipv4() { "4" } else { "6" });
             }
-            told
+            ip_config
         });
         let routes = attachment
             .gateways
@@ -247,7 +248,7 @@ impl Call<'_> {
     }
 }
 
-/// Reads what a call is told, and does nothing about it; returns how many gateways and ports it is about.
+/// Reads the input of a call without running it; returns how many gateways and ports it has.
 pub(crate) fn read(config: Value) -> Option<usize> {
     let call = Call { variable: &|_| None, config, version: VERSIONS[0] };
     let gateways = call.network().ok()?.gateways().ok()?;
@@ -255,8 +256,8 @@ pub(crate) fn read(config: Value) -> Option<usize> {
     Some(gateways.len() + call.port_mappings().ok()?.len())
 }
 
-fn parse_all(texts: Option<&Vec<Value>>) -> Result<Vec<Cidr>, Error> {
-    texts.into_iter().flatten().filter_map(Value::as_str).map(str::parse).collect()
+fn parse_all(values: Option<&Vec<Value>>) -> Result<Vec<Cidr>, Error> {
+    values.into_iter().flatten().filter_map(Value::as_str).map(str::parse).collect()
 }
 
 /// Waits until no other call works on the state.

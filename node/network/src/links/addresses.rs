@@ -1,4 +1,4 @@
-//! The link that holds addresses for others to find, and the links on which they are looked for.
+//! The link that holds announced addresses, and the links on which they are announced.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use rtnetlink::{LinkBridge, LinkUnspec};
 use super::{Link, Links};
 use crate::error::Error;
 
-/// A link whose neighbours hear announcements.
+/// A link whose neighbours receive announcements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Uplink {
     pub index: u32,
@@ -36,23 +36,23 @@ impl Links {
         found.try_collect().await.map_err(Error::link("list addresses"))
     }
 
-    /// The addresses of a link that are of the whole world.
+    /// Returns the global addresses of a link.
     pub async fn addresses(&self, link: u32) -> Result<BTreeSet<IpAddr>, Error> {
         let messages = self.address_messages(link).await?;
         Ok(messages.iter().filter_map(address).filter(|address| !is_link_local(*address)).collect())
     }
 
-    pub async fn delete_address(&self, link: u32, doomed: IpAddr) -> Result<(), Error> {
+    pub async fn delete_address(&self, link: u32, removed: IpAddr) -> Result<(), Error> {
         for message in self.address_messages(link).await? {
-            if address(&message) == Some(doomed) {
+            if address(&message) == Some(removed) {
                 let deleted = self.handle.address().del(message).execute().await;
-                deleted.map_err(Error::link(format!("delete address {doomed}")))?;
+                deleted.map_err(Error::link(format!("delete address {removed}")))?;
             }
         }
         Ok(())
     }
 
-    /// Links with neighbours: those that are up, broadcast, and not ours.
+    /// Returns the links with neighbours: those that are up, broadcast, and not ours.
     pub async fn broadcast_links(&self) -> Result<Vec<Uplink>, Error> {
         let all: Vec<LinkMessage> =
             self.handle.link().get().execute().try_collect().await.map_err(Error::link("list links"))?;
@@ -73,7 +73,9 @@ fn is_link_local(address: IpAddr) -> bool {
 
 fn uplink(message: &LinkMessage) -> Option<Uplink> {
     let flags = message.header.flags;
-    let (mut mac, mut own, mut port) = (None, false, false);
+    let mut mac = None;
+    let mut own = false;
+    let mut port = false;
     for attribute in &message.attributes {
         match attribute {
             LinkAttribute::Address(address) => mac = address.as_slice().try_into().ok(),

@@ -1,7 +1,7 @@
-//! What the kernel tells of links and routes by itself, so that what goes with a link returns with it.
+//! The kernel's events of links and routes, so that the routes of a link are restored with it.
 //!
-//! When a link goes down the kernel drops the routes by it without a word of them, and does not bring them back: only the
-//! link itself is told. Messages are read by their fixed parts; nothing here decides what to do about them.
+//! When a link goes down the kernel drops its routes without an event for them, and does not restore them: only the
+//! link itself has an event. Messages are read by their fixed parts; nothing here decides how to react to them.
 
 use std::io;
 
@@ -23,20 +23,20 @@ const ROUTE_HEADER: usize = 12;
 const ROUTE_DESTINATION: u16 = 1;
 const MAIN_TABLE: u8 = 254;
 const UNICAST: u8 = 1;
-/// Who makes routes that lead to neighbours: the kernel, people, and clients of DHCP. Routing daemons change their own by
-/// the thousand, and no node is found by them.
+/// The protocols of routes that lead to neighbours: those of the kernel, of administrators, and of DHCP clients.
+/// Routing daemons change their own by the thousand, and no node is found by them.
 const NEIGHBOURLY: [u8; 4] = [2, 3, 4, 16];
 
-/// What happened.
+/// An event of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Event {
-    /// A link went down, or away.
+    /// A link went down, or was deleted.
     LinkLost(u32),
-    /// Somebody deleted a route of ours; perhaps we.
+    /// A route of ours was deleted, perhaps by us.
     OwnRouteDeleted,
-    /// A route came or went that may lead to other nodes.
+    /// A route changed that may lead to other nodes.
     RouteChanged,
-    /// More happened than the kernel could keep for us.
+    /// The kernel dropped events because too many happened.
     Missed,
 }
 
@@ -53,7 +53,7 @@ impl Events {
         unsafe { AsyncFd::register(socket) }.map(Events).map_err(|error| Error::Netlink(error.into()))
     }
 
-    /// Waits until something happened, and returns all that has by then; never nothing.
+    /// Waits for events, and returns all that have happened by then; never an empty list.
     pub async fn next(&self) -> Result<Vec<Event>, Error> {
         loop {
             let mut ready = self.0.readable().await.map_err(Error::Netlink)?;
@@ -69,7 +69,7 @@ impl Events {
     }
 }
 
-/// Reads what has come, until there is no more.
+/// Reads all pending events.
 fn drain(socket: &Socket, events: &mut Vec<Event>) -> Result<(), Error> {
     let mut buffer = Vec::with_capacity(64 * 1024);
     loop {
@@ -84,7 +84,7 @@ fn drain(socket: &Socket, events: &mut Vec<Event>) -> Result<(), Error> {
     }
 }
 
-/// The events of one datagram; whatever is cut short ends it.
+/// Returns the events of one datagram; a truncated message ends it.
 pub(crate) fn read(mut rest: &[u8]) -> Vec<Event> {
     let mut events = Vec::new();
     while let Some(length) = number(rest, 0).map(|length| length as usize) {
@@ -103,15 +103,17 @@ fn number(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-/// An `ifinfomsg`.
+/// Parses an `ifinfomsg`.
 fn link(body: &[u8], deleted: bool) -> Option<Event> {
     let up = number(body, 8)? & nix::libc::IFF_UP as u32 != 0;
     (deleted || !up).then_some(Event::LinkLost(number(body, 4)?))
 }
 
-/// A `rtmsg`.
+/// Parses a `rtmsg`.
 fn route(body: &[u8], deleted: bool) -> Option<Event> {
-    let (table, protocol, kind) = (*body.get(4)?, *body.get(5)?, *body.get(7)?);
+    let table = *body.get(4)?;
+    let protocol = *body.get(5)?;
+    let kind = *body.get(7)?;
     if table != MAIN_TABLE {
         return None;
     }
@@ -124,7 +126,7 @@ fn route(body: &[u8], deleted: bool) -> Option<Event> {
     (NEIGHBOURLY.contains(&protocol) && !is_link_local(body)).then_some(Event::RouteChanged)
 }
 
-/// Every link has a route to its link-local neighbours in IPv6; no node is found by it.
+/// Reports whether a route leads to the link-local neighbours, as every link has one in IPv6; no node is found by it.
 fn is_link_local(body: &[u8]) -> bool {
     let mut rest = body.get(ROUTE_HEADER..).unwrap_or_default();
     while let Some([low, high, kind_low, kind_high]) = rest.first_chunk().copied() {
@@ -161,10 +163,10 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_says_is_what_happened() {
+    fn messages_of_the_kernel_become_events() {
         let up = nix::libc::IFF_UP as u32;
         let near = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-        for (name, told, expected) in [
+        for (name, message, expected) in [
             ("up", link_message(NEW_LINK, 3, up), None),
             ("down", link_message(NEW_LINK, 3, 0), Some(Event::LinkLost(3))),
             ("away", link_message(DELETED_LINK, 3, up), Some(Event::LinkLost(3))),
@@ -176,9 +178,9 @@ mod tests {
             ("a routing daemon", route_message(NEW_ROUTE, 254, 186, &[192, 0, 2, 0]), None),
             ("link-local", route_message(NEW_ROUTE, 254, 2, &near), None),
         ] {
-            assert_eq!(read(&told), expected.into_iter().collect::<Vec<_>>(), "{name}");
-            for length in 0..told.len() {
-                read(&told[..length]);
+            assert_eq!(read(&message), expected.into_iter().collect::<Vec<_>>(), "{name}");
+            for length in 0..message.len() {
+                read(&message[..length]);
             }
         }
         let both = [link_message(NEW_LINK, 3, 0), link_message(NEW_LINK, 4, 0)].concat();

@@ -1,6 +1,6 @@
 //! Links, addresses and routes over rtnetlink: the few operations the pod network is made of.
 //!
-//! Every operation may be repeated: what stands already as wanted is left as it is.
+//! Every operation may be repeated: an object that is already as wanted is left unchanged.
 
 mod addresses;
 pub(crate) mod events;
@@ -11,7 +11,7 @@ mod shaping;
 pub(crate) use addresses::Uplink;
 pub(crate) use events::{Event, Events};
 pub(crate) use overlay::{Forwarding, Neighbour, TunnelEnd};
-pub(crate) use routes::{Route, Way};
+pub(crate) use routes::{Route, RouteLink};
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -32,16 +32,16 @@ use crate::error::Error;
 use crate::sysctl;
 
 const DEFAULT_MTU: u32 = 1500;
-/// How long a new link may take to carry packets, and how often to look.
-const CARRIER: Duration = Duration::from_secs(2);
-const LOOK: Duration = Duration::from_millis(1);
+/// The time that a new link may take to carry packets, and the polling interval.
+const CARRIER_TIMEOUT: Duration = Duration::from_secs(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Access to the links of one network namespace.
 pub(crate) struct Links {
     handle: rtnetlink::Handle,
 }
 
-/// What we need to know of a link.
+/// The attributes of a link that we use.
 #[derive(Clone, Debug)]
 pub(crate) struct Link {
     pub index: u32,
@@ -61,7 +61,8 @@ pub(crate) struct Peer<'a> {
     pub mac: [u8; 6],
 }
 
-/// A hardware address made of the last four bytes of an address, so that neighbours stay right when both are reused.
+/// Returns a hardware address made of the last four bytes of an address, so that neighbour entries stay valid when both
+/// are reused.
 pub(crate) fn mac_of(address: IpAddr) -> [u8; 6] {
     let bits = match address {
         IpAddr::V4(address) => address.to_bits(),
@@ -76,7 +77,7 @@ pub(super) fn is_errno(error: &rtnetlink::Error, errno: nix::errno::Errno) -> bo
 }
 
 impl Links {
-    /// Opens the calling thread's network namespace; the connection is served by the current runtime.
+    /// Opens the calling thread's network namespace; the current runtime serves the connection.
     pub fn open() -> Result<Links, Error> {
         let (connection, handle, _) = rtnetlink::new_connection().map_err(Error::Netlink)?;
         tokio::spawn(connection);
@@ -98,8 +99,8 @@ impl Links {
 
     /// Makes a bridge that is up and holds exactly these addresses.
     pub async fn ensure_bridge(&self, name: &str, addresses: &[(IpAddr, u8)], mtu: Option<u32>) -> Result<Link, Error> {
-        // A fixed hardware address: by default a bridge takes the lowest of its ports, and
-        // changes it under the pods when ports come and go.
+        // A fixed hardware address: by default a bridge takes the lowest of its ports, and changes it under the pods
+        // when ports are added or removed.
         let mac = addresses.first().map_or([0x0a, 0x58, 0, 0, 0, 0], |(address, _)| mac_of(*address));
         if self.find(name).await?.is_none() {
             let bridge = LinkBridge::new(name).address(mac.to_vec()).mcast_snooping(false).build();
@@ -113,7 +114,7 @@ impl Links {
         }
         let changed = self.handle.link().set(change.build()).execute().await;
         changed.map_err(Error::link(format!("set link {name} up")))?;
-        // An address of an earlier range would keep a route to pods that are another node's now.
+        // An address of an earlier range would keep a route to pods that belong to another node now.
         for old in self.addresses(bridge.index).await? {
             if !addresses.iter().any(|(kept, _)| *kept == old) {
                 self.delete_address(bridge.index, old).await?;
@@ -152,17 +153,16 @@ impl Links {
         self.handle.link().set_port(hairpin).execute().await.map_err(Error::link(action()))
     }
 
-    /// Waits until packets pass between a port and its bridge. The kernel notices a carrier some time
-    /// after a link is up; what is sent before is lost, and the pod's first connection would wait a
-    /// second for its repetition.
+    /// Waits until packets pass between a port and its bridge. The kernel notices a carrier some time after a link is
+    /// up; packets sent before are lost, and the pod's first connection would wait a second for its retransmission.
     pub async fn await_carrier(&self, port: &str, bridge: &str) -> Result<(), Error> {
         let carries = async {
             while !(self.get(port).await?.forwarding && self.get(bridge).await?.up) {
-                tokio::time::sleep(LOOK).await;
+                tokio::time::sleep(POLL_INTERVAL).await;
             }
             Ok(())
         };
-        match tokio::time::timeout(CARRIER, carries).await {
+        match tokio::time::timeout(CARRIER_TIMEOUT, carries).await {
             Ok(result) => result,
             Err(_) => {
                 warn!(port, bridge, "a new link does not carry packets yet");
@@ -179,7 +179,7 @@ impl Links {
         Ok(link)
     }
 
-    /// Deletes a link; one that is gone is no error.
+    /// Deletes a link; a missing one is no error.
     pub async fn delete(&self, name: &str) -> Result<(), Error> {
         let Some(link) = self.find(name).await? else { return Ok(()) };
         match self.handle.link().del(link.index).execute().await {
@@ -190,19 +190,19 @@ impl Links {
         }
     }
 
-    /// The links attached to a bridge.
+    /// Returns the links attached to a bridge.
     pub async fn ports(&self, bridge: &Link) -> Result<Vec<Link>, Error> {
         let all: Vec<LinkMessage> =
             self.handle.link().get().execute().try_collect().await.map_err(Error::link("list links"))?;
         Ok(all.iter().map(link).filter(|port| port.controller == Some(bridge.index)).collect())
     }
 
-    /// Adds an address, which is of use at once: that nobody else has it is known, so nobody is asked.
+    /// Adds an address, usable at once: no other host has it, so duplicate address detection is skipped.
     pub async fn add_address(&self, index: u32, address: IpAddr, length: u8) -> Result<(), Error> {
         self.put_address(index, (address, length), None).await
     }
 
-    /// Adds a single address that goes by itself unless it is added again in time.
+    /// Adds a single address that expires unless it is added again in time.
     pub async fn lend_address(&self, index: u32, address: IpAddr, lifetime: Duration) -> Result<(), Error> {
         let length = if address.is_ipv4() { 32 } else { 128 };
         self.put_address(index, (address, length), Some(lifetime)).await
@@ -229,7 +229,7 @@ impl Links {
         request.execute().await.map_err(Error::link(format!("add address {address}/{length}")))
     }
 
-    /// `destination dev index scope link`
+    /// Adds the route `destination dev index scope link`.
     pub async fn add_link_route(&self, destination: IpAddr, index: u32) -> Result<(), Error> {
         let route = match destination {
             IpAddr::V4(address) => RouteMessageBuilder::<Ipv4Addr>::new()
@@ -244,7 +244,7 @@ impl Links {
         self.replace_route(route, format!("add route {destination}")).await
     }
 
-    /// `default via gateway dev index`
+    /// Adds the route `default via gateway dev index`.
     pub async fn add_default_route(&self, gateway: IpAddr, index: u32) -> Result<(), Error> {
         let route = match gateway {
             IpAddr::V4(gateway) => {
@@ -261,10 +261,10 @@ impl Links {
         self.handle.route().add(route).replace().execute().await.map_err(Error::link(action))
     }
 
-    /// The MTU of the link with the default route: pods must not send packets it cannot carry.
+    /// Returns the MTU of the link with the default route: pods must not send packets it cannot carry.
     pub async fn uplink_mtu(&self) -> Result<u32, Error> {
-        let (ipv4, ipv6) =
-            (RouteMessageBuilder::<Ipv4Addr>::new().build(), RouteMessageBuilder::<Ipv6Addr>::new().build());
+        let ipv4 = RouteMessageBuilder::<Ipv4Addr>::new().build();
+        let ipv6 = RouteMessageBuilder::<Ipv6Addr>::new().build();
         let mut routes: Vec<RouteMessage> = Vec::new();
         for all in [ipv4, ipv6] {
             let found = self.handle.route().get(all).execute().try_collect::<Vec<_>>().await;

@@ -1,5 +1,5 @@
-//! The links of overlays, and of VXLAN the two tables that lead packets through it: which hardware address a tunnel end has
-//! (neighbours), and which node a hardware address is behind (forwarding entries).
+//! The links of overlays, and the two tables of VXLAN: the hardware address of each tunnel end (neighbours), and the
+//! node of each hardware address (forwarding entries).
 
 use std::net::IpAddr;
 
@@ -22,7 +22,7 @@ pub(crate) struct Neighbour {
     pub mac: [u8; 6],
 }
 
-/// The node that a hardware address is behind.
+/// The node of a hardware address.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Forwarding {
     pub mac: [u8; 6],
@@ -34,19 +34,19 @@ pub(crate) struct TunnelEnd {
     pub vni: u32,
     pub port: u16,
     pub mac: [u8; 6],
-    /// The node's own address, whose version of IP carries the packets.
+    /// The node's own address, whose IP family carries the packets.
     pub node: IpAddr,
     pub mtu: u32,
 }
 
 impl Links {
-    /// Makes a VXLAN link that learns nothing by itself and is up. One with other settings is replaced.
+    /// Makes a VXLAN link without learning that is up. Replaces one with other settings.
     pub async fn ensure_vxlan(&self, name: &str, end: &TunnelEnd) -> Result<Link, Error> {
         let TunnelEnd { vni, port, mac, node, mtu } = *end;
         if !self.is_vxlan(name, end).await? {
             self.delete(name).await?;
             let link = LinkVxlan::new(name, vni).port(port).learning(false).address(mac.to_vec());
-            // A link carries packets over one version of IP; which, its own address tells.
+            // A link carries packets over one IP family, which follows from its own address.
             let link = match node {
                 IpAddr::V4(_) => link,
                 IpAddr::V6(node) => link.local6(node),
@@ -108,7 +108,7 @@ impl Links {
         Ok(own && settings)
     }
 
-    /// The node's own address in the overlay.
+    /// Adds the node's own address in the overlay.
     pub async fn add_tunnel_address(&self, link: u32, address: IpAddr) -> Result<(), Error> {
         self.add_address(link, address, if address.is_ipv4() { 32 } else { 128 }).await
     }
@@ -151,7 +151,7 @@ impl Links {
         }
     }
 
-    /// The permanent neighbours of a link.
+    /// Returns the permanent neighbours of a link.
     pub async fn neighbours(&self, link: u32) -> Result<Vec<Neighbour>, Error> {
         let mut found = Vec::new();
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
@@ -163,7 +163,7 @@ impl Links {
         Ok(found)
     }
 
-    /// The forwarding entries of a VXLAN link.
+    /// Returns the forwarding entries of a VXLAN link.
     pub async fn forwardings(&self, link: u32) -> Result<Vec<Forwarding>, Error> {
         let entries = self.entries(link, AddressFamily::Bridge).await?;
         let entry = |message: &NeighbourMessage| {
@@ -182,12 +182,13 @@ impl Links {
 }
 
 fn parts(message: &NeighbourMessage) -> (Option<IpAddr>, Option<[u8; 6]>) {
-    let (mut address, mut mac) = (None, None);
+    let mut address = None;
+    let mut mac = None;
     for attribute in &message.attributes {
         match attribute {
             NeighbourAttribute::Destination(NeighbourAddress::Inet(found)) => address = Some(IpAddr::from(*found)),
             NeighbourAttribute::Destination(NeighbourAddress::Inet6(found)) => address = Some(IpAddr::from(*found)),
-            // A forwarding entry is of no family itself; the length of the address tells.
+            // A forwarding entry has no family itself; the length of the address decides.
             NeighbourAttribute::Destination(NeighbourAddress::Other(found)) => address = of_length(found),
             NeighbourAttribute::LinkLayerAddress(found) => mac = found.as_slice().try_into().ok(),
             _ => {}

@@ -1,4 +1,4 @@
-//! Routes to the pods of other nodes. Ours carry a protocol number of their own; no other is read or touched.
+//! Routes to the pods of other nodes. Ours have a protocol number of their own; no other route is read or changed.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -11,19 +11,19 @@ use super::{Links, is_errno, output_interface};
 use crate::cidr::Cidr;
 use crate::error::Error;
 
-/// The routing protocol number that marks routes as ours.
+/// The routing protocol number of our routes.
 pub(super) const ROUTE_PROTOCOL_NUMBER: u8 = 67;
 const ROUTE_PROTOCOL: RouteProtocol = RouteProtocol::Other(ROUTE_PROTOCOL_NUMBER);
 
 /// The metric of fences: any other route to the same range is preferred.
 const FENCE_METRIC: u32 = 0xff00_0000;
 
-/// How packets to another node's pods leave this node.
+/// The link by which packets to another node's pods leave this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Way {
-    /// By whichever link leads to the next hop.
+pub(crate) enum RouteLink {
+    /// The link that leads to the next hop.
     Uplink,
-    /// By the link of this index.
+    /// The link of this index.
     Link(u32),
 }
 
@@ -32,15 +32,15 @@ pub(crate) enum Way {
 pub(crate) struct Route {
     pub destination: Cidr,
     pub via: IpAddr,
-    pub way: Way,
+    pub link: RouteLink,
 }
 
 impl Links {
-    /// `destination via next-hop dev link onlink proto corten`; says which link that is.
+    /// Adds the route `destination via next-hop dev link onlink proto corten`; returns the link.
     pub async fn add_node_route(&self, route: &Route) -> Result<u32, Error> {
-        let index = match route.way {
-            Way::Uplink => self.uplink_towards(route.via).await?,
-            Way::Link(index) => index,
+        let index = match route.link {
+            RouteLink::Uplink => self.uplink_towards(route.via).await?,
+            RouteLink::Link(index) => index,
         };
         let message = message(route, Some(index))?;
         self.replace_route(message, format!("add route {}", route.destination)).await?;
@@ -56,12 +56,12 @@ impl Links {
         }
     }
 
-    /// The routes that we made, each with the link it goes by; those by the link `overlay` are told as such.
+    /// Returns our routes, each with its link; those by the link `overlay` are marked as such.
     pub async fn node_routes(&self, overlay: Option<u32>) -> Result<Vec<(Route, Option<u32>)>, Error> {
         Ok(self.our_routes().await?.iter().filter_map(|message| our_route(message, overlay)).collect())
     }
 
-    /// `unreachable range proto corten`
+    /// Adds the route `unreachable range proto corten`.
     pub async fn add_fence(&self, range: Cidr) -> Result<(), Error> {
         self.replace_route(fence(range)?, format!("add the fence around {range}")).await
     }
@@ -75,7 +75,7 @@ impl Links {
         }
     }
 
-    /// The ranges that we fenced.
+    /// Returns the ranges with a fence of ours.
     pub async fn fences(&self) -> Result<Vec<Cidr>, Error> {
         let all = self.our_routes().await?;
         let fences = all.iter().filter(|message| message.header.kind == RouteType::Unreachable);
@@ -94,7 +94,7 @@ impl Links {
         Ok(found)
     }
 
-    /// The index of the link that packets to the address leave by.
+    /// Returns the index of the link that packets to the address leave by.
     pub async fn uplink_towards(&self, address: IpAddr) -> Result<u32, Error> {
         let no_route = || Error::NoRoute(address);
         let length = if address.is_ipv4() { 32 } else { 128 };
@@ -108,8 +108,8 @@ impl Links {
 
 fn message(route: &Route, link: Option<u32>) -> Result<RouteMessage, Error> {
     let mixed = |_| Error::NoRoute(route.via);
-    // A node may be a neighbour without an address of our subnet, as the first node of a machine
-    // is to the nodes in namespaces of it: hence onlink.
+    // A node may be a neighbour without an address of our subnet, as the first node of a machine is to the nodes in its
+    // namespaces: hence onlink.
     let builder = RouteMessageBuilder::<IpAddr>::new()
         .destination_prefix(route.destination.address(), route.destination.length())
         .and_then(|builder| builder.gateway(route.via))
@@ -151,10 +151,10 @@ fn our_route(message: &RouteMessage, overlay: Option<u32>) -> Option<(Route, Opt
         _ => None,
     })?;
     let destination = destination(message)?;
-    let link = output_interface(message);
-    let way = match link {
-        Some(index) if Some(index) == overlay => Way::Link(index),
-        _ => Way::Uplink,
+    let index = output_interface(message);
+    let link = match index {
+        Some(index) if Some(index) == overlay => RouteLink::Link(index),
+        _ => RouteLink::Uplink,
     };
-    Some((Route { destination, via, way }, link))
+    Some((Route { destination, via, link }, index))
 }

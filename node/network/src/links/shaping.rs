@@ -1,4 +1,4 @@
-//! Token buckets: how fast a link may send.
+//! Token buckets: the rate limit of a link.
 
 use futures::StreamExt;
 use rtnetlink::packet_core::{
@@ -16,11 +16,11 @@ const TBF_RATE64: u16 = 4;
 const TBF_BURST: u16 = 6;
 /// The link layer of a rate that the kernel computes itself.
 const LINKLAYER_ETHERNET: u8 = 1;
-/// The least burst: what offloading hands a link at once must fit.
+/// The least burst: it must hold a packet of segmentation offload.
 const LEAST_BURST: u64 = 64 * 1024;
 
 impl Links {
-    /// Has a link send at most so many bits a second.
+    /// Limits the rate of a link to so many bits a second.
     pub async fn limit(&self, link: u32, bits: u64) -> Result<(), Error> {
         let mut message = TcMessage::with_index(i32::try_from(link).unwrap_or_default());
         message.header.parent = TcHandle::ROOT;
@@ -43,8 +43,8 @@ impl Links {
     }
 }
 
-/// The attributes of a bucket that fills with so many bytes a second. It holds what passes in a twentieth of a second,
-/// and as much again for a fortieth may wait.
+/// Returns the attributes of a bucket that fills with so many bytes a second. It holds a twentieth of a second's bytes,
+/// and a fortieth's may wait.
 fn token_bucket(rate: u64) -> [(u16, Vec<u8>); 3] {
     let burst = (rate / 20).max(LEAST_BURST).min(u32::MAX.into());
     let waiting = (rate / 40).saturating_add(burst).min(u32::MAX.into());

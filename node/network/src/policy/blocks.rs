@@ -1,5 +1,5 @@
-//! IP blocks with exceptions, and port ranges, as the disjoint intervals that the kernel's interval
-//! sets take: they refuse what overlaps.
+//! IP blocks with exceptions, and port ranges, as the disjoint intervals that the kernel's interval sets take: they
+//! refuse overlaps.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -10,7 +10,7 @@ use crate::cidr::Cidr;
 /// An inclusive range of numbers.
 type Range = (u128, u128);
 
-/// First and last address of the ranges that the blocks without their exceptions cover, in order.
+/// Returns the first and last address of the ranges that the blocks without their exceptions cover, in order.
 pub(crate) fn ranges<'a>(
     blocks: impl IntoIterator<Item = (&'a Cidr, &'a Vec<Cidr>)>,
     ipv4: bool,
@@ -24,12 +24,20 @@ pub(crate) fn ranges<'a>(
     merge(without.collect()).into_iter().map(|(first, last)| (address(first, ipv4), address(last, ipv4))).collect()
 }
 
-/// The port ranges of every protocol, merged.
-pub(crate) fn ports(ranges: impl IntoIterator<Item = (Protocol, u16, u16)> + Clone) -> Vec<(Protocol, u16, u16)> {
+/// The ports of a protocol from `first` to `last`, both included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PortRange {
+    pub protocol: Protocol,
+    pub first: u16,
+    pub last: u16,
+}
+
+/// Merges the port ranges of every protocol.
+pub(crate) fn ports(ranges: impl IntoIterator<Item = PortRange> + Clone) -> Vec<PortRange> {
     let of = |protocol: Protocol| {
-        let ranges = ranges.clone().into_iter().filter(move |range| range.0 == protocol);
-        let merged = merge(ranges.map(|(_, first, last)| (first.into(), last.into())).collect());
-        merged.into_iter().map(move |(first, last)| (protocol, first as u16, last as u16))
+        let ranges = ranges.clone().into_iter().filter(move |range| range.protocol == protocol);
+        let merged = merge(ranges.map(|range| (range.first.into(), range.last.into())).collect());
+        merged.into_iter().map(move |(first, last)| PortRange { protocol, first: first as u16, last: last as u16 })
     };
     [Protocol::Tcp, Protocol::Udp, Protocol::Sctp].into_iter().flat_map(of).collect()
 }
@@ -50,7 +58,7 @@ fn address(number: u128, ipv4: bool) -> IpAddr {
     if ipv4 { Ipv4Addr::from_bits(number as u32).into() } else { Ipv6Addr::from_bits(number).into() }
 }
 
-/// What is left of a range without ordered, disjoint holes.
+/// Subtracts ordered, disjoint holes from a range.
 fn subtract((mut first, last): Range, holes: &[Range]) -> Vec<Range> {
     let mut left = Vec::new();
     for (hole_first, hole_last) in holes {
@@ -69,7 +77,7 @@ fn subtract((mut first, last): Range, holes: &[Range]) -> Vec<Range> {
     left
 }
 
-/// Overlapping and adjacent ranges become one.
+/// Merges overlapping and adjacent ranges.
 fn merge(mut ranges: Vec<Range>) -> Vec<Range> {
     ranges.sort_unstable();
     let mut merged: Vec<Range> = Vec::new();
@@ -87,8 +95,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn cidr(text: &str) -> Cidr {
-        text.parse().unwrap()
+    fn cidr(cidr: &str) -> Cidr {
+        cidr.parse().unwrap()
     }
 
     #[test]
@@ -103,7 +111,7 @@ mod tests {
             ),
             (vec![("10.0.0.0/25", vec![]), ("10.0.0.128/25", vec![])], vec!["10.0.0.0-10.0.0.255"]),
             (vec![("10.0.0.0/24", vec!["10.0.0.0/24"])], vec![]),
-            // One block's exception does not take from another block.
+            // The exception of a block does not affect another block.
             (vec![("10.0.0.0/24", vec!["10.0.0.7/32"]), ("10.0.0.7/32", vec![])], vec!["10.0.0.0-10.0.0.255"]),
             (vec![("fd00::/64", vec![])], vec![]),
         ] {
@@ -117,9 +125,11 @@ mod tests {
 
     #[test]
     fn ports_are_merged_by_protocol() {
-        let (tcp, udp) = (Protocol::Tcp, Protocol::Udp);
-        let found = ports([(udp, 53, 53), (tcp, 80, 80), (tcp, 81, 90), (tcp, 85, 95)]);
-        assert_eq!(found, [(tcp, 80, 95), (udp, 53, 53)]);
+        let tcp = Protocol::Tcp;
+        let udp = Protocol::Udp;
+        let range = |protocol, first, last| PortRange { protocol, first, last };
+        let found = ports([range(udp, 53, 53), range(tcp, 80, 80), range(tcp, 81, 90), range(tcp, 85, 95)]);
+        assert_eq!(found, [range(tcp, 80, 95), range(udp, 53, 53)]);
     }
 
     proptest! {

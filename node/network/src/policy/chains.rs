@@ -1,18 +1,17 @@
-//! The rules of enforcement: those every forwarded packet meets, and one chain for each different
-//! sum of policies.
+//! The rules of enforcement: those for every forwarded packet, and one chain for each different sum of policies.
 //!
 //! ```text
 //! forward      answers and related packets pass, a pod reaches itself; then
 //!              source → @egress → jump egress-…      may it leave?
 //!              destination → @ingress → jump ingress-…   may it enter?
-//! input        the egress of what a pod asks of cluster DNS on its node, or of all it sends to its node
+//! input        the egress of a pod's queries to cluster DNS on its node, or of all its packets to its node
 //! ingress-7    source in @pods-3, protocol and port in @ingress-7-ports-0: return; …; drop
 //! ```
 //!
-//! A packet that may pass *returns*, so that both directions are asked of traffic within the node.
-//! Packets of the node itself are not judged: probes always pass. Where IPVS translates Services, which forwards nothing,
-//! `forward` stands where packets leave the node. Every packet of the direction
-//! that opened the connection is judged anew, so a new policy also ends connections that stand.
+//! An allowed packet *returns*, so that traffic within the node passes both directions' chains. Packets of the node
+//! itself are not filtered: probes always pass. Where IPVS translates Services, which forwards nothing, `forward` hooks
+//! in where packets leave the node. Every packet of the direction that opened the connection is filtered anew, so a new
+//! policy also cuts open connections.
 
 use std::net::IpAddr;
 
@@ -21,16 +20,17 @@ use corten_nftables::{
     Verdict, flags, priority,
 };
 
+use super::Config;
+use super::blocks::{self, PortRange};
 use super::members::{Member, Subject};
 use super::objects::{Allowed, Direction, Peer, PortMatch};
-use super::{Config, blocks};
 
 const OWN: &str = "own";
 const FORWARD: &str = "forward";
 const INPUT: &str = "input";
 pub(crate) const DNS_PORT: u16 = 53;
 
-/// What the pods of one chain may do in one direction: the sum of their policies.
+/// The allowed traffic of one chain's pods in one direction: the sum of their policies.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Group {
     pub direction: Direction,
@@ -38,7 +38,7 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// Whether the sum of the policies forbids nothing.
+    /// Reports whether the sum of the policies forbids nothing.
     pub fn allows_everything(&self) -> bool {
         self.allowed.iter().any(|allowed| allowed.peers.is_none() && allowed.ports.is_none())
     }
@@ -47,7 +47,7 @@ impl Group {
         format!("{}-{id}", self.direction.as_str())
     }
 
-    /// The sets of addresses that its rules read.
+    /// Returns the sets of addresses that its rules read.
     pub fn subjects(&self) -> impl Iterator<Item = Subject> {
         let peers = self.allowed.iter().flat_map(|allowed| allowed.peers.iter().flatten());
         let peers = peers.filter_map(|peer| match peer {
@@ -63,7 +63,7 @@ impl Group {
     }
 }
 
-/// One address family's side of the rules.
+/// The rules of one address family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Side {
     pub ipv4: bool,
@@ -97,7 +97,7 @@ impl Side {
         }
     }
 
-    /// The pods of this node that reach themselves.
+    /// Returns the set of this node's pods, which may reach themselves.
     pub fn own(self) -> Set {
         Set::new(OWN, &[self.address(), self.address()])
     }
@@ -106,12 +106,12 @@ impl Side {
         Element::key((address, address))
     }
 
-    /// The verdict map from isolated pods of this node to their chains.
+    /// Returns the verdict map from isolated pods of this node to their chains.
     pub fn verdicts(self, direction: Direction) -> Set {
         Set::vmap(direction.as_str(), &[self.address()])
     }
 
-    /// The set of a subject.
+    /// Returns the set of a subject.
     pub fn member_set(self, subject: &Subject, id: u32) -> Set {
         match subject {
             Subject::Peer(_) => Set::new(&member_set_name(subject, id), &[self.address()]),
@@ -122,7 +122,7 @@ impl Side {
         }
     }
 
-    /// The element of a member; none if it is of the other family.
+    /// Returns the element of a member; `None` if it is of the other family.
     pub fn member(self, subject: &Subject, (address, port): &Member) -> Option<Element> {
         let key: Value = match subject {
             Subject::Peer(_) => (*address).into(),
@@ -131,7 +131,7 @@ impl Side {
         self.holds(*address).then(|| Element::key(key))
     }
 
-    /// The empty table of a fresh start.
+    /// Makes the empty table of a fresh start.
     pub fn skeleton(self, batch: &mut Batch, config: &Config) {
         let table = self.table(&config.table);
         let ipvs = config.ipvs;
@@ -140,8 +140,8 @@ impl Side {
         for direction in Direction::ALL {
             batch.add_set(&table, &self.verdicts(direction));
         }
-        // IPVS takes what was delivered to the node, late in the input, and sends it on without forwarding it: what
-        // leaves the node is where all meet.
+        // IPVS takes packets that were delivered to the node, late in the input hook, and sends them on without
+        // forwarding them: the only common hook is where packets leave the node.
         let (forward, input) = match ipvs {
             false => (Hook::Forward, priority::FILTER),
             true => (Hook::Postrouting, priority::SRCNAT + 1),
@@ -164,17 +164,18 @@ impl Side {
         ] {
             batch.add_rule(&table, FORWARD, &rule);
         }
-        let asked = config.dns(self);
-        if asked.is_none() && !config.host_egress {
+        let dns = config.dns(self);
+        if dns.is_none() && !config.host_egress {
             return;
         }
         batch.add_rule(&table, INPUT, &answer());
-        for rule in self.to_node(config, asked) {
+        for rule in self.to_node(config, dns) {
             batch.add_rule(&table, INPUT, &leaves(rule));
         }
     }
 
-    /// Matches the packets to the node itself that are filtered. Neighbour discovery and other messages of IP always pass.
+    /// Returns matches of the filtered packets to the node itself. Neighbour discovery and other ICMP messages always
+    /// pass.
     fn to_node(self, config: &Config, dns: Option<IpAddr>) -> Vec<Rule> {
         let of = |protocol: Protocol| Rule::new().eq(Field::L4Proto, protocol);
         if config.host_egress {
@@ -185,7 +186,7 @@ impl Side {
         [Protocol::Udp, Protocol::Tcp].into_iter().filter_map(asks).collect()
     }
 
-    /// The chain of a group, and the sets that belong to it alone.
+    /// Compiles the chain of a group, and the sets that belong to it alone.
     pub fn compile(self, group: &Group, id: u32, number: &dyn Fn(&Subject) -> Option<u32>) -> Compiled {
         let mut compiled = Compiled { sets: Vec::new(), rules: Vec::new() };
         let chain = group.chain(id);
@@ -250,12 +251,15 @@ impl Side {
             matches.extend(number(&subject).map(|id| Some((fields, member_set_name(&subject, id)))));
         }
         let ranges = ports.iter().filter_map(|port| match port {
-            PortMatch::Range { protocol, first, last } => Some((*protocol, *first, *last)),
+            PortMatch::Range { protocol, first, last } => {
+                Some(PortRange { protocol: *protocol, first: *first, last: *last })
+            }
             PortMatch::Named(_) => None,
         });
         let ranges = blocks::ports(ranges);
         if !ranges.is_empty() {
-            let element = |(protocol, first, last)| Element::range((protocol, Port(first)), (protocol, Port(last)));
+            let element =
+                |PortRange { protocol, first, last }| Element::range((protocol, Port(first)), (protocol, Port(last)));
             let set = Set::new(ports_set, &[DataType::InetProto, DataType::InetService]).intervals();
             compiled.sets.push((set, ranges.into_iter().map(element).collect()));
             matches.push(Some((vec![Field::L4Proto, Field::ThDport], ports_set.to_owned())));
@@ -264,7 +268,7 @@ impl Side {
     }
 }
 
-/// Fields that must be in a set; none matches everything.
+/// Fields that must be in a set; `None` matches everything.
 type Match = Option<(Vec<Field>, String)>;
 
 /// A chain in the kernel's terms.

@@ -1,8 +1,8 @@
 //! The state of enforcement on one node, and its application to the kernel.
 //!
-//! Changes of objects only change what is wanted; [`Enforcer::sync`] sends one batch. Chains are
-//! never changed: pods move to a new chain and the old one goes, within the same batch, so that no
-//! packet meets half a policy. The first sync, and any after a refused batch, replaces the tables.
+//! Changes of objects only change the wanted state; [`Enforcer::sync`] sends one batch. Chains are never changed: pods
+//! move to a new chain and the old one is deleted, within the same batch, so that no packet meets half a policy. The
+//! first sync, and any after a refused batch, replaces the tables.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ use super::objects::{Direction, Pod, Policy};
 use super::{Config, LocalPod, Sandbox};
 use crate::error::Error;
 
-/// Which chains stand, and which addresses of this node's pods lead to them.
+/// The chains, and the addresses of this node's pods that lead to them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Structure {
     chains: BTreeMap<u32, Group>,
@@ -35,9 +35,9 @@ pub(crate) struct Enforcer {
     local: BTreeMap<String, LocalPod>,
     ids: HashMap<Group, u32>,
     next: u32,
-    /// What the kernel holds; none if that is not known.
+    /// The structure in the kernel; `None` if unknown.
     applied: Option<Structure>,
-    /// Whether the structure may differ from what was applied.
+    /// Whether the structure may differ from the applied one.
     dirty: bool,
     socket: Socket,
 }
@@ -86,7 +86,7 @@ impl Enforcer {
         self.members.set_namespace(name, labels);
     }
 
-    /// A pod of this node has these addresses from now on.
+    /// Adds the addresses of a pod of this node.
     pub fn attach(&mut self, sandbox: Sandbox) {
         let Sandbox { id, pod } = sandbox;
         self.local.retain(|other, held| *other == id || !held.addresses.iter().any(|a| pod.addresses.contains(a)));
@@ -98,12 +98,12 @@ impl Enforcer {
         self.dirty |= self.local.remove(sandbox).is_some();
     }
 
-    /// Whether it is known which policies select a pod of this node.
+    /// Reports whether the policies that select a pod of this node are known.
     pub fn knows(&self, local: &LocalPod) -> bool {
         local.static_pod || self.object(local).is_some()
     }
 
-    /// The object of a pod of this node; another pod's of the same name is none.
+    /// Returns the object of a pod of this node; an object of the same name and another uid is another pod.
     fn object(&self, local: &LocalPod) -> Option<&Pod> {
         self.members.pod(&local.key).filter(|pod| local.uid.is_empty() || pod.uid == local.uid)
     }
@@ -112,17 +112,17 @@ impl Enforcer {
         self.dirty || self.applied.is_none() || self.members.has_changes()
     }
 
-    /// Notices that someone else deleted a table, as a restarted firewall service does.
+    /// Checks whether another program deleted a table, as a restarted firewall service does.
     pub fn check(&mut self) -> Result<(), Error> {
         let tables = self.socket.tables()?;
         if self.applied.is_some() && !self.sides.iter().all(|side| tables.contains(&side.table(&self.config.table))) {
-            warn!(table = self.config.table, "the table of the network policies was deleted by someone else");
+            warn!(table = self.config.table, "the table of the network policies was deleted by another program");
             self.applied = None;
         }
         Ok(())
     }
 
-    /// Brings the kernel to what the objects say, in one batch; says how many bytes that took.
+    /// Applies the wanted state to the kernel, in one batch; returns its size in bytes.
     pub fn sync(&mut self) -> Result<usize, Error> {
         let wanted =
             if self.dirty { self.structure() } else { self.applied.clone().unwrap_or_else(|| self.structure()) };
@@ -134,20 +134,20 @@ impl Enforcer {
                 Err(error) => warn!("replacing the tables, because a change of them was refused: {error}"),
             }
         }
-        let batch = self.whole(&wanted);
+        let batch = self.full_batch(&wanted);
         let bytes = batch.len();
         self.socket.apply(batch)?;
         Ok(self.done(wanted, bytes))
     }
 
     fn done(&mut self, structure: Structure, bytes: usize) -> usize {
-        self.members.told();
+        self.members.clear_changes();
         self.applied = Some(structure);
         self.dirty = false;
         bytes
     }
 
-    /// The chains that the pods of this node need.
+    /// Returns the chains that the pods of this node need.
     fn structure(&mut self) -> Structure {
         let mut structure = Structure::default();
         let mut used: HashMap<Group, u32> = HashMap::new();
@@ -174,8 +174,8 @@ impl Enforcer {
         structure
     }
 
-    /// The sum of the policies that isolate a pod; none if nothing does. The labels of a pod without an object are those
-    /// that the kubelet had, or that the object had last.
+    /// Returns the sum of the policies that isolate a pod; `None` if none does. The labels of a pod without an object
+    /// are those of the kubelet, or the last ones of the object.
     fn group(&self, local: &LocalPod, direction: Direction) -> Option<Group> {
         let labels = self.object(local).map_or(&local.labels, |pod| &pod.labels);
         let first = Key::new(local.key.namespace.clone(), "");
@@ -193,7 +193,7 @@ impl Enforcer {
         group.filter(|group| !group.allows_everything())
     }
 
-    fn whole(&self, wanted: &Structure) -> Batch {
+    fn full_batch(&self, wanted: &Structure) -> Batch {
         let mut batch = Batch::new();
         for side in [Side { ipv4: true }, Side { ipv4: false }] {
             if self.sides.contains(&side) {

@@ -1,4 +1,4 @@
-//! The gate between the pod network and enforcement: a new pod waits here until its policies hold.
+//! The gate between the pod network and enforcement: a new pod waits here until its policies are in the kernel.
 //!
 //! It never opens by itself. A pod whose policies are not in the kernel in time fails its setup, and the kubelet tries
 //! again.
@@ -11,20 +11,20 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::error::Error;
 
-/// How long a pod may wait for its policies before its setup fails and is tried again.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Requests that may wait for the task.
+/// The time that a pod may wait for its policies before its setup fails and is retried.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// The number of requests that may wait for the task.
 const QUEUE: usize = 256;
 
 /// A pod of this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalPod {
     pub key: Key,
-    /// Its uid; empty if it is not known.
+    /// Its uid; empty if unknown.
     pub uid: String,
-    /// The labels that the kubelet has of it, in force where the API has no object of this uid.
+    /// The kubelet's labels of the pod, used where the API has no object of this uid.
     pub labels: Labels,
-    /// Whether it runs without an object of the API: then the kubelet's labels are enough.
+    /// Whether it may run without an object of the API: then the kubelet's labels are enough.
     pub static_pod: bool,
     pub addresses: Vec<IpAddr>,
 }
@@ -54,32 +54,31 @@ pub struct Gate {
     requests: mpsc::Sender<Request>,
 }
 
-/// The end of the task that enforces.
+/// The end of the enforcing task.
 pub struct Requests(pub(crate) mpsc::Receiver<Request>);
 
-/// A gate and its other end.
+/// Makes a gate and its other end.
 pub fn gate() -> (Gate, Requests) {
     let (sender, receiver) = mpsc::channel(QUEUE);
     (Gate { requests: sender }, Requests(receiver))
 }
 
 impl Gate {
-    /// Returns when the policies that select the pod are in the kernel.
+    /// Waits until the policies that select the pod are in the kernel.
     pub(crate) async fn attach(&self, sandbox: Sandbox) -> Result<(), Error> {
-        self.attach_within(PATIENCE, sandbox).await
+        self.attach_within(TIMEOUT, sandbox).await
     }
 
-    async fn attach_within(&self, patience: Duration, sandbox: Sandbox) -> Result<(), Error> {
+    async fn attach_within(&self, timeout: Duration, sandbox: Sandbox) -> Result<(), Error> {
         let (done, held) = oneshot::channel();
         let passed = async {
             self.requests.send(Request::Attach { sandbox, done }).await.map_err(|_| Error::PoliciesUnknown)?;
             held.await.map_err(|_| Error::PoliciesUnknown)
         };
-        tokio::time::timeout(patience, passed).await.unwrap_or(Err(Error::PoliciesUnknown))
+        tokio::time::timeout(timeout, passed).await.unwrap_or(Err(Error::PoliciesUnknown))
     }
 
-    /// Reports every sandbox that runs already. Enforcement begins with them: until then the rules of the earlier run
-    /// stand.
+    /// Reports every running sandbox. Enforcement begins with them: until then the rules of the earlier run stay.
     pub(crate) async fn adopt(&self, sandboxes: Vec<Sandbox>) {
         // The other end is gone only when the node is shutting down.
         let _ = self.requests.send(Request::Adopt(sandboxes)).await;

@@ -1,7 +1,7 @@
-//! Which addresses stand behind the peers and named ports that the policies in force speak of.
+//! The addresses of the peers and named ports that the policies in force select.
 //!
-//! A pod that comes, changes or goes touches the sets it is a member of and no other; the cost
-//! follows from the number of different selectors, never from the number of pods.
+//! A pod that is added, changed or deleted affects its own sets only; the cost follows from the number of different
+//! selectors, never from the number of pods.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -10,23 +10,23 @@ use corten_meta::{Key, Labels};
 
 use super::objects::{Namespaces, Pod, PodPeer, PortName};
 
-/// What a set of addresses stands for.
+/// The selector of a set of addresses.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Subject {
     Peer(PodPeer),
     Port(PortName),
 }
 
-/// An address, with the port that a name stands for there; peers have no port.
+/// An address, with the port that a port name means there; peers have no port.
 pub(crate) type Member = (IpAddr, Option<u16>);
 
 /// The members of one subject.
 #[derive(Debug)]
 pub(crate) struct MemberSet {
     pub subject: Subject,
-    /// How many pods say so: an address may pass to a new pod before the old one is gone.
+    /// The number of pods per member: an address may pass to a new pod before the old one is deleted.
     members: BTreeMap<Member, usize>,
-    /// What the kernel has not been told: added or not.
+    /// The members that are not in the kernel yet: added or removed.
     changes: BTreeMap<Member, bool>,
 }
 
@@ -57,7 +57,7 @@ impl MemberSet {
     }
 
     fn change(&mut self, member: Member, added: bool) {
-        // What comes and goes between two syncs is no change at all.
+        // A member that is added and removed between two syncs is no change.
         if self.changes.remove(&member).is_none() {
             self.changes.insert(member, added);
         }
@@ -88,17 +88,17 @@ impl Members {
         self.sets.values().any(|set| !set.changes.is_empty())
     }
 
-    /// The kernel has been told of everything.
-    pub fn told(&mut self) {
+    /// Clears the changes: the kernel has all of them.
+    pub fn clear_changes(&mut self) {
         self.sets.values_mut().for_each(|set| set.changes.clear());
     }
 
-    /// The number of a subject that is in use.
+    /// Returns the id of a subject that is in use.
     pub fn id(&self, subject: &Subject) -> Option<u32> {
         self.ids.get(subject).copied()
     }
 
-    /// Keeps exactly these subjects; new ones are filled.
+    /// Keeps exactly these subjects; fills new ones.
     pub fn retain(&mut self, subjects: &BTreeMap<u32, Subject>, new: impl IntoIterator<Item = Subject>) {
         self.sets.retain(|id, _| subjects.contains_key(id));
         self.ids.retain(|_, id| subjects.contains_key(id));
@@ -118,7 +118,7 @@ impl Members {
         }
     }
 
-    /// A pod as it is now; says whether its labels or uid changed.
+    /// Updates a pod; returns whether its labels or uid changed.
     pub fn set_pod(&mut self, key: &Key, pod: Option<Pod>) -> bool {
         let before = match &pod {
             Some(pod) => {
@@ -143,7 +143,8 @@ impl Members {
             let of = |pod: &Option<Pod>, subject: &Subject| {
                 pod.as_ref().map(|pod| contribution(subject, key, pod, labels)).unwrap_or_default()
             };
-            let (gone, come) = (of(&before, &set.subject), of(&pod, &set.subject));
+            let gone = of(&before, &set.subject);
+            let come = of(&pod, &set.subject);
             come.into_iter().for_each(|member| set.add(member));
             gone.into_iter().for_each(|member| set.remove(member));
         }
@@ -151,7 +152,7 @@ impl Members {
         identity(&before) != identity(&pod)
     }
 
-    /// A namespace's labels as they are now.
+    /// Updates a namespace's labels.
     pub fn set_namespace(&mut self, name: &str, labels: Option<Labels>) {
         let before = match labels.clone() {
             Some(labels) => self.namespaces.insert(name.to_owned(), labels),
@@ -173,7 +174,7 @@ impl Members {
     }
 }
 
-/// The members that a pod adds to a subject.
+/// Returns the members that a pod adds to a subject.
 fn contribution(subject: &Subject, key: &Key, pod: &Pod, labels: Option<&Labels>) -> Vec<Member> {
     match subject {
         Subject::Peer(peer) => {
@@ -196,14 +197,14 @@ mod tests {
     use super::*;
     use corten_meta::Selector;
 
-    fn labels(text: &str) -> Labels {
-        let pairs = text.split(',').filter_map(|pair| pair.split_once('='));
+    fn labels(pairs: &str) -> Labels {
+        let pairs = pairs.split(',').filter_map(|pair| pair.split_once('='));
         Labels::new(pairs.map(|(k, v)| (k.to_owned(), v.to_owned())).collect())
     }
 
-    fn pod(text: &str, address: &str) -> Option<Pod> {
+    fn pod(pairs: &str, address: &str) -> Option<Pod> {
         let addresses = vec![address.parse().unwrap()];
-        Some(Pod { labels: labels(text), addresses, ..Pod::default() })
+        Some(Pod { labels: labels(pairs), addresses, ..Pod::default() })
     }
 
     fn peer(namespaces: &str, pods: &str) -> Subject {
@@ -211,40 +212,40 @@ mod tests {
         Subject::Peer(PodPeer { namespaces, pods: Selector::parse(pods).unwrap() })
     }
 
-    fn told(members: &mut Members) -> Vec<String> {
+    fn take_changes(members: &mut Members) -> Vec<String> {
         let changes = members.sets.values().flat_map(|set| &set.changes);
         let changes =
             changes.map(|((address, _), added)| format!("{}{address}", if *added { "+" } else { "-" })).collect();
-        members.told();
+        members.clear_changes();
         changes
     }
 
     #[test]
-    fn only_what_changes_is_told() {
+    fn only_changes_are_reported() {
         let mut members = Members::default();
         members.set_namespace("shop", Some(labels("team=a")));
         members.set_pod(&Key::new("shop", "web"), pod("app=web", "10.0.0.1"));
         members.retain(&BTreeMap::new(), [peer("team=a", "app=web")]);
         assert_eq!(members.sets.values().next().unwrap().members().count(), 1);
-        assert_eq!(told(&mut members), [""; 0]);
+        assert_eq!(take_changes(&mut members), [""; 0]);
 
         // An address passes from one pod to another without a gap, in either order of events.
         members.set_pod(&Key::new("shop", "web2"), pod("app=web", "10.0.0.1"));
         members.set_pod(&Key::new("shop", "web"), None);
-        assert_eq!(told(&mut members), [""; 0]);
+        assert_eq!(take_changes(&mut members), [""; 0]);
         members.set_pod(&Key::new("shop", "web3"), pod("app=web", "10.0.0.2"));
-        assert_eq!(told(&mut members), ["+10.0.0.2"]);
+        assert_eq!(take_changes(&mut members), ["+10.0.0.2"]);
         members.set_pod(&Key::new("shop", "web3"), pod("app=other", "10.0.0.2"));
-        assert_eq!(told(&mut members), ["-10.0.0.2"]);
+        assert_eq!(take_changes(&mut members), ["-10.0.0.2"]);
         members.set_namespace("shop", Some(labels("team=b")));
-        assert_eq!(told(&mut members), ["-10.0.0.1"]);
+        assert_eq!(take_changes(&mut members), ["-10.0.0.1"]);
         members.set_namespace("shop", Some(labels("team=a")));
         members.set_namespace("shop", None);
-        assert_eq!(told(&mut members), [""; 0]);
+        assert_eq!(take_changes(&mut members), [""; 0]);
     }
 
     #[test]
-    fn subjects_that_nobody_uses_are_forgotten() {
+    fn unused_subjects_are_removed() {
         let mut members = Members::default();
         members.retain(&BTreeMap::new(), [peer("", "a=b"), peer("", "c=d")]);
         let kept: BTreeMap<u32, Subject> =

@@ -1,18 +1,17 @@
 //! NetworkPolicy, enforced for the pods of this node.
 //!
-//! Packets that leave a pod of this node or enter one are filtered here, in the node's forward hook,
-//! after Services have been translated; so policies see pods, not virtual addresses, within a node
-//! as well as between nodes. Probes and all else from the node itself always pass. What a pod sends
-//! to its own node passes too, unless [`Config::host_egress`] is set, except questions to cluster DNS:
-//! those are filtered as if the DNS server were the pod that other clusters run it in
-//! (`k8s-app: kube-dns` in `kube-system`).
+//! Packets that leave a pod of this node or enter one are filtered here, in the node's forward hook, after Services
+//! have been translated; so policies see pods, not virtual addresses, within a node as well as between nodes. Probes
+//! and all other traffic from the node itself always pass. Traffic of a pod to its own node passes too, unless
+//! [`Config::host_egress`] is set, except queries to cluster DNS: those are filtered as if the DNS server were the pod
+//! that other clusters run it in (`k8s-app: kube-dns` in `kube-system`).
 //!
-//! Reading order: `objects` is what we keep of policies and pods; `members` keeps the sets of
-//! addresses that selectors stand for; `chains` turns policies into rules, purely; `enforcer`
-//! applies; [`run`] is the task, and [`Gate`] makes a new pod wait until its policies hold.
+//! Reading order: `objects` is the data that we keep of policies and pods; `members` keeps the sets of addresses that
+//! selectors match; `chains` turns policies into rules, purely; `enforcer` applies them; [`run`] is the task, and
+//! [`Gate`] makes a new pod wait until its policies are in the kernel.
 //!
-//! Invariant: a pod is not given its network before the policies that select it are in the kernel. The rules stand while
-//! the process is away, and are replaced in one transaction once everything that they follow from is known again.
+//! Invariant: a pod does not get its network before the policies that select it are in the kernel. The rules stay while
+//! the process is not running, and are replaced in one transaction once all their objects are known again.
 
 mod blocks;
 mod chains;
@@ -30,22 +29,23 @@ use std::net::IpAddr;
 use crate::error::Error;
 use chains::Side;
 
-/// How policies are enforced on a node.
+/// The settings of enforcement on a node.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where cluster DNS answers the pods of this node: their gateways.
+    /// The addresses of cluster DNS for the pods of this node: their gateways.
     pub dns: Vec<IpAddr>,
-    /// The addresses' families that pods of this node have.
+    /// The address families of this node's pods.
     pub families: Families,
-    /// Whether Services are translated by IPVS, which passes packets on without forwarding them. Default false.
+    /// Whether IPVS translates Services, which passes packets on without forwarding them. Default false.
     pub ipvs: bool,
-    /// Whether policies restrict what pods send to their own node: TCP, UDP and SCTP to any of its addresses. Default false.
+    /// Whether policies restrict the traffic of pods to their own node: TCP, UDP and SCTP to any of its addresses.
+    /// Default false.
     pub host_egress: bool,
-    /// The nf_tables table, one a family. Default `corten-policy`.
+    /// The name of the nf_tables tables, one per family. Default `corten-policy`.
     pub table: String,
 }
 
-/// Which families pods have.
+/// The address families of pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Families {
     pub ipv4: bool,
@@ -53,7 +53,7 @@ pub struct Families {
 }
 
 impl Config {
-    /// The defaults for a node whose pods have these gateways.
+    /// Returns the defaults for a node whose pods have these gateways.
     pub fn new(gateways: Vec<IpAddr>) -> Config {
         let families =
             Families { ipv4: gateways.iter().any(IpAddr::is_ipv4), ipv6: gateways.iter().any(IpAddr::is_ipv6) };
@@ -70,7 +70,7 @@ impl Config {
     }
 }
 
-/// Deletes what enforcement left in the kernel.
+/// Deletes the tables of enforcement.
 pub fn cleanup(config: &Config) -> Result<(), Error> {
     let mut batch = corten_nftables::Batch::new();
     for side in [Side { ipv4: true }, Side { ipv4: false }] {

@@ -1,6 +1,6 @@
-//! What enforcement keeps of NetworkPolicies and PodAddresses.
+//! The data that enforcement keeps of NetworkPolicies and PodAddresses.
 //!
-//! Projections of the API's objects and nothing else: whether a packet may pass is decided elsewhere.
+//! Projections of the API's objects and nothing else: other modules decide whether a packet may pass.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::cidr::Cidr;
 
-/// Seen from the pod that a policy selects.
+/// The direction of traffic, seen from the pod that a policy selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Direction {
     Ingress,
@@ -33,7 +33,7 @@ impl Direction {
 pub(crate) struct Policy {
     /// The pods of its namespace that it isolates.
     pub pods: Selector,
-    /// What may pass; none where the policy says nothing of the direction.
+    /// The allowed traffic; `None` where the policy does not isolate this direction.
     pub ingress: Option<Vec<Allowed>>,
     pub egress: Option<Vec<Allowed>>,
 }
@@ -41,9 +41,9 @@ pub(crate) struct Policy {
 /// One rule of a policy: traffic from or to any of the peers, on any of the ports.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Allowed {
-    /// None for everybody.
+    /// The peers; `None` for all.
     pub peers: Option<Vec<Peer>>,
-    /// None for every port and protocol.
+    /// The ports; `None` for every port and protocol.
     pub ports: Option<Vec<PortMatch>>,
 }
 
@@ -80,7 +80,7 @@ pub(crate) struct PortName {
 }
 
 impl Policy {
-    /// The projection of an object.
+    /// Reads a policy from its object.
     pub fn from_object(object: &Object) -> Policy {
         let value = object.value();
         let spec = &value["spec"];
@@ -89,7 +89,7 @@ impl Policy {
             list(&spec[field]).iter().map(|rule| allowed(rule, peers, namespace)).collect()
         };
         let types: Vec<&str> = list(&spec["policyTypes"]).iter().filter_map(Value::as_str).collect();
-        // The API server fills policyTypes in; objects from before that are read as it would.
+        // The API server sets policyTypes; older objects without it are read by its defaulting.
         let egress = types.contains(&"Egress") || (types.is_empty() && !spec["egress"].is_null());
         let ingress = types.contains(&"Ingress") || types.is_empty();
         Policy {
@@ -111,7 +111,7 @@ fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// An absent selector selects everything here, because its absence is looked at before.
+/// Reads a selector. An absent one selects everything here; callers check for its absence before.
 fn selector(value: &Value) -> Selector {
     if value.is_null() {
         return Selector::everything();
@@ -121,7 +121,8 @@ fn selector(value: &Value) -> Selector {
 
 fn allowed(rule: &Value, peers: &str, namespace: &str) -> Allowed {
     let some = |value: &[Value]| !value.is_empty();
-    let (from, ports) = (list(&rule[peers]), list(&rule["ports"]));
+    let from = list(&rule[peers]);
+    let ports = list(&rule["ports"]);
     Allowed {
         peers: some(from).then(|| from.iter().filter_map(|value| peer(value, namespace)).collect()),
         ports: some(ports).then(|| ports.iter().filter_map(port).collect()),
@@ -130,7 +131,7 @@ fn allowed(rule: &Value, peers: &str, namespace: &str) -> Allowed {
 
 fn peer(value: &Value, namespace: &str) -> Option<Peer> {
     if let Some(cidr) = value.pointer("/ipBlock/cidr").and_then(Value::as_str) {
-        let except = list(&value["ipBlock"]["except"]).iter().filter_map(|text| text.as_str()?.parse().ok()).collect();
+        let except = list(&value["ipBlock"]["except"]).iter().filter_map(|cidr| cidr.as_str()?.parse().ok()).collect();
         return Some(Peer::Block { cidr: cidr.parse().ok()?, except });
     }
     let namespaces = match &value["namespaceSelector"] {
@@ -140,7 +141,7 @@ fn peer(value: &Value, namespace: &str) -> Option<Peer> {
     Some(Peer::Pods(PodPeer { namespaces, pods: selector(&value["podSelector"]) }))
 }
 
-/// A port that cannot be read matches nothing, which is the safe side.
+/// Reads a port. An invalid one matches nothing, which is the safe side.
 fn port(value: &Value) -> Option<PortMatch> {
     let protocol = protocol(value["protocol"].as_str())?;
     if let Some(name) = value["port"].as_str() {
@@ -163,25 +164,25 @@ fn protocol(name: Option<&str>) -> Option<Protocol> {
     }
 }
 
-/// A pod, wherever it runs.
+/// A pod of any node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pod {
     pub uid: String,
     pub labels: Labels,
-    /// Its addresses; none before it has one, after it has ended, and on the host's network, where
-    /// it cannot be told from its node.
+    /// Its addresses; empty before it has one, after it has ended, and on the host's network, where it cannot be
+    /// distinguished from its node.
     pub addresses: Vec<IpAddr>,
     pub ports: Vec<(PortName, u16)>,
 }
 
 impl Pod {
-    /// The projection of a PodAddress.
+    /// Reads a pod from a PodAddress.
     pub fn from_object(object: &Object) -> Pod {
         let value = object.value();
         let ended = matches!(value["phase"].as_str(), Some("Succeeded" | "Failed"));
         let host_network = value["hostNetwork"].as_bool().unwrap_or(false);
         let addresses = list(&value["podIPs"]).iter().filter_map(|entry| entry["ip"].as_str()?.parse().ok());
-        // The node knows a mirror pod by the static pod it stands for.
+        // The node knows a mirror pod by the uid of its static pod.
         let uid = value["staticPodUID"].as_str().unwrap_or(&object.header.uid);
         Pod {
             uid: uid.to_owned(),
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_and_ports_are_read_as_the_api_means_them() {
+    fn peers_and_ports_are_read_as_the_api_defines_them() {
         let policy = policy(json!({"podSelector": {}, "ingress": [
             {},
             {"from": [{"podSelector": {"matchLabels": {"app": "web"}}}, {"namespaceSelector": {}},

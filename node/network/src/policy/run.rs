@@ -1,5 +1,5 @@
-//! Enforcement as a component: watches policies, the addresses of pods and namespaces, and keeps the kernel as they
-//! say.
+//! Enforcement as a component: watches policies, the addresses of pods and namespaces, and reconciles the kernel with
+//! them.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use super::objects::{Pod, Policy, PortName};
 use super::{Config, chains};
 use crate::error::Error;
 
-/// How often to look whether the tables still stand, and to repeat a sync that the kernel refused.
+/// The intervals at which the tables are checked, and a refused sync is retried.
 const CHECK: Duration = Duration::from_secs(30);
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -31,11 +31,11 @@ struct Waiting {
     done: oneshot::Sender<()>,
 }
 
-/// Enforces the cluster's policies on this node until shutdown. The rules stay: they hold while the
-/// process restarts, and [`super::cleanup`] deletes them.
+/// Enforces the cluster's policies on this node until shutdown. The rules stay: they apply while the process restarts,
+/// and [`super::cleanup`] deletes them.
 ///
-/// Invariant: the first batch replaces the rules of the earlier run, and holds for every pod that runs. So it is sent
-/// only once the API's objects and the node's sandboxes are both known.
+/// Invariant: the first batch replaces the rules of the earlier run, and covers every running pod. So it is sent only
+/// once the API's objects and the node's sandboxes are both known.
 pub async fn run(
     config: Config,
     client: Client,
@@ -86,19 +86,19 @@ pub async fn run(
             },
             () = tokio::time::sleep(RETRY), if refused => {}
             _ = checks.tick() => if let Err(error) = enforcer.check() {
-                warn!("cannot look after the policy rules: {error}");
+                warn!("cannot reconcile the policy rules: {error}");
             },
             () = shutdown.cancelled() => return Ok(()),
         }
     }
 }
 
-/// Cluster DNS on this node, as the pod that policies know it by.
+/// Returns cluster DNS on this node, as the pod that policies select it by.
 fn dns_pod(config: &Config) -> (Key, Pod) {
     let labels = Labels::new(BTreeMap::from([("k8s-app".to_owned(), "kube-dns".to_owned())]));
     let port = |protocol, name: &str| (PortName { protocol, name: name.to_owned() }, chains::DNS_PORT);
     let ports = vec![port(corten_nftables::Protocol::Udp, "dns"), port(corten_nftables::Protocol::Tcp, "dns-tcp")];
-    // The name can be no object's: names have no colon.
+    // No object has this name: names have no colon.
     let key = Key::new("kube-system", "corten:dns");
     (key, Pod { uid: String::new(), labels, addresses: config.dns.clone(), ports })
 }
@@ -114,13 +114,13 @@ fn take(request: Request, enforcer: &mut Enforcer, waiting: &mut Vec<Waiting>) {
     }
 }
 
-/// Lets those pass whose policies hold.
+/// Releases the pods whose policies are in the kernel.
 fn release(enforcer: &Enforcer, waiting: &mut Vec<Waiting>) {
     let all = std::mem::take(waiting).into_iter();
     let (ready, rest): (Vec<_>, Vec<_>) = all.partition(|pod| enforcer.knows(&pod.pod));
     waiting.extend(rest.into_iter().filter(|pod| !pod.done.is_closed()));
     for pod in ready {
-        // A setup that has failed meanwhile needs no answer.
+        // A setup that has failed before needs no answer.
         let _ = pod.done.send(());
     }
 }
@@ -148,7 +148,7 @@ struct Events {
 }
 
 impl Events {
-    /// Takes the next change; false after the caches were shut down.
+    /// Applies the next change; returns false after the caches were shut down.
     async fn next(&mut self, enforcer: &mut Enforcer) -> bool {
         tokio::select! {
             change = self.policies.next() => change.map(|change| policy(change, enforcer)).is_some(),
@@ -157,7 +157,7 @@ impl Events {
         }
     }
 
-    /// Takes what has arrived meanwhile, so that one batch serves all of it.
+    /// Applies all pending changes, so that one batch serves all of them.
     fn drain(&mut self, enforcer: &mut Enforcer) {
         while let Some(change) = self.policies.try_next() {
             policy(change, enforcer);

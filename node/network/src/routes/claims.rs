@@ -1,10 +1,10 @@
-//! Which ranges and addresses of the other nodes are believed, purely.
+//! The decision which pod CIDRs and addresses of the other nodes are trusted. Pure.
 //!
-//! A Node object says which pod range a node has and where it is, and a node that was broken into may say anything: the
-//! range of another node, the address of the API server. So a claim counts only if
+//! A Node object claims a node's pod CIDRs and addresses, and a compromised node may claim anything: the pod CIDR of
+//! another node, the address of the API server. So a claim counts only if
 //!
-//! - the range is of the cluster's pod range, as long as this node's own, and not this node's own;
-//! - the address may be a node's: none of this node, of pods, of Services, of the host alone, or of a group, and the API
+//! - the range is in the cluster's pod CIDRs, as long as this node's own, and not this node's own;
+//! - the address may be a node's: none of this node, of pods, of Services, of loopback, or multicast, and the API
 //!   server's only for a node that runs it;
 //! - no other node had it before: of two nodes, the one that has it already, else the older one.
 //!
@@ -24,13 +24,13 @@ use crate::cidr::Cidr;
 pub(super) struct Ground {
     pub cluster_cidrs: Vec<Cidr>,
     pub service_cidrs: Vec<Cidr>,
-    /// The ranges and addresses of this node.
+    /// The pod CIDRs of this node.
     pub pod_cidrs: Vec<Cidr>,
     pub addresses: Vec<IpAddr>,
     pub api_servers: Vec<IpAddr>,
 }
 
-/// Which node has a range or an address.
+/// The owners of ranges and addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Owners {
     ranges: BTreeMap<Cidr, String>,
@@ -64,7 +64,7 @@ pub(super) enum Reason {
 }
 
 impl Claim {
-    /// The reason of the event that reports it.
+    /// Returns the reason of the event that reports it.
     pub fn event(self) -> &'static str {
         match self {
             Claim::Range(_) => "PodCIDRRefused",
@@ -98,14 +98,14 @@ impl fmt::Display for Reason {
     }
 }
 
-/// The other nodes with what is theirs, and what is not.
+/// The other nodes with the claims that count, and the refused claims.
 pub(super) struct Decision {
     pub peers: Vec<Peer>,
     pub owners: Owners,
     pub refused: BTreeSet<Refused>,
 }
 
-/// Decides on the claims of the other nodes. `before` is who had what until now.
+/// Decides on the claims of the other nodes. `before` holds the owners until now.
 pub(super) fn decide(ground: &Ground, peers: &BTreeMap<String, Peer>, before: &Owners) -> Decision {
     let mut refused = BTreeSet::new();
     let mut refuse = |node: &str, claim: Claim, reason: Reason| {
@@ -143,7 +143,7 @@ pub(super) fn decide(ground: &Ground, peers: &BTreeMap<String, Peer>, before: &O
 
 impl Ground {
     fn range_problem(&self, range: Cidr) -> Option<Reason> {
-        let within = |whole: &Cidr| whole.length() <= range.length() && whole.contains(range.address());
+        let within = |cluster: &Cidr| cluster.length() <= range.length() && cluster.contains(range.address());
         let own = self.pod_cidrs.iter().find(|own| own.is_ipv4() == range.is_ipv4());
         if !self.cluster_cidrs.iter().any(within) {
             return Some(Reason::OutsideCluster);
@@ -175,11 +175,11 @@ impl Ground {
 struct Candidate<'a, T> {
     claim: T,
     node: &'a str,
-    /// When the node was created, in seconds.
+    /// The node's creation time, in seconds.
     created: i64,
 }
 
-/// Gives each claim to the node that has it already, else to the oldest.
+/// Assigns each claim to the node that has it already, else to the oldest.
 fn first_owners<T: Copy + Ord>(candidates: &[Candidate<'_, T>], before: &BTreeMap<T, String>) -> BTreeMap<T, String> {
     let rank = |candidate: &Candidate<'_, T>| {
         let established = before.get(&candidate.claim).is_some_and(|owner| owner == candidate.node);
@@ -203,7 +203,7 @@ impl Owners {
         self.addresses.get(address).is_some_and(|owner| owner == node)
     }
 
-    /// A node without the claims that do not count.
+    /// Returns a node without the claims that do not count.
     fn reduce(&self, node: &str, peer: &Peer) -> Peer {
         let mut peer = peer.clone();
         peer.pod_cidrs.retain(|range| self.has_range(node, range));
@@ -217,8 +217,8 @@ mod tests {
     use super::*;
 
     fn ground() -> Ground {
-        let ranges = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
-        let addresses = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
+        let ranges = |strings: &[&str]| strings.iter().map(|string| string.parse().unwrap()).collect();
+        let addresses = |strings: &[&str]| strings.iter().map(|string| string.parse().unwrap()).collect();
         Ground {
             cluster_cidrs: ranges(&["10.244.0.0/16", "fd00:244::/48"]),
             service_cidrs: ranges(&["10.96.0.0/12", "fd00:96::/112"]),
@@ -232,8 +232,8 @@ mod tests {
         Peer {
             created,
             control_plane: false,
-            pod_cidrs: ranges.iter().map(|text| text.parse().unwrap()).collect(),
-            addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
+            pod_cidrs: ranges.iter().map(|string| string.parse().unwrap()).collect(),
+            addresses: addresses.iter().map(|string| string.parse().unwrap()).collect(),
             key: None,
         }
     }
@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn claims_beyond_a_nodes_own_do_not_count() {
-        for (claimed, why) in [
+        for (claimed, reason) in [
             ("192.0.2.9/32", "it is not within the cluster's pod range"),
             ("0.0.0.0/0", "it is not within the cluster's pod range"),
             ("10.244.0.0/15", "it is not within the cluster's pod range"),
@@ -258,11 +258,11 @@ mod tests {
             let peers = BTreeMap::from([("evil".to_owned(), peer(1, &[claimed, "10.244.6.0/24"], &["192.0.2.6"]))]);
             let decision = decide(&ground(), &peers, &Owners::default());
             let range: Cidr = claimed.parse().unwrap();
-            let texts: Vec<String> = decision.refused.iter().map(Refused::to_string).collect();
-            assert_eq!(texts, [format!("pod range {range} of node evil is not routed: {why}")]);
+            let messages: Vec<String> = decision.refused.iter().map(Refused::to_string).collect();
+            assert_eq!(messages, [format!("pod range {range} of node evil is not routed: {reason}")]);
             assert_eq!(decision.peers[0].pod_cidrs, ["10.244.6.0/24".parse().unwrap()], "its own range stays");
         }
-        for (claimed, why) in [
+        for (claimed, reason) in [
             ("192.0.2.1", "it is an address of this node"),
             ("2001:db8::1", "it is an address of this node"),
             ("10.244.9.9", "it is within the range of pods or Services"),
@@ -280,13 +280,13 @@ mod tests {
             let peers = BTreeMap::from([("evil".to_owned(), peer(1, &["10.244.6.0/24"], &[claimed]))]);
             assert_eq!(
                 refused(&peers, &Owners::default()),
-                [format!("address {claimed} of node evil is not routed: {why}")]
+                [format!("address {claimed} of node evil is not routed: {reason}")]
             );
         }
     }
 
     #[test]
-    fn the_first_owner_keeps_what_another_node_claims() {
+    fn the_first_owner_keeps_its_claim() {
         let old = peer(10, &["10.244.1.0/24"], &["192.0.2.2"]);
         let late = peer(20, &["10.244.1.0/24"], &["192.0.2.2"]);
         let expected = [
@@ -308,7 +308,7 @@ mod tests {
                 "address 192.0.2.2 of node old is not routed: another node has it",
             ]
         );
-        // When its owner goes, the next one has it.
+        // When its owner is deleted, the next one has it.
         let alone = BTreeMap::from([("old".to_owned(), old)]);
         assert_eq!(refused(&alone, &before), [] as [String; 0]);
     }

@@ -1,17 +1,17 @@
-//! The way to the pods of the other nodes, by one of three backends.
+//! The routes to the pods of the other nodes, by one of three backends.
 //!
 //! - [`Backend::HostGateway`]: nodes are neighbours (one subnet, or namespaces of one machine), so plain routes are
-//!   enough and no packet is wrapped.
-//! - [`Backend::Vxlan`]: packets travel in UDP between the nodes' addresses, over whatever network is between them.
-//! - [`Backend::Wireguard`]: the same, and nobody on the way can read them; each node publishes its key on its Node object.
+//!   enough and no packet is encapsulated.
+//! - [`Backend::Vxlan`]: packets travel in UDP between the nodes' addresses, over any network between them.
+//! - [`Backend::Wireguard`]: the same, encrypted; each node publishes its key on its Node object.
 //!
-//! Each is a handful of entries a node, which follow from its Node object alone. A change is applied to the kernel
-//! entry by entry: one more node among thousands is one route, one neighbour and one forwarding entry. Only entries
-//! that we made are read, added or deleted.
+//! Each node has a handful of entries, which follow from its Node object alone. A change is applied to the kernel entry
+//! by entry: one more node among thousands is one route, one neighbour and one forwarding entry. Only entries that we
+//! made are read, added or deleted.
 //!
-//! A Node object is not believed in everything: `claims` decides which ranges and addresses are a node's. Packets for pod
-//! addresses that no node has end at a fence, an unreachable route to the cluster's whole range, and never follow the
-//! default route. `shield` keeps every other host out of VXLAN.
+//! Node objects are not trusted: `claims` decides which ranges and addresses are a node's. Packets for pod addresses
+//! that no node has end at a fence, an unreachable route to the cluster's pod CIDR, and never follow the default route.
+//! `shield` keeps every other host out of VXLAN.
 
 mod claims;
 mod plan;
@@ -36,12 +36,12 @@ use claims::{Ground, Owners, Refused};
 use plan::{Entry, Overlay, Peer};
 use shield::Shield;
 
-/// How long entries that could not be made wait for their repetition, if nothing that may help is told before.
+/// The time after which failed entries are retried, if no event comes before.
 const RETRY: Duration = Duration::from_secs(10);
-/// How often the kernel is looked at whether somebody else took an entry away that nobody tells of: neighbours,
-/// forwarding entries and tunnels.
+/// The interval at which the kernel is checked for deleted entries without events: neighbours, forwarding entries and
+/// tunnels.
 const CHECK: Duration = Duration::from_secs(60);
-/// The bytes that VXLAN puts before a packet: outer Ethernet, IPv6, UDP and VXLAN headers at most.
+/// The bytes that VXLAN adds to a packet: outer Ethernet, IPv6, UDP and VXLAN headers at most.
 const VXLAN_OVERHEAD: u32 = 70;
 const VXLAN_LINK: &str = "corten.vxlan";
 const WIREGUARD_LINK: &str = "corten.wg";
@@ -49,7 +49,7 @@ const VXLAN_NETWORK: u32 = 67;
 /// The port of VXLAN in the Linux kernel.
 pub const VXLAN_PORT: u16 = 8472;
 
-/// How packets travel between nodes.
+/// The transport of packets between nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
     Vxlan,
@@ -58,7 +58,7 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// The bytes that it takes from the uplink's MTU.
+    /// Returns the bytes of the uplink's MTU that it takes.
     pub fn overhead(self) -> u32 {
         match self {
             Backend::Vxlan => VXLAN_OVERHEAD,
@@ -68,21 +68,21 @@ impl Backend {
     }
 }
 
-/// Which node this is, and how it reaches the others.
+/// The settings of this node and its backend.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub node_name: String,
     pub backend: Backend,
-    /// The ranges of this node's own pods.
+    /// The pod CIDRs of this node.
     pub pod_cidrs: Vec<Cidr>,
-    /// The node's own address: its version of IP carries what the overlay wraps.
+    /// The node's own address: its IP family carries the overlay's packets.
     pub node_address: IpAddr,
-    /// All addresses of this node that others know it by.
+    /// All addresses by which other nodes know this node.
     pub node_addresses: Vec<IpAddr>,
-    /// The ranges of all pods and all Services of the cluster.
+    /// The cluster's pod CIDRs and Service CIDRs.
     pub cluster_cidrs: Vec<Cidr>,
     pub service_cidrs: Vec<Cidr>,
-    /// Where the API server is, as far as it is known by address.
+    /// The addresses of the API server, as far as they are known.
     pub api_servers: Vec<IpAddr>,
 }
 
@@ -98,38 +98,38 @@ impl Config {
     }
 }
 
-/// Whether every wanted entry stands.
+/// Whether every wanted entry is in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    Whole,
+    Complete,
     Partial,
 }
 
-/// The other nodes, and what the kernel holds of them.
-struct Ways {
+/// The other nodes, and their entries in the kernel.
+struct Router {
     config: Config,
     links: Links,
     /// The link of the overlay, if the backend has one.
     overlay: Option<Link>,
     wireguard: Option<Wireguard>,
     peers: BTreeMap<String, Peer>,
-    /// Which of them has what, and the claims that did not count when it was last decided.
+    /// The owners of claims, and the refused claims of the last decision.
     owners: Owners,
     refused: BTreeSet<Refused>,
-    /// The hosts that may send through VXLAN, where that is the backend.
+    /// The filter of the hosts that may send through VXLAN, where that is the backend.
     shield: Shield,
-    /// Where refused claims are reported, beside the log.
+    /// The recorder of refused claims, in addition to the log.
     events: Option<EventRecorder>,
-    /// What the kernel holds; none if that is not known.
+    /// The entries in the kernel; `None` if unknown.
     applied: Option<BTreeSet<Entry>>,
-    /// The links that our routes go by, or went.
-    by: BTreeSet<u32>,
-    /// Whether other nodes may be behind other links than they were.
+    /// The links of our routes, present and past.
+    route_links: BTreeSet<u32>,
+    /// Whether other nodes may be behind other links than before.
     moved: bool,
 }
 
-impl Ways {
-    async fn open(config: Config) -> Result<Ways, Error> {
+impl Router {
+    async fn open(config: Config) -> Result<Router, Error> {
         let links = Links::open()?;
         for (backend, link) in [(Backend::Vxlan, VXLAN_LINK), (Backend::Wireguard, WIREGUARD_LINK)] {
             if backend != config.backend {
@@ -137,7 +137,7 @@ impl Ways {
             }
         }
         let wireguard = (config.backend == Backend::Wireguard).then(Wireguard::open).transpose()?;
-        let mut ways = Ways {
+        let mut router = Router {
             shield: Shield::new(config.node_address, &config.pod_cidrs, config.backend == Backend::Vxlan),
             config,
             links,
@@ -148,15 +148,15 @@ impl Ways {
             refused: BTreeSet::new(),
             events: None,
             applied: None,
-            by: BTreeSet::new(),
+            route_links: BTreeSet::new(),
             moved: false,
         };
-        ways.shield.raise()?;
-        ways.ensure_overlay().await?;
-        Ok(ways)
+        router.shield.raise()?;
+        router.ensure_overlay().await?;
+        Ok(router)
     }
 
-    /// Makes the link of the overlay stand and be up, if the backend has one.
+    /// Makes the link of the overlay exist and be up, if the backend has one.
     async fn ensure_overlay(&mut self) -> Result<(), Error> {
         self.overlay = match self.config.backend {
             Backend::Vxlan => Some(vxlan_link(&self.links, &self.config).await?),
@@ -166,30 +166,30 @@ impl Ways {
         Ok(())
     }
 
-    /// Heeds what the kernel told; says whether anything follows from it.
-    async fn heed(&mut self, events: &[Event]) -> Result<bool, Error> {
+    /// Handles events of the kernel; returns whether the entries must be applied again.
+    async fn handle_events(&mut self, events: &[Event]) -> Result<bool, Error> {
         let overlay = self.overlay.as_ref().map(|link| link.index);
         if overlay.is_some_and(|index| events.contains(&Event::LinkLost(index))) {
             warn!("the link of the overlay went down or away; it is brought back");
             self.ensure_overlay().await?;
         }
         let lost = |event: &Event| match event {
-            Event::LinkLost(index) => self.by.contains(index) || overlay == Some(*index),
+            Event::LinkLost(index) => self.route_links.contains(index) || overlay == Some(*index),
             Event::OwnRouteDeleted | Event::Missed => true,
             Event::RouteChanged => false,
         };
-        // Who is behind which link is asked only where no overlay hides it.
+        // The links of other nodes matter only without an overlay.
         self.moved |= overlay.is_none() && events.contains(&Event::RouteChanged);
-        Ok((events.iter().any(lost) || self.moved) && self.doubt())
+        Ok((events.iter().any(lost) || self.moved) && self.forget_applied())
     }
 
-    /// The key that other nodes must know, where they need one.
+    /// Returns the key that other nodes need, if the backend has one.
     fn public_key(&mut self) -> Result<Option<Key>, Error> {
         let (Some(wireguard), Some(link)) = (&mut self.wireguard, &self.overlay) else { return Ok(None) };
         wireguard.ensure_key(link.index).map(Some)
     }
 
-    /// A node as it is now; says whether anything follows from it.
+    /// Updates a node; returns whether the entries must be applied again.
     fn set(&mut self, name: &str, node: Option<&Node>) -> bool {
         let peer = node.filter(|_| name != self.config.node_name).map(Peer::of);
         if self.peers.get(name) == peer.as_ref() {
@@ -202,8 +202,8 @@ impl Ways {
         true
     }
 
-    /// The other nodes with what is theirs.
-    fn believed(&mut self) -> Vec<Peer> {
+    /// Returns the other nodes with the claims that count.
+    fn trusted_peers(&mut self) -> Vec<Peer> {
         let decision = claims::decide(&self.config.ground(), &self.peers, &self.owners);
         self.owners = decision.owners;
         let before = std::mem::replace(&mut self.refused, decision.refused);
@@ -216,39 +216,40 @@ impl Ways {
         let Some(events) = &self.events else { return };
         let name = refused.node.clone();
         // As the kubelet names a node in events: by its name.
-        let about = ObjectRef { kind: "Node".to_owned(), uid: name.clone(), name, ..ObjectRef::default() };
-        let about = ObjectRef { api_version: "v1".to_owned(), ..about };
-        events.event(&about, EventType::Warning, refused.claim.event(), refused.to_string());
+        let node = ObjectRef { kind: "Node".to_owned(), uid: name.clone(), name, ..ObjectRef::default() };
+        let node = ObjectRef { api_version: "v1".to_owned(), ..node };
+        events.event(&node, EventType::Warning, refused.claim.event(), refused.to_string());
     }
 
     fn wanted(&self, peers: &[Peer]) -> BTreeSet<Entry> {
-        let (ipv4, wireguard) = (self.config.node_address.is_ipv4(), self.wireguard.is_some());
+        let ipv4 = self.config.node_address.is_ipv4();
+        let wireguard = self.wireguard.is_some();
         let overlay = self.overlay.as_ref().map(|link| Overlay { link: link.index, ipv4, wireguard });
         let fences = self.config.cluster_cidrs.iter().copied().map(Entry::Fence);
         plan::wanted(peers, overlay).into_iter().chain(fences).collect()
     }
 
-    /// Makes our entries stand as the nodes call for. A node that cannot be reached is told and passed over, so that
-    /// it does not cut off the others.
+    /// Reconciles our entries with the nodes. Logs and skips a node that cannot be reached, so that it does not cut off
+    /// the others.
     async fn apply(&mut self) -> Result<Outcome, Error> {
-        let peers = self.believed();
+        let peers = self.trusted_peers();
         self.shield.admit(peers.iter().flat_map(|peer| &peer.addresses).copied())?;
         let wanted = self.wanted(&peers);
-        let mut stands = match self.applied.take() {
+        let mut present = match self.applied.take() {
             Some(applied) => applied,
             None => self.present().await?,
         };
         if std::mem::take(&mut self.moved) {
-            // Said again, a route goes by whichever link leads to its node now.
-            stands.retain(|entry| !wanted.contains(entry) || !entry.is_by_uplink());
+            // Adding a route again moves it to the link that leads to its node now.
+            present.retain(|entry| !wanted.contains(entry) || !entry.is_by_uplink());
         }
-        let mut outcome = Outcome::Whole;
-        for entry in wanted.difference(&stands.clone()) {
+        let mut outcome = Outcome::Complete;
+        for entry in wanted.difference(&present.clone()) {
             match self.add(entry).await {
                 Ok(()) => {
                     info!("added {entry}");
-                    stands.retain(|other| !entry.replaces(other));
-                    stands.insert(entry.clone());
+                    present.retain(|other| !entry.replaces(other));
+                    present.insert(entry.clone());
                 }
                 Err(error) => {
                     warn!("cannot add {entry}: {error}");
@@ -256,26 +257,26 @@ impl Ways {
                 }
             }
         }
-        for entry in stands.clone().difference(&wanted) {
+        for entry in present.clone().difference(&wanted) {
             self.delete(entry).await?;
-            stands.remove(entry);
+            present.remove(entry);
             info!("deleted {entry}");
         }
-        self.applied = (outcome == Outcome::Whole).then_some(stands);
+        self.applied = (outcome == Outcome::Complete).then_some(present);
         Ok(outcome)
     }
 
-    /// Looks after the overlay's link, and has the kernel looked at anew; always true.
-    async fn look_again(&mut self) -> bool {
+    /// Checks the overlay's link, and reads the kernel's entries anew; always returns true.
+    async fn check_again(&mut self) -> bool {
         if let Err(error) = self.ensure_overlay().await {
             warn!("the link of the overlay is missing: {error}");
         }
-        self.shield.doubt();
-        self.doubt()
+        self.shield.forget_applied();
+        self.forget_applied()
     }
 
-    /// Has the kernel looked at anew with the next application; always true.
-    fn doubt(&mut self) -> bool {
+    /// Forgets the kernel's entries, so that they are read anew; always returns true.
+    fn forget_applied(&mut self) -> bool {
         self.applied = None;
         true
     }
@@ -285,7 +286,7 @@ impl Ways {
         let mut found = BTreeSet::new();
         for (route, link) in self.links.node_routes(overlay).await? {
             found.insert(Entry::Route(route));
-            self.by.extend(link);
+            self.route_links.extend(link);
         }
         found.extend(self.links.fences().await?.into_iter().map(Entry::Fence));
         if let (Some(link), Some(wireguard)) = (overlay, &mut self.wireguard) {
@@ -303,7 +304,7 @@ impl Ways {
             Entry::Forwarding(forwarding) => self.links.add_forwarding(link, forwarding).await,
             Entry::Neighbour(neighbour) => self.links.add_neighbour(link, neighbour).await,
             Entry::Tunnel(tunnel) => self.set_tunnel(link, tunnel, true),
-            Entry::Route(route) => self.links.add_node_route(route).await.map(|link| self.by.extend([link])),
+            Entry::Route(route) => self.links.add_node_route(route).await.map(|link| self.route_links.extend([link])),
             Entry::Fence(range) => self.links.add_fence(*range).await,
         }
     }
@@ -320,13 +321,13 @@ impl Ways {
     }
 }
 
-impl Ways {
-    fn set_tunnel(&mut self, link: u32, tunnel: &Tunnel, stands: bool) -> Result<(), Error> {
-        self.wireguard.as_mut().map_or(Ok(()), |wireguard| wireguard.set_tunnel(link, tunnel, stands))
+impl Router {
+    fn set_tunnel(&mut self, link: u32, tunnel: &Tunnel, exists: bool) -> Result<(), Error> {
+        self.wireguard.as_mut().map_or(Ok(()), |wireguard| wireguard.set_tunnel(link, tunnel, exists))
     }
 }
 
-/// The WireGuard link of a node with these pods.
+/// Makes the WireGuard link of a node with these pods.
 async fn wireguard_link(links: &Links, config: &Config) -> Result<Link, Error> {
     let mtu = links.uplink_mtu().await?.saturating_sub(wireguard::OVERHEAD);
     let link = links.ensure_wireguard(WIREGUARD_LINK, mtu).await?;
@@ -336,12 +337,13 @@ async fn wireguard_link(links: &Links, config: &Config) -> Result<Link, Error> {
     Ok(link)
 }
 
-/// The VXLAN link of a node with these pods. Its addresses are those that the other nodes route to.
+/// Makes the VXLAN link of a node with these pods. Its addresses are those that the other nodes route to.
 async fn vxlan_link(links: &Links, config: &Config) -> Result<Link, Error> {
-    // The other nodes find the hardware address out from the least of the ranges, as they do for each other.
+    // The other nodes derive the hardware address from the lowest of the ranges, as they do for each other.
     let Some(first) = config.pod_cidrs.iter().min() else { return Err(Error::NoLink(VXLAN_LINK.to_owned())) };
     let mtu = links.uplink_mtu().await?.saturating_sub(VXLAN_OVERHEAD);
-    let (mac, node) = (plan::tunnel_mac(first), config.node_address);
+    let mac = plan::tunnel_mac(first);
+    let node = config.node_address;
     let end = TunnelEnd { vni: VXLAN_NETWORK, port: VXLAN_PORT, mac, node, mtu };
     let link = links.ensure_vxlan(VXLAN_LINK, &end).await?;
     for cidr in &config.pod_cidrs {
@@ -350,32 +352,33 @@ async fn vxlan_link(links: &Links, config: &Config) -> Result<Link, Error> {
     Ok(link)
 }
 
-/// Keeps the way to the pods of the other nodes until shutdown. It stays then, because pods do. `own` is the client that
-/// may write the Node object of this node.
+/// Keeps the routes to the pods of the other nodes until shutdown. They stay then, because pods do. `own` is the client
+/// that may write the Node object of this node.
 pub async fn run(config: Config, client: Client, own: Client, shutdown: CancellationToken) -> Result<(), Error> {
     let caches = Caches::new(client, shutdown.clone());
     let nodes = caches.of::<Node>();
     nodes.synced().await;
     let mut changes = nodes.subscribe();
     let node_name = config.node_name.clone();
-    // Before the first look at the kernel, so that nothing happens unseen between the two.
+    // Before the first read of the kernel's entries, so that no event between the two is missed.
     let events = Events::open()?;
-    let mut ways = Ways::open(config).await?;
-    ways.events = Some(EventRecorder::new(own.clone(), "corten-network", &*node_name));
-    let mut unpublished = ways.public_key()?;
-    let (mut outcome, mut dirty) = (Outcome::Partial, true);
+    let mut router = Router::open(config).await?;
+    router.events = Some(EventRecorder::new(own.clone(), "corten-network", &*node_name));
+    let mut unpublished = router.public_key()?;
+    let mut outcome = Outcome::Partial;
+    let mut dirty = true;
     let mut checks = tokio::time::interval_at(Instant::now() + CHECK, CHECK);
     checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         while let Some(change) = changes.try_next() {
-            dirty |= tell(&mut ways, &change);
+            dirty |= update_node(&mut router, &change);
         }
         if shutdown.is_cancelled() {
             return Ok(());
         }
         if dirty {
-            outcome = ways.apply().await.unwrap_or_else(|error| {
-                warn!("cannot keep the way to the other nodes' pods: {error}");
+            outcome = router.apply().await.unwrap_or_else(|error| {
+                warn!("cannot keep the routes to the other nodes' pods: {error}");
                 Outcome::Partial
             });
             dirty = false;
@@ -391,16 +394,16 @@ pub async fn run(config: Config, client: Client, own: Client, shutdown: Cancella
         }
         tokio::select! {
             change = changes.next() => match change {
-                Some(change) => dirty |= tell(&mut ways, &change),
+                Some(change) => dirty |= update_node(&mut router, &change),
                 None => return Ok(()),
             },
-            told = events.next() => dirty |= ways.heed(&told?).await.unwrap_or_else(|error| {
+            happened = events.next() => dirty |= router.handle_events(&happened?).await.unwrap_or_else(|error| {
                 warn!("{error}");
                 outcome = Outcome::Partial;
                 false
             }),
-            () = tokio::time::sleep(RETRY), if outcome == Outcome::Partial => dirty = ways.look_again().await,
-            _ = checks.tick() => dirty = ways.look_again().await,
+            () = tokio::time::sleep(RETRY), if outcome == Outcome::Partial => dirty = router.check_again().await,
+            _ = checks.tick() => dirty = router.check_again().await,
             () = shutdown.cancelled() => return Ok(()),
         }
     }
@@ -411,32 +414,32 @@ async fn publish(own: &Client, node_name: &str, key: Key) -> Result<(), Error> {
     own.patch::<Node>("", node_name, &Patch::Merge(patch), None).await.map(drop).map_err(Error::Publish)
 }
 
-fn tell(ways: &mut Ways, change: &Change) -> bool {
+fn update_node(router: &mut Router, change: &Change) -> bool {
     let node: Option<Node> = change.new.as_ref().and_then(|object| decode_object(object).ok());
-    ways.set(&change.key.name, node.as_ref())
+    router.set(&change.key.name, node.as_ref())
 }
 
-/// Makes the way to the pods of these nodes stand, once.
+/// Reconciles the routes to the pods of these nodes, once.
 pub async fn reconcile<'a>(config: &Config, nodes: impl IntoIterator<Item = &'a Node>) -> Result<Outcome, Error> {
-    let mut ways = Ways::open(config.clone()).await?;
+    let mut router = Router::open(config.clone()).await?;
     for node in nodes {
-        ways.set(node.name(), Some(node));
+        router.set(node.name(), Some(node));
     }
-    ways.apply().await
+    router.apply().await
 }
 
-/// How many entries a reconciliation would add or delete.
+/// Returns how many entries a reconciliation would add or delete.
 pub async fn pending<'a>(config: &Config, nodes: impl IntoIterator<Item = &'a Node>) -> Result<usize, Error> {
-    let mut ways = Ways::open(config.clone()).await?;
+    let mut router = Router::open(config.clone()).await?;
     for node in nodes {
-        ways.set(node.name(), Some(node));
+        router.set(node.name(), Some(node));
     }
-    let peers = ways.believed();
-    let wanted = ways.wanted(&peers);
-    Ok(ways.present().await?.symmetric_difference(&wanted).count())
+    let peers = router.trusted_peers();
+    let wanted = router.wanted(&peers);
+    Ok(router.present().await?.symmetric_difference(&wanted).count())
 }
 
-/// Ends packets for pods that no node has, before anything else of the network stands. [`run`] keeps it so.
+/// Makes the fences for packets to pods that no node has, before the rest of the network is made. [`run`] keeps them.
 pub async fn fence(cluster_cidrs: &[Cidr]) -> Result<(), Error> {
     let links = Links::open()?;
     for range in cluster_cidrs {
@@ -457,5 +460,5 @@ pub async fn cleanup() -> Result<(), Error> {
         service_cidrs: Vec::new(),
         api_servers: Vec::new(),
     };
-    Ways::open(config).await?.apply().await.map(drop)
+    Router::open(config).await?.apply().await.map(drop)
 }

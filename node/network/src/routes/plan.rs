@@ -1,4 +1,4 @@
-//! What the Node objects call for, purely.
+//! The kernel entries that the Node objects call for. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -7,27 +7,27 @@ use std::net::IpAddr;
 use k8s_openapi::api::core::v1::Node;
 
 use crate::cidr::Cidr;
-use crate::links::{Forwarding, Neighbour, Route, Way};
+use crate::links::{Forwarding, Neighbour, Route, RouteLink};
 use crate::wireguard::{ANNOTATION, Key, Tunnel};
 
-/// The label of nodes that run the control plane; no node may give it to itself.
+/// The label of nodes that run the control plane; no node may set it on itself.
 const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
 
-/// What we keep of another node.
+/// The data that we keep of another node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Peer {
-    /// When its object was created, in seconds.
+    /// The creation time of its object, in seconds.
     pub created: i64,
     pub control_plane: bool,
-    /// The ranges of its pods, one a family.
+    /// Its pod CIDRs, one per family.
     pub pod_cidrs: Vec<Cidr>,
     /// Its own addresses.
     pub addresses: Vec<IpAddr>,
-    /// What it answers to in WireGuard.
+    /// Its public key of WireGuard.
     pub key: Option<Key>,
 }
 
-/// The link that packets to other nodes are wrapped by.
+/// The link that encapsulates packets to other nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Overlay {
     pub link: u32,
@@ -37,11 +37,11 @@ pub(crate) struct Overlay {
 }
 
 impl Peer {
-    /// The node as its object has it; `claims` decides what of it counts.
+    /// Reads a node from its object; `claims` decides which of its claims count.
     pub fn of(node: &Node) -> Peer {
         let spec = node.spec.as_ref();
-        let texts = spec.into_iter().flat_map(|spec| spec.pod_cidrs.iter().flatten().chain(&spec.pod_cidr));
-        let mut pod_cidrs: Vec<Cidr> = texts.filter_map(|cidr| cidr.parse().ok()).collect();
+        let cidrs = spec.into_iter().flat_map(|spec| spec.pod_cidrs.iter().flatten().chain(&spec.pod_cidr));
+        let mut pod_cidrs: Vec<Cidr> = cidrs.filter_map(|cidr| cidr.parse().ok()).collect();
         pod_cidrs.sort_unstable();
         pod_cidrs.dedup();
         let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
@@ -59,7 +59,7 @@ impl Peer {
     }
 }
 
-/// Something that must stand in the kernel. Later variants build on earlier ones.
+/// An entry in the kernel. Later variants build on earlier ones.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Entry {
     Forwarding(Forwarding),
@@ -71,12 +71,12 @@ pub(crate) enum Entry {
 }
 
 impl Entry {
-    /// Whether it goes by whichever link leads to its node.
+    /// Reports whether its link is the one that leads to its node.
     pub fn is_by_uplink(&self) -> bool {
-        matches!(self, Entry::Route(Route { way: Way::Uplink, .. }))
+        matches!(self, Entry::Route(Route { link: RouteLink::Uplink, .. }))
     }
 
-    /// Whether adding this one takes the place of the other.
+    /// Reports whether adding this entry replaces the other.
     pub fn replaces(&self, other: &Entry) -> bool {
         match (self, other) {
             (Entry::Forwarding(this), Entry::Forwarding(other)) => this.mac == other.mac,
@@ -101,7 +101,7 @@ impl fmt::Display for Entry {
     }
 }
 
-/// The entries that the other nodes call for, through the overlay or without one. No two of them have one range.
+/// Returns the entries of the other nodes, through the overlay or without one. No two of them have the same range.
 pub(crate) fn wanted<'a>(peers: impl IntoIterator<Item = &'a Peer>, overlay: Option<Overlay>) -> BTreeSet<Entry> {
     let mut by_range: BTreeMap<Cidr, &Peer> = BTreeMap::new();
     for peer in peers {
@@ -119,14 +119,15 @@ pub(crate) fn wanted<'a>(peers: impl IntoIterator<Item = &'a Peer>, overlay: Opt
 fn direct(destination: Cidr, peer: &Peer) -> Vec<Entry> {
     let same_family = |address: &&IpAddr| address.is_ipv4() == destination.address().is_ipv4();
     let via = peer.addresses.iter().find(same_family);
-    via.map(|via| Entry::Route(Route { destination, via: *via, way: Way::Uplink })).into_iter().collect()
+    via.map(|via| Entry::Route(Route { destination, via: *via, link: RouteLink::Uplink })).into_iter().collect()
 }
 
 fn through_overlay(destination: Cidr, peer: &Peer, overlay: Overlay) -> Vec<Entry> {
     let node = peer.addresses.iter().find(|address| address.is_ipv4() == overlay.ipv4);
     let (Some(first), Some(node)) = (peer.pod_cidrs.first(), node) else { return Vec::new() };
-    let (mac, address) = (tunnel_mac(first), tunnel_address(&destination));
-    let route = Entry::Route(Route { destination, via: address, way: Way::Link(overlay.link) });
+    let mac = tunnel_mac(first);
+    let address = tunnel_address(&destination);
+    let route = Entry::Route(Route { destination, via: address, link: RouteLink::Link(overlay.link) });
     if overlay.wireguard {
         let ranges = peer.pod_cidrs.clone();
         let tunnel = peer.key.map(|key| Entry::Tunnel(Tunnel { key, node: *node, ranges }));
@@ -135,12 +136,13 @@ fn through_overlay(destination: Cidr, peer: &Peer, overlay: Overlay) -> Vec<Entr
     vec![Entry::Forwarding(Forwarding { mac, node: *node }), Entry::Neighbour(Neighbour { address, mac }), route]
 }
 
-/// The address of a node's end of the overlay: the first of its range, which no pod has.
+/// Returns the address of a node's end of the overlay: the first of its range, which no pod has.
 pub(crate) fn tunnel_address(pods: &Cidr) -> IpAddr {
     pods.address()
 }
 
-/// The hardware address of a node's end of the overlay. It follows from its range, so that nodes need not tell it.
+/// Returns the hardware address of a node's end of the overlay. It follows from its range, so that nodes need not
+/// publish it.
 pub(crate) fn tunnel_mac(pods: &Cidr) -> [u8; 6] {
     let [a, b, c, d] = match pods.address() {
         IpAddr::V4(address) => address.octets(),
@@ -169,7 +171,7 @@ mod tests {
         Some(Overlay { link: 7, ipv4, wireguard: false })
     }
 
-    fn told(peers: &[Peer], overlay: Option<Overlay>) -> Vec<String> {
+    fn entries(peers: &[Peer], overlay: Option<Overlay>) -> Vec<String> {
         wanted(peers, overlay).iter().map(Entry::to_string).collect()
     }
 
@@ -182,7 +184,7 @@ mod tests {
             node(&["10.244.3.0/24", "fd00:3::/64"], &["192.0.2.4", "2001:db8::4"]),
         ];
         assert_eq!(
-            told(&peers, None),
+            entries(&peers, None),
             [
                 "the route to 10.244.1.0/24 via 192.0.2.2",
                 "the route to 10.244.3.0/24 via 192.0.2.4",
@@ -195,7 +197,7 @@ mod tests {
     fn through_the_overlay_a_node_is_a_route_a_neighbour_and_a_forwarding_entry() {
         let peers = [node(&["10.244.1.0/24"], &["192.0.2.2"])];
         assert_eq!(
-            told(&peers, vxlan(true)),
+            entries(&peers, vxlan(true)),
             [
                 "the forwarding entry to node 192.0.2.2",
                 "the neighbour 10.244.1.0",
@@ -203,24 +205,24 @@ mod tests {
             ]
         );
         let both = [node(&["10.244.1.0/24", "fd00:3::/64"], &["192.0.2.2"])];
-        assert_eq!(told(&both, vxlan(true)).len(), 5, "the families share the forwarding entry");
+        assert_eq!(entries(&both, vxlan(true)).len(), 5, "the families share the forwarding entry");
     }
 
     #[test]
-    fn the_overlay_leads_to_the_address_of_the_version_that_carries_it() {
+    fn the_overlay_leads_to_the_address_of_the_family_that_carries_it() {
         let peers = [node(&["fd00:1::/64"], &["192.0.2.2", "2001:db8::2"])];
-        assert_eq!(told(&peers, vxlan(false))[0], "the forwarding entry to node 2001:db8::2");
-        assert_eq!(told(&[node(&["fd00:1::/64"], &["192.0.2.2"])], vxlan(false)), [] as [String; 0]);
+        assert_eq!(entries(&peers, vxlan(false))[0], "the forwarding entry to node 2001:db8::2");
+        assert_eq!(entries(&[node(&["fd00:1::/64"], &["192.0.2.2"])], vxlan(false)), [] as [String; 0]);
     }
 
     #[test]
     fn through_wireguard_a_node_with_a_key_is_a_tunnel_and_its_routes() {
         let overlay = Some(Overlay { link: 7, ipv4: true, wireguard: true });
         let keyless = node(&["10.244.1.0/24", "fd00:3::/64"], &["192.0.2.2"]);
-        assert_eq!(told(std::slice::from_ref(&keyless), overlay), [] as [String; 0]);
+        assert_eq!(entries(std::slice::from_ref(&keyless), overlay), [] as [String; 0]);
         let peer = Peer { key: Some(Key([1; 32])), ..keyless };
         assert_eq!(
-            told(&[peer], overlay),
+            entries(&[peer], overlay),
             [
                 "the tunnel to node 192.0.2.2",
                 "the route to 10.244.1.0/24 via 10.244.1.0",
@@ -230,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_entry_takes_the_place_of_the_one_with_its_key() {
+    fn a_new_entry_replaces_the_one_with_its_key() {
         let entry = |node: &str| Entry::Forwarding(Forwarding { mac: [1; 6], node: node.parse().unwrap() });
         assert!(entry("192.0.2.1").replaces(&entry("192.0.2.2")));
         let other = Entry::Neighbour(Neighbour { address: "192.0.2.1".parse().unwrap(), mac: [1; 6] });

@@ -1,4 +1,4 @@
-//! The shield of VXLAN, which itself believes every sender: packets of the overlay are taken from nodes alone.
+//! The filter of VXLAN, which itself accepts every sender: packets of the overlay are accepted from nodes only.
 //!
 //! ```text
 //! chain input     filter: to the port of VXLAN from elsewhere than @nodes → drop
@@ -25,11 +25,11 @@ const FORWARD: &str = "forward";
 
 /// The table of one node.
 pub(super) struct Shield {
-    /// The version of IP that carries the overlay.
+    /// The IP family that carries the overlay.
     ip: IpVersion,
     pod_cidrs: Vec<Cidr>,
     wanted: bool,
-    /// The nodes that the kernel knows; none if that is not known.
+    /// The nodes in the kernel's set; `None` if unknown.
     applied: Option<BTreeSet<IpAddr>>,
 }
 
@@ -40,18 +40,18 @@ impl Shield {
         Shield { ip, pod_cidrs, wanted, applied: None }
     }
 
-    /// Stands before the overlay does. What an earlier run left is kept, for its nodes are connected.
+    /// Makes the table before the overlay exists. Keeps the nodes of an earlier run, because they are connected.
     pub fn raise(&mut self) -> Result<(), Error> {
-        let stands = Socket::open()?.tables()?.contains(&self.ip.table(TABLE));
-        if self.wanted && !stands { self.admit(std::iter::empty()) } else { Ok(()) }
+        let exists = Socket::open()?.tables()?.contains(&self.ip.table(TABLE));
+        if self.wanted && !exists { self.admit(std::iter::empty()) } else { Ok(()) }
     }
 
-    /// Has the table made anew with the next change.
-    pub fn doubt(&mut self) {
+    /// Forgets the kernel's set, so that the table is made anew with the next change.
+    pub fn forget_applied(&mut self) {
         self.applied = None;
     }
 
-    /// Takes the packets of these nodes and of no other host, in one step.
+    /// Accepts the packets of these nodes and of no other host, in one batch.
     pub fn admit(&mut self, nodes: impl Iterator<Item = IpAddr>) -> Result<(), Error> {
         let nodes: BTreeSet<IpAddr> = nodes.filter(|node| self.ip.holds(*node)).collect();
         if self.applied.as_ref() == Some(&nodes) {

@@ -1,5 +1,4 @@
-//! The messages of the kernel's family `wireguard`, written and read; pure. Numbers are of `linux/wireguard.h`, in the
-//! order of the machine.
+//! The messages of the kernel's family `wireguard`; pure. Numbers are of `linux/wireguard.h`, in native byte order.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -7,7 +6,7 @@ use corten_nftables::{NESTED, attributes, find, put};
 
 use crate::cidr::Cidr;
 
-/// Where nodes listen.
+/// The port where nodes listen.
 pub const PORT: u16 = 51820;
 
 const DEVICE_INDEX: u16 = 1;
@@ -30,14 +29,14 @@ const REPLACE_RANGES: u32 = 2;
 pub struct Key(pub(crate) [u8; 32]);
 
 impl Key {
-    /// Reads the hexadecimal digits that nodes publish.
-    pub fn parse(text: &str) -> Option<Key> {
+    /// Parses the hexadecimal digits that nodes publish.
+    pub fn parse(digits: &str) -> Option<Key> {
         let mut key = [0; 32];
-        if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        if digits.len() != 64 || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return None;
         }
         for (index, byte) in key.iter_mut().enumerate() {
-            *byte = u8::from_str_radix(&text[2 * index..2 * index + 2], 16).ok()?;
+            *byte = u8::from_str_radix(&digits[2 * index..2 * index + 2], 16).ok()?;
         }
         Some(Key(key))
     }
@@ -56,7 +55,7 @@ impl std::fmt::Debug for Key {
     }
 }
 
-/// Another node: its key, where it is, and what may come from it and goes to it.
+/// A tunnel to another node: its key, its address, and the ranges that it may send from and receives.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Tunnel {
     pub key: Key,
@@ -64,34 +63,34 @@ pub(crate) struct Tunnel {
     pub ranges: Vec<Cidr>,
 }
 
-/// What the kernel tells of a device; of one with many peers in several parts.
+/// The kernel's state of a device; a device with many peers comes in several parts.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Device {
     pub public_key: Option<Key>,
     pub tunnels: Vec<Tunnel>,
 }
 
-/// Names the device that a message is about.
-pub(super) fn about(link: u32) -> Vec<u8> {
+/// Makes a message for the device of a link.
+pub(super) fn for_device(link: u32) -> Vec<u8> {
     let mut message = Vec::new();
     put(&mut message, DEVICE_INDEX, &link.to_ne_bytes());
     message
 }
 
-/// Gives a device its own key and port.
+/// Makes a message that sets a device's own key and port.
 pub(super) fn own(link: u32, private: &Key) -> Vec<u8> {
-    let mut message = about(link);
+    let mut message = for_device(link);
     put(&mut message, DEVICE_PRIVATE_KEY, &private.0);
     put(&mut message, DEVICE_PORT, &PORT.to_ne_bytes());
     message
 }
 
-/// Makes a tunnel stand, or go.
-pub(super) fn tunnel(link: u32, tunnel: &Tunnel, stands: bool) -> Vec<u8> {
+/// Makes a message that adds a tunnel, or removes it.
+pub(super) fn tunnel(link: u32, tunnel: &Tunnel, exists: bool) -> Vec<u8> {
     let mut peer = Vec::new();
     put(&mut peer, PEER_PUBLIC_KEY, &tunnel.key.0);
-    put(&mut peer, PEER_FLAGS, &if stands { REPLACE_RANGES } else { REMOVE_PEER }.to_ne_bytes());
-    if stands {
+    put(&mut peer, PEER_FLAGS, &if exists { REPLACE_RANGES } else { REMOVE_PEER }.to_ne_bytes());
+    if exists {
         put(&mut peer, PEER_ENDPOINT, &endpoint(tunnel.node));
         let mut ranges = Vec::new();
         for range in &tunnel.ranges {
@@ -99,7 +98,8 @@ pub(super) fn tunnel(link: u32, tunnel: &Tunnel, stands: bool) -> Vec<u8> {
         }
         put(&mut peer, PEER_RANGES | NESTED, &ranges);
     }
-    let (mut peers, mut message) = (Vec::new(), about(link));
+    let mut peers = Vec::new();
+    let mut message = for_device(link);
     put(&mut peers, NESTED, &peer);
     put(&mut message, DEVICE_PEERS | NESTED, &peers);
     message
@@ -121,7 +121,7 @@ fn family_and_bytes(address: IpAddr) -> (u16, Vec<u8>) {
     }
 }
 
-/// A `sockaddr_in` or `sockaddr_in6`.
+/// Encodes a `sockaddr_in` or `sockaddr_in6`.
 fn endpoint(node: IpAddr) -> Vec<u8> {
     let (family, address) = family_and_bytes(node);
     let mut bytes = [family.to_ne_bytes(), PORT.to_be_bytes()].concat();
@@ -132,8 +132,8 @@ fn endpoint(node: IpAddr) -> Vec<u8> {
     bytes
 }
 
-/// Reads one part of what the kernel tells of a device, and adds it to what is known. A peer that has no endpoint, or
-/// that stands there as none of ours could, is told without ranges, so that it is made anew or taken away.
+/// Reads one part of the kernel's state of a device, and adds it to the device. A peer that has no endpoint, or one
+/// that none of ours could have, gets no ranges, so that it is made anew or removed.
 pub(crate) fn read(part: &[u8], device: &mut Device) {
     let key = |bytes: &[u8]| bytes.try_into().ok().map(Key);
     device.public_key = device.public_key.or_else(|| find(part, DEVICE_PUBLIC_KEY).and_then(key));
@@ -178,20 +178,21 @@ mod tests {
 
     #[test]
     #[cfg(target_endian = "little")]
-    fn a_tunnel_is_written_as_the_kernel_reads_it() {
-        let text: String = tunnel(3, &example("192.0.2.7"), true).iter().map(|byte| format!("{byte:02x}")).collect();
-        let (index, key) = ("0800010003000000", "07".repeat(32));
+    fn a_tunnel_has_the_kernels_format() {
+        let encoded: String = tunnel(3, &example("192.0.2.7"), true).iter().map(|byte| format!("{byte:02x}")).collect();
+        let index = "0800010003000000";
+        let key = "07".repeat(32);
         let endpoint = "140004000200ca6cc00002070000000000000000";
         let four = "1c0000800600010002000000080002000af401000500030018000000";
         let six = "28000080060001000a00000014000200fd000001000000000000000000000000".to_owned() + "0500030040000000";
         let peer = format!("24000100{key}0800030002000000{endpoint}48000980{four}{six}");
-        assert_eq!(text, format!("{index}90000880{}0080{peer}", "8c00"));
+        assert_eq!(encoded, format!("{index}90000880{}0080{peer}", "8c00"));
         let gone: String = tunnel(3, &example("192.0.2.7"), false).iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(gone, format!("{index}340008803000008024000100{key}0800030001000000"));
     }
 
     #[test]
-    fn what_is_written_is_read_back_also_in_parts() {
+    fn a_written_device_is_read_back_also_in_parts() {
         for node in ["192.0.2.7", "2001:db8::7"] {
             let mut device = Device::default();
             let mut part = tunnel(3, &example(node), true);
@@ -203,16 +204,16 @@ mod tests {
             assert_eq!(device.tunnels.len(), 1);
             assert_eq!(device.tunnels[0].ranges.len(), 3);
         }
-        let whole = tunnel(3, &example("192.0.2.7"), true);
-        for length in 0..whole.len() {
-            read(&whole[..length], &mut Device::default());
+        let message = tunnel(3, &example("192.0.2.7"), true);
+        for length in 0..message.len() {
+            read(&message[..length], &mut Device::default());
         }
     }
 
     #[test]
     fn keys_are_hexadecimal() {
-        let text = "0a".repeat(32);
-        assert_eq!(Key::parse(&text).map(|key| key.to_string()), Some(text));
+        let digits = "0a".repeat(32);
+        assert_eq!(Key::parse(&digits).map(|key| key.to_string()), Some(digits));
         for bad in ["", "0a", &"0g".repeat(32), &"é".repeat(32)] {
             assert_eq!(Key::parse(bad), None, "{bad}");
         }

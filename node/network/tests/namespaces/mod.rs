@@ -1,5 +1,5 @@
-//! What every test of a node's network needs: a thread that is a machine of its own, namespaces that go when the test
-//! ends, and the request that connects a pod.
+//! The shared parts of all tests of a node's network: a thread that is a machine of its own, namespaces that are
+//! deleted when the test ends, and the request that connects a pod.
 
 #![allow(dead_code)]
 
@@ -23,7 +23,7 @@ pub fn on_machine(test: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Runs a test of tasks on such a thread; they share it.
+/// Runs an asynchronous test on such a thread; its tasks share it.
 pub fn on_node<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
     on_machine(move || block_on(test()));
 }
@@ -32,7 +32,7 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
 
-/// A directory, and in it pinned namespaces of pods and nodes; all of them go when the test ends, also by a panic.
+/// A directory with pinned namespaces of pods and nodes; all of them are deleted when the test ends, also by a panic.
 pub struct Pins(tempfile::TempDir);
 
 impl Pins {
@@ -44,7 +44,7 @@ impl Pins {
         self.0.path()
     }
 
-    /// A new namespace.
+    /// Makes a new namespace.
     pub fn add(&self, name: &str) -> PathBuf {
         let path = self.path().join("pins").join(name);
         pin_new_namespace(&path).unwrap();
@@ -62,7 +62,7 @@ impl Drop for Pins {
     }
 }
 
-/// Connects a namespace as a pod.
+/// Returns the request that connects a namespace as a pod.
 pub fn request(name: &str, netns_path: &Path, port_mappings: Vec<PortMapping>) -> SetupRequest {
     SetupRequest {
         sandbox_id: name.to_owned(),
@@ -77,7 +77,7 @@ pub fn request(name: &str, netns_path: &Path, port_mappings: Vec<PortMapping>) -
     }
 }
 
-/// The machine's end of a node's link.
+/// Returns the machine's end of a node's link.
 pub fn cable(node: &NodeNamespace) -> String {
     let bits = match node.addresses[0] {
         IpAddr::V4(address) => address.to_bits(),
@@ -86,7 +86,7 @@ pub fn cable(node: &NodeNamespace) -> String {
     format!("cn-{bits:08x}")
 }
 
-/// Listens on port 80 of a namespace. A program that another test is just starting may still hold a listener of before.
+/// Listens on port 80 of a namespace. A program that another test is just starting may still hold an earlier listener.
 pub fn listen(namespace: &Path) -> TcpListener {
     let patience = Instant::now() + Duration::from_secs(60);
     loop {

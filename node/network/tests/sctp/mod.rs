@@ -1,5 +1,5 @@
-//! SCTP by hand: kernels without it still translate it, and this is how that is seen. A packet is one chunk that opens an
-//! association, or the one that answers it, by raw sockets.
+//! SCTP by hand: kernels without it still translate it, and this shows the translation. A packet is one chunk that
+//! opens an association, or the one that answers it, by raw sockets.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -19,7 +19,7 @@ pub enum Chunk {
     InitAck = 2,
 }
 
-/// What arrived: who sent it, to which port, and what it was.
+/// A received packet: its sender, its port, and its chunk.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Received {
     pub from: SocketAddrV4,
@@ -32,14 +32,14 @@ pub struct Raw(OwnedFd);
 
 impl Raw {
     pub fn open(timeout: Duration) -> Raw {
-        // SAFETY: the call has no pointers, and the descriptor is nobody else's.
+        // SAFETY: the call has no pointers, and nothing else owns the descriptor.
         let socket = unsafe { libc::socket(libc::AF_INET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, PROTOCOL) };
         assert!(socket >= 0, "{}", io::Error::last_os_error());
         // SAFETY: the kernel has just made it.
         let socket = unsafe { OwnedFd::from_raw_fd(socket) };
         let time = libc::timeval { tv_sec: timeout.as_secs() as _, tv_usec: 0 };
         let length = std::mem::size_of_val(&time) as u32;
-        // SAFETY: the option is a whole timeval, and the socket is open.
+        // SAFETY: the option is a complete timeval, and the socket is open.
         let set = unsafe {
             libc::setsockopt(
                 socket.as_raw_fd(),
@@ -61,16 +61,18 @@ impl Raw {
             sin_addr: libc::in_addr { s_addr: to.ip().to_bits().to_be() },
             sin_zero: [0; 8],
         };
-        let (data, length) = (packet.as_ptr().cast(), packet.len());
-        let (place, size) = (std::ptr::from_ref(&address).cast(), std::mem::size_of_val(&address) as u32);
-        // SAFETY: packet and address are whole and outlive the call.
-        let sent = unsafe { libc::sendto(self.0.as_raw_fd(), data, length, 0, place, size) };
+        let data = packet.as_ptr().cast();
+        let length = packet.len();
+        let destination = std::ptr::from_ref(&address).cast();
+        let size = std::mem::size_of_val(&address) as u32;
+        // SAFETY: packet and address are complete and outlive the call.
+        let sent = unsafe { libc::sendto(self.0.as_raw_fd(), data, length, 0, destination, size) };
         assert_eq!(sent, packet.len() as isize, "{}", io::Error::last_os_error());
     }
 
     pub fn receive(&self) -> io::Result<Received> {
         let mut buffer = [0u8; 256];
-        // SAFETY: the buffer is as long as said.
+        // SAFETY: the buffer is as long as given.
         let length = unsafe { libc::recv(self.0.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
         if length < 0 {
             return Err(io::Error::last_os_error());
@@ -85,7 +87,7 @@ impl Raw {
 
 fn packet(from: u16, to: u16, chunk: Chunk) -> Vec<u8> {
     let mut packet = [from.to_be_bytes(), to.to_be_bytes()].concat();
-    // Whoever opens an association does not know the other's tag yet.
+    // The opener of an association does not know the other side's tag yet.
     packet.extend(if chunk == Chunk::Init { 0 } else { TAG }.to_be_bytes());
     packet.extend([0; 4]);
     packet.extend([chunk as u8, 0, 0, 20]);
@@ -97,7 +99,7 @@ fn packet(from: u16, to: u16, chunk: Chunk) -> Vec<u8> {
     packet
 }
 
-/// The checksum of SCTP; without it the kernel does not track the packet.
+/// Computes the checksum of SCTP; without it the kernel does not track the packet.
 fn crc32c(bytes: &[u8]) -> u32 {
     let step = |sum: u32, _| if sum & 1 == 1 { (sum >> 1) ^ 0x82f6_3b78 } else { sum >> 1 };
     !bytes.iter().fold(u32::MAX, |sum, byte| (0..8).fold(sum ^ u32::from(*byte), step))

@@ -1,4 +1,4 @@
-//! What is on a wire: every frame of a link, as a capture would show it.
+//! The packets on a link: every frame, as a capture would show it.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use nix::libc;
 
-/// The transport, sender, receiver and the receiver's port of a frame, and whether it asks for a connection.
+/// A packet: its transport, sender, receiver and the receiver's port, and whether it opens a connection.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Packet {
     pub protocol: u8,
@@ -17,13 +17,13 @@ pub struct Packet {
     pub opens: bool,
 }
 
-/// A link of the calling thread's network namespace, listened to.
+/// A captured link of the calling thread's network namespace.
 pub struct Wire(OwnedFd);
 
 impl Wire {
     pub fn listen(link: &str) -> Wire {
         let every = (libc::ETH_P_ALL as u16).to_be();
-        // SAFETY: the call has no pointers, and the descriptor is nobody else's.
+        // SAFETY: the call has no pointers, and nothing else owns the descriptor.
         let socket = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_NONBLOCK, every.into()) };
         assert!(socket >= 0, "{}", io::Error::last_os_error());
         // SAFETY: the kernel has just made it.
@@ -34,18 +34,18 @@ impl Wire {
         address.sll_protocol = every;
         address.sll_ifindex = nix::net::if_::if_nametoindex(link).expect("the link is there") as _;
         let length = std::mem::size_of_val(&address) as u32;
-        // SAFETY: the address is whole and as long as said, and the socket is open.
+        // SAFETY: the address is complete and as long as given, and the socket is open.
         let bound = unsafe { libc::bind(socket.as_raw_fd(), std::ptr::from_ref(&address).cast(), length) };
         assert_eq!(bound, 0, "{}", io::Error::last_os_error());
         Wire(socket)
     }
 
-    /// The packets of TCP and UDP that have passed since, each kind once.
+    /// Returns the packets of TCP and UDP that have passed since, each kind once.
     pub fn passed(&self) -> BTreeSet<Packet> {
         let mut found = BTreeSet::new();
         let mut frame = [0u8; 2048];
         loop {
-            // SAFETY: the buffer is as long as said.
+            // SAFETY: the buffer is as long as given.
             let length = unsafe { libc::recv(self.0.as_raw_fd(), frame.as_mut_ptr().cast(), frame.len(), 0) };
             let Ok(length) = usize::try_from(length) else { return found };
             found.extend(packet(&frame[..length]));

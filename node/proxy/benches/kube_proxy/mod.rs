@@ -1,7 +1,8 @@
-//! Upstream's kube-proxy in its mode nftables, beside ours on the same machine: run where `KUBE_PROXY` names its binary.
+//! Upstream's kube-proxy in its mode nftables, beside ours on the same machine: run where `KUBE_PROXY` names its
+//! binary.
 //!
-//! It is given an API that knows Services and EndpointSlices and nothing else, in this process: what is compared is what
-//! the proxies do with their kernel, not who serves them.
+//! Its API is in this process and has only Services and EndpointSlices: the comparison is of the proxies' work with
+//! their kernel, not of their API servers.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 use corten_nftables::{IpVersion, Socket};
 
 const BOUND: Duration = Duration::from_secs(180);
-/// How long it is left alone between two changes: it waits a second between two syncs.
+/// The pause between two changes: it waits a second between two syncs.
 const REST: Duration = Duration::from_secs(2);
 const NODE: &str = r#"{"kind":"Node","apiVersion":"v1","metadata":{"name":"node","uid":"n","resourceVersion":"1"},
     "spec":{"podCIDR":"10.244.0.0/24","podCIDRs":["10.244.0.0/24"]},
@@ -45,11 +46,13 @@ impl KubeProxy {
         objects.insert("nodes", vec![one_line(NODE)]);
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
-        let (objects, watchers) = (Arc::new(objects), Watchers::default());
+        let objects = Arc::new(objects);
+        let watchers = Watchers::default();
         let known = watchers.clone();
         std::thread::spawn(move || {
             while let Ok((stream, _)) = listener.accept() {
-                let (objects, watchers) = (objects.clone(), known.clone());
+                let objects = objects.clone();
+                let watchers = known.clone();
                 std::thread::spawn(move || serve(stream, &objects, &watchers));
             }
         });
@@ -64,7 +67,7 @@ impl KubeProxy {
         Some(KubeProxy { child, watchers })
     }
 
-    /// Waits until it has told the kernel everything; says how long its process took for it.
+    /// Waits until it has synced everything to the kernel; returns the processor time of its process.
     pub fn first_sync(&mut self, is_there: impl Fn() -> bool) -> Duration {
         let start = Instant::now();
         while !is_there() {
@@ -75,16 +78,16 @@ impl KubeProxy {
         start.elapsed()
     }
 
-    /// Changes an EndpointSlice; says how long until the kernel had another generation of rules.
+    /// Changes an EndpointSlice; returns the time until the kernel had another generation of rules.
     pub fn change(&self, slice: &str) -> Duration {
         std::thread::sleep(REST);
         let mut socket = Socket::open().expect("a netlink socket");
         let before = socket.generation().expect("a generation");
         let start = Instant::now();
         let event = format!(r#"{{"type":"MODIFIED","object":{}}}"#, one_line(slice));
-        self.watchers.lock().expect("nobody panicked").retain(|watcher| watcher.send(event.clone()).is_ok());
+        self.watchers.lock().expect("no thread panicked").retain(|watcher| watcher.send(event.clone()).is_ok());
         while socket.generation().expect("a generation") == before {
-            assert!(start.elapsed() < BOUND, "kube-proxy tells the change");
+            assert!(start.elapsed() < BOUND, "kube-proxy syncs the change");
             std::thread::sleep(Duration::from_micros(200));
         }
         start.elapsed()
@@ -96,7 +99,7 @@ impl KubeProxy {
         line.trim().trim_end_matches(" kB").parse::<f64>().unwrap_or(0.0) / 1024.0
     }
 
-    /// Whether its table stands, and holds a Service with this address.
+    /// Reports whether its table exists, and holds a Service with this address.
     pub fn knows(address: &str) -> bool {
         let table = IpVersion::V4.table("kube-proxy");
         let stands = Socket::open().and_then(|mut socket| socket.tables()).is_ok_and(|all| all.contains(&table));
@@ -143,7 +146,7 @@ fn serve(stream: TcpStream, objects: &Objects, watchers: &Watchers) {
     }
 }
 
-/// Kind and version of a resource.
+/// Returns kind and version of a resource.
 fn kind(resource: &str) -> (&'static str, &'static str) {
     match resource {
         "services" => ("Service", "v1"),
@@ -168,7 +171,7 @@ fn answer(out: &mut TcpStream, status: &str, body: &str) {
 fn watch(out: &mut TcpStream, query: &str, resource: &str, all: &[String], watchers: &Watchers) {
     let (sender, changes) = mpsc::channel();
     let _ = write!(out, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n");
-    let chunk = |out: &mut TcpStream, text: &str| write!(out, "{:x}\r\n{text}\r\n", text.len()).is_ok();
+    let chunk = |out: &mut TcpStream, data: &str| write!(out, "{:x}\r\n{data}\r\n", data.len()).is_ok();
     if query.contains("sendInitialEvents=true") {
         for object in all {
             chunk(out, &format!("{{\"type\":\"ADDED\",\"object\":{object}}}\n"));
@@ -179,9 +182,9 @@ fn watch(out: &mut TcpStream, query: &str, resource: &str, all: &[String], watch
         chunk(out, &format!("{{\"type\":\"BOOKMARK\",\"object\":{object}}}\n"));
     }
     if resource == "endpointslices" {
-        watchers.lock().expect("nobody panicked").push(sender.clone());
+        watchers.lock().expect("no thread panicked").push(sender.clone());
     }
-    // The sender is kept, so that the watch lasts until its client goes.
+    // The sender is kept, so that the watch lasts until its client disconnects.
     while let Ok(change) = changes.recv() {
         if !chunk(out, &format!("{change}\n")) {
             return;

@@ -1,11 +1,12 @@
-//! The merge of all Services, and what a change of one means for the kernel.
+//! The merge of all Services, and the kernel changes that follow from a change of one.
 //!
-//! Every element is claimed by Services. Some claims agree (two Services in front of one pod both
-//! want it in the hairpin set), some conflict (two Services with one external IP): then the Service
-//! that comes first by namespace and name wins, in whatever order they arrived. The kernel sees an
-//! element only when the winning claim appears, changes or goes.
+//! Every element is claimed by Services. Some claims agree (two Services in front of one pod both want it in the
+//! hairpin set), some conflict (two Services with one external IP): then the Service that comes first by namespace and
+//! name wins, in whatever order they arrived. The kernel's element changes only when the winning claim appears, changes
+//! or disappears.
 //!
-//! An element is kept once, however many look at it: there are five for every Service, and ten thousand Services.
+//! An element is stored once, however many claims share it: there are five for every Service, and ten thousand
+//! Services.
 //!
 //! The cost of a change follows from the size of the changed Service, never from their number.
 
@@ -19,7 +20,7 @@ use crate::rules::Rules;
 use crate::service::ServiceKey;
 use crate::sets::Name;
 
-/// What to tell the kernel, in this order: add shapes, delete elements, add elements, delete shapes.
+/// The change to send to the kernel, in this order: add shapes, delete elements, add elements, delete shapes.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Change {
     pub add_shapes: BTreeSet<Shape>,
@@ -34,7 +35,7 @@ impl Change {
     }
 }
 
-/// What one Service claims, in order.
+/// The claims of one Service, in order.
 #[derive(Debug, Default)]
 pub(crate) struct Claimed {
     pub elements: Box<[(Name, Arc<Element>)]>,
@@ -50,7 +51,7 @@ impl From<Rules> for Claimed {
     }
 }
 
-/// Who claims one key of a set; nearly always one Service.
+/// The claimants of one key of a set; nearly always one Service.
 #[derive(Debug)]
 enum Claimants {
     One(Arc<ServiceKey>, Arc<Element>),
@@ -58,7 +59,7 @@ enum Claimants {
 }
 
 impl Claimants {
-    /// The claim that counts.
+    /// Returns the claim that counts.
     fn winner(&self) -> Option<&Arc<Element>> {
         match self {
             Claimants::One(_, element) => Some(element),
@@ -75,13 +76,13 @@ pub(crate) struct Claims {
     shapes: BTreeMap<Shape, usize>,
 }
 
-/// What is in the first and not in the second; both are in order.
+/// Returns the items of the first that are not in the second; both are sorted.
 fn difference<'a, T: Ord>(first: &'a [T], second: &'a [T]) -> impl Iterator<Item = &'a T> {
     first.iter().filter(|one| second.binary_search(one).is_err())
 }
 
 impl Claims {
-    /// Replaces what a Service claims, and adds what that means to the change.
+    /// Replaces the claims of a Service, and adds the resulting changes to the change.
     pub fn replace(&mut self, key: &ServiceKey, rules: Option<Rules>, change: &mut Change) {
         let (owner, before) = match self.services.remove_entry(key) {
             Some((owner, before)) => (owner, before),
@@ -123,7 +124,7 @@ impl Claims {
         if before == after {
             return;
         }
-        // What was added within the same change is not in the kernel yet, and the other way round.
+        // An element that was added within the same change is not in the kernel yet, and vice versa.
         if let Some(before) = before.map(|element| (name, element))
             && !change.add.remove(&before)
         {
@@ -184,8 +185,8 @@ impl Claims {
         }
     }
 
-    /// Everything, as a change from nothing.
-    pub fn whole(&self) -> Change {
+    /// Returns everything, as a change from nothing.
+    pub fn full(&self) -> Change {
         let winner = |((name, _), claimants): (&(Name, Value), &Claimants)| Some((*name, claimants.winner()?.clone()));
         Change {
             add_shapes: self.shapes.keys().copied().collect(),
@@ -198,7 +199,7 @@ impl Claims {
         self.services.is_empty()
     }
 
-    /// What a Service claims.
+    /// Returns the claims of a Service.
     pub fn claimed(&self, key: &ServiceKey) -> Option<&Claimed> {
         self.services.get(key)
     }

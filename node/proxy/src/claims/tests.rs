@@ -1,4 +1,4 @@
-//! Changes, applied one after the other to a model of the kernel, must end where the whole stands.
+//! Changes, applied one after the other to a model of the kernel, must end in the same state as the full change.
 
 use std::net::Ipv4Addr;
 
@@ -21,16 +21,16 @@ fn shape(count: u32) -> Shape {
     Shape::Pick(Pick { entry: PacketEntry::Address, local: false, count, affinity: None })
 }
 
-/// A Service with these (address, count) pairs.
+/// Makes a Service with these (address, count) pairs.
 fn rules(pairs: &[(u8, u32)]) -> Rules {
     Rules {
-        // One element a key, as the rules of one Service have it.
+        // One element per key, as the rules of one Service have it.
         elements: pairs.iter().copied().collect::<BTreeMap<_, _>>().into_iter().map(|(l, c)| lead(l, c)).collect(),
         shapes: pairs.iter().map(|(_, count)| shape(*count)).collect(),
     }
 }
 
-/// The kernel: refuses to delete what is not there and to add where something else stands.
+/// A model of the kernel: refuses to delete a missing element and to add an existing one.
 #[derive(Default, PartialEq, Eq, Debug)]
 struct Kernel {
     elements: BTreeMap<(Name, Value), Element>,
@@ -40,18 +40,18 @@ struct Kernel {
 impl Kernel {
     fn apply(&mut self, change: &Change) {
         for shape in &change.add_shapes {
-            assert!(self.shapes.insert(*shape), "the chain stands already");
+            assert!(self.shapes.insert(*shape), "the chain exists already");
         }
         for (name, element) in &change.delete {
-            let gone = self.elements.remove(&(*name, element.key.clone()));
-            assert_eq!(gone.as_ref(), Some(&**element), "only what stands can be deleted");
+            let deleted = self.elements.remove(&(*name, element.key.clone()));
+            assert_eq!(deleted.as_ref(), Some(&**element), "only an existing element can be deleted");
         }
         for (name, element) in &change.add {
-            let stood = self.elements.insert((*name, element.key.clone()), Element::clone(element));
-            assert_eq!(stood, None, "nothing may stand where an element is added");
+            let existing = self.elements.insert((*name, element.key.clone()), Element::clone(element));
+            assert_eq!(existing, None, "an added element must not exist");
         }
         for shape in &change.delete_shapes {
-            assert!(self.shapes.remove(shape), "the chain is gone already");
+            assert!(self.shapes.remove(shape), "the chain does not exist");
         }
     }
 }
@@ -63,7 +63,7 @@ fn change(claims: &mut Claims, name: &str, rules: Option<Rules>) -> Change {
 }
 
 #[test]
-fn the_same_again_is_no_change() {
+fn the_same_rules_again_are_no_change() {
     let mut claims = Claims::default();
     assert!(!change(&mut claims, "a", Some(rules(&[(1, 2)]))).is_empty());
     assert!(change(&mut claims, "a", Some(rules(&[(1, 2)]))).is_empty());
@@ -72,7 +72,8 @@ fn the_same_again_is_no_change() {
 #[test]
 fn the_first_by_name_wins_a_conflict_in_any_order() {
     for order in [["a", "b"], ["b", "a"]] {
-        let (mut claims, mut kernel) = (Claims::default(), Kernel::default());
+        let mut claims = Claims::default();
+        let mut kernel = Kernel::default();
         for name in order {
             kernel.apply(&change(&mut claims, name, Some(rules(&[(1, if name == "a" { 1 } else { 2 })]))));
         }
@@ -86,22 +87,23 @@ fn the_first_by_name_wins_a_conflict_in_any_order() {
 
 proptest! {
     #[test]
-    fn changes_lead_where_the_whole_stands(
+    fn changes_end_in_the_state_of_the_full_change(
         steps in prop::collection::vec(
             prop::collection::vec((0u8..4, prop::option::of(prop::collection::vec((0u8..5, 1u32..4), 0..4))), 1..4),
             1..12,
         )
     ) {
-        let (mut claims, mut kernel) = (Claims::default(), Kernel::default());
+        let mut claims = Claims::default();
+        let mut kernel = Kernel::default();
         for step in steps {
             let mut change = Change::default();
             for (service, pairs) in step {
                 claims.replace(&key(&service.to_string()), pairs.map(|pairs| rules(&pairs)), &mut change);
             }
             kernel.apply(&change);
-            let mut whole = Kernel::default();
-            whole.apply(&claims.whole());
-            prop_assert_eq!(&kernel, &whole);
+            let mut expected = Kernel::default();
+            expected.apply(&claims.full());
+            prop_assert_eq!(&kernel, &expected);
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Services by iptables, for hosts whose other rules need it: everything of `nat` and `filter` that is ours stands in
-//! chains named `CORTEN-…`, which one `iptables-restore` replaces whole.
+//! Services by iptables, for hosts whose other rules need it: all our rules of `nat` and `filter` are in chains named
+//! `CORTEN-…`, which one `iptables-restore` replaces.
 //!
 //! The cost of a change follows from the number of Services, as it always has with iptables; nf_tables is the default
-//! for that reason. Reading order: `ruleset` is the rules, purely; this file has the programs.
+//! for that reason. Reading order: `ruleset` is the rules, purely; this file runs the programs.
 
 mod ruleset;
 
@@ -13,13 +13,13 @@ use std::process::{Command, Stdio};
 
 use corten_nftables::IpVersion;
 
-pub(crate) use ruleset::{Portal, Text, render};
+pub(crate) use ruleset::{Portal, Ruleset, render};
 
 use crate::error::Error;
 
-/// Seconds to wait for others that change the rules.
+/// The seconds to wait for other programs that change the rules.
 const WAIT: &str = "10";
-/// Where our chains are entered: table, chain, what must hold, and whereto.
+/// The jumps to our chains: table, chain, match, and target.
 const JUMPS: [(&str, &str, &[&str], &str); 6] = [
     ("nat", "PREROUTING", &[], ruleset::SERVICES),
     ("nat", "OUTPUT", &[], ruleset::SERVICES),
@@ -29,18 +29,18 @@ const JUMPS: [(&str, &str, &[&str], &str); 6] = [
     ("filter", "OUTPUT", &["-m", "conntrack", "--ctstate", "NEW"], ruleset::REFUSED),
 ];
 
-/// The programs of one version of IP.
+/// The programs of one IP family.
 pub(crate) struct Iptables {
     prefix: &'static str,
     directory: Option<PathBuf>,
-    /// Chains of Services that stand.
+    /// The existing chains of Services.
     chains: BTreeSet<String>,
-    /// Whether an earlier run left anything.
+    /// Whether an earlier run left any rules.
     found: bool,
 }
 
 impl Iptables {
-    /// Looks what an earlier run left. `directory` is where the programs are; without it the system's are used.
+    /// Finds the rules of an earlier run. `directory` is where the programs are; without it the system's are used.
     pub fn open(ip: IpVersion, directory: Option<&Path>) -> Result<Iptables, Error> {
         let prefix = if ip == IpVersion::V4 { "iptables" } else { "ip6tables" };
         let mut opened =
@@ -71,16 +71,16 @@ impl Iptables {
         match output.status.success() {
             true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
             false => {
-                let told = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-                Err(failed(io::Error::other(format!("{}: {told}", output.status))))
+                let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+                Err(failed(io::Error::other(format!("{}: {message}", output.status))))
             }
         }
     }
 
-    /// Makes the rules stand, and takes away the chains of Services that are gone.
-    pub fn replace(&mut self, wanted: &Text) -> Result<usize, Error> {
-        let gone: Vec<&String> = self.chains.difference(&wanted.chains).collect();
-        let input = wanted.restore(&gone);
+    /// Replaces the rules, and deletes the chains of deleted Services.
+    pub fn replace(&mut self, wanted: &Ruleset) -> Result<usize, Error> {
+        let deleted: Vec<&String> = self.chains.difference(&wanted.chains).collect();
+        let input = wanted.restore(&deleted);
         self.run("-restore", &["-w", WAIT, "--noflush"], Some(&input))?;
         self.chains = wanted.chains.clone();
         for (table, chain, matches, target) in JUMPS {
@@ -92,14 +92,14 @@ impl Iptables {
         Ok(input.len())
     }
 
-    /// Takes everything of ours away.
+    /// Deletes all our rules.
     pub fn cleanup(&mut self) {
         if !self.found {
             return;
         }
         for (table, chain, matches, target) in JUMPS {
             let rule = [&["-w", WAIT, "-t", table, "-D", chain], matches, &["-j", target]].concat();
-            // What is not there need not go.
+            // A missing rule is no error.
             let _ = self.run("", &rule, None);
         }
         let _ = self.replace_all_by_nothing();

@@ -1,11 +1,11 @@
-//! The rules as `iptables-restore` reads them.
+//! The rules in the format of `iptables-restore`.
 //!
 //! ```text
 //! CORTEN-SERVICES   address, port → CORTEN-SVC-… (cluster) or CORTEN-EXT-… (from anywhere); to this node → node ports
-//! CORTEN-EXT-…      who is masqueraded, which endpoints serve → CORTEN-SVC-… or CORTEN-SVL-… (of this node)
+//! CORTEN-EXT-…      masquerading, and the choice of endpoints → CORTEN-SVC-… or CORTEN-SVL-… (of this node)
 //! CORTEN-SVC-…      one of the endpoints, at random or by affinity → CORTEN-SEP-…
 //! CORTEN-SEP-…      translation to the endpoint
-//! CORTEN-REFUSED    (filter) what nobody serves, or nobody may use
+//! CORTEN-REFUSED    (filter) Services without endpoints, and refused sources
 //! ```
 
 use std::collections::BTreeSet;
@@ -25,12 +25,12 @@ const MARK: &str = "CORTEN-MARK-MASQ";
 pub(crate) const REFUSED: &str = "CORTEN-REFUSED";
 const NAT: [&str; 4] = [SERVICES, NODE_PORTS, POSTROUTING, MARK];
 
-/// Whether a chain belongs to one Service or endpoint.
+/// Reports whether a chain belongs to one Service or endpoint.
 pub(super) fn is_of_service(chain: &str) -> bool {
     ["CORTEN-SVC-", "CORTEN-SVL-", "CORTEN-EXT-", "CORTEN-SEP-"].iter().any(|prefix| chain.starts_with(prefix))
 }
 
-/// One port of a Service, and who serves it.
+/// A port of a Service, and its endpoints.
 pub(crate) struct Portal<'a> {
     pub key: &'a ServiceKey,
     pub service: &'a Service,
@@ -40,25 +40,25 @@ pub(crate) struct Portal<'a> {
 
 /// Rules of both tables, and the chains of Services among them.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Text {
+pub(crate) struct Ruleset {
     pub chains: BTreeSet<String>,
     nat: String,
     node_ports: String,
     refused: String,
 }
 
-impl Text {
-    /// The input of `iptables-restore`: every chain emptied and filled, those that are gone deleted.
-    pub fn restore(&self, gone: &[&String]) -> String {
+impl Ruleset {
+    /// Returns the input of `iptables-restore`: every chain emptied and filled, those of deleted Services deleted.
+    pub fn restore(&self, deleted: &[&String]) -> String {
         let mut out = String::from("*filter\n");
         let _ = writeln!(out, ":{REFUSED} - [0:0]\n{}COMMIT\n*nat", self.refused);
         let kept = self.chains.iter().map(String::as_str);
-        for chain in NAT.into_iter().chain(kept).chain(gone.iter().map(|chain| chain.as_str())) {
+        for chain in NAT.into_iter().chain(kept).chain(deleted.iter().map(|chain| chain.as_str())) {
             let _ = writeln!(out, ":{chain} - [0:0]");
         }
         out.push_str(&self.nat);
         out.push_str(&self.node_ports);
-        for chain in gone {
+        for chain in deleted {
             let _ = writeln!(out, "-X {chain}");
         }
         out.push_str("COMMIT\n");
@@ -66,7 +66,7 @@ impl Text {
     }
 }
 
-/// The input that deletes every chain of ours, once nothing leads to them.
+/// Returns the input that deletes all our chains, once nothing leads to them.
 pub(super) fn removal(chains: &BTreeSet<String>) -> String {
     let mut out = format!("*filter\n:{REFUSED} - [0:0]\n-X {REFUSED}\nCOMMIT\n*nat\n");
     let all: Vec<&str> = NAT.into_iter().chain(chains.iter().map(String::as_str)).collect();
@@ -80,23 +80,24 @@ pub(super) fn removal(chains: &BTreeSet<String>) -> String {
     out
 }
 
-/// The rules of all portals.
-pub(crate) fn render<'a>(book: &Rulebook, portals: impl Iterator<Item = Portal<'a>>) -> Text {
-    let mut text = Text::default();
+/// Renders the rules of all portals.
+pub(crate) fn render<'a>(book: &Rulebook, portals: impl Iterator<Item = Portal<'a>>) -> Ruleset {
+    let mut ruleset = Ruleset::default();
     for portal in portals {
-        Writer { book, text: &mut text, portal: &portal }.write();
+        Writer { book, ruleset: &mut ruleset, portal: &portal }.write();
     }
-    let (mark, loopback) = (format!("{0:#x}/{0:#x}", book.config.masquerade_mark), book.ip.loopback());
+    let mark = format!("{0:#x}/{0:#x}", book.config.masquerade_mark);
+    let loopback = book.ip.loopback();
     let localhost = match book.ip == IpVersion::V4 && book.config.localhost_node_ports {
         true => String::new(),
         false => format!(" ! -d {}/{}", loopback.0, loopback.1),
     };
-    let _ = writeln!(text.nat, "-A {MARK} -j MARK --or-mark {:#x}", book.config.masquerade_mark);
-    let _ = writeln!(text.nat, "-A {POSTROUTING} -m mark ! --mark {mark} -j RETURN");
-    let _ = writeln!(text.nat, "-A {POSTROUTING} -j MARK --xor-mark {:#x}", book.config.masquerade_mark);
-    let _ = writeln!(text.nat, "-A {POSTROUTING} -j MASQUERADE --random-fully");
-    let _ = writeln!(text.nat, "-A {SERVICES}{localhost} -m addrtype --dst-type LOCAL -j {NODE_PORTS}");
-    text
+    let _ = writeln!(ruleset.nat, "-A {MARK} -j MARK --or-mark {:#x}", book.config.masquerade_mark);
+    let _ = writeln!(ruleset.nat, "-A {POSTROUTING} -m mark ! --mark {mark} -j RETURN");
+    let _ = writeln!(ruleset.nat, "-A {POSTROUTING} -j MARK --xor-mark {:#x}", book.config.masquerade_mark);
+    let _ = writeln!(ruleset.nat, "-A {POSTROUTING} -j MASQUERADE --random-fully");
+    let _ = writeln!(ruleset.nat, "-A {SERVICES}{localhost} -m addrtype --dst-type LOCAL -j {NODE_PORTS}");
+    ruleset
 }
 
 fn protocol(protocol: Protocol) -> &'static str {
@@ -107,17 +108,17 @@ fn protocol(protocol: Protocol) -> &'static str {
     }
 }
 
-/// Sixteen characters that stand for a longer text; the names of chains are short.
-fn hash(text: &str) -> String {
+/// Returns sixteen characters that identify a longer string; the names of chains are short.
+fn hash(name: &str) -> String {
     const FNV_OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
     const FNV_PRIME: u64 = 0x100_0000_01b3;
-    let hash = text.bytes().fold(FNV_OFFSET, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(FNV_PRIME));
+    let hash = name.bytes().fold(FNV_OFFSET, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(FNV_PRIME));
     format!("{hash:016X}")
 }
 
 struct Writer<'a, 'b> {
     book: &'a Rulebook,
-    text: &'a mut Text,
+    ruleset: &'a mut Ruleset,
     portal: &'a Portal<'b>,
 }
 
@@ -143,7 +144,7 @@ impl Writer<'_, '_> {
         self.external();
     }
 
-    /// What comes from anywhere: external addresses, load balancers, node ports.
+    /// Writes the rules for traffic from anywhere: external addresses, load balancers, node ports.
     fn external(&mut self) {
         let Portal { service, port, served, .. } = self.portal;
         let addresses: BTreeSet<IpAddr> = service.external_ips.union(&service.load_balancer_ips).copied().collect();
@@ -163,7 +164,7 @@ impl Writer<'_, '_> {
                     for (network, length) in &service.source_ranges {
                         self.nat(&format!("-A {SERVICES} -s {network}/{length} {at} -j {external}"));
                     }
-                    // What no range let through is not translated, and ends here.
+                    // A packet that no range allowed is not translated, and is dropped here.
                     self.refused(&format!("{at} -j DROP"));
                 }
                 (true, false) => self.nat(&format!("-A {SERVICES} {at} -j {external}")),
@@ -178,7 +179,7 @@ impl Writer<'_, '_> {
             let local = format!("-m addrtype --dst-type LOCAL {at}");
             match serving {
                 true => {
-                    let _ = writeln!(self.text.node_ports, "-A {NODE_PORTS} {at} -j {external}");
+                    let _ = writeln!(self.ruleset.node_ports, "-A {NODE_PORTS} {at} -j {external}");
                     if service.external_local && served.local.is_empty() {
                         self.refused(&format!("{local} -j DROP"));
                     }
@@ -189,7 +190,8 @@ impl Writer<'_, '_> {
     }
 
     fn external_chain(&mut self, external: &str) {
-        let (all, local) = (self.chain("SVC"), self.chain("SVL"));
+        let all = self.chain("SVC");
+        let local = self.chain("SVL");
         if !self.portal.service.external_local {
             self.nat(&format!("-A {external} -j {MARK}"));
             return self.nat(&format!("-A {external} -j {all}"));
@@ -212,7 +214,7 @@ impl Writer<'_, '_> {
         }
     }
 
-    /// A chain that leads to one of the endpoints, and the endpoints' own chains.
+    /// Writes a chain that leads to one of the endpoints, and the endpoints' own chains.
     fn endpoints(&mut self, chain: &str, endpoints: &[Target]) {
         let affinity = self.portal.service.affinity;
         let names: Vec<String> = endpoints.iter().map(|endpoint| self.endpoint_chain(*endpoint)).collect();
@@ -235,7 +237,7 @@ impl Writer<'_, '_> {
         let Portal { key, port: served, .. } = self.portal;
         let named = format!("{}/{}:{} {address}:{port}", key.namespace, key.name, served.name);
         let name = format!("CORTEN-SEP-{}", hash(&format!("{named} {}", protocol(served.protocol))));
-        if self.text.chains.insert(name.clone()) {
+        if self.ruleset.chains.insert(name.clone()) {
             let to = if address.is_ipv4() { format!("{address}:{port}") } else { format!("[{address}]:{port}") };
             let recent = match self.portal.service.affinity {
                 Some(_) => format!(" -m recent --name {name} --set"),
@@ -253,7 +255,7 @@ impl Writer<'_, '_> {
         let Portal { key, port, .. } = self.portal;
         let named = format!("{}/{}:{} {}", key.namespace, key.name, port.name, protocol(port.protocol));
         let name = format!("CORTEN-{kind}-{}", hash(&named));
-        self.text.chains.insert(name.clone());
+        self.ruleset.chains.insert(name.clone());
         name
     }
 
@@ -262,7 +264,7 @@ impl Writer<'_, '_> {
         format!("-d {address}/{length} -p {} --dport {port}", protocol(self.portal.port.protocol))
     }
 
-    /// Silence where another node could serve, a refusal where nobody can.
+    /// Refuses: drops where another node could serve, rejects where no node can.
     fn refuse(&mut self, at: &str) {
         let tcp = if self.portal.port.protocol == Protocol::Tcp { " --reject-with tcp-reset" } else { "" };
         let how = if self.portal.served.any { "DROP".to_owned() } else { format!("REJECT{tcp}") };
@@ -270,11 +272,11 @@ impl Writer<'_, '_> {
     }
 
     fn refused(&mut self, rule: &str) {
-        let _ = writeln!(self.text.refused, "-A {REFUSED} {rule}");
+        let _ = writeln!(self.ruleset.refused, "-A {REFUSED} {rule}");
     }
 
     fn nat(&mut self, rule: &str) {
-        self.text.nat.push_str(rule);
-        self.text.nat.push('\n');
+        self.ruleset.nat.push_str(rule);
+        self.ruleset.nat.push('\n');
     }
 }

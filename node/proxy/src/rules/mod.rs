@@ -1,4 +1,4 @@
-//! What one Service contributes to the kernel: the pure decision of the proxy.
+//! The elements of one Service in the kernel: the pure decision of the proxy.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -9,7 +9,7 @@ use crate::chains::{Entry, FIRST_LOCAL, Pick, Refusal, Shape};
 use crate::service::{Service, ServicePort};
 use crate::sets::Name;
 use crate::slice::{Endpoint, Slice};
-use crate::topology::{Place, usable};
+use crate::topology::{NodeTopology, usable};
 
 /// Elements of sets, and the chains that they lead to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,11 +20,15 @@ pub(crate) struct Rules {
 
 pub(crate) type Target = (IpAddr, u16);
 
-/// The elements of a Service with these slices, seen from this place.
-pub(crate) fn desired<'a>(service: &Service, slices: impl Iterator<Item = &'a Slice> + Clone, place: &Place) -> Rules {
+/// Returns the elements of a Service with these slices, for a node of this topology.
+pub(crate) fn desired<'a>(
+    service: &Service,
+    slices: impl Iterator<Item = &'a Slice> + Clone,
+    topology: &NodeTopology,
+) -> Rules {
     let mut rules = Rules::default();
     for port in &service.ports {
-        let Served { cluster, local, any, own } = served(port, slices.clone(), place);
+        let Served { cluster, local, any, own } = served(port, slices.clone(), topology);
         PortRules { service, port, cluster, local, any }.contribute(&mut rules);
         // A local pod that is sent to itself must see the node as its client, else it answers itself directly.
         rules.elements.extend(own.into_iter().map(|address| (Name::Hairpin, Element::key((address, address)))));
@@ -32,26 +36,30 @@ pub(crate) fn desired<'a>(service: &Service, slices: impl Iterator<Item = &'a Sl
     rules
 }
 
-/// Who serves a port, seen from a place.
+/// The endpoints that serve a port, for a node of this topology.
 pub(crate) struct Served {
-    /// For traffic that may go anywhere.
+    /// The endpoints for traffic that may go anywhere.
     pub cluster: Vec<Target>,
-    /// For traffic that must stay on this node.
+    /// The endpoints for traffic that must stay on this node.
     pub local: Vec<Target>,
-    /// Whether anybody serves it, here or elsewhere.
+    /// Whether any endpoint serves it, here or elsewhere.
     pub any: bool,
-    /// Those of them that are pods of this node.
+    /// The addresses of those endpoints that are pods of this node.
     pub own: BTreeSet<IpAddr>,
 }
 
-pub(crate) fn served<'a>(port: &ServicePort, slices: impl Iterator<Item = &'a Slice>, place: &Place) -> Served {
+pub(crate) fn served<'a>(
+    port: &ServicePort,
+    slices: impl Iterator<Item = &'a Slice>,
+    topology: &NodeTopology,
+) -> Served {
     let (all, ports): (Vec<&Endpoint>, Vec<u16>) = endpoints_of(port, slices).into_iter().unzip();
-    let chosen = usable(&all, place);
+    let chosen = usable(&all, topology);
     let target = |endpoint: &&Endpoint| {
         let index = all.iter().position(|candidate| std::ptr::eq(*candidate, *endpoint));
         (endpoint.address, index.map_or(0, |index| ports[index]))
     };
-    let local = chosen.cluster.iter().chain(&chosen.local).filter(|endpoint| endpoint.is_local(place));
+    let local = chosen.cluster.iter().chain(&chosen.local).filter(|endpoint| endpoint.is_local(topology));
     Served {
         own: local.map(|endpoint| endpoint.address).collect(),
         cluster: chosen.cluster.iter().map(target).collect(),
@@ -60,8 +68,8 @@ pub(crate) fn served<'a>(port: &ServicePort, slices: impl Iterator<Item = &'a Sl
     }
 }
 
-/// The endpoints that serve a port, each with its port number; sorted, so that equal input in any
-/// order gives equal rules.
+/// Returns the endpoints that serve a port, each with its port number; sorted, so that equal input in any order gives
+/// equal rules.
 fn endpoints_of<'a>(port: &ServicePort, slices: impl Iterator<Item = &'a Slice>) -> Vec<(&'a Endpoint, u16)> {
     let mut found = Vec::new();
     for slice in slices {
@@ -70,10 +78,23 @@ fn endpoints_of<'a>(port: &ServicePort, slices: impl Iterator<Item = &'a Slice>)
             found.extend(slice.endpoints.iter().map(|endpoint| (endpoint, served.port)));
         }
     }
-    // While a pod moves between slices it can stand in two; the ready one counts.
+    // While a pod moves between slices it can be in two; the ready one counts.
     found.sort_by_key(|(endpoint, port)| (endpoint.address, *port, !endpoint.ready, !endpoint.serving));
     found.dedup_by_key(|(endpoint, port)| (endpoint.address, *port));
     found
+}
+
+/// The endpoints of this node, or of the whole cluster.
+struct Scope {
+    local: bool,
+    /// Whether traffic leads to these endpoints.
+    wanted: bool,
+}
+
+/// The sets of traffic from outside.
+struct ExternalSets {
+    services: Name,
+    unavailable: Name,
 }
 
 /// One port of a Service with its endpoints.
@@ -106,7 +127,12 @@ impl PortRules<'_> {
         match self.pick(Entry::Address, local) {
             Some(pick) => {
                 self.lead(Name::Services, key.into(), Shape::Cluster(pick), rules);
-                self.endpoints(self.service.cluster_ip, self.port.port, [(!local, false), (local, true)], rules);
+                self.endpoints(
+                    self.service.cluster_ip,
+                    self.port.port,
+                    [Scope { local: false, wanted: !local }, Scope { local: true, wanted: local }],
+                    rules,
+                );
             }
             None => refuse(Name::Unavailable, key.into(), self.no_endpoints(), rules),
         }
@@ -114,43 +140,53 @@ impl PortRules<'_> {
 
     fn external_address(&self, address: IpAddr, rules: &mut Rules) {
         let key = (address, self.port.protocol, Port(self.port.port));
-        self.external(Entry::Address, (Name::Services, Name::Unavailable), key.into(), rules);
+        self.external(
+            Entry::Address,
+            ExternalSets { services: Name::Services, unavailable: Name::Unavailable },
+            key.into(),
+            rules,
+        );
         self.endpoints(address, self.port.port, self.external_scopes(), rules);
     }
 
     fn node_port(&self, node_port: u16, rules: &mut Rules) {
         let key = (self.port.protocol, Port(node_port));
-        self.external(Entry::NodePort, (Name::NodePorts, Name::UnavailableNodePorts), key.into(), rules);
+        self.external(
+            Entry::NodePort,
+            ExternalSets { services: Name::NodePorts, unavailable: Name::UnavailableNodePorts },
+            key.into(),
+            rules,
+        );
         self.endpoints(IpVersion::of(self.service.cluster_ip).unspecified(), node_port, self.external_scopes(), rules);
     }
 
-    /// Which endpoints traffic from outside may need: all, and those of this node.
-    fn external_scopes(&self) -> [(bool, bool); 2] {
-        [(true, false), (self.service.external_local, true)]
+    /// Returns the endpoints that traffic from outside may need: all, and those of this node.
+    fn external_scopes(&self) -> [Scope; 2] {
+        [Scope { local: false, wanted: true }, Scope { local: true, wanted: self.service.external_local }]
     }
 
-    fn external(&self, entry: Entry, (serve, refused): (Name, Name), key: Value, rules: &mut Rules) {
+    fn external(&self, entry: Entry, sets: ExternalSets, key: Value, rules: &mut Rules) {
         let all = self.pick(entry, false);
         if !self.service.external_local {
             match all {
-                Some(pick) => self.lead(serve, key, Shape::External(pick), rules),
-                None => refuse(refused, key, self.no_endpoints(), rules),
+                Some(pick) => self.lead(sets.services, key, Shape::External(pick), rules),
+                None => refuse(sets.unavailable, key, self.no_endpoints(), rules),
             }
             return;
         }
         let local = self.pick(entry, true);
         if all.is_some() || local.is_some() {
-            self.lead(serve, key.clone(), Shape::ExternalLocal { all, local }, rules);
+            self.lead(sets.services, key.clone(), Shape::ExternalLocal { all, local }, rules);
         }
         match (all, local) {
             (_, Some(_)) => {}
             // Endpoints elsewhere serve pods and this node; the load balancer shall find another node.
-            (Some(_), None) => refuse(refused, key, Refusal::DropOutside, rules),
-            (None, None) => refuse(refused, key, self.no_endpoints(), rules),
+            (Some(_), None) => refuse(sets.unavailable, key, Refusal::DropOutside, rules),
+            (None, None) => refuse(sets.unavailable, key, self.no_endpoints(), rules),
         }
     }
 
-    /// Silence where another node could serve, a refusal where nobody can.
+    /// Returns the refusal: drop where another node could serve, reject where no node can.
     fn no_endpoints(&self) -> Refusal {
         if self.any { Refusal::Drop } else { Refusal::Reject }
     }
@@ -167,11 +203,11 @@ impl PortRules<'_> {
         rules.shapes.extend(shape.picks().chain([shape]));
     }
 
-    /// The endpoints of an address, for the scopes (wanted, local) that lead there.
-    fn endpoints(&self, address: IpAddr, port: u16, scopes: [(bool, bool); 2], rules: &mut Rules) {
+    /// Adds the endpoints of an address, for the scopes that lead there.
+    fn endpoints(&self, address: IpAddr, port: u16, scopes: [Scope; 2], rules: &mut Rules) {
         let protocol = self.port.protocol;
-        for (_, local) in scopes.into_iter().filter(|(wanted, _)| *wanted) {
-            let (endpoints, first) = if local { (&self.local, FIRST_LOCAL) } else { (&self.cluster, 0) };
+        for scope in scopes.into_iter().filter(|scope| scope.wanted) {
+            let (endpoints, first) = if scope.local { (&self.local, FIRST_LOCAL) } else { (&self.cluster, 0) };
             for (index, (endpoint, endpoint_port)) in (first..).zip(endpoints) {
                 let target = (*endpoint, Port(*endpoint_port));
                 let key = (address, protocol, Port(port), Index(index));
@@ -184,14 +220,15 @@ impl PortRules<'_> {
         }
     }
 
-    /// Who may use the load balancer addresses.
+    /// Adds the source ranges of the load balancer addresses.
     fn restrictions(&self, rules: &mut Rules) {
         let protocol: Protocol = self.port.protocol;
         for address in &self.service.load_balancer_ips {
             let key = (*address, protocol, Port(self.port.port));
             rules.elements.insert((Name::Restricted, Element::key(key)));
             for (network, length) in &self.service.source_ranges {
-                let (first, last) = (*network, last_of(*network, *length));
+                let first = *network;
+                let last = last_of(*network, *length);
                 let range = Element::range((key.0, key.1, key.2, first), (key.0, key.1, key.2, last));
                 rules.elements.insert((Name::Sources, range));
             }
@@ -199,7 +236,7 @@ impl PortRules<'_> {
     }
 }
 
-/// The last address of a range.
+/// Returns the last address of a range.
 fn last_of(network: IpAddr, length: u8) -> IpAddr {
     let length = u32::from(length);
     match network {

@@ -1,4 +1,4 @@
-//! What Services contribute, as a text of elements.
+//! The elements of Services, as strings.
 
 use std::fmt::Write as _;
 
@@ -45,22 +45,22 @@ fn slice(endpoints: &[Endpoint]) -> Slice {
     }
 }
 
-/// A value as dotted groups of four bytes.
-fn text(value: &Value) -> String {
+/// Formats a value as dotted groups of four bytes.
+fn dotted(value: &Value) -> String {
     let group = |bytes: &[u8]| bytes.iter().map(u8::to_string).collect::<Vec<_>>().join(".");
     value.as_bytes().chunks(4).map(group).collect::<Vec<_>>().join(" ")
 }
 
 fn check(service: &Service, slices: &[Slice], expected: Expect) {
-    let rules = desired(service, slices.iter(), &Place { node: "self".to_owned(), zone: None });
+    let rules = desired(service, slices.iter(), &NodeTopology { node: "self".to_owned(), zone: None });
     let mut out = String::new();
     for (name, element) in &rules.elements {
-        let end = element.end.as_ref().map(|end| format!(" - {}", text(end))).unwrap_or_default();
+        let end = element.end.as_ref().map(|end| format!(" - {}", dotted(end))).unwrap_or_default();
         let data = match &element.data {
-            Some(Data::Value(value)) => format!(" : {}", text(value)),
+            Some(Data::Value(value)) => format!(" : {}", dotted(value)),
             other => other.as_ref().map(|data| format!(" : {data:?}")).unwrap_or_default(),
         };
-        writeln!(out, "{} {}{end}{data}", name.as_str(), text(&element.key)).unwrap();
+        writeln!(out, "{} {}{end}{data}", name.as_str(), dotted(&element.key)).unwrap();
     }
     for shape in &rules.shapes {
         writeln!(out, "chain {}", shape.name()).unwrap();
@@ -187,19 +187,21 @@ fn affinity_and_source_ranges() {
 
 #[test]
 fn the_order_of_slices_and_endpoints_does_not_matter() {
-    let place = Place { node: "self".to_owned(), zone: None };
-    let (a, b, c) = (endpoint(2, "self"), endpoint(3, "other"), endpoint(4, "other"));
+    let topology = NodeTopology { node: "self".to_owned(), zone: None };
+    let a = endpoint(2, "self");
+    let b = endpoint(3, "other");
+    let c = endpoint(4, "other");
     let one = [slice(&[a.clone(), b.clone()]), slice(std::slice::from_ref(&c))];
     let other = [slice(&[c, b]), slice(&[a])];
-    assert_eq!(desired(&service(|_| {}), one.iter(), &place), desired(&service(|_| {}), other.iter(), &place));
+    assert_eq!(desired(&service(|_| {}), one.iter(), &topology), desired(&service(|_| {}), other.iter(), &topology));
 }
 
 #[test]
 fn a_pod_in_two_slices_counts_once_and_as_ready() {
-    let place = Place::default();
+    let topology = NodeTopology::default();
     let mut leaving = endpoint(2, "other");
     leaving.ready = false;
     let twice = [slice(&[leaving]), slice(&[endpoint(2, "other")])];
     let once = [slice(&[endpoint(2, "other")])];
-    assert_eq!(desired(&service(|_| {}), twice.iter(), &place), desired(&service(|_| {}), once.iter(), &place));
+    assert_eq!(desired(&service(|_| {}), twice.iter(), &topology), desired(&service(|_| {}), once.iter(), &topology));
 }

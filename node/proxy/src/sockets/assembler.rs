@@ -1,4 +1,4 @@
-//! A small assembler of the kernel's instruction set: just what `program` says, with jumps to one label.
+//! A small assembler of the kernel's instruction set: the instructions of `program`, with jumps to one label.
 //!
 //! It knows nothing of Services, and checks nothing: the kernel's verifier does.
 
@@ -20,7 +20,7 @@ pub(super) enum Register {
     Fp,
 }
 
-/// How much one access moves.
+/// The width of one access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Size {
@@ -30,7 +30,7 @@ pub(super) enum Size {
     Double = 0x18,
 }
 
-/// What the kernel does for programs, by its number.
+/// A helper function of the kernel, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub(super) enum Helper {
@@ -48,7 +48,7 @@ const MOVE_NUMBER: u8 = 0xb7;
 const ADD_NUMBER: u8 = 0x07;
 const MULTIPLY: u8 = 0x2f;
 const SHIFT_RIGHT_NUMBER: u8 = 0x77;
-/// Of 32 bits, unsigned.
+/// The unsigned remainder of 32 bits.
 const REMAINDER: u8 = 0x9c;
 const JUMP_IF_EQUAL: u8 = 0x15;
 const JUMP_IF_NOT_EQUAL: u8 = 0x55;
@@ -61,30 +61,31 @@ const MAP_DESCRIPTOR: u8 = 1;
 #[derive(Debug, Default)]
 pub(super) struct Assembler {
     code: Vec<[u8; 8]>,
-    /// Jumps to the end, to be aimed when it is known.
+    /// Jumps to the end, whose offsets are set when it is known.
     leaving: Vec<usize>,
 }
 
 impl Assembler {
     fn put(mut self, operation: u8, to: Register, from: u8, offset: i16, number: i32) -> Assembler {
-        let ([low, high], [a, b, c, d]) = (offset.to_ne_bytes(), number.to_ne_bytes());
-        // The two registers are fields of one byte, in the order of the machine.
+        let [low, high] = offset.to_ne_bytes();
+        let [a, b, c, d] = number.to_ne_bytes();
+        // The two registers are fields of one byte, in native order.
         let registers = if cfg!(target_endian = "little") { to as u8 | from << 4 } else { (to as u8) << 4 | from };
         self.code.push([operation, registers, low, high, a, b, c, d]);
         self
     }
 
-    /// `to = *(base + offset)`
+    /// Emits `to = *(base + offset)`.
     pub fn load(self, size: Size, to: Register, base: Register, offset: i16) -> Assembler {
         self.put(LOAD | size as u8, to, base as u8, offset, 0)
     }
 
-    /// `*(base + offset) = from`
+    /// Emits `*(base + offset) = from`.
     pub fn store(self, size: Size, base: Register, offset: i16, from: Register) -> Assembler {
         self.put(STORE | size as u8, base, from as u8, offset, 0)
     }
 
-    /// `*(base + offset) = number`
+    /// Emits `*(base + offset) = number`.
     pub fn store_number(self, size: Size, base: Register, offset: i16, number: i32) -> Assembler {
         self.put(STORE_NUMBER | size as u8, base, 0, offset, number)
     }
@@ -97,7 +98,7 @@ impl Assembler {
         self.put(MOVE_NUMBER, to, 0, 0, number)
     }
 
-    /// `to = Fp + offset`
+    /// Emits `to = Fp + offset`.
     pub fn stack(self, to: Register, offset: i32) -> Assembler {
         self.copy(to, Register::Fp).put(ADD_NUMBER, to, 0, 0, offset)
     }
@@ -140,15 +141,15 @@ impl Assembler {
         self.put(JUMP_IF_NOT_EQUAL, register, 0, 0, number)
     }
 
-    /// Ends the program with a result, where everything that leaves arrives.
+    /// Ends the program with a result, at the target of all jumps.
     pub fn finish(self, result: i32) -> Vec<[u8; 8]> {
         let end = self.code.len();
-        let mut whole = self.number(Register::R0, result).put(EXIT, Register::R0, 0, 0, 0);
-        for at in &whole.leaving {
+        let mut program = self.number(Register::R0, result).put(EXIT, Register::R0, 0, 0, 0);
+        for at in &program.leaving {
             let distance = i16::try_from(end - at - 1).unwrap_or(i16::MAX).to_ne_bytes();
-            whole.code[*at][2..4].copy_from_slice(&distance);
+            program.code[*at][2..4].copy_from_slice(&distance);
         }
-        whole.code
+        program.code
     }
 }
 
@@ -178,13 +179,13 @@ mod tests {
             (new().call(Helper::SocketCookie), "850000002e000000"),
             (new().stack(R2, -24), "bfa200000000000007020000e8ffffff"),
         ] {
-            let text: String = made.code.iter().flatten().map(|byte| format!("{byte:02x}")).collect();
-            assert_eq!(text, hex);
+            let encoded: String = made.code.iter().flatten().map(|byte| format!("{byte:02x}")).collect();
+            assert_eq!(encoded, hex);
         }
     }
 
     #[test]
-    fn whoever_leaves_arrives_at_the_end() {
+    fn every_jump_leads_to_the_end() {
         let code = Assembler::default()
             .leave_if_equal(Register::R0, 0)
             .number(Register::R1, 7)

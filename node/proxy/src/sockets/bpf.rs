@@ -1,6 +1,6 @@
 //! bpf(2): maps, programs and their attachment to a control group, each a descriptor that ends with its owner.
 //!
-//! Nothing here is pinned or outlives the process: whatever becomes of it, the kernel is as before.
+//! Nothing here is pinned or outlives the process: when it ends, the kernel is as before.
 
 use std::fs::File;
 use std::io;
@@ -14,16 +14,16 @@ const PROGRAM_LOAD: i32 = 5;
 const LINK_CREATE: i32 = 28;
 /// `BPF_PROG_TYPE_CGROUP_SOCK_ADDR`
 const SOCKET_ADDRESS: u32 = 18;
-/// Memory is taken as elements come.
+/// The flag that allocates memory as elements are added.
 const NO_PREALLOCATION: u32 = 1;
-/// What the kernel says of a program that it refuses, at most.
+/// The most bytes of the verifier's log of a refused program.
 const VERDICT: usize = 64 * 1024;
 
-/// How a map finds its elements.
+/// The kind of a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Hash,
-    /// Forgets what was not used for the longest time.
+    /// Evicts the least recently used element.
     Recent,
 }
 
@@ -46,7 +46,8 @@ impl Attributes {
     }
 
     fn call(self, command: i32) -> io::Result<i32> {
-        // SAFETY: the attributes are as long as said, and whoever filled in an address keeps what it is of until this returns.
+        // SAFETY: the attributes are as long as given, and the caller that filled in an address keeps its target until
+        // this returns.
         let result =
             unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(&self), std::mem::size_of_val(&self)) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as i32) }
@@ -81,7 +82,7 @@ impl<const KEY: usize, const VALUE: usize> Map<KEY, VALUE> {
         element.call(MAP_UPDATE).map(drop)
     }
 
-    /// Deletes an element; one that is not there is no error.
+    /// Deletes an element; a missing one is no error.
     pub fn delete(&self, key: &[u8; KEY]) -> io::Result<()> {
         match Attributes::default().word(0, number(self.0.as_fd())).address(2, key).call(MAP_DELETE) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -96,7 +97,7 @@ impl<const KEY: usize, const VALUE: usize> AsFd for Map<KEY, VALUE> {
     }
 }
 
-/// Gives a program for one hook to the kernel. What its verifier says of one that it refuses is part of the error.
+/// Loads a program for one hook into the kernel. The verifier's log of a refused one is part of the error.
 pub(super) fn load(code: &[[u8; 8]], hook: u32) -> io::Result<OwnedFd> {
     let licence = c"Apache-2.0";
     let program = || {
@@ -105,10 +106,10 @@ pub(super) fn load(code: &[[u8; 8]], hook: u32) -> io::Result<OwnedFd> {
     };
     program().open(PROGRAM_LOAD).map_err(|refused| {
         let verdict = vec![0u8; VERDICT];
-        let told = program().word(6, 1).word(7, VERDICT as u32).address(8, verdict.as_slice());
-        let _ = told.open(PROGRAM_LOAD);
-        let text = String::from_utf8_lossy(&verdict);
-        let lines: Vec<&str> = text.trim_end_matches('\0').lines().rev().take(2).collect();
+        let logged = program().word(6, 1).word(7, VERDICT as u32).address(8, verdict.as_slice());
+        let _ = logged.open(PROGRAM_LOAD);
+        let log = String::from_utf8_lossy(&verdict);
+        let lines: Vec<&str> = log.trim_end_matches('\0').lines().rev().take(2).collect();
         if lines.is_empty() {
             refused
         } else {

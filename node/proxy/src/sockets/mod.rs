@@ -1,12 +1,12 @@
-//! Services at the sockets: programs in the kernel that let a pod's socket connect to an endpoint instead of a cluster
-//! address, so that no packet of it needs translation.
+//! Services at the sockets: programs in the kernel that connect a pod's socket to an endpoint instead of a cluster
+//! address, so that none of its packets needs translation.
 //!
 //! Only cluster addresses without affinity are here, for TCP and for UDP sockets that are not connected. Everything
-//! else, and whatever a program does not find, is left to the rules of nf_tables, which stand in this mode too: so
-//! nothing depends on the programs, and when the process ends they go with it.
+//! else, and everything that a program does not find, is left to the rules of nf_tables, which exist in this mode too:
+//! so nothing depends on the programs, and when the process ends they end with it.
 //!
-//! Reading order: `program` is what happens at a socket; this file keeps its maps; `assembler` and `bpf` carry both to
-//! the kernel.
+//! Reading order: `program` is the code at a socket; this file keeps its maps; `assembler` and `bpf` load both into the
+//! kernel.
 
 mod assembler;
 mod bpf;
@@ -28,29 +28,34 @@ use program::{HOOKS, Maps, assemble};
 
 const SERVICES: u32 = 1 << 17;
 const ENDPOINTS: u32 = 1 << 21;
-/// Sockets whose peers are remembered; of one that is forgotten, the endpoint shows instead of the Service.
-const ASKED: u32 = 1 << 16;
+/// The most sockets whose peers are remembered; a forgotten socket shows the endpoint as its peer instead of the
+/// Service.
+const REMEMBERED_SOCKETS: u32 = 1 << 16;
 
 type Address = [u8; 20];
 
-/// A port of a Service as programs know it, and who serves it.
-pub(crate) type Wanted = (Address, Vec<Target>);
-
-/// What stands in the kernel of one port of a Service.
-struct Standing {
+/// A port of a Service for the programs, and its endpoints.
+pub(crate) struct Wanted {
     address: Address,
-    /// Endpoints are never changed in place: a new generation is written whole, then entered, then the old one goes.
+    endpoints: Vec<Target>,
+}
+
+/// The kernel's state of one port of a Service.
+struct Served {
+    address: Address,
+    /// The generation of the endpoints. Endpoints are never changed in place: a new generation is written completely,
+    /// then entered, then the old one is deleted.
     generation: u64,
     endpoints: Vec<Target>,
 }
 
-/// The programs of one version of IP, and their maps.
+/// The programs of one IP family, and their maps.
 pub(crate) struct Sockets {
     services: Map<20, 16>,
     endpoints: Map<16, 20>,
-    standing: BTreeMap<ServiceKey, Vec<Standing>>,
+    served: BTreeMap<ServiceKey, Vec<Served>>,
     generation: u64,
-    /// They work as long as these are open.
+    /// The attachments: the programs run as long as these are open.
     _links: Vec<OwnedFd>,
 }
 
@@ -64,35 +69,36 @@ impl Sockets {
     }
 
     fn load(ip: IpVersion) -> io::Result<(Sockets, Vec<(OwnedFd, u32)>)> {
-        let (services, endpoints) = (Map::create(Kind::Hash, SERVICES)?, Map::create(Kind::Hash, ENDPOINTS)?);
-        let asked: Map<28, 20> = Map::create(Kind::Recent, ASKED)?;
-        let maps = Maps { services: services.as_fd(), endpoints: endpoints.as_fd(), asked: asked.as_fd() };
+        let services = Map::create(Kind::Hash, SERVICES)?;
+        let endpoints = Map::create(Kind::Hash, ENDPOINTS)?;
+        let requested: Map<28, 20> = Map::create(Kind::Recent, REMEMBERED_SOCKETS)?;
+        let maps = Maps { services: services.as_fd(), endpoints: endpoints.as_fd(), requested: requested.as_fd() };
         // Sockets of IPv6 connect to addresses of IPv4 too, not the other way round.
         let hooks = HOOKS.into_iter().filter(|hook| hook.ipv6 || ip == IpVersion::V4);
         let loaded = hooks.map(|hook| Ok((bpf::load(&assemble(hook, &maps), hook.number)?, hook.number)));
         let loaded = loaded.collect::<io::Result<Vec<_>>>()?;
-        Ok((Sockets { services, endpoints, standing: BTreeMap::new(), generation: 0, _links: Vec::new() }, loaded))
+        Ok((Sockets { services, endpoints, served: BTreeMap::new(), generation: 0, _links: Vec::new() }, loaded))
     }
 
-    /// Makes the kernel know a Service by these ports and endpoints, and by no others. If that fails, by none: the rules
-    /// serve it then.
+    /// Makes the kernel serve a Service by exactly these ports and endpoints. If that fails, by none: then the rules
+    /// serve it.
     pub fn replace(&mut self, key: &ServiceKey, wanted: Vec<Wanted>) -> Result<(), Error> {
-        let before = self.standing.remove(key).unwrap_or_default();
-        let known = before.iter().map(|standing| standing.address);
-        let concerned: Vec<Address> = known.chain(wanted.iter().map(|(address, _)| *address)).collect();
+        let before = self.served.remove(key).unwrap_or_default();
+        let known = before.iter().map(|served| served.address);
+        let concerned: Vec<Address> = known.chain(wanted.iter().map(|port| port.address)).collect();
         self.exchange(key, before, wanted).map_err(|error| {
             for address in &concerned {
-                // What is refused now may be what is full; deleting needs no room.
+                // The refusal may be for a full map; deleting needs no space.
                 let _ = self.services.delete(address);
             }
             Error::Sockets(error)
         })
     }
 
-    fn exchange(&mut self, key: &ServiceKey, mut before: Vec<Standing>, wanted: Vec<Wanted>) -> io::Result<()> {
+    fn exchange(&mut self, key: &ServiceKey, mut before: Vec<Served>, wanted: Vec<Wanted>) -> io::Result<()> {
         let mut after = Vec::with_capacity(wanted.len());
-        for (address, endpoints) in wanted {
-            let known = before.iter().position(|standing| standing.address == address);
+        for Wanted { address, endpoints } in wanted {
+            let known = before.iter().position(|served| served.address == address);
             let known = known.map(|index| before.swap_remove(index));
             match known {
                 Some(known) if known.endpoints == endpoints => after.push(known),
@@ -102,16 +108,16 @@ impl Sockets {
                 }
             }
         }
-        for gone in before {
-            self.services.delete(&gone.address).and_then(|()| self.forget(&gone))?;
+        for deleted in before {
+            self.services.delete(&deleted.address).and_then(|()| self.forget(&deleted))?;
         }
         if !after.is_empty() {
-            self.standing.insert(key.clone(), after);
+            self.served.insert(key.clone(), after);
         }
         Ok(())
     }
 
-    fn enter(&mut self, address: Address, endpoints: Vec<Target>) -> io::Result<Standing> {
+    fn enter(&mut self, address: Address, endpoints: Vec<Target>) -> io::Result<Served> {
         self.generation += 1;
         let generation = self.generation;
         for (index, (endpoint, port)) in endpoints.iter().enumerate() {
@@ -121,23 +127,23 @@ impl Sockets {
         value[..8].copy_from_slice(&generation.to_ne_bytes());
         value[8..12].copy_from_slice(&(endpoints.len() as u32).to_ne_bytes());
         self.services.set(&address, &value)?;
-        Ok(Standing { address, generation, endpoints })
+        Ok(Served { address, generation, endpoints })
     }
 
-    fn forget(&self, standing: &Standing) -> io::Result<()> {
-        (0..standing.endpoints.len()).try_for_each(|index| self.endpoints.delete(&slot(standing.generation, index)))
+    fn forget(&self, served: &Served) -> io::Result<()> {
+        (0..served.endpoints.len()).try_for_each(|index| self.endpoints.delete(&slot(served.generation, index)))
     }
 }
 
-/// Whether the kernel takes the programs; the error says why not.
+/// Checks that the kernel takes the programs; returns the reason if not.
 pub fn supports_sockets() -> Result<(), Error> {
     Sockets::load(IpVersion::V4).map(drop).map_err(Error::Sockets)
 }
 
-/// What the programs are to know of a port that these serve, if it is theirs at all.
+/// Returns the wanted state of a port with these endpoints, if the programs serve it at all.
 pub(crate) fn wanted(service: &Service, port: &ServicePort, endpoints: Vec<Target>) -> Option<Wanted> {
-    let served = service.affinity.is_none() && port.protocol != Protocol::Sctp && !endpoints.is_empty();
-    served.then(|| (address_of(service.cluster_ip, port.port, port.protocol as u8), endpoints))
+    let is_served = service.affinity.is_none() && port.protocol != Protocol::Sctp && !endpoints.is_empty();
+    is_served.then(|| Wanted { address: address_of(service.cluster_ip, port.port, port.protocol as u8), endpoints })
 }
 
 fn slot(generation: u64, index: usize) -> [u8; 16] {

@@ -1,7 +1,7 @@
-//! The programs: what a socket's connect, send, receive and peer mean while its Service has endpoints.
+//! The programs: the connect, send, receive and peer of a socket while its Service has endpoints.
 //!
 //! All addresses are of sixteen bytes, those of IPv4 mapped, because a socket of IPv6 may connect to either. A program
-//! never refuses anything: what it does not find stays as it is, and is nf_tables' to translate.
+//! never refuses anything: an address that it does not find stays unchanged, and nf_tables translates it.
 
 use std::os::fd::BorrowedFd;
 
@@ -9,7 +9,7 @@ use super::assembler::Register::{Fp, R0, R1, R2, R3, R4, R6, R7, R8, R9};
 use super::assembler::Size::{Byte, Double, Half, Word};
 use super::assembler::{Assembler, Helper, Register};
 
-/// Where a program runs: its number in the kernel, the version of IP of its addresses, and what it does.
+/// The hook of a program: its number in the kernel, the IP family of its addresses, and its task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hook {
     pub number: u32,
@@ -23,7 +23,7 @@ enum Task {
     Connect,
     /// A UDP socket that is not connected sends.
     Send,
-    /// Tells an answer's sender, or a socket's peer, by the address that was asked for.
+    /// Replaces an answer's sender, or a socket's peer, by the requested address.
     Reverse,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct Maps<'a> {
     /// generation, index → endpoint, port
     pub endpoints: BorrowedFd<'a>,
     /// socket, endpoint, port → address, port, protocol
-    pub asked: BorrowedFd<'a>,
+    pub requested: BorrowedFd<'a>,
 }
 
 // Of `struct bpf_sock_addr`.
@@ -66,17 +66,17 @@ const ESTABLISHED: i32 = 1;
 const TCP: i32 = 6;
 const UDP: i32 = 17;
 
-// Where things are on the stack: a Service's key, an endpoint's key, and the key of who was asked.
+// Offsets on the stack: a Service's key, an endpoint's key, and the key of the requested address.
 const SERVICE: i16 = -24;
 const ENDPOINT: i16 = -40;
-const ASKED: i16 = -72;
-/// An address and a port, as keys and values begin.
+const REQUESTED: i16 = -72;
+/// The offset of the port after an address, at the start of keys and values.
 const PORT_AFTER: i16 = 16;
 
-/// Of the golden ratio: spreads cookies, which are counted, over all numbers.
+/// A multiplier of the golden ratio: spreads cookies, which are counted, over all numbers.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The instructions of a hook.
+/// Assembles the instructions of a hook.
 pub(super) fn assemble(hook: Hook, maps: &Maps<'_>) -> Vec<[u8; 8]> {
     let start = Assembler::default().copy(R6, R1);
     match hook.task {
@@ -91,12 +91,12 @@ fn only(code: Assembler, protocol: i32) -> Assembler {
     code.load(Word, R1, R6, PROTOCOL).leave_unless_equal(R1, protocol)
 }
 
-/// A connected socket takes answers of its peer only, which nf_tables gives it.
+/// Leaves if the socket is connected: it takes answers of its peer only, which nf_tables gives it.
 fn unconnected(code: Assembler) -> Assembler {
     code.load(Double, R1, R6, SOCKET).load(Word, R1, R1, STATE).leave_if_equal(R1, ESTABLISHED)
 }
 
-/// Puts the address and the port of the socket's call at a place of the stack.
+/// Copies the address and the port of the socket's call to an offset of the stack.
 fn take_address(code: Assembler, ipv6: bool, at: i16) -> Assembler {
     let code = if ipv6 {
         (0..4).fold(code, |code, word| code.load(Word, R1, R6, IP6 + 4 * word).store(Word, Fp, at + 4 * word, R1))
@@ -109,7 +109,7 @@ fn take_address(code: Assembler, ipv6: bool, at: i16) -> Assembler {
     code.load(Word, R1, R6, PORT).store(Half, Fp, at + PORT_AFTER, R1)
 }
 
-/// Gives the socket's call the address and the port that a register points to.
+/// Sets the address and the port of the socket's call from a register's target.
 fn give_address(code: Assembler, ipv6: bool, from: Register) -> Assembler {
     let code = if ipv6 {
         (0..4).fold(code, |code, word| code.load(Word, R1, from, 4 * word).store(Word, R6, IP6 + 4 * word, R1))
@@ -123,7 +123,7 @@ fn look_up(code: Assembler, map: BorrowedFd<'_>, key: i16) -> Assembler {
     code.map(R1, map).stack(R2, key.into()).call(Helper::MapLookup).leave_if_equal(R0, 0)
 }
 
-/// To an endpoint that follows from the socket alone, so that a socket stays with it while the endpoints stay.
+/// Forwards to an endpoint that follows from the socket alone, so that a socket stays with it while the endpoints stay.
 fn forward(code: Assembler, protocol: i32, ipv6: bool, maps: &Maps<'_>) -> Assembler {
     let code = take_address(code, ipv6, SERVICE).store_number(Byte, Fp, SERVICE + PORT_AFTER + 2, protocol);
     let code = look_up(code, maps.services, SERVICE);
@@ -132,16 +132,16 @@ fn forward(code: Assembler, protocol: i32, ipv6: bool, maps: &Maps<'_>) -> Assem
     let code = code.wide_number(R1, SPREAD).multiply(R0, R1).shift_right(R0, 32).remainder(R0, R8);
     let code = code.store(Double, Fp, ENDPOINT, R7).store(Double, Fp, ENDPOINT + 8, R0);
     let code = look_up(code, maps.endpoints, ENDPOINT).copy(R7, R0);
-    let code = code.store(Double, Fp, ASKED, R9);
+    let code = code.store(Double, Fp, REQUESTED, R9);
     let words = [0, 4, 8, 12, PORT_AFTER];
-    let code = words.iter().fold(code, |code, at| code.load(Word, R1, R7, *at).store(Word, Fp, ASKED + 8 + at, R1));
-    let code = code.map(R1, maps.asked).stack(R2, ASKED.into()).stack(R3, SERVICE.into());
+    let code = words.iter().fold(code, |code, at| code.load(Word, R1, R7, *at).store(Word, Fp, REQUESTED + 8 + at, R1));
+    let code = code.map(R1, maps.requested).stack(R2, REQUESTED.into()).stack(R3, SERVICE.into());
     let code = code.number(R4, 0).call(Helper::MapUpdate).leave_unless_equal(R0, 0);
     give_address(code, ipv6, R7)
 }
 
 fn reverse(code: Assembler, ipv6: bool, maps: &Maps<'_>) -> Assembler {
-    let code = code.copy(R1, R6).call(Helper::SocketCookie).store(Double, Fp, ASKED, R0);
-    let code = look_up(take_address(code, ipv6, ASKED + 8), maps.asked, ASKED).copy(R7, R0);
+    let code = code.copy(R1, R6).call(Helper::SocketCookie).store(Double, Fp, REQUESTED, R0);
+    let code = look_up(take_address(code, ipv6, REQUESTED + 8), maps.requested, REQUESTED).copy(R7, R0);
     give_address(code, ipv6, R7)
 }

@@ -21,9 +21,9 @@ use k8s_openapi::api::discovery::v1 as discovery;
 pub use namespaces::on_node;
 use namespaces::{Pins, ip, link_is, request};
 
-/// No answer takes longer than this, also on a busy machine.
+/// The bound of every answer, also on a busy machine.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
-/// How long silence is listened to before it counts as such.
+/// The time without an answer that counts as silence.
 pub const SILENCE: Duration = Duration::from_secs(2);
 
 struct Pod {
@@ -36,7 +36,7 @@ pub struct Node {
     network: PodNetwork,
     config: Config,
     proxier: Proxier,
-    /// The proxy of the other version of IP.
+    /// The proxy of the other IP family.
     proxier6: Proxier,
     pins: Pins,
     services: BTreeMap<String, String>,
@@ -44,17 +44,17 @@ pub struct Node {
 }
 
 impl Node {
-    /// A node with these pods and an empty proxy.
+    /// Starts a node with these pods and an empty proxy.
     pub async fn start(pods: &[&str]) -> Node {
         Node::start_in(Mode::Nftables, pods).await
     }
 
-    /// The same in another mode.
+    /// Starts the same in another mode.
     pub async fn start_in(mode: Mode, pods: &[&str]) -> Node {
         Node::with_range(mode, "10.244.0.0/24", pods).await
     }
 
-    /// The same with programs at the sockets of a control group.
+    /// Starts the same with programs at the sockets of a control group.
     pub async fn start_at_sockets(cgroup: PathBuf, pods: &[&str]) -> Node {
         let mut node = Node::start_in(Mode::Nftables, pods).await;
         node.config = Config { mode: Mode::Ebpf, cgroup: Some(cgroup), ..node.config.clone() };
@@ -62,31 +62,33 @@ impl Node {
         node
     }
 
-    /// The same with another range of pod addresses.
+    /// Starts the same with another range of pod addresses.
     pub async fn with_range(mode: Mode, range: &str, pods: &[&str]) -> Node {
         let pins = Pins::new();
-        let ranges = |texts: [&str; 2]| texts.map(|text| text.parse().unwrap());
-        let (own, cluster) = ([range, "fd00:244::/64"], ["10.244.0.0/16", "fd00:244::/32"]);
+        let ranges = |cidrs: [&str; 2]| cidrs.map(|cidr| cidr.parse().unwrap());
+        let own = [range, "fd00:244::/64"];
+        let cluster = ["10.244.0.0/16", "fd00:244::/32"];
         let network = NetworkConfig::new(&ranges(own), &ranges(cluster), pins.path());
         let network = PodNetwork::start(network).await.unwrap();
         let config =
             Config::new("self", vec![("10.244.0.0".parse().unwrap(), 16), ("fd00:244::".parse().unwrap(), 32)]);
         let config = Config { mode, iptables: Some(iptables()), ..config };
         let [proxier, proxier6] = proxiers(&config);
-        let (services, slices) = (BTreeMap::new(), BTreeMap::new());
+        let services = BTreeMap::new();
+        let slices = BTreeMap::new();
         let mut node = Node { pods: BTreeMap::new(), network, config, proxier, proxier6, pins, services, slices };
-        // As on any host, the loopback is up and there is a way out: to the pods' bridge, so that
-        // what is not translated goes nowhere.
-        let nobody = if range.ends_with("/24") { 254 } else { 14 };
+        // As on any host, the loopback is up and there is a default route: to the pods' bridge, so that untranslated
+        // packets go nowhere.
+        let unused = if range.ends_with("/24") { 254 } else { 14 };
         link_is("lo", "up");
-        ip(&["route", "add", "default", "via", &format!("10.244.0.{nobody}")]);
+        ip(&["route", "add", "default", "via", &format!("10.244.0.{unused}")]);
         for pod in pods {
             node.add_pod(pod).await;
         }
         node
     }
 
-    /// Takes a pod away, and its namespace with it.
+    /// Removes a pod, and its namespace with it.
     pub async fn remove_pod(&mut self, name: &str) {
         self.network.teardown(name).await.unwrap();
         let pod = self.pods.remove(name).unwrap();
@@ -148,7 +150,7 @@ impl Node {
         }
     }
 
-    /// A ServiceCIDR with one range of IPv4, or none of that name.
+    /// Sets a ServiceCIDR with one range of IPv4, or removes it.
     pub fn service_cidr(&mut self, name: &str, range: Option<([u8; 4], u8)>) {
         let ranges = range.map(|(first, length)| vec![(IpAddr::from(first), length)]);
         self.proxier.set_service_cidr(name, ranges);
@@ -169,7 +171,7 @@ impl Node {
         }
     }
 
-    /// Syncs both versions; says what that of IPv4 took.
+    /// Syncs both families; returns the result of IPv4.
     pub fn sync(&mut self) -> Synced {
         self.proxier6.sync().unwrap();
         let synced = self.proxier.sync().unwrap();
@@ -181,7 +183,7 @@ impl Node {
         self.proxier.check().unwrap();
     }
 
-    /// A new proxy that learns the same objects; the kernel keeps what the old one left.
+    /// Starts a new proxy with the same objects; the kernel keeps the state of the old one.
     pub fn restart_proxy(&mut self) {
         [self.proxier, self.proxier6] = proxiers(&self.config);
         for json in self.services.clone().into_values() {
@@ -192,13 +194,13 @@ impl Node {
         }
     }
 
-    /// Lets only this pod's address be of the cluster.
+    /// Makes this pod's address the only one of the cluster.
     pub fn narrow_cluster_to(&mut self, pod: &str) {
         self.config.cluster_cidrs = vec![(self.address(pod), 32), (self.address6(pod), 128)];
         self.restart_proxy();
     }
 
-    /// A server that says its name and whom it sees, until the test ends.
+    /// Starts a server that sends its name and the client's address, until the test ends.
     pub fn serve_tcp(&self, pod: &str, port: u16) {
         let listener = self.enter(Some(pod), || TcpListener::bind(("::", port)).unwrap());
         let name = pod.to_owned();
@@ -223,7 +225,7 @@ impl Node {
         self.ask_tcp_within(TIMEOUT, from, to)
     }
 
-    /// Why there is no answer.
+    /// Returns the error of a connection without an answer.
     pub fn refusal_of_tcp(&self, from: Option<&str>, to: SocketAddr) -> io::Error {
         self.ask_tcp_within(SILENCE, from, to).unwrap_err()
     }
@@ -251,7 +253,7 @@ impl Node {
     }
 }
 
-/// The programs of iptables; `cargo xtask test` brings them.
+/// Returns the directory of the iptables programs; `cargo xtask test` brings them.
 fn iptables() -> PathBuf {
     std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools/iptables")
 }
@@ -268,15 +270,15 @@ fn slice_key(name: &str) -> SliceKey {
     SliceKey { namespace: "default".to_owned(), name: name.to_owned() }
 }
 
-/// The same of the pods' IPv6 addresses.
+/// Returns the same of the pods' IPv6 addresses.
 pub fn slice6(service: &str, protocol: &str, port: u16, pods: &[(&str, &Node)]) -> String {
     let four = slice(service, protocol, port, pods).replace("IPv4", "IPv6");
-    pods.iter().fold(four, |text, (pod, node)| {
-        text.replace(&format!("\"{}\"", node.address(pod)), &format!("\"{}\"", node.address6(pod)))
+    pods.iter().fold(four, |json, (pod, node)| {
+        json.replace(&format!("\"{}\"", node.address(pod)), &format!("\"{}\"", node.address6(pod)))
     })
 }
 
-/// A slice of a Service whose endpoints are pods of this node.
+/// Returns a slice of a Service whose endpoints are pods of this node.
 pub fn slice(service: &str, protocol: &str, port: u16, pods: &[(&str, &Node)]) -> String {
     let endpoints: Vec<String> = pods
         .iter()
