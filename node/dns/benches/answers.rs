@@ -1,7 +1,7 @@
-//! What an answer costs: names of Services and a name of the world that the cache has, asked over a real socket. Prints
-//! one `figure<TAB>value<TAB>unit` line each.
+//! The cost of an answer: names of Services and a cached external name, requested over a real socket. Prints one
+//! `figure<TAB>value<TAB>unit` line each.
 //!
-//! Run by `cargo xtask bench`. The server has one thread, whose processor time is what counts: the clients of the
+//! Run by `cargo xtask bench`. The server has one thread, whose processor time is measured: the clients of the
 //! benchmark share the machine with it.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -17,15 +17,15 @@ use tokio_util::sync::CancellationToken;
 
 const SERVICES: u32 = 10_000;
 const DURATION: Duration = Duration::from_secs(3);
-/// Questions that are under way at once.
+/// The number of concurrent queries.
 const WINDOW: usize = 32;
 
 fn main() {
-    let (tell, told) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let shutdown = CancellationToken::new();
     let end = shutdown.clone();
-    let server = std::thread::spawn(move || serve(&tell, end));
-    let address: SocketAddr = told.recv().expect("the server listens");
+    let server = std::thread::spawn(move || serve(&sender, end));
+    let address: SocketAddr = receiver.recv().expect("the server listens");
 
     let before = cpu_of_process_but_this_thread();
     let (answers, mut latencies) = ask(address);
@@ -38,35 +38,37 @@ fn main() {
     figure("DNS answer, p99", latencies[latencies.len() * 99 / 100], "ms");
 }
 
-fn serve(tell: &mpsc::Sender<SocketAddr>, shutdown: CancellationToken) {
+fn serve(sender: &mpsc::Sender<SocketAddr>, shutdown: CancellationToken) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let config = Config::new(vec![SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0)], Vec::new());
         let server = Server::bind(&config).await.expect("a socket");
         {
             let zone = server.zone();
-            let mut zone = zone.write().expect("nobody else writes");
+            let mut zone = zone.write().expect("no other thread writes");
             zone.set_namespace("default", true);
             for number in 0..SERVICES {
                 let address = Ipv4Addr::from_bits(0x0a60_0100 + number);
-                let text = format!(r#"{{"metadata":{{}},"spec":{{"clusterIP":"{address}"}}}}"#);
-                let object = core::Service::decode(text.as_bytes()).expect("a Service");
+                let json = format!(r#"{{"metadata":{{}},"spec":{{"clusterIP":"{address}"}}}}"#);
+                let object = core::Service::decode(json.as_bytes()).expect("a Service");
                 zone.set_service("default", &format!("service-{number}"), Service::from_object(&object));
             }
             zone.set_synced();
         }
-        tell.send(server.addresses()[0]).expect("somebody listens");
+        sender.send(server.addresses()[0]).expect("the benchmark receives");
         server.serve(shutdown).await;
     });
 }
 
-/// Asks for three seconds; says how many answers came and how long each took.
+/// Sends queries for three seconds; returns the number of answers and the time of each.
 fn ask(address: SocketAddr) -> (usize, Vec<f64>) {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
     socket.set_read_timeout(Some(Duration::from_secs(1))).expect("a timeout");
     let questions: Vec<Vec<u8>> = (0..WINDOW as u32).map(|number| question(number * 311 % SERVICES)).collect();
     let mut sent = vec![Instant::now(); WINDOW];
-    let (mut answers, mut latencies, mut buffer) = (0, Vec::new(), [0; 1500]);
+    let mut answers = 0;
+    let mut latencies = Vec::new();
+    let mut buffer = [0; 1500];
     let start = Instant::now();
     for slot in 0..WINDOW {
         send(&socket, address, &questions, slot, &mut sent);
@@ -97,11 +99,11 @@ fn question(number: u32) -> Vec<u8> {
     message.to_vec().expect("a message")
 }
 
-/// Processor seconds of every thread but the one that asks.
+/// Returns the processor seconds of every thread but the client's.
 fn cpu_of_process_but_this_thread() -> f64 {
     let seconds = |path: &str| {
-        let text = std::fs::read_to_string(path).unwrap_or_default();
-        let nanoseconds: f64 = text.split_whitespace().next().and_then(|text| text.parse().ok()).unwrap_or(0.0);
+        let content = std::fs::read_to_string(path).unwrap_or_default();
+        let nanoseconds: f64 = content.split_whitespace().next().and_then(|number| number.parse().ok()).unwrap_or(0.0);
         nanoseconds / 1e9
     };
     let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();

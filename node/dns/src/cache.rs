@@ -1,7 +1,7 @@
-//! Foreign answers, kept for as long as they may be.
+//! The cache of answers of upstream resolvers.
 //!
-//! Time comes in as an argument. The cache is bounded: when it is full, expired entries go first,
-//! then those that expire soonest.
+//! Time comes in as an argument. The cache is bounded: when it is full, expired entries are evicted first, then those
+//! that expire soonest.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use hickory_proto::op::{Message, ResponseCode};
 use hickory_proto::rr::{Name, RData, RecordType};
 
-/// Longest time a name is believed to exist, and not to exist.
+/// The longest lifetime of a positive and of a negative answer.
 const MAXIMUM: Duration = Duration::from_secs(300);
 const MAXIMUM_DENIAL: Duration = Duration::from_secs(30);
 
-/// What was asked: the name in lower case, the type, and whether signatures are wanted.
+/// A query: the name in lower case, the type, and whether signatures are wanted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Question {
     pub name: Name,
@@ -43,7 +43,7 @@ impl Cache {
         self.entries.len()
     }
 
-    /// The answer with its times to live as they are now.
+    /// Returns the answer with its current times to live.
     pub fn get(&self, question: &Question, now: Instant) -> Option<Message> {
         let entry = self.entries.get(question).filter(|entry| entry.expires > now)?;
         let age = now.duration_since(entry.stored).as_secs() as u32;
@@ -86,7 +86,7 @@ impl Cache {
     }
 }
 
-/// How long an answer may be kept; none if not at all.
+/// Returns the lifetime of an answer; `None` if it must not be cached.
 fn lifetime(response: &Message) -> Option<Duration> {
     let seconds = |seconds: u32| Duration::from_secs(seconds.into());
     if response.metadata.truncation {
@@ -149,7 +149,8 @@ mod tests {
 
     #[test]
     fn answers_age_and_expire() {
-        let (mut cache, start) = (Cache::new(8), Instant::now());
+        let mut cache = Cache::new(8);
+        let start = Instant::now();
         cache.insert(question("a."), Arc::new(answer(60)), start);
         let later = cache.get(&question("a."), start + Duration::from_secs(45)).unwrap();
         assert_eq!(later.answers[0].ttl, 15);
@@ -158,8 +159,9 @@ mod tests {
     }
 
     #[test]
-    fn a_full_cache_drops_what_expires_soonest() {
-        let (mut cache, start) = (Cache::new(8), Instant::now());
+    fn a_full_cache_evicts_the_answers_that_expire_soonest() {
+        let mut cache = Cache::new(8);
+        let start = Instant::now();
         for n in 0..20u32 {
             cache.insert(question(&format!("n{n}.")), Arc::new(answer(20 + n)), start);
             assert!(cache.entries.len() <= 8);

@@ -1,24 +1,24 @@
-//! The clients that are answered: pods and this node itself, each with a bound on what it has under way.
+//! The clients that are answered: pods and this node itself, each with a bound on its concurrent queries.
 //!
-//! A host outside gets no answer at all, by DNS or for metrics: it must neither learn the cluster's names nor have the
-//! server send its answers to a third. The address of a datagram's sender may be forged, but only by a host whose packets
-//! the network lets in with an address of a pod.
+//! A host outside gets no answer at all, by DNS or for metrics: it must neither learn the cluster's names nor make the
+//! server send its answers to a third host. The address of a datagram's sender may be forged, but only by a host whose
+//! packets the network lets in with an address of a pod.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long the addresses of this node are believed to be the same.
+/// The time for which the addresses of this node are cached.
 const FRESH: Duration = Duration::from_secs(1);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Decides who is answered.
+/// The decision which clients are answered.
 pub(crate) struct Clients {
-    /// The ranges of pods.
+    /// The pod CIDRs.
     ranges: Vec<(IpAddr, u8)>,
     own: Mutex<Own>,
 }
@@ -37,11 +37,12 @@ impl Clients {
 
     pub fn admits(&self, client: IpAddr) -> bool {
         let client = client.to_canonical();
-        let in_range = |range: &(IpAddr, u8)| contains(*range, client);
+        let in_range = |(first, length): &(IpAddr, u8)| contains(*first, *length, client);
         client.is_loopback() || self.ranges.iter().any(in_range) || self.is_own(client)
     }
 
-    /// Links come and go, so the addresses are read again, but not for every stranger.
+    /// Reports whether an address is this node's. Links change, so the addresses are read again, but not for every
+    /// unknown client.
     fn is_own(&self, address: IpAddr) -> bool {
         let mut own = lock(&self.own);
         let now = Instant::now();
@@ -64,7 +65,7 @@ fn own_addresses() -> BTreeSet<IpAddr> {
         .collect()
 }
 
-fn contains((first, length): (IpAddr, u8), address: IpAddr) -> bool {
+fn contains(first: IpAddr, length: u8, address: IpAddr) -> bool {
     let length = u32::from(length);
     match (first, address) {
         (IpAddr::V4(first), IpAddr::V4(address)) => {
@@ -79,8 +80,9 @@ fn contains((first, length): (IpAddr, u8), address: IpAddr) -> bool {
     }
 }
 
-/// Bounds what is under way: of all clients, and of each, so that one cannot take the turns of the others.
-pub(crate) struct Turns {
+/// A bound on concurrent queries: of all clients, and of each, so that one client cannot take the permits of the
+/// others.
+pub(crate) struct Permits {
     all: usize,
     each: usize,
     taken: Mutex<Taken>,
@@ -92,19 +94,19 @@ struct Taken {
     by_client: HashMap<IpAddr, usize>,
 }
 
-/// A turn of a client, until it is dropped.
-pub(crate) struct Turn {
-    turns: Arc<Turns>,
+/// A permit of a client, until it is dropped.
+pub(crate) struct Permit {
+    permits: Arc<Permits>,
     client: IpAddr,
 }
 
-impl Turns {
-    pub fn new(all: usize, each: usize) -> Arc<Turns> {
-        Arc::new(Turns { all, each, taken: Mutex::default() })
+impl Permits {
+    pub fn new(all: usize, each: usize) -> Arc<Permits> {
+        Arc::new(Permits { all, each, taken: Mutex::default() })
     }
 
-    /// Takes a turn; none if there are too many.
-    pub fn take(self: &Arc<Turns>, client: IpAddr) -> Option<Turn> {
+    /// Takes a permit; returns `None` if there are too many.
+    pub fn take(self: &Arc<Permits>, client: IpAddr) -> Option<Permit> {
         let mut taken = lock(&self.taken);
         let own = taken.by_client.get(&client).copied().unwrap_or(0);
         if taken.all >= self.all || own >= self.each {
@@ -112,13 +114,13 @@ impl Turns {
         }
         taken.all += 1;
         taken.by_client.insert(client, own + 1);
-        Some(Turn { turns: self.clone(), client })
+        Some(Permit { permits: self.clone(), client })
     }
 }
 
-impl Drop for Turn {
+impl Drop for Permit {
     fn drop(&mut self) {
-        let mut taken = lock(&self.turns.taken);
+        let mut taken = lock(&self.permits.taken);
         taken.all -= 1;
         match taken.by_client.get_mut(&self.client) {
             Some(own) if *own > 1 => *own -= 1,
@@ -134,7 +136,7 @@ mod tests {
     #[test]
     fn pods_and_the_node_are_answered_and_no_other_host() {
         let clients = Clients::new(vec![([10, 244, 0, 0].into(), 16), ("fd00:244::".parse().unwrap(), 48)]);
-        let admits = |text: &str| clients.admits(text.parse().unwrap());
+        let admits = |address: &str| clients.admits(address.parse().unwrap());
         for inside in
             ["10.244.0.1", "10.244.255.255", "fd00:244::7", "127.0.0.1", "127.9.9.9", "::1", "::ffff:10.244.1.1"]
         {
@@ -149,18 +151,18 @@ mod tests {
     }
 
     #[test]
-    fn turns_are_bounded_for_all_and_for_each() {
-        let turns = Turns::new(3, 2);
+    fn permits_are_bounded_for_all_and_for_each() {
+        let permits = Permits::new(3, 2);
         let client = |last: u8| IpAddr::from([10, 244, 0, last]);
-        let first = turns.take(client(1)).unwrap();
-        let second = turns.take(client(1)).unwrap();
-        assert!(turns.take(client(1)).is_none(), "one client too often");
-        let third = turns.take(client(2)).unwrap();
-        assert!(turns.take(client(3)).is_none(), "all together too many");
+        let first = permits.take(client(1)).unwrap();
+        let second = permits.take(client(1)).unwrap();
+        assert!(permits.take(client(1)).is_none(), "one client too often");
+        let third = permits.take(client(2)).unwrap();
+        assert!(permits.take(client(3)).is_none(), "all together too many");
         drop(first);
-        let fourth = turns.take(client(1)).unwrap();
+        let fourth = permits.take(client(1)).unwrap();
         drop((second, third, fourth));
-        let taken = lock(&turns.taken);
-        assert_eq!((taken.all, taken.by_client.len()), (0, 0), "nothing is kept of those who left");
+        let taken = lock(&permits.taken);
+        assert_eq!((taken.all, taken.by_client.len()), (0, 0), "no state is kept of clients without permits");
     }
 }

@@ -1,4 +1,4 @@
-//! What can go wrong in the cluster DNS.
+//! The errors of the cluster DNS.
 
 use std::io;
 use std::net::SocketAddr;

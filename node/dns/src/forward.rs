@@ -1,8 +1,8 @@
-//! Asking the node's resolvers for foreign names.
+//! Forwards queries for external names to the node's resolvers.
 //!
-//! Equal questions that are under way share one request, so a resolver that leads back here (a loop
-//! in the node's configuration) ends as one time-out and not as a storm. What is under way at once
-//! is bounded; beyond that a client is told to come again.
+//! Equal concurrent queries share one request, so a resolver that leads back here (a loop in the node's configuration)
+//! ends as one time-out and not as a storm. The number of concurrent queries is bounded; beyond that a client gets a
+//! failure and has to retry.
 
 use std::collections::HashMap;
 use std::io;
@@ -22,19 +22,19 @@ use tracing::debug;
 
 use crate::cache::{Cache, Question};
 
-/// How long one resolver may take.
+/// The time that one resolver may take.
 const ATTEMPT: Duration = Duration::from_secs(2);
-/// How often the list of resolvers is tried.
+/// The number of times that the list of resolvers is tried.
 const ROUNDS: usize = 2;
-/// Questions under way at once.
-const UNDER_WAY: usize = 1000;
-/// What passes unfragmented nearly everywhere.
+/// The most concurrent queries.
+const MAX_PENDING: usize = 1000;
+/// The payload that passes unfragmented nearly everywhere.
 const PAYLOAD: u16 = 1232;
 
 type Outcome = Option<Arc<Message>>;
 type Pending = Shared<BoxFuture<'static, Outcome>>;
 
-/// The way to foreign names. Cheap to clone.
+/// The forwarder of external names. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Forwarder {
     inner: Arc<Inner>,
@@ -42,7 +42,7 @@ pub(crate) struct Forwarder {
 
 struct Inner {
     upstreams: Vec<SocketAddr>,
-    /// The resolver that answered last; it is asked first.
+    /// The resolver that answered last; it is tried first.
     preferred: AtomicUsize,
     cache: Mutex<Cache>,
     under_way: Mutex<HashMap<Question, Pending>>,
@@ -60,7 +60,7 @@ impl Forwarder {
             preferred: AtomicUsize::new(0),
             cache: Mutex::new(Cache::new(cache_size)),
             under_way: Mutex::default(),
-            permits: Semaphore::new(UNDER_WAY),
+            permits: Semaphore::new(MAX_PENDING),
         };
         Forwarder { inner: Arc::new(inner) }
     }
@@ -69,17 +69,17 @@ impl Forwarder {
         !self.inner.upstreams.is_empty()
     }
 
-    /// How many answers are known.
+    /// Returns the number of cached answers.
     pub fn entries(&self) -> usize {
         lock(&self.inner.cache).len()
     }
 
-    /// The answer, if it is known already.
+    /// Returns the answer, if it is cached.
     pub fn cached(&self, question: &Question) -> Option<Message> {
         lock(&self.inner.cache).get(question, Instant::now())
     }
 
-    /// The answer of a resolver; none if nobody answers or too much is under way.
+    /// Returns the answer of a resolver; `None` if none answers or too many queries are running.
     pub async fn resolve(&self, question: Question) -> Option<Message> {
         if let Some(known) = self.cached(&question) {
             return Some(known);
@@ -97,7 +97,7 @@ impl Forwarder {
     }
 
     async fn ask(self, question: Question) -> Outcome {
-        // Forgets the question also when the last client that waits for it goes away.
+        // Removes the query also when the last client that waits for it disconnects.
         let _forget = Forget { forwarder: &self, question: &question };
         let _permit = self.inner.permits.try_acquire().ok()?;
         let response = Arc::new(self.inner.ask_in_turn(&question).await?);
@@ -121,8 +121,8 @@ impl Inner {
     async fn ask_in_turn(&self, question: &Question) -> Option<Message> {
         let count = self.upstreams.len();
         let first = self.preferred.load(Ordering::Relaxed);
-        for turn in 0..count * ROUNDS {
-            let index = (first + turn) % count;
+        for attempt in 0..count * ROUNDS {
+            let index = (first + attempt) % count;
             let upstream = self.upstreams[index];
             match timeout(ATTEMPT, exchange(upstream, question)).await {
                 Ok(Ok(response)) => {
@@ -137,7 +137,7 @@ impl Inner {
     }
 }
 
-/// One question to one resolver; over TCP if the answer does not fit a datagram.
+/// Sends one query to one resolver; over TCP if the answer does not fit a datagram.
 async fn exchange(upstream: SocketAddr, question: &Question) -> io::Result<Message> {
     let mut request = Message::query();
     request.metadata.recursion_desired = true;
@@ -153,7 +153,7 @@ async fn exchange(upstream: SocketAddr, question: &Question) -> io::Result<Messa
 
 async fn over_udp(upstream: SocketAddr, request: &Message, bytes: &[u8]) -> io::Result<Message> {
     let any: IpAddr = if upstream.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    // A socket of its own, so a port that nobody can guess.
+    // A socket of its own, so that the port cannot be guessed.
     let socket = UdpSocket::bind((any, 0)).await?;
     socket.connect(upstream).await?;
     socket.send(bytes).await?;
@@ -175,7 +175,7 @@ async fn over_tcp(upstream: SocketAddr, request: &Message, bytes: &[u8]) -> io::
     accept(request, &buffer).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
 }
 
-/// The response, if it is one to this request.
+/// Returns the response, if it is one to this request.
 pub(crate) fn accept(request: &Message, bytes: &[u8]) -> Option<Message> {
     let response = Message::from_vec(bytes).ok()?;
     let answers = response.metadata.id == request.metadata.id

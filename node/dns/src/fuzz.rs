@@ -1,4 +1,5 @@
-//! Doors for the fuzz targets: queries of pods and answers of foreign resolvers, without sockets. Nothing else may use this.
+//! Entry points for the fuzz targets: queries of pods and answers of upstream resolvers, without sockets. Nothing else
+//! may use this.
 
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, RwLock};
@@ -16,7 +17,7 @@ pub fn query(zone: &Zone, bytes: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
         zone: Arc::new(RwLock::new(zone.clone())),
         forwarder: Forwarder::new(Vec::new(), 0),
         stubs: Arc::default(),
-        turn: Arc::new(AtomicUsize::new(0)),
+        rotation: Arc::new(AtomicUsize::new(0)),
         metrics: Arc::new(Metrics::default()),
     };
     let reply = |step: Step| match step {
@@ -28,7 +29,7 @@ pub fn query(zone: &Zone, bytes: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
     Some((datagram, stream))
 }
 
-/// Reads what a resolver answers to a request.
+/// Reads the answer of a resolver to a request.
 pub fn answer(request: &Message, bytes: &[u8]) -> Option<Message> {
     accept(request, bytes)
 }

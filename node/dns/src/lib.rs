@@ -1,14 +1,14 @@
 //! Cluster DNS: the names of Services and pods, and a cache in front of the node's resolvers.
 //!
-//! It answers the Kubernetes DNS specification (schema version 1.1.0) for the cluster domain and
-//! for the reverse names of the cluster's ranges; everything else is forwarded. There is one on
-//! every node, fed by watches, so a pod's question never leaves its node for a cluster name.
+//! It answers by the Kubernetes DNS specification (schema version 1.1.0) for the cluster domain and for the reverse
+//! names of the cluster's ranges; everything else is forwarded. There is one on every node, fed by watches, so a pod's
+//! query for a cluster name never leaves its node.
 //!
-//! Reading order: [`Zone`] is the data and its pure lookup; `respond` turns a query into a response;
-//! `forward` asks upstream, with a cache; `server` has the sockets; [`run`] wires the watches.
+//! Reading order: [`Zone`] is the data and its pure lookup; `respond` turns a query into a response; `forward` queries
+//! upstream resolvers, with a cache; `server` has the sockets; [`run`] wires the watches.
 //!
-//! Nothing here holds a lock across an await, and nothing waits for a slow client. Hosts outside of the cluster are never
-//! answered (`clients`).
+//! Nothing here holds a lock across an await, and nothing waits for a slow client. Hosts outside of the cluster are
+//! never answered (`clients`).
 
 mod cache;
 mod clients;
@@ -29,14 +29,14 @@ pub use zone::{Endpoints, Service, Zone};
 
 use std::net::{IpAddr, SocketAddr};
 
-/// How the DNS of a node serves.
+/// The settings of a node's DNS.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where to listen, for UDP and TCP each: the pods' gateway, port 53.
+    /// The addresses to listen at, for UDP and TCP each: the pods' gateway, port 53.
     pub listen: Vec<SocketAddr>,
-    /// The ranges of pods, which are answered; beside them only this node itself is. Default none.
+    /// The pod CIDRs, whose clients are answered; beside them only this node itself is. Default none.
     pub clients: Vec<(IpAddr, u8)>,
-    /// Where metrics are served to the same clients, over HTTP at `/metrics`. Default nowhere.
+    /// The addresses where metrics are served to the same clients, over HTTP at `/metrics`. Default none.
     pub metrics: Vec<SocketAddr>,
     /// The cluster domain. Default `cluster.local`.
     pub domain: String,
@@ -46,16 +46,16 @@ pub struct Config {
     pub stub_domains: Vec<(String, Vec<SocketAddr>)>,
     /// Further addresses that lead back here, such as that of the Service kube-dns; never upstreams.
     pub own_addresses: Vec<IpAddr>,
-    /// Ranges whose reverse names are answered here alone: Services' and pods'.
+    /// The ranges whose reverse names are answered here alone: those of Services and pods.
     pub reverse_ranges: Vec<(IpAddr, u8)>,
     /// Seconds that clients may keep answers of the cluster domain. Default 5.
     pub ttl: u32,
-    /// Foreign answers kept at most. Default 10,000.
+    /// The most cached external answers. Default 10,000.
     pub cache_size: usize,
 }
 
 impl Config {
-    /// The defaults for a node that listens at these addresses.
+    /// Returns the defaults for a node that listens at these addresses.
     pub fn new(listen: Vec<SocketAddr>, upstreams: Vec<SocketAddr>) -> Config {
         Config {
             listen,

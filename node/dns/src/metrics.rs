@@ -1,6 +1,6 @@
-//! What the DNS counts, told under CoreDNS's names, so that dashboards and alerts that people have go on working.
+//! The metrics of the DNS, under CoreDNS's names, so that existing dashboards and alerts go on working.
 //!
-//! Counting is a handful of atomic additions; nobody waits for whoever reads.
+//! Counting is a handful of atomic additions; it never waits for a reader.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
@@ -18,12 +18,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::warn;
 
-use crate::clients::{Clients, Turns};
+use crate::clients::{Clients, Permits};
 
-/// The connections of whoever reads the figures, at once.
+/// The limit of concurrent connections of metric readers.
 const LIMITS: Limits = Limits::anonymous(READERS);
 
-/// The types that have a figure of their own, as CoreDNS has it.
+/// The types that have a counter of their own, as in CoreDNS.
 const TYPES: [RecordType; 11] = [
     RecordType::A,
     RecordType::AAAA,
@@ -45,14 +45,14 @@ const CODES: [ResponseCode; 6] = [
     ResponseCode::NotImp,
     ResponseCode::Refused,
 ];
-/// Upper ends of the buckets of durations: doubled from a quarter of a millisecond.
+/// The upper ends of the buckets of durations: doubled from a quarter of a millisecond.
 const FIRST_BUCKET: f64 = 0.000_25;
 const BUCKETS: usize = 16;
-/// Readers at once, all and of each client.
+/// The most concurrent readers, of all clients and of each.
 const READERS: usize = 64;
 const READERS_OF_EACH: usize = 8;
-/// How long a reader may take, and the longest request head.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// The time that a reader may take, and the longest request head.
+const TIMEOUT: Duration = Duration::from_secs(5);
 const HEAD: usize = 8 * 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +61,7 @@ pub(crate) enum Transport {
     Tcp,
 }
 
-/// One question and what became of it.
+/// An answered query.
 pub(crate) struct Answered {
     /// Whether the answer is the cluster's own.
     pub own: bool,
@@ -72,10 +72,10 @@ pub(crate) struct Answered {
     pub took: Duration,
 }
 
-/// The figures of one zone: the cluster's, or everything else.
+/// The metrics of one zone: the cluster's, or everything else.
 #[derive(Default)]
 struct Zone {
-    /// By transport, then family, then type; the last type is any other.
+    /// The requests by transport, then family, then type; the last type is any other.
     requests: [[[AtomicU64; TYPES.len() + 1]; 2]; 2],
     responses: [AtomicU64; CODES.len() + 1],
     buckets: [AtomicU64; BUCKETS],
@@ -89,8 +89,8 @@ pub(crate) struct Metrics {
     misses: AtomicU64,
 }
 
-fn add(counter: &AtomicU64, amount: u64) {
-    counter.fetch_add(amount, Ordering::Relaxed);
+fn add(counter: &AtomicU64, count: u64) {
+    counter.fetch_add(count, Ordering::Relaxed);
 }
 
 fn read(counter: &AtomicU64) -> u64 {
@@ -100,8 +100,8 @@ fn read(counter: &AtomicU64) -> u64 {
 impl Metrics {
     pub fn count(&self, answered: &Answered) {
         let zone = &self.zones[usize::from(!answered.own)];
-        let place = |wanted: Option<RecordType>| TYPES.iter().position(|known| Some(*known) == wanted);
-        let kind = place(answered.record_type).unwrap_or(TYPES.len());
+        let position = |wanted: Option<RecordType>| TYPES.iter().position(|known| Some(*known) == wanted);
+        let kind = position(answered.record_type).unwrap_or(TYPES.len());
         let transport = usize::from(answered.transport == Transport::Tcp);
         let family = usize::from(answered.client.to_canonical().is_ipv6());
         add(&zone.requests[transport][family][kind], 1);
@@ -119,7 +119,7 @@ impl Metrics {
         add(if hit { &self.hits } else { &self.misses }, 1);
     }
 
-    /// Everything, as Prometheus reads it.
+    /// Renders all metrics in the format of Prometheus.
     pub fn render(&self, domain: &str, entries: usize) -> String {
         let mut out = String::new();
         let server = "server=\"dns://:53\",view=\"\"";
@@ -209,21 +209,21 @@ fn code_name(code: ResponseCode) -> &'static str {
     }
 }
 
-/// The metrics as they are when a reader asks, and who may.
+/// The current metrics, and the clients that may read them.
 pub(crate) struct Page {
     pub render: Arc<dyn Fn() -> String + Send + Sync>,
     pub clients: Arc<Clients>,
 }
 
-/// Answers `GET /metrics` at an address until shutdown. An address that is another's is reported, and is no reason not to
-/// answer names.
+/// Answers `GET /metrics` at an address until shutdown. An address in use is logged, and does not keep the server from
+/// answering queries.
 pub(crate) async fn serve(address: SocketAddr, page: Page, tasks: TaskTracker, shutdown: CancellationToken) {
     let listener = match TcpListener::bind(address).await {
         Ok(listener) => listener,
         Err(error) => return warn!(%address, "cannot serve the metrics of cluster DNS: {error}"),
     };
     let gate = Gate::new(LIMITS);
-    let turns = Turns::new(READERS, READERS_OF_EACH);
+    let permits = Permits::new(READERS, READERS_OF_EACH);
     loop {
         let (stream, place) = tokio::select! {
             accepted = gate.accept(&listener) => accepted,
@@ -233,20 +233,21 @@ pub(crate) async fn serve(address: SocketAddr, page: Page, tasks: TaskTracker, s
         if !page.clients.admits(client.ip()) {
             continue;
         }
-        let Some(turn) = turns.take(client.ip()) else { continue };
+        let Some(permit) = permits.take(client.ip()) else { continue };
         let render = Arc::clone(&page.render);
         tasks.spawn(async move {
-            let _turn = turn;
+            let _permit = permit;
             tokio::select! {
                 () = place.closed() => {}
-                _ = timeout(PATIENCE, answer(stream, &*render)) => {}
+                _ = timeout(TIMEOUT, answer(stream, &*render)) => {}
             }
         });
     }
 }
 
 async fn answer(mut stream: TcpStream, render: &(dyn Fn() -> String + Send + Sync)) -> std::io::Result<()> {
-    let (mut head, mut chunk) = (Vec::new(), [0; 1024]);
+    let mut head = Vec::new();
+    let mut chunk = [0; 1024];
     while !head.windows(4).any(|window| window == b"\r\n\r\n") && head.len() < HEAD {
         match stream.read(&mut chunk).await? {
             0 => return Ok(()),
@@ -271,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_have_corednss_names() {
+    fn metrics_have_corednss_names() {
         let metrics = Metrics::default();
         let answered = |own: bool, record_type: RecordType, code: ResponseCode, took: u64| Answered {
             own,
@@ -285,7 +286,7 @@ mod tests {
         metrics.count(&answered(true, RecordType::CAA, ResponseCode::NXDomain, 400));
         metrics.count(&answered(false, RecordType::AAAA, ResponseCode::ServFail, 60_000_000));
         metrics.cached(true);
-        let text = metrics.render("cluster.local.", 7);
+        let rendered = metrics.render("cluster.local.", 7);
         for line in [
             r#"coredns_dns_requests_total{family="1",proto="udp",server="dns://:53",view="",type="A",zone="cluster.local."} 1"#,
             r#"coredns_dns_requests_total{family="1",proto="udp",server="dns://:53",view="",type="other",zone="cluster.local."} 1"#,
@@ -296,7 +297,7 @@ mod tests {
             r#"coredns_cache_hits_total{server="dns://:53",view="",zones="."} 1"#,
             r#"coredns_cache_entries{server="dns://:53",view="",zones="."} 7"#,
         ] {
-            assert!(text.contains(line), "{line}\n{text}");
+            assert!(rendered.contains(line), "{line}\n{rendered}");
         }
     }
 }

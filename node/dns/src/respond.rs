@@ -1,7 +1,7 @@
-//! From a query to its response.
+//! The response to a query.
 //!
-//! What the cluster knows is answered at once; an answer that needs a resolver is handed back as a
-//! [`Step::Ask`], so that the socket's loop never waits for one.
+//! Names of the cluster are answered at once; an answer that needs a resolver is returned as a [`Step::Ask`], so that
+//! the socket's loop never waits for one.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,10 +17,11 @@ use crate::forward::Forwarder;
 use crate::metrics::{Answered, Metrics, Transport};
 use crate::zone::{Answer, Zone};
 
-/// What passes unfragmented nearly everywhere; larger datagrams are cut, and asked for again by TCP.
+/// The largest datagram that passes unfragmented nearly everywhere; larger ones are truncated, and the client queries
+/// again by TCP.
 const LARGEST_DATAGRAM: usize = 1232;
 const PLAIN_DATAGRAM: usize = 512;
-/// Aliases that lead to aliases.
+/// The most aliases that lead to aliases.
 const MAXIMUM_ALIASES: usize = 8;
 
 /// Answers queries. Cheap to clone.
@@ -28,43 +29,43 @@ const MAXIMUM_ALIASES: usize = 8;
 pub(crate) struct Responder {
     pub zone: Arc<RwLock<Zone>>,
     pub forwarder: Forwarder,
-    /// Domains that others are asked about, the most specific first.
+    /// Stub domains with their forwarders, the most specific first.
     pub stubs: Arc<Vec<(Name, Forwarder)>>,
-    /// Counts answers, to begin each with another record: many clients take the first.
-    pub turn: Arc<AtomicUsize>,
+    /// The number of answers, to begin each with another record: many clients take the first.
+    pub rotation: Arc<AtomicUsize>,
     pub metrics: Arc<Metrics>,
 }
 
-/// How far a query came without waiting.
+/// The result of a query without waiting.
 pub(crate) enum Step {
     Done(Reply),
-    /// A resolver must be asked; what is known so far waits for its answer.
+    /// A resolver must be queried; the reply so far waits for its answer.
     Ask(Box<Waiting>),
     /// Not a query: no answer.
     Ignore,
 }
 
-/// A response, and how large a datagram its client takes.
+/// A response, and the largest datagram that its client takes.
 pub(crate) struct Reply {
     response: Message,
     room: usize,
 }
 
-/// A reply that lacks the answer to a foreign question.
+/// A reply that lacks the answer to an external query.
 pub(crate) struct Waiting {
     reply: Reply,
     question: Question,
 }
 
 impl Waiting {
-    /// The reply to a client that has too much under way.
+    /// Returns the reply to a client with too many concurrent queries.
     pub fn refused(self) -> Reply {
         self.reply.completed(None)
     }
 }
 
 impl Responder {
-    /// The response to a datagram or a message of a stream.
+    /// Returns the response to a datagram or a message of a stream.
     pub fn respond(&self, bytes: &[u8]) -> Step {
         let request = match Message::from_vec(bytes) {
             Ok(request) => request,
@@ -101,8 +102,8 @@ impl Responder {
                     name = target;
                 }
                 Answer::Records { mut answers, additionals } => {
-                    let turn = self.turn.fetch_add(1, Ordering::Relaxed) % answers.len().max(1);
-                    answers.rotate_left(turn);
+                    let rotation = self.rotation.fetch_add(1, Ordering::Relaxed) % answers.len().max(1);
+                    answers.rotate_left(rotation);
                     reply.response.add_answers(answers).add_additionals(additionals);
                     return Step::Done(reply);
                 }
@@ -128,13 +129,13 @@ impl Responder {
         }
     }
 
-    /// Who is asked about a name.
+    /// Returns the forwarder of a name.
     fn forwarder_of(&self, name: &Name) -> &Forwarder {
         let stub = self.stubs.iter().find(|(domain, _)| domain.zone_of(name));
         stub.map_or(&self.forwarder, |(_, forwarder)| forwarder)
     }
 
-    /// Counts a reply that is about to leave.
+    /// Counts a reply that is about to be sent.
     pub fn count(&self, reply: &Reply, transport: Transport, client: IpAddr, started: Instant) {
         let metadata = &reply.response.metadata;
         self.metrics.count(&Answered {
@@ -147,14 +148,14 @@ impl Responder {
         });
     }
 
-    /// Asks the resolvers for what is lacking.
+    /// Queries the resolvers for the missing answer.
     pub async fn complete(&self, waiting: Waiting) -> Reply {
         let known = self.forwarder_of(&waiting.question.name).resolve(waiting.question.clone()).await;
         waiting.reply.completed(known)
     }
 }
 
-/// The one question of a request that we can answer, else the reason why not.
+/// Returns the only query of a request that we can answer, else the reason why not.
 fn acceptable(request: &Message) -> Result<&Query, ResponseCode> {
     if request.metadata.op_code != OpCode::Query {
         return Err(ResponseCode::NotImp);
@@ -172,7 +173,7 @@ fn acceptable(request: &Message) -> Result<&Query, ResponseCode> {
 
 fn malformed(bytes: &[u8]) -> Step {
     match bytes {
-        // Something with the header of a query deserves an answer.
+        // A message with the header of a query gets an answer.
         [high, low, flags, ..] if bytes.len() >= 12 && flags & 0x80 == 0 => {
             let id = u16::from_be_bytes([*high, *low]);
             let response = Message::error_msg(id, OpCode::Query, ResponseCode::FormErr);
@@ -183,17 +184,17 @@ fn malformed(bytes: &[u8]) -> Step {
 }
 
 impl Reply {
-    /// An empty response that fits the request.
+    /// Makes an empty response to the request.
     fn to(request: &Message) -> Reply {
         let mut response = Message::response(request.metadata.id, request.metadata.op_code);
         response.metadata.recursion_desired = request.metadata.recursion_desired;
         response.metadata.checking_disabled = request.metadata.checking_disabled;
         response.metadata.recursion_available = true;
         response.add_queries(request.queries.iter().cloned());
-        if let Some(asked) = &request.edns {
+        if let Some(edns_request) = &request.edns {
             let mut edns = Edns::new();
             edns.set_max_payload(LARGEST_DATAGRAM as u16);
-            edns.set_dnssec_ok(asked.flags().dnssec_ok);
+            edns.set_dnssec_ok(edns_request.flags().dnssec_ok);
             response.set_edns(edns);
         }
         Reply { response, room: usize::from(request.max_payload()).clamp(PLAIN_DATAGRAM, LARGEST_DATAGRAM) }
@@ -210,7 +211,7 @@ impl Reply {
         Step::Done(self)
     }
 
-    /// The reply with what a resolver said. An alias of ours before it stays.
+    /// Completes the reply with the answer of a resolver. An alias of ours before it stays.
     fn completed(mut self, known: Option<Message>) -> Reply {
         let response = &mut self.response;
         match known {
@@ -226,17 +227,17 @@ impl Reply {
         self
     }
 
-    /// The bytes for a stream; none if the response cannot be encoded.
+    /// Encodes the response for a stream; returns `None` if it cannot be encoded.
     pub fn stream(self) -> Option<Vec<u8>> {
         self.response.to_vec().ok()
     }
 
-    /// The bytes for a datagram: cut to what the client takes, and marked so.
+    /// Encodes the response for a datagram: truncated to the client's size, with the truncation bit.
     pub fn datagram(self) -> Option<Vec<u8>> {
         let Reply { mut response, room } = self;
         let mut bytes = response.to_vec().ok()?;
         if bytes.len() > room && !response.additionals.is_empty() {
-            // Records beside the answer are a courtesy, and no reason to ask again.
+            // Additional records are optional, and no reason for the client to query again.
             response.additionals.clear();
             bytes = response.to_vec().ok()?;
         }

@@ -15,14 +15,14 @@ use crate::error::Error;
 use crate::server::Server;
 use crate::zone::{Endpoints, Service, Zone};
 
-/// Binds and answers until shutdown. [`Server::bind`] and [`Server::run`] do it in two steps, for
-/// those who want to know the addresses or to wait for readiness.
+/// Binds and answers until shutdown. [`Server::bind`] and [`Server::run`] do it in two steps, for callers that need the
+/// addresses or wait for readiness.
 pub async fn run(config: Config, client: Client, shutdown: CancellationToken) -> Result<(), Error> {
     Server::bind(&config).await?.run(client, shutdown).await
 }
 
 impl Server {
-    /// Answers from what the API says until shutdown.
+    /// Answers from the API's objects until shutdown.
     pub async fn run(self, client: Client, shutdown: CancellationToken) -> Result<(), Error> {
         info!(addresses = ?self.addresses(), "cluster DNS is listening");
         let feed = feed(self.zone(), self.ready_sender(), client, shutdown.clone());
@@ -31,7 +31,7 @@ impl Server {
     }
 }
 
-/// Keeps the zone as the API says.
+/// Updates the zone from the API's objects.
 async fn feed(zone: Arc<RwLock<Zone>>, ready: watch::Sender<bool>, client: Client, shutdown: CancellationToken) {
     let caches = Caches::new(client, shutdown.clone());
     let mut changes = Changes {
@@ -45,7 +45,7 @@ async fn feed(zone: Arc<RwLock<Zone>>, ready: watch::Sender<bool>, client: Clien
         let object = tokio::select! {
             biased;
             object = changes.next() => object,
-            // Last, so that everything the first lists brought is in the zone.
+            // Last, so that everything of the first lists is in the zone.
             () = &mut synced, if !is_synced => {
                 is_synced = true;
                 if !shutdown.is_cancelled() {
@@ -56,7 +56,7 @@ async fn feed(zone: Arc<RwLock<Zone>>, ready: watch::Sender<bool>, client: Clien
             }
         };
         match object {
-            Some(object) => object.tell(&mut write(&zone)),
+            Some(object) => object.apply(&mut write(&zone)),
             None => return,
         }
     }
@@ -89,7 +89,7 @@ impl Changes {
 }
 
 impl Object {
-    fn tell(self, zone: &mut Zone) {
+    fn apply(self, zone: &mut Zone) {
         match self {
             Object::Namespace(change) => zone.set_namespace(&change.key.name, change.new.is_some()),
             Object::Service(change) => {
@@ -104,11 +104,11 @@ impl Object {
     }
 }
 
-/// The object as it is now. One that cannot be decoded is treated as gone, and told.
+/// Decodes the current object. Logs one that cannot be decoded, and treats it as deleted.
 fn decode<K: Typed>(change: &Change) -> Option<K> {
     let object = change.new.as_ref()?;
     let decoded = decode_object(object).or_else(|_| {
-        // Anybody may write conditions, with fewer fields than our types ask for; nothing here depends on them.
+        // Any client may write conditions, with fewer fields than our types need; nothing here depends on them.
         let mut value = object.value();
         if let Some(conditions) = value.pointer_mut("/status/conditions") {
             conditions.take();

@@ -1,4 +1,4 @@
-//! The sockets: one UDP loop and one TCP loop an address.
+//! The sockets: one UDP loop and one TCP loop per address.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, RwLock};
@@ -15,30 +15,30 @@ use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
 use crate::Config;
-use crate::clients::{Clients, Turns};
+use crate::clients::{Clients, Permits};
 use crate::error::Error;
 use crate::forward::Forwarder;
 use crate::metrics::{self, Transport};
 use crate::respond::{Reply, Responder, Step};
 use crate::zone::Zone;
 
-/// A connection without a query is closed after this.
+/// The time after which a connection without a query is closed.
 const IDLE: Duration = Duration::from_secs(10);
-/// The connections at once; one more closes the oldest, whose client asks again.
+/// The limit of concurrent connections; one more closes the oldest, whose client queries again.
 const LIMITS: Limits = Limits::anonymous(CONNECTIONS);
-/// Connections at once, of all clients and of each.
+/// The most concurrent connections, of all clients and of each.
 const CONNECTIONS: usize = 512;
 const CONNECTIONS_OF_EACH: usize = 64;
-/// Datagrams whose answers are waited for, of all clients and of each.
+/// The most datagrams with pending answers, of all clients and of each.
 const DATAGRAMS: usize = 4096;
 const DATAGRAMS_OF_EACH: usize = 256;
-/// A pause after a failed receive, so that a lasting failure does not spin.
+/// The pause after a failed receive, so that a permanent failure does not spin.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Sockets that are bound, and the zone they answer from.
+/// Bound sockets, and the zone they answer from.
 pub struct Server {
     sockets: Vec<(Arc<UdpSocket>, TcpListener)>,
-    /// Where figures are told.
+    /// The addresses where metrics are served.
     metrics: Vec<SocketAddr>,
     domain: String,
     responder: Responder,
@@ -46,12 +46,12 @@ pub struct Server {
     ready: watch::Sender<bool>,
 }
 
-/// Tells when the cluster's names are answered.
+/// A signal of when the cluster's names are answered.
 #[derive(Clone)]
 pub struct Ready(watch::Receiver<bool>);
 
 impl Ready {
-    /// Waits until it is so; returns also when the server has ended before.
+    /// Waits until the names are answered; returns also when the server has ended before.
     pub async fn wait(&mut self) {
         let _ = self.0.wait_for(|ready| *ready).await;
     }
@@ -70,20 +70,21 @@ impl Server {
             zone: Arc::new(RwLock::new(zone)),
             forwarder: Forwarder::new(foreign_upstreams(config), config.cache_size),
             stubs: Arc::new(stubs(config)?),
-            turn: Arc::default(),
+            rotation: Arc::default(),
             metrics: Arc::default(),
         };
-        let (metrics, domain) = (config.metrics.clone(), format!("{}.", config.domain));
+        let metrics = config.metrics.clone();
+        let domain = format!("{}.", config.domain);
         let clients = Arc::new(Clients::new(config.clients.clone()));
         Ok(Server { sockets, metrics, domain, responder, clients, ready: watch::Sender::new(false) })
     }
 
-    /// The addresses it listens at.
+    /// Returns the addresses it listens at.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.sockets.iter().filter_map(|(udp, _)| udp.local_addr().ok()).collect()
     }
 
-    /// The names it answers; whoever watches the API writes them here.
+    /// Returns the names it answers; the watcher of the API writes them here.
     pub fn zone(&self) -> Arc<RwLock<Zone>> {
         self.responder.zone.clone()
     }
@@ -109,7 +110,8 @@ impl Server {
             tasks.spawn(serving.clone().serve_udp(udp));
             tasks.spawn(serving.serve_tcp(tcp));
         }
-        let (responder, domain) = (self.responder, self.domain);
+        let responder = self.responder;
+        let domain = self.domain;
         let render: Arc<dyn Fn() -> String + Send + Sync> =
             Arc::new(move || responder.metrics.render(&domain, responder.forwarder.entries()));
         for address in self.metrics {
@@ -122,7 +124,7 @@ impl Server {
     }
 }
 
-/// The stub domains, the most specific first.
+/// Returns the stub domains, the most specific first.
 fn stubs(config: &Config) -> Result<Vec<(Name, Forwarder)>, Error> {
     let mut stubs = Vec::new();
     for (domain, resolvers) in &config.stub_domains {
@@ -134,8 +136,8 @@ fn stubs(config: &Config) -> Result<Vec<(Name, Forwarder)>, Error> {
     Ok(stubs)
 }
 
-/// UDP and TCP at one address; with port 0, at one free port.
-/// Both at one port. Where any will do, one that is free for TCP may be taken for UDP: then another is tried.
+/// Binds UDP and TCP at one address; with port 0, at one free port. A port that is free for TCP may be taken for UDP:
+/// then another is tried.
 async fn bind(address: SocketAddr) -> std::io::Result<(UdpSocket, TcpListener)> {
     let mut tries = if address.port() == 0 { 32 } else { 1 };
     loop {
@@ -148,8 +150,8 @@ async fn bind(address: SocketAddr) -> std::io::Result<(UdpSocket, TcpListener)> 
     }
 }
 
-/// Resolvers without those that lead back here: a node whose resolv.conf names the cluster's own DNS
-/// must not make it ask itself.
+/// Returns the resolvers without those that lead back here: a node whose resolv.conf names the cluster's own DNS must
+/// not make it query itself.
 fn foreign_upstreams(config: &Config) -> Vec<SocketAddr> {
     let own = |upstream: &SocketAddr| {
         config.listen.iter().any(|listen| {
@@ -178,7 +180,7 @@ struct Serving {
 
 impl Serving {
     async fn serve_udp(self, socket: Arc<UdpSocket>) {
-        let turns = Turns::new(DATAGRAMS, DATAGRAMS_OF_EACH);
+        let permits = Permits::new(DATAGRAMS, DATAGRAMS_OF_EACH);
         let mut buffer = vec![0; usize::from(u16::MAX)];
         loop {
             let received = tokio::select! {
@@ -187,7 +189,7 @@ impl Serving {
             };
             match received {
                 Ok((length, client)) if self.clients.admits(client.ip()) => {
-                    self.take_datagram(&socket, &turns, &buffer[..length], client);
+                    self.take_datagram(&socket, &permits, &buffer[..length], client);
                 }
                 Ok(_) => {}
                 Err(_) => tokio::time::sleep(PAUSE).await,
@@ -195,12 +197,12 @@ impl Serving {
         }
     }
 
-    fn take_datagram(&self, socket: &Arc<UdpSocket>, turns: &Arc<Turns>, datagram: &[u8], client: SocketAddr) {
+    fn take_datagram(&self, socket: &Arc<UdpSocket>, permits: &Arc<Permits>, datagram: &[u8], client: SocketAddr) {
         let started = Instant::now();
         let send = |reply: Reply| {
             self.responder.count(&reply, Transport::Udp, client.ip(), started);
             if let Some(bytes) = reply.datagram() {
-                // A full send queue loses the answer, as the network might: the client asks again.
+                // A full send queue loses the answer, as the network might: the client queries again.
                 let _ = socket.try_send_to(&bytes, client);
             }
         };
@@ -209,12 +211,12 @@ impl Serving {
             Step::Done(reply) => return send(reply),
             Step::Ask(waiting) => waiting,
         };
-        let Some(turn) = turns.take(client.ip()) else { return send(waiting.refused()) };
+        let Some(permit) = permits.take(client.ip()) else { return send(waiting.refused()) };
         let responder = self.responder.clone();
         let shutdown = self.shutdown.clone();
         let socket = socket.clone();
         self.tasks.spawn(async move {
-            let _turn = turn;
+            let _permit = permit;
             let answer = async {
                 let reply = responder.complete(*waiting).await;
                 responder.count(&reply, Transport::Udp, client.ip(), started);
@@ -228,7 +230,7 @@ impl Serving {
 
     async fn serve_tcp(self, listener: TcpListener) {
         let gate = Gate::new(LIMITS);
-        let turns = Turns::new(CONNECTIONS, CONNECTIONS_OF_EACH);
+        let permits = Permits::new(CONNECTIONS, CONNECTIONS_OF_EACH);
         loop {
             let (stream, place) = tokio::select! {
                 accepted = gate.accept(&listener) => accepted,
@@ -238,12 +240,12 @@ impl Serving {
             if !self.clients.admits(client.ip()) {
                 continue;
             }
-            // One connection too many of one client is closed at once; the client asks again.
-            let Some(turn) = turns.take(client.ip()) else { continue };
+            // One connection too many of one client is closed at once; the client queries again.
+            let Some(permit) = permits.take(client.ip()) else { continue };
             let responder = self.responder.clone();
             let shutdown = self.shutdown.clone();
             self.tasks.spawn(async move {
-                let _turn = turn;
+                let _permit = permit;
                 tokio::select! {
                     () = shutdown.cancelled() => {}
                     () = place.closed() => {}
@@ -254,7 +256,7 @@ impl Serving {
     }
 }
 
-/// Answers the queries of a connection one after the other. A client that misbehaves loses it.
+/// Answers the queries of a connection one after the other. Closes the connection of a client that misbehaves.
 async fn serve_connection(mut stream: TcpStream, client: IpAddr, responder: Responder, place: &Place) -> Option<()> {
     loop {
         let length = timeout(IDLE, stream.read_u16()).await.ok()?.ok()?;

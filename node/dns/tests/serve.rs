@@ -21,20 +21,20 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A resolver that knows `*.example.com`, notes what it is asked by datagrams, and cuts the answer for `long.`
+/// A resolver of `*.example.com` that records the names of datagram queries, and truncates the answer for `long.`
 struct Upstream {
     address: SocketAddr,
-    asked: Arc<Mutex<Vec<String>>>,
+    queries: Arc<Mutex<Vec<String>>>,
 }
 
 impl Upstream {
-    /// The names it was asked for. A server that was slow to hear an answer asks again.
+    /// Returns the queried names. A server that was slow to receive an answer queries again.
     fn names(&self) -> BTreeSet<String> {
-        self.asked.lock().unwrap().iter().cloned().collect()
+        self.queries.lock().unwrap().iter().cloned().collect()
     }
 }
 
-/// Sockets of both transports at one port, which may be free for one of them and taken for the other.
+/// Returns sockets of both transports at one port, which may be free for one of them and taken for the other.
 async fn sockets() -> (TcpListener, UdpSocket) {
     loop {
         let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -47,8 +47,8 @@ async fn sockets() -> (TcpListener, UdpSocket) {
 async fn upstream() -> Upstream {
     let (tcp, udp) = sockets().await;
     let address = tcp.local_addr().unwrap();
-    let asked: Arc<Mutex<Vec<String>>> = Arc::default();
-    let noted = asked.clone();
+    let queries: Arc<Mutex<Vec<String>>> = Arc::default();
+    let noted = queries.clone();
     tokio::spawn(async move {
         let mut buffer = [0; 4096];
         loop {
@@ -70,7 +70,7 @@ async fn upstream() -> Upstream {
             stream.write_all(&response).await.unwrap();
         }
     });
-    Upstream { address, asked }
+    Upstream { address, queries }
 }
 
 fn foreign_answer(request: &[u8], datagram: bool) -> Message {
@@ -189,7 +189,7 @@ async fn names_of_the_cluster_are_answered_with_authority() {
 }
 
 #[tokio::test]
-async fn large_answers_are_cut_for_udp_and_whole_over_tcp() {
+async fn large_answers_are_truncated_for_udp_and_complete_over_tcp() {
     let cluster = cluster(Vec::new()).await;
     for (payload, room) in [(None, 512), (Some(1232), 1232), (Some(4096), 1232)] {
         let (cut, length) = cluster.udp(&query("many.default.svc.cluster.local.", RecordType::A, payload)).await;
@@ -217,27 +217,27 @@ async fn large_answers_are_cut_for_udp_and_whole_over_tcp() {
 }
 
 #[tokio::test]
-async fn foreign_names_are_forwarded_once_and_kept() {
+async fn external_names_are_forwarded_once_and_cached() {
     let upstream = upstream().await;
     let cluster = cluster(vec![upstream.address]).await;
-    let mut asked = Vec::new();
+    let mut counts = Vec::new();
     for _ in 0..3 {
         let found = cluster.a("www.EXAMPLE.com.").await;
         assert_eq!(addresses(&found), ["192.0.2.0"]);
         assert!(!found.metadata.authoritative);
-        asked.push(upstream.asked.lock().unwrap().len());
+        counts.push(upstream.queries.lock().unwrap().len());
     }
-    assert!(asked[0] > 0 && asked == [asked[0]; 3], "{asked:?}");
+    assert!(counts[0] > 0 && counts == [counts[0]; 3], "{counts:?}");
     assert_eq!(cluster.a("nobody.test.").await.metadata.response_code, ResponseCode::NXDomain);
-    // A cut answer of the resolver is fetched by TCP, and cut again for our client.
+    // A truncated answer of the resolver is fetched by TCP, and truncated again for our client.
     assert!(cluster.a("long.example.com.").await.metadata.truncation);
-    let (whole, _) = cluster.udp(&query("long.example.com.", RecordType::A, Some(1232))).await;
-    assert!(!whole.answers.is_empty());
+    let (complete, _) = cluster.udp(&query("long.example.com.", RecordType::A, Some(1232))).await;
+    assert!(!complete.answers.is_empty());
 }
 
 #[tokio::test]
-async fn a_dead_resolver_is_passed_over() {
-    // A port that no test is given.
+async fn a_dead_resolver_is_skipped() {
+    // A port that no test uses.
     let dead = "127.9.9.9:9".parse().unwrap();
     let upstream = upstream().await;
     let cluster = cluster(vec![dead, upstream.address]).await;
@@ -253,13 +253,14 @@ async fn aliases_are_followed_out_of_the_cluster_and_never_in_circles() {
     assert_eq!(cluster.a("ring.default.svc.cluster.local.").await.metadata.response_code, ResponseCode::ServFail);
 }
 
-/// A resolver that is ourselves by another way: every question comes back, and must not multiply.
+/// A resolver that leads back to this server: every query comes back, and must not multiply.
 #[tokio::test]
 async fn a_loop_ends_as_a_failure() {
     let relay = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let relay_address = relay.local_addr().unwrap();
     let cluster = cluster(vec![relay_address]).await;
-    let (target, passed) = (cluster.address, Arc::new(AtomicUsize::new(0)));
+    let target = cluster.address;
+    let passed = Arc::new(AtomicUsize::new(0));
     let count = passed.clone();
     tokio::spawn(async move {
         let relay = Arc::new(relay);
@@ -267,7 +268,8 @@ async fn a_loop_ends_as_a_failure() {
         loop {
             let (length, client) = relay.recv_from(&mut buffer).await.unwrap();
             count.fetch_add(1, Ordering::SeqCst);
-            let (bytes, relay) = (buffer[..length].to_vec(), relay.clone());
+            let bytes = buffer[..length].to_vec();
+            let relay = relay.clone();
             tokio::spawn(async move {
                 let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
                 socket.send_to(&bytes, target).await.unwrap();
@@ -283,17 +285,17 @@ async fn a_loop_ends_as_a_failure() {
 }
 
 #[tokio::test]
-async fn what_is_no_proper_query_gets_a_proper_answer() {
+async fn a_malformed_query_gets_a_valid_answer() {
     let cluster = cluster(Vec::new()).await;
     let any = cluster.udp(&query("web.default.svc.cluster.local.", RecordType::ANY, None)).await.0;
     assert_eq!(any.metadata.response_code, ResponseCode::NotImp);
-    // A header that promises a question, and none follows.
+    // A header that announces a query, and none follows.
     let (broken, _) = cluster.send(&[0x12, 0x34, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0]).await;
     assert_eq!((broken.metadata.id, broken.metadata.response_code), (0x1234, ResponseCode::FormErr));
 }
 
 #[tokio::test]
-async fn before_the_watches_have_told_everything_clients_come_again() {
+async fn before_the_first_lists_are_complete_clients_must_retry() {
     let server = Server::bind(&Config::new(vec!["127.0.0.1:0".parse().unwrap()], Vec::new())).await.unwrap();
     let shutdown = CancellationToken::new();
     let cluster = Cluster { address: server.addresses()[0], _stop: shutdown.clone().drop_guard() };
@@ -306,7 +308,9 @@ async fn before_the_watches_have_told_everything_clients_come_again() {
 
 #[tokio::test]
 async fn a_stub_domain_has_resolvers_of_its_own() {
-    let (usual, corp, deeper) = (upstream().await, upstream().await, upstream().await);
+    let usual = upstream().await;
+    let corp = upstream().await;
+    let deeper = upstream().await;
     let mut config = Config::new(vec!["127.0.0.1:0".parse().unwrap()], vec![usual.address]);
     config.stub_domains = vec![
         ("corp.example.com".to_owned(), vec![corp.address]),

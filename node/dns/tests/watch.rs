@@ -27,7 +27,7 @@ async fn ask(server: SocketAddr, name: &str) -> (ResponseCode, Vec<String>) {
     (response.metadata.response_code, response.answers.iter().map(|record| record.data.to_string()).collect())
 }
 
-/// Asks until the answer is as expected.
+/// Queries until the answer is as expected.
 async fn becomes(server: SocketAddr, name: &str, expected: &[&str]) {
     let deadline = Instant::now() + TIMEOUT;
     loop {
@@ -48,7 +48,8 @@ async fn names_follow_the_api() {
         |ip: &str| format!(r#"{{"metadata":{{"name":"web","namespace":"default"}},"spec":{{"clusterIP":"{ip}"}}}}"#);
     api.put("services", &service("10.96.0.7"));
     let server = Server::bind(&Config::new(vec!["127.0.0.1:0".parse().unwrap()], Vec::new())).await.unwrap();
-    let (address, mut ready) = (server.addresses()[0], server.ready());
+    let address = server.addresses()[0];
+    let mut ready = server.ready();
     let shutdown = CancellationToken::new();
     let running = tokio::spawn(server.run(api.client(), shutdown.clone()));
     tokio::time::timeout(TIMEOUT, ready.wait()).await.unwrap();

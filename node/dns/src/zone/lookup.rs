@@ -1,4 +1,4 @@
-//! The lookup of a name in the zone: one function a kind of name.
+//! The lookup of a name in the zone: one function per kind of name.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -8,11 +8,11 @@ use hickory_proto::rr::{Name, RData, Record, RecordType};
 
 use super::{Answer, Endpoint, Endpoints, Namespace, Port, Service, Zone};
 
-/// The version of the DNS specification that we answer.
+/// The version of the DNS specification that we answer by.
 const SCHEMA_VERSION: &str = "1.1.0";
 
 impl Zone {
-    /// What the cluster knows of a name. Letters' case does not matter; answers bear the name as asked.
+    /// Returns the cluster's answer to a name. Case does not matter; answers have the name as queried.
     pub(crate) fn lookup(&self, name: &Name, record_type: RecordType) -> Answer {
         if !self.domain.zone_of(name) {
             return self.lookup_reverse(name, record_type);
@@ -44,8 +44,8 @@ impl Zone {
     fn lookup_reverse(&self, name: &Name, record_type: RecordType) -> Answer {
         let Ok(network) = name.parse_arpa_name() else { return Answer::Foreign };
         let address = network.addr();
-        let whole = network.prefix_len() == network.max_prefix_len();
-        if let Some(targets) = self.reverse.get(&address).filter(|_| whole) {
+        let is_complete = network.prefix_len() == network.max_prefix_len();
+        if let Some(targets) = self.reverse.get(&address).filter(|_| is_complete) {
             let query = Query { zone: self, name, record_type };
             let pointers = targets.iter().filter_map(|target| self.name(target));
             return query.records(RecordType::PTR, pointers.map(|target| RData::PTR(PTR(target))));
@@ -54,7 +54,7 @@ impl Zone {
             |(range, length): &(IpAddr, u8)| network.prefix_len() >= *length && in_range(address, *range, *length);
         match self.reverse_ranges.iter().any(ours) {
             true if !self.synced => Answer::NotReady,
-            true if whole => Answer::NoSuchName,
+            true if is_complete => Answer::NoSuchName,
             true => Answer::NoData,
             false => Answer::Foreign,
         }
@@ -80,7 +80,7 @@ impl Query<'_> {
         Record::from_rdata(self.name.clone(), self.zone.ttl, data)
     }
 
-    /// Records of one type, if that is the one asked for.
+    /// Returns records of one type, if that is the queried one.
     fn records(&self, record_type: RecordType, data: impl Iterator<Item = RData>) -> Answer {
         let answers: Vec<Record> = match self.record_type == record_type {
             true => data.map(|data| self.record(data)).collect(),
@@ -118,7 +118,7 @@ impl Query<'_> {
         self.zone.namespaces.get(name).filter(|namespace| namespace.exists)
     }
 
-    /// The address that the name itself spells; whether a pod has it is not asked.
+    /// Returns the address that the name itself contains, whether or not a pod has it.
     fn pod(&self, address: &str, namespace: &str) -> Answer {
         let parsed = dashed_address(address);
         match (self.existing(namespace), parsed) {
@@ -132,7 +132,7 @@ impl Query<'_> {
         let Some(service) = namespace_entry.services.get(name) else { return Answer::NoSuchName };
         let slices: Vec<&Endpoints> =
             namespace_entry.endpoints.get(name).into_iter().flat_map(|slices| slices.values()).collect();
-        let at = Place { base: format!("{name}.{namespace}.svc"), service, slices };
+        let at = FoundService { base: format!("{name}.{namespace}.svc"), service, slices };
         match host {
             [] => self.service_itself(&at),
             [port, protocol] if port.starts_with('_') && protocol.starts_with('_') => {
@@ -147,7 +147,7 @@ impl Query<'_> {
         }
     }
 
-    fn service_itself(&self, at: &Place<'_>) -> Answer {
+    fn service_itself(&self, at: &FoundService<'_>) -> Answer {
         match at.service {
             Service::External(target) => match absolute(target) {
                 Some(target) => Answer::Alias(target),
@@ -163,7 +163,7 @@ impl Query<'_> {
         }
     }
 
-    fn endpoint(&self, at: &Place<'_>, label: &str) -> Answer {
+    fn endpoint(&self, at: &FoundService<'_>, label: &str) -> Answer {
         let named: BTreeSet<IpAddr> = at
             .endpoints()
             .filter(|(endpoint, _)| endpoint.label() == label)
@@ -172,7 +172,7 @@ impl Query<'_> {
         if named.is_empty() { Answer::NoSuchName } else { self.addresses(named.into_iter()) }
     }
 
-    fn named_port(&self, at: &Place<'_>, name: &str, protocol: &str) -> Answer {
+    fn named_port(&self, at: &FoundService<'_>, name: &str, protocol: &str) -> Answer {
         let matches = |port: &Port| port.name == name && port.protocol == protocol;
         if !at.has_port(matches) {
             return Answer::NoSuchName;
@@ -183,8 +183,8 @@ impl Query<'_> {
         }
     }
 
-    /// SRV records of the ports that match, with the addresses of their targets beside them.
-    fn services(&self, at: &Place<'_>, matches: impl Fn(&Port) -> bool) -> Answer {
+    /// Returns SRV records of the ports that match, with the addresses of their targets as additional records.
+    fn services(&self, at: &FoundService<'_>, matches: impl Fn(&Port) -> bool) -> Answer {
         let mut targets: Vec<(String, u16, Vec<IpAddr>)> = match at.service {
             Service::Virtual { addresses, ports } => {
                 let ports = ports.iter().filter(|port| matches(port));
@@ -202,7 +202,8 @@ impl Query<'_> {
         targets.sort_unstable();
         targets.dedup();
         let weight = (100 / targets.len().max(1)).max(1) as u16;
-        let (mut answers, mut additionals) = (Vec::new(), Vec::new());
+        let mut answers = Vec::new();
+        let mut additionals = Vec::new();
         for (target, port, addresses) in targets {
             let Some(target) = self.zone.name(&target) else { continue };
             let glue = addresses
@@ -220,14 +221,14 @@ impl Query<'_> {
 }
 
 /// A Service with its slices.
-struct Place<'a> {
+struct FoundService<'a> {
     /// Its name below the domain.
     base: String,
     service: &'a Service,
     slices: Vec<&'a Endpoints>,
 }
 
-impl<'a> Place<'a> {
+impl<'a> FoundService<'a> {
     fn endpoints(&self) -> impl Iterator<Item = (&'a Endpoint, &'a [Port])> {
         self.slices.iter().flat_map(|slice| slice.endpoints.iter().map(|endpoint| (endpoint, slice.ports.as_slice())))
     }
@@ -251,7 +252,7 @@ fn absolute(target: &str) -> Option<Name> {
     Some(name)
 }
 
-/// `10-244-0-5` or `fd00--5`.
+/// Parses `10-244-0-5` or `fd00--5`.
 fn dashed_address(label: &str) -> Option<IpAddr> {
     let four = label.replace('-', ".").parse::<Ipv4Addr>().map(IpAddr::from);
     four.or_else(|_| label.replace('-', ":").parse::<Ipv6Addr>().map(IpAddr::from)).ok()

@@ -1,4 +1,4 @@
-//! The names of the cluster: the data, and the pure lookup in them.
+//! The names of the cluster: the data, and their pure lookup.
 //!
 //! ```text
 //! <service>.<namespace>.svc.<domain>                     A, AAAA, SRV; CNAME if external
@@ -9,8 +9,8 @@
 //! dns-version.<domain>                                   TXT
 //! ```
 //!
-//! Invariant: a name that exists but has no record of the type asked for is "no data", never "no
-//! such name": resolvers that ask for AAAA first would give up on the name as a whole.
+//! Invariant: a name that exists but has no record of the queried type is "no data", never "no such name": resolvers
+//! that query AAAA first would give up on the whole name.
 
 mod lookup;
 mod records;
@@ -32,12 +32,12 @@ use crate::error::Error;
 pub struct Zone {
     domain: Name,
     ttl: u32,
-    /// Counts changes.
+    /// The number of changes.
     serial: u32,
-    /// Whether the watches have told everything there is.
+    /// Whether the first lists of the watches are complete.
     synced: bool,
     namespaces: HashMap<String, Namespace>,
-    /// Names by address, for the way back.
+    /// Names by address, for reverse lookups.
     reverse: HashMap<IpAddr, BTreeSet<String>>,
     reverse_ranges: Vec<(IpAddr, u8)>,
 }
@@ -48,29 +48,29 @@ struct Namespace {
     services: HashMap<String, Service>,
     /// Slices of a Service, by their names.
     endpoints: HashMap<String, BTreeMap<String, Endpoints>>,
-    /// Which Service a slice counts for.
+    /// The Service of each slice.
     slices: HashMap<String, String>,
 }
 
-/// What the cluster knows of a name.
+/// The cluster's answer to a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Records {
         answers: Vec<Record>,
         additionals: Vec<Record>,
     },
-    /// The name stands for another one, which may be of any domain.
+    /// The name is an alias of another one, which may be of any domain.
     Alias(Name),
     NoData,
     NoSuchName,
-    /// Not of the cluster: ask elsewhere.
+    /// Not of the cluster: query the resolvers.
     Foreign,
-    /// The watches have not told everything yet.
+    /// The first lists of the watches are not complete yet.
     NotReady,
 }
 
 impl Zone {
-    /// An empty zone, not synced.
+    /// Makes an empty zone, not synced.
     pub fn new(domain: &str, ttl: u32, reverse_ranges: Vec<(IpAddr, u8)>) -> Result<Zone, Error> {
         let mut name = Name::from_ascii(domain).map_err(|_| Error::InvalidDomain(domain.to_owned()))?.to_lowercase();
         name.set_fqdn(true);
@@ -85,17 +85,17 @@ impl Zone {
         })
     }
 
-    /// From now on names that are not here do not exist.
+    /// Marks the zone as synced: from now on missing names do not exist.
     pub fn set_synced(&mut self) {
         self.synced = true;
     }
 
-    /// A Namespace as it is now.
+    /// Updates a Namespace.
     pub fn set_namespace(&mut self, name: &str, exists: bool) {
         self.change(name, |namespace| namespace.exists = exists);
     }
 
-    /// A Service as it is now.
+    /// Updates a Service.
     pub fn set_service(&mut self, namespace: &str, name: &str, service: Option<Service>) {
         let target = format!("{name}.{namespace}.svc");
         let before = self.namespaces.get(namespace).and_then(|known| known.services.get(name)).cloned();
@@ -107,7 +107,7 @@ impl Zone {
         });
     }
 
-    /// An EndpointSlice as it is now.
+    /// Updates an EndpointSlice.
     pub fn set_endpoints(&mut self, namespace: &str, slice: &str, endpoints: Option<Endpoints>) {
         let known = self.namespaces.get(namespace);
         let owner = known.and_then(|known| known.slices.get(slice)).cloned();
@@ -159,15 +159,16 @@ impl Zone {
         }
     }
 
-    /// The record that goes with "no": it says how long to believe it.
+    /// Returns the record of a negative answer: it holds the answer's lifetime.
     pub(crate) fn soa(&self) -> Record {
         let below = |label: &str| self.name(label).unwrap_or_else(|| self.domain.clone());
-        let (server, mailbox) = (below("ns.dns"), below("hostmaster"));
+        let server = below("ns.dns");
+        let mailbox = below("hostmaster");
         let soa = SOA::new(server, mailbox, self.serial, 7200, 1800, 86400, self.ttl);
         Record::from_rdata(self.domain.clone(), self.ttl, RData::SOA(soa))
     }
 
-    /// A name below the domain; none if it is too long to be one.
+    /// Returns a name below the domain; `None` if it is too long to be one.
     fn name(&self, relative: &str) -> Option<Name> {
         let labels = relative.split('.').map(str::as_bytes);
         let mut name = Name::from_labels(labels).ok()?;
@@ -184,7 +185,7 @@ fn virtual_addresses(service: Option<&Service>) -> impl Iterator<Item = IpAddr> 
     addresses.into_iter()
 }
 
-/// Endpoints with a host name have a name of their own on the way back.
+/// Returns the host names of endpoints, which have reverse names of their own.
 fn host_names(namespace: &str, endpoints: Option<&Endpoints>) -> Vec<(IpAddr, String)> {
     let Some(Endpoints { service, endpoints, .. }) = endpoints else { return Vec::new() };
     let named = endpoints.iter().filter_map(|endpoint| Some((endpoint.address, endpoint.hostname.as_ref()?)));

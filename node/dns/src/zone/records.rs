@@ -1,4 +1,4 @@
-//! What the DNS keeps of Services and EndpointSlices.
+//! The data that the DNS keeps of Services and EndpointSlices.
 
 use std::net::IpAddr;
 
@@ -25,7 +25,7 @@ impl Port {
     }
 }
 
-/// What a Service's name leads to.
+/// The target of a Service's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Service {
     /// Its virtual addresses.
@@ -37,7 +37,7 @@ pub enum Service {
 }
 
 impl Service {
-    /// The projection of an object; none while it has no address yet.
+    /// Reads a Service from its object; returns `None` while it has no address yet.
     pub fn from_object(service: &core::Service) -> Option<Service> {
         let spec = service.spec.as_ref()?;
         if spec.type_.as_deref() == Some("ExternalName") {
@@ -65,7 +65,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Its label below the Service's name: the host name, else the address with dashes.
+    /// Returns its label below the Service's name: the host name, else the address with dashes.
     pub fn label(&self) -> String {
         match &self.hostname {
             Some(hostname) => hostname.clone(),
@@ -83,7 +83,7 @@ pub struct Endpoints {
 }
 
 impl Endpoints {
-    /// The projection of an object; none if it is of no Service or has no addresses but names.
+    /// Reads endpoints from an object; returns `None` if it is of no Service or of address type FQDN.
     pub fn from_object(slice: &discovery::EndpointSlice) -> Option<Endpoints> {
         let service = slice.metadata.labels.as_ref()?.get(SERVICE_NAME_LABEL)?.clone();
         if slice.address_type == "FQDN" {
@@ -96,7 +96,7 @@ impl Endpoints {
     }
 }
 
-/// Not-ready addresses of a Service that publishes them stand as ready in its slices.
+/// Reports whether an endpoint is ready. Not-ready addresses of a Service that publishes them are ready in its slices.
 fn is_ready(endpoint: &discovery::Endpoint) -> bool {
     endpoint.conditions.as_ref().and_then(|conditions| conditions.ready).unwrap_or(true)
 }

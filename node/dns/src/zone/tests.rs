@@ -1,4 +1,4 @@
-//! The DNS specification as a table of questions.
+//! The DNS specification as a table of queries.
 
 use corten_api::Typed;
 use expect_test::{Expect, expect};
@@ -12,8 +12,8 @@ fn zone() -> Zone {
     let mut zone = Zone::new("cluster.local", 5, vec![("10.96.0.0".parse().unwrap(), 12)]).unwrap();
     zone.set_namespace("default", true);
     let service = |zone: &mut Zone, name: &str, spec: &str| {
-        let text = format!(r#"{{"metadata":{{"name":"{name}"}},"spec":{spec}}}"#);
-        let object = core::Service::decode(text.as_bytes()).unwrap();
+        let json = format!(r#"{{"metadata":{{"name":"{name}"}},"spec":{spec}}}"#);
+        let object = core::Service::decode(json.as_bytes()).unwrap();
         zone.set_service("default", name, Service::from_object(&object));
     };
     let ports = r#"[{"name":"http","port":80},{"name":"dns","protocol":"UDP","port":53}]"#;
@@ -27,11 +27,11 @@ fn zone() -> Zone {
     service(&mut zone, "out", r#"{"type":"ExternalName","externalName":"example.com"}"#);
     service(&mut zone, "in", r#"{"type":"ExternalName","externalName":"web.default.svc.cluster.local"}"#);
     let slice = |zone: &mut Zone, name: &str, service: &str, endpoints: &str| {
-        let text = format!(
+        let json = format!(
             r#"{{"metadata":{{"labels":{{"kubernetes.io/service-name":"{service}"}}}},"addressType":"IPv4",
                 "ports":[{{"name":"sql","port":5432}}],"endpoints":{endpoints}}}"#
         );
-        let object = discovery::EndpointSlice::decode(text.as_bytes()).unwrap();
+        let object = discovery::EndpointSlice::decode(json.as_bytes()).unwrap();
         zone.set_endpoints("default", name, Endpoints::from_object(&object));
     };
     slice(
@@ -47,13 +47,13 @@ fn zone() -> Zone {
 }
 
 fn ask(zone: &Zone, name: &str, record_type: RecordType) -> String {
-    let text = |records: Vec<Record>| -> Vec<String> {
+    let strings = |records: Vec<Record>| -> Vec<String> {
         records.iter().map(|record| format!("{} {} {}", record.name, record.record_type(), record.data)).collect()
     };
     match zone.lookup(&Name::from_ascii(name).unwrap(), record_type) {
         Answer::Records { answers, additionals } => {
-            let mut lines = text(answers);
-            lines.extend(text(additionals).into_iter().map(|line| format!("+ {line}")));
+            let mut lines = strings(answers);
+            lines.extend(strings(additionals).into_iter().map(|line| format!("+ {line}")));
             lines.join("\n")
         }
         other => format!("{other:?}"),
@@ -190,7 +190,7 @@ fn the_domain_itself_and_names_between() {
 }
 
 #[test]
-fn names_go_with_their_objects() {
+fn names_are_deleted_with_their_objects() {
     let mut zone = zone();
     zone.set_service("default", "web", None);
     zone.set_endpoints("default", "db-1", None);
@@ -207,7 +207,7 @@ fn names_go_with_their_objects() {
 }
 
 #[test]
-fn before_the_watches_have_told_everything_nothing_is_denied() {
+fn before_the_first_lists_are_complete_no_name_is_denied() {
     let zone = Zone::new("cluster.local", 5, Vec::new()).unwrap();
     assert_eq!(ask(&zone, "web.default.svc.cluster.local.", RecordType::A), "NotReady");
     assert_eq!(ask(&zone, "example.com.", RecordType::A), "Foreign");

@@ -1,4 +1,4 @@
-//! An API for tests: objects that a watch begins with, and changes that it goes on with.
+//! An API for tests: initial objects of a watch, and its further changes.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -51,9 +51,9 @@ impl Api {
         let revision = state.revision;
         let resource = state.resources.entry(resource.to_owned()).or_default();
         let key = corten_meta::Key::new(namespace, name).to_string();
-        let object = resource.objects.remove(&key).expect("only what is there can be deleted");
-        let gone = Arc::new(Object { revision, ..Object::clone(&object) });
-        resource.watches.retain(|watch| watch.unbounded_send(WatchEvent::Deleted(gone.clone())).is_ok());
+        let object = resource.objects.remove(&key).expect("only an existing object can be deleted");
+        let deleted = Arc::new(Object { revision, ..Object::clone(&object) });
+        resource.watches.retain(|watch| watch.unbounded_send(WatchEvent::Deleted(deleted.clone())).is_ok());
     }
 }
 
