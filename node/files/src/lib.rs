@@ -1,7 +1,7 @@
-//! Work on directory trees that pods and images made: their names, links and depth are an attacker's choice.
+//! Operations on directory trees that pods and images made: an attacker chooses their names, links and depth.
 //!
-//! Used by every component of a node that removes such a tree, counts it or gives it away. Never follows a link, never
-//! enters a mount, and needs the same stack and the same open files for a tree of any depth.
+//! Used by every component of a node that removes such a tree, counts it or changes its owner. Never follows a link,
+//! never enters a mount, and needs the same stack and the same open files for a tree of any depth.
 
 mod removal;
 mod size;

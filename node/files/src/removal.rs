@@ -1,7 +1,7 @@
 //! Removes a directory tree whose names and depth were chosen by an image or by a pod.
 //!
 //! The standard library descends by recursion, so a tree of ten thousand nested directories overflows the stack and
-//! ends the process. Here each directory is moved up into the root of the tree before it is emptied: stack, open files
+//! kills the process. Here each directory is moved up into the root of the tree before it is emptied: stack, open files
 //! and path lengths stay constant. Links are removed, never followed, and mounts are never entered.
 
 use std::ffi::CStr;
@@ -18,7 +18,7 @@ pub fn remove_tree(path: &Path) -> io::Result<()> {
     remove_at(CWD, path)
 }
 
-/// The same for a name in an open directory.
+/// Removes a name in an open directory, as `remove_tree` does.
 pub fn remove_at(parent: impl AsFd, name: impl Arg + Copy) -> io::Result<()> {
     match rustix::fs::unlinkat(&parent, name, AtFlags::empty()) {
         Err(Errno::ISDIR) => {}
@@ -32,13 +32,13 @@ pub fn remove_at(parent: impl AsFd, name: impl Arg + Copy) -> io::Result<()> {
 
 struct Emptying<'a> {
     root: &'a OwnedFd,
-    /// Starts the names of moved directories; random, so that no name in the tree is the same.
+    /// The prefix of moved directories; random, so that no name in the tree is the same.
     prefix: String,
     moved: u64,
 }
 
 impl Emptying<'_> {
-    /// Passes over the root until nothing is left in it: moved directories appear there during a pass.
+    /// Repeats passes over the root until it is empty: moved directories appear there during a pass.
     fn run(mut self) -> io::Result<()> {
         loop {
             let mut found = false;
@@ -55,7 +55,7 @@ impl Emptying<'_> {
         }
     }
 
-    /// Removes an entry of the root; the directories in it move into the root.
+    /// Removes an entry of the root; moves the directories in it into the root.
     fn remove(&mut self, name: &CStr) -> io::Result<()> {
         if unlink(self.root, name)? {
             return Ok(());
@@ -67,12 +67,12 @@ impl Emptying<'_> {
             let entry = entry?;
             if !is_dots(entry.file_name()) && !unlink(&directory, entry.file_name())? {
                 self.moved += 1;
-                let place = format!("{}-{}", self.prefix, self.moved);
-                rustix::fs::renameat(&directory, entry.file_name(), self.root, place)?;
+                let moved_name = format!("{}-{}", self.prefix, self.moved);
+                rustix::fs::renameat(&directory, entry.file_name(), self.root, moved_name)?;
             }
         }
         match rustix::fs::unlinkat(self.root, name, AtFlags::REMOVEDIR) {
-            // A name was added behind the reader's back; the next pass finds the directory again.
+            // A name was added during the pass; the next pass finds the directory again.
             Ok(()) | Err(Errno::NOTEMPTY) => Ok(()),
             Err(errno) => Err(errno.into()),
         }
@@ -84,7 +84,7 @@ fn is_dots(name: &CStr) -> bool {
 }
 
 /// Removes a file or a link. Returns false for a directory: only an empty one is ever removed by its name, because the
-/// kernel walks everything below a directory before it says that it is not empty.
+/// kernel walks everything below a directory before it reports that it is not empty.
 fn unlink(parent: &OwnedFd, name: &CStr) -> io::Result<bool> {
     match rustix::fs::unlinkat(parent, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => Ok(true),
@@ -116,8 +116,8 @@ mod tests {
         std::fs::create_dir_all(outside.join("kept")).expect("a directory");
         let root = folder.path().join("root");
         std::fs::create_dir_all(root.join("a/b")).expect("directories");
-        for place in ["link", "a/link", "a/b/link"] {
-            std::os::unix::fs::symlink(&outside, root.join(place)).expect("a link");
+        for path in ["link", "a/link", "a/b/link"] {
+            std::os::unix::fs::symlink(&outside, root.join(path)).expect("a link");
         }
         remove_tree(&root).expect("removed");
         let link = folder.path().join("link");

@@ -29,8 +29,8 @@ impl AddAssign for Size {
     }
 }
 
-/// Counts a file, or a directory and all below it on the same file system, each inode once. What vanishes meanwhile, or
-/// cannot be read, does not count.
+/// Counts a file, or a directory and everything below it on the same file system, each inode once. Files that vanish
+/// during the walk, or cannot be read, do not count.
 pub fn size_of(path: &Path) -> Size {
     let Ok(root) = rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW) else { return Size::default() };
     let mut size = Size::of(&root);
@@ -49,7 +49,7 @@ pub fn size_of(path: &Path) -> Size {
     size
 }
 
-/// A file with two names is one file.
+/// Reports whether the file was not counted before: a file with two names is one file.
 fn is_new(stat: &Stat, linked: &mut HashSet<u64>) -> bool {
     let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
     is_directory || stat.st_nlink <= 1 || linked.insert(stat.st_ino)

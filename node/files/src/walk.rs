@@ -1,8 +1,8 @@
 //! Walks a directory tree whose names, links and depth are chosen by a pod, perhaps while the pod changes it.
 //!
-//! The walk goes by descriptors: it follows no link and enters no mount, and a tree may be deeper than any path is long.
-//! One directory is open at a time. The way back up is `..`, which is believed only if it is the directory that the walk
-//! came from; if the pod has moved something, the walk goes down from the root again as far as the tree is the same.
+//! The walk uses descriptors: it follows no link and enters no mount, and a tree may be deeper than any path is long.
+//! One directory is open at a time. The walk climbs by `..`, and checks that this is the directory that it came from;
+//! if the pod has moved a directory, the walk descends from the root again as far as the tree is the same.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -11,15 +11,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
-/// One name in the tree, and what it was when the walk came by.
+/// A name in the tree, and its metadata when the walk visited it.
 pub struct Entry<'a> {
     pub directory: BorrowedFd<'a>,
     pub name: &'a CStr,
     pub stat: Stat,
 }
 
-/// Shows everything below a directory to `visit`, each directory before its content. What cannot be read is shown as an
-/// error; the walk ends if `visit` returns one. What vanishes meanwhile is not shown.
+/// Calls `visit` for everything below a directory, each directory before its content. An unreadable entry is passed as
+/// an error; the walk ends if `visit` returns one. Entries that vanish during the walk are skipped.
 pub fn walk(root: impl AsFd, mut visit: impl FnMut(io::Result<Entry<'_>>) -> io::Result<()>) -> io::Result<()> {
     let mut current = open(root.as_fd(), c".")?;
     let mut levels = vec![Level::read(&current, CString::default(), &mut visit)?];
@@ -103,13 +103,14 @@ fn identity(directory: &OwnedFd) -> rustix::io::Result<(u64, u64)> {
     Ok((stat.st_dev, stat.st_ino))
 }
 
-/// The parent of a directory, if it is still the one that the walk came from.
+/// Opens the parent of a directory, if it is still the one that the walk came from.
 fn climb(current: &OwnedFd, parent: &Level) -> Option<OwnedFd> {
     let above = rustix::fs::openat(current, c"..", DIRECTORY, Mode::empty()).ok()?;
     (identity(&above) == Ok(parent.identity)).then_some(above)
 }
 
-/// Goes down from the root again, as far as the directories are those that the walk came through; forgets the others.
+/// Descends from the root again, as far as the directories are those that the walk came through; drops the other
+/// levels.
 fn descend(root: BorrowedFd<'_>, levels: &mut Vec<Level>) -> io::Result<OwnedFd> {
     let mut current = open(root, c".")?;
     let mut depth = 1;
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn links_are_shown_and_not_followed() {
+    fn links_are_visited_and_not_followed() {
         let folder = tempfile::tempdir().expect("a temporary directory");
         std::fs::create_dir_all(folder.path().join("root/a/b")).expect("directories");
         std::fs::create_dir_all(folder.path().join("root/c")).expect("a directory");
@@ -176,7 +177,7 @@ mod tests {
         assert_eq!(names(&folder.path().join("root")), ["a", "b", "c", "link", "up"]);
     }
 
-    /// A pod moves the directory that the walk is in: the walk goes on with what is left of the tree.
+    /// A pod moves the directory that the walk is in: the walk goes on with the rest of the tree.
     #[test]
     fn a_directory_that_moves_does_not_lead_out_of_the_tree() {
         let folder = tempfile::tempdir().expect("a temporary directory");
