@@ -1,8 +1,8 @@
 //! The container runtime interface, v1: its messages, the kubelet's client and the runtime's server.
 //!
-//! The kubelet and the runtime meet only here, so either can be swapped for a peer that speaks CRI
-//! v1 (containerd, CRI-O, an upstream kubelet). This package holds no behaviour of either side: the
-//! messages of `proto/cri.proto`, and how to open a channel to a socket.
+//! The kubelet and the runtime meet only here, so either can be swapped for another implementation of CRI v1
+//! (containerd, CRI-O, an upstream kubelet). This package holds no behaviour of either side: the messages of
+//! `proto/cri.proto`, and the functions that open a channel to a socket.
 
 use std::path::Path;
 
@@ -19,32 +19,31 @@ pub use v1::image_service_server::{ImageService, ImageServiceServer};
 pub use v1::runtime_service_client::RuntimeServiceClient;
 pub use v1::runtime_service_server::{RuntimeService, RuntimeServiceServer};
 
-/// The largest message either side accepts: what upstream's kubelet sets for its CRI client.
+/// The largest message either side accepts: upstream's limit of the kubelet's CRI client.
 pub const MAX_MESSAGE_BYTES: usize = 16 << 20;
 
-/// Why a channel to a runtime could not be opened.
+/// The error of a channel to a runtime that could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The socket does not exist, refuses, or is not a CRI endpoint.
     #[error("connect to the container runtime at {socket}: {source}")]
     Connect {
-        /// The socket that was dialled.
+        /// The dialled socket.
         socket: String,
-        /// What the transport said.
+        /// The transport's error.
         source: tonic::transport::Error,
     },
 }
 
 /// Opens a channel to the CRI server that listens on `socket`, a path or a `unix://` address.
 ///
-/// The channel reconnects by itself when the runtime restarts; a call made meanwhile fails with
-/// `Unavailable`.
+/// The channel reconnects by itself when the runtime restarts; a call before that fails with `Unavailable`.
 pub async fn connect(socket: impl AsRef<Path>) -> Result<Channel, Error> {
     let endpoint = endpoint(socket.as_ref())?;
     endpoint.connect().await.map_err(|source| connect_error(socket.as_ref(), source))
 }
 
-/// The same channel, dialled at its first call: for a client that starts before the runtime does.
+/// Opens the same channel, dialled at its first call: for a client that starts before the runtime does.
 pub fn connect_lazy(socket: impl AsRef<Path>) -> Result<Channel, Error> {
     Ok(endpoint(socket.as_ref())?.connect_lazy())
 }
@@ -59,14 +58,14 @@ fn connect_error(socket: &Path, source: tonic::transport::Error) -> Error {
     Error::Connect { socket: socket.display().to_string(), source }
 }
 
-/// A client of the runtime service with the interface's message limits.
+/// Makes a client of the runtime service with the CRI's message limits.
 pub fn runtime_client(channel: Channel) -> RuntimeServiceClient<Channel> {
     RuntimeServiceClient::new(channel)
         .max_decoding_message_size(MAX_MESSAGE_BYTES)
         .max_encoding_message_size(MAX_MESSAGE_BYTES)
 }
 
-/// A client of the image service with the interface's message limits.
+/// Makes a client of the image service with the CRI's message limits.
 pub fn image_client(channel: Channel) -> ImageServiceClient<Channel> {
     ImageServiceClient::new(channel)
         .max_decoding_message_size(MAX_MESSAGE_BYTES)
@@ -77,7 +76,7 @@ pub fn image_client(channel: Channel) -> ImageServiceClient<Channel> {
 mod tests {
     use super::*;
 
-    /// The channel dials the path it is given, with or without the scheme, and speaks to a server.
+    /// The channel dials the given path, with or without the scheme, and reaches a server.
     #[tokio::test]
     async fn client_reaches_a_server_over_a_unix_socket() {
         let directory = tempfile::tempdir().expect("a temporary directory");
@@ -118,28 +117,28 @@ mod tests {
             &self,
             _: tonic::Request<v1::ImageStatusRequest>,
         ) -> Result<tonic::Response<v1::ImageStatusResponse>, tonic::Status> {
-            Err(tonic::Status::unimplemented("not asked"))
+            Err(tonic::Status::unimplemented("not used by the test"))
         }
 
         async fn pull_image(
             &self,
             _: tonic::Request<v1::PullImageRequest>,
         ) -> Result<tonic::Response<v1::PullImageResponse>, tonic::Status> {
-            Err(tonic::Status::unimplemented("not asked"))
+            Err(tonic::Status::unimplemented("not used by the test"))
         }
 
         async fn remove_image(
             &self,
             _: tonic::Request<v1::RemoveImageRequest>,
         ) -> Result<tonic::Response<v1::RemoveImageResponse>, tonic::Status> {
-            Err(tonic::Status::unimplemented("not asked"))
+            Err(tonic::Status::unimplemented("not used by the test"))
         }
 
         async fn image_fs_info(
             &self,
             _: tonic::Request<v1::ImageFsInfoRequest>,
         ) -> Result<tonic::Response<v1::ImageFsInfoResponse>, tonic::Status> {
-            Err(tonic::Status::unimplemented("not asked"))
+            Err(tonic::Status::unimplemented("not used by the test"))
         }
     }
 }
