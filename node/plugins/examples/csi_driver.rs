@@ -1,7 +1,8 @@
 //! A CSI driver in one file: every volume is a directory of the node, bind-mounted where the kubelet asks for it.
 //!
-//! It is for trying a node's side of CSI: `csi_driver <kubelet root> <name> <state directory>` registers itself with the
-//! kubelet and serves until it is killed. Volume stats are the file system's; an expansion only answers the new size.
+//! It is for testing a node's side of CSI: `csi_driver <kubelet root> <name> <state directory>` registers itself with
+//! the kubelet and serves until it is killed. Volume stats are the file system's; an expansion only answers the new
+//! size.
 
 use std::collections::HashMap;
 use std::fs;
@@ -33,7 +34,9 @@ async fn main() -> anyhow::Result<()> {
     let mut arguments = std::env::args().skip(1);
     let mut next =
         || arguments.next().ok_or_else(|| anyhow::anyhow!("usage: csi_driver <kubelet root> <name> <state>"));
-    let (root, name, state) = (PathBuf::from(next()?), next()?, PathBuf::from(next()?));
+    let root = PathBuf::from(next()?);
+    let name = next()?;
+    let state = PathBuf::from(next()?);
     let own = root.join("plugins").join(&name);
     fs::create_dir_all(&own)?;
     fs::create_dir_all(&state)?;
@@ -55,8 +58,8 @@ fn listen(socket: &Path) -> std::io::Result<UnixListenerStream> {
     Ok(UnixListenerStream::new(UnixListener::bind(socket)?))
 }
 
-fn failed(what: &str) -> impl FnOnce(std::io::Error) -> Status + '_ {
-    move |error| Status::internal(format!("{what}: {error}"))
+fn failed(action: &str) -> impl FnOnce(std::io::Error) -> Status + '_ {
+    move |error| Status::internal(format!("{action}: {error}"))
 }
 
 fn bind(source: &Path, target: &Path, read_only: bool) -> Result<(), Status> {
@@ -75,7 +78,7 @@ fn bind(source: &Path, target: &Path, read_only: bool) -> Result<(), Status> {
 }
 
 fn unbind(target: &str) -> Result<(), Status> {
-    // What is not mounted is what was wanted.
+    // An unmounted target is the wanted state.
     let _ = umount2(target, MntFlags::UMOUNT_NOFOLLOW);
     let _ = fs::remove_dir(target);
     Ok(())

@@ -1,7 +1,7 @@
-//! A device plugin in one file, for trying a node's side: its devices are all `/dev/null`.
+//! A device plugin in one file, for testing a node's side: its devices are all `/dev/null`.
 //!
-//! `device_plugin <kubelet root> <resource> <how many> [CDI device]` registers and serves until it is killed. With a CDI
-//! device, containers are given that name too, and the runtime looks it up.
+//! `device_plugin <kubelet root> <resource> <how many> [CDI device]` registers and serves until it is killed. With a
+//! CDI device, containers get that name too, and the runtime looks it up.
 
 use std::collections::HashMap;
 use std::path::PathBuf;

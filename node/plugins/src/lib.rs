@@ -1,14 +1,14 @@
-//! The interfaces between a node and the plugins that other people write for it: how they register, storage (CSI v1),
-//! devices (device plugins v1beta1, dynamic resources v1 and v1beta1), and what pods were given (pod resources v1).
+//! The interfaces between a node and third-party plugins: plugin registration, storage (CSI v1), devices (device
+//! plugins v1beta1, dynamic resources v1 and v1beta1), and the resources of pods (pod resources v1).
 //!
-//! As `corten-cri` for runtimes, this package holds messages, clients and servers, and no behaviour of either side.
+//! Like `corten-cri` for runtimes, this package holds messages, clients and servers, and no behaviour of either side.
 //! Field numbers are upstream's; plugins are built against them and never against Corten.
 
 use std::path::Path;
 
 use tonic::transport::{Channel, Endpoint};
 
-/// How plugins make themselves known, v1.
+/// The registration of plugins, v1.
 pub mod registration {
     #![allow(clippy::all, missing_docs)]
     tonic::include_proto!("pluginregistration");
@@ -42,13 +42,13 @@ pub use dra::v1 as dynamic_resources;
 /// Drivers of dynamic resources, v1beta1; the messages are those of v1.
 pub use dra::v1beta1 as dynamic_resources_beta;
 
-/// What pods were given, v1.
+/// The resources of pods, v1.
 pub mod pod_resources {
     #![allow(clippy::all, missing_docs)]
     tonic::include_proto!("v1");
 }
 
-/// A plugin's socket cannot be dialled.
+/// The error of a plugin's socket that cannot be dialled.
 #[derive(Debug, thiserror::Error)]
 #[error("connect to the plugin at {socket}: {source}")]
 pub struct Error {
@@ -56,7 +56,7 @@ pub struct Error {
     source: tonic::transport::Error,
 }
 
-/// A channel to the plugin that listens on `socket`, dialled at its first call and again whenever it broke.
+/// Opens a channel to the plugin that listens on `socket`, dialled at its first call and again after every disconnect.
 pub fn connect_lazy(socket: &Path) -> Result<Channel, Error> {
     let shown = socket.display().to_string();
     let path = shown.strip_prefix("unix://").unwrap_or(&shown);
