@@ -1,9 +1,9 @@
-//! How fast pods find nodes, over the real API server with durable binds: pods per second and processor time per pod,
-//! of everything together. Prints one `figure<TAB>value<TAB>unit` line each.
+//! The throughput of the scheduler on the real API server with durable binds: pods per second and CPU time per pod, of
+//! everything together. Prints one `figure<TAB>value<TAB>unit` line each.
 //!
 //! `cargo bench -p corten-scheduler --bench placement [-- NAME...]` runs all workloads or those named. The workloads
-//! are modelled on upstream's scheduler_perf. Pods exist before the scheduler starts; the clock runs from its start
-//! until the API shows the last of them bound. `PLACEMENT_SCALE=10` makes everything a tenth, for a first look.
+//! are modelled on upstream's scheduler_perf. Pods exist before the scheduler starts; the time runs from its start
+//! until the API shows the last of them bound. `PLACEMENT_SCALE=10` scales everything down to a tenth, for a quick run.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot go on has nothing to report")]
 
@@ -18,23 +18,23 @@ use serde_json::{Value, json};
 use testkit::control_plane::ControlPlane;
 use tokio_util::sync::CancellationToken;
 
-/// As in the binary: the figures are to be those of a cluster.
+/// As in the binary, so that the figures match those of a cluster.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Requests of the benchmark itself that are under way at once.
+/// The number of concurrent requests of the benchmark itself.
 const CONCURRENT: usize = 64;
 /// A workload that takes longer than this has failed.
 const BOUND: Duration = Duration::from_secs(600);
 
-/// What is measured: a cluster, pods that are there before, and pods that want a place.
+/// A measured workload: a cluster, existing pods, and pods to schedule.
 struct Workload {
     name: &'static str,
     nodes: usize,
-    /// Pods that run before, by number, with the node they are on.
+    /// The existing pods: their number, and the pod with its node by number.
     before: (usize, fn(usize, usize) -> Value),
     pods: (usize, fn(usize) -> Value),
-    /// Deleted pods end at once, as a kubelet would see to.
+    /// Whether deleted pods are removed at once, as by a kubelet.
     kubelets: bool,
 }
 
@@ -137,7 +137,7 @@ fn main() {
     }
 }
 
-/// What a workload leaves behind, such as events that are still to be written, is no part of the next.
+/// Runs each workload in a process of its own: leftover work, such as pending events, must not affect the next.
 fn each_alone(named: &[String]) {
     for workload in WORKLOADS.iter().filter(|w| named.is_empty() || named.iter().any(|name| name == w.name)) {
         let program = std::env::current_exe().unwrap();
@@ -166,7 +166,7 @@ async fn measure(workload: &Workload, scale: usize) {
     while bound.len() < pods {
         let change = tokio::time::timeout(BOUND, changes.next()).await.expect("pods are still being bound").unwrap();
         let Some(object) = change.new.filter(|object| !object.header.name.starts_with("lesser-")) else { continue };
-        // A field of a known shape is found faster than a pod is decoded.
+        // A search for the field is faster than decoding the pod.
         if object.bytes.windows(12).any(|window| window == b"\"nodeName\":\"") {
             bound.insert(object.header.name.clone());
         }
@@ -210,7 +210,7 @@ fn node(number: usize) -> Value {
         "status": {"capacity": resources, "allocatable": resources, "phase": "Running"}})
 }
 
-/// New nodes are tainted as not ready until somebody says otherwise.
+/// Removes the not-ready taint of new nodes.
 async fn untaint(admin: &Client, nodes: usize) {
     let patches = (0..nodes).map(|number| {
         let admin = admin.clone();
@@ -236,7 +236,7 @@ async fn create<K: Typed>(admin: &Client, objects: impl Iterator<Item = Value>) 
     }
 }
 
-/// Ends pods that are being deleted, as kubelets do.
+/// Removes pods that are being deleted, as kubelets do.
 async fn kubelets(admin: Client, mut changes: Subscription) {
     while let Some(change) = changes.next().await {
         let Some(object) = change.new.filter(|object| object.header.deletion_timestamp.is_some()) else { continue };
@@ -249,7 +249,7 @@ async fn kubelets(admin: Client, mut changes: Subscription) {
     }
 }
 
-/// Processor time that this process has used.
+/// Returns the CPU time of this process.
 fn cpu_time() -> Duration {
     // SAFETY: the structure is plain data that the call fills in.
     let usage = unsafe {

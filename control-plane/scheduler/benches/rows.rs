@@ -1,5 +1,5 @@
-//! What the scheduler keeps in memory of a cluster: bytes a node, and bytes a pod of several kinds. Prints one
-//! `figure<TAB>value<TAB>unit` line each; counted at the allocator, without what it wastes.
+//! The memory that the scheduler uses for a cluster: bytes per node, and bytes per pod of several kinds. Prints one
+//! `figure<TAB>value<TAB>unit` line each; counted at the allocator, without its overhead.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot go on has nothing to report")]
 

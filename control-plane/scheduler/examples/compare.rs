@@ -1,8 +1,8 @@
 //! Compares decisions with another scheduler's on random clusters: `compare PROGRAM [CASES] [SEED]`.
 //!
-//! PROGRAM reads one case a line (`nodes`, `pods`, `pod`, `services`, `namespaces`, all as the API writes them) and
-//! answers each by a line: `rejected`, a list of plugin, code and reasons by node, and `scores`, the weighted score by
-//! node and plugin. Feasible nodes, reasons and scores must be the same. Prints the first differences, and fails.
+//! PROGRAM reads one case per line (`nodes`, `pods`, `pod`, `services`, `namespaces`, all as the API encodes them) and
+//! answers each with a line: `rejected`, a list of plugin, code and reasons by node, and `scores`, the weighted score
+//! by node and plugin. Feasible nodes, reasons and scores must be equal. Prints the first differences, and fails.
 
 #![allow(clippy::unwrap_used, reason = "a comparison that cannot go on has nothing to report")]
 
@@ -14,7 +14,7 @@ use corten_api::Typed;
 use corten_scheduler::judge::{Cluster, Judgement, judge};
 use serde_json::{Value, json};
 
-/// A small generator, so that a seed names a run.
+/// A small random number generator, so that a seed reproduces a run.
 struct Random(u64);
 
 impl Random {
@@ -258,7 +258,7 @@ fn ours(case: &Value) -> BTreeMap<String, Judgement> {
     judge(cluster, corten_api::k8s_openapi::api::core::v1::Pod::from_value(case["pod"].clone()).unwrap())
 }
 
-/// What differs; empty if nothing.
+/// Returns the differences; empty if there are none.
 fn differences(ours: &BTreeMap<String, Judgement>, theirs: &Value) -> Vec<String> {
     let mut found = Vec::new();
     for (node, judgement) in ours {

@@ -1,6 +1,6 @@
-//! One pod, one decision: pre-filter, filter, post-filter, pre-score, score, select.
+//! The scheduling cycle of one pod: pre-filter, filter, post-filter, pre-score, score, select.
 //!
-//! Plain functions on the snapshot, which a dry run changes and restores. What is decided is carried out elsewhere.
+//! Plain functions on the snapshot, which a dry run changes and restores. Other modules carry out the decision.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,20 +17,20 @@ use crate::rows::demand::Demand;
 use crate::rows::shortlist::Shortlist;
 use crate::rows::{PodRow, Snapshot};
 
-/// Why no node was found, in upstream's words.
+/// The reasons why no node is feasible, in upstream's words.
 #[derive(Debug)]
 pub struct Rejection {
     fit_error: String,
-    /// What the post-filter plugins say.
+    /// The messages of the post-filter plugins.
     pub said: Vec<String>,
-    /// What they want written.
+    /// The writes that the post-filter plugins request.
     pub effects: Vec<Effect>,
     pub plugins: Vec<&'static str>,
-    /// Where room could be made.
+    /// The candidates for preemption.
     pub candidates: Vec<Arc<Preemption>>,
-    /// The nomination that the pod has is not worth waiting for.
+    /// Whether the pod's nomination is void.
     pub clears_nomination: bool,
-    /// The pod could not be decided about: no event of the cluster helps it.
+    /// Whether the cycle failed with an error: no cluster event helps the pod.
     pub is_error: bool,
 }
 
@@ -47,12 +47,12 @@ impl Rejection {
         }
     }
 
-    /// A plugin failed.
+    /// Returns the rejection for a plugin that failed.
     fn error(why: String) -> Rejection {
         Rejection { plugins: Vec::new(), is_error: true, ..Rejection::new(why, "") }
     }
 
-    /// The whole sentence. Where room can be made, there is nothing more to say.
+    /// Returns the whole message. With a candidate for preemption, the post-filter plugins add nothing.
     pub fn message(&self) -> String {
         match self.said.is_empty() || !self.candidates.is_empty() {
             true => self.fit_error.clone(),
@@ -61,20 +61,20 @@ impl Rejection {
     }
 }
 
-/// What changes from pod to pod without being state of the cluster.
+/// State that changes from pod to pod without being state of the cluster.
 #[derive(Default)]
 pub struct Rotation {
-    /// Where the search for feasible nodes goes on, so that all nodes get their turn.
+    /// The node at which the next search starts, so that all nodes get their turn.
     next_start: usize,
     random: Random,
-    /// What dry runs for pods like the last one found.
+    /// The results of dry runs for pods like the last one.
     pub dry_runs: preemption::Memory,
     refused: Refused,
     scores: Scores,
 }
 
-/// What the plugins that look at nothing but a node's own row gave the nodes together, for pods that ask for the same:
-/// a replica differs from the one before only in the node that it went to. Holds as long as a node's generation.
+/// The total of the local scores per node, for pods with the same demand: a replica changes only the node that the one
+/// before it was bound to. An entry is valid for one generation of its node.
 #[derive(Default)]
 struct Scores {
     of: Option<(String, Arc<Demand>)>,
@@ -82,7 +82,7 @@ struct Scores {
 }
 
 impl Scores {
-    /// Forgets what was given for others.
+    /// Forgets the scores for other pods.
     fn begin(&mut self, profile: &Profile, pod: &PodRow) {
         let same = |(name, demand): &(String, Arc<Demand>)| *name == profile.name && Arc::ptr_eq(demand, &pod.demand);
         if !self.of.as_ref().is_some_and(same) {
@@ -108,12 +108,13 @@ impl Rotation {
     }
 }
 
-/// Filters as far as plugins go, and learns of every node on the way why it will not do.
+/// Runs all filters on every node and collects the reasons of each infeasible one.
 pub fn search(snapshot: &mut Snapshot, profile: &Profile, pod: &PodRow, rotation: &mut Rotation) -> Search {
     searched(snapshot, profile, pod, rotation, true)
 }
 
-/// Whether it is `thorough` makes no difference to the nodes that are found. If some are, nobody asks about the others.
+/// Searches feasible nodes. `thorough` does not change which are found. If some are feasible, the reasons of the others
+/// are not needed.
 fn searched(
     snapshot: &mut Snapshot,
     profile: &Profile,
@@ -144,7 +145,7 @@ fn searched(
     search
 }
 
-/// A plugin was asked about the nodes that those before it let through.
+/// Counts the calls of each filter: a plugin is called for the nodes that passed those before it.
 fn count_filters(filters: &Filters<'_>, search: &Search, series: &ProfileSeries) {
     let mut asked = search.feasible.len() + search.rejected.len();
     for (plugin, _) in &filters.plugins {
@@ -164,7 +165,7 @@ fn find_feasible(
     list: &Shortlist,
 ) -> Search {
     let mut search = Search::default();
-    // A node that a preemption cleared for this pod is tried first: others must not take the pod elsewhere meanwhile.
+    // The nominated node is tried first: preemption has made room there for this pod.
     let nominated = snapshot.find(&pod.nominated).map(|node| node.slot);
     if let Some(slot) = nominated.filter(|slot| filter_with_nominated(filters, pod, *slot, snapshot).is_none()) {
         search.feasible.push(slot);
@@ -184,7 +185,7 @@ fn find_feasible(
     let enough = profile.feasible_to_find(nodes);
     let (mut looked_at, mut next) = (0, start);
     while looked_at < nodes && search.feasible.len() < enough {
-        // The set of nodes may have shrunk since the last search ended there.
+        // The number of nodes may have decreased since the last search.
         next = if next < nodes { next } else { next % nodes };
         let slot = only.map_or_else(|| snapshot.order()[next], |slots| slots[next]);
         (looked_at, next) = (looked_at + 1, next + 1);
@@ -201,14 +202,14 @@ fn find_feasible(
         }
     }
     if search.feasible.is_empty() && !list.is_whole() {
-        // Why no node will do has to be said of all of them.
+        // The message needs the reasons of all nodes.
         return find_feasible(snapshot, profile, pod, filters, rotation, &Shortlist::default());
     }
     rotation.next_start = (rotation.next_start + looked_at) % total.max(1);
     search
 }
 
-/// No node: what is said of it, and where room could be made.
+/// Runs the post-filter plugins and preemption for a pod without a feasible node.
 pub fn post_filter(
     snapshot: &mut Snapshot,
     profile: &Profile,
@@ -248,7 +249,7 @@ pub fn post_filter(
     rejection
 }
 
-/// `0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had untolerated taint(s).`
+/// Returns a message such as `0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had untolerated taint(s).`
 fn fit_error(total: usize, search: &Search) -> String {
     if let (true, Some((_, verdict))) = (search.refused, &search.absent) {
         let why = verdict.reasons().map(|reasons| reasons.text()).unwrap_or_default();
@@ -260,7 +261,7 @@ fn fit_error(total: usize, search: &Search) -> String {
     histogram(total, looked_at.chain(absent))
 }
 
-/// The weighted scores of nodes, in their order.
+/// Returns the weighted scores of nodes, in their order.
 pub fn scores(
     snapshot: &mut Snapshot,
     profile: &Profile,
@@ -298,7 +299,7 @@ pub fn scores(
     totals
 }
 
-/// The normalized scores that one plugin gives; none if it has no opinion.
+/// Returns the normalized scores of one plugin; none if it skips scoring.
 pub fn plugin_scores(snapshot: &mut Snapshot, plugin: &dyn Plugin, pod: &PodRow, nodes: &[usize]) -> Option<Vec<i64>> {
     let prepared = plugin.pre_score(pod, snapshot, nodes);
     prepared_scores(snapshot, plugin, pod, nodes, prepared)
@@ -322,7 +323,7 @@ fn prepared_scores(
     Some(scores)
 }
 
-/// The node with the highest score; of several, any.
+/// Returns the node with the highest score; of several, a random one.
 pub fn select(nodes: &[usize], scores: &[i64], rotation: &mut Rotation) -> Option<usize> {
     let highest = scores.iter().copied().max()?;
     let best: Vec<usize> =
@@ -330,7 +331,7 @@ pub fn select(nodes: &[usize], scores: &[i64], rotation: &mut Rotation) -> Optio
     best.get(rotation.random.below(best.len())).copied()
 }
 
-/// The whole cycle for a pod that no extender has a say about.
+/// Runs the whole cycle for a pod that no extender is interested in.
 pub fn schedule(
     snapshot: &mut Snapshot,
     profile: &Profile,

@@ -1,4 +1,4 @@
-//! Placement by table: what fits where, in which words it does not, and what must go.
+//! Scheduling by table: feasible nodes, the reasons of the others, and victims.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use corten_meta::{Key, Selector};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-/// A cluster that pods are put on and asked about.
+/// A cluster to schedule pods on.
 struct Cluster {
     snapshot: Snapshot,
     profile: Profile,
@@ -232,7 +232,7 @@ fn pods_of_a_service_spread_without_being_asked_to() {
     let key = Key { namespace: "default".to_owned(), name: "s".to_owned() };
     cluster.snapshot.selectors.set_service(&key, Some([("app".to_owned(), "p".to_owned())].into()));
     cluster.put("p", json!({"containers": []}), "a");
-    // More is asked for on the other node, which would make this one the better choice.
+    // More is requested on the other node, which would make this one the better choice.
     cluster.put("q", cpu("1", json!({})), "b");
     let mut second = cluster.snapshot.row(typed_pod("p", json!({"containers": []})));
     second.uid = "second".into();
@@ -280,7 +280,7 @@ fn affinity_follows_its_kind_and_lets_the_first_start() {
 }
 
 proptest! {
-    /// A node is never given more than it has, whatever comes in whatever order.
+    /// A node is never over-committed, whatever pods arrive in whatever order.
     #[test]
     fn no_node_is_overcommitted(demands in proptest::collection::vec(1i64..2000, 1..40)) {
         let mut cluster = Cluster::new(vec![node("a", "2", json!({})), node("b", "3", json!({}))]);
@@ -372,7 +372,8 @@ proptest! {
     }
 }
 
-/// What a pod asks for of everything that can shorten the list: a zone, tolerance, company, distance, an even spread.
+/// Returns a pod spec with demands that can shorten the list of nodes: a zone, tolerations, affinity, anti-affinity,
+/// topology spread.
 fn asking(asks: u8) -> Value {
     let blue = json!({"matchLabels": {"app": "blue"}});
     let term = |key: &str| json!([{"topologyKey": key, "labelSelector": blue}]);

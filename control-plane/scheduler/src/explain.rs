@@ -1,6 +1,6 @@
-//! Why a pod is where it is, or nowhere: every plugin's word on every node, and what would help.
+//! Explains why a pod is on its node, or unschedulable: every plugin's verdict on every node, and possible remedies.
 //!
-//! Decides by the same code as the scheduler itself, on a state of its own; it writes nothing.
+//! It decides by the same code as the scheduler itself, on a state of its own; it writes nothing.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -22,27 +22,27 @@ use crate::rows::{NodeRow, PodRow, Snapshot};
 use crate::scheduler::Scheduler;
 use crate::task::watches::{self, Watched, Watches};
 
-/// What is to be said about a pod.
+/// The explanation of a pod's placement.
 #[derive(Debug, Default)]
 pub struct Explanation {
     /// One sentence.
     pub summary: String,
     pub nodes: Vec<NodeReport>,
-    /// What would make it schedulable, the easiest first.
+    /// Changes that would make the pod schedulable, the easiest first.
     pub advice: Vec<String>,
 }
 
-/// What the plugins say of one node.
+/// The verdicts of the plugins on one node.
 #[derive(Debug)]
 pub struct NodeReport {
     pub name: String,
-    /// Plugin and reason for each that refuses; empty for a node that fits.
+    /// Plugin and reason of each rejection; empty for a feasible node.
     pub refused: Vec<(&'static str, String)>,
-    /// Plugin and weighted score for each that scores, on a node that fits.
+    /// Plugin and weighted score, for a feasible node.
     pub scores: Vec<(&'static str, i64)>,
 }
 
-/// Explains a pod of a cluster.
+/// Explains the placement of a pod.
 pub async fn explain(config: &Config, client: Client, key: &Key) -> Result<Explanation, Error> {
     let ending = CancellationToken::new();
     let caches = Caches::new(client, ending.clone());
@@ -152,7 +152,7 @@ fn refused_everywhere(snapshot: &Snapshot, plugin: &'static str, verdict: &Verdi
     snapshot.nodes().map(report).collect()
 }
 
-/// The reason with the numbers or names behind it.
+/// Returns the reason with the numbers or names behind it.
 fn detail(plugin: &str, why: String, pod: &PodRow, node: &NodeRow) -> String {
     match plugin {
         "NodeResourcesFit" => {
@@ -202,8 +202,8 @@ fn unit(name: &str, amount: i64) -> String {
     }
 }
 
-/// For each node that only one plugin refuses, what would change that plugin's mind; nodes refused by more are far
-/// from fitting.
+/// Returns a remedy for each node that only one plugin rejects; nodes that several plugins reject are far from
+/// feasible.
 fn what_would_help(snapshot: &Snapshot, pod: &PodRow, nodes: &[NodeReport]) -> Vec<String> {
     let mut advice: Vec<String> = Vec::new();
     for report in nodes.iter().filter(|report| report.refused.len() == 1) {

@@ -1,7 +1,8 @@
-//! Extenders: others who have a say over HTTP, by upstream's protocol (`kube-scheduler/extender/v1`).
+//! Extenders: HTTP services that filter, prioritize, preempt or bind, by upstream's protocol
+//! (`kube-scheduler/extender/v1`).
 //!
-//! Names and shapes of the messages are upstream's: sent as Go writes fields without tags, read as Go reads them,
-//! in any case of letters. An extender that does not answer fails the pod, unless it is marked as ignorable.
+//! The messages are upstream's: encoded as Go encodes fields without tags, decoded as Go does, ignoring the case of
+//! field names. An extender that does not answer fails the pod, unless it is ignorable.
 
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ use crate::framework::{Rejected, Search};
 use crate::preemption::{Preemption, importance};
 use crate::rows::{PodRow, Snapshot};
 
-/// The most an extender may give a node.
+/// The highest score of an extender.
 const MAX_EXTENDER_SCORE: i64 = 10;
 
 #[derive(Default)]
@@ -29,7 +30,7 @@ pub struct Extender {
     path: String,
 }
 
-/// What extenders are asked about, and where the objects are that they are shown.
+/// The pod that extenders are called for, and the caches of the objects that are sent to them.
 pub struct Consulted<'a> {
     pub row: &'a PodRow,
     pub pod: Arc<Object>,
@@ -37,7 +38,7 @@ pub struct Consulted<'a> {
     pub pods: &'a Cache,
 }
 
-/// A field of an answer, as Go finds it: whatever the case of its letters.
+/// Returns a field of a response as Go finds it: ignoring the case of its name.
 fn field<'a>(answer: &'a Value, name: &str) -> Option<&'a Value> {
     let fields = answer.as_object()?.iter();
     fields.filter(|(_, value)| !value.is_null()).find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value)
@@ -56,7 +57,7 @@ impl Extenders {
         Extenders(specs.iter().map(Extender::new).collect())
     }
 
-    /// Whether anybody has a say about the pod before it is bound.
+    /// Reports whether an extender is interested in the pod before it is bound.
     pub fn concern(&self, pod: &PodRow) -> bool {
         let asked = |spec: &ExtenderSpec| {
             !(spec.filter_verb.is_empty() && spec.prioritize_verb.is_empty() && spec.preempt_verb.is_empty())
@@ -68,12 +69,12 @@ impl Extenders {
         self.0.iter().filter(|extender| extender.is_interested(pod))
     }
 
-    /// The one that binds the pod, if any does.
+    /// Returns the extender that binds the pod, if there is one.
     pub fn binder(&self, pod: &PodRow) -> Option<&Extender> {
         self.0.iter().find(|extender| !extender.spec.bind_verb.is_empty() && extender.is_interested(pod))
     }
 
-    /// Leaves those of the feasible nodes that all extenders agree on.
+    /// Keeps the feasible nodes that all extenders accept.
     pub async fn filter(&self, asked: &Consulted<'_>, snapshot: &Snapshot, search: &mut Search) -> Result<(), Error> {
         for extender in self.interested(asked.row).filter(|extender| !extender.spec.filter_verb.is_empty()) {
             if search.feasible.is_empty() {
@@ -92,7 +93,7 @@ impl Extenders {
         Ok(())
     }
 
-    /// The extenders' weighted scores of the nodes, brought to the scale of the plugins'.
+    /// Returns the extenders' weighted scores of the nodes, scaled to those of the plugins.
     pub async fn prioritize(&self, asked: &Consulted<'_>, snapshot: &Snapshot, nodes: &[usize]) -> Vec<i64> {
         let mut scores = vec![0_i64; nodes.len()];
         let prioritizing = self.interested(asked.row).filter(|extender| !extender.spec.prioritize_verb.is_empty());
@@ -109,7 +110,7 @@ impl Extenders {
         scores
     }
 
-    /// Leaves those of the places where room could be made that all extenders agree on, with the victims they name.
+    /// Keeps the candidates for preemption that all extenders accept, with the victims they name.
     pub async fn process_preemption(
         &self,
         asked: &Consulted<'_>,
@@ -159,7 +160,7 @@ impl Extender {
         }
     }
 
-    /// A score of this extender among those of others. A score too large for a number is the largest.
+    /// Returns the weighted score of this extender; saturates.
     fn weighted(&self, given: i64) -> i64 {
         given.saturating_mul(self.spec.weight).saturating_mul(MAX_SCORE / MAX_EXTENDER_SCORE)
     }
@@ -197,7 +198,7 @@ impl Extender {
         tokio::time::timeout(self.spec.timeout, answer).await.unwrap_or_else(|_| late())
     }
 
-    /// The pod and the nodes in question: by name for one that knows them, whole for others.
+    /// Returns the pod and the nodes: by name for an extender that caches nodes, whole for others.
     fn arguments(&self, asked: &Consulted<'_>, names: &[&str]) -> Vec<u8> {
         let mut body = b"{\"Pod\":".to_vec();
         asked.pod.write_wire(&mut body);
@@ -279,7 +280,8 @@ impl Extender {
         Ok(rooms)
     }
 
-    /// The pod and every place where room could be made: victims by UID for one that knows them, whole for others.
+    /// Returns the pod and every candidate for preemption: victims by UID for an extender that caches nodes, whole for
+    /// others.
     fn preemption_arguments(&self, asked: &Consulted<'_>, candidates: &[Arc<Preemption>]) -> Vec<u8> {
         let by_uid = self.spec.node_cache_capable;
         let (given, other) = match by_uid {
@@ -304,7 +306,7 @@ impl Extender {
         body
     }
 
-    /// Binds in the scheduler's stead. False if it could not and need not: somebody else must.
+    /// Binds the pod. Returns false if it failed and the extender is ignorable: then the scheduler binds.
     pub async fn bind(&self, pod: &PodRow) -> Result<bool, Error> {
         let body = json!({"PodName": pod.name, "PodNamespace": pod.namespace(), "PodUID": &*pod.uid,
             "Node": pod.node_name});
@@ -333,7 +335,7 @@ fn join(objects: impl Iterator<Item = Arc<Object>>, body: &mut Vec<u8>) {
     }
 }
 
-/// The nodes that an extender names as refused. What it calls unresolvable counts more.
+/// Returns the nodes that an extender rejects. An unresolvable rejection takes precedence.
 fn rejections(answer: &Value, snapshot: &Snapshot) -> Vec<Rejected> {
     let of = |name: &str| field(answer, name).and_then(Value::as_object);
     let unresolvable = of("FailedAndUnresolvableNodes");

@@ -1,4 +1,4 @@
-//! Filtering: what the plugins of a profile say of a node.
+//! Filtering: the verdicts of a profile's plugins on a node.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -9,16 +9,16 @@ use crate::profile::Profile;
 use crate::rows::shortlist::Shortlist;
 use crate::rows::{PodRow, Snapshot};
 
-/// The filters that have something to say about a pod, each with what it prepared.
+/// The filters that apply to a pod, each with its state.
 pub struct Filters<'a> {
     pub plugins: Vec<(&'a dyn Plugin, State)>,
-    /// The only nodes worth a look, and who said so.
+    /// The only nodes that can be feasible, and the plugins that said so.
     pub only: Option<(Vec<usize>, Vec<&'static str>)>,
-    /// Where each plugin's time is written, if it is to be.
+    /// The series for the duration of each plugin, if it is measured.
     pub timed: Option<&'a ProfileSeries>,
 }
 
-/// Asks the filters of a profile what they want to prepare for a pod.
+/// Runs the pre-filter hooks of a profile for a pod.
 pub fn pre_filter<'a>(
     snapshot: &mut Snapshot,
     profile: &'a Profile,
@@ -47,7 +47,8 @@ pub fn pre_filter<'a>(
 }
 
 impl Filters<'_> {
-    /// The nodes that no plugin is sure to refuse. Where only some nodes are looked at, there is nothing to shorten.
+    /// Returns the nodes that no plugin certainly rejects. If only some nodes can be feasible, there is nothing to
+    /// shorten.
     pub fn shortlist(&self, snapshot: &Snapshot) -> Shortlist {
         let mut list = Shortlist::new(snapshot.slots());
         if self.only.is_none() {
@@ -56,13 +57,13 @@ impl Filters<'_> {
         list
     }
 
-    /// Whether what they say of a node hangs on nothing but its own row.
+    /// Reports whether the verdicts on a node depend only on its own row.
     pub fn are_local(&self) -> bool {
         self.plugins.iter().all(|(plugin, _)| plugin.is_local())
     }
 }
 
-/// The first rejection, with the plugin that spoke it.
+/// Returns the first rejection, with its plugin.
 pub fn filter(
     filters: &Filters<'_>,
     pod: &PodRow,
@@ -88,14 +89,14 @@ pub fn filter(
     })
 }
 
-/// What every plugin says of a node, whether or not another has already refused it.
+/// Returns the verdict of every plugin on a node, whether or not another has already rejected it.
 pub fn verdicts(filters: &Filters<'_>, pod: &PodRow, slot: usize, snapshot: &Snapshot) -> Vec<(&'static str, Verdict)> {
     let node = snapshot.node(slot);
     let of = |(plugin, state): &(&dyn Plugin, State)| (plugin.name(), plugin.filter(state, pod, node, snapshot));
     filters.plugins.iter().map(of).collect()
 }
 
-/// Filters a node as if the pods nominated to it, of no lesser priority, were already there; and as if not.
+/// Filters a node with the nominated pods of equal or higher priority added, and again without them.
 pub fn filter_with_nominated(
     filters: &Filters<'_>,
     pod: &PodRow,
@@ -117,10 +118,10 @@ pub fn filter_with_nominated(
     crowded.or_else(|| filter(filters, pod, slot, snapshot))
 }
 
-/// Reasons counted by node.
+/// Counts the reasons by node.
 pub fn histogram<'a>(total: usize, verdicts: impl Iterator<Item = (&'a Verdict, usize)>) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    // Most nodes say the same as the one before, by the very same text.
+    // Most nodes have the same reason as the one before, the same static string.
     let mut run: (&str, usize) = ("", 0);
     for (verdict, nodes) in verdicts {
         for reason in verdict.reasons().into_iter().flat_map(|reasons| reasons.iter()) {

@@ -1,5 +1,5 @@
-//! What the plugins make of a given cluster and pod, and the rows they do it by: for programs that compare decisions
-//! or measure, and nothing else.
+//! The verdicts and scores of the plugins for a given cluster and pod, and the rows they use: for programs that compare
+//! decisions or measure, and nothing else.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::framework::Verdict;
 use crate::profile::Profile;
 use crate::rows::Snapshot;
 
-/// A cluster as it is at one moment.
+/// The objects of a cluster at one moment.
 #[derive(Default)]
 pub struct Cluster {
     pub nodes: Vec<Node>,
@@ -24,10 +24,10 @@ pub struct Cluster {
     pub namespaces: Vec<Namespace>,
 }
 
-/// What is said of a node.
+/// The result for a node.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Judgement {
-    /// By plugin, with its weight.
+    /// The weighted scores, by plugin.
     Scores(BTreeMap<&'static str, i64>),
     Rejected {
         plugin: &'static str,
@@ -60,7 +60,7 @@ impl Rows {
     }
 }
 
-/// Judges every node for a pod by the default profile.
+/// Evaluates every node for a pod with the default profile.
 pub fn judge(cluster: Cluster, pod: Pod) -> BTreeMap<String, Judgement> {
     let mut rows = Rows::default();
     rows.add(cluster);

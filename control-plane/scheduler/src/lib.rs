@@ -1,7 +1,8 @@
-//! The scheduler: filter, score, reserve, bind. Finds a node for every pod that has none.
+//! The scheduler: filter, score, reserve, bind. It finds a node for every pod that has none.
 //!
-//! One task owns all state ([`scheduler`]): rows of nodes and pods, the queue, what is assumed. Deciding about a pod
-//! is a plain function on them ([`cycle`]); only binding, events and conditions go out, beside the task ([`outcome`]).
+//! One task owns all state ([`scheduler`]): rows of nodes and pods, the queue, assumed pods. The scheduling cycle is a
+//! plain function on them ([`cycle`]); only bindings, events and conditions are written, outside the task
+//! ([`outcome`]).
 
 mod config;
 mod cycle;

@@ -1,6 +1,6 @@
-//! What the scheduler counts about itself, under upstream's names.
+//! The scheduler's metrics, under upstream's names.
 //!
-//! Durations are measured, never decided by: a decision does not depend on anything here.
+//! No decision depends on them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -120,10 +120,10 @@ family!(
     "Rejected pods that wait, by each plugin that rejected them."
 );
 
-/// Every how many attempts the plugins are timed one by one.
+/// The plugins are timed one by one in one of this many attempts.
 const SAMPLED: u64 = 64;
 
-/// How an attempt ended.
+/// The result of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attempt {
     Scheduled,
@@ -135,7 +135,7 @@ const RESULTS: [&str; 3] = ["scheduled", "unschedulable", "error"];
 const QUEUES: [&str; 4] = ["active", "backoff", "unschedulable", "gated"];
 const SIZES: [&str; 3] = ["nodes", "pods", "assumed_pods"];
 
-/// The series of a scheduler process, and whether it has caught up with the cluster.
+/// The series of a scheduler process, and whether it has synced with the cluster.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
@@ -170,16 +170,16 @@ impl Default for Metrics {
     }
 }
 
-/// What brings a new pod into a queue.
+/// The event that adds a new pod to a queue.
 pub const ADDED: &str = "UnschedulablePodAdd";
 
 impl Metrics {
-    /// Everything in the Prometheus text format.
+    /// Returns all metrics in the Prometheus text format.
     pub fn render(&self) -> String {
         self.registry.render()
     }
 
-    /// Whether the process acts but does not know the whole cluster yet.
+    /// Reports whether the process leads but has not synced yet.
     pub fn is_catching_up(&self) -> bool {
         self.catching_up.load(Ordering::Relaxed)
     }
@@ -188,14 +188,15 @@ impl Metrics {
         self.catching_up.store(begins, Ordering::Relaxed);
     }
 
-    /// Lengths of the queues, in their order; nodes, pods and assumed pods; and bindings under way.
+    /// Sets the lengths of the queues, in their order; the numbers of nodes, pods and assumed pods; and the bindings in
+    /// flight.
     pub fn note_sizes(&self, queues: [usize; 4], known: [usize; 3], binding: usize) {
         let pairs =
             self.pending.iter().zip(queues).chain(self.sizes.iter().zip(known)).chain([(&self.binding, binding)]);
         pairs.for_each(|(series, size)| series.set(size as f64));
     }
 
-    /// A pod comes into a queue.
+    /// Counts a pod that enters a queue.
     pub fn incoming(&self, queue: &'static str, event: &'static str) {
         match (queue, event) {
             ("active", ADDED) => self.arrivals.add(1.0),
@@ -203,19 +204,19 @@ impl Metrics {
         }
     }
 
-    /// A pod begins or ceases to wait because of these plugins.
+    /// Counts a pod that starts or stops waiting because of these plugins.
     pub fn rejected(&self, profile: &str, plugins: &[&'static str], begins: bool) {
         for plugin in plugins {
             self.registry.series(&UNSCHEDULABLE_PODS, &[plugin, profile]).add(if begins { 1.0 } else { -1.0 });
         }
     }
 
-    /// So many pods have to go.
+    /// Counts the victims of a preemption.
     pub fn preempted(&self, victims: usize) {
         self.victims.observe(victims as f64);
     }
 
-    /// A pod is bound.
+    /// Counts a bound pod.
     pub fn bound(&self, entry: &Entry, now: Timestamp) {
         let attempts = if entry.attempts >= 15 { "15+".to_owned() } else { entry.attempts.to_string() };
         let since = entry.first_attempt.unwrap_or(entry.last_attempt);
@@ -236,7 +237,7 @@ pub struct ProfileSeries {
     metrics: Arc<Metrics>,
     profile: String,
     attempts: [(Arc<Series>, Arc<Series>); 3],
-    /// Of points that succeeded.
+    /// The durations of successful extension points.
     points: [Arc<Series>; Point::ALL.len()],
     evaluations: Vec<((&'static str, Point), Arc<Series>)>,
     searches: AtomicU64,
@@ -263,24 +264,24 @@ impl ProfileSeries {
         }
     }
 
-    /// An attempt ended.
+    /// Counts an attempt.
     pub fn attempt(&self, result: Attempt, since: Timestamp, now: Timestamp) {
         let (count, duration) = &self.attempts[result as usize];
         count.add(1.0);
         duration.observe(seconds(since, now));
     }
 
-    /// Room is looked for.
+    /// Counts an attempt at preemption.
     pub fn preemption(&self) {
         self.metrics.preemptions.add(1.0);
     }
 
-    /// A node was chosen, or found not to be there.
+    /// Observes the duration of the scheduling algorithm.
     pub fn decided(&self, began: Instant) {
         self.metrics.algorithm.observe(began.elapsed().as_secs_f64());
     }
 
-    /// All plugins of a point have been heard.
+    /// Observes the duration of an extension point.
     pub fn point(&self, point: Point, status: &'static str, began: Instant) {
         let spent = began.elapsed().as_secs_f64();
         match status {
@@ -289,27 +290,27 @@ impl ProfileSeries {
         }
     }
 
-    /// One plugin has been heard.
+    /// Observes the duration of one plugin.
     pub fn plugin(&self, plugin: &'static str, point: Point, status: &'static str, began: Instant) {
         let series = self.metrics.registry.series(&PLUGIN_DURATION, &[point.name(), plugin, status]);
         series.observe(began.elapsed().as_secs_f64());
     }
 
-    /// A plugin was asked so many times.
+    /// Counts the evaluations of a plugin.
     pub fn evaluated(&self, plugin: &'static str, point: Point, times: usize) {
         if let Some((_, series)) = self.evaluations.iter().find(|(of, _)| *of == (plugin, point)) {
             series.add(times as f64);
         }
     }
 
-    /// Whether the plugins are to be timed one by one this time.
+    /// Reports whether the plugins are to be timed one by one this time.
     pub fn sample(&self) -> bool {
         self.searches.fetch_add(1, Ordering::Relaxed).is_multiple_of(SAMPLED)
     }
 }
 
 impl Verdict {
-    /// Upstream's word for it.
+    /// Returns upstream's name of the status.
     pub fn status(&self) -> &'static str {
         match self {
             Verdict::Fits => "Success",

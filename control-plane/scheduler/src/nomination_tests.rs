@@ -1,5 +1,5 @@
-//! A nomination of ours against everything that may be said of the pod before the API shows it: echoes of an older one,
-//! a status that somebody else writes, a pod of more importance.
+//! Nominations against all updates of the pod before the API shows them: echoes of an older nomination, a status of
+//! another writer, a pod of higher priority.
 
 use super::*;
 use crate::rows::tests::{node, typed_pod};
@@ -17,7 +17,7 @@ fn pod(name: &str, priority: i32, node: &str) -> Pod {
 }
 
 impl World {
-    /// Nodes that are full of lesser pods: `lesser-a` on `a`, and so on.
+    /// Returns nodes that are full of lower-priority pods: `lesser-a` on `a`, and so on.
     fn new(nodes: &[&str]) -> World {
         let now = Timestamp::from_second(1_700_000_000).unwrap();
         let mut world = World { scheduler: Scheduler::new(&Config::default()), now };
@@ -28,21 +28,21 @@ impl World {
         world
     }
 
-    /// The cache shows a pod, with this nomination.
+    /// Delivers a pod from the cache, with this nomination.
     fn heard(&mut self, mut pod: Pod, nominated: &str) {
         pod.status.get_or_insert_default().nominated_node_name = Some(nominated.to_owned());
         let row = self.scheduler.snapshot.row(pod);
         self.scheduler.pod_changed(row, self.now);
     }
 
-    /// The next decision, whatever time has to pass before it.
+    /// Returns the next decision, after whatever time has to pass before it.
     fn decide(&mut self) -> Decision {
         self.now += jiff::SignedDuration::from_secs(60);
         let entry = self.scheduler.next(self.now).expect("a pod is due");
         self.scheduler.decide(entry).expect("its profile is known")
     }
 
-    /// The node that a pod is to make room on.
+    /// Returns the preemption of the next decision.
     fn makes_room(&mut self) -> Unplaced {
         match self.decide() {
             Decision::Reject(unplaced) => unplaced,
@@ -71,20 +71,20 @@ fn an_older_nomination_that_is_heard_late_does_not_take_the_place_of_a_newer_one
     world.heard(pod("greater", 10, ""), "");
     let first = world.makes_room();
     let refused = room(&first);
-    // Its victim may not go, and is in the way for good; so it is tried on the other node.
+    // Its victim cannot be evicted, and stays for good; so the pod tries the other node.
     world.scheduler.eviction_failed(&first.pod, first.preemption.as_ref().unwrap());
     world.heard(pod(&format!("lesser-{refused}"), 20, &refused), "");
     let second = world.makes_room();
     let cleared = room(&second);
     assert_ne!(refused, cleared);
 
-    // Now come the echoes: of the pod before it was nominated, and of the first nomination.
+    // The echoes arrive: of the pod before it was nominated, and of the first nomination.
     for late in ["", refused.as_str()] {
         world.heard(pod("greater", 10, ""), late);
         assert_eq!(world.nominated(&cleared), ["greater"], "after {late:?}");
         assert!(world.nominated(&refused).is_empty(), "after {late:?}");
     }
-    // The end of its victim wakes the pod, which goes where room was made for it.
+    // The deletion of its victim wakes the pod, which is scheduled on the nominated node.
     world.victims_go(&second);
     match world.decide() {
         Decision::Place(placed) => assert_eq!(placed.row.node_name, cleared),
@@ -112,7 +112,7 @@ fn a_pod_of_more_importance_takes_the_room_and_the_other_waits_for_another() {
     world.heard(pod("greatest", 20, ""), "");
     let second = world.makes_room();
     assert_eq!(second.displaced.iter().map(|pod| pod.name.as_str()).collect::<Vec<_>>(), ["greater"]);
-    // The echo of the nomination that was lost: it is the API's to say until it is taken back there too.
+    // The echo of the lost nomination applies until the API shows its removal too.
     assert_eq!(world.nominated("a"), ["greatest"]);
     world.victims_go(&first);
     match world.decide() {

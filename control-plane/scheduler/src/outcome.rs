@@ -1,6 +1,6 @@
-//! What a decision leads to: a binding, or a condition and an event that say why not, or victims that must go.
+//! The writes of a decision: a binding, or a condition and an event with the reason, or the eviction of victims.
 //!
-//! Everything here talks to the API and knows nothing of queues or rows beyond the pod at hand.
+//! Everything here calls the API and knows nothing of queues or rows beyond the pod at hand.
 
 use std::sync::Arc;
 
@@ -22,12 +22,12 @@ use crate::rows::PodRow;
 use crate::rows::storage::SELECTED_NODE;
 use crate::scheduler::{Placed, Unplaced};
 
-/// Keeps a claim that has devices.
+/// The finalizer of an allocated claim.
 const CLAIM_FINALIZER: &str = "resource.kubernetes.io/delete-protection";
-/// Longer notes are cut: an event holds no more.
+/// Longer notes are truncated: an event holds no more.
 const MAX_NOTE: usize = 1024;
-/// Victims that are taken down at once. A pod may need many, and many pods may need some: the API server refuses what
-/// exceeds its queues, and a pod whose victims stay has to wait for its next turn.
+/// The most concurrent evictions. A pod may need many victims, and many pods may need some: the API server rejects
+/// requests beyond its queues, and a pod whose victims stay has to wait for its next turn.
 const EVICTIONS: usize = 64;
 
 pub struct Outcomes {
@@ -38,14 +38,14 @@ pub struct Outcomes {
 }
 
 impl Outcomes {
-    /// Events are written when the scheduler is not `busy`, for bindings come first.
+    /// Makes the writer. Events wait until the scheduler is not `busy`, because bindings go first.
     pub fn new(client: Client, component: &str, identity: &str, busy: watch::Receiver<bool>) -> Outcomes {
         let host = identity.split('_').next().unwrap_or_default();
         let recorder = SeriesRecorder::new(&client, component, format!("{component}-{host}"), busy);
         Outcomes { client, recorder, component: component.to_owned(), evictions: Semaphore::new(EVICTIONS) }
     }
 
-    /// Binds by the pod's own subresource.
+    /// Binds by the pod's `binding` subresource.
     pub async fn bind(&self, pod: &PodRow) -> Result<(), Error> {
         let binding = json!({
             "apiVersion": "v1", "kind": "Binding",
@@ -72,17 +72,17 @@ impl Outcomes {
         self.recorder.record(Occurrence { regarding, related, kind, reason, action, note });
     }
 
-    /// Says that a pod which had a node could not be bound. A pod that is gone or bound by others needs no words.
+    /// Reports that a pod could not be bound. A pod that is deleted or bound by another scheduler needs no report.
     pub async fn binding_failed(&self, pod: &PodRow, step: &str, error: &str) {
         self.failed(pod, &format!("running {step}: {error}")).await;
     }
 
-    /// Says that a pod could not be decided about.
+    /// Reports that a pod could not be decided about.
     pub async fn failed(&self, pod: &PodRow, error: &str) {
         self.tell(pod, "SchedulerError", error, None).await;
     }
 
-    /// Writes what must show before the pod is bound.
+    /// Writes everything that must be visible before the pod is bound.
     pub async fn pre_bind(&self, placed: &mut Placed) -> Result<(), Error> {
         for effect in &mut placed.effects {
             match effect {
@@ -123,8 +123,8 @@ impl Outcomes {
         Ok(())
     }
 
-    /// Writes the devices into the claim and the pod among those it is reserved for. A claim with devices must not
-    /// vanish before they are given back, so it gets a finalizer first.
+    /// Writes the allocation and the reservation into the claim. An allocated claim must not be deleted before it is
+    /// deallocated, so it gets a finalizer first.
     async fn reserve_claim(&self, pod: &PodRow, key: &Key, allocation: Option<&AllocationResult>) -> Result<(), Error> {
         let mut claim = self.client.get::<ResourceClaim>(&key.namespace, &key.name).await?;
         if allocation.is_some() {
@@ -153,7 +153,7 @@ impl Outcomes {
         self.client.update_status(&claim).await.map(drop)
     }
 
-    /// Takes devices away from claims that would keep the pod from every node.
+    /// Deallocates claims that would make the pod infeasible on every node.
     pub async fn deallocate(&self, unplaced: &Unplaced) {
         for effect in &unplaced.effects {
             if let Effect::DeleteClaim { claim } = effect
@@ -171,7 +171,7 @@ impl Outcomes {
         }
     }
 
-    /// Deletes a claim with devices that nobody has yet.
+    /// Deletes an allocated claim that no pod uses.
     async fn delete_claim(&self, key: &Key) -> Result<(), Error> {
         let mut claim = self.client.get::<ResourceClaim>(&key.namespace, &key.name).await?;
         let finalizers = claim.metadata.finalizers.get_or_insert_default();
@@ -180,7 +180,7 @@ impl Outcomes {
         self.client.delete::<ResourceClaim>(&key.namespace, &key.name, &DeleteOptions::default()).await.map(drop)
     }
 
-    /// Takes down the victims of a preemption, and the claims to the node that lesser pods have.
+    /// Evicts the victims of a preemption, and clears the nominations of lower-priority pods to the node.
     pub async fn preempt(&self, unplaced: &Unplaced, now: Timestamp) -> Result<(), Error> {
         for other in &unplaced.displaced {
             self.patch_status(other, json!({"nominatedNodeName": null})).await;
@@ -191,7 +191,7 @@ impl Outcomes {
         }
     }
 
-    /// Says why no node was found.
+    /// Reports why no node is feasible.
     pub async fn unschedulable(&self, unplaced: &Unplaced) {
         let nominated = match (&unplaced.preemption, unplaced.clears_nomination) {
             (Some(room), _) => Some(room.node.as_str()),
@@ -202,7 +202,7 @@ impl Outcomes {
         self.tell(&unplaced.pod, reason, &unplaced.message, nominated).await;
     }
 
-    /// A pod behind a gate gets its condition, but no event: it is not a failure.
+    /// Sets the condition of a pod with scheduling gates. There is no event, since it is not a failure.
     pub async fn gated(&self, pod: Arc<PodRow>) {
         let message = "Scheduling is blocked due to non-empty scheduling gates";
         self.set_condition(&pod, "SchedulingGated", message, None).await;
@@ -218,7 +218,7 @@ impl Outcomes {
         self.set_condition(pod, reason, message, nominated).await;
     }
 
-    /// Writes the PodScheduled condition unless it already says so.
+    /// Writes the PodScheduled condition unless it is up to date.
     async fn set_condition(&self, pod: &PodRow, reason: &str, message: &str, nominated: Option<&str>) {
         let current = pod.condition.as_deref();
         let same = current
@@ -254,7 +254,7 @@ impl Outcomes {
         }
     }
 
-    /// Takes the victims down at the same time, each with the reason on it.
+    /// Evicts the victims concurrently, each with the condition DisruptionTarget.
     async fn evict(&self, pod: &PodRow, room: &Preemption, now: Timestamp) -> Result<(), Error> {
         let going = room.victims.iter().filter(|victim| !victim.terminating);
         let evictions = going.map(|victim| self.evict_one(pod, victim, &room.node, now));
@@ -262,7 +262,7 @@ impl Outcomes {
     }
 
     async fn evict_one(&self, pod: &PodRow, victim: &PodRow, node: &str, now: Timestamp) -> Result<(), Error> {
-        // It is never closed; and if it were, the eviction would still be due.
+        // The semaphore is never closed; if it were, the eviction would still be due.
         let _turn = self.evictions.acquire().await;
         let condition = json!({
             "type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler",
@@ -283,7 +283,7 @@ impl Outcomes {
     }
 }
 
-/// Writes the claim into the volume, with a note that it was the scheduler's choice and not the user's.
+/// Writes the claim into the volume, with the annotation that the scheduler and not the user chose it.
 fn give(volume: &mut PersistentVolume, claim: &corten_meta::Key, uid: &str, by_us: bool) {
     let reference = volume.spec.get_or_insert_default().claim_ref.get_or_insert_default();
     reference.api_version = Some("v1".to_owned());

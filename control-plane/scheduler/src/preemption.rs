@@ -1,6 +1,6 @@
-//! DefaultPreemption: which pods of lesser priority must go, and where, so that a pod fits.
+//! DefaultPreemption: finds the node and the lower-priority pods to evict so that a pod fits.
 //!
-//! The dry run takes pods off nodes and always puts them back. It finds; it never deletes.
+//! The dry run removes pods from nodes and always puts them back. It finds victims; it never deletes them.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -18,23 +18,24 @@ use crate::rows::{Budget, PodRow, Snapshot};
 const NOT_HELPFUL: &str = "Preemption is not helpful for scheduling";
 const NO_VICTIMS: &str = "No preemption victims found for incoming pod";
 
-/// Room for a pod, once the victims are gone.
+/// A candidate for preemption: a node and its victims.
 #[derive(Clone, Debug)]
 pub struct Preemption {
     pub node: String,
     pub victims: Vec<Arc<PodRow>>,
-    /// How many victims go although a budget protects them.
+    /// The number of victims whose eviction violates a PodDisruptionBudget.
     pub violations: usize,
     harm: Harm,
 }
 
-/// Fewest violations first, then least important victims, the least of them, the fewest, the youngest.
+/// The order of candidates: fewest violations, lowest highest priority, lowest sum of priorities, fewest victims,
+/// latest start.
 type Harm = (usize, i32, i64, usize, Reverse<Timestamp>);
 
 impl Preemption {
     pub fn new(node: String, victims: Vec<Arc<PodRow>>, violations: usize) -> Preemption {
         let highest = victims.iter().map(|victim| victim.priority).max().unwrap_or(i32::MIN);
-        // Priorities may be negative: shifted, so that more victims always weigh more.
+        // Priorities may be negative: they are shifted, so that more victims always weigh more.
         let sum = victims.iter().map(|victim| i64::from(victim.priority) + i64::from(i32::MAX) + 1).sum();
         let of_highest = victims.iter().filter(|victim| victim.priority == highest);
         let youngest = of_highest.filter_map(|victim| victim.started).min().unwrap_or(Timestamp::MAX);
@@ -43,12 +44,12 @@ impl Preemption {
     }
 }
 
-/// Where room could be made, or why nowhere.
+/// The candidates for preemption, or the reasons why there are none.
 #[derive(Default)]
 pub struct Sought {
     pub candidates: Vec<Arc<Preemption>>,
     pub why_not: String,
-    /// Nowhere can room be made: an earlier nomination is void.
+    /// Whether no node is a candidate: an earlier nomination is void.
     pub clears_nomination: bool,
 }
 
@@ -78,7 +79,7 @@ pub fn find(
     Sought { why_not, clears_nomination: true, candidates: Vec::new() }
 }
 
-/// The place where making room does the least harm; the name settles the rest.
+/// Returns the best candidate; the name decides ties.
 pub fn best(candidates: Vec<Arc<Preemption>>) -> Option<Arc<Preemption>> {
     candidates.into_iter().min_by(|a, b| a.harm.cmp(&b.harm).then_with(|| a.node.cmp(&b.node)))
 }
@@ -96,7 +97,7 @@ fn not_eligible(snapshot: &Snapshot, pod: &PodRow, search: &Search) -> Option<&'
     node.pods.iter().any(leaving).then_some("not eligible due to a terminating pod on the nominated node.")
 }
 
-/// Nodes that could do, were there fewer pods on them.
+/// Returns the nodes that could be feasible with fewer pods.
 fn possible(snapshot: &Snapshot, search: &Search) -> Vec<usize> {
     if let (true, Some((_, Verdict::Unschedulable(_)))) = (search.refused, &search.absent) {
         return snapshot.nodes().map(|node| node.slot).collect();
@@ -105,8 +106,8 @@ fn possible(snapshot: &Snapshot, search: &Search) -> Vec<usize> {
     by_pods.map(|rejected| rejected.slot).collect()
 }
 
-/// What dry runs found, node by node, for pods that ask for the same: of a thousand replicas that make room, each needs
-/// to look closely only at nodes that changed since the one before. Holds as long as a node's generation.
+/// The results of dry runs per node, for pods with the same demand: of a thousand replicas that preempt, each examines
+/// only nodes that changed since the one before. An entry is valid for one generation of its node.
 #[derive(Default)]
 pub struct Memory {
     of: Option<(Arc<Demand>, Arc<NodeDemand>, i32)>,
@@ -116,7 +117,7 @@ pub struct Memory {
 type Found = Result<Arc<Preemption>, Verdict>;
 
 impl Memory {
-    /// Forgets what was found for others.
+    /// Forgets the results for other pods.
     fn begin(&mut self, pod: &PodRow) {
         let same = self.of.as_ref().is_some_and(|(demand, nodes, priority)| {
             Arc::ptr_eq(demand, &pod.demand) && Arc::ptr_eq(nodes, &pod.nodes) && *priority == pod.priority
@@ -127,7 +128,7 @@ impl Memory {
         }
     }
 
-    /// What was found on a node before, unless it changed since.
+    /// Returns the result for a node, from memory unless the node changed.
     fn of_node(&mut self, snapshot: &mut Snapshot, pod: &PodRow, slot: usize, filters: &Filters<'_>) -> &Found {
         if self.nodes.len() <= slot {
             self.nodes.resize(slot + 1, None);
@@ -136,7 +137,7 @@ impl Memory {
         place.take_if(|(at, _)| *at != generation);
         let (_, found) = place.get_or_insert_with(|| {
             let found = victims_on(snapshot, pod, slot, filters);
-            // Pods went off the node and back.
+            // The dry run removed pods and put them back.
             (snapshot.room(slot).generation, found)
         });
         found
@@ -146,9 +147,9 @@ impl Memory {
 #[derive(Default)]
 struct DryRun {
     candidates: Vec<Arc<Preemption>>,
-    /// Why there is no room where there is none, as long as there is none anywhere.
+    /// The verdicts of nodes without candidates, while there is no candidate at all.
     refused: Vec<Verdict>,
-    /// Somewhere no budget is violated.
+    /// Whether a candidate violates no budget.
     harmless: bool,
 }
 
@@ -165,7 +166,7 @@ impl DryRun {
     }
 }
 
-/// The nodes that a dry run may look at, and how many candidates are enough.
+/// The nodes of a dry run, and the number of candidates that is enough.
 struct Wanted<'a> {
     possible: &'a [usize],
     enough: usize,
@@ -186,7 +187,7 @@ fn dry_run(
     }
     let Ok(filters) = pre_filter(snapshot, profile, pod) else { return run };
     let (before, after) = possible.split_at(random.below(possible.len()));
-    // A pod is not in its own way where it is nominated to, as it is in others'.
+    // On its nominated node a pod does not block itself.
     let own = snapshot.find(&pod.nominated).map(|node| node.slot);
     let memorable = snapshot.budgets.is_empty() && filters.are_local();
     memory.begin(pod);
@@ -202,8 +203,8 @@ fn dry_run(
     run
 }
 
-/// The fewest pods that must leave the node: all of lesser priority at first, then back with those that still fit,
-/// those that a budget protects before others.
+/// Returns the fewest victims on the node: removes all pods of lower priority, then puts back those that still fit,
+/// first those that a budget protects.
 fn victims_on(snapshot: &mut Snapshot, pod: &PodRow, slot: usize, filters: &Filters<'_>) -> Found {
     let row = snapshot.node(slot);
     let name = row.name.clone();
@@ -229,12 +230,12 @@ fn victims_on(snapshot: &mut Snapshot, pod: &PodRow, slot: usize, filters: &Filt
     Ok(Arc::new(Preemption::new(name, victims, violations)))
 }
 
-/// The most important first: by priority, then by how long it has been running.
+/// Sorts by importance, the most important first: by priority, then by start time.
 pub fn importance(pod: &PodRow) -> (Reverse<i32>, Timestamp, &str) {
     (Reverse(pod.priority), pod.started.unwrap_or(Timestamp::MAX), &pod.uid)
 }
 
-/// Puts pods back as long as the pod still fits; gives those that cannot stay, off the node.
+/// Puts pods back while the pod still fits; returns those that cannot stay, removed from the node.
 fn reprieve(
     snapshot: &mut Snapshot,
     pod: &PodRow,
@@ -253,7 +254,7 @@ fn reprieve(
     victims
 }
 
-/// Parts pods whose going violates a budget from others; those that a budget still allows use it up.
+/// Separates pods whose eviction violates a budget from others; those that a budget still allows use it up.
 fn by_budget<'a>(
     pods: Vec<Arc<PodRow>>,
     budgets: impl Iterator<Item = &'a Budget>,

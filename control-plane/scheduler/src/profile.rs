@@ -1,4 +1,4 @@
-//! A profile: which plugins are called at which point, with what weights, for the pods of one scheduler name.
+//! A profile: the plugins of one scheduler name at each extension point, with their weights.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// Makes the plugins of a specification; it was checked when it was read.
+    /// Makes the plugins of a specification, which was validated when it was read.
     pub fn new(spec: &ProfileSpec, metrics: &Arc<Metrics>) -> Profile {
         let mut profile = Profile {
             name: spec.scheduler_name.clone(),
@@ -57,22 +57,22 @@ impl Profile {
         self.plugins.len().saturating_sub(1)
     }
 
-    /// The plugins of a point, in order.
+    /// Returns the plugins of an extension point, in order.
     pub fn at(&self, point: Point) -> impl Iterator<Item = &dyn Plugin> {
         self.at.get(&point).into_iter().flatten().map(|number| &*self.plugins[*number])
     }
 
-    /// The plugins that filter. Each prepares itself also when it does so at no point of its own.
+    /// Returns the plugins that filter, including those that are enabled at pre-filter only.
     pub fn filters(&self) -> impl Iterator<Item = &dyn Plugin> {
         let (prepare, filter) = (self.numbers(Point::PreFilter), self.numbers(Point::Filter));
         let alone = filter.iter().filter(|number| !prepare.contains(number));
         let mut all: Vec<usize> = prepare.iter().chain(alone).copied().collect();
-        // In the order of filtering; those that only prepare may still refuse, and go where they stand.
+        // In the order of filtering; plugins that only pre-filter may still reject, and keep their position.
         all.sort_by_key(|number| filter.iter().position(|other| other == number).unwrap_or(usize::MAX));
         all.into_iter().map(|number| &*self.plugins[number])
     }
 
-    /// The plugins that score, with their weights.
+    /// Returns the plugins that score, with their weights.
     pub fn scorers(&self) -> impl Iterator<Item = (&dyn Plugin, i64)> {
         let numbers = self.numbers(Point::Score).iter();
         numbers.map(|number| (&*self.plugins[*number], self.weights[*number])).filter(|(_, weight)| *weight > 0)
@@ -90,8 +90,8 @@ impl Profile {
         self.at(Point::PreBind).find_map(Plugin::patience).unwrap_or(Duration::from_secs(600))
     }
 
-    /// How many feasible nodes are enough: in a large cluster a good node among some is found sooner than the best
-    /// among all.
+    /// Returns how many feasible nodes are enough: in a large cluster a good node among some is found sooner than the
+    /// best among all.
     pub fn feasible_to_find(&self, nodes: usize) -> usize {
         const MIN_FEASIBLE: usize = 100;
         const MIN_PERCENT: usize = 5;
@@ -106,7 +106,7 @@ impl Profile {
     }
 }
 
-/// Which plugins are counted where.
+/// Returns the plugins whose evaluations are counted, by extension point.
 fn asked(spec: &ProfileSpec) -> Vec<(&'static str, Point)> {
     let counted = [Point::PreFilter, Point::Filter, Point::PreScore, Point::Score];
     let at = |point: Point| {

@@ -1,7 +1,8 @@
-//! Pods that wait to be placed: active ones in order, rejected ones until something helps, failed ones for a while.
+//! The scheduling queue: active pods in order, unschedulable pods until an event helps, failed pods during their
+//! backoff.
 //!
-//! Time is an argument, so that a test can replay it. Invariant: a pod is in at most one of the places at a time.
-//! Rejected pods that ask for the same are asked about as one: an event is judged once for all replicas.
+//! Time is an argument, so that a test can replay it. Invariant: a pod is in at most one queue at a time. Unschedulable
+//! pods with the same demand are handled as one: a queueing hint is called once for all replicas.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -15,15 +16,15 @@ use crate::profile::Profile;
 pub use crate::queue_entry::Entry;
 use crate::rows::{PodRow, Snapshot};
 
-/// A rejected pod is tried again after this long even when nothing seems to have changed.
+/// The time after which an unschedulable pod is tried again even without an event.
 const MAX_UNSCHEDULABLE: Duration = Duration::from_secs(300);
 
-/// What brings a pod into a queue that was in one before.
+/// The event that moves an updated pod.
 const UPDATED: &str = "UnschedulablePodUpdate";
 
 pub type Profiles = HashMap<String, Arc<Profile>>;
 
-/// Where a pod waits.
+/// The queue that a pod is in.
 enum Place {
     Active(Rank),
     Backoff(Timestamp),
@@ -31,10 +32,10 @@ enum Place {
     Gated,
 }
 
-/// The order of the active queue; arrival settles what the plugin leaves open.
+/// The order of the active queue; arrival decides ties.
 type Rank = ((i64, i128), u64);
 
-/// What makes rejected pods the same to every event.
+/// The properties by which rejected pods are equal for every event.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Alike {
     demand: usize,
@@ -66,9 +67,9 @@ pub struct Queue {
     active: BTreeMap<Rank, Entry>,
     backoff: BTreeMap<(Timestamp, Arc<str>), Entry>,
     unschedulable: HashMap<Alike, HashMap<Arc<str>, Entry>>,
-    /// Rejected pods that wait for room on a node, by its name.
+    /// Unschedulable pods that wait for room on a node, by its name.
     waiting_for_node: HashMap<String, BTreeSet<Arc<str>>>,
-    /// Rejected pods by when they were last tried.
+    /// Unschedulable pods by the time of their last attempt.
     stale: BTreeSet<(Timestamp, Arc<str>)>,
     gated: HashMap<Arc<str>, Entry>,
     arrivals: u64,
@@ -103,7 +104,7 @@ impl Queue {
         self.places.contains_key(uid)
     }
 
-    /// A pod, wherever it waits.
+    /// Returns a pod in any of the queues.
     pub fn get(&self, uid: &str) -> Option<&Arc<PodRow>> {
         let (uid, place) = self.places.get_key_value(uid)?;
         let entry = match place {
@@ -125,8 +126,8 @@ impl Queue {
         entry.last_attempt.checked_add(backoff).unwrap_or(Timestamp::MAX)
     }
 
-    /// A new pod, or a newer version of one that waits. A version that changed what matters is tried at once; any
-    /// other stays where it is. Says by what a pod is kept out that was not kept out before.
+    /// Adds a new pod, or updates one. If its demand changed it is tried at once; otherwise it stays in its queue.
+    /// Returns the verdict of a gate that the pod did not have before.
     pub fn add(&mut self, pod: Arc<PodRow>, now: Timestamp) -> Option<Verdict> {
         let asleep = matches!(self.places.get(&pod.uid), Some(Place::Unschedulable(_)));
         let backing_off = matches!(self.places.get(&pod.uid), Some(Place::Backoff(_)));
@@ -135,7 +136,7 @@ impl Queue {
         };
         let news = !same_demand(&entry.pod, &pod);
         entry.pod = pod;
-        // One that was woken stays awake, whatever is written into its status meanwhile.
+        // A pod that an event woke stays active, whatever is written into its status.
         match (asleep, backing_off) {
             (true, _) if !news => self.shelve(entry, UPDATED),
             (_, true) if !news => self.back_off(entry, UPDATED),
@@ -167,7 +168,7 @@ impl Queue {
         None
     }
 
-    /// Takes a pod out of wherever it waits.
+    /// Removes a pod from its queue.
     pub fn remove(&mut self, uid: &str) -> Option<Entry> {
         let (uid, place) = self.places.remove_entry(uid)?;
         match place {
@@ -211,7 +212,7 @@ impl Queue {
         Some(entry)
     }
 
-    /// The next pod to try. With nothing active, a rejected pod that something woke need not sit out its backoff.
+    /// Returns the next pod to try. If no pod is active, a woken pod need not wait for its backoff.
     pub fn pop(&mut self, now: Timestamp) -> Option<Entry> {
         self.release(now);
         let mut entry = match self.active.pop_first() {
@@ -231,7 +232,7 @@ impl Queue {
         Some(entry)
     }
 
-    /// Makes active what has waited long enough.
+    /// Moves pods whose waiting time is over to the active queue.
     fn release(&mut self, now: Timestamp) {
         while let Some(first) = self.backoff.first_entry() {
             if first.key().0 > now {
@@ -251,7 +252,7 @@ impl Queue {
         }
     }
 
-    /// A pod that found no node, or whose placement failed (`rejected_by` is empty).
+    /// Adds a pod that is unschedulable, or whose binding failed (`rejected_by` is empty).
     pub fn put_back(&mut self, mut entry: Entry, rejected_by: Vec<&'static str>) {
         entry.rejected_by = rejected_by;
         match entry.rejected_by.is_empty() {
@@ -260,7 +261,7 @@ impl Queue {
         }
     }
 
-    /// Makes a pod active that was taken out, whatever it waited for.
+    /// Makes a pod active that was removed, whatever it waited for.
     pub fn activate(&mut self, entry: Entry) {
         self.enqueue(entry, "ForceActivate");
     }
@@ -272,14 +273,14 @@ impl Queue {
         self.backoff.insert((until, entry.pod.uid.clone()), entry);
     }
 
-    /// Wakes every rejected pod that the event may help.
+    /// Wakes every unschedulable pod that the event may help.
     pub fn wake(&mut self, event: &ClusterEvent<'_>, snapshot: &Snapshot, now: Timestamp) {
         if self.unschedulable.is_empty() {
             return;
         }
         let mut woken: Vec<Arc<str>> = Vec::new();
         match event {
-            // A pod that has a place to wait for is not concerned by what pods do elsewhere.
+            // A pod with a nominated node is not affected by pods on other nodes.
             ClusterEvent::PodPlaced(pod) | ClusterEvent::PodRemoved(pod) | ClusterEvent::PodUpdated(_, pod) => {
                 let there = self.waiting_for_node.get(&pod.node_name).into_iter().flatten();
                 let places = there.filter_map(|uid| self.places.get(uid).map(|place| (uid, place)));
@@ -309,7 +310,7 @@ impl Queue {
         }
     }
 
-    /// One of each kind is asked about.
+    /// Returns the pods that the event may help; one of each group of equal pods is checked.
     fn helped<'a>(
         &self,
         kinds: impl Iterator<Item = (&'a Alike, &'a HashMap<Arc<str>, Entry>)>,
@@ -329,20 +330,20 @@ impl Queue {
         entry.rejected_by.iter().any(wakes)
     }
 
-    /// When there is something to do although nothing happens.
+    /// Returns when the queue has work although no event happens.
     pub fn next_deadline(&self) -> Option<Timestamp> {
         let backoff = self.backoff.keys().next().map(|(at, _)| *at);
         let stale = self.stale.first().and_then(|(at, _)| at.checked_add(MAX_UNSCHEDULABLE).ok());
         backoff.into_iter().chain(stale).min()
     }
 
-    /// How many pods are active, in backoff, unschedulable and gated.
+    /// Returns the numbers of active, backoff, unschedulable and gated pods.
     pub fn lengths(&self) -> [usize; 4] {
         [self.active.len(), self.backoff.len(), self.stale.len(), self.gated.len()]
     }
 }
 
-/// Whether two versions of a pod ask for the same: a status update must not count as news.
+/// Reports whether two versions of a pod have the same demand: a status update must not wake it.
 fn same_demand(a: &PodRow, b: &PodRow) -> bool {
     let same_nodes = Arc::ptr_eq(&a.nodes, &b.nodes) || a.nodes == b.nodes;
     let same_demand = Arc::ptr_eq(&a.demand, &b.demand) || a.demand == b.demand;

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use crate::rows::PodRow;
 
-/// A pod that waits, and what became of it so far.
+/// A queued pod, and its attempts so far.
 #[derive(Clone, Debug)]
 pub struct Entry {
     pub pod: Arc<PodRow>,
@@ -14,9 +14,9 @@ pub struct Entry {
     pub attempts: u32,
     pub first_attempt: Option<Timestamp>,
     pub last_attempt: Timestamp,
-    /// It is tried only because it has waited for long.
+    /// Whether it is tried only because it has waited for long.
     pub flushed: bool,
-    /// The plugins whose change of mind could help; empty after an error, which only time heals.
+    /// The plugins that rejected the pod; empty after an error, for which only the backoff helps.
     pub rejected_by: Vec<&'static str>,
 }
 

@@ -1,4 +1,4 @@
-//! What waits where, and what wakes it.
+//! The queues of pods, and the events that wake them.
 
 use super::*;
 use crate::rows::tests::{node, typed_pod};

@@ -1,4 +1,4 @@
-//! A small generator that breaks ties.
+//! A small random number generator that breaks ties.
 
 #[derive(Default)]
 pub struct Random {
@@ -10,7 +10,7 @@ impl Random {
         Random { seed: seed | 1 }
     }
 
-    /// A number below `bound`, by xorshift.
+    /// Returns a number below `bound`, by xorshift.
     pub fn below(&mut self, bound: usize) -> usize {
         self.seed ^= self.seed << 13;
         self.seed ^= self.seed >> 7;

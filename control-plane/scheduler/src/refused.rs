@@ -1,7 +1,7 @@
-//! The last search that found no node, kept for pods that ask for the same.
+//! The last search without a feasible node, cached for pods with the same demand.
 //!
-//! A thousand replicas that make room for themselves are refused by the same nodes for the same reasons; only the nodes
-//! that changed since the one before are looked at again. Invariant: what is taken out is what a search would find now.
+//! A thousand replicas that preempt are rejected by the same nodes for the same reasons; only the nodes that changed
+//! since the one before are filtered again. Invariant: the cached result equals a new search.
 
 use std::sync::Arc;
 
@@ -22,21 +22,21 @@ struct Kept {
     nodes: Arc<NodeDemand>,
     priority: i32,
     search: Search,
-    /// By slot, where in the search its verdict is.
+    /// The position of each node's verdict in the search, by slot.
     at: Vec<Option<u32>>,
-    /// By which the snapshot says what changed since.
+    /// The number under which the snapshot records changes.
     noting: u64,
 }
 
 impl Refused {
-    /// Keeps what was found, and has the snapshot note from here on which nodes change.
+    /// Caches a search, and lets the snapshot record the nodes that change from here on.
     pub fn keep(&mut self, profile: &Profile, pod: &PodRow, search: Search, snapshot: &mut Snapshot) {
         let mut at = vec![None; snapshot.slots()];
         for (number, rejected) in search.rejected.iter().enumerate() {
             at[rejected.slot] = u32::try_from(number).ok();
         }
         let noting = snapshot.begin_noting();
-        // A pod is not in its own way where it is nominated to, as it is in others'.
+        // On its nominated node a pod does not block itself.
         if let Some(slot) = snapshot.find(&pod.nominated).map(|node| node.slot) {
             snapshot.touch(slot);
         }
@@ -44,8 +44,7 @@ impl Refused {
         self.kept = Some(Kept { profile, demand, nodes, priority: pod.priority, search, at, noting });
     }
 
-    /// What was kept, brought up to date, if it is of a pod like this one and there is still no node. What is taken out
-    /// is kept no longer.
+    /// Takes the cached search and updates it, if it is for an equal pod and there is still no feasible node.
     pub fn take(
         &mut self,
         profile: &Profile,

@@ -1,13 +1,13 @@
-//! Amounts of compute resources, and what a pod asks for by the rules of init containers, sidecars and overhead.
+//! Quantities of resources, and the requests of a pod by the rules of init containers, sidecars and overhead.
 
 use std::collections::BTreeMap;
 
 use corten_api::k8s_openapi::api::core::v1::{Container, ContainerStatus, PodSpec, PodStatus};
 use corten_api::k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-/// What a container that asks for no processor time is taken to need, in scoring only.
+/// The CPU request that is assumed for a container without one, in scoring only.
 const DEFAULT_MILLI_CPU: i64 = 100;
-/// What a container that asks for no memory is taken to need, in scoring only.
+/// The memory request that is assumed for a container without one, in scoring only.
 const DEFAULT_MEMORY: i64 = 200 * 1024 * 1024;
 
 pub type ResourceList = BTreeMap<String, Quantity>;
@@ -79,7 +79,7 @@ impl Resources {
     }
 }
 
-/// Processor time in thousandths, everything else in whole units, rounded up.
+/// Converts a quantity: CPU to thousandths, everything else to whole units, rounded up.
 fn amount(name: &str, quantity: &Quantity) -> i64 {
     let Ok(parsed) = corten_meta::Quantity::parse(&quantity.0) else { return 0 };
     let milli = parsed.as_milli();
@@ -87,15 +87,15 @@ fn amount(name: &str, quantity: &Quantity) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// What a pod takes of a node.
+/// The resources that a pod requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Demands {
-    /// What the node must have left for it.
+    /// The requests that the node must satisfy.
     pub requests: Resources,
-    /// What its containers ask for, with a share for those that ask for nothing, so that they too spread over nodes.
-    /// What the pod asks for as a whole does not count here, as it does not upstream.
+    /// The requests for scoring, with defaults for containers that have none, so that they too spread over nodes.
+    /// Pod-level requests do not count here, as upstream.
     pub scoring: Resources,
-    /// The same once it is placed: what the pod asks for as a whole counts, and then nothing of it is shared out.
+    /// The same for a scheduled pod: pod-level requests count, and then there are no defaults.
     pub placed_scoring: Resources,
 }
 
@@ -125,14 +125,14 @@ pub fn of_pod(spec: &PodSpec, status: Option<&PodStatus>) -> Demands {
     Demands { requests: total(spec, Whole::Counted(status), held), scoring, placed_scoring }
 }
 
-/// Whether requests of the pod itself count, and what is known of them beside the spec.
+/// Whether pod-level requests count, and the pod's status.
 #[derive(Clone, Copy)]
 enum Whole<'a> {
     Counted(Option<&'a PodStatus>),
     Skipped,
 }
 
-/// The requests of the pod itself.
+/// Returns the pod-level requests.
 fn whole(spec: &PodSpec) -> impl Iterator<Item = &ResourceList> {
     spec.resources.iter().filter_map(|resources| resources.requests.as_ref())
 }
@@ -141,14 +141,14 @@ fn counts_for_the_whole(name: &str) -> bool {
     matches!(name, "cpu" | "memory") || name.starts_with("hugepages-")
 }
 
-/// Whether anything of the pod asks for a resource.
+/// Reports whether the pod or a container requests a resource.
 fn mentions(spec: &PodSpec, name: &str) -> bool {
     let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
     let lists = containers.filter_map(|container| container.resources.as_ref()?.requests.as_ref());
     lists.chain(whole(spec)).chain(&spec.overhead).any(|list| list.contains_key(name))
 }
 
-/// The requests of a container; while it is being resized, the maximum of its requests and of the resources that it still
+/// Returns the requests of a container; during a resize, the maximum of its requests and of the resources that it still
 /// has. An init container that runs to completion is not resized while it runs.
 fn held(container: &Container, is_init: bool, status: Option<&PodStatus>) -> Resources {
     let asks = Resources::from_list(container.resources.as_ref().and_then(|r| r.requests.as_ref()));
@@ -161,7 +161,7 @@ fn held(container: &Container, is_init: bool, status: Option<&PodStatus>) -> Res
     effective(asks, resources.requests.as_ref(), actual.allocated_resources.as_ref(), status)
 }
 
-/// The requests of the pod itself; while it is being resized also those it still has, whichever are more.
+/// Returns the pod-level requests; during a resize, the maximum of them and those it still has.
 fn held_as_a_whole(asks: &ResourceList, status: Option<&PodStatus>) -> Resources {
     let asks = Resources::from_list(Some(asks));
     let Some((status, resources)) = status.and_then(|status| Some((status, status.resources.as_ref()?))) else {
@@ -170,7 +170,7 @@ fn held_as_a_whole(asks: &ResourceList, status: Option<&PodStatus>) -> Resources
     effective(asks, resources.requests.as_ref(), status.allocated_resources.as_ref(), status)
 }
 
-/// The most of what is asked for, is in force and was promised. A resize that the node cannot carry out does not count.
+/// Returns the maximum of the desired, the actual and the allocated resources. An infeasible resize does not count.
 fn effective(
     asks: Resources,
     actual: Option<&ResourceList>,
@@ -187,9 +187,9 @@ fn effective(
     most
 }
 
-/// Containers and sidecars run together; before that init containers run one by one beside the sidecars started so
-/// far. The pod needs the larger of both, and its overhead. Requests of the pod itself stand for those of its parts, if
-/// they are counted.
+/// Returns the total requests. Containers and sidecars run together; before that init containers run one by one beside
+/// the sidecars started so far. The pod needs the larger of both, and its overhead. Pod-level requests replace those of
+/// the containers, if they count.
 fn total(spec: &PodSpec, as_a_whole: Whole<'_>, of: impl Fn(&Container, bool) -> Resources) -> Resources {
     let mut running = Resources::default();
     spec.containers.iter().for_each(|container| running.add(&of(container, false)));

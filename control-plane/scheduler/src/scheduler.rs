@@ -1,8 +1,8 @@
-//! The state of the scheduler and everything that changes it: what happens in the cluster comes in, decisions go out.
+//! The state of the scheduler and everything that changes it: cluster events come in, decisions go out.
 //!
-//! Nothing here waits or talks to the API, so that a simulation can drive it through whatever a cluster does.
-//! Invariants: a pod that needs a node is queued, assumed, or known to be placed; one that is assumed is decided about
-//! by nobody else; no node gets more than it has by our decisions.
+//! Nothing here waits or calls the API, so that a simulation can drive it. Invariants: a pod that needs a node is
+//! queued, assumed, or known to be bound; an assumed pod is not decided about again; no node is over-committed by our
+//! decisions.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,28 +21,28 @@ use crate::profile::Profile;
 use crate::queue::{Entry, Profiles, Queue};
 use crate::rows::{PodRow, Snapshot};
 
-/// A pod with the node that was chosen for it.
+/// A pod with its selected node.
 #[derive(Clone, Debug)]
 pub struct Placed {
     pub entry: Entry,
-    /// As it counts on the node.
+    /// The pod's row with the node set.
     pub row: Arc<PodRow>,
-    /// What must be written, and show, before the pod is bound.
+    /// The writes that must be visible before the pod is bound.
     pub effects: Vec<Effect>,
 }
 
-/// A pod that found no node.
+/// A pod without a feasible node.
 #[derive(Clone, Debug)]
 pub struct Unplaced {
     pub pod: Arc<PodRow>,
     pub message: String,
     pub preemption: Option<Arc<Preemption>>,
-    /// Pods of lesser priority that lose their claim to the node that is made free.
+    /// Lower-priority pods that lose their nomination to the node.
     pub displaced: Vec<Arc<PodRow>>,
     pub clears_nomination: bool,
-    /// The pod could not be decided about.
+    /// Whether the pod could not be decided about.
     pub is_error: bool,
-    /// What is written to make it schedulable.
+    /// The writes that may make it schedulable.
     pub effects: Vec<Effect>,
 }
 
@@ -56,9 +56,9 @@ pub struct Scheduler {
     profiles: Arc<Profiles>,
     pub snapshot: Snapshot,
     queue: Queue,
-    /// Pods that count as placed although the cache does not show it yet.
+    /// Pods that count as scheduled although the cache does not show it yet.
     assumed: HashMap<Arc<str>, Arc<PodRow>>,
-    /// Nominations of ours that the cache does not show yet.
+    /// Our nominations that the cache does not show yet.
     unconfirmed: HashMap<Arc<str>, String>,
     rotation: Rotation,
     pub metrics: Arc<Metrics>,
@@ -93,13 +93,13 @@ impl Scheduler {
         self.assumed.contains_key(uid)
     }
 
-    /// Writes down how much there is of everything.
+    /// Updates the size metrics.
     pub fn note_sizes(&self, binding: usize) {
         let known = [self.snapshot.len(), self.snapshot.pods(), self.assumed.len()];
         self.metrics.note_sizes(self.queue.lengths(), known, binding);
     }
 
-    /// A pod that waits, as it is known.
+    /// Returns a queued pod.
     pub fn queued(&self, uid: &str) -> Option<&Arc<PodRow>> {
         self.queue.get(uid)
     }
@@ -109,7 +109,7 @@ impl Scheduler {
         self.queue.contains(uid)
     }
 
-    /// Something other than a pod or node changed.
+    /// Handles a change of something other than a pod or node.
     pub fn happened(&mut self, event: &ClusterEvent<'_>, now: Timestamp) {
         self.queue.wake(event, &self.snapshot, now);
     }
@@ -125,7 +125,7 @@ impl Scheduler {
         self.queue.wake(&event, &self.snapshot, now);
     }
 
-    /// A pod that is new or changed. Given back if a gate of its own keeps it out, so that this can be said.
+    /// Handles a new or changed pod. Returns it if a scheduling gate holds it, so that its condition can be set.
     pub fn pod_changed(&mut self, mut row: PodRow, now: Timestamp) -> Option<Arc<PodRow>> {
         if row.terminal {
             self.pod_gone(&row.uid, now);
@@ -149,7 +149,8 @@ impl Scheduler {
         self.queue.add(row.clone(), now).map(|_| row).filter(|row| !row.demand.gates.is_empty())
     }
 
-    /// A nomination of ours holds until the cache has shown it: what it shows before is older, be it one of ours too.
+    /// Keeps a nomination of ours until the cache has shown it: anything it shows before is older, also an earlier one
+    /// of ours.
     fn keep_nomination(&mut self, row: &mut PodRow) {
         if let Some(ours) = self.unconfirmed.get(&row.uid) {
             match row.nominated == *ours {
@@ -159,14 +160,14 @@ impl Scheduler {
         }
     }
 
-    /// The cache shows a pod where we put it, otherwise unchanged.
+    /// Handles the echo of a binding, without other changes of the pod.
     pub fn confirmed(&mut self, uid: &str, now: Timestamp) {
         let Some(row) = self.assumed.remove(uid) else { return };
         self.unconfirmed.remove(uid);
         self.queue.wake(&ClusterEvent::PodPlaced(&row), &self.snapshot, now);
     }
 
-    /// A pod that could not be decided about is tried again after a while.
+    /// Puts a pod back after an error, with a backoff.
     pub fn failed(&mut self, entry: Entry) {
         self.queue.put_back(entry, Vec::new());
     }
@@ -191,7 +192,7 @@ impl Scheduler {
         }
     }
 
-    /// A pod that ended or is gone.
+    /// Handles a pod that terminated or was deleted.
     pub fn pod_gone(&mut self, uid: &str, now: Timestamp) {
         self.assumed.remove(uid);
         self.queue.remove(uid);
@@ -202,12 +203,12 @@ impl Scheduler {
         }
     }
 
-    /// The next pod to decide about, if one waits.
+    /// Returns the next pod to decide about.
     pub fn next(&mut self, now: Timestamp) -> Option<Entry> {
         self.queue.pop(now)
     }
 
-    /// Decides about a pod that no extender has a say about.
+    /// Decides about a pod that no extender is interested in.
     pub fn decide(&mut self, entry: Entry) -> Option<Decision> {
         let profile = self.profile(&entry.pod)?;
         match cycle::schedule(&mut self.snapshot, &profile, &entry.pod, &mut self.rotation) {
@@ -216,12 +217,12 @@ impl Scheduler {
         }
     }
 
-    /// The first half of a decision that an extender has a say in.
+    /// Runs the first half of a decision that involves an extender.
     pub fn search(&mut self, pod: &PodRow, profile: &Profile) -> Search {
         cycle::search(&mut self.snapshot, profile, pod, &mut self.rotation)
     }
 
-    /// The second half: `extra` are the extenders' scores of the feasible nodes, of which there is at least one.
+    /// Runs the second half: `extra` are the extenders' scores of the feasible nodes, of which there is at least one.
     pub fn conclude(&mut self, entry: Entry, profile: &Profile, feasible: &[usize], extra: &[i64]) -> Option<Decision> {
         let mut scores = cycle::scores(&mut self.snapshot, profile, &entry.pod, feasible, &mut self.rotation);
         scores.iter_mut().zip(extra).for_each(|(score, extra)| *score = score.saturating_add(*extra));
@@ -229,7 +230,7 @@ impl Scheduler {
         Some(self.assume(entry, profile, slot))
     }
 
-    /// Or, without a feasible node, why there is none and where room could be made.
+    /// Returns, without a feasible node, the reasons and the candidates for preemption.
     pub fn why_not(&mut self, pod: &PodRow, profile: &Profile, search: &Search) -> Rejection {
         match self.snapshot.len() {
             0 => cycle::no_nodes(),
@@ -237,7 +238,7 @@ impl Scheduler {
         }
     }
 
-    /// Reserve: from here on the pod counts as placed, and whether it can be bound is awaited beside.
+    /// Reserve: from here on the pod counts as scheduled, while its binding is written.
     fn assume(&mut self, entry: Entry, profile: &Profile, slot: usize) -> Decision {
         let began = Instant::now();
         let mut effects = Vec::new();
@@ -263,7 +264,7 @@ impl Scheduler {
         Decision::Place(Placed { entry, row, effects })
     }
 
-    /// No node: room is claimed if it can be made, and the pod waits for a change.
+    /// Rejects a pod: nominates it if preemption helps, and puts it back into the queue.
     pub fn reject(&mut self, mut entry: Entry, rejection: Rejection) -> Decision {
         let pod = entry.pod.clone();
         let message = rejection.message();
@@ -296,7 +297,7 @@ impl Scheduler {
         self.snapshot.nominate(entry.pod.clone());
     }
 
-    /// A pod whose room went to a more important one is tried elsewhere at once.
+    /// Tries a pod elsewhere at once whose nomination went to a pod of higher priority.
     fn lose_nomination(&mut self, pod: &Arc<PodRow>) {
         self.snapshot.end_nomination(&pod.uid);
         self.unconfirmed.remove(&pod.uid);
@@ -308,7 +309,8 @@ impl Scheduler {
         }
     }
 
-    /// Victims count as going from the decision on, not only when the cache shows it: else more would be chosen.
+    /// Counts victims as terminating from the decision on, not only when the cache shows it: otherwise more would be
+    /// chosen.
     fn mark_going(&mut self, room: &Preemption, going: bool) {
         for victim in &room.victims {
             if self.snapshot.pod(&victim.uid).is_none() {
@@ -321,7 +323,7 @@ impl Scheduler {
         }
     }
 
-    /// The victims could not be told to go: the pod is tried again.
+    /// Tries the pod again because its victims could not be evicted.
     pub fn eviction_failed(&mut self, pod: &PodRow, room: &Preemption) {
         self.mark_going(room, false);
         if let Some(mut entry) = self.queue.remove(&pod.uid) {
@@ -330,14 +332,14 @@ impl Scheduler {
         }
     }
 
-    /// The API has taken the binding; the cache will show it.
+    /// Handles a successful binding; the cache will show it.
     pub fn bound(&mut self, placed: &Placed, now: Timestamp) {
         self.release(placed);
         self.metrics.bound(&placed.entry, now);
         self.attempted(&placed.row, Attempt::Scheduled, placed.entry.last_attempt, now);
     }
 
-    /// An attempt to place a pod has ended.
+    /// Counts an attempt to schedule a pod.
     pub fn attempted(&self, pod: &PodRow, result: Attempt, since: Timestamp, now: Timestamp) {
         if let Some(profile) = self.profiles.get(&pod.demand.scheduler_name) {
             profile.series.attempt(result, since, now);
@@ -350,7 +352,7 @@ impl Scheduler {
         }
     }
 
-    /// The pod could not be bound: it gives back what it took, and is tried again after a while.
+    /// Handles a failed binding: releases the resources, and tries the pod again after a backoff.
     pub fn binding_failed(&mut self, placed: Placed, now: Timestamp) {
         self.release(&placed);
         self.attempted(&placed.row, Attempt::Error, placed.entry.last_attempt, now);
@@ -364,13 +366,13 @@ impl Scheduler {
         }
     }
 
-    /// Whether everything that was written for the pod has come to pass.
+    /// Reports whether all writes for the pod have taken effect.
     pub fn ready_to_bind(&self, placed: &Placed) -> Result<bool, String> {
         let storage = &self.snapshot.storage;
         for effect in &placed.effects {
             let key = match effect {
                 Effect::BindVolume { claim, .. } | Effect::Provision { claim, .. } => claim,
-                // Until the cache shows it, only the promise keeps the devices from others.
+                // Until the cache shows it, only the assumed allocation keeps the devices from others.
                 Effect::AllocateClaim { claim, .. } => match self.snapshot.devices.claim(claim) {
                     None => return Err(format!("resourceclaim {:?} does not exist any more", claim.name)),
                     Some(object) if !is_ready(object)? => return Ok(false),

@@ -1,6 +1,5 @@
-//! A cluster that misbehaves: nodes come and go, pods are made and deleted, requests fail, news arrives late, the
-//! scheduler restarts. Whatever happens in whatever order: no pod is lost, none is bound twice, no node gets more than
-//! it has.
+//! A cluster that misbehaves: nodes are added and removed, pods created and deleted, requests fail, events arrive late,
+//! the scheduler restarts. In any order of events: no pod is lost, none is bound twice, no node is over-committed.
 
 use super::*;
 use crate::rows::tests::{node, typed_pod};
@@ -34,7 +33,7 @@ enum Step {
     DeletePod {
         pick: usize,
     },
-    /// A pod that is being deleted is gone at last.
+    /// A pod that is being deleted is removed.
     Vanish {
         pick: usize,
     },
@@ -43,12 +42,12 @@ enum Step {
         pick: usize,
         node: u8,
     },
-    /// News of some pods and nodes reach the scheduler.
+    /// Events of some pods and nodes reach the scheduler.
     Deliver {
         most: usize,
     },
     Decide,
-    /// A request that is under way ends.
+    /// A request in flight completes.
     Answer {
         pick: usize,
         fails: bool,
@@ -88,7 +87,7 @@ struct Stored {
     gated: bool,
     spreads: bool,
     node: String,
-    /// It was told to go, and takes its time.
+    /// Whether it is being deleted, and takes its time.
     going: bool,
 }
 
@@ -102,9 +101,9 @@ struct World {
     now: Timestamp,
     pods: BTreeMap<String, Stored>,
     nodes: BTreeMap<String, (i64, bool)>,
-    /// The largest that each node has been.
+    /// The largest size that each node has had.
     sizes: BTreeMap<String, i64>,
-    /// What the scheduler has not heard of yet.
+    /// The events that the scheduler has not seen yet.
     news: BTreeSet<(bool, String)>,
     requests: Vec<Request>,
     made: usize,
@@ -209,7 +208,7 @@ impl World {
         }
     }
 
-    /// What the API has bound to a node is never more than the node has.
+    /// Checks that no node has more bound pods than it can take.
     fn check_nodes(&self) {
         for (name, (cpu, _)) in &self.nodes {
             let bound: i64 = self.pods.values().filter(|pod| pod.node == *name).map(|pod| pod.cpu).sum();
@@ -224,7 +223,7 @@ impl World {
         self.scheduler = Scheduler::new(&Config::default());
         self.news = self.nodes.keys().map(|name| (false, name.clone())).collect();
         self.news.extend(self.pods.keys().map(|name| (true, name.clone())));
-        // The caches are complete before the first decision.
+        // The caches are synced before the first decision.
         self.deliver(usize::MAX);
     }
 
@@ -232,7 +231,7 @@ impl World {
         match step.clone() {
             Step::AddNode { name, cpu } => {
                 let name = format!("n{name}");
-                // A node never comes back smaller: nobody can keep to a size that he has not heard of yet.
+                // A node never comes back smaller: the scheduler cannot respect a size that it has not seen yet.
                 let size = self.sizes.entry(name.clone()).or_default();
                 *size = i64::from(cpu).max(*size);
                 self.nodes.insert(name.clone(), (*size, false));
@@ -268,7 +267,7 @@ impl World {
             Step::BindByOther { pick, node } => {
                 let node = format!("n{node}");
                 let known = self.nodes.contains_key(&node);
-                // One that asks for nothing: nobody can keep to what another gives away at the same time.
+                // A pod without requests: the scheduler cannot respect what another binds at the same time.
                 self.change(pick, |pods, name| {
                     if let Some(pod) = pods.get_mut(name).filter(|pod| known && pod.cpu == 0 && pod.node.is_empty()) {
                         pod.node = node;
@@ -301,7 +300,7 @@ impl World {
         self.now = self.now.checked_add(std::time::Duration::from_secs(seconds.unsigned_abs())).unwrap();
     }
 
-    /// Everything arrives, everything succeeds, and time passes until nothing is left to do.
+    /// Delivers all events, lets all requests succeed, and advances time until nothing is left to do.
     fn settle(&mut self) {
         for _ in 0..4 {
             self.wait(301);
@@ -321,7 +320,7 @@ impl World {
         }
     }
 
-    /// A pod without a node is known, and would fit nowhere.
+    /// Checks that every pod without a node is known, and fits nowhere.
     fn check_nobody_is_lost(&self) {
         for (name, pod) in self.pods.iter().filter(|(_, pod)| pod.node.is_empty()) {
             assert!(self.scheduler.is_queued(name), "{name} is lost: {pod:?}");

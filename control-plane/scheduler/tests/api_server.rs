@@ -1,4 +1,4 @@
-//! The scheduler against the real API server in process: what it writes, and what it waits for.
+//! The scheduler against the real API server in process: its writes, and the events it waits for.
 
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
@@ -54,7 +54,7 @@ async fn room_is_made_for_more_important_pods() {
         pod["status"]["nominatedNodeName"] == "a" || pod["spec"]["nodeName"] == "a"
     };
     cluster.eventually("the place is kept", nominated).await;
-    // The kubelet's part.
+    // Deletes the pod as its kubelet would.
     let _ = cluster.admin.delete::<Pod>("test", "lesser", &DeleteOptions::now()).await;
     cluster.is_on("greater", "a").await;
 }
@@ -84,7 +84,7 @@ async fn a_claim_is_bound_where_its_pod_goes_before_the_pod() {
     };
     cluster.eventually("the volume is given to the claim", promised).await;
     assert!(cluster.get("p").await["spec"]["nodeName"].is_null(), "the pod waits for its claim");
-    // The volume controller's part.
+    // Binds the claim as the volume controller would.
     let bound =
         json!({"metadata": {"annotations": {"pv.kubernetes.io/bind-completed": "yes"}}, "spec": {"volumeName": "v"}});
     cluster.admin.patch::<PersistentVolumeClaim>("test", "c", &Patch::Merge(bound), None).await.unwrap();

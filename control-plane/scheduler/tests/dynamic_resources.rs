@@ -1,5 +1,5 @@
-//! Devices over the real API server: claims, classes with expressions, alternatives, administrators, taints, devices
-//! that are parts of others. The ResourceClaim controller's part is played by the test.
+//! Devices on the real API server: claims, classes with expressions, alternatives, admin access, taints, partitionable
+//! devices. The test acts as the ResourceClaim controller.
 
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 const DRIVER: &str = "gpu.example.com";
 
-/// Two nodes with two devices each, the second node's of a newer model.
+/// Starts two nodes with two devices each, the second node's of a newer model.
 async fn start() -> Cluster {
     let cluster = Cluster::start(Config::default()).await;
     for (name, model) in [("a", "old"), ("b", "new")] {
@@ -80,7 +80,7 @@ async fn a_claim_gets_devices_before_its_pod_is_bound() {
     assert_eq!(claim["metadata"]["finalizers"][0], "resource.kubernetes.io/delete-protection");
     let field = &claim["status"]["allocation"]["nodeSelector"]["nodeSelectorTerms"][0]["matchFields"][0];
     assert_eq!(field, &json!({"key": "metadata.name", "operator": "In", "values": ["b"]}));
-    // Another pod may share the claim, and must go where it is.
+    // Another pod may share the claim, and must be on the same node.
     cluster.pod("q", "1", using("c")).await;
     cluster.is_on("q", "b").await;
     let claim = cluster.admin.get::<ResourceClaim>("test", "c").await.unwrap().to_value();
@@ -108,7 +108,7 @@ async fn a_device_is_given_once_and_again_when_it_is_given_back() {
     }
     all.sort();
     assert_eq!(all, ["a/gpu-0", "a/gpu-1", "b/gpu-0", "b/gpu-1"]);
-    // The controller's part: a claim whose pod is gone gives its device back.
+    // Deallocates the claim of a deleted pod, as the ResourceClaim controller would.
     let mut left = 0;
     for number in 0..5 {
         if cluster.get(&format!("p{number}")).await["spec"]["nodeName"].is_null() {
@@ -250,7 +250,7 @@ async fn an_allocation_that_no_node_can_use_is_given_up() {
     cluster.pod("first", "1", using("c")).await;
     cluster.is_on("first", "b").await;
     cluster.admin.delete::<Pod>("test", "first", &DeleteOptions::now()).await.unwrap();
-    // The controller's part: nobody has the claim, which keeps its devices as long as somebody may come back.
+    // Removes the reservations, as the ResourceClaim controller would; the claim keeps its allocation.
     let free = Patch::Merge(json!({"status": {"reservedFor": null}}));
     cluster.admin.patch::<ResourceClaim>("test", "c", &free, Some("status")).await.unwrap();
     // The node with the device has no room for the next pod.

@@ -1,4 +1,4 @@
-//! Extenders as programs of their own: a real HTTP server that answers by upstream's protocol, with Go's field names.
+//! Extenders as real HTTP servers that answer by upstream's protocol, with Go's field names.
 
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
@@ -22,7 +22,7 @@ use tokio::net::TcpListener;
 
 type Answer = dyn Fn(&str, &Value) -> (u16, Value) + Send + Sync;
 
-/// An extender, and what it was asked.
+/// An extender, and the requests it received.
 struct Extender {
     url: String,
     asked: Arc<Mutex<Vec<(String, Value)>>>,
@@ -142,7 +142,7 @@ async fn an_extender_is_asked_only_about_the_resources_it_manages() {
     cluster.pod("plain", "1", json!({})).await;
     cluster.eventually("it is placed", || async { !cluster.get("plain").await["spec"]["nodeName"].is_null() }).await;
     assert!(extender.asked("filter").is_empty());
-    // No node has any of it: the extender alone keeps the accounts.
+    // No node advertises the resource: the extender alone manages it.
     let foo = json!({"requests": {"cpu": "100m", "example.com/foo": "1"}, "limits": {"example.com/foo": "1"}});
     cluster.pod("foo", "1", json!({"containers": [{"name": "c", "image": "i", "resources": foo}]})).await;
     cluster.is_on("foo", "b").await;
@@ -186,7 +186,7 @@ async fn an_extender_chooses_among_the_places_where_room_could_be_made() {
     cluster.pod("greater", "1", json!({"priorityClassName": "high"})).await;
     let nominated = || async { cluster.get("greater").await["status"]["nominatedNodeName"] == "c" };
     cluster.eventually("room is made where the extender says", nominated).await;
-    // The kubelet's part.
+    // Deletes the pod as its kubelet would.
     let _ = cluster.admin.delete::<Pod>("test", "lesser-c", &DeleteOptions::now()).await;
     cluster.is_on("greater", "c").await;
 }

@@ -1,5 +1,5 @@
-//! Schedulers that hand over to each other: of several candidates one places pods, none is lost or bound twice, whether
-//! the one before it stopped in order or fell silent.
+//! Leader election of schedulers: one of several candidates schedules pods, none is lost or bound twice, whether the
+//! former leader stopped cleanly or crashed.
 
 #![allow(clippy::unwrap_used, reason = "a failed step of a test is a failed test")]
 
@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 fn candidate(identity: &str) -> Config {
     let election = Election {
-        // Long enough for a leader on a machine that stalls, and short enough to wait for its end once.
+        // Long enough for a leader on a machine that stalls, and short enough to wait for its expiry once.
         lease_duration: Duration::from_secs(15),
         renew_deadline: Duration::from_secs(12),
         retry_period: Duration::from_millis(100),
@@ -36,7 +36,7 @@ fn start(cluster: &Cluster, identity: &str) -> (JoinHandle<()>, CancellationToke
     (running, shutdown)
 }
 
-/// Follows the pods until so many have a node; none may change it.
+/// Follows the pods until this many have a node; no pod may change its node.
 async fn placed(changes: &mut Subscription, nodes: &mut HashMap<String, String>, pods: usize) {
     while nodes.len() < pods {
         let change = tokio::time::timeout(BOUND, changes.next()).await.expect("pods are still being placed").unwrap();
@@ -47,7 +47,8 @@ async fn placed(changes: &mut Subscription, nodes: &mut HashMap<String, String>,
     }
 }
 
-/// Waits until the lease is in these hands: whoever stops may have placed the last pods before it gave the lease away.
+/// Waits until the lease has this holder: a leader that stops may have scheduled the last pods before it released the
+/// lease.
 async fn leads(cluster: &Cluster, identity: &str) {
     let held = || async {
         let lease = cluster.admin.get::<Lease>("kube-system", "kube-scheduler").await.unwrap();
@@ -72,7 +73,7 @@ async fn pods_find_nodes_whoever_leads() {
     for number in 1..20 {
         cluster.pod(&format!("p{number}"), "10m", json!({})).await;
     }
-    // The first ends in the midst of its work, in order.
+    // The first stops cleanly in the middle of its work.
     cluster.shutdown.cancel();
     for number in 20..40 {
         cluster.pod(&format!("p{number}"), "10m", json!({})).await;
@@ -84,7 +85,7 @@ async fn pods_find_nodes_whoever_leads() {
     for number in 40..60 {
         cluster.pod(&format!("p{number}"), "10m", json!({})).await;
     }
-    // The second falls silent, as if its machine had failed.
+    // The second crashes, as if its machine had failed.
     second.abort();
     placed(&mut changes, &mut nodes, 60).await;
     cluster.pod("p60", "10m", json!({})).await;

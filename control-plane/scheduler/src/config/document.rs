@@ -1,4 +1,4 @@
-//! The document itself, field by field.
+//! The fields of the configuration document.
 
 use std::time::Duration;
 
@@ -128,7 +128,7 @@ struct TlsConfig {
     ca_data: Option<String>,
 }
 
-/// Reads the document, or says what is wrong with it and where.
+/// Reads the document; an error names the invalid field.
 pub fn read(document: Value) -> Result<Config, String> {
     let document: Document = decode(document)?;
     if document.api_version != API_VERSION || document.kind != KIND {
@@ -161,7 +161,7 @@ pub fn read(document: Value) -> Result<Config, String> {
 }
 
 fn refuse_what_is_not_there(document: &Document) -> Result<(), String> {
-    // It is the most threads that may search; one is enough and is what does.
+    // The field is the most threads that may search; this scheduler uses one.
     if document.parallelism.is_some_and(|threads| threads <= 0) {
         return Err("parallelism: must be greater than 0".to_owned());
     }
@@ -264,7 +264,7 @@ fn extender(given: &Extender) -> Result<ExtenderSpec, String> {
         return Err("extenders: enableHTTPS needs a https urlPrefix".to_owned());
     }
     let mut tls = given.tls_config.as_ref().map(tls).transpose()?;
-    // As upstream has it: asked for HTTPS and given no authority, any certificate will do.
+    // As upstream does: with HTTPS and no certificate authority, any certificate is accepted.
     if given.enable_https && tls.as_ref().is_none_or(|tls| tls.ca.is_none()) {
         tls.get_or_insert_default().insecure = true;
     }
@@ -304,7 +304,7 @@ fn tls(given: &TlsConfig) -> Result<ExtenderTls, String> {
     })
 }
 
-/// `1m30s`, as durations are written in configuration.
+/// Parses a duration such as `1m30s`.
 fn duration(text: &str) -> Result<Duration, String> {
     let mut total = Duration::ZERO;
     let mut rest = text;

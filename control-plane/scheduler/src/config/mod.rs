@@ -1,7 +1,7 @@
 //! The scheduler's configuration: `KubeSchedulerConfiguration` of `kubescheduler.config.k8s.io/v1`, read strictly.
 //!
-//! What a field asks for is done, or the field is refused by name; nothing is taken and forgotten. The text itself is
-//! read elsewhere: this begins with the decoded document.
+//! Every field is implemented, or rejected by name; none is ignored. The file itself is parsed elsewhere: this module
+//! begins with the decoded document.
 
 mod document;
 mod plugins;
@@ -19,22 +19,22 @@ use crate::framework::Point;
 use crate::metrics::Metrics;
 use crate::plugins::args::Args;
 
-/// Everything a scheduler process is told.
+/// The configuration of a scheduler process.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub profiles: Vec<ProfileSpec>,
     pub extenders: Vec<ExtenderSpec>,
     pub initial_backoff: Duration,
     pub max_backoff: Duration,
-    /// Who this process is among the candidates for leadership: its host, `_`, and what tells it from others there.
+    /// The identity of this process in the leader election: its host, `_`, and a unique suffix.
     pub identity: String,
-    /// Stand for election before doing anything. Off where there is only one process.
+    /// The leader election. None where only one process runs.
     pub leader_election: Option<Election>,
-    /// Where the choice among equally good nodes begins.
+    /// The seed for the choice among nodes with equal scores.
     pub seed: u64,
     /// The kubeconfig that the document names.
     pub kubeconfig: Option<String>,
-    /// What the process counts about itself.
+    /// The metrics of the process.
     pub metrics: Arc<Metrics>,
 }
 
@@ -55,13 +55,13 @@ impl Default for Config {
 }
 
 impl Config {
-    /// A decoded `KubeSchedulerConfiguration`.
+    /// Reads a decoded `KubeSchedulerConfiguration`.
     pub fn from_document(document: Value) -> Result<Config, Error> {
         document::read(document).map_err(Error::Config)
     }
 }
 
-/// The lease that processes stand for, and its times.
+/// The lease of the leader election, and its durations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Election {
     pub namespace: String,
@@ -83,18 +83,18 @@ impl Default for Election {
     }
 }
 
-/// A plugin at a point.
+/// A plugin at an extension point.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Enabled {
     pub name: String,
     pub weight: i64,
 }
 
-/// A profile with every default applied: what is called where.
+/// A profile with all defaults applied: the plugins at each extension point.
 #[derive(Clone, Debug)]
 pub struct ProfileSpec {
     pub scheduler_name: String,
-    /// Zero means as many as the size of the cluster suggests.
+    /// Zero means a percentage that depends on the size of the cluster.
     pub percentage_of_nodes_to_score: usize,
     pub points: BTreeMap<Point, Vec<Enabled>>,
     pub args: Args,
@@ -111,7 +111,7 @@ impl Default for ProfileSpec {
     }
 }
 
-/// Somebody else who has a say, over HTTP.
+/// The configuration of an extender.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ExtenderSpec {
     pub url_prefix: String,
@@ -122,11 +122,12 @@ pub struct ExtenderSpec {
     pub weight: i64,
     pub tls: Option<ExtenderTls>,
     pub timeout: Duration,
-    /// It knows the nodes, and is told names only.
+    /// Whether the extender caches nodes, and needs only their names.
     pub node_cache_capable: bool,
-    /// It is asked about pods that request one of these, or about all pods.
+    /// The resources that the extender manages: it is called for pods that request one of these; without any, for all
+    /// pods.
     pub managed_resources: Vec<ManagedResource>,
-    /// Pods are placed without it when it does not answer.
+    /// Whether pods are scheduled without the extender when it does not answer.
     pub ignorable: bool,
 }
 
@@ -142,6 +143,6 @@ pub struct ExtenderTls {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ManagedResource {
     pub name: String,
-    /// The scheduler itself does not look at the resource.
+    /// Whether the scheduler itself ignores the resource.
     pub ignored_by_scheduler: bool,
 }

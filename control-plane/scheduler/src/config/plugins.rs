@@ -1,4 +1,4 @@
-//! Which plugins are called where: the default list, changed by what a profile enables and disables.
+//! The plugins at each extension point: the default list, changed by the enabled and disabled plugins of a profile.
 
 use std::collections::BTreeMap;
 
@@ -60,7 +60,7 @@ pub fn by_default() -> BTreeMap<Point, Vec<Enabled>> {
     points(&Plugins::default(), &Args::default())
 }
 
-/// What the profile calls at each point, or what is wrong with it.
+/// Returns the plugins of the profile at each extension point, or an error.
 pub fn resolve(plugins: &Plugins, args: &Args) -> Result<BTreeMap<Point, Vec<Enabled>>, String> {
     for (point, set) in sets(plugins).into_iter().chain([(None, &plugins.multi_point)]) {
         for plugin in &set.enabled {
@@ -104,7 +104,8 @@ fn sets(plugins: &Plugins) -> Vec<(Option<Point>, &PluginSet)> {
     Point::ALL.into_iter().map(Some).zip(sets).collect()
 }
 
-/// Everywhere the same: the default plugins, each in the place of its default or at the end if enabled anew.
+/// Returns the multiPoint plugins: the default plugins, each in its default position, or at the end if enabled in
+/// addition.
 fn everywhere(multi_point: &PluginSet) -> Vec<Enabled> {
     let mut asked: Vec<Enabled> = multi_point.enabled().collect();
     let mut list = Vec::new();
@@ -117,8 +118,8 @@ fn everywhere(multi_point: &PluginSet) -> Vec<Enabled> {
     list
 }
 
-/// At a point come first those of everywhere that the point names again, then the rest of everywhere that it does not
-/// disable, then what only the point names.
+/// Returns the plugins of each extension point: first the multiPoint plugins that the point names again, then the other
+/// multiPoint plugins that it does not disable, then those that only the point names.
 fn points(plugins: &Plugins, args: &Args) -> BTreeMap<Point, Vec<Enabled>> {
     let everywhere = everywhere(&plugins.multi_point);
     let mut points = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Documents that are taken, and what becomes of them; documents that are refused, and why.
+//! Valid documents and their configuration; invalid documents and their errors.
 
 use super::*;
 use crate::plugins::PLUGINS;

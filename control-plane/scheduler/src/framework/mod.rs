@@ -1,7 +1,7 @@
-//! The steps of scheduling by upstream's names, and what a plugin may do at each.
+//! The scheduling framework: upstream's extension points, and the hooks of a plugin.
 //!
-//! Every hook is defaulted and decides on rows alone. What must be written or waited for is returned as [`Effect`]s;
-//! only the scheduler's own task carries them out, so a plugin must never block or talk to the API.
+//! Every hook has a default and decides on rows alone. Writes and waits are returned as [`Effect`]s; only the
+//! scheduler's own task carries them out, so a plugin must never block or call the API.
 
 mod search;
 
@@ -21,10 +21,10 @@ pub use search::{Rejected, Search};
 
 pub const MAX_SCORE: i64 = 100;
 
-/// What a plugin worked out once for a pod, for its own later steps.
+/// The state that a plugin computes once for a pod, for its own later hooks.
 pub type State = Box<dyn Any + Send + Sync>;
 
-/// How many nodes are looked at before the best of them is taken.
+/// The number of nodes to find before the best of them is selected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     pub percentage: usize,
@@ -37,7 +37,7 @@ impl Limits {
     }
 }
 
-/// Where plugins are called.
+/// An extension point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Point {
     PreEnqueue,
@@ -70,7 +70,7 @@ impl Point {
         Point::PostBind,
     ];
 
-    /// Upstream's name of it.
+    /// Returns upstream's name of the extension point.
     pub fn name(self) -> &'static str {
         const NAMES: [&str; Point::ALL.len()] = [
             "PreEnqueue",
@@ -90,7 +90,7 @@ impl Point {
     }
 }
 
-/// Why not, in upstream's words. One fixed sentence is the rule, and costs nothing.
+/// The reasons of a verdict, in upstream's words. Usually one static string, which costs nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reasons {
     One(&'static str),
@@ -115,11 +115,11 @@ impl Reasons {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Fits,
-    /// Not now; other pods going away could change it.
+    /// The node is infeasible; removing other pods could change that.
     Unschedulable(Reasons),
-    /// No pod going away changes it.
+    /// The node is infeasible, and removing other pods does not change that.
     Unresolvable(Reasons),
-    /// Something is wrong with what the pod asks for: no node gets it, and it is tried again after a while.
+    /// The pod cannot be decided about: it is rejected for all nodes and tried again after a backoff.
     Error(Reasons),
 }
 
@@ -156,9 +156,9 @@ pub enum PreFilter {
     /// The plugin has nothing to filter for this pod.
     Skip,
     Continue(State),
-    /// Only these nodes, by slot, are worth a look.
+    /// Only these nodes, by slot, can be feasible.
     Only(State, Vec<usize>),
-    /// No node will do.
+    /// No node is feasible.
     Reject(Verdict),
 }
 
@@ -169,47 +169,48 @@ pub enum PreScore {
     Ready(State),
 }
 
-/// Something to write for a pod, before it is bound or because it cannot be.
+/// A write for a pod, before it is bound or because it cannot be.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// Give the volume to the claim.
+    /// Bind the volume to the claim.
     BindVolume { volume: String, claim: Key, claim_uid: String },
-    /// Have a volume made for the claim where the node can use it. `written` is the claim's revision that names the node.
+    /// Provision a volume for the claim that the node can use. `written` is the revision of the claim that names the
+    /// node.
     Provision { claim: Key, written: Option<u64> },
-    /// Give devices to the ResourceClaim, unless it has them, and reserve it for the pod.
+    /// Allocate devices to the ResourceClaim, unless it has them, and reserve it for the pod.
     AllocateClaim { claim: Key, allocation: Option<Box<AllocationResult>> },
-    /// Make the ResourceClaim of the pod's extended resources, with devices, and reserve it. `written` is the claim's name.
+    /// Create the ResourceClaim of the pod's extended resources, allocated and reserved. `written` is the claim's name.
     CreateClaim {
         claim: Box<ResourceClaim>,
         allocation: Box<AllocationResult>,
         mappings: Vec<ContainerExtendedResourceRequest>,
         written: Option<Key>,
     },
-    /// Take the devices of a ResourceClaim away.
+    /// Deallocate a ResourceClaim.
     DeallocateClaim { claim: Key },
-    /// Delete a ResourceClaim that was made for the pod's extended resources in vain.
+    /// Delete a ResourceClaim that was created for the pod's extended resources and is not used.
     DeleteClaim { claim: Key },
 }
 
-/// What a plugin does about a pod that found no node, and its word on it.
+/// The result of a post-filter plugin: its writes and its message.
 pub struct Aftermath {
     pub why: String,
     pub effect: Option<Effect>,
-    /// No plugin after it is heard.
+    /// Whether no further plugin is called.
     pub ends: bool,
 }
 
-/// Something that happened in the cluster and may make a rejected pod schedulable.
+/// A cluster event that may make a rejected pod schedulable.
 #[derive(Clone, Copy, Debug)]
 pub enum ClusterEvent<'a> {
     NodeAdded(&'a NodeRow),
     NodeUpdated(&'a NodeRow, NodeChange),
     NodeRemoved,
-    /// A pod was placed.
+    /// A pod was bound or assumed.
     PodPlaced(&'a PodRow),
-    /// Labels or requests of a placed pod changed.
+    /// Labels or requests of a scheduled pod changed.
     PodUpdated(&'a PodRow, &'a PodRow),
-    /// A placed pod ended or was deleted.
+    /// A scheduled pod terminated or was deleted.
     PodRemoved(&'a PodRow),
     NamespaceChanged,
     ClaimChanged(&'a Key),
@@ -224,7 +225,7 @@ pub enum ClusterEvent<'a> {
 }
 
 impl ClusterEvent<'_> {
-    /// Upstream's name of it, in metrics.
+    /// Returns upstream's name of the event, for metrics.
     pub fn label(&self) -> &'static str {
         match self {
             ClusterEvent::NodeAdded(_) => "NodeAdd",
@@ -255,10 +256,10 @@ impl ClusterEvent<'_> {
 pub trait Plugin: Send + Sync {
     fn name(&self) -> &'static str;
 
-    /// Where it has something to say.
+    /// Returns the extension points of the plugin.
     fn points(&self) -> &'static [Point];
 
-    /// Queue sort: the pod with the lesser rank goes first.
+    /// Queue sort: the pod with the lower rank is first.
     fn rank(&self, _entry: &Entry) -> (i64, i128) {
         (0, 0)
     }
@@ -275,16 +276,16 @@ pub trait Plugin: Send + Sync {
         Verdict::Fits
     }
 
-    /// Whether the filter lets the node in this slot pass, as far as can be said without its row: of thousands of rows
-    /// few are in the processor's caches, and most nodes pass. False where it has to be asked.
+    /// Reports whether the filter certainly passes the node in this slot, as far as known without its row: of thousands
+    /// of rows few are in the CPU's caches, and most nodes pass. False if the filter must be called.
     fn surely_fits(&self, _state: &State, _pod: &PodRow, _slot: usize, _snapshot: &Snapshot) -> bool {
         false
     }
 
-    /// Strikes off nodes that the filter is going to refuse, if they are many and known without looking at each.
+    /// Removes nodes that the filter is going to reject, if they are many and known without visiting each.
     fn shorten(&self, _state: &State, _snapshot: &Snapshot, _list: &mut Shortlist) {}
 
-    /// Whether its filter hangs on nothing but the pod and the node's own row.
+    /// Reports whether the filter depends only on the pod and the node's own row.
     fn is_local(&self) -> bool {
         false
     }
@@ -297,38 +298,39 @@ pub trait Plugin: Send + Sync {
         0
     }
 
-    /// Whether its score hangs on nothing but what the pod asks for and the node's own row, and is not normalized.
+    /// Reports whether the score depends only on the pod's demand and the node's own row, and is not normalized.
     fn scores_locally(&self) -> bool {
         false
     }
 
-    /// Post-filter: what it does about a pod that found no node.
+    /// Post-filter: handles a pod without a feasible node.
     fn post_filter(&self, _pod: &PodRow, _search: &Search, _snapshot: &Snapshot) -> Option<Aftermath> {
         None
     }
 
-    /// Post-filter: within which bounds room may be made, if at all.
+    /// Post-filter: returns the limits of preemption, if the plugin does it.
     fn preemption(&self) -> Option<Limits> {
         None
     }
 
-    /// Brings the scores of all nodes into 0 to [`MAX_SCORE`].
+    /// Normalizes the scores of all nodes to 0 to [`MAX_SCORE`].
     fn normalize(&self, _state: &State, _scores: &mut [i64]) {}
 
-    /// Reserve: takes what the pod needs on the chosen node, and says what must be written before the pod is bound.
+    /// Reserve: reserves the pod's resources on the selected node, and returns the writes that must precede the
+    /// binding.
     fn reserve(&self, _pod: &PodRow, _slot: usize, _snapshot: &mut Snapshot) -> Result<Vec<Effect>, Verdict> {
         Ok(Vec::new())
     }
 
-    /// Pre-bind: how long its effects may take to show.
+    /// Pre-bind: returns the longest time that its effects may take.
     fn patience(&self) -> Option<Duration> {
         None
     }
 
-    /// Gives back what was reserved.
+    /// Releases the reserved resources.
     fn unreserve(&self, _pod: &PodRow, _snapshot: &mut Snapshot) {}
 
-    /// Queueing hint: whether this event could turn this plugin's rejection of this pod.
+    /// Queueing hint: reports whether this event could change this plugin's rejection of the pod.
     fn wakes(&self, _pod: &PodRow, _event: &ClusterEvent<'_>, _snapshot: &Snapshot) -> bool {
         true
     }
@@ -343,7 +345,7 @@ pub fn normalize(scores: &mut [i64], reverse: bool) {
     }
 }
 
-/// What a plugin's own state is; a plugin that finds none has nothing to say.
+/// Returns the plugin's own state; a plugin without one has nothing to do.
 pub fn state<T: 'static>(state: &State) -> Option<&T> {
     state.downcast_ref::<T>()
 }

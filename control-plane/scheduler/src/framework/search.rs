@@ -1,8 +1,8 @@
-//! What filtering found.
+//! The result of filtering.
 
 use super::{Reasons, Verdict};
 
-/// A node that will not do: who said so and why.
+/// A rejected node, with the plugin and its verdict.
 #[derive(Debug)]
 pub struct Rejected {
     pub slot: usize,
@@ -10,49 +10,49 @@ pub struct Rejected {
     pub verdict: Verdict,
 }
 
-/// What filtering found.
+/// The result of filtering.
 #[derive(Debug, Default)]
 pub struct Search {
     pub feasible: Vec<usize>,
     pub rejected: Vec<Rejected>,
-    /// What holds for the nodes that were not looked at.
+    /// The plugins and the verdict for the nodes that were not visited.
     pub absent: Option<(Vec<&'static str>, Verdict)>,
-    /// A plugin refused before any node was looked at.
+    /// Whether a pre-filter plugin rejected the pod before any node was visited.
     pub refused: bool,
-    /// Extenders that refused nodes.
+    /// Whether extenders rejected nodes.
     pub by_extender: bool,
-    /// Only the node that the pod is nominated to was looked at, for it will do.
+    /// Whether only the nominated node was visited, because it is feasible.
     pub nominated: bool,
-    /// Why the pod cannot be decided about.
+    /// The error for which the pod cannot be decided about.
     pub error: Option<String>,
-    /// How many nodes each plugin refused.
+    /// The number of nodes that each plugin rejected.
     pub refusals: Vec<(&'static str, usize)>,
-    /// Every node was looked at, and what was found hangs on nothing but the nodes' own rows.
+    /// Whether every node was visited, and the result depends only on the nodes' own rows.
     pub repeatable: bool,
 }
 
 impl Search {
-    /// Notes that a plugin refused a node.
+    /// Records that a plugin rejected a node.
     pub fn reject(&mut self, slot: usize, plugin: &'static str, verdict: Verdict) {
         self.count(plugin);
         self.rejected.push(Rejected { slot, plugin, verdict });
     }
 
-    /// A plugin failed: whatever was found before does not count.
+    /// Records that a plugin failed: earlier results do not count.
     pub fn fail(&mut self, plugin: &'static str, why: &Reasons) {
         self.feasible.clear();
         self.error = Some(format!("running {plugin:?} filter plugin: {}", why.text()));
     }
 
     fn count(&mut self, plugin: &'static str) {
-        // A plugin's name is one text in memory: comparing addresses is enough, and this is done for every node.
+        // A plugin's name is one static string: comparing addresses is enough, and this runs for every node.
         match self.refusals.iter_mut().find(|(name, _)| std::ptr::eq(*name, plugin)) {
             Some((_, count)) => *count += 1,
             None => self.refusals.push((plugin, 1)),
         }
     }
 
-    /// A rejected node is rejected otherwise.
+    /// Replaces the verdict of a rejected node.
     pub fn replace(&mut self, number: usize, plugin: &'static str, verdict: Verdict) {
         let before = std::mem::replace(&mut self.rejected[number].plugin, plugin);
         self.rejected[number].verdict = verdict;
@@ -61,7 +61,7 @@ impl Search {
         self.refusals.retain(|(_, count)| *count > 0);
     }
 
-    /// The plugin that refused before any node was looked at, and its words.
+    /// Returns the plugin that rejected the pod before any node was visited, and its verdict.
     pub fn refusal(&self) -> Option<(&'static str, &Verdict)> {
         let (plugins, verdict) = self.absent.as_ref().filter(|_| self.refused)?;
         Some((plugins.first()?, verdict))

@@ -1,4 +1,4 @@
-//! Arguments of plugins, each checked when it is read.
+//! The arguments of plugins, each validated when it is read.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::rows::{Spread, demand};
 /// The version of the configuration and of the arguments in it.
 pub const API_VERSION: &str = "kubescheduler.config.k8s.io/v1";
 
-/// The arguments of all plugins of a profile; those that were not given have upstream's defaults.
+/// The arguments of all plugins of a profile; those that are not set have upstream's defaults.
 #[derive(Clone, Debug)]
 pub struct Args {
     added_affinity: Option<Affinity>,
@@ -30,7 +30,7 @@ pub struct Args {
     fit_resources: Vec<ResourceSpec>,
     balanced_resources: Vec<ResourceSpec>,
     bind_timeout: Duration,
-    /// None means the system's.
+    /// None means the system defaults.
     default_constraints: Option<Vec<Spread>>,
     hard_pod_affinity_weight: i64,
     ignore_preferred_terms_of_existing_pods: bool,
@@ -93,12 +93,12 @@ impl Args {
         DefaultPreemption(self.preemption)
     }
 
-    /// Resources that an extender manages alone.
+    /// Ignores resources that an extender manages alone.
     pub fn ignore_resources(&mut self, names: impl Iterator<Item = String>) {
         self.ignored_resources.extend(names);
     }
 
-    /// Takes over the arguments of one plugin.
+    /// Sets the arguments of one plugin.
     pub fn set(&mut self, plugin: &str, args: Value) -> Result<(), String> {
         let args = untyped(plugin, args)?;
         match plugin {
@@ -207,7 +207,7 @@ impl Args {
     }
 }
 
-/// Arguments without `apiVersion` and `kind`, which must be the plugin's own if given.
+/// Removes `apiVersion` and `kind`, which must be the plugin's own if set.
 fn untyped(plugin: &str, mut args: Value) -> Result<Value, String> {
     let Some(fields) = args.as_object_mut() else { return Err("must be an object".to_owned()) };
     let kind = fields.remove("kind").unwrap_or(Value::Null);
@@ -225,13 +225,13 @@ pub fn decode<T: DeserializeOwned>(value: Value) -> Result<T, String> {
     serde_json::from_value(value).map_err(|error| error.to_string())
 }
 
-/// API types are decoded by their own package, as parts of a pod.
+/// Decodes API types through a pod spec, as their own package does.
 fn pod_spec(spec: Value) -> Result<PodSpec, String> {
     let pod = Pod::from_value(json!({"apiVersion": "v1", "kind": "Pod", "spec": spec})).map_err(|e| e.to_string())?;
     Ok(pod.spec.unwrap_or_default())
 }
 
-/// An absent list means processor time and memory.
+/// Returns the resources; without a list, CPU and memory.
 fn resources(given: Vec<ResourceSpec>, most: i64) -> Result<Vec<ResourceSpec>, String> {
     if given.is_empty() {
         return Ok(cpu_and_memory());

@@ -1,5 +1,5 @@
-//! DefaultBinder: binds by the pod's `binding` subresource. What it stands for is done in `outcome`; a profile without
-//! it (and without an extender that binds) cannot place pods, and is refused.
+//! DefaultBinder: binds by the pod's `binding` subresource, which `outcome` does. A profile without it and without an
+//! extender that binds cannot schedule pods, and is rejected.
 
 use crate::framework::{Plugin, Point};
 

@@ -1,4 +1,5 @@
-//! DefaultPreemption: makes room by evicting pods of lesser priority. The search is `preemption`; this holds its bounds.
+//! DefaultPreemption: makes room by evicting pods of lower priority. `preemption` has the search; this holds its
+//! limits.
 
 use crate::framework::{Limits, Plugin, Point};
 

@@ -20,7 +20,7 @@ impl Plugin for ImageLocality {
         &[Point::Score]
     }
 
-    /// For each node what its images weigh: what everybody has attracts fully, what one node has hardly.
+    /// Computes the image sizes for each node: an image that all nodes have counts fully, one that few have hardly.
     fn pre_score(&self, pod: &PodRow, snapshot: &mut Snapshot, feasible: &[usize]) -> PreScore {
         let total = snapshot.len().max(1) as f64;
         let mut weights: HashMap<usize, i64> = HashMap::new();

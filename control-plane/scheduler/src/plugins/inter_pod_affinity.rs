@@ -6,9 +6,9 @@ use crate::rows::shortlist::Shortlist;
 use crate::rows::topology::{Carries, Inclusion, Query};
 use crate::rows::{NodeRow, PodRow, Snapshot};
 
-/// See the file.
+/// The InterPodAffinity plugin.
 pub struct InterPodAffinity {
-    /// The weight of a term that the pods already there require, as preferences go.
+    /// The weight of the required affinity terms of existing pods, in scoring.
     pub hard_pod_affinity_weight: i64,
     pub ignore_preferred_terms_of_existing_pods: bool,
 }
@@ -19,13 +19,13 @@ impl Default for InterPodAffinity {
     }
 }
 
-/// Numbers of standing counts.
+/// The tallies of a pod's terms.
 struct Asked {
-    /// Pods that match all required affinity terms, by the domains of each term.
+    /// Pods that match all required affinity terms, by the domain of each term.
     attracting: Vec<usize>,
     /// Pods that match a required anti-affinity term.
     avoided: Vec<usize>,
-    /// Terms of placed pods that keep this one out.
+    /// Anti-affinity terms of scheduled pods that match this one.
     repelling: Vec<usize>,
     selects_self: bool,
 }
@@ -82,7 +82,7 @@ impl Plugin for InterPodAffinity {
             list.retain(|slot| near_enough(asked, slot, snapshot));
         }
         for avoided in &asked.avoided {
-            // So few are not worth the walk over all nodes.
+            // So few are not worth a walk over all nodes.
             if counted(avoided).is_some_and(|tally| tally.total() > tally.domains() as i64 / 5) {
                 list.retain(|slot| here(*avoided, slot, snapshot).is_none_or(|pods| pods == 0));
             }
@@ -161,7 +161,7 @@ impl Plugin for InterPodAffinity {
     }
 }
 
-/// Standing counts and carriers with their weights.
+/// Tallies and carriers with their weights.
 struct Weights {
     own: Vec<(i64, usize)>,
     theirs: Vec<(i64, usize)>,
@@ -172,7 +172,7 @@ fn ask(snapshot: &mut Snapshot, topology_key: &str, pods: Vec<PodMatcher>) -> us
     snapshot.tally(Query { topology_key, pods, staying: false, nodes: Inclusion::default() })
 }
 
-/// The count in the node's domain; none if the node is in no domain.
+/// Returns the count in the node's domain; none if the node is in no domain.
 fn here(tally: usize, slot: usize, snapshot: &Snapshot) -> Option<i64> {
     let (tally, division) = snapshot.topology().counted(tally)?;
     Some(tally.in_domain(snapshot.topology().domain(division, slot)?))
@@ -184,7 +184,7 @@ fn near_enough(asked: &Asked, slot: usize, snapshot: &Snapshot) -> bool {
         let Some(pods) = here(*tally, slot, snapshot) else { return false };
         all_there &= pods > 0;
     }
-    // The first of a group that wants its own kind near has nobody to be near to.
+    // The first pod of a group with affinity to itself has no other pod to be near to.
     let nobody = |tally: &usize| snapshot.topology().counted(*tally).is_none_or(|(tally, _)| tally.total() == 0);
     all_there || (asked.selects_self && asked.attracting.iter().all(nobody))
 }

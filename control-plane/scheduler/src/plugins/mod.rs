@@ -1,4 +1,4 @@
-//! Every plugin, one file each, and the one ordered list that is registry, order and weights.
+//! All plugins, one file each, and the ordered list that is registry, order and default weights.
 
 pub mod args;
 mod default_binder;
@@ -47,7 +47,7 @@ pub use volume_binding::VolumeBinding;
 pub use volume_restrictions::VolumeRestrictions;
 pub use volume_zone::VolumeZone;
 
-/// A plugin as it stands in the list: the weight of its score by default, and how it is made of its arguments.
+/// A plugin in the registry: its default weight, and its constructor.
 pub struct Registered {
     pub name: &'static str,
     pub weight: i64,

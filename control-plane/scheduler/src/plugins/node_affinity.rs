@@ -1,4 +1,4 @@
-//! NodeAffinity: the nodes a pod asks for by label or name, strictly or by preference; and those that a profile adds.
+//! NodeAffinity: the nodes that a pod requires or prefers by label or name, and those that a profile adds.
 
 use corten_api::k8s_openapi::api::core::v1::{NodeAffinity as Affinity, PreferredSchedulingTerm};
 use corten_api::placement::node_term_matches;
@@ -9,7 +9,7 @@ use crate::rows::node_sets::NodeQuery;
 use crate::rows::shortlist::Shortlist;
 use crate::rows::{NodeRow, PodRow, Snapshot};
 
-/// See the file.
+/// The NodeAffinity plugin.
 #[derive(Default)]
 pub struct NodeAffinity {
     added: NodeDemand,
@@ -34,10 +34,10 @@ impl NodeAffinity {
     }
 }
 
-/// How to know the nodes that are meant.
+/// The lookup of the matching nodes.
 enum Meant {
     Set(usize),
-    /// Few enough to ask each.
+    /// Few enough to check each.
     Ask,
 }
 

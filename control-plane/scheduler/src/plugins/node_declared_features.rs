@@ -1,6 +1,6 @@
-//! NodeDeclaredFeatures: a pod goes only where the kubelet declares the features that the pod needs.
+//! NodeDeclaredFeatures: a node is feasible only if its kubelet declares the features that the pod needs.
 //!
-//! Kubelets of an older version run beside a newer control plane; a field that they do not know would be ignored there.
+//! Kubelets of an older version run beside a newer control plane; they would ignore a field that they do not know.
 
 use crate::framework::{ClusterEvent, Plugin, Point, PreFilter, State, Verdict};
 use crate::rows::{NodeRow, PodRow, Snapshot};

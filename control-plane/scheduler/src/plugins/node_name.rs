@@ -1,4 +1,4 @@
-//! NodeName: a pod that names its node goes there or nowhere.
+//! NodeName: a pod with `spec.nodeName` fits only that node.
 
 use crate::framework::{ClusterEvent, Plugin, Point, PreFilter, State, Verdict};
 use crate::rows::{NodeRow, PodRow, Snapshot};

@@ -1,4 +1,4 @@
-//! NodePorts: no two pods of a node take the same port of the host.
+//! NodePorts: no two pods of a node use the same host port.
 
 use crate::framework::{ClusterEvent, Plugin, Point, PreFilter, State, Verdict};
 use crate::rows::{HostPort, NodeRow, PodRow, Snapshot};
@@ -42,7 +42,7 @@ fn collide(a: &PodRow, b: &PodRow) -> bool {
     a.demand.host_ports.iter().any(|port| b.demand.host_ports.iter().any(|other| conflicts(port, other)))
 }
 
-/// The same number and protocol, on the same address or on all of them.
+/// Reports whether port number and protocol are equal, on the same address or on all of them.
 fn conflicts(a: &HostPort, b: &HostPort) -> bool {
     a.0 == b.0 && a.2 == b.2 && (a.1 == b.1 || a.1 == "0.0.0.0" || b.1 == "0.0.0.0")
 }

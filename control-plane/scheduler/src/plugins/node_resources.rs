@@ -1,4 +1,4 @@
-//! How full nodes are, as scores: least allocated, most allocated, by a shape of the user's, or most even.
+//! Scores by the utilization of nodes: least allocated, most allocated, by a shape, or most balanced.
 
 use serde::Deserialize;
 
@@ -6,7 +6,7 @@ use crate::framework::MAX_SCORE;
 use crate::resources::Resources;
 use crate::rows::NodeRow;
 
-/// A resource that counts, and how much.
+/// A resource and its weight in the score.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ResourceSpec {
@@ -27,14 +27,14 @@ pub fn cpu_and_memory() -> Vec<ResourceSpec> {
 pub enum Strategy {
     LeastAllocated,
     MostAllocated,
-    /// Points of utilization and score, both to 100, between which the score is a straight line.
+    /// Points of utilization and score, both to 100, with linear interpolation between them.
     RequestedToCapacityRatio(Vec<(i64, i64)>),
 }
 
 impl Strategy {
-    /// The score of a node on which `requested` of `allocatable` would be used.
+    /// Returns the score of a node on which `requested` of `allocatable` would be used.
     fn of_resource(&self, requested: i64, allocatable: i64) -> i64 {
-        // Wide arithmetic is several times slower, and nearly never needed.
+        // Wide arithmetic is several times slower, and rarely needed.
         let wide = |amount: i64| (i128::from(amount) * i128::from(MAX_SCORE) / i128::from(allocatable)) as i64;
         let product = |amount: i64| amount.checked_mul(MAX_SCORE).map_or_else(|| wide(amount), |all| all / allocatable);
         match self {
@@ -46,7 +46,7 @@ impl Strategy {
         }
     }
 
-    /// The weighted mean over the resources that the node has.
+    /// Returns the weighted mean over the resources that the node has.
     pub fn score(&self, uses: impl Iterator<Item = (i64, Use)>) -> i64 {
         let (mut sum, mut weights) = (0, 0);
         for (weight, used) in uses {
@@ -65,7 +65,7 @@ impl Strategy {
     }
 }
 
-/// The straight line between the two points around a utilization.
+/// Interpolates between the two points around a utilization.
 fn on_shape(shape: &[(i64, i64)], utilization: i64) -> i64 {
     let Some(after) = shape.iter().position(|(at, _)| utilization <= *at) else {
         return shape.last().map_or(0, |(_, score)| *score);
@@ -75,7 +75,7 @@ fn on_shape(shape: &[(i64, i64)], utilization: i64) -> i64 {
     low + (high - low) * (utilization - left) / (right - left)
 }
 
-/// How much of a resource is used on a node, without and with the pod.
+/// The use of a resource on a node, without and with the pod.
 #[derive(Clone, Copy, Debug)]
 pub struct Use {
     pub without: i64,
@@ -83,13 +83,12 @@ pub struct Use {
     pub allocatable: i64,
 }
 
-/// Resources other than the common ones count only for pods that ask for them.
+/// Reports whether a resource is not a common one: it counts only for pods that request it.
 pub fn is_scalar(name: &str) -> bool {
     !matches!(name, "cpu" | "memory" | "ephemeral-storage" | "pods")
 }
 
-/// What the pod would make of each resource of the node that counts. `scoring` amounts hold for processor time and
-/// memory only.
+/// Returns the use of each resource that counts. `scoring` applies to CPU and memory only.
 pub fn uses<'a>(
     resources: &'a [ResourceSpec],
     pod: &'a Resources,

@@ -23,7 +23,7 @@ impl Plugin for NodeResourcesBalancedAllocation {
         &[Point::PreScore, Point::Score]
     }
 
-    /// A pod that asks for nothing unbalances nothing.
+    /// A pod without requests does not change the balance.
     fn pre_score(&self, pod: &PodRow, _: &mut Snapshot, _: &[usize]) -> PreScore {
         match self.resources.iter().all(|resource| pod.demand.requests.get(&resource.name) == 0) {
             true => PreScore::Skip,
@@ -35,7 +35,7 @@ impl Plugin for NodeResourcesBalancedAllocation {
         true
     }
 
-    /// Half the scale, moved up or down by what the pod does to the balance.
+    /// Returns half the maximum, moved up or down by the change of the balance.
     fn score(&self, _: &State, pod: &PodRow, node: &NodeRow, _: &Snapshot) -> i64 {
         let uses = || uses(&self.resources, &pod.demand.requests, node, false).map(|(_, used)| used);
         let with = evenness(uses(), |used| used.with);
@@ -44,7 +44,7 @@ impl Plugin for NodeResourcesBalancedAllocation {
     }
 }
 
-/// One minus the standard deviation of the used shares.
+/// Returns one minus the standard deviation of the utilizations.
 fn evenness(uses: impl Iterator<Item = Use> + Clone, amount: impl Fn(&Use) -> i64) -> i64 {
     let share = |used: Use| (amount(&used) as f64 / used.allocatable as f64).min(1.0);
     let shares = uses.map(share);

@@ -1,4 +1,4 @@
-//! NodeResourcesFit: the node has left what the pod asks for; of those that have, the strategy says which is best.
+//! NodeResourcesFit: the node has enough unrequested resources; the scoring strategy ranks the feasible nodes.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::resources::Resources;
 use crate::rows::extended::is_extended;
 use crate::rows::{NodeRow, PodRow, Snapshot};
 
-/// See the file.
+/// The NodeResourcesFit plugin.
 pub struct NodeResourcesFit {
     pub ignored_resources: Vec<String>,
     pub ignored_groups: Vec<String>,
@@ -33,7 +33,8 @@ impl NodeResourcesFit {
             || self.ignored_groups.iter().any(|group| name.split('/').next() == Some(group))
     }
 
-    /// `delegated` are the resources that DynamicResources sees to on nodes that have none of them.
+    /// Returns the insufficient resources. DynamicResources handles those in `delegated` on nodes that do not advertise
+    /// them.
     fn shortages(&self, pod: &PodRow, node: &NodeRow, delegated: &[String]) -> Verdict {
         let mut found: Vec<(Shortage<'_>, bool)> = Vec::new();
         if node.pods.len() as i64 + 1 > node.allocatable.pods {
@@ -111,7 +112,7 @@ impl Plugin for NodeResourcesFit {
 
     fn filter(&self, delegated: &State, pod: &PodRow, node: &NodeRow, _: &Snapshot) -> Verdict {
         let (wanted, total, used) = (&pod.demand.requests, &node.allocatable, &node.requested);
-        // Nearly every node passes or fails by the common resources; only failures are looked at closely.
+        // Nearly every node passes or fails by the common resources; only failures are examined closely.
         let pods = (node.pods.len() as i64) < total.pods;
         let cpu = wanted.milli_cpu == 0 || wanted.milli_cpu <= total.milli_cpu - used.milli_cpu;
         let memory = wanted.memory == 0 || wanted.memory <= total.memory - used.memory;
@@ -164,7 +165,7 @@ impl Plugin for NodeResourcesFit {
     }
 }
 
-/// Whether DynamicResources sees to a resource on the node.
+/// Reports whether DynamicResources handles a resource on the node.
 fn is_delegated(name: &str, node: &NodeRow, snapshot: &Snapshot) -> bool {
     node.allocatable.get(name) == 0 && is_extended(name) && snapshot.devices.class_of(name).is_some()
 }
@@ -179,7 +180,7 @@ fn large_enough(pod: &PodRow, node: &NodeRow, snapshot: &Snapshot) -> bool {
         && wanted.scalar.iter().all(|(name, amount)| *amount <= total.get(name) || is_delegated(name, node, snapshot))
 }
 
-/// Whether something the pod asks for got less.
+/// Reports whether the node has less of a resource that the pod requests.
 fn shrunk(wanted: &Resources, old: &Resources, new: &Resources) -> bool {
     (wanted.milli_cpu > 0 && new.milli_cpu < old.milli_cpu)
         || (wanted.memory > 0 && new.memory < old.memory)
@@ -187,8 +188,8 @@ fn shrunk(wanted: &Resources, old: &Resources, new: &Resources) -> bool {
         || wanted.scalar.keys().any(|name| new.get(name) < old.get(name))
 }
 
-/// Whether the node has room now, beside the pods that have a right to it; or would have, were lesser pods to go. A
-/// pod that waits for its victims elsewhere does not make others go.
+/// Reports whether the node has room now, with the nominated pods counted, or would have without lower-priority pods. A
+/// pod that waits for its victims elsewhere does not preempt again.
 fn room_on(pod: &PodRow, node: &str, snapshot: &Snapshot) -> bool {
     let Some(node) = snapshot.find(node) else { return false };
     let waits = !pod.nominated.is_empty()

@@ -1,4 +1,4 @@
-//! NodeUnschedulable: a cordoned node takes only pods that tolerate being there.
+//! NodeUnschedulable: a cordoned node takes only pods that tolerate its taint.
 
 use corten_api::k8s_openapi::api::core::v1::Taint;
 use corten_api::placement::tolerates;

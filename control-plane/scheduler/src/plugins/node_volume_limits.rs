@@ -1,4 +1,4 @@
-//! NodeVolumeLimits: a node attaches no more volumes of a driver than its CSINode says.
+//! NodeVolumeLimits: a node attaches no more volumes of a driver than its CSINode allows.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -65,7 +65,7 @@ impl Plugin for NodeVolumeLimits {
     }
 }
 
-/// The volumes a pod has attached, or will have; the name of a claim that does not exist.
+/// Returns the volumes that a pod attaches, or will attach; an error with the name of a missing claim.
 fn volumes_of(pod: &PodRow, storage: &Storage) -> Result<HashSet<Attached>, String> {
     let mut volumes = HashSet::new();
     for volume in &pod.demand.volumes {
@@ -77,7 +77,8 @@ fn volumes_of(pod: &PodRow, storage: &Storage) -> Result<HashSet<Attached>, Stri
     Ok(volumes)
 }
 
-/// A claim without a volume will get one of its class's driver, known by the claim until then.
+/// Returns the volume of a claim. A claim without one will get one of its class's driver, identified by the claim until
+/// then.
 fn attached_by(claim: &ClaimRow, storage: &Storage) -> Option<Attached> {
     match storage.volumes.get(&claim.volume) {
         Some(volume) => volume.csi.clone(),

@@ -1,4 +1,4 @@
-//! PodTopologySpread: pods of a kind spread evenly over zones, hosts or whatever label divides the nodes.
+//! PodTopologySpread: spreads matching pods evenly over zones, hosts or other topology domains.
 
 use std::collections::HashSet;
 
@@ -13,12 +13,12 @@ const HOSTNAME: &str = "kubernetes.io/hostname";
 
 /// The constraints of pods that have none.
 pub enum Defaults {
-    /// Softly over hosts and zones, for pods that a Service or controller selects.
+    /// Soft constraints over hosts and zones, for pods that a Service or controller selects.
     System,
     List(Vec<Spread>),
 }
 
-/// See the file.
+/// The PodTopologySpread plugin.
 pub struct PodTopologySpread {
     pub defaults: Defaults,
 }
@@ -30,7 +30,7 @@ impl Default for PodTopologySpread {
 }
 
 impl PodTopologySpread {
-    /// The hard or soft constraints that hold for a pod, and whether nodes must have all their labels to count.
+    /// Returns the hard or soft constraints of a pod, and whether nodes must have all their labels to count.
     fn constraints(&self, pod: &PodRow, hard: bool, snapshot: &Snapshot) -> (Vec<Spread>, bool) {
         let own = &pod.demand.spread;
         if !own.is_empty() {
@@ -62,7 +62,7 @@ fn system_defaults() -> Vec<Spread> {
     vec![over(HOSTNAME, 3), over("topology.kubernetes.io/zone", 5)]
 }
 
-/// A hard constraint with its standing count.
+/// A hard constraint with its tally.
 struct Hard {
     tally: usize,
     max_skew: i64,
@@ -71,18 +71,18 @@ struct Hard {
 }
 
 impl Hard {
-    /// The most pods that a domain may have for one more to go there.
+    /// Returns the most pods that a domain may have to accept one more.
     fn most(&self, tally: &Tally) -> i64 {
-        // As long as there are fewer domains than asked for, the missing ones count as empty.
+        // If there are fewer domains than minDomains, the global minimum is zero.
         let minimum = if tally.domains() < self.min_domains { 0 } else { tally.minimum() };
         self.max_skew + minimum - self.own
     }
 }
 
-/// A soft constraint with its standing count, and the weight of a pod in it.
+/// A soft constraint with its tally, and the weight of a pod in it.
 struct Soft {
     tally: usize,
-    /// By which nodes have the label at all.
+    /// The tally of all nodes with the label.
     labelled: usize,
     max_skew: i64,
     weight: f64,
@@ -90,9 +90,9 @@ struct Soft {
 
 struct Softs {
     constraints: Vec<Soft>,
-    /// Places in the list of feasible nodes that lack a label and are not scored.
+    /// The positions of feasible nodes that lack a label and are not scored.
     ignored: HashSet<usize>,
-    /// The same as places in the order of scoring.
+    /// The same as positions in the order of scoring.
     ignored_places: Vec<usize>,
 }
 
@@ -175,7 +175,7 @@ impl Plugin for PodTopologySpread {
         PreScore::Ready(Box::new(Softs { constraints, ignored, ignored_places }))
     }
 
-    /// The fuller its domains the worse the node.
+    /// The fuller its domains, the lower the node's score.
     fn score(&self, softs: &State, _: &PodRow, node: &NodeRow, snapshot: &Snapshot) -> i64 {
         let Some(softs) = state::<Softs>(softs) else { return 0 };
         if softs.ignored.contains(&node.slot) {
@@ -234,7 +234,7 @@ fn keys(constraints: &[Spread]) -> Vec<String> {
 }
 
 fn ask(snapshot: &mut Snapshot, pod: &PodRow, constraint: &Spread, key: &str, with_labels: Vec<String>) -> usize {
-    // A selector that selects everything counts nothing.
+    // An empty selector counts nothing.
     let pods = match constraint.selector.is_empty() {
         true => Vec::new(),
         false => vec![PodMatcher {
@@ -250,7 +250,7 @@ fn ask(snapshot: &mut Snapshot, pod: &PodRow, constraint: &Spread, key: &str, wi
     snapshot.tally(Query { topology_key: key.to_owned(), pods, staying: true, nodes })
 }
 
-/// How many domains the nodes are in; lacking the label is one of them.
+/// Returns the number of domains of the nodes; lacking the label counts as one.
 fn domains_of(snapshot: &Snapshot, division: usize, slots: &[usize]) -> usize {
     slots.iter().map(|slot| snapshot.topology().domain(division, *slot)).collect::<HashSet<_>>().len()
 }

@@ -1,4 +1,4 @@
-//! PrioritySort: the more important pod first, of equals the one that waits longer.
+//! PrioritySort: the pod with the higher priority first, of equals the one that waits longer.
 
 use crate::framework::{Plugin, Point};
 use crate::queue_entry::Entry;

@@ -1,4 +1,4 @@
-//! SchedulingGates: a pod with gates is not even tried.
+//! SchedulingGates: a pod with gates does not enter the active queue.
 
 use crate::framework::{Plugin, Point, Verdict};
 use crate::rows::PodRow;

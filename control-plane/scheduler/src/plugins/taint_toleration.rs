@@ -1,4 +1,5 @@
-//! TaintToleration: a node's taints keep pods away that do not tolerate them, or make it second choice.
+//! TaintToleration: rejects nodes with taints that the pod does not tolerate, and avoids those with PreferNoSchedule
+//! taints.
 
 use corten_api::k8s_openapi::api::core::v1::{Taint, Toleration};
 use corten_api::placement::tolerates;
@@ -55,7 +56,7 @@ impl Plugin for TaintToleration {
         }
     }
 
-    /// The number of soft taints that the pod does not tolerate.
+    /// Counts the PreferNoSchedule taints that the pod does not tolerate.
     fn score(&self, _: &State, pod: &PodRow, node: &NodeRow, _: &Snapshot) -> i64 {
         let soft = node.taints.iter().filter(|taint| taint.effect == "PreferNoSchedule");
         let relevant = |t: &&Toleration| {

@@ -1,4 +1,4 @@
-//! VolumeRestrictions: disks that only one pod of a node can write, and claims that only one pod at all can use.
+//! VolumeRestrictions: disks that only one pod of a node can write, and ReadWriteOncePod claims.
 
 use corten_meta::Key;
 
@@ -7,7 +7,7 @@ use crate::rows::{NodeRow, PodRow, Snapshot, VolumeUse};
 
 pub struct VolumeRestrictions;
 
-/// The pod's claims that only one pod can use.
+/// The pod's ReadWriteOncePod claims.
 struct Exclusive(Vec<Key>);
 
 impl Plugin for VolumeRestrictions {
@@ -68,12 +68,12 @@ impl Plugin for VolumeRestrictions {
     }
 }
 
-/// In the words of the API server.
+/// Returns the API server's message.
 pub fn not_found(claim: &str) -> String {
     format!("persistentvolumeclaim \"{claim}\" not found")
 }
 
-/// Whether the pod uses a claim.
+/// Reports whether the pod uses a claim.
 pub fn uses_claim(pod: &PodRow, key: &Key) -> bool {
     let named = |volume: &VolumeUse| matches!(volume, VolumeUse::Claim { name, .. } if *name == key.name);
     pod.namespace() == key.namespace && pod.demand.volumes.iter().any(named)
@@ -89,7 +89,7 @@ fn collide(pod: &PodRow, other: &PodRow) -> bool {
     pod.demand.volumes.iter().any(|mine| other.demand.volumes.iter().any(|theirs| conflicts(mine, theirs)))
 }
 
-/// The same disk, unless both only read it and it can be read by two.
+/// Reports whether two pods use the same disk, unless both only read it and it supports that.
 fn conflicts(a: &VolumeUse, b: &VolumeUse) -> bool {
     use VolumeUse::{AwsElasticBlockStore, GcePersistentDisk, Iscsi, Rbd};
     match (a, b) {

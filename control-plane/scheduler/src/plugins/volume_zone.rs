@@ -1,4 +1,4 @@
-//! VolumeZone: a bound volume that is labelled with zones or regions keeps its pods there.
+//! VolumeZone: a bound volume with zone or region labels restricts its pods to matching nodes.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ const OLD_REGION: &str = "failure-domain.beta.kubernetes.io/region";
 
 pub struct VolumeZone;
 
-/// A label and the values that will do.
+/// A label and its allowed values.
 type Bounds = Vec<(&'static str, Vec<String>)>;
 
 impl Plugin for VolumeZone {
@@ -36,7 +36,7 @@ impl Plugin for VolumeZone {
     }
 
     fn filter(&self, bounds: &State, _: &PodRow, node: &NodeRow, _: &Snapshot) -> Verdict {
-        // A node without any such label is of a cluster in one zone.
+        // A node without any such label belongs to a single-zone cluster.
         if [ZONE, REGION, OLD_ZONE, OLD_REGION].iter().all(|label| !node.labels.contains_key(*label)) {
             return Verdict::Fits;
         }
@@ -103,7 +103,7 @@ fn bounds(pod: &PodRow, snapshot: &Snapshot) -> Result<Bounds, Verdict> {
     Ok(bounds)
 }
 
-/// Several zones are written with `__` between them.
+/// Returns the zone labels; several values are separated by `__`.
 fn labelled(labels: &BTreeMap<String, String>) -> Bounds {
     let of = |key: &'static str| {
         let values = labels.get(key)?.split("__").map(str::to_owned).collect();

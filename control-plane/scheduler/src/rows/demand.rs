@@ -1,5 +1,5 @@
-//! What a pod asks of a node, apart from who it is: compiled once, and shared by all pods that ask for the same. Which
-//! nodes it requires is shared apart: pods of a DaemonSet differ in nothing else.
+//! The demand of a pod on a node, without its identity: compiled once, and shared by all pods with the same demand. The
+//! required nodes are shared separately: pods of a DaemonSet differ only in those.
 //!
 //! Hashes are coarse where an API type has none; equality decides. Nothing here changes after it was made.
 
@@ -21,10 +21,10 @@ use super::extended::{self, ExtendedUse};
 use super::node::NodeRow;
 use crate::resources::{self, Demands, Resources};
 
-/// A port of the host: protocol, address, number.
+/// A host port: protocol, address, number.
 pub type HostPort = (String, String, i32);
 
-/// See the file.
+/// The demand of a pod, except for the nodes it requires.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Demand {
     pub scheduler_name: String,
@@ -37,15 +37,15 @@ pub struct Demand {
     pub preferred_nodes: Vec<PreferredSchedulingTerm>,
     pub terms: Terms,
     pub spread: Vec<Spread>,
-    /// Images of containers and image volumes, with `latest` where no tag is given.
+    /// The images of containers and image volumes, with `latest` if they have no tag.
     pub images: Vec<String>,
     pub containers: usize,
     pub volumes: Vec<VolumeUse>,
     pub claims: Vec<ClaimUse>,
     pub gates: Vec<String>,
-    /// Containers that ask for resources which DeviceClasses may stand behind.
+    /// Containers that request extended resources which a DeviceClass may provide.
     pub extended: Vec<ExtendedUse>,
-    /// What its node's kubelet must declare.
+    /// The features that the kubelet must declare.
     pub features: Vec<&'static str>,
     /// The controller, by kind and name.
     pub owner: Option<(String, String)>,
@@ -74,13 +74,13 @@ impl Hash for Tolerations {
 }
 
 impl Tolerations {
-    /// Whether the pod may be put on the node, as far as taints go.
+    /// Reports whether the pod tolerates the node's taints.
     pub fn admit(&self, node: &NodeRow) -> bool {
         tolerates_all(&self.0, &node.taints, &["NoSchedule", "NoExecute"])
     }
 }
 
-/// The nodes a pod requires by label or name.
+/// The nodes that a pod requires by label or name.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeDemand {
     pub selector: BTreeMap<String, String>,
@@ -111,7 +111,7 @@ impl NodeDemand {
             })
     }
 
-    /// The only nodes that can be meant, when every term names some.
+    /// Returns the only nodes that can match, if every term names some.
     pub fn names(&self) -> Option<Vec<&str>> {
         let mut names: Vec<&str> = Vec::new();
         for term in self.required.as_ref().filter(|terms| !terms.is_empty())? {
@@ -134,7 +134,7 @@ impl NodeDemand {
     }
 }
 
-/// Which pods are meant: by namespace and label.
+/// Matches pods by namespace and label.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PodMatcher {
     pub namespaces: Vec<String>,
@@ -167,7 +167,7 @@ pub struct Term {
 pub struct Terms {
     pub affinity: Vec<Term>,
     pub anti_affinity: Vec<Term>,
-    /// With weights, negative for anti-affinity.
+    /// Terms with weights, negative for anti-affinity.
     pub preferred: Vec<(i64, Term)>,
 }
 
@@ -189,10 +189,10 @@ pub struct Spread {
     pub honor_taints: bool,
 }
 
-/// A volume that constrains where its pod can go.
+/// A volume that constrains the nodes of its pod.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum VolumeUse {
-    /// A PersistentVolumeClaim; one that belongs to the pod itself if `ephemeral`.
+    /// A PersistentVolumeClaim; the pod must own it if `ephemeral`.
     Claim {
         name: String,
         ephemeral: bool,
@@ -258,7 +258,7 @@ fn containers(spec: &PodSpec) -> impl Iterator<Item = &Container> {
     spec.init_containers.iter().flatten().chain(&spec.containers)
 }
 
-/// The features that a kubelet must declare to run the pod. Others matter only when a pod that runs is changed.
+/// Returns the features that a kubelet must declare to run the pod. Others matter only for updates of running pods.
 fn features(spec: &PodSpec) -> Vec<&'static str> {
     let mut rules = containers(spec).flat_map(|container| container.restart_policy_rules.iter().flatten());
     let restarts_all = rules.any(|rule| rule.action == "RestartAllContainers");
@@ -268,13 +268,13 @@ fn features(spec: &PodSpec) -> Vec<&'static str> {
     needed.into_iter().filter(|(is_needed, _)| *is_needed).map(|(_, feature)| feature).collect()
 }
 
-/// Init containers that stay.
+/// Returns the init containers that keep running.
 fn sidecars(spec: &PodSpec) -> impl Iterator<Item = &Container> {
     let stays = |container: &&Container| container.restart_policy.as_deref() == Some("Always");
     spec.init_containers.iter().flatten().filter(stays)
 }
 
-/// Ports that a container takes of the host.
+/// Returns the host ports of a container.
 fn host_ports(container: &Container) -> impl Iterator<Item = HostPort> {
     container.ports.iter().flatten().filter_map(|port| {
         let number = port.host_port.filter(|number| *number > 0)?;
@@ -317,7 +317,7 @@ fn terms(affinity: Option<&Affinity>, namespace: &str, labels: &BTreeMap<String,
     terms
 }
 
-/// A term without namespaces means the namespace of the pod that has it.
+/// Compiles a term; without namespaces it applies to the namespace of its pod.
 fn term_of(term: &PodAffinityTerm, namespace: &str, labels: &BTreeMap<String, String>) -> Term {
     let mut namespaces = term.namespaces.clone().unwrap_or_default();
     if namespaces.is_empty() && term.namespace_selector.is_none() {
@@ -342,7 +342,7 @@ fn term_of(term: &PodAffinityTerm, namespace: &str, labels: &BTreeMap<String, St
     }
 }
 
-/// The selector of a constraint, narrowed to the pod's own values of `matchLabelKeys`.
+/// Compiles a constraint, with its selector narrowed to the pod's own values of `matchLabelKeys`.
 pub fn spread(constraint: &TopologySpreadConstraint, labels: &BTreeMap<String, String>) -> Spread {
     let mut selected = constraint.label_selector.as_ref().map_or_else(Selector::nothing, selector);
     for key in constraint.match_label_keys.iter().flatten() {
@@ -362,7 +362,7 @@ pub fn spread(constraint: &TopologySpreadConstraint, labels: &BTreeMap<String, S
     }
 }
 
-/// A label selector as the API writes it; one that does not parse selects nothing.
+/// Converts a label selector; one that does not parse selects nothing.
 pub fn selector(selector: &LabelSelector) -> Selector {
     let requirement = |r: &corten_api::k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelectorRequirement| json!({"key": r.key, "operator": r.operator, "values": r.values});
     let requirements: Vec<Value> = selector.match_expressions.iter().flatten().map(requirement).collect();
@@ -376,7 +376,7 @@ fn images(spec: &PodSpec) -> Vec<String> {
     of_containers.chain(of_volumes).map(normalized_image).collect()
 }
 
-/// A name without a tag means `latest`.
+/// Adds the tag `latest` to an image name without a tag.
 pub fn normalized_image(name: &str) -> String {
     let tag = name.rfind(':').map_or(0, |at| at + 1);
     let path = name.rfind('/').map_or(0, |at| at + 1);
@@ -414,7 +414,7 @@ fn claims(pod: &Pod, spec: &PodSpec) -> Vec<ClaimUse> {
     let of = |claim: &corten_api::k8s_openapi::api::core::v1::PodResourceClaim| {
         let made = statuses.iter().find(|status| status.name == claim.name);
         let named = claim.resource_claim_name.clone();
-        // A template whose status has no name was found not to need a claim at all.
+        // If the status has an entry without a name, the pod does not need the claim.
         let not_needed = named.is_none() && made.is_some_and(|status| status.resource_claim_name.is_none());
         (!not_needed).then(|| ClaimUse {
             pod_claim_name: claim.name.clone(),

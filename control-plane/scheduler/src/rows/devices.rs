@@ -1,8 +1,8 @@
-//! Devices, their classes and the claims to them, and which devices are taken.
+//! Devices, their classes and the claims to them, and the allocated devices.
 //!
-//! Invariant: a device that an allocation names, written or promised, is offered to no other claim (administrators
-//! apart), and devices that share counters never use more of them than there are. The inventory is made anew when it
-//! is asked for after the pools changed; what is taken is counted claim by claim.
+//! Invariant: a device in an allocation, written or assumed, is offered to no other claim (except for admin access),
+//! and devices that share counters never consume more than there is. The inventory is rebuilt when it is used after the
+//! pools changed; allocations are counted claim by claim.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -17,42 +17,42 @@ use super::PodRow;
 use super::extended::CLASS_PREFIX;
 use super::node::NodeRow;
 
-/// On a claim that was made for the extended resources of the pod that owns it.
+/// The annotation of a claim that was created for the extended resources of the pod that owns it.
 pub const EXTENDED_CLAIM: &str = "resource.kubernetes.io/extended-resource-claim";
 
 /// A device by driver, pool and name.
 type DeviceId = (String, String, String);
 
-/// A device that a node can use, with the driver and pool it belongs to.
+/// A device that a node can use, with its driver and pool.
 #[derive(Clone, Copy)]
 pub struct Offered<'a> {
-    /// In the inventory, as long as the pools stay as they are.
+    /// The number in the inventory, valid while the pools do not change.
     pub number: usize,
     pub driver: &'a str,
     pub pool: &'a str,
     pub device: &'a Device,
-    /// Only this node can use it.
+    /// Whether only this node can use the device.
     pub on_one_node: bool,
     /// The nodes that can use it, if not all and not one.
     pub nodes: Option<&'a NodeSelector>,
-    /// What it uses of counters: their numbers, and how much.
+    /// The counters that it consumes: their numbers, and the quantities.
     pub consumes: &'a [(usize, i128)],
 }
 
 impl Offered<'_> {
-    /// Whether several claims can have parts of it.
+    /// Reports whether several claims can share it.
     pub fn is_shared(&self) -> bool {
         self.device.allow_multiple_allocations == Some(true)
     }
 
-    /// All that it has of a capacity.
+    /// Returns the total of a capacity.
     pub fn capacity(&self, name: &str) -> i128 {
         let capacity = self.device.capacity.as_ref().and_then(|capacity| capacity.get(name));
         capacity.map_or(0, |capacity| amount(&capacity.value.0))
     }
 }
 
-/// A device of the inventory.
+/// A device in the inventory.
 struct Listed {
     slice: Arc<ResourceSliceSpec>,
     place: usize,
@@ -65,18 +65,18 @@ impl Listed {
     }
 }
 
-/// All devices of pools that are whole, and what is left of them.
+/// All devices of complete pools, and their remaining capacity.
 #[derive(Default)]
 struct Inventory {
     devices: Vec<Listed>,
     numbers: HashMap<DeviceId, usize>,
-    /// How many allocations name each device.
+    /// The number of allocations of each device.
     busy: Vec<u32>,
-    /// What is left of each counter.
+    /// The remaining quantity of each counter.
     left: Vec<i128>,
-    /// What parts of devices have of their capacities, by device and name.
+    /// The consumed capacities of shared devices, by device and name.
     shared: HashMap<(usize, String), i128>,
-    /// Devices of one node, by its name; and all others.
+    /// The devices of one node, by its name; and all others.
     by_node: HashMap<String, Vec<usize>>,
     elsewhere: Vec<usize>,
 }
@@ -88,7 +88,7 @@ pub struct Devices {
     claims: HashMap<Key, ResourceClaim>,
     promised: HashMap<Key, AllocationResult>,
     inventory: Option<Inventory>,
-    /// Grows whenever devices get new numbers.
+    /// Incremented whenever devices get new numbers.
     pub epoch: u64,
 }
 
@@ -105,7 +105,8 @@ impl Devices {
         self.claims.get(key)
     }
 
-    /// The class behind an extended resource: the newest that names it, or the one whose name the resource bears.
+    /// Returns the DeviceClass of an extended resource: the newest that names it, or the class in the resource's own
+    /// name.
     pub fn class_of(&self, resource: &str) -> Option<&str> {
         if let Some(name) = resource.strip_prefix(CLASS_PREFIX) {
             return self.classes.get_key_value(name).map(|(name, _)| name.as_str());
@@ -117,7 +118,7 @@ impl Devices {
         newest.map(|(name, _)| name.as_str())
     }
 
-    /// The claim that was made for the extended resources of a pod.
+    /// Returns the claim that was created for the extended resources of a pod.
     pub fn made_for(&self, pod: &PodRow) -> Option<Key> {
         let is_made = |claim: &ResourceClaim| {
             let mark = claim.metadata.annotations.as_ref().and_then(|all| all.get(EXTENDED_CLAIM));
@@ -155,7 +156,7 @@ impl Devices {
         }
     }
 
-    /// Counts what a claim has, in or out.
+    /// Adds or removes the allocation of a claim.
     fn count(&mut self, key: &Key, taken: bool) {
         let written = self.claims.get(key).and_then(|claim| claim.status.as_ref()?.allocation.as_ref());
         if let (Some(inventory), Some(allocation)) = (&mut self.inventory, written.or(self.promised.get(key))) {
@@ -163,7 +164,7 @@ impl Devices {
         }
     }
 
-    /// Makes the inventory anew if pools changed; before anything is asked of it.
+    /// Rebuilds the inventory if pools changed; call it before any other use.
     pub fn refresh(&mut self) {
         if self.inventory.is_some() {
             return;
@@ -183,18 +184,18 @@ impl Devices {
         self.inventory.as_ref().is_some_and(|inventory| inventory.busy.get(number) == Some(&0))
     }
 
-    /// What parts of a device have of a capacity.
+    /// Returns the consumed part of a device's capacity.
     pub fn shared(&self, number: usize, name: &str) -> i128 {
         let shared = self.inventory.as_ref().map(|inventory| &inventory.shared).filter(|shared| !shared.is_empty());
         shared.and_then(|shared| shared.get(&(number, name.to_owned())).copied()).unwrap_or(0)
     }
 
-    /// What is left of a counter.
+    /// Returns the remaining quantity of a counter.
     pub fn left(&self, counter: usize) -> i128 {
         self.inventory.as_ref().and_then(|inventory| inventory.left.get(counter).copied()).unwrap_or(0)
     }
 
-    /// What the newest complete generation of each pool offers to a node.
+    /// Returns the devices that the newest complete generation of each pool offers to a node.
     pub fn offered_to(&self, node: &NodeRow) -> Vec<Offered<'_>> {
         let Some(inventory) = &self.inventory else { return Vec::new() };
         let own = inventory.by_node.get(&node.name).into_iter().flatten();
@@ -205,7 +206,7 @@ impl Devices {
 }
 
 impl Inventory {
-    /// A pool that is being rewritten offers nothing until it is whole.
+    /// Builds the inventory. A pool that is being rewritten offers nothing until it is complete.
     fn of<'a>(slices: impl Iterator<Item = &'a Arc<ResourceSliceSpec>>) -> Inventory {
         let slices: Vec<&Arc<ResourceSliceSpec>> = slices.collect();
         let mut newest: HashMap<(&str, &str), (i64, i64, i64)> = HashMap::new();
@@ -281,7 +282,7 @@ impl Inventory {
             }
             let before = self.busy[number];
             self.busy[number] = if taken { before + 1 } else { before.saturating_sub(1) };
-            // Counters are used once, by whoever has the device first.
+            // The counters are consumed once, by the first allocation of the device.
             let change = match (before, self.busy[number]) {
                 (0, 1) => -1,
                 (1, 0) => 1,
@@ -305,7 +306,7 @@ fn amount(quantity: &str) -> i128 {
     Quantity::parse(quantity).map_or(0, |quantity| quantity.as_milli())
 }
 
-/// A device if the node can use it.
+/// Returns a device if the node can use it.
 fn offer<'a>(number: usize, listed: &'a Listed, node: &NodeRow) -> Option<Offered<'a>> {
     let (slice, device) = (&listed.slice, listed.device()?);
     let (name, selector, all) = match slice.per_device_node_selection {
@@ -339,7 +340,7 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::{Value, json};
 
-    /// Three pools, each a card of four units: one device takes it all, four take one each.
+    /// Returns one of three pools, each a card of four units: one device consumes it all, four consume one each.
     fn pool(name: usize) -> ResourceSlice {
         let part = |device: &str, units: u32| json!({"name": device, "consumesCounters": [{"counterSet": "card", "counters": {"units": {"value": units.to_string()}}}]});
         let mut devices: Vec<Value> = (0..4).map(|number| part(&format!("part-{number}"), 1)).collect();

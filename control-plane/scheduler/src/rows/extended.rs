@@ -1,20 +1,20 @@
-//! The extended resources that the containers of a pod ask for, one by one: a DeviceClass may stand behind them, and then
-//! each container gets devices of its own.
+//! The extended resources that the containers of a pod request: if a DeviceClass provides them, each container gets
+//! devices of its own.
 
 use corten_api::k8s_openapi::api::core::v1::{Container, PodSpec};
 
 use crate::resources::Resources;
 
-/// Before the name of a DeviceClass: every class is an extended resource by this name.
+/// The prefix of a DeviceClass name: every class is an extended resource under this name.
 pub const CLASS_PREFIX: &str = "deviceclass.resource.kubernetes.io/";
 
-/// A container that asks for extended resources.
+/// A container that requests extended resources.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExtendedUse {
-    /// Its place among all containers, init containers first.
+    /// The index among all containers, init containers first.
     pub index: usize,
     pub container: String,
-    /// It ends before the containers after it start, which can have its devices then.
+    /// Whether it terminates before the containers after it start, which can use its devices then.
     pub ends_early: bool,
     pub asks: Vec<Ask>,
 }
@@ -23,7 +23,7 @@ pub struct ExtendedUse {
 pub struct Ask {
     pub resource: String,
     pub count: i64,
-    /// The resource's place among all that the container asks for, sorted by name.
+    /// The index among all resources of the container, sorted by name.
     pub place: usize,
 }
 
@@ -33,7 +33,7 @@ impl ExtendedUse {
     }
 }
 
-/// Whether a DeviceClass can stand behind the resource.
+/// Reports whether a DeviceClass can provide the resource.
 pub fn is_extended(name: &str) -> bool {
     name.starts_with(CLASS_PREFIX)
         || (name.contains('/') && !name.contains("kubernetes.io/") && !name.starts_with("requests."))

@@ -1,5 +1,5 @@
-//! Lean rows of pods, nodes and volumes: what scheduling needs to know and nothing more, kept up to date change by
-//! change, with standing answers to the questions that every pod of a kind asks.
+//! Lean rows of pods, nodes and volumes: only the fields that scheduling needs, updated change by change, with standing
+//! counts for the questions that all pods of a kind ask.
 
 pub mod demand;
 pub mod devices;

@@ -1,6 +1,6 @@
-//! A node as scheduling sees it, with the pods on it.
+//! A node with its pods, as scheduling sees it.
 //!
-//! Invariant: what a row says is requested is the sum over the pods it holds, assumed ones included.
+//! Invariant: the requested resources of a row are the sum over its pods, assumed ones included.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::resources::Resources;
 
 #[derive(Clone, Debug, Default)]
 pub struct NodeRow {
-    /// Where the row is in the snapshot; never changes while the node exists.
+    /// The index of the row in the snapshot; it never changes while the node exists.
     pub slot: usize,
     pub name: String,
     pub labels: BTreeMap<String, String>,
@@ -22,20 +22,20 @@ pub struct NodeRow {
     pub requested: Resources,
     pub scoring: Resources,
     pub pods: Vec<Arc<PodRow>>,
-    /// How many of the pods take ports of the host, or use volumes that two pods cannot share.
+    /// The number of pods with host ports, or with volumes that two pods cannot share.
     pub with_ports: usize,
     pub with_disks: usize,
-    /// Which images it has, by number.
+    /// The node's images, by number.
     pub images: Vec<u32>,
-    /// What its kubelet says it can do beyond what every kubelet of a supported version can.
+    /// The features that its kubelet declares beyond those of every supported version.
     pub declared_features: Vec<String>,
-    /// Grows with every change of the row, and of what is nominated to it.
+    /// Incremented with every change of the row, and of the nominations to it.
     pub generation: u64,
     /// False while only pods of the node are known, not the node itself.
     pub known: bool,
 }
 
-/// What of a node changed that scheduling depends on.
+/// The changes of a node that scheduling depends on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeChange {
     pub added: bool,
@@ -52,7 +52,7 @@ impl NodeChange {
     }
 }
 
-/// What nearly every decision asks of a node first, apart from its row so that many fit into the processor's caches.
+/// The unrequested resources of a node, separate from its row so that many fit into the CPU's caches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Room {
     pub generation: u64,
@@ -63,7 +63,7 @@ pub struct Room {
 }
 
 impl NodeRow {
-    /// What is left on the node.
+    /// Returns the unrequested resources of the node.
     pub fn room(&self) -> Room {
         let (total, used) = (&self.allocatable, &self.requested);
         Room {
@@ -75,7 +75,7 @@ impl NodeRow {
         }
     }
 
-    /// What would change if the node were described so.
+    /// Returns the changes that this version of the node would make.
     pub fn compare(&self, node: &Node, allocatable: &Resources) -> NodeChange {
         let spec = node.spec.as_ref();
         let taints = spec.and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
@@ -90,7 +90,7 @@ impl NodeRow {
         }
     }
 
-    /// Takes over what the node says about itself, its images apart.
+    /// Updates the row from the node, except for its images.
     pub fn describe(&mut self, node: Node, allocatable: Resources) -> NodeStatus {
         let spec = node.spec.unwrap_or_default();
         self.labels = node.metadata.labels.unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Standing sets of nodes: those that a node selector means, those whose taints are tolerated. Asked once for all pods
-//! alike, and kept up to date node by node.
+//! Standing sets of nodes: those that a node selector matches, or whose taints are tolerated. Computed once for all
+//! equal pods, and updated node by node.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::shortlist::Shortlist;
 
 const MOST_SETS: usize = 256;
 
-/// Which nodes belong to a set.
+/// The condition for the nodes of a set.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum NodeQuery {
     Selected(Arc<NodeDemand>),
@@ -60,7 +60,7 @@ pub struct NodeSets {
 }
 
 impl NodeSets {
-    /// A new scheduling cycle: numbers given out before are void.
+    /// Starts a new scheduling cycle: earlier numbers are void.
     pub fn begin(&mut self) {
         if self.sets.len() > MOST_SETS {
             *self = NodeSets::default();
@@ -86,7 +86,7 @@ impl NodeSets {
         self.sets[set].len
     }
 
-    /// Strikes off the nodes that are not in the set, unless it is most of them.
+    /// Removes the nodes that are not in the set, unless it contains most nodes.
     pub fn shorten(&self, set: usize, nodes: usize, list: &mut Shortlist) {
         if self.len(set) * 2 < nodes {
             list.retain(|slot| self.contains(set, slot));

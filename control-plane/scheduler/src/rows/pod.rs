@@ -10,16 +10,16 @@ use jiff::Timestamp;
 
 use super::demand::{Demand, NodeDemand, node_demand};
 
-/// Pods alike in namespace and labels: for every selector they are the same pod.
+/// Pods with the same namespace and labels: for every selector they are equal.
 #[derive(Debug, Default)]
 pub struct Class {
-    /// Dense, so that what matches a class is remembered in a plain vector.
+    /// A dense id, so that matches per class fit into a plain vector.
     pub id: usize,
     pub namespace: String,
     pub labels: BTreeMap<String, String>,
 }
 
-/// The id is given by what they look like, and no part of it.
+/// The id follows from the namespace and labels, and is not compared.
 impl PartialEq for Class {
     fn eq(&self, other: &Class) -> bool {
         self.namespace == other.namespace && self.labels == other.labels
@@ -41,7 +41,7 @@ pub struct PodRow {
     pub uid: Arc<str>,
     pub class: Arc<Class>,
     pub demand: Arc<Demand>,
-    /// The nodes it requires.
+    /// The nodes that it requires.
     pub nodes: Arc<NodeDemand>,
     pub node_name: String,
     pub nominated: String,
@@ -50,13 +50,13 @@ pub struct PodRow {
     pub generation: i64,
     pub terminating: bool,
     pub terminal: bool,
-    /// It is going because the scheduler made room.
+    /// Whether it is being deleted because of a preemption.
     pub preempted: bool,
     pub started: Option<Timestamp>,
     pub condition: Option<Box<ScheduledCondition>>,
 }
 
-/// What the PodScheduled condition says now.
+/// The current PodScheduled condition.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ScheduledCondition {
     pub status: String,
@@ -79,7 +79,7 @@ impl PodRow {
     }
 }
 
-/// Makes rows of pods, sharing what equal pods have in common.
+/// Makes rows of pods, which share the parts that equal pods have in common.
 #[derive(Default)]
 pub struct Interner {
     classes: HashSet<Arc<Class>>,
@@ -87,12 +87,12 @@ pub struct Interner {
     next: usize,
     demands: HashSet<Arc<Demand>>,
     node_demands: HashSet<Arc<NodeDemand>>,
-    /// Grows whenever ids of classes were given back: what was remembered by id is void then.
+    /// Incremented whenever ids of classes are reused: everything cached by id is void then.
     pub epoch: u64,
     keep: usize,
 }
 
-/// Below this many there is nothing to gain by looking for what is no longer used.
+/// With fewer entries a sweep is not worth the time.
 const WORTH_SWEEPING: usize = 1024;
 
 impl Interner {
@@ -171,7 +171,7 @@ impl Interner {
         class
     }
 
-    /// Forgets what no row uses, each time there is twice as much as after the last time.
+    /// Removes entries that no row uses, each time there are twice as many as after the last sweep.
     fn sweep(&mut self) {
         let held = self.classes.len() + self.demands.len() + self.node_demands.len();
         if held < self.keep.max(WORTH_SWEEPING) {

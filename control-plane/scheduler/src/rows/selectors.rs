@@ -1,5 +1,5 @@
-//! Who selects a pod: Services and the controllers that own it. Pods without constraints of their own are spread by
-//! what these select.
+//! The selectors of the Services and controllers of a pod. Pods without topology spread constraints are spread by
+//! these.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -16,7 +16,7 @@ pub struct Selectors {
 }
 
 impl Selectors {
-    /// A Service, or its end. One without a selector selects nothing.
+    /// Sets or removes a Service. One without a selector selects nothing.
     pub fn set_service(&mut self, key: &Key, selector: Option<BTreeMap<String, String>>) {
         let services = self.services.entry(key.namespace.clone()).or_default();
         match selector.filter(|selector| !selector.is_empty()) {
@@ -32,7 +32,7 @@ impl Selectors {
         }
     }
 
-    /// What all that select the pod select together; empty if nothing does.
+    /// Returns the combined selector of all that select the pod; empty if none does.
     pub fn of(&self, pod: &PodRow) -> Selector {
         let mut labels = BTreeMap::new();
         for selector in self.services.get(pod.namespace()).into_iter().flat_map(BTreeMap::values) {

@@ -1,23 +1,23 @@
-//! The nodes that are worth a look, for pods that most nodes are out of the question for.
+//! The nodes that can be feasible, for pods that most nodes reject.
 //!
-//! A pod that must go to one zone of ten would have every plugin judge the nodes of the other nine. Plugins that know
-//! such nodes by a standing set or count strike them off first, with one look at a number each.
-//! Invariant: only nodes are struck off that the plugin's filter refuses.
+//! For a pod that requires one zone of ten, every plugin would filter the nodes of the other nine. Plugins that know
+//! such nodes by a standing set or count remove them first, at the cost of one comparison each. Invariant: a plugin
+//! removes only nodes that its filter rejects.
 
 #[derive(Default)]
 pub struct Shortlist {
     slots: usize,
-    /// By slot; empty as long as all are on it.
+    /// By slot; empty while all nodes are on the list.
     on: Vec<bool>,
 }
 
 impl Shortlist {
-    /// With all nodes of so many slots.
+    /// Makes a list of all nodes.
     pub fn new(slots: usize) -> Shortlist {
         Shortlist { slots, on: Vec::new() }
     }
 
-    /// Whether nobody has struck off anything.
+    /// Reports whether no node has been removed.
     pub fn is_whole(&self) -> bool {
         self.on.is_empty()
     }
@@ -26,7 +26,7 @@ impl Shortlist {
         self.on.get(slot).copied().unwrap_or(true)
     }
 
-    /// Strikes off the nodes of which this is not true.
+    /// Removes the nodes for which `keep` returns false.
     pub fn retain(&mut self, keep: impl Fn(usize) -> bool) {
         if self.on.is_empty() {
             self.on.resize(self.slots, true);

@@ -1,4 +1,4 @@
-//! Every node with its pods, and the standing answers that go with them. One task owns it; nothing here waits.
+//! All nodes with their pods, and the standing counts that go with them. One task owns it; nothing here waits.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -27,10 +27,10 @@ pub struct Budget {
     pub disrupted: Vec<String>,
 }
 
-/// Who wants to know which nodes changed begins anew after so many changes.
+/// The most recorded changes; beyond that all nodes count as changed.
 const MOST_TOUCHED: usize = 4096;
 
-/// Pods that a preemption made room for, by node, until they are placed.
+/// Nominated pods, by node, until they are scheduled.
 #[derive(Default)]
 pub struct Nominated {
     by_node: HashMap<String, Vec<Arc<PodRow>>>,
@@ -43,7 +43,7 @@ impl Nominated {
         self.by_node.entry(pod.nominated.clone()).or_default().push(pod);
     }
 
-    /// Says which node it was nominated to.
+    /// Removes a nomination; returns its node.
     fn remove(&mut self, uid: &str) -> Option<String> {
         let node = self.by_pod.remove(uid)?;
         if let Some(pods) = self.by_node.get_mut(&node) {
@@ -64,23 +64,23 @@ impl Nominated {
     }
 }
 
-/// On which nodes an image is, and how large.
+/// The nodes that have an image, with its size.
 type Image = HashMap<usize, i64>;
 
 #[derive(Default)]
 pub struct Snapshot {
     nodes: Vec<NodeRow>,
-    /// What is left on each of them; follows every change of a row.
+    /// The unrequested resources of each node; updated with its row.
     rooms: Vec<Room>,
     free: Vec<usize>,
     index: HashMap<String, usize>,
     known: usize,
-    /// Nodes in the order the search goes, zone by zone in turn; made anew after the set of nodes changed.
+    /// The nodes in search order, alternating between zones; rebuilt after nodes were added or removed.
     order: Vec<usize>,
     order_stale: bool,
-    /// Where each placed pod is.
+    /// The slot of each scheduled pod.
     placed: HashMap<Arc<str>, usize>,
-    /// The rows that changed, while somebody wants to know.
+    /// The changed rows, while they are recorded.
     touched: Option<Vec<usize>>,
     noting: u64,
     interner: Interner,
@@ -99,7 +99,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// The nodes that exist.
+    /// Returns the nodes that exist.
     pub fn nodes(&self) -> impl Iterator<Item = &NodeRow> {
         self.nodes.iter().filter(|node| node.known)
     }
@@ -108,12 +108,12 @@ impl Snapshot {
         self.known
     }
 
-    /// How many slots there are for nodes.
+    /// Returns the number of slots.
     pub fn slots(&self) -> usize {
         self.nodes.len()
     }
 
-    /// How many pods are on nodes.
+    /// Returns the number of pods on nodes.
     pub fn pods(&self) -> usize {
         self.placed.len()
     }
@@ -138,14 +138,14 @@ impl Snapshot {
         self.softly_tainted
     }
 
-    /// Begins to note which nodes change, for who holds the number; the one before learns nothing any more.
+    /// Starts to record changed nodes, under a new number; an earlier recording ends.
     pub fn begin_noting(&mut self) -> u64 {
         self.noting += 1;
         self.touched = Some(Vec::new());
         self.noting
     }
 
-    /// Ends that, and says which nodes changed since, nominations to them included, unless they were too many.
+    /// Ends the recording; returns the nodes that changed, nominations to them included, unless they were too many.
     pub fn touched_since(&mut self, noting: u64) -> Option<Vec<usize>> {
         if noting != self.noting {
             return None;
@@ -156,14 +156,14 @@ impl Snapshot {
         Some(slots)
     }
 
-    /// A row was changed, or is to be looked at again.
+    /// Marks a row as changed.
     pub fn touch(&mut self, slot: usize) {
         self.rooms[slot] = self.nodes[slot].room();
         self.touched.take_if(|touched| touched.len() >= MOST_TOUCHED);
         self.touched.iter_mut().for_each(|touched| touched.push(slot));
     }
 
-    /// Nominates a pod to the node it names as such; a nomination to another node ends.
+    /// Nominates a pod to its nominated node; a nomination to another node ends.
     pub fn nominate(&mut self, pod: Arc<PodRow>) {
         self.end_nomination(&pod.uid);
         if !pod.nominated.is_empty() {
@@ -178,7 +178,7 @@ impl Snapshot {
         }
     }
 
-    /// What is remembered of a node hangs on the pods that are nominated to it as on those that are there.
+    /// Marks a node as changed: cached results depend on the nominated pods as well.
     fn nominations_changed(&mut self, node: &str) {
         if let Some(slot) = self.index.get(node).copied() {
             self.nodes[slot].generation += 1;
@@ -200,7 +200,7 @@ impl Snapshot {
         row
     }
 
-    /// A new scheduling cycle: numbers given out before are void.
+    /// Starts a new scheduling cycle: earlier numbers are void.
     pub fn begin(&mut self) {
         self.topology.begin();
         self.sets.begin();
@@ -210,7 +210,7 @@ impl Snapshot {
         }
     }
 
-    /// Slots of the nodes that exist, as of the beginning of the cycle.
+    /// Returns the slots of the nodes that exist, as of the start of the cycle.
     pub fn order(&self) -> &[usize] {
         &self.order
     }
@@ -235,7 +235,7 @@ impl Snapshot {
         self.topology.division(topology_key, &self.nodes)
     }
 
-    /// Terms of placed pods that mean this one: numbers of their carriers.
+    /// Returns the numbers of the carriers whose terms match this pod.
     pub fn terms_meaning(&mut self, pod: &PodRow) -> Vec<usize> {
         self.topology.meaning(&pod.class, &self.namespaces)
     }
@@ -245,7 +245,7 @@ impl Snapshot {
             return *known;
         }
         let slot = self.free.pop().unwrap_or(self.nodes.len());
-        // A row that is used again goes on counting: what was remembered of the node before must not hold for it.
+        // A reused row continues its generation: cached results of the former node must not apply to it.
         let generation = self.nodes.get(slot).map_or(0, |row| row.generation + 1);
         let row = NodeRow { slot, name: name.to_owned(), generation, ..NodeRow::default() };
         if slot == self.nodes.len() {
@@ -259,7 +259,7 @@ impl Snapshot {
         slot
     }
 
-    /// A new node, or a newer version of one; says what that changes for scheduling.
+    /// Adds or updates a node; returns the changes that matter for scheduling.
     pub fn set_node(&mut self, node: Node) -> NodeChange {
         let slot = self.slot(node.name());
         let allocatable = Resources::from_list(node.status.as_ref().and_then(|status| status.allocatable.as_ref()));
@@ -281,7 +281,7 @@ impl Snapshot {
         change
     }
 
-    /// Keeps the totals over nodes.
+    /// Updates the totals over nodes.
     fn count_node(&mut self, slot: usize, by: isize) {
         let node = &self.nodes[slot];
         if !node.known {
@@ -319,13 +319,13 @@ impl Snapshot {
         number
     }
 
-    /// The nodes that have an image, with its size there.
+    /// Returns the nodes that have an image, with its size there.
     pub fn image(&self, name: &str) -> Option<&HashMap<usize, i64>> {
         let image = &self.images[*self.image_numbers.get(name)? as usize];
         (!image.is_empty()).then_some(image)
     }
 
-    /// The node is gone; its row stays as long as pods are still said to be on it.
+    /// Removes a node; its row stays while it still has pods.
     pub fn remove_node(&mut self, name: &str) {
         let Some(slot) = self.index.get(name).copied() else { return };
         self.topology.detach(&self.nodes[slot], &self.namespaces);
@@ -350,7 +350,7 @@ impl Snapshot {
         self.free.push(slot);
     }
 
-    /// Puts a pod on the node it names, or a newer version in the place of the older.
+    /// Adds a pod to its node, or updates it.
     pub fn add_pod(&mut self, pod: Arc<PodRow>) {
         self.remove_pod(&pod.uid);
         let slot = self.slot(&pod.node_name);
@@ -365,7 +365,7 @@ impl Snapshot {
         pod
     }
 
-    /// Puts a pod on a node for as long as a dry run goes, or back where it was.
+    /// Puts a pod on a node during a dry run, or back.
     pub fn put(&mut self, slot: usize, pod: Arc<PodRow>) {
         self.topology.pod_added(&pod, slot, &self.nodes, &self.namespaces);
         self.count_users(&pod, 1);
@@ -373,7 +373,7 @@ impl Snapshot {
         self.touch(slot);
     }
 
-    /// Takes a pod off a node without forgetting that it is there: for a dry run.
+    /// Removes a pod from a node during a dry run.
     pub fn lift(&mut self, slot: usize, uid: &str) -> Option<Arc<PodRow>> {
         let pod = self.nodes[slot].remove(uid)?;
         self.topology.pod_removed(&pod, slot, &self.nodes, &self.namespaces);
@@ -404,7 +404,7 @@ impl Snapshot {
     }
 }
 
-/// Zone by zone in turn, so that a search that ends early has seen all zones.
+/// Alternates between zones, so that a search that ends early has visited all zones.
 fn interleaved<'a>(nodes: impl Iterator<Item = &'a NodeRow>) -> Vec<usize> {
     let mut zones: Vec<Vec<usize>> = Vec::new();
     let mut numbers: HashMap<(Option<&String>, Option<&String>), usize> = HashMap::new();

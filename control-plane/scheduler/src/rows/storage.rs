@@ -1,6 +1,6 @@
-//! Claims, volumes and what decides where they can be: lean rows, and what is promised but not yet written.
+//! Lean rows of claims, volumes and their topology, and the assumed bindings that are not written yet.
 //!
-//! Invariant: a volume promised to a claim is offered to no other, until the promise is kept or taken back.
+//! Invariant: a volume that is assumed for a claim is offered to no other, until the binding is written or released.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -17,7 +17,7 @@ use super::demand::selector;
 pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 pub const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
-/// The provisioner of classes whose volumes are made by hand.
+/// The provisioner of classes without dynamic provisioning.
 pub const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -62,13 +62,13 @@ impl ClaimRow {
         }
     }
 
-    /// Bound from both sides.
+    /// Reports whether claim and volume are bound to each other.
     pub fn is_bound(&self) -> bool {
         !self.volume.is_empty() && self.bind_completed
     }
 
-    /// Whether the provisioner gave the node back that was chosen in revision `written`: no volume can be made there, and
-    /// another node must be chosen. A row that is older does not show the choice yet.
+    /// Reports whether the provisioner removed the node that was selected in revision `written`: it cannot provision
+    /// there, and another node must be selected. An older row does not show the selection yet.
     pub fn has_lost_node(&self, node: &str, written: Option<u64>) -> bool {
         match &self.selected_node {
             Some(selected) => selected != node,
@@ -86,7 +86,7 @@ pub struct VolumeRow {
     pub access_modes: Vec<String>,
     pub mode: String,
     pub attributes_class: String,
-    /// The claim it is bound or promised to: key and uid, which is empty when only the name was given.
+    /// The claim it is bound or reserved to: key and uid, which is empty if only the name is set.
     pub claim: Option<(Key, String)>,
     pub available: bool,
     pub deleting: bool,
@@ -121,7 +121,7 @@ impl VolumeRow {
         }
     }
 
-    /// Whether pods on a node with these labels can use it.
+    /// Reports whether pods on a node with these labels can use the volume.
     pub fn reachable(&self, labels: &BTreeMap<String, String>) -> bool {
         let matches = |term| corten_api::placement::node_term_matches(term, "", labels);
         self.node_terms.as_ref().is_none_or(|terms| terms.iter().any(matches))
@@ -137,7 +137,7 @@ pub struct ClassRow {
     pub provisioner: String,
     pub waits_for_consumer: bool,
     pub binding_mode: Option<String>,
-    /// Terms, each of which is a list of labels with the values that will do.
+    /// Terms, each a list of labels with their allowed values.
     pub topologies: Vec<Vec<(String, Vec<String>)>>,
 }
 
@@ -155,7 +155,7 @@ impl ClassRow {
         }
     }
 
-    /// Whether volumes can be made for a node with these labels.
+    /// Reports whether volumes can be provisioned for a node with these labels.
     pub fn allows(&self, labels: &BTreeMap<String, String>) -> bool {
         let holds = |(key, values): &(String, Vec<String>)| labels.get(key).is_some_and(|value| values.contains(value));
         self.topologies.is_empty() || self.topologies.iter().any(|term| !term.is_empty() && term.iter().all(holds))
@@ -190,7 +190,7 @@ pub fn limits(node: CSINode) -> Limits {
     node.spec.drivers.iter().map(|driver| (driver.name.clone(), count(driver))).collect()
 }
 
-/// An attachment: node, driver and volume.
+/// Returns the node, driver and volume of an attachment.
 pub fn attachment(attachment: VolumeAttachment) -> Option<(String, String, String)> {
     let spec = attachment.spec;
     Some((spec.node_name, spec.attacher, spec.source.persistent_volume_name?))
@@ -217,19 +217,19 @@ pub struct Storage {
     pub limits: HashMap<String, Limits>,
     /// By name of the attachment.
     pub attachments: HashMap<String, (String, String, String)>,
-    /// How many placed pods use a claim.
+    /// The number of scheduled pods that use a claim.
     pub users: HashMap<Key, usize>,
     promised: HashMap<String, Key>,
     selected: HashMap<Key, String>,
 }
 
 impl Storage {
-    /// Volumes of a class that no promise has taken.
+    /// Returns the volumes of a class that are not assumed for a claim.
     pub fn offered(&self, class: &str) -> impl Iterator<Item = &VolumeRow> {
         self.volumes.values().filter(move |volume| volume.class == class && !self.promised.contains_key(&volume.name))
     }
 
-    /// The node a claim is to be provisioned for.
+    /// Returns the node that a claim is to be provisioned for.
     pub fn selected_node<'a>(&'a self, claim: &'a ClaimRow) -> Option<&'a str> {
         self.selected.get(&claim.key).or(claim.selected_node.as_ref()).map(String::as_str)
     }
@@ -242,14 +242,14 @@ impl Storage {
         self.selected.insert(claim.clone(), node.to_owned());
     }
 
-    /// Takes back what was promised for these claims: it is written by now, or never will be.
+    /// Releases the assumed bindings of these claims: they are written, or never will be.
     pub fn release(&mut self, claims: &HashSet<Key>) {
         self.promised.retain(|_, claim| !claims.contains(claim));
         self.selected.retain(|claim, _| !claims.contains(claim));
     }
 }
 
-/// Whole bytes, rounded up; absent means none.
+/// Returns whole bytes, rounded up; zero if absent.
 fn bytes(quantity: Option<&Quantity>) -> i128 {
     let parsed = quantity.and_then(|quantity| corten_meta::Quantity::parse(&quantity.0).ok());
     parsed.map_or(0, |quantity| {
@@ -258,7 +258,7 @@ fn bytes(quantity: Option<&Quantity>) -> i128 {
     })
 }
 
-/// The class by its old annotation, else by the field.
+/// Returns the class from the old annotation, else from the field.
 fn class(meta: &ObjectMeta, field: Option<String>) -> String {
     annotation(meta, CLASS_ANNOTATION).cloned().or(field).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Rows against plain counting: whatever happens in whatever order, standing answers stay true.
+//! Rows against plain counting: standing counts stay correct after any changes in any order.
 
 use super::node_sets::NodeQuery;
 use super::topology::{Inclusion, Query};
@@ -167,7 +167,7 @@ fn queries() -> Vec<Query> {
     ]
 }
 
-/// The same by counting everything.
+/// Counts everything anew.
 fn counted(snapshot: &Snapshot, query: &Query) -> (i64, Option<i64>, usize) {
     let mut domains: HashMap<String, i64> = HashMap::new();
     for node in snapshot.nodes() {

@@ -1,9 +1,9 @@
-//! Standing counts of pods by topology domain, kept up to date pod by pod instead of being counted anew for every pod
-//! that asks: a deployment of a thousand asks the same question a thousand times.
+//! Standing counts of pods by topology domain, updated pod by pod instead of being counted for every pod: a Deployment
+//! of a thousand replicas needs the same count a thousand times.
 //!
-//! A question ([`Query`]) gets its tally at the first asking; who asks holds its number for one scheduling cycle.
-//! Terms that placed pods themselves carry are counted as long as a pod carries them ([`Carrier`]).
-//! Invariant: a tally equals what counting all pods of all nodes would give. Checked by property in `tests`.
+//! A [`Query`] gets its tally at first use, under a number that is valid for one scheduling cycle. Terms of scheduled
+//! pods are counted while a pod carries them ([`Carrier`]). Invariant: a tally equals a count of all pods of all nodes.
+//! Checked by property in `tests`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -18,26 +18,26 @@ pub type Namespaces = HashMap<String, BTreeMap<String, String>>;
 pub const EVERY_NODE: &str = "";
 /// No domain: the node lacks the label.
 const NOWHERE: u32 = u32::MAX;
-/// Tallies that stand at most, before those not asked for lately go.
+/// The most tallies, before those not used recently are dropped.
 const MOST_TALLIES: usize = 256;
 
-/// Which pods to count, on which nodes, by which domains.
+/// The pods to count, on which nodes, by which domains.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Query {
     pub topology_key: String,
     /// A pod counts if it matches all of them.
     pub pods: Vec<PodMatcher>,
-    /// Pods that are being deleted do not count.
+    /// Whether pods that are being deleted do not count.
     pub staying: bool,
     pub nodes: Inclusion,
 }
 
-/// Which nodes count.
+/// The nodes that count.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Inclusion {
-    /// Those that have all of these labels,
+    /// Nodes that have all of these labels,
     pub with_labels: Vec<String>,
-    /// that are selected,
+    /// that the selector matches,
     pub selected: Option<Arc<NodeDemand>>,
     /// and whose taints are tolerated.
     pub tolerated: Option<Tolerations>,
@@ -51,7 +51,7 @@ impl Inclusion {
     }
 }
 
-/// The nodes divided by one label.
+/// The nodes grouped by one label.
 #[derive(Default)]
 struct Division {
     name: String,
@@ -88,7 +88,7 @@ impl Division {
     }
 }
 
-/// Remembers by class what matches.
+/// Caches by class whether it matches.
 #[derive(Default)]
 struct Memory(Vec<Option<bool>>);
 
@@ -105,9 +105,9 @@ pub struct Tally {
     query: Query,
     division: usize,
     counts: Vec<i64>,
-    /// How many nodes that count each domain has.
+    /// The number of counting nodes in each domain.
     members: Vec<u32>,
-    /// How many domains with members have so many pods: its first key is the least.
+    /// The number of domains with nodes by their number of pods: the first key is the minimum.
     domains_by_count: BTreeMap<i64, usize>,
     included: Vec<bool>,
     total: i64,
@@ -130,7 +130,7 @@ impl Tally {
         }
     }
 
-    /// Pods counted in all domains together.
+    /// Returns the pods in all domains together.
     pub fn total(&self) -> i64 {
         self.total
     }
@@ -139,17 +139,17 @@ impl Tally {
         self.counts.get(domain).copied().unwrap_or(0)
     }
 
-    /// How many domains have a node that counts.
+    /// Returns the number of domains with a counting node.
     pub fn domains(&self) -> usize {
         self.domains_by_count.values().sum()
     }
 
-    /// The least pods of any domain that has a node that counts.
+    /// Returns the fewest pods of any domain with a counting node.
     pub fn minimum(&self) -> i64 {
         self.domains_by_count.keys().next().copied().unwrap_or(0)
     }
 
-    /// The most pods of any domain that has a node that counts.
+    /// Returns the most pods of any domain with a counting node.
     pub fn maximum(&self) -> i64 {
         self.domains_by_count.keys().next_back().copied().unwrap_or(0)
     }
@@ -207,7 +207,7 @@ impl Tally {
         }
     }
 
-    /// Counts a node in or out with all its pods.
+    /// Adds or removes a node with all its pods.
     fn attach(&mut self, node: &NodeRow, domain: Option<usize>, namespaces: &Namespaces) {
         if self.included.len() <= node.slot {
             self.included.resize(node.slot + 1, false);
@@ -228,16 +228,16 @@ impl Tally {
     }
 }
 
-/// Why a placed pod has a term.
+/// The role of a term of a scheduled pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Carries {
     RequiredAntiAffinity,
     RequiredAffinity,
-    /// With its weight, negative for anti-affinity.
+    /// A preference with its weight, negative for anti-affinity.
     Preference(i64),
 }
 
-/// The domains of the placed pods that carry a term.
+/// The domains of the scheduled pods that carry a term.
 pub struct Carrier {
     pub carries: Carries,
     pub term: Term,
@@ -260,7 +260,7 @@ impl Carrier {
         self.counts[domain] += by;
     }
 
-    /// Whether the term means pods of this class.
+    /// Reports whether the term matches pods of this class.
     fn means(&mut self, class: &Class, namespaces: &Namespaces) -> bool {
         let term = &self.term;
         self.memory
@@ -279,7 +279,7 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// Where a node is in the division that a tally or carrier counts by.
+    /// Returns the domain of a node in the division that a tally or carrier counts by.
     pub fn domain(&self, division: usize, slot: usize) -> Option<usize> {
         self.divisions[division].of(slot)
     }
@@ -294,13 +294,13 @@ impl Topology {
         self.divisions.len() - 1
     }
 
-    /// Ids of classes were given back: what is remembered by them is void.
+    /// Clears everything cached by class id, because ids were reused.
     pub fn forget_classes(&mut self) {
         self.tallies.iter_mut().flatten().for_each(|tally| tally.memory = Memory::default());
         self.carriers.iter_mut().for_each(|carrier| carrier.memory = Memory::default());
     }
 
-    /// A new scheduling cycle: numbers of tallies and carriers given out before are void.
+    /// Starts a new scheduling cycle: earlier numbers of tallies and carriers are void.
     pub fn begin(&mut self) {
         self.clock += 1;
         self.forget_unused_carriers();
@@ -320,7 +320,7 @@ impl Topology {
         }
     }
 
-    /// The number of the tally that answers the query, counted now if nobody asked before.
+    /// Returns the number of the tally for the query; counts it now if it is new.
     pub fn tally(&mut self, query: Query, nodes: &[NodeRow], namespaces: &Namespaces) -> usize {
         if let Some(known) = self.by_query.get(&query).copied() {
             if let Some(tally) = &mut self.tallies[known] {
@@ -343,12 +343,12 @@ impl Topology {
         free
     }
 
-    /// What a number given out in this cycle stands for, and the division it counts by.
+    /// Returns the tally of a number from this cycle, and the division it counts by.
     pub fn counted(&self, tally: usize) -> Option<(&Tally, usize)> {
         self.tallies.get(tally)?.as_ref().map(|tally| (tally, tally.division))
     }
 
-    /// The carriers of terms that mean pods of this class: their numbers.
+    /// Returns the numbers of the carriers whose terms match pods of this class.
     pub fn meaning(&mut self, class: &Class, namespaces: &Namespaces) -> Vec<usize> {
         let means = |(number, carrier): (usize, &mut Carrier)| {
             (carrier.pods > 0 && carrier.means(class, namespaces)).then_some(number)
@@ -413,7 +413,7 @@ impl Topology {
         self.carriers.len() - 1
     }
 
-    /// Terms that no pod carries any more go when they are the most: every pod is asked about every term.
+    /// Drops terms that no pod carries any more, once they are the majority: every pod is checked against every term.
     fn forget_unused_carriers(&mut self) {
         let used = |carrier: &Carrier| carrier.pods > 0;
         if self.carriers.len() < 64 || 2 * self.carriers.iter().filter(|c| used(c)).count() > self.carriers.len() {
@@ -424,7 +424,7 @@ impl Topology {
         self.by_term = numbered.map(|(number, c)| ((c.carries, c.term.clone()), number)).collect();
     }
 
-    /// Takes a node out of every count, before something about it changes.
+    /// Removes a node from every count, before it changes.
     pub fn detach(&mut self, node: &NodeRow, namespaces: &Namespaces) {
         for tally in self.tallies.iter_mut().flatten() {
             tally.detach(node, self.divisions[tally.division].of(node.slot), namespaces);
@@ -432,7 +432,7 @@ impl Topology {
         self.carry_node(node, -1);
     }
 
-    /// And back, after it did.
+    /// Adds a node to every count, after it changed.
     pub fn attach(&mut self, node: &NodeRow, namespaces: &Namespaces) {
         self.divisions.iter_mut().for_each(|division| division.place(node));
         for tally in self.tallies.iter_mut().flatten() {
@@ -452,7 +452,7 @@ impl Topology {
         }
     }
 
-    /// Labels of a namespace changed: what depends on such is counted anew when asked for.
+    /// Drops the counts that depend on namespace labels, because such labels changed.
     pub fn namespace_changed(&mut self) {
         self.drop_tallies(|tally| tally.query.pods.iter().any(|matcher| matcher.namespace_selector.is_some()));
         self.carriers.iter_mut().for_each(|carrier| carrier.memory = Memory::default());

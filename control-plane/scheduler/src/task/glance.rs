@@ -1,5 +1,5 @@
-//! A quick look at a pod that is already known: most changes of a running pod mean nothing to scheduling, those of a
-//! waiting one are what we wrote into its status ourselves, and a look costs a fifth of decoding it whole.
+//! A partial decoding of a known pod: most changes of a running pod do not matter to scheduling, those of a queued one
+//! are our own status updates, and this costs a fifth of full decoding.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -64,13 +64,13 @@ impl Status<'_> {
         self.start_time.as_deref().and_then(|text| corten_meta::time::parse(text).ok())
     }
 
-    /// Whether the pod goes because the scheduler made room.
+    /// Reports whether the pod is being deleted because of a preemption.
     pub fn is_preempted(&self) -> bool {
         let says_so = |one: &Condition<'_>| one.status == "True" && one.reason == "PreemptionByScheduler";
         self.conditions.iter().any(|one| one.kind == "DisruptionTarget" && says_so(one))
     }
 
-    /// Why it is not scheduled, if that was said.
+    /// Returns the PodScheduled condition, if it is false.
     pub fn scheduled(&self) -> Option<Box<ScheduledCondition>> {
         let told = self.conditions.iter().find(|one| one.kind == "PodScheduled").filter(|one| one.status != "True")?;
         let since = told.last_transition_time.as_deref().and_then(|text| corten_meta::time::parse(text).ok());
@@ -79,10 +79,10 @@ impl Status<'_> {
     }
 }
 
-/// Whether the change of a placed pod can be passed over: the same spec and labels, on the same node, neither ended
-/// nor newly being deleted, and its start known. A pod whose spec was changed is always read whole, for then its status
-/// says what it holds. One that we told to go is known to be going before others see it: what is said of it until then
-/// is older.
+/// Reports whether the change of a scheduled pod can be ignored: the same spec and labels, on the same node, neither
+/// terminated nor newly being deleted, and its start time known. A pod whose spec changed is always decoded, because
+/// then its status has its resources. A victim is known to be deleted before the cache shows it: earlier events are
+/// older.
 pub fn unchanged(known: &Arc<PodRow>, object: &Object) -> bool {
     let header = &object.header;
     if header.generation > 1
@@ -98,8 +98,8 @@ pub fn unchanged(known: &Arc<PodRow>, object: &Object) -> bool {
         && glance.status.start_time.is_some() == known.started.is_some()
 }
 
-/// A pod that waits, as it was known but for its status, if nothing but that can have changed. Which claims a pod has
-/// is told by its status: one with such is read whole.
+/// Returns a queued pod with its new status, if only that can have changed. A pod with resource claims is always
+/// decoded, because its status names them.
 pub fn restated(known: &PodRow, object: &Object) -> Option<PodRow> {
     let header = &object.header;
     let same = known.demand.claims.is_empty()
@@ -116,15 +116,14 @@ pub fn restated(known: &PodRow, object: &Object) -> Option<PodRow> {
     Some(PodRow { nominated, condition, revision: object.revision, ..known.clone() })
 }
 
-/// The typed view of an object, but for the owners of its fields: nothing here asks for them, and they are a third of
-/// the work.
+/// Decodes an object without its managedFields: nothing here needs them, and they are a third of the work.
 pub fn whole<K: Typed>(object: &Object) -> Option<K> {
     let mut typed = K::decode(&unowned(&object.bytes)).ok()?;
     typed.meta_mut().resource_version = Some(object.revision.to_string());
     Some(typed)
 }
 
-/// The typed views of many objects, made by all processors together.
+/// Decodes many objects on all CPUs.
 pub fn all<K: Typed + Send>(changes: &[&Arc<Object>]) -> Vec<Option<K>> {
     let read = |object: &&Arc<Object>| whole::<K>(object);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -134,14 +133,14 @@ pub fn all<K: Typed + Send>(changes: &[&Arc<Object>]) -> Vec<Option<K>> {
             .chunks(share)
             .map(|share| scope.spawn(move || share.iter().map(read).collect::<Vec<_>>()))
             .collect();
-        // A thread that panicked has read nothing: what it was to read is read again, one by one.
+        // A thread that panicked has decoded nothing: its objects are decoded again, one by one.
         let joined = shares.into_iter().zip(changes.chunks(share));
         joined.flat_map(|(thread, share)| thread.join().unwrap_or_else(|_| share.iter().map(read).collect())).collect()
     })
 }
 
-/// The bytes of an object without `metadata.managedFields`. A text cannot be taken for the field: its quotes would be
-/// escaped.
+/// Returns the bytes of an object without `metadata.managedFields`. A string value cannot be taken for the field: its
+/// quotes would be escaped.
 fn unowned(bytes: &[u8]) -> Cow<'_, [u8]> {
     const FIELD: &[u8] = b",\"managedFields\":[";
     let Some(from) = bytes.windows(FIELD.len()).position(|window| window == FIELD) else { return bytes.into() };

@@ -1,7 +1,7 @@
-//! Pods that are like one that was read before: replicas differ in their names, in their status and in the node they are
-//! on. Such a pod need not be decoded whole, which is most of the work of hearing of it.
+//! Pods that resemble one that was decoded before: replicas differ only in their names, status and node. Such a pod
+//! need not be decoded, which is most of the work of receiving it.
 //!
-//! Invariant: a row that is made by likeness is the one that decoding the pod whole would give.
+//! Invariant: the row equals the one that decoding the pod would give.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -15,23 +15,23 @@ use serde_json::value::RawValue;
 use super::glance::{Spec, Status};
 use crate::rows::PodRow;
 
-/// As many kinds of pods are known; beyond that all are forgotten.
+/// The most known pods; beyond that all are dropped.
 const MOST: usize = 256;
-/// The text of a larger spec is not kept.
+/// The largest spec whose bytes are kept.
 const LARGEST: usize = 8 * 1024;
-/// Where so many pods in turn were like none before, as those of a DaemonSet are, only every so many is looked at.
+/// After this many consecutive pods without a match, as those of a DaemonSet, only one in this many is compared.
 const IN_VAIN: usize = 256;
 const SAMPLE: usize = 64;
 
 #[derive(Default)]
 pub struct Likeness {
     known: HashMap<u64, Known>,
-    /// Pods since the last one that was like another.
+    /// The number of pods since the last match.
     in_vain: usize,
     offered: usize,
 }
 
-/// A pod that was read whole, and what others must have in common with it.
+/// A decoded pod, and the parts that others must share with it.
 struct Known {
     spec: String,
     owners: Vec<Owner>,
@@ -46,7 +46,7 @@ struct Parts<'a> {
     status: Status<'a>,
 }
 
-/// A spec without the node that the pod is on.
+/// A spec without the pod's node.
 struct Likened {
     spec: String,
     node_name: String,
@@ -58,7 +58,7 @@ impl Likened {
             true => serde_json::from_str::<Spec<'_>>(text).ok()?.node_name.into(),
             false => String::new(),
         };
-        // Where the field is, is part of the text: the name of the node is taken out of it, and its quotes stay.
+        // The position of the field is part of the comparison: the node's name is cut out, and its quotes stay.
         let spec = match node_name.is_empty() {
             true => text.to_owned(),
             false => text.replacen(&format!("\"nodeName\":\"{node_name}\""), "\"nodeName\":\"\"", 1),
@@ -74,7 +74,7 @@ impl Likened {
 }
 
 impl Likeness {
-    /// The row of a pod that is like one that is known.
+    /// Returns the row of a pod that resembles a known one.
     pub fn row(&mut self, object: &Object) -> Option<PodRow> {
         self.in_vain += 1;
         if self.known.is_empty()
@@ -116,8 +116,8 @@ impl Likeness {
         })
     }
 
-    /// Remembers a pod that was read whole. One whose volumes have its name, or whose status names its claims, is like
-    /// no other.
+    /// Remembers a decoded pod. One whose volumes contain its name, or whose status names its claims, resembles no
+    /// other.
     pub fn learn(&mut self, object: &Object, row: &PodRow) {
         self.offered += 1;
         if self.in_vain > IN_VAIN && !self.offered.is_multiple_of(SAMPLE) {
@@ -137,7 +137,7 @@ impl Likeness {
     }
 }
 
-/// Of a pod whose spec was changed, its status says what it holds.
+/// Reports whether the pod's spec was never changed: otherwise its status has its resources.
 fn is_plain(object: &Object) -> bool {
     object.header.generation <= 1
 }
@@ -228,7 +228,7 @@ mod tests {
         let known = likeness.known.len();
         assert!((0..SAMPLE).all(|priority| !heard(&mut likeness, 1_000 + priority)));
         assert!(likeness.known.len() <= known + 1);
-        // A replica is known again after some looks, and from then on each.
+        // A replica is recognised after some pods, and from then on always.
         let looks = (0..).take_while(|_| !heard(&mut likeness, 5_000)).count();
         assert!(looks <= 2 * SAMPLE, "{looks}");
         assert!((0..10).all(|_| heard(&mut likeness, 5_000)));

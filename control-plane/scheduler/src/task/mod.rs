@@ -1,4 +1,4 @@
-//! The task that owns the scheduler's state, and its one loop: hear what changed, decide about what waits, carry out.
+//! The task that owns the scheduler's state, and its loop: receive changes, decide about queued pods, carry out.
 
 mod glance;
 mod likeness;
@@ -30,15 +30,16 @@ use crate::scheduler::{Decision, Placed, Scheduler, Unplaced};
 use likeness::Likeness;
 use watches::{Watched, Watches};
 
-/// The most requests to the API under way at once.
+/// The most requests to the API in flight at once.
 const MAX_IN_FLIGHT: usize = 256;
-/// Once there are so many, no pod is placed before there are only these: bindings go out in groups.
+/// After the limit was reached, no pod is scheduled until this few are in flight: bindings are sent in groups.
 const FEW_IN_FLIGHT: usize = 192;
-/// As many pods are placed before others get their turn: bindings that go out together are made durable together.
+/// The number of pods that are scheduled before other work gets its turn: bindings that are sent together become
+/// durable together.
 const RUN: usize = 16;
-/// As many objects are decoded at once at the beginning: typed objects are large.
+/// The number of objects that are decoded at once at the start: typed objects are large.
 const BLOCK: usize = 4096;
-/// And as many before all others, for most pods are like one of a few.
+/// The size of the first block, because most pods resemble one of a few.
 const FIRST_BLOCK: usize = 64;
 
 pub async fn run(config: &Config, client: Client, shutdown: CancellationToken) {
@@ -65,9 +66,9 @@ pub async fn run(config: &Config, client: Client, shutdown: CancellationToken) {
     caches.ended().await;
 }
 
-/// How something that went out beside the task ended.
+/// The result of work outside the task.
 enum Finished {
-    /// What had to be written before the binding is.
+    /// The writes before the binding are done.
     PreBound(Placed),
     Bound(Placed),
     BindingFailed(Placed),
@@ -75,12 +76,12 @@ enum Finished {
     Other,
 }
 
-/// What came of asking extenders.
+/// The result of calling extenders.
 enum Consulting {
-    /// Feasible nodes, and what extenders add to their scores.
+    /// Feasible nodes, and the extenders' scores.
     Nodes(Vec<usize>, Vec<i64>),
     Nowhere(Rejection),
-    /// The pod is gone meanwhile.
+    /// The pod was deleted during the calls.
     Gone,
 }
 
@@ -90,10 +91,10 @@ struct Task {
     watches: Watches,
     scheduler: Scheduler,
     likeness: Likeness,
-    /// Placed pods whose volumes are being bound, and until when.
+    /// Assumed pods whose volumes are being bound, with their deadlines.
     waiting: HashMap<Arc<str>, (Placed, Timestamp)>,
     in_flight: JoinSet<Finished>,
-    /// Whether pods are being placed or bound; events wait for the end of that.
+    /// Whether pods are being scheduled or bound; events wait until that is over.
     busy: watch::Sender<bool>,
 }
 
@@ -114,13 +115,13 @@ impl Task {
                 self.schedule_one(entry, now).await;
                 placed += 1;
                 if placed % RUN == 0 {
-                    // Give way, so that a long queue does not keep the bindings waiting.
+                    // Yields, so that a long queue does not delay the bindings.
                     tokio::task::yield_now().await;
                 }
                 continue;
             }
             self.is_busy(!self.in_flight.is_empty());
-            // What is due has to wait for the requests under way.
+            // Due work has to wait for the requests in flight.
             let wait = if most == MAX_IN_FLIGHT { self.until_deadline(now) } else { Duration::from_secs(1) };
             tokio::select! {
                 () = shutdown.cancelled() => break,
@@ -136,7 +137,7 @@ impl Task {
         self.busy.send_if_modified(|busy| std::mem::replace(busy, is) != is);
     }
 
-    /// Starts something beside the task. Boxed, so that the runtime's code around it is there once.
+    /// Starts work outside the task. Boxed, so that the runtime's code around it exists once.
     fn launch(&mut self, work: impl Future<Output = Finished> + Send + 'static) {
         let work: BoxFuture<'static, Finished> = Box::pin(work);
         self.in_flight.spawn(work);
@@ -149,7 +150,7 @@ impl Task {
         left.unwrap_or(Duration::from_secs(3600))
     }
 
-    /// The first look at the cluster, which may be large: nodes and pods are decoded by all processors.
+    /// Loads the initial state of the cluster, which may be large: nodes and pods are decoded on all CPUs.
     fn catch_up(&mut self) {
         let now = corten_meta::time::now();
         for (kind, changes) in self.watches.known() {
@@ -169,7 +170,7 @@ impl Task {
         }
     }
 
-    /// In their order, whether they are decoded or known by their likeness.
+    /// Adds pods in their order, whether they are decoded or recognised.
     fn catch_up_with_pods(&mut self, changes: &[Change], now: Timestamp) {
         let objects = changes.iter().filter_map(|change| change.new.as_ref());
         let rows: Vec<_> = objects.map(|object| (object, self.likeness.row(object))).collect();
@@ -184,7 +185,7 @@ impl Task {
         }
     }
 
-    /// Everything that is known by now counts before the next pod is placed.
+    /// Applies all received changes before the next pod is scheduled.
     fn hear_all(&mut self) {
         while let Some((kind, change)) = self.watches.try_next() {
             self.hear(kind, &change);
@@ -237,7 +238,7 @@ impl Task {
         }
     }
 
-    /// The scheduling cycle of one pod.
+    /// Runs the scheduling cycle of one pod.
     async fn schedule_one(&mut self, entry: Entry, now: Timestamp) {
         let (pod, since) = (entry.pod.clone(), entry.last_attempt);
         let decision = match self.extenders.concern(&pod) {
@@ -255,8 +256,8 @@ impl Task {
         }
     }
 
-    /// The cycle with the extenders' words in between. The loop waits for them, as upstream's does: a decision must
-    /// be made on one state.
+    /// Runs the cycle with calls to extenders. The loop waits for them, as upstream's does: a decision must be made on
+    /// one state.
     async fn decide_with_extenders(&mut self, entry: Entry) -> Option<Decision> {
         let profile = self.scheduler.profile(&entry.pod)?;
         match self.consult(&entry.pod, &profile).await {
@@ -311,7 +312,7 @@ impl Task {
         Ok(Consulting::Nowhere(rejection))
     }
 
-    /// Pre-bind, if there is something to write first; else bind.
+    /// Writes what must precede the binding, if anything; else binds.
     fn carry_out(&mut self, mut placed: Placed) {
         if placed.effects.is_empty() {
             return self.bind(placed);
@@ -367,7 +368,7 @@ impl Task {
         });
     }
 
-    /// Binds pods whose volumes are there, and gives up on those that failed or take too long.
+    /// Binds pods whose volumes are ready, and fails those whose volumes failed or timed out.
     fn bind_what_is_ready(&mut self, now: Timestamp) {
         let judged: Vec<(Arc<str>, Result<bool, String>)> = self
             .waiting
@@ -421,7 +422,7 @@ impl Task {
         }
     }
 
-    /// Says why a pod found no node, and makes room if that was found to help.
+    /// Reports why a pod is unschedulable, and evicts the victims if preemption helps.
     fn tell(&mut self, unplaced: Unplaced, now: Timestamp) {
         let Some(outcomes) = self.outcomes.get(&unplaced.pod.demand.scheduler_name).cloned() else { return };
         self.launch(async move {
@@ -438,7 +439,7 @@ impl Task {
     }
 }
 
-/// Whose effects did not come to pass.
+/// Returns the plugin whose effects did not take place.
 fn pre_binder(effects: &[Effect]) -> &'static str {
     match of_devices(effects) {
         true => "PreBind plugin \"DynamicResources\"",

@@ -1,4 +1,4 @@
-//! What the scheduler watches, and what each change means for its state.
+//! The resources that the scheduler watches, and the effect of each change on its state.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use crate::rows::storage::{CapacityRow, ClaimRow, ClassRow, DriverRow, VolumeRow
 use crate::rows::{Budget, Snapshot};
 use crate::scheduler::Scheduler;
 
-/// The kinds that have a say, in the order in which they are heard: pods last, for they are put on what came before.
+/// The watched kinds, in the order in which they are applied: pods last, because they refer to the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watched {
     Namespace,
@@ -49,15 +49,15 @@ pub enum Watched {
 
 pub struct Watches {
     subscriptions: Vec<(Watched, Subscription)>,
-    /// Rings when one of them has something.
+    /// Notified when a subscription has a change.
     bell: Arc<Notify>,
-    /// The objects themselves, for those who must see them whole.
+    /// The full objects, for extenders.
     pub nodes: Arc<Cache>,
     pub pods: Arc<Cache>,
 }
 
 impl Watches {
-    /// Starts the caches, waits until they are complete, and subscribes.
+    /// Starts the caches, waits until they are synced, and subscribes.
     pub async fn start(caches: &Caches) -> Watches {
         let of = [
             (Watched::Namespace, caches.of::<Namespace>()),
@@ -89,18 +89,18 @@ impl Watches {
         }
     }
 
-    /// Everything that is already known, kind by kind.
+    /// Returns all objects that are already known, kind by kind.
     pub fn known(&mut self) -> Vec<(Watched, Vec<Change>)> {
         let all = |changes: &mut Subscription| std::iter::from_fn(|| changes.try_next()).collect();
         self.subscriptions.iter_mut().map(|(kind, changes)| (*kind, all(changes))).collect()
     }
 
-    /// A change that is already known.
+    /// Returns a change that has already arrived.
     pub fn try_next(&mut self) -> Option<(Watched, Change)> {
         self.subscriptions.iter_mut().find_map(|(kind, changes)| Some((*kind, changes.try_next()?)))
     }
 
-    /// The next change of any kind; never, after the caches have ended.
+    /// Waits for the next change of any kind; forever, after the caches have closed.
     pub async fn next(&mut self) -> (Watched, Change) {
         loop {
             let rung = self.bell.clone();
@@ -116,7 +116,7 @@ fn typed<K: Typed>(change: &Change) -> Option<K> {
     change.new.as_ref().and_then(|object| whole::<K>(object))
 }
 
-/// Takes over a change of anything but pods.
+/// Applies a change of anything but pods.
 pub fn hear(scheduler: &mut Scheduler, kind: Watched, change: &Change, now: Timestamp) {
     let key = &change.key;
     let snapshot = &mut scheduler.snapshot;

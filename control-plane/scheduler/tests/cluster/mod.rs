@@ -1,4 +1,4 @@
-//! A control plane with a scheduler in it, for tests: the real API server in process, nodes that are only objects.
+//! A control plane with a scheduler, for tests: the real API server in process, with nodes that are only objects.
 
 #![allow(clippy::unwrap_used, dead_code, reason = "a failed step of a test is a failed test; no test uses everything")]
 
@@ -21,7 +21,7 @@ pub struct Cluster {
     pub plane: ControlPlane,
     pub admin: Client,
     pub shutdown: CancellationToken,
-    /// Of the scheduler, until it is started.
+    /// The configuration of the scheduler, until it is started.
     config: Mutex<Option<Config>>,
 }
 
@@ -41,8 +41,8 @@ impl Cluster {
         cluster
     }
 
-    /// Starts the scheduler with the first pod: whatever was made before it, it knows from its first lists. A scheduler
-    /// that was already watching could hear of the pod before it hears of a node, and choose among the others.
+    /// Starts the scheduler with the first pod: it lists all objects created before. A scheduler that was already
+    /// watching could receive the pod before a node, and choose among the others.
     fn schedule(&self) {
         if let Some(config) = self.config.lock().unwrap().take() {
             let client = self.plane.client("system:kube-scheduler", &[]);
@@ -61,7 +61,7 @@ impl Cluster {
         let resources = json!({"cpu": cpu, "memory": "4Gi", "pods": "110"});
         let status = json!({"capacity": resources, "allocatable": resources});
         self.create::<Node>(json!({"metadata": {"name": name, "labels": labels}, "status": status})).await;
-        // The API server gives a new node a taint that the node lifecycle takes away once the kubelet is ready.
+        // The API server taints a new node; the node lifecycle controller removes the taint once the kubelet is ready.
         let ready = Patch::Merge(json!({"spec": {"taints": null}}));
         self.admin.patch::<Node>("", name, &ready, None).await.unwrap();
     }

@@ -1,4 +1,4 @@
-//! Which devices a node's pools can give to the claims of a pod: a search that goes back where a choice leads nowhere.
+//! Allocates devices of a node's pools to the claims of a pod, by backtracking search.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -13,10 +13,10 @@ use super::capacity::{self, Taken};
 use super::select::Selectors;
 use crate::rows::devices::{Devices, Offered};
 
-/// A node's choice is given up after so many tries: pools are small, and a pod must not hold up all others.
+/// The search on a node is aborted after this many steps: pools are small, and a pod must not block all others.
 const MOST_TRIES: usize = 100_000;
 
-/// One way to satisfy a request: so many devices of a kind.
+/// One alternative of a request: a number of devices of a class.
 #[derive(Clone)]
 struct Wanted<'a> {
     claim: usize,
@@ -24,15 +24,15 @@ struct Wanted<'a> {
     name: String,
     class: &'a str,
     selectors: Vec<&'a DeviceSelector>,
-    /// None means all there are.
+    /// None means all devices.
     count: Option<usize>,
     admin: bool,
     tolerations: &'a [DeviceToleration],
-    /// How much of a device's capacities.
+    /// The requested part of a device's capacities.
     capacity: Option<&'a CapacityRequirements>,
 }
 
-/// A request is satisfied by the first of its ways that works.
+/// The alternatives of a request: the first that works is used.
 type Ways<'a> = Vec<Wanted<'a>>;
 
 struct Search<'a> {
@@ -40,18 +40,18 @@ struct Search<'a> {
     requests: Vec<Ways<'a>>,
     devices: &'a Devices,
     offered: Vec<Offered<'a>>,
-    /// Numbers of the devices that were chosen, and what they use of counters.
+    /// The numbers of the chosen devices, and the counters they consume.
     taken: HashSet<usize>,
     used: HashMap<usize, i128>,
-    /// Of devices that several can have parts of, by number: how many parts were chosen, and what they take.
+    /// The chosen shares of shareable devices, by number: how many, and the capacity they consume.
     parts: HashMap<usize, (usize, HashMap<String, i128>)>,
     chosen: Vec<(Wanted<'a>, Offered<'a>)>,
     tries: usize,
     selectors: &'a Selectors,
 }
 
-/// Allocations for all claims, in their order; none if the node cannot satisfy them all. An error is an expression
-/// that failed.
+/// Returns the allocations of all claims, in their order; none if the node cannot satisfy them all. An error is a
+/// failed CEL expression.
 pub fn allocate<'a>(
     claims: &'a [&'a ResourceClaim],
     devices: &'a Devices,
@@ -145,7 +145,7 @@ impl<'a> Search<'a> {
         Ok(false)
     }
 
-    /// Places in the list of devices that are of the kind wanted, taken or not.
+    /// Returns the positions of the devices that match, allocated or not.
     fn suiting(&self, wanted: &Wanted<'a>) -> Result<Vec<usize>, String> {
         let mut suiting = Vec::new();
         for (place, offered) in self.offered.iter().enumerate() {
@@ -171,7 +171,7 @@ impl<'a> Search<'a> {
         };
         let untouched = self.devices.is_free(offered.number);
         let free = match offered.is_shared() {
-            // Counters are used once, by whoever has the first part.
+            // The counters are consumed once, with the first share.
             true if !untouched || self.parts.contains_key(&offered.number) => return has_room,
             true => true,
             false => untouched && !self.taken.contains(&offered.number),
@@ -179,7 +179,7 @@ impl<'a> Search<'a> {
         has_room && (wanted.admin || (free && offered.consumes.iter().all(enough)))
     }
 
-    /// Whether what others have of the device leaves as much.
+    /// Reports whether the remaining capacity of the device suffices.
     fn has_room(&self, offered: &Offered<'a>, taken: &Taken) -> bool {
         let chosen = |name: &String| self.parts.get(&offered.number).and_then(|(_, of)| of.get(name)).copied();
         taken.iter().all(|(name, amount)| {
@@ -188,7 +188,7 @@ impl<'a> Search<'a> {
         })
     }
 
-    /// Takes a part of a device, or gives it back; says whether that takes, or gives back, the device's counters.
+    /// Takes a share of a device, or gives it back; reports whether the device's counters change with it.
     fn account_part(&mut self, wanted: &Wanted<'a>, offered: &Offered<'a>, taken: bool) -> bool {
         let by = if taken { 1 } else { -1 };
         let (parts, of) = self.parts.entry(offered.number).or_default();
@@ -229,7 +229,8 @@ impl<'a> Search<'a> {
         true
     }
 
-    /// Takes so many of the suiting devices, each later in the list than the one before, and the rest of the requests.
+    /// Takes this many of the matching devices, each later in the list than the one before, and then satisfies the
+    /// remaining requests.
     fn take(
         &mut self,
         wanted: &Wanted<'a>,
@@ -250,7 +251,7 @@ impl<'a> Search<'a> {
             if !self.is_free(wanted, suiting[at]) || !self.choose(wanted, suiting[at]) {
                 continue;
             }
-            // Of a device that several can have parts of, one request may have two.
+            // One request may have two shares of a shareable device.
             let next = if self.offered[suiting[at]].is_shared() { at } else { at + 1 };
             if self.take(wanted, suiting, next, count - 1, request)? {
                 return Ok(true);
@@ -260,7 +261,7 @@ impl<'a> Search<'a> {
         Ok(false)
     }
 
-    /// Chooses a device unless a constraint of its claim forbids it beside those already chosen.
+    /// Chooses a device unless a constraint of its claim forbids it together with those already chosen.
     fn choose(&mut self, wanted: &Wanted<'a>, place: usize) -> bool {
         let offered = self.offered[place];
         let constraints = self.claims[wanted.claim].spec.devices.iter();
@@ -308,7 +309,7 @@ fn taken_of(wanted: &Wanted<'_>, offered: &Offered<'_>) -> Option<Taken> {
     capacity::taken(offered.device, wanted.capacity)
 }
 
-/// An attribute by its whole name; one without a domain has the driver's.
+/// Returns an attribute by its qualified name; one without a domain has the driver's.
 fn attribute_of<'a>(offered: &Offered<'a>, name: &str) -> Option<&'a DeviceAttribute> {
     let attributes = offered.device.attributes.as_ref()?;
     attributes.get(name).or_else(|| {
@@ -361,13 +362,13 @@ fn allocation(
     }
 }
 
-/// What a part of a device has of its capacities.
+/// Returns the capacity that a share of a device consumes.
 fn consumed(wanted: &Wanted<'_>, offered: &Offered<'_>) -> Option<BTreeMap<String, Quantity>> {
     let taken = taken_of(wanted, offered).filter(|taken| offered.is_shared() && !taken.is_empty())?;
     Some(taken.into_iter().map(|(name, amount)| (name, Quantity(amount.to_string()))).collect())
 }
 
-/// What drivers are told: the class's words for each request, then the claim's own for the requests they are about.
+/// Returns the configuration for the drivers: the class's for each request, then the claim's own for its requests.
 fn config(
     claim: &ResourceClaim,
     own: &[&(Wanted<'_>, Offered<'_>)],
@@ -401,7 +402,7 @@ fn config(
     config
 }
 
-/// The nodes where the allocation can be used: one, those that all devices' selectors mean, or all.
+/// Returns the nodes where the allocation can be used: one node, those that all devices' selectors match, or all.
 fn nodes_of(own: &[&(Wanted<'_>, Offered<'_>)], node: &str) -> Option<NodeSelector> {
     let term = |field: NodeSelectorRequirement| NodeSelectorTerm {
         match_fields: Some(vec![field]),

@@ -1,4 +1,4 @@
-//! Devices that several claims can have parts of: how much of each capacity a request takes, by the device's policy.
+//! Shareable devices: the capacity that a request consumes, by the device's request policy.
 
 use std::collections::BTreeMap;
 
@@ -6,11 +6,11 @@ use corten_api::k8s_openapi::api::resource::v1::{CapacityRequestPolicy, Capacity
 use corten_meta::Quantity;
 use corten_meta::quantity::Format;
 
-/// What is taken of each capacity, by its name.
+/// The consumed capacities, by name.
 pub type Taken = BTreeMap<String, Quantity>;
 
-/// What a request takes of a device; none if it names a capacity that the device has not, if the policy forbids the
-/// amount, or if even the whole device has less.
+/// Returns the capacity that a request consumes; none if it names a capacity that the device lacks, if the policy
+/// forbids the quantity, or if the whole device has less.
 pub fn taken(device: &Device, asked: Option<&CapacityRequirements>) -> Option<Taken> {
     let asked = asked.and_then(|asked| asked.requests.as_ref());
     let has = |name: &String| device.capacity.as_ref().is_some_and(|capacity| capacity.contains_key(name));
@@ -34,7 +34,8 @@ fn quantity(text: &str) -> Option<Quantity> {
     Quantity::parse(text).ok()
 }
 
-/// The amount asked for, rounded up as the policy wants; without a word, the policy's default or all there is.
+/// Returns the requested quantity, rounded up by the policy; without a request, the policy's default or the whole
+/// capacity.
 fn amount(wanted: Option<&str>, capacity: &DeviceCapacity) -> Option<Quantity> {
     let policy = capacity.request_policy.as_ref();
     let Some(wanted) = wanted else {

@@ -1,5 +1,5 @@
-//! Extended resources with a DeviceClass behind them: on a node that has no such resource of its own, a claim is made for
-//! the pod that asks for devices of the class instead.
+//! Extended resources that a DeviceClass provides: on a node that does not advertise the resource, a ResourceClaim for
+//! devices of the class is created for the pod.
 
 use std::collections::BTreeMap;
 
@@ -14,14 +14,14 @@ use crate::rows::devices::{Devices, EXTENDED_CLAIM};
 use crate::rows::extended::{ExtendedUse, is_extended};
 use crate::rows::{NodeRow, PodRow};
 
-/// A claim that is to be made, and which container has which of its requests.
+/// A claim to create, and the mapping of containers to its requests.
 #[derive(Debug)]
 pub struct Made {
     pub claim: ResourceClaim,
     pub mappings: Vec<ContainerExtendedResourceRequest>,
 }
 
-/// The classes behind the extended resources that the pod asks for, by resource.
+/// Returns the DeviceClasses of the pod's extended resources, by resource.
 pub fn classes(pod: &PodRow, devices: &Devices) -> BTreeMap<String, String> {
     if pod.demand.extended.is_empty() {
         return BTreeMap::new();
@@ -30,12 +30,12 @@ pub fn classes(pod: &PodRow, devices: &Devices) -> BTreeMap<String, String> {
     asked.filter_map(|(name, _)| Some((name.clone(), devices.class_of(name)?.to_owned()))).collect()
 }
 
-/// What is promised to the pod until its claim is written goes by this name, which no claim can have.
+/// Returns the key under which the allocation is assumed until the claim is written; no claim can have this name.
 pub fn promise(pod: &PodRow) -> Key {
     Key { namespace: pod.namespace().to_owned(), name: format!("<extended-resources of {}>", pod.uid) }
 }
 
-/// The claim for those resources that the node does not have itself.
+/// Returns the claim for the resources that the node does not advertise.
 pub fn claim(pod: &PodRow, classes: &BTreeMap<String, String>, node: &NodeRow) -> Option<Made> {
     let lacking = classes.iter().filter(|(resource, _)| node.allocatable.get(resource) == 0);
     let mut requests = Vec::new();
@@ -72,15 +72,15 @@ fn metadata(pod: &PodRow) -> ObjectMeta {
     }
 }
 
-/// A request of one container, with its place among the containers.
+/// A request of one container, with the index of the container.
 struct Asked {
     index: usize,
     name: String,
     count: i64,
 }
 
-/// The requests for one resource. Containers that stay have requests of their own; an init container that ends first has
-/// those of the containers after it, and what it needs beyond them it shares with other such init containers.
+/// Returns the requests for one resource. App containers and sidecars have requests of their own; an init container
+/// uses those of the containers after it, and shares any further demand with other init containers.
 fn of_resource(
     uses: &[ExtendedUse],
     resource: &str,
@@ -93,7 +93,7 @@ fn of_resource(
         mappings.push(mapping(used, resource, &name));
         staying.push(Asked { index: used.index, name, count: ask.count });
     }
-    // What the init containers need beyond what the others have, and who needs it.
+    // The demand of init containers beyond that of the others, and the container with the highest.
     let mut most: Option<Asked> = None;
     let mut in_need: Vec<&ExtendedUse> = Vec::new();
     let mut early = Vec::new();

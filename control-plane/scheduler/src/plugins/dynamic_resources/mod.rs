@@ -1,5 +1,5 @@
-//! DynamicResources: the devices that a pod's ResourceClaims ask for can be had on the node, and are written into the
-//! claims before the pod is bound.
+//! DynamicResources: checks that a node can satisfy the pod's ResourceClaims, and writes their allocation before the
+//! pod is bound.
 
 mod allocate;
 mod capacity;
@@ -21,9 +21,9 @@ use crate::framework::{
 use crate::rows::devices::Devices;
 use crate::rows::{NodeRow, PodRow, Snapshot};
 
-/// No claim serves more pods than this.
+/// The most pods that can share a claim.
 const MOST_CONSUMERS: usize = 256;
-/// No request has more alternatives than this.
+/// The most alternatives of a request.
 const MOST_ALTERNATIVES: i64 = 8;
 
 #[derive(Default)]
@@ -35,9 +35,9 @@ pub struct DynamicResources {
 struct Claims {
     allocated: Vec<Key>,
     to_allocate: Vec<Key>,
-    /// The classes behind the extended resources that the pod asks for.
+    /// The DeviceClasses of the pod's extended resources.
     extended: BTreeMap<String, String>,
-    /// A claim for these resources that an earlier attempt made, and that no node fits.
+    /// A claim for these resources from an earlier attempt that fits no node.
     stale: Option<Key>,
 }
 
@@ -105,11 +105,12 @@ impl Plugin for DynamicResources {
         }
     }
 
-    /// An allocation that no node can use any more is given up, if nobody else has the claim.
+    /// Deallocates a claim that no node can use any more, if no other pod uses it.
     fn post_filter(&self, pod: &PodRow, search: &Search, snapshot: &Snapshot) -> Option<Aftermath> {
         let said = |why: &str| Some(Aftermath { why: why.to_owned(), effect: None, ends: false });
         if let Some((plugin, verdict)) = search.refusal() {
-            // As upstream has it: whoever refused before this plugin was prepared leaves it without words of its own.
+            // As upstream does: if another plugin rejected the pod before this one's pre-filter, it has no message of
+            // its own.
             let early = plugin != self.name() && matches!(verdict, Verdict::Unresolvable(_));
             return match early {
                 true => Some(Aftermath { why: "not found".to_owned(), effect: None, ends: true }),
@@ -148,7 +149,7 @@ impl Plugin for DynamicResources {
         }
     }
 
-    /// The earlier the alternatives that the node has, the better.
+    /// The earlier the alternatives that the node satisfies, the higher the score.
     fn score(&self, claims: &State, _: &PodRow, node: &NodeRow, snapshot: &Snapshot) -> i64 {
         let Some(claims) = state::<Claims>(claims) else { return 0 };
         let devices = &snapshot.devices;
@@ -242,7 +243,7 @@ fn is_reserved_for(claim: &ResourceClaim, pod: &PodRow) -> bool {
     reserved.iter().any(|consumer| *consumer.uid == *pod.uid)
 }
 
-/// Whether all devices of a claim are as they must be before a pod is bound; or why they never will be.
+/// Reports whether all devices of a claim have their binding conditions; an error if they have failed.
 pub fn is_ready(claim: &ResourceClaim) -> Result<bool, String> {
     let Some(allocation) = allocation_of(claim) else { return Ok(false) };
     let told = claim.status.as_ref().and_then(|status| status.devices.as_deref()).unwrap_or_default();
@@ -280,7 +281,7 @@ fn not_created(pod: &PodRow) -> String {
     format!("pod \"{}\": ResourceClaim not created yet", pod.key())
 }
 
-/// The pod's claims, or what is in the way on any node.
+/// Returns the pod's claims, or the reason that rejects all nodes.
 fn claims(pod: &PodRow, devices: &Devices) -> Result<Claims, String> {
     let extended = extended::classes(pod, devices);
     let stale = if extended.is_empty() { None } else { devices.made_for(pod) };
@@ -320,7 +321,7 @@ fn requests(claim: &ResourceClaim) -> impl Iterator<Item = &DeviceRequest> {
     claim.spec.devices.iter().flat_map(|devices| devices.requests.iter().flatten())
 }
 
-/// How early the alternatives are that an allocation has chosen.
+/// Scores how early the chosen alternatives of an allocation are.
 fn alternatives(claim: &ResourceClaim, allocation: &AllocationResult) -> i64 {
     let chosen = |name: &str| {
         let mut results = allocation.devices.iter().flat_map(|devices| devices.results.iter().flatten());
@@ -337,7 +338,7 @@ fn alternatives(claim: &ResourceClaim, allocation: &AllocationResult) -> i64 {
     score
 }
 
-/// Whether a node could not use what the claim has, and nobody but the pod has the claim.
+/// Reports whether a node was rejected for the claim's allocation, and no other pod uses the claim.
 fn can_be_given_up(key: &Key, pod: &PodRow, search: &Search, snapshot: &Snapshot) -> bool {
     let Some(claim) = snapshot.devices.claim(key) else { return false };
     let reserved = claim.status.as_ref().and_then(|status| status.reserved_for.as_deref()).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Selectors of devices: expressions over driver, attributes and capacity, compiled once and remembered.
+//! Device selectors: CEL expressions over driver, attributes and capacity, compiled once and cached.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -11,21 +11,21 @@ use corten_cel::{Env, Program, Type, Value};
 
 use crate::rows::devices::Offered;
 
-/// What one evaluation may cost.
+/// The cost limit of one evaluation.
 const COST_LIMIT: u64 = 1_000_000;
-/// Expressions that are remembered at most.
+/// The most cached expressions.
 const MOST_PROGRAMS: usize = 1024;
 
 type Compiled = Result<Arc<Expression>, String>;
 
-/// A compiled expression, and the domains that it speaks of: those are there also when a device has none of their
-/// attributes, so that `has()` can be asked.
+/// A compiled expression, and the domains that it uses: they are present also when a device has none of their
+/// attributes, so that `has()` works.
 struct Expression {
     program: Program,
     domains: Vec<String>,
 }
 
-/// An expression with what it says of each device, by number.
+/// An expression with its result for each device, by number.
 struct Known {
     compiled: Compiled,
     said: Vec<Option<bool>>,
@@ -34,7 +34,7 @@ struct Known {
 #[derive(Default)]
 struct Expressions {
     known: HashMap<String, Known>,
-    /// Of the numbers of devices.
+    /// The epoch of the device numbers.
     epoch: u64,
 }
 
@@ -42,7 +42,7 @@ struct Expressions {
 pub struct Selectors(Mutex<Expressions>);
 
 impl Selectors {
-    /// Whether a device is meant by all of these. What was said of a device holds as long as its epoch.
+    /// Reports whether a device matches all of these selectors. A cached result is valid for one epoch.
     pub fn match_all(&self, selectors: &[&DeviceSelector], offered: &Offered<'_>, epoch: u64) -> Result<bool, String> {
         let mut expressions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         expressions.begin(epoch);
@@ -95,7 +95,7 @@ fn compile(text: &str) -> Compiled {
     Ok(Arc::new(Expression { program, domains: quoted(text) }))
 }
 
-/// The texts in quotes: among them are the domains.
+/// Returns the quoted strings: they include the domains.
 fn quoted(text: &str) -> Vec<String> {
     let parts = |mark: char| text.split(mark).skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
     let mut found = parts('"');
@@ -151,7 +151,7 @@ thread_local! {
     static LIBRARY: RefCell<HashMap<&'static str, Option<Rc<Program>>>> = RefCell::default();
 }
 
-/// A value of CEL's library, made by its own function.
+/// Returns a value of the CEL library, made by its own function.
 fn library<'a>(function: &'static str, text: &str) -> Option<Value<'a>> {
     let program = LIBRARY.with_borrow_mut(|programs| {
         let make =

@@ -1,4 +1,4 @@
-//! Claims against pools of devices: by class, expression, count, constraint and node.
+//! ResourceClaims against pools of devices: by class, expression, count, constraint and node.
 
 use super::*;
 use crate::cycle::{Rotation, schedule};
@@ -268,8 +268,8 @@ fn asking(name: &str, resource: &str, count: u32) -> Value {
     json!({"name": name, "resources": {"requests": {"cpu": "1m", resource: count.to_string()}}})
 }
 
-/// A DeviceClass stands behind an extended resource that no node has: a claim is made for the pod, and written when the pod
-/// is bound; a claim that an earlier attempt left is deleted first.
+/// A DeviceClass provides an extended resource that no node advertises: a claim is created when the pod is bound; a
+/// claim from an earlier attempt is deleted first.
 #[test]
 fn extended_resources_are_devices_where_a_class_says_so() {
     let mut snapshot = cluster();
@@ -295,7 +295,8 @@ fn extended_resources_are_devices_where_a_class_says_so() {
     assert_eq!(allocation.devices.as_ref().unwrap().results.as_ref().unwrap().len(), 2);
     assert_eq!(mappings[0].request_name, "container-0-request-1");
 
-    // The first pod has two of three devices on its node: the next goes to the other, and then there is no room.
+    // The first pod has two of three devices on its node: the next is scheduled on the other, and then there is no
+    // room.
     let other = snapshot.row(typed_pod("q", extended_pod(json!([asking("c", resource, 2)]), json!([]))));
     let next = place(&mut snapshot, &other).unwrap();
     assert_ne!(next, slot);

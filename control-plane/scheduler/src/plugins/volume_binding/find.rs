@@ -1,4 +1,4 @@
-//! Which volumes a pod would get on a node: the ones it has, fitting ones that are free, or new ones.
+//! The volumes that a pod would use on a node: bound ones, available ones that match, or provisioned ones.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ const BIND_CONFLICT: &str = "node(s) didn't find available persistent volumes to
 const NOT_ENOUGH_SPACE: &str = "node(s) did not have enough free storage";
 const VOLUME_GONE: &str = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)";
 
-/// What must be written so that the pod's claims work on the node, or everything that is in the way.
+/// Returns the writes that make the pod's claims usable on the node, or all reasons against it.
 pub fn plan(claims: &Claims, node: &NodeRow, storage: &Storage) -> Result<Vec<Effect>, Reasons> {
     let mut problems: Vec<&'static str> = Vec::new();
     for key in &claims.bound {
@@ -80,7 +80,7 @@ fn bind_or_provision<'a>(
     Ok(effects)
 }
 
-/// The volume that is already meant for the claim, or the smallest free one that fits.
+/// Returns the volume that is already reserved for the claim, or the smallest available one that matches.
 fn fitting<'a>(claim: &ClaimRow, node: &NodeRow, storage: &'a Storage, taken: &HashSet<&str>) -> Option<&'a VolumeRow> {
     let suits = |volume: &&VolumeRow| {
         !taken.contains(volume.name.as_str())
@@ -100,11 +100,11 @@ fn fitting<'a>(claim: &ClaimRow, node: &NodeRow, storage: &'a Storage, taken: &H
             && claim.access_modes.iter().all(|mode| volume.access_modes.contains(mode))
             && volume.reachable(&node.labels)
     });
-    // Of equals the same one every time: what is filtered must be what is reserved.
+    // Of equals always the same one: filter and reserve must agree.
     candidates.into_iter().min_by(|a, b| (a.capacity, &a.name).cmp(&(b.capacity, &b.name)))
 }
 
-/// Whether the driver, if it tells, has room for the claim where the node can reach it.
+/// Reports whether the driver, if it publishes capacity, has enough for the claim in the node's topology.
 fn enough_space(claim: &ClaimRow, class: &ClassRow, node: &NodeRow, storage: &Storage) -> bool {
     let tracks = storage.drivers.get(&class.provisioner).is_some_and(|driver| driver.tracks_capacity);
     if claim.request == 0 || !tracks {

@@ -1,7 +1,7 @@
-//! VolumeBinding: the pod's claims are bound to volumes that the node can use, or can be on it.
+//! VolumeBinding: the node can use the volumes of the pod's claims, or volumes can be bound or provisioned for it.
 //!
-//! Claims of a class that waits for the first consumer are bound here: a fitting volume is promised to the claim, or
-//! the claim is told for which node to make one. Both are written before the pod is bound, and waited for.
+//! Claims of a class with WaitForFirstConsumer are bound here: a matching volume is assumed for the claim, or the claim
+//! is annotated with the node to provision for. Both are written before the pod is bound, and waited for.
 
 mod find;
 
@@ -14,7 +14,7 @@ use crate::framework::{ClusterEvent, Effect, Plugin, Point, PreFilter, State, Ve
 use crate::rows::storage::{ClaimRow, Storage};
 use crate::rows::{NodeRow, PodRow, Snapshot, VolumeUse};
 
-/// How long the claims of a pod may take to be bound.
+/// The time that the binding of a pod's claims may take.
 pub type BindTimeout = std::time::Duration;
 
 pub struct VolumeBinding {
@@ -27,11 +27,11 @@ impl Default for VolumeBinding {
     }
 }
 
-/// The pod's claims by what is to be done about them.
+/// The pod's claims by the action they need.
 #[derive(Debug, Default)]
 struct Claims {
     bound: Vec<Key>,
-    /// To be bound or provisioned once a node is chosen, the smallest first.
+    /// Claims to bind or provision once a node is selected, the smallest first.
     waiting: Vec<Key>,
 }
 
@@ -131,7 +131,7 @@ fn claims(pod: &PodRow, storage: &Storage) -> Result<Claims, Verdict> {
     Ok(claims)
 }
 
-/// A claim that a pod can be started with.
+/// Returns a claim that a pod can be started with, or the error.
 fn usable<'a>(pod: &PodRow, claim: Option<&'a ClaimRow>, name: &str, ephemeral: bool) -> Result<&'a ClaimRow, Verdict> {
     let refuse = |why: String| Err(Verdict::unresolvable_because(why));
     let Some(claim) = claim else {

@@ -1,4 +1,4 @@
-//! Claims of all sorts against volumes and classes of all sorts.
+//! Claims of all kinds against volumes and classes of all kinds.
 
 use super::*;
 use crate::cycle::{Rotation, schedule};
@@ -91,7 +91,7 @@ fn what_no_node_can_help_with_is_said_once() {
         ("immediate", "pod has unbound immediate PersistentVolumeClaims"),
         ("leaving", "persistentvolumeclaim \"leaving\" is being deleted"),
     ] {
-        // The last words are upstream's too: a plugin that was not asked has nothing to deallocate by.
+        // The last words are upstream's too: a plugin whose pre-filter was not called has no message of its own.
         let expected = format!("0/2 nodes are available: {why}. not found");
         assert_eq!(place(&mut snapshot, using(&[name])), Err(expected));
     }
