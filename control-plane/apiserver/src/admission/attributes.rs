@@ -1,4 +1,4 @@
-//! A write on its way through admission.
+//! The attributes of a write that passes through admission.
 
 use std::borrow::Cow;
 
@@ -12,22 +12,22 @@ use crate::registry::Resource;
 use crate::target::Target;
 use crate::verb::Verb;
 
-/// A write on its way.
+/// A write that passes through admission.
 pub struct Attributes<'a> {
     pub target: &'a Target<'a>,
     pub operation: Operation,
-    /// The object to be; null for a deletion.
+    /// The new object; null for a deletion.
     pub object: Touched,
-    /// The object as it stands; none for a creation.
+    /// The stored object; none for a creation.
     pub old: Option<Cow<'a, Value>>,
     /// Operations that must be committed together with the object.
     pub companions: Vec<Op>,
     pub dry_run: bool,
-    /// The object with the empty lists and maps that its author gave, when there were some.
+    /// The object with the empty lists and maps that its author wrote, if there are any.
     pub given: Option<Value>,
-    /// The name that the request is for; a creation may leave it to be made.
+    /// The object's name in the request; empty if the server generates the name of a creation.
     name: String,
-    /// What a deletion was asked with; of other operations the query says it.
+    /// The DeleteOptions of a deletion; other operations have their options in the query.
     delete_options: Option<Value>,
     pub reinvocation: Reinvocation,
 }
@@ -39,7 +39,7 @@ impl<'a> Attributes<'a> {
         object: Value,
         old: Option<Cow<'a, Value>>,
     ) -> Attributes<'a> {
-        // Of many that are deleted together nobody is told the names.
+        // The plugins do not see the names of objects that are deleted as a collection.
         let name = match (&target.context.info.verb, target.name) {
             (Verb::DeleteCollection, _) => "",
             (_, "") => corten_meta::name(&object),
@@ -52,7 +52,7 @@ impl<'a> Attributes<'a> {
             object: Touched::new(object),
             old,
             companions: Vec::new(),
-            // Whoever handles the request has refused a wrong value by now.
+            // The handler of the request has refused an invalid value before.
             dry_run: target.context.dry_run(),
             given: None,
             delete_options: None,
@@ -65,7 +65,7 @@ impl<'a> Attributes<'a> {
         Attributes { delete_options: Some(options), dry_run, ..self }
     }
 
-    /// The options of the operation, as reviews show them.
+    /// Returns the options of the operation, as an AdmissionReview shows them.
     pub fn options(&self) -> Value {
         let kind = match self.operation {
             Operation::Connect => return Value::Null,
@@ -85,24 +85,24 @@ impl<'a> Attributes<'a> {
         options
     }
 
-    /// The object as its author gave it, to those to whom nothing and an empty map are not the same.
+    /// Returns the object as its author wrote it, for plugins that distinguish an absent field from an empty map.
     pub fn as_given(&self) -> &Value {
         self.given.as_ref().unwrap_or(&self.object)
     }
 
-    /// The name that the request is for; empty if a creation leaves it to be made.
+    /// Returns the object's name in the request; empty if the server generates the name of a creation.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The namespace of the request; a Namespace is in itself.
+    /// Returns the namespace of the request; the namespace of a Namespace is its own name.
     pub fn namespace(&self) -> String {
         let kind = &self.target.resource.kind;
         let is_namespace = kind.group.is_empty() && kind.plural == "namespaces";
         if is_namespace { self.name().to_owned() } else { self.target.namespace.to_owned() }
     }
 
-    /// Whether the objects here are of the resource's own kind, and not the body of a subresource.
+    /// Reports whether the objects here are of the resource's own kind, and not the body of a subresource.
     pub fn is_about_the_object(&self) -> bool {
         use corten_api::Role;
         let role = self.target.resource.kind.subresource(self.subresource()).map(|sub| sub.role);
@@ -112,7 +112,7 @@ impl<'a> Attributes<'a> {
         )
     }
 
-    /// Group, version and kind of the objects here, were the request for this version of the resource.
+    /// Returns group, version and kind of the objects here, as if the request were for this version of the resource.
     pub fn kind_in(&self, resource: &Resource) -> (String, String, String) {
         let kind = &resource.kind;
         match kind.subresource(self.subresource()) {
@@ -126,13 +126,14 @@ impl<'a> Attributes<'a> {
         }
     }
 
-    /// Whether this is about `group`/`plural` itself or, if `subresource` is not empty, about that part of it.
+    /// Reports whether the write is for `group`/`plural` itself or, if `subresource` is not empty, for that
+    /// subresource.
     pub fn is(&self, group: &str, plural: &str, subresource: &str) -> bool {
         let kind = &self.target.resource.kind;
         kind.group == group && kind.plural == plural && self.subresource() == subresource
     }
 
-    /// The subresource, if the request is about one of this very resource (an eviction also touches budgets).
+    /// Returns the subresource, if the request is for one of this very resource (an eviction also writes budgets).
     pub fn subresource(&self) -> &str {
         &self.target.context.info.subresource
     }
@@ -145,11 +146,11 @@ impl<'a> Attributes<'a> {
         (self.object.into_inner(), self.companions)
     }
 
-    /// A 403 of admission.
+    /// Returns admission's 403 error.
     pub fn forbidden(&self, why: impl AsRef<str>) -> Status {
         let prefix = self.object.pointer("/metadata/generateName").and_then(Value::as_str).unwrap_or_default();
         let names = [corten_meta::name(&self.object), self.target.name, prefix];
-        // What has no name yet is called by what its name will begin with.
+        // An object without a name has its generateName in the message.
         let name = names.into_iter().find(|name| !name.is_empty()).unwrap_or("Unknown");
         Status::forbidden(&self.target.resource.group_resource(), name, why.as_ref())
     }

@@ -1,6 +1,7 @@
-//! Refuses requests for client certificates in `system:masters`: they would be beyond RBAC, and could not be revoked.
+//! CertificateSubjectRestriction: refuses requests for client certificates in `system:masters`, because RBAC does not
+//! restrict that group and such a certificate cannot be revoked.
 //!
-//! A request that cannot be read whole is refused too: its organizations would not be known.
+//! A request that cannot be decoded completely is refused too: its organizations are unknown.
 
 use base64::Engine;
 use corten_api::CertificateRequest;
@@ -26,9 +27,9 @@ impl Plugin for CertificateSubjectRestriction {
 
     fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
-            let about = a.is("certificates.k8s.io", "certificatesigningrequests", "");
-            let text = |pointer: &str| a.object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-            if !about || a.operation != Operation::Create || text("/spec/signerName") != SIGNER {
+            let is_signing_request = a.is("certificates.k8s.io", "certificatesigningrequests", "");
+            let string = |pointer: &str| a.object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+            if !is_signing_request || a.operation != Operation::Create || string("/spec/signerName") != SIGNER {
                 return Ok(());
             }
             let request = requested(&a.object).map_err(|e| a.forbidden(format!("failed to parse CSR: {e}")))?;
@@ -40,7 +41,7 @@ impl Plugin for CertificateSubjectRestriction {
     }
 }
 
-/// The certificate that a CertificateSigningRequest asks for.
+/// Decodes the certificate request of a CertificateSigningRequest.
 pub fn requested(object: &Value) -> Result<CertificateRequest, String> {
     let encoded = object.pointer("/spec/request").and_then(Value::as_str).unwrap_or_default();
     let pem = base64::engine::general_purpose::STANDARD.decode(encoded).map_err(|e| e.to_string())?;

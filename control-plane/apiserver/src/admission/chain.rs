@@ -23,13 +23,13 @@ use crate::metrics::Exposition;
 use crate::registry::Registry;
 use crate::target::Target;
 
-/// The plugins in their order, with what they take.
+/// The plugins in upstream's order, with the durations of admission.
 pub struct Chain {
     plugins: Vec<Counted>,
     steps: Durations,
 }
 
-/// A plugin, and how long it took where upstream has one of its name.
+/// A plugin, and its durations if upstream has a plugin of that name.
 struct Counted {
     plugin: Box<dyn Plugin>,
     name: &'static str,
@@ -45,25 +45,25 @@ impl Counted {
         Counted { plugin, name, resources, handles, durations: Durations::default() }
     }
 
-    /// Whether it is a plugin of upstream's too: the others are rules of the API itself.
+    /// Reports whether it is a plugin of upstream's too: the others are rules of the API itself.
     fn can_be_disabled(&self) -> bool {
         self.handles.iter().any(|operations| !operations.is_empty())
     }
 
-    /// Whether it has something to say about objects of this kind.
+    /// Reports whether the plugin handles objects of this kind.
     fn concerns(&self, kind: &Kind) -> bool {
-        let is_it = |(group, plural): &(&str, &str)| kind.plural == *plural && kind.group == *group;
-        self.resources.is_empty() || self.resources.iter().any(is_it)
+        let is_kind = |(group, plural): &(&str, &str)| kind.plural == *plural && kind.group == *group;
+        self.resources.is_empty() || self.resources.iter().any(is_kind)
     }
 
-    /// Counts a write that it had nothing to say about, which took no time.
+    /// Counts a write that the plugin does not handle, which took no time.
     fn passed_over(&self, operation: Operation, step: Step) {
         if self.handles[step as usize].contains(&operation) {
             self.durations.observe_none(operation, step);
         }
     }
 
-    /// Counts what the plugin answered since `began`, and tells when it did.
+    /// Counts the plugin's answer and its duration since `began`, logs a refusal, and returns the current time.
     fn answered(&self, operation: Operation, step: Step, answer: &Result<(), Status>, began: Instant) -> Instant {
         if let Err(status) = answer {
             log(self.plugin.as_ref(), status);
@@ -76,7 +76,7 @@ impl Counted {
 }
 
 impl Chain {
-    /// All but those that are `disabled` by name.
+    /// Makes the chain of all plugins except those that are `disabled` by name.
     pub fn new(disabled: &[String]) -> Result<Chain, Error> {
         let plugins: Vec<Box<dyn Plugin>> = vec![
             Box::new(custom_resource_rules::CustomResourceRules),
@@ -124,7 +124,7 @@ impl Chain {
         durations::render(out, &self.steps, self.plugins.iter().map(|counted| (counted.name, &counted.durations)));
     }
 
-    /// The plugins that have something to say about the resource of a request.
+    /// Returns the plugins that handle the resource of a request.
     fn concerned<'c>(&'c self, target: &'c Target<'_>) -> impl Iterator<Item = &'c dyn Plugin> {
         let kind = &target.resource.kind;
         self.plugins.iter().filter(|counted| counted.concerns(kind)).map(|counted| counted.plugin.as_ref())
@@ -136,7 +136,7 @@ impl Chain {
         self.allocate(attributes).await
     }
 
-    /// Lets the plugins change the object, a second time if one of them wants it.
+    /// Lets the plugins change the object, a second time if one of them requests it.
     pub async fn change(&self, attributes: &mut Attributes<'_>) -> Result<(), Status> {
         let began = Instant::now();
         let changed = self.change_in_turn(attributes, began).await;
@@ -144,7 +144,7 @@ impl Chain {
         changed
     }
 
-    /// Gives the object what it holds elsewhere.
+    /// Lets the plugins allocate addresses, ports and the like for the object.
     pub async fn allocate(&self, attributes: &mut Attributes<'_>) -> Result<(), Status> {
         for plugin in self.concerned(attributes.target) {
             plugin.allocate(attributes).await.inspect_err(|status| log(plugin, status))?;
@@ -169,7 +169,8 @@ impl Chain {
         }
     }
 
-    /// Admits what is answered and not stored: the body of a subresource, a review, or the options of a connection.
+    /// Admits an object that is answered and not stored: the body of a subresource, a review, or the options of a
+    /// connection.
     pub async fn pass(&self, target: &Target<'_>, operation: Operation, object: Value) -> Result<Value, Status> {
         let mut attributes = Attributes::new(target, operation, object, None);
         self.admit(&mut attributes).await?;
@@ -177,19 +178,19 @@ impl Chain {
         Ok(attributes.into_parts().0)
     }
 
-    /// Everything that plugins find wrong with the object itself.
+    /// Returns the errors that the plugins find in the object itself.
     pub fn errors(&self, attributes: &Attributes<'_>) -> Vec<FieldError> {
         self.concerned(attributes.target).flat_map(|plugin| plugin.errors(attributes)).collect()
     }
 
     pub async fn validate(&self, attributes: &Attributes<'_>) -> Result<(), Status> {
         let began = Instant::now();
-        let validated = self.judge(attributes, began).await;
+        let validated = self.validate_in_turn(attributes, began).await;
         self.steps.observe(attributes.operation, Step::Validate, validated.is_err(), began);
         validated
     }
 
-    async fn judge(&self, attributes: &Attributes<'_>, mut began: Instant) -> Result<(), Status> {
+    async fn validate_in_turn(&self, attributes: &Attributes<'_>, mut began: Instant) -> Result<(), Status> {
         for counted in &self.plugins {
             if !counted.concerns(&attributes.target.resource.kind) {
                 counted.passed_over(attributes.operation, Step::Validate);
@@ -218,8 +219,8 @@ impl Chain {
     }
 }
 
-/// Whether writes are judged by more than the API itself: by webhooks or policies.
-pub fn has_judges(registry: &Registry) -> bool {
+/// Reports whether webhooks or policies validate writes, and not only the API itself.
+pub fn has_webhooks_or_policies(registry: &Registry) -> bool {
     const PLURALS: [&str; 4] = [
         "validatingwebhookconfigurations",
         "mutatingwebhookconfigurations",

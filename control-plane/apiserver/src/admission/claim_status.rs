@@ -1,9 +1,9 @@
-//! Who may write which part of the status of a ResourceClaim.
+//! The permissions that a write of a ResourceClaim's status needs.
 //!
-//! To bind a claim (its allocation, whom it is reserved for) takes the right to `resourceclaims/binding`, and to report
-//! on the devices of a driver the right to `resourceclaims/driver` under the driver's name: for one's own node, or for
-//! any. Neither subresource is served. It stands among the plugins because it asks the authorizers; what only a webhook
-//! can answer is asked where there is time to wait.
+//! To bind a claim (its allocation and reservations) needs permission for `resourceclaims/binding`. To report on the
+//! devices of a driver needs permission for `resourceclaims/driver` under the driver's name: for the client's own node,
+//! or for any node. Neither subresource is served. This is an admission plugin because it asks the authorizers; a
+//! question that only an authorization webhook can answer waits for `validate`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,15 +16,16 @@ use super::plugin::Plugin;
 use crate::authorization::{self, forbidden};
 use crate::user::User;
 
-/// Verbs for a claim that is allocated to the node of the ServiceAccount's own pod, and for any other.
+/// The prefix of the verbs for a claim that is allocated to the node of the ServiceAccount's own pod; the other is for
+/// any node.
 const ASSOCIATED: &str = "associated-node:";
 const ARBITRARY: &str = "arbitrary-node:";
 const NODE_NAME: &str = "authentication.kubernetes.io/node-name";
 
 pub struct ClaimStatus;
 
-/// A right that a change takes: that to one of the verbs.
-struct Question {
+/// A permission that a change needs: that for one of the verbs.
+struct Permission {
     path: Path,
     changed: &'static str,
     subresource: &'static str,
@@ -33,7 +34,7 @@ struct Question {
     name: String,
 }
 
-impl Question {
+impl Permission {
     fn attributes<'a>(&'a self, user: &'a User, verb: &'a str) -> authorization::Attributes<'a> {
         authorization::Attributes {
             group: "resource.k8s.io",
@@ -60,8 +61,8 @@ impl Question {
         FieldError::forbidden(&self.path, detail)
     }
 
-    /// The answer if it can be given at once: nothing if the change is allowed.
-    fn answer(&self, a: &Attributes<'_>) -> Option<Option<FieldError>> {
+    /// Returns the decision if no authorizer has to wait for it: `Some(None)` if the change is allowed.
+    fn decide_now(&self, a: &Attributes<'_>) -> Option<Option<FieldError>> {
         let core = a.target.core;
         let user = &a.target.context.user;
         let mut first = None;
@@ -74,7 +75,7 @@ impl Question {
         Some(Some(self.refusal(user, &first.unwrap_or_default())))
     }
 
-    async fn ask(&self, a: &Attributes<'_>) -> Result<(), FieldError> {
+    async fn decide(&self, a: &Attributes<'_>) -> Result<(), FieldError> {
         let core = a.target.core;
         let user = &a.target.context.user;
         let mut first = None;
@@ -98,13 +99,13 @@ impl Plugin for ClaimStatus {
     }
 
     fn errors(&self, a: &Attributes<'_>) -> Vec<FieldError> {
-        questions(a).iter().filter_map(|question| question.answer(a).flatten()).collect()
+        permissions(a).iter().filter_map(|permission| permission.decide_now(a).flatten()).collect()
     }
 
     fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async {
-            for question in questions(a).iter().filter(|question| question.answer(a).is_none()) {
-                if let Err(error) = question.ask(a).await {
+            for permission in permissions(a).iter().filter(|permission| permission.decide_now(a).is_none()) {
+                if let Err(error) = permission.decide(a).await {
                     return Err(Status::invalid(&a.target.resource.group_kind(), a.name(), vec![error]));
                 }
             }
@@ -113,8 +114,8 @@ impl Plugin for ClaimStatus {
     }
 }
 
-/// The rights that a write of a claim's status takes.
-fn questions(a: &Attributes<'_>) -> Vec<Question> {
+/// Returns the permissions that a write of a claim's status needs.
+fn permissions(a: &Attributes<'_>) -> Vec<Permission> {
     let Some(old) = a.old.as_deref().filter(|_| a.operation == Operation::Update) else { return Vec::new() };
     if !a.is("resource.k8s.io", "resourceclaims", "status") {
         return Vec::new();
@@ -123,9 +124,9 @@ fn questions(a: &Attributes<'_>) -> Vec<Question> {
     let old = &old["status"];
     let status = Path::root("status");
     let verb = a.target.context.info.verb.as_str();
-    let mut questions = Vec::new();
+    let mut permissions = Vec::new();
     if new["allocation"] != old["allocation"] || new["reservedFor"] != old["reservedFor"] {
-        questions.push(Question {
+        permissions.push(Permission {
             path: status.child("allocation"),
             changed: "status.allocation or status.reservedFor",
             subresource: "binding",
@@ -138,7 +139,7 @@ fn questions(a: &Attributes<'_>) -> Vec<Question> {
         let is_own = is_on_own_node(&a.target.context.user, &new["allocation"]);
         let prefixes: &[&str] = if is_own { &[ASSOCIATED, ARBITRARY] } else { &[ARBITRARY] };
         let verbs: Vec<String> = prefixes.iter().map(|prefix| format!("{prefix}{verb}")).collect();
-        questions.extend(changed_drivers(new, old).into_iter().map(|name| Question {
+        permissions.extend(changed_drivers(new, old).into_iter().map(|name| Permission {
             path: status.child("devices"),
             changed: "status.devices",
             subresource: "driver",
@@ -147,14 +148,14 @@ fn questions(a: &Attributes<'_>) -> Vec<Question> {
             name,
         }));
     }
-    questions
+    permissions
 }
 
-/// The drivers of whose devices a status says something else than before.
+/// Returns the drivers whose devices have changed in the status.
 fn changed_drivers(new: &Value, old: &Value) -> BTreeSet<String> {
     let devices = |status: &Value| -> BTreeMap<[String; 4], Value> {
-        let text = |device: &Value, field: &str| device[field].as_str().unwrap_or_default().to_owned();
-        let key = |device: &Value| ["driver", "pool", "device", "shareID"].map(|field| text(device, field));
+        let string = |device: &Value, field: &str| device[field].as_str().unwrap_or_default().to_owned();
+        let key = |device: &Value| ["driver", "pool", "device", "shareID"].map(|field| string(device, field));
         let list = status["devices"].as_array();
         list.into_iter().flatten().map(|device| (key(device), device.clone())).collect()
     };
@@ -165,7 +166,7 @@ fn changed_drivers(new: &Value, old: &Value) -> BTreeSet<String> {
     changed.chain(removed).map(|(key, _)| key[0].clone()).collect()
 }
 
-/// Whether a claim is allocated to one node, and that is the node of the pod that the ServiceAccount acts for.
+/// Reports whether a claim is allocated to a single node, which is the node of the ServiceAccount's pod.
 fn is_on_own_node(user: &User, allocation: &Value) -> bool {
     let terms = allocation["nodeSelector"]["nodeSelectorTerms"].as_array();
     let Some([term]) = terms.map(Vec::as_slice) else { return false };
@@ -186,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn drivers_are_asked_for_where_their_devices_change() {
+    fn a_change_of_devices_needs_permission_for_their_drivers() {
         let device = |driver: &str, ready: bool| json!({"driver": driver, "pool": "p", "device": "d", "data": ready});
         let status = |devices: &[&Value]| json!({ "devices": devices });
         let a = device("a", true);

@@ -1,6 +1,6 @@
-//! The rules of CustomResourceDefinitions: a definition whose expressions do not compile, or can cost too much, is
-//! refused, and a definition on its way out gets no new objects. It stands among the plugins because the kind table,
-//! which validates the rest, knows neither expressions nor other objects.
+//! The rules of CustomResourceDefinitions: a CRD whose expressions do not compile, or can cost too much, is refused,
+//! and a CRD that is being deleted gets no new objects. This is an admission plugin because the kind table, which
+//! validates the rest, knows neither expressions nor other objects.
 
 use corten_meta::{FieldError, Status};
 use futures::future::BoxFuture;
@@ -17,7 +17,7 @@ impl Plugin for CustomResourceRules {
         "CustomResourceRules"
     }
 
-    /// Before all others, as nothing that they would say matters.
+    /// Refuses new objects of a CRD that is being deleted, before any other plugin.
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             let kind = &a.target.resource.kind;

@@ -24,7 +24,7 @@ impl Plugin for DefaultTolerationSeconds {
 
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
-            // An update may replace the list of tolerations, but not rid the pod of these.
+            // An update may replace the list of tolerations, but not remove these.
             if a.operation != Operation::Delete && a.is("", "pods", "") {
                 let tolerations =
                     a.object.pointer("/spec/tolerations").and_then(Value::as_array).cloned().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Selectors of devices are expressions: one that does not compile is refused when it is written, and not when the
-//! scheduler first meets it.
+//! Device selectors are CEL expressions: one that does not compile is refused when it is written, and not when the
+//! scheduler first evaluates it.
 
 use corten_cel::{CompileError, Env, device};
 use corten_meta::{FieldError, Path, Value};
@@ -24,7 +24,7 @@ impl Plugin for DeviceSelectors {
     }
 
     fn errors(&self, a: &Attributes<'_>) -> Vec<FieldError> {
-        // What a claim asks for is fixed, so that nobody judges it twice.
+        // The spec of a claim is immutable, so it is validated at creation only.
         let writes = match a.operation {
             Operation::Create => true,
             Operation::Update => !a.is("resource.k8s.io", "resourceclaims", ""),
@@ -44,13 +44,13 @@ fn errors(spec: &Value) -> Vec<FieldError> {
         return Vec::new();
     }
     let env = device::environment();
-    found.into_iter().filter_map(|(path, text)| error(&env, &path, text)).collect()
+    found.into_iter().filter_map(|(path, expression)| error(&env, &path, expression)).collect()
 }
 
-/// The expressions of all selectors, wherever they stand; configurations are the drivers' own.
+/// Collects the expressions of all selectors at any depth; the schema of `config` is the driver's own.
 fn collect<'a>(value: &'a Value, path: &Path, found: &mut Vec<(Path, &'a str)>) {
     match value {
-        // Of two alternatives none is looked at.
+        // A request with both alternatives is invalid anyway; neither is compiled.
         Value::Object(fields) if fields.contains_key("exactly") && fields.contains_key("firstAvailable") => {}
         Value::Object(fields) => {
             for (name, inner) in fields.iter().filter(|(name, _)| *name != "config") {
@@ -62,7 +62,7 @@ fn collect<'a>(value: &'a Value, path: &Path, found: &mut Vec<(Path, &'a str)>) 
                 }
             }
         }
-        // Too many are refused without a look at them.
+        // A list with too many items is refused without compiling them.
         Value::Array(items) if items.len() > 32 => {}
         Value::Array(items) => {
             items.iter().enumerate().for_each(|(at, item)| collect(item, &path.index(at), found));
@@ -71,8 +71,8 @@ fn collect<'a>(value: &'a Value, path: &Path, found: &mut Vec<(Path, &'a str)>) 
     }
 }
 
-fn error(env: &Env, path: &Path, text: &str) -> Option<FieldError> {
-    let problem = match device::compile(env, text) {
+fn error(env: &Env, path: &Path, expression: &str) -> Option<FieldError> {
+    let problem = match device::compile(env, expression) {
         Ok(program) => {
             let costly = env.estimate(&program).max > device::MAX_COST;
             return costly.then(|| FieldError::forbidden(path, "too complex, exceeds cost limit"));
@@ -86,7 +86,7 @@ fn error(env: &Env, path: &Path, text: &str) -> Option<FieldError> {
         }
         CompileError::Output(wanted, found) => format!("{wanted} or the unknown type, not {found}"),
     };
-    Some(FieldError::invalid(path, text, detail))
+    Some(FieldError::invalid(path, expression, detail))
 }
 
 #[cfg(test)]
@@ -95,21 +95,21 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn selectors_compile_wherever_they_stand() {
-        let selector = |text: &str| json!([{ "cel": { "expression": text } }]);
-        let claim = |text: &str| {
-            json!({ "devices": { "requests": [{ "name": "r", "exactly": { "selectors": selector(text) } }],
+    fn selectors_compile_at_any_depth() {
+        let selector = |expression: &str| json!([{ "cel": { "expression": expression } }]);
+        let claim = |expression: &str| {
+            json!({ "devices": { "requests": [{ "name": "r", "exactly": { "selectors": selector(expression) } }],
                 "config": [{ "opaque": { "parameters": { "expression": "not ours" } } }] } })
         };
         let good = claim("device.driver == 'x' && device.attributes['x'].model == 'a'");
         assert!(errors(&good).is_empty());
         let bad = claim("device.nope");
-        let told: Vec<String> = errors(&bad).iter().map(ToString::to_string).collect();
-        assert_eq!(told.len(), 1, "{told:?}");
-        let place = "spec.devices.requests[0].exactly.selectors[0].cel.expression: Invalid value: \"device.nope\": compilation failed: ERROR: <input>:1:7: undefined field 'nope'";
-        assert!(told[0].starts_with(place), "{told:?}");
+        let messages: Vec<String> = errors(&bad).iter().map(ToString::to_string).collect();
+        assert_eq!(messages.len(), 1, "{messages:?}");
+        let path = "spec.devices.requests[0].exactly.selectors[0].cel.expression: Invalid value: \"device.nope\": compilation failed: ERROR: <input>:1:7: undefined field 'nope'";
+        assert!(messages[0].starts_with(path), "{messages:?}");
         let costly: Vec<String> = errors(&claim("type(1) == int")).iter().map(ToString::to_string).collect();
-        let place = "spec.devices.requests[0].exactly.selectors[0].cel.expression";
-        assert_eq!(costly, [format!("{place}: Forbidden: too complex, exceeds cost limit")]);
+        let path = "spec.devices.requests[0].exactly.selectors[0].cel.expression";
+        assert_eq!(costly, [format!("{path}: Forbidden: too complex, exceeds cost limit")]);
     }
 }

@@ -1,6 +1,6 @@
-//! How long admission takes: all of it and each plugin, by operation and by whether the write was refused.
+//! The durations of admission: of the chain and of each plugin, by operation and by whether the write was refused.
 //!
-//! Counting must cost next to nothing: one look at the clock and two additions a plugin.
+//! Counting must cost next to nothing: one read of the clock and two additions a plugin.
 
 use std::time::Instant;
 
@@ -23,7 +23,7 @@ pub enum Step {
 pub struct Durations([[[Histogram<{ SECONDS.len() }, 1_000_000_000>; 2]; STEPS.len()]; OPERATIONS.len()]);
 
 impl Durations {
-    /// Counts a step that began at `began`, and tells the time.
+    /// Counts a step that began at `began`, and returns the current time.
     pub fn observe(&self, operation: Operation, step: Step, refused: bool, began: Instant) -> Instant {
         let now = Instant::now();
         let histogram = &self.0[operation as usize][step as usize][usize::from(refused)];
@@ -39,11 +39,11 @@ impl Durations {
     fn render(&self, out: &mut Exposition, family: &str, name: Option<&str>) {
         for operation in OPERATIONS {
             for (step, word) in STEPS.iter().enumerate() {
-                for (refused, truth) in ["false", "true"].iter().enumerate() {
+                for (refused, rejected) in ["false", "true"].iter().enumerate() {
                     let histogram = &self.0[operation as usize][step][refused];
                     if histogram.count() > 0 {
                         let mut labels: Vec<(&str, &str)> = name.map(|name| ("name", name)).into_iter().collect();
-                        labels.extend([("operation", operation.word()), ("rejected", truth), ("type", word)]);
+                        labels.extend([("operation", operation.word()), ("rejected", rejected), ("type", word)]);
                         histogram.render(out, family, &labels, SECONDS);
                     }
                 }
@@ -52,7 +52,7 @@ impl Durations {
     }
 }
 
-/// Writes the durations of the whole chain and of its plugins.
+/// Writes the durations of the chain and of its plugins.
 pub fn render<'a>(
     out: &mut Exposition,
     steps: &Durations,
@@ -68,7 +68,8 @@ pub fn render<'a>(
     }
 }
 
-/// The operations that a plugin of upstream's handles, in its two steps; none for what upstream does elsewhere.
+/// Returns upstream's name of a plugin and the operations that it handles in the two steps; none for a plugin that
+/// upstream does not have.
 pub fn handled(plugin: &str) -> Option<(&'static str, [&'static [Operation]; 2])> {
     use Operation::{Connect, Create, Delete, Update};
     const C: &[Operation] = &[Create];
@@ -101,7 +102,7 @@ pub fn handled(plugin: &str) -> Option<(&'static str, [&'static [Operation]; 2])
         ("ValidatingAdmissionWebhook", [&[], ALL]),
         ("ResourceQuota", [&[], CU]),
     ];
-    // What approves signing requests also judges who signs them.
+    // Upstream's CertificateApproval and CertificateSigning are one plugin here.
     let plugin = if plugin == "SigningRequest" { "CertificateApproval" } else { plugin };
     HANDLED.iter().find(|(name, _)| *name == plugin).copied()
 }

@@ -1,5 +1,5 @@
-//! What expressions of admission may speak of: the object before and after, the request, its namespace, and who may do
-//! what. Types and names are upstream's, declared once for match conditions and policies.
+//! The CEL environment of admission: the object before and after the write, the request, its namespace and the
+//! authorizer. Types and names are upstream's, declared once for match conditions and policies.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{LazyLock, Mutex, PoisonError};
@@ -15,11 +15,11 @@ use crate::user::User;
 
 /// The environment of admission, without `params` and `variables`.
 static BASE: LazyLock<Env> = LazyLock::new(|| {
-    let text = || Type::String;
+    let string = || Type::String;
     let fields = |fields: &[(&str, Type)]| -> BTreeMap<String, Type> {
         fields.iter().map(|(name, of)| ((*name).to_owned(), of.clone())).collect()
     };
-    let texts = Type::list(Type::String);
+    let strings = Type::list(Type::String);
     let labels = Type::map(Type::String, Type::String);
     let kind = Type::named("kubernetes.GroupVersionKind");
     let resource = Type::named("kubernetes.GroupVersionResource");
@@ -27,18 +27,21 @@ static BASE: LazyLock<Env> = LazyLock::new(|| {
         .variable("object", Type::Dyn)
         .variable("oldObject", Type::Dyn)
         .variable("request", Type::named("kubernetes.AdmissionRequest"))
-        .message("kubernetes.GroupVersionKind", fields(&[("group", text()), ("version", text()), ("kind", text())]))
+        .message(
+            "kubernetes.GroupVersionKind",
+            fields(&[("group", string()), ("version", string()), ("kind", string())]),
+        )
         .message(
             "kubernetes.GroupVersionResource",
-            fields(&[("group", text()), ("version", text()), ("resource", text())]),
+            fields(&[("group", string()), ("version", string()), ("resource", string())]),
         )
         .message(
             "kubernetes.UserInfo",
             fields(&[
-                ("username", text()),
-                ("uid", text()),
-                ("groups", texts.clone()),
-                ("extra", Type::map(Type::String, texts.clone())),
+                ("username", string()),
+                ("uid", string()),
+                ("groups", strings.clone()),
+                ("extra", Type::map(Type::String, strings.clone())),
             ]),
         )
         .message(
@@ -46,13 +49,13 @@ static BASE: LazyLock<Env> = LazyLock::new(|| {
             fields(&[
                 ("kind", kind.clone()),
                 ("resource", resource.clone()),
-                ("subResource", text()),
+                ("subResource", string()),
                 ("requestKind", kind),
                 ("requestResource", resource),
-                ("requestSubResource", text()),
-                ("name", text()),
-                ("namespace", text()),
-                ("operation", text()),
+                ("requestSubResource", string()),
+                ("name", string()),
+                ("namespace", string()),
+                ("operation", string()),
                 ("userInfo", Type::named("kubernetes.UserInfo")),
                 ("dryRun", Type::Bool),
                 ("options", Type::Dyn),
@@ -62,22 +65,22 @@ static BASE: LazyLock<Env> = LazyLock::new(|| {
         .message(
             "kubernetes.NamespaceMetadata",
             fields(&[
-                ("name", text()),
-                ("generateName", text()),
-                ("namespace", text()),
+                ("name", string()),
+                ("generateName", string()),
+                ("namespace", string()),
                 ("labels", labels.clone()),
                 ("annotations", labels),
-                ("UID", text()),
+                ("UID", string()),
                 ("creationTimestamp", Type::Timestamp),
                 ("deletionGracePeriodSeconds", Type::Int),
                 ("deletionTimestamp", Type::Timestamp),
                 ("generation", Type::Int),
-                ("resourceVersion", text()),
-                ("finalizers", texts.clone()),
+                ("resourceVersion", string()),
+                ("finalizers", strings.clone()),
             ]),
         )
-        .message("kubernetes.NamespaceSpec", fields(&[("finalizers", texts)]))
-        .message("kubernetes.NamespaceStatus", fields(&[("phase", text())]))
+        .message("kubernetes.NamespaceSpec", fields(&[("finalizers", strings)]))
+        .message("kubernetes.NamespaceStatus", fields(&[("phase", string())]))
         .message(
             "kubernetes.Namespace",
             fields(&[
@@ -88,7 +91,7 @@ static BASE: LazyLock<Env> = LazyLock::new(|| {
         )
 });
 
-/// The environment of one kind of expression.
+/// Returns the environment of one kind of expression.
 pub fn env(params: bool, authorizer: bool) -> Env {
     let mut env = BASE.clone();
     if params {
@@ -102,19 +105,19 @@ pub fn env(params: bool, authorizer: bool) -> Env {
     env
 }
 
-/// Answers what expressions ask about rights, for the user of the request.
+/// The authorizer of expressions, for the user of the request.
 ///
-/// Expressions are evaluated without waiting. A question that only a webhook can answer is written down and answered
-/// with an error; `settled` then asks the webhook and evaluates once more, so that in the end all are answered.
+/// Expressions are evaluated without waiting. A check that only an authorization webhook can answer is recorded and
+/// fails with an error; `settled` then asks the webhook and evaluates once more, until every check has its decision.
 pub struct Rights<'a> {
     core: &'a Core,
     user: &'a User,
-    /// The question about the request itself.
+    /// The check of the request itself.
     request: Check,
-    asked: Mutex<HashMap<Check, Option<Decision>>>,
+    decisions: Mutex<HashMap<Check, Option<Decision>>>,
 }
 
-/// The most rounds of questions: each answer may lead to another question.
+/// The maximum number of rounds: each decision may lead to another check.
 const MAX_ROUNDS: usize = 16;
 
 impl<'a> Rights<'a> {
@@ -128,10 +131,10 @@ impl<'a> Rights<'a> {
             name: a.name().to_owned(),
             ..Check::default()
         };
-        Rights { core: a.target.core, user: &a.target.context.user, request, asked: Mutex::default() }
+        Rights { core: a.target.core, user: &a.target.context.user, request, decisions: Mutex::default() }
     }
 
-    /// The variables `authorizer` and `authorizer.requestResource`.
+    /// Returns the variables `authorizer` and `authorizer.requestResource`.
     pub fn variables<'r>(&'r self) -> [(&'static str, Value<'r>); 2] {
         [
             ("authorizer", Authorization::authorizer(self)),
@@ -139,23 +142,26 @@ impl<'a> Rights<'a> {
         ]
     }
 
-    /// Evaluates until no question is open.
+    /// Evaluates until every check has its decision.
     pub async fn settled<T>(&self, evaluate: impl Fn() -> T) -> T {
         for _ in 0..MAX_ROUNDS {
             let value = evaluate();
             let open: Vec<Check> = {
-                let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-                asked.iter().filter(|(_, answer)| answer.is_none()).map(|(check, _)| check.clone()).collect()
+                let decisions = self.decisions.lock().unwrap_or_else(PoisonError::into_inner);
+                decisions.iter().filter(|(_, answer)| answer.is_none()).map(|(check, _)| check.clone()).collect()
             };
             if open.is_empty() {
                 return value;
             }
             for check in open {
                 let account = account(&check);
-                let answer =
-                    self.core.authorization.authorize(&question(account.as_ref().unwrap_or(self.user), &check)).await;
-                let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-                asked.insert(check, Some(decision(answer)));
+                let answer = self
+                    .core
+                    .authorization
+                    .authorize(&attributes_of(account.as_ref().unwrap_or(self.user), &check))
+                    .await;
+                let mut decisions = self.decisions.lock().unwrap_or_else(PoisonError::into_inner);
+                decisions.insert(check, Some(decision(answer)));
             }
         }
         evaluate()
@@ -166,10 +172,10 @@ fn account(check: &Check) -> Option<User> {
     check.service_account.as_ref().map(|(namespace, name)| User::service_account(namespace, name))
 }
 
-fn question<'a>(user: &'a User, check: &'a Check) -> authorization::Attributes<'a> {
-    let asked = authorization::Attributes::resource(user, &check.verb);
+fn attributes_of<'a>(user: &'a User, check: &'a Check) -> authorization::Attributes<'a> {
+    let base = authorization::Attributes::resource(user, &check.verb);
     match &check.path {
-        Some(path) => authorization::Attributes { is_resource: false, path, ..asked },
+        Some(path) => authorization::Attributes { is_resource: false, path, ..base },
         None => authorization::Attributes {
             group: &check.group,
             version: "*",
@@ -179,7 +185,7 @@ fn question<'a>(user: &'a User, check: &'a Check) -> authorization::Attributes<'
             name: &check.name,
             field_selector: &check.field_selector,
             label_selector: &check.label_selector,
-            ..asked
+            ..base
         },
     }
 }
@@ -194,12 +200,12 @@ fn decision(answer: Result<String, String>) -> Decision {
 impl Authorizer for Rights<'_> {
     fn authorize(&self, check: &Check) -> Decision {
         let account = account(check);
-        let attributes = question(account.as_ref().unwrap_or(self.user), check);
+        let attributes = attributes_of(account.as_ref().unwrap_or(self.user), check);
         if let Some(answer) = self.core.authorization.authorize_now(&attributes) {
             return decision(answer);
         }
-        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        let answer = asked.entry(check.clone()).or_default();
+        let mut decisions = self.decisions.lock().unwrap_or_else(PoisonError::into_inner);
+        let answer = decisions.entry(check.clone()).or_default();
         let open = || Decision { error: Some("the authorizer has not answered".to_owned()), ..Decision::default() };
         answer.clone().unwrap_or_else(open)
     }

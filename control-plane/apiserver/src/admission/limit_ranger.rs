@@ -13,7 +13,7 @@ use super::operation::Operation;
 use super::plugin::Plugin;
 use crate::error::aggregate;
 
-/// Where a pod says what it was given that it had not asked for.
+/// The pod's annotation that lists the defaults that LimitRanger set.
 const SET: &str = "/metadata/annotations/kubernetes.io~1limit-ranger";
 
 pub struct LimitRanger;
@@ -29,7 +29,7 @@ impl Plugin for LimitRanger {
 
     fn admit<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
-            if sizes_pod(a) && !is_going(a) {
+            if sizes_pod(a) && !is_being_deleted(a) {
                 for range in ranges(a) {
                     with_defaults(&mut a.object, &range);
                 }
@@ -41,10 +41,10 @@ impl Plugin for LimitRanger {
     fn validate<'a>(&'a self, a: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
             let claim = a.operation != Operation::Delete && a.is("", "persistentvolumeclaims", "");
-            if !claim && !sizes_pod(a) || is_going(a) {
+            if !claim && !sizes_pod(a) || is_being_deleted(a) {
                 return Ok(());
             }
-            // The first range that is broken is told, with all that breaks it.
+            // The error names the first LimitRange that the object violates, with all its violations.
             for range in ranges(a) {
                 let wrong = violations(&a.object, &range, claim);
                 if !wrong.is_empty() {
@@ -56,12 +56,12 @@ impl Plugin for LimitRanger {
     }
 }
 
-/// Containers get their resources when a pod is made, and later by a resize alone.
+/// Reports whether the write sets the resources of containers: the creation of a pod, or a resize.
 fn sizes_pod(a: &Attributes<'_>) -> bool {
     a.creates("", "pods") || a.operation == Operation::Update && a.is("", "pods", "resize")
 }
 
-fn is_going(a: &Attributes<'_>) -> bool {
+fn is_being_deleted(a: &Attributes<'_>) -> bool {
     a.old.as_ref().is_some_and(|old| old.pointer("/metadata/deletionTimestamp").is_some())
 }
 
@@ -74,7 +74,7 @@ fn items<'a>(value: &'a Value, list: &str) -> impl Iterator<Item = &'a Value> {
     value.pointer(list).and_then(Value::as_array).into_iter().flatten()
 }
 
-/// Gives every container the defaults that it does not set, and says so.
+/// Sets the defaults that a container lacks, and lists them in the pod's annotation.
 fn with_defaults(pod: &mut Value, range: &Value) {
     let mut limits = Map::new();
     let mut requests = Map::new();
@@ -87,10 +87,10 @@ fn with_defaults(pod: &mut Value, range: &Value) {
         let containers = pod.pointer_mut(&format!("/spec/{list}")).and_then(Value::as_array_mut);
         for container in containers.into_iter().flatten() {
             for (field, word, defaults) in [("requests", "request", &requests), ("limits", "limit", &limits)] {
-                let given = with_missing(container, field, defaults);
-                if !given.is_empty() {
+                let set_by_default = with_missing(container, field, defaults);
+                if !set_by_default.is_empty() {
                     let name = container["name"].as_str().unwrap_or_default();
-                    set.push(format!("{} {word} for {role} {name}", given.join(", ")));
+                    set.push(format!("{} {word} for {role} {name}", set_by_default.join(", ")));
                 }
             }
         }
@@ -100,21 +100,21 @@ fn with_defaults(pod: &mut Value, range: &Value) {
     }
 }
 
-/// Adds what a list of resources lacks; says what that was.
+/// Adds the defaults that a list of resources lacks, and returns their names.
 fn with_missing(container: &mut Value, field: &str, defaults: &Map<String, Value>) -> Vec<String> {
-    let mut given = Vec::new();
+    let mut set_by_default = Vec::new();
     for (name, value) in defaults {
         let pointer = format!("/resources/{field}/{}", name.replace('~', "~0").replace('/', "~1"));
         if container.pointer(&pointer).is_none() {
             corten_meta::set(container, &pointer, value.clone());
-            given.push(name.clone());
+            set_by_default.push(name.clone());
         }
     }
-    given.sort_unstable();
-    given
+    set_by_default.sort_unstable();
+    set_by_default
 }
 
-/// What breaks the bounds of a range.
+/// Returns the object's violations of a LimitRange.
 fn violations(object: &Value, range: &Value, claim: bool) -> Vec<String> {
     let mut wrong = Vec::new();
     for item in items(range, "/spec/limits") {
@@ -137,7 +137,7 @@ fn violations(object: &Value, range: &Value, claim: bool) -> Vec<String> {
     wrong
 }
 
-/// Of a claim only what it requests counts.
+/// Checks the requests of a claim; its limits do not count.
 fn check_claim(wrong: &mut Vec<String>, item: &Value, kind: &str, requests: &Amounts) {
     for (name, min) in amounts(item.get("min")) {
         wrong.extend(too_little(&name, kind, &min, requests.get(&name), None));
@@ -161,23 +161,30 @@ fn check(wrong: &mut Vec<String>, item: &Value, kind: &str, requests: &Amounts, 
         wrong.extend(too_much(&name, kind, &max, requests.get(&name), limits.get(&name)));
     }
     for (name, ratio) in amounts(item.get("maxLimitRequestRatio")) {
-        wrong.extend(too_far_apart(&name, kind, &ratio, requests.get(&name), limits.get(&name)));
+        wrong.extend(ratio_too_high(&name, kind, &ratio, requests.get(&name), limits.get(&name)));
     }
 }
 
-type Amount<'a> = Option<&'a Quantity>;
+type RequestOrLimit<'a> = Option<&'a Quantity>;
 
-/// A request, a limit and what bounds them as upstream counts them, within integers: in thousandths if none is too much.
-fn counted(request: Amount, limit: Amount, bound: &Quantity) -> [i64; 3] {
+/// Converts a request, a limit and their bound to integers as upstream does: to thousandths unless one of them is too
+/// big.
+fn counted(request: RequestOrLimit, limit: RequestOrLimit, bound: &Quantity) -> [i64; 3] {
     let nothing = Quantity::zero();
     let amounts = [request.unwrap_or(&nothing), limit.unwrap_or(&nothing), bound];
-    match amounts.iter().all(|amount| amount.value() <= MAX_MILLI_VALUE) {
+    match amounts.iter().all(|quantity| quantity.value() <= MAX_MILLI_VALUE) {
         true => amounts.map(Quantity::milli_value),
         false => amounts.map(Quantity::value),
     }
 }
 
-fn too_little(name: &str, kind: &str, min: &Quantity, request: Amount, limit: Amount) -> Option<String> {
+fn too_little(
+    name: &str,
+    kind: &str,
+    min: &Quantity,
+    request: RequestOrLimit,
+    limit: RequestOrLimit,
+) -> Option<String> {
     let bound = format!("minimum {name} usage per {kind} is {min}");
     let [requested, limited, least] = counted(request, limit, min);
     match (request, limit) {
@@ -188,7 +195,7 @@ fn too_little(name: &str, kind: &str, min: &Quantity, request: Amount, limit: Am
     }
 }
 
-fn too_much(name: &str, kind: &str, max: &Quantity, request: Amount, limit: Amount) -> Option<String> {
+fn too_much(name: &str, kind: &str, max: &Quantity, request: RequestOrLimit, limit: RequestOrLimit) -> Option<String> {
     let bound = format!("maximum {name} usage per {kind} is {max}");
     let [requested, limited, most] = counted(request, limit, max);
     match (limit, request) {
@@ -199,7 +206,13 @@ fn too_much(name: &str, kind: &str, max: &Quantity, request: Amount, limit: Amou
     }
 }
 
-fn too_far_apart(name: &str, kind: &str, most: &Quantity, request: Amount, limit: Amount) -> Option<String> {
+fn ratio_too_high(
+    name: &str,
+    kind: &str,
+    most: &Quantity,
+    request: RequestOrLimit,
+    limit: RequestOrLimit,
+) -> Option<String> {
     let bound = format!("{name} max limit to request ratio per {kind} is {most}");
     let [requested, limited, _] = counted(request, limit, most);
     if requested == 0 {
@@ -230,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_fill_what_is_not_set_and_the_pod_says_so() {
+    fn defaults_are_set_where_absent_and_listed_in_the_annotation() {
         let range = range(json!([{ "type": "Container", "default": { "memory": "64Mi", "cpu": "200m" },
             "defaultRequest": { "cpu": "100m" } }]));
         let mut one =
@@ -241,9 +254,9 @@ mod tests {
             one["spec"]["containers"][0]["resources"],
             json!({ "limits": { "cpu": "200m", "memory": "64Mi" }, "requests": { "cpu": "100m" } })
         );
-        let said = "LimitRanger plugin set: cpu request for container a; cpu, memory limit for container a; \
+        let annotation = "LimitRanger plugin set: cpu request for container a; cpu, memory limit for container a; \
             cpu request for container b; cpu, memory limit for init container i";
-        assert_eq!(one.pointer(SET), Some(&json!(said)));
+        assert_eq!(one.pointer(SET), Some(&json!(annotation)));
         let before = one.clone();
         with_defaults(&mut one, &range);
         assert_eq!(one, before, "who has all is not touched");
@@ -252,7 +265,7 @@ mod tests {
     #[test]
     fn bounds_hold_for_containers_pods_and_claims() {
         let sized = |requests: Value, limits: Value| json!({ "resources": { "requests": requests, "limits": limits } });
-        let cpu = |amount: &str| json!({ "cpu": amount });
+        let cpu = |quantity: &str| json!({ "cpu": quantity });
         let bounds = |kind: &str, bounds: Value| {
             let mut item = bounds;
             item["type"] = kind.into();

@@ -1,8 +1,8 @@
-//! Admission: what may still change or refuse a write after it was authorized and decoded.
+//! Admission: the plugins that may change or refuse a write after it was authorized and decoded.
 //!
-//! Each plugin is one file and one entry of the chain, in upstream's order. `admit` may change the object,
-//! `validate` only refuses. A plugin never writes to the store itself: what must be stored together with the
-//! object is handed over as companions of the write.
+//! Each plugin is one file and one entry of the chain, in upstream's order. `admit` may change the object, `validate`
+//! only refuses. A plugin never writes to the store itself: it returns the operations that must be stored together with
+//! the object as companions of the write.
 
 mod admin_access;
 mod attributes;
@@ -46,7 +46,7 @@ mod touched;
 pub(crate) mod webhook;
 
 pub use attributes::Attributes;
-pub use chain::{Chain, has_judges};
+pub use chain::{Chain, has_webhooks_or_policies};
 pub use operation::Operation;
 pub use policy::follow_policies;
 pub use signing_request::check_signer;

@@ -1,11 +1,11 @@
-//! What pods may refer to: an account can say that its pods use no other Secrets than its own, and a pod that a kubelet
-//! mirrors refers to none at all. Part of the plugin ServiceAccount. Pure.
+//! The references that pods may have: a ServiceAccount can restrict its pods to its own Secrets, and a mirror pod of a
+//! kubelet may refer to no API object at all. Part of the plugin ServiceAccount. Pure.
 
 use corten_meta::Value;
 
 const ENFORCE: &str = "kubernetes.io/enforce-mountable-secrets";
 
-/// The lists of containers, and what errors call one of them.
+/// The lists of containers, and the name of an item in error messages.
 const CONTAINERS: [(&str, &str); 2] = [("initContainers", "init container"), ("containers", "container")];
 
 fn list<'a>(value: &'a Value, field: &str) -> impl Iterator<Item = &'a Value> {
@@ -16,13 +16,13 @@ fn names<'a>(account: &'a Value, field: &str) -> Vec<&'a str> {
     list(account, field).filter_map(|reference| reference["name"].as_str()).collect()
 }
 
-/// Whether an account asks for its pods to be held to its Secrets.
+/// Reports whether a ServiceAccount restricts its pods to its own Secrets.
 fn enforces(account: &Value) -> bool {
-    let said = account["metadata"]["annotations"].get(ENFORCE).and_then(Value::as_str);
-    said.is_some_and(|said| ["1", "t", "T", "true", "TRUE", "True"].contains(&said))
+    let annotation = account["metadata"]["annotations"].get(ENFORCE).and_then(Value::as_str);
+    annotation.is_some_and(|annotation| ["1", "t", "T", "true", "TRUE", "True"].contains(&annotation))
 }
 
-/// Why a pod may not run as an account, for the Secrets that it refers to.
+/// Returns the reason why a pod may not run as a ServiceAccount, because of a Secret that it refers to.
 pub(super) fn refused(account: &Value, spec: &Value) -> Option<String> {
     if !enforces(account) {
         return None;
@@ -50,7 +50,7 @@ pub(super) fn refused(account: &Value, spec: &Value) -> Option<String> {
     })
 }
 
-/// The same of the containers that are added to a running pod.
+/// Returns the same reason for ephemeral containers, which are added to a running pod.
 pub(super) fn refused_later(account: &Value, spec: &Value) -> Option<String> {
     if !enforces(account) {
         return None;
@@ -65,27 +65,27 @@ pub(super) fn refused_later(account: &Value, spec: &Value) -> Option<String> {
     ))
 }
 
-/// What of a container's environment comes from a Secret that is not among those allowed.
+/// Returns the reference in a container's environment to a Secret that is not allowed.
 fn foreign_environment(container: &Value, is_foreign: &dyn Fn(&Value) -> bool) -> Option<String> {
     let name = container["name"].as_str().unwrap_or_default();
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let string = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let mut keys = list(container, "env").filter_map(|env| Some((&env["name"], env["valueFrom"].get("secretKeyRef")?)));
     if let Some((variable, secret)) = keys.find(|(_, secret)| is_foreign(&secret["name"])) {
-        let variable = text(variable);
-        let secret = text(&secret["name"]);
+        let variable = string(variable);
+        let secret = string(&secret["name"]);
         return Some(format!("{name} with envVar {variable} referencing secret.secretName=\"{secret}\""));
     }
-    let whole = list(container, "envFrom").filter_map(|from| from.get("secretRef"));
-    let secret = whole.map(|secret| &secret["name"]).find(|secret| is_foreign(secret))?;
-    Some(format!("{name} with envFrom referencing secret.secretName=\"{}\"", text(secret)))
+    let sources = list(container, "envFrom").filter_map(|from| from.get("secretRef"));
+    let secret = sources.map(|secret| &secret["name"]).find(|secret| is_foreign(secret))?;
+    Some(format!("{name} with envFrom referencing secret.secretName=\"{}\"", string(secret)))
 }
 
-/// Why a pod cannot be the mirror of one that a kubelet runs by itself.
+/// Returns the reason why a pod cannot be a mirror pod.
 pub(super) fn refused_mirror(spec: &Value) -> Option<&'static str> {
-    let is_said = |field: &str| spec[field].as_str().is_some_and(|text| !text.is_empty());
+    let is_set = |field: &str| spec[field].as_str().is_some_and(|string| !string.is_empty());
     let projects_token =
         |volume: &Value| list(&volume["projected"], "sources").any(|source| source["serviceAccountToken"].is_object());
-    if is_said("serviceAccountName") {
+    if is_set("serviceAccountName") {
         Some("a mirror pod may not reference service accounts")
     } else if crate::authorization::node::refers_to_any(spec, "secrets") {
         Some("a mirror pod may not reference secrets")

@@ -1,5 +1,5 @@
-//! NamespaceLifecycle: nothing is created where no namespace is, or in one that is going; and the namespaces
-//! that the cluster stands on are not deleted.
+//! NamespaceLifecycle: an object cannot be created in a namespace that does not exist or is being deleted, and the
+//! namespaces that the cluster needs cannot be deleted.
 
 use corten_meta::quote::quote;
 use corten_meta::{GroupResource, Status};
@@ -34,7 +34,7 @@ impl Plugin for NamespaceLifecycle {
 
 async fn check_namespace(a: &mut Attributes<'_>) -> Result<(), Status> {
     let namespace = a.target.namespace;
-    // Whether somebody may do something can be asked about any namespace, also one that is not there.
+    // An access review may be for any namespace, also one that does not exist.
     let is_review = a.is("authorization.k8s.io", "localsubjectaccessreviews", "");
     if a.operation != Operation::Create || namespace.is_empty() || is_review {
         return Ok(());
@@ -48,7 +48,7 @@ async fn check_namespace(a: &mut Attributes<'_>) -> Result<(), Status> {
         )));
     }
     let core = a.target.core;
-    // Read from the store and not from the cache: nothing may slip into a namespace that was just deleted.
+    // Read from the store and not from the cache: no object may be created in a namespace that was just deleted.
     let missing = || {
         let resource = GroupResource { group: String::new(), resource: "namespaces".to_owned() };
         Status::not_found(&resource, namespace)

@@ -2,14 +2,14 @@
 
 use corten_meta::Value;
 
-/// `Ok`, or why not.
+/// `Ok`, or the reason of the refusal.
 pub type Checked = Result<(), String>;
 
 pub fn only(holds: bool, why: impl FnOnce() -> String) -> Checked {
     if holds { Ok(()) } else { Err(why()) }
 }
 
-/// Whether two objects have the same there; nothing and an empty value are the same.
+/// Reports whether two objects have the same value at the pointer; absent and empty values are the same.
 pub fn same(old: &Value, new: &Value, pointer: &str) -> bool {
     let read = |object: &Value| object.pointer(pointer).filter(|v| !is_empty(v)).cloned();
     read(old) == read(new)

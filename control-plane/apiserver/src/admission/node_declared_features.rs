@@ -1,4 +1,5 @@
-//! NodeDeclaredFeatureValidator: a pod that runs is not changed in a way that its node does not say it can follow.
+//! NodeDeclaredFeatureValidator: a running pod is not changed in a way that its node's declared features do not
+//! support.
 
 use corten_meta::quote::quote;
 use corten_meta::{Status, Value};
@@ -44,8 +45,8 @@ impl Plugin for NodeDeclaredFeatureValidator {
     }
 }
 
-/// What a node must be able to do to follow a change. Amounts are written in one way only, so that what is the same looks
-/// the same.
+/// Returns the features that a node must declare to support a change. Quantities are in canonical form here, so equal
+/// ones compare as equal.
 fn needed(old: &Value, new: &Value) -> Vec<&'static str> {
     let inits = |pod: &Value| pod["spec"]["initContainers"].as_array().cloned().unwrap_or_default();
     let asks = |container: &Value| container["resources"].as_object().cloned().unwrap_or_default();
@@ -67,8 +68,8 @@ mod tests {
 
     #[test]
     fn a_resize_of_the_pod_or_of_an_init_container_needs_a_node_that_can() {
-        let pod = |whole: Value, init: Value, policy: &str| {
-            json!({ "spec": { "resources": whole, "containers": [{}],
+        let pod = |resources: Value, init: Value, policy: &str| {
+            json!({ "spec": { "resources": resources, "containers": [{}],
                               "initContainers": [{ "resources": init, "restartPolicy": policy }] } })
         };
         let small = json!({ "requests": { "cpu": "1" } });

@@ -1,7 +1,7 @@
-//! What a kubelet may not write into its own Node, a part of NodeRestriction.
+//! The fields of its own Node that a kubelet may not write; a part of NodeRestriction.
 //!
-//! Upstream keeps taints, restricted labels, owners and the source of a kubelet's configuration from nodes. Corten also
-//! keeps pod ranges from them, because all nodes route to those; the names that were recorded for the node's serving
+//! Upstream forbids nodes to write taints, restricted labels, owners and the source of a kubelet's configuration.
+//! Corten also forbids pod CIDRs, because all nodes route to those; the names that were recorded for the node's serving
 //! certificate; and addresses that belong to the API server, to Services or to another node that is Ready.
 
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use super::node_checks::{Checked, only, same};
 use super::operation::Operation;
 use crate::allocation::AddressRange;
 
-/// The names that a kubelet may serve under, recorded by the controllers when the node joined.
+/// The annotation with the names that a kubelet may serve under, recorded by the controllers when the node joined.
 const SERVING_NAMES: &str = "corten/serving-names";
 
 /// Checks the creation or an update of a node's own Node.
@@ -36,7 +36,7 @@ fn check_fields(a: &Attributes<'_>, node: &str, old: &Value) -> Checked {
         format!("node {} is not allowed to update configSource to a new non-nil configSource", quote(node))
     })?;
     let why = |what: &str| format!("node {} is not allowed to modify {what}", quote(node));
-    // A kubelet registers with the taints that it was started with.
+    // A kubelet registers with the taints of its configuration.
     only(creates || same(old, new, "/spec/taints"), || why("taints"))?;
     only(same(old, new, "/metadata/ownerReferences"), || why("ownerReferences"))?;
     only(same(old, new, "/spec/podCIDR"), || why("podCIDR"))?;
@@ -60,7 +60,8 @@ fn check_labels(a: &Attributes<'_>, node: &str, old: &Value) -> Checked {
     })
 }
 
-/// Labels by which pods are steered: those that are kept from nodes, and those of Kubernetes that kubelets do not set.
+/// Reports whether a label steers pods: those that are forbidden to nodes, and those of Kubernetes that kubelets do not
+/// set.
 fn is_reserved(key: &str) -> bool {
     const OWN: [&str; 11] = [
         "kubernetes.io/hostname",
@@ -81,7 +82,8 @@ fn is_reserved(key: &str) -> bool {
     is_in("node-restriction.kubernetes.io") || ((is_in("kubernetes.io") || is_in("k8s.io")) && !of_kubelets)
 }
 
-/// Addresses that a node reports for the first time. The node of this server's own machine has this server's addresses.
+/// Checks addresses that a node reports for the first time. The node of this server's own machine has this server's
+/// addresses.
 fn check_addresses(a: &Attributes<'_>, node: &str, old: &Value) -> Checked {
     let config = &a.target.core.config;
     if config.hostname.as_deref() == Some(node) {
@@ -92,7 +94,7 @@ fn check_addresses(a: &Attributes<'_>, node: &str, old: &Value) -> Checked {
     for address in addresses(&a.object).into_iter().filter(|address| !known.contains(address)) {
         let why = |whose: &str| format!("node {} is not allowed to report the address {address}{whose}", quote(node));
         if address == config.advertise_address.to_canonical() {
-            // Without a name, this server does not know which node is its own.
+            // Without a hostname, this server does not know which node is its own.
             only(config.hostname.is_none(), || why(" of the API server"))?;
             continue;
         }
@@ -109,8 +111,8 @@ fn addresses(node: &Value) -> Vec<IpAddr> {
     parsed.map(|address| address.to_canonical()).collect()
 }
 
-/// Whether another node that is Ready reports the address. One that is not may have lost it, or be this machine under
-/// the name that it had before.
+/// Reports whether another node that is Ready reports the address. A node that is not Ready may have lost it, or be
+/// this machine under its former name.
 fn is_taken(a: &Attributes<'_>, node: &str, address: IpAddr) -> bool {
     let others = a.target.core.registry.cached_list("", "v1", "nodes", "");
     let mut others = others.iter().filter(|other| other.header.name != node).map(|other| other.value());

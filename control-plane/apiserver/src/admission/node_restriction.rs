@@ -1,7 +1,8 @@
 //! NodeRestriction: a kubelet writes its own Node, its own Lease and the pods that run on it, and nothing else.
 //!
-//! What a node may read hangs on its pods and on its Node (see the Node authorizer): so a node must not be able to make
-//! pods that refer to anything, nor labels by which it would be given other pods. Reasons are in upstream's words.
+//! The Node authorizer derives a node's read permissions from its pods and its Node. So a node must not be able to
+//! create pods that refer to other objects, nor to set labels by which it would get other pods. Reasons are in
+//! upstream's words.
 
 use corten_meta::quote::quote;
 use corten_meta::{Status, Value};
@@ -60,7 +61,7 @@ fn name_of<'a>(a: &'a Attributes<'_>) -> &'a str {
     }
 }
 
-fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+fn string<'a>(object: &'a Value, pointer: &str) -> &'a str {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
@@ -79,7 +80,7 @@ fn check_pod(a: &Attributes<'_>, node: &str) -> Checked {
         Operation::Delete => {
             let pod = a.old.as_deref().unwrap_or(&a.object);
             let why = || format!("node {} can only delete pods with spec.nodeName set to itself", quote(node));
-            only(text(pod, "/spec/nodeName") == node, why)
+            only(string(pod, "/spec/nodeName") == node, why)
         }
         other => Err(format!(
             "unexpected operation {}, node {node} can only create and delete mirror pods",
@@ -89,14 +90,14 @@ fn check_pod(a: &Attributes<'_>, node: &str) -> Checked {
     }
 }
 
-/// A pod that stands for one from a file of the node: it belongs to the node and refers to nothing else.
+/// Checks a mirror pod of a static pod: its owner is the node, and it refers to no other object.
 fn check_mirror(a: &Attributes<'_>, node: &str) -> Checked {
     let pod = &a.object;
     only(corten_meta::annotations(pod).contains_key(MIRROR), || {
         format!("pod does not have {} annotation, node {} can only create mirror pods", quote(MIRROR), quote(node))
     })?;
     let create = |what: &str| format!("node {} can only create pods with {what} set to itself", quote(node));
-    only(text(pod, "/spec/nodeName") == node, || create("spec.nodeName"))?;
+    only(string(pod, "/spec/nodeName") == node, || create("spec.nodeName"))?;
     let owners = pod.pointer("/metadata/ownerReferences").and_then(Value::as_array).cloned().unwrap_or_default();
     only(owners.len() <= 1, || create("a single owner reference"))?;
     let Some(owner) = owners.first() else { return Err(create("an owner reference")) };
@@ -107,18 +108,18 @@ fn check_mirror(a: &Attributes<'_>, node: &str) -> Checked {
     only(!blocks, || format!("node {} must not set blockOwnerDeletion on an owner reference", quote(node)))?;
     let known = a.target.core.registry.cached("", "v1", "nodes", "", node);
     let uid = known.as_ref().map(|known| known.header.uid.as_str()).unwrap_or_default();
-    let given = owner["uid"].as_str().unwrap_or_default();
-    only(uid == given, || format!("node {node} UID mismatch: expected {given} got {uid}"))?;
+    let owner_uid = owner["uid"].as_str().unwrap_or_default();
+    only(uid == owner_uid, || format!("node {node} UID mismatch: expected {owner_uid} got {uid}"))?;
     match reference(&pod["spec"]) {
         Some(resource) => Err(format!("node {} can not create pods that reference {resource}", quote(node))),
         None => Ok(()),
     }
 }
 
-/// What a pod refers to of the API, if anything.
+/// Returns the kind of API object that a pod refers to, if any.
 fn reference(spec: &Value) -> Option<&'static str> {
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
-    if !text(spec, "/serviceAccountName").is_empty() {
+    if !string(spec, "/serviceAccountName").is_empty() {
         return Some("serviceaccounts");
     }
     if !list(&spec["imagePullSecrets"]).is_empty() {
@@ -167,7 +168,7 @@ fn reference(spec: &Value) -> Option<&'static str> {
 
 fn check_pod_status(a: &Attributes<'_>, node: &str) -> Checked {
     let Some(old) = a.old.as_deref() else { return Err(format!("unexpected operation {}", quote(a.operation.word()))) };
-    only(text(old, "/spec/nodeName") == node, || {
+    only(string(old, "/spec/nodeName") == node, || {
         format!("node {} can only update pod status for pods with spec.nodeName set to itself", quote(node))
     })?;
     let labels = corten_meta::labels(old) == corten_meta::labels(&a.object);
@@ -178,17 +179,17 @@ fn check_pod_status(a: &Attributes<'_>, node: &str) -> Checked {
     only(extended, || format!("node {} cannot update extended resource claim statues", quote(node)))
 }
 
-/// The body of an eviction does not say where its pod runs.
+/// Checks an eviction by the stored pod: the body of an eviction does not contain the pod's node.
 async fn check_eviction(a: &Attributes<'_>, node: &str) -> Result<(), Status> {
     let target = a.target;
     let pod = target.core.registry.get(target.resource, target.namespace, a.name()).await?.value();
-    if text(&pod, "/spec/nodeName") == node {
+    if string(&pod, "/spec/nodeName") == node {
         return Ok(());
     }
     Err(a.forbidden(format!("node {node} can only evict pods with spec.nodeName set to itself")))
 }
 
-/// Of a claim's status a node writes how big it has become.
+/// Checks that a node changes only capacity, conditions and allocated resources in a claim's status.
 fn check_claim_status(a: &Attributes<'_>, node: &str) -> Checked {
     let stripped = |claim: &Value| {
         let mut claim = claim.clone();
@@ -207,11 +208,11 @@ fn check_claim_status(a: &Attributes<'_>, node: &str) -> Checked {
     })
 }
 
-/// A node asks for tokens of its pods, and says which.
+/// Checks that a node requests tokens only for its own pods, by name and UID.
 async fn check_token(a: &Attributes<'_>, node: &str) -> Result<(), Status> {
     let bound = &a.object["spec"]["boundObjectRef"];
-    let name = text(bound, "/name");
-    let uid = text(bound, "/uid");
+    let name = string(bound, "/name");
+    let uid = string(bound, "/uid");
     let refuse = |why: &str| Err(a.forbidden(why));
     if bound["apiVersion"] != "v1" || bound["kind"] != "Pod" || name.is_empty() {
         return refuse("node requested token not bound to a pod");
@@ -227,25 +228,25 @@ async fn check_token(a: &Attributes<'_>, node: &str) -> Result<(), Status> {
         )));
     }
     let pod = pod.value();
-    if text(&pod, "/spec/nodeName") != node {
+    if string(&pod, "/spec/nodeName") != node {
         return refuse("node requested token bound to a pod scheduled on a different node");
     }
     check_audience(a, node, &pod).await
 }
 
-/// The audience is that of a token that the pod has as a volume, or one that RBAC lets the node ask for.
+/// Checks that the audience is that of a projected token of the pod, or one that RBAC allows the node to request.
 async fn check_audience(a: &Attributes<'_>, node: &str, pod: &Value) -> Result<(), Status> {
     let audiences = a.object["spec"]["audiences"].as_array().cloned().unwrap_or_default();
-    let asked = match audiences.as_slice() {
+    let audience = match audiences.as_slice() {
         [] => "",
         [one] => one.as_str().unwrap_or_default(),
         _ => return Err(a.forbidden("node may only request 0 or 1 audiences")),
     };
-    if has_token(pod, asked, &a.target.core.config.audiences) {
+    if has_token(pod, audience, &a.target.core.config.audiences) {
         return Ok(());
     }
     let attributes = crate::authorization::Attributes {
-        resource: asked,
+        resource: audience,
         version: "v1",
         namespace: a.target.namespace,
         name: a.name(),
@@ -257,23 +258,23 @@ async fn check_audience(a: &Attributes<'_>, node: &str, pod: &Value) -> Result<(
     Err(a.forbidden(format!(
         "audience {} not found in pod spec volume, system:node:{node} is not authorized to request tokens for this \
          audience",
-        quote(asked)
+        quote(audience)
     )))
 }
 
-/// Whether a volume of the pod is a token for an audience. One that is not said is the API server's own.
+/// Reports whether the pod has a projected token for an audience. The default audience is the API server's own.
 fn has_token(pod: &Value, audience: &str, own: &[String]) -> bool {
-    let meant = |given: &str| if own.iter().any(|o| o == given) { String::new() } else { given.to_owned() };
+    let canonical = |name: &str| if own.iter().any(|o| o == name) { String::new() } else { name.to_owned() };
     let volumes = pod.pointer("/spec/volumes").and_then(Value::as_array).into_iter().flatten();
     let sources = volumes.filter_map(|volume| volume.pointer("/projected/sources")).filter_map(Value::as_array);
     let mut tokens = sources.flatten().filter_map(|source| source.get("serviceAccountToken"));
-    tokens.any(|token| meant(text(token, "/audience")) == meant(audience))
+    tokens.any(|token| canonical(string(token, "/audience")) == canonical(audience))
 }
 
-/// A node asks for certificates of kubelets in its own name alone.
+/// Checks that a node requests certificates of kubelets only under its own name.
 fn check_request(a: &Attributes<'_>, node: &str) -> Checked {
     const SIGNERS: [&str; 2] = ["kubernetes.io/kubelet-serving", "kubernetes.io/kube-apiserver-client-kubelet"];
-    if a.operation != Operation::Create || !SIGNERS.contains(&text(&a.object, "/spec/signerName")) {
+    if a.operation != Operation::Create || !SIGNERS.contains(&string(&a.object, "/spec/signerName")) {
         return Ok(());
     }
     let request =
@@ -295,7 +296,7 @@ fn check_named(a: &Attributes<'_>, node: &str, what: &str) -> Checked {
 
 fn check_slice(a: &Attributes<'_>, node: &str) -> Checked {
     let slice = if a.operation == Operation::Delete { a.old.as_deref().unwrap_or(&a.object) } else { &a.object };
-    only(text(slice, "/spec/nodeName") == node, || {
+    only(string(slice, "/spec/nodeName") == node, || {
         "can only create ResourceSlice with the same NodeName as the requesting node".to_owned()
     })
 }

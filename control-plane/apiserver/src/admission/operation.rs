@@ -10,7 +10,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// As rules and reviews spell it.
+    /// Returns the operation as rules and reviews spell it.
     pub fn word(self) -> &'static str {
         match self {
             Operation::Create => "CREATE",

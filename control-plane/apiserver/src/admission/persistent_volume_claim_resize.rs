@@ -1,4 +1,4 @@
-//! A claim grows only if it is bound and its class lets volumes grow.
+//! PersistentVolumeClaimResize: a claim grows only if it is bound and its StorageClass allows volume expansion.
 
 use corten_meta::{Quantity, Status, Value};
 use futures::future::BoxFuture;
@@ -25,8 +25,8 @@ impl Plugin for PersistentVolumeClaimResize {
                 _ => return Ok(()),
             };
             let size = |claim: &Value| {
-                let asked = claim.pointer("/spec/resources/requests/storage").and_then(Value::as_str);
-                asked.and_then(|text| Quantity::parse(text).ok())
+                let requested = claim.pointer("/spec/resources/requests/storage").and_then(Value::as_str);
+                requested.and_then(|string| Quantity::parse(string).ok())
             };
             match (size(old), size(&a.object)) {
                 (Some(before), Some(after)) if after > before => {}
@@ -45,7 +45,7 @@ impl Plugin for PersistentVolumeClaimResize {
     }
 }
 
-/// Whether the claim has a class, the same as before, that allows it.
+/// Reports whether the claim has a StorageClass, the same as before, that allows expansion.
 fn may_grow(a: &Attributes<'_>, old: &Value) -> bool {
     let class = |claim: &Value| claim.pointer("/spec/storageClassName").and_then(Value::as_str).map(str::to_owned);
     let Some(name) = class(&a.object).filter(|name| !name.is_empty() && class(old).as_ref() == Some(name)) else {

@@ -10,48 +10,49 @@ use futures::future::BoxFuture;
 use super::attributes::Attributes;
 use crate::target::Target;
 
-/// One plugin. Every hook is defaulted.
+/// An admission plugin. Every hook has a default.
 pub trait Plugin: Send + Sync {
     fn name(&self) -> &'static str;
 
-    /// The resources that it is about, by group and plural; about all of them, if it names none. It is not asked about
-    /// others: most plugins have nothing to say about most writes.
+    /// Returns the resources that the plugin handles, by group and plural; none means all of them. The chain does not
+    /// call it for others: most plugins do not handle most writes.
     fn resources(&self) -> &'static [(&'static str, &'static str)] {
         &[]
     }
 
-    /// May change the object or refuse it.
+    /// Changes the object, refuses it, or leaves it as it is.
     fn admit<'a>(&'a self, _: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(Indifferent)
     }
 
-    /// Gives the object what it holds elsewhere, once nobody changes it any more.
+    /// Allocates addresses, ports and the like for the object, after the last plugin that changes it.
     fn allocate<'a>(&'a self, _: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(Indifferent)
     }
 
-    /// What is wrong with the object beside the errors of its kind, and told together with them.
+    /// Returns errors of the object beside those of its kind's validation, to be reported together with them.
     fn errors(&self, _: &Attributes<'_>) -> Vec<FieldError> {
         Vec::new()
     }
 
-    /// May refuse the object, which is final now.
+    /// Refuses the object, which is final now, or lets it pass.
     fn validate<'a>(&'a self, _: &'a Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(Indifferent)
     }
 
-    /// Charges the object, which is final and valid now, to what is limited; adds companions or refuses it.
+    /// Charges the object, which is final and valid now, to quotas; adds companions or refuses it.
     fn charge<'a>(&'a self, _: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(Indifferent)
     }
 
-    /// What an object held that is about to go: to be given back in the same commit.
+    /// Returns the operations that release the allocations of an object that is about to be deleted, for the same
+    /// commit.
     fn released<'a>(&'a self, _target: &'a Target<'_>, _object: &'a Value) -> BoxFuture<'a, Result<Vec<Op>, Status>> {
         Box::pin(async { Ok(Vec::new()) })
     }
 }
 
-/// The answer of a plugin that has nothing to say. It has no size, so that boxing it takes no memory.
+/// The answer of a plugin that does not handle a write. It has no size, so that boxing it takes no memory.
 pub struct Indifferent;
 
 impl Future for Indifferent {

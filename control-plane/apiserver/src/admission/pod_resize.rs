@@ -1,4 +1,4 @@
-//! PodResizeValidator: a pod that runs is not resized to what its node could never give.
+//! PodResizeValidator: a running pod is not resized beyond its node's allocatable resources.
 
 use corten_api::quota::{amounts, pod_resources};
 use corten_meta::quote::quote;
@@ -41,7 +41,7 @@ impl Plugin for PodResizeValidator {
     }
 }
 
-/// The node of a pod whose spec is changed; `None` if it is on none yet, or nothing changes.
+/// Returns the node of a pod whose spec changes; `None` if the pod is not bound, or nothing changes.
 pub(super) fn node_of_changed(a: &Attributes<'_>) -> Result<Option<Value>, Status> {
     let name = a.object["spec"]["nodeName"].as_str().unwrap_or_default();
     let generation = |pod: &Value| pod["metadata"]["generation"].as_i64();
@@ -54,7 +54,7 @@ pub(super) fn node_of_changed(a: &Attributes<'_>) -> Result<Option<Value>, Statu
     }
 }
 
-/// Why a node cannot hold the pod as it is wanted, as a cause and in words.
+/// Returns the cause and the message if a node cannot hold the resized pod.
 fn refused(pod: &Value, node: &Value) -> Option<(&'static str, String)> {
     let os = node["metadata"]["labels"].get(OS).and_then(Value::as_str).unwrap_or("linux");
     if os != "linux" {
@@ -63,17 +63,17 @@ fn refused(pod: &Value, node: &Value) -> Option<(&'static str, String)> {
         return Some(("UnsupportedPlatform", why));
     }
     let mut wanted = pod_resources(pod, "requests");
-    let mut given = amounts(node.pointer("/status/allocatable"));
+    let mut allocatable = amounts(node.pointer("/status/allocatable"));
     let mut lacking = Vec::new();
     for (name, scale) in [("cpu", Quantity::as_milli as fn(&Quantity) -> i128), ("memory", Quantity::as_value)] {
         let wanted = wanted.remove(name).unwrap_or_default();
-        let given = given.remove(name).unwrap_or_default();
-        if wanted > given {
-            lacking.push(format!("{name}, requested: {}, allocatable: {}", scale(&wanted), scale(&given)));
+        let allocatable = allocatable.remove(name).unwrap_or_default();
+        if wanted > allocatable {
+            lacking.push(format!("{name}, requested: {}, allocatable: {}", scale(&wanted), scale(&allocatable)));
         }
     }
-    let told = || format!("node didn't have enough allocatable resources: {}", lacking.join("; "));
-    (!lacking.is_empty()).then(|| ("NodeCapacity", told()))
+    let message = || format!("node didn't have enough allocatable resources: {}", lacking.join("; "));
+    (!lacking.is_empty()).then(|| ("NodeCapacity", message()))
 }
 
 #[cfg(test)]
@@ -82,7 +82,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_node_gives_what_it_has() {
+    fn a_resize_beyond_allocatable_is_refused() {
         let node = |os: &str| {
             json!({ "metadata": { "name": "n", "labels": { OS: os } },
                     "status": { "allocatable": { "cpu": "2", "memory": "2Gi" } } })

@@ -1,5 +1,5 @@
-//! Pods bear the zone and the region of their node as labels, from when they are bound: workloads read them through the
-//! downward API.
+//! PodTopologyLabels: a pod gets the zone and the region of its node as labels when it is bound. Workloads read them
+//! through the downward API.
 
 use corten_meta::{Status, Value};
 use futures::future::BoxFuture;
@@ -34,7 +34,7 @@ impl Plugin for PodTopologyLabels {
                 () => None,
             };
             let Some(node) = node.and_then(Value::as_str).filter(|node| !node.is_empty()) else { return Ok(()) };
-            // A node that nobody knows has no place.
+            // An unknown node has no topology labels.
             let Some(node) = a.target.core.registry.cached("", "v1", "nodes", "", node) else { return Ok(()) };
             for label in COPIED {
                 if let Some(value) = node.header.labels.get(label) {

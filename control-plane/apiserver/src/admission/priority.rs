@@ -1,5 +1,5 @@
-//! Priority: a pod's number and preemption policy come from its PriorityClass; and one class at most is the
-//! global default.
+//! Priority: a pod's priority and preemption policy come from its PriorityClass; and at most one class is the global
+//! default.
 
 use std::sync::Arc;
 
@@ -13,9 +13,9 @@ use super::plugin::Plugin;
 use crate::verb::Verb;
 
 const GROUP: &str = "scheduling.k8s.io";
-/// How a class says that it is the default.
-const MARK: &[u8] = br#""globalDefault":true"#;
-/// Classes of the system have names that begin with it.
+/// The encoded field of the global default class.
+const ENCODED_DEFAULT: &[u8] = br#""globalDefault":true"#;
+/// The prefix of the names of system classes.
 const SYSTEM_PREFIX: &str = "system-";
 
 pub struct Priority;
@@ -48,7 +48,7 @@ impl Plugin for Priority {
                 return Ok(());
             }
             let old_name = a.old.as_deref().map(corten_meta::name).unwrap_or_default();
-            // Who deletes all of them is not held back, as upstream does not.
+            // A deletion of the collection is not refused, as it is not upstream.
             let is_single = a.operation == Operation::Delete && a.target.context.info.verb == Verb::Delete;
             if is_single && old_name.starts_with(SYSTEM_PREFIX) {
                 return Err(a.forbidden("this is a system priority class and cannot be deleted"));
@@ -77,7 +77,7 @@ async fn admit_pod(a: &mut Attributes<'_>) -> Result<(), Status> {
             Some(class) => class,
             None => {
                 let resource = core.registry.required(GROUP, "v1", "priorityclasses")?;
-                // What no object can be called is not looked for.
+                // An invalid name is not looked up.
                 let found = match corten_meta::names::path_segment_name(&name).is_empty() {
                     true => core.registry.read(&resource, "", &name).await?,
                     false => None,
@@ -94,11 +94,11 @@ async fn admit_pod(a: &mut Attributes<'_>) -> Result<(), Status> {
         ),
         None => (0, "PreemptLowerPriority".to_owned()),
     };
-    let given = a.object.pointer("/spec/priority").and_then(Value::as_i64);
-    if given.is_some_and(|given| given != value) {
+    let requested = a.object.pointer("/spec/priority").and_then(Value::as_i64);
+    if requested.is_some_and(|requested| requested != value) {
         return Err(a.forbidden(format!(
             "the integer value of priority ({}) must not be provided in pod spec; priority admission controller computed {value} from the given PriorityClass name",
-            given.unwrap_or(0)
+            requested.unwrap_or(0)
         )));
     }
     let wanted = a.object.pointer("/spec/preemptionPolicy").and_then(Value::as_str);
@@ -115,12 +115,13 @@ async fn admit_pod(a: &mut Attributes<'_>) -> Result<(), Status> {
     Ok(())
 }
 
-/// Who writes a pod as it was first written does not know what was filled in here, and does not mean to change it.
+/// Keeps the priority fields that this plugin set at creation: an author who writes the original manifest again does
+/// not mean to change them.
 fn keep(a: &mut Attributes<'_>) {
     let old = a.old.as_deref();
     let kept = ["/spec/priority", "/spec/preemptionPolicy"].map(|field| {
-        let given = a.object.pointer(field).is_some_and(|value| !value.is_null());
-        (field, old.filter(|_| !given).and_then(|old| old.pointer(field)).filter(|value| !value.is_null()).cloned())
+        let is_set = a.object.pointer(field).is_some_and(|value| !value.is_null());
+        (field, old.filter(|_| !is_set).and_then(|old| old.pointer(field)).filter(|value| !value.is_null()).cloned())
     });
     for (field, value) in kept {
         if let Some(value) = value {
@@ -129,11 +130,12 @@ fn keep(a: &mut Attributes<'_>) {
     }
 }
 
-/// The class marked as default; of several, the one of the lowest value.
+/// Returns the global default class; of several, the one with the lowest value.
 fn global_default(a: &Attributes<'_>) -> Option<(String, Value)> {
     let classes = a.target.core.registry.cached_list(GROUP, "v1", "priorityclasses", "");
-    // Asked for every pod: a class that does not hold the words at all need not be decoded to be passed over.
-    let may_be_default = |class: &&Arc<Object>| class.bytes.windows(MARK.len()).any(|window| window == MARK);
+    // This runs for every pod: a class without the encoded field is skipped undecoded.
+    let may_be_default =
+        |class: &&Arc<Object>| class.bytes.windows(ENCODED_DEFAULT.len()).any(|window| window == ENCODED_DEFAULT);
     let marked = classes.iter().filter(may_be_default).map(|c| c.value());
     let defaults = marked.filter(|c| c["globalDefault"] == true);
     let lowest = defaults.min_by_key(|c| c["value"].as_i64().unwrap_or(0))?;

@@ -1,4 +1,4 @@
-//! RBAC escalation: nobody grants what they do not have, unless they may `escalate` or `bind`.
+//! RBAC escalation: a user cannot grant permissions beyond the user's own without the verb `escalate` or `bind`.
 
 use corten_meta::quote::quote;
 use corten_meta::{Status, Value};
@@ -58,9 +58,9 @@ async fn check_binding(a: &Attributes<'_>) -> Result<(), Status> {
         .old
         .as_deref()
         .is_some_and(|old| old["roleRef"] == a.object["roleRef"] && old["subjects"] == a.object["subjects"]);
-    let text = |key: &str| a.object["roleRef"][key].as_str().unwrap_or_default();
-    let kind = text("kind");
-    let name = text("name");
+    let string = |key: &str| a.object["roleRef"][key].as_str().unwrap_or_default();
+    let kind = string("kind");
+    let name = string("name");
     let plural = if kind == "ClusterRole" { "clusterroles" } else { "roles" };
     if unchanged || may(a, "bind", plural, name).await {
         return Ok(());
@@ -105,7 +105,7 @@ fn check_covered(a: &Attributes<'_>, wanted: &[Rule]) -> Result<(), Status> {
     )))
 }
 
-/// A rule as upstream prints it: `{APIGroups:[""], Resources:["pods"], Verbs:["get"]}`.
+/// Formats a rule as upstream prints it: `{APIGroups:[""], Resources:["pods"], Verbs:["get"]}`.
 fn describe(rule: &Value) -> String {
     let names = [
         ("apiGroups", "APIGroups"),

@@ -1,15 +1,16 @@
-//! The second round of mutation: a plugin that changed the object may make earlier ones look at it again, once.
+//! The second round of mutation: after a plugin changed the object, earlier webhooks and policies may see it again,
+//! once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use corten_meta::Value;
 
-/// What the second round must know about the first.
+/// The state of the first round that the second round needs.
 #[derive(Default)]
 pub struct Reinvocation {
     /// Whether this is the second round.
     pub again: bool,
-    /// Whether there shall be one.
+    /// Whether a second round is requested.
     wanted: bool,
     plugins: BTreeMap<&'static str, Calls>,
 }
@@ -17,54 +18,54 @@ pub struct Reinvocation {
 /// The calls of one plugin: webhooks or policies, by their ids.
 #[derive(Default)]
 struct Calls {
-    /// Called, and willing to be called again.
-    willing: BTreeSet<String>,
-    /// To be called again, because something changed after them.
+    /// The calls that were made and may be repeated.
+    repeatable: BTreeSet<String>,
+    /// The calls to repeat, because the object changed after them.
     due: BTreeSet<String>,
-    /// What the plugin left behind.
+    /// The object after the plugin's round.
     output: Value,
 }
 
 impl Calls {
-    fn owe(&mut self) {
-        self.due.append(&mut self.willing);
+    fn make_due(&mut self) {
+        self.due.append(&mut self.repeatable);
     }
 }
 
 impl Reinvocation {
-    /// Goes into the second round, if one is wanted.
+    /// Starts the second round, if it is requested, and reports whether it did.
     pub fn next(&mut self) -> bool {
         self.again = self.wanted && !self.again;
         self.again
     }
 
-    /// A plugin begins. If other plugins changed the object since, all that it called is due again.
+    /// Begins a plugin's round. If other plugins changed the object since, all its calls are due again.
     pub fn begin(&mut self, plugin: &'static str, object: &Value) {
         let again = self.again;
         let calls = self.plugins.entry(plugin).or_default();
         if again && calls.output != *object {
-            calls.owe();
+            calls.make_due();
         }
     }
 
-    /// A plugin is done with this round.
+    /// Ends a plugin's round.
     pub fn end(&mut self, plugin: &'static str, object: &Value) {
         self.plugins.entry(plugin).or_default().output = object.clone();
     }
 
-    /// Whether something may be called in the second round.
+    /// Reports whether a call may be repeated in the second round.
     pub fn may_call_again(&self, plugin: &'static str, id: &str) -> bool {
         self.plugins.get(plugin).is_some_and(|calls| calls.due.contains(id))
     }
 
-    /// Something was called, and is willing to be called again if it has an id here. If it changed the object, all that
-    /// was called before is due again; it has itself seen what it did.
-    pub fn called(&mut self, plugin: &'static str, willing: Option<&String>, changed: bool) {
+    /// Records a call, which may be repeated if it has an id here. If it changed the object, all earlier calls are due
+    /// again; it has itself seen its own change.
+    pub fn called(&mut self, plugin: &'static str, repeatable: Option<&String>, changed: bool) {
         let calls = self.plugins.entry(plugin).or_default();
         if changed {
-            calls.owe();
+            calls.make_due();
         }
-        calls.willing.extend(willing.cloned());
+        calls.repeatable.extend(repeatable.cloned());
         self.wanted |= changed;
     }
 }
@@ -75,7 +76,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn who_ran_before_a_change_runs_again_once() {
+    fn a_call_before_a_change_is_repeated_once() {
         let mut r = Reinvocation::default();
         r.begin("p", &json!(0));
         r.called("p", Some(&"first".to_owned()), false);

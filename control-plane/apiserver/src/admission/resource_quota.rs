@@ -1,8 +1,8 @@
-//! ResourceQuota: a namespace takes no more than it was given.
+//! ResourceQuota: a namespace uses no more than its quotas' hard limits.
 //!
-//! What is in use is counted from the live objects, so nothing drifts. The quota's status is written in the
-//! commit of the object that changes it, under the revision that was read: of two creations that would exceed a
-//! quota only together, one begins again and sees the other.
+//! Usage is counted from the live objects, so it does not drift. The quota's status is written in the commit of the
+//! object that changes it, under the revision that was read: of two creations that would exceed a quota only together,
+//! one conflicts, retries and counts the other.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use super::operation::Operation;
 use super::plugin::Plugin;
 use crate::target::Target;
 
-/// Resources that every container must state if a quota limits them.
+/// The resources that every container must request if a quota limits them.
 const MUST_STATE: &[&str] = &["cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"];
 
 pub struct ResourceQuota;
@@ -29,7 +29,7 @@ impl Plugin for ResourceQuota {
 
     fn charge<'a>(&'a self, a: &'a mut Attributes<'_>) -> BoxFuture<'a, Result<(), Status>> {
         Box::pin(async move {
-            // A quota that is stored holds from its first moment; one that is only tried needs no count.
+            // A quota is enforced from its creation on; the quota of a dry run needs no usage.
             if a.operation != Operation::Delete && a.is("", "resourcequotas", "") && !a.dry_run {
                 let used = used_now(a.target, &a.object, None).await?;
                 write_status(&mut a.object, &used);
@@ -67,10 +67,10 @@ impl Plugin for ResourceQuota {
     }
 }
 
-/// The quotas of the namespace, as they are after everything that was acknowledged.
+/// Returns the quotas of the namespace, up to the last acknowledged write.
 async fn quotas(target: &Target<'_>) -> Result<Vec<Arc<Object>>, Status> {
-    // A namespace without quotas, which is most of them, costs nothing but this look. The store is asked, since
-    // the caches may not have seen a quota that was just made.
+    // A namespace without quotas, the usual case, costs only this read. It is a read of the store, since the caches may
+    // not have a quota that was just created.
     let resource = target.core.registry.required("", "v1", "resourcequotas")?;
     if target.core.registry.is_empty(&resource, target.namespace).await? {
         return Ok(Vec::new());
@@ -79,7 +79,7 @@ async fn quotas(target: &Target<'_>) -> Result<Vec<Arc<Object>>, Status> {
     Ok(target.core.registry.cached_list("", "v1", "resourcequotas", target.namespace))
 }
 
-/// Whether writes such as this one can raise what is in use: every creation, and changes of what is measured.
+/// Reports whether writes such as this one can raise the usage: every creation, and changes of measured fields.
 fn is_counted(a: &Attributes<'_>) -> bool {
     let kind = &a.target.resource.kind;
     let is_measured = || matches!(kind.plural.as_str(), "pods" | "services" | "persistentvolumeclaims");
@@ -90,7 +90,7 @@ fn is_counted(a: &Attributes<'_>) -> bool {
     }
 }
 
-/// Whether this very write does: a change only if it makes its object bigger, or one of another scope.
+/// Reports whether this write raises the usage: an update only if its object grows or changes its scope.
 fn takes_more(a: &Attributes<'_>) -> bool {
     let kind = &a.target.resource.kind;
     let Some(old) = a.old.as_deref() else { return true };
@@ -99,10 +99,10 @@ fn takes_more(a: &Attributes<'_>) -> bool {
     }
     let before = usage(&kind.group, &kind.plural, old);
     let after = usage(&kind.group, &kind.plural, &a.object);
-    after.iter().any(|(name, amount)| before.get(name).is_none_or(|had| had < amount))
+    after.iter().any(|(name, quantity)| before.get(name).is_none_or(|had| had < quantity))
 }
 
-/// Checks the new object against a quota; the operation is the quota's new status.
+/// Checks the new object against a quota; returns the write of the quota's new status.
 async fn charge(a: &Attributes<'_>, quota: &Arc<Object>) -> Result<Option<Op>, Status> {
     let kind = &a.target.resource.kind;
     let mut value = quota.value();
@@ -112,20 +112,20 @@ async fn charge(a: &Attributes<'_>, quota: &Arc<Object>) -> Result<Option<Op>, S
     }
     let limited = |object: &Value| -> Amounts {
         let wanted = usage(&kind.group, &kind.plural, object).into_iter();
-        wanted.filter(|(name, amount)| hard.contains_key(name) && !amount.is_zero()).collect()
+        wanted.filter(|(name, quantity)| hard.contains_key(name) && !quantity.is_zero()).collect()
     };
     let wanted = limited(&a.object);
     check_stated(a, quota, &hard, &wanted)?;
     if wanted.is_empty() {
         return Ok(None);
     }
-    // An object that changes is counted as it was until now, and then as it is to be.
+    // An object that changes is counted with its old usage, and then with its new usage.
     let had = a.old.as_deref().filter(|old| is_in_scope(&value, &kind.plural, old)).map(limited).unwrap_or_default();
     let before = used_now(a.target, &value, None).await?;
     let others = if had.is_empty() { before.clone() } else { used_now(a.target, &value, Some(a.target.name)).await? };
     let mut used = others;
     add(&mut used, &wanted);
-    let raised = |name: &&String| had.get(*name).is_none_or(|amount| *amount < wanted[*name]);
+    let raised = |name: &&String| had.get(*name).is_none_or(|quantity| *quantity < wanted[*name]);
     let exceeded: Vec<&String> = wanted.keys().filter(raised).filter(|name| used[*name] > hard[*name]).collect();
     if !exceeded.is_empty() {
         let list = |of: &Amounts| {
@@ -144,10 +144,10 @@ async fn charge(a: &Attributes<'_>, quota: &Arc<Object>) -> Result<Option<Op>, S
     put(a.target, quota, &value).await
 }
 
-/// How much more is wanted than was had.
+/// Returns the new usage less the old usage.
 fn difference(wanted: &Amounts, had: &Amounts) -> Amounts {
-    let more = |(name, amount): (&String, &corten_meta::Quantity)| {
-        let mut more = amount.clone();
+    let more = |(name, quantity): (&String, &corten_meta::Quantity)| {
+        let mut more = quantity.clone();
         if let Some(had) = had.get(name) {
             more -= had;
         }
@@ -156,7 +156,7 @@ fn difference(wanted: &Amounts, had: &Amounts) -> Amounts {
     wanted.iter().map(more).collect()
 }
 
-/// A pod must state what a quota limits: what is not stated could not be counted.
+/// Checks that a pod states the resources that a quota limits: others could not be counted.
 fn check_stated(a: &Attributes<'_>, quota: &Object, hard: &Amounts, stated: &Amounts) -> Result<(), Status> {
     let kind = &a.target.resource.kind;
     if !kind.group.is_empty() || kind.plural != "pods" {
@@ -170,7 +170,7 @@ fn check_stated(a: &Attributes<'_>, quota: &Object, hard: &Amounts, stated: &Amo
     }
 }
 
-/// What the quota's resources are used by now, without the object of the target's kind that is named.
+/// Returns the current usage of the quota's resources, without the object `without` of the target's kind.
 async fn used_now(target: &Target<'_>, quota: &Value, without: Option<&str>) -> Result<Amounts, Status> {
     target.core.registry.caches.fresh().await?;
     let hard = amounts(quota.pointer("/spec/hard"));
@@ -198,7 +198,7 @@ fn write_status(quota: &mut Value, used: &Amounts) {
     quota["status"] = json!({ "hard": hard, "used": used });
 }
 
-/// The write of the quota, if it changed.
+/// Returns the write of the quota, if it changed.
 async fn put(target: &Target<'_>, quota: &Arc<Object>, value: &Value) -> Result<Option<Op>, Status> {
     let resource = target.core.registry.required("", "v1", "resourcequotas")?;
     let (operation, bytes) = target.core.registry.put(&resource, value, Expect::ModRevision(quota.revision)).await?;

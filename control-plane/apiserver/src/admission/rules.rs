@@ -1,8 +1,8 @@
-//! The rules by which webhooks and policies say which requests they are for.
+//! The rules of webhooks and policies that match requests.
 
 use corten_meta::Value;
 
-/// One rule: operations on resources.
+/// A rule: operations on resources.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
     operations: Vec<String>,
@@ -22,7 +22,7 @@ enum Scope {
     Cluster,
 }
 
-/// The request that a rule is compared with.
+/// The request that a rule is matched with.
 #[derive(Clone, Copy, Debug)]
 pub struct Question<'a> {
     /// `CREATE`, `UPDATE`, `DELETE` or `CONNECT`.

@@ -1,4 +1,4 @@
-//! RuntimeClass: what a pod's runtime costs and where it is to be found, from the class that the pod names.
+//! RuntimeClass: sets a pod's overhead and scheduling constraints from its RuntimeClass.
 
 use std::sync::Arc;
 
@@ -47,12 +47,12 @@ impl Plugin for RuntimeClass {
     }
 }
 
-/// The class that the pod names; one that does not exist refuses it.
+/// Returns the pod's RuntimeClass; a pod whose class does not exist is refused.
 async fn class_of(a: &Attributes<'_>) -> Result<Option<Arc<Object>>, Status> {
     let Some(name) = a.object.pointer("/spec/runtimeClassName").and_then(Value::as_str) else { return Ok(None) };
     let problems = corten_meta::names::path_segment_name(name);
     if !problems.is_empty() || name.is_empty() {
-        // Upstream's client refuses to ask for such a name, and that has no reason.
+        // Upstream's client refuses to look up such a name, with an error that has no reason.
         let message = match name {
             "" => "resource name may not be empty".to_owned(),
             _ => format!("invalid resource name {name}: [{}]", problems.join(" "), name = quote(name)),
@@ -72,8 +72,9 @@ async fn class_of(a: &Attributes<'_>) -> Result<Option<Arc<Object>>, Status> {
 
 fn set_overhead(pod: &mut Value, class: &Value) -> Result<(), String> {
     let Some(fixed) = class.pointer("/overhead/podFixed") else { return Ok(()) };
-    let given = pod.pointer("/spec/overhead").filter(|given| given.as_object().is_some_and(|list| !list.is_empty()));
-    if given.is_some_and(|given| !same_quantities(given, fixed)) {
+    let overhead =
+        pod.pointer("/spec/overhead").filter(|overhead| overhead.as_object().is_some_and(|list| !list.is_empty()));
+    if overhead.is_some_and(|overhead| !same_quantities(overhead, fixed)) {
         return Err(MISMATCH.to_owned());
     }
     corten_meta::set(pod, "/spec/overhead", fixed.clone());
@@ -81,9 +82,9 @@ fn set_overhead(pod: &mut Value, class: &Value) -> Result<(), String> {
 }
 
 fn check_overhead(pod: &Value, class: Option<&Value>) -> Result<(), String> {
-    let given = pod.pointer("/spec/overhead");
-    match (given, class.and_then(|class| class.pointer("/overhead/podFixed"))) {
-        (Some(given), Some(fixed)) if !same_quantities(given, fixed) => Err(MISMATCH.to_owned()),
+    let overhead = pod.pointer("/spec/overhead");
+    match (overhead, class.and_then(|class| class.pointer("/overhead/podFixed"))) {
+        (Some(overhead), Some(fixed)) if !same_quantities(overhead, fixed) => Err(MISMATCH.to_owned()),
         (None, Some(_)) => Err(MISMATCH.to_owned()),
         (Some(_), None) => {
             Err("pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead".to_owned())
@@ -92,16 +93,16 @@ fn check_overhead(pod: &Value, class: Option<&Value>) -> Result<(), String> {
     }
 }
 
-/// Equal amounts, however they are written.
+/// Reports whether the quantities are equal, in any notation.
 fn same_quantities(a: &Value, b: &Value) -> bool {
     let read = |list: &Value| -> Option<Vec<(String, Quantity)>> {
         let entries = list.as_object()?.iter();
-        entries.map(|(name, text)| Some((name.clone(), Quantity::parse(text.as_str()?).ok()?))).collect()
+        entries.map(|(name, string)| Some((name.clone(), Quantity::parse(string.as_str()?).ok()?))).collect()
     };
     read(a).is_some_and(|a| Some(a) == read(b))
 }
 
-/// The nodes that have the runtime, and the taints that such nodes bear.
+/// Sets the node selector and the tolerations of the nodes that have the runtime.
 fn set_scheduling(pod: &mut Value, class: &Value) -> Result<(), String> {
     let Some(scheduling) = class.get("scheduling") else { return Ok(()) };
     let wanted = scheduling["nodeSelector"].as_object().cloned().unwrap_or_default();
@@ -155,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn the_class_says_where_its_pods_run() {
+    fn the_class_sets_the_scheduling_of_its_pods() {
         let toleration = json!({"key": "special", "operator": "Exists"});
         let class = json!({"scheduling": {"nodeSelector": {"runtime": "vm"}, "tolerations": [toleration]}});
         let mut pod = json!({"spec": {"nodeSelector": {"disk": "ssd"}}});

@@ -1,4 +1,5 @@
-//! ServiceAccount: every pod runs as one, and gets its token, the cluster's CA and its namespace as a volume.
+//! ServiceAccount: every pod runs as a ServiceAccount, and gets its token, the cluster's CA and its namespace as a
+//! volume.
 
 use corten_meta::quote::quote;
 use corten_meta::{Status, Value};
@@ -12,7 +13,7 @@ use super::plugin::Plugin;
 
 const MOUNT_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 const VOLUME_PREFIX: &str = "kube-api-access-";
-/// One hour and a margin, by which upstream tells these tokens from others.
+/// One hour and a margin, by which upstream distinguishes these tokens from others.
 const TOKEN_SECONDS: i64 = 3607;
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
@@ -54,7 +55,7 @@ fn is_mirror(pod: &Value) -> bool {
     pod["metadata"]["annotations"].get(MIRROR).is_some_and(Value::is_string)
 }
 
-/// What a pod refers to is what its account lets it, also after others changed it.
+/// Checks that the ServiceAccount allows the pod's references, also after other plugins changed them.
 async fn check_references(a: &Attributes<'_>) -> Result<(), Status> {
     let spec = &a.object["spec"];
     let creates = a.operation == Operation::Create;
@@ -70,15 +71,15 @@ async fn check_references(a: &Attributes<'_>) -> Result<(), Status> {
     let account = find_account(a, name).await?;
     match creates {
         true => mountable_secrets::refused(&account, spec).map_or(Ok(()), |why| Err(a.forbidden(why))),
-        // Upstream forgets to say that this is forbidden.
+        // Upstream returns a plain error here, and not a 403.
         false => mountable_secrets::refused_later(&account, spec)
             .map_or(Ok(()), |message| Err(Status { code: 500, message, ..Status::default() })),
     }
 }
 
 async fn admit(a: &mut Attributes<'_>) -> Result<(), Status> {
-    let given = a.object.pointer("/spec/serviceAccountName").and_then(Value::as_str).unwrap_or_default();
-    let name = if given.is_empty() { "default" } else { given }.to_owned();
+    let account_name = a.object.pointer("/spec/serviceAccountName").and_then(Value::as_str).unwrap_or_default();
+    let name = if account_name.is_empty() { "default" } else { account_name }.to_owned();
     let account = find_account(a, &name).await?;
     let spec = &mut a.object["spec"];
     spec["serviceAccountName"] = name.clone().into();
@@ -124,7 +125,7 @@ fn should_mount(account: &Value, spec: &Value) -> bool {
     flag(spec).or_else(|| flag(account)).unwrap_or(true)
 }
 
-/// Adds the projected volume, and mounts it in every container that has nothing mounted there.
+/// Adds the projected volume, and mounts it in every container that has no mount at that path.
 fn mount_token(spec: &mut Value) {
     let volumes = spec["volumes"].as_array().cloned().unwrap_or_default();
     let present =

@@ -1,7 +1,7 @@
-//! Service allocation: cluster addresses and node ports, held as long as their Service is.
+//! Service allocation: cluster IPs and node ports, allocated as long as their Service exists.
 //!
-//! An address is an IPAddress object and a port is a key of its own; both are written in the Service's commit
-//! under "absent", so two Services can never get the same one, whoever writes at the same time.
+//! An address is an IPAddress object and a port is a key of its own; both are written in the Service's commit under the
+//! condition that they are absent, so concurrent writes can never give the same one to two Services.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -14,12 +14,12 @@ use serde_json::json;
 use super::attributes::Attributes;
 use super::operation::Operation;
 use super::plugin::Plugin;
-use super::service_families::{self, texts};
+use super::service_families::{self, strings};
 use crate::allocation::{AddressRange, choose_port, ip_address, random};
 use crate::managed_fields::own_created;
 use crate::target::Target;
 
-/// Where the node ports in use are kept, one key each.
+/// The prefix of the keys of allocated node ports, one key each.
 const PORTS: &str = "/registry/ranges/servicenodeports/";
 const TAKEN: &str = "provided port is already allocated";
 
@@ -40,7 +40,7 @@ impl Plugin for ServiceAllocation {
                 return Ok(());
             }
             if let Some(old) = a.old.clone() {
-                // A webhook may have taken out what is kept.
+                // A webhook may have removed fields that an update keeps.
                 corten_api::keep_service_allocations(&mut a.object, &old);
             }
             allocate_address(a).await?;
@@ -61,41 +61,42 @@ impl Plugin for ServiceAllocation {
     }
 }
 
-fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+fn string<'a>(object: &'a Value, pointer: &str) -> &'a str {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
 fn needs_address(service: &Value) -> bool {
-    text(service, "/spec/type") != "ExternalName"
+    string(service, "/spec/type") != "ExternalName"
 }
 
 fn needs_ports(service: &Value) -> bool {
-    match text(service, "/spec/type") {
+    match string(service, "/spec/type") {
         "NodePort" => true,
         "LoadBalancer" => service.pointer("/spec/allocateLoadBalancerNodePorts") != Some(&Value::Bool(false)),
         _ => false,
     }
 }
 
-/// Whether the node ports that it names are its own; of others they are refused or mean nothing.
+/// Reports whether the Service may name node ports; those of other types are refused or ignored.
 fn may_have_ports(service: &Value) -> bool {
-    matches!(text(service, "/spec/type"), "NodePort" | "LoadBalancer")
+    matches!(string(service, "/spec/type"), "NodePort" | "LoadBalancer")
 }
 
-/// A load balancer that keeps traffic local needs a port to ask nodes whether they have endpoints.
+/// Reports whether the Service needs a health check port: load balancers ask nodes there whether they have local
+/// endpoints.
 fn needs_health_port(service: &Value) -> bool {
-    text(service, "/spec/type") == "LoadBalancer" && text(service, "/spec/externalTrafficPolicy") == "Local"
+    string(service, "/spec/type") == "LoadBalancer" && string(service, "/spec/externalTrafficPolicy") == "Local"
 }
 
-/// The addresses that a Service holds.
+/// Returns the cluster IPs of a Service.
 fn addresses_of(service: &Value) -> BTreeSet<String> {
     let list =
         service.pointer("/spec/clusterIPs").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
-    let one = std::iter::once(text(service, "/spec/clusterIP"));
+    let one = std::iter::once(string(service, "/spec/clusterIP"));
     list.chain(one).filter(|ip| !ip.is_empty() && *ip != "None" && needs_address(service)).map(str::to_owned).collect()
 }
 
-/// The node ports that a Service holds.
+/// Returns the node ports of a Service.
 fn node_ports_of(service: &Value) -> BTreeSet<u16> {
     let ports = service.pointer("/spec/ports").and_then(Value::as_array).into_iter().flatten();
     let numbers = ports.filter_map(|port| port["nodePort"].as_u64()).filter(|_| may_have_ports(service));
@@ -121,25 +122,25 @@ async fn allocate_address(a: &mut Attributes<'_>) -> Result<(), Status> {
     }
     let ranges = ranges(a)?;
     let configured = configured_families(&ranges);
-    let one = text(&a.object, "/spec/clusterIP").to_owned();
-    if !one.is_empty() && texts(&a.object, "clusterIPs").is_empty() {
+    let one = string(&a.object, "/spec/clusterIP").to_owned();
+    if !one.is_empty() && strings(&a.object, "clusterIPs").is_empty() {
         a.object["spec"]["clusterIPs"] = json!([one]);
     }
     if let Err(errors) = service_families::complete(&mut a.object, a.old.as_deref(), &configured) {
         return Err(Status::invalid(&a.target.resource.group_kind(), corten_meta::name(&a.object), errors));
     }
-    let asked = texts(&a.object, "clusterIPs");
-    let headless = text(&a.object, "/spec/clusterIP") == "None" || asked.first().is_some_and(|ip| ip == "None");
+    let requested = strings(&a.object, "clusterIPs");
+    let headless = string(&a.object, "/spec/clusterIP") == "None" || requested.first().is_some_and(|ip| ip == "None");
     let mut addresses: Vec<String> = Vec::new();
-    for (index, family) in texts(&a.object, "ipFamilies").iter().enumerate().filter(|_| !headless) {
+    for (index, family) in strings(&a.object, "ipFamilies").iter().enumerate().filter(|_| !headless) {
         let of_family: Vec<AddressRange> =
             ranges.iter().copied().filter(|range| family_of(range) == family.as_str()).collect();
-        // The first address stays: whoever names another is refused when the change is judged, and gets nothing here.
-        let is_refused = index == 0 && !held.is_empty() && asked.first().is_some_and(|ip| !held.contains(ip));
-        let ip = match asked.get(index) {
+        // The first address is immutable: validation refuses another one later, so nothing is allocated for it here.
+        let is_refused = index == 0 && !held.is_empty() && requested.first().is_some_and(|ip| !held.contains(ip));
+        let ip = match requested.get(index) {
             Some(ip) if is_refused || held.contains(ip) => ip.clone(),
             Some(ip) => {
-                check_asked(a, &of_family, ip).await?;
+                check_requested(a, &of_family, ip).await?;
                 ip.clone()
             }
             None => {
@@ -170,7 +171,7 @@ fn family_of(range: &AddressRange) -> &'static str {
     if range.is_v4() { "IPv4" } else { "IPv6" }
 }
 
-/// The families that the cluster has ranges of, the main one first.
+/// Returns the IP families of the cluster's ranges, the primary one first.
 fn configured_families(ranges: &[AddressRange]) -> Vec<&'static str> {
     let mut families: Vec<&'static str> = Vec::new();
     for family in ranges.iter().map(family_of) {
@@ -181,8 +182,8 @@ fn configured_families(ranges: &[AddressRange]) -> Vec<&'static str> {
     families
 }
 
-/// The ranges that addresses are given from, at least one: the configured ones, and those of every ServiceCIDR that is
-/// ready and stays.
+/// Returns the ranges to allocate from, at least one: the configured ones, and those of every ServiceCIDR that is ready
+/// and not being deleted.
 fn ranges(a: &Attributes<'_>) -> Result<Vec<AddressRange>, Status> {
     let core = a.target.core;
     let mut ranges = AddressRange::parse_list(&core.config.service_cidr)
@@ -207,7 +208,7 @@ fn ranges(a: &Attributes<'_>) -> Result<Vec<AddressRange>, Status> {
 
 fn choose_address(a: &Attributes<'_>, ranges: &[AddressRange]) -> Result<String, Status> {
     let core = a.target.core;
-    // The first address of the main range is the API server's own Service's.
+    // The first address of the primary range is reserved for the API server's own Service.
     let reserved = AddressRange::parse_list(&core.config.service_cidr).map(|all| all[0].first());
     let taken = |ip: IpAddr| {
         core.registry.cached("networking.k8s.io", "v1", "ipaddresses", "", &ip.to_string()).is_some()
@@ -219,8 +220,8 @@ fn choose_address(a: &Attributes<'_>, ranges: &[AddressRange]) -> Result<String,
     }
 }
 
-/// A named address must be in the range and free; a dry run only looks at the range, as upstream's does.
-async fn check_asked(a: &Attributes<'_>, ranges: &[AddressRange], ip: &str) -> Result<(), Status> {
+/// Checks that a requested address is in a range and free; a dry run checks only the range, as upstream does.
+async fn check_requested(a: &Attributes<'_>, ranges: &[AddressRange], ip: &str) -> Result<(), Status> {
     let refuse = |why: &str| Err(not_allocated(a, Some(ip), why));
     let Ok(address) = ip.parse::<IpAddr>() else {
         return refuse("must be a valid IP address");
@@ -243,25 +244,25 @@ async fn check_asked(a: &Attributes<'_>, ranges: &[AddressRange], ip: &str) -> R
     Ok(())
 }
 
-/// An address is given to a Service that an IPAddress can name, which is found out before the Service itself is judged.
-fn check_parent(a: &Attributes<'_>, ip: &str, asked: Option<&str>) -> Result<(), Status> {
+/// Checks that an IPAddress can refer to the Service, which precedes the validation of the Service itself.
+fn check_parent(a: &Attributes<'_>, ip: &str, requested: Option<&str>) -> Result<(), Status> {
     let resource = a.target.core.registry.required("networking.k8s.io", "v1", "ipaddresses")?;
     let errors = resource.kind.behaviour.validate(&address_of(a, ip));
     if a.dry_run || errors.is_empty() {
         return Ok(());
     }
     let status = Status::invalid(&resource.group_kind(), ip, errors);
-    Err(not_allocated(a, asked, &status.message))
+    Err(not_allocated(a, requested, &status.message))
 }
 
-fn not_allocated(a: &Attributes<'_>, asked: Option<&str>, why: &str) -> Status {
-    let which = asked.map(|ip| format!(" {ip}")).unwrap_or_default();
+fn not_allocated(a: &Attributes<'_>, requested: Option<&str>, why: &str) -> Status {
+    let which = requested.map(|ip| format!(" {ip}")).unwrap_or_default();
     let path = Path::root("spec").child("clusterIPs");
-    let value = json!([asked.unwrap_or_default()]);
+    let value = json!([requested.unwrap_or_default()]);
     invalid(a, FieldError::invalid(&path, value, format!("failed to allocate IP{which}: {why}")))
 }
 
-/// The configured range of an address's family.
+/// Returns the configured range of an address's family.
 fn configured_range(ranges: &str, address: IpAddr) -> &str {
     ranges.split(',').find(|range| range.contains(':') == address.is_ipv6()).unwrap_or(ranges)
 }
@@ -302,29 +303,29 @@ async fn allocate_ports(a: &mut Attributes<'_>) -> Result<(), Status> {
     Ok(())
 }
 
-/// Every port that needs a node port gets one; ports of one number and several protocols share theirs.
+/// Allocates a node port for every port that needs one; ports of the same number with several protocols share theirs.
 async fn choose_ports(a: &mut Attributes<'_>, held: &BTreeSet<u16>) -> Result<(), Status> {
     let mut used = ports_in_use(a);
     let mut ports = a.object.pointer("/spec/ports").and_then(Value::as_array).cloned().unwrap_or_default();
     let numbers = |ports: &[Value]| -> Vec<(i64, i64)> {
         ports.iter().map(|p| (p["port"].as_i64().unwrap_or(0), p["nodePort"].as_i64().unwrap_or(0))).collect()
     };
-    let asked = numbers(&ports);
+    let requested = numbers(&ports);
     let is_new = a.old.is_none();
-    let mut given: Vec<(i64, i64)> = Vec::new();
-    for (index, (number, own)) in asked.iter().copied().enumerate() {
+    let mut chosen_ports: Vec<(i64, i64)> = Vec::new();
+    for (index, (number, own)) in requested.iter().copied().enumerate() {
         if own == 0 && !needs_ports(&a.object) {
             continue;
         }
-        let shared = given.iter().find(|(port, _)| *port == number && is_new).map(|(_, node)| *node);
-        let named = asked.iter().find(|(port, node)| *port == number && *node != 0).map(|(_, node)| *node);
+        let shared = chosen_ports.iter().find(|(port, _)| *port == number && is_new).map(|(_, node)| *node);
+        let named = requested.iter().find(|(port, node)| *port == number && *node != 0).map(|(_, node)| *node);
         let wanted = match (own, shared, named) {
             (0, Some(node), _) => node,
             (0, None, Some(node)) if is_new => node,
             (own, ..) => own,
         };
         let chosen = if wanted == 0 && a.dry_run {
-            untaken_port(given.iter().map(|(_, node)| *node), held)
+            untaken_port(chosen_ports.iter().map(|(_, node)| *node), held)
         } else if wanted == 0 {
             let chosen = choose_port(a.target.core.config.node_port_range, random(), |p| used.contains(&p));
             let chosen =
@@ -344,17 +345,17 @@ async fn choose_ports(a: &mut Attributes<'_>, held: &BTreeSet<u16>) -> Result<()
             let message = format!("duplicate nodePort: {{{protocol} {chosen}}}");
             return Err(Status { code: 500, message, ..Status::default() });
         }
-        given.push((number, chosen));
+        chosen_ports.push((number, chosen));
         ports[index]["nodePort"] = chosen.into();
     }
     corten_meta::set(&mut a.object, "/spec/ports", json!(ports));
     Ok(())
 }
 
-/// The port that a dry run shows, which takes none: the one behind those that it was given.
-fn untaken_port(given: impl Iterator<Item = i64>, held: &BTreeSet<u16>) -> i64 {
+/// Returns the port that a dry run shows without allocating it: the one after the ports chosen so far.
+fn untaken_port(chosen_ports: impl Iterator<Item = i64>, held: &BTreeSet<u16>) -> i64 {
     let is_held = |port: &i64| u16::try_from(*port).is_ok_and(|port| held.contains(&port));
-    let last = given.filter(|port| *port != 0 && !is_held(port)).max().unwrap_or(32768);
+    let last = chosen_ports.filter(|port| *port != 0 && !is_held(port)).max().unwrap_or(32768);
     i64::from(i32::try_from(last + 1).unwrap_or(i32::MIN))
 }
 
@@ -386,7 +387,7 @@ async fn allocate_health_port(a: &mut Attributes<'_>, held: &BTreeSet<u16>) -> R
             return Err(Status::internal(message));
         }
     } else if !needed
-        // What the client only repeats it did not ask for.
+        // A port that the client only repeats is not a request for it.
         && present == kept
         && let Some(spec) = a.object["spec"].as_object_mut()
     {
@@ -402,17 +403,17 @@ fn ports_in_use(a: &Attributes<'_>) -> BTreeSet<u16> {
     used
 }
 
-/// A named port must be in the range and free.
+/// Checks that a requested port is in the range and free.
 async fn check_port(a: &Attributes<'_>, index: usize, port: i64) -> Result<(), Status> {
     let path = Path::root("spec").child("ports").index(index).child("nodePort");
     let why = objection(a, port).await?;
     why.map_or(Ok(()), |why| Err(invalid(a, FieldError::invalid(&path, port, why))))
 }
 
-/// Why a port that is named cannot be had.
+/// Returns the reason why a requested port cannot be allocated.
 async fn objection(a: &Attributes<'_>, port: i64) -> Result<Option<String>, Status> {
     let (first, last) = a.target.core.config.node_port_range;
-    // Upstream looks at the range only when it takes the port.
+    // Upstream checks the range only when it allocates the port.
     if !a.dry_run && !(i64::from(first)..=i64::from(last)).contains(&port) {
         let range = format!("The range of valid ports is {first}-{last}");
         return Ok(Some(format!("provided port is not in the valid range. {range}")));
@@ -427,15 +428,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dry_run_counts_on_from_what_it_was_given() {
-        for (given, held, port) in [
+    fn a_dry_run_shows_the_port_after_the_chosen_ones() {
+        for (chosen_ports, held, port) in [
             (&[][..], &[][..], 32769),
             (&[30001], &[], 30002),
             (&[30001, 0, 30000], &[], 30002),
             (&[30001, 30005], &[30005], 30002),
             (&[i64::from(i32::MAX)], &[], i64::from(i32::MIN)),
         ] {
-            assert_eq!(untaken_port(given.iter().copied(), &held.iter().copied().collect()), port);
+            assert_eq!(untaken_port(chosen_ports.iter().copied(), &held.iter().copied().collect()), port);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Which versions of IP a Service has: what its policy, its families and its addresses say, made complete by what the
-//! cluster has. Pure: the ranges of the cluster come in as the families they are of, the main one first.
+//! The IP families of a Service: its policy, families and addresses, completed with the cluster's families. Pure: the
+//! cluster's families are an argument, the primary one first.
 
 use corten_meta::{FieldError, Path, Value};
 use serde_json::json;
@@ -10,13 +10,13 @@ const REQUIRE: &str = "RequireDualStack";
 const IPV4: &str = "IPv4";
 const IPV6: &str = "IPv6";
 
-/// The family of an address.
+/// Returns the family of an address.
 pub fn of_address(ip: &str) -> &'static str {
     if ip.contains(':') { IPV6 } else { IPV4 }
 }
 
-/// The texts of a list of the spec.
-pub fn texts(service: &Value, field: &str) -> Vec<String> {
+/// Returns the strings of a list in the spec.
+pub fn strings(service: &Value, field: &str) -> Vec<String> {
     let list = service["spec"][field].as_array().into_iter().flatten();
     list.filter_map(Value::as_str).map(str::to_owned).collect()
 }
@@ -33,7 +33,7 @@ fn has_selector(service: &Value) -> bool {
     service["spec"]["selector"].as_object().is_some_and(|selector| !selector.is_empty())
 }
 
-/// Completes policy and families of a Service that has addresses, or says why they cannot be.
+/// Completes policy and families of a Service that has addresses, or returns the errors.
 pub fn complete(service: &mut Value, old: Option<&Value>, configured: &[&'static str]) -> Result<(), Vec<FieldError>> {
     if old.is_some_and(|old| stays_preferred(service, old)) {
         return Ok(());
@@ -56,11 +56,11 @@ pub fn complete(service: &mut Value, old: Option<&Value>, configured: &[&'static
         refuse_missing(service, configured, &mut errors);
     }
     if errors.is_empty() { Ok(()) } else { Err(errors) }.map(|()| {
-        let mut families = texts(service, "ipFamilies");
+        let mut families = strings(service, "ipFamilies");
         if families.is_empty() {
             families.extend(configured.first().map(|family| (*family).to_owned()));
         }
-        // Endpoints that nobody selects may be of any family, whatever the cluster has.
+        // Endpoints without a selector may be of any family, whatever the cluster has.
         if policy(service) != SINGLE && families.len() == 1 && (free_choice || configured.len() == 2) {
             families.push(if families[0] == IPV4 { IPV6 } else { IPV4 }.to_owned());
         }
@@ -68,9 +68,10 @@ pub fn complete(service: &mut Value, old: Option<&Value>, configured: &[&'static
     })
 }
 
-/// A Service that prefers both keeps what it has while nobody asks for something else, also when the cluster changed.
+/// Reports whether a Service with PreferDualStack keeps its families: the update requests no others, though the cluster
+/// may have changed.
 fn stays_preferred(service: &Value, old: &Value) -> bool {
-    let same = |field: &str| texts(service, field) == texts(old, field);
+    let same = |field: &str| strings(service, field) == strings(old, field);
     let preferred = |service: &Value| policy(service) == PREFER;
     let typed = service["spec"]["type"] == old["spec"]["type"];
     typed && preferred(service) && preferred(old) && same("clusterIPs") && same("ipFamilies")
@@ -85,11 +86,11 @@ fn default_policy(service: &mut Value, old: Option<&Value>) {
     service["spec"]["ipFamilyPolicy"] = before.unwrap_or(usual).into();
 }
 
-/// An update to a single family gives the second one up; without such a policy nothing may be given up.
+/// Removes the second family on an update to SingleStack; without that policy, its removal is an error.
 fn release_second(service: &mut Value, old: &Value, errors: &mut Vec<FieldError>) {
     for (field, what) in [("clusterIPs", "cluster IP"), ("ipFamilies", "IP family")] {
-        let new = texts(service, field);
-        let before = texts(old, field);
+        let new = strings(service, field);
+        let before = strings(old, field);
         if policy(service) == SINGLE {
             if new == before && new.len() > 1 {
                 service["spec"][field] = json!([new[0]]);
@@ -106,17 +107,17 @@ fn refuse_second_of_single(service: &Value, errors: &mut Vec<FieldError>) {
         return;
     }
     for (field, what) in [("clusterIPs", "cluster IPs"), ("ipFamilies", "IP families")] {
-        if texts(service, field).len() == 2 {
+        if strings(service, field).len() == 2 {
             let detail = format!("must be 'RequireDualStack' or 'PreferDualStack' when multiple {what} are specified");
             errors.push(FieldError::invalid(&at("ipFamilyPolicy"), policy(service), detail));
         }
     }
 }
 
-/// Addresses without a family have the one they show.
+/// Infers the families of addresses that have none in the spec.
 fn infer_families(service: &mut Value, configured: &[&str], errors: &mut Vec<FieldError>) {
-    let addresses = texts(service, "clusterIPs");
-    let mut families = texts(service, "ipFamilies");
+    let addresses = strings(service, "clusterIPs");
+    let mut families = strings(service, "ipFamilies");
     for (index, ip) in addresses.iter().enumerate().skip(families.len()) {
         if ip == "None" {
             break;
@@ -139,7 +140,7 @@ fn refuse_missing(service: &Value, configured: &[&str], errors: &mut Vec<FieldEr
         let detail = "this cluster is not configured for dual-stack services";
         errors.push(FieldError::invalid(&at("ipFamilyPolicy"), REQUIRE, detail));
     }
-    for (index, family) in texts(service, "ipFamilies").iter().enumerate() {
+    for (index, family) in strings(service, "ipFamilies").iter().enumerate() {
         if !configured.contains(&family.as_str()) {
             let path = at("ipFamilies").index(index);
             errors.push(FieldError::invalid(&path, family.clone(), "not configured on this cluster"));
@@ -157,17 +158,17 @@ mod tests {
 
     const BOTH: &[&str] = &[IPV4, IPV6];
 
-    fn told(spec: Value, old: Option<Value>, configured: &[&'static str]) -> String {
+    fn outcome(spec: Value, old: Option<Value>, configured: &[&'static str]) -> String {
         let mut service = json!({ "spec": spec });
         let old = old.map(|spec| json!({ "spec": spec }));
         match complete(&mut service, old.as_ref(), configured) {
-            Ok(()) => format!("{} {}", policy(&service), texts(&service, "ipFamilies").join(",")),
+            Ok(()) => format!("{} {}", policy(&service), strings(&service, "ipFamilies").join(",")),
             Err(errors) => errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "),
         }
     }
 
     #[test]
-    fn new_services_get_what_the_cluster_has() {
+    fn new_services_get_the_families_of_the_cluster() {
         let selector = json!({"a": "b"});
         for (spec, configured, expected) in [
             (json!({}), &[IPV4][..], "SingleStack IPv4"),
@@ -185,12 +186,12 @@ mod tests {
                 "PreferDualStack IPv4,IPv6",
             ),
         ] {
-            assert_eq!(told(spec.clone(), None, configured), expected, "{spec}");
+            assert_eq!(outcome(spec.clone(), None, configured), expected, "{spec}");
         }
     }
 
     #[test]
-    fn what_the_cluster_lacks_is_refused() {
+    fn a_family_that_the_cluster_lacks_is_refused() {
         for (spec, expected) in [
             (json!({"ipFamilyPolicy": REQUIRE}), "this cluster is not configured for dual-stack services"),
             (
@@ -200,8 +201,8 @@ mod tests {
             (json!({"clusterIP": "fd00::1", "clusterIPs": ["fd00::1"]}), "IPv6 is not configured on this cluster"),
             (json!({"ipFamilies": BOTH}), "when multiple IP families are specified"),
         ] {
-            let told = told(spec.clone(), None, &[IPV4]);
-            assert!(told.contains(expected), "{spec}: {told}");
+            let outcome = outcome(spec.clone(), None, &[IPV4]);
+            assert!(outcome.contains(expected), "{spec}: {outcome}");
         }
     }
 
@@ -215,9 +216,9 @@ mod tests {
             (one(PREFER), one(PREFER), "PreferDualStack IPv4"),
             (one(PREFER), one(SINGLE), "PreferDualStack IPv4,IPv6"),
         ] {
-            assert_eq!(told(new.clone(), Some(old), BOTH), expected, "{new}");
+            assert_eq!(outcome(new.clone(), Some(old), BOTH), expected, "{new}");
         }
-        let refused = told(one(REQUIRE), Some(two(REQUIRE)), BOTH);
+        let refused = outcome(one(REQUIRE), Some(two(REQUIRE)), BOTH);
         assert!(refused.contains("must be 'SingleStack' to release the secondary cluster IP"), "{refused}");
     }
 }

@@ -1,5 +1,5 @@
-//! Signing requests: who asked is written by the server, never by the one who asks; and only a signer's own
-//! may set the certificate.
+//! Signing requests: the server, never the client, writes the requesting user; and only a user with permission for the
+//! signer may set the certificate.
 
 use corten_meta::Status;
 use corten_meta::quote::quote;
@@ -57,7 +57,7 @@ impl Plugin for SigningRequest {
     }
 }
 
-/// Whether the user may act for a signer: by its name, or for its whole domain.
+/// Checks that the user may act for a signer: by its name, or for its domain.
 pub async fn check_signer(target: &Target<'_>, verb: &str, signer: &str) -> Result<(), Status> {
     let domain = signer.split('/').next().unwrap_or_default();
     let user = &target.context.user;

@@ -1,5 +1,5 @@
-//! StorageObjectInUseProtection: volumes, claims and the classes of their attributes carry a finalizer, so that none
-//! goes while it is used.
+//! StorageObjectInUseProtection: volumes, claims and VolumeAttributesClasses have a finalizer, so that none is removed
+//! while it is in use.
 
 use corten_meta::Status;
 use futures::future::BoxFuture;

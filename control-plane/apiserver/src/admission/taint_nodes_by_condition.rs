@@ -1,4 +1,4 @@
-//! TaintNodesByCondition: a new node is not ready until its conditions say otherwise.
+//! TaintNodesByCondition: a new node has the not-ready taint until its conditions report that it is ready.
 
 use corten_meta::Status;
 use futures::future::BoxFuture;

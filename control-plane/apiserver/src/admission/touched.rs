@@ -1,5 +1,5 @@
-//! The object of a write, which remembers whether anybody could have changed it: one that nobody touched since it was
-//! completed with its defaults need not be completed again.
+//! The object of a write, which remembers whether a plugin could have changed it: an untouched object already has its
+//! defaults and need not be defaulted again.
 
 use std::ops::{Deref, DerefMut};
 
@@ -15,12 +15,12 @@ impl Touched {
         Touched { value, touched: false }
     }
 
-    /// Whether somebody had it to change.
+    /// Reports whether a plugin borrowed the object mutably.
     pub fn is_touched(&self) -> bool {
         self.touched
     }
 
-    /// For the server itself, which knows whether what it writes needs defaults.
+    /// Returns the object for changes of the server itself, which knows whether they need defaults.
     pub fn complete(&mut self) -> &mut Value {
         &mut self.value
     }

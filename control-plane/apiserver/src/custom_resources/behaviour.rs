@@ -1,4 +1,5 @@
-//! The logic of a custom resource: its schema prunes, defaults and validates; its columns are paths into it.
+//! The behaviour of a custom resource's kind: its schema prunes, defaults and validates; its printer columns are
+//! JSONPaths.
 
 use std::sync::OnceLock;
 
@@ -10,10 +11,10 @@ use jiff::Timestamp;
 use super::rules::Rules;
 use super::{embedded, lists, scale, schema, validation};
 
-/// The time that stands for none.
+/// The zero time of Go, which means no time.
 const NO_TIME: &str = "0001-01-01T00:00:00Z";
 
-/// A column and where its value is.
+/// A printer column with its JSONPath.
 pub struct PrinterColumn {
     name: String,
     kind: String,
@@ -51,14 +52,14 @@ impl PrinterColumn {
     fn cell(&self, object: &Value, now: Timestamp) -> Value {
         let Some(found) = self.path.first(object) else { return Value::Null };
         match (self.kind.as_str(), found) {
-            ("date", Value::String(text)) if matches!(text.as_str(), "" | "null" | NO_TIME) => "<unknown>".into(),
-            ("date", Value::String(text)) => match corten_meta::time::parse(text) {
+            ("date", Value::String(string)) if matches!(string.as_str(), "" | "null" | NO_TIME) => "<unknown>".into(),
+            ("date", Value::String(string)) => match corten_meta::time::parse(string) {
                 Ok(at) => corten_meta::time::human_duration(now.duration_since(at)).into(),
                 Err(_) => "<invalid>".into(),
             },
             ("string", value) => printed(value).into(),
             ("integer", Value::Number(n)) => {
-                n.as_i64().map_or_else(|| cut(n.as_f64().unwrap_or_default()), Value::from)
+                n.as_i64().map_or_else(|| truncated(n.as_f64().unwrap_or_default()), Value::from)
             }
             ("number", Value::Number(n)) => number(n.as_f64().unwrap_or_default()),
             ("boolean", Value::Bool(b)) => (*b).into(),
@@ -67,29 +68,29 @@ impl PrinterColumn {
     }
 }
 
-/// A float without what is behind the point; one that is too big for that becomes the least number there is.
-fn cut(float: f64) -> Value {
-    if float.abs() < MOST_WHOLE { (float as i64).into() } else { i64::MIN.into() }
+/// Truncates a float to an integer; one out of range becomes the minimum integer, as in Go.
+fn truncated(float: f64) -> Value {
+    if float.abs() < MAX_INTEGER { (float as i64).into() } else { i64::MIN.into() }
 }
 
-/// A number with nothing behind the point is written without one.
+/// Converts a float to a JSON number; one without a fraction becomes an integer.
 fn number(float: f64) -> Value {
     match float {
-        whole if whole.fract() == 0.0 && whole.abs() < MOST_WHOLE => (whole as i64).into(),
+        integer if integer.fract() == 0.0 && integer.abs() < MAX_INTEGER => (integer as i64).into(),
         other => other.into(),
     }
 }
 
-/// Below this every float without a fraction is a whole number that JSON can say.
-const MOST_WHOLE: f64 = 9_223_372_036_854_775_808.0;
+/// The bound below which a float without a fraction is an integer of JSON.
+const MAX_INTEGER: f64 = 9_223_372_036_854_775_808.0;
 
-/// A value as the text of a cell.
+/// Formats a value as the string of a cell.
 fn printed(value: &Value) -> String {
     match value {
         Value::Null => "<no value>".to_owned(),
-        Value::String(text) => text.clone(),
+        Value::String(string) => string.clone(),
         Value::Number(n) if n.as_i64().is_none() => corten_meta::go::float(n.as_f64().unwrap_or_default()),
-        // Inside a text, JSON is written so that it can stand in a web page.
+        // Inside a string, JSON is escaped for HTML, as Go does.
         other => corten_meta::field::shown(other),
     }
 }
@@ -100,27 +101,27 @@ pub struct CustomResource {
     pub columns: Vec<PrinterColumn>,
     pub scale: Option<ScalePaths>,
     pub has_status: bool,
-    /// `spec.conversion.webhook` of the definition, if it converts by one.
+    /// The CRD's `spec.conversion.webhook`, if its strategy is Webhook.
     pub conversion: Option<Value>,
-    /// The revision at which the definition last changed.
+    /// The revision at which the CRD last changed.
     pub defined_at: u64,
-    /// Compiled when the first object is written: most definitions see none for long.
+    /// Compiled when the first object is written: most CRDs have no objects for long.
     pub rules: OnceLock<Option<Rules>>,
 }
 
-/// Errors after which the rules are not asked: what they would look at is not what they were written for.
+/// Errors after which the rules are not evaluated: the value is not of the type that they expect.
 const BLOCKING: [ErrorKind; 5] =
     [ErrorKind::NotSupported, ErrorKind::Required, ErrorKind::TooLong, ErrorKind::TooMany, ErrorKind::TypeInvalid];
 
 impl CustomResource {
-    /// Fills in the defaults. Those of the metadata of embedded resources may say what metadata does not know.
+    /// Sets the defaults. Defaults of embedded resources' metadata may have fields that metadata does not have.
     fn fill(&self, object: &mut Value) {
         schema::default(&self.schema, object);
-        // A default that is no metadata at all was refused with its definition.
+        // A default that is no valid metadata was refused with its CRD.
         let _ = embedded::coerce(&self.schema, object, &mut Vec::new());
     }
 
-    /// What schema and rules say against an object that replaces `old`.
+    /// Returns the errors of schema and rules for an object that replaces `old`.
     fn errors(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
         let mut errors = validation::validate(&self.schema, object, old, None);
         if let Some(scale) = &self.scale {
@@ -128,34 +129,34 @@ impl CustomResource {
             scale::validate_status(scale, object, &mut errors);
         }
         embedded::validate(&self.schema, object, &mut errors);
-        self.judge_lists_and_rules(object, old, &mut errors);
+        self.validate_lists_and_rules(object, old, &mut errors);
         errors
     }
 
-    /// What they say against a status that replaces another.
+    /// Returns the errors of schema and rules for a status that replaces another.
     fn status_errors(&self, new: &Value, old: &Value) -> Vec<FieldError> {
         let schema = &self.schema["properties"]["status"];
         let place = Path::root("status");
         let mut errors = match new.get("status") {
-            // What is null is no status at all.
+            // A null status is no status.
             None | Some(Value::Null) => Vec::new(),
             Some(status) => validation::validate(schema, status, old.get("status"), Some(&place)),
         };
         if let Some(scale) = &self.scale {
             scale::validate_status(scale, new, &mut errors);
         }
-        self.judge_lists_and_rules(new, Some(old), &mut errors);
+        self.validate_lists_and_rules(new, Some(old), &mut errors);
         errors
     }
 
-    fn judge_lists_and_rules(&self, object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
+    fn validate_lists_and_rules(&self, object: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
         let repeated = |object: &Value| {
             let mut found = Vec::new();
             lists::validate(&self.schema, object, &Path::default(), &mut found);
             found
         };
         let mut found = repeated(object);
-        // What was there twice before may stay so.
+        // Duplicates that the old list has too are allowed.
         if !found.is_empty() && old.is_none_or(|old| repeated(old).is_empty()) {
             errors.append(&mut found);
         }
@@ -217,7 +218,7 @@ impl Behaviour for CustomResource {
         rules.filter(|_| is_judged).map(|rules| rules.ratcheted(&self.schema, new, old)).unwrap_or_default()
     }
 
-    /// Finalizers should say whose they are.
+    /// Warns of finalizers without a domain.
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
         const OWN: [&str; 3] = ["orphan", "foregroundDeletion", "kubernetes"];
         const PREFER: &str = "prefer a domain-qualified finalizer name";
@@ -242,7 +243,7 @@ impl Behaviour for CustomResource {
     fn fields(&self, object: &Value, field: &str) -> Option<String> {
         Some(match JsonPath::read(&format!(".{field}")).first(object) {
             None | Some(Value::Null) => String::new(),
-            Some(Value::String(text)) => text.clone(),
+            Some(Value::String(string)) => string.clone(),
             Some(other) => other.to_string(),
         })
     }

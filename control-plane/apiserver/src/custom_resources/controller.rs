@@ -1,5 +1,5 @@
-//! The controller of CustomResourceDefinitions: it accepts their names, makes kinds of their served versions, and swaps
-//! the table of resources and discovery. It never handles requests; those see only the table.
+//! The controller of CustomResourceDefinitions: it accepts their names, makes kinds of their served versions, and
+//! replaces the table of resources and discovery. It never handles requests; those use only the table.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,20 +11,20 @@ use corten_store::Expect;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::definition::{self, Names, Taken};
+use super::crd::{self, Names, Taken};
 use super::known::{Kinds, Known};
-use super::{GROUP, PLURAL, ending};
+use super::{GROUP, PLURAL, finalizer};
 use crate::discovery::Published;
 use crate::follow::follow;
 use crate::managed_fields::own_status;
 use crate::registry::conversion_webhook::is_unresolved;
 use crate::registry::{Registry, Resource, Written};
 
-/// Makes kinds of CustomResourceDefinitions.
+/// The controller of CustomResourceDefinitions.
 pub struct Controller {
     registry: Arc<Registry>,
     published: Arc<Published>,
-    /// Kinds that are measured, and published with the custom ones.
+    /// The kinds of measured resources, published with the custom ones.
     measured: Vec<Arc<Kind>>,
     /// Notified when the group versions of custom resources may have changed.
     changed: Arc<Notify>,
@@ -41,10 +41,10 @@ impl Controller {
         Controller { registry, published, measured, changed, kinds: Kinds::default() }
     }
 
-    /// Follows the CustomResourceDefinitions until shutdown.
+    /// Watches the CustomResourceDefinitions until shutdown.
     pub async fn run(&self, shutdown: &CancellationToken) {
         let reconcile = || -> futures::future::BoxFuture<'_, _> {
-            Box::pin(async { ending::end_all(&self.registry, self.reconcile().await?).await })
+            Box::pin(async { finalizer::finalize_all(&self.registry, self.reconcile().await?).await })
         };
         follow(&self.registry, GROUP, PLURAL, &reconcile, shutdown).await;
     }
@@ -54,71 +54,73 @@ impl Controller {
         drop(self.kinds.establishing.read().await);
     }
 
-    /// Brings status, resource table and discovery in line with the definitions. Doing it twice is harmless.
+    /// Reconciles status, resource table and discovery with the CRDs. Doing it twice is harmless.
     ///
-    /// Gives the definitions that are on their way out.
+    /// Returns the CRDs that are being deleted.
     pub async fn reconcile(&self) -> Result<Vec<Arc<Known>>, Status> {
         let resource = self.registry.required(GROUP, "v1", PLURAL)?;
         let mut kinds: BTreeMap<String, Arc<Kind>> = BTreeMap::new();
-        let mut definitions: Vec<Arc<Known>> =
+        let mut crds: Vec<Arc<Known>> =
             self.registry.cached_list(GROUP, "v1", PLURAL, "").iter().map(|object| self.kinds.of(object)).collect();
-        // Who was first keeps its names.
-        definitions.sort_by_key(|known| known.object.header.creation_timestamp);
-        // Names that are given here count for the next already.
-        let mut given: Vec<Names> = Vec::new();
-        let mut told: Vec<(&Object, Value)> = Vec::new();
-        let mut ending: Vec<Arc<Known>> = Vec::new();
-        for known in &definitions {
+        // The oldest CRD keeps its names.
+        crds.sort_by_key(|known| known.object.header.creation_timestamp);
+        // Names that are accepted here are taken for the next CRD already.
+        let mut newly_accepted: Vec<Names> = Vec::new();
+        let mut updates: Vec<(&Object, Value)> = Vec::new();
+        let mut terminating: Vec<Arc<Known>> = Vec::new();
+        for known in &crds {
             let object = &known.object;
-            let is_ending = object.header.deletion_timestamp.is_some();
-            if is_ending {
-                ending.push(Arc::clone(known));
+            let is_being_deleted = object.header.deletion_timestamp.is_some();
+            if is_being_deleted {
+                terminating.push(Arc::clone(known));
             }
-            // Who holds an object or the definition back must be able to let it go.
+            // The resource stays served during deletion, so that clients can remove finalizers from its objects and the
+            // CRD.
             let mut is_served = known.is_served;
             let mut own = known.made().kinds.clone();
-            if !is_ending && !known.names.are_settled() {
-                let definition = object.value();
-                let names = definitions.iter().map(|known| &known.names).chain(&given);
+            if !is_being_deleted && !known.names.are_settled() {
+                let crd = object.value();
+                let names = crds.iter().map(|known| &known.names).chain(&newly_accepted);
                 let taken = Taken::in_group(&known.names.group, names);
                 let now = jiff::Timestamp::now();
-                if let Some(mut accepted) = definition::accepted(&definition, &taken, now) {
-                    own_status(&resource, &definition, &mut accepted, now);
-                    (is_served, own) = (definition::is_served(&accepted), known.kinds(&accepted));
-                    given.push(Names::of(&accepted));
-                    told.push((object, accepted));
+                if let Some(mut accepted) = crd::accepted(&crd, &taken, now) {
+                    own_status(&resource, &crd, &mut accepted, now);
+                    is_served = crd::is_served(&accepted);
+                    own = known.kinds(&accepted);
+                    newly_accepted.push(Names::of(&accepted));
+                    updates.push((object, accepted));
                 }
             }
-            // A definition never takes the place of a built-in kind.
+            // A CRD never replaces a built-in kind.
             if is_served && !own.iter().any(|kind| self.registry.is_built_in(&kind.group, &kind.plural)) {
                 let path = |kind: &Kind| format!("{}/{}/{}", kind.group, kind.version, kind.plural);
                 kinds.extend(own.into_iter().map(|kind| (path(&kind), kind)));
             }
         }
-        self.kinds.forget_others(&definitions);
-        // Measured kinds come and go like custom ones, and are published with them.
+        self.kinds.forget_others(&crds);
+        // Kinds of measured resources change as custom ones do, and are published with them.
         let kinds: Vec<Arc<Kind>> = kinds.into_values().chain(self.measured.iter().cloned()).collect();
         let usable = kinds.iter().filter(|kind| !is_unresolved(kind));
         let described: Vec<Arc<Kind>> = usable.chain(self.registry.beside()).cloned().collect();
         self.published.describe(&described);
         self.registry.set_custom(kinds).await?;
-        // One that took the place of another is at its beginning.
-        for known in definitions.iter().filter(|known| known.object.header.deletion_timestamp.is_none()) {
-            known.made().kinds.iter().for_each(|kind| begin(&self.registry, kind));
+        // A CRD that replaces a deleted one starts anew.
+        for known in crds.iter().filter(|known| known.object.header.deletion_timestamp.is_none()) {
+            known.made().kinds.iter().for_each(|kind| restart(&self.registry, kind));
         }
-        // A client that hears that a definition is established finds its kinds in discovery, and one that finds the kinds can
-        // update the definition without a conflict with this status: discovery waits meanwhile.
+        // A client that sees an established CRD finds its kinds in discovery, and a client that finds the kinds can
+        // update the CRD without a conflict with this status: discovery waits for the write.
         let establishing = self.kinds.establishing.write().await;
-        let established = accept_all(&self.registry, &resource, told).await;
+        let established = accept_all(&self.registry, &resource, updates).await;
         self.published.publish_custom(self.kinds.terminating(), self.kinds.announced());
         drop(establishing);
         self.changed.notify_one();
         established?;
-        Ok(ending)
+        Ok(terminating)
     }
 }
 
-fn begin(registry: &Registry, kind: &Kind) {
+fn restart(registry: &Registry, kind: &Kind) {
     let resource = registry.resource(&kind.group, &kind.version, &kind.plural);
     if let Some(stored) = resource.as_ref().and_then(|resource| resource.stored.as_ref()) {
         stored.cache.is_ending.store(false, Ordering::SeqCst);
@@ -132,12 +134,12 @@ async fn accept_all(registry: &Registry, resource: &Resource, accepted: Vec<(&Ob
     Ok(())
 }
 
-/// Writes the conditions of a definition.
+/// Writes the conditions of a CRD.
 async fn accept(registry: &Registry, resource: &Resource, object: &Object, accepted: &Value) -> Result<(), Status> {
     let expect = Expect::ModRevision(object.revision);
     match registry.write(resource, accepted, expect, Vec::new()).await? {
         Written::Done(_) => Ok(()),
-        // Somebody changed it meanwhile, which is a change that is seen here again.
+        // Another client changed the CRD, and this controller reconciles that change again.
         Written::Conflict | Written::CompanionConflict => Ok(()),
     }
 }

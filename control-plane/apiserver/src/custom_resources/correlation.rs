@@ -1,25 +1,25 @@
-//! What a value was before: a schema may be tightened under objects that would no longer pass, so what did not change is
-//! not refused. Pure.
+//! Correlation of a value with its old value (ratcheting): a CRD may tighten its schema while stored objects violate
+//! it, so an unchanged value is not refused. Pure.
 //!
-//! Only what the schema knows can be followed into the past. A value that holds a field of which the schema says nothing
-//! counts as changed, and so does every whole object: of its metadata no schema says all.
+//! Only values that the schema specifies can be correlated. A value with an unspecified field counts as changed, and so
+//! does every complete object: no schema specifies all its metadata.
 
 use corten_meta::Value;
 
-/// The schema of a field, if it is known.
+/// Returns the schema of a field, if it is specified.
 pub fn field<'s>(schema: &'s Value, name: &str) -> Option<&'s Value> {
     let known = schema["properties"].get(name).or_else(|| schema.get("additionalProperties"));
     known.filter(|schema| schema.is_object())
 }
 
-/// The fields by which the items of a list are known.
+/// Returns the map keys of a list's items.
 pub fn list_keys(schema: &Value) -> Vec<&str> {
     let is_map = schema["x-kubernetes-list-type"] == "map";
     let keys = schema["x-kubernetes-list-map-keys"].as_array().filter(|_| is_map).into_iter().flatten();
     keys.filter_map(Value::as_str).collect()
 }
 
-/// The item of the old list that has the same keys; items of other lists have no past.
+/// Returns the item of the old list that has the same keys; items of other lists have no old value.
 pub fn item<'a>(keys: &[&str], item: &Value, old: Option<&'a Value>) -> Option<&'a Value> {
     if keys.is_empty() {
         return None;
@@ -28,7 +28,7 @@ pub fn item<'a>(keys: &[&str], item: &Value, old: Option<&'a Value>) -> Option<&
     old?.as_array()?.iter().find(same)
 }
 
-/// Whether a value is what it was.
+/// Reports whether a value is unchanged.
 pub fn is_unchanged(schema: &Value, new: &Value, old: &Value) -> bool {
     match (new, old) {
         (Value::Array(items), Value::Array(before)) => {
@@ -58,9 +58,9 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_the_schema_does_not_know_counts_as_changed() {
-        let text = json!({ "type": "string" });
-        let known = json!({ "properties": { "a": text, "b": text } });
+    fn a_value_with_unspecified_fields_counts_as_changed() {
+        let string = json!({ "type": "string" });
+        let known = json!({ "properties": { "a": string, "b": string } });
         let list = json!({ "items": known, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["a"] });
         let unit = json!({ "items": known, "x-kubernetes-list-type": "atomic" });
         let a = json!({ "a": "1", "b": "2" });
@@ -70,16 +70,16 @@ mod tests {
             (&known, a.clone(), a.clone(), true),
             (&known, a.clone(), other.clone(), false),
             (&known, strange.clone(), strange.clone(), false),
-            (&json!({ "additionalProperties": text }), strange.clone(), strange.clone(), true),
+            (&json!({ "additionalProperties": string }), strange.clone(), strange.clone(), true),
             (&json!({ "additionalProperties": true }), strange.clone(), strange.clone(), false),
-            // Items that have keys may stand in another order.
+            // Items with keys may be in another order.
             (&list, json!([a, other]), json!([other, a]), true),
             (&list, json!([strange]), json!([strange]), false),
-            // Other lists are compared as a whole.
+            // Other lists are compared as a unit.
             (&unit, json!([a, other]), json!([other, a]), false),
             (&unit, json!([strange]), json!([strange]), true),
             (&known, json!({ "a": null }), json!({ "a": null }), true),
-            (&text, json!("x"), json!("x"), true),
+            (&string, json!("x"), json!("x"), true),
         ] {
             assert_eq!(is_unchanged(schema, &new, &old), wanted, "{schema} {new} {old}");
         }

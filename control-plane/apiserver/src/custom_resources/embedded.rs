@@ -1,11 +1,11 @@
-//! Resources inside of custom resources (`x-kubernetes-embedded-resource`): they have a type and metadata like any other.
-//! Pure.
+//! Embedded resources of custom resources (`x-kubernetes-embedded-resource`): they have a type and metadata as any
+//! resource. Pure.
 
 use corten_meta::{FieldError, Path, Value, names};
 
 const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 
-/// Goes to every embedded resource of a value.
+/// Visits every embedded resource of a value.
 fn each<E>(
     schema: &Value,
     value: &mut Value,
@@ -37,7 +37,8 @@ fn each<E>(
     Ok(())
 }
 
-/// Whether a value holds an embedded resource, which is rare. Costs what the value is big, not what its schema is.
+/// Reports whether a value holds an embedded resource, which is rare. Its cost depends on the size of the value, not of
+/// the schema.
 fn holds_any(schema: &Value, value: &Value) -> bool {
     match value {
         Value::Object(_) if schema["x-kubernetes-embedded-resource"] == true => true,
@@ -50,35 +51,40 @@ fn holds_any(schema: &Value, value: &Value) -> bool {
     }
 }
 
-/// Reads the metadata of embedded resources as metadata: what it does not know goes, and is named in `unknown`.
+/// Decodes the metadata of embedded resources: removes unknown fields, and adds their paths to `unknown`.
 pub fn coerce(schema: &Value, object: &mut Value, unknown: &mut Vec<String>) -> Result<(), FieldError> {
     coerce_at(&Path::default(), schema, object, unknown)
 }
 
-/// The same of a value at a place.
-pub fn coerce_at(place: &Path, schema: &Value, value: &mut Value, unknown: &mut Vec<String>) -> Result<(), FieldError> {
+/// Decodes the metadata of the embedded resources in a value at a path.
+pub fn coerce_at(
+    parent: &Path,
+    schema: &Value,
+    value: &mut Value,
+    unknown: &mut Vec<String>,
+) -> Result<(), FieldError> {
     if !holds_any(schema, value) {
         return Ok(());
     }
-    each(schema, value, place, &mut |resource, path| {
+    each(schema, value, parent, &mut |resource, path| {
         for field in ["apiVersion", "kind"] {
-            if let Some(given) = resource.get(field).filter(|given| !given.is_string()) {
-                return Err(FieldError::invalid(&path.child(field), given.clone(), "must be a string"));
+            if let Some(value) = resource.get(field).filter(|value| !value.is_string()) {
+                return Err(FieldError::invalid(&path.child(field), value.clone(), "must be a string"));
             }
         }
         let Some(metadata) = resource.get_mut("metadata") else { return Ok(()) };
-        let place = path.child("metadata");
+        let field_path = path.child("metadata");
         let report = corten_api::check_fields(OBJECT_META, metadata);
         if let Some(error) = report.type_errors.first() {
-            return Err(FieldError::invalid(&place, metadata.clone(), error));
+            return Err(FieldError::invalid(&field_path, metadata.clone(), error));
         }
-        unknown.extend(report.unknown.iter().map(|field| format!("{place}.{field}")));
+        unknown.extend(report.unknown.iter().map(|field| format!("{field_path}.{field}")));
         if metadata.is_null() {
             *metadata = serde_json::json!({});
         }
         corten_api::prune(OBJECT_META, metadata);
         let is_empty = |value: &Value| match value {
-            Value::String(text) => text.is_empty(),
+            Value::String(string) => string.is_empty(),
             Value::Array(list) => list.is_empty(),
             Value::Object(map) => map.is_empty(),
             _ => false,
@@ -90,42 +96,42 @@ pub fn coerce_at(place: &Path, schema: &Value, value: &mut Value, unknown: &mut 
     })
 }
 
-/// What is wrong with embedded resources.
+/// Adds the errors of embedded resources.
 pub fn validate(schema: &Value, object: &Value, errors: &mut Vec<FieldError>) {
     validate_at(&Path::default(), schema, object, errors);
 }
 
-/// The same of a value at a place.
-pub fn validate_at(place: &Path, schema: &Value, value: &Value, errors: &mut Vec<FieldError>) {
+/// Adds the errors of the embedded resources in a value at a path.
+pub fn validate_at(parent: &Path, schema: &Value, value: &Value, errors: &mut Vec<FieldError>) {
     if !holds_any(schema, value) {
         return;
     }
-    let visited: Result<(), ()> = each(schema, &mut value.clone(), place, &mut |resource, path| {
-        judge(resource, path, errors);
+    let visited: Result<(), ()> = each(schema, &mut value.clone(), parent, &mut |resource, path| {
+        validate_resource(resource, path, errors);
         Ok(())
     });
-    // Nothing above refuses to go on.
+    // The visitor above never fails.
     let _ = visited;
 }
 
-fn judge(resource: &Value, path: &Path, errors: &mut Vec<FieldError>) {
-    let places = ["apiVersion", "kind"].map(|field| (resource.get(field), path.child(field)));
-    for (_, place) in places.iter().filter(|(given, _)| given.is_none()) {
-        errors.push(FieldError::required(place, ""));
+fn validate_resource(resource: &Value, path: &Path, errors: &mut Vec<FieldError>) {
+    let fields = ["apiVersion", "kind"].map(|field| (resource.get(field), path.child(field)));
+    for (_, field_path) in fields.iter().filter(|(value, _)| value.is_none()) {
+        errors.push(FieldError::required(field_path, ""));
     }
-    let [version, kind] = places.map(|(given, place)| (given.and_then(Value::as_str), place));
+    let [version, kind] = fields.map(|(value, field_path)| (value.and_then(Value::as_str), field_path));
     match version.0 {
         Some("") => errors.push(FieldError::invalid(&version.1, "", "must not be empty")),
-        Some(text) if text.matches('/').count() > 1 => {
-            errors.push(FieldError::invalid(&version.1, text, format!("unexpected GroupVersion string: {text}")));
+        Some(string) if string.matches('/').count() > 1 => {
+            errors.push(FieldError::invalid(&version.1, string, format!("unexpected GroupVersion string: {string}")));
         }
         _ => {}
     }
-    match kind.0.map(|text| (text, names::dns1035_label(&text.to_lowercase()))) {
+    match kind.0.map(|string| (string, names::dns1035_label(&string.to_lowercase()))) {
         Some(("", _)) => errors.push(FieldError::invalid(&kind.1, "", "must not be empty")),
-        Some((text, messages)) if !messages.is_empty() => {
+        Some((string, messages)) if !messages.is_empty() => {
             let detail = format!("may have mixed case, but should otherwise match: {}", messages.join(","));
-            errors.push(FieldError::invalid(&kind.1, text, detail));
+            errors.push(FieldError::invalid(&kind.1, string, detail));
         }
         _ => {}
     }
@@ -145,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_is_read_as_such() {
+    fn metadata_is_decoded() {
         let mut object =
             json!({ "list": [{ "metadata": { "name": "", "labels": { "a": "b" }, "odd": 1 }, "kept": 1 }] });
         let mut unknown = Vec::new();
@@ -161,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resource_has_a_type() {
+    fn a_resource_without_a_type_is_invalid() {
         let check = |resource: Value| {
             let mut errors = Vec::new();
             validate(&schema(), &json!({ "list": [resource] }), &mut errors);

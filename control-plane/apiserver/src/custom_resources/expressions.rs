@@ -1,4 +1,4 @@
-//! The schemas of a definition that is being written: whether they are structural, and whether their rules compile
+//! Validates the schemas of a CRD that is being written: whether they are structural, and whether their rules compile
 //! and can cost too much.
 
 use std::sync::Arc;
@@ -9,31 +9,43 @@ use corten_meta::{FieldError, Path, Value};
 use super::rules::{Environments, SELF_TYPE, compile_rule};
 use super::{selectable, structural};
 
-/// The most that one rule may be estimated to cost.
+/// The maximum estimated cost of a rule.
 const RULE_LIMIT: u64 = 10_000_000;
 const RULE: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.ValidationRule";
-/// The most that all rules of a schema may.
+/// The maximum estimated cost of all rules of a schema.
 const SCHEMA_LIMIT: u64 = 100_000_000;
 
-/// What upstream forgives in schemas of a definition that has errors of the same sort already: the field's end, and what
-/// they say.
-const FORGIVEN: [(&str, &str); 5] = [
-    (".type", "Unsupported value"),
-    ("", "must be atomic as item of a list with x-kubernetes-list-type=set"),
-    (".nullable", "cannot be nullable when x-kubernetes-list-type is "),
-    ("", "this property is in x-kubernetes-list-map-keys"),
-    (".default", "must not have unknown fields"),
+/// The errors that upstream tolerates in a CRD whose old schemas have an error of the same sort.
+const TOLERATED: [ToleratedError; 5] = [
+    ToleratedError { field_suffix: ".type", message: "Unsupported value" },
+    ToleratedError { field_suffix: "", message: "must be atomic as item of a list with x-kubernetes-list-type=set" },
+    ToleratedError { field_suffix: ".nullable", message: "cannot be nullable when x-kubernetes-list-type is " },
+    ToleratedError { field_suffix: "", message: "this property is in x-kubernetes-list-map-keys" },
+    ToleratedError { field_suffix: ".default", message: "must not have unknown fields" },
 ];
 
-/// Errors of all rules in a definition, which may have been given with more that is empty. Schemas that did not change are
-/// not refused for their cost.
-pub fn validate(definition: &Value, given: &Value, old: Option<&Value>) -> Vec<FieldError> {
-    let versions = |definition: &Value| definition.pointer("/spec/versions").and_then(Value::as_array).cloned();
-    let new = versions(definition).unwrap_or_default();
-    let given = versions(given).unwrap_or_default();
+/// A sort of errors, by the end of their field and a part of their message.
+struct ToleratedError {
+    field_suffix: &'static str,
+    message: &'static str,
+}
+
+impl ToleratedError {
+    fn matches(&self, error: &FieldError) -> bool {
+        error.field.ends_with(self.field_suffix)
+            && format!("{}: {}", error.kind.text(), error.detail).contains(self.message)
+    }
+}
+
+/// Returns the errors of all schemas in a CRD; `as_given` may have more empty fields. The cost of unchanged schemas is
+/// not checked.
+pub fn validate(crd: &Value, as_given: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    let versions = |crd: &Value| crd.pointer("/spec/versions").and_then(Value::as_array).cloned();
+    let new = versions(crd).unwrap_or_default();
+    let as_given = versions(as_given).unwrap_or_default();
     let before = old.and_then(versions).unwrap_or_default();
     let schema = |version: &Value| version.pointer("/schema/openAPIV3Schema").cloned().unwrap_or_default();
-    // Upstream checks a schema that all versions share once.
+    // Upstream validates a schema that all versions share once.
     let shared = new.iter().all(|version| schema(version) == schema(&new[0]));
     let same_fields = new.iter().all(|version| version["selectableFields"] == new[0]["selectableFields"]);
     let known: Vec<String> = before.iter().flat_map(|old| known_errors(&schema(old))).collect();
@@ -42,7 +54,7 @@ pub fn validate(definition: &Value, given: &Value, old: Option<&Value>) -> Vec<F
         let spec = Path::root("spec");
         let own = spec.child("versions").index(index);
         let schema = schema(version);
-        // That it is missing has been told.
+        // The kind's validation reports the missing schema.
         if schema.is_null() {
             continue;
         }
@@ -51,11 +63,13 @@ pub fn validate(definition: &Value, given: &Value, old: Option<&Value>) -> Vec<F
         if !shared || index == 0 {
             let path = if shared { spec.child("validation") } else { own.child("schema") }.child("openAPIV3Schema");
             let has_status = if shared { new.iter().any(has_status) } else { has_status(version) };
-            let unchanged = before
+            let is_unchanged = before
                 .iter()
                 .any(|old| old["name"] == version["name"] && old.pointer("/schema/openAPIV3Schema") == Some(&schema));
-            let given = given.get(index).and_then(|given| given.pointer("/schema/openAPIV3Schema")).unwrap_or(&schema);
-            validate_schema((&schema, given), &path, has_status, (unchanged, &known), &mut errors);
+            let as_given =
+                as_given.get(index).and_then(|given| given.pointer("/schema/openAPIV3Schema")).unwrap_or(&schema);
+            let version = VersionSchema { schema: &schema, as_given, has_status, is_unchanged, known_errors: &known };
+            validate_schema(&version, &path, &mut errors);
         }
         if !same_fields || index == 0 {
             let path = if same_fields { &spec } else { &own }.child("selectableFields");
@@ -71,54 +85,68 @@ pub fn validate(definition: &Value, given: &Value, old: Option<&Value>) -> Vec<F
     errors
 }
 
-fn is_of(error: &FieldError, (end, text): (&str, &str)) -> bool {
-    error.field.ends_with(end) && format!("{}: {}", error.kind.text(), error.detail).contains(text)
-}
-
-/// Which of the errors that are forgiven a schema has.
+/// Returns the messages of the tolerated errors that a schema has.
 fn known_errors(schema: &Value) -> Vec<String> {
-    let judgement = structural::validate(schema, schema, &Path::root("spec"), false);
-    let errors = [judgement.structure, judgement.marks].concat();
-    let has = |sort: &(&str, &str)| errors.iter().any(|error| is_of(error, *sort));
-    FORGIVEN.into_iter().filter(has).map(|(_, text)| text.to_owned()).collect()
+    let found = structural::validate(schema, schema, &Path::root("spec"), false);
+    let errors = [found.structure, found.keywords].concat();
+    let has = |tolerated: &ToleratedError| errors.iter().any(|error| tolerated.matches(error));
+    TOLERATED.into_iter().filter(has).map(|tolerated| tolerated.message.to_owned()).collect()
 }
 
-fn validate_schema(
-    (schema, given): (&Value, &Value),
-    path: &Path,
+/// The schema of a version, to be validated.
+struct VersionSchema<'a> {
+    schema: &'a Value,
+    /// The schema with the empty fields that its author wrote.
+    as_given: &'a Value,
     has_status: bool,
-    (unchanged, known): (bool, &[String]),
-    errors: &mut Vec<FieldError>,
-) {
-    let structural::Judgement { mut structure, mut marks, is_structural } =
-        structural::validate(schema, given, path, has_status);
-    for found in [&mut structure, &mut marks] {
-        found.retain(|error| !FORGIVEN.iter().any(|sort| is_of(error, *sort) && known.iter().any(|k| k == sort.1)));
+    is_unchanged: bool,
+    /// The messages of the tolerated errors that the old schemas have.
+    known_errors: &'a [String],
+}
+
+fn validate_schema(version: &VersionSchema<'_>, path: &Path, errors: &mut Vec<FieldError>) {
+    let schema = version.schema;
+    let structural::SchemaErrors { mut structure, mut keywords, is_structural } =
+        structural::validate(schema, version.as_given, path, version.has_status);
+    let is_known = |tolerated: &ToleratedError| version.known_errors.iter().any(|known| known == tolerated.message);
+    for found in [&mut structure, &mut keywords] {
+        found.retain(|error| !TOLERATED.iter().any(|tolerated| tolerated.matches(error) && is_known(tolerated)));
     }
-    let wrong = marks.iter().map(|error| error.field.clone()).collect();
+    let invalid_fields = keywords.iter().map(|error| error.field.clone()).collect();
     errors.append(&mut structure);
-    errors.append(&mut marks);
+    errors.append(&mut keywords);
     if !is_structural {
         return;
     }
-    let mut check = Check { errors: Vec::new(), total: 0, expensive: Vec::new(), count_cost: !unchanged, wrong };
-    let root =
-        Place { is_root: true, cardinality: Some(1), uncorrelatable: None, is_within_rules: false, is_untyped: false };
+    let mut check = Check {
+        errors: Vec::new(),
+        total: 0,
+        expensive: Vec::new(),
+        count_cost: !version.is_unchanged,
+        invalid_fields,
+    };
+    let root = Position {
+        is_root: true,
+        cardinality: Some(1),
+        uncorrelatable: None,
+        is_within_rules: false,
+        is_untyped: false,
+    };
     check.schema(schema, path, &root);
     check.finish(path);
     errors.append(&mut check.errors);
 }
 
-/// Where in a schema one is.
-struct Place {
+/// The position in a schema.
+struct Position {
     is_root: bool,
-    /// How often values of this schema can occur; none if that is not bounded.
+    /// The maximum number of values of this schema; none if it is unbounded.
     cardinality: Option<u64>,
-    /// The list whose items have no past.
+    /// The list whose items have no old value.
     uncorrelatable: Option<Path>,
-    /// Whether a schema around it has rules.
+    /// Whether an enclosing schema has rules.
     is_within_rules: bool,
-    /// Whether a schema around it, within rules, has no type that expressions can see: then nothing in it has.
+    /// Whether an enclosing schema, within rules, has no type that expressions know: then nothing in it has.
     is_untyped: bool,
 }
 
@@ -127,31 +155,31 @@ struct Check {
     total: u64,
     expensive: Vec<(u64, Path)>,
     count_cost: bool,
-    /// What is wrong with the schema otherwise. Rules around it are not compiled.
-    wrong: Vec<String>,
+    /// The paths of other errors in the schema. Rules of the schemas around them are not compiled.
+    invalid_fields: Vec<String>,
 }
 
 impl Check {
-    fn schema(&mut self, schema: &Value, path: &Path, place: &Place) {
+    fn schema(&mut self, schema: &Value, path: &Path, position: &Position) {
         if !schema.is_object() {
             return;
         }
         let times = |bound: &Value| {
             let bound = bound.as_i64().map(|bound| u64::try_from(bound).unwrap_or(0));
-            place.cardinality.zip(bound).map(|(here, bound)| here.saturating_mul(bound))
+            position.cardinality.zip(bound).map(|(here, bound)| here.saturating_mul(bound))
         };
         let embedded = |schema: &Value| schema["x-kubernetes-embedded-resource"] == true;
         let has_rules = schema["x-kubernetes-validations"].as_array().is_some_and(|rules| !rules.is_empty());
-        let is_within_rules = place.is_within_rules || has_rules;
+        let is_within_rules = position.is_within_rules || has_rules;
         let is_untyped =
-            place.is_untyped || is_within_rules && Decl::of_schema(schema, place.is_root, SELF_TYPE).is_none();
+            position.is_untyped || is_within_rules && Decl::of_schema(schema, position.is_root, SELF_TYPE).is_none();
         let map_type = &schema["x-kubernetes-map-type"];
         let is_odd = !map_type.is_null() && !["granular", "atomic"].contains(&map_type.as_str().unwrap_or_default());
-        let uncorrelatable = place.uncorrelatable.clone().or_else(|| is_odd.then(|| path.clone()));
+        let uncorrelatable = position.uncorrelatable.clone().or_else(|| is_odd.then(|| path.clone()));
         for (name, property) in schema["properties"].as_object().into_iter().flatten() {
-            let below = Place {
+            let below = Position {
                 is_root: embedded(property),
-                cardinality: place.cardinality,
+                cardinality: position.cardinality,
                 uncorrelatable: uncorrelatable.clone(),
                 is_within_rules,
                 is_untyped,
@@ -159,46 +187,46 @@ impl Check {
             self.schema(property, &path.child("properties").key(name), &below);
         }
         let values = &schema["additionalProperties"];
-        let below = Place {
+        let below = Position {
             is_root: embedded(values),
             cardinality: times(&schema["maxProperties"]),
-            uncorrelatable: place.uncorrelatable.clone(),
+            uncorrelatable: position.uncorrelatable.clone(),
             is_within_rules,
             is_untyped,
         };
         self.schema(values, &path.child("additionalProperties"), &below);
         let items = &schema["items"];
         let has_keys = schema["x-kubernetes-list-type"] == "map";
-        let below = Place {
+        let below = Position {
             is_root: embedded(items),
             cardinality: times(&schema["maxItems"]),
-            uncorrelatable: place.uncorrelatable.clone().or_else(|| (!has_keys).then(|| path.clone())),
+            uncorrelatable: position.uncorrelatable.clone().or_else(|| (!has_keys).then(|| path.clone())),
             is_within_rules,
             is_untyped,
         };
         self.schema(items, &path.child("items"), &below);
-        self.rules(schema, path, place);
+        self.rules(schema, path, position);
     }
 
-    fn rules(&mut self, schema: &Value, path: &Path, place: &Place) {
-        let given = schema["x-kubernetes-validations"].as_array().map(Vec::as_slice).unwrap_or_default();
+    fn rules(&mut self, schema: &Value, path: &Path, position: &Position) {
+        let validations = schema["x-kubernetes-validations"].as_array().map(Vec::as_slice).unwrap_or_default();
         let here = path.to_string();
-        let is_wrong = |field: &String| {
+        let is_in_schema = |field: &String| {
             field.strip_prefix(&here).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
         };
-        if given.is_empty() || self.wrong.iter().any(is_wrong) {
+        if validations.is_empty() || self.invalid_fields.iter().any(is_in_schema) {
             return;
         }
-        let decl = Decl::of_schema(schema, place.is_root, SELF_TYPE).filter(|_| !place.is_untyped);
+        let decl = Decl::of_schema(schema, position.is_root, SELF_TYPE).filter(|_| !position.is_untyped);
         let Some(decl) = decl.map(Arc::new) else {
             let detail = "internal error: failed to construct type information for x-kubernetes-validations rules: \
                           unable to convert structural schema to CEL declarations";
             return self.errors.push(FieldError::internal(&path.child("x-kubernetes-validations"), detail));
         };
         let environments = Environments::new(&decl);
-        for (index, rule) in given.iter().enumerate() {
+        for (index, rule) in validations.iter().enumerate() {
             let here = path.child("x-kubernetes-validations").index(index);
-            self.rule(rule, schema, &here, place, &decl, &environments);
+            self.rule(rule, schema, &here, position, &decl, &environments);
         }
     }
 
@@ -207,13 +235,13 @@ impl Check {
         rule: &Value,
         schema: &Value,
         path: &Path,
-        place: &Place,
+        position: &Position,
         decl: &Decl,
         environments: &Environments,
     ) {
         let compiled = compile_rule(rule, schema, environments);
         let env = environments.of(rule["optionalOldSelf"] == true);
-        let cardinality = place.cardinality.unwrap_or_else(|| max_cardinality(decl.min_size));
+        let cardinality = position.cardinality.unwrap_or_else(|| max_cardinality(decl.min_size));
         match &compiled.compiled {
             Ok(program) => {
                 let cost = env.estimate(program).max.saturating_mul(cardinality);
@@ -223,7 +251,7 @@ impl Check {
                 self.errors.push(refused(rule, &path.child("rule"), detail));
             }
         }
-        // Of a rule that does not compile, nothing else is compiled.
+        // If a rule does not compile, its message expression is not compiled.
         match compiled.message_expression.as_ref().filter(|_| compiled.compiled.is_ok()) {
             Some(Ok(program)) => {
                 let cost = env.estimate(program).max;
@@ -233,7 +261,7 @@ impl Check {
             None => {}
         }
         if compiled.uses_old() {
-            if let Some(list) = &place.uncorrelatable {
+            if let Some(list) = &position.uncorrelatable {
                 let detail =
                     format!("oldSelf cannot be used on the uncorrelatable portion of the schema within {list}");
                 self.errors.push(FieldError::invalid(&path.child("rule"), rule["rule"].clone(), detail));
@@ -269,7 +297,7 @@ impl Check {
     }
 }
 
-/// The error of a rule that does not compile, which shows all of it.
+/// Returns the error of a rule that does not compile, which shows the complete rule.
 fn refused(rule: &Value, path: &Path, detail: &str) -> FieldError {
     let printed = corten_api::schema::print_value(RULE, rule);
     FieldError { printed: Some(printed), ..FieldError::invalid(path, rule.clone(), detail) }
@@ -294,19 +322,19 @@ mod tests {
 
     fn errors(spec: Value) -> Vec<String> {
         let schema = json!({ "type": "object", "properties": { "spec": spec } });
-        let definition = json!({ "spec": { "versions": [{ "name": "v1", "schema": { "openAPIV3Schema": schema } }] } });
-        validate(&definition, &definition, None).iter().map(ToString::to_string).collect()
+        let crd = json!({ "spec": { "versions": [{ "name": "v1", "schema": { "openAPIV3Schema": schema } }] } });
+        validate(&crd, &crd, None).iter().map(ToString::to_string).collect()
     }
 
     #[test]
-    fn a_schema_that_is_missing_is_told_once() {
+    fn a_missing_schema_is_reported_once() {
         let fields = json!([{ "jsonPath": ".spec.a" }]);
-        let definition = json!({ "spec": { "versions": [{ "name": "v1", "selectableFields": fields }] } });
-        assert_eq!(validate(&definition, &definition, None), Vec::new());
+        let crd = json!({ "spec": { "versions": [{ "name": "v1", "selectableFields": fields }] } });
+        assert_eq!(validate(&crd, &crd, None), Vec::new());
     }
 
     #[test]
-    fn a_map_of_no_known_type_has_no_past() {
+    fn a_map_of_unknown_type_has_no_old_value() {
         let property = json!({ "type": "integer", "x-kubernetes-validations": [{ "rule": "self == oldSelf" }] });
         let spec = json!({ "type": "object", "x-kubernetes-map-type": "odd", "properties": { "a": property } });
         let found = errors(spec);
@@ -317,21 +345,21 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_stays_wrong_but_for_little() {
-        let definition = |spec: Value| {
+    fn only_tolerated_errors_may_stay() {
+        let crd = |spec: Value| {
             let schema = json!({ "type": "object", "properties": { "spec": spec } });
             json!({ "spec": { "versions": [{ "name": "v1", "schema": { "openAPIV3Schema": schema } }] } })
         };
         let check = |spec: Value, new: usize, again: usize| {
-            let definition = definition(spec);
-            assert_eq!(validate(&definition, &definition, None).len(), new, "{definition}");
-            assert_eq!(validate(&definition, &definition, Some(&definition)).len(), again, "{definition}");
+            let crd = crd(spec);
+            assert_eq!(validate(&crd, &crd, None).len(), new, "{crd}");
+            assert_eq!(validate(&crd, &crd, Some(&crd)).len(), again, "{crd}");
         };
         let set = json!({ "type": "array", "x-kubernetes-list-type": "set", "items": { "type": "object" } });
         check(json!({ "type": "object", "properties": { "a": set } }), 1, 0);
         let preserving = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": false });
         let [first, again] = [None, Some(())].map(|old| {
-            let preserving = definition(preserving.clone());
+            let preserving = crd(preserving.clone());
             validate(&preserving, &preserving, old.map(|()| &preserving)).len()
         });
         assert!(first > 0 && first == again, "{first} {again}");
@@ -375,31 +403,31 @@ mod tests {
     }
 
     #[test]
-    fn rules_are_shown_whole_and_compiled_where_the_schema_is_right() {
+    fn rules_are_shown_completely_and_compiled_if_the_schema_is_valid() {
         let found = errors(json!({ "type": "string", "x-kubernetes-validations": [{ "rule": "self < 1" }] }));
         let shown = r#"Invalid value: {"Rule":"self \u003c 1","Message":"","MessageExpression":"","Reason":null,"FieldPath":"","OptionalOldSelf":null}: compilation failed"#;
         assert!(found[0].contains(shown), "{found:?}");
         let rules = json!([{ "rule": "self.a", "messageExpression": "1", "fieldPath": ".b" }]);
         for (schema, wanted) in [
-            // A schema that is not structural: what a rule looks like is judged, and not what it says.
+            // In a schema that is not structural, the form of a rule is validated, and its expression is not.
             (json!({ "x-kubernetes-validations": rules }), ["].type: Required", "].fieldPath: Invalid"].as_slice()),
-            // What is wrong below a rule keeps it from being compiled.
+            // A rule is not compiled if a schema below it has errors.
             (
                 json!({ "type": "object", "properties": { "l": { "type": "strin" } },
                     "x-kubernetes-validations": [{ "rule": "self.a" }] }),
                 &["properties[l].type: Unsupported"],
             ),
-            // Of a rule that does not compile, the message is not looked at.
+            // If a rule does not compile, its message expression is not validated.
             (
                 json!({ "type": "object", "x-kubernetes-validations": [{ "rule": "self.a", "messageExpression": "1" }] }),
                 &["[0].rule: Invalid value"],
             ),
-            // A default is held to the rules.
+            // A default is checked by the rules.
             (
                 json!({ "type": "integer", "default": 1, "x-kubernetes-validations": [{ "rule": "self > 5" }] }),
                 &["].default: Invalid value: 1: failed rule: self > 5"],
             ),
-            // So it is to those beside a rule that does not compile.
+            // It is also checked by the rules beside one that does not compile.
             (
                 json!({ "type": "integer", "default": 1,
                     "x-kubernetes-validations": [{ "rule": "self > 5" }, { "rule": "self.x" }] }),
@@ -408,19 +436,19 @@ mod tests {
                     "].default: Invalid value: \"integer\": rule compile error",
                 ],
             ),
-            // Within rules nothing has a type of which something around it has none.
+            // Within rules, a schema below one without a type has none.
             (
                 json!({ "type": "objec", "x-kubernetes-validations": [{ "rule": "true" }], "properties": {
                     "l": { "type": "integer", "x-kubernetes-validations": [{ "rule": "true" }] } } }),
                 &["].type: Unsupported", "[l].x-kubernetes-validations: Internal error: internal error: failed to"],
             ),
-            // A value that may be anything has no type that a rule could be checked by.
+            // A value of any type has no type that a rule could be checked against.
             (
                 json!({ "type": "array", "items": { "x-kubernetes-preserve-unknown-fields": true,
                     "x-kubernetes-validations": [{ "rule": "true" }] } }),
                 &["].items.x-kubernetes-validations: Internal error: internal error: failed to construct type"],
             ),
-            // What no structural schema knows is all that is told.
+            // Unsupported keywords are the only errors of a schema that has them.
             (json!({ "type": "array", "id": "a" }), &["].id: Forbidden: id is not supported"]),
         ] {
             let found = errors(schema.clone());
@@ -432,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn items_without_keys_have_no_past() {
+    fn items_without_keys_have_no_old_value() {
         let list = json!({ "type": "array", "items": { "type": "integer",
             "x-kubernetes-validations": [{ "rule": "self >= oldSelf" }] }, "maxItems": 3 });
         let found = errors(list).join("; ");

@@ -1,4 +1,4 @@
-//! The formats that a schema can demand of a text. Pure; formats that are not known demand nothing.
+//! The formats of strings in a schema. Pure; unknown formats accept every string.
 
 use std::net::IpAddr;
 
@@ -6,52 +6,53 @@ use base64::Engine;
 use corten_cel::library::regex::compile;
 use corten_meta::names::{self, address::parse_sloppy};
 
-/// Whether a text has a format. Dashes in the name of a format mean nothing.
-pub fn has(format: &str, text: &str) -> bool {
+/// Reports whether a string has a format. Dashes in the name of a format are ignored.
+pub fn has(format: &str, string: &str) -> bool {
     match format.replace('-', "").as_str() {
-        "datetime" => is_date_time(text),
-        "date" => text.len() == 10 && text.parse::<jiff::civil::Date>().is_ok(),
-        "duration" => is_duration(text),
-        "ipv4" => text.contains('.') && parse_sloppy(text).is_some(),
-        "ipv6" => text.contains(':') && parse_sloppy(text).is_some(),
-        "cidr" => is_cidr(text),
-        "mac" => is_mac(text),
-        "uri" => is_request_uri(text),
-        "email" => is_email(text),
-        "hostname" => is_hostname(text),
-        "k8sshortname" => names::dns1123_label(text).is_empty(),
-        "k8slongname" => names::dns1123_subdomain(text).is_empty(),
-        "uuid" => is_uuid(text, None),
-        "uuid3" => is_uuid(text, Some('3')),
-        "uuid4" => is_uuid(text, Some('4')),
-        "uuid5" => is_uuid(text, Some('5')),
-        "bsonobjectid" => text.len() == 24 && is_hex(text),
-        "byte" => is_base64(text),
-        "isbn" => is_isbn10(text) || is_isbn13(text),
-        "isbn10" => is_isbn10(text),
-        "isbn13" => is_isbn13(text),
-        "creditcard" => is_credit_card(text),
-        "ssn" => is_social_security_number(text),
-        "hexcolor" => is_hex_color(text),
-        "rgbcolor" => is_rgb_color(text),
+        "datetime" => is_date_time(string),
+        "date" => string.len() == 10 && string.parse::<jiff::civil::Date>().is_ok(),
+        "duration" => is_duration(string),
+        "ipv4" => string.contains('.') && parse_sloppy(string).is_some(),
+        "ipv6" => string.contains(':') && parse_sloppy(string).is_some(),
+        "cidr" => is_cidr(string),
+        "mac" => is_mac(string),
+        "uri" => is_request_uri(string),
+        "email" => is_email(string),
+        "hostname" => is_hostname(string),
+        "k8sshortname" => names::dns1123_label(string).is_empty(),
+        "k8slongname" => names::dns1123_subdomain(string).is_empty(),
+        "uuid" => is_uuid(string, None),
+        "uuid3" => is_uuid(string, Some('3')),
+        "uuid4" => is_uuid(string, Some('4')),
+        "uuid5" => is_uuid(string, Some('5')),
+        "bsonobjectid" => string.len() == 24 && is_hex(string),
+        "byte" => is_base64(string),
+        "isbn" => is_isbn10(string) || is_isbn13(string),
+        "isbn10" => is_isbn10(string),
+        "isbn13" => is_isbn13(string),
+        "creditcard" => is_credit_card(string),
+        "ssn" => is_social_security_number(string),
+        "hexcolor" => is_hex_color(string),
+        "rgbcolor" => is_rgb_color(string),
         _ => true,
     }
 }
 
-/// A name of one label, or of several with a top-level domain behind them. Symbols are as good as letters.
-fn is_hostname(text: &str) -> bool {
-    let is_of = |class: &str, text: &str| compile(class).is_ok_and(|class| class.is_match(text));
-    let is_word = |text: &str| is_of(r"^[a-zA-Z0-9\p{S}\p{L}]+$", text);
-    let is_label = |text: &str| is_word(&text.replace('-', "")) && !text.starts_with('-') && !text.ends_with('-');
-    let is_short = text.len() <= 255 && text.split('.').all(|label| label.len() <= 63);
-    let fits = match text.rsplit_once('.') {
+/// Reports whether a string is one label, or several labels and a top-level domain. Symbols are allowed as letters are.
+fn is_hostname(string: &str) -> bool {
+    let is_of = |class: &str, string: &str| compile(class).is_ok_and(|class| class.is_match(string));
+    let is_word = |string: &str| is_of(r"^[a-zA-Z0-9\p{S}\p{L}]+$", string);
+    let is_label =
+        |string: &str| is_word(&string.replace('-', "")) && !string.starts_with('-') && !string.ends_with('-');
+    let is_short = string.len() <= 255 && string.split('.').all(|label| label.len() <= 63);
+    let fits = match string.rsplit_once('.') {
         Some((labels, top)) => {
             is_of(r"^[a-zA-Z\p{L}]+$", top) && top.chars().nth(1).is_some() && labels.split('.').all(is_label)
         }
-        // The only label may have one dash, behind its first letter, and end with it.
+        // A single label may have one dash, after its first character, and end with it.
         None => {
-            let second = text.chars().next().map_or(0, char::len_utf8);
-            let (first, rest) = text.split_at(second);
+            let second = string.chars().next().map_or(0, char::len_utf8);
+            let (first, rest) = string.split_at(second);
             let rest = rest.strip_prefix('-').unwrap_or(rest);
             is_word(first) && (rest.is_empty() || is_word(rest))
         }
@@ -59,16 +60,16 @@ fn is_hostname(text: &str) -> bool {
     fits && is_short
 }
 
-fn is_hex(text: &str) -> bool {
-    text.bytes().all(|b| b.is_ascii_hexdigit())
+fn is_hex(string: &str) -> bool {
+    string.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
-fn digits(text: &str) -> Vec<u32> {
-    text.chars().filter_map(|c| c.to_digit(10)).collect()
+fn digits(string: &str) -> Vec<u32> {
+    string.chars().filter_map(|c| c.to_digit(10)).collect()
 }
 
-fn is_cidr(text: &str) -> bool {
-    text.split_once('/').is_some_and(|(address, length)| {
+fn is_cidr(string: &str) -> bool {
+    string.split_once('/').is_some_and(|(address, length)| {
         let max = match address.parse::<IpAddr>() {
             Ok(IpAddr::V4(_)) => 32,
             Ok(IpAddr::V6(_)) => 128,
@@ -78,37 +79,38 @@ fn is_cidr(text: &str) -> bool {
     })
 }
 
-/// Six, eight or twenty bytes, in groups of one or two with one mark between them, or all in one.
-fn is_mac(text: &str) -> bool {
-    let (mark, length) = match (text.as_bytes().get(2), text.as_bytes().get(4)) {
-        (Some(mark @ (b':' | b'-')), _) => (char::from(*mark), 2),
+/// Reports whether a string is six, eight or twenty bytes, in groups of one or two with a separator, or without
+/// separators.
+fn is_mac(string: &str) -> bool {
+    let (separator, length) = match (string.as_bytes().get(2), string.as_bytes().get(4)) {
+        (Some(separator @ (b':' | b'-')), _) => (char::from(*separator), 2),
         (_, Some(b'.')) => ('.', 4),
-        _ => return matches!(text.len(), 12 | 16 | 40) && is_hex(text),
+        _ => return matches!(string.len(), 12 | 16 | 40) && is_hex(string),
     };
-    let groups: Vec<&str> = text.split(mark).collect();
+    let groups: Vec<&str> = string.split(separator).collect();
     matches!(groups.len() * length / 2, 6 | 8 | 20) && groups.iter().all(|group| group.len() == length && is_hex(group))
 }
 
-/// Bits that are left over behind the last byte may be set.
-fn is_base64(text: &str) -> bool {
+/// Reports whether a string is base64. The unused bits after the last byte may be set.
+fn is_base64(string: &str) -> bool {
     use base64::alphabet::STANDARD;
     use base64::engine::general_purpose::{GeneralPurpose, PAD};
     const LENIENT: GeneralPurpose = GeneralPurpose::new(&STANDARD, PAD.with_decode_allow_trailing_bits(true));
-    !text.is_empty() && LENIENT.decode(text).is_ok()
+    !string.is_empty() && LENIENT.decode(string).is_ok()
 }
 
-/// A day and a time with a zone. Upstream judges by the look: letters may be small, the zone may be any, whatever one
-/// letter may stand before the fraction, and what follows another `t` is not looked at.
-fn is_date_time(text: &str) -> bool {
+/// Reports whether a string is a date and a time with a zone. Upstream checks it loosely: characters may be lower case,
+/// the zone may be any, any character may precede the fraction, and the rest after a second `t` is ignored.
+fn is_date_time(string: &str) -> bool {
     const TIME: &str = "^([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](.[0-9]+)?(z|[+-][0-9]{2}:[0-9]{2})$";
-    let text = text.to_lowercase();
-    let mut parts = text.split('t');
+    let string = string.to_lowercase();
+    let mut parts = string.split('t');
     let [day, time] = [(); 2].map(|()| parts.next().unwrap_or_default());
     has("date", day) && compile(TIME).is_ok_and(|look| look.is_match(time))
 }
 
-/// A duration as Go writes it, or numbers with units in words: `2 hours 5 min`.
-fn is_duration(text: &str) -> bool {
+/// Reports whether a string is a duration of Go, or numbers with units in words: `2 hours 5 min`.
+fn is_duration(string: &str) -> bool {
     const UNITS: [&[&str]; 8] = [
         &["ns", "nano"],
         &["us", "µs", "micro"],
@@ -119,34 +121,35 @@ fn is_duration(text: &str) -> bool {
         &["d", "day"],
         &["w", "wk", "week"],
     ];
-    if corten_meta::go::duration_error(text).is_none() {
+    if corten_meta::go::duration_error(string).is_none() {
         return true;
     }
     let is_unit = |word: &str| {
         let names = |unit: &&[&str]| unit.contains(&word) || unit.last().is_some_and(|last| word.starts_with(last));
         UNITS.iter().any(names)
     };
-    // Every word behind a number counts, and one that is a unit is enough.
-    let lower = text.to_lowercase();
+    // Every word after a number counts, and one that is a unit is enough.
+    let lower = string.to_lowercase();
     lower.split(|c: char| c.is_ascii_digit()).skip(1).any(|behind| {
         let word: String = behind.trim_start().chars().take_while(|c| c.is_ascii_lowercase() || *c == 'µ').collect();
         is_unit(&word)
     })
 }
 
-/// A path, or a URL with a scheme, where anything may stand behind it that does not begin with a slash.
-fn is_request_uri(text: &str) -> bool {
-    let rest = match text.split_once(':') {
-        _ if text.starts_with('/') => text,
+/// Reports whether a string is a path, or a URL with a scheme; anything may follow the scheme that does not begin with
+/// a slash.
+fn is_request_uri(string: &str) -> bool {
+    let rest = match string.split_once(':') {
+        _ if string.starts_with('/') => string,
         Some((scheme, rest))
             if scheme.starts_with(|c: char| c.is_ascii_alphabetic())
                 && scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c)) =>
         {
             rest
         }
-        _ => return text == "*",
+        _ => return string == "*",
     };
-    let is_plain = !text.chars().any(|c| c.is_ascii_control());
+    let is_plain = !string.chars().any(|c| c.is_ascii_control());
     if !rest.starts_with('/') {
         return is_plain;
     }
@@ -156,11 +159,11 @@ fn is_request_uri(text: &str) -> bool {
     is_plain
         && escapes.into_iter().all(is_escape)
         && !host.contains([' ', '<', '>', '"', '^', '`', '{', '}', '|', '\\'])
-        && has_sound_port(host)
+        && has_valid_port(host)
 }
 
-/// Brackets end, and a port is a number.
-fn has_sound_port(host: &str) -> bool {
+/// Reports whether brackets are closed and the port is a number.
+fn has_valid_port(host: &str) -> bool {
     let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
     let port = match host.strip_prefix('[') {
         Some(rest) => match rest.split_once(']') {
@@ -173,17 +176,17 @@ fn has_sound_port(host: &str) -> bool {
     port.is_some_and(|port| port.bytes().all(|b| b.is_ascii_digit()))
 }
 
-/// `local@domain`, also behind a name: `Name <local@domain>`. A remark may stand behind it.
-fn is_email(text: &str) -> bool {
-    let text = text.trim();
-    let remark = text.strip_suffix(')').and_then(|text| text.split_once('('));
-    let text = remark.map_or(text, |(text, _)| text.trim_end());
-    let address = match text.strip_suffix('>') {
+/// Reports whether a string is `local@domain`, also after a name: `Name <local@domain>`. A comment may follow it.
+fn is_email(string: &str) -> bool {
+    let string = string.trim();
+    let comment = string.strip_suffix(')').and_then(|string| string.split_once('('));
+    let string = comment.map_or(string, |(string, _)| string.trim_end());
+    let address = match string.strip_suffix('>') {
         Some(named) => match named.rsplit_once('<') {
             Some((name, address)) if name.contains('"') || !name.contains([',', ';', ':', '@', '[', ']']) => address,
             _ => return false,
         },
-        None => text,
+        None => string,
     };
     let is_literal = |domain: &str| {
         let address = domain.strip_prefix('[').and_then(|domain| domain.strip_suffix(']'));
@@ -193,16 +196,17 @@ fn is_email(text: &str) -> bool {
         !part.is_empty()
             && part.chars().all(|c| c.is_alphanumeric() || !c.is_ascii() || "!#$%&'*+-/=?^_`{|}~".contains(c))
     };
-    let is_dotted = |text: &str| text.split('.').all(is_atom);
+    let is_dotted = |string: &str| string.split('.').all(is_atom);
     address.rsplit_once('@').is_some_and(|(local, domain)| {
         let quoted = local.len() > 2 && local.starts_with('"') && local.ends_with('"');
         (quoted || is_dotted(local)) && (is_dotted(domain) || is_literal(domain))
     })
 }
 
-/// With or without dashes. Of a version, the third group begins with its number, and the fourth with one of four.
-fn is_uuid(text: &str, version: Option<char>) -> bool {
-    let mut rest = text.to_ascii_lowercase();
+/// Reports whether a string is a UUID, with or without dashes. With a version, the third group begins with its number,
+/// and the fourth with one of four digits.
+fn is_uuid(string: &str, version: Option<char>) -> bool {
+    let mut rest = string.to_ascii_lowercase();
     let mut groups = Vec::new();
     for (at, length) in [8, 4, 4, 4, 12].into_iter().enumerate() {
         if at > 0 && rest.starts_with('-') {
@@ -220,8 +224,8 @@ fn is_uuid(text: &str, version: Option<char>) -> bool {
         && (!matches!(version, Some('4' | '5')) || groups[3].starts_with(['8', '9', 'a', 'b']))
 }
 
-fn is_isbn10(text: &str) -> bool {
-    let plain: Vec<char> = text.chars().filter(|c| !matches!(c, '-' | ' ')).collect();
+fn is_isbn10(string: &str) -> bool {
+    let plain: Vec<char> = string.chars().filter(|c| !matches!(c, '-' | ' ')).collect();
     let values: Vec<u32> = plain
         .iter()
         .enumerate()
@@ -231,16 +235,16 @@ fn is_isbn10(text: &str) -> bool {
     plain.len() == 10 && values.len() == 10 && sum.is_multiple_of(11)
 }
 
-fn is_isbn13(text: &str) -> bool {
-    let plain = text.chars().filter(|c| !matches!(c, '-' | ' ')).count();
-    let values = digits(text);
+fn is_isbn13(string: &str) -> bool {
+    let plain = string.chars().filter(|c| !matches!(c, '-' | ' ')).count();
+    let values = digits(string);
     let sum: u32 = values.iter().enumerate().map(|(at, value)| value * if at % 2 == 0 { 1 } else { 3 }).sum();
     plain == 13 && values.len() == 13 && sum.is_multiple_of(10)
 }
 
-fn is_credit_card(text: &str) -> bool {
-    let values = digits(text);
-    let number: String = text.chars().filter(char::is_ascii_digit).collect();
+fn is_credit_card(string: &str) -> bool {
+    let values = digits(string);
+    let number: String = string.chars().filter(char::is_ascii_digit).collect();
     let begins = |prefixes: &[&str]| prefixes.iter().any(|prefix| number.starts_with(prefix));
     let is_known = match number.len() {
         13 => begins(&["4"]),
@@ -254,19 +258,19 @@ fn is_credit_card(text: &str) -> bool {
     is_known && values.iter().rev().enumerate().map(weighed).sum::<u32>() % 10 == 0
 }
 
-fn is_social_security_number(text: &str) -> bool {
-    let parts: Vec<&str> = text.split(['-', ' ']).collect();
+fn is_social_security_number(string: &str) -> bool {
+    let parts: Vec<&str> = string.split(['-', ' ']).collect();
     let is_number = |part: &&str| part.bytes().all(|b| b.is_ascii_digit());
     parts.iter().map(|part| part.len()).eq([3, 2, 4]) && parts.iter().all(is_number)
 }
 
-fn is_hex_color(text: &str) -> bool {
-    let plain = text.strip_prefix('#').unwrap_or(text);
+fn is_hex_color(string: &str) -> bool {
+    let plain = string.strip_prefix('#').unwrap_or(string);
     matches!(plain.len(), 3 | 6) && is_hex(plain)
 }
 
-fn is_rgb_color(text: &str) -> bool {
-    let inner = text.strip_prefix("rgb(").and_then(|rest| rest.strip_suffix(')'));
+fn is_rgb_color(string: &str) -> bool {
+    let inner = string.strip_prefix("rgb(").and_then(|rest| rest.strip_suffix(')'));
     inner.is_some_and(|inner| {
         let parts: Vec<&str> = inner.split(',').map(str::trim).collect();
         let is_part = |part: &&str| part.parse::<u8>().is_ok_and(|value| value.to_string() == **part);
@@ -279,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_have_their_formats() {
+    fn strings_have_their_formats() {
         for (format, good, bad) in [
             ("date-time", "2024-01-02T03:04:05Z", "2024-01-02"),
             ("date", "2024-02-29", "2023-02-29"),
@@ -335,11 +339,11 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Whatever a text holds, a format says yes or no.
+        /// Every format accepts or refuses any string without a panic.
         #[test]
-        fn any_text_is_judged(text in "\\PC{0,40}", at in 0usize..8) {
+        fn any_string_is_accepted_or_refused(string in "\\PC{0,40}", at in 0usize..8) {
             let formats = ["uri", "email", "uuid4", "duration", "isbn", "ssn", "rgbcolor", "mac"];
-            has(formats[at], &text);
+            has(formats[at], &string);
         }
     }
 }

@@ -1,11 +1,11 @@
-//! Lists whose items are told apart: sets, and maps of items by their keys, hold nothing twice. Pure.
+//! Validates lists of the types set and map: they contain no duplicates. Pure.
 
 use std::collections::HashMap;
 
 use corten_meta::{FieldError, Path, Value};
 use serde_json::Map;
 
-/// What is there twice in a value and below it.
+/// Adds the errors of duplicates in a value and below it.
 pub fn validate(schema: &Value, value: &Value, path: &Path, errors: &mut Vec<FieldError>) {
     match value {
         Value::Object(map) => {
@@ -35,14 +35,14 @@ pub fn validate(schema: &Value, value: &Value, path: &Path, errors: &mut Vec<Fie
     }
 }
 
-/// The second time that something is there is told, and no other.
+/// Adds an error for the second occurrence of an item, and none for further ones.
 fn repeated(items: &[Value], path: &Path, errors: &mut Vec<FieldError>) {
-    // By their text, so that a list of a hundred thousand costs as many looks and not their square.
+    // Items are compared by their encoding, so that a large list costs linear and not quadratic time.
     let mut times: HashMap<Vec<u8>, usize> = HashMap::with_capacity(items.len());
     for (index, item) in items.iter().enumerate() {
-        let mut text = Vec::new();
-        corten_meta::codec::write_value(&mut text, item);
-        let times = times.entry(text).or_default();
+        let mut encoded = Vec::new();
+        corten_meta::codec::write_value(&mut encoded, item);
+        let times = times.entry(encoded).or_default();
         *times += 1;
         if *times == 2 {
             errors.push(FieldError::duplicate(&path.index(index), item.clone()));
@@ -57,8 +57,8 @@ fn repeated_keys(schema: &Value, items: &[Value], path: &Path, errors: &mut Vec<
     }
     let names = || schema["x-kubernetes-list-map-keys"].as_array().into_iter().flatten().filter_map(Value::as_str);
     let key = |item: &Value| {
-        let given = names().filter_map(|name| Some((name.to_owned(), item.get(name)?.clone())));
-        Value::Object(given.collect::<Map<String, Value>>())
+        let fields = names().filter_map(|name| Some((name.to_owned(), item.get(name)?.clone())));
+        Value::Object(fields.collect::<Map<String, Value>>())
     };
     repeated(&items.iter().map(key).collect::<Vec<_>>(), path, errors);
 }
@@ -69,7 +69,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_is_there_twice_is_told_once() {
+    fn a_duplicate_is_reported_once() {
         let schema = json!({ "properties": {
             "set": { "x-kubernetes-list-type": "set", "items": { "type": "string" } },
             "map": { "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k", "p"], "items": { "type": "object" } } } });

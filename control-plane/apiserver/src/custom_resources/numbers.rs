@@ -1,9 +1,9 @@
-//! Bounds of numbers, as upstream's validator compares them: whole numbers as such, with what their bounds have behind
-//! the point cut off; all others as floats. Pure.
+//! The bounds of numbers, compared as upstream's validator does: integers with the truncated bound, all others as
+//! floats. Pure.
 
 use corten_meta::Value;
 
-/// What a schema may demand of a number.
+/// A schema's constraint on a number.
 #[derive(Clone, Copy)]
 pub enum Bound {
     MultipleOf,
@@ -11,48 +11,48 @@ pub enum Bound {
     Maximum { exclusive: bool },
 }
 
-/// The greatest whole number below which every other has a float of its own.
-const MOST_EXACT: f64 = 9_007_199_254_740_991.0;
+/// The greatest integer below which every integer has an exact float.
+const MAX_EXACT_INTEGER: f64 = 9_007_199_254_740_991.0;
 
 const TWO_TO_63: f64 = 9_223_372_036_854_775_808.0;
 
-/// Whether a float stands for a whole number. One above zero may be beside it by a little.
-pub fn is_whole(number: f64) -> bool {
+/// Reports whether a float represents an integer. A positive one may differ by a rounding error.
+pub fn is_integer(number: f64) -> bool {
     const EPSILON: f64 = 1e-9;
-    let whole = number.trunc();
-    let is_near = || whole > 0.0 && (number - whole) / (number + whole) < EPSILON;
-    number.abs() <= MOST_EXACT && (number == whole || is_near())
+    let integer = number.trunc();
+    let is_near = || integer > 0.0 && (number - integer) / (number + integer) < EPSILON;
+    number.abs() <= MAX_EXACT_INTEGER && (number == integer || is_near())
 }
 
-/// Whether a number is one of the type and format that a schema names.
+/// Reports whether a number has the type and format of a schema.
 pub fn fits(number: &Value, kind: &str, format: Option<&str>) -> bool {
-    let text = match number.as_i64() {
-        Some(whole) => whole.to_string(),
+    let string = match number.as_i64() {
+        Some(integer) => integer.to_string(),
         None => number.as_f64().unwrap_or_default().to_string(),
     };
     match (kind, format) {
-        ("integer", Some("int32")) => text.parse::<i32>().is_ok(),
-        ("integer", _) => text.parse::<i64>().is_ok(),
+        ("integer", Some("int32")) => string.parse::<i32>().is_ok(),
+        ("integer", _) => string.parse::<i64>().is_ok(),
         ("number", Some("float")) => number.as_f64().is_none_or(|n| n.abs() <= f64::from(f32::MAX)),
         _ => true,
     }
 }
 
-/// Why a number breaks a bound. `native` says that the bound is of the type of the schema.
-pub fn broken(number: &Value, bound: Bound, limit: f64, native: bool) -> Option<String> {
+/// Returns the error of a number beyond a bound. `native` means that the bound has the type of the schema.
+pub fn bound_error(number: &Value, bound: Bound, limit: f64, native: bool) -> Option<String> {
     match number.as_i64().filter(|_| native) {
-        // Cutting off is what the comparison is about; a limit beyond the range is the least number there is.
-        Some(whole) => {
+        // The comparison truncates on purpose; a limit out of range becomes the minimum integer.
+        Some(integer) => {
             let is_within = (-TWO_TO_63..TWO_TO_63).contains(&limit);
-            broken_whole(whole, bound, if is_within { limit as i64 } else { i64::MIN })
+            integer_error(integer, bound, if is_within { limit as i64 } else { i64::MIN })
         }
-        None => broken_float(number.as_f64()?, bound, limit),
+        None => float_error(number.as_f64()?, bound, limit),
     }
 }
 
-fn broken_whole(number: i64, bound: Bound, limit: i64) -> Option<String> {
+fn integer_error(number: i64, bound: Bound, limit: i64) -> Option<String> {
     let failed = match bound {
-        // A factor below one is cut off to none.
+        // A factor below one is truncated to zero.
         Bound::MultipleOf => limit > 0 && number % limit != 0,
         Bound::Minimum { exclusive } => number < limit || (exclusive && number == limit),
         Bound::Maximum { exclusive } => number > limit || (exclusive && number == limit),
@@ -60,11 +60,11 @@ fn broken_whole(number: i64, bound: Bound, limit: i64) -> Option<String> {
     failed.then(|| words(bound, &limit.to_string()))
 }
 
-fn broken_float(number: f64, bound: Bound, limit: f64) -> Option<String> {
+fn float_error(number: f64, bound: Bound, limit: f64) -> Option<String> {
     let failed = match bound {
         Bound::MultipleOf if limit <= 0.0 => false,
-        Bound::MultipleOf if limit < 1.0 => !is_whole(1.0 / limit * number),
-        Bound::MultipleOf => !is_whole(number / limit),
+        Bound::MultipleOf if limit < 1.0 => !is_integer(1.0 / limit * number),
+        Bound::MultipleOf => !is_integer(number / limit),
         Bound::Minimum { exclusive } => number < limit || (exclusive && number == limit),
         Bound::Maximum { exclusive } => number > limit || (exclusive && number == limit),
     };
@@ -81,7 +81,7 @@ fn words(bound: Bound, limit: &str) -> String {
     }
 }
 
-/// Whether a number is the one that an enum lists, once it is of that one's type.
+/// Reports whether a number equals a number of an enum, after conversion to its type.
 pub fn same(number: &Value, listed: &Value) -> bool {
     match (number.as_i64(), number.as_f64(), listed.as_i64()) {
         (None, Some(number), Some(listed)) => number as i64 == listed,
@@ -96,19 +96,25 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn whole_numbers_are_compared_as_such() {
+    fn integers_are_compared_exactly() {
         let maximum = Bound::Maximum { exclusive: false };
-        assert_eq!(broken(&json!(10), maximum, 9.5, true).as_deref(), Some("should be less than or equal to 9"));
-        assert_eq!(broken(&json!(9.6), maximum, 9.5, true).as_deref(), Some("should be less than or equal to 9.5"));
+        assert_eq!(bound_error(&json!(10), maximum, 9.5, true).as_deref(), Some("should be less than or equal to 9"));
         assert_eq!(
-            broken(&json!(5), Bound::Minimum { exclusive: true }, 5.0, true).as_deref(),
+            bound_error(&json!(9.6), maximum, 9.5, true).as_deref(),
+            Some("should be less than or equal to 9.5")
+        );
+        assert_eq!(
+            bound_error(&json!(5), Bound::Minimum { exclusive: true }, 5.0, true).as_deref(),
             Some("should be greater than 5")
         );
-        assert_eq!(broken(&json!(0.3), Bound::MultipleOf, 0.1, true), None);
-        assert!(broken(&json!(7), Bound::MultipleOf, 5.0, true).is_some());
-        assert_eq!(broken(&json!(7), Bound::Minimum { exclusive: false }, 1e19, true), None);
-        assert_eq!(broken(&json!(5e9), maximum, 3e9, false).as_deref(), Some("should be less than or equal to 3e+09"));
-        let of_seven = |number: f64| broken(&json!(number), Bound::MultipleOf, 7.0, true).is_none();
+        assert_eq!(bound_error(&json!(0.3), Bound::MultipleOf, 0.1, true), None);
+        assert!(bound_error(&json!(7), Bound::MultipleOf, 5.0, true).is_some());
+        assert_eq!(bound_error(&json!(7), Bound::Minimum { exclusive: false }, 1e19, true), None);
+        assert_eq!(
+            bound_error(&json!(5e9), maximum, 3e9, false).as_deref(),
+            Some("should be less than or equal to 3e+09")
+        );
+        let of_seven = |number: f64| bound_error(&json!(number), Bound::MultipleOf, 7.0, true).is_none();
         assert!(of_seven(1.5e9) && !of_seven(-1.5e9) && of_seven(-14.0));
     }
 
@@ -117,7 +123,7 @@ mod tests {
         assert!(fits(&json!(5.0), "integer", None) && !fits(&json!(1.5), "integer", None));
         assert!(!fits(&json!(3_000_000_000_i64), "integer", Some("int32")));
         assert!(!fits(&json!(1e30), "integer", None) && fits(&json!(1e30), "number", None));
-        assert!(is_whole(5.0) && !is_whole(1e30) && !is_whole(0.5));
+        assert!(is_integer(5.0) && !is_integer(1e30) && !is_integer(0.5));
         assert!(same(&json!(1.5), &json!(1)) && !same(&json!(2), &json!(1)));
     }
 }

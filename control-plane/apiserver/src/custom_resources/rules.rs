@@ -1,9 +1,8 @@
-//! The rules of a schema, `x-kubernetes-validations`: compiled once for each version of a definition, and evaluated
-//! for every object that is written, each where it stands in the schema.
+//! The rules of a schema, `x-kubernetes-validations`: compiled once for each version of a CRD, and evaluated for every
+//! object that is written, each at its position in the schema.
 //!
-//! A rule sees the value of its place as `self` and, on updates, what was there before as `oldSelf`. What did not
-//! change is not refused for a rule that does not speak of `oldSelf`: a definition may be tightened under objects
-//! that would no longer pass.
+//! A rule sees the value at its position as `self` and, on updates, the old value as `oldSelf`. An unchanged value is
+//! not refused for a rule without `oldSelf`: a CRD may tighten its rules while stored objects violate them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +19,7 @@ use crate::metrics::expressions::{compiling, evaluating};
 /// The type of `self`. Upstream's has a number that differs each time, so that no expression can name it.
 pub const SELF_TYPE: &str = "selfType1";
 
-/// The rules of a schema and of all below it.
+/// The rules of a schema and of those below it.
 pub struct Rules {
     decl: Option<Arc<Decl>>,
     kind: String,
@@ -29,19 +28,19 @@ pub struct Rules {
     properties: BTreeMap<String, Rules>,
     values: Option<Box<Rules>>,
     is_root: bool,
-    /// Whether there are rules of a value that has no type: of the items of what is no list.
+    /// Whether there are rules of a value without a type: those of items whose parent is no list.
     is_untyped: bool,
 }
 
-/// One rule.
+/// A compiled rule.
 pub struct Rule {
-    text: String,
+    expression: String,
     message: String,
     reason: String,
     field_path: Option<Path>,
     optional_old: bool,
     pub compiled: Result<Program, String>,
-    /// Absent if there is none.
+    /// The message expression, if the rule has one.
     pub message_expression: Option<Result<Program, String>>,
 }
 
@@ -50,13 +49,13 @@ impl Rule {
         self.compiled.as_ref().is_ok_and(|program| program.uses("oldSelf"))
     }
 
-    /// The rule as errors call it.
-    fn called(&self) -> &str {
-        if self.message.is_empty() { self.text.trim() } else { self.message.trim() }
+    /// Returns the message of the rule, or its expression.
+    fn message_or_expression(&self) -> &str {
+        if self.message.is_empty() { self.expression.trim() } else { self.message.trim() }
     }
 }
 
-/// The environments of the rules of one place.
+/// The environments of the rules at one position.
 pub struct Environments {
     plain: Env,
     optional: Env,
@@ -74,9 +73,9 @@ impl Environments {
     }
 }
 
-/// Compiles one rule of a schema.
+/// Compiles a rule of a schema.
 pub fn compile_rule(rule: &Value, schema: &Value, environments: &Environments) -> Rule {
-    let text = |key: &str| rule[key].as_str().unwrap_or_default().to_owned();
+    let string = |key: &str| rule[key].as_str().unwrap_or_default().to_owned();
     let optional_old = rule["optionalOldSelf"] == true;
     let env = environments.of(optional_old);
     let compile = |expression: &str, wanted: Type, what: &str, output: &str| match compiling(|| {
@@ -90,22 +89,22 @@ pub fn compile_rule(rule: &Value, schema: &Value, environments: &Environments) -
         }
         Err(CompileError::Output(..)) => Err(output.to_owned()),
     };
-    let expression = text("messageExpression");
+    let expression = string("messageExpression");
     let message_expression = (!expression.is_empty()).then(|| {
         compile(&expression, Type::String, "messageExpression ", "messageExpression must evaluate to a string")
     });
     Rule {
-        compiled: compile(&text("rule"), Type::Bool, "", "cel expression must evaluate to a bool"),
+        compiled: compile(&string("rule"), Type::Bool, "", "cel expression must evaluate to a bool"),
         message_expression,
-        text: text("rule"),
-        message: text("message"),
-        reason: text("reason"),
+        expression: string("rule"),
+        message: string("message"),
+        reason: string("reason"),
         field_path: rule["fieldPath"].as_str().and_then(|path| field_path(path, schema)),
         optional_old,
     }
 }
 
-/// The field that a path such as `.spec['a.b']` leads to, if the schema has it.
+/// Returns the path of a field such as `.spec['a.b']`, if the schema has it.
 pub fn field_path(path: &str, schema: &Value) -> Option<Path> {
     let mut rest = path;
     let mut here = schema;
@@ -131,42 +130,42 @@ pub fn field_path(path: &str, schema: &Value) -> Option<Path> {
 }
 
 impl Rules {
-    /// The rules of a version's schema; none if it has no rules anywhere.
+    /// Compiles the rules of a version's schema; none if it has no rules at any depth.
     pub fn compile(schema: &Value) -> Option<Rules> {
         compile(schema, true, true)
     }
 
-    /// The rules of a schema below that of a version.
+    /// Compiles the rules of a schema inside a version's schema.
     pub fn compile_below(schema: &Value) -> Option<Rules> {
         compile(schema, is_embedded(schema), true)
     }
 
-    /// Everything that the rules of a schema say against an object, which replaces `old`.
+    /// Returns the errors of a schema's rules for an object, which replaces `old`.
     pub fn check(&self, schema: &Value, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
         self.check_at(&Path::default(), schema, object, old)
     }
 
-    /// What the rules say against the places of an object that are as they were: it is told, and not refused.
+    /// Returns the violations in unchanged values of an object: they are reported as warnings, and not refused.
     pub fn ratcheted(&self, schema: &Value, object: &Value, old: &Value) -> Vec<String> {
         self.run(&Path::default(), schema, object, Some(old)).ratcheted
     }
 
-    /// What they say against a value that is somewhere else.
+    /// Returns the errors of the rules for a value at another path.
     pub fn check_at(&self, path: &Path, schema: &Value, value: &Value, old: Option<&Value>) -> Vec<FieldError> {
         self.run(path, schema, value, old).errors
     }
 
-    /// What they say against a default, which is judged as a change of itself, and is not spared for that.
+    /// Returns the errors of the rules for a default, as an update of itself; unchanged values are refused here.
     pub fn check_default(&self, path: &Path, schema: &Value, default: &Value) -> Vec<FieldError> {
-        let mut check = Check { is_sparing: false, ..Check::new() };
-        let _ = check.place(self, path, Place { schema, value: default, old: Some(default) }, None);
+        let mut check = Check { is_ratcheting: false, ..Check::new() };
+        let _ = check.position(self, path, Position { schema, value: default, old: Some(default) }, None);
         check.errors
     }
 
     fn run(&self, path: &Path, schema: &Value, value: &Value, old: Option<&Value>) -> Check {
         let mut check = Check::new();
-        // Out of budget, the rest is not looked at; the error for that is there already.
-        let _ = check.place(self, path, Place { schema, value, old }, None);
+        // Without budget, the remaining rules are not evaluated; the error for that is already added.
+        let _ = check.position(self, path, Position { schema, value, old }, None);
         check
     }
 }
@@ -179,13 +178,16 @@ fn compile(schema: &Value, is_root: bool, is_typed: bool) -> Option<Rules> {
     if !schema.is_object() {
         return None;
     }
-    let given = schema["x-kubernetes-validations"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let decl =
-        if given.is_empty() || !is_typed { None } else { Decl::of_schema(schema, is_root, SELF_TYPE).map(Arc::new) };
+    let validations = schema["x-kubernetes-validations"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let decl = if validations.is_empty() || !is_typed {
+        None
+    } else {
+        Decl::of_schema(schema, is_root, SELF_TYPE).map(Arc::new)
+    };
     let rules = decl.as_ref().map(Environments::new).map_or_else(Vec::new, |environments| {
-        // A rule that says nothing is refused elsewhere, and says nothing.
-        let says_something = |rule: &&Value| !rule["rule"].as_str().unwrap_or_default().trim().is_empty();
-        given.iter().filter(says_something).map(|rule| compile_rule(rule, schema, &environments)).collect()
+        // A rule without an expression is refused elsewhere, and always holds.
+        let has_expression = |rule: &&Value| !rule["rule"].as_str().unwrap_or_default().trim().is_empty();
+        validations.iter().filter(has_expression).map(|rule| compile_rule(rule, schema, &environments)).collect()
     });
     let below = |schema: &Value, is_typed: bool| compile(schema, is_embedded(schema), is_typed);
     let properties: BTreeMap<String, Rules> = schema["properties"]
@@ -198,33 +200,33 @@ fn compile(schema: &Value, is_root: bool, is_typed: bool) -> Option<Rules> {
     let kind = schema["type"].as_str().unwrap_or_default().to_owned();
     let items = below(&schema["items"], is_typed && kind == "array").map(Box::new);
     let values = below(&schema["additionalProperties"], is_typed && kind == "object").map(Box::new);
-    if given.is_empty() && properties.is_empty() && items.is_none() && values.is_none() {
+    if validations.is_empty() && properties.is_empty() && items.is_none() && values.is_none() {
         return None;
     }
-    let is_untyped = !given.is_empty() && !is_typed;
+    let is_untyped = !validations.is_empty() && !is_typed;
     Some(Rules { decl, kind, rules, items, properties, values, is_root, is_untyped })
 }
 
-/// The budget is used up; an error says so.
+/// The budget is used up; an error is already added.
 struct OutOfBudget;
 
 struct Check {
     budget: u64,
-    /// Whether what stays as it was is told, and not refused.
-    is_sparing: bool,
+    /// Whether violations in unchanged values are warnings, and not errors.
+    is_ratcheting: bool,
     errors: Vec<FieldError>,
     ratcheted: Vec<String>,
 }
 
-/// A value, the schema of its place, and what it replaces, if that is known.
+/// A value, its schema, and its old value, if that is known.
 #[derive(Clone, Copy)]
-struct Place<'a> {
+struct Position<'a> {
     schema: &'a Value,
     value: &'a Value,
     old: Option<&'a Value>,
 }
 
-impl Place<'_> {
+impl Position<'_> {
     fn is_unchanged(self) -> bool {
         self.old.is_some_and(|old| correlation::is_unchanged(self.schema, self.value, old))
     }
@@ -232,31 +234,32 @@ impl Place<'_> {
 
 impl Check {
     fn new() -> Check {
-        Check { budget: RUNTIME_BUDGET, is_sparing: true, errors: Vec::new(), ratcheted: Vec::new() }
+        Check { budget: RUNTIME_BUDGET, is_ratcheting: true, errors: Vec::new(), ratcheted: Vec::new() }
     }
 
-    /// The rules of one place and of all below it. `around` is the nearest place around it of which the old value is known.
-    fn place(
+    /// Evaluates the rules at one position and below it. `around` is the nearest enclosing position whose old value is
+    /// known.
+    fn position(
         &mut self,
         rules: &Rules,
         path: &Path,
-        place: Place<'_>,
-        around: Option<Place<'_>>,
+        position: Position<'_>,
+        around: Option<Position<'_>>,
     ) -> Result<(), OutOfBudget> {
-        let Place { schema, value, old } = place;
+        let Position { schema, value, old } = position;
         if value.is_null() {
             return Ok(());
         }
-        let around = if old.is_some() { Some(place) } else { around };
-        self.rules(rules, path, place, around)?;
+        let around = if old.is_some() { Some(position) } else { around };
+        self.rules(rules, path, position, around)?;
         match value {
             Value::Array(items) => {
                 let Some(below) = &rules.items else { return Ok(()) };
                 let keys = correlation::list_keys(schema);
                 for (index, item) in items.iter().enumerate() {
                     let old = correlation::item(&keys, item, old);
-                    let place = Place { schema: &schema["items"], value: item, old };
-                    self.place(below, &path.index(index), place, around)?;
+                    let position = Position { schema: &schema["items"], value: item, old };
+                    self.position(below, &path.index(index), position, around)?;
                 }
             }
             Value::Object(fields) => {
@@ -265,11 +268,11 @@ impl Check {
                         continue;
                     }
                     let schema = correlation::field(schema, name).unwrap_or(&Value::Null);
-                    let place = Place { schema, value: field, old: old.and_then(|old| old.get(name)) };
+                    let position = Position { schema, value: field, old: old.and_then(|old| old.get(name)) };
                     if let Some(below) = rules.properties.get(name) {
-                        self.place(below, &path.child(name), place, around)?;
+                        self.position(below, &path.child(name), position, around)?;
                     } else if let Some(below) = &rules.values {
-                        self.place(below, &path.key(name), place, around)?;
+                        self.position(below, &path.key(name), position, around)?;
                     }
                 }
             }
@@ -278,21 +281,21 @@ impl Check {
         Ok(())
     }
 
-    /// The rules of one place.
+    /// Evaluates the rules at one position.
     fn rules(
         &mut self,
         rules: &Rules,
         path: &Path,
-        place: Place<'_>,
-        around: Option<Place<'_>>,
+        position: Position<'_>,
+        around: Option<Position<'_>>,
     ) -> Result<(), OutOfBudget> {
         if rules.is_untyped {
             let detail = "rule compiler initialization error: failed to convert to declType for CEL validation rules";
             self.errors.push(FieldError::invalid(path, rules.kind.as_str(), detail));
         }
         let Some(decl) = &rules.decl else { return Ok(()) };
-        let value = place.value;
-        let old = place.old.filter(|old| !old.is_null());
+        let value = position.value;
+        let old = position.old.filter(|old| !old.is_null());
         for rule in &rules.rules {
             let program = match &rule.compiled {
                 Ok(program) => program,
@@ -307,10 +310,10 @@ impl Check {
             }
             let variables = match variables(decl, value, old, rule.optional_old) {
                 Ok(variables) => variables,
-                // Who does not look at a value does not see that it is none of its type.
+                // An expression that does not use a value does not fail because of its type.
                 Err(_) if !program.uses("self") && !rule.uses_old() => Vec::new(),
                 Err(error) => {
-                    let detail = format!("{error} evaluating rule: {}", rule.called());
+                    let detail = format!("{error} evaluating rule: {}", rule.message_or_expression());
                     self.errors.push(FieldError::invalid(path, rules.kind.as_str(), detail));
                     continue;
                 }
@@ -321,7 +324,7 @@ impl Check {
                 Ok(Cel::Bool(true)) => {}
                 Ok(_) => {
                     let error = self.refusal(rules, rule, path, value, &variables)?;
-                    let is_spared = self.is_sparing && around.is_some_and(Place::is_unchanged);
+                    let is_spared = self.is_ratcheting && around.is_some_and(Position::is_unchanged);
                     if is_spared && !rule.uses_old() {
                         self.ratcheted.push(error.to_string());
                     } else {
@@ -350,27 +353,27 @@ impl Check {
     }
 
     fn failed(&mut self, rules: &Rules, rule: &Rule, path: &Path, error: &Error) -> Result<(), OutOfBudget> {
-        let called = rule.called();
+        let message_or_expression = rule.message_or_expression();
         let (detail, stop) = match error {
             Error::NoSuchOverload(_) => (
                 format!(
-                    "'{error}': call arguments did not match a supported operator, function or macro signature for rule: {called}"
+                    "'{error}': call arguments did not match a supported operator, function or macro signature for rule: {message_or_expression}"
                 ),
                 false,
             ),
             Error::CostLimit => (
                 format!(
-                    "'{error}': no further validation rules will be run due to call cost exceeds limit for rule: {called}"
+                    "'{error}': no further validation rules will be run due to call cost exceeds limit for rule: {message_or_expression}"
                 ),
                 true,
             ),
-            error => (format!("{error} evaluating rule: {called}"), false),
+            error => (format!("{error} evaluating rule: {message_or_expression}"), false),
         };
         self.errors.push(FieldError::invalid(path, rules.kind.as_str(), detail));
         if stop { Err(OutOfBudget) } else { Ok(()) }
     }
 
-    /// What is said of a rule that does not hold.
+    /// Returns the error of a rule that does not hold.
     fn refusal(
         &mut self,
         rules: &Rules,
@@ -388,12 +391,12 @@ impl Check {
             Some(program) => {
                 let outcome = evaluating(|| program.eval(&variables));
                 self.spend(outcome.cost, &path, &rules.kind)?;
-                outcome.value.ok().and_then(|value| value.as_str().and_then(usable_message))
+                outcome.value.ok().and_then(|value| value.as_str().and_then(valid_message))
             }
             None => None,
         };
         let detail = message.unwrap_or_else(|| match rule.message.is_empty() {
-            true => format!("failed rule: {}", rule.called()),
+            true => format!("failed rule: {}", rule.message_or_expression()),
             false => rule.message.trim().to_owned(),
         });
         let omitted = matches!(rules.kind.as_str(), "object" | "array");
@@ -412,10 +415,10 @@ impl Check {
     }
 }
 
-/// What a message expression made, if it can be shown.
-pub fn usable_message(text: &str) -> Option<String> {
-    let text = text.trim();
-    (!text.is_empty() && text.len() <= MAX_MESSAGE_BYTES && !text.contains('\n')).then(|| text.to_owned())
+/// Returns the result of a message expression, if it is a valid message.
+pub fn valid_message(string: &str) -> Option<String> {
+    let string = string.trim();
+    (!string.is_empty() && string.len() <= MAX_MESSAGE_BYTES && !string.contains('\n')).then(|| string.to_owned())
 }
 
 fn variables<'a>(
@@ -450,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_say_what_is_wrong() {
+    fn a_violated_rule_is_an_error() {
         let object = |min: i64, max: i64| json!({ "spec": { "min": min, "max": max } });
         let rule = json!({ "rule": "self.min <= self.max" });
         assert_eq!(check(spec(rule.clone()), object(1, 2), None), "");
@@ -466,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn the_past_counts() {
+    fn old_values_are_compared() {
         let object = |name: &str| json!({ "spec": { "name": name } });
         let transition = json!({ "rule": "self.name == oldSelf.name", "message": "name is immutable" });
         assert_eq!(check(spec(transition.clone()), object("a"), None), "");
@@ -488,13 +491,13 @@ mod tests {
     }
 
     #[test]
-    fn items_of_what_is_no_list_have_no_type() {
+    fn items_of_a_value_that_is_no_list_have_no_type() {
         let item = json!({ "type": "object", "x-kubernetes-validations": [{ "rule": "true" }] });
         let schema = json!({ "type": "object", "properties": { "o": { "type": "object", "items": item } } });
         let wanted = "o[0]: Invalid value: \"object\": rule compiler initialization error: failed to convert to declType for CEL validation rules";
         assert_eq!(check(schema.clone(), json!({ "o": [{}] }), None), wanted);
         assert_eq!(check(schema, json!({ "o": {} }), None), "");
-        // Who does not look does not see what a value is.
+        // An expression that does not use the value does not fail because of its type.
         let unseen = |rule: &str| check(spec(json!({ "rule": rule })), json!({ "spec": 5 }), None);
         assert_eq!(unseen("true"), "");
         assert_ne!(unseen("self == self"), "");

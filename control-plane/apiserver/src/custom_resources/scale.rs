@@ -1,14 +1,14 @@
-//! The numbers that the scale of a custom resource speaks of: they are where the definition says, and are numbers. Pure.
+//! Validates the replicas of a custom resource's scale: its paths lead to numbers. Pure.
 
 use corten_api::ScalePaths;
 use corten_meta::{FieldError, Path, Value};
 
-/// What is wrong with the wanted number of replicas.
+/// Adds the errors of the desired replicas.
 pub fn validate_spec(scale: &ScalePaths, object: &Value, errors: &mut Vec<FieldError>) {
     replicas(&scale.spec_replicas, object, errors);
 }
 
-/// What is wrong with what the status says of them.
+/// Adds the errors of the status's replicas and selector.
 pub fn validate_status(scale: &ScalePaths, object: &Value, errors: &mut Vec<FieldError>) {
     replicas(&scale.status_replicas, object, errors);
     if let Some(path) = &scale.selector
@@ -30,7 +30,7 @@ fn replicas(path: &str, object: &Value, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// What is at a path such as `.spec.replicas`, which must be of a type.
+/// Returns the value at a path such as `.spec.replicas`, which must be of a type.
 fn at<'a>(
     object: &'a Value,
     path: &str,
@@ -48,13 +48,13 @@ fn at<'a>(
                 Some(next) => here = next,
                 None => return Ok(None),
             },
-            other => return Err(wrong(&walked, other, "map[string]interface{}")),
+            other => return Err(type_error(&walked, other, "map[string]interface{}")),
         }
     }
-    if is_wanted(here) { Ok(Some(here)) } else { Err(wrong(&walked, here, wanted)) }
+    if is_wanted(here) { Ok(Some(here)) } else { Err(type_error(&walked, here, wanted)) }
 }
 
-fn wrong(path: &str, value: &Value, wanted: &str) -> String {
+fn type_error(path: &str, value: &Value, wanted: &str) -> String {
     let found = match value {
         Value::Null => "<nil>",
         Value::Bool(_) => "bool",
@@ -64,7 +64,7 @@ fn wrong(path: &str, value: &Value, wanted: &str) -> String {
         Value::Array(_) => "[]interface {}",
         Value::Object(_) => "map[string]interface {}",
     };
-    // A float without a fraction is printed as a whole number.
+    // A float without a fraction is printed as an integer.
     let shown = match value.as_f64() {
         Some(number) if number.abs() < 1e21 => number.to_string(),
         _ => corten_meta::go::printed(value),

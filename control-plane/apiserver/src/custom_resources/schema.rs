@@ -1,4 +1,4 @@
-//! Structural schemas: pruning what they do not name, and filling what they default.
+//! Structural schemas: they prune unspecified fields, and set defaults.
 //!
 //! Pure, on JSON. `metadata`, `apiVersion` and `kind` of the root belong to the API machinery and are left alone.
 
@@ -11,62 +11,67 @@ fn preserves(schema: &Value) -> bool {
     schema["x-kubernetes-preserve-unknown-fields"] == true
 }
 
-/// Drops fields of an object that its schema does not name.
+/// Removes fields of an object that its schema does not specify.
 pub fn prune_root(schema: &Value, object: &mut Value) {
     if schema.is_object() {
-        prune(Place::root(schema), object);
+        prune(Position::root(schema), object);
     }
 }
 
-/// A place in an object as pruning sees it.
+/// A position in an object during pruning.
 #[derive(Clone, Copy)]
-struct Place<'s> {
-    /// Null where nothing is said of what stands here, which then may hold no fields.
+struct Position<'s> {
+    /// The schema, or null if it is unspecified: then an object here keeps no fields.
     schema: &'s Value,
     is_resource: bool,
-    /// Whether fields stay that nobody names.
-    keeps: bool,
+    /// Whether unspecified fields are preserved.
+    preserves_unknown: bool,
 }
 
-impl<'s> Place<'s> {
-    fn new(schema: &'s Value) -> Place<'s> {
-        Place { schema, is_resource: schema["x-kubernetes-embedded-resource"] == true, keeps: preserves(schema) }
+impl<'s> Position<'s> {
+    fn new(schema: &'s Value) -> Position<'s> {
+        Position {
+            schema,
+            is_resource: schema["x-kubernetes-embedded-resource"] == true,
+            preserves_unknown: preserves(schema),
+        }
     }
 
-    fn root(schema: &'s Value) -> Place<'s> {
-        Place { is_resource: true, ..Place::new(schema) }
+    fn root(schema: &'s Value) -> Position<'s> {
+        Position { is_resource: true, ..Position::new(schema) }
     }
 
     fn field(self, name: &str) -> Field<'s> {
         let additional = &self.schema["additionalProperties"];
         match self.schema["properties"].get(name) {
             _ if self.is_resource && ALWAYS.contains(&name) => Field::Left,
-            Some(schema) => Field::Known(Place::new(schema)),
-            None if additional.is_object() => Field::Known(Place::new(additional)),
-            // A field of any name is there, but nothing is said of what it holds.
-            None if additional.is_boolean() => Field::Known(Place::new(&Value::Null)),
-            None if self.keeps => Field::Left,
+            Some(schema) => Field::Known(Position::new(schema)),
+            None if additional.is_object() => Field::Known(Position::new(additional)),
+            // A field of any name is allowed, but its contents are unspecified.
+            None if additional.is_boolean() => Field::Known(Position::new(&Value::Null)),
+            None if self.preserves_unknown => Field::Left,
             None => Field::Unknown,
         }
     }
 
-    /// The items of a list that keeps everything keep everything too.
-    fn items(self) -> Option<Place<'s>> {
-        let items = Place::new(&self.schema["items"]);
-        (!self.keeps || items.schema.is_object()).then_some(Place { keeps: self.keeps || items.keeps, ..items })
+    /// Returns the position of a list's items, which preserve fields if the list does.
+    fn items(self) -> Option<Position<'s>> {
+        let items = Position::new(&self.schema["items"]);
+        (!self.preserves_unknown || items.schema.is_object())
+            .then_some(Position { preserves_unknown: self.preserves_unknown || items.preserves_unknown, ..items })
     }
 }
 
-/// What becomes of a field.
+/// The treatment of a field.
 enum Field<'s> {
     Left,
-    Known(Place<'s>),
+    Known(Position<'s>),
     Unknown,
 }
 
-fn prune(place: Place<'_>, value: &mut Value) {
+fn prune(position: Position<'_>, value: &mut Value) {
     match value {
-        Value::Object(map) => map.retain(|name, value| match place.field(name) {
+        Value::Object(map) => map.retain(|name, value| match position.field(name) {
             Field::Left => true,
             Field::Known(inner) => {
                 prune(inner, value);
@@ -75,7 +80,7 @@ fn prune(place: Place<'_>, value: &mut Value) {
             Field::Unknown => false,
         }),
         Value::Array(items) => {
-            if let Some(inner) = place.items() {
+            if let Some(inner) = position.items() {
                 items.iter_mut().for_each(|item| prune(inner, item));
             }
         }
@@ -83,22 +88,22 @@ fn prune(place: Place<'_>, value: &mut Value) {
     }
 }
 
-/// The paths of fields that pruning would drop, `metadata` aside, in their order as texts.
+/// Returns the sorted paths of fields that pruning would remove, except those of `metadata`.
 pub fn unknown_fields(schema: &Value, object: &Value) -> Vec<String> {
     let mut unknown = Vec::new();
     if schema.is_object() {
-        find_unknown(Place::root(schema), object, "", &mut unknown);
+        find_unknown(Position::root(schema), object, "", &mut unknown);
     }
     unknown.sort_unstable();
     unknown
 }
 
-fn find_unknown(place: Place<'_>, value: &Value, path: &str, unknown: &mut Vec<String>) {
+fn find_unknown(position: Position<'_>, value: &Value, path: &str, unknown: &mut Vec<String>) {
     match value {
         Value::Object(map) => {
             for (name, value) in map {
                 let path = || if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
-                match place.field(name) {
+                match position.field(name) {
                     Field::Left => {}
                     Field::Known(inner) => find_unknown(inner, value, &path(), unknown),
                     Field::Unknown => unknown.push(path()),
@@ -106,7 +111,7 @@ fn find_unknown(place: Place<'_>, value: &Value, path: &str, unknown: &mut Vec<S
             }
         }
         Value::Array(items) => {
-            let Some(inner) = place.items() else { return };
+            let Some(inner) = position.items() else { return };
             for (index, item) in items.iter().enumerate() {
                 find_unknown(inner, item, &format!("{path}[{index}]"), unknown);
             }
@@ -115,7 +120,7 @@ fn find_unknown(place: Place<'_>, value: &Value, path: &str, unknown: &mut Vec<S
     }
 }
 
-/// Drops fields that are null where the schema allows no null; those with a default get it afterwards.
+/// Removes null fields that are not nullable; those with a default get it afterwards.
 pub fn prune_nulls(schema: &Value, value: &mut Value) {
     match value {
         Value::Object(map) => map.retain(|name, value| {
@@ -132,7 +137,7 @@ pub fn prune_nulls(schema: &Value, value: &mut Value) {
     }
 }
 
-/// Fills absent fields that have a default.
+/// Sets the defaults of absent fields.
 pub fn default(schema: &Value, value: &mut Value) {
     match value {
         Value::Object(map) => {
@@ -173,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_fields_go_and_defaults_come() {
+    fn unknown_fields_are_pruned_and_defaults_set() {
         let mut object = json!({ "apiVersion": "v", "kind": "K", "metadata": { "x": 1 }, "extra": 1,
             "spec": { "size": 2, "odd": true, "any": { "kept": 1 }, "labels": { "l": "v" } } });
         prune_root(&schema(), &mut object);
@@ -186,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn nulls_go_where_they_are_not_allowed() {
+    fn nulls_are_pruned_where_they_are_not_nullable() {
         let schema = json!({ "properties": {
             "a": { "type": "string" }, "b": { "type": "string", "nullable": true }, "c": { "type": "string", "default": "x" },
             "l": { "type": "array", "items": { "type": "string" } }, "m": { "additionalProperties": { "type": "string" } } } });
@@ -196,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_fields_are_named() {
+    fn unknown_fields_are_reported() {
         let object = json!({ "kind": "K", "metadata": { "x": 1 }, "extra": 1,
             "spec": { "odd": true, "any": { "kept": 1 }, "labels": { "l": "v" } } });
         assert_eq!(unknown_fields(&schema(), &object), ["extra", "spec.odd"]);
@@ -204,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_pruned_follows_from_the_schema_of_its_place() {
+    fn the_schema_at_each_position_decides_what_is_pruned() {
         let known = json!({ "type": "object", "properties": { "k": { "type": "string" } } });
         let keeping = |mut schema: Value| {
             schema["x-kubernetes-preserve-unknown-fields"] = true.into();
@@ -212,7 +217,7 @@ mod tests {
         };
         let embedded = json!({ "type": "object", "x-kubernetes-embedded-resource": true });
         let table = [
-            // Fields of any name may be there, but nothing that they would hold.
+            // Fields of any name are allowed, but none inside them.
             (json!({ "additionalProperties": true }), json!({ "x": 1, "y": { "z": 1 } }), json!({ "x": 1, "y": {} })),
             (json!({ "additionalProperties": false }), json!({ "x": 1 }), json!({ "x": 1 })),
             (json!({ "type": "array" }), json!([{ "x": 1 }]), json!([{}])),
@@ -230,10 +235,10 @@ mod tests {
                 json!({ "a": { "kind": "K" } }),
             ),
         ];
-        for (schema, given, wanted) in table {
+        for (schema, spec, wanted) in table {
             let root = json!({ "properties": { "spec": schema } });
-            let mut object = json!({ "spec": given });
-            let is_changed = given != wanted;
+            let mut object = json!({ "spec": spec });
+            let is_changed = spec != wanted;
             assert_eq!(!unknown_fields(&root, &object).is_empty(), is_changed, "{schema}");
             prune_root(&root, &mut object);
             assert_eq!(object["spec"], wanted, "{schema}");

@@ -1,4 +1,4 @@
-//! Which fields of custom resources a field selector may name: paths that lead to a scalar of the schema. Pure.
+//! The selectable fields of custom resources for field selectors: paths to scalars of the schema. Pure.
 
 use std::collections::BTreeSet;
 
@@ -6,33 +6,33 @@ use corten_meta::{FieldError, Path, Value};
 
 const MOST: usize = 8;
 
-/// Everything that is wrong with the selectable fields of a version with this schema.
+/// Returns the errors of the selectable fields of a version with this schema.
 pub fn validate(fields: &Value, schema: &Value, path: &Path) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let mut seen = BTreeSet::new();
     for (index, field) in fields.as_array().into_iter().flatten().enumerate() {
-        let place = path.index(index).child("jsonPath");
-        let text = field["jsonPath"].as_str().unwrap_or_default();
-        if text.is_empty() {
-            errors.push(FieldError::required(&place, ""));
+        let json_path = path.index(index).child("jsonPath");
+        let string = field["jsonPath"].as_str().unwrap_or_default();
+        if string.is_empty() {
+            errors.push(FieldError::required(&json_path, ""));
             continue;
         }
-        let (names, found) = match follow(text, schema) {
+        let (names, found) = match follow(string, schema) {
             Ok(found) => found,
             Err(why) => {
-                errors.push(FieldError::invalid(&place, text, format!("is an invalid path: {why}")));
+                errors.push(FieldError::invalid(&json_path, string, format!("is an invalid path: {why}")));
                 continue;
             }
         };
         if names.first() == Some(&"metadata") {
-            errors.push(FieldError::invalid(&place, text, "must not point to fields in metadata"));
+            errors.push(FieldError::invalid(&json_path, string, "must not point to fields in metadata"));
         }
         if !matches!(found["type"].as_str(), Some("string" | "boolean" | "integer")) {
             let detail = "must point to a field of type string, boolean or integer. Enum string fields and strings with formats are allowed.";
-            errors.push(FieldError::invalid(&place, text, detail));
+            errors.push(FieldError::invalid(&json_path, string, detail));
         }
         if !seen.insert(names) {
-            errors.push(FieldError::duplicate(&place, text));
+            errors.push(FieldError::duplicate(&json_path, string));
         }
     }
     if seen.len() > MOST {
@@ -41,7 +41,7 @@ pub fn validate(fields: &Value, schema: &Value, path: &Path) -> Vec<FieldError> 
     errors
 }
 
-/// The names of a path in dot notation, and the schema that it leads to.
+/// Returns the names of a path in dot notation, and the schema at its end.
 fn follow<'a>(path: &'a str, schema: &'a Value) -> Result<(Vec<&'a str>, &'a Value), String> {
     let mut rest = path;
     let mut here = schema;
@@ -59,7 +59,7 @@ fn follow<'a>(path: &'a str, schema: &'a Value) -> Result<(Vec<&'a str>, &'a Val
         let name = token(step);
         let named = here["properties"].get(name);
         let of_map = Some(&here["additionalProperties"]).filter(|_| here["properties"].is_null());
-        // Where any field may be, each is one of any type.
+        // With additionalProperties, every field exists and has any type.
         let found = named.or(of_map).filter(|next| next.is_object() || **next == true);
         here = found.ok_or("does not refer to a valid field")?;
         names.push(name);
@@ -68,12 +68,12 @@ fn follow<'a>(path: &'a str, schema: &'a Value) -> Result<(Vec<&'a str>, &'a Val
     Ok((names, here))
 }
 
-/// What stands before the next delimiter, or the delimiter.
-fn token(text: &str) -> &str {
-    match text.find(['.', '[', ']']) {
-        Some(0) => &text[..1],
-        Some(end) => &text[..end],
-        None => text,
+/// Returns the string before the next delimiter, or the delimiter.
+fn token(string: &str) -> &str {
+    match string.find(['.', '[', ']']) {
+        Some(0) => &string[..1],
+        Some(end) => &string[..end],
+        None => string,
     }
 }
 

@@ -1,12 +1,12 @@
-//! Structural schemas: what a schema must be so that objects can be pruned and defaulted by it. In upstream's words.
-//! Pure. What else a schema may say is judged in `marks`.
+//! Validates that schemas are structural, so that they can prune and default objects. In upstream's words. Pure. The
+//! module `keywords` validates the rest of a schema.
 
 use corten_cel::library::regex::compile;
 use corten_meta::{FieldError, Path, Value};
 
-use super::{defaults, marks};
+use super::{defaults, keywords};
 
-/// What the root of a schema may say when its status is a part of its own, which would lose the rest.
+/// The keywords that the root of a schema may have together with a status subresource, which would lose the others.
 const BESIDE_STATUS: &[&str] = &[
     "Description",
     "Type",
@@ -32,7 +32,7 @@ const BESIDE_STATUS: &[&str] = &[
     "XValidations",
 ];
 
-/// Where a schema stands.
+/// The level of a schema.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Level {
     Root,
@@ -40,34 +40,34 @@ enum Level {
     Field,
 }
 
-/// What is wrong with a schema.
-pub struct Judgement {
-    /// What keeps it from being structural; rules of such a schema are not looked at.
+/// The errors of a schema.
+pub struct SchemaErrors {
+    /// The errors that make it not structural; the rules of such a schema are not validated.
     pub structure: Vec<FieldError>,
-    /// What else it says that it may not.
-    pub marks: Vec<FieldError>,
+    /// The errors of its other keywords.
+    pub keywords: Vec<FieldError>,
     pub is_structural: bool,
 }
 
-/// Everything that keeps a schema from being one that objects are held to. As it was given, it may say what is empty.
-pub fn validate(schema: &Value, given: &Value, path: &Path, has_status: bool) -> Judgement {
+/// Validates that a schema is structural and its keywords are valid. `given` is the schema with its empty fields.
+pub fn validate(schema: &Value, as_given: &Value, path: &Path, has_status: bool) -> SchemaErrors {
     let mut errors = Vec::new();
     if has_status {
-        beside_status(given, path, &mut errors);
+        beside_status(as_given, path, &mut errors);
     }
     if schema["nullable"] == true {
         errors.push(FieldError::forbidden(&path.child("nullable"), "nullable cannot be true at the root"));
     }
     let mut structure = Vec::new();
-    // A schema that says what no structure can hold is not looked at further.
-    if is_beyond_structure(schema) {
-        let mut marks = Vec::new();
-        marks::validate(given, path, &mut marks);
-        // All that is beyond it is told there, but one.
-        if errors.is_empty() && marks.is_empty() {
+    // A schema with unsupported keywords is not validated further.
+    if has_unsupported_keywords(schema) {
+        let mut keywords = Vec::new();
+        keywords::validate(as_given, path, &mut keywords);
+        // The validation of keywords reports all unsupported ones, except `$schema`.
+        if errors.is_empty() && keywords.is_empty() {
             errors.push(FieldError::invalid(path, "", "OpenAPIV3Schema 'schema' is not supported"));
         }
-        return Judgement { structure: errors, marks, is_structural: false };
+        return SchemaErrors { structure: errors, keywords, is_structural: false };
     }
     invariants(schema, Level::Root, path, &mut structure);
     complete_junctors(schema, Some(schema), (path, path), &mut structure);
@@ -76,19 +76,19 @@ pub fn validate(schema: &Value, given: &Value, path: &Path, has_status: bool) ->
         defaults::validate(schema, path, &mut structure);
     }
     errors.append(&mut structure);
-    let mut marks = Vec::new();
-    marks::validate(given, path, &mut marks);
+    let mut keywords = Vec::new();
+    keywords::validate(as_given, path, &mut keywords);
     let is_structural = errors.is_empty();
-    Judgement { structure: errors, marks, is_structural }
+    SchemaErrors { structure: errors, keywords, is_structural }
 }
 
-/// Whether a schema or one below it has what structural schemas do not know.
-fn is_beyond_structure(schema: &Value) -> bool {
+/// Reports whether a schema or one below it has keywords that structural schemas do not support.
+fn has_unsupported_keywords(schema: &Value) -> bool {
     const UNKNOWN: [&str; 7] =
         ["id", "$schema", "$ref", "patternProperties", "dependencies", "additionalItems", "definitions"];
     let is_said = |key: &str, value: &Value| match value {
         Value::Null => false,
-        Value::String(text) => !text.is_empty(),
+        Value::String(string) => !string.is_empty(),
         Value::Object(map) => !map.is_empty() || key == "additionalItems",
         _ => true,
     };
@@ -99,13 +99,14 @@ fn is_beyond_structure(schema: &Value) -> bool {
         && (UNKNOWN.iter().any(|key| is_said(key, &schema[*key]))
             || schema["items"].as_array().is_some_and(|schemas| !schemas.is_empty())
             || schema["x-kubernetes-preserve-unknown-fields"] == false
-            || one.chain(many).chain(properties).any(is_beyond_structure))
+            || one.chain(many).chain(properties).any(has_unsupported_keywords))
 }
 
-/// What is empty is said too, unless it cannot be told from what is not said.
+/// Refuses keywords of the root that the status subresource does not allow. Empty ones count, unless they cannot be
+/// distinguished from absent ones.
 fn beside_status(schema: &Value, path: &Path, errors: &mut Vec<FieldError>) {
-    let kind = text(schema, "type");
-    // The first in upstream's order is told.
+    let kind = string(schema, "type");
+    // The error names the first keyword in upstream's order.
     let is_before = ["id", "$schema", "$ref"].iter().any(|key| !schema[*key].is_null());
     if !kind.is_empty() && kind != "object" && !is_before {
         let detail =
@@ -125,7 +126,7 @@ fn beside_status(schema: &Value, path: &Path, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn text<'a>(schema: &'a Value, key: &str) -> &'a str {
+fn string<'a>(schema: &'a Value, key: &str) -> &'a str {
     schema[key].as_str().unwrap_or_default()
 }
 
@@ -133,7 +134,7 @@ fn is(schema: &Value, mark: &str) -> bool {
     schema[mark] == true
 }
 
-/// The schemas below one, with their places.
+/// Returns the schemas below a schema, with their paths.
 fn below(schema: &Value, path: &Path) -> Vec<(Level, Path, Value)> {
     let mut found = Vec::new();
     if schema["items"].is_object() {
@@ -149,7 +150,7 @@ fn below(schema: &Value, path: &Path) -> Vec<(Level, Path, Value)> {
 }
 
 fn invariants(schema: &Value, level: Level, path: &Path, errors: &mut Vec<FieldError>) {
-    let kind = text(schema, "type");
+    let kind = string(schema, "type");
     if kind == "array" && !schema["items"].is_object() {
         errors.push(FieldError::required(&path.child("items"), "must be specified"));
     }
@@ -198,7 +199,7 @@ fn invariants(schema: &Value, level: Level, path: &Path, errors: &mut Vec<FieldE
     junctors(schema, path, errors);
 }
 
-/// `apiVersion`, `kind` and `metadata` of the root and of embedded resources.
+/// Checks `apiVersion`, `kind` and `metadata` of the root and of embedded resources.
 fn resource_fields(schema: &Value, level: Level, embedded: bool, path: &Path, errors: &mut Vec<FieldError>) {
     if level != Level::Root && !embedded {
         return;
@@ -206,9 +207,9 @@ fn resource_fields(schema: &Value, level: Level, embedded: bool, path: &Path, er
     let properties = path.child("properties");
     for (field, wanted) in [("kind", "string"), ("apiVersion", "string"), ("metadata", "object")] {
         let Some(property) = schema["properties"].get(field) else { continue };
-        if text(property, "type") != wanted {
+        if string(property, "type") != wanted {
             let path = properties.key(field).child("type");
-            errors.push(FieldError::invalid(&path, text(property, "type"), format!("must be {wanted}")));
+            errors.push(FieldError::invalid(&path, string(property, "type"), format!("must be {wanted}")));
         }
     }
     if let (Level::Root, Some(metadata)) = (level, schema["properties"].get("metadata")) {
@@ -234,20 +235,20 @@ fn resource_fields(schema: &Value, level: Level, embedded: bool, path: &Path, er
     }
 }
 
-/// Whether these are the two ways to write a value that is a number or a text.
-fn is_number_or_text(branches: &Value) -> bool {
+/// Reports whether these are the two alternatives of an int-or-string.
+fn is_int_or_string(branches: &Value) -> bool {
     *branches == serde_json::json!([{ "type": "integer" }, { "type": "string" }])
 }
 
-/// `anyOf`, `allOf`, `oneOf` and `not` only narrow what the schema around them says.
+/// Checks that `anyOf`, `allOf`, `oneOf` and `not` only restrict the schema around them.
 fn junctors(schema: &Value, path: &Path, errors: &mut Vec<FieldError>) {
-    let pattern = text(schema, "pattern");
+    let pattern = string(schema, "pattern");
     if let Err(error) = compile(pattern) {
         let detail = format!("must be a valid regular expression, but isn't: {error}");
         errors.push(FieldError::invalid(&path.child("pattern"), pattern, detail));
     }
     for key in ["anyOf", "allOf", "oneOf"] {
-        if key == "anyOf" && is_number_or_text(&schema[key]) {
+        if key == "anyOf" && is_int_or_string(&schema[key]) {
             continue;
         }
         for (index, branch) in schema[key].as_array().into_iter().flatten().enumerate() {
@@ -257,7 +258,7 @@ fn junctors(schema: &Value, path: &Path, errors: &mut Vec<FieldError>) {
     nested(&schema["not"], &path.child("not"), errors);
 }
 
-/// What a schema below a junctor may not say.
+/// Adds the errors of keywords that a schema below a junctor may not have.
 fn nested(branch: &Value, path: &Path, errors: &mut Vec<FieldError>) {
     if !branch.is_object() {
         return;
@@ -280,26 +281,26 @@ fn nested(branch: &Value, path: &Path, errors: &mut Vec<FieldError>) {
     for (name, property) in branch["properties"].as_object().into_iter().flatten() {
         nested(property, &path.child("properties").key(name), errors);
     }
-    let marks = ["x-kubernetes-list-type", "x-kubernetes-map-type"].map(|mark| (mark, "undefined"));
-    for (key, wanted) in FORBIDDEN.into_iter().chain(marks) {
-        let said = match &branch[key] {
+    let keywords = ["x-kubernetes-list-type", "x-kubernetes-map-type"].map(|mark| (mark, "undefined"));
+    for (key, wanted) in FORBIDDEN.into_iter().chain(keywords) {
+        let is_present = match &branch[key] {
             Value::Null | Value::Bool(false) => false,
-            Value::String(text) => !text.is_empty(),
+            Value::String(string) => !string.is_empty(),
             Value::Array(list) => !list.is_empty(),
             _ => true,
         };
-        if said {
+        if is_present {
             errors.push(FieldError::forbidden(&path.child(key), format!("must be {wanted} to be structural")));
         }
     }
     if branch["properties"].get("metadata").is_some() {
-        let place = path.child("properties").key("metadata");
-        errors.push(FieldError::forbidden(&place, "must not be specified in a nested context"));
+        let metadata_path = path.child("properties").key("metadata");
+        errors.push(FieldError::forbidden(&metadata_path, "must not be specified in a nested context"));
     }
 }
 
-/// Every field that the junctors of the root speak of is a field of the schema around them. The two paths are the
-/// schema's and the junctor's.
+/// Checks that every field in the junctors of the root is a field of the schema around them. The two paths are those of
+/// the schema and of the junctor.
 fn complete_junctors(branch: &Value, around: Option<&Value>, at: (&Path, &Path), errors: &mut Vec<FieldError>) {
     let mut below = |inner: &Value, path: Path| complete(inner, around, (at.0, &path), errors);
     below(&branch["not"], at.1.child("not"));
@@ -332,7 +333,7 @@ mod tests {
 
     fn errors(schema: Value) -> String {
         let found = validate(&schema, &schema, &Path::root("schema"), false);
-        found.structure.iter().chain(&found.marks).map(ToString::to_string).collect::<Vec<_>>().join("; ")
+        found.structure.iter().chain(&found.keywords).map(ToString::to_string).collect::<Vec<_>>().join("; ")
     }
 
     fn field(schema: Value) -> Value {
@@ -340,14 +341,14 @@ mod tests {
     }
 
     #[test]
-    fn what_no_structure_holds_is_told_once() {
-        let told = errors(field(json!({ "type": "string", "$schema": "a" })));
-        assert_eq!(told, "schema: Invalid value: \"\": OpenAPIV3Schema 'schema' is not supported");
-        let told = errors(field(json!({ "type": "string", "$schema": "a", "id": "b" })));
-        assert_eq!(told, "schema.properties[f].id: Forbidden: id is not supported");
-        let told = errors(json!({ "x-kubernetes-preserve-unknown-fields": false }));
-        let place = "schema.x-kubernetes-preserve-unknown-fields";
-        assert_eq!(told, format!("{place}: Invalid value: false: must be true or undefined"));
+    fn an_unsupported_keyword_is_reported_once() {
+        let messages = errors(field(json!({ "type": "string", "$schema": "a" })));
+        assert_eq!(messages, "schema: Invalid value: \"\": OpenAPIV3Schema 'schema' is not supported");
+        let messages = errors(field(json!({ "type": "string", "$schema": "a", "id": "b" })));
+        assert_eq!(messages, "schema.properties[f].id: Forbidden: id is not supported");
+        let messages = errors(json!({ "x-kubernetes-preserve-unknown-fields": false }));
+        let path = "schema.x-kubernetes-preserve-unknown-fields";
+        assert_eq!(messages, format!("{path}: Invalid value: false: must be true or undefined"));
     }
 
     #[test]
@@ -377,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_structural_is_named() {
+    fn a_schema_that_is_not_structural_has_errors() {
         for (schema, expected) in [
             (json!({}), "schema.type: Required value: must not be empty at the root"),
             (json!({ "type": "string" }), "schema.type: Invalid value: \"string\": must be object at the root"),

@@ -1,7 +1,7 @@
-//! Structural schemas: checking what they demand, in the words of upstream's validator and in its order.
+//! Structural schemas: they validate values, in the words and the order of upstream's validator.
 //!
-//! Pure, on JSON. A value of the wrong type is still held to everything else that is said of values of its own type,
-//! as upstream does it.
+//! Pure, on JSON. A value of the wrong type is still validated against all constraints on values of its own type, as
+//! upstream does.
 
 use std::collections::HashSet;
 
@@ -12,20 +12,21 @@ use corten_meta::{FieldError, Path, Value};
 use super::numbers::{self, Bound};
 use super::{correlation, formats};
 
-/// What holds further schemas of the same value.
+/// The keywords that hold further schemas of the same value.
 const JUNCTORS: [&str; 3] = ["anyOf", "oneOf", "allOf"];
 
-/// What is wrong with a value that replaces `old`. Errors stand below `place`; none is the whole object.
-pub fn validate(schema: &Value, value: &Value, old: Option<&Value>, place: Option<&Path>) -> Vec<FieldError> {
-    let mut check = Check { place, name: String::new(), errors: Vec::new() };
+/// Returns the errors of a value that replaces `old`. Their paths are below `parent`; without it, the value is the
+/// complete object.
+pub fn validate(schema: &Value, value: &Value, old: Option<&Value>, parent: Option<&Path>) -> Vec<FieldError> {
+    let mut check = Check { parent, name: String::new(), errors: Vec::new() };
     check.value(schema, value, old);
     check.errors
 }
 
-/// The walk through a value.
+/// The traversal of a value.
 struct Check<'a> {
-    place: Option<&'a Path>,
-    /// Where the walk is, below the place.
+    parent: Option<&'a Path>,
+    /// The current path, below the parent.
     name: String,
     errors: Vec<FieldError>,
 }
@@ -34,10 +35,10 @@ impl Check<'_> {
     fn path(&self, below: &str) -> Path {
         let name = format!("{}{below}", self.name);
         let name = name.strip_prefix('.').unwrap_or(&name);
-        match self.place {
+        match self.parent {
             None => Path::root(name),
-            Some(place) if name.is_empty() => place.clone(),
-            Some(place) => place.child(name),
+            Some(parent) if name.is_empty() => parent.clone(),
+            Some(parent) => parent.child(name),
         }
     }
 
@@ -46,14 +47,14 @@ impl Check<'_> {
         self.errors.push(error);
     }
 
-    /// An error that upstream does not tie to a field.
+    /// Adds an error that upstream does not attribute to a field.
     fn general(&mut self, why: String) {
-        let place = self.place.cloned().unwrap_or_default();
-        self.errors.push(FieldError::invalid(&place, "", why));
+        let parent = self.parent.cloned().unwrap_or_default();
+        self.errors.push(FieldError::invalid(&parent, "", why));
     }
 
-    /// Checks one value, and tells how much of it matched: alternatives are compared by that. What did not change is
-    /// not refused.
+    /// Validates a value, and returns the number of its matches, by which alternatives are compared. An unchanged value
+    /// is not refused.
     fn value(&mut self, schema: &Value, value: &Value, old: Option<&Value>) -> usize {
         if !schema.is_object() {
             return 0;
@@ -64,7 +65,7 @@ impl Check<'_> {
             matched += self.junctors(schema, value) + 1;
         }
         match value {
-            Value::String(text) => self.text(schema, text),
+            Value::String(string) => self.string(schema, string),
             Value::Number(number) => {
                 matched += 2;
                 self.number(schema, number);
@@ -77,7 +78,7 @@ impl Check<'_> {
             matched += self.fields(schema, map, old) + 1;
         }
         if JUNCTORS.iter().any(|key| schema.get(key).is_some()) {
-            self.tell_once(before);
+            self.remove_duplicates(before);
         }
         if self.errors.len() > before && old.is_some_and(|old| correlation::is_unchanged(schema, value, old)) {
             self.errors.truncate(before);
@@ -85,14 +86,14 @@ impl Check<'_> {
         matched
     }
 
-    /// What a schema and its branches both find wrong is told once.
-    fn tell_once(&mut self, from: usize) {
-        let mut told = HashSet::new();
+    /// Removes duplicate errors of a schema and its branches.
+    fn remove_duplicates(&mut self, from: usize) {
+        let mut seen = HashSet::new();
         let found = self.errors.split_off(from);
-        self.errors.extend(found.into_iter().filter(|error| told.insert(error.to_string())));
+        self.errors.extend(found.into_iter().filter(|error| seen.insert(error.to_string())));
     }
 
-    /// Checks what stands below a value, under `step`.
+    /// Validates a value below the current one, under `step`.
     fn below(&mut self, step: &str, schema: &Value, value: &Value, old: Option<&Value>) -> usize {
         let length = self.name.len();
         self.name.push_str(step);
@@ -117,20 +118,20 @@ impl Check<'_> {
         }
     }
 
-    /// Length, pattern and format of a text; the first of the three that fails is told.
-    fn text(&mut self, schema: &Value, text: &str) {
-        let length = text.chars().count() as i64;
+    /// Validates length, pattern and format of a string; adds an error for the first of them that fails.
+    fn string(&mut self, schema: &Value, string: &str) {
+        let length = string.chars().count() as i64;
         let pattern = schema["pattern"].as_str();
         if let Some(max) = schema["maxLength"].as_i64().filter(|max| length > *max) {
             self.errors.push(limited(max, |max| FieldError::too_long(&self.path(""), max), "value is too long"));
         } else if let Some(min) = schema["minLength"].as_i64().filter(|min| length < *min) {
-            self.invalid(text, &format!("should be at least {min} chars long"));
-        } else if let Some(pattern) = pattern.filter(|p| compile(p).is_ok_and(|regex| !regex.is_match(text))) {
-            self.invalid(text, &format!("should match '{pattern}'"));
+            self.invalid(string, &format!("should be at least {min} chars long"));
+        } else if let Some(pattern) = pattern.filter(|p| compile(p).is_ok_and(|regex| !regex.is_match(string))) {
+            self.invalid(string, &format!("should match '{pattern}'"));
         }
-        if let Some(format) = schema["format"].as_str().filter(|format| !formats::has(format, text)) {
-            let detail = format!("{} in body must be of type {format}: {text}", self.name, text = quote(text));
-            self.errors.push(FieldError::type_invalid(&self.path(""), text, detail));
+        if let Some(format) = schema["format"].as_str().filter(|format| !formats::has(format, string)) {
+            let detail = format!("{} in body must be of type {format}: {quoted}", self.name, quoted = quote(string));
+            self.errors.push(FieldError::type_invalid(&self.path(""), string, detail));
         }
     }
 
@@ -167,8 +168,8 @@ impl Check<'_> {
                 "minimum" => Bound::Minimum { exclusive: schema["exclusiveMinimum"] == true },
                 _ => Bound::Maximum { exclusive: schema["exclusiveMaximum"] == true },
             };
-            if let Some(why) = numbers::broken(&number, bound, limit, fits) {
-                // What is compared as a float is shown as one.
+            if let Some(why) = numbers::bound_error(&number, bound, limit, fits) {
+                // A number that is compared as a float is shown as a float.
                 self.invalid(if fits { number.clone() } else { number.as_f64().into() }, &why);
             }
         }
@@ -197,7 +198,7 @@ impl Check<'_> {
 
     fn enumerated(&mut self, schema: &Value, value: &Value) {
         let Some(allowed) = schema["enum"].as_array().filter(|allowed| !allowed.is_empty()) else { return };
-        // A null is never among them, not even if they name it.
+        // Null is never in an enum, even if the enum contains it.
         if value.is_null() || !allowed.iter().any(|one| one == value || numbers::same(value, one)) {
             let words: Vec<String> =
                 allowed.iter().map(|v| v.as_str().map_or_else(|| v.to_string(), str::to_owned)).collect();
@@ -211,7 +212,7 @@ impl Check<'_> {
             self.invalid(map.len(), &format!("should have at least {min} properties"));
         }
         self.at_most(map.len(), &schema["maxProperties"]);
-        // The type of an object is the same before and after, whatever it is stored as, and so it is never unchanged.
+        // The type of an object is the same before and after, in any storage version, so the root is never unchanged.
         let is_root = self.name.is_empty();
         let is_type = |name: &str| is_root && matches!(name, "apiVersion" | "kind");
         let before = |name: &str| old.filter(|_| !is_type(name)).and_then(|old| old.get(name));
@@ -239,17 +240,17 @@ impl Check<'_> {
         matched
     }
 
-    /// `anyOf`, `oneOf`, `allOf` and `not`. Of alternatives that all fail, the errors of the one that matched most are
-    /// told.
+    /// Validates `anyOf`, `oneOf`, `allOf` and `not`. If all alternatives fail, the errors are those of the one with
+    /// the most matches.
     fn junctors(&mut self, schema: &Value, value: &Value) -> usize {
-        let place = self.place;
+        let parent = self.parent;
         let name = self.name.clone();
-        let judged = |branch: &Value| {
-            let mut inner = Check { place, name: name.clone(), errors: Vec::new() };
+        let validated = |branch: &Value| {
+            let mut inner = Check { parent, name: name.clone(), errors: Vec::new() };
             let matched = inner.value(branch, value, None);
             (inner.errors, matched)
         };
-        let branches = |key: &str| schema[key].as_array().into_iter().flatten().map(&judged).collect::<Vec<_>>();
+        let branches = |key: &str| schema[key].as_array().into_iter().flatten().map(&validated).collect::<Vec<_>>();
         let mut total = 1;
         let mut best = |check: &mut Self, failed: Vec<(Vec<FieldError>, usize)>| {
             let most = failed.into_iter().reduce(|most, next| if next.1 > most.1 { next } else { most });
@@ -286,14 +287,14 @@ impl Check<'_> {
             let none = if failed == count { ". None validated" } else { "" };
             self.general(format!("{} must validate all the schemas (allOf){none}", quote(&name)));
         }
-        if schema["not"].is_object() && judged(&schema["not"]).0.is_empty() {
+        if schema["not"].is_object() && validated(&schema["not"]).0.is_empty() {
             self.general(format!("{} must not validate the schema (not)", quote(&name)));
         }
         total
     }
 }
 
-/// The types that a schema allows.
+/// Returns the types that a schema allows.
 fn types(schema: &Value) -> Vec<&str> {
     if schema["x-kubernetes-int-or-string"] == true {
         return vec!["integer", "string"];
@@ -301,7 +302,7 @@ fn types(schema: &Value) -> Vec<&str> {
     schema["type"].as_str().filter(|kind| !kind.is_empty()).into_iter().collect()
 }
 
-/// The type that was wanted and the one that was found, if they are not the same.
+/// Returns the expected and the actual type, if they differ.
 fn mismatch(types: &[&str], format: &str, value: &Value) -> Option<(String, &'static str)> {
     let (found, found_format) = match value {
         Value::Null => return (!types.is_empty()).then(|| (types.join(","), "null")),
@@ -313,19 +314,19 @@ fn mismatch(types: &[&str], format: &str, value: &Value) -> Option<(String, &'st
         Value::Object(_) => ("object", ""),
     };
     let has = |kind: &str| types.contains(&kind);
-    let whole = || has("integer") && value.as_f64().is_some_and(numbers::is_whole);
-    let good = has(found) || (found == "integer" && has("number")) || (found == "number" && whole());
-    let is_text = matches!(found, "string" | "array");
-    if !is_text && !format.is_empty() && !good && found_format != format {
+    let is_integral = || has("integer") && value.as_f64().is_some_and(numbers::is_integer);
+    let good = has(found) || (found == "integer" && has("number")) || (found == "number" && is_integral());
+    let is_string_or_array = matches!(found, "string" | "array");
+    if !is_string_or_array && !format.is_empty() && !good && found_format != format {
         return Some((format.to_owned(), found_format));
     }
-    if is_text && !format.is_empty() && !has("number") && !has("integer") {
+    if is_string_or_array && !format.is_empty() && !has("number") && !has("integer") {
         return None;
     }
     (!good).then(|| (types.join(","), found))
 }
 
-/// The error of what is beyond a limit; of one that nothing can keep, upstream does not tell the number.
+/// Returns the error of a value beyond a limit; if the limit is negative, upstream's error has no number.
 fn limited(max: i64, error: impl FnOnce(usize) -> FieldError, unlimited: &str) -> FieldError {
     match usize::try_from(max) {
         Ok(max) => error(max),
@@ -339,7 +340,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_several_branches_find_wrong_is_told_once() {
+    fn an_error_of_several_branches_is_reported_once() {
         let modes = json!({ "enum": ["a", "b"] });
         for (key, says) in [
             ("allOf", "must validate all the schemas (allOf). None validated"),
@@ -349,10 +350,14 @@ mod tests {
             let mode = json!({ "type": "string", "enum": ["a", "b"], key: [modes, modes] });
             let schema = json!({ "type": "object", "properties": { "mode": mode } });
             let errors = validate(&schema, &json!({ "mode": "c" }), None, None);
-            let said: Vec<String> = errors.iter().map(ToString::to_string).collect();
-            assert_eq!(said.iter().filter(|said| said.contains("Unsupported value")).count(), 1, "{key}: {said:?}");
-            assert_eq!(said.iter().filter(|said| said.contains(says)).count(), 1, "{key}: {said:?}");
-            assert_eq!(said.len(), 2, "{key}: {said:?}");
+            let messages: Vec<String> = errors.iter().map(ToString::to_string).collect();
+            assert_eq!(
+                messages.iter().filter(|messages| messages.contains("Unsupported value")).count(),
+                1,
+                "{key}: {messages:?}"
+            );
+            assert_eq!(messages.iter().filter(|messages| messages.contains(says)).count(), 1, "{key}: {messages:?}");
+            assert_eq!(messages.len(), 2, "{key}: {messages:?}");
         }
     }
 
@@ -386,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn what_did_not_change_is_not_refused() {
+    fn an_unchanged_value_is_not_refused() {
         let check = |new: Value, old: Value| {
             let mut schema = schema();
             schema["required"] = json!(["more"]);
@@ -398,13 +403,13 @@ mod tests {
         assert_eq!(check(object(json!({ "size": 0 })), object(json!({ "size": 0 }))), "");
         let strange = object(json!({ "odd": 1 }));
         assert_eq!(check(strange.clone(), strange), "spec.size: Required value");
-        let whole = json!({ "metadata": {} });
+        let object = json!({ "metadata": {} });
         let kind = json!({ "kind": "ab", "more": 1 });
-        assert_eq!(check(whole.clone(), whole), "more: Required value");
+        assert_eq!(check(object.clone(), object), "more: Required value");
         assert_eq!(check(kind.clone(), kind), "kind: Too long: may not be more than 1 byte");
     }
 
-    /// Nothing is short enough for a bound below nothing, and nothing may be where nothing may be.
+    /// A negative maximum refuses even an empty value, and `additionalProperties: false` refuses every field.
     #[test]
     fn bounds_may_leave_no_room() {
         for (schema, value, wanted) in [

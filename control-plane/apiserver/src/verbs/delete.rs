@@ -216,7 +216,7 @@ pub async fn delete_collection(target: &Scope<'_>, bytes: &bytes::Bytes) -> Resu
     let may_be_refused = options.uid.is_some()
         || options.resource_version.is_some()
         || target.resource.webhook.is_some()
-        || crate::admission::has_judges(&target.core.registry);
+        || crate::admission::has_webhooks_or_policies(&target.core.registry);
     let at_a_time = if may_be_refused { 1 } else { CONCURRENCY };
     let all = futures::stream::iter(page.objects.iter().cloned().map(one)).buffered(at_a_time);
     all.try_collect::<Vec<()>>().await?;

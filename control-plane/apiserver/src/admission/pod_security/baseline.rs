@@ -1,4 +1,4 @@
-//! The baseline level: nothing that is known to lift a pod's privileges.
+//! The baseline level: it forbids the known ways to escalate a pod's privileges.
 
 use std::collections::BTreeSet;
 
@@ -38,7 +38,7 @@ const CAPABILITIES: &[&str] = &[
     "SYS_CHROOT",
 ];
 const SE_LINUX_TYPES: &[&str] = &["", "container_t", "container_init_t", "container_kvm_t"];
-/// With the minor version that first allowed each.
+/// The allowed sysctls, with the minor version that first allowed each.
 const SYSCTLS: &[(&str, u32)] = &[
     ("kernel.shm_rmid_forced", 0),
     ("net.ipv4.ip_local_port_range", 0),
@@ -54,7 +54,7 @@ const SYSCTLS: &[(&str, u32)] = &[
     ("net.ipv4.tcp_wmem", 32),
 ];
 
-fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
+fn string<'a>(value: &'a Value, pointer: &str) -> &'a str {
     value.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
@@ -62,7 +62,7 @@ fn is_true(value: &Value, pointer: &str) -> bool {
     value.pointer(pointer) == Some(&Value::Bool(true))
 }
 
-/// Who sets something bad in a security context: the pod, containers, or both.
+/// Returns the setters of a forbidden value in a security context: the pod, containers, or both.
 pub fn setters(pod: &Pod<'_>, bad: impl Fn(&Value) -> bool) -> Option<String> {
     let mut setters = Vec::new();
     if bad(&pod.spec["securityContext"]) {
@@ -75,7 +75,7 @@ pub fn setters(pod: &Pod<'_>, bad: impl Fn(&Value) -> bool) -> Option<String> {
     (!setters.is_empty()).then(|| setters.join(" and "))
 }
 
-/// The values of a field of all security contexts that fail a test.
+/// Returns the values of a field of all security contexts that fail a test.
 pub fn bad_values<'a>(pod: &Pod<'a>, pointer: &str, bad: impl Fn(&str) -> bool) -> Vec<&'a str> {
     let contexts = std::iter::once(&pod.spec["securityContext"]).chain(pod.containers().map(|c| &c["securityContext"]));
     let values = contexts.filter_map(|context| context.pointer(pointer)).filter_map(Value::as_str);
@@ -86,7 +86,7 @@ fn app_armor(pod: &Pod<'_>) -> Option<Violation> {
     let bad = |kind: &str| !matches!(kind, "RuntimeDefault" | "Localhost");
     let mut values: Vec<String> =
         bad_values(pod, "/appArmorProfile/type", bad).into_iter().map(str::to_owned).collect();
-    let mut who: Vec<String> =
+    let mut subject: Vec<String> =
         setters(pod, |context| context.pointer("/appArmorProfile/type").and_then(Value::as_str).is_some_and(bad))
             .into_iter()
             .collect();
@@ -102,12 +102,12 @@ fn app_armor(pod: &Pod<'_>) -> Option<Violation> {
         .map(|(_, value)| value)
         .collect();
     if !annotations.is_empty() {
-        who.push(plural("annotation", annotations.len()));
+        subject.push(plural("annotation", annotations.len()));
         values.extend(annotations.into_iter().cloned());
     }
     let reason = plural("forbidden AppArmor profile", values.len());
     violation(!values.is_empty(), &reason, || {
-        format!("{} must not set AppArmor profile type to {}", who.join(" and "), quoted(&values))
+        format!("{} must not set AppArmor profile type to {}", subject.join(" and "), quoted(&values))
     })
 }
 
@@ -146,13 +146,13 @@ fn host_ports(pod: &Pod<'_>) -> Option<Violation> {
     })
 }
 
-/// Hosts that a container's probes and hooks name.
+/// Returns the hosts that a container's probes and hooks name.
 fn hosts(container: &Value) -> Vec<String> {
     let handlers = ["/livenessProbe", "/readinessProbe", "/startupProbe", "/lifecycle/postStart", "/lifecycle/preStop"];
     let found = handlers
         .iter()
         .filter_map(|at| container.pointer(at))
-        .flat_map(|handler| ["/httpGet/host", "/tcpSocket/host"].into_iter().map(|at| text(handler, at).to_owned()));
+        .flat_map(|handler| ["/httpGet/host", "/tcpSocket/host"].into_iter().map(|at| string(handler, at).to_owned()));
     found.filter(|host| !host.is_empty()).collect()
 }
 
@@ -185,7 +185,7 @@ fn proc_mount(pod: &Pod<'_>) -> Option<Violation> {
     if pod.has_own_users() {
         return None;
     }
-    let is_bad = |c: &Value| !matches!(text(c, "/securityContext/procMount"), "" | "Default");
+    let is_bad = |c: &Value| !matches!(string(c, "/securityContext/procMount"), "" | "Default");
     let bad = pod.bad(is_bad);
     violation(!bad.is_empty(), "procMount", || {
         let values = bad_values(pod, "/procMount", |v| !matches!(v, "" | "Default"));
@@ -197,11 +197,11 @@ fn se_linux(pod: &Pod<'_>) -> Option<Violation> {
     let is_bad_type =
         |kind: &str| !(SE_LINUX_TYPES.contains(&kind) || kind == "container_engine_t" && pod.version.since(31));
     let is_bad = |context: &Value| {
-        is_bad_type(text(context, "/seLinuxOptions/type"))
-            || !text(context, "/seLinuxOptions/user").is_empty()
-            || !text(context, "/seLinuxOptions/role").is_empty()
+        is_bad_type(string(context, "/seLinuxOptions/type"))
+            || !string(context, "/seLinuxOptions/user").is_empty()
+            || !string(context, "/seLinuxOptions/role").is_empty()
     };
-    let who = setters(pod, is_bad)?;
+    let subject = setters(pod, is_bad)?;
     let mut what = Vec::new();
     let types = bad_values(pod, "/seLinuxOptions/type", is_bad_type);
     if !types.is_empty() {
@@ -213,7 +213,7 @@ fn se_linux(pod: &Pod<'_>) -> Option<Violation> {
         }
     }
     violation(true, "seLinuxOptions", || {
-        format!("{who} set forbidden securityContext.seLinuxOptions: {}", what.join("; "))
+        format!("{subject} set forbidden securityContext.seLinuxOptions: {}", what.join("; "))
     })
 }
 
@@ -226,11 +226,11 @@ fn sysctls(pod: &Pod<'_>) -> Option<Violation> {
 }
 
 fn windows_host_process(pod: &Pod<'_>) -> Option<Violation> {
-    let who = setters(pod, |context| is_true(context, "/windowsOptions/hostProcess"))?;
-    violation(true, "hostProcess", || format!("{who} must not set securityContext.windowsOptions.hostProcess=true"))
+    let subject = setters(pod, |context| is_true(context, "/windowsOptions/hostProcess"))?;
+    violation(true, "hostProcess", || format!("{subject} must not set securityContext.windowsOptions.hostProcess=true"))
 }
 
-/// The capabilities of a container that are added beyond the allowed.
+/// Returns the capabilities that a container adds beyond the allowed ones.
 pub fn added<'a>(container: &'a Value, allowed: &[&str]) -> Vec<&'a str> {
     let list = container.pointer("/securityContext/capabilities/add").and_then(Value::as_array);
     list.into_iter().flatten().filter_map(Value::as_str).filter(|name| !allowed.contains(name)).collect()
@@ -247,10 +247,10 @@ pub fn capabilities(pod: &Pod<'_>) -> Option<Violation> {
 
 pub fn seccomp(pod: &Pod<'_>) -> Option<Violation> {
     let is_bad = |kind: &str| !matches!(kind, "RuntimeDefault" | "Localhost");
-    let who =
+    let subject =
         setters(pod, |context| context.pointer("/seccompProfile/type").and_then(Value::as_str).is_some_and(is_bad))?;
     violation(true, "seccompProfile", || {
         let values = bad_values(pod, "/seccompProfile/type", is_bad);
-        format!("{who} must not set securityContext.seccompProfile.type to {}", quoted(&values))
+        format!("{subject} must not set securityContext.seccompProfile.type to {}", quoted(&values))
     })
 }

@@ -1,7 +1,7 @@
-//! PodSecurity: the Pod Security Standards, as the labels of a namespace ask for them.
+//! PodSecurity: the Pod Security Standards, as the labels of a namespace select them.
 //!
-//! `enforce` refuses pods; `audit` notes and `warn` says what would be refused, also of workloads whose pods are made
-//! later. The checks are pure functions on a pod spec, one list for each level; a namespace may ask for those of an
+//! `enforce` refuses pods; `audit` annotates and `warn` reports violations, also of workloads whose pods are created
+//! later. The checks are pure functions on a pod spec, one list for each level; a namespace may select those of an
 //! older version.
 
 mod baseline;
@@ -20,19 +20,19 @@ use super::plugin::Plugin;
 use crate::metrics::POD_SECURITY_EVALUATIONS;
 use policy::{Level, LevelVersion, PREFIX, Policy, Version};
 
-/// The most pods of a namespace that are looked at when it asks for a stricter level.
+/// The maximum number of a namespace's pods that are checked when the namespace selects a stricter level.
 const MOST_PODS: usize = 3000;
 
-/// What a check found: the reason in short, and the detail.
+/// A violation of a level: the short reason, and the detail.
 pub struct Violation {
     pub reason: String,
     pub detail: String,
 }
 
-/// One check; `None` is a pass.
+/// A check; `None` is a pass.
 pub type Check = fn(&Pod<'_>) -> Option<Violation>;
 
-/// A pod spec, the annotations beside it, and the version whose checks count.
+/// A pod spec, its annotations, and the version of the checks.
 pub struct Pod<'a> {
     pub spec: &'a Value,
     pub annotations: BTreeMap<String, String>,
@@ -44,7 +44,7 @@ impl<'a> Pod<'a> {
         Pod { spec: &template["spec"], annotations: corten_meta::annotations(template), version }
     }
 
-    /// All containers of all kinds.
+    /// Returns the containers of all kinds.
     pub fn containers(&self) -> impl Iterator<Item = &'a Value> {
         let spec = self.spec;
         ["initContainers", "containers", "ephemeralContainers"]
@@ -52,17 +52,17 @@ impl<'a> Pod<'a> {
             .flat_map(move |list| spec[list].as_array().into_iter().flatten())
     }
 
-    /// Whether what does not exist on Windows need not be asked of the pod.
+    /// Reports whether the pod is for Windows, which skips the checks of fields that do not exist there.
     pub fn is_windows(&self) -> bool {
         self.version.since(25) && self.spec.pointer("/os/name").and_then(Value::as_str) == Some("windows")
     }
 
-    /// Whether the pod is in a user namespace of its own: it is root of nothing but itself.
+    /// Reports whether the pod is in a user namespace of its own: its root has no privileges on the node.
     pub fn has_own_users(&self) -> bool {
         self.version.since(35) && self.spec["hostUsers"] == false
     }
 
-    /// The names of the containers that fail a test.
+    /// Returns the names of the containers that fail a test.
     pub fn bad(&self, test: impl Fn(&Value) -> bool) -> Vec<&'a str> {
         self.containers().filter(|c| test(c)).map(|c| c["name"].as_str().unwrap_or_default()).collect()
     }
@@ -107,7 +107,7 @@ impl Plugin for PodSecurity {
     }
 }
 
-/// Whether a change of a pod can break a level: other containers or other images.
+/// Reports whether a change of a pod can violate a level: other containers or other images.
 fn is_significant(new: &Value, old: &Value) -> bool {
     let images = |pod: &Value, list: &str| -> Vec<Value> {
         pod["spec"][list].as_array().into_iter().flatten().map(|container| container["image"].clone()).collect()
@@ -115,7 +115,7 @@ fn is_significant(new: &Value, old: &Value) -> bool {
     ["containers", "initContainers", "ephemeralContainers"].iter().any(|list| images(new, list) != images(old, list))
 }
 
-/// Holds a pod, or the template of pods to come, to what its namespace asks for.
+/// Checks a pod, or a workload's pod template, against the levels of its namespace.
 fn check(a: &Attributes<'_>, template: &Value, is_pod: bool) -> Result<(), Status> {
     let namespace = a.target.core.registry.cached("", "v1", "namespaces", "", a.target.namespace);
     let (policy, errors) =
@@ -151,15 +151,15 @@ fn check(a: &Attributes<'_>, template: &Value, is_pod: bool) -> Result<(), Statu
     Ok(())
 }
 
-fn count(a: &Attributes<'_>, asked: LevelVersion, mode: &str, decision: &str, is_pod: bool) {
-    let version = if asked.level == Level::Privileged { Version::LATEST } else { asked.version }.to_string();
+fn count(a: &Attributes<'_>, level: LevelVersion, mode: &str, decision: &str, is_pod: bool) {
+    let version = if level.level == Level::Privileged { Version::LATEST } else { level.version }.to_string();
     let operation = a.operation.word().to_lowercase();
     let resource = if is_pod { "pod" } else { "controller" };
-    let labels = [decision, mode, asked.level.word(), &version, &operation, resource, a.subresource()];
+    let labels = [decision, mode, level.level.word(), &version, &operation, resource, a.subresource()];
     a.target.core.metrics.add(&POD_SECURITY_EVALUATIONS, &labels);
 }
 
-/// The labels of a namespace make sense; what they newly enforce is told of the pods that are there.
+/// Validates the labels of a namespace, and warns of existing pods that violate a newly enforced level.
 fn check_namespace(a: &Attributes<'_>) -> Result<(), Status> {
     let (policy, errors) = Policy::of(&corten_meta::labels(&a.object));
     let (before, old_errors) = match &a.old {
@@ -179,10 +179,10 @@ fn check_namespace(a: &Attributes<'_>) -> Result<(), Status> {
     Ok(())
 }
 
-/// What is to be said of the pods of a namespace that break the level it newly enforces.
-fn warnings(namespace: &str, asked: LevelVersion, pods: Vec<std::sync::Arc<Object>>) -> Vec<String> {
+/// Returns the warnings about existing pods that violate the level that their namespace newly enforces.
+fn warnings(namespace: &str, level: LevelVersion, pods: Vec<std::sync::Arc<Object>>) -> Vec<String> {
     let total = pods.len();
-    // One pod of each controller before the others, which are like it.
+    // One pod of each controller comes before the others, which are like it.
     let mut seen = HashSet::new();
     let (mut first, rest): (Vec<Value>, Vec<Value>) = pods.iter().map(|pod| pod.value()).partition(|pod| {
         let owners = pod["metadata"]["ownerReferences"].as_array().into_iter().flatten();
@@ -193,7 +193,7 @@ fn warnings(namespace: &str, asked: LevelVersion, pods: Vec<std::sync::Arc<Objec
     first.truncate(MOST_PODS);
     let mut broken: BTreeMap<String, (String, usize)> = BTreeMap::new();
     for pod in &first {
-        let reasons: Vec<String> = violations(asked, pod).into_iter().map(|found| found.reason).collect();
+        let reasons: Vec<String> = violations(level, pod).into_iter().map(|found| found.reason).collect();
         if !reasons.is_empty() {
             let name = corten_meta::name(pod);
             let (least, count) = broken.entry(reasons.join(", ")).or_insert_with(|| (name.to_owned(), 0));
@@ -203,16 +203,16 @@ fn warnings(namespace: &str, asked: LevelVersion, pods: Vec<std::sync::Arc<Objec
             }
         }
     }
-    let mut said = Vec::new();
+    let mut messages = Vec::new();
     if first.len() < total {
         let checked = first.len();
-        said.push(format!(
+        messages.push(format!(
             "new PodSecurity enforce level only checked against the first {checked} of {total} existing pods"
         ));
     }
     if !broken.is_empty() {
-        said.push(format!(
-            "existing pods in namespace {} violate the new PodSecurity enforce level \"{asked}\"",
+        messages.push(format!(
+            "existing pods in namespace {} violate the new PodSecurity enforce level \"{level}\"",
             quote(namespace)
         ));
     }
@@ -225,11 +225,11 @@ fn warnings(namespace: &str, asked: LevelVersion, pods: Vec<std::sync::Arc<Objec
         })
         .collect();
     each.sort_unstable();
-    said.extend(each);
-    said
+    messages.extend(each);
+    messages
 }
 
-/// The pod template of a workload.
+/// Returns the pod template of a workload.
 fn template_of<'a>(a: &'a Attributes<'_>) -> Option<&'a Value> {
     if !a.subresource().is_empty() {
         return None;
@@ -238,10 +238,10 @@ fn template_of<'a>(a: &'a Attributes<'_>) -> Option<&'a Value> {
     ["/spec/jobTemplate/spec/template", "/spec/template", "/template"].into_iter().find_map(|at| object.pointer(at))
 }
 
-/// Everything that breaks a level.
-fn violations(asked: LevelVersion, template: &Value) -> Vec<Violation> {
-    let pod = Pod::new(template, asked.version);
-    let own: &[Check] = match asked.level {
+/// Returns all violations of a level.
+fn violations(level: LevelVersion, template: &Value) -> Vec<Violation> {
+    let pod = Pod::new(template, level.version);
+    let own: &[Check] = match level.level {
         Level::Privileged => return Vec::new(),
         Level::Baseline => baseline::LENIENT,
         Level::Restricted => restricted::CHECKS,
@@ -249,26 +249,26 @@ fn violations(asked: LevelVersion, template: &Value) -> Vec<Violation> {
     baseline::CHECKS.iter().chain(own).filter_map(|check| check(&pod)).collect()
 }
 
-/// The same in one line; `None` if nothing does.
-fn evaluate(asked: LevelVersion, template: &Value) -> Option<String> {
-    let found: Vec<String> = violations(asked, template)
+/// Returns the violations in one line; `None` if there are none.
+fn evaluate(level: LevelVersion, template: &Value) -> Option<String> {
+    let found: Vec<String> = violations(level, template)
         .into_iter()
         .map(|v| if v.detail.is_empty() { v.reason } else { format!("{} ({})", v.reason, v.detail) })
         .collect();
     (!found.is_empty()).then(|| found.join(", "))
 }
 
-/// A violation, if there is something bad.
+/// Returns a violation if `bad` holds.
 pub fn violation(bad: bool, reason: &str, detail: impl FnOnce() -> String) -> Option<Violation> {
     bad.then(|| Violation { reason: reason.to_owned(), detail: detail() })
 }
 
-/// `"a", "b"`.
+/// Formats names as `"a", "b"`.
 pub fn quoted<T: AsRef<str>>(words: &[T]) -> String {
     words.iter().map(quote).collect::<Vec<_>>().join(", ")
 }
 
-/// `container "a"` or `containers "a", "b"`.
+/// Formats names as `container "a"` or `containers "a", "b"`.
 pub fn containers(names: &[&str]) -> String {
     format!("{} {}", plural("container", names.len()), quoted(names))
 }
@@ -277,7 +277,7 @@ pub fn plural(word: &str, count: usize) -> String {
     if count == 1 { word.to_owned() } else { format!("{word}s") }
 }
 
-/// `use` or `uses`.
+/// Returns `use` or `uses`.
 pub fn uses(count: usize) -> &'static str {
     if count == 1 { "uses" } else { "use" }
 }
@@ -286,9 +286,9 @@ pub fn uses(count: usize) -> &'static str {
 mod tests {
     use super::*;
 
-    /// Upstream's fixtures, where they are at hand: each file is a pod that passes or fails its level.
+    /// Checks upstream's fixtures, if they are available: each file is a pod that passes or fails its level.
     #[test]
-    fn fixtures_pass_and_fail_as_upstream_says() {
+    fn fixtures_pass_and_fail_as_upstream() {
         let Ok(directory) = std::env::var("KUBERNETES_FACTS") else {
             eprintln!("skipped: KUBERNETES_FACTS does not name a directory with pod-security/");
             return;
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn older_versions_ask_for_less() {
+    fn older_versions_have_fewer_checks() {
         let check = |pod: Value, label: &str, expected: Option<&str>| {
             let labels = [("enforce", "restricted"), ("enforce-version", label)];
             let labels = labels.map(|(key, value)| (format!("{PREFIX}{key}"), value.to_owned())).into();
@@ -345,17 +345,17 @@ mod tests {
     }
 
     #[test]
-    fn a_stricter_namespace_is_told_of_its_pods() {
+    fn a_stricter_level_warns_of_existing_pods() {
         let pod = |name: &str, privileged: bool| {
             let context = serde_json::json!({ "privileged": privileged });
             let pod = serde_json::json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "namespace": "n" },
                 "spec": { "containers": [{ "name": "c", "securityContext": context }] } });
             std::sync::Arc::new(Object::from_value(&pod, 1).unwrap())
         };
-        let asked = LevelVersion { level: Level::Baseline, version: Version::LATEST };
+        let level = LevelVersion { level: Level::Baseline, version: Version::LATEST };
         let pods = vec![pod("b", true), pod("a", true), pod("good", false)];
         assert_eq!(
-            warnings("n", asked, pods),
+            warnings("n", level, pods),
             [
                 "existing pods in namespace \"n\" violate the new PodSecurity enforce level \"baseline:latest\"",
                 "a (and 1 other pod): privileged",

@@ -1,4 +1,4 @@
-//! What the labels of a namespace ask for: a level and its version for each of the three modes. Pure.
+//! The policy of a namespace's labels: a level and its version for each of the three modes. Pure.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,28 +23,28 @@ impl Level {
         }
     }
 
-    fn parse(text: &str) -> Option<Level> {
-        [Level::Privileged, Level::Baseline, Level::Restricted].into_iter().find(|level| level.word() == text)
+    fn parse(value: &str) -> Option<Level> {
+        [Level::Privileged, Level::Baseline, Level::Restricted].into_iter().find(|level| level.word() == value)
     }
 }
 
-/// The version of Kubernetes whose checks count: a minor one, or the newest.
+/// The Kubernetes version of the checks: a minor version, or the newest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Version(Option<u32>);
 
 impl Version {
     pub const LATEST: Version = Version(None);
 
-    /// Whether the checks that came with a minor version count.
+    /// Reports whether checks that came with a minor version apply.
     pub fn since(self, minor: u32) -> bool {
         self.0.is_none_or(|own| own >= minor)
     }
 
-    fn parse(text: &str) -> Option<Version> {
-        if text == "latest" {
+    fn parse(value: &str) -> Option<Version> {
+        if value == "latest" {
             return Some(Version::LATEST);
         }
-        let digits = text.strip_prefix("v1.")?;
+        let digits = value.strip_prefix("v1.")?;
         let plain = digits == "0" || (digits.bytes().all(|b| b.is_ascii_digit()) && !digits.starts_with('0'));
         digits.parse().ok().filter(|_| plain).map(|minor| Version(Some(minor)))
     }
@@ -59,7 +59,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// What one mode asks for.
+/// The level and version of one mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LevelVersion {
     pub level: Level,
@@ -72,7 +72,7 @@ impl fmt::Display for LevelVersion {
     }
 }
 
-/// What the modes of a namespace ask for.
+/// The levels and versions of a namespace's modes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
     pub enforce: LevelVersion,
@@ -85,7 +85,8 @@ impl Policy {
         [self.enforce, self.audit, self.warn].iter().all(|mode| mode.level == Level::Privileged)
     }
 
-    /// Reads the labels. What cannot be understood is enforced as the safest, and neither noted nor warned of.
+    /// Reads the labels. An invalid `enforce` label means the restricted level; an invalid `audit` or `warn` label
+    /// means none.
     pub fn of(labels: &BTreeMap<String, String>) -> (Policy, Vec<FieldError>) {
         const DEFAULT: LevelVersion = LevelVersion { level: Level::Privileged, version: Version::LATEST };
         let mut errors = Vec::new();
@@ -94,28 +95,28 @@ impl Policy {
                 let path = Path::root("metadata").child("labels").key(format!("{PREFIX}{label}"));
                 errors.push(FieldError::invalid(&path, value, why));
             };
-            let mut asked = DEFAULT;
-            if let Some(text) = labels.get(&format!("{PREFIX}{mode}")) {
-                asked.level = Level::parse(text).unwrap_or_else(|| {
-                    refuse(mode, text, "must be one of privileged, baseline, restricted");
+            let mut level = DEFAULT;
+            if let Some(value) = labels.get(&format!("{PREFIX}{mode}")) {
+                level.level = Level::parse(value).unwrap_or_else(|| {
+                    refuse(mode, value, "must be one of privileged, baseline, restricted");
                     on_error
                 });
             }
             let label = format!("{mode}-version");
-            if let Some(text) = labels.get(&format!("{PREFIX}{label}")) {
-                asked.version = Version::parse(text).unwrap_or_else(|| {
-                    refuse(&label, text, "must be \"latest\" or \"v1.x\"");
+            if let Some(value) = labels.get(&format!("{PREFIX}{label}")) {
+                level.version = Version::parse(value).unwrap_or_else(|| {
+                    refuse(&label, value, "must be \"latest\" or \"v1.x\"");
                     Version::LATEST
                 });
             }
-            asked
+            level
         };
         let enforce = read("enforce", Level::Restricted);
         let audit = read("audit", Level::Privileged);
         let mut warn = read("warn", Level::Privileged);
         let is_set = |label: &str| labels.contains_key(&format!("{PREFIX}{label}"));
-        let enforced = labels.get(&format!("{PREFIX}enforce")).is_some_and(|text| Level::parse(text).is_some());
-        // Whoever enforces a level also wants to hear of workloads whose pods will be refused.
+        let enforced = labels.get(&format!("{PREFIX}enforce")).is_some_and(|value| Level::parse(value).is_some());
+        // A namespace that enforces a level also gets warnings of workloads whose pods will be refused.
         if !is_set("warn") && enforced && enforce.level > warn.level {
             warn.level = enforce.level;
             if !is_set("warn-version") {
@@ -159,8 +160,8 @@ mod tests {
 
     #[test]
     fn versions_are_minor_ones() {
-        for text in ["v1.024", "v1.", "v2.0", "1.24", "v1.-1", ""] {
-            assert_eq!(Version::parse(text), None, "{text}");
+        for value in ["v1.024", "v1.", "v2.0", "1.24", "v1.-1", ""] {
+            assert_eq!(Version::parse(value), None, "{value}");
         }
         assert!(Version::LATEST.since(99) && Version(Some(24)).since(24) && !Version(Some(24)).since(25));
     }

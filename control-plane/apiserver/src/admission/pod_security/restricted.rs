@@ -1,4 +1,4 @@
-//! The restricted level: what a hardened pod must say, besides what it must not.
+//! The restricted level: the settings that a hardened pod must have, besides those that it must not have.
 
 use std::collections::BTreeSet;
 
@@ -54,14 +54,14 @@ fn capabilities(pod: &Pod<'_>) -> Option<Violation> {
     if !adding.is_empty() {
         let names: BTreeSet<&str> = pod.containers().flat_map(|c| added(c, &["NET_BIND_SERVICE"])).collect();
         let names: Vec<&str> = names.into_iter().collect();
-        let who = containers(&adding);
-        details.push(format!("{who} must not include {} in securityContext.capabilities.add", quoted(&names)));
+        let subject = containers(&adding);
+        details.push(format!("{subject} must not include {} in securityContext.capabilities.add", quoted(&names)));
     }
     violation(!details.is_empty(), "unrestricted capabilities", || details.join("; "))
 }
 
 fn proc_mount(pod: &Pod<'_>) -> Option<Violation> {
-    // Without its own users the common check has spoken already.
+    // The common check handles a pod without a user namespace of its own.
     if !pod.has_own_users() {
         return None;
     }
@@ -105,18 +105,18 @@ fn run_as_non_root(pod: &Pod<'_>) -> Option<Violation> {
     const REASON: &str = "runAsNonRoot != true";
     let says = |context: &Value, value: bool| context.pointer("/runAsNonRoot") == Some(&Value::Bool(value));
     let by_pod = says(&pod.spec["securityContext"], true);
-    let mut who = Vec::new();
+    let mut subject = Vec::new();
     if says(&pod.spec["securityContext"], false) {
-        who.push("pod".to_owned());
+        subject.push("pod".to_owned());
     }
     let explicit = pod.bad(|c| says(&c["securityContext"], false));
     if !explicit.is_empty() {
-        who.push(containers(&explicit));
+        subject.push(containers(&explicit));
     }
-    // The pod's own false is mended by containers that all say true.
-    if !explicit.is_empty() || (!who.is_empty() && !pod.bad(|c| !says(&c["securityContext"], true)).is_empty()) {
+    // The pod's own false does not matter if all containers set true.
+    if !explicit.is_empty() || (!subject.is_empty() && !pod.bad(|c| !says(&c["securityContext"], true)).is_empty()) {
         return violation(true, REASON, || {
-            format!("{} must not set securityContext.runAsNonRoot=false", who.join(" and "))
+            format!("{} must not set securityContext.runAsNonRoot=false", subject.join(" and "))
         });
     }
     let implicit = pod.bad(|c| !says(&c["securityContext"], true));
@@ -129,8 +129,8 @@ fn run_as_user(pod: &Pod<'_>) -> Option<Violation> {
     if pod.has_own_users() || !pod.version.since(23) {
         return None;
     }
-    let who = setters(pod, |context| context.pointer("/runAsUser").and_then(Value::as_i64) == Some(0))?;
-    violation(true, "runAsUser=0", || format!("{who} must not set runAsUser=0"))
+    let subject = setters(pod, |context| context.pointer("/runAsUser").and_then(Value::as_i64) == Some(0))?;
+    violation(true, "runAsUser=0", || format!("{subject} must not set runAsUser=0"))
 }
 
 fn seccomp(pod: &Pod<'_>) -> Option<Violation> {
@@ -142,16 +142,16 @@ fn seccomp(pod: &Pod<'_>) -> Option<Violation> {
     }
     let kind = |context: &Value| context.pointer("/seccompProfile/type").and_then(Value::as_str).map(str::to_owned);
     let is_good = |kind: &str| matches!(kind, "RuntimeDefault" | "Localhost");
-    if let Some(who) = setters(pod, |context| kind(context).is_some_and(|k| !is_good(&k))) {
+    if let Some(subject) = setters(pod, |context| kind(context).is_some_and(|k| !is_good(&k))) {
         let values = bad_values(pod, "/seccompProfile/type", |k| !is_good(k));
         return violation(true, "seccompProfile", || {
-            format!("{who} must not set securityContext.seccompProfile.type to {}", quoted(&values))
+            format!("{subject} must not set securityContext.seccompProfile.type to {}", quoted(&values))
         });
     }
     let by_pod = kind(&pod.spec["securityContext"]).is_some();
     let implicit = pod.bad(|c| kind(&c["securityContext"]).is_none());
     violation(!by_pod && !implicit.is_empty(), "seccompProfile", || {
-        let who = containers(&implicit);
-        format!("pod or {who} must set securityContext.seccompProfile.type to \"RuntimeDefault\" or \"Localhost\"")
+        let subject = containers(&implicit);
+        format!("pod or {subject} must set securityContext.seccompProfile.type to \"RuntimeDefault\" or \"Localhost\"")
     })
 }

@@ -1,4 +1,4 @@
-//! Compiling the expressions of a policy.
+//! Compiles the expressions of a policy.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use corten_meta::Value;
 use crate::conditions::problem;
 use crate::metrics::expressions::compiling;
 
-/// A program, or why its expression could not be compiled.
+/// A program, or the reason why its expression does not compile.
 pub type Compiled = Result<Program, String>;
 
 /// The type of `variables`.
@@ -19,19 +19,19 @@ pub fn compile(env: &Env, expression: &str, wanted: &[Type]) -> Compiled {
     compiling(|| env.compile(expression, wanted)).map_err(|error| problem(&error))
 }
 
-/// Compiles the variables of a policy one after the other: each may speak of those before it.
-pub fn compile_variables(env: &mut Env, given: &[Value]) -> Vec<(String, Compiled)> {
+/// Compiles the variables of a policy in their order: each may refer to those before it.
+pub fn compile_variables(env: &mut Env, variables: &[Value]) -> Vec<(String, Compiled)> {
     *env = std::mem::take(env).variable("variables", Type::named(VARIABLES)).message(VARIABLES, BTreeMap::new());
     let mut compiled = Vec::new();
-    for variable in given {
-        let text = |key: &str| variable[key].as_str().unwrap_or_default();
-        let program = compile(env, text("expression"), &[]);
+    for variable in variables {
+        let string = |key: &str| variable[key].as_str().unwrap_or_default();
+        let program = compile(env, string("expression"), &[]);
         let of = program.as_ref().map_or(Type::Dyn, |program| program.output().remembered());
-        // One without an expression is told to be, and there is none.
-        if !text("expression").trim().is_empty() {
-            env.add_field(VARIABLES, text("name"), of);
+        // A variable without an expression is declared invalid elsewhere, and is not added.
+        if !string("expression").trim().is_empty() {
+            env.add_field(VARIABLES, string("name"), of);
         }
-        compiled.push((text("name").to_owned(), program));
+        compiled.push((string("name").to_owned(), program));
     }
     compiled
 }

@@ -13,10 +13,10 @@ use crate::core::Core;
 
 pub const GROUP: &str = "admissionregistration.k8s.io";
 
-/// A policy, ready to be evaluated.
+/// A compiled policy.
 pub struct Policy {
     pub name: String,
-    /// Whether a write goes on when the policy cannot be evaluated.
+    /// Whether a write passes when the policy cannot be evaluated.
     pub fail_open: bool,
     /// `apiVersion` and `kind` of the parameters.
     pub param_kind: Option<(String, String)>,
@@ -24,7 +24,7 @@ pub struct Policy {
     pub conditions: Vec<(String, Compiled)>,
     pub variables: Vec<(String, Compiled)>,
     pub validations: Vec<Validation>,
-    /// Key and expression.
+    /// Key and expression of the audit annotations.
     pub annotations: Vec<(String, Compiled)>,
     pub mutations: Vec<Mutation>,
     pub reinvoke: bool,
@@ -57,7 +57,7 @@ pub struct Binding {
     pub actions: Vec<String>,
 }
 
-/// Which writes a policy or binding is for.
+/// The writes that a policy or binding matches.
 pub struct MatchResources {
     pub rules: Vec<Rule>,
     pub excluded: Vec<Rule>,
@@ -87,7 +87,7 @@ fn list<'a>(value: &'a Value, key: &str) -> &'a [Value] {
     value[key].as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-fn text<'a>(value: &'a Value, key: &str) -> &'a str {
+fn string<'a>(value: &'a Value, key: &str) -> &'a str {
     value[key].as_str().unwrap_or_default()
 }
 
@@ -95,17 +95,18 @@ impl Policy {
     pub fn from_value(name: &str, policy: &Value) -> Policy {
         let spec = &policy["spec"];
         let has_params = spec["paramKind"].is_object();
-        let param_kind = has_params
-            .then(|| (text(&spec["paramKind"], "apiVersion").to_owned(), text(&spec["paramKind"], "kind").to_owned()));
+        let param_kind = has_params.then(|| {
+            (string(&spec["paramKind"], "apiVersion").to_owned(), string(&spec["paramKind"], "kind").to_owned())
+        });
         let conditions_env = expressions::env(has_params, true);
         let mut env = conditions_env.clone();
-        // A policy that validates and has no variables does not know the word either.
+        // A policy that validates and has no variables does not declare `variables` either.
         let knows_variables = !list(spec, "variables").is_empty() || spec["mutations"].is_array();
         let variables = match knows_variables {
             true => compile_variables(&mut env, list(spec, "variables")),
             false => Vec::new(),
         };
-        // Messages are not the place to ask an authorizer.
+        // Messages may not use the authorizer.
         let mut message_env = expressions::env(has_params, false);
         if knows_variables {
             message_env = message_env.variable("variables", Type::named(VARIABLES));
@@ -115,39 +116,39 @@ impl Policy {
             message_env.add_field(VARIABLES, name, of);
         }
         let conditions = list(spec, "matchConditions").iter().map(|condition| {
-            let compiled = compile(&conditions_env, text(condition, "expression").trim(), &[Type::Bool]);
-            (text(condition, "name").to_owned(), compiled)
+            let compiled = compile(&conditions_env, string(condition, "expression").trim(), &[Type::Bool]);
+            (string(condition, "name").to_owned(), compiled)
         });
         let validations = list(spec, "validations").iter().map(|validation| {
-            let message = text(validation, "messageExpression");
+            let message = string(validation, "messageExpression");
             Validation {
-                expression: text(validation, "expression").to_owned(),
-                compiled: compile(&env, text(validation, "expression"), &[Type::Bool]),
-                message: text(validation, "message").to_owned(),
+                expression: string(validation, "expression").to_owned(),
+                compiled: compile(&env, string(validation, "expression"), &[Type::Bool]),
+                message: string(validation, "message").to_owned(),
                 message_expression: (!message.is_empty()).then(|| compile(&message_env, message, &[Type::String])),
-                reason: text(validation, "reason").to_owned(),
+                reason: string(validation, "reason").to_owned(),
             }
         });
         let annotations = list(spec, "auditAnnotations").iter().map(|annotation| {
             let wanted = [Type::String, Type::Null];
-            (text(annotation, "key").to_owned(), compile(&env, text(annotation, "valueExpression").trim(), &wanted))
+            (string(annotation, "key").to_owned(), compile(&env, string(annotation, "valueExpression").trim(), &wanted))
         });
         Policy {
             name: name.to_owned(),
-            fail_open: text(spec, "failurePolicy") == "Ignore",
+            fail_open: string(spec, "failurePolicy") == "Ignore",
             param_kind,
             constraints: MatchResources::from_value(&spec["matchConstraints"]),
             conditions: conditions.collect(),
             validations: validations.collect(),
             annotations: annotations.collect(),
             mutations: list(spec, "mutations").iter().map(|mutation| compile_mutation(&env, mutation)).collect(),
-            reinvoke: text(spec, "reinvocationPolicy") == "IfNeeded",
+            reinvoke: string(spec, "reinvocationPolicy") == "IfNeeded",
             variables,
         }
     }
 }
 
-/// The environment of mutations: they may also make objects and patches.
+/// Returns the environment of mutations: they may also construct objects and patches.
 pub fn mutation_env(env: &Env) -> Env {
     let fields = [("op", Type::String), ("path", Type::String), ("from", Type::String), ("value", Type::Dyn)];
     let fields = fields.into_iter().map(|(name, of)| (name.to_owned(), of)).collect();
@@ -156,11 +157,11 @@ pub fn mutation_env(env: &Env) -> Env {
 
 fn compile_mutation(env: &Env, mutation: &Value) -> Mutation {
     let env = mutation_env(env);
-    let (form, expression, wanted) = match text(mutation, "patchType") {
+    let (form, expression, wanted) = match string(mutation, "patchType") {
         "JSONPatch" => (Form::JsonPatch, &mutation["jsonPatch"], Type::list(Type::named("JSONPatch"))),
         _ => (Form::ApplyConfiguration, &mutation["applyConfiguration"], Type::named("Object")),
     };
-    Mutation { form, compiled: compile(&env, text(expression, "expression").trim(), &[wanted]) }
+    Mutation { form, compiled: compile(&env, string(expression, "expression").trim(), &[wanted]) }
 }
 
 impl Binding {
@@ -168,7 +169,7 @@ impl Binding {
         let spec = &binding["spec"];
         Binding {
             name: name.to_owned(),
-            policy: text(spec, "policyName").to_owned(),
+            policy: string(spec, "policyName").to_owned(),
             params: spec["paramRef"].clone(),
             constraints: spec["matchResources"]
                 .is_object()
@@ -204,7 +205,7 @@ impl Policies {
         Policies { policies, bindings, decoded: Mutex::default() }
     }
 
-    /// The policies of this moment that have bindings, in the order of their names.
+    /// Returns the current policies that have bindings, in the order of their names.
     pub fn current(&self, core: &Core) -> Arc<[Bound]> {
         let snapshot = |plural: &str| {
             let resource = core.registry.resource(GROUP, "v1", plural)?;

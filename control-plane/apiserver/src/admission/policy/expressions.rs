@@ -1,5 +1,5 @@
-//! The expressions of policies: one that does not compile is refused when it is written.
-//! This stands among the plugins because the kind table, which validates the rest, knows no expressions.
+//! Validates the expressions of policies: one that does not compile is refused when it is written. This is an admission
+//! plugin because the kind table, which validates the rest, knows no expressions.
 
 use corten_meta::{FieldError, Path, Value};
 
@@ -9,7 +9,7 @@ use crate::admission::operation::Operation;
 use crate::admission::plugin::Plugin;
 use crate::conditions::refusal;
 
-/// The plugin.
+/// The plugin that validates the expressions of policies.
 pub struct Expressions;
 
 impl Plugin for Expressions {
@@ -30,11 +30,11 @@ impl Plugin for Expressions {
     }
 }
 
-/// What is wrong with the expressions of a policy, each at its place. Conditions stay good when nothing changes that
-/// they are judged by.
+/// Returns the errors of a policy's expressions, each with its path. Match conditions are validated again only if they
+/// or the kind of the parameters changed.
 fn policy_errors(policy: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let is_same = |field: &str| old.is_some_and(|old| old["spec"][field] == policy["spec"][field]);
-    let judges_conditions = !is_same("paramKind") || !is_same("matchConditions");
+    let validates_conditions = !is_same("paramKind") || !is_same("matchConditions");
     let compiled = Policy::from_value(corten_meta::name(policy), policy);
     let spec = Path::root("spec");
     let mut errors = Vec::new();
@@ -43,19 +43,19 @@ fn policy_errors(policy: &Value, old: Option<&Value>) -> Vec<FieldError> {
         let path = spec.child(list).index(index);
         let path = field.split('.').fold(path, |path, step| path.child(step));
         let pointer = format!("/spec/{list}/{index}/{}", field.replace('.', "/"));
-        let text = policy.pointer(&pointer).and_then(Value::as_str).unwrap_or_default();
-        if text.trim().is_empty() {
-            // It is missing, which the kind's own rules say.
+        let expression = policy.pointer(&pointer).and_then(Value::as_str).unwrap_or_default();
+        if expression.trim().is_empty() {
+            // The kind's validation reports the missing expression.
             return;
         }
-        // Of some, upstream shows only what it compiles, which has no blanks around it.
-        let shown = if ["matchConditions", "mutations"].contains(&list) { text.trim() } else { text };
+        // For some expressions, upstream reports the trimmed string that it compiles.
+        let shown = if ["matchConditions", "mutations"].contains(&list) { expression.trim() } else { expression };
         errors.push(refusal(&path, shown, problem));
     };
     for (index, (_, variable)) in compiled.variables.iter().enumerate() {
         add("variables", index, "expression", variable.as_ref().err());
     }
-    for (index, (_, condition)) in compiled.conditions.iter().enumerate().filter(|_| judges_conditions) {
+    for (index, (_, condition)) in compiled.conditions.iter().enumerate().filter(|_| validates_conditions) {
         add("matchConditions", index, "expression", condition.as_ref().err());
     }
     for (index, validation) in compiled.validations.iter().enumerate() {
@@ -71,7 +71,7 @@ fn policy_errors(policy: &Value, old: Option<&Value>) -> Vec<FieldError> {
             Form::ApplyConfiguration => "applyConfiguration.expression",
             Form::JsonPatch => "jsonPatch.expression",
         };
-        // Of a form that is none nothing is compiled.
+        // The expression of an unknown patch type is not compiled.
         let is_known = ["ApplyConfiguration", "JSONPatch"]
             .contains(&policy["spec"]["mutations"][index]["patchType"].as_str().unwrap_or_default());
         add("mutations", index, field, mutation.compiled.as_ref().err().filter(|_| is_known));
@@ -85,7 +85,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_is_wrong_stays_wrong_but_for_conditions() {
+    fn unchanged_expressions_are_validated_again_except_conditions() {
         let policy = |kind: &str| {
             json!({"metadata": {"name": "p"}, "spec": {
                 "paramKind": {"apiVersion": "v1", "kind": kind},

@@ -1,4 +1,4 @@
-//! Which writes a policy is for, and in which version of the resource it sees them.
+//! Matches writes with policies, and selects the version of the resource that a policy sees.
 
 use std::sync::Arc;
 
@@ -10,9 +10,9 @@ use crate::admission::attributes::Attributes;
 use crate::admission::webhook::matching::{matches_namespace, matches_object, matching_version};
 use crate::registry::Resource;
 
-/// The resource in the version in which the write matches; none if it does not.
+/// Returns the resource in the version in which the write matches; none if it does not match.
 pub async fn matches(constraints: &MatchResources, a: &Attributes<'_>) -> Result<Option<Arc<Resource>>, Status> {
-    // A binding without rules is for everything that its policy is for.
+    // A binding without rules matches all writes that its policy matches.
     let resource = if constraints.rules.is_empty() {
         Some(Arc::clone(a.target.resource))
     } else {
@@ -26,7 +26,7 @@ pub async fn matches(constraints: &MatchResources, a: &Attributes<'_>) -> Result
     Ok(selected.then_some(resource))
 }
 
-/// What expressions see of the write in that version.
+/// Returns the variables of expressions for the write in that version.
 pub async fn input(a: &Attributes<'_>, resource: &Arc<Resource>) -> Result<Input, Status> {
     let own = a.target.resource;
     let converted = resource.kind.api_version() != own.kind.api_version() && a.is_about_the_object();

@@ -1,10 +1,11 @@
-//! Admission policies: rules about writes in CEL, kept in the cluster and evaluated in this process.
+//! Admission policies: rules about writes in CEL, stored in the cluster and evaluated in this process.
 //!
-//! A policy says what; a binding says where, and with which parameters. The steps of both kinds of policy: match the
-//! policy, match each binding, find the parameters, evaluate. An error on the way is the failure policy's to decide.
+//! A policy has the rules; a binding has the resources that they apply to, and the parameters. Both kinds of policy
+//! take the same steps: match the policy, match each binding, find the parameters, evaluate. The failure policy decides
+//! about an error of any step.
 //!
-//! Invariant: a write of a policy, a binding or a webhook configuration is never judged by a policy, so that a wrong
-//! one can always be taken away.
+//! Invariant: a write of a policy, a binding or a webhook configuration is never validated by a policy, so that a wrong
+//! policy can always be deleted.
 
 mod compile;
 mod definition;
@@ -29,8 +30,8 @@ use self::definition::Policy;
 use self::scope::Scope;
 use super::attributes::Attributes;
 
-/// Policies and their bindings, and questions about who somebody is and what one may do: without an
-/// answer to them little else would work.
+/// Reports whether a write is exempt: policies and their bindings, and reviews of authentication and authorization,
+/// without which little else would work.
 fn is_exempt(a: &Attributes<'_>) -> bool {
     let kind = &a.target.resource.kind;
     let is_question = matches!(kind.group.as_str(), "authentication.k8s.io" | "authorization.k8s.io");
@@ -38,7 +39,7 @@ fn is_exempt(a: &Attributes<'_>) -> bool {
     is_policy || is_question && kind.plural.ends_with("reviews")
 }
 
-/// Whether all match conditions of a policy hold; the error is a sentence.
+/// Reports whether all match conditions of a policy hold; the error is a sentence.
 fn conditions_hold(policy: &Policy, scope: &Scope<'_>) -> Result<bool, String> {
     let mut budget = MATCH_CONDITIONS_BUDGET;
     let mut failed = None;
@@ -49,7 +50,7 @@ fn conditions_hold(policy: &Policy, scope: &Scope<'_>) -> Result<bool, String> {
         };
         match value {
             Ok(Cel::Bool(true)) => {}
-            // One that does not hold decides, whatever went wrong with others.
+            // A condition that does not hold decides, even if others fail with an error.
             Ok(_) => return Ok(false),
             Err(error) => failed = failed.or(Some(format!("matchCondition {}: {error}", quote(name)))),
         }

@@ -1,8 +1,7 @@
-//! MutatingAdmissionPolicy: expressions that make a write into another one, by a configuration that is applied to the
-//! object or by a JSON patch.
+//! MutatingAdmissionPolicy: expressions that change a write, by an apply configuration or by a JSON patch.
 //!
-//! Policies run one after the other. When one changes the object, earlier ones that ask for it run once more (see
-//! `Reinvocation`).
+//! Policies run one after the other. When one changes the object, earlier ones with the reinvocation policy IfNeeded
+//! run once more (see `Reinvocation`).
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -26,7 +25,7 @@ use crate::managed_fields::{keep_managers, type_of};
 use crate::metrics::{MUTATING_POLICY_CHECKS, MUTATING_POLICY_SECONDS};
 use crate::registry::Resource;
 
-/// The plugin.
+/// The plugin of MutatingAdmissionPolicies.
 pub struct MutatingAdmissionPolicy(Policies);
 
 const PLUGIN: &str = "MutatingAdmissionPolicy";
@@ -61,7 +60,7 @@ impl Plugin for MutatingAdmissionPolicy {
     }
 }
 
-/// One policy under one binding.
+/// Runs a policy under one of its bindings.
 async fn run(a: &mut Attributes<'_>, policy: &Policy, binding: &Binding) -> Result<(), Status> {
     let id = format!("{}/{}", policy.name, binding.name);
     if a.reinvocation.again && !a.reinvocation.may_call_again(PLUGIN, &id) {
@@ -98,7 +97,7 @@ async fn bound_policy(a: &mut Attributes<'_>, policy: &Policy, binding: &Binding
     }
     for one in params(policy, binding, a).await? {
         for (index, mutation) in policy.mutations.iter().enumerate() {
-            // Each mutation sees what the ones before it made.
+            // Each mutation sees the changes of those before it.
             let mut input = input(a, &resource).await.map_err(message)?;
             input.params = one.clone();
             let rights = Rights::new(a, &resource);
@@ -115,7 +114,7 @@ async fn bound_policy(a: &mut Attributes<'_>, policy: &Policy, binding: &Binding
     Ok(())
 }
 
-/// The object in the version of the request, with its defaults and with managers that are well formed.
+/// Returns the object in the version of the request, with its defaults and with well-formed managed fields.
 async fn read(a: &Attributes<'_>, resource: &Arc<Resource>, object: Value) -> Result<Value, Status> {
     let own = a.target.resource;
     let mut object = object;
@@ -130,7 +129,7 @@ async fn read(a: &Attributes<'_>, resource: &Arc<Resource>, object: Value) -> Re
     Ok(object)
 }
 
-/// What a mutation makes of the object; none if the policy is not for it.
+/// Returns the mutated object; none if the policy does not match it.
 fn mutate<'a>(
     policy: &'a Policy,
     mutation: &'a Mutation,
@@ -152,7 +151,7 @@ fn mutate<'a>(
             let mut object = input.object.clone();
             let patch = patch(&value)?;
             match corten_meta::patch::json_patch(&mut object, &patch) {
-                // A patch whose test fails is not meant for this object, which stays as it is.
+                // A patch whose test operation fails does not apply to this object, which stays as it is.
                 Ok(()) | Err(corten_meta::Error::PatchTestFailed(_)) => Ok(Some(object)),
                 Err(error) => Err(format!("JSON Patch: {error}")),
             }
@@ -160,7 +159,7 @@ fn mutate<'a>(
     }
 }
 
-/// Writes a configuration over the object, as an apply would.
+/// Applies a configuration to the object.
 fn apply(value: &Cel<'_>, object: &Value, resource: &Resource) -> Result<Value, String> {
     let mut config = to_json(value).map_err(|error| format!("type mismatch: {error}"))?;
     if !config.is_object() {
@@ -172,7 +171,7 @@ fn apply(value: &Cel<'_>, object: &Value, resource: &Resource) -> Result<Value, 
     Ok(merge(type_of(&resource.kind), object, &config))
 }
 
-/// The operations of a patch; those without a value have none.
+/// Converts the operations of a patch to JSON; those without a value have none.
 fn patch(value: &Cel<'_>) -> Result<Value, String> {
     let Cel::List(list) = value else {
         return Err("type mismatch: JSONPatchType.expression should evaluate to array".to_owned());

@@ -1,4 +1,4 @@
-//! The parameters of a binding: objects of the kind that its policy names.
+//! The parameters of a binding: objects of its policy's paramKind.
 
 use std::sync::Arc;
 
@@ -8,16 +8,16 @@ use super::definition::{Binding, Policy};
 use crate::admission::attributes::Attributes;
 use crate::registry::Resource;
 
-/// The parameters to evaluate with, one evaluation each. Without parameters there is one, with null.
+/// Returns the parameters, one evaluation each. Without parameters there is one evaluation, with null.
 pub async fn params(policy: &Policy, binding: &Binding, a: &Attributes<'_>) -> Result<Vec<Value>, String> {
     let (Some((api_version, kind)), true) = (&policy.param_kind, binding.params.is_object()) else {
         return Ok(vec![Value::Null]);
     };
     let reference = &binding.params;
-    let text = |key: &str| reference[key].as_str().unwrap_or_default();
+    let string = |key: &str| reference[key].as_str().unwrap_or_default();
     let resource = resource(a, api_version, kind)
         .ok_or_else(|| format!("paramKind kind `{api_version}, Kind={kind}` not known"))?;
-    let namespace = match (resource.kind.namespaced, text("namespace"), a.target.namespace) {
+    let namespace = match (resource.kind.namespaced, string("namespace"), a.target.namespace) {
         (false, "", _) => "",
         (false, ..) => {
             return Err("paramRef.namespace must not be provided for a cluster-scoped `paramKind`".to_owned());
@@ -28,10 +28,10 @@ pub async fn params(policy: &Policy, binding: &Binding, a: &Attributes<'_>) -> R
             );
         }
         (true, "", of_request) => of_request,
-        (true, given, _) => given,
+        (true, namespace, _) => namespace,
     };
-    let found = find(&resource, namespace, text("name"), &reference["selector"])?;
-    if found.is_empty() && text("parameterNotFoundAction") != "Allow" {
+    let found = find(&resource, namespace, string("name"), &reference["selector"])?;
+    if found.is_empty() && string("parameterNotFoundAction") != "Allow" {
         return Err("no params found for policy binding with `Deny` parameterNotFoundAction".to_owned());
     }
     let mut values = Vec::new();

@@ -1,5 +1,5 @@
-//! What the expressions of admission may speak of: `object`, `oldObject`, `request`, `params`, `namespaceObject`,
-//! `authorizer` and the policy's own `variables`, which are evaluated when they are first asked for.
+//! The variables of admission's expressions: `object`, `oldObject`, `request`, `params`, `namespaceObject`,
+//! `authorizer` and the policy's own `variables`, which are evaluated at their first use.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use crate::registry::Resource;
 /// A policy's variables, in their order, each with its expression.
 pub type Variables = [(String, Result<Program, String>)];
 
-/// What a request is, as expressions see it. Owned, so that expressions can borrow from it.
+/// The request, as expressions see it. Owned, so that expressions can borrow from it.
 pub struct Input {
     pub object: Value,
     pub old: Value,
@@ -29,7 +29,7 @@ pub struct Input {
 }
 
 impl Input {
-    /// The request as it is for a version of the resource.
+    /// Makes the input of a request, for a version of the resource.
     pub fn new(a: &Attributes<'_>, resource: &Resource, object: Value, old: Value) -> Input {
         let kind = |(group, version, kind): (String, String, String)| json!({ "group": group, "version": version, "kind": kind });
         let of =
@@ -62,7 +62,7 @@ impl Input {
     }
 }
 
-/// The variables of one evaluation after the other; what was found out about the policy's own is kept.
+/// The variables of consecutive evaluations, with the cached values of the policy's own variables.
 #[derive(Clone)]
 pub struct Scope<'a>(Rc<Inner<'a>>);
 
@@ -71,7 +71,7 @@ struct Inner<'a> {
     authorizer: &'a Rights<'a>,
     variables: &'a Variables,
     found: RefCell<BTreeMap<String, Result<Cel<'a>, Error>>>,
-    /// What variables have cost that nobody was charged for.
+    /// The cost of variables that is not charged to an expression yet.
     cost: Cell<u64>,
 }
 
@@ -80,7 +80,7 @@ impl<'a> Scope<'a> {
         Scope(Rc::new(Inner { input, authorizer, variables, found: RefCell::default(), cost: Cell::new(0) }))
     }
 
-    /// Evaluates an expression; variables that it is the first to ask for are on its bill.
+    /// Evaluates an expression; it pays for the variables whose first use it is.
     pub fn eval(&self, program: &Program, budget: &mut u64) -> Result<Cel<'a>, Error> {
         let outcome = evaluating(|| program.eval(self));
         let cost = outcome.cost.saturating_add(self.0.cost.take());

@@ -1,6 +1,6 @@
-//! The status of ValidatingAdmissionPolicies: that a generation was seen, and what its type check found.
+//! The status of ValidatingAdmissionPolicies: the observed generation, and the warnings of the type check.
 //!
-//! One task follows the policies. It never judges requests.
+//! One task watches the policies. It never decides about requests.
 
 use corten_meta::{Status, Value};
 use corten_store::Expect;
@@ -15,13 +15,13 @@ use crate::registry::Registry;
 
 const PLURAL: &str = "validatingadmissionpolicies";
 
-/// Follows the policies until shutdown.
+/// Watches the policies until shutdown.
 pub async fn run(registry: &Registry, shutdown: &CancellationToken) {
     let reconcile = || -> BoxFuture<'_, _> { Box::pin(async { check(registry).await.map(|()| Vec::new()) }) };
     follow(registry, GROUP, PLURAL, &reconcile, shutdown).await;
 }
 
-/// Checks every policy whose generation was not seen. Doing it twice is harmless.
+/// Checks every policy whose generation was not observed. Doing it twice is harmless.
 async fn check(registry: &Registry) -> Result<(), Status> {
     let resource = registry.required(GROUP, "v1", PLURAL)?;
     for object in registry.cached_list(GROUP, "v1", PLURAL, "") {
@@ -34,7 +34,7 @@ async fn check(registry: &Registry) -> Result<(), Status> {
         let checking = if found.is_empty() { json!({}) } else { json!({ "expressionWarnings": found }) };
         policy["status"]["observedGeneration"] = generation.into();
         policy["status"]["typeChecking"] = checking;
-        // Somebody else's write is a change that is seen here again.
+        // A conflicting write of another client is a change that this task observes again.
         registry.write(&resource, &policy, Expect::ModRevision(object.revision), Vec::new()).await?;
     }
     Ok(())

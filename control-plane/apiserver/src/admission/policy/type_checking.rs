@@ -1,5 +1,5 @@
-//! The type check of a policy against the kinds that it is for. At run time objects are untyped; this finds fields
-//! that no object of these kinds can have, and says so in the policy's status.
+//! The type check of a policy against the kinds that it matches. At run time objects are untyped; the check finds
+//! fields that no object of these kinds can have, and reports them in the policy's status.
 
 use std::sync::Arc;
 
@@ -13,27 +13,27 @@ use super::compile::{compile, compile_variables};
 use crate::admission::expressions;
 use crate::registry::{Resource, Resources};
 
-/// A policy is checked against no more kinds than this for each of its rules.
+/// The maximum number of kinds that a policy is checked against for each of its rules.
 const MOST_KINDS: usize = 10;
-/// Types refer to each other, some to themselves; below this everything is untyped.
+/// The maximum depth of types, which may refer to themselves; below it everything is untyped.
 const MOST_DEPTH: usize = 12;
 
-/// The `status.typeChecking.expressionWarnings` of a policy.
+/// Returns the `status.typeChecking.expressionWarnings` of a policy.
 pub fn warnings(policy: &Value, resources: &Resources) -> Vec<Value> {
     let spec = &policy["spec"];
     let kinds = kinds(spec, resources);
     let params = spec["paramKind"].is_object().then(|| {
-        let text = |key: &str| spec["paramKind"][key].as_str().unwrap_or_default();
+        let string = |key: &str| spec["paramKind"][key].as_str().unwrap_or_default();
         let of = resources
             .ordered
             .iter()
-            .find(|r| r.kind.kind == text("kind") && r.kind.api_version() == text("apiVersion"));
+            .find(|r| r.kind.kind == string("kind") && r.kind.api_version() == string("apiVersion"));
         of.and_then(|resource| declaration(resource, "params"))
     });
     let mut warnings = Vec::new();
     for (index, validation) in spec["validations"].as_array().into_iter().flatten().enumerate() {
         for field in ["expression", "messageExpression"] {
-            let Some(expression) = validation[field].as_str().filter(|text| !text.is_empty()) else { continue };
+            let Some(expression) = validation[field].as_str().filter(|string| !string.is_empty()) else { continue };
             let found: Vec<String> = kinds
                 .iter()
                 .filter_map(|(name, decl)| {
@@ -50,7 +50,7 @@ pub fn warnings(policy: &Value, resources: &Resources) -> Vec<Value> {
     warnings
 }
 
-/// What is wrong with an expression when the object is of a kind.
+/// Returns the error of an expression when the object is of a kind.
 fn problem(spec: &Value, expression: &str, decl: &Decl, params: Option<&Option<Decl>>) -> Option<String> {
     let mut env = expressions::env(false, true).declared("object", decl).declared("oldObject", decl);
     env = match params {
@@ -62,7 +62,7 @@ fn problem(spec: &Value, expression: &str, decl: &Decl, params: Option<&Option<D
     compile(&env, expression, &[]).err()
 }
 
-/// The kinds that the rules name without wildcards, and their declarations.
+/// Returns the kinds that the rules name without wildcards, and their declarations.
 fn kinds(spec: &Value, resources: &Resources) -> Vec<(String, Decl)> {
     let mut found: Vec<Arc<Resource>> = Vec::new();
     for rule in spec.pointer("/matchConstraints/resourceRules").and_then(Value::as_array).into_iter().flatten() {
@@ -92,7 +92,7 @@ fn kinds(spec: &Value, resources: &Resources) -> Vec<(String, Decl)> {
     found.into_iter().filter_map(declared).collect()
 }
 
-/// The declaration of a resource's objects.
+/// Returns the declaration of a resource's objects.
 fn declaration(resource: &Resource, name: &str) -> Option<Decl> {
     let kind = &resource.kind;
     if let Some(schema) = kind.behaviour.structural_schema() {
@@ -103,7 +103,7 @@ fn declaration(resource: &Resource, name: &str) -> Option<Decl> {
     Decl::of_schema(&resolved(schemas.get(&kind.schema)?, schemas, 0), false, name)
 }
 
-/// A schema with what it refers to in the place of the reference.
+/// Returns a schema with its references resolved.
 fn resolved(schema: &Value, schemas: &Value, depth: usize) -> Value {
     let inner = |schema: &Value| resolved(schema, schemas, depth + 1);
     if depth > MOST_DEPTH {
@@ -115,17 +115,17 @@ fn resolved(schema: &Value, schemas: &Value, depth: usize) -> Value {
     if let [only] = schema["allOf"].as_array().map(Vec::as_slice).unwrap_or_default() {
         return inner(only);
     }
-    // A text or a number is known only when there is one.
+    // The type of an int-or-string is known only from its value.
     if schema["oneOf"].is_array() || schema["format"] == "int-or-string" {
         return json!({ "x-kubernetes-int-or-string": true });
     }
-    let mut whole = schema.as_object().cloned().unwrap_or_default();
-    for (field, value) in &mut whole {
+    let mut resolved_schema = schema.as_object().cloned().unwrap_or_default();
+    for (field, value) in &mut resolved_schema {
         match (field.as_str(), &mut *value) {
             ("properties", Value::Object(properties)) => properties.values_mut().for_each(|p| *p = inner(p)),
             ("items" | "additionalProperties", Value::Object(_)) => *value = inner(value),
             _ => {}
         }
     }
-    Value::Object(whole)
+    Value::Object(resolved_schema)
 }

@@ -1,4 +1,4 @@
-//! ValidatingAdmissionPolicy: expressions that must be true of a write.
+//! ValidatingAdmissionPolicy: expressions that must hold for a write.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,14 +19,14 @@ use super::{conditions_hold, is_exempt};
 use crate::admission::attributes::Attributes;
 use crate::admission::expressions::Rights;
 use crate::admission::plugin::{Indifferent, Plugin};
-use crate::custom_resources::usable_message;
+use crate::custom_resources::valid_message;
 use crate::metrics::{VALIDATING_POLICY_CHECKS, VALIDATING_POLICY_SECONDS};
 use crate::registry::Resource;
 
-/// The longest value of an audit annotation.
+/// The maximum length of an audit annotation's value.
 const MAX_ANNOTATION_BYTES: usize = 10 * 1024;
 
-/// The plugin.
+/// The plugin of ValidatingAdmissionPolicies.
 pub struct ValidatingAdmissionPolicy(Policies);
 
 impl ValidatingAdmissionPolicy {
@@ -35,22 +35,22 @@ impl ValidatingAdmissionPolicy {
     }
 }
 
-/// A validation that did not hold, or could not be evaluated.
+/// A validation that does not hold, or could not be evaluated.
 struct Denied {
     message: String,
     reason: String,
     index: usize,
-    /// As metrics tell it.
+    /// The metrics' label of the error.
     error_type: &'static str,
 }
 
-/// What a policy notes in the audit log: the distinct values of each key, over all bindings and parameters.
+/// The audit annotations of a policy: the distinct values of each key, over all bindings and parameters.
 type Notes = BTreeMap<String, Vec<String>>;
 
-/// What the evaluation of a policy for one set of parameters gave.
+/// The result of evaluating a policy with one set of parameters.
 #[derive(Default)]
-struct Judgement {
-    /// How many validations were looked at.
+struct Evaluation {
+    /// The number of evaluated validations.
     evaluated: usize,
     denied: Vec<Denied>,
     annotations: Vec<(String, String)>,
@@ -96,7 +96,7 @@ fn failure(message: String) -> Denied {
     Denied { message, reason: String::new(), index: 0, error_type: "invalid_error" }
 }
 
-/// A policy under one binding: the refusal, if it refuses.
+/// Evaluates a policy under one of its bindings, and returns its refusal, if any.
 async fn bound_policy(
     a: &Attributes<'_>,
     policy: &Policy,
@@ -125,15 +125,15 @@ async fn bound_policy(
     for one in params {
         input.params = one;
         let began = Instant::now();
-        let judgement = rights.settled(|| judge(policy, &input, &rights)).await;
-        count(a, policy, binding, &judgement, began);
-        for (key, value) in judgement.annotations {
+        let evaluation = rights.settled(|| evaluate(policy, &input, &rights)).await;
+        count(a, policy, binding, &evaluation, began);
+        for (key, value) in evaluation.annotations {
             let values = notes.entry(key).or_default();
             if !values.contains(&value) {
                 values.push(value);
             }
         }
-        for denied in &judgement.denied {
+        for denied in &evaluation.denied {
             let refused = act(a, policy, binding, denied);
             refusal = refusal.or(refused);
         }
@@ -141,23 +141,23 @@ async fn bound_policy(
     Ok(refusal)
 }
 
-/// Counts the validations of a judgement: those that hold, and those that do not once for each action.
-fn count(a: &Attributes<'_>, policy: &Policy, binding: &Binding, judgement: &Judgement, began: Instant) {
-    let each = began.elapsed() / u32::try_from(judgement.evaluated.max(1)).unwrap_or(u32::MAX);
+/// Counts the validations of an evaluation: those that hold, and those that do not once for each action.
+fn count(a: &Attributes<'_>, policy: &Policy, binding: &Binding, evaluation: &Evaluation, began: Instant) {
+    let each = began.elapsed() / u32::try_from(evaluation.evaluated.max(1)).unwrap_or(u32::MAX);
     let one = |action: &str, error_type: &str| {
         let labels = [action, error_type, &policy.name, &binding.name];
         a.target.core.metrics.add(&VALIDATING_POLICY_CHECKS, &labels);
         a.target.core.metrics.took(&VALIDATING_POLICY_SECONDS, &labels, each);
     };
-    (judgement.denied.len()..judgement.evaluated).for_each(|_| one("allow", "no_error"));
-    for denied in &judgement.denied {
+    (evaluation.denied.len()..evaluation.evaluated).for_each(|_| one("allow", "no_error"));
+    for denied in &evaluation.denied {
         binding.actions.iter().for_each(|action| one(&action.to_lowercase(), denied.error_type));
     }
 }
 
-/// Does what the binding wants done about a validation that failed.
+/// Takes the binding's actions for a failed validation.
 fn act(a: &Attributes<'_>, policy: &Policy, binding: &Binding, denied: &Denied) -> Option<Status> {
-    let has = |action: &str| binding.actions.iter().any(|given| given == action);
+    let has = |action: &str| binding.actions.iter().any(|enabled| enabled == action);
     let policy_name = &policy.name;
     let binding_name = &binding.name;
     let message = &denied.message;
@@ -174,7 +174,7 @@ fn act(a: &Attributes<'_>, policy: &Policy, binding: &Binding, denied: &Denied) 
     has("Deny").then(|| denial(a, policy, Some(binding), denied))
 }
 
-/// The answer to a write that is refused.
+/// Returns the answer to a refused write.
 fn denial(a: &Attributes<'_>, policy: &Policy, binding: Option<&Binding>, denied: &Denied) -> Status {
     let name = &policy.name;
     let message = match binding {
@@ -197,24 +197,24 @@ fn denial(a: &Attributes<'_>, policy: &Policy, binding: Option<&Binding>, denied
     status
 }
 
-/// Evaluates a policy. Pure but for the questions to the authorizer.
-fn judge<'a>(policy: &'a Policy, input: &'a Input, rights: &'a Rights<'a>) -> Judgement {
+/// Evaluates a policy. Pure except for the checks of the authorizer.
+fn evaluate<'a>(policy: &'a Policy, input: &'a Input, rights: &'a Rights<'a>) -> Evaluation {
     let scope = Scope::new(input, rights, &policy.variables);
-    let mut judgement = Judgement::default();
-    let fail = |judgement: &mut Judgement, index: usize, message: String| {
+    let mut evaluation = Evaluation::default();
+    let fail = |evaluation: &mut Evaluation, index: usize, message: String| {
         if !policy.fail_open {
-            judgement.denied.push(Denied { index, ..failure(message) });
+            evaluation.denied.push(Denied { index, ..failure(message) });
         }
     };
     match conditions_hold(policy, &scope) {
         Ok(true) => {}
-        Ok(false) => return judgement,
+        Ok(false) => return evaluation,
         Err(message) => {
-            fail(&mut judgement, 0, message);
-            return judgement;
+            fail(&mut evaluation, 0, message);
+            return evaluation;
         }
     }
-    judgement.evaluated = policy.validations.len();
+    evaluation.evaluated = policy.validations.len();
     let mut budget = RUNTIME_BUDGET;
     for (index, validation) in policy.validations.iter().enumerate() {
         let value = match &validation.compiled {
@@ -228,9 +228,9 @@ fn judge<'a>(policy: &'a Policy, input: &'a Input, rights: &'a Rights<'a>) -> Ju
             Ok(_) => {
                 let message = message(validation, &scope, &mut budget);
                 let reason = validation.reason.clone();
-                judgement.denied.push(Denied { message, reason, index, error_type: "no_error" });
+                evaluation.denied.push(Denied { message, reason, index, error_type: "no_error" });
             }
-            Err(message) => fail(&mut judgement, index, message),
+            Err(message) => fail(&mut evaluation, index, message),
         }
     }
     let mut budget = RUNTIME_BUDGET;
@@ -238,28 +238,28 @@ fn judge<'a>(policy: &'a Policy, input: &'a Input, rights: &'a Rights<'a>) -> Ju
         let Ok(program) = compiled else { continue };
         match scope.eval(program, &mut budget) {
             Ok(Cel::String(value)) if !value.trim().is_empty() => {
-                judgement.annotations.push((key.clone(), shortened(value.trim())));
+                evaluation.annotations.push((key.clone(), shortened(value.trim())));
             }
             Ok(_) => {}
-            Err(error) => fail(&mut judgement, 0, format!("audit annotation {}: {error}", quote(key))),
+            Err(error) => fail(&mut evaluation, 0, format!("audit annotation {}: {error}", quote(key))),
         }
     }
-    judgement
+    evaluation
 }
 
-fn shortened(text: &str) -> String {
-    let mut end = text.len().min(MAX_ANNOTATION_BYTES);
-    while !text.is_char_boundary(end) {
+fn shortened(value: &str) -> String {
+    let mut end = value.len().min(MAX_ANNOTATION_BYTES);
+    while !value.is_char_boundary(end) {
         end -= 1;
     }
-    text[..end].to_owned()
+    value[..end].to_owned()
 }
 
-/// The message of a validation that does not hold.
+/// Returns the message of a validation that does not hold.
 fn message(validation: &Validation, scope: &Scope<'_>, budget: &mut u64) -> String {
     let expression = validation.message_expression.as_ref().and_then(|compiled| compiled.as_ref().ok());
     let evaluated = expression.and_then(|program| scope.eval(program, budget).ok());
-    if let Some(message) = evaluated.as_ref().and_then(Cel::as_str).and_then(usable_message) {
+    if let Some(message) = evaluated.as_ref().and_then(Cel::as_str).and_then(valid_message) {
         return message;
     }
     match validation.message.trim() {

@@ -1,4 +1,4 @@
-//! One call of one webhook: show it the write, send the review, read the answer.
+//! A call of a webhook: convert the write, send the review, read the answer.
 
 use std::time::{Duration, Instant};
 
@@ -10,11 +10,11 @@ use super::invocation::Invocation;
 use super::review::{self, Response};
 use crate::admission::attributes::Attributes;
 
-/// Why a webhook did not let the write pass.
+/// The reason why a webhook did not let the write pass.
 pub enum Failure {
-    /// The webhook could not be asked, or its answer makes no sense: its failure policy decides.
+    /// The webhook could not be called, or its answer is invalid: its failure policy decides.
     Call(String),
-    /// The webhook said no, or nobody may be asked this.
+    /// The webhook refused the write, or the write must not be sent to a webhook.
     Refused(Status),
 }
 
@@ -24,7 +24,7 @@ impl From<Status> for Failure {
     }
 }
 
-/// The biggest answer: a patch can hold a whole object, and is encoded twice.
+/// The maximum size of an answer: a patch can hold a complete object, and is encoded twice.
 const MAX_ANSWER: usize = 8 * 1024 * 1024;
 
 /// Calls the webhook; an answer that refuses the write is a failure.
@@ -64,7 +64,7 @@ pub async fn call(a: &Attributes<'_>, invocation: &Invocation<'_>, mutating: boo
     if response.allowed { Ok(response) } else { Err(Failure::Refused(review::denied(&hook.name, &response.result))) }
 }
 
-/// How long the request may still take.
+/// Returns the time until the request's deadline.
 fn time_left(a: &Attributes<'_>) -> Duration {
     a.target.context.deadline.saturating_duration_since(Instant::now())
 }

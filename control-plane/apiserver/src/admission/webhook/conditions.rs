@@ -14,22 +14,22 @@ use crate::conditions::{Condition, all_hold, compile, refusal};
 use crate::error::aggregate;
 use crate::metrics::{CONDITION_ERRORS, CONDITION_EXCLUSIONS, CONDITION_SECONDS};
 
-/// What the conditions may speak of.
+/// The environment of match conditions.
 static ENV: LazyLock<Env> = LazyLock::new(|| expressions::env(false, true));
 
-/// Reads the conditions of a webhook.
+/// Reads the match conditions of a webhook.
 pub fn read(webhook: &Value) -> Vec<Condition> {
     let conditions = webhook["matchConditions"].as_array().into_iter().flatten();
     conditions.map(|condition| compile(&ENV, condition["expression"].as_str().unwrap_or_default())).collect()
 }
 
-/// Whether all conditions hold. If one cannot be evaluated and none is false, the failure policy decides.
+/// Reports whether all match conditions hold. If one cannot be evaluated and none is false, the failure policy decides.
 pub async fn matches_conditions(invocation: &Invocation<'_>, a: &Attributes<'_>) -> Result<bool, Status> {
     let object = invocation.show(a, &a.object).await?;
     let old = invocation.show(a, a.old.as_deref().unwrap_or(&Value::Null)).await?;
     let mut request = review::request(a, invocation, Value::Null, Value::Null, "");
     if let Some(request) = request.as_object_mut() {
-        // The objects are variables of their own, and the uid is the review's.
+        // The objects are variables of their own, and the uid belongs to the review.
         ["object", "oldObject", "uid"].iter().for_each(|field| {
             request.remove(*field);
         });
@@ -65,7 +65,8 @@ pub async fn matches_conditions(invocation: &Invocation<'_>, a: &Attributes<'_>)
     }
 }
 
-/// The conditions of a configuration that cannot be compiled; as long as none changes, all are let be.
+/// Returns the errors of a configuration's match conditions that do not compile; unchanged conditions are not validated
+/// again.
 pub fn errors(a: &Attributes<'_>) -> Vec<FieldError> {
     let conditions = |object: &Value| -> Vec<Value> {
         let webhooks = object["webhooks"].as_array().into_iter().flatten();

@@ -13,37 +13,37 @@ use crate::outbound::ClientConfig;
 
 pub const GROUP: &str = "admissionregistration.k8s.io";
 
-/// One webhook.
+/// A webhook of a configuration.
 pub struct Webhook {
-    /// The name of the configuration that it stands in.
+    /// The name of its configuration.
     pub configuration: String,
     pub name: String,
-    /// Tells it from every other webhook of its kind.
+    /// The id of the webhook, unique within its kind.
     pub id: String,
     pub client: Result<ClientConfig, String>,
     pub rules: Vec<Rule>,
-    /// Whether requests in other versions of the same resource match, too.
+    /// Whether requests for other versions of the same resource match, too.
     pub equivalent: bool,
     pub namespaces: Result<Selector, String>,
     pub objects: Result<Selector, String>,
-    /// Whether a write goes on when the webhook cannot be called.
+    /// Whether a write passes when the webhook cannot be called.
     pub fail_open: bool,
     pub timeout: Duration,
     /// Whether it may be called in a dry run.
     pub dry_run: bool,
-    /// The first version of AdmissionReview that it takes and we speak.
+    /// The first version of AdmissionReview that both the webhook and this server know.
     pub review_version: Option<&'static str>,
-    /// Whether it wants to see the object again after later changes.
+    /// Whether it is called again after later changes of the object.
     pub reinvoke: bool,
-    /// Whether it may change what it is shown; only such webhooks have a policy for being called again.
+    /// Whether it may change the object; only such webhooks have a reinvocation policy.
     pub mutates: bool,
-    /// What must hold for it to be called.
+    /// The match conditions, which must hold for it to be called.
     pub conditions: Vec<Condition>,
 }
 
 impl Webhook {
     fn from_value(configuration: &str, index: usize, hook: &Value) -> Webhook {
-        let text = |key: &str| hook[key].as_str().unwrap_or_default();
+        let string = |key: &str| hook[key].as_str().unwrap_or_default();
         let list = |key: &str| hook[key].as_array().cloned().unwrap_or_default();
         let selector = |key: &str| match &hook[key] {
             Value::Null => Ok(Selector::everything()),
@@ -57,19 +57,19 @@ impl Webhook {
         });
         Webhook {
             configuration: configuration.to_owned(),
-            name: text("name").to_owned(),
-            id: format!("{configuration}/{}/{index}", text("name")),
+            name: string("name").to_owned(),
+            id: format!("{configuration}/{}/{index}", string("name")),
             client: ClientConfig::from_value(&hook["clientConfig"]),
             rules: list("rules").iter().map(Rule::from_value).collect(),
-            equivalent: text("matchPolicy") != "Exact",
+            equivalent: string("matchPolicy") != "Exact",
             namespaces: selector("namespaceSelector"),
             objects: selector("objectSelector"),
-            fail_open: text("failurePolicy") == "Ignore",
+            fail_open: string("failurePolicy") == "Ignore",
             timeout: Duration::from_secs(hook["timeoutSeconds"].as_u64().unwrap_or(10)),
-            dry_run: matches!(text("sideEffects"), "None" | "NoneOnDryRun"),
+            dry_run: matches!(string("sideEffects"), "None" | "NoneOnDryRun"),
             review_version: spoken,
-            reinvoke: text("reinvocationPolicy") == "IfNeeded",
-            mutates: !text("reinvocationPolicy").is_empty(),
+            reinvoke: string("reinvocationPolicy") == "IfNeeded",
+            mutates: !string("reinvocationPolicy").is_empty(),
             conditions: conditions::read(hook),
         }
     }
@@ -86,7 +86,7 @@ impl Configurations {
         Configurations { plural, decoded: Mutex::default() }
     }
 
-    /// The webhooks of this moment, in the order in which they are called.
+    /// Returns the current webhooks, in the order in which they are called.
     pub fn current(&self, core: &Core) -> Arc<[Webhook]> {
         let resource = core.registry.resource(GROUP, "v1", self.plural);
         let Some(cache) = resource.as_ref().and_then(|r| r.stored.as_ref()).map(|s| &s.cache) else {

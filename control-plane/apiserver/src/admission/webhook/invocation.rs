@@ -1,4 +1,4 @@
-//! The call of a webhook for a write: the version in which it sees the object, and how its answer is read.
+//! The invocation of a webhook for a write: converts the object to the version that it sees, and back.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::configuration::Webhook;
 use crate::admission::attributes::Attributes;
 use crate::registry::Resource;
 
-/// A webhook that is to be called, and how.
+/// A webhook to be called, with the version of the resource.
 pub struct Invocation<'a> {
     pub hook: &'a Webhook,
     /// The resource in the version that the webhook's rules name.
@@ -16,7 +16,7 @@ pub struct Invocation<'a> {
 }
 
 impl Invocation<'_> {
-    /// Group, version and kind of what the webhook is shown.
+    /// Returns group, version and kind of the object that the webhook sees.
     pub fn kind(&self, a: &Attributes<'_>) -> (String, String, String) {
         a.kind_in(&self.resource)
     }
@@ -25,7 +25,7 @@ impl Invocation<'_> {
         self.resource.kind.api_version() != a.target.resource.kind.api_version() && a.is_about_the_object()
     }
 
-    /// An object of the request as the webhook is to see it.
+    /// Returns an object of the request in the version that the webhook sees.
     pub async fn show(&self, a: &Attributes<'_>, object: &Value) -> Result<Value, Status> {
         if object.is_null() || !self.is_converted(a) {
             return Ok(object.clone());
@@ -33,7 +33,7 @@ impl Invocation<'_> {
         a.target.resource.convert(object.clone(), &self.resource.kind).await
     }
 
-    /// What the webhook made of it, in the version of the request: checked, pruned and with its defaults.
+    /// Returns the webhook's object in the version of the request: validated, pruned and with its defaults.
     pub async fn read(&self, a: &Attributes<'_>, object: Value) -> Result<Value, Status> {
         let mut object = object;
         if self.is_converted(a) {
@@ -51,7 +51,7 @@ impl Invocation<'_> {
     }
 }
 
-/// A patch may write anything; what is no object of the kind is refused, what is unknown is dropped.
+/// Refuses a patched object that does not fit its schema, and prunes unknown fields.
 fn check(schema: &str, object: &mut Value) -> Result<(), Status> {
     if schema.is_empty() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Whether a webhook is to be called for a write, and in which version it is shown the object.
+//! Decides whether a webhook is called for a write, and in which version it sees the object.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ pub async fn invocation<'a>(hook: &'a Webhook, a: &Attributes<'_>) -> Result<Opt
     Ok(None)
 }
 
-/// The resource in the version of the first rule that matches: its own, or an equivalent one.
+/// Returns the resource in the version of the first rule that matches: its own, or an equivalent one.
 pub fn matching_version(rules: &[Rule], equivalent: bool, a: &Attributes<'_>) -> Option<Arc<Resource>> {
     let own = a.target.resource;
     let matches = |rule: &Rule, resource: &Resource| {
@@ -57,7 +57,7 @@ pub fn matching_version(rules: &[Rule], equivalent: bool, a: &Attributes<'_>) ->
     rules.iter().find_map(|rule| others.iter().find(|other| matches(rule, other)).cloned())
 }
 
-/// Whether the namespace of a write is selected; what is in none always is.
+/// Reports whether the selector matches the namespace of a write; cluster-scoped objects always match.
 pub async fn matches_namespace(selector: &Result<Selector, String>, a: &Attributes<'_>) -> Result<bool, Status> {
     let is_namespace = a.target.resource.kind.group.is_empty() && a.target.resource.kind.plural == "namespaces";
     let namespace = a.namespace();
@@ -82,7 +82,7 @@ pub async fn matches_namespace(selector: &Result<Selector, String>, a: &Attribut
     Ok(selector.matches(&labels))
 }
 
-/// Whether the object of a write, as it is or as it was, is selected.
+/// Reports whether the selector matches the object of a write, before or after it.
 pub fn matches_object(selector: &Result<Selector, String>, a: &Attributes<'_>) -> Result<bool, Status> {
     let selector = selector.as_ref().map_err(Status::internal)?;
     if selector.is_empty() {

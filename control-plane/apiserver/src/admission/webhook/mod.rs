@@ -1,11 +1,12 @@
-//! Admission webhooks: servers of the user's that change or refuse writes.
+//! Admission webhooks: the user's servers that change or refuse writes.
 //!
 //! Mutating webhooks are called one after the other, by the names of their configurations and in the order written
-//! there; when one changes the object, earlier ones that ask for it are called once more (see `Reinvocation`).
-//! Validating webhooks are called all at once. The steps of both: match, show, call, read the answer.
+//! there; when one changes the object, earlier ones with the reinvocation policy IfNeeded are called once more (see
+//! `Reinvocation`). Validating webhooks are called concurrently. Both take the same steps: match, convert, call, read
+//! the answer.
 //!
-//! Invariant: a write of a webhook configuration or an admission policy is never shown to a webhook, so that a broken
-//! one can always be taken away.
+//! Invariant: a write of a webhook configuration or an admission policy is never sent to a webhook, so that a broken
+//! webhook can always be deleted.
 
 mod call;
 mod conditions;
@@ -30,7 +31,7 @@ use configuration::{Configurations, Webhook};
 use invocation::Invocation;
 use matching::invocation;
 
-/// Kinds that decide about admission themselves.
+/// The kinds that configure admission themselves.
 const EXEMPT: &[&str] = &[
     "ValidatingWebhookConfiguration",
     "MutatingWebhookConfiguration",
@@ -59,7 +60,7 @@ impl Plugin for MutatingAdmissionWebhook {
         "MutatingAdmissionWebhook"
     }
 
-    /// Configurations are never shown to a webhook, but what they say must make sense.
+    /// Validates webhook configurations, which are never sent to a webhook.
     fn errors(&self, a: &Attributes<'_>) -> Vec<FieldError> {
         let kind = &a.target.resource.kind;
         let is_configuration = kind.group == configuration::GROUP && kind.plural.ends_with("webhookconfigurations");
@@ -82,7 +83,7 @@ impl Plugin for MutatingAdmissionWebhook {
     }
 }
 
-/// Calls one mutating webhook, if it is for this write, and takes over what it changes.
+/// Calls a mutating webhook, if it matches the write, and applies its patch.
 async fn mutate(plugin: &'static str, a: &mut Attributes<'_>, hook: &Webhook, index: usize) -> Result<(), Status> {
     let Some(invocation) = invocation(hook, a).await? else { return Ok(()) };
     if a.reinvocation.again && !a.reinvocation.may_call_again(plugin, &hook.id) {
@@ -111,7 +112,7 @@ async fn mutate(plugin: &'static str, a: &mut Attributes<'_>, hook: &Webhook, in
     Ok(())
 }
 
-/// Shows the write to a mutating webhook and returns its patch.
+/// Sends the write to a mutating webhook and returns its patch.
 async fn ask(a: &Attributes<'_>, invocation: &Invocation<'_>) -> Result<Option<Value>, Failure> {
     let response = call(a, invocation, true).await?;
     match response.patch {
@@ -129,7 +130,7 @@ async fn ask(a: &Attributes<'_>, invocation: &Invocation<'_>) -> Result<Option<V
     }
 }
 
-/// Applies a patch in the version that the webhook was shown; says whether it changed anything.
+/// Applies a patch in the version that the webhook saw; reports whether it changed the object.
 async fn apply(a: &mut Attributes<'_>, invocation: &Invocation<'_>, patch: &Value) -> Result<bool, Status> {
     if patch.as_array().is_none_or(Vec::is_empty) {
         return Ok(false);
@@ -170,14 +171,14 @@ impl Plugin for ValidatingAdmissionWebhook {
             for hook in hooks.iter() {
                 invocations.extend(invocation(hook, a).await?);
             }
-            let calls = invocations.iter().enumerate().map(|(index, one)| judge(a, one, index));
+            let calls = invocations.iter().enumerate().map(|(index, one)| call_validating(a, one, index));
             join_all(calls).await.into_iter().collect()
         })
     }
 }
 
-/// Calls one validating webhook.
-async fn judge(a: &Attributes<'_>, invocation: &Invocation<'_>, index: usize) -> Result<(), Status> {
+/// Calls a validating webhook.
+async fn call_validating(a: &Attributes<'_>, invocation: &Invocation<'_>, index: usize) -> Result<(), Status> {
     let hook = invocation.hook;
     let began = Instant::now();
     let called = call(a, invocation, false).await;
@@ -195,7 +196,7 @@ async fn judge(a: &Attributes<'_>, invocation: &Invocation<'_>, index: usize) ->
     }
 }
 
-/// Counts one call of a webhook, by how it ended.
+/// Counts a call of a webhook, by its result.
 fn count(a: &Attributes<'_>, hook: &Webhook, step: &str, began: Instant, failure: Option<&Failure>) {
     let metrics = &a.target.core.metrics;
     let operation = a.operation.word();

@@ -1,4 +1,4 @@
-//! AdmissionReview: what a webhook is sent, and what it answers. Pure.
+//! AdmissionReview: the request to a webhook, and its response. Pure.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use serde_json::json;
 use super::invocation::Invocation;
 use crate::admission::attributes::Attributes;
 
-/// The `request` of a review.
+/// Returns the `request` of a review.
 pub fn request(a: &Attributes<'_>, invocation: &Invocation<'_>, object: Value, old: Value, uid: &str) -> Value {
     let kind =
         |(group, version, kind): (String, String, String)| json!({ "group": group, "version": version, "kind": kind });
@@ -42,35 +42,35 @@ pub fn request(a: &Attributes<'_>, invocation: &Invocation<'_>, object: Value, o
     request
 }
 
-/// What a webhook answered.
+/// The response of a webhook.
 #[derive(Debug, Default, PartialEq)]
 pub struct Response {
     pub allowed: bool,
-    /// A JSON patch.
+    /// The JSON patch of a mutating webhook.
     pub patch: Option<Value>,
     pub result: Value,
     pub warnings: Vec<String>,
     pub annotations: BTreeMap<String, String>,
 }
 
-/// Reads the answer to the review `uid` of a version.
+/// Reads the response to the review `uid` of a version.
 pub fn response(bytes: &[u8], version: &str, uid: &str, mutating: bool) -> Result<Response, String> {
     let review: Value =
         serde_json::from_slice(bytes).map_err(|e| format!("couldn't get version/kind; json parse error: {e}"))?;
     let Some(response) = review.get("response").filter(|r| r.is_object()) else {
         return Err("webhook response was absent".to_owned());
     };
-    let text = |value: &Value, key: &str| value[key].as_str().unwrap_or_default().to_owned();
+    let string = |value: &Value, key: &str| value[key].as_str().unwrap_or_default().to_owned();
     let has_patch = response["patch"].as_str().is_some_and(|patch| !patch.is_empty());
     let patch_type = response["patchType"].as_str();
-    // The older version was never checked as strictly.
+    // Upstream checks responses of v1beta1 less strictly.
     if version == "v1" {
-        let given = text(response, "uid");
-        if given != uid {
-            return Err(format!("expected response.uid={}, got {}", quote(uid), quote(&given)));
+        let response_uid = string(response, "uid");
+        if response_uid != uid {
+            return Err(format!("expected response.uid={}, got {}", quote(uid), quote(&response_uid)));
         }
-        let api_version = text(&review, "apiVersion");
-        let kind = text(&review, "kind");
+        let api_version = string(&review, "apiVersion");
+        let kind = string(&review, "kind");
         if api_version != "admission.k8s.io/v1" || kind != "AdmissionReview" {
             return Err(format!(
                 "expected webhook response of admission.k8s.io/v1, Kind=AdmissionReview, got {api_version}, Kind={kind}"
@@ -113,18 +113,18 @@ fn patch(response: &Value, patch_type: Option<&str>) -> Result<Value, String> {
     if patch.is_array() { Ok(patch) } else { Err(undecodable(&"it is no list of operations")) }
 }
 
-/// The answer to a client whose write a webhook refused.
+/// Returns the answer to a client whose write a webhook refused.
 pub fn denied(webhook: &str, result: &Value) -> Status {
     let by = format!("admission webhook {} denied the request", quote(webhook));
-    let text = |key: &str| result[key].as_str().unwrap_or_default();
-    let message = match (text("message"), text("reason")) {
+    let string = |key: &str| result[key].as_str().unwrap_or_default();
+    let message = match (string("message"), string("reason")) {
         ("", "") => format!("{by} without explanation"),
         ("", reason) => format!("{by}: {reason}"),
         (message, _) => format!("{by}: {message}"),
     };
     let mut status = Status::from_value(result).unwrap_or_else(|| Status::bad_request(""));
     status.code = result["code"].as_u64().and_then(|c| u16::try_from(c).ok()).filter(|c| *c >= 400).unwrap_or(400);
-    status.reason = text("reason").to_owned();
+    status.reason = string("reason").to_owned();
     status.message = message;
     status
 }
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_that_lie_are_refused() {
+    fn invalid_responses_are_refused() {
         let patch = base64::engine::general_purpose::STANDARD.encode("[]");
         for (mutating, answer, expected) in [
             (false, json!({}), "webhook response was absent"),
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_read() {
+    fn a_response_is_decoded() {
         let patch = base64::engine::general_purpose::STANDARD.encode(r#"[{"op":"remove","path":"/a"}]"#);
         let answer = json!({ "uid": "u", "allowed": true, "patchType": "JSONPatch", "patch": patch,
                              "warnings": ["w"], "auditAnnotations": { "k": "v" } });
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn denials_are_worded_as_upstream() {
+    fn denials_have_upstreams_messages() {
         for (result, code, message) in [
             (Value::Null, 400, "admission webhook \"h\" denied the request without explanation"),
             (json!({ "reason": "no" }), 400, "admission webhook \"h\" denied the request: no"),

@@ -1,5 +1,5 @@
-//! What a schema says beside its structure: types, what lists and maps are marked as, and what is not supported.
-//! In upstream's words and order: those below a schema are judged before its own marks. Pure.
+//! Validates the keywords of a schema beside its structure: types, list and map types, and unsupported keywords. In
+//! upstream's words and order: schemas below come before the schema's own keywords. Pure.
 
 use corten_meta::{FieldError, Path, Value};
 
@@ -8,34 +8,34 @@ use super::schema::ALWAYS;
 
 const TYPES: &[&str] = &["array", "boolean", "integer", "number", "object", "string"];
 const REASONS: &[&str] = &["FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired"];
-/// Every place that holds one schema.
+/// The keywords that hold one schema.
 const ONE: [&str; 3] = ["additionalProperties", "not", "items"];
 
-/// Where a schema stands.
+/// The position of a schema.
 #[derive(Clone, Default)]
 struct Place {
     is_root: bool,
     is_in_metadata: bool,
-    /// Why there may be no default.
+    /// The reason why a default is not allowed.
     no_default: Option<String>,
 }
 
-/// Adds everything that is wrong with the marks of a schema and of those below it.
+/// Adds the errors of the keywords of a schema and of those below it.
 pub fn validate(schema: &Value, path: &Path, errors: &mut Vec<FieldError>) {
-    judge(schema, path, &Place { is_root: true, ..Place::default() }, errors);
+    validate_schema(schema, path, &Place { is_root: true, ..Place::default() }, errors);
 }
 
-fn text<'a>(schema: &'a Value, key: &str) -> &'a str {
+fn string<'a>(schema: &'a Value, key: &str) -> &'a str {
     schema[key].as_str().unwrap_or_default()
 }
 
-/// Whether a field is there that is not supported. Of some, also an empty one is.
-fn is_said(key: &str, value: &Value) -> bool {
+/// Reports whether an unsupported keyword is present. Some count even if they are empty.
+fn is_present(key: &str, value: &Value) -> bool {
     let is_empty = value.as_object().is_some_and(serde_json::Map::is_empty);
     !(value.is_null() || is_empty && matches!(key, "patternProperties" | "definitions"))
 }
 
-fn judge(schema: &Value, path: &Path, place: &Place, errors: &mut Vec<FieldError>) {
+fn validate_schema(schema: &Value, path: &Path, place: &Place, errors: &mut Vec<FieldError>) {
     if !schema.is_object() {
         return;
     }
@@ -45,8 +45,8 @@ fn judge(schema: &Value, path: &Path, place: &Place, errors: &mut Vec<FieldError
         let path = path.child("x-kubernetes-preserve-unknown-fields");
         errors.push(FieldError::invalid(&path, false, "must be true or undefined"));
     }
-    marked(schema, ("x-kubernetes-map-type", "object", &["atomic", "granular"]), path, errors);
-    marked(schema, ("x-kubernetes-list-type", "array", &["atomic", "set", "map"]), path, errors);
+    collection_type(schema, &MAP_TYPE, path, errors);
+    collection_type(schema, &LIST_TYPE, path, errors);
     list_map(schema, path, errors);
     list_items(schema, path, errors);
     for (index, rule) in schema["x-kubernetes-validations"].as_array().into_iter().flatten().enumerate() {
@@ -55,7 +55,7 @@ fn judge(schema: &Value, path: &Path, place: &Place, errors: &mut Vec<FieldError
 }
 
 fn supported(schema: &Value, path: &Path, place: &Place, errors: &mut Vec<FieldError>) {
-    let kind = text(schema, "type");
+    let kind = string(schema, "type");
     if !kind.is_empty() && !TYPES.contains(&kind) {
         errors.push(FieldError::not_supported(&path.child("type"), kind, TYPES).as_text());
     }
@@ -63,7 +63,7 @@ fn supported(schema: &Value, path: &Path, place: &Place, errors: &mut Vec<FieldE
         errors.push(FieldError::forbidden(&path.child("default"), format!("must not be set {why}")));
     }
     for key in ["id", "additionalItems", "patternProperties", "definitions", "dependencies", "$ref"] {
-        if is_said(key, &schema[key]) {
+        if is_present(key, &schema[key]) {
             errors.push(FieldError::forbidden(&path.child(key), format!("{key} is not supported")));
         }
     }
@@ -97,7 +97,7 @@ fn below(schema: &Value, path: &Path, place: &Place, errors: &mut Vec<FieldError
         values.no_default = Some("inside additionalProperties applying to object metadata".to_owned());
     }
     let [additional, not, items] = ONE;
-    judge(&schema[additional], &path.child(additional), &values, errors);
+    validate_schema(&schema[additional], &path.child(additional), &values, errors);
     let is_resource = place.is_root || schema["x-kubernetes-embedded-resource"] == true;
     for (name, property) in schema["properties"].as_object().into_iter().flatten() {
         let mut inner = inner.clone();
@@ -107,36 +107,36 @@ fn below(schema: &Value, path: &Path, place: &Place, errors: &mut Vec<FieldError
                 inner.no_default = Some(format!("in top-level {name}"));
             }
         }
-        judge(property, &path.child("properties").key(name), &inner, errors);
+        validate_schema(property, &path.child("properties").key(name), &inner, errors);
     }
     let keyed = |key: &str, errors: &mut Vec<FieldError>| {
         for (name, schema) in schema[key].as_object().into_iter().flatten() {
-            judge(schema, &path.child(key).key(name), &inner, errors);
+            validate_schema(schema, &path.child(key).key(name), &inner, errors);
         }
     };
-    judge(&schema[not], &path.child(not), &inner, errors);
+    validate_schema(&schema[not], &path.child(not), &inner, errors);
     for key in ["allOf", "oneOf", "anyOf"] {
         for (index, branch) in schema[key].as_array().into_iter().flatten().enumerate() {
-            judge(branch, &path.child(key).index(index), &inner, errors);
+            validate_schema(branch, &path.child(key).index(index), &inner, errors);
         }
     }
     keyed("definitions", errors);
-    judge(&schema[items], &path.child(items), &inner, errors);
+    validate_schema(&schema[items], &path.child(items), &inner, errors);
     for (index, schema) in schema[items].as_array().into_iter().flatten().enumerate() {
-        judge(schema, &path.child(items).index(index), &inner, errors);
+        validate_schema(schema, &path.child(items).index(index), &inner, errors);
     }
     keyed("dependencies", errors);
 }
 
-/// What can be seen of a rule without compiling it.
+/// Adds the errors of a rule that need no compiling.
 fn rule_form(rule: &Value, schema: &Value, path: &Path, errors: &mut Vec<FieldError>) {
-    let text = |key: &str| rule[key].as_str().unwrap_or_default();
-    let invalid = |key: &str, detail: &str| FieldError::invalid(&path.child(key), text(key), detail);
-    let expression = text("rule").trim();
-    let message = text("message").trim();
+    let string = |key: &str| rule[key].as_str().unwrap_or_default();
+    let invalid = |key: &str, detail: &str| FieldError::invalid(&path.child(key), string(key), detail);
+    let expression = string("rule").trim();
+    let message = string("message").trim();
     if expression.is_empty() {
         errors.push(FieldError::required(&path.child("rule"), "rule is not specified"));
-    } else if !text("message").is_empty() && message.is_empty() {
+    } else if !string("message").is_empty() && message.is_empty() {
         errors.push(invalid("message", "must be non-empty if specified"));
     } else if message.contains('\n') {
         errors.push(invalid("message", "must not contain line breaks"));
@@ -144,30 +144,44 @@ fn rule_form(rule: &Value, schema: &Value, path: &Path, errors: &mut Vec<FieldEr
         let detail = "message must be specified if rule contains line breaks";
         errors.push(FieldError::required(&path.child("message"), detail));
     }
-    if !text("messageExpression").is_empty() && text("messageExpression").trim().is_empty() {
+    if !string("messageExpression").is_empty() && string("messageExpression").trim().is_empty() {
         let detail = "messageExpression must be non-empty if specified";
         errors.push(FieldError::required(&path.child("messageExpression"), detail));
     }
-    if rule["reason"].is_string() && !REASONS.contains(&text("reason")) {
-        errors.push(FieldError::not_supported(&path.child("reason"), text("reason"), REASONS));
+    if rule["reason"].is_string() && !REASONS.contains(&string("reason")) {
+        errors.push(FieldError::not_supported(&path.child("reason"), string("reason"), REASONS));
     }
-    if !text("fieldPath").is_empty() && text("fieldPath").trim().is_empty() {
+    if !string("fieldPath").is_empty() && string("fieldPath").trim().is_empty() {
         errors.push(invalid("fieldPath", "must be non-empty if specified"));
     }
-    if text("fieldPath").contains('\n') {
+    if string("fieldPath").contains('\n') {
         errors.push(invalid("fieldPath", "must not contain line breaks"));
     }
-    if !text("fieldPath").is_empty() && field_path(text("fieldPath"), schema).is_none() {
+    if !string("fieldPath").is_empty() && field_path(string("fieldPath"), schema).is_none() {
         errors.push(invalid("fieldPath", "must be a valid path"));
     }
 }
 
-/// A mark of maps or of lists stands at one, and says one of a few words.
-fn marked(schema: &Value, (mark, of, words): (&str, &str, &[&str]), path: &Path, errors: &mut Vec<FieldError>) {
-    let Some(value) = schema[mark].as_str() else { return };
-    let detail = format!("must be {of} if {mark} is specified");
-    match text(schema, "type") {
-        kind if kind == of => {
+/// The keyword of a list or map type.
+struct CollectionType {
+    keyword: &'static str,
+    /// The type of the schemas that may have the keyword.
+    schema_type: &'static str,
+    values: &'static [&'static str],
+}
+
+const MAP_TYPE: CollectionType =
+    CollectionType { keyword: "x-kubernetes-map-type", schema_type: "object", values: &["atomic", "granular"] };
+const LIST_TYPE: CollectionType =
+    CollectionType { keyword: "x-kubernetes-list-type", schema_type: "array", values: &["atomic", "set", "map"] };
+
+/// Checks that a list or map type is that of an array or object, and has a supported value.
+fn collection_type(schema: &Value, collection: &CollectionType, path: &Path, errors: &mut Vec<FieldError>) {
+    let CollectionType { keyword, schema_type, values } = *collection;
+    let Some(value) = schema[keyword].as_str() else { return };
+    let detail = format!("must be {schema_type} if {keyword} is specified");
+    match string(schema, "type") {
+        kind if kind == schema_type => {
             if value == "set" {
                 set_items(&schema["items"], &path.child("items"), errors);
             }
@@ -175,16 +189,16 @@ fn marked(schema: &Value, (mark, of, words): (&str, &str, &[&str]), path: &Path,
         "" => errors.push(FieldError::required(&path.child("type"), detail)),
         kind => errors.push(FieldError::invalid(&path.child("type"), kind, detail)),
     }
-    if !words.contains(&value) {
-        errors.push(FieldError::not_supported(&path.child(mark), value, words).as_text());
+    if !values.contains(&value) {
+        errors.push(FieldError::not_supported(&path.child(keyword), value, values).as_text());
     }
 }
 
-/// The items of a set are told apart whole.
+/// Checks the items of a set, which are compared as a unit.
 fn set_items(items: &Value, path: &Path, errors: &mut Vec<FieldError>) {
     const DETAIL: &str = "must be atomic as item of a list with x-kubernetes-list-type=set";
     let list = &items["x-kubernetes-list-type"];
-    match text(items, "type") {
+    match string(items, "type") {
         "array" if !list.is_null() && *list != "atomic" => {
             errors.push(FieldError::invalid(&path.child("x-kubernetes-list-type"), list.clone(), DETAIL));
         }
@@ -195,12 +209,12 @@ fn set_items(items: &Value, path: &Path, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// The keys that a schema's items are told apart by.
+/// Returns the map keys of a schema's items.
 fn keys(schema: &Value) -> Vec<&str> {
     schema["x-kubernetes-list-map-keys"].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
-/// A list that is a map of items, and nothing else, has keys; they are scalar fields of its items.
+/// Checks that a list of the type map, and no other, has map keys, which are scalar fields of its items.
 fn list_map(schema: &Value, path: &Path, errors: &mut Vec<FieldError>) {
     let keys = keys(schema);
     let mark = path.child("x-kubernetes-list-type");
@@ -215,29 +229,30 @@ fn list_map(schema: &Value, path: &Path, errors: &mut Vec<FieldError>) {
     if keys.is_empty() {
         errors.push(FieldError::required(&here, "must not be empty if x-kubernetes-list-type is map"));
     }
-    let (items, place) = (&schema["items"], path.child("items"));
+    let items = &schema["items"];
+    let items_path = path.child("items");
     if items.is_null() {
-        return errors.push(FieldError::required(&place, "must have a schema if x-kubernetes-list-type is map"));
+        return errors.push(FieldError::required(&items_path, "must have a schema if x-kubernetes-list-type is map"));
     }
     if !items.is_object() {
         let detail = "must only have a single schema if x-kubernetes-list-type is map";
-        let mut error = FieldError::invalid(&place, items.clone(), detail);
+        let mut error = FieldError::invalid(&items_path, items.clone(), detail);
         if !items.is_array() {
             error.printed = Some(r#"{"Schema":null,"JSONSchemas":null}"#.to_owned());
         }
         return errors.push(error);
     }
-    if text(items, "type") != "object" {
+    if string(items, "type") != "object" {
         let detail = "must be object if parent array's x-kubernetes-list-type is map";
-        return errors.push(FieldError::invalid(&place.child("type"), text(items, "type"), detail));
+        return errors.push(FieldError::invalid(&items_path.child("type"), string(items, "type"), detail));
     }
     let all = || Value::from(keys.clone());
     for (at, key) in keys.iter().enumerate() {
         match items["properties"].get(*key) {
-            Some(property) if matches!(text(property, "type"), "array" | "object") => {
-                let path = place.child("properties").key(key).child("type");
+            Some(property) if matches!(string(property, "type"), "array" | "object") => {
+                let path = items_path.child("properties").key(key).child("type");
                 let detail = "must be a scalar type if parent array's x-kubernetes-list-type is map";
-                errors.push(FieldError::invalid(&path, text(items, "type"), detail));
+                errors.push(FieldError::invalid(&path, string(items, "type"), detail));
             }
             Some(_) => {}
             None => errors.push(FieldError::invalid(&here, all(), "entries must all be names of item properties")),
@@ -248,28 +263,30 @@ fn list_map(schema: &Value, path: &Path, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// Items that are told apart are there, and so are the keys of those that are told apart by keys.
+/// Checks that items of sets and maps are not nullable, and that map keys are required or have a default.
 fn list_items(schema: &Value, path: &Path, errors: &mut Vec<FieldError>) {
-    let (list, items, place) = (text(schema, "x-kubernetes-list-type"), &schema["items"], path.child("items"));
+    let list = string(schema, "x-kubernetes-list-type");
+    let items = &schema["items"];
+    let items_path = path.child("items");
     if !items.is_object() || !matches!(list, "set" | "map") {
         return;
     }
     if items["nullable"] == true {
         let detail = format!("cannot be nullable when x-kubernetes-list-type is {list}");
-        errors.push(FieldError::forbidden(&place.child("nullable"), detail));
+        errors.push(FieldError::forbidden(&items_path.child("nullable"), detail));
     }
     let required = |key: &str| items["required"].as_array().is_some_and(|list| list.iter().any(|name| name == key));
     for key in keys(schema).into_iter().filter(|_| list == "map") {
         let Some(property) = items["properties"].get(key) else { continue };
-        let place = place.child("properties").key(key);
+        let key_path = items_path.child("properties").key(key);
         if !required(key) && property.get("default").is_none() {
             let detail =
                 "this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property";
-            errors.push(FieldError::required(&place.child("default"), detail));
+            errors.push(FieldError::required(&key_path.child("default"), detail));
         }
         if property["nullable"] == true {
             let detail = "this property is in x-kubernetes-list-map-keys, so it cannot be nullable";
-            errors.push(FieldError::forbidden(&place.child("nullable"), detail));
+            errors.push(FieldError::forbidden(&key_path.child("nullable"), detail));
         }
     }
 }
@@ -286,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_stand_where_they_mean_something() {
+    fn keywords_are_allowed_only_where_they_apply() {
         check(json!({ "type": "object", "x-kubernetes-map-type": "atomic" }), &[]);
         check(
             json!({ "type": "object", "x-kubernetes-list-type": "map" }),
