@@ -1,4 +1,4 @@
-//! An audit event: one stage of one request, as audit.k8s.io/v1 writes it. Pure.
+//! An audit event: one stage of a request, in the format of audit.k8s.io/v1. Pure.
 
 use std::net::SocketAddr;
 
@@ -11,10 +11,10 @@ use crate::body::{Body, Reply};
 use crate::context::{Context, Level};
 use crate::verb::Verb;
 
-/// The biggest body that is written into an event.
+/// The maximum size of an object in an event.
 const MAX_OBJECT: usize = 1024 * 1024;
 
-/// The addresses that a request came over, the client's first.
+/// Returns the source addresses of a request, the client's first.
 pub fn source(headers: &HeaderMap, address: Option<SocketAddr>) -> Vec<String> {
     let of = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default().to_owned();
     let forwarded = of("x-forwarded-for");
@@ -27,7 +27,7 @@ pub fn source(headers: &HeaderMap, address: Option<SocketAddr>) -> Vec<String> {
     source
 }
 
-/// The event of a stage, without the objects.
+/// Returns the event of a stage, without the objects.
 pub fn event(context: &Context, stage: &str, reply: Option<&Reply>) -> Value {
     let info = &context.info;
     let record = &context.audit;
@@ -87,7 +87,7 @@ pub fn event(context: &Context, stage: &str, reply: Option<&Reply>) -> Value {
     event
 }
 
-/// The name of an object that was created, or could not be: the path does not say it.
+/// Returns the name of a created or refused object, which is not in the path.
 fn created_name(reply: &Reply) -> Option<String> {
     let Body::Full(bytes) = reply.body() else { return None };
     let answer: Value = serde_json::from_slice(bytes).ok()?;
@@ -95,7 +95,7 @@ fn created_name(reply: &Reply) -> Option<String> {
     name.map(str::to_owned)
 }
 
-/// The code of the answer and, of an error, why.
+/// Returns the status code of the response and, of an error, its reason.
 fn response_status(reply: &Reply) -> Value {
     let code = reply.status().as_u16();
     let mut status = json!({ "metadata": {}, "code": code });
@@ -112,7 +112,7 @@ fn response_status(reply: &Reply) -> Value {
     status
 }
 
-/// Adds what was sent and answered, as far as the level goes.
+/// Adds the request and response objects that the level includes.
 pub fn add_objects(
     event: &mut Value,
     level: Level,

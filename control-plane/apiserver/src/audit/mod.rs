@@ -1,8 +1,8 @@
-//! Audit: what was asked of the server, by whom, and what came of it, as the policy says.
+//! Audit: a record of the requests, their users and their results, as the audit policy defines.
 //!
-//! The pipeline tells this module of the stages of a request; the policy decides whether and how much is written; a
-//! task of its own writes. A request waits for room in the task's queue, never for a disk or a network, and what is
-//! secret by kind is the policy's to leave out, as upstream.
+//! The pipeline passes each stage of a request to this module; the policy decides its level; a task of its own writes
+//! the events. A request waits for space in the task's queue, never for a disk or a network. As upstream, the policy
+//! has to exclude Secrets.
 
 mod event;
 pub(crate) mod policy;
@@ -21,10 +21,10 @@ use crate::context::{Context, Level};
 use crate::error::Error;
 use policy::Policy;
 
-/// How many events may wait to be written.
+/// The maximum number of events that wait to be written.
 const QUEUE: usize = 4096;
 
-/// The policy and the way to the writers; nothing at all if no policy is configured.
+/// The policy and the queue of the writers; empty if no policy is configured.
 pub struct Audit {
     policy: Option<Policy>,
     sender: mpsc::Sender<String>,
@@ -32,7 +32,7 @@ pub struct Audit {
 }
 
 impl Audit {
-    /// How many events were made.
+    /// Returns the number of events.
     pub fn events(&self) -> u64 {
         self.events.load(Ordering::Relaxed)
     }
@@ -51,7 +51,7 @@ impl Audit {
         Ok(Audit { policy, sender, events: AtomicU64::new(0) })
     }
 
-    /// The user is known: how much is to be written of this request. Also the first stage.
+    /// Sets the audit level of a request whose user is known, and writes its first stage.
     pub async fn begin(&self, context: &mut Context) {
         let Some(policy) = &self.policy else { return };
         let wanted = policy.level(&context.user, &context.info);
@@ -62,9 +62,9 @@ impl Audit {
         self.send(event).await;
     }
 
-    /// Writes what there is to write when the answer is there. A stream has only begun: that it ended is written when
-    /// it does; what it says is not.
-    pub async fn ended(&self, context: &Context, reply: &mut Reply, panicked: bool) {
+    /// Writes the stage of a complete response. The response of a stream has only started: its ResponseComplete is
+    /// written when the stream ends, without its contents.
+    pub async fn responded(&self, context: &Context, reply: &mut Reply, panicked: bool) {
         if self.policy.is_none() || context.audit.level == Level::None {
             return;
         }
@@ -80,8 +80,8 @@ impl Audit {
         match reply.body_mut() {
             Body::Watch(watch) => watch.until_end.push(Box::new(end)),
             Body::Stream(stream) => {
-                let whole = std::mem::replace(stream, futures::stream::empty().boxed());
-                *stream = whole.inspect(move |_| _ = &end).boxed();
+                let inner = std::mem::replace(stream, futures::stream::empty().boxed());
+                *stream = inner.inspect(move |_| _ = &end).boxed();
             }
             Body::Full(_) | Body::List(_) => {}
         }
@@ -101,7 +101,7 @@ impl Audit {
         Some(event)
     }
 
-    /// Hands an event to the writers, which are gone only when the server is going.
+    /// Sends an event to the writers, which stop only when the server stops.
     async fn send(&self, event: Option<Value>) {
         if let Some(event) = event {
             let _ = self.sender.send(event.to_string()).await;
@@ -109,7 +109,7 @@ impl Audit {
     }
 }
 
-/// Writes that a stream ended, when it is dropped.
+/// The guard of a stream: when dropped, it writes that the stream ended.
 pub struct End {
     event: Value,
     sender: mpsc::Sender<String>,
@@ -118,7 +118,7 @@ pub struct End {
 impl Drop for End {
     fn drop(&mut self) {
         self.event["stageTimestamp"] = corten_meta::time::rfc3339_micro(jiff::Timestamp::now()).into();
-        // Nobody can wait here; with thousands of streams that end at once, the writers may have no room.
+        // A drop cannot wait: when thousands of streams end at once, the queue may be full.
         if self.sender.try_send(self.event.to_string()).is_err() {
             tracing::warn!("the audit log is behind; the end of a stream was not written");
         }

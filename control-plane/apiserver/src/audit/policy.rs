@@ -1,4 +1,4 @@
-//! The audit policy: how much is written of which request. Pure.
+//! The audit policy: the audit level of each request. Pure.
 
 use corten_meta::Value;
 use corten_meta::quote::quote;
@@ -9,15 +9,15 @@ use crate::user::User;
 
 const STAGES: &[&str] = &["RequestReceived", "ResponseStarted", "ResponseComplete", "Panic"];
 
-/// What the policy says of a request.
+/// The policy's settings for a request.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct Settings {
     pub level: Level,
     pub omit_stages: Vec<String>,
     pub omit_managed_fields: bool,
 }
 
-/// A policy.
+/// An audit policy.
 pub struct Policy {
     omit_stages: Vec<String>,
     omit_managed_fields: bool,
@@ -53,8 +53,8 @@ fn stages(value: &Value) -> Result<Vec<String>, String> {
 
 impl Policy {
     /// Reads a Policy of audit.k8s.io/v1, in YAML or JSON.
-    pub fn parse(text: &str) -> Result<Policy, String> {
-        let policy = corten_meta::decode_yaml(text.as_bytes()).map_err(|e| e.to_string())?;
+    pub fn parse(yaml: &str) -> Result<Policy, String> {
+        let policy = corten_meta::decode_yaml(yaml.as_bytes()).map_err(|e| e.to_string())?;
         if policy["apiVersion"] != "audit.k8s.io/v1" || policy["kind"] != "Policy" {
             return Err("it is no Policy of audit.k8s.io/v1".to_owned());
         }
@@ -71,12 +71,12 @@ impl Policy {
         })
     }
 
-    /// The first rule that matches decides; what no rule matches is not written.
-    pub fn level(&self, user: &User, info: &RequestInfo) -> Wanted {
-        let Some(rule) = self.rules.iter().find(|rule| rule.matches(user, info)) else { return Wanted::default() };
+    /// Returns the settings of the first rule that matches; a request that no rule matches has the level None.
+    pub fn level(&self, user: &User, info: &RequestInfo) -> Settings {
+        let Some(rule) = self.rules.iter().find(|rule| rule.matches(user, info)) else { return Settings::default() };
         let omit_stages = rule.omit_stages.iter().chain(&self.omit_stages).cloned().collect();
         let omit_managed_fields = rule.omit_managed_fields.unwrap_or(self.omit_managed_fields);
-        Wanted { level: rule.level, omit_stages, omit_managed_fields }
+        Settings { level: rule.level, omit_stages, omit_managed_fields }
     }
 }
 
@@ -198,7 +198,7 @@ rules:
     }
 
     #[test]
-    fn a_wrong_policy_is_refused() {
+    fn an_invalid_policy_is_refused() {
         for (policy, expected) in [
             ("kind: Policy", "it is no Policy of audit.k8s.io/v1"),
             ("apiVersion: audit.k8s.io/v1\nkind: Policy", "it has no rules"),

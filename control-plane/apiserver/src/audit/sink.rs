@@ -1,7 +1,7 @@
-//! The writers of audit events: a file that is rotated, and a webhook that gets them in batches.
+//! The writers of audit events: a log file that is rotated, and a webhook that gets batches.
 //!
-//! Each is a task with a bounded queue. The file makes requests wait when it is behind, so that nothing is lost; the
-//! webhook drops what it has no room for and says so, because a dead receiver must not stop a cluster.
+//! Each is a task with a bounded queue. Requests wait for a slow file, so that no event is lost; the webhook drops
+//! events when its queue is full and logs it, because a dead receiver must not stop a cluster.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -15,12 +15,12 @@ use crate::config::{Audit, AuditLog, AuditWebhook};
 use crate::error::Error;
 use crate::outbound;
 
-/// A batch is sent when it has so many events, or when its first has waited so long.
+/// A batch is sent when it has this many events, or when its first event has waited this long.
 const BATCH: usize = 400;
 const BATCH_WAIT: Duration = Duration::from_secs(5);
-/// How many events wait for the webhook.
+/// The maximum number of events that wait for the webhook.
 const WEBHOOK_QUEUE: usize = 10_000;
-/// How often a batch is tried, and how long one try may take.
+/// The number of attempts to send a batch, and their timeout.
 const TRIES: u32 = 5;
 const TRY_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -28,7 +28,7 @@ const TRY_TIMEOUT: Duration = Duration::from_secs(30);
 pub fn start(config: &Audit, mut events: mpsc::Receiver<String>, shutdown: CancellationToken) -> Result<(), Error> {
     let mut log = config.log.as_ref().map(|log| Log::open(log.clone())).transpose()?;
     let webhook = config.webhook.as_ref().map(|webhook| webhook_task(webhook, shutdown)).transpose()?;
-    // Files block, so they have a thread. It ends when the server, which holds the other end, is gone.
+    // Writes to files block, so they have a thread. It ends when the server drops the sender.
     std::thread::Builder::new().name("audit".to_owned()).spawn(move || {
         while let Some(event) = events.blocking_recv() {
             if let Some(log) = &mut log
@@ -46,7 +46,7 @@ pub fn start(config: &Audit, mut events: mpsc::Receiver<String>, shutdown: Cance
     Ok(())
 }
 
-/// A file that is put aside when it has grown too big.
+/// A log file that is rotated when it has grown too big.
 struct Log {
     config: AuditLog,
     file: Option<File>,
@@ -89,11 +89,11 @@ impl Log {
         file.write_all(format!("{event}\n").as_bytes())
     }
 
-    /// Puts the file aside under the time, and removes what is too old or too many.
+    /// Renames the file to its backup name, and removes backups that are too old or too many.
     fn rotate(&mut self) -> std::io::Result<()> {
         let now = jiff::Timestamp::now();
         let mut aside = backup_name(&self.config.path, &now.strftime("%Y-%m-%dT%H-%M-%S%.6f").to_string());
-        // Two in the same microsecond must not overwrite each other.
+        // Two backups in the same microsecond must not overwrite each other.
         for more in 1.. {
             if !aside.exists() {
                 break;
@@ -125,7 +125,7 @@ impl Log {
     }
 }
 
-/// `audit.log` is put aside as `audit-<time>.log`.
+/// Returns the name of a backup: `audit-<time>.log` for `audit.log`.
 fn backup_name(path: &Path, time: &str) -> PathBuf {
     let (stem, extension) = parts(path);
     path.with_file_name(format!("{stem}-{time}{extension}"))
@@ -174,7 +174,7 @@ fn webhook_task(config: &AuditWebhook, shutdown: CancellationToken) -> Result<mp
     Ok(sender)
 }
 
-/// Sends one batch, again and later if it fails.
+/// Sends a batch, and retries later if it fails.
 async fn deliver(caller: &outbound::Caller, batch: &[String]) {
     let list = format!(
         r#"{{"kind":"EventList","apiVersion":"audit.k8s.io/v1","metadata":{{}},"items":[{}]}}"#,
@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_log_that_has_grown_is_put_aside() {
+    fn a_log_that_has_grown_is_rotated() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("audit.log");
         let config = AuditLog { path: path.clone(), max_size_bytes: 20, max_backups: 2, max_age: Duration::ZERO };

@@ -1,4 +1,4 @@
-//! Bootstrap tokens: `id.secret`, kept as a Secret in kube-system, with which a node joins.
+//! Bootstrap tokens: `id.secret`, stored as a Secret in kube-system, with which a node joins.
 
 use base64::Engine;
 use corten_meta::Value;
@@ -6,7 +6,7 @@ use corten_meta::Value;
 use crate::registry::Registry;
 use crate::user::User;
 
-/// The user of a bootstrap token, if the token is one and is good.
+/// Returns the user of a bootstrap token; `None` if the token is no bootstrap token, an error if it is invalid.
 pub(super) fn authenticate(registry: &Registry, token: &str) -> Option<Result<User, String>> {
     let (id, secret) = token.split_once('.')?;
     let alphanumeric = |s: &str| s.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());

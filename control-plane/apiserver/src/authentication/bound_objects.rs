@@ -1,4 +1,4 @@
-//! The objects that a ServiceAccount token is bound to: it is good only while they are alive.
+//! The objects that a ServiceAccount token is bound to: the token is valid only while they exist.
 
 use corten_meta::Value;
 use corten_meta::quote::quote;
@@ -6,39 +6,39 @@ use corten_meta::quote::quote;
 use crate::registry::Registry;
 use crate::user::User;
 
-/// Looks the bound objects up and makes the user.
+/// Checks the bound objects and returns the user.
 pub(super) async fn check_bindings(registry: &Registry, claims: &Value) -> Result<User, String> {
     let private = &claims["kubernetes.io"];
-    let text = |pointer: &str| private.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-    let namespace = text("/namespace");
-    let name = text("/serviceaccount/name");
-    check_alive(registry, "serviceaccounts", namespace, name, text("/serviceaccount/uid")).await?;
+    let string = |pointer: &str| private.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    let namespace = string("/namespace");
+    let name = string("/serviceaccount/name");
+    check_alive(registry, "serviceaccounts", namespace, name, string("/serviceaccount/uid")).await?;
     if private.get("pod").is_some() {
-        check_alive(registry, "pods", namespace, text("/pod/name"), text("/pod/uid")).await?;
+        check_alive(registry, "pods", namespace, string("/pod/name"), string("/pod/uid")).await?;
     } else if private.get("secret").is_some() {
-        check_alive(registry, "secrets", namespace, text("/secret/name"), text("/secret/uid")).await?;
+        check_alive(registry, "secrets", namespace, string("/secret/name"), string("/secret/uid")).await?;
     } else if private.get("node").is_some() {
-        check_alive(registry, "nodes", "", text("/node/name"), text("/node/uid")).await?;
+        check_alive(registry, "nodes", "", string("/node/name"), string("/node/uid")).await?;
     }
     let mut user = User::service_account(namespace, name);
-    user.uid = text("/serviceaccount/uid").to_owned();
+    user.uid = string("/serviceaccount/uid").to_owned();
     let mut extra = |key: &str, value: &str| {
         if !value.is_empty() {
             user.extra.insert(format!("authentication.kubernetes.io/{key}"), vec![value.to_owned()]);
         }
     };
-    extra("pod-name", text("/pod/name"));
-    extra("pod-uid", text("/pod/uid"));
-    extra("node-name", text("/node/name"));
-    extra("node-uid", text("/node/uid"));
+    extra("pod-name", string("/pod/name"));
+    extra("pod-uid", string("/pod/uid"));
+    extra("node-name", string("/node/name"));
+    extra("node-uid", string("/node/uid"));
     if let Some(id) = claims["jti"].as_str() {
         extra("credential-id", &format!("JTI={id}"));
     }
     Ok(user)
 }
 
-/// Whether an object is there as the store has it now: a token may be newer than the caches, and is dead at once when
-/// what it is bound to is gone.
+/// Checks that an object exists in the store now: a token may be newer than the caches, and is invalid as soon as a
+/// bound object is deleted.
 pub(super) async fn check_alive(
     registry: &Registry,
     plural: &str,
@@ -63,7 +63,7 @@ pub(super) async fn check_alive(
             false => format!("{kind} UID ({is}) does not match service account {kind} ref claim ({uid})"),
         });
     }
-    // A minute of grace lets a terminating pod finish what it is doing.
+    // A minute of grace lets a terminating pod finish its work.
     let gone =
         object.header.deletion_timestamp.is_some_and(|at| at.as_second() + 60 < jiff::Timestamp::now().as_second());
     match (gone, is_account) {

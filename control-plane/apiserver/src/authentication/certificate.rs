@@ -1,13 +1,13 @@
-//! The identity in a client certificate: common name is the user, organizations are the groups.
+//! The user of a client certificate: the common name is the user name, the organizations are the groups.
 //!
-//! TLS has verified the chain before this runs; here nothing is trusted beyond that.
+//! TLS has verified the chain before this runs; nothing here is trusted beyond that.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use crate::user::User;
 
-/// By this a request can be traced to the credential it was made with.
+/// The extra key that identifies the credential of a request.
 const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 
 fn credential_id(der: &[u8]) -> String {
@@ -19,7 +19,7 @@ fn credential_id(der: &[u8]) -> String {
     id
 }
 
-/// Reads the subject of a DER certificate.
+/// Returns the user in the subject of a DER certificate.
 pub fn user_of_certificate(der: &[u8]) -> Option<User> {
     let (_, certificate) = x509_parser::parse_x509_certificate(der).ok()?;
     let subject = certificate.subject();
@@ -32,7 +32,7 @@ pub fn user_of_certificate(der: &[u8]) -> Option<User> {
     Some(User { name, groups, extra, ..User::default() }.authenticated())
 }
 
-/// Until when a DER certificate holds.
+/// Returns the expiry of a DER certificate.
 pub fn expiry_of_certificate(der: &[u8]) -> Option<jiff::Timestamp> {
     let (_, certificate) = x509_parser::parse_x509_certificate(der).ok()?;
     jiff::Timestamp::from_second(certificate.validity().not_after.timestamp()).ok()

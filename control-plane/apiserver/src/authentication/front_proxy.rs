@@ -1,7 +1,7 @@
-//! Whose client certificate this is: a user's, or that of a front proxy that speaks for users.
+//! The identity of a client certificate: a user, or a front proxy that acts for users.
 //!
-//! TLS takes certificates of both authorities; here they are told apart. A certificate of the front proxy's authority
-//! never says who a user is, whatever its subject, and headers are believed only on such a connection.
+//! TLS accepts certificates of both authorities; this module distinguishes them. A certificate of the front proxy's
+//! authority never names a user, whatever its subject, and the user headers count only on such a connection.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, UnixTime};
 
-use super::{Identity, User, text_of, user_of_certificate};
+use super::{Identity, User, header_string, user_of_certificate};
 use crate::config::Config;
 use crate::error::Error;
 use crate::request::percent_decode;
@@ -34,7 +34,7 @@ impl ClientCertificates {
         })
     }
 
-    /// What a chain that TLS accepted proves.
+    /// Returns the identity that a verified chain proves.
     pub fn identify(&self, chain: &[CertificateDer<'_>]) -> Identity {
         let Some((end_entity, intermediates)) = chain.split_first() else { return Identity::None };
         let is_of = |verifier: &Option<Arc<dyn ClientCertVerifier>>| {
@@ -65,10 +65,10 @@ fn verifier(bundle: &str) -> Result<Option<Arc<dyn ClientCertVerifier>>, Error> 
     Ok(Some(verifier.map_err(|e| Error::Tls(e.to_string()))?))
 }
 
-/// The user that a front proxy speaks for, if it names one.
+/// Returns the user that a front proxy acts for, if it names one.
 pub fn user_of_headers(headers: &HeaderMap) -> Option<User> {
     const EXTRA: &str = "x-remote-extra-";
-    let all = |name: &str| -> Vec<String> { headers.get_all(name).iter().map(text_of).collect() };
+    let all = |name: &str| -> Vec<String> { headers.get_all(name).iter().map(header_string).collect() };
     let name = all("x-remote-user").into_iter().next().filter(|name| !name.is_empty())?;
     let uid = all("x-remote-uid").into_iter().next().unwrap_or_default();
     let keys = headers.keys().filter_map(|name| Some((name, name.as_str().strip_prefix(EXTRA)?)));

@@ -1,4 +1,4 @@
-//! The keys of ServiceAccount tokens: signing, verifying, and publishing them as JWKS.
+//! The keys of ServiceAccount tokens: they sign and verify tokens, and are published as JWKS.
 //!
 //! ES256 and RS256 on `ring`. Private keys never leave this file.
 
@@ -26,7 +26,7 @@ enum Pair {
     Rsa(RsaKeyPair),
 }
 
-/// One key pair.
+/// A key pair.
 pub struct Key {
     pair: Pair,
     /// The key id: the hash of the public key, as upstream computes it.
@@ -55,7 +55,7 @@ impl Key {
         Ok(Key { pair, id })
     }
 
-    /// The `alg` of the key's signatures.
+    /// Returns the `alg` of the key's signatures.
     pub fn algorithm(&self) -> &'static str {
         match self.pair {
             Pair::Ecdsa(_) => "ES256",
@@ -92,7 +92,7 @@ impl Key {
         }
     }
 
-    /// The public half as a JSON Web Key.
+    /// Returns the public key as a JSON Web Key.
     pub fn jwk(&self) -> Value {
         match &self.pair {
             Pair::Ecdsa(pair) => {
@@ -120,7 +120,7 @@ fn spki(pair: &Pair) -> Vec<u8> {
     }
 }
 
-/// One DER element.
+/// Encodes a DER element.
 fn der(tag: u8, content: &[u8]) -> Vec<u8> {
     let mut out = vec![tag];
     let length = content.len();

@@ -1,6 +1,7 @@
-//! Tokens that live in a Secret: when each was last used is written on its Secret, and one that was marked invalid is
-//! refused. The controller that cleans up unused tokens believes these labels, so a use must never go unmarked for a day.
-//! Those that another controller manager signed with the cluster's key are known by their issuer, and never expire.
+//! ServiceAccount tokens in Secrets: a label of the Secret records the date of the last use, and a token whose Secret
+//! is marked invalid is refused. The controller that cleans up unused tokens relies on these labels, so each day's use
+//! must be recorded. Tokens that another controller manager signed with the cluster's key are recognized by their
+//! issuer, and never expire.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -11,22 +12,22 @@ use super::bound_objects::check_alive;
 use crate::registry::Registry;
 use crate::user::User;
 
-/// The issuer that tokens of Secrets name.
+/// The issuer in the tokens of Secrets.
 pub const ISSUER: &str = "kubernetes/serviceaccount";
 
 const LAST_USED: &str = "kubernetes.io/legacy-token-last-used";
 const INVALID_SINCE: &str = "kubernetes.io/legacy-token-invalid-since";
-/// How often a mark is tried while others write the Secret.
+/// The maximum number of attempts to label the Secret while other clients write it.
 const ATTEMPTS: usize = 5;
 
-/// Whose token this is: it is good while its Secret holds it and its account lives.
+/// Returns the user of a token: it is valid while its Secret holds it and its ServiceAccount exists.
 pub async fn authenticate(registry: &Registry, token: &str, claims: &Value) -> Result<User, String> {
-    let text =
+    let string =
         |name: &str| claims[format!("kubernetes.io/serviceaccount/{name}").as_str()].as_str().unwrap_or_default();
-    let namespace = text("namespace");
-    let secret = text("secret.name");
-    let name = text("service-account.name");
-    let uid = text("service-account.uid");
+    let namespace = string("namespace");
+    let secret = string("secret.name");
+    let name = string("service-account.name");
+    let uid = string("service-account.uid");
     let mut user = User::service_account(namespace, name);
     if claims["sub"] != user.name.as_str() {
         return Err("the subject is not the account that the token names".to_owned());
@@ -44,17 +45,17 @@ pub async fn authenticate(registry: &Registry, token: &str, claims: &Value) -> R
     Ok(user)
 }
 
-/// Marks the Secret as used today; once a day is enough. An error is the reason for which the token is not good.
+/// Labels the Secret as used today; once a day is enough. An error is the reason why the token is invalid.
 pub async fn used(registry: &Registry, namespace: &str, name: &str) -> Result<(), String> {
     let secrets = registry.required("", "v1", "secrets").map_err(|status| status.message)?;
-    // As the store has it now: a mark counts from the moment at which it was acknowledged.
+    // Read from the store: the invalid label counts from the moment when it was acknowledged.
     let secret = registry.read(&secrets, namespace, name).await.map_err(|status| status.message)?;
     let Some(secret) = secret else { return Ok(()) };
     let today = today();
     if secret.header.labels.get(LAST_USED) != Some(&today)
         && let Err(why) = mark(registry, namespace, name, &today).await
     {
-        // The store is busy: the next use will be marked.
+        // The store is busy: the next use sets the label.
         tracing::debug!(why = why.message, namespace, name, "the use of a token could not be marked");
     }
     match secret.header.labels.get(INVALID_SINCE).filter(|since| !since.is_empty()) {
@@ -67,7 +68,7 @@ pub async fn used(registry: &Registry, namespace: &str, name: &str) -> Result<()
     }
 }
 
-/// The day, as the labels and the tracking ConfigMap write it.
+/// Returns the date, in the format of the labels and the tracking ConfigMap.
 pub fn today() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%d").to_string()
 }
@@ -78,7 +79,7 @@ async fn mark(registry: &Registry, namespace: &str, name: &str, today: &str) -> 
     for _ in 0..ATTEMPTS {
         let Some(secret) = registry.read(&resource, namespace, name).await? else { return Ok(()) };
         let mut value = secret.value();
-        // A short token may be bound to any Secret, which is then none of the cleaner's.
+        // A short-lived token may be bound to any Secret, which the cleaner does not handle.
         if value["type"] != "kubernetes.io/service-account-token" {
             return Ok(());
         }

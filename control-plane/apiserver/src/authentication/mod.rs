@@ -1,7 +1,7 @@
-//! Who is asking: client certificate, bearer token, in-process identity, then impersonation.
+//! Authentication: client certificate, bearer token, in-process identity, then impersonation.
 //!
-//! A credential that is present and wrong is always 401; it never falls through to anonymous. Without any
-//! credential a caller is `system:anonymous`, whose rights are RBAC's to say: by default, health and version.
+//! An invalid credential is always 401; it never falls through to anonymous. A client without a credential is
+//! `system:anonymous`, whose permissions RBAC decides: by default, health and version.
 
 mod bootstrap_token;
 mod bound_objects;
@@ -35,7 +35,7 @@ use oidc::Issuers;
 use token::{Authenticated, Tokens};
 use webhook::TokenWebhook;
 
-/// Finds out who the user of a request is.
+/// The authenticators of requests.
 pub struct Authentication {
     registry: Arc<Registry>,
     metrics: Arc<Metrics>,
@@ -57,14 +57,15 @@ impl Authentication {
         })
     }
 
-    /// The user of a request.
+    /// Returns the user of a request.
     pub async fn authenticate(&self, context: &Context, peer: &Peer) -> Result<User, Status> {
         let headers = &context.headers;
         if let Identity::InProcess(user) = &peer.identity {
             return Ok(user.clone());
         }
-        // A token is read first, even where it does not matter: the client is warned if it is none.
-        let given = given_token(context);
+        // The token is read first, even if a certificate identifies the client: the client gets a warning about a
+        // malformed one.
+        let presented = presented_token(context);
         if let Identity::Certificate(user) = &peer.identity {
             return Ok(user.clone());
         }
@@ -74,7 +75,7 @@ impl Authentication {
             return Ok(user);
         }
         let mut is_refused = false;
-        for token in [Ok(given.map(Cow::Borrowed)), websocket_token::named(headers).map(|t| t.map(Cow::Owned))] {
+        for token in [Ok(presented.map(Cow::Borrowed)), websocket_token::named(headers).map(|t| t.map(Cow::Owned))] {
             let authenticated = match token {
                 Ok(None) => continue,
                 Ok(Some(token)) => self.authenticate_token(&token, &self.config.audiences).await,
@@ -95,12 +96,12 @@ impl Authentication {
         }
     }
 
-    /// Whether a request without a credential may ask for a path.
+    /// Reports whether a request without a credential may access a path.
     pub fn allows_anonymous(&self, path: &str) -> bool {
         self.issuers.load().anonymous.is_allowed(path)
     }
 
-    /// The user of a bearer token, and for which of these audiences the token is good.
+    /// Returns the user of a bearer token, and those of these audiences that the token is valid for.
     pub async fn authenticate_token(&self, token: &str, audiences: &[String]) -> Result<Authenticated, String> {
         if let Some(result) = bootstrap_token::authenticate(&self.registry, token) {
             return result.map(|user| Authenticated { user, audiences: audiences.to_vec() });
@@ -117,13 +118,13 @@ impl Authentication {
             (Err(e), None) => return Err(e),
         };
         if claims["iss"] == legacy_token::ISSUER {
-            // It says nothing of audiences, so it is meant for the API server.
+            // A token without audiences is for the API server.
             let own = audiences.iter().filter(|audience| self.config.audiences.contains(audience));
             let accepted: Vec<String> = own.cloned().collect();
             if accepted.is_empty() {
                 let own = quote_list(&self.config.audiences);
-                let asked = quote_list(audiences);
-                return Err(format!("token audiences {own} is invalid for the target audiences {asked}"));
+                let requested = quote_list(audiences);
+                return Err(format!("token audiences {own} is invalid for the target audiences {requested}"));
             }
             let user = legacy_token::authenticate(&self.registry, token, &claims).await?;
             self.metrics.add(&LEGACY_TOKENS, &[]);
@@ -140,7 +141,7 @@ impl Authentication {
         Ok(Authenticated { user, audiences: accepted })
     }
 
-    /// Follows the configuration until shutdown; one that is wrong changes nothing.
+    /// Applies changes of the configuration until shutdown; an invalid one changes nothing.
     pub async fn run(&self, shutdown: &CancellationToken) {
         let Some(mut configuration) = self.config.authentication_configuration.clone() else { return };
         loop {
@@ -148,9 +149,9 @@ impl Authentication {
                 () = shutdown.cancelled() => return,
                 changed = configuration.changed() => if changed.is_err() { return },
             }
-            let text = configuration.borrow_and_update().clone();
+            let config_file = configuration.borrow_and_update().clone();
             let read = Issuers::new(&self.config);
-            self.metrics.reloaded(&AUTHENTICATION_CONFIGURATION, &text, read.is_ok());
+            self.metrics.reloaded(&AUTHENTICATION_CONFIGURATION, &config_file, read.is_ok());
             match read {
                 Ok(issuers) => {
                     self.issuers.store(Arc::new(issuers));
@@ -162,10 +163,10 @@ impl Authentication {
     }
 }
 
-/// The token that a request brings. With a blank too many before it there is none, of which the client is warned.
-fn given_token(context: &Context) -> Option<&str> {
+/// Returns the bearer token of a request. With two blanks before it there is none, and the client gets a warning.
+fn presented_token(context: &Context) -> Option<&str> {
     let header = context.headers.get(http::header::AUTHORIZATION)?;
-    // What is no text is a token that nobody knows.
+    // A header that is not UTF-8 is an unknown token.
     let token = bearer_token(std::str::from_utf8(header.as_bytes()).unwrap_or("Bearer ?"))?;
     if token.is_empty() {
         context.warn("the provided Authorization header contains extra space before the bearer token, and is ignored");
@@ -174,12 +175,13 @@ fn given_token(context: &Context) -> Option<&str> {
     Some(token)
 }
 
-/// What a header says of who asks. It is never left out because of its letters: who is asked for would be another.
-pub fn text_of(value: &http::HeaderValue) -> String {
+/// Returns the value of a header that identifies a user. It keeps every byte: without one, it would identify another
+/// user.
+pub fn header_string(value: &http::HeaderValue) -> String {
     corten_meta::codec::characters(value.as_bytes()).into_owned()
 }
 
-/// The token of an Authorization header: the second of its words, also if that is empty.
+/// Returns the token of an Authorization header: its second word, also if that is empty.
 pub fn bearer_token(header: &str) -> Option<&str> {
     let (scheme, rest) = header.trim().split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| rest.split(' ').next().unwrap_or_default())

@@ -1,7 +1,7 @@
-//! ServiceAccount tokens: issuing them and finding out whose they are.
+//! ServiceAccount tokens: issues and verifies them.
 //!
-//! A token is good only while the objects it is bound to are alive: its ServiceAccount always, its Pod,
-//! Secret or Node if it names one. That is looked up on every request.
+//! A token is valid only while the objects that it is bound to exist: its ServiceAccount always, its Pod, Secret or
+//! Node if it names one. Every request checks that.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -18,37 +18,37 @@ use crate::config::Config;
 use crate::error::Error;
 use crate::user::User;
 
-/// Why a text that does not look like a token is refused.
+/// The reason for refusing a string that is no token.
 pub const NOT_A_TOKEN: &str = "not a token";
 
-/// What a new token is to say.
+/// The claims of a new token.
 pub struct Claims<'a> {
     pub namespace: &'a str,
     pub service_account: &'a str,
     pub service_account_uid: &'a str,
     pub audiences: &'a [String],
     pub lifetime_seconds: i64,
-    /// Kind (`pod`, `secret`, `node`), name and uid of the object the token is bound to.
+    /// Kind (`pod`, `secret`, `node`), name and uid of the object that the token is bound to.
     pub bound: Option<(&'static str, String, String)>,
-    /// The node of a bound pod.
+    /// Name and uid of a bound pod's node.
     pub node: Option<(String, String)>,
     pub now: jiff::Timestamp,
 }
 
-/// A user, and the audiences it was accepted for.
+/// A user, and the audiences that the token was accepted for.
 pub struct Authenticated {
     pub user: User,
     pub audiences: Vec<String>,
 }
 
-/// Issues and verifies tokens.
+/// The issuer and verifier of tokens.
 pub struct Tokens {
     keys: Vec<Key>,
     issuer: String,
     verified: Mutex<HashMap<[u8; 32], Arc<Value>>>,
 }
 
-/// The most tokens whose signatures are remembered.
+/// The maximum number of tokens whose verified claims are cached.
 const MOST_VERIFIED: usize = 4096;
 
 impl Tokens {
@@ -87,8 +87,8 @@ impl Tokens {
         Ok(format!("{message}.{}", BASE64URL.encode(signature)))
     }
 
-    /// The claims of a token with a good signature. A signature stays good, so it is checked once: what can change,
-    /// the time and the objects that the token is bound to, is looked at with every request.
+    /// Returns the claims of a token with a valid signature. A signature stays valid, so it is verified once; every
+    /// request checks the time and the bound objects, which can change.
     pub(super) fn claims(&self, token: &str) -> Result<Arc<Value>, String> {
         let mut digest = [0; 32];
         digest.copy_from_slice(ring::digest::digest(&ring::digest::SHA256, token.as_bytes()).as_ref());
@@ -106,7 +106,7 @@ impl Tokens {
     }
 
     fn verify(&self, token: &str) -> Result<Value, String> {
-        // A token may be wrapped as if it were text.
+        // A token may contain line breaks, as if it were wrapped.
         let token: String = token.split_whitespace().collect();
         let malformed = || NOT_A_TOKEN.to_owned();
         let (message, signature) = token.rsplit_once('.').ok_or_else(malformed)?;
@@ -131,12 +131,12 @@ impl Tokens {
         Ok(claims)
     }
 
-    /// The document of `/openid/v1/jwks`.
+    /// Returns the document of `/openid/v1/jwks`.
     pub fn jwks(&self) -> Value {
         json!({ "keys": self.keys.iter().map(Key::jwk).collect::<Vec<_>>() })
     }
 
-    /// The document of `/.well-known/openid-configuration`.
+    /// Returns the document of `/.well-known/openid-configuration`.
     pub fn openid_configuration(&self, jwks_uri: &str) -> Value {
         let algorithms: std::collections::BTreeSet<&str> = self.keys.iter().map(Key::algorithm).collect();
         json!({

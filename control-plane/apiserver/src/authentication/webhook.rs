@@ -1,6 +1,6 @@
-//! Tokens that a configured server judges: a TokenReview is posted, its answer is kept for a while.
+//! The token webhook: a configured server authenticates tokens by TokenReview, and its answers are cached.
 //!
-//! Asked last, after all that this server can judge itself. An answer that does not come is no authentication.
+//! It is asked last, after the authenticators of this server. A call without an answer does not authenticate.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -14,38 +14,38 @@ use crate::error::Error;
 use crate::outbound::Caller;
 use crate::user::User;
 
-/// How long an answer counts, and how many are kept.
-const KEPT_FOR: Duration = Duration::from_secs(120);
-const MAX_KEPT: usize = 4096;
+/// The lifetime and the maximum number of cached answers.
+const CACHE_LIFETIME: Duration = Duration::from_secs(120);
+const MAX_CACHED: usize = 4096;
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A token is kept as its hash: a dump of memory must not be a bag of credentials.
+/// The hash of a token: the cache must not contain credentials.
 type Digest = Vec<u8>;
 
-/// A verdict, and until when it counts.
-type Kept = (Instant, Result<User, String>);
+/// A cached answer, and its time.
+type Cached = (Instant, Result<User, String>);
 
 /// The server that reviews tokens.
 pub struct TokenWebhook {
     caller: Caller,
-    kept: Mutex<HashMap<Digest, Kept>>,
+    cached: Mutex<HashMap<Digest, Cached>>,
 }
 
 impl TokenWebhook {
     pub fn new(server: &RemoteServer) -> Result<TokenWebhook, Error> {
-        Ok(TokenWebhook { caller: Caller::new(server)?, kept: Mutex::default() })
+        Ok(TokenWebhook { caller: Caller::new(server)?, cached: Mutex::default() })
     }
 
-    /// Whose token this is, in the words of the server.
+    /// Returns the user of a token, from the server's TokenReview.
     pub async fn authenticate(&self, token: &str, audiences: &[String]) -> Result<User, String> {
-        let asked = format!("{token}\n{}", audiences.join("\n"));
-        let digest = ring::digest::digest(&ring::digest::SHA256, asked.as_bytes()).as_ref().to_vec();
+        let key = format!("{token}\n{}", audiences.join("\n"));
+        let digest = ring::digest::digest(&ring::digest::SHA256, key.as_bytes()).as_ref().to_vec();
         if let Some(known) = self.known(&digest) {
             return known;
         }
         let review = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "metadata": {},
                              "spec": { "token": token, "audiences": audiences } });
-        // That a server cannot be reached says nothing about the token, and is not kept.
+        // The error of an unreachable server does not depend on the token, and is not cached.
         let answer = self.caller.ask(review.to_string().into(), TIMEOUT).await?;
         let answer: Value = serde_json::from_slice(&answer).map_err(|e| e.to_string())?;
         let verdict = verdict(&answer["status"], audiences);
@@ -54,22 +54,22 @@ impl TokenWebhook {
     }
 
     fn known(&self, digest: &Digest) -> Option<Result<User, String>> {
-        let kept = self.kept.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        kept.get(digest).filter(|(at, _)| at.elapsed() < KEPT_FOR).map(|(_, verdict)| verdict.clone())
+        let cached = self.cached.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        cached.get(digest).filter(|(at, _)| at.elapsed() < CACHE_LIFETIME).map(|(_, verdict)| verdict.clone())
     }
 
     fn keep(&self, digest: Digest, verdict: Result<User, String>) {
-        let mut kept = self.kept.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if kept.len() >= MAX_KEPT {
-            kept.retain(|_, (at, _)| at.elapsed() < KEPT_FOR);
+        let mut cached = self.cached.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if cached.len() >= MAX_CACHED {
+            cached.retain(|_, (at, _)| at.elapsed() < CACHE_LIFETIME);
         }
-        if kept.len() < MAX_KEPT {
-            kept.insert(digest, (Instant::now(), verdict));
+        if cached.len() < MAX_CACHED {
+            cached.insert(digest, (Instant::now(), verdict));
         }
     }
 }
 
-/// What the status of a review says.
+/// Reads the status of a review.
 pub(crate) fn verdict(status: &Value, audiences: &[String]) -> Result<User, String> {
     let list = |value: &Value| -> Vec<String> {
         value.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
@@ -78,19 +78,19 @@ pub(crate) fn verdict(status: &Value, audiences: &[String]) -> Result<User, Stri
         let why = status["error"].as_str().filter(|e| !e.is_empty());
         return Err(why.unwrap_or("the webhook does not know the token").to_owned());
     }
-    // A server that knows of audiences says for which of them the token is good.
+    // A server that knows audiences returns those that the token is valid for.
     let good_for = list(&status["audiences"]);
     if !good_for.is_empty() && !audiences.iter().any(|audience| good_for.contains(audience)) {
         return Err("the webhook knows the token for other audiences".to_owned());
     }
     let user = &status["user"];
-    let text = |key: &str| user[key].as_str().unwrap_or_default().to_owned();
-    if text("username").is_empty() {
+    let string = |key: &str| user[key].as_str().unwrap_or_default().to_owned();
+    if string("username").is_empty() {
         return Err("the webhook names no user".to_owned());
     }
     let extra = user["extra"].as_object().into_iter().flatten().map(|(key, values)| (key.clone(), list(values)));
     let extra = extra.collect();
-    Ok(User { name: text("username"), uid: text("uid"), groups: list(&user["groups"]), extra }.authenticated())
+    Ok(User { name: string("username"), uid: string("uid"), groups: list(&user["groups"]), extra }.authenticated())
 }
 
 #[cfg(test)]
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_verdict_is_read() {
+    fn the_status_of_a_review_is_decoded() {
         let audiences = ["api".to_owned()];
         let good = json!({ "authenticated": true, "user": { "username": "jane", "groups": ["dev"], "extra": { "k": ["v"] } } });
         let jane = verdict(&good, &audiences).unwrap();

@@ -1,5 +1,5 @@
-//! The token of a WebSocket: what runs in a browser cannot set its headers, so it names the token as a protocol beside
-//! the one that it speaks.
+//! The token of a WebSocket: a browser cannot set the headers of a WebSocket, so it sends the token as an additional
+//! subprotocol.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -9,7 +9,7 @@ use crate::websocket;
 
 const PREFIX: &str = "base64url.bearer.authorization.k8s.io.";
 
-/// The token that a client names as a protocol, if it wants a WebSocket and does.
+/// Returns the token that a client sends as a subprotocol, if the request is for a WebSocket.
 pub fn named(headers: &HeaderMap) -> Result<Option<String>, &'static str> {
     if !websocket::is_asked_for(headers) {
         return Ok(None);
@@ -37,8 +37,9 @@ pub fn named(headers: &HeaderMap) -> Result<Option<String>, &'static str> {
     }
 }
 
-/// Takes the token away: neither is it a protocol to speak, nor anything that whom the stream leads to may know.
-pub fn forget(headers: &mut HeaderMap) {
+/// Removes the token from the headers: it is no protocol to negotiate, and the server behind the stream must not see
+/// it.
+pub fn remove(headers: &mut HeaderMap) {
     if !protocols(headers).any(|protocol| protocol.starts_with(PREFIX)) {
         return;
     }
@@ -57,7 +58,7 @@ fn protocols(headers: &HeaderMap) -> impl Iterator<Item = &str> {
 mod tests {
     use super::*;
 
-    fn asking(protocols: &str) -> HeaderMap {
+    fn headers(protocols: &str) -> HeaderMap {
         let mut headers = HeaderMap::new();
         headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
         headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
@@ -66,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_stands_beside_a_protocol() {
+    fn a_token_needs_a_protocol_beside_it() {
         let token = format!("{PREFIX}dG9r");
         for (protocols, expected) in [
             ("v5.channel.k8s.io".to_owned(), Ok(None)),
@@ -77,18 +78,18 @@ mod tests {
             (format!("a,{token}="), Err("invalid base64.bearer.authorization token encoding")),
             (format!("a,{PREFIX}_w"), Err("invalid base64.bearer.authorization token")),
         ] {
-            assert_eq!(named(&asking(&protocols)), expected, "{protocols}");
+            assert_eq!(named(&headers(&protocols)), expected, "{protocols}");
         }
-        let mut plain = asking(&format!("a,{token}"));
+        let mut plain = headers(&format!("a,{token}"));
         plain.remove(header::UPGRADE);
         assert_eq!(named(&plain), Ok(None));
     }
 
     #[test]
-    fn a_token_goes_no_further() {
+    fn the_token_is_removed_from_the_headers() {
         for (protocols, expected) in [("a, b", "a, b"), ("a, base64url.bearer.authorization.k8s.io.dG9r , b", "a,b")] {
-            let mut headers = asking(protocols);
-            forget(&mut headers);
+            let mut headers = headers(protocols);
+            remove(&mut headers);
             assert_eq!(headers[header::SEC_WEBSOCKET_PROTOCOL], expected);
         }
     }

@@ -1,7 +1,8 @@
-//! The RBAC bootstrap policy: roles and bindings of the cluster's own components, from the table `bootstrap_policy.tbl`.
+//! The RBAC bootstrap policy: roles and bindings of the cluster's own components, from the table
+//! `bootstrap_policy.tbl`.
 //!
-//! At each start missing rules and subjects are added again, unless an object says that it does not want to be
-//! updated. Extra ones are left alone.
+//! Each start adds missing rules and subjects again, unless an object's annotation disables the update. Additional ones
+//! are kept.
 
 use corten_meta::Value;
 use serde_json::{Map, json};
@@ -12,7 +13,7 @@ const TABLE: &str = include_str!("bootstrap_policy.tbl");
 pub const GROUP: &str = "rbac.authorization.k8s.io";
 const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
 
-/// The objects that every cluster has: the plural and the object of each, aggregated roles with their first rules.
+/// Returns the roles and bindings of every cluster, with their plurals; aggregated roles have their initial rules.
 pub fn wanted() -> Vec<(&'static str, Value)> {
     let table = objects();
     let complete = |(plural, object): &(&'static str, Value)| {
@@ -25,8 +26,8 @@ pub fn wanted() -> Vec<(&'static str, Value)> {
     table.iter().map(complete).collect()
 }
 
-/// The rules that an aggregated role begins with: those of the roles it selects, by name, each once. The
-/// aggregation's controller keeps them current from then on.
+/// Returns the initial rules of an aggregated role: those of the roles that it selects, by name, each once. The
+/// aggregation controller keeps them current afterwards.
 fn aggregated_rules(table: &[(&'static str, Value)], role: &Value) -> Vec<Value> {
     let selectors: Vec<&Value> =
         role.pointer("/aggregationRule/clusterRoleSelectors").and_then(Value::as_array).into_iter().flatten().collect();
@@ -52,7 +53,7 @@ fn aggregated_rules(table: &[(&'static str, Value)], role: &Value) -> Vec<Value>
     rules
 }
 
-/// The rules of a cluster role of the table.
+/// Returns the rules of a ClusterRole in the table.
 pub fn rules_of(cluster_role: &str) -> Vec<Rule> {
     let found =
         objects().into_iter().find(|(plural, o)| *plural == "clusterroles" && corten_meta::name(o) == cluster_role);
@@ -75,7 +76,7 @@ fn objects() -> Vec<(&'static str, Value)> {
     objects
 }
 
-/// `clusterrole NAME …`, `role NAMESPACE NAME …`, and the bindings.
+/// Reads the head of an entry: `clusterrole NAME …`, `role NAMESPACE NAME …`, or a binding.
 fn read_head(line: &str) -> Option<(&'static str, Value)> {
     let mut words = line.split(' ');
     let (plural, kind, namespaced, binding) = match words.next()? {
@@ -150,7 +151,7 @@ fn read_rule(line: &str) -> Value {
     Value::Object(rule)
 }
 
-/// Adds what is missing: rules, subjects, labels, annotations.
+/// Adds missing rules, subjects, labels and annotations; returns `None` if nothing is missing.
 pub fn repair(present: &Value, wanted: &Value) -> Option<Value> {
     if corten_meta::annotations(present).get(AUTOUPDATE).is_some_and(|v| v == "false") {
         return None;
@@ -163,7 +164,7 @@ pub fn repair(present: &Value, wanted: &Value) -> Option<Value> {
             }
         }
     }
-    // The rules of an aggregated role are its controller's.
+    // The rules of an aggregated role belong to its controller.
     if wanted.get("aggregationRule").is_none() && wanted["rules"].is_array() {
         let held: Vec<Rule> = present["rules"].as_array().into_iter().flatten().map(Rule::from_value).collect();
         let mut rules = present["rules"].as_array().cloned().unwrap_or_default();
@@ -192,11 +193,11 @@ pub fn repair(present: &Value, wanted: &Value) -> Option<Value> {
 mod tests {
     use super::*;
 
-    /// Upstream's own golden files, where they are at hand.
+    /// Returns upstream's golden file, if it is available.
     fn upstream(file: &str) -> Option<Vec<Value>> {
         let directory = std::env::var("KUBERNETES_FACTS").ok()?;
-        let text = std::fs::read(format!("{directory}/rbac/{file}.yaml")).ok()?;
-        let list = corten_meta::decode_yaml(&text).expect("upstream's file is YAML");
+        let yaml = std::fs::read(format!("{directory}/rbac/{file}.yaml")).ok()?;
+        let list = corten_meta::decode_yaml(&yaml).expect("upstream's file is YAML");
         Some(list["items"].as_array().expect("a list").clone())
     }
 
@@ -232,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_read_whole() {
+    fn every_line_of_the_table_is_read() {
         let ours = objects();
         assert!(ours.len() > 100, "{}", ours.len());
         assert!(ours.iter().any(|(_, o)| corten_meta::name(o) == "system:kube-scheduler"));
@@ -240,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn aggregated_roles_begin_with_their_rules() {
+    fn aggregated_roles_have_initial_rules() {
         let rules = |name: &str| {
             let found = wanted().into_iter().find(|w| w.0 == "clusterroles" && corten_meta::name(&w.1) == name);
             found.unwrap().1["rules"].as_array().unwrap().len()
@@ -249,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn repair_adds_and_never_takes_away() {
+    fn repair_adds_and_never_removes() {
         let wanted = read_head("clusterrolebinding b r group:g").unwrap().1;
         let mut present = wanted.clone();
         assert_eq!(repair(&present, &wanted), None);

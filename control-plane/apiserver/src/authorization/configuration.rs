@@ -1,5 +1,5 @@
-//! AuthorizationConfiguration of apiserver.config.k8s.io: who is asked, in which order. What upstream refuses is refused
-//! here, in its words.
+//! AuthorizationConfiguration of apiserver.config.k8s.io: the authorizers and their order. It refuses what upstream
+//! refuses, in upstream's words.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -15,8 +15,8 @@ use crate::outbound::Caller;
 const TYPES: [&str; 5] = ["AlwaysAllow", "AlwaysDeny", "Node", "RBAC", "Webhook"];
 
 /// Reads a configuration, in YAML or JSON.
-pub fn parse(text: &str, settings: &Authorization) -> Result<Vec<Authorizer>, String> {
-    let config = corten_meta::decode_yaml(text.as_bytes()).map_err(|e| e.to_string())?;
+pub fn parse(yaml: &str, settings: &Authorization) -> Result<Vec<Authorizer>, String> {
+    let config = corten_meta::decode_yaml(yaml.as_bytes()).map_err(|e| e.to_string())?;
     let version = config["apiVersion"].as_str().unwrap_or_default();
     let known = ["v1", "v1beta1", "v1alpha1"].map(|v| format!("apiserver.config.k8s.io/{v}"));
     if !known.iter().any(|k| k == version) || config["kind"] != "AuthorizationConfiguration" {
@@ -48,15 +48,15 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn check_names(&mut self, entry: &Value, earlier: &[Value], path: &Path) {
-        let kind = text(entry, "type");
-        let name = text(entry, "name");
-        if kind != "Webhook" && !kind.is_empty() && earlier.iter().any(|other| text(other, "type") == kind) {
+        let kind = string(entry, "type");
+        let name = string(entry, "name");
+        if kind != "Webhook" && !kind.is_empty() && earlier.iter().any(|other| string(other, "type") == kind) {
             self.errors.push(FieldError::duplicate(&path.child("type"), kind));
         }
         let at = path.child("name");
         if name.is_empty() {
             self.errors.push(FieldError::required(&at, ""));
-        } else if earlier.iter().any(|other| text(other, "name") == name) {
+        } else if earlier.iter().any(|other| string(other, "name") == name) {
             self.errors.push(FieldError::duplicate(&at, name));
         } else if let wrong = corten_meta::names::dns1123_subdomain(name)
             && !wrong.is_empty()
@@ -67,7 +67,7 @@ impl Reader<'_> {
     }
 
     fn authorizer(&mut self, entry: &Value, path: &Path) -> Option<Authorizer> {
-        let kind = text(entry, "type");
+        let kind = string(entry, "type");
         let has_webhook = entry["webhook"].is_object();
         if kind != "Webhook" && has_webhook {
             let why = "may only be specified when type=Webhook";
@@ -79,7 +79,7 @@ impl Reader<'_> {
             "Node" => Some(Authorizer::Node),
             "RBAC" => Some(Authorizer::Rbac),
             "Webhook" if has_webhook => {
-                let webhook = self.webhook(text(entry, "name"), &entry["webhook"], path)?;
+                let webhook = self.webhook(string(entry, "name"), &entry["webhook"], path)?;
                 Some(Authorizer::Webhook(Box::new(webhook)))
             }
             "Webhook" => {
@@ -104,10 +104,10 @@ impl Reader<'_> {
         let failure = self.one_of(config, path, "failurePolicy", &["NoOpinion", "Deny"]);
         let conditions = config["matchConditions"].as_array().cloned().unwrap_or_default();
         if conditions.is_empty() {
-            let given = text(config, "matchConditionSubjectAccessReviewVersion");
-            if !given.is_empty() && given != "v1" {
+            let value = string(config, "matchConditionSubjectAccessReviewVersion");
+            if !value.is_empty() && value != "v1" {
                 let at = path.child("matchConditionSubjectAccessReviewVersion");
-                self.errors.push(FieldError::not_supported(&at, given, &["v1"]));
+                self.errors.push(FieldError::not_supported(&at, value, &["v1"]));
             }
         } else {
             self.one_of(config, path, "matchConditionSubjectAccessReviewVersion", &["v1"]);
@@ -120,8 +120,8 @@ impl Reader<'_> {
         let version = if version == "v1" { "v1" } else { "v1beta1" };
         let on_error = if failure == "Deny" { Decision::Deny } else { Decision::NoOpinion };
         let name = name.to_owned();
-        let kept = Mutex::default();
-        Some(Webhook { name, caller: caller?, times, version, on_error, conditions, kept })
+        let cached = Mutex::default();
+        Some(Webhook { name, caller: caller?, times, version, on_error, conditions, cached })
     }
 
     fn times(&mut self, config: &Value, path: &Path) -> Times {
@@ -146,22 +146,22 @@ impl Reader<'_> {
         let authorized = read("authorizedTTL", Some(300), None);
         let unauthorized = read("unauthorizedTTL", Some(30), None);
         let timeout = read("timeout", None, Some(30));
-        let kept = |flag: &str, lasts: Duration| if config[flag] == false { Duration::ZERO } else { lasts };
+        let cached = |flag: &str, lasts: Duration| if config[flag] == false { Duration::ZERO } else { lasts };
         Times {
-            authorized: kept("cacheAuthorizedRequests", authorized),
-            unauthorized: kept("cacheUnauthorizedRequests", unauthorized),
+            authorized: cached("cacheAuthorizedRequests", authorized),
+            unauthorized: cached("cacheUnauthorizedRequests", unauthorized),
             timeout,
         }
     }
 
     fn one_of(&mut self, config: &Value, path: &Path, field: &str, known: &[&str]) -> String {
-        let given = text(config, field);
-        if given.is_empty() {
+        let value = string(config, field);
+        if value.is_empty() {
             self.errors.push(FieldError::required(&path.child(field), ""));
-        } else if !known.contains(&given) {
-            self.errors.push(FieldError::not_supported(&path.child(field), given, known));
+        } else if !known.contains(&value) {
+            self.errors.push(FieldError::not_supported(&path.child(field), value, known));
         }
-        given.to_owned()
+        value.to_owned()
     }
 
     fn conditions(&mut self, conditions: &[Value], path: &Path) -> Vec<crate::conditions::Condition> {
@@ -172,10 +172,11 @@ impl Reader<'_> {
         }
         let mut compiled = Vec::new();
         for (at, condition) in conditions.iter().enumerate() {
-            let (expression, at_path) = (text(condition, "expression"), path.index(at).child("expression"));
+            let expression = string(condition, "expression");
+            let at_path = path.index(at).child("expression");
             if expression.trim().is_empty() {
                 self.errors.push(FieldError::required(&at_path, ""));
-            } else if conditions[..at].iter().any(|other| text(other, "expression") == expression) {
+            } else if conditions[..at].iter().any(|other| string(other, "expression") == expression) {
                 self.errors.push(FieldError::duplicate(&at_path, expression));
             }
             let condition = compile(&ENV, expression);
@@ -188,9 +189,9 @@ impl Reader<'_> {
     }
 
     fn connection(&mut self, info: &Value, path: &Path) -> Option<Caller> {
-        let file = text(info, "kubeConfigFile");
+        let file = string(info, "kubeConfigFile");
         let at = path.child("kubeConfigFile");
-        match text(info, "type") {
+        match string(info, "type") {
             "KubeConfigFile" if file.is_empty() => self.errors.push(FieldError::required(&at, "")),
             "KubeConfigFile" if !file.starts_with('/') => {
                 self.errors.push(FieldError::invalid(&at, file, "must be an absolute path"));
@@ -218,6 +219,6 @@ impl Reader<'_> {
     }
 }
 
-fn text<'a>(value: &'a Value, key: &str) -> &'a str {
+fn string<'a>(value: &'a Value, key: &str) -> &'a str {
     value[key].as_str().unwrap_or_default()
 }

@@ -1,8 +1,8 @@
-//! May this user do that: `system:masters` always, then the authorizers of the configuration in their order; without
-//! one, the Node authorizer and RBAC.
+//! Authorization: `system:masters` is always allowed, then the configured authorizers decide in their order; by
+//! default, the Node authorizer and RBAC.
 //!
-//! Every request passes here, in the pipeline; handlers do not ask again, except for the extra questions
-//! that the API defines (impersonation, escalation, access reviews).
+//! The pipeline authorizes every request; handlers do not authorize again, except for the additional checks that the
+//! API defines (impersonation, escalation, access reviews).
 
 pub mod bootstrap_policy;
 pub(crate) mod configuration;
@@ -27,7 +27,7 @@ use crate::verb::Verb;
 use rbac::{Policy, Rbac};
 use webhook::Webhook;
 
-/// What is asked for. Non-resource requests have a path and no resource.
+/// The attributes of a request. Non-resource requests have a path and no resource.
 #[derive(Clone, Debug)]
 pub struct Attributes<'a> {
     pub user: &'a User,
@@ -40,13 +40,13 @@ pub struct Attributes<'a> {
     pub name: &'a str,
     pub path: &'a str,
     pub version: &'a str,
-    /// What a list, a watch or a deletion of many is narrowed by, as text.
+    /// The selectors of a list, a watch or the deletion of a collection, unparsed.
     pub field_selector: &'a str,
     pub label_selector: &'a str,
 }
 
 impl<'a> Attributes<'a> {
-    /// A question about a resource, to be filled in.
+    /// Makes the attributes of a resource request, to be filled in.
     pub fn resource(user: &'a User, verb: &'a str) -> Attributes<'a> {
         Attributes {
             user,
@@ -84,7 +84,7 @@ impl<'a> Attributes<'a> {
     }
 }
 
-/// What one authorizer, or all together, say.
+/// The decision of one authorizer, or of all together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     Allow,
@@ -93,8 +93,8 @@ pub enum Decision {
 }
 
 impl Decision {
-    /// Its place among `allowed`, `denied` and `no-opinion`.
-    pub fn place(self) -> usize {
+    /// Returns the index of the decision in the metrics: `allowed`, `denied`, `no-opinion`.
+    pub fn metric_index(self) -> usize {
         match self {
             Decision::Allow => 0,
             Decision::Deny => 1,
@@ -103,7 +103,7 @@ impl Decision {
     }
 }
 
-/// A decision and why; often there is nothing to say.
+/// A decision and its reason, which is often empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     pub decision: Decision,
@@ -120,7 +120,7 @@ impl Verdict {
     }
 }
 
-/// Decides what users may do.
+/// The configured authorizers.
 pub struct Authorization {
     registry: Arc<Registry>,
     metrics: Arc<Metrics>,
@@ -140,27 +140,27 @@ impl Authorization {
         })
     }
 
-    /// The roles and bindings of this moment.
+    /// Returns the current roles and bindings.
     pub fn rbac(&self) -> Arc<Policy> {
         self.rbac.policy()
     }
 
-    /// Whether a webhook is among the authorizers.
+    /// Reports whether a webhook is among the authorizers.
     pub fn has_webhook(&self) -> bool {
         self.authorizers.load().has_webhook()
     }
 
-    /// `Ok` with the reason why it is allowed, `Err` with the reason why it is not (often empty).
+    /// Returns `Ok` with the reason why the request is allowed, or `Err` with the reason why it is not (often empty).
     pub async fn authorize(&self, attributes: &Attributes<'_>) -> Result<String, String> {
         self.decide(attributes).await.into_result()
     }
 
-    /// Refuses with a 403 a user who may not do this.
+    /// Refuses with a 403 a request that is not allowed.
     pub async fn check(&self, attributes: &Attributes<'_>) -> Result<(), Status> {
         self.authorize(attributes).await.map(drop).map_err(|reason| forbidden(attributes, &reason))
     }
 
-    /// The same as `authorize` without waiting; `None` if a webhook would have to be asked.
+    /// Decides as `authorize` does, without waiting; `None` if a webhook would have to be called.
     pub fn authorize_now(&self, attributes: &Attributes<'_>) -> Option<Result<String, String>> {
         match self.next(&self.authorizers.load(), attributes, 0, &mut Vec::new()) {
             Step::Decided(verdict) => Some(verdict.into_result()),
@@ -168,7 +168,8 @@ impl Authorization {
         }
     }
 
-    /// Asks the authorizers in their order: the first that has an opinion decides; without an opinion it is no.
+    /// Asks the authorizers in their order: the first that has an opinion decides; without an opinion the request is
+    /// denied.
     pub async fn decide(&self, attributes: &Attributes<'_>) -> Verdict {
         let authorizers = self.authorizers.load_full();
         let mut at = 0;
@@ -188,7 +189,7 @@ impl Authorization {
         }
     }
 
-    /// Goes on from a place until an authorizer decides or has to be waited for.
+    /// Asks the authorizers from an index on, until one decides or has to be waited for.
     fn next<'w>(
         &self,
         authorizers: &'w Authorizers,
@@ -196,7 +197,7 @@ impl Authorization {
         from: usize,
         reasons: &mut Vec<String>,
     ) -> Step<'w> {
-        // Whatever is configured, a cluster can be repaired.
+        // With any configuration, an administrator can repair the cluster.
         if a.user.is_in("system:masters") {
             return Step::Decided(Verdict::new(Decision::Allow, ""));
         }
@@ -212,7 +213,7 @@ impl Authorization {
                 Authorizer::Webhook(webhook) => return Step::Ask(at, webhook),
             };
             if verdict.decision != Decision::NoOpinion {
-                self.metrics.decisions.count(authorizer.place(), verdict.decision.place());
+                self.metrics.decisions.count(authorizer.metric_index(), verdict.decision.metric_index());
                 return Step::Decided(verdict);
             }
             reasons.push(verdict.reason);
@@ -221,7 +222,7 @@ impl Authorization {
         Step::Decided(Verdict::new(Decision::NoOpinion, reasons.join("\n")))
     }
 
-    /// Follows the configuration until shutdown; one that is wrong changes nothing.
+    /// Applies changes of the configuration until shutdown; an invalid one changes nothing.
     pub async fn run(&self, shutdown: &CancellationToken) {
         let Some(mut settings) = self.settings.clone() else { return };
         loop {
@@ -229,9 +230,9 @@ impl Authorization {
                 () = shutdown.cancelled() => return,
                 changed = settings.configuration.changed() => if changed.is_err() { return },
             }
-            let text = settings.configuration.borrow_and_update().clone();
-            let read = Authorizers::read(&text, &settings);
-            self.metrics.reloaded(&AUTHORIZATION_CONFIGURATION, &text, read.is_ok());
+            let file = settings.configuration.borrow_and_update().clone();
+            let read = Authorizers::read(&file, &settings);
+            self.metrics.reloaded(&AUTHORIZATION_CONFIGURATION, &file, read.is_ok());
             match read {
                 Ok(authorizers) => {
                     self.authorizers.store(Arc::new(authorizers));
@@ -246,7 +247,7 @@ impl Authorization {
 /// The authorizers of a configuration, in their order.
 pub struct Authorizers(Vec<Authorizer>);
 
-/// One authorizer.
+/// An authorizer.
 pub enum Authorizer {
     AlwaysAllow,
     AlwaysDeny,
@@ -256,8 +257,8 @@ pub enum Authorizer {
 }
 
 impl Authorizer {
-    /// Its place among those that are counted.
-    fn place(&self) -> usize {
+    /// Returns the index of the authorizer in the metrics.
+    fn metric_index(&self) -> usize {
         match self {
             Authorizer::AlwaysAllow => 0,
             Authorizer::AlwaysDeny => 1,
@@ -268,15 +269,15 @@ impl Authorizer {
     }
 }
 
-/// How far the question came without waiting.
+/// The outcome of the authorizers that need no waiting.
 enum Step<'a> {
     Decided(Verdict),
-    /// This one, at this place, has to be asked.
+    /// The webhook at this index has to be called.
     Ask(usize, &'a Webhook),
 }
 
 impl Authorizers {
-    /// As the settings say; the Node authorizer and RBAC if they say nothing.
+    /// Makes the configured authorizers; the Node authorizer and RBAC without a configuration.
     pub fn new(config: &Config) -> Result<Authorizers, Error> {
         let Some(authorization) = &config.authorization else {
             return Ok(Authorizers(vec![Authorizer::Node, Authorizer::Rbac]));
@@ -284,8 +285,8 @@ impl Authorizers {
         Authorizers::read(&authorization.configuration.borrow(), authorization).map_err(Error::Config)
     }
 
-    fn read(text: &str, settings: &config::Authorization) -> Result<Authorizers, String> {
-        let authorizers = configuration::parse(text, settings);
+    fn read(file: &str, settings: &config::Authorization) -> Result<Authorizers, String> {
+        let authorizers = configuration::parse(file, settings);
         authorizers.map(Authorizers).map_err(|e| format!("AuthorizationConfiguration: {e}"))
     }
 
@@ -294,7 +295,7 @@ impl Authorizers {
     }
 }
 
-/// The 403 of a refused request.
+/// Returns the 403 error of a refused request.
 pub fn forbidden(attributes: &Attributes<'_>, reason: &str) -> Status {
     let message = forbidden_message(attributes).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
     let message = if reason.is_empty() { message } else { format!("{message}: {reason}") };

@@ -1,7 +1,7 @@
-//! The Node authorizer: a kubelet may do what kubelets do, for the objects of its own node.
+//! The Node authorizer: a kubelet may access the objects of its own node.
 //!
-//! Its own Node, Lease and pods; of Secrets, ConfigMaps, claims, volumes and ServiceAccounts, those that a pod of the
-//! node uses. For the rest, the rules are those of the `system:node` role. Reasons are in upstream's words.
+//! These are its own Node, Lease and pods; and those Secrets, ConfigMaps, claims, volumes and ServiceAccounts that a
+//! pod of the node uses. For the rest, the rules are those of the `system:node` role. Reasons are in upstream's words.
 
 use corten_meta::quote::quote;
 use corten_meta::{FieldSelector, Selector, Value};
@@ -11,20 +11,20 @@ use super::{Attributes, Decision, Verdict};
 use crate::cache::Filter;
 use crate::registry::Registry;
 
-/// The rules of kubelets, from the bootstrap policy's `system:node` role.
+/// Returns the rules of kubelets, from the bootstrap policy's `system:node` role.
 pub fn rules() -> &'static [Rule] {
     static RULES: std::sync::OnceLock<Vec<Rule>> = std::sync::OnceLock::new();
     RULES.get_or_init(|| super::bootstrap_policy::rules_of("system:node"))
 }
 
-/// Allows it, or has no opinion: somebody else may.
+/// Allows the request, or has no opinion: another authorizer may allow it.
 pub fn authorize(registry: &Registry, a: &Attributes<'_>) -> Verdict {
     let Some(node) = a.user.node_name() else { return Verdict::new(Decision::NoOpinion, "") };
     if node.is_empty() {
-        // Pods without a node would be taken for its own.
+        // An empty node name would match pods that are not bound.
         return Verdict::new(Decision::NoOpinion, format!("unknown node for user {}", quote(&a.user.name)));
     }
-    let own = Own { registry, node };
+    let own = NodeObjects { registry, node };
     let allowed = match (a.group, a.resource) {
         ("", "secrets" | "configmaps") => own.read_related(a),
         ("", "persistentvolumeclaims") if a.subresource == "status" => own.update_status(a),
@@ -37,7 +37,7 @@ pub fn authorize(registry: &Registry, a: &Attributes<'_>) -> Verdict {
         ("coordination.k8s.io", "leases") => own.lease(a),
         ("storage.k8s.io", "csinodes") => own.csi_node(a),
         ("resource.k8s.io", "resourceslices") => own.resource_slice(a),
-        // The rest is the same for all nodes.
+        // The other permissions are the same for all nodes.
         _ => rules().iter().any(|rule| rule.allows(a)).then_some(()).ok_or_else(String::new),
     };
     match allowed {
@@ -46,38 +46,38 @@ pub fn authorize(registry: &Registry, a: &Attributes<'_>) -> Verdict {
     }
 }
 
-/// What is a node's own. Each answer is `Ok`, or why not.
-struct Own<'a> {
+/// The objects of one node. Each decision is `Ok`, or the reason of the refusal.
+struct NodeObjects<'a> {
     registry: &'a Registry,
     node: &'a str,
 }
 
-type Answer = Result<(), String>;
+type Checked = Result<(), String>;
 
-fn only(holds: bool, why: &str) -> Answer {
+fn only(holds: bool, why: &str) -> Checked {
     if holds { Ok(()) } else { Err(why.to_owned()) }
 }
 
-impl Own<'_> {
-    fn read_related(&self, a: &Attributes<'_>) -> Answer {
+impl NodeObjects<'_> {
+    fn read_related(&self, a: &Attributes<'_>) -> Checked {
         only(matches!(a.verb, "get" | "list" | "watch"), "can only read resources of this type")?;
         only(a.subresource.is_empty(), "cannot read subresource")?;
         only(!a.namespace.is_empty(), "can only read namespaced object of this type")?;
         self.related(a)
     }
 
-    fn get(&self, a: &Attributes<'_>) -> Answer {
+    fn get(&self, a: &Attributes<'_>) -> Checked {
         only(a.verb == "get", "can only get individual resources of this type")?;
         only(a.subresource.is_empty(), "cannot get subresource")?;
         self.related(a)
     }
 
-    fn update_status(&self, a: &Attributes<'_>) -> Answer {
+    fn update_status(&self, a: &Attributes<'_>) -> Checked {
         only(matches!(a.verb, "update" | "patch"), "can only get/update/patch this type")?;
         self.related(a)
     }
 
-    fn service_account(&self, a: &Attributes<'_>) -> Answer {
+    fn service_account(&self, a: &Attributes<'_>) -> Checked {
         if a.verb == "get" && a.subresource.is_empty() {
             return self.read_related(a);
         }
@@ -87,8 +87,8 @@ impl Own<'_> {
         self.related(a)
     }
 
-    /// Which Node is written, admission checks.
-    fn node(&self, a: &Attributes<'_>) -> Answer {
+    /// Decides about a Node; admission checks which Node is written.
+    fn node(&self, a: &Attributes<'_>) -> Checked {
         match (a.subresource, a.verb) {
             ("", "create" | "update" | "patch") | ("status", "update" | "patch") => Ok(()),
             ("", "get" | "list" | "watch") if a.name == self.node => Ok(()),
@@ -102,8 +102,8 @@ impl Own<'_> {
         }
     }
 
-    /// Which pod is written, admission checks.
-    fn pod(&self, a: &Attributes<'_>) -> Answer {
+    /// Decides about a pod; admission checks which pod is written.
+    fn pod(&self, a: &Attributes<'_>) -> Checked {
         match (a.subresource, a.verb) {
             ("", "create" | "delete") | ("status", "update" | "patch") | ("eviction", "create") => Ok(()),
             ("", "get") => self.get(a),
@@ -114,7 +114,7 @@ impl Own<'_> {
         }
     }
 
-    fn lease(&self, a: &Attributes<'_>) -> Answer {
+    fn lease(&self, a: &Attributes<'_>) -> Checked {
         let verbs = matches!(a.verb, "get" | "create" | "update" | "patch" | "delete");
         only(verbs, "can only get, create, update, patch, or delete a node lease")?;
         let why = "can only access leases in the \"kube-node-lease\" system namespace";
@@ -123,7 +123,7 @@ impl Own<'_> {
         only(a.verb == "create" || a.name == self.node, why)
     }
 
-    fn csi_node(&self, a: &Attributes<'_>) -> Answer {
+    fn csi_node(&self, a: &Attributes<'_>) -> Checked {
         let verbs = matches!(a.verb, "get" | "create" | "update" | "patch" | "delete");
         only(verbs, "can only get, create, update, patch, or delete a CSINode")?;
         only(a.subresource.is_empty(), "cannot authorize CSINode subresources")?;
@@ -131,7 +131,7 @@ impl Own<'_> {
         only(a.verb == "create" || a.name == self.node, why)
     }
 
-    fn resource_slice(&self, a: &Attributes<'_>) -> Answer {
+    fn resource_slice(&self, a: &Attributes<'_>) -> Checked {
         only(a.subresource.is_empty(), "cannot authorize ResourceSlice subresources")?;
         match a.verb {
             "create" => Ok(()),
@@ -144,14 +144,14 @@ impl Own<'_> {
         }
     }
 
-    /// Whether the request is narrowed to what is on this node.
+    /// Reports whether the request's field selector selects only this node's objects.
     fn selects_own(&self, a: &Attributes<'_>, field: &str) -> bool {
         let selector = FieldSelector::parse(a.field_selector).unwrap_or_default();
         selector.requires_exact_match(field) == Some(self.node)
     }
 
-    /// Whether the named object has to do with this node.
-    fn related(&self, a: &Attributes<'_>) -> Answer {
+    /// Checks that the named object is related to this node.
+    fn related(&self, a: &Attributes<'_>) -> Checked {
         only(!a.name.is_empty(), "No Object name found")?;
         let of = |group: &str, plural: &str, pointer: &str, wanted: &str| {
             let object = self.registry.cached(group, "v1", plural, a.namespace, a.name).map(|object| object.value());
@@ -182,11 +182,11 @@ impl Own<'_> {
     }
 }
 
-/// Whether a pod uses the named object.
+/// Reports whether a pod uses the named object.
 fn uses(pod: &Value, resource: &str, name: &str) -> bool {
-    let text = |pointer: &str| pod.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    let string = |pointer: &str| pod.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     match resource {
-        "serviceaccounts" => text("/spec/serviceAccountName") == name,
+        "serviceaccounts" => string("/spec/serviceAccountName") == name,
         "resourceclaims" => {
             let statuses = pod.pointer("/status/resourceClaimStatuses").and_then(Value::as_array);
             let mut claims = statuses.into_iter().flatten();
@@ -199,7 +199,7 @@ fn uses(pod: &Value, resource: &str, name: &str) -> bool {
     }
 }
 
-/// Whether a persistent volume that a pod of the node claims names the Secret for its storage driver.
+/// Reports whether a PersistentVolume that a pod of the node claims refers to the Secret for its storage driver.
 fn is_of_volume(registry: &Registry, node: &str, a: &Attributes<'_>) -> bool {
     let Some(resource) = registry.resource("", "v1", "persistentvolumes") else { return false };
     let Some(stored) = &resource.stored else { return false };
@@ -224,7 +224,7 @@ fn names_secret(volume: &Value, namespace: &str, name: &str) -> bool {
     })
 }
 
-/// The pods of a namespace that run on the node.
+/// Returns the pods of a namespace that run on the node.
 fn pods_of(registry: &Registry, node: &str, namespace: &str) -> Vec<Value> {
     let Some(resource) = registry.resource("", "v1", "pods") else { return Vec::new() };
     let Some(stored) = &resource.stored else { return Vec::new() };
@@ -236,27 +236,27 @@ fn pods_of(registry: &Registry, node: &str, namespace: &str) -> Vec<Value> {
     stored.cache.select(&filter).iter().map(|pod| pod.value()).collect()
 }
 
-/// Whether the claim is made for one of the pod's ephemeral volumes: it bears the names of both.
+/// Reports whether the claim belongs to one of the pod's ephemeral volumes: its name consists of the names of both.
 fn has_ephemeral_claim(pod: &Value, claim: &str) -> bool {
     let volume = claim.strip_prefix(corten_meta::name(pod)).and_then(|rest| rest.strip_prefix('-'));
     let mut volumes = pod.pointer("/spec/volumes").and_then(Value::as_array).into_iter().flatten();
     volume.is_some_and(|name| volumes.any(|volume| volume["name"] == name && volume.get("ephemeral").is_some()))
 }
 
-/// Whether a pod spec names the object anywhere that the API lets it.
+/// Reports whether a pod spec refers to the object in any field.
 fn refers_to(spec: &Value, resource: &str, name: &str) -> bool {
-    let places = places_of(resource);
-    walk(spec, &mut |parent, value| places.iter().any(|(key, field)| parent == *key && value[*field] == name))
+    let fields = reference_fields(resource);
+    walk(spec, &mut |parent, value| fields.iter().any(|(key, field)| parent == *key && value[*field] == name))
 }
 
-/// Whether a pod spec names any object of the resource.
+/// Reports whether a pod spec refers to any object of the resource.
 pub fn refers_to_any(spec: &Value, resource: &str) -> bool {
-    let places = places_of(resource);
-    walk(spec, &mut |parent, value| places.iter().any(|(key, field)| parent == *key && value[*field].is_string()))
+    let fields = reference_fields(resource);
+    walk(spec, &mut |parent, value| fields.iter().any(|(key, field)| parent == *key && value[*field].is_string()))
 }
 
-/// Where a pod spec may name objects of a resource: the key that the reference stands under, and its field.
-fn places_of(resource: &str) -> &'static [(&'static str, &'static str)] {
+/// Returns the fields of a pod spec that refer to objects of a resource: the key of the reference, and its field.
+fn reference_fields(resource: &str) -> &'static [(&'static str, &'static str)] {
     match resource {
         "secrets" => &[
             ("secretKeyRef", "name"),
@@ -273,7 +273,7 @@ fn places_of(resource: &str) -> &'static [(&'static str, &'static str)] {
     }
 }
 
-/// Whether any object below `value` satisfies `found`, which is given the key the object stands under.
+/// Reports whether any object below `value` satisfies `found`, which gets the object's key.
 fn walk(value: &Value, found: &mut dyn FnMut(&str, &Value) -> bool) -> bool {
     match value {
         Value::Object(map) => map.iter().any(|(key, child)| match child {

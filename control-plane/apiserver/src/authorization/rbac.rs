@@ -1,7 +1,8 @@
 //! Role-based access control on the live Role and Binding objects.
 //!
-//! The four resources are decoded into a `Policy`, which follows their changes when it is next asked. A policy is a
-//! snapshot, by subject: a question looks at the bindings of those who ask, however many others there are.
+//! The four resources are decoded into a `Policy`, which applies their changes at its next use. A policy is an
+//! immutable snapshot, indexed by subject: a request reads only the bindings of its user and groups, however many
+//! others there are.
 
 use std::sync::{Arc, Mutex};
 
@@ -15,7 +16,7 @@ use crate::error::{Error, aggregate};
 use crate::registry::Registry;
 use crate::user::User;
 
-/// One rule of a role.
+/// A rule of a role.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
     pub verbs: Vec<String>,
@@ -39,7 +40,7 @@ impl Rule {
         }
     }
 
-    /// Whether the rule covers the request.
+    /// Reports whether the rule allows the request.
     pub fn allows(&self, a: &Attributes<'_>) -> bool {
         if !has(&self.verbs, a.verb) {
             return false;
@@ -52,8 +53,7 @@ impl Rule {
             && (self.names.is_empty() || self.names.iter().any(|name| name == a.name))
     }
 
-    /// The rule taken apart into rules of one verb, one group, one resource, one name: what escalation
-    /// checks compare.
+    /// Splits the rule into rules of one verb, one group, one resource and one name, which escalation checks compare.
     pub fn atoms(&self) -> Vec<Rule> {
         let one = |s: &String| vec![s.clone()];
         let mut atoms = Vec::new();
@@ -76,7 +76,7 @@ impl Rule {
         atoms
     }
 
-    /// Whether this rule grants all that the atom grants.
+    /// Reports whether this rule grants everything that the atom grants.
     pub fn covers_atom(&self, atom: &Rule) -> bool {
         let Some(verb) = atom.verbs.first() else { return true };
         if !has(&self.verbs, verb) {
@@ -145,7 +145,7 @@ struct Subject {
 }
 
 impl Subject {
-    /// Under what a binding of this subject is found.
+    /// Returns the index key of a binding of this subject.
     fn key(&self, binding_namespace: &str) -> String {
         let namespace = if self.namespace.is_empty() { binding_namespace } else { &self.namespace };
         match self.kind.as_str() {
@@ -162,7 +162,7 @@ impl Subject {
     }
 }
 
-/// The bindings of a namespace, or of the cluster, for a name of a kind.
+/// Returns the index key of the bindings of a namespace, or of the cluster, for a name of a kind.
 fn key(namespace: &str, kind: &str, name: &str) -> String {
     [namespace, kind, name].join("\n")
 }
@@ -179,19 +179,19 @@ struct Binding {
 impl Binding {
     fn from_object(object: &Object) -> Binding {
         let value = object.value();
-        let text = |v: &Value, key: &str| v[key].as_str().unwrap_or_default().to_owned();
+        let string = |v: &Value, key: &str| v[key].as_str().unwrap_or_default().to_owned();
         let subject =
-            |s: &Value| Subject { kind: text(s, "kind"), name: text(s, "name"), namespace: text(s, "namespace") };
+            |s: &Value| Subject { kind: string(s, "kind"), name: string(s, "name"), namespace: string(s, "namespace") };
         Binding {
             namespace: object.header.namespace.clone(),
             name: object.header.name.clone(),
-            role_kind: text(&value["roleRef"], "kind"),
-            role_name: text(&value["roleRef"], "name"),
+            role_kind: string(&value["roleRef"], "kind"),
+            role_name: string(&value["roleRef"], "name"),
             subjects: value["subjects"].as_array().into_iter().flatten().map(subject).collect(),
         }
     }
 
-    /// Its place among all bindings.
+    /// Returns the key of the binding among all bindings.
     fn id(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
     }
@@ -212,18 +212,18 @@ impl Binding {
     }
 }
 
-/// A snapshot of all roles and bindings. Copies share what they have in common, so a change costs its own.
+/// A snapshot of all roles and bindings. Copies share their common parts, so that a change costs only its own size.
 #[derive(Default, Clone)]
 pub struct Policy {
-    /// By namespace and name; ClusterRoles are in none.
+    /// The rules by namespace and name; ClusterRoles have no namespace.
     roles: HashMap<String, Arc<Vec<Rule>>>,
     bindings: HashMap<String, Arc<Binding>>,
-    /// The same by their subjects, in the order of their names.
+    /// The bindings by their subjects, in the order of their names.
     by_subject: HashMap<String, OrdMap<String, Arc<Binding>>>,
 }
 
 impl Policy {
-    /// Whether RBAC allows the request, and by what.
+    /// Returns the reason why RBAC allows the request, or an error.
     pub fn authorize(&self, a: &Attributes<'_>) -> Result<String, String> {
         let mut found = None;
         let mut errors = Vec::new();
@@ -239,7 +239,7 @@ impl Policy {
         })
     }
 
-    /// Every rule that applies to a user in a namespace ("" is cluster scope only).
+    /// Returns all rules that apply to a user in a namespace ("" is cluster scope only).
     pub fn rules_for(&self, user: &User, namespace: &str) -> Vec<Rule> {
         let mut rules = Vec::new();
         self.visit(user, namespace, &mut Vec::new(), |_, _, rule| {
@@ -249,7 +249,7 @@ impl Policy {
         rules
     }
 
-    /// The rules of a role.
+    /// Returns the rules of a role.
     pub fn role(&self, kind: &str, namespace: &str, name: &str) -> Option<Arc<Vec<Rule>>> {
         let namespace = if kind == "ClusterRole" { "" } else { namespace };
         self.roles.get(&format!("{namespace}/{name}")).cloned()
@@ -271,7 +271,7 @@ impl Policy {
                 .chain(user.groups.iter().map(|group| ("Group", group.as_str())));
             for key in names.map(|(kind, name)| key(scope, kind, name)) {
                 for binding in self.by_subject.get(&key).into_iter().flat_map(|bindings| bindings.values()) {
-                    // One that names the user in several ways is still one.
+                    // A binding that matches the user in several ways counts once.
                     if seen.contains(&Arc::as_ptr(binding)) {
                         continue;
                     }
@@ -332,15 +332,15 @@ pub struct Rbac {
     current: Mutex<Current>,
 }
 
-/// A policy, and how far it has followed each cache: its filling and its revision.
+/// A policy, and the generation and revision of each cache that it has applied.
 #[derive(Default)]
 struct Current {
     policy: Arc<Policy>,
-    followed: [Option<(u64, u64)>; 4],
+    applied: [Option<(u64, u64)>; 4],
 }
 
 impl Rbac {
-    /// Follows the roles and bindings of a registry.
+    /// Makes the live policy of a registry's roles and bindings.
     pub fn of_registry(registry: &Registry) -> Result<Rbac, Error> {
         let cache = |plural: &str| {
             let cache = registry.cache("rbac.authorization.k8s.io", "v1", plural);
@@ -350,25 +350,25 @@ impl Rbac {
         Ok(Rbac { caches, current: Mutex::default() })
     }
 
-    /// The policy of this moment.
+    /// Returns the current policy.
     pub fn policy(&self) -> Arc<Policy> {
         let mut current = self.current.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let now = [0, 1, 2, 3].map(|i: usize| Some((self.caches[i].generation(), self.caches[i].revision())));
-        if current.followed != now {
-            self.follow(&mut current, now);
+        if current.applied != now {
+            self.apply(&mut current, now);
         }
         Arc::clone(&current.policy)
     }
 
-    /// Takes over what has changed; what a cache no longer tells apart, anew.
-    fn follow(&self, current: &mut Current, now: [Option<(u64, u64)>; 4]) {
+    /// Applies the changes since the last use; reads everything again if a cache no longer has them.
+    fn apply(&self, current: &mut Current, now: [Option<(u64, u64)>; 4]) {
         let mut policy = Policy::clone(&current.policy);
         let mut changed = Vec::new();
         for (at, cache) in self.caches.iter().enumerate() {
-            if current.followed[at] == now[at] {
+            if current.applied[at] == now[at] {
                 continue;
             }
-            let known = current.followed[at].filter(|(generation, _)| Some(*generation) == now[at].map(|now| now.0));
+            let known = current.applied[at].filter(|(generation, _)| Some(*generation) == now[at].map(|now| now.0));
             match known.map(|(_, revision)| cache.since(revision, u64::MAX)) {
                 Some(Window::Changes(changes)) => changed.extend(changes.into_iter().map(|change| (at, change))),
                 _ => return self.read(current, now),
@@ -381,7 +381,7 @@ impl Rbac {
                 _ => policy.set_binding(&change.item.object, is_there),
             }
         }
-        *current = Current { policy: Arc::new(policy), followed: now };
+        *current = Current { policy: Arc::new(policy), applied: now };
     }
 
     fn read(&self, current: &mut Current, now: [Option<(u64, u64)>; 4]) {
@@ -394,7 +394,7 @@ impl Rbac {
                 }
             }
         }
-        *current = Current { policy: Arc::new(policy), followed: now };
+        *current = Current { policy: Arc::new(policy), applied: now };
     }
 }
 
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn bindings_are_found_by_their_subjects_and_forgotten() {
+    fn bindings_are_found_by_their_subjects_and_removed() {
         let object = |value: serde_json::Value| Object::from_value(&value, 1).unwrap();
         let role = |name: &str, namespace: &str| {
             object(serde_json::json!({ "metadata": { "name": name, "namespace": namespace },
@@ -475,7 +475,7 @@ mod tests {
         assert!(may(&before, &jane, "n"), "a snapshot stays");
         policy.set_binding(&binding("n", "Role", subjects.clone()), false);
         assert!(policy.by_subject.is_empty() && policy.bindings.is_empty());
-        // A binding of the cluster counts everywhere, and a ServiceAccount's namespace must be said.
+        // A ClusterRoleBinding counts in every namespace, and a ServiceAccount subject must have a namespace.
         policy.set_role(&role("r", ""), true);
         policy.set_binding(&binding("", "ClusterRole", subjects), true);
         assert!(may(&policy, &jane, "m") && may(&policy, &jane, "") && !may(&policy, &robot, "n"));

@@ -1,7 +1,7 @@
-//! An authorizer that is another server: a SubjectAccessReview is posted, its answer is kept for a while.
+//! The authorization webhook: a server that decides by SubjectAccessReview, and whose answers are cached.
 //!
-//! Match conditions keep questions from it that it has no opinion on. What it does not answer is decided by its failure
-//! policy, and not kept.
+//! Match conditions filter the requests that it gets. Its failure policy decides when it does not answer, and that
+//! decision is not cached.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{LazyLock, Mutex, PoisonError};
@@ -22,21 +22,21 @@ use crate::metrics::{
 };
 use crate::outbound::Caller;
 
-/// The most answers that are kept, and the longest question whose answer is.
-const MAX_KEPT: usize = 8192;
-const MAX_QUESTION: usize = 10_000;
+/// The maximum number of cached answers, and the maximum length of a cached review.
+const MAX_CACHED: usize = 8192;
+const MAX_REVIEW_LENGTH: usize = 10_000;
 
-/// What match conditions may speak of.
+/// The environment of match conditions.
 pub static ENV: LazyLock<Env> = LazyLock::new(|| {
     let fields = |fields: &[(&str, Type)]| -> BTreeMap<String, Type> {
         fields.iter().map(|(name, of)| ((*name).to_owned(), of.clone())).collect()
     };
-    let text = || Type::String;
-    let texts = || Type::list(Type::String);
+    let string = || Type::String;
+    let strings = || Type::list(Type::String);
     let named = |name: &str| Type::named(&format!("kubernetes.{name}"));
-    let requirement = || fields(&[("key", text()), ("operator", text()), ("values", texts())]);
+    let requirement = || fields(&[("key", string()), ("operator", string()), ("values", strings())]);
     let selector =
-        |requirement: &str| fields(&[("rawSelector", text()), ("requirements", Type::list(named(requirement)))]);
+        |requirement: &str| fields(&[("rawSelector", string()), ("requirements", Type::list(named(requirement)))]);
     Env::new()
         .message("kubernetes.FieldSelectorRequirement", requirement())
         .message("kubernetes.LabelSelectorRequirement", requirement())
@@ -45,33 +45,33 @@ pub static ENV: LazyLock<Env> = LazyLock::new(|| {
         .message(
             "kubernetes.ResourceAttributes",
             fields(&[
-                ("namespace", text()),
-                ("verb", text()),
-                ("group", text()),
-                ("version", text()),
-                ("resource", text()),
-                ("subresource", text()),
-                ("name", text()),
+                ("namespace", string()),
+                ("verb", string()),
+                ("group", string()),
+                ("version", string()),
+                ("resource", string()),
+                ("subresource", string()),
+                ("name", string()),
                 ("fieldSelector", named("FieldSelectorAttributes")),
                 ("labelSelector", named("LabelSelectorAttributes")),
             ]),
         )
-        .message("kubernetes.NonResourceAttributes", fields(&[("path", text()), ("verb", text())]))
+        .message("kubernetes.NonResourceAttributes", fields(&[("path", string()), ("verb", string())]))
         .message(
             "kubernetes.SubjectAccessReviewSpec",
             fields(&[
                 ("resourceAttributes", named("ResourceAttributes")),
                 ("nonResourceAttributes", named("NonResourceAttributes")),
-                ("user", text()),
-                ("groups", texts()),
-                ("extra", Type::map(Type::String, texts())),
-                ("uid", text()),
+                ("user", string()),
+                ("groups", strings()),
+                ("extra", Type::map(Type::String, strings())),
+                ("uid", string()),
             ]),
         )
         .variable("request", named("SubjectAccessReviewSpec"))
 });
 
-/// How long answers count; zero is not at all.
+/// The lifetimes of cached answers; zero disables the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
     pub authorized: Duration,
@@ -79,23 +79,23 @@ pub struct Times {
     pub timeout: Duration,
 }
 
-/// The server that is asked.
+/// The webhook's server and settings.
 pub struct Webhook {
     pub name: String,
     pub caller: Caller,
     pub times: Times,
-    /// The form of the review: `v1` or `v1beta1`.
+    /// The version of the review: `v1` or `v1beta1`.
     pub version: &'static str,
-    /// What an error means: Deny or NoOpinion.
+    /// The decision after an error: Deny or NoOpinion.
     pub on_error: Decision,
     pub conditions: Vec<Condition>,
-    pub kept: Mutex<HashMap<String, (Instant, Verdict)>>,
+    pub cached: Mutex<HashMap<String, (Instant, Verdict)>>,
 }
 
 impl Webhook {
-    /// What the server says.
+    /// Returns the decision of the server.
     pub async fn review(&self, metrics: &Metrics, a: &Attributes<'_>) -> Verdict {
-        let verdict = self.judge(metrics, a).await;
+        let verdict = self.decide(metrics, a).await;
         let decided = match verdict.decision {
             Decision::Allow => "allowed",
             Decision::Deny => "denied",
@@ -105,25 +105,25 @@ impl Webhook {
         verdict
     }
 
-    async fn judge(&self, metrics: &Metrics, a: &Attributes<'_>) -> Verdict {
+    async fn decide(&self, metrics: &Metrics, a: &Attributes<'_>) -> Verdict {
         let spec = spec(a);
         match self.conditions_hold(metrics, &spec) {
             Ok(true) => {}
             Ok(false) => return Verdict::new(Decision::NoOpinion, ""),
             Err(errors) => return self.failed(&errors.join(", ")),
         }
-        let question = spec.to_string();
-        if let Some(verdict) = self.known(&question) {
+        let review_key = spec.to_string();
+        if let Some(verdict) = self.known(&review_key) {
             return verdict;
         }
         let began = Instant::now();
-        let asked = self.ask(&spec).await;
-        let labels = [self.name.as_str(), if asked.is_ok() { "success" } else { "error" }];
+        let answer = self.ask(&spec).await;
+        let labels = [self.name.as_str(), if answer.is_ok() { "success" } else { "error" }];
         metrics.add(&AUTHORIZATION_WEBHOOK, &labels);
         metrics.took(&AUTHORIZATION_WEBHOOK_SECONDS, &labels, began.elapsed());
-        match asked {
+        match answer {
             Ok(verdict) => {
-                self.keep(question, &verdict);
+                self.keep(review_key, &verdict);
                 verdict
             }
             Err(why) => {
@@ -158,7 +158,7 @@ impl Webhook {
 
     async fn ask(&self, spec: &Value) -> Result<Verdict, String> {
         let mut spec = spec.clone();
-        // The older form has another name for the groups.
+        // The older version has another field for the groups.
         if self.version == "v1beta1"
             && let Some(fields) = spec.as_object_mut()
             && let Some(groups) = fields.remove("groups")
@@ -175,31 +175,31 @@ impl Webhook {
         Ok(verdict(&answer["status"]))
     }
 
-    fn known(&self, question: &str) -> Option<Verdict> {
-        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.get(question).filter(|(until, _)| Instant::now() < *until).map(|(_, verdict)| verdict.clone())
+    fn known(&self, review_key: &str) -> Option<Verdict> {
+        let cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        cached.get(review_key).filter(|(until, _)| Instant::now() < *until).map(|(_, verdict)| verdict.clone())
     }
 
-    fn keep(&self, question: String, verdict: &Verdict) {
+    fn keep(&self, review_key: String, verdict: &Verdict) {
         let lasts = match verdict.decision {
             Decision::Allow => self.times.authorized,
             _ => self.times.unauthorized,
         };
-        if lasts.is_zero() || question.len() > MAX_QUESTION {
+        if lasts.is_zero() || review_key.len() > MAX_REVIEW_LENGTH {
             return;
         }
         let now = Instant::now();
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.len() >= MAX_KEPT {
-            kept.retain(|_, (until, _)| now < *until);
+        let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        if cached.len() >= MAX_CACHED {
+            cached.retain(|_, (until, _)| now < *until);
         }
-        if kept.len() < MAX_KEPT {
-            kept.insert(question, (now + lasts, verdict.clone()));
+        if cached.len() < MAX_CACHED {
+            cached.insert(review_key, (now + lasts, verdict.clone()));
         }
     }
 }
 
-/// What the status of a review says. Whoever says both yes and no says no.
+/// Reads the status of a review. A status that both allows and denies is a denial.
 pub(crate) fn verdict(status: &Value) -> Verdict {
     let reason = status["reason"].as_str().unwrap_or_default();
     let decision = match (status["denied"] == true, status["allowed"] == true) {
@@ -210,7 +210,7 @@ pub(crate) fn verdict(status: &Value) -> Verdict {
     Verdict::new(decision, reason)
 }
 
-/// The question in the words of a SubjectAccessReview.
+/// Returns the spec of the SubjectAccessReview.
 fn spec(a: &Attributes<'_>) -> Value {
     let mut spec = json!({ "user": a.user.name, "groups": a.user.groups });
     if !a.user.uid.is_empty() {
@@ -227,7 +227,7 @@ fn spec(a: &Attributes<'_>) -> Value {
         "namespace": a.namespace, "verb": a.verb, "group": a.group, "version": a.version,
         "resource": a.resource, "subresource": a.subresource, "name": a.name,
     });
-    // A selector that cannot be read narrows nothing: then the wider question is asked.
+    // An unparsable selector is left out: the review is then for the wider request.
     let fields = FieldSelector::parse(a.field_selector).unwrap_or_default();
     let requirement = |r: &FieldRequirement| json!({ "key": r.field, "operator": if r.equals { "In" } else { "NotIn" }, "values": [r.value] });
     let fields: Vec<Value> = fields.requirements().iter().map(requirement).collect();
@@ -242,7 +242,7 @@ fn spec(a: &Attributes<'_>) -> Value {
     spec
 }
 
-/// A requirement on labels as the review writes it; comparisons of numbers have no word there.
+/// Converts a requirement on labels to the review's format, which has no comparisons of numbers.
 fn label_requirement(requirement: &Requirement) -> Option<Value> {
     let operator = match requirement.operator() {
         Operator::Equals | Operator::DoubleEquals | Operator::In => "In",
@@ -265,7 +265,7 @@ mod tests {
     use crate::user::User;
 
     #[test]
-    fn a_question_is_written_down_whole() {
+    fn a_review_has_all_attributes() {
         let user = User::new("jane", &["dev"]);
         let list = Attributes {
             resource: "pods",
@@ -275,9 +275,9 @@ mod tests {
             label_selector: "app in (x,y),!old",
             ..Attributes::resource(&user, "list")
         };
-        let asked = spec(&list);
-        assert_eq!((&asked["user"], &asked["groups"][0]), (&json!("jane"), &json!("dev")));
-        let resource = &asked["resourceAttributes"];
+        let review_spec = spec(&list);
+        assert_eq!((&review_spec["user"], &review_spec["groups"][0]), (&json!("jane"), &json!("dev")));
+        let resource = &review_spec["resourceAttributes"];
         assert_eq!(
             resource["fieldSelector"]["requirements"],
             json!([{ "key": "spec.nodeName", "operator": "In", "values": ["a"] },
@@ -287,19 +287,19 @@ mod tests {
             resource["labelSelector"]["requirements"],
             json!([{ "key": "app", "operator": "In", "values": ["x", "y"] }, { "key": "old", "operator": "DoesNotExist" }])
         );
-        let condition = |text: &str| compile(&ENV, text);
-        let holds = |text: &str, spec: &Value| {
+        let condition = |expression: &str| compile(&ENV, expression);
+        let holds = |expression: &str, spec: &Value| {
             let variables = [("request", Cel::json(spec))];
-            all_hold([&condition(text)].into_iter(), &variables)
+            all_hold([&condition(expression)].into_iter(), &variables)
         };
-        for (text, expected) in [
+        for (expression, expected) in [
             ("has(request.resourceAttributes)", Ok(true)),
             ("has(request.nonResourceAttributes)", Ok(false)),
             ("request.resourceAttributes.namespace == 'n' && request.user.startsWith('ja')", Ok(true)),
             ("request.resourceAttributes.fieldSelector.requirements.exists(r, r.key == 'spec.nodeName')", Ok(true)),
             ("!('system:masters' in request.groups)", Ok(true)),
         ] {
-            assert_eq!(holds(text, &asked), expected, "{text}");
+            assert_eq!(holds(expression, &review_spec), expected, "{expression}");
         }
         assert!(condition("request.nonsense == 1").is_err());
         assert!(condition("request.user").is_err());
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn who_says_both_says_no() {
+    fn allowed_and_denied_together_is_a_denial() {
         for (status, decision) in [
             (json!({ "allowed": true }), Decision::Allow),
             (json!({ "allowed": false }), Decision::NoOpinion),

@@ -4,7 +4,7 @@ use corten_meta::Status;
 use corten_meta::quote::quote;
 use http::HeaderMap;
 
-use crate::authentication::text_of;
+use crate::authentication::header_string;
 use crate::authorization::{Attributes, Authorization};
 use crate::request::percent_decode;
 use crate::user::User;
@@ -13,10 +13,10 @@ const EXTRA: &str = "impersonate-extra-";
 
 /// The user that the request acts as. Without the headers it is the user itself.
 pub async fn impersonate(authorization: &Authorization, user: User, headers: &HeaderMap) -> Result<User, Status> {
-    let one = |name: &str| headers.get(name).map(text_of).unwrap_or_default();
+    let one = |name: &str| headers.get(name).map(header_string).unwrap_or_default();
     let name = &*one("impersonate-user");
     let uid = &*one("impersonate-uid");
-    let groups: Vec<String> = headers.get_all("impersonate-group").iter().map(text_of).collect();
+    let groups: Vec<String> = headers.get_all("impersonate-group").iter().map(header_string).collect();
     let extra = read_extra(headers);
     if name.is_empty() {
         if groups.is_empty() && uid.is_empty() && extra.is_empty() {
@@ -106,7 +106,7 @@ fn read_extra(headers: &HeaderMap) -> Vec<(String, Vec<String>)> {
         .keys()
         .filter_map(|name| name.as_str().strip_prefix(EXTRA).map(|key| (name, percent_decode(key, false))))
         .map(|(name, key)| {
-            let values = headers.get_all(name).iter().map(text_of);
+            let values = headers.get_all(name).iter().map(header_string);
             (key, values.collect())
         })
         .collect()

@@ -63,7 +63,7 @@ impl Server {
         };
         write_warnings(&context, &mut reply);
         finish_headers(&context, &mut reply);
-        self.audit.ended(&context, &mut reply, panicked).await;
+        self.audit.responded(&context, &mut reply, panicked).await;
         series.observe(reply.status().as_u16(), started.elapsed(), reply.body().size());
         if let Body::Watch(watch) = reply.body_mut() {
             watch.until_end.push(Box::new(series.begin()));
@@ -156,7 +156,7 @@ impl Server {
         let authenticated = self.authentication.authenticate(context, peer).await;
         self.core.metrics.authenticated.count(usize::from(authenticated.is_err()), began.elapsed());
         context.user = authenticated?;
-        authentication::websocket_token::forget(&mut context.headers);
+        authentication::websocket_token::remove(&mut context.headers);
         self.note_certificate(context, peer);
         if context.headers.keys().any(|name| name.as_str().starts_with("impersonate-")) {
             let acting = match impersonate(&self.core.authorization, context.user.clone(), &context.headers).await {
@@ -209,7 +209,7 @@ impl Server {
         let attributes = Attributes::of_request(&context.user, &context.info);
         let began = Instant::now();
         let Verdict { decision, reason } = self.core.authorization.decide(&attributes).await;
-        self.core.metrics.authorized.count(decision.place(), began.elapsed());
+        self.core.metrics.authorized.count(decision.metric_index(), began.elapsed());
         if decision == Decision::Allow {
             context.audit.decision = Some(("allow", reason));
             return Ok(());

@@ -1,4 +1,4 @@
-//! From the claims of a verified token to a user. Pure.
+//! Maps the claims of a verified token to a user. Pure.
 
 use std::collections::BTreeMap;
 
@@ -11,9 +11,9 @@ use super::configuration::{Issuer, Mapping, Rule};
 use crate::metrics::expressions::evaluating;
 use crate::user::User;
 
-/// A token is good from its `nbf` to its `exp`, which it must have.
+/// Checks that a token is valid from its `nbf` to its `exp`, which is required.
 pub fn check_times(claims: &Value, now: i64) -> Result<(), String> {
-    /// Clocks of issuers run a little ahead.
+    /// The tolerance for issuers' clocks that are ahead.
     const LEEWAY: i64 = 300;
     let at = |key: &str| claims[key].as_f64().map(|seconds| seconds as i64);
     match at("exp") {
@@ -26,7 +26,7 @@ pub fn check_times(claims: &Value, now: i64) -> Result<(), String> {
     }
 }
 
-/// The user that the claims make under the issuer's mappings and rules.
+/// Returns the user that the issuer's mappings and rules make of the claims.
 pub fn user(issuer: &Issuer, claims: &Value) -> Result<User, String> {
     check_audience(issuer, claims)?;
     let name = username(&issuer.username, claims)?;
@@ -38,7 +38,7 @@ pub fn user(issuer: &Issuer, claims: &Value) -> Result<User, String> {
     let mut extra = BTreeMap::new();
     for (key, program) in &issuer.extra {
         let failed = |e: String| format!("oidc: error evaluating extra claim expression: {e}");
-        let values = evaluate(program, "claims", claims).and_then(|value| texts(&value)).map_err(failed)?;
+        let values = evaluate(program, "claims", claims).and_then(|value| strings(&value)).map_err(failed)?;
         if !values.is_empty() {
             extra.insert(key.clone(), values);
         }
@@ -87,7 +87,7 @@ fn check_required(issuer: &Issuer, claims: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// The value of an expression over one variable, in JSON.
+/// Evaluates an expression over one variable, and returns its value in JSON.
 fn evaluate(program: &Program, variable: &str, value: &Value) -> Result<Value, String> {
     let failed = |e: String| format!("expression '{}' resulted in error: {e}", program.text());
     let outcome = evaluating(|| program.eval(&[(variable, Cel::json(value))]));
@@ -98,9 +98,9 @@ fn evaluate(program: &Program, variable: &str, value: &Value) -> Result<Value, S
 fn check_rules(rules: &[Rule], variable: &str, value: &Value) -> Result<(), String> {
     for rule in rules {
         if evaluate(&rule.program, variable, value)? != true {
-            let text = rule.program.text();
+            let expression = rule.program.text();
             let message = &rule.message;
-            return Err(format!("validation expression '{text}' failed: {message}"));
+            return Err(format!("validation expression '{expression}' failed: {message}"));
         }
     }
     Ok(())
@@ -122,7 +122,7 @@ fn username(mapping: &Mapping, claims: &Value) -> Result<String, String> {
     let name = claims[claim]
         .as_str()
         .ok_or_else(|| format!("oidc: parse username claims {}: claim not present", quote(claim)))?;
-    // An address that its owner never confirmed is anybody's.
+    // An email address that is not verified may belong to another user.
     if claim == "email" && claims.get("email_verified").is_some_and(|verified| *verified != true) {
         return Err("oidc: email not verified".to_owned());
     }
@@ -138,7 +138,7 @@ fn groups(mapping: &Mapping, claims: &Value) -> Result<Vec<String>, String> {
             let names = match &claims[claim.as_str()] {
                 Value::Null => Vec::new(),
                 value @ (Value::String(_) | Value::Array(_)) => {
-                    texts(value).map_err(|e| format!("oidc: parse groups claim {}: {e}", quote(claim)))?
+                    strings(value).map_err(|e| format!("oidc: parse groups claim {}: {e}", quote(claim)))?
                 }
                 _ => return Err(format!("oidc: parse groups claim {}: unsupported type", quote(claim))),
             };
@@ -146,7 +146,7 @@ fn groups(mapping: &Mapping, claims: &Value) -> Result<Vec<String>, String> {
         }
         Mapping::Expression(program) => {
             let failed = |e: String| format!("oidc: error evaluating group claim expression: {e}");
-            evaluate(program, "claims", claims).and_then(|value| texts(&value)).map_err(failed)
+            evaluate(program, "claims", claims).and_then(|value| strings(&value)).map_err(failed)
         }
     }
 }
@@ -165,9 +165,9 @@ fn uid(mapping: &Mapping, claims: &Value) -> Result<String, String> {
     }
 }
 
-/// One text, or a list of texts; empty ones say nothing.
-fn texts(value: &Value) -> Result<Vec<String>, String> {
-    let texts = match value {
+/// Returns a string or a list of strings as a list, without empty ones.
+fn strings(value: &Value) -> Result<Vec<String>, String> {
+    let strings = match value {
         Value::Null => Vec::new(),
         Value::String(one) => vec![one.clone()],
         Value::Array(many) => {
@@ -176,7 +176,7 @@ fn texts(value: &Value) -> Result<Vec<String>, String> {
         }
         _ => return Err("unsupported type: neither text nor a list of texts".to_owned()),
     };
-    Ok(texts.into_iter().filter(|text| !text.is_empty()).collect())
+    Ok(strings.into_iter().filter(|string| !string.is_empty()).collect())
 }
 
 #[cfg(test)]
@@ -187,8 +187,8 @@ mod tests {
 
     fn issuer(rest: &str) -> Issuer {
         let head = "apiVersion: apiserver.config.k8s.io/v1, kind: AuthenticationConfiguration";
-        let text = format!("{{{head}, jwt: [{{issuer: {{url: 'https://i', audiences: [a]}}, {rest}}}]}}");
-        parse(&text, "").unwrap().issuers.remove(0)
+        let yaml = format!("{{{head}, jwt: [{{issuer: {{url: 'https://i', audiences: [a]}}, {rest}}}]}}");
+        parse(&yaml, "").unwrap().issuers.remove(0)
     }
 
     #[test]

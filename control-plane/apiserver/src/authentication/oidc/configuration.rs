@@ -1,6 +1,7 @@
-//! AuthenticationConfiguration: which issuers are trusted, what their claims mean, and where nobody needs a name. Pure.
+//! AuthenticationConfiguration: the trusted issuers, the mappings of their claims, and the paths that allow anonymous
+//! requests. Pure.
 //!
-//! What upstream refuses is refused here, in its words.
+//! It refuses what upstream refuses, in upstream's words.
 
 use corten_cel::{Env, Program, Type};
 use corten_meta::{FieldError, Path, Value};
@@ -8,20 +9,20 @@ use corten_meta::{FieldError, Path, Value};
 use super::environments::{CLAIMS, USER};
 use crate::metrics::expressions::compiling;
 
-/// The whole configuration.
+/// An AuthenticationConfiguration.
 #[derive(Debug, Default)]
 pub struct Configuration {
     pub issuers: Vec<Issuer>,
     pub anonymous: Anonymous,
 }
 
-/// Where requests without a credential are let in as `system:anonymous`.
+/// The paths at which requests without a credential are allowed as `system:anonymous`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub enum Anonymous {
     #[default]
     Everywhere,
     Nowhere,
-    /// At these paths.
+    /// Allowed at these paths.
     At(Vec<String>),
 }
 
@@ -35,7 +36,7 @@ impl Anonymous {
     }
 }
 
-/// One issuer of tokens.
+/// An issuer of tokens.
 #[derive(Debug)]
 pub struct Issuer {
     pub url: String,
@@ -54,10 +55,10 @@ pub struct Issuer {
     pub extra: Vec<(String, Program)>,
 }
 
-/// Where a value comes from.
+/// The source of a user's field.
 #[derive(Debug)]
 pub enum Mapping {
-    /// A claim and what is put before it.
+    /// A claim and its prefix.
     Claim {
         claim: String,
         prefix: String,
@@ -65,7 +66,7 @@ pub enum Mapping {
     Expression(Program),
 }
 
-/// An expression that must be true, and what is said if it is not.
+/// An expression that must be true, and the message if it is not.
 #[derive(Debug)]
 pub struct Rule {
     pub program: Program,
@@ -73,17 +74,17 @@ pub struct Rule {
 }
 
 impl Issuer {
-    /// Where the issuer tells about itself.
+    /// Returns the URL of the issuer's discovery document.
     pub fn discovery_url(&self) -> String {
         let own = || format!("{}/.well-known/openid-configuration", self.url.trim_end_matches('/'));
         self.discovery.clone().unwrap_or_else(own)
     }
 }
 
-/// Reads an AuthenticationConfiguration of apiserver.config.k8s.io, in YAML or JSON. Nobody else may claim to be the
-/// issuer of this cluster's own tokens.
-pub fn parse(text: &str, own_issuer: &str) -> Result<Configuration, String> {
-    let config = corten_meta::decode_yaml(text.as_bytes()).map_err(|e| e.to_string())?;
+/// Reads an AuthenticationConfiguration of apiserver.config.k8s.io, in YAML or JSON. No issuer in it may have the URL
+/// of this cluster's own issuer.
+pub fn parse(yaml: &str, own_issuer: &str) -> Result<Configuration, String> {
+    let config = corten_meta::decode_yaml(yaml.as_bytes()).map_err(|e| e.to_string())?;
     let version = config["apiVersion"].as_str().unwrap_or_default();
     let known = ["v1", "v1beta1", "v1alpha1"].map(|v| format!("apiserver.config.k8s.io/{v}"));
     if !known.iter().any(|k| k == version) || config["kind"] != "AuthenticationConfiguration" {
@@ -97,10 +98,10 @@ pub fn parse(text: &str, own_issuer: &str) -> Result<Configuration, String> {
     }
     for (at, issuer) in issuers.iter().enumerate() {
         for field in ["url", "discoveryURL"] {
-            let given = text_at(&issuer["issuer"], field);
-            let same = |other: &Value| text_at(&other["issuer"], field) == given;
-            if !given.is_empty() && issuers[..at].iter().any(same) {
-                reader.errors.push(FieldError::duplicate(&root.index(at).child("issuer").child(field), given));
+            let value = string_at(&issuer["issuer"], field);
+            let same = |other: &Value| string_at(&other["issuer"], field) == value;
+            if !value.is_empty() && issuers[..at].iter().any(same) {
+                reader.errors.push(FieldError::duplicate(&root.index(at).child("issuer").child(field), value));
             }
         }
     }
@@ -113,7 +114,7 @@ pub fn parse(text: &str, own_issuer: &str) -> Result<Configuration, String> {
     }
 }
 
-fn text_at<'a>(value: &'a Value, key: &str) -> &'a str {
+fn string_at<'a>(value: &'a Value, key: &str) -> &'a str {
     value[key].as_str().unwrap_or_default()
 }
 
@@ -124,58 +125,59 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn wrong(&mut self, path: &Path, value: &str, why: impl Into<String>) {
+    fn refuse(&mut self, path: &Path, value: &str, why: impl Into<String>) {
         self.errors.push(FieldError::invalid(path, value, why));
     }
 
-    fn anonymous(&mut self, given: &Value) -> Anonymous {
-        if !given.is_object() {
+    fn anonymous(&mut self, config: &Value) -> Anonymous {
+        if !config.is_object() {
             return Anonymous::Everywhere;
         }
-        let conditions = given["conditions"].as_array().cloned().unwrap_or_default();
+        let conditions = config["conditions"].as_array().cloned().unwrap_or_default();
         let path = Path::root("anonymous").child("conditions");
-        match (given["enabled"] == true, conditions.is_empty()) {
+        match (config["enabled"] == true, conditions.is_empty()) {
             (true, true) => Anonymous::Everywhere,
-            (true, false) => Anonymous::At(conditions.iter().map(|c| text_at(c, "path").to_owned()).collect()),
+            (true, false) => Anonymous::At(conditions.iter().map(|c| string_at(c, "path").to_owned()).collect()),
             (false, true) => Anonymous::Nowhere,
             (false, false) => {
                 let why = "enabled should be set to true when conditions are defined";
-                self.errors.push(FieldError::invalid(&path, given["conditions"].clone(), why));
+                self.errors.push(FieldError::invalid(&path, config["conditions"].clone(), why));
                 Anonymous::Nowhere
             }
         }
     }
 
     fn issuer(&mut self, jwt: &Value, path: &Path) -> Option<Issuer> {
-        let (issuer, at) = (&jwt["issuer"], path.child("issuer"));
-        let url = text_at(issuer, "url");
-        let discovery = text_at(issuer, "discoveryURL");
+        let issuer = &jwt["issuer"];
+        let at = path.child("issuer");
+        let url = string_at(issuer, "url");
+        let discovery = string_at(issuer, "discoveryURL");
         match url {
             "" => self.errors.push(FieldError::required(&at.child("url"), "")),
             url if url == self.own_issuer => {
                 let why = format!("URL must not overlap with disallowed issuers: [{url}]");
-                self.wrong(&at.child("url"), url, why);
+                self.refuse(&at.child("url"), url, why);
             }
             url => self.url(url, &at.child("url")),
         }
         if !discovery.is_empty() {
             if discovery.trim_end_matches('/') == url.trim_end_matches('/') {
-                self.wrong(&at.child("discoveryURL"), discovery, "discoveryURL must be different from URL");
+                self.refuse(&at.child("discoveryURL"), discovery, "discoveryURL must be different from URL");
             }
             self.url(discovery, &at.child("discoveryURL"));
         }
-        let egress = text_at(issuer, "egressSelectorType");
+        let egress = string_at(issuer, "egressSelectorType");
         if !egress.is_empty() {
-            self.wrong(&at.child("egressSelectorType"), egress, "this server has no egress selectors");
+            self.refuse(&at.child("egressSelectorType"), egress, "this server has no egress selectors");
         }
         let audiences = self.audiences(issuer, &at);
         let (required, claim_rules) = self.claim_rules(jwt, &path.child("claimValidationRules"));
         let mappings = path.child("claimMappings");
         let mapping = &jwt["claimMappings"];
         let username = self.mapping(&mapping["username"], &mappings.child("username"));
-        if username.is_none() && text_at(&mapping["username"], "expression").is_empty() {
+        if username.is_none() && string_at(&mapping["username"], "expression").is_empty() {
             let why = "claim or expression is required";
-            if text_at(&mapping["username"], "claim").is_empty() {
+            if string_at(&mapping["username"], "claim").is_empty() {
                 self.errors.push(FieldError::required(&mappings.child("username"), why));
             }
         }
@@ -187,7 +189,7 @@ impl Reader<'_> {
             url: url.to_owned(),
             discovery: Some(discovery.to_owned()).filter(|d| !d.is_empty()),
             audiences,
-            certificate_authority: text_at(issuer, "certificateAuthority").to_owned(),
+            certificate_authority: string_at(issuer, "certificateAuthority").to_owned(),
             required,
             claim_rules,
             user_rules,
@@ -202,24 +204,24 @@ impl Reader<'_> {
 
     fn url(&mut self, url: &str, path: &Path) {
         let Some(rest) = url.strip_prefix("https://") else {
-            return self.wrong(path, url, "URL scheme must be https");
+            return self.refuse(path, url, "URL scheme must be https");
         };
         let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
         if authority.contains('@') {
-            self.wrong(path, url, "URL must not contain a username or password");
+            self.refuse(path, url, "URL must not contain a username or password");
         }
         if rest.split('#').next().is_some_and(|rest| rest.contains('?')) {
-            self.wrong(path, url, "URL must not contain a query");
+            self.refuse(path, url, "URL must not contain a query");
         }
         if rest.contains('#') {
-            self.wrong(path, url, "URL must not contain a fragment");
+            self.refuse(path, url, "URL must not contain a fragment");
         }
     }
 
     fn audiences(&mut self, issuer: &Value, path: &Path) -> Vec<String> {
         let at = path.child("audiences");
-        let given = issuer["audiences"].as_array().cloned().unwrap_or_default();
-        let audiences: Vec<String> = given.iter().filter_map(Value::as_str).map(str::to_owned).collect();
+        let values = issuer["audiences"].as_array().cloned().unwrap_or_default();
+        let audiences: Vec<String> = values.iter().filter_map(Value::as_str).map(str::to_owned).collect();
         if audiences.is_empty() {
             self.errors.push(FieldError::required(&at, format!("at least one {at} is required")));
         }
@@ -230,12 +232,12 @@ impl Reader<'_> {
                 self.errors.push(FieldError::duplicate(&at.index(index), audience.as_str()));
             }
         }
-        let policy = text_at(issuer, "audienceMatchPolicy");
+        let policy = string_at(issuer, "audienceMatchPolicy");
         let at = path.child("audienceMatchPolicy");
         if audiences.len() > 1 && policy != "MatchAny" {
-            self.wrong(&at, policy, "audienceMatchPolicy must be MatchAny for multiple audiences");
+            self.refuse(&at, policy, "audienceMatchPolicy must be MatchAny for multiple audiences");
         } else if !policy.is_empty() && policy != "MatchAny" {
-            self.wrong(&at, policy, "audienceMatchPolicy must be empty or MatchAny for single audience");
+            self.refuse(&at, policy, "audienceMatchPolicy must be empty or MatchAny for single audience");
         }
         audiences
     }
@@ -248,7 +250,7 @@ impl Reader<'_> {
                     corten_cel::CompileError::Output(wanted, _) => wanted,
                     other => format!("compilation failed: {other}"),
                 };
-                self.wrong(path, expression, why);
+                self.refuse(path, expression, why);
                 None
             }
         }
@@ -259,33 +261,33 @@ impl Reader<'_> {
         let (mut required, mut compiled): (Vec<(String, String)>, Vec<Rule>) = Default::default();
         for (at, rule) in rules.iter().enumerate() {
             let path = path.index(at);
-            let claim = text_at(rule, "claim");
-            let expression = text_at(rule, "expression");
-            let earlier = |field: &str, value: &str| rules[..at].iter().any(|other| text_at(other, field) == value);
+            let claim = string_at(rule, "claim");
+            let expression = string_at(rule, "expression");
+            let earlier = |field: &str, value: &str| rules[..at].iter().any(|other| string_at(other, field) == value);
             match (claim.is_empty(), expression.is_empty()) {
-                (false, false) => self.wrong(&path, claim, "claim and expression can't both be set"),
+                (false, false) => self.refuse(&path, claim, "claim and expression can't both be set"),
                 (true, true) => self.errors.push(FieldError::required(&path, "claim or expression is required")),
                 (false, true) => {
-                    if !text_at(rule, "message").is_empty() {
+                    if !string_at(rule, "message").is_empty() {
                         let why = "may not be specified when claim is set";
-                        self.wrong(&path.child("message"), text_at(rule, "message"), why);
+                        self.refuse(&path.child("message"), string_at(rule, "message"), why);
                     }
                     if earlier("claim", claim) {
                         self.errors.push(FieldError::duplicate(&path.child("claim"), claim));
                     }
-                    required.push((claim.to_owned(), text_at(rule, "requiredValue").to_owned()));
+                    required.push((claim.to_owned(), string_at(rule, "requiredValue").to_owned()));
                 }
                 (true, false) => {
                     let at = path.child("expression");
-                    if !text_at(rule, "requiredValue").is_empty() {
+                    if !string_at(rule, "requiredValue").is_empty() {
                         let why = "may not be specified when expression is set";
-                        self.wrong(&path.child("requiredValue"), text_at(rule, "requiredValue"), why);
+                        self.refuse(&path.child("requiredValue"), string_at(rule, "requiredValue"), why);
                     }
                     if earlier("expression", expression) {
                         self.errors.push(FieldError::duplicate(&at, expression));
                     }
                     let program = self.compile(&CLAIMS, expression, &[Type::Bool], &at);
-                    let message = text_at(rule, "message").to_owned();
+                    let message = string_at(rule, "message").to_owned();
                     compiled.extend(program.map(|program| Rule { program, message }));
                 }
             }
@@ -297,34 +299,35 @@ impl Reader<'_> {
         let rules = rules.as_array().cloned().unwrap_or_default();
         let mut compiled = Vec::new();
         for (at, rule) in rules.iter().enumerate() {
-            let (expression, path) = (text_at(rule, "expression"), path.index(at).child("expression"));
+            let expression = string_at(rule, "expression");
+            let path = path.index(at).child("expression");
             if expression.is_empty() {
                 self.errors.push(FieldError::required(&path, ""));
                 continue;
             }
-            if rules[..at].iter().any(|other| text_at(other, "expression") == expression) {
+            if rules[..at].iter().any(|other| string_at(other, "expression") == expression) {
                 self.errors.push(FieldError::duplicate(&path, expression));
             }
             let program = self.compile(&USER, expression, &[Type::Bool], &path);
-            compiled.extend(program.map(|program| Rule { program, message: text_at(rule, "message").to_owned() }));
+            compiled.extend(program.map(|program| Rule { program, message: string_at(rule, "message").to_owned() }));
         }
         compiled
     }
 
-    /// A claim with its prefix, or an expression.
-    fn mapping(&mut self, given: &Value, path: &Path) -> Option<Mapping> {
-        let claim = text_at(given, "claim");
-        let expression = text_at(given, "expression");
-        let prefix = given["prefix"].as_str();
+    /// Reads a claim with its prefix, or an expression.
+    fn mapping(&mut self, config: &Value, path: &Path) -> Option<Mapping> {
+        let claim = string_at(config, "claim");
+        let expression = string_at(config, "expression");
+        let prefix = config["prefix"].as_str();
         match (claim.is_empty(), expression.is_empty()) {
             (true, true) => None,
             (false, false) => {
-                self.wrong(path, "", "claim and expression can't both be set");
+                self.refuse(path, "", "claim and expression can't both be set");
                 None
             }
             (true, false) => {
                 if let Some(prefix) = prefix {
-                    self.wrong(&path.child("prefix"), prefix, "may not be specified when expression is set");
+                    self.refuse(&path.child("prefix"), prefix, "may not be specified when expression is set");
                 }
                 self.compile(&CLAIMS, expression, &[], &path.child("expression")).map(Mapping::Expression)
             }
@@ -339,13 +342,13 @@ impl Reader<'_> {
         }
     }
 
-    fn uid(&mut self, given: &Value, path: &Path) -> Option<Mapping> {
-        let claim = text_at(given, "claim");
-        let expression = text_at(given, "expression");
+    fn uid(&mut self, config: &Value, path: &Path) -> Option<Mapping> {
+        let claim = string_at(config, "claim");
+        let expression = string_at(config, "expression");
         match (claim.is_empty(), expression.is_empty()) {
             (true, true) => None,
             (false, false) => {
-                self.wrong(path, "", "claim and expression can't both be set");
+                self.refuse(path, "", "claim and expression can't both be set");
                 None
             }
             (true, false) => self.compile(&CLAIMS, expression, &[], &path.child("expression")).map(Mapping::Expression),
@@ -353,23 +356,23 @@ impl Reader<'_> {
         }
     }
 
-    fn extra(&mut self, given: &Value, path: &Path) -> Vec<(String, Program)> {
-        let given = given.as_array().cloned().unwrap_or_default();
+    fn extra(&mut self, config: &Value, path: &Path) -> Vec<(String, Program)> {
+        let mappings = config.as_array().cloned().unwrap_or_default();
         let mut extra: Vec<(String, Program)> = Vec::new();
-        for (at, mapping) in given.iter().enumerate() {
+        for (at, mapping) in mappings.iter().enumerate() {
             let path = path.index(at);
-            let key = text_at(mapping, "key");
-            let expression = text_at(mapping, "valueExpression");
+            let key = string_at(mapping, "key");
+            let expression = string_at(mapping, "valueExpression");
             let (domain, rest) = key.split_once('/').unwrap_or_default();
             let reserved = |root: &str| domain == root || domain.ends_with(&format!(".{root}"));
             let at_key = path.child("key");
             if domain.is_empty() || rest.is_empty() || !corten_meta::names::dns1123_subdomain(domain).is_empty() {
-                self.wrong(&at_key, key, "must be a domain-prefixed path (such as \"acme.io/foo\")");
+                self.refuse(&at_key, key, "must be a domain-prefixed path (such as \"acme.io/foo\")");
             } else if key != key.to_lowercase() {
-                self.wrong(&at_key, key, "must be lowercase");
+                self.refuse(&at_key, key, "must be lowercase");
             } else if reserved("kubernetes.io") || reserved("k8s.io") {
                 let why = "k8s.io, kubernetes.io and their subdomains are reserved for Kubernetes use";
-                self.wrong(&at_key, key, why);
+                self.refuse(&at_key, key, why);
             } else if extra.iter().any(|(known, _)| known == key) {
                 self.errors.push(FieldError::duplicate(&at_key, key));
             }
@@ -383,7 +386,8 @@ impl Reader<'_> {
         extra
     }
 
-    /// An address that its owner never confirmed is anybody's: whoever makes a name of it must ask.
+    /// Checks that a username expression with the email claim also uses `email_verified`: an unverified address may
+    /// belong to another user.
     fn check_email(&mut self, issuer: &Issuer, path: &Path) {
         let Mapping::Expression(username) = &issuer.username else { return };
         let mut all = std::iter::once(username)
@@ -391,7 +395,7 @@ impl Reader<'_> {
             .chain(issuer.claim_rules.iter().map(|rule| &rule.program));
         if username.selects("claims", "email") && !all.any(|program| program.selects("claims", "email_verified")) {
             let why = "claims.email_verified must be used in claimMappings.username.expression or claimMappings.extra[*].valueExpression or claimValidationRules[*].expression when claims.email is used in claimMappings.username.expression";
-            self.wrong(path, username.text(), why);
+            self.refuse(path, username.text(), why);
         }
     }
 }
@@ -406,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_is_read_or_refused() {
+    fn a_configuration_is_decoded_or_refused() {
         let good = "{issuer: {url: 'https://i', audiences: [a]}, claimMappings: {username: {claim: sub, prefix: 'o:'}, groups: {claim: groups, prefix: ''}, uid: {claim: oid}}, claimValidationRules: [{claim: hd, requiredValue: x}]}";
         let issuer = parse_jwt(good).unwrap().issuers.remove(0);
         assert_eq!(issuer.discovery_url(), "https://i/.well-known/openid-configuration");
@@ -448,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn anonymous_is_everywhere_nowhere_or_somewhere() {
+    fn anonymous_requests_are_allowed_everywhere_nowhere_or_at_paths() {
         let read = |anonymous: &str| {
             let head = "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration";
             parse(&format!("{head}\n{anonymous}"), "").map(|configuration| configuration.anonymous)

@@ -1,11 +1,11 @@
-//! The public keys of an issuer, and whether one of them made a signature. Pure.
+//! The public keys of an issuer, which verify signatures. Pure.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64URL;
 use corten_meta::Value;
 use ring::signature::{self, RsaPublicKeyComponents, UnparsedPublicKey};
 
-/// The keys of a JSON Web Key Set that can verify.
+/// The keys of a JSON Web Key Set that can verify signatures.
 #[derive(Default)]
 pub struct Keys(Vec<Key>);
 
@@ -28,13 +28,13 @@ enum Material {
 }
 
 impl Keys {
-    /// Keys of other kinds or for other uses are left out.
+    /// Reads the keys of a JSON Web Key Set, without keys of other kinds or for other uses.
     pub fn from_jwks(document: &Value) -> Keys {
         let keys = document["keys"].as_array().into_iter().flatten();
         Keys(keys.filter(|key| key["use"].as_str().is_none_or(|r#use| r#use == "sig")).filter_map(read).collect())
     }
 
-    /// Whether a key of this id (any, if a token names none) made the signature by the algorithm that the token names.
+    /// Reports whether a key of this id (any, if the token names none) made the signature with the token's algorithm.
     pub fn verify(&self, algorithm: &str, id: &str, message: &[u8], signed: &[u8]) -> bool {
         let fits =
             |key: &&Key| (id.is_empty() || key.id == id) && (key.algorithm.is_empty() || key.algorithm == algorithm);
@@ -44,13 +44,13 @@ impl Keys {
 
 fn read(key: &Value) -> Option<Key> {
     let bytes = |field: &str| BASE64URL.decode(key[field].as_str()?).ok();
-    let text = |field: &str| key[field].as_str().unwrap_or_default().to_owned();
+    let string = |field: &str| key[field].as_str().unwrap_or_default().to_owned();
     let material = match key["kty"].as_str()? {
         "RSA" => Material::Rsa { n: bytes("n")?, e: bytes("e")? },
-        "EC" => Material::Ec { point: [vec![4], bytes("x")?, bytes("y")?].concat(), curve: text("crv") },
+        "EC" => Material::Ec { point: [vec![4], bytes("x")?, bytes("y")?].concat(), curve: string("crv") },
         _ => return None,
     };
-    Some(Key { id: text("kid"), algorithm: text("alg"), material })
+    Some(Key { id: string("kid"), algorithm: string("alg"), material })
 }
 
 impl Material {

@@ -1,8 +1,8 @@
 //! Tokens of other issuers: OpenID Connect by an AuthenticationConfiguration.
 //!
-//! An issuer is known by its URL; its keys are fetched from where its discovery document says, kept, and fetched again
-//! when a token names a key that is not among them. Everything else is pure: which tokens are good (`claims.rs`), and
-//! whether a signature is (`keys.rs`).
+//! An issuer is identified by its URL; its keys are fetched from the URL in its discovery document, cached, and fetched
+//! again when a token names an unknown key. Everything else is pure: the validation of tokens (`claims.rs`) and of
+//! signatures (`keys.rs`).
 //!
 //! Must never accept a token without a signature, nor one for another audience.
 
@@ -28,18 +28,18 @@ use crate::outbound::Caller;
 use configuration::{Anonymous, Configuration, Issuer};
 use keys::Keys;
 
-/// How long an issuer may take to answer.
+/// The timeout of a request to an issuer.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often keys are fetched at most, however many strange tokens come.
+/// The minimum time between two fetches of keys, however many unknown tokens come.
 const FETCH_PAUSE: Duration = Duration::from_secs(10);
 
-/// All configured issuers, and where nobody needs a name.
+/// All configured issuers, and the paths that allow anonymous requests.
 pub struct Issuers {
     known: Vec<Known>,
     pub anonymous: Anonymous,
 }
 
-/// An issuer and the keys it was last seen with.
+/// An issuer and its cached keys.
 struct Known {
     issuer: Issuer,
     roots: String,
@@ -56,7 +56,7 @@ impl Issuers {
     pub fn new(config: &Config) -> Result<Issuers, Error> {
         let configuration = match &config.authentication_configuration {
             None => Configuration::default(),
-            Some(text) => configuration::parse(&text.borrow(), &config.issuer)
+            Some(file) => configuration::parse(&file.borrow(), &config.issuer)
                 .map_err(|e| Error::Config(format!("AuthenticationConfiguration: {e}")))?,
         };
         let known = configuration.issuers.into_iter().map(|issuer| {
@@ -67,7 +67,7 @@ impl Issuers {
         Ok(Issuers { known: known.collect(), anonymous: configuration.anonymous })
     }
 
-    /// Whose token this is; `None` if no configured issuer claims to have made it.
+    /// Returns the user of a token; `None` if no configured issuer claims to have issued it.
     pub async fn authenticate(&self, metrics: &Metrics, token: &str) -> Option<Result<Authenticated, String>> {
         if self.known.is_empty() {
             return None;
@@ -95,12 +95,12 @@ impl Known {
         message: &str,
         signature: &[u8],
     ) -> Result<Authenticated, String> {
-        let text = |key: &str| header[key].as_str().unwrap_or_default();
-        let algorithm = text("alg");
-        let id = text("kid");
+        let string = |key: &str| header[key].as_str().unwrap_or_default();
+        let algorithm = string("alg");
+        let id = string("kid");
         let mut keys = self.keys(metrics, None).await?;
         if !keys.verify(algorithm, id, message.as_bytes(), signature) {
-            // The issuer may have changed its keys since.
+            // The issuer may have rotated its keys.
             keys = self.keys(metrics, Some(&keys)).await?;
             if !keys.verify(algorithm, id, message.as_bytes(), signature) {
                 return Err("failed to verify signature: no keys matches jwk keyid".to_owned());
@@ -111,22 +111,22 @@ impl Known {
         Ok(Authenticated { user: user.authenticated(), audiences: Vec::new() })
     }
 
-    /// The keys of the issuer; anew if they are still those that did not help.
-    async fn keys(&self, metrics: &Metrics, useless: Option<&Arc<Keys>>) -> Result<Arc<Keys>, String> {
+    /// Returns the keys of the issuer; fetches them again if the cached ones are those that did not verify the token.
+    async fn keys(&self, metrics: &Metrics, unmatched: Option<&Arc<Keys>>) -> Result<Arc<Keys>, String> {
         let mut fetched = self.keys.lock().await;
-        let stale = match (&fetched.at, useless) {
+        let stale = match (&fetched.at, unmatched) {
             (None, _) => true,
-            (Some(at), Some(useless)) => Arc::ptr_eq(&fetched.keys, useless) && at.elapsed() >= FETCH_PAUSE,
+            (Some(at), Some(unmatched)) => Arc::ptr_eq(&fetched.keys, unmatched) && at.elapsed() >= FETCH_PAUSE,
             (Some(_), None) => false,
         };
         if stale {
             let fresh = self.fetch().await;
             fetched.at = Some(Instant::now());
-            let text = fresh.as_ref().ok().map(Value::to_string);
-            metrics.fetched_keys(&self.issuer.url, text.as_deref());
+            let key_set = fresh.as_ref().ok().map(Value::to_string);
+            metrics.fetched_keys(&self.issuer.url, key_set.as_deref());
             match fresh {
                 Ok(document) => fetched.keys = Arc::new(Keys::from_jwks(&document)),
-                Err(e) if useless.is_none() => {
+                Err(e) if unmatched.is_none() => {
                     fetched.at = None;
                     return Err(e);
                 }
@@ -138,16 +138,16 @@ impl Known {
         Ok(Arc::clone(&fetched.keys))
     }
 
-    /// The document of the keys.
+    /// Fetches the JSON Web Key Set.
     async fn fetch(&self) -> Result<Value, String> {
         let discovery = self.issuer.discovery_url();
         let document = self.get(&discovery).await?;
-        let said = document["issuer"].as_str().unwrap_or_default();
-        if said != self.issuer.url {
+        let issuer_url = document["issuer"].as_str().unwrap_or_default();
+        if issuer_url != self.issuer.url {
             return Err(format!(
-                "oidc: issuer did not match the issuer returned by provider, expected {} got {said}",
+                "oidc: issuer did not match the issuer returned by provider, expected {} got {issuer_url}",
                 quote(&self.issuer.url),
-                said = quote(said)
+                issuer_url = quote(issuer_url)
             ));
         }
         let at = document["jwks_uri"].as_str().ok_or("the discovery document has no jwks_uri")?;
