@@ -1,4 +1,4 @@
-//! One APIService for each group version that this server serves itself.
+//! The APIServices of the group versions that this server serves itself, one each.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use serde_json::json;
 use super::Wanted;
 use crate::registry::Resource;
 
-/// Group, its priority, and the priority of its first version.
+/// The groups, with their priority and the priority of their first version.
 const PRIORITIES: &[(&str, i64)] = &[
     ("", 18000),
     ("apps", 17800),

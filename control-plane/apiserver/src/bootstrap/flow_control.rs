@@ -1,7 +1,7 @@
-//! The flow schemas and priority levels that upstream's API server always has.
+//! The FlowSchemas and PriorityLevelConfigurations that upstream's API server always has.
 //!
-//! The exempt and the catch-all ones are mandatory: whatever is done to their specs is undone. The others follow this
-//! program as long as their annotation says that they do.
+//! The exempt and the catch-all ones are mandatory: changes of their specs are reverted. The others are updated by this
+//! program as long as their annotation allows it.
 
 use corten_meta::Value;
 use corten_meta::quote::quote;
@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::Wanted;
 
-/// As whom the server says that a FlowSchema names a level that is there.
+/// The field manager of the server's Dangling condition.
 pub const CONSUMER: &str = "api-priority-and-fairness-config-consumer-v1";
 
 const GROUP: &str = "flowcontrol.apiserver.k8s.io";
@@ -47,12 +47,12 @@ pub fn wanted() -> Vec<Wanted> {
     wanted
 }
 
-/// What must be there for every request to find its place.
+/// Returns the objects without which requests could not be classified.
 pub fn mandatory() -> Vec<Wanted> {
     wanted().into_iter().filter(|w| matches!(corten_meta::name(&w.object), "exempt" | "catch-all")).collect()
 }
 
-/// A spec that this program looks after is brought back to what it says.
+/// Restores a spec that this program manages.
 fn repair(present: &Value, wanted: &Value) -> Option<Value> {
     let mandatory = matches!(corten_meta::name(wanted), "exempt" | "catch-all");
     let followed = corten_meta::annotations(present).get(AUTOUPDATE).is_some_and(|value| value == "true");
@@ -64,7 +64,7 @@ fn repair(present: &Value, wanted: &Value) -> Option<Value> {
     Some(object)
 }
 
-/// Whether a value says all that another says; defaults may have been added to it.
+/// Reports whether a value contains all fields of another; it may have defaults in addition.
 fn covers(present: &Value, wanted: &Value) -> bool {
     match (present, wanted) {
         (Value::Object(present), Value::Object(wanted)) => {
@@ -81,7 +81,7 @@ fn metadata(name: &str) -> Value {
     json!({ "name": name, "annotations": { AUTOUPDATE: "true" } })
 }
 
-/// An object that the server brings along under a name of its own, and keeps as it should be.
+/// Makes an object with the server's field manager, which is repaired at each start.
 fn produced(plural: &'static str, object: Value) -> Wanted {
     let author = "api-priority-and-fairness-config-producer-v1";
     Wanted { author, ..Wanted::new(GROUP, "v1", plural, object).repaired_by(repair) }
@@ -143,7 +143,7 @@ fn rule(subjects: Vec<Value>, resource_rules: Vec<Value>, urls: Option<(&[&str],
 const ALL: &[&str] = &["*"];
 
 fn schemas() -> Vec<Wanted> {
-    let everybody = || vec![group("system:unauthenticated"), group("system:authenticated")];
+    let all_users = || vec![group("system:unauthenticated"), group("system:authenticated")];
     let kube_system = || account("kube-system", "*");
     let open = |name, level, precedence, by, subjects| {
         let rules = vec![rule(subjects, vec![resources(ALL, ALL, ALL, ALL, true)], Some((ALL, ALL)))];
@@ -156,7 +156,7 @@ fn schemas() -> Vec<Wanted> {
     let elected = vec![controller_manager(), scheduler(), kube_system()];
     vec![
         open("exempt", "exempt", 1, None, vec![group("system:masters")]),
-        schema("probes", "exempt", 2, None, vec![probes(everybody())]),
+        schema("probes", "exempt", 2, None, vec![probes(all_users())]),
         schema("system-leader-election", "leader-election", 100, by_user, vec![leader_election(elected)]),
         schema("system-node-high", "node-high", 400, by_user, vec![nodes()]),
         open("system-nodes", "system", 500, by_user, vec![group("system:nodes")]),
@@ -164,8 +164,8 @@ fn schemas() -> Vec<Wanted> {
         open("kube-scheduler", "workload-high", 800, by_namespace, vec![scheduler()]),
         open("kube-system-service-accounts", "workload-high", 900, by_namespace, vec![kube_system()]),
         open("service-accounts", "workload-low", 9000, by_user, vec![group("system:serviceaccounts")]),
-        open("global-default", "global-default", 9900, by_user, everybody()),
-        open("catch-all", "catch-all", 10000, by_user, everybody()),
+        open("global-default", "global-default", 9900, by_user, all_users()),
+        open("catch-all", "catch-all", 10000, by_user, all_users()),
     ]
 }
 

@@ -1,5 +1,5 @@
-//! Which API servers a cluster has: each tells by a Lease of `kube-system` that it lives, and removes those of servers
-//! that have long been gone. A server that was given no host name tells nothing.
+//! The identities of a cluster's API servers: each renews a Lease of `kube-system`, and removes the expired Leases of
+//! others. A server without a configured host name has no Lease.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::Wanted;
 use crate::core::Core;
 use crate::error::Error;
 
-/// How often the Lease is renewed, how long it holds, and how often those of others are looked at; upstream's.
+/// The renewal interval of the Lease, its duration, and the interval of removing others; upstream's.
 const RENEWAL: Duration = Duration::from_secs(10);
 const LEASE_SECONDS: i64 = 3600;
 const COLLECTION: Duration = Duration::from_secs(3600);
@@ -22,23 +22,23 @@ const NAMESPACE: &str = "kube-system";
 const LABEL: &str = "apicore.kubernetes.io/identity";
 const COMPONENT: &str = "kube-apiserver";
 
-/// The name of the server on a machine, the same after every start.
+/// Returns the name of the server on a machine, the same after every start.
 pub fn name(hostname: &str) -> String {
-    // Each part with its length before it.
+    // Each part has its length before it.
     let parts = [hostname, COMPONENT].map(|part| [&(part.len() as u16).to_be_bytes(), part.as_bytes()].concat());
     let hash = sha2::Sha256::digest(parts.concat());
     format!("apiserver-{}", base32(&hash[..16]))
 }
 
-/// Base 32 in small letters, without padding.
+/// Encodes bytes as base 32 in lower case, without padding.
 fn base32(bytes: &[u8]) -> String {
-    const LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
+    const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
     let bit = |at: usize| bytes.get(at / 8).map_or(0, |byte| byte >> (7 - at % 8) & 1);
-    let letter = |at: usize| (at..at + 5).fold(0, |value, at| value << 1 | bit(at));
-    (0..bytes.len() * 8).step_by(5).map(|at| char::from(LETTERS[usize::from(letter(at))])).collect()
+    let character = |at: usize| (at..at + 5).fold(0, |value, at| value << 1 | bit(at));
+    (0..bytes.len() * 8).step_by(5).map(|at| char::from(ALPHABET[usize::from(character(at))])).collect()
 }
 
-/// Keeps the Lease renewed until shutdown.
+/// Renews the Lease until shutdown.
 pub async fn keep(core: &Core, shutdown: &CancellationToken) {
     let Some(hostname) = core.config.hostname.clone() else { return };
     let holder = uuid::Uuid::new_v4().to_string();
@@ -70,7 +70,7 @@ fn lease(core: &Core, hostname: &str, holder: &str) -> Value {
     let name = name(hostname);
     let now = corten_meta::time::rfc3339_micro(jiff::Timestamp::now());
     let mut labels = json!({ LABEL: COMPONENT });
-    // A machine may have a longer name than a label can hold.
+    // A host name may be longer than a label can be.
     if hostname.len() <= 63 {
         labels["kubernetes.io/hostname"] = hostname.into();
     }
@@ -89,7 +89,7 @@ fn lease(core: &Core, hostname: &str, holder: &str) -> Value {
     })
 }
 
-/// What a Lease says is its server's own to say.
+/// Returns the renewed Lease: all its fields belong to its server.
 fn renewed(present: &Value, wanted: &Value) -> Option<Value> {
     let mut object = present.clone();
     object["spec"] = wanted["spec"].clone();
@@ -99,7 +99,7 @@ fn renewed(present: &Value, wanted: &Value) -> Option<Value> {
     Some(object)
 }
 
-/// Removes the Leases of servers that have not renewed them.
+/// Removes the expired Leases of other servers.
 async fn collect(core: &Core) -> Result<(), Error> {
     let status = |status: Status| Error::Bootstrap(status.message);
     let resource = core.registry.required("coordination.k8s.io", "v1", "leases").map_err(status)?;
@@ -116,7 +116,8 @@ async fn collect(core: &Core) -> Result<(), Error> {
     commit(core, operations).await
 }
 
-/// Whether a Lease is a server's and was not renewed in time; one that says nothing of it is nobody's.
+/// Reports whether a Lease belongs to a server and was not renewed in time; one without a renewTime or duration never
+/// expires.
 fn is_expired(lease: &Value, now: jiff::Timestamp) -> bool {
     if lease["metadata"]["labels"][LABEL] != COMPONENT {
         return false;
@@ -131,7 +132,7 @@ fn is_expired(lease: &Value, now: jiff::Timestamp) -> bool {
 
 async fn commit(core: &Core, operations: Vec<Op>) -> Result<(), Error> {
     if !operations.is_empty() {
-        // If somebody else was faster, the next look sees it.
+        // If another server wrote it first, the next run sees that.
         core.registry.store.commit(operations).await?;
     }
     Ok(())
@@ -142,13 +143,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_those_of_leases() {
+    fn names_are_upstreams() {
         assert_eq!(base32(b"foobar"), "mzxw6ytboi");
         assert_eq!(name("vm"), "apiserver-wlv32tlttr4jl3gtroqexyxapa");
     }
 
     #[test]
-    fn only_leases_of_servers_that_are_gone_are_removed() {
+    fn only_expired_leases_of_servers_are_removed() {
         let now: jiff::Timestamp = "2026-01-01T02:00:00Z".parse().unwrap();
         let lease = |label: &str, spec: Value| json!({ "metadata": { "labels": { LABEL: label } }, "spec": spec });
         let renewed = |time: &str| json!({ "renewTime": time, "leaseDurationSeconds": 3600 });

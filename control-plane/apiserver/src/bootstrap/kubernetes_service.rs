@@ -1,4 +1,4 @@
-//! The `kubernetes` Service: how pods reach the API, with the endpoints that this server advertises.
+//! The `kubernetes` Service: pods reach the API by it, at the endpoints that this server advertises.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use crate::allocation::{AddressRange, ip_address};
 use crate::config::Config;
 use crate::core::Core;
 
-/// How often the Service is looked for when nothing is heard of Services; upstream's interval.
+/// The interval of checking the Service without events; upstream's.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// Keeps the Service there until shutdown: `kubectl delete services --all` is soon typed, and no pod would reach the API.
+/// Restores the Service until shutdown: after a `kubectl delete services --all` no pod would reach the API.
 pub async fn keep(core: &Core, shutdown: &CancellationToken) {
     let Some(mut services) = core.registry.cache("", "v1", "services").map(|cache| cache.changes()) else { return };
     let mut tick = tokio::time::interval(INTERVAL);
@@ -76,7 +76,7 @@ pub fn wanted(config: &Config) -> Result<Vec<Wanted>, Status> {
     ])
 }
 
-/// The fields of this server's address are its own to say.
+/// Restores the fields of this server's address.
 fn repair(present: &Value, wanted: &Value, fields: &[&str]) -> Option<Value> {
     let mut object = present.clone();
     for field in fields {

@@ -1,7 +1,7 @@
-//! What every cluster holds from its first moment: written before the server says that it is ready.
+//! The objects that every cluster has from its start: written before the server is ready.
 //!
-//! `plan` compares what must be there with what is, and everything missing goes to the store in one commit, so
-//! that a start takes one fsync. It never takes anything away that somebody changed on purpose.
+//! `plan` compares the desired objects with the store, and writes all missing ones in one commit, so that a start takes
+//! one fsync. It never reverts intended changes of users.
 
 mod api_services;
 pub mod flow_control;
@@ -20,24 +20,24 @@ use crate::error::Error;
 use crate::managed_fields::{apply_status, own_created};
 use crate::registry::Resource;
 
-/// An object that must be there.
+/// An object that must exist.
 pub struct Wanted {
     pub group: &'static str,
     pub version: &'static str,
     pub plural: &'static str,
     pub object: Value,
-    /// Makes an existing object right again; `None` says that it is.
+    /// Repairs an existing object; returns `None` if it is correct.
     pub repair: fn(&Value, &Value) -> Option<Value>,
-    /// As whom the server creates it.
+    /// The field manager that creates it.
     pub author: &'static str,
-    /// As whom it applies the status; `None` when nobody owns that.
+    /// The field manager that applies the status; `None` if the status has no manager.
     pub status_author: Option<&'static str>,
-    /// What the server fills into the spec and nobody owns.
+    /// The fields of the spec that the server allocates and that have no manager.
     pub allocated: Value,
 }
 
 impl Wanted {
-    /// An object that is only created, never repaired.
+    /// Makes an object that is only created, never repaired.
     pub fn new(group: &'static str, version: &'static str, plural: &'static str, object: Value) -> Wanted {
         let author = "kube-apiserver";
         Wanted {
@@ -58,10 +58,10 @@ impl Wanted {
     }
 }
 
-/// How often a start is tried against another server that bootstraps the same store.
+/// The maximum number of attempts against another server that bootstraps the same store.
 const ATTEMPTS: usize = 5;
 
-/// Writes what is missing.
+/// Writes the missing objects.
 pub async fn run(core: &Core) -> Result<(), Error> {
     for _ in 0..ATTEMPTS {
         let operations = plan(core).await.map_err(|status| Error::Bootstrap(status.message))?;
@@ -77,26 +77,26 @@ pub async fn run(core: &Core) -> Result<(), Error> {
     Err(Error::Bootstrap("another server keeps changing the same objects".to_owned()))
 }
 
-/// Writes the objects again without which no request could be classified, if somebody took or changed them.
+/// Restores the objects without which no request could be classified, if a client deleted or changed them.
 pub async fn restore_mandatory(core: &Core) -> Result<(), Error> {
     let status = |status: Status| Error::Bootstrap(status.message);
     let operations = operations(core, flow_control::mandatory()).await.map_err(status)?;
     if !operations.is_empty() {
-        // If somebody else was faster, that is a change that leads here again.
+        // If another server wrote first, that change leads here again.
         core.registry.store.commit(operations).await?;
     }
     Ok(())
 }
 
-/// Writes the `kubernetes` Service again, its address and endpoints, as far as somebody took them. What is there is left
-/// as it is: another server of the same cluster may have written it.
+/// Restores the `kubernetes` Service, its address and endpoints, if a client deleted them. Existing objects stay as
+/// they are: another server of the same cluster may have written them.
 pub async fn restore_service(core: &Core) -> Result<(), Error> {
     let status = |status: Status| Error::Bootstrap(status.message);
     let wanted = kubernetes_service::wanted(&core.config).map_err(status)?;
     let wanted = wanted.into_iter().map(|one| one.repaired_by(|_, _| None)).collect();
     let operations = operations(core, wanted).await.map_err(status)?;
     if !operations.is_empty() {
-        // If somebody else was faster, it is there.
+        // If another server wrote first, the objects exist.
         core.registry.store.commit(operations).await?;
     }
     Ok(())
@@ -117,7 +117,7 @@ async fn plan(core: &Core) -> Result<Vec<Op>, Status> {
     operations(core, wanted).await
 }
 
-/// The writes that make the store hold these objects.
+/// Returns the writes that create or repair these objects.
 async fn operations(core: &Core, wanted: Vec<Wanted>) -> Result<Vec<Op>, Status> {
     let now = jiff::Timestamp::now();
     let mut operations = Vec::new();
@@ -142,7 +142,7 @@ async fn operations(core: &Core, wanted: Vec<Wanted>) -> Result<Vec<Op>, Status>
     Ok(operations)
 }
 
-/// What the pipeline would have added to a created object.
+/// Returns an object with the fields that the pipeline adds to a created object.
 fn complete(resource: &Resource, wanted: Wanted, now: jiff::Timestamp) -> Value {
     let kind = &resource.kind;
     let mut object = wanted.object;
@@ -156,7 +156,7 @@ fn complete(resource: &Resource, wanted: Wanted, now: jiff::Timestamp) -> Value 
         metadata["generation"] = json!(1);
     }
     kind.default(&mut object);
-    // The server is the author of what it brings along.
+    // The server is the field manager of the objects that it creates.
     own_created(resource, &mut object, wanted.author, now);
     for (field, value) in wanted.allocated.as_object().into_iter().flatten() {
         object["spec"][field] = value.clone();

@@ -1,4 +1,4 @@
-//! Namespaces, priority classes, the service range, and the CAs that extension servers trust.
+//! Namespaces, PriorityClasses, the ServiceCIDR, and the CAs that extension API servers trust.
 
 use corten_meta::Value;
 use serde_json::json;
@@ -8,7 +8,7 @@ use crate::config::Config;
 
 const NAMESPACES: &[&str] = &["default", "kube-node-lease", "kube-public", "kube-system"];
 
-/// Name, value, and what the class is for.
+/// Name, value and description of the classes.
 const PRIORITY_CLASSES: &[(&str, i64, &str)] = &[
     (
         "system-cluster-critical",
@@ -39,7 +39,7 @@ pub fn wanted(config: &Config) -> Vec<Wanted> {
     wanted
 }
 
-/// This server towards kubelets, and nothing beyond.
+/// Makes the binding that allows this server to access kubelets, and nothing else.
 fn kubelet_api_admin() -> Wanted {
     let group = "rbac.authorization.k8s.io";
     let binding = json!({
@@ -62,7 +62,7 @@ fn service_cidr(config: &Config) -> Wanted {
     Wanted { status_author, ..Wanted::new("networking.k8s.io", "v1", "servicecidrs", object) }
 }
 
-/// Since when this server marks the uses of tokens that live in Secrets.
+/// Returns the ConfigMap with the date since which this server tracks the uses of legacy tokens.
 fn token_tracking() -> Value {
     json!({
         "metadata": { "namespace": "kube-system", "name": "kube-apiserver-legacy-service-account-token-tracking" },
@@ -70,13 +70,13 @@ fn token_tracking() -> Value {
     })
 }
 
-/// A day that can be read stays: it is the first.
+/// Keeps a valid date: it is the first.
 fn repair_day(present: &Value, wanted: &Value) -> Option<Value> {
     let since = present["data"]["since"].as_str().unwrap_or_default();
     if since.parse::<jiff::civil::Date>().is_ok() { None } else { repair_data(present, wanted) }
 }
 
-/// By what an extension API server recognises users that this server passes on.
+/// Returns the ConfigMap by which an extension API server authenticates users that this server forwards.
 fn extension_authentication(config: &Config) -> Value {
     let mut data = json!({});
     if !config.client_ca.is_empty() {

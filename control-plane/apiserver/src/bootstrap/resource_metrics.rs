@@ -1,4 +1,5 @@
-//! `metrics.k8s.io/v1beta1`, which a server with access to kubelets answers itself: its APIService and its reader.
+//! The APIService and the reader role of `metrics.k8s.io/v1beta1`, which a server with access to kubelets serves
+//! itself.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,7 @@ use super::Wanted;
 const GROUP: &str = "metrics.k8s.io";
 const VERSION: &str = "v1beta1";
 
-/// The group's APIService, and the role that lets those who may view pods see what they use.
+/// Returns the group's APIService, and the role that lets users who may view pods read their metrics.
 pub fn wanted() -> Vec<Wanted> {
     let service = json!({
         "metadata": {"name": format!("{VERSION}.{GROUP}")},

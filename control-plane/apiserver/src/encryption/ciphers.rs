@@ -1,8 +1,8 @@
-//! Providers that hold their keys: AES-GCM, AES-CBC and secretbox, in upstream's stored forms.
+//! Providers with local keys: AES-GCM, AES-CBC and secretbox, in upstream's storage format.
 //!
 //! A sealed value is the algorithm's prefix, the key's name and a colon, then nonce and ciphertext. AES-GCM
-//! authenticates the place of the value, so that it cannot be moved to another name. AES-CBC authenticates nothing and
-//! is here to read and to migrate what was written with it.
+//! authenticates the storage key of the value, so that the value cannot be moved to another name. AES-CBC authenticates
+//! nothing and is here to read and to migrate existing data.
 
 use aes_gcm::aead::consts::{U12, U16};
 use aes_gcm::aead::{AeadInPlace, KeyInit};
@@ -19,7 +19,7 @@ use super::Opened;
 const TOO_SHORT: &str = "the stored data was shorter than the required size";
 const BLOCK: usize = 16;
 
-/// How keys are used.
+/// The algorithm of a provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Algorithm {
     AesGcm,
@@ -62,11 +62,11 @@ impl Algorithm {
 
 /// Seals and opens with one key.
 pub trait Cipher: Send + Sync {
-    fn seal(&self, place: &[u8], plain: &[u8]) -> Result<Vec<u8>, String>;
-    fn open(&self, place: &[u8], sealed: &[u8]) -> Result<Vec<u8>, String>;
+    fn seal(&self, authenticated_data: &[u8], plain: &[u8]) -> Result<Vec<u8>, String>;
+    fn open(&self, authenticated_data: &[u8], sealed: &[u8]) -> Result<Vec<u8>, String>;
 }
 
-/// AES-256-GCM with this key, if it is one.
+/// Returns AES-256-GCM with this key, if its size is right.
 pub fn aes_256_gcm(key: &[u8]) -> Option<Box<dyn Cipher>> {
     Some(Box::new(Gcm(AesGcm::<Aes256, U12>::new_from_slice(key).ok()?)))
 }
@@ -88,25 +88,25 @@ impl Keys {
         Ok(Keys { algorithm, prefix: format!("k8s:enc:{}:v1:", algorithm.field()).into_bytes(), keys })
     }
 
-    /// One key whose name is not written.
+    /// Makes a provider of one key whose name is not stored.
     pub fn unnamed(algorithm: Algorithm, key: &[u8]) -> Result<Keys, String> {
         let mut keys = Keys::new(algorithm, vec![(String::new(), key.to_vec())])?;
         keys.keys.iter_mut().for_each(|(name, _)| name.clear());
         Ok(keys)
     }
 
-    pub fn seal(&self, place: &[u8], plain: &[u8]) -> Result<Vec<u8>, String> {
+    pub fn seal(&self, authenticated_data: &[u8], plain: &[u8]) -> Result<Vec<u8>, String> {
         let (name, cipher) = self.keys.first().ok_or(self.algorithm.no_key())?;
-        Ok([&self.prefix, name.as_bytes(), &cipher.seal(place, plain)?].concat())
+        Ok([&self.prefix, name.as_bytes(), &cipher.seal(authenticated_data, plain)?].concat())
     }
 
-    /// `None` if the value was sealed by another algorithm.
-    pub fn open(&self, place: &[u8], value: &Bytes) -> Option<Result<Opened, String>> {
+    /// Opens a value; `None` if another algorithm sealed it.
+    pub fn open(&self, authenticated_data: &[u8], value: &Bytes) -> Option<Result<Opened, String>> {
         let rest = value.strip_prefix(self.prefix.as_slice())?;
         let mut failed = self.algorithm.no_key().to_owned();
         for (at, (name, cipher)) in self.keys.iter().enumerate() {
             let Some(sealed) = rest.strip_prefix(name.as_bytes()) else { continue };
-            match cipher.open(place, sealed) {
+            match cipher.open(authenticated_data, sealed) {
                 Ok(plain) => return Some(Ok(Opened { plain: plain.into(), stale: at > 0 })),
                 Err(why) => failed = why,
             }
@@ -115,7 +115,7 @@ impl Keys {
     }
 }
 
-/// Random bytes.
+/// Returns random bytes.
 pub fn random<const N: usize>() -> Result<[u8; N], String> {
     let mut bytes = [0; N];
     SystemRandom::new().fill(&mut bytes).map_err(|_| "unable to read sufficient random bytes".to_owned())?;
@@ -125,18 +125,18 @@ pub fn random<const N: usize>() -> Result<[u8; N], String> {
 struct Gcm<A>(A);
 
 impl<A: AeadInPlace<NonceSize = U12> + Send + Sync> Cipher for Gcm<A> {
-    fn seal(&self, place: &[u8], plain: &[u8]) -> Result<Vec<u8>, String> {
+    fn seal(&self, authenticated_data: &[u8], plain: &[u8]) -> Result<Vec<u8>, String> {
         let nonce = random::<12>()?;
         let mut sealed = plain.to_vec();
-        let done = self.0.encrypt_in_place(Nonce::from_slice(&nonce), place, &mut sealed);
+        let done = self.0.encrypt_in_place(Nonce::from_slice(&nonce), authenticated_data, &mut sealed);
         done.map_err(|_| "the value cannot be sealed".to_owned())?;
         Ok([&nonce[..], &sealed].concat())
     }
 
-    fn open(&self, place: &[u8], sealed: &[u8]) -> Result<Vec<u8>, String> {
+    fn open(&self, authenticated_data: &[u8], sealed: &[u8]) -> Result<Vec<u8>, String> {
         let (nonce, rest) = sealed.split_first_chunk::<12>().ok_or(TOO_SHORT)?;
         let mut plain = rest.to_vec();
-        let done = self.0.decrypt_in_place(Nonce::from_slice(nonce), place, &mut plain);
+        let done = self.0.decrypt_in_place(Nonce::from_slice(nonce), authenticated_data, &mut plain);
         done.map_err(|_| "cipher: message authentication failed".to_owned())?;
         Ok(plain)
     }
@@ -145,16 +145,16 @@ impl<A: AeadInPlace<NonceSize = U12> + Send + Sync> Cipher for Gcm<A> {
 struct Secretbox(XSalsa20Poly1305);
 
 impl Cipher for Secretbox {
-    fn seal(&self, _place: &[u8], plain: &[u8]) -> Result<Vec<u8>, String> {
+    fn seal(&self, _authenticated_data: &[u8], plain: &[u8]) -> Result<Vec<u8>, String> {
         let nonce = random::<24>()?;
-        // The tag goes first, as in NaCl.
+        // The tag precedes the ciphertext, as in NaCl.
         let mut sealed = plain.to_vec();
         let tag = self.0.encrypt_in_place_detached((&nonce).into(), b"", &mut sealed);
         let tag = tag.map_err(|_| "the value cannot be sealed".to_owned())?;
         Ok([&nonce[..], &tag[..], &sealed].concat())
     }
 
-    fn open(&self, _place: &[u8], sealed: &[u8]) -> Result<Vec<u8>, String> {
+    fn open(&self, _authenticated_data: &[u8], sealed: &[u8]) -> Result<Vec<u8>, String> {
         let (nonce, rest) = sealed.split_first_chunk::<24>().ok_or(TOO_SHORT)?;
         let (tag, rest) = rest.split_first_chunk::<16>().ok_or(TOO_SHORT)?;
         let mut plain = rest.to_vec();
@@ -170,7 +170,7 @@ impl<C> Cipher for Cbc<C>
 where
     C: BlockEncrypt + BlockDecrypt + BlockSizeUser<BlockSize = U16> + Send + Sync,
 {
-    fn seal(&self, _place: &[u8], plain: &[u8]) -> Result<Vec<u8>, String> {
+    fn seal(&self, _authenticated_data: &[u8], plain: &[u8]) -> Result<Vec<u8>, String> {
         let vector = random::<BLOCK>()?;
         let padding = BLOCK - plain.len() % BLOCK;
         let mut sealed = [&vector[..], plain, &vec![padding as u8; padding]].concat();
@@ -182,7 +182,7 @@ where
         Ok(sealed)
     }
 
-    fn open(&self, _place: &[u8], sealed: &[u8]) -> Result<Vec<u8>, String> {
+    fn open(&self, _authenticated_data: &[u8], sealed: &[u8]) -> Result<Vec<u8>, String> {
         if sealed.len() < BLOCK {
             return Err(TOO_SHORT.to_owned());
         }

@@ -1,6 +1,6 @@
-//! EncryptionConfiguration of apiserver.config.k8s.io/v1: which resources are sealed, by which providers. Pure.
+//! EncryptionConfiguration of apiserver.config.k8s.io/v1: the encrypted resources and their providers. Pure.
 //!
-//! What upstream refuses is refused here, in its words; a secret is never part of a message.
+//! It refuses what upstream refuses, in upstream's words; a message never contains a secret.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub struct Rule {
     pub providers: Vec<ProviderConfig>,
 }
 
-/// One provider.
+/// A provider.
 #[derive(Debug)]
 pub enum ProviderConfig {
     Identity,
@@ -40,8 +40,8 @@ pub struct KmsConfig {
 const PROVIDERS: [&str; 5] = ["kms", "aesgcm", "aescbc", "secretbox", "identity"];
 
 /// Reads a configuration, in YAML or JSON.
-pub fn parse(text: &str) -> Result<Vec<Rule>, String> {
-    let config = corten_meta::decode_yaml(text.as_bytes()).map_err(|e| e.to_string())?;
+pub fn parse(yaml: &str) -> Result<Vec<Rule>, String> {
+    let config = corten_meta::decode_yaml(yaml.as_bytes()).map_err(|e| e.to_string())?;
     let known = ["apiserver.config.k8s.io/v1", "v1"];
     if !known.iter().any(|version| config["apiVersion"] == *version) || config["kind"] != "EncryptionConfiguration" {
         return Err("it is no EncryptionConfiguration of apiserver.config.k8s.io/v1".to_owned());
@@ -79,7 +79,7 @@ impl Reader {
         let resources: Vec<(String, String)> = names.iter().map(|name| group_resource(name)).collect();
         self.errors.extend(overlaps(&names, &resources, &resources_path));
         for (at, name) in names.iter().enumerate() {
-            if let Some(why) = wrong_name(name) {
+            if let Some(why) = name_error(name) {
                 self.errors.push(FieldError::invalid(&resources_path.index(at), *name, why));
             }
         }
@@ -94,10 +94,10 @@ impl Reader {
     }
 
     fn provider(&mut self, provider: &Value, path: &Path) -> Option<ProviderConfig> {
-        let given: Vec<&str> =
+        let names: Vec<&str> =
             PROVIDERS.into_iter().filter(|name| provider.get(name).is_some_and(|p| !p.is_null())).collect();
-        let [name] = given.as_slice() else {
-            let why = match given.len() {
+        let [name] = names.as_slice() else {
+            let why = match names.len() {
                 0 => {
                     "provider does not contain any of the expected providers: KMS, AESGCM, AESCBC, Secretbox, Identity"
                 }
@@ -128,11 +128,12 @@ impl Reader {
     }
 
     fn key(&mut self, key: &Value, path: &Path, algorithm: Algorithm) -> Option<(String, Vec<u8>)> {
-        let name = text(key, "name");
+        let name = string(key, "name");
         if name.is_empty() {
             self.errors.push(FieldError::required(&path.child("name"), "name is a mandatory field for a key"));
         }
-        let (secret, path) = (text(key, "secret"), path.child("secret"));
+        let secret = string(key, "secret");
+        let path = path.child("secret");
         if secret.is_empty() {
             self.errors.push(FieldError::required(&path, "secret is a mandatory field for a key"));
             return None;
@@ -157,7 +158,7 @@ impl Reader {
 
     fn plugin(&mut self, config: &Value, path: &Path) -> Option<KmsConfig> {
         let before = self.errors.len();
-        let name = text(config, "name");
+        let name = string(config, "name");
         let at = path.child("name");
         if name.is_empty() {
             self.errors.push(FieldError::required(&at, "name is a mandatory field for a provider"));
@@ -186,22 +187,22 @@ impl Reader {
         }
         let timeout = match config["timeout"].as_str() {
             None => Some(3_000_000_000),
-            Some(given) => corten_cel::library::time::parse_duration(given),
+            Some(timeout) => corten_cel::library::time::parse_duration(timeout),
         };
         let timeout = timeout.and_then(|nanos| u64::try_from(nanos).ok()).filter(|nanos| *nanos > 0);
         if timeout.is_none() {
             let at = path.child("timeout");
-            let given = config["timeout"].clone();
-            self.errors.push(FieldError::invalid(&at, given, "timeout should be a positive value"));
+            let timeout = config["timeout"].clone();
+            self.errors.push(FieldError::invalid(&at, timeout, "timeout should be a positive value"));
         }
-        let socket = self.socket(&text(config, "endpoint"), &path.child("endpoint"));
+        let socket = self.socket(&string(config, "endpoint"), &path.child("endpoint"));
         if self.errors.len() > before {
             return None;
         }
         Some(KmsConfig { name, socket: socket?, timeout: Duration::from_nanos(timeout?) })
     }
 
-    /// The path of a unix socket: `unix:///run/kms.sock`.
+    /// Returns the path of a unix socket: `unix:///run/kms.sock`.
     fn socket(&mut self, endpoint: &str, path: &Path) -> Option<PathBuf> {
         let (scheme, rest) = endpoint.split_once(':').unwrap_or(("", endpoint));
         let socket = rest.strip_prefix("//").unwrap_or(rest);
@@ -219,17 +220,17 @@ impl Reader {
     }
 }
 
-fn text(value: &Value, key: &str) -> String {
+fn string(value: &Value, key: &str) -> String {
     value[key].as_str().unwrap_or_default().to_owned()
 }
 
-/// `deployments.apps` is the resource and its group; `*.` is all of the core group.
+/// Splits `deployments.apps` into resource and group; `*.` is all of the core group.
 fn group_resource(name: &str) -> (String, String) {
     let (resource, group) = name.split_once('.').unwrap_or((name, ""));
     (group.to_owned(), resource.to_owned())
 }
 
-fn wrong_name(name: &str) -> Option<&'static str> {
+fn name_error(name: &str) -> Option<&'static str> {
     let (group, resource) = group_resource(name);
     if name.chars().any(char::is_uppercase) {
         return Some("resource name should not contain capital letters");
@@ -250,7 +251,7 @@ fn wrong_name(name: &str) -> Option<&'static str> {
     }
 }
 
-/// Resources of one list that say the same twice.
+/// Returns the errors of resources that occur twice in one list.
 fn overlaps(names: &[&str], resources: &[(String, String)], path: &Path) -> Vec<FieldError> {
     let pairs = || {
         let each = resources.iter().enumerate();
@@ -272,7 +273,7 @@ fn overlaps(names: &[&str], resources: &[(String, String)], path: &Path) -> Vec<
     errors
 }
 
-/// Resources that an earlier rule for more of them takes.
+/// Returns the errors of resources that an earlier, wider rule masks.
 fn masked(rules: &[Rule], root: &Path) -> Vec<FieldError> {
     let shown = |(group, resource): &(String, String)| match (group.as_str(), resource.as_str()) {
         ("", "*") => "*.".to_owned(),

@@ -1,7 +1,7 @@
-//! What KMS version 2 stores: the sealed data, and the sealed source of the key that it was sealed with.
+//! The storage format of KMS version 2: the encrypted data, and the encrypted source of its key.
 //!
-//! The source is a seed: each value has a key of its own, derived from the seed and 32 random bytes that go before the
-//! value, so that no key is ever worn out. Values of a key that is used as it is are read, too.
+//! The source is a seed: each value has a key of its own, derived from the seed and 32 random bytes that precede the
+//! value, so that no key is used too often. Values whose source is the key itself are readable, too.
 
 use std::collections::BTreeMap;
 
@@ -15,13 +15,13 @@ use super::ciphers::{Cipher, aes_256_gcm, random};
 const AES_GCM_KEY: i32 = 0;
 /// The source is a seed of keys.
 pub const SEED: i32 = 1;
-/// The length of seeds, keys, and what a key is derived from.
+/// The length of seeds, keys, and derivation inputs.
 const SIZE: usize = 32;
-/// The biggest identity of a key, and the biggest sealed source.
+/// The maximum length of a key id, and of an encrypted source.
 const MAX_SMALL: usize = 1024;
 const MAX_ANNOTATIONS: usize = 32 * 1024;
 
-/// The stored form, with upstream's field numbers.
+/// The stored message, with upstream's field numbers.
 #[derive(Clone, PartialEq, Message)]
 pub struct EncryptedObject {
     #[prost(bytes = "vec", tag = "1")]
@@ -46,7 +46,7 @@ impl EncryptedObject {
         Ok(object)
     }
 
-    /// Whether what a plugin said may be stored.
+    /// Checks that a plugin's answer may be stored.
     pub fn check(&self) -> Result<(), String> {
         if ![AES_GCM_KEY, SEED].contains(&self.source_type) {
             return Err(format!("unknown encryptedDEKSourceType: {}", self.source_type));
@@ -77,20 +77,20 @@ impl EncryptedObject {
         Ok(())
     }
 
-    /// Which source this is: all that was said of it, without the data.
+    /// Returns the cache key of the source: all fields except the data.
     pub fn source_key(&self) -> Vec<u8> {
         EncryptedObject { data: Vec::new(), ..self.clone() }.encode_to_vec()
     }
 }
 
-/// A source that was opened.
+/// A decrypted source.
 pub enum Source {
     Seed(Prk),
     Key(Box<dyn Cipher>),
 }
 
 impl Source {
-    /// A new seed, and its bytes for the plugin to seal.
+    /// Generates a seed, and returns it with its bytes for the plugin to encrypt.
     pub fn generate() -> Result<(Source, [u8; SIZE]), String> {
         let seed = random::<SIZE>()?;
         Ok((Source::Seed(Prk::new_less_safe(HKDF_SHA256, &seed)), seed))
@@ -107,24 +107,24 @@ impl Source {
         Ok(Source::Key(cipher))
     }
 
-    pub fn seal(&self, place: &[u8], plain: &[u8]) -> Result<Vec<u8>, String> {
+    pub fn seal(&self, authenticated_data: &[u8], plain: &[u8]) -> Result<Vec<u8>, String> {
         match self {
-            // A key that is used as it is was made by another server, which counts how often: it only opens here.
+            // A key without a seed belongs to another server, which counts its uses: it only decrypts here.
             Source::Key(_) => Err("a data encryption key of another server is not written with".to_owned()),
             Source::Seed(seed) => {
                 let info = random::<SIZE>()?;
-                Ok([&info[..], &derived(seed, &info)?.seal(place, plain)?].concat())
+                Ok([&info[..], &derived(seed, &info)?.seal(authenticated_data, plain)?].concat())
             }
         }
     }
 
-    pub fn open(&self, place: &[u8], sealed: &[u8]) -> Result<Vec<u8>, String> {
+    pub fn open(&self, authenticated_data: &[u8], sealed: &[u8]) -> Result<Vec<u8>, String> {
         match self {
-            Source::Key(cipher) => cipher.open(place, sealed),
+            Source::Key(cipher) => cipher.open(authenticated_data, sealed),
             Source::Seed(seed) => {
                 let too_short = "the stored data was shorter than the required size";
                 let (info, rest) = sealed.split_first_chunk::<SIZE>().ok_or(too_short)?;
-                derived(seed, info)?.open(place, rest)
+                derived(seed, info)?.open(authenticated_data, rest)
             }
         }
     }
@@ -138,7 +138,7 @@ impl KeyType for KeyLength {
     }
 }
 
-/// The key that a seed and a value's random bytes make.
+/// Derives the key of a value from a seed and the value's random bytes.
 fn derived(seed: &Prk, info: &[u8; SIZE]) -> Result<Box<dyn Cipher>, String> {
     let mut key = [0; SIZE];
     let info = [&info[..]];

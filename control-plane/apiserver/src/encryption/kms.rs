@@ -1,8 +1,8 @@
-//! A provider whose key never leaves a KMS: a plugin seals the seed that values are sealed with.
+//! A provider whose key never leaves a KMS: a plugin encrypts the seed of the values' keys.
 //!
-//! The seed is made here and sealed by the plugin once; it is used for as long as the plugin names the same key, and
-//! made anew when the plugin names another. Writing goes on for three minutes without the plugin, reading for ever, of
-//! what was learned.
+//! The seed is generated here and encrypted by the plugin once; it is used as long as the plugin reports the same key
+//! id, and replaced when the key id changes. Without the plugin, writes work for three minutes, and reads of values
+//! with cached seeds work forever.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -20,17 +20,17 @@ use super::plugin::{
     StatusResponse,
 };
 
-/// What all values of KMS version 2 begin with; the provider's name follows.
+/// The prefix of all values of KMS version 2; the provider's name follows.
 pub const PREFIX: &[u8] = b"k8s:enc:kms:v2:";
-/// How long a seed is written with after the plugin last confirmed its key.
-const WRITES_FOR: Duration = Duration::from_secs(180);
-/// How often a plugin is asked for its key: when all is well, and when not.
+/// The time for which a seed may encrypt after the plugin last confirmed its key.
+const SEED_LIFETIME: Duration = Duration::from_secs(180);
+/// The intervals of asking a plugin for its key: if it is healthy, and if not.
 const ASK_AGAIN: Duration = Duration::from_secs(60);
 const ASK_AGAIN_SOON: Duration = Duration::from_secs(10);
-/// The most seeds that are remembered: one for every start of a server since the data was last rewritten.
+/// The maximum number of cached seeds: one for every start of a server since the data was last rewritten.
 const MAX_SOURCES: usize = 10_000;
 
-/// A provider.
+/// A KMS provider.
 pub struct Kms {
     name: String,
     prefix: Vec<u8>,
@@ -40,10 +40,10 @@ pub struct Kms {
     health: Mutex<Result<(), String>>,
 }
 
-/// The seed that is written with.
+/// The seed of new values.
 struct Current {
     source: Arc<Source>,
-    /// All that is stored with a value but the value.
+    /// The fields that are stored with a value, without the value.
     envelope: EncryptedObject,
     confirmed: Instant,
 }
@@ -66,23 +66,24 @@ impl Kms {
         self.health.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub fn seal(&self, place: &[u8], plain: &[u8]) -> Result<Vec<u8>, String> {
+    pub fn seal(&self, authenticated_data: &[u8], plain: &[u8]) -> Result<Vec<u8>, String> {
         let current = self.current.load_full();
         let current = current.ok_or_else(|| format!("KMS provider {} has not given a key yet", self.name))?;
-        if current.confirmed.elapsed() > WRITES_FOR {
+        if current.confirmed.elapsed() > SEED_LIFETIME {
             return Err(format!("KMS provider {}: the key that values are sealed with has expired", self.name));
         }
-        let object = EncryptedObject { data: current.source.seal(place, plain)?, ..current.envelope.clone() };
+        let object =
+            EncryptedObject { data: current.source.seal(authenticated_data, plain)?, ..current.envelope.clone() };
         Ok([self.prefix.clone(), object.encode_to_vec()].concat())
     }
 
-    /// `None` if the value is of another provider.
-    pub fn open(&self, place: &[u8], value: &Bytes) -> Option<Result<Opened, String>> {
+    /// Opens a value; `None` if it belongs to another provider.
+    pub fn open(&self, authenticated_data: &[u8], value: &Bytes) -> Option<Result<Opened, String>> {
         let rest = value.strip_prefix(self.prefix.as_slice())?;
         Some(EncryptedObject::read(rest).and_then(|object| {
             let known = self.known(&object.source_key());
             let source = known.ok_or_else(|| format!("failed to decrypt DEK, error: KMS provider {}", self.name))?;
-            let plain = source.open(place, &object.data)?;
+            let plain = source.open(authenticated_data, &object.data)?;
             let current = self.current.load();
             let fresh = current.as_ref().is_some_and(|c| c.envelope.key_id == object.key_id);
             Ok(Opened { plain: plain.into(), stale: !fresh || object.source_type != SEED })
@@ -101,7 +102,7 @@ impl Kms {
         known.insert(key, source);
     }
 
-    /// Has the plugin open the source of a value, if that is not known yet.
+    /// Lets the plugin decrypt the source of a value, if it is not cached yet.
     pub async fn learn(&self, value: &[u8]) {
         let Some(rest) = value.strip_prefix(self.prefix.as_slice()) else { return };
         let Ok(object) = EncryptedObject::read(rest) else { return };
@@ -122,7 +123,7 @@ impl Kms {
         }
     }
 
-    /// Asks the plugin for its key until it is dropped.
+    /// Asks the plugin for its key until the future is dropped.
     pub async fn keep(&self) {
         loop {
             let again = if self.refresh().await.is_ok() { ASK_AGAIN } else { ASK_AGAIN_SOON };
@@ -130,7 +131,7 @@ impl Kms {
         }
     }
 
-    /// Asks the plugin which key is current, and has a new seed sealed if that has changed.
+    /// Asks the plugin for its current key id, and lets it encrypt a new seed if that changed.
     pub async fn refresh(&self) -> Result<(), String> {
         let refreshed = self.ask().await;
         if let Err(e) = &refreshed {

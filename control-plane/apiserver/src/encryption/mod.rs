@@ -1,13 +1,13 @@
 //! Encryption at rest, at the boundary to the store, by an EncryptionConfiguration.
 //!
-//! For each resource there is a chain of providers: the first seals what is written, all open what is read. What is
-//! stored is what upstream would store, prefix included, so that data and keys can move between the two. The plain form
-//! lives only in the caches.
+//! Each resource has a chain of providers: the first seals values that are written, all open values that are read. The
+//! storage format is upstream's, prefix included, so that data and keys can move between the two. Only the caches hold
+//! plain values.
 //!
 //! Opening is synchronous, because the feed of the caches is. Only a key that a KMS plugin has to decrypt first needs
 //! waiting: [`Transformer::learn`] does that, before a value is opened.
 //!
-//! Must never: hand out bytes that no provider could authenticate or read, or say a key in a message.
+//! Must never: return bytes that no provider could authenticate or read, or put a key into a message.
 
 mod ciphers;
 pub(crate) mod configuration;
@@ -33,14 +33,14 @@ use ciphers::Keys;
 use configuration::{ProviderConfig, Rule};
 use kms::Kms;
 
-/// Marks what is not plain; no object begins like it.
+/// The prefix of encrypted values; no plain object begins with it.
 const ENCRYPTED: &[u8] = b"k8s:enc:";
-/// The name of the key that a cluster makes for itself.
+/// The name of the key that a cluster generates for itself.
 const OWN_KEY: &str = "corten";
-/// How long a start waits for a KMS plugin.
-const PLUGIN_PATIENCE: Duration = Duration::from_secs(30);
+/// The time for which a start waits for a KMS plugin.
+const PLUGIN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// One way to seal and to open.
+/// A provider, which seals and opens values.
 enum Provider {
     Identity,
     Keys(Keys),
@@ -50,37 +50,37 @@ enum Provider {
 /// A value that was opened.
 pub struct Opened {
     pub plain: Bytes,
-    /// Whether it would be sealed otherwise today.
+    /// Whether the current configuration would seal it differently.
     pub stale: bool,
 }
 
 impl Provider {
-    fn seal(&self, place: &[u8], plain: Bytes) -> Result<Bytes, String> {
+    fn seal(&self, authenticated_data: &[u8], plain: Bytes) -> Result<Bytes, String> {
         match self {
             Provider::Identity => Ok(plain),
-            Provider::Keys(keys) => keys.seal(place, &plain).map(Into::into),
-            Provider::Kms(kms) => kms.seal(place, &plain).map(Into::into),
+            Provider::Keys(keys) => keys.seal(authenticated_data, &plain).map(Into::into),
+            Provider::Kms(kms) => kms.seal(authenticated_data, &plain).map(Into::into),
         }
     }
 
-    /// `None` if the value is not this provider's.
-    fn open(&self, place: &[u8], value: &Bytes) -> Option<Result<Opened, String>> {
+    /// Opens a value; `None` if it belongs to another provider.
+    fn open(&self, authenticated_data: &[u8], value: &Bytes) -> Option<Result<Opened, String>> {
         match self {
             Provider::Identity if value.starts_with(ENCRYPTED) => None,
             Provider::Identity => Some(Ok(Opened { plain: value.clone(), stale: false })),
-            Provider::Keys(keys) => keys.open(place, value),
-            Provider::Kms(kms) => kms.open(place, value),
+            Provider::Keys(keys) => keys.open(authenticated_data, value),
+            Provider::Kms(kms) => kms.open(authenticated_data, value),
         }
     }
 }
 
-/// The chains of a configuration.
+/// The provider chains of a configuration.
 struct Chains {
-    /// By group and resource, either of which may be `*`.
+    /// Group and resource, either of which may be `*`, and their providers.
     rules: Vec<(String, String, Vec<Arc<Provider>>)>,
-    /// What is not configured is stored as it is.
+    /// The providers of resources that are not configured, which are stored plain.
     plain: Vec<Arc<Provider>>,
-    /// The cluster's own key still opens the Secrets that it sealed before there was a configuration.
+    /// The cluster's own key, which still opens Secrets that it sealed before there was a configuration.
     own: Vec<Arc<Provider>>,
     plugins: Vec<Arc<Kms>>,
 }
@@ -119,7 +119,7 @@ impl Chains {
         }))
     }
 
-    /// The cluster's own way: Secrets, by a key that it made.
+    /// Makes the cluster's own chains: Secrets, with the key that the cluster generated.
     fn own(own: &[Arc<Provider>]) -> Chains {
         let plain = vec![Arc::new(Provider::Identity)];
         let secrets = own.iter().chain(&plain).cloned().collect();
@@ -127,7 +127,7 @@ impl Chains {
         Chains { rules, plain, own: Vec::new(), plugins: Vec::new() }
     }
 
-    /// The providers of a kind: by its name, else by its group, else by the rule for everything.
+    /// Returns the providers of a kind: by its name, else by its group, else by the rule for all resources.
     fn of(&self, kind: &Kind) -> impl Iterator<Item = &Arc<Provider>> {
         let find = |group: &str, resource: &str| {
             self.rules.iter().find(|(g, r, _)| g == group && r == resource).map(|(_, _, chain)| chain)
@@ -137,10 +137,10 @@ impl Chains {
         chain.unwrap_or(&self.plain).iter().chain(self.own.iter().filter(move |_| is_secret))
     }
 
-    fn open(&self, kind: &Kind, place: &[u8], value: &Bytes) -> Result<Opened, String> {
+    fn open(&self, kind: &Kind, authenticated_data: &[u8], value: &Bytes) -> Result<Opened, String> {
         let mut failed = None;
         for (at, provider) in self.of(kind).enumerate() {
-            match provider.open(place, value) {
+            match provider.open(authenticated_data, value) {
                 Some(Ok(opened)) => return Ok(Opened { stale: opened.stale || at > 0, ..opened }),
                 Some(Err(why)) => failed = failed.or(Some(why)),
                 None => {}
@@ -150,18 +150,19 @@ impl Chains {
     }
 }
 
-/// Seals on the way to the store and opens on the way back.
+/// Seals values on the way to the store and opens them on the way back.
 pub struct Transformer {
     chains: ArcSwap<Chains>,
     own: Vec<Arc<Provider>>,
 }
 
 impl Transformer {
-    /// By the configuration, and by the cluster's own key if there is one.
+    /// Makes the transformer of the configuration, and of the cluster's own key if there is one.
     pub fn new(config: &Config) -> Result<Transformer, Error> {
         let own = match &config.encryption_key {
             None => Vec::new(),
-            // The first builds sealed with the same key by AES-GCM, and named no key: what they sealed is still read.
+            // The first builds sealed with the same key by AES-GCM, without a key name: their values are still
+            // readable.
             Some(key) => {
                 let keys = vec![(OWN_KEY.to_owned(), key.to_vec())];
                 let own = Keys::new(ciphers::Algorithm::Secretbox, keys).map_err(Error::Key)?;
@@ -177,14 +178,14 @@ impl Transformer {
         Ok(transformer)
     }
 
-    fn read(&self, text: &str) -> Result<Chains, String> {
-        let chains = configuration::parse(text).and_then(|rules| Chains::new(rules, &self.own));
+    fn read(&self, config_file: &str) -> Result<Chains, String> {
+        let chains = configuration::parse(config_file).and_then(|rules| Chains::new(rules, &self.own));
         chains.map_err(|e| format!("EncryptionConfiguration: {e}"))
     }
 
-    /// From now on by this configuration; by the one before, if this one is wrong or its plugins do not answer.
-    async fn configure(&self, text: &str) -> Result<(), String> {
-        let chains = self.read(text)?;
+    /// Applies a configuration; keeps the current one if it is invalid or its plugins do not answer.
+    async fn configure(&self, config_file: &str) -> Result<(), String> {
+        let chains = self.read(config_file)?;
         for kms in &chains.plugins {
             kms.refresh().await?;
         }
@@ -192,26 +193,26 @@ impl Transformer {
         Ok(())
     }
 
-    /// The value as it is stored.
-    pub fn seal(&self, kind: &Kind, place: &[u8], plain: Bytes) -> Result<Bytes, String> {
+    /// Returns the value in its storage format.
+    pub fn seal(&self, kind: &Kind, authenticated_data: &[u8], plain: Bytes) -> Result<Bytes, String> {
         match self.chains.load().of(kind).next() {
-            Some(provider) => provider.seal(place, plain),
+            Some(provider) => provider.seal(authenticated_data, plain),
             None => Ok(plain),
         }
     }
 
-    /// The value as it is read.
-    pub fn open(&self, kind: &Kind, place: &[u8], value: &Bytes) -> Result<Opened, String> {
-        self.chains.load().open(kind, place, value)
+    /// Returns the plain value.
+    pub fn open(&self, kind: &Kind, authenticated_data: &[u8], value: &Bytes) -> Result<Opened, String> {
+        self.chains.load().open(kind, authenticated_data, value)
     }
 
-    /// Whether values of a kind may be stored otherwise than they are.
+    /// Reports whether values of a kind may be encrypted.
     pub fn seals(&self, kind: &Kind) -> bool {
         let chains = self.chains.load();
         chains.of(kind).any(|provider| !matches!(provider.as_ref(), Provider::Identity))
     }
 
-    /// Makes sure that the key of a value is known, if a KMS plugin keeps it.
+    /// Ensures that the key of a value is cached, if a KMS plugin holds it.
     pub async fn learn(&self, kind: &Kind, value: &[u8]) {
         if !value.starts_with(kms::PREFIX) {
             return;
@@ -224,7 +225,7 @@ impl Transformer {
         }
     }
 
-    /// Why a KMS plugin cannot be used; `None` if there is none.
+    /// Returns the error of a KMS plugin that is not healthy; `None` if there is no plugin.
     pub fn health(&self) -> Option<Result<(), String>> {
         let chains = self.chains.load();
         if chains.plugins.is_empty() {
@@ -233,7 +234,7 @@ impl Transformer {
         Some(chains.plugins.iter().try_for_each(|kms| kms.health()))
     }
 
-    /// Asks every plugin for its key, for as long as a start may wait for it.
+    /// Asks every plugin for its key, within the time that a start may wait for it.
     pub async fn reach_plugins(&self) {
         let chains = self.chains.load_full();
         for kms in &chains.plugins {
@@ -242,14 +243,14 @@ impl Transformer {
                     tokio::time::sleep(Duration::from_millis(250)).await;
                 }
             };
-            if tokio::time::timeout(PLUGIN_PATIENCE, reached).await.is_err() {
+            if tokio::time::timeout(PLUGIN_TIMEOUT, reached).await.is_err() {
                 tracing::warn!(provider = kms.name(), "a KMS plugin is not ready");
             }
         }
     }
 }
 
-/// Follows the configuration and the plugins until shutdown.
+/// Applies changes of the configuration and asks the plugins until shutdown.
 pub async fn run(
     transformer: &Transformer,
     metrics: &Metrics,
@@ -271,9 +272,9 @@ pub async fn run(
             _ = plugins, if has_plugins => {}
             changed = changed => if changed.is_err() { configuration = None },
         }
-        let Some(text) = configuration.as_mut().map(|c| c.borrow_and_update().clone()) else { continue };
-        let configured = transformer.configure(&text).await;
-        metrics.reloaded(&ENCRYPTION_CONFIGURATION, &text, configured.is_ok());
+        let Some(config_file) = configuration.as_mut().map(|c| c.borrow_and_update().clone()) else { continue };
+        let configured = transformer.configure(&config_file).await;
+        metrics.reloaded(&ENCRYPTION_CONFIGURATION, &config_file, configured.is_ok());
         match configured {
             Ok(()) => tracing::info!("the encryption configuration was read again"),
             Err(e) => tracing::error!(error = e, "the new encryption configuration is not used"),

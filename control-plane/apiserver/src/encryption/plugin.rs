@@ -1,4 +1,4 @@
-//! The KMS plugin API, version 2, over a unix socket: three calls, whose few messages are written out here.
+//! The client of the KMS plugin API, version 2, over a unix socket: three calls, whose few messages are declared here.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -62,14 +62,14 @@ pub const STATUS: &str = "/v2.KeyManagementService/Status";
 pub const ENCRYPT: &str = "/v2.KeyManagementService/Encrypt";
 pub const DECRYPT: &str = "/v2.KeyManagementService/Decrypt";
 
-/// The way to a plugin. It is dialled at the first call, and again when the plugin comes back.
+/// The connection to a plugin. It is opened at the first call, and again when the plugin restarts.
 pub struct Plugin {
     channel: Channel,
     timeout: Duration,
 }
 
 impl Plugin {
-    /// Must be called inside a runtime.
+    /// Makes a client. Must be called inside a runtime.
     pub fn new(socket: &Path, timeout: Duration) -> Result<Plugin, String> {
         let endpoint = Endpoint::try_from(format!("unix://{}", socket.display())).map_err(|e| e.to_string())?;
         Ok(Plugin { channel: endpoint.connect_lazy(), timeout })

@@ -1,4 +1,5 @@
-//! Stored forms against other implementations, rotation, and a KMS plugin that is a gRPC server of this test.
+//! Tests of the storage formats against other implementations, of rotation, and of a KMS plugin that is a gRPC server
+//! of this test.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -25,15 +26,15 @@ use crate::config::Config;
 const PLACE: &[u8] = b"/registry/secrets/default/a";
 const PLAIN: &[u8] = b"{\"kind\":\"Secret\"}";
 
-fn unhex(text: &str) -> Vec<u8> {
-    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap()).collect()
+fn decode_hex(hex: &str) -> Vec<u8> {
+    (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
 }
 
 fn secrets() -> Kind {
     Kind::new("", "v1", "Secret", "secrets")
 }
 
-/// A configuration of one rule, in JSON, which is YAML.
+/// Returns a configuration of one rule, in JSON, which is YAML.
 fn rule(resources: &[&str], providers: serde_json::Value) -> String {
     configuration_of(json!([{ "resources": resources, "providers": providers }]))
 }
@@ -44,12 +45,12 @@ fn configuration_of(rules: serde_json::Value) -> String {
 }
 
 fn transformer(own: Option<[u8; 32]>, configuration: Option<&str>) -> Transformer {
-    let encryption_configuration = configuration.map(|text| watch::channel(text.to_owned()).1);
+    let encryption_configuration = configuration.map(|config_file| watch::channel(config_file.to_owned()).1);
     Transformer::new(&Config { encryption_key: own, encryption_configuration, ..Config::default() }).unwrap()
 }
 
 #[test]
-fn what_the_first_builds_sealed_is_opened_and_due_for_rewriting() {
+fn values_of_the_first_builds_are_readable_and_stale() {
     let kind = secrets();
     let sealed: Bytes = Keys::unnamed(Algorithm::AesGcm, &[7; 32]).unwrap().seal(PLACE, PLAIN).unwrap().into();
     let configured = configuration_of(json!([{"resources": ["secrets"], "providers": [{"identity": {}}]}]));
@@ -61,7 +62,7 @@ fn what_the_first_builds_sealed_is_opened_and_due_for_rewriting() {
 }
 
 #[test]
-fn what_others_sealed_is_opened() {
+fn values_of_other_implementations_are_readable() {
     let key: Vec<u8> = (0..32).collect();
     for (algorithm, size, sealed) in [
         (
@@ -102,13 +103,13 @@ fn what_others_sealed_is_opened() {
     ] {
         let keys = Keys::new(algorithm, vec![("key1".to_owned(), key[..size].to_vec())]).unwrap();
         let prefix = format!("k8s:enc:{}:v1:key1:", algorithm.field());
-        let stored = Bytes::from([prefix.as_bytes(), &unhex(sealed)].concat());
+        let stored = Bytes::from([prefix.as_bytes(), &decode_hex(sealed)].concat());
         assert_eq!(keys.open(PLACE, &stored).unwrap().unwrap().plain, PLAIN, "{algorithm:?} {size}");
         let own = Bytes::from(keys.seal(PLACE, PLAIN).unwrap());
         assert!(own.starts_with(prefix.as_bytes()));
         assert_eq!(own.len(), stored.len());
         assert_eq!(keys.open(PLACE, &own).unwrap().unwrap().plain, PLAIN);
-        // Damage is told, wherever it is; only AES-CBC cannot see all of it.
+        // Every damage is an error, wherever it is; only AES-CBC cannot detect all of it.
         let mut damaged = own.to_vec();
         *damaged.last_mut().unwrap() ^= 1;
         let opened = keys.open(PLACE, &damaged.into()).unwrap();
@@ -123,7 +124,7 @@ fn what_others_sealed_is_opened() {
     }
     let seed = Source::new(SEED, &key).unwrap();
     let sealed = "c8c9cacbcccdcecfd0d1d2d3d4d5d6d7d8d9dadbdcdddedfe0e1e2e3e4e5e6e76465666768696a6b6c6d6e6f58d2a087ea7a0b714eca1496fd9c3ce2b4e15e64cf718ae441cc31277abf3686ef";
-    assert_eq!(seed.open(PLACE, &unhex(sealed)).unwrap(), PLAIN);
+    assert_eq!(seed.open(PLACE, &decode_hex(sealed)).unwrap(), PLAIN);
 }
 
 #[test]
@@ -152,13 +153,13 @@ fn the_first_key_seals_and_all_open() {
     assert!(rotated.seal(&kind, PLACE, PLAIN.into()).unwrap().starts_with(b"k8s:enc:secretbox:v1:b:"));
     assert!(rotated.open(&kind, PLACE, &PLAIN.into()).is_err(), "no provider reads what is plain");
 
-    // A key of the same name that is another key is no key.
+    // Another key of the same name does not open the value.
     let wrong = transformer(None, Some(&rule(&["secrets"], json!([secretbox(&[("a", 3)])]))));
     assert!(wrong.open(&kind, PLACE, &sealed).err().unwrap().contains("cannot be opened with this key"));
     let without = transformer(None, None);
     assert_eq!(without.open(&kind, PLACE, &sealed).err().unwrap(), "no matching prefix found");
 
-    // The cluster's own key opens what it sealed, also under a configuration that does not name it.
+    // The cluster's own key opens its values, also under a configuration that does not name it.
     let own = transformer(Some([9; 32]), None);
     let sealed = own.seal(&kind, PLACE, PLAIN.into()).unwrap();
     assert!(sealed.starts_with(b"k8s:enc:secretbox:v1:corten:"));
@@ -172,13 +173,13 @@ fn a_kind_has_the_closest_rule() {
         let secret = base64::engine::general_purpose::STANDARD.encode([1; 32]);
         json!([{ "aesgcm": { "keys": [{ "name": name, "secret": secret }] } }])
     };
-    let text = configuration_of(json!([
+    let config_file = configuration_of(json!([
         { "resources": ["widgets.example.com"], "providers": named("exact") },
         { "resources": ["*.example.com", "configmaps"], "providers": named("group") },
         { "resources": ["*."], "providers": named("core") },
         { "resources": ["*.*"], "providers": named("all") },
     ]));
-    let transformer = transformer(None, Some(&text));
+    let transformer = transformer(None, Some(&config_file));
     for (group, plural, key) in [
         ("example.com", "widgets", "exact"),
         ("example.com", "gadgets", "group"),
@@ -193,7 +194,7 @@ fn a_kind_has_the_closest_rule() {
 }
 
 #[test]
-fn wrong_configurations_are_refused() {
+fn invalid_configurations_are_refused() {
     let key = |secret: &str| json!([{ "aesgcm": { "keys": [{ "name": "k", "secret": secret }] } }]);
     let good = base64::engine::general_purpose::STANDARD.encode([1; 32]);
     let kms = |field: &str, value: serde_json::Value| {
@@ -201,7 +202,7 @@ fn wrong_configurations_are_refused() {
         kms[field] = value;
         json!([{ "kms": kms }])
     };
-    for (text, error) in [
+    for (config_file, error) in [
         ("{}".to_owned(), "it is no EncryptionConfiguration"),
         (configuration_of(json!([])), "at least one resources is required"),
         (rule(&["secrets"], json!([])), "resources[0].providers: Required value"),
@@ -233,16 +234,16 @@ fn wrong_configurations_are_refused() {
             "resource \"secrets\" is masked by earlier rule \"*.*\"",
         ),
     ] {
-        let refused = configuration::parse(&text).err().unwrap_or_else(|| panic!("accepted: {text}"));
+        let refused = configuration::parse(&config_file).err().unwrap_or_else(|| panic!("accepted: {config_file}"));
         assert!(refused.contains(error), "{refused}");
         assert!(!refused.contains(&good) && !refused.contains("c2hvcnQ="), "a secret was told");
     }
 }
 
-/// A KMS whose keys are bytes that it adds to what it seals.
+/// A KMS whose keys are bytes that it adds to the plain bytes.
 struct FakePlugin {
     socket: PathBuf,
-    /// The name of the current key, and whether it answers at all.
+    /// The id of the current key, and whether the plugin is healthy.
     state: Arc<Mutex<(String, bool)>>,
     calls: Arc<Mutex<BTreeMap<String, usize>>>,
 }
@@ -333,7 +334,7 @@ fn response(message: Option<Vec<u8>>) -> http::Response<http_body_util::combinat
 }
 
 #[tokio::test]
-async fn a_plugin_keeps_the_key() {
+async fn a_kms_plugin_holds_the_key() {
     let folder = tempfile::tempdir().unwrap();
     let plugin = FakePlugin::start(folder.path());
     let endpoint = format!("unix://{}", plugin.socket.display());
@@ -352,7 +353,7 @@ async fn a_plugin_keeps_the_key() {
     assert!(first.open(&kind, b"/registry/secrets/default/b", &sealed).is_err(), "it was moved");
     assert_eq!(plugin.called(DECRYPT), 0, "one's own seed is known");
 
-    // Another server learns the seed, once for all values.
+    // Another server asks for the seed, once for all values.
     let second = transformer(None, Some(&config));
     assert!(second.open(&kind, PLACE, &sealed).is_err());
     let other = first.seal(&kind, PLACE, PLAIN.into()).unwrap();
@@ -362,14 +363,14 @@ async fn a_plugin_keeps_the_key() {
     }
     assert_eq!(plugin.called(DECRYPT), 1);
 
-    // Another key makes a new seed, and what was sealed before stale.
+    // Another key leads to a new seed, and makes existing values stale.
     plugin.set("2", true);
     first.reach_plugins().await;
     assert!(first.open(&kind, PLACE, &sealed).unwrap().stale);
     let rotated = first.seal(&kind, PLACE, PLAIN.into()).unwrap();
     assert!(!first.open(&kind, PLACE, &rotated).unwrap().stale);
 
-    // Without the plugin, what is known goes on.
+    // Without the plugin, values with cached seeds are readable.
     plugin.set("2", false);
     let chains = first.chains.load_full();
     assert!(chains.plugins[0].refresh().await.is_err());

@@ -1,35 +1,36 @@
-//! How the seats of the server are divided among its levels: by nominal shares, lent by quiet levels to busy ones. Pure.
+//! Divides the server's seats among its priority levels: by nominal shares, lent by quiet levels to busy ones. Pure.
 
-/// What a level has, may lend and borrow, and wanted lately.
+/// The seats of a level, its bounds for lending and borrowing, and its recent demand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
     pub nominal: u32,
-    /// What it keeps, however quiet it is.
-    pub least: u32,
-    /// What it may have, however busy it is.
-    pub most: u32,
-    /// The most seats that it wanted at once since the last time.
+    /// The minimum seats, which it never lends.
+    pub min: u32,
+    /// The maximum seats, including borrowed ones.
+    pub max: u32,
+    /// The peak demand for seats since the last allocation.
     pub wanted: u32,
 }
 
-/// The seats of each level until the next time.
+/// Returns the seats of each level until the next allocation.
 pub fn allocate(total: u32, levels: &[Demand]) -> Vec<u32> {
-    // Everybody keeps its least; who wants more gets up to its nominal share, which nobody else can claim.
-    let own = |level: &Demand| level.wanted.clamp(level.least.min(level.nominal), level.nominal.max(level.least));
+    // Each level keeps its minimum; with more demand, it gets up to its nominal share, which no other level can claim.
+    let own = |level: &Demand| level.wanted.clamp(level.min.min(level.nominal), level.nominal.max(level.min));
     let mut seats: Vec<u32> = levels.iter().map(own).collect();
     let mut spare = i64::from(total) - seats.iter().map(|s| i64::from(*s)).sum::<i64>();
-    // What is left goes to those who want to borrow, a seat at a time and by their shares, so that none takes all.
+    // The remaining seats go to levels that borrow, one at a time and by their shares, so that none takes all.
     loop {
-        let mut wanting: Vec<usize> =
-            (0..levels.len()).filter(|at| seats[*at] < levels[*at].wanted.min(levels[*at].most)).collect();
-        if spare <= 0 || wanting.is_empty() {
+        let mut borrowers: Vec<usize> =
+            (0..levels.len()).filter(|at| seats[*at] < levels[*at].wanted.min(levels[*at].max)).collect();
+        if spare <= 0 || borrowers.is_empty() {
             break;
         }
-        wanting.sort_unstable_by_key(|at| (u64::from(seats[*at]) * 1000 / u64::from(levels[*at].nominal.max(1)), *at));
-        seats[wanting[0]] += 1;
+        borrowers
+            .sort_unstable_by_key(|at| (u64::from(seats[*at]) * 1000 / u64::from(levels[*at].nominal.max(1)), *at));
+        seats[borrowers[0]] += 1;
         spare -= 1;
     }
-    // What nobody wants stays with its owners, so that the first of a burst need not wait for the next time.
+    // Seats without demand stay with their owners, so that the start of a burst need not wait for the next allocation.
     for (at, level) in levels.iter().enumerate() {
         let back = i64::from(level.nominal.saturating_sub(seats[at])).min(spare.max(0));
         seats[at] += u32::try_from(back).unwrap_or(0);
@@ -43,8 +44,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn level(nominal: u32, lend: u32, most: u32, wanted: u32) -> Demand {
-        Demand { nominal, least: nominal - lend, most, wanted }
+    fn level(nominal: u32, lend: u32, max: u32, wanted: u32) -> Demand {
+        Demand { nominal, min: nominal - lend, max, wanted }
     }
 
     #[test]
@@ -62,7 +63,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nobody_goes_below_its_least_nor_above_its_most(
+        fn no_level_goes_below_its_minimum_nor_above_its_maximum(
             shares in proptest::collection::vec((1u32..100, 0u32..=100, 0u32..300, 0u32..500), 1..10)
         ) {
             let levels: Vec<Demand> = shares
@@ -72,8 +73,8 @@ mod tests {
             let total = levels.iter().map(|l| l.nominal).sum();
             let seats = allocate(total, &levels);
             for (level, seats) in levels.iter().zip(&seats) {
-                prop_assert!(*seats >= level.least.max(1).min(level.nominal.max(1)));
-                prop_assert!(*seats <= level.most.max(1));
+                prop_assert!(*seats >= level.min.max(1).min(level.nominal.max(1)));
+                prop_assert!(*seats <= level.max.max(1));
                 prop_assert!(*seats >= level.wanted.min(level.nominal));
             }
             let least_one = levels.len() as u32;

@@ -1,19 +1,19 @@
-//! What waits and what executes now, as tables for who looks into a server that is busy:
+//! The debug dumps of waiting and executing requests, for administrators of a busy server:
 //! `/debug/api_priority_and_fairness/dump_priority_levels`, `dump_queues` and `dump_requests`.
 //!
-//! The columns are upstream's, spelling included. A dump must never hold up the requests it is about: each level is
-//! looked at once, for as long as it takes to copy what is shown.
+//! The columns are upstream's, spelling included. A dump must never delay the requests that it shows: each level is
+//! locked once, for as long as the copy takes.
 
 use super::FlowControl;
-use super::level::{Asked, Counts, LevelDump};
+use super::level::{Counts, LevelDump, RequestDump};
 
 const PREFIX: &str = "/debug/api_priority_and_fairness/";
 
-/// The narrowest column, and the space between two.
+/// The minimum width of a column, and the space between two.
 const MIN_WIDTH: usize = 8;
 const PADDING: usize = 1;
 
-/// The table of a path, if there is one.
+/// Returns the table of a path, if there is one.
 pub fn dump(control: &FlowControl, path: &str, details: bool) -> Option<String> {
     let levels = control.dump();
     let rows = match path.strip_prefix(PREFIX)? {
@@ -52,7 +52,7 @@ fn queues(levels: &[(String, LevelDump)]) -> Vec<Vec<String>> {
     let mut rows = vec![words(header)];
     for (name, level) in levels {
         for (index, queue) in level.queues.iter().enumerate() {
-            let seats: u32 = queue.waiting.iter().map(|asked| asked.seats).sum();
+            let seats: u32 = queue.waiting.iter().map(|request| request.seats).sum();
             let numbers = [index, queue.waiting.len(), queue.executing].map(|number| number.to_string());
             let mut row = vec![name.clone()];
             row.extend(numbers);
@@ -79,28 +79,37 @@ fn requests(levels: &[(String, LevelDump)], details: bool) -> Vec<Vec<String>> {
     }
     let mut rows = vec![header];
     for (name, level) in levels {
-        let mut show = |queue: Option<usize>, at: Option<usize>, asked: &Asked, started: Option<jiff::Timestamp>| {
+        let mut show = |queue: Option<usize>,
+                        at: Option<usize>,
+                        request: &RequestDump,
+                        started: Option<jiff::Timestamp>| {
             let number = |number: Option<usize>| number.map_or_else(|| "-1".to_owned(), |number| number.to_string());
-            let mut row = vec![name.clone(), asked.schema.clone(), number(queue), number(at), asked.flow.clone()];
+            let mut row = vec![name.clone(), request.schema.clone(), number(queue), number(at), request.flow.clone()];
             let started = started.map_or_else(|| "0001-01-01T00:00:00Z".to_owned(), |time| time.to_string());
-            row.extend([asked.arrived.to_string(), asked.seats.to_string(), "0".to_owned(), "0s".to_owned(), started]);
+            row.extend([
+                request.arrived.to_string(),
+                request.seats.to_string(),
+                "0".to_owned(),
+                "0s".to_owned(),
+                started,
+            ]);
             if details {
-                row.extend(asked.details.split('\n').map(str::to_owned));
+                row.extend(request.details.split('\n').map(str::to_owned));
             }
             rows.push(row);
         };
         for (index, queue) in level.queues.iter().enumerate() {
-            queue.waiting.iter().enumerate().for_each(|(at, asked)| show(Some(index), Some(at), asked, None));
+            queue.waiting.iter().enumerate().for_each(|(at, request)| show(Some(index), Some(at), request, None));
             let of_queue = level.executing.iter().filter(|(from, ..)| *from == Some(index));
-            of_queue.for_each(|(from, asked, started)| show(*from, None, asked, Some(*started)));
+            of_queue.for_each(|(from, request, started)| show(*from, None, request, Some(*started)));
         }
         let at_once = level.executing.iter().filter(|(from, ..)| from.is_none());
-        at_once.for_each(|(_, asked, started)| show(None, None, asked, Some(*started)));
+        at_once.for_each(|(_, request, started)| show(None, None, request, Some(*started)));
     }
     rows
 }
 
-/// Cells with a comma behind all but the last, in columns.
+/// Formats cells in columns, with a comma after each but the last.
 fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.first().map_or(0, Vec::len);
     let width = |column: usize| {
@@ -108,15 +117,15 @@ fn table(rows: &[Vec<String>]) -> String {
         cells.max().unwrap_or(0).max(MIN_WIDTH)
     };
     let widths: Vec<usize> = (0..columns).map(width).collect();
-    let mut text = String::new();
+    let mut table = String::new();
     for row in rows {
         for (cell, width) in row.iter().zip(&widths).take(columns - 1) {
-            text.push_str(&format!("{:<width$}", format!("{cell},")));
+            table.push_str(&format!("{:<width$}", format!("{cell},")));
         }
-        text.push_str(row.last().map_or("", String::as_str));
-        text.push('\n');
+        table.push_str(row.last().map_or("", String::as_str));
+        table.push('\n');
     }
-    text
+    table
 }
 
 #[cfg(test)]

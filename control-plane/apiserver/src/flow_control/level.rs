@@ -1,4 +1,4 @@
-//! One priority level: its seats, who sits on them, and who waits.
+//! A priority level: its seats, and its executing and waiting requests.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
@@ -10,22 +10,22 @@ use tokio::sync::oneshot;
 use super::allocation::Demand;
 use super::queues::{Queues, Waiting};
 
-/// What a PriorityLevelConfiguration says.
+/// The settings of a PriorityLevelConfiguration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     pub exempt: bool,
     pub shares: u32,
     lendable_percent: u32,
     borrowing_percent: Option<u32>,
-    /// Queues, hand size and the longest queue; none if who has no seat is refused.
+    /// Queues, hand size and queue length limit; none if the level rejects requests without a seat.
     queuing: Option<(usize, usize, usize)>,
     demand: Demand,
 }
 
 impl Settings {
-    /// A level that refuses what it has no seat for.
+    /// Makes the settings of a level that rejects requests without a seat.
     pub fn reject(seats: u32) -> Settings {
-        let demand = Demand { nominal: seats, least: seats, most: seats, wanted: 0 };
+        let demand = Demand { nominal: seats, min: seats, max: seats, wanted: 0 };
         Settings { exempt: false, shares: 0, lendable_percent: 0, borrowing_percent: None, queuing: None, demand }
     }
 
@@ -49,65 +49,65 @@ impl Settings {
         }
     }
 
-    /// Works out the seats of its share.
+    /// Computes the seats of the level's nominal share.
     pub fn share_of(&mut self, total: u32, shares: u32) {
         let nominal = (u64::from(total) * u64::from(self.shares)).div_ceil(u64::from(shares.max(1)));
         let nominal = u32::try_from(nominal).unwrap_or(total);
         let percent = |percent: u32| u32::try_from(u64::from(nominal) * u64::from(percent) / 100).unwrap_or(u32::MAX);
-        let most = self.borrowing_percent.map_or(total, |p| nominal.saturating_add(percent(p)));
-        self.demand = Demand { nominal, least: nominal - percent(self.lendable_percent), most, wanted: 0 };
+        let max = self.borrowing_percent.map_or(total, |p| nominal.saturating_add(percent(p)));
+        self.demand = Demand { nominal, min: nominal - percent(self.lendable_percent), max, wanted: 0 };
     }
 }
 
-/// One queue of a level, as it is shown.
+/// A queue of a level, for dumps.
 pub struct QueueDump {
     pub next_start: f64,
     pub seats_in_use: u32,
     pub executing: usize,
-    pub waiting: Vec<Asked>,
+    pub waiting: Vec<RequestDump>,
 }
 
-/// One level, as it is shown.
+/// A level, for dumps.
 pub struct LevelDump {
-    /// Whether nobody waits for seats.
+    /// Whether requests never wait for seats.
     pub exempt: bool,
-    /// By schema.
+    /// The counts of each FlowSchema.
     pub counts: Vec<(String, Counts)>,
-    /// The seats of its share, the least and the most it may have, and those it has.
+    /// The nominal, minimum, maximum and current seats.
     pub limits: [u32; 4],
-    /// None if who has no seat is refused.
+    /// The queues; empty if the level rejects requests without a seat.
     pub queues: Vec<QueueDump>,
-    /// Who executes, and the queue that it came from.
-    pub executing: Vec<(Option<usize>, Asked, jiff::Timestamp)>,
+    /// The executing requests, with their queue and start.
+    pub executing: Vec<(Option<usize>, RequestDump, jiff::Timestamp)>,
 }
 
-/// A request, as the dumps of a busy server show it.
+/// A request, for dumps.
 #[derive(Clone, Default)]
-pub struct Asked {
+pub struct RequestDump {
     pub schema: String,
     pub flow: String,
     pub arrived: jiff::Timestamp,
     pub seats: u32,
-    /// Who asks for what: the columns of the details, one a line.
+    /// User, verb and resource of the request: the columns of the details, one a line.
     pub details: String,
 }
 
-/// What became of the requests so far.
+/// The numbers of requests by their outcome.
 #[derive(Clone, Default)]
 pub struct Counts {
     pub dispatched: u64,
     pub rejected: u64,
     pub timed_out: u64,
     pub cancelled: u64,
-    /// How long those waited who were given seats, and those who were not.
+    /// The wait durations of requests with seats, and of those without.
     pub served: Waits,
     pub unserved: Waits,
 }
 
-/// The bounds of how long a request waited, in seconds.
+/// The buckets of wait durations, in seconds.
 pub const WAIT_SECONDS: [f64; 13] = [0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 30.0];
 
-/// How long requests waited: how many up to each bound and beyond, and the sum of all.
+/// A histogram of wait durations: a count for each bucket, and the sum.
 #[derive(Clone, Default)]
 pub struct Waits {
     pub buckets: [u64; WAIT_SECONDS.len() + 1],
@@ -122,35 +122,35 @@ impl Waits {
     }
 }
 
-/// What a waiting request holds: the way to tell it of its seats.
-struct Ticket {
+/// A waiting request, with the channel that grants its seats.
+struct WaitingRequest {
     granted: oneshot::Sender<usize>,
-    asked: Asked,
+    request: RequestDump,
 }
 
-/// A request that executes: the queue it came from and since when.
+/// An executing request, with its queue and start.
 struct Executing {
-    asked: Asked,
+    request: RequestDump,
     queue: Option<usize>,
     started: jiff::Timestamp,
 }
 
 struct State {
     settings: Settings,
-    /// The seats of now: its own, less what it lends, more what it borrows.
+    /// The current seats: the nominal ones, less the lent, plus the borrowed.
     limit: u32,
     executing: u32,
-    /// The most seats that were wanted at once since it was last asked.
+    /// The peak demand for seats since the last allocation.
     peak: u32,
-    queues: Queues<Ticket>,
+    queues: Queues<WaitingRequest>,
     next_id: u64,
     running: HashMap<u64, Executing>,
-    /// By schema.
+    /// The counts of each FlowSchema.
     counts: Vec<(String, Counts)>,
 }
 
 impl State {
-    fn note_demand(&mut self) {
+    fn record_demand(&mut self) {
         self.peak = self.peak.max(self.executing + self.queues.waiting_seats());
     }
 
@@ -158,16 +158,16 @@ impl State {
         self.limit.saturating_sub(self.executing)
     }
 
-    /// Gives free seats to those who wait.
+    /// Grants free seats to waiting requests.
     fn dispatch(&mut self) {
         loop {
-            // A request that is wider than the level must not wait for ever.
+            // A request that needs more seats than the level has must not wait forever.
             let free = if self.executing == 0 { u32::MAX } else { self.free() };
             let Some((queue, waiting)) = self.queues.pop(free) else { return };
-            let Ticket { granted, asked } = waiting.ticket;
+            let WaitingRequest { granted, request } = waiting.ticket;
             if granted.send(queue).is_ok() {
                 self.executing += waiting.seats;
-                self.begin(waiting.id, asked, Some(queue));
+                self.begin(waiting.id, request, Some(queue));
             } else {
                 self.queues.done(queue, waiting.seats, 0.0);
             }
@@ -175,7 +175,7 @@ impl State {
     }
 
     fn counts(&mut self, schema: &str) -> &mut Counts {
-        // A schema is new once; the name is copied then and not at every request.
+        // The name of a schema is copied at its first request, and not at every request.
         let at = self.counts.iter().position(|(name, _)| name == schema).unwrap_or_else(|| {
             self.counts.push((schema.to_owned(), Counts::default()));
             self.counts.len() - 1
@@ -183,15 +183,15 @@ impl State {
         &mut self.counts[at].1
     }
 
-    fn begin(&mut self, id: u64, asked: Asked, queue: Option<usize>) {
+    fn begin(&mut self, id: u64, request: RequestDump, queue: Option<usize>) {
         let started = jiff::Timestamp::now();
         let waits = !self.settings.exempt;
-        let counts = self.counts(&asked.schema);
+        let counts = self.counts(&request.schema);
         counts.dispatched += 1;
         if waits {
-            counts.served.observe(asked.arrived, started);
+            counts.served.observe(request.arrived, started);
         }
-        self.running.insert(id, Executing { asked, queue, started });
+        self.running.insert(id, Executing { request, queue, started });
     }
 }
 
@@ -225,7 +225,7 @@ impl Level {
         self.uid.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
     }
 
-    /// Takes over new settings; who waits or executes stays.
+    /// Applies new settings; waiting and executing requests stay.
     pub fn change(&self, uid: &str, settings: Settings) {
         *self.uid.write().unwrap_or_else(std::sync::PoisonError::into_inner) = uid.to_owned();
         let mut state = self.state();
@@ -243,19 +243,19 @@ impl Level {
         self.state().settings.exempt
     }
 
-    /// The most seats that one request may take: not so many that it has the level for itself.
-    pub fn widest(&self) -> u32 {
+    /// Returns the maximum seats of one request, so that none occupies the level alone.
+    pub fn max_request_seats(&self) -> u32 {
         (self.state().settings.demand.nominal * 15 / 100).max(1)
     }
 
-    /// Seats taken and requests waiting.
+    /// Returns the occupied seats and the number of waiting requests.
     #[cfg(test)]
     fn current(&self) -> (u32, usize) {
         let state = self.state();
         (state.executing, state.queues.waiting())
     }
 
-    /// What it has and wanted since this was last asked.
+    /// Returns the demand, and resets its peak.
     pub fn take_demand(&self) -> Demand {
         let mut state = self.state();
         let wanted = state.peak;
@@ -269,48 +269,48 @@ impl Level {
         state.dispatch();
     }
 
-    /// Lets a request in at once, as an exempt level does.
-    pub fn pass(self: &Arc<Self>, asked: Asked) -> Seat {
+    /// Lets a request execute at once, as an exempt level does.
+    pub fn pass(self: &Arc<Self>, request: RequestDump) -> Seat {
         let mut state = self.state();
-        let seats = asked.seats;
+        let seats = request.seats;
         state.next_id += 1;
         let id = state.next_id;
         state.executing += seats;
-        state.begin(id, asked, None);
+        state.begin(id, request, None);
         Seat { level: Arc::clone(self), id, seats, queue: None, started: Instant::now() }
     }
 
-    /// Waits for seats as long as that; `None` if there is not even room to wait, or none came free. A caller that
-    /// gives up leaves no trace.
-    pub async fn enter(self: &Arc<Self>, flow: u64, asked: Asked, patience: Duration) -> Option<Seat> {
+    /// Waits for seats until `max_wait`; returns `None` if the queue is full, or no seat became free. A caller that is
+    /// dropped leaves its queue.
+    pub async fn enter(self: &Arc<Self>, flow: u64, request: RequestDump, max_wait: Duration) -> Option<Seat> {
         let mut wait = {
             let mut state = self.state();
-            let seats = asked.seats;
+            let seats = request.seats;
             state.next_id += 1;
             let id = state.next_id;
             if state.queues.waiting() == 0 && (seats <= state.free() || state.executing == 0) {
                 state.executing += seats;
-                state.note_demand();
-                state.begin(id, asked, None);
+                state.record_demand();
+                state.begin(id, request, None);
                 return Some(Seat { level: Arc::clone(self), id, seats, queue: None, started: Instant::now() });
             }
             let (granted, receiver) = oneshot::channel();
-            let schema = asked.schema.clone();
-            let arrived = asked.arrived;
-            let waiting = Waiting { id, seats, ticket: Ticket { granted, asked } };
+            let schema = request.schema.clone();
+            let arrived = request.arrived;
+            let waiting = Waiting { id, seats, ticket: WaitingRequest { granted, request } };
             if state.settings.queuing.is_none() || state.queues.push(flow, waiting).is_err() {
                 let counts = state.counts(&schema);
                 counts.rejected += 1;
                 counts.unserved.observe(arrived, jiff::Timestamp::now());
                 return None;
             }
-            state.note_demand();
+            state.record_demand();
             state.dispatch();
             Wait { level: Arc::clone(self), id, seats, schema, arrived, receiver: Some(receiver) }
         };
-        let granted = tokio::time::timeout(patience, wait.granted()).await;
+        let granted = tokio::time::timeout(max_wait, wait.granted()).await;
         if granted.is_err() {
-            wait.give_up(true);
+            wait.leave_queue(true);
         }
         granted.ok().flatten()
     }
@@ -325,7 +325,7 @@ impl Level {
         state.dispatch();
     }
 
-    /// A copy of all that is shown of it.
+    /// Returns a copy of the level's state for dumps.
     pub fn dump(&self) -> LevelDump {
         let state = self.state();
         let of_queue = |queue: usize| state.running.values().filter(|one| one.queue == Some(queue)).count();
@@ -333,18 +333,18 @@ impl Level {
             next_start,
             seats_in_use,
             executing: of_queue(index),
-            waiting: waiting.map(|one| one.ticket.asked.clone()).collect(),
+            waiting: waiting.map(|one| one.ticket.request.clone()).collect(),
         });
-        let executing = state.running.values().map(|one| (one.queue, one.asked.clone(), one.started));
+        let executing = state.running.values().map(|one| (one.queue, one.request.clone(), one.started));
         let queues = if state.settings.queuing.is_some() { queues.collect() } else { Vec::new() };
-        let Demand { nominal, least, most, .. } = state.settings.demand;
-        let limits = [nominal, least, most, state.limit];
+        let Demand { nominal, min, max, .. } = state.settings.demand;
+        let limits = [nominal, min, max, state.limit];
         let exempt = state.settings.exempt;
         LevelDump { exempt, counts: state.counts.clone(), limits, queues, executing: executing.collect() }
     }
 }
 
-/// A request that waits. Dropping it takes it out of its queue, or gives back the seats that it got meanwhile.
+/// A waiting request. When dropped, it leaves its queue, or returns the seats that it got in between.
 struct Wait {
     level: Arc<Level>,
     id: u64,
@@ -362,8 +362,8 @@ impl Wait {
         Some(Seat { level, id: self.id, seats: self.seats, queue: Some(queue), started: Instant::now() })
     }
 
-    /// Leaves the queue, or gives back what came too late.
-    fn give_up(&mut self, timed_out: bool) {
+    /// Leaves the queue, or returns seats that were granted too late.
+    fn leave_queue(&mut self, timed_out: bool) {
         let Some(mut receiver) = self.receiver.take() else { return };
         let waited = {
             let mut state = self.level.state();
@@ -384,11 +384,11 @@ impl Wait {
 
 impl Drop for Wait {
     fn drop(&mut self) {
-        self.give_up(false);
+        self.leave_queue(false);
     }
 }
 
-/// Seats of a level; dropping them gives them to the next.
+/// Seats of a level; dropping them grants them to the next request.
 pub struct Seat {
     level: Arc<Level>,
     id: u64,
@@ -408,10 +408,10 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const MAX_WAIT: Duration = Duration::from_secs(60);
 
-    fn asked(seats: u32) -> Asked {
-        Asked { seats, ..Asked::default() }
+    fn request(seats: u32) -> RequestDump {
+        RequestDump { seats, ..RequestDump::default() }
     }
 
     fn level(seats: u32, queue: bool) -> Arc<Level> {
@@ -427,11 +427,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_has_no_seat_waits_for_one() {
+    async fn a_request_without_a_seat_waits_for_one() {
         let level = level(1, true);
-        let seat = level.enter(1, asked(1), PATIENCE).await.unwrap();
+        let seat = level.enter(1, request(1), MAX_WAIT).await.unwrap();
         let other = Arc::clone(&level);
-        let waiting = tokio::spawn(async move { other.enter(2, asked(1), PATIENCE).await.is_some() });
+        let waiting = tokio::spawn(async move { other.enter(2, request(1), MAX_WAIT).await.is_some() });
         while level.current() != (1, 1) {
             tokio::task::yield_now().await;
         }
@@ -441,10 +441,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_gives_up_leaves_no_trace() {
+    async fn a_dropped_request_leaves_its_queue() {
         let level = level(1, true);
-        let seat = level.enter(1, asked(1), PATIENCE).await.unwrap();
-        let gave_up = tokio::time::timeout(Duration::from_millis(5), level.enter(2, asked(1), PATIENCE)).await;
+        let seat = level.enter(1, request(1), MAX_WAIT).await.unwrap();
+        let gave_up = tokio::time::timeout(Duration::from_millis(5), level.enter(2, request(1), MAX_WAIT)).await;
         assert!(gave_up.is_err());
         assert_eq!(level.current(), (1, 0));
         drop(seat);
@@ -454,16 +454,16 @@ mod tests {
     #[tokio::test]
     async fn a_level_without_queues_refuses() {
         let level = level(1, false);
-        let _seat = level.enter(1, asked(1), PATIENCE).await.unwrap();
-        assert!(level.enter(2, asked(1), PATIENCE).await.is_none());
+        let _seat = level.enter(1, request(1), MAX_WAIT).await.unwrap();
+        assert!(level.enter(2, request(1), MAX_WAIT).await.is_none());
     }
 
     #[tokio::test]
-    async fn a_wide_request_does_not_wait_for_ever() {
+    async fn a_request_for_too_many_seats_does_not_wait_forever() {
         let level = level(2, true);
-        let seat = level.enter(1, asked(1), PATIENCE).await.unwrap();
+        let seat = level.enter(1, request(1), MAX_WAIT).await.unwrap();
         let other = Arc::clone(&level);
-        let wide = tokio::spawn(async move { other.enter(2, asked(5), PATIENCE).await.is_some() });
+        let wide = tokio::spawn(async move { other.enter(2, request(5), MAX_WAIT).await.is_some() });
         while level.current().1 == 0 {
             tokio::task::yield_now().await;
         }
@@ -472,19 +472,19 @@ mod tests {
     }
 
     #[test]
-    fn settings_are_read() {
+    fn settings_are_decoded() {
         let level = level(100, true);
         let demand = level.take_demand();
-        assert_eq!((demand.nominal, demand.least, demand.most), (100, 50, 100));
+        assert_eq!((demand.nominal, demand.min, demand.max), (100, 50, 100));
         let exempt = Settings::from_value(&json!({ "spec": { "type": "Exempt", "exempt": {} } }));
         assert!(exempt.exempt && exempt.shares == 0);
     }
 
     #[test]
-    fn who_is_exempt_is_counted_and_never_waits() {
+    fn an_exempt_request_is_counted_and_never_waits() {
         let settings = Settings::from_value(&json!({ "spec": { "type": "Exempt", "exempt": {} } }));
         let level = Arc::new(Level::new("u", settings));
-        let seats = [level.pass(asked(1)), level.pass(asked(1))];
+        let seats = [level.pass(request(1)), level.pass(request(1))];
         assert_eq!(level.current(), (2, 0));
         drop(seats);
         let dump = level.dump();
@@ -494,11 +494,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_became_of_requests_is_counted_and_shown() {
+    async fn the_outcomes_of_requests_are_counted_and_dumped() {
         let level = level(1, true);
-        let seat = level.enter(1, asked(1), PATIENCE).await.unwrap();
-        assert!(level.enter(2, asked(1), Duration::from_millis(1)).await.is_none());
-        let dropped = tokio::time::timeout(Duration::from_millis(1), level.enter(2, asked(1), PATIENCE)).await;
+        let seat = level.enter(1, request(1), MAX_WAIT).await.unwrap();
+        assert!(level.enter(2, request(1), Duration::from_millis(1)).await.is_none());
+        let dropped = tokio::time::timeout(Duration::from_millis(1), level.enter(2, request(1), MAX_WAIT)).await;
         assert!(dropped.is_err());
         let dump = level.dump();
         assert_eq!((dump.executing.len(), dump.queues.len()), (1, 8));

@@ -1,4 +1,4 @@
-//! Priority and fairness in numbers, under upstream's names: who was served, who was refused and why, and the seats.
+//! The metrics of priority and fairness, under upstream's names: dispatched and rejected requests, and seats.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use corten_meta::metrics::number;
 
 use super::FlowControl;
 use super::level::LevelDump;
-use super::level::{Asked, Counts, WAIT_SECONDS};
+use super::level::{Counts, RequestDump, WAIT_SECONDS};
 use crate::metrics::Exposition;
 
-/// Adds the families of all levels.
+/// Writes the metrics of all levels.
 pub fn render(out: &mut Exposition, control: &FlowControl) {
     let levels = control.dump();
     limits(out, &levels);
@@ -35,7 +35,7 @@ pub fn render(out: &mut Exposition, control: &FlowControl) {
         };
         level.counts.iter().flat_map(refused).filter(|(.., number)| *number > 0.0).collect()
     });
-    let one = |_: &Asked| 1;
+    let one = |_: &RequestDump| 1;
     family("current_inqueue_requests", "gauge", "Requests that wait.", &|level| {
         if level.exempt {
             return Vec::new();
@@ -43,14 +43,14 @@ pub fn render(out: &mut Exposition, control: &FlowControl) {
         by_schema(level, level.queues.iter().flat_map(|queue| &queue.waiting), one)
     });
     family("current_executing_requests", "gauge", "Requests that execute.", &|level| {
-        by_schema(level, level.executing.iter().map(|(_, asked, _)| asked), one)
+        by_schema(level, level.executing.iter().map(|(_, request, _)| request), one)
     });
     family("current_executing_seats", "gauge", "Seats that are taken.", &|level| {
-        by_schema(level, level.executing.iter().map(|(_, asked, _)| asked), |asked| asked.seats)
+        by_schema(level, level.executing.iter().map(|(_, request, _)| request), |request| request.seats)
     });
 }
 
-/// How long requests waited for seats, by whether they got them.
+/// Writes the durations that requests waited for seats, by whether they got them.
 fn waits(out: &mut Exposition, levels: &[(String, LevelDump)]) {
     let name = "apiserver_flowcontrol_request_wait_duration_seconds";
     out.family(name, "histogram", "How long requests waited for seats.");
@@ -75,7 +75,7 @@ fn waits(out: &mut Exposition, levels: &[(String, LevelDump)]) {
     }
 }
 
-/// The schema, the reason if there are several, and the number.
+/// The schema, the reason if there are several, and the value.
 type Sample = (String, &'static str, f64);
 
 fn limits(out: &mut Exposition, levels: &[(String, LevelDump)]) {
@@ -90,9 +90,13 @@ fn limits(out: &mut Exposition, levels: &[(String, LevelDump)]) {
     }
 }
 
-/// Sums by schema; one that was ever used is told of also while it is idle.
-fn by_schema<'a>(level: &'a LevelDump, all: impl Iterator<Item = &'a Asked>, number: fn(&Asked) -> u32) -> Vec<Sample> {
+/// Sums by schema; an idle schema that was used before has a sample too.
+fn by_schema<'a>(
+    level: &'a LevelDump,
+    all: impl Iterator<Item = &'a RequestDump>,
+    number: fn(&RequestDump) -> u32,
+) -> Vec<Sample> {
     let mut sums: BTreeMap<&str, u32> = level.counts.iter().map(|(schema, _)| (schema.as_str(), 0)).collect();
-    all.for_each(|asked| *sums.entry(&asked.schema).or_default() += number(asked));
+    all.for_each(|request| *sums.entry(&request.schema).or_default() += number(request));
     sums.into_iter().map(|(schema, sum)| (schema.to_owned(), "", f64::from(sum))).collect()
 }

@@ -1,11 +1,12 @@
-//! Priority and fairness: who is served next when more is asked for than the server can do at once.
+//! Priority and fairness: decides which request is served next when the server has too many.
 //!
-//! A request is classified by the FlowSchemas into a flow of a priority level. Each level has its own share of the
-//! server's seats; within a level flows wait in queues that are served fairly, so that one who asks too much waits
-//! for itself. A request that cannot even wait is told to come back later. One task follows the objects, writes
-//! their conditions, and lends the seats of quiet levels to busy ones.
+//! The FlowSchemas classify a request into a flow of a priority level. Each level has its own share of the server's
+//! seats; within a level flows wait in queues that are served fairly, so that a client with too many requests delays
+//! only itself. A request whose queue is full gets a 429. One task watches the objects, writes their conditions, and
+//! lends the seats of quiet levels to busy ones.
 //!
-//! Invariant: the exempt level never waits, and the catch-all level is always there, whatever the objects say.
+//! Invariant: requests of the exempt level never wait, and the catch-all level always exists, whatever the objects
+//! contain.
 
 mod allocation;
 mod debug;
@@ -38,7 +39,7 @@ use crate::registry::Registry;
 use crate::request::RequestInfo;
 use crate::verb::Verb;
 use allocation::{Demand, allocate};
-use level::{Asked, Level, Settings};
+use level::{Level, RequestDump, Settings};
 use schema::FlowSchema;
 
 pub const GROUP: &str = "flowcontrol.apiserver.k8s.io";
@@ -46,29 +47,29 @@ const SCHEMAS: &str = "flowschemas";
 const LEVELS: &str = "prioritylevelconfigurations";
 const CATCH_ALL: &str = "catch-all";
 
-/// How often seats are lent and given back.
+/// The period of lending and returning seats.
 const PERIOD: Duration = Duration::from_secs(10);
-/// How long a request waits at most: a quarter of the time that a request has.
+/// The maximum wait of a request: a quarter of its timeout.
 const MAX_WAIT: Duration = Duration::from_secs(15);
-/// How many objects of a list are worth one seat, and how many seats a list may take.
+/// The number of a list's objects per seat, and the maximum seats of a list.
 const OBJECTS_PER_SEAT: usize = 100;
 const MAX_SEATS: u32 = 10;
 
-/// What the objects say, ready to be asked.
+/// The decoded FlowSchemas and levels.
 struct Table {
     revisions: [u64; 2],
     schemas: Vec<FlowSchema>,
     levels: BTreeMap<String, Arc<Level>>,
 }
 
-/// The priority levels and the way into them.
+/// The priority levels and the classification of requests.
 pub struct FlowControl {
     total: u32,
     table: ArcSwap<Table>,
 }
 
 impl FlowControl {
-    /// With as many seats as this server may use at once.
+    /// Makes the priority levels for `total` seats.
     pub fn new(total: usize) -> FlowControl {
         let total = u32::try_from(total).unwrap_or(u32::MAX).max(1);
         let levels = BTreeMap::from([(CATCH_ALL.to_owned(), Arc::new(Level::new("", Settings::reject(total))))]);
@@ -76,7 +77,7 @@ impl FlowControl {
         FlowControl { total, table: ArcSwap::from_pointee(Table { revisions: [0; 2], schemas, levels }) }
     }
 
-    /// Puts the request where it belongs. The answer must say so, also if it is that there is no room.
+    /// Classifies the request. The answer must have the classification in its headers, also if it is a 429.
     pub fn classify(&self, context: &Context) -> (Classified, Admission) {
         let table = self.table.load();
         let info = &context.info;
@@ -91,15 +92,15 @@ impl FlowControl {
         let level_uid = level.map(|level| level.uid()).unwrap_or_default();
         let classified = Classified { flow_schema: uid(&schema.uid), priority_level: uid(&level_uid) };
         let flow = schema.flow(&context.user, info);
-        (classified, Admission { level: level.cloned(), flow, asked: asked(schema, context) })
+        (classified, Admission { level: level.cloned(), flow, request: request(schema, context) })
     }
 
-    /// Each level with what waits and executes in it.
+    /// Returns each level with its waiting and executing requests.
     fn dump(&self) -> Vec<(String, level::LevelDump)> {
         self.table.load().levels.iter().map(|(name, level)| (name.clone(), level.dump())).collect()
     }
 
-    /// Reads the objects anew, if they have changed.
+    /// Reads the objects again if they changed, and reports whether they did.
     fn refresh(&self, registry: &Registry) -> bool {
         let revision = |plural: &str| registry.cache(GROUP, "v1", plural).map_or(0, |cache| cache.revision());
         let revisions = [revision(SCHEMAS), revision(LEVELS)];
@@ -132,7 +133,7 @@ impl FlowControl {
         true
     }
 
-    /// Lends the seats that were not used to the levels that wanted more.
+    /// Lends unused seats to the levels with more demand.
     fn lend(&self) {
         let table = self.table.load();
         let limited: Vec<&Arc<Level>> = table.levels.values().filter(|level| !level.is_exempt()).collect();
@@ -143,22 +144,22 @@ impl FlowControl {
     }
 }
 
-/// A request that knows where it belongs and has not entered yet.
+/// A classified request that has not entered its level yet.
 pub struct Admission {
     level: Option<Arc<Level>>,
     flow: u64,
-    asked: Asked,
+    request: RequestDump,
 }
 
-/// The request as the dumps show it.
-fn asked(schema: &FlowSchema, context: &Context) -> Asked {
+/// Returns the request for dumps.
+fn request(schema: &FlowSchema, context: &Context) -> RequestDump {
     let user = &context.user;
     let info = &context.info;
     let RequestInfo { verb, path, namespace, name, group, version, resource, subresource, .. } = info;
     let slash = if group.is_empty() { "" } else { "/" };
     let group_version = [group, slash, version].concat();
     let details: [&str; 8] = [&user.name, verb.as_str(), path, namespace, name, &group_version, resource, subresource];
-    Asked {
+    RequestDump {
         schema: schema.name.clone(),
         flow: schema.distinguish(user, info).to_owned(),
         arrived: context.now,
@@ -168,21 +169,21 @@ fn asked(schema: &FlowSchema, context: &Context) -> Asked {
 }
 
 impl Admission {
-    /// Waits for a seat; dropping the seat gives it to the next.
+    /// Waits for a seat; dropping the seat grants it to the next request.
     pub async fn enter(self, context: &Context) -> Result<Option<Seat>, Status> {
         let Some(level) = self.level else { return Ok(None) };
         if level.is_exempt() {
-            return Ok(Some(level.pass(self.asked)));
+            return Ok(Some(level.pass(self.request)));
         }
-        let asked = Asked { seats: seats(context).min(level.widest()), ..self.asked };
-        match level.enter(self.flow, asked, MAX_WAIT).await {
+        let request = RequestDump { seats: seats(context).min(level.max_request_seats()), ..self.request };
+        match level.enter(self.flow, request, MAX_WAIT).await {
             Some(seat) => Ok(Some(seat)),
             None => Err(Status::too_many_requests("Too many requests, please try again later.", 1)),
         }
     }
 }
 
-/// How much of the server a request takes: a list as much as it has to read, anything else one seat.
+/// Returns the seats of a request: those of a list depend on the number of its objects, other requests have one.
 fn seats(context: &Context) -> u32 {
     let info = &context.info;
     if !matches!(info.verb, Verb::List | Verb::DeleteCollection) {
@@ -196,7 +197,7 @@ fn seats(context: &Context) -> u32 {
 }
 
 impl FlowControl {
-    /// Follows the objects until shutdown.
+    /// Watches the objects until shutdown.
     pub async fn run(&self, core: &Core, shutdown: &CancellationToken) {
         let changes = |plural: &str| core.registry.cache(GROUP, "v1", plural).map(|cache| cache.changes());
         let (Some(mut schemas), Some(mut levels)) = (changes(SCHEMAS), changes(LEVELS)) else { return };
@@ -220,7 +221,7 @@ impl FlowControl {
         }
     }
 
-    /// Takes over what the objects say now, and writes their conditions.
+    /// Applies the current objects, and writes their conditions.
     pub async fn reconcile(&self, core: &Core) {
         if !self.refresh(&core.registry) {
             return;
@@ -236,7 +237,7 @@ impl FlowControl {
     }
 }
 
-/// Writes whether the level that a FlowSchema names is there.
+/// Writes whether the level that a FlowSchema names exists.
 async fn write_dangling(registry: &Registry, object: &Arc<Object>) -> Result<(), Status> {
     let schema = object.value();
     let level = schema.pointer("/spec/priorityLevelConfiguration/name").and_then(Value::as_str).unwrap_or_default();
@@ -248,6 +249,6 @@ async fn write_dangling(registry: &Registry, object: &Arc<Object>) -> Result<(),
     let Some(new) = status.and_then(|status| apply_status(&resource, &schema, &status, CONSUMER, now)) else {
         return Ok(());
     };
-    // A conflict is a change that is seen here again.
+    // A conflicting write is a change that is reconciled again.
     registry.write(&resource, &new, Expect::ModRevision(object.revision), Vec::new()).await.map(|_| ())
 }

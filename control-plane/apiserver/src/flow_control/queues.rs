@@ -1,12 +1,12 @@
-//! The queues of a priority level: which one a request waits in, and which one is served next. Pure.
+//! The queues of a priority level: they choose the queue of a request, and the queue that is served next. Pure.
 //!
-//! A flow is dealt a hand of queues by its hash, and waits in the shortest of them: two flows seldom share all of
-//! their hand, so a flood fills its own queues and leaves the others a way. Queues are served by virtual time: each
-//! pays for the seats and seconds that its requests take, and the one that paid least is next.
+//! The hash of a flow deals it a hand of queues, and a request waits in the shortest of them: two flows seldom share
+//! their complete hand, so a flood fills its own queues and leaves others free. Queues are served by virtual time: each
+//! pays for the seats and seconds of its requests, and the one that paid least is next.
 
 use std::collections::VecDeque;
 
-/// What one request is expected to take before it is known.
+/// The estimated duration of a request before it is known.
 pub const ESTIMATE: f64 = 0.005;
 
 /// A request that waits.
@@ -40,7 +40,7 @@ impl<T> Queues<T> {
         this
     }
 
-    /// Changes the settings; who waits in a queue that is no more goes on in another.
+    /// Changes the settings; requests in a removed queue move to another.
     pub fn resize(&mut self, queues: usize, hand_size: usize, length_limit: usize) {
         let queues = queues.max(1);
         (self.hand_size, self.length_limit) = (hand_size.clamp(1, queues), length_limit);
@@ -58,7 +58,7 @@ impl<T> Queues<T> {
         self.waiting
     }
 
-    /// Each queue: the virtual time of its next request, the seats it uses, and who waits in it.
+    /// Returns each queue: the virtual time of its next request, its seats in use, and its waiting requests.
     pub fn each(&self) -> impl Iterator<Item = (f64, u32, impl Iterator<Item = &Waiting<T>>)> {
         self.queues.iter().map(|queue| (queue.next_start, queue.executing, queue.waiting.iter()))
     }
@@ -67,7 +67,7 @@ impl<T> Queues<T> {
         self.waiting_seats
     }
 
-    /// Lines a request of a flow up; gives it back if its queue is full.
+    /// Enqueues a request of a flow; returns it if its queue is full.
     pub fn push(&mut self, flow: u64, waiting: Waiting<T>) -> Result<(), Waiting<T>> {
         let load = |queue: &Queue<T>| queue.waiting.iter().map(|w| w.seats).sum::<u32>() + queue.executing;
         let hand = deal(flow, self.queues.len(), self.hand_size);
@@ -85,7 +85,7 @@ impl<T> Queues<T> {
         Ok(())
     }
 
-    /// The next request to be served, if it fits into the free seats, and its queue.
+    /// Returns the next request to be served, if it fits into the free seats, and its queue.
     pub fn pop(&mut self, free: u32) -> Option<(usize, Waiting<T>)> {
         let next = (0..self.queues.len())
             .filter(|at| !self.queues[*at].waiting.is_empty())
@@ -103,7 +103,7 @@ impl<T> Queues<T> {
         Some((next, waiting))
     }
 
-    /// A request is done: its queue pays for what it really took.
+    /// Records the end of a request: its queue pays for the actual duration.
     pub fn done(&mut self, queue: usize, seats: u32, seconds: f64) {
         if let Some(queue) = self.queues.get_mut(queue) {
             queue.executing = queue.executing.saturating_sub(seats);
@@ -111,7 +111,7 @@ impl<T> Queues<T> {
         }
     }
 
-    /// Takes a request out that does not want to wait any longer.
+    /// Removes a request that no longer waits.
     pub fn remove(&mut self, id: u64) -> bool {
         for queue in &mut self.queues {
             if let Some(at) = queue.waiting.iter().position(|w| w.id == id) {
@@ -126,7 +126,7 @@ impl<T> Queues<T> {
     }
 }
 
-/// Deals a hand of different cards out of a deck, as the hash says.
+/// Deals a hand of different cards out of a deck, by the hash.
 pub fn deal(hash: u64, deck: usize, hand: usize) -> Vec<usize> {
     let mut left: Vec<usize> = (0..deck).collect();
     let mut hash = hash;
@@ -155,7 +155,7 @@ mod tests {
         }
 
         #[test]
-        fn nobody_is_lost(steps in proptest::collection::vec((0u8..4, 0u64..8, 1u32..4), 1..200)) {
+        fn no_request_is_lost(steps in proptest::collection::vec((0u8..4, 0u64..8, 1u32..4), 1..200)) {
             let mut queues: Queues<()> = Queues::new(8, 3, 5);
             let mut id = 0;
             let mut inside = std::collections::BTreeSet::new();
@@ -193,13 +193,14 @@ mod tests {
             assert!(queues.push(1, Waiting { id, seats: 1, ticket: "flood" }).is_ok());
         }
         assert!(queues.push(99, Waiting { id: 100, seats: 1, ticket: "small" }).is_ok());
-        // The flood has served a few; the newcomer is next after at most one request of each of the flood's queues.
+        // The flood was served a few times; the new flow is next after at most one request of each of the flood's
+        // queues.
         let mut served = Vec::new();
         while let Some((queue, waiting)) = queues.pop(1) {
             queues.done(queue, 1, 0.01);
             served.push(waiting.ticket);
         }
-        let at = served.iter().position(|who| *who == "small").unwrap();
+        let at = served.iter().position(|flow| *flow == "small").unwrap();
         assert!(at <= 5, "{at}");
     }
 

@@ -1,4 +1,4 @@
-//! FlowSchemas: which requests belong together. Pure.
+//! FlowSchemas: they match requests and divide them into flows. Pure.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -9,18 +9,18 @@ use serde_json::json;
 use crate::request::RequestInfo;
 use crate::user::User;
 
-/// One FlowSchema.
+/// A FlowSchema.
 pub struct FlowSchema {
     pub name: String,
     pub uid: String,
     pub precedence: i64,
-    /// The priority level of what matches.
+    /// The priority level of matching requests.
     pub level: String,
     distinguisher: Distinguisher,
     rules: Vec<Rule>,
 }
 
-/// What tells one flow from another.
+/// The distinguisher of flows.
 #[derive(Clone, Copy)]
 enum Distinguisher {
     Nothing,
@@ -63,16 +63,16 @@ fn has(list: &[String], wanted: &str) -> bool {
 }
 
 impl FlowSchema {
-    /// The one that takes what no other takes.
+    /// Returns the schema that matches the requests that no other schema matches.
     pub fn catch_all() -> FlowSchema {
-        let everybody = Rule { subjects: vec![Subject::Group("*".to_owned())], ..Rule::default() };
+        let all_users = Rule { subjects: vec![Subject::Group("*".to_owned())], ..Rule::default() };
         FlowSchema {
             name: super::CATCH_ALL.to_owned(),
             uid: String::new(),
             precedence: 10_000,
             level: super::CATCH_ALL.to_owned(),
             distinguisher: Distinguisher::User,
-            rules: vec![everybody],
+            rules: vec![all_users],
         }
     }
 
@@ -114,7 +114,7 @@ impl FlowSchema {
         })
     }
 
-    /// What tells the flow of a request from others of the schema.
+    /// Returns the string that distinguishes the flow of a request from others of the schema.
     pub fn distinguish<'a>(&self, user: &'a User, info: &'a RequestInfo) -> &'a str {
         match self.distinguisher {
             Distinguisher::Nothing => "",
@@ -123,7 +123,7 @@ impl FlowSchema {
         }
     }
 
-    /// A number for the flow that a request belongs to.
+    /// Returns the hash of a request's flow.
     pub fn flow(&self, user: &User, info: &RequestInfo) -> u64 {
         let mut hasher = DefaultHasher::new();
         self.name.hash(&mut hasher);
@@ -133,13 +133,13 @@ impl FlowSchema {
 }
 
 fn subject(subject: &Value) -> Option<Subject> {
-    let text = |pointer: &str| subject.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let string = |pointer: &str| subject.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
     match subject["kind"].as_str()? {
-        "User" => Some(Subject::User(text("/user/name"))),
-        "Group" => Some(Subject::Group(text("/group/name"))),
+        "User" => Some(Subject::User(string("/user/name"))),
+        "Group" => Some(Subject::Group(string("/group/name"))),
         "ServiceAccount" => Some(Subject::ServiceAccount {
-            namespace: text("/serviceAccount/namespace"),
-            name: text("/serviceAccount/name"),
+            namespace: string("/serviceAccount/namespace"),
+            name: string("/serviceAccount/name"),
         }),
         _ => None,
     }
@@ -193,7 +193,7 @@ impl PathRule {
     }
 }
 
-/// The `Dangling` condition of a FlowSchema; `None` if it has it.
+/// Returns the FlowSchema with its `Dangling` condition; `None` if it is up to date.
 pub fn dangling(schema: &Value, level: &str, exists: bool, now: jiff::Timestamp) -> Option<Value> {
     let (status, reason, rest) =
         if exists { ("False", "Found", "and it exists") } else { ("True", "NotFound", "but there is no such object") };
@@ -220,7 +220,7 @@ mod tests {
         FlowSchema::from_object(&Object::from_value(&object, 1).unwrap())
     }
 
-    fn asked(method: &str, path: &str) -> RequestInfo {
+    fn request(method: &str, path: &str) -> RequestInfo {
         RequestInfo::parse(&method.parse().unwrap(), path, "")
     }
 
@@ -252,14 +252,14 @@ mod tests {
             (&account, "GET", "/debug/x", true),
             (&other, "GET", "/api/v1/nodes/n", false),
         ] {
-            assert_eq!(schema.matches(user, &asked(method, path)), expected, "{} {method} {path}", user.name);
+            assert_eq!(schema.matches(user, &request(method, path)), expected, "{} {method} {path}", user.name);
         }
-        let info = asked("GET", "/api/v1/pods");
+        let info = request("GET", "/api/v1/pods");
         assert_ne!(schema.flow(&account, &info), schema.flow(&other, &info));
     }
 
     #[test]
-    fn a_dangling_schema_says_so_once() {
+    fn the_dangling_condition_is_set_once() {
         let now = jiff::Timestamp::UNIX_EPOCH;
         let condition = dangling(&json!({}), "l", false, now).unwrap();
         assert_eq!(condition["reason"], "NotFound");
