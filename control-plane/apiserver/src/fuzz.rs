@@ -85,8 +85,8 @@ pub fn certificate(der: &[u8]) -> Option<String> {
 
 /// Rewrites the links of a page behind the proxy.
 pub fn page(bytes: &[u8]) -> Vec<u8> {
-    let places = links::Places { prefix: "/api/v1/proxy", backend: "10.0.0.1:80", server: "10.96.0.1" };
-    places.page(bytes)
+    let rewriter = links::LinkRewriter { prefix: "/api/v1/proxy", backend: "10.0.0.1:80", server: "10.96.0.1" };
+    rewriter.page(bytes)
 }
 
 /// Unpacks a page behind the proxy.

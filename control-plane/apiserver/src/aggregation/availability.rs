@@ -1,4 +1,4 @@
-//! Whether an APIService is available, and how that is written down.
+//! The availability of APIServices, and its condition.
 
 use corten_meta::Value;
 use corten_meta::quote::quote;
@@ -16,7 +16,7 @@ pub struct Condition {
 }
 
 impl Condition {
-    /// Of a group version that this server serves itself.
+    /// Returns the condition of a group version that this server serves itself.
     pub fn local() -> Condition {
         Condition { status: "True", reason: "Local", message: "Local APIServices are always available".to_owned() }
     }
@@ -25,8 +25,8 @@ impl Condition {
         Condition { status: "False", reason, message }
     }
 
-    /// The APIService with this condition; `None` if it says so already.
-    pub fn written_into(&self, api_service: &Value, now: jiff::Timestamp) -> Option<Value> {
+    /// Returns the APIService with this condition; `None` if it is up to date.
+    pub fn set_in(&self, api_service: &Value, now: jiff::Timestamp) -> Option<Value> {
         let mut conditions =
             api_service.pointer("/status/conditions").and_then(Value::as_array).cloned().unwrap_or_default();
         let mut new = json!({ "type": "Available", "status": self.status, "reason": self.reason,
@@ -99,11 +99,11 @@ mod tests {
     fn a_transition_is_a_change_of_status() {
         let at = |second| jiff::Timestamp::from_second(second).unwrap();
         let service = json!({ "spec": {} });
-        let down = Condition::no("ServiceNotFound", "a".to_owned()).written_into(&service, at(1)).unwrap();
-        assert_eq!(Condition::no("ServiceNotFound", "a".to_owned()).written_into(&down, at(2)), None);
-        let still = Condition::no("MissingEndpoints", "b".to_owned()).written_into(&down, at(2)).unwrap();
+        let down = Condition::no("ServiceNotFound", "a".to_owned()).set_in(&service, at(1)).unwrap();
+        assert_eq!(Condition::no("ServiceNotFound", "a".to_owned()).set_in(&down, at(2)), None);
+        let still = Condition::no("MissingEndpoints", "b".to_owned()).set_in(&down, at(2)).unwrap();
         assert_eq!(still["status"]["conditions"][0]["lastTransitionTime"], "1970-01-01T00:00:01Z");
-        let up = Condition::local().written_into(&still, at(3)).unwrap();
+        let up = Condition::local().set_in(&still, at(3)).unwrap();
         assert_eq!(up["status"]["conditions"][0]["lastTransitionTime"], "1970-01-01T00:00:03Z");
         assert_eq!(up["status"]["conditions"].as_array().unwrap().len(), 1);
     }

@@ -1,4 +1,4 @@
-//! What a remote server says about itself: its resources and their schemas, for the documents that this server joins.
+//! The documents of a remote server: its resources and their schemas, which this server merges into its own.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::Remote;
 use crate::discovery::RemoteDocuments;
 use crate::outbound::Outbound;
 
-/// Fetches the documents; `last` is returned itself if they say the same.
+/// Fetches the documents; returns `last` itself if they are unchanged.
 pub async fn fetch(outbound: &Outbound, remote: &Remote, last: Arc<RemoteDocuments>) -> Arc<RemoteDocuments> {
     let json = async |path: &str| {
         let fetched = remote.fetch(outbound, path).await;
@@ -28,37 +28,37 @@ pub async fn fetch(outbound: &Outbound, remote: &Remote, last: Arc<RemoteDocumen
     if documents == *last { last } else { Arc::new(documents) }
 }
 
-/// The resources of an APIResourceList as aggregated discovery shows them.
+/// Converts the resources of an APIResourceList to aggregated discovery.
 pub(crate) fn resources(list: &Value, group: &str, version: &str) -> Vec<Value> {
     let all = list["resources"].as_array().cloned().unwrap_or_default();
-    let text = |resource: &Value, key: &str| resource[key].as_str().unwrap_or_default().to_owned();
+    let string = |resource: &Value, key: &str| resource[key].as_str().unwrap_or_default().to_owned();
     let response_kind = |resource: &Value| {
         let or = |own: String, default: &str| if own.is_empty() { default.to_owned() } else { own };
-        json!({ "group": or(text(resource, "group"), group), "version": or(text(resource, "version"), version),
-                "kind": text(resource, "kind") })
+        json!({ "group": or(string(resource, "group"), group), "version": or(string(resource, "version"), version),
+                "kind": string(resource, "kind") })
     };
     let of = |name: &str| {
         let prefix = format!("{name}/");
-        let below = all.iter().filter_map(|sub| Some((text(sub, "name").strip_prefix(&prefix)?.to_owned(), sub)));
+        let below = all.iter().filter_map(|sub| Some((string(sub, "name").strip_prefix(&prefix)?.to_owned(), sub)));
         below
             .map(
                 |(name, sub)| json!({ "subresource": name, "responseKind": response_kind(sub), "verbs": sub["verbs"] }),
             )
             .collect::<Vec<_>>()
     };
-    let top = all.iter().filter(|resource| !text(resource, "name").contains('/'));
+    let top = all.iter().filter(|resource| !string(resource, "name").contains('/'));
     top.map(|resource| {
         let scope = if resource["namespaced"] == true { "Namespaced" } else { "Cluster" };
         let mut entry = json!({
             "resource": resource["name"], "responseKind": response_kind(resource), "scope": scope,
-            "singularResource": text(resource, "singularName"), "verbs": resource["verbs"],
+            "singularResource": string(resource, "singularName"), "verbs": resource["verbs"],
         });
         for key in ["shortNames", "categories"] {
             if resource[key].is_array() {
                 entry[key] = resource[key].clone();
             }
         }
-        let subresources = of(&text(resource, "name"));
+        let subresources = of(&string(resource, "name"));
         if !subresources.is_empty() {
             entry["subresources"] = json!(subresources);
         }
@@ -67,7 +67,7 @@ pub(crate) fn resources(list: &Value, group: &str, version: &str) -> Vec<Value> 
     .collect()
 }
 
-/// The paths below a prefix, and the definitions.
+/// Returns the paths below a prefix, and the definitions.
 pub(crate) fn part_of(document: &Value, prefix: &str) -> Value {
     let empty = Map::new();
     let paths = document["paths"].as_object().unwrap_or(&empty);

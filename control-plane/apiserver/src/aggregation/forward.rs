@@ -1,10 +1,10 @@
-//! Passing a request on to a remote API server, under this server's certificate and with the user in headers.
+//! Forwards a request to a remote API server, with this server's certificate and the user in headers.
 
 use corten_meta::Status;
 use http::{HeaderName, HeaderValue, Request, StatusCode, header};
 
 use super::Known;
-use super::remote::{OutBody, names_a_user, set_user};
+use super::remote::{OutBody, is_user_header, set_user};
 use crate::body::{Reply, RequestBody};
 use crate::context::Context;
 use crate::core::Core;
@@ -12,7 +12,7 @@ use crate::proxy::{is_passed_on, join, passed};
 use crate::response;
 use crate::websocket::is_upgrade;
 
-/// Sends the request to the remote server and answers with what it answers: also watches, and upgraded streams.
+/// Sends the request to the remote server and returns its answer: also watches, and upgraded streams.
 pub async fn forward(core: &Core, context: &Context, known: &Known, body: RequestBody) -> Result<Reply, Status> {
     if !known.available {
         return Ok(unavailable("service unavailable"));
@@ -34,7 +34,7 @@ pub async fn forward(core: &Core, context: &Context, known: &Known, body: Reques
     Ok(passed(response))
 }
 
-/// A plain text, as upstream's aggregator answers.
+/// Returns a plain text answer, as upstream's aggregator does.
 fn unavailable(why: &str) -> Reply {
     response::text(StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n"))
 }
@@ -46,7 +46,7 @@ fn request(context: &Context, host: &str, body: RequestBody, upgrade: bool) -> R
     let mut builder = Request::builder().method(context.method.clone()).uri(target);
     if let Some(headers) = builder.headers_mut() {
         for (name, value) in &context.headers {
-            if is_passed_on(name) && !names_a_user(name) {
+            if is_passed_on(name) && !is_user_header(name) {
                 headers.append(name.clone(), value.clone());
             }
         }

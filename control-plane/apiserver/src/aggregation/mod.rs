@@ -1,9 +1,9 @@
-//! Aggregation: group versions that another API server serves, behind this one.
+//! Aggregation: group versions of other API servers, behind this one.
 //!
-//! One task follows APIServices and what they lead to: it writes whether each is available, fetches what a remote
-//! server has to say about itself (discovery, OpenAPI), and registers the group versions of custom resources. Requests
-//! see only the table that it leaves behind. They are authenticated and authorized here like all others, and passed
-//! on under this server's own identity with the user in headers (`forward.rs`).
+//! One task watches APIServices and their Services: it writes their availability, fetches the documents of remote
+//! servers (discovery, OpenAPI), and registers the group versions of custom resources. Requests use only the resulting
+//! table. They are authenticated and authorized here like all others, and forwarded under this server's own identity
+//! with the user in headers (`forward.rs`).
 
 mod availability;
 pub(crate) mod documents;
@@ -35,14 +35,14 @@ use availability::{Condition, check};
 pub const GROUP: &str = "apiregistration.k8s.io";
 pub const PLURAL: &str = "apiservices";
 
-/// How often remote servers are asked whether they are still there.
+/// The interval of checking remote servers.
 const PERIOD: Duration = Duration::from_secs(30);
-/// How long it takes until something that failed is tried again.
+/// The delay of a retry after a failure.
 const RETRY: Duration = Duration::from_secs(1);
-/// How long changes are gathered before they are looked at.
+/// The time for which changes are gathered before they are reconciled.
 const DEBOUNCE: Duration = Duration::from_millis(100);
 
-/// A remote server and what is known about it.
+/// A remote server, its availability and its documents.
 #[derive(Clone)]
 pub struct Known {
     pub remote: Arc<Remote>,
@@ -64,19 +64,19 @@ impl Known {
     }
 }
 
-/// The remote group versions of a moment, by group and version.
+/// The remote group versions, by group and version.
 type Table = BTreeMap<(String, String), Known>;
 
-/// Follows APIServices and passes requests on to the servers that they name.
+/// The controller of APIServices, and the router of requests to remote servers.
 pub struct Aggregation {
     registry: Arc<Registry>,
     published: Arc<Published>,
-    /// The roots that servers without a bundle of their own are verified by.
+    /// The roots that verify servers without a CA bundle of their own.
     trusted_roots: String,
     /// The identity of this server towards aggregated ones.
     client: ArcSwapOption<ProxyClient>,
     table: ArcSwap<Table>,
-    /// Wakes the task: the group versions of custom resources have changed.
+    /// Wakes the task when the group versions of custom resources have changed.
     changed: Arc<Notify>,
 }
 
@@ -97,13 +97,13 @@ impl Aggregation {
         }
     }
 
-    /// Uses this identity towards aggregated servers from now on.
+    /// Replaces the identity of this server towards aggregated ones.
     pub fn renew(&self, client: ProxyClient) {
         self.client.store(Some(Arc::new(client)));
         self.changed.notify_one();
     }
 
-    /// The remote server of a path, if it has one.
+    /// Returns the remote server of a path, if it has one.
     pub fn route(&self, path: &str) -> Option<Known> {
         let table = self.table.load();
         if table.is_empty() {
@@ -124,7 +124,7 @@ impl Aggregation {
         }
     }
 
-    /// Follows APIServices until shutdown.
+    /// Watches APIServices until shutdown.
     pub async fn run(&self, shutdown: &CancellationToken) {
         let changes = |group: &str, plural: &str| Some(self.registry.cache(group, "v1", plural)?.changes());
         let services = changes("", "services");
@@ -143,7 +143,7 @@ impl Aggregation {
             if let Err(status) = reconciled {
                 tracing::warn!(message = status.message, "APIServices could not be brought up to date; trying again");
             }
-            // Endpoints change all the time; they matter only where there are remote servers.
+            // Endpoints change often; they matter only if there are remote servers.
             let remote = !self.table.load().is_empty();
             let ended = tokio::select! {
                 () = shutdown.cancelled() => return,
@@ -160,7 +160,7 @@ impl Aggregation {
         }
     }
 
-    /// Brings the registrations, the conditions, the table and the documents in line. Doing it twice is harmless.
+    /// Reconciles the registrations, the conditions, the table and the documents. Doing it twice is harmless.
     async fn reconcile(&self) -> Result<(), Status> {
         registration::reconcile(&self.registry, self.published.announced()).await?;
         let services: Vec<(Arc<Object>, Value)> = self
@@ -186,7 +186,7 @@ impl Aggregation {
         Ok(())
     }
 
-    /// Checks one APIService: writes its condition, and returns what is known if it is remote.
+    /// Checks an APIService: writes its condition, and returns its remote server, if it has one.
     async fn one(&self, before: &Table, object: &Arc<Object>, service: &Value) -> Option<Known> {
         if !service.pointer("/spec/service").is_some_and(Value::is_object) {
             record(&self.registry, object, service, &Condition::local()).await;
@@ -194,7 +194,7 @@ impl Aggregation {
         }
         let known = before.get(&Remote::group_version_of(service));
         let client = self.client.load_full();
-        // A connection's settings are kept as long as the APIService says the same.
+        // The TLS settings are reused as long as the APIService is unchanged.
         let remote = match known.filter(|k| k.remote.is_of(client.as_ref(), service)) {
             Some(known) => Arc::clone(&known.remote),
             None => Arc::new(Remote::new(client, &self.trusted_roots, service)),
@@ -208,19 +208,19 @@ impl Aggregation {
     }
 }
 
-/// Writes the condition, if it says something new.
+/// Writes the condition, if it changed.
 async fn record(registry: &Registry, object: &Arc<Object>, service: &Value, condition: &Condition) {
     let now = jiff::Timestamp::now();
-    let Some(mut new) = condition.written_into(service, now) else { return };
+    let Some(mut new) = condition.set_in(service, now) else { return };
     let written = async {
         let resource = registry.required(GROUP, "v1", PLURAL)?;
-        // What this server serves itself has always been available.
+        // The group versions of this server itself are always available; their status has no field manager.
         if service.pointer("/spec/service").is_some_and(Value::is_object) {
             own_status(&resource, service, &mut new, now);
         }
         registry.write(&resource, &new, Expect::ModRevision(object.revision), Vec::new()).await
     };
-    // If somebody wrote meanwhile, that is a change that is seen here again.
+    // A conflicting write of another client is a change that is reconciled again.
     if let Err(status) = written.await {
         tracing::warn!(message = status.message, "the condition of an APIService could not be written");
     }

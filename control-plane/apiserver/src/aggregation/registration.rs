@@ -1,4 +1,4 @@
-//! One APIService for each group version of custom resources, as long as a definition names it.
+//! The APIServices of the group versions of custom resources, one each as long as a CRD has the group version.
 
 use std::collections::BTreeSet;
 
@@ -11,10 +11,10 @@ use crate::registry::{Registry, store_status};
 
 const MANAGED: &str = "kube-aggregator.kubernetes.io/automanaged";
 
-/// Registers what is served and takes away what is no more.
+/// Creates the APIServices of served group versions and deletes those of others.
 pub async fn reconcile(registry: &Registry, announced: BTreeSet<(String, String)>) -> Result<(), Status> {
     let resource = registry.required(GROUP, "v1", PLURAL)?;
-    // Those of custom resources as their definitions name them, and those of other resources that come and go.
+    // These are the group versions of CRDs, and those of other resources that can be added and removed.
     let resources = registry.resources();
     let beside = resources.ordered.iter().map(|r| &r.kind).filter(|kind| kind.is_custom() && !kind.verbs.is_empty());
     let mut served = announced;
@@ -32,7 +32,7 @@ pub async fn reconcile(registry: &Registry, announced: BTreeSet<(String, String)
             operations.push(registry.remove(&resource, "", name, Expect::ModRevision(object.revision))?);
         }
     }
-    // One by one: another server may have been first, which is as good.
+    // Each is a commit of its own: another server may have written it first, which is fine.
     for operation in operations {
         registry.store.commit(vec![operation]).await.map_err(store_status)?;
     }
@@ -40,14 +40,14 @@ pub async fn reconcile(registry: &Registry, announced: BTreeSet<(String, String)
     Ok(())
 }
 
-/// Whether it was made here for a group version that nobody serves any more.
+/// Reports whether an APIService was created here for a group version that is no longer served.
 fn is_stale(object: &Object, served: &BTreeSet<(String, String)>) -> bool {
     if object.header.labels.get(MANAGED).map(String::as_str) != Some("true") {
         return false;
     }
     let value = object.value();
-    let text = |pointer: &str| value.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
-    !served.contains(&(text("/spec/group"), text("/spec/version")))
+    let string = |pointer: &str| value.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+    !served.contains(&(string("/spec/group"), string("/spec/version")))
 }
 
 fn api_service(group: &str, version: &str) -> Value {

@@ -1,4 +1,4 @@
-//! One remote API server: how it is reached, and as whom.
+//! A remote API server: its address, its trust and this server's identity towards it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,16 +18,16 @@ use crate::config::ProxyClient;
 use crate::outbound::{self, Identity, Outbound};
 use crate::user::User;
 
-/// How long a server may take to be connected to.
+/// The timeout of a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long it may take to say something about itself.
+/// The timeout of a document.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
-/// The longest document that is fetched.
+/// The maximum size of a document.
 const MAX_DOCUMENT: usize = 32 * 1024 * 1024;
 
 pub type OutBody = UnsyncBoxBody<Bytes, hyper::Error>;
 
-/// A remote API server as its APIService describes it.
+/// A remote API server, as its APIService describes it.
 pub struct Remote {
     pub group: String,
     pub version: String,
@@ -37,7 +37,7 @@ pub struct Remote {
     pub service: String,
     pub port: u16,
     spec: Value,
-    /// Who this server was towards it when `tls` was made.
+    /// The identity of this server when `tls` was made.
     identity: Option<Arc<ProxyClient>>,
     tls: Result<Arc<rustls::ClientConfig>, String>,
 }
@@ -45,15 +45,15 @@ pub struct Remote {
 impl Remote {
     pub fn new(identity: Option<Arc<ProxyClient>>, trusted_roots: &str, api_service: &Value) -> Remote {
         let spec = &api_service["spec"];
-        let text = |pointer: &str| spec.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let string = |pointer: &str| spec.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
         let number = |pointer: &str| spec.pointer(pointer).and_then(Value::as_i64).unwrap_or(0);
         Remote {
-            group: text("/group"),
-            version: text("/version"),
+            group: string("/group"),
+            version: string("/version"),
             group_priority: number("/groupPriorityMinimum"),
             version_priority: number("/versionPriority"),
-            namespace: text("/service/namespace"),
-            service: text("/service/name"),
+            namespace: string("/service/namespace"),
+            service: string("/service/name"),
             port: u16::try_from(number("/service/port")).ok().filter(|port| *port != 0).unwrap_or(443),
             spec: spec.clone(),
             tls: tls(trusted_roots, spec, identity.as_deref()).map(Arc::new),
@@ -62,15 +62,16 @@ impl Remote {
     }
 
     pub fn group_version_of(api_service: &Value) -> (String, String) {
-        let text = |pointer: &str| api_service.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
-        (text("/spec/group"), text("/spec/version"))
+        let string =
+            |pointer: &str| api_service.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+        (string("/spec/group"), string("/spec/version"))
     }
 
     pub fn group_version(&self) -> (String, String) {
         (self.group.clone(), self.version.clone())
     }
 
-    /// Whether this is still what the APIService says, and who this server is.
+    /// Reports whether the APIService and this server's identity are unchanged.
     pub fn is_of(&self, identity: Option<&Arc<ProxyClient>>, api_service: &Value) -> bool {
         let same = match (&self.identity, identity) {
             (Some(own), Some(current)) => Arc::ptr_eq(own, current),
@@ -79,12 +80,12 @@ impl Remote {
         same && self.spec == api_service["spec"]
     }
 
-    /// `/apis/group/version`.
+    /// Returns `/apis/group/version`.
     pub fn path(&self) -> String {
         format!("/apis/{}/{}", self.group, self.version)
     }
 
-    /// Connects to an endpoint of the Service; also says which.
+    /// Connects to an endpoint of the Service; returns also its host and port.
     pub async fn connect(&self, outbound: &Outbound) -> Result<(SendRequest<OutBody>, String), Status> {
         let (host, port) = outbound.resolve(&self.namespace, &self.service, self.port)?;
         let unreachable = |e: String| Status::service_unavailable(format!("error trying to reach service: {e}"));
@@ -94,13 +95,13 @@ impl Remote {
             let name = format!("{}.{}.svc", self.service, self.namespace);
             let name = ServerName::try_from(name).map_err(|e| e.to_string())?;
             let connector = tokio_rustls::TlsConnector::from(Arc::clone(tls));
-            let stream = connector.connect(name, stream).await.map_err(|e| outbound::words(&e))?;
+            let stream = connector.connect(name, stream).await.map_err(|e| outbound::go_message(&e))?;
             handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())
         };
         let connected = tokio::time::timeout(CONNECT_TIMEOUT, connecting).await;
         let connected = connected.unwrap_or_else(|_| Err(format!("dial tcp {host}:{port}: i/o timeout")));
         let (sender, connection) = connected.map_err(unreachable)?;
-        // The connection drives itself until both sides are done with it.
+        // The task runs until both sides close the connection.
         tokio::spawn(async move {
             if let Err(e) = connection.with_upgrades().await {
                 tracing::debug!(error = %e, "a connection to an aggregated API server ended");
@@ -109,7 +110,7 @@ impl Remote {
         Ok((sender, format!("{host}:{port}")))
     }
 
-    /// Asks the server for a document, as the aggregator itself. Errors are worded as upstream's.
+    /// Fetches a document of the server, as the aggregator itself. Errors have upstream's words.
     pub async fn fetch(&self, outbound: &Outbound, path: &str) -> Result<(StatusCode, Bytes), String> {
         let fetching = async {
             let (mut sender, host) = self.connect(outbound).await.map_err(|status| status.message)?;
@@ -161,14 +162,14 @@ const UID: HeaderName = HeaderName::from_static("x-remote-uid");
 const GROUPS: HeaderName = HeaderName::from_static("x-remote-group");
 const EXTRA: &str = "x-remote-extra-";
 
-/// Whether a header says who the user is. Such headers are only ever written by this server.
-pub fn names_a_user(name: &HeaderName) -> bool {
+/// Reports whether a header identifies the user. Only this server writes such headers.
+pub fn is_user_header(name: &HeaderName) -> bool {
     [USER, UID, GROUPS].contains(name) || name.as_str().starts_with(EXTRA)
 }
 
-/// Writes the user into the headers that a remote server believes us.
+/// Writes the user into the headers that a remote server trusts.
 pub fn set_user(headers: &mut HeaderMap, user: &User) {
-    let stale: Vec<HeaderName> = headers.keys().filter(|name| names_a_user(name)).cloned().collect();
+    let stale: Vec<HeaderName> = headers.keys().filter(|name| is_user_header(name)).cloned().collect();
     for name in stale {
         headers.remove(name);
     }
@@ -188,7 +189,7 @@ pub fn set_user(headers: &mut HeaderMap, user: &User) {
     }
 }
 
-/// A key of extra information as part of a header's name: lower case, and what a name cannot hold percent-encoded.
+/// Escapes a key of extra information for a header's name: lower case, other characters percent-encoded.
 fn escaped(key: &str) -> String {
     let mut out = String::with_capacity(key.len());
     for byte in key.to_ascii_lowercase().bytes() {
@@ -207,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_user_is_written_and_nobody_elses_word_stays() {
+    fn the_user_headers_of_the_client_are_replaced() {
         let mut headers = HeaderMap::new();
         headers.insert("x-remote-user", HeaderValue::from_static("root"));
         headers.insert("x-remote-group", HeaderValue::from_static("system:masters"));

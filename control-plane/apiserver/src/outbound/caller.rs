@@ -1,4 +1,4 @@
-//! A server that the configuration of this one names, such as the receiver of audit events: one POST a connection.
+//! The client of a server in this server's configuration, such as an audit webhook: one POST per connection.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,16 +16,16 @@ use super::{dial, trust};
 use crate::config::RemoteServer;
 use crate::error::Error;
 
-/// The biggest answer.
+/// The maximum size of an answer.
 const MAX_ANSWER: usize = 1024 * 1024;
 
-/// How often a server that stumbles is asked, and the pauses in between: the first, and how they grow.
+/// The number of attempts after transient errors, and the pauses in between: the first, and their growth.
 const TRIES: u32 = 5;
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const GROWTH: f64 = 1.5;
 const JITTER: f64 = 0.2;
 
-/// Why a call failed, and whether the next one may do better.
+/// The error of a call, and whether a retry may succeed.
 struct Failed {
     why: String,
     transient: bool,
@@ -37,7 +37,7 @@ impl From<String> for Failed {
     }
 }
 
-/// The way to a configured server.
+/// The client of a configured server.
 pub struct Caller {
     uri: http::Uri,
     tls: Option<Arc<rustls::ClientConfig>>,
@@ -60,13 +60,13 @@ impl Caller {
         Ok(Caller { uri, tls, token: server.token.clone() })
     }
 
-    /// Posts JSON; the body of a successful answer.
+    /// Posts JSON and returns the body of a successful answer.
     pub async fn post(&self, body: Bytes, timeout: Duration) -> Result<Bytes, String> {
         self.try_post(body, timeout).await.map_err(|failed| failed.why)
     }
 
-    /// The same of a server that decides: one that stumbles or asks for patience is asked again, with pauses that grow.
-    /// One that cannot be reached, or takes too long, is not: whoever waits for the decision has waited enough.
+    /// Posts JSON to a server that decides, and retries after transient errors and 429, with growing pauses. It does
+    /// not retry if the server cannot be reached or times out: the request that needs the decision has waited enough.
     pub async fn ask(&self, body: Bytes, timeout: Duration) -> Result<Bytes, String> {
         let mut pause = FIRST_PAUSE;
         for _ in 1..TRIES {
@@ -74,7 +74,7 @@ impl Caller {
                 Err(failed) if failed.transient => {}
                 answered => return answered.map_err(|failed| failed.why),
             }
-            tokio::time::sleep(pause.mul_f64(1.0 + JITTER * chance())).await;
+            tokio::time::sleep(pause.mul_f64(1.0 + JITTER * jitter())).await;
             pause = pause.mul_f64(GROWTH);
         }
         self.post(body, timeout).await
@@ -86,7 +86,7 @@ impl Caller {
             .unwrap_or_else(|_| Err(format!("Post {}: context deadline exceeded", quote(&self.uri.to_string())).into()))
     }
 
-    /// The body of a successful answer to a GET.
+    /// Sends a GET and returns the body of a successful answer.
     pub async fn get(&self, timeout: Duration) -> Result<Bytes, String> {
         let got = tokio::time::timeout(timeout, self.exchange(Method::GET, Bytes::new())).await;
         let got = got.map(|got| got.map_err(|failed| failed.why));
@@ -115,7 +115,7 @@ impl Caller {
                 let name = host.trim_start_matches('[').trim_end_matches(']').to_owned();
                 let name = ServerName::try_from(name).map_err(|e| e.to_string())?;
                 let connector = tokio_rustls::TlsConnector::from(Arc::clone(tls));
-                send(connector.connect(name, stream).await.map_err(|e| trust::words(&e))?, request).await?
+                send(connector.connect(name, stream).await.map_err(|e| trust::go_message(&e))?, request).await?
             }
         };
         let code = response.status();
@@ -134,18 +134,18 @@ async fn send(
     request: Request<Full<Bytes>>,
 ) -> Result<http::Response<hyper::body::Incoming>, Failed> {
     let (mut sender, connection) = handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
-    // It ends with the answer.
+    // The task ends with the answer.
     tokio::spawn(async move {
         if let Err(e) = connection.await {
             tracing::debug!(error = %e, "a connection to a configured server ended");
         }
     });
-    // A connection that ends in the middle of a call is the server's restart rather than its answer.
+    // A connection that closes during a call means that the server restarts, and not that it answered.
     sender.send_request(request).await.map_err(|e| Failed { why: e.to_string(), transient: !e.is_timeout() })
 }
 
-/// A number between 0 and 1, so that those who failed together do not come back together.
-fn chance() -> f64 {
+/// Returns a random number between 0 and 1, so that clients that failed together do not retry together.
+fn jitter() -> f64 {
     use std::hash::{BuildHasher, Hasher};
     let random = std::hash::RandomState::new().build_hasher().finish();
     random as f64 / u64::MAX as f64

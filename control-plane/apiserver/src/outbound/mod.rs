@@ -1,8 +1,8 @@
-//! Calls that the API server makes itself, to servers that objects name: webhooks of admission and of conversion.
+//! Calls of the API server itself to servers in objects: webhooks of admission and of conversion.
 //!
-//! A Service is resolved here to one of its ready endpoints, so that a call works wherever this process runs, also
-//! where no proxy makes cluster addresses work. Every call has a deadline and every answer a limit: a server that
-//! hangs or floods costs its caller a request, never this process its memory.
+//! A Service is resolved here to one of its ready endpoints, so that a call works wherever this process runs, also on a
+//! machine without a service proxy. Every call has a deadline and every answer a limit: a server that hangs or floods
+//! fails the request, but never exhausts this process's memory.
 
 mod caller;
 mod services;
@@ -27,35 +27,35 @@ use tokio::time::Instant;
 
 pub use caller::Caller;
 pub use target::ClientConfig;
-pub use trust::{Identity, bundle_error, client_config, unverified_config, words};
+pub use trust::{Identity, bundle_error, client_config, go_message, unverified_config};
 
 use crate::cache::{Caches, ResourceCache};
 use crate::config::Config;
 use crate::error::Error;
-use target::Place;
+use target::Server;
 
-/// How long an unused connection is kept.
+/// The time for which an unused connection is pooled.
 const IDLE: Duration = Duration::from_secs(90);
-/// How many unused connections are kept to one place.
+/// The maximum number of unused connections to one server.
 const MAX_IDLE: usize = 8;
-/// To how many places connections are kept.
-const MAX_PLACES: usize = 200;
+/// The maximum number of servers with pooled connections.
+const MAX_SERVERS: usize = 200;
 
 type Sender = SendRequest<Full<Bytes>>;
 
-/// The connections to webhooks, and the way to Services.
+/// The connections to webhooks, and the resolver of Services.
 pub struct Outbound {
     services: Arc<ResourceCache>,
     endpoint_slices: Arc<ResourceCache>,
-    /// Where this server itself is.
+    /// The host and port of this server itself.
     own: (String, u16),
-    /// PEM bundle that servers are checked against which bring no authority of their own.
+    /// The PEM bundle that verifies servers without a CA bundle of their own.
     roots: String,
-    places: Mutex<HashMap<ClientConfig, Kept>>,
+    servers: Mutex<HashMap<ClientConfig, Pooled>>,
 }
 
-/// What is kept of a place between calls.
-struct Kept {
+/// The pooled state of a server between calls.
+struct Pooled {
     tls: Arc<rustls::ClientConfig>,
     idle: Vec<(Sender, Instant)>,
 }
@@ -75,12 +75,12 @@ impl Outbound {
             endpoint_slices: cache("discovery.k8s.io", "endpointslices")?,
             own: (config.advertise_address.to_string(), config.port),
             roots: config.trusted_roots.clone(),
-            places: Mutex::default(),
+            servers: Mutex::default(),
         })
     }
 
-    /// Posts JSON and returns the body of a successful answer, at most `limit` bytes. Errors are worded as Go's client
-    /// words them, because that is what the users of webhooks know.
+    /// Posts JSON and returns the body of a successful answer, at most `limit` bytes. Errors have the words of Go's
+    /// client, because users of webhooks know those.
     pub async fn post(&self, to: &ClientConfig, body: Bytes, timeout: Duration, limit: usize) -> Result<Bytes, String> {
         let url = format!("{}?timeout={}s", to.url(), timeout.as_secs_f64().ceil());
         let called = tokio::time::timeout(timeout, self.exchange(to, &url, body, limit)).await;
@@ -91,7 +91,7 @@ impl Outbound {
         }
     }
 
-    /// The outer error is of the connection, the inner of the answer.
+    /// Posts JSON; the outer error is of the connection, the inner one of the answer.
     async fn exchange(
         &self,
         to: &ClientConfig,
@@ -109,7 +109,7 @@ impl Outbound {
                 .body(Full::new(body.clone()))
                 .map_err(|e| e.to_string())
         };
-        // A kept connection may have been closed by the other side; then a new one is tried, once.
+        // The server may have closed a pooled connection; then a new one is tried, once.
         let mut sender = match self.take(to) {
             Some(sender) => sender,
             None => self.connect(to).await?,
@@ -132,15 +132,15 @@ impl Outbound {
         if code.is_success() {
             return Ok(Ok(body));
         }
-        let text = String::from_utf8_lossy(&body[..body.len().min(2048)]).into_owned();
+        let message = String::from_utf8_lossy(&body[..body.len().min(2048)]).into_owned();
         let nothing = GroupResource { group: String::new(), resource: String::new() };
-        Ok(Err(Status::generic(code.as_u16(), "POST", &nothing, "", text.trim()).message))
+        Ok(Err(Status::generic(code.as_u16(), "POST", &nothing, "", message.trim()).message))
     }
 
     fn take(&self, to: &ClientConfig) -> Option<Sender> {
-        let mut places = self.places.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let kept = places.get_mut(to)?;
-        while let Some((sender, since)) = kept.idle.pop() {
+        let mut servers = self.servers.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let pooled = servers.get_mut(to)?;
+        while let Some((sender, since)) = pooled.idle.pop() {
             if !sender.is_closed() && since.elapsed() < IDLE {
                 return Some(sender);
             }
@@ -149,40 +149,41 @@ impl Outbound {
     }
 
     fn keep(&self, to: &ClientConfig, sender: Sender) {
-        let mut places = self.places.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some(kept) = places.get_mut(to).filter(|kept| kept.idle.len() < MAX_IDLE) {
-            kept.idle.push((sender, Instant::now()));
+        let mut servers = self.servers.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(pooled) = servers.get_mut(to).filter(|pooled| pooled.idle.len() < MAX_IDLE) {
+            pooled.idle.push((sender, Instant::now()));
         }
     }
 
-    /// The TLS settings of a place, made once.
+    /// Returns the TLS settings of a server, made once.
     fn tls(&self, to: &ClientConfig) -> Result<Arc<rustls::ClientConfig>, String> {
-        let mut places = self.places.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some(kept) = places.get(to) {
-            return Ok(Arc::clone(&kept.tls));
+        let mut servers = self.servers.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(pooled) = servers.get(to) {
+            return Ok(Arc::clone(&pooled.tls));
         }
-        if places.len() >= MAX_PLACES {
-            places.clear();
+        if servers.len() >= MAX_SERVERS {
+            servers.clear();
         }
         let roots = if to.ca_bundle.is_empty() { &self.roots } else { &to.ca_bundle };
         let tls = Arc::new(client_config(roots, None).map_err(|e| e.to_string())?);
-        places.insert(to.clone(), Kept { tls: Arc::clone(&tls), idle: Vec::new() });
+        servers.insert(to.clone(), Pooled { tls: Arc::clone(&tls), idle: Vec::new() });
         Ok(tls)
     }
 
     async fn connect(&self, to: &ClientConfig) -> Result<Sender, String> {
         let tls = self.tls(to)?;
-        let (host, port) = match &to.place {
-            Place::Url { host, port } => (host.clone(), *port),
-            Place::Service { namespace, name, port } => {
+        let (host, port) = match &to.server {
+            Server::Url { host, port } => (host.clone(), *port),
+            Server::Service { namespace, name, port } => {
                 self.resolve(namespace, name, *port).map_err(|status| status.message)?
             }
         };
         let stream = dial(&host, port).await?;
         let name = ServerName::try_from(to.server_name()).map_err(|e| e.to_string())?;
-        let stream = tokio_rustls::TlsConnector::from(tls).connect(name, stream).await.map_err(|e| trust::words(&e))?;
+        let stream =
+            tokio_rustls::TlsConnector::from(tls).connect(name, stream).await.map_err(|e| trust::go_message(&e))?;
         let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
-        // It ends when the sender is dropped or the other side closes.
+        // The task ends when the sender is dropped or the server closes the connection.
         tokio::spawn(async move {
             if let Err(e) = connection.await {
                 tracing::debug!(error = %e, "a connection to a webhook ended");

@@ -1,4 +1,4 @@
-//! From a Service and a port to the address of one ready endpoint.
+//! Resolves a Service and a port to the address of a ready endpoint.
 
 use corten_meta::quote::quote;
 use corten_meta::{GroupResource, Object, Status, Value};
@@ -6,9 +6,9 @@ use corten_meta::{GroupResource, Object, Status, Value};
 use super::Outbound;
 
 impl Outbound {
-    /// The host and port of an endpoint of a Service, chosen at random among the ready ones.
+    /// Returns the host and port of a random ready endpoint of a Service.
     pub fn resolve(&self, namespace: &str, name: &str, port: u16) -> Result<(String, u16), Status> {
-        // The API itself is a Service too, and may be asked for before any endpoint of it is reachable.
+        // The API itself is a Service too, and may be called before any of its endpoints is reachable.
         if (namespace, name, port) == ("default", "kubernetes", 443) {
             return Ok(self.own.clone());
         }
@@ -36,7 +36,7 @@ fn is_of(slice: &Object, service: &str) -> bool {
     slice.header.labels.get("kubernetes.io/service-name").is_some_and(|name| name == service)
 }
 
-/// The ready endpoints of a slice, under the port of this name.
+/// Returns the ready endpoints of a slice, with the port of this name.
 fn ready(slice: &Value, port_name: &str) -> Vec<(String, u16)> {
     let list = |key: &str| slice[key].as_array().cloned().unwrap_or_default();
     let port = list("ports").into_iter().find(|p| p["name"].as_str().unwrap_or_default() == port_name);
@@ -54,7 +54,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn only_ready_endpoints_of_the_port_are_taken() {
+    fn only_ready_endpoints_of_the_port_are_used() {
         let slice = json!({
             "ports": [{ "name": "https", "port": 8443 }, { "name": "", "port": 80 }],
             "endpoints": [

@@ -1,13 +1,13 @@
-//! Where a webhook is: the `clientConfig` that configurations and definitions carry.
+//! The server of a webhook: the `clientConfig` of webhook configurations and CRDs.
 
 use base64::Engine;
 use corten_meta::Value;
 
-/// The server of a webhook, its path, and by which authorities it is known.
+/// The server of a webhook, its path, and its CA bundle.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ClientConfig {
-    pub place: Place,
-    /// With its leading slash; may be empty.
+    pub server: Server,
+    /// The path with its leading slash; may be empty.
     pub path: String,
     /// PEM; empty for the authorities that this machine trusts.
     pub ca_bundle: String,
@@ -15,7 +15,7 @@ pub struct ClientConfig {
 
 /// A host or a Service.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum Server {
     Url { host: String, port: u16 },
     Service { namespace: String, name: String, port: u16 },
 }
@@ -23,7 +23,7 @@ pub enum Place {
 impl ClientConfig {
     /// Reads `clientConfig`.
     pub fn from_value(config: &Value) -> Result<ClientConfig, String> {
-        let text = |value: &Value, key: &str| value[key].as_str().unwrap_or_default().to_owned();
+        let string = |value: &Value, key: &str| value[key].as_str().unwrap_or_default().to_owned();
         let ca_bundle = match config["caBundle"].as_str() {
             Some(encoded) => base64::engine::general_purpose::STANDARD
                 .decode(encoded)
@@ -35,37 +35,38 @@ impl ClientConfig {
         let service = &config["service"];
         if service.is_object() {
             let port = service["port"].as_u64().and_then(|port| u16::try_from(port).ok()).unwrap_or(443);
-            let place = Place::Service { namespace: text(service, "namespace"), name: text(service, "name"), port };
-            let path = text(service, "path");
+            let server =
+                Server::Service { namespace: string(service, "namespace"), name: string(service, "name"), port };
+            let path = string(service, "path");
             let path = if path.is_empty() || path.starts_with('/') { path } else { format!("/{path}") };
-            return Ok(ClientConfig { place, path, ca_bundle });
+            return Ok(ClientConfig { server, path, ca_bundle });
         }
         let url = config["url"].as_str().ok_or("webhook configuration must have either service or URL")?;
         let uri: http::Uri = url.parse().map_err(|e| format!("Unparsable URL: {e}"))?;
         let host = uri.host().ok_or("Unparsable URL: no host")?.to_owned();
-        let place = Place::Url { host, port: uri.port_u16().unwrap_or(443) };
+        let server = Server::Url { host, port: uri.port_u16().unwrap_or(443) };
         let path = if url.trim_end_matches('/').matches('/').count() < 3 { "" } else { uri.path() };
-        Ok(ClientConfig { place, path: path.to_owned(), ca_bundle })
+        Ok(ClientConfig { server, path: path.to_owned(), ca_bundle })
     }
 
-    /// The name that the server's certificate must carry.
+    /// Returns the name that the server's certificate must have.
     pub fn server_name(&self) -> String {
-        match &self.place {
-            Place::Url { host, .. } => host.trim_start_matches('[').trim_end_matches(']').to_owned(),
-            Place::Service { namespace, name, .. } => format!("{name}.{namespace}.svc"),
+        match &self.server {
+            Server::Url { host, .. } => host.trim_start_matches('[').trim_end_matches(']').to_owned(),
+            Server::Service { namespace, name, .. } => format!("{name}.{namespace}.svc"),
         }
     }
 
-    /// The `Host` of requests.
+    /// Returns the `Host` header of requests.
     pub fn authority(&self) -> String {
-        match &self.place {
-            Place::Url { host, port } if *port == 443 => host.clone(),
-            Place::Url { host, port } => format!("{host}:{port}"),
-            Place::Service { port, .. } => format!("{}:{port}", self.server_name()),
+        match &self.server {
+            Server::Url { host, port } if *port == 443 => host.clone(),
+            Server::Url { host, port } => format!("{host}:{port}"),
+            Server::Service { port, .. } => format!("{}:{port}", self.server_name()),
         }
     }
 
-    /// As error messages show it.
+    /// Returns the URL for error messages.
     pub fn url(&self) -> String {
         let path = if self.path.is_empty() { "/" } else { &self.path };
         format!("https://{}{path}", self.authority())
@@ -78,7 +79,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn places_are_read() {
+    fn client_configs_are_decoded() {
         let url = |config: Value| ClientConfig::from_value(&config).map(|c| (c.url(), c.server_name()));
         for (config, expected, name) in [
             (json!({ "url": "https://hook.example.com" }), "https://hook.example.com/", "hook.example.com"),

@@ -1,7 +1,8 @@
-//! Whom a call trusts: the authorities of a bundle, a certificate that is in the bundle itself, or anybody.
+//! The servers that a call trusts: those with a certificate of the bundle's authorities, those whose certificate is in
+//! the bundle itself, or any.
 //!
-//! Many webhooks serve a self-signed certificate and hand over that very certificate as their bundle. Go accepts it,
-//! whether or not it says that it is an authority; the library that we verify with does not, so that case is ours.
+//! Many webhooks have a self-signed certificate and use that very certificate as their bundle. Go accepts it, whether
+//! or not it is marked as an authority; our TLS library does not, so this module handles that case.
 
 use std::sync::Arc;
 
@@ -19,25 +20,25 @@ use x509_parser::pem::Pem;
 
 use crate::error::Error;
 
-/// Who we are towards the server: a PEM certificate chain and its key.
+/// The client identity of this server: a PEM certificate chain and its key.
 pub struct Identity<'a> {
     pub certificate: &'a str,
     pub key: &'a str,
 }
 
-/// A TLS client that trusts a PEM bundle and, if it has an identity, shows it. It speaks HTTP/1.1: a connection of
-/// HTTP/2 would send every request to the same endpoint.
+/// Makes a TLS client that trusts a PEM bundle and presents the identity, if there is one. It uses HTTP/1.1: a
+/// connection of HTTP/2 would send every request to the same endpoint.
 pub fn client_config(bundle: &str, identity: Option<&Identity<'_>>) -> Result<rustls::ClientConfig, Error> {
     let tls = |e: &dyn std::fmt::Display| Error::Tls(e.to_string());
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut roots = RootCertStore::empty();
     let mut pinned = Vec::new();
     for certificate in CertificateDer::pem_slice_iter(bundle.as_bytes()).flatten() {
-        // What cannot be an authority may still be the server's own certificate.
+        // A certificate that is no valid authority may still be the server's own certificate.
         let _ = roots.add(certificate.clone());
         pinned.push(certificate.into_owned());
     }
-    // Without a bundle nobody is known, which is told when a server has shown its certificate.
+    // Without a bundle no server is trusted, which fails when a server presents its certificate.
     if pinned.is_empty() && !bundle.is_empty() {
         return Err(Error::Tls("unable to load root certificates: unable to parse bytes as PEM block".to_owned()));
     }
@@ -50,7 +51,7 @@ pub fn client_config(bundle: &str, identity: Option<&Identity<'_>>) -> Result<ru
     with_trust(Trust::Bundle { verifier, pinned }, provider, identity)
 }
 
-/// What is wrong with the bundle of a webhook's client configuration, in upstream's words; none is the system's.
+/// Returns the error of a webhook's CA bundle, in upstream's words; an empty bundle means the system's authorities.
 pub fn bundle_error(client: &Value) -> Option<String> {
     let bundle = STANDARD.decode(client["caBundle"].as_str()?).unwrap_or_default();
     if bundle.is_empty() {
@@ -69,10 +70,10 @@ pub fn bundle_error(client: &Value) -> Option<String> {
     Some(format!("unable to load root certificates: {why}"))
 }
 
-/// A TLS client that takes any certificate whose key the server holds: towards proxied pods and services, whose
-/// certificates nobody could have signed for us, and where an object asks for it. Never towards a kubelet.
+/// Makes a TLS client that accepts any certificate whose key the server holds: for proxied pods and services, whose
+/// certificates no authority of ours could have signed, and for objects that skip verification. Never for a kubelet.
 pub fn unverified_config(identity: Option<&Identity<'_>>) -> Result<rustls::ClientConfig, Error> {
-    with_trust(Trust::Anybody, Arc::new(rustls::crypto::ring::default_provider()), identity)
+    with_trust(Trust::AnyServer, Arc::new(rustls::crypto::ring::default_provider()), identity)
 }
 
 fn with_trust(
@@ -98,11 +99,11 @@ fn with_trust(
     Ok(config)
 }
 
-/// Whose certificates are taken.
+/// The certificates that are accepted.
 #[derive(Debug)]
 enum Trust {
     Bundle { verifier: Option<Arc<WebPkiServerVerifier>>, pinned: Vec<CertificateDer<'static>> },
-    Anybody,
+    AnyServer,
 }
 
 #[derive(Debug)]
@@ -170,13 +171,13 @@ fn check_validity(certificate: &CertificateDer<'_>, now: UnixTime) -> Result<(),
     Ok(())
 }
 
-/// A failed handshake in Go's words, where users know them.
-pub fn words(e: &std::io::Error) -> String {
+/// Returns the error of a failed handshake in Go's words, where users know them.
+pub fn go_message(e: &std::io::Error) -> String {
     const PREFIX: &str = "tls: failed to verify certificate: x509:";
     let inner = e.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     match inner {
         Some(rustls::Error::InvalidCertificate(why)) => match why {
-            // An authority of the right name and another key is as unknown.
+            // An authority with the right name and another key is unknown, too.
             CertificateError::UnknownIssuer | CertificateError::BadSignature => {
                 format!("{PREFIX} certificate signed by unknown authority")
             }

@@ -1,4 +1,4 @@
-//! Passing one request on to its backend, and joining the two connections if it is upgraded.
+//! Forwards a request to its backend, and joins the two connections if it is upgraded.
 
 use std::io::Read;
 
@@ -15,7 +15,7 @@ use hyper_util::rt::TokioIo;
 use tokio_util::sync::CancellationToken;
 
 use super::kubelet::Kubelets;
-use super::links::Places;
+use super::links::LinkRewriter;
 use super::locate::Backend;
 use super::log_socket;
 use crate::body::{Body, Reply, RequestBody};
@@ -23,8 +23,8 @@ use crate::context::Context;
 use crate::websocket::{self, is_upgrade};
 use crate::write::Scope;
 
-/// Headers that belong to one connection or to this server's own trust, and are not passed on.
-const NOT_PASSED: &[&str] = &[
+/// Headers that belong to one connection or to this server's own credentials, and are not forwarded.
+const NOT_FORWARDED: &[&str] = &[
     "connection",
     "keep-alive",
     "proxy-connection",
@@ -41,7 +41,7 @@ const NOT_PASSED: &[&str] = &[
 
 type OutBody = UnsyncBoxBody<Bytes, hyper::Error>;
 
-/// Sends the request to the backend and answers with what it answers.
+/// Sends the request to the backend and returns its answer.
 pub async fn forward(
     target: &Scope<'_>,
     kubelets: &Kubelets,
@@ -50,10 +50,10 @@ pub async fn forward(
     body: RequestBody,
 ) -> Result<Reply, Status> {
     let stream = kubelets.connect(&backend).await;
-    let stream = stream.map_err(|why| out_of_reach(target, &backend, role, &why))?;
+    let stream = stream.map_err(|why| unreachable(target, &backend, role, &why))?;
     let broken = |e: hyper::Error| Status::internal(format!("error talking to the backend: {e}"));
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
-    // The connection drives itself until both sides are done with it.
+    // The task runs until both sides close the connection.
     tokio::spawn(async move {
         if let Err(e) = connection.with_upgrades().await {
             tracing::debug!(error = %e, "a proxied connection ended");
@@ -65,7 +65,7 @@ pub async fn forward(
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         return join(&target.core.shutdown, target.context, response);
     }
-    // The errors of a stream or a proxied page are the client's to read as they are.
+    // The client reads the errors of a stream or a proxied page unchanged.
     if role == Role::Log && !response.status().is_success() {
         return Err(refused(target, response).await);
     }
@@ -75,8 +75,8 @@ pub async fn forward(
     if role == Role::Proxy { through(target, &backend, response).await } else { Ok(passed(response)) }
 }
 
-/// The answer when there is no connection to the backend.
-fn out_of_reach(target: &Scope<'_>, backend: &Backend, role: Role, why: &str) -> Status {
+/// Returns the error of an unreachable backend.
+fn unreachable(target: &Scope<'_>, backend: &Backend, role: Role, why: &str) -> Status {
     let bare = |message: String| Status { code: 500, message, ..Status::default() };
     match role {
         Role::Log => {
@@ -89,24 +89,25 @@ fn out_of_reach(target: &Scope<'_>, backend: &Backend, role: Role, why: &str) ->
     }
 }
 
-/// How long a page may be whose links are mended.
+/// The maximum size of a page whose links are rewritten.
 const PAGE_BYTES: usize = 16 << 20;
 
-/// The answer of a proxied path: a redirect and the links of a page lead back through this server.
+/// Returns the answer of a proxied path: a redirect and the links of a page are rewritten to lead through this server.
 async fn through(target: &Scope<'_>, backend: &Backend, mut response: Response<Incoming>) -> Result<Reply, Status> {
     let info = &target.context.info;
     let prefix = info.path.strip_suffix(info.remainder.as_str()).unwrap_or(&info.path).trim_end_matches('/');
-    let server = text(&target.context.headers, &header::HOST).to_owned();
-    let places = Places { prefix, backend: &format!("{}:{}", backend.host, backend.port), server: &server };
-    let redirect = places.link(text(response.headers(), &header::LOCATION));
+    let server = header_value(&target.context.headers, &header::HOST).to_owned();
+    let rewriter = LinkRewriter { prefix, backend: &format!("{}:{}", backend.host, backend.port), server: &server };
+    let redirect = rewriter.link(header_value(response.headers(), &header::LOCATION));
     if let Ok(redirect) = HeaderValue::from_str(&redirect)
         && !redirect.is_empty()
     {
         response.headers_mut().insert(header::LOCATION, redirect);
         return Ok(passed(response));
     }
-    let media_type = text(response.headers(), &header::CONTENT_TYPE).split(';').next().unwrap_or_default().trim();
-    let encoding = text(response.headers(), &header::CONTENT_ENCODING);
+    let media_type =
+        header_value(response.headers(), &header::CONTENT_TYPE).split(';').next().unwrap_or_default().trim();
+    let encoding = header_value(response.headers(), &header::CONTENT_ENCODING);
     if media_type != "text/html" || !matches!(encoding, "" | "gzip") {
         return Ok(passed(response));
     }
@@ -115,7 +116,7 @@ async fn through(target: &Scope<'_>, backend: &Backend, mut response: Response<I
     let page = Limited::new(body, PAGE_BYTES).collect().await.map_err(Status::internal)?.to_bytes();
     let page = if is_packed { unpacked(&page)? } else { page.to_vec() };
     parts.headers.remove(header::CONTENT_ENCODING);
-    Ok(answer(&parts, Body::Full(places.page(&page).into())))
+    Ok(answer(&parts, Body::Full(rewriter.page(&page).into())))
 }
 
 pub(crate) fn unpacked(page: &[u8]) -> Result<Vec<u8>, Status> {
@@ -125,24 +126,24 @@ pub(crate) fn unpacked(page: &[u8]) -> Result<Vec<u8>, Status> {
     Ok(out)
 }
 
-fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> &'a str {
+fn header_value<'a>(headers: &'a HeaderMap, name: &HeaderName) -> &'a str {
     headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
 }
 
-/// How much of a kubelet's error is read.
+/// The maximum number of bytes that are read of a kubelet's error.
 const ERROR_BYTES: usize = 50_000;
 
-/// What a kubelet says in plain text, as the `Status` that clients expect of the API.
+/// Converts a kubelet's plain text error to the `Status` that clients of the API expect.
 async fn refused(target: &Scope<'_>, response: Response<Incoming>) -> Status {
     let code = response.status();
-    let text = match Limited::new(response.into_body(), ERROR_BYTES).collect().await {
+    let message = match Limited::new(response.into_body(), ERROR_BYTES).collect().await {
         Ok(body) => String::from_utf8_lossy(&body.to_bytes()).trim_end().to_owned(),
         Err(e) => return Status::internal(e),
     };
     match code {
-        StatusCode::INTERNAL_SERVER_ERROR => Status::internal(text),
-        StatusCode::BAD_REQUEST => Status::bad_request(text),
-        code => Status::generic(code.as_u16(), "", &target.resource.group_resource(), target.name, &text),
+        StatusCode::INTERNAL_SERVER_ERROR => Status::internal(message),
+        StatusCode::BAD_REQUEST => Status::bad_request(message),
+        code => Status::generic(code.as_u16(), "", &target.resource.group_resource(), target.name, &message),
     }
 }
 
@@ -172,9 +173,9 @@ fn request(
     builder.body(body).map_err(|e| Status::bad_request(format!("the request cannot be passed on: {e}")))
 }
 
-/// Whether a header of a request is for whom it is passed on to.
+/// Reports whether a header of a request is forwarded.
 pub fn is_passed_on(name: &HeaderName) -> bool {
-    !NOT_PASSED.contains(&name.as_str()) && !name.as_str().starts_with("impersonate-extra-")
+    !NOT_FORWARDED.contains(&name.as_str()) && !name.as_str().starts_with("impersonate-extra-")
 }
 
 fn copy_headers(from: &HeaderMap, to: &mut HeaderMap) {
@@ -185,7 +186,7 @@ fn copy_headers(from: &HeaderMap, to: &mut HeaderMap) {
     }
 }
 
-/// The backend's answer, its body still to come.
+/// Returns the backend's answer, whose body is streamed.
 pub fn passed(response: Response<Incoming>) -> Reply {
     let (parts, body) = response.into_parts();
     answer(&parts, Body::Stream(chunks(body)))
@@ -209,7 +210,7 @@ fn answer(parts: &http::response::Parts, body: Body) -> Reply {
     reply
 }
 
-/// Both sides agreed to change protocols: from here on only bytes are passed, until one side is done.
+/// Joins the two connections after both sides switched protocols: forwards bytes until one side closes.
 pub fn join(shutdown: &CancellationToken, context: &Context, response: Response<Incoming>) -> Result<Reply, Status> {
     let client = context.upgrade.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
     let client = client.ok_or_else(|| Status::bad_request("Upgrade request required"))?;

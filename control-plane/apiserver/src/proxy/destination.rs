@@ -1,7 +1,7 @@
-//! Which addresses the API server connects to for its clients: kubelets, pods and endpoints of Services.
+//! The addresses that the API server connects to for its clients: kubelets, pods and endpoints of Services.
 //!
-//! Nodes write their own addresses and those of their pods, so an address in a status is the word of whoever holds the
-//! node. Invariant: it never leads to this server itself, to what is local to this machine, or to a Service.
+//! Nodes write their own addresses and those of their pods, so the owner of a node controls an address in a status.
+//! Invariant: it never leads to this server itself, to local addresses of this machine, or to a Service.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -10,15 +10,15 @@ use corten_meta::address::is_global_unicast;
 use crate::allocation::AddressRange;
 use crate::config::Config;
 
-/// Services of clouds that hand credentials to whoever asks from the machine. Those at link-local addresses are
-/// excluded with all others.
+/// Metadata services of clouds, which give credentials to every process of the machine. Those at link-local addresses
+/// are excluded with all other link-local ones.
 const METADATA: [IpAddr; 3] = [
     IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
     IpAddr::V4(Ipv4Addr::new(192, 0, 0, 192)),
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
 ];
 
-/// The rules.
+/// The rules for addresses.
 pub struct Destinations {
     own: SocketAddr,
     services: Vec<AddressRange>,
@@ -32,7 +32,7 @@ impl Destinations {
         }
     }
 
-    /// The addresses of a host, all of which must be allowed: a name is not looked up twice.
+    /// Resolves a host to its addresses, all of which must be allowed: a name is not looked up twice.
     pub async fn resolve(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
         let found: Vec<SocketAddr> = match host.parse::<IpAddr>() {
             Ok(address) => vec![SocketAddr::new(address, port)],
@@ -44,7 +44,7 @@ impl Destinations {
         }
     }
 
-    /// Whether an address and port may be connected to. The kubelet of this machine listens at this server's own
+    /// Reports whether an address and port are allowed. The kubelet of this machine listens at this server's own
     /// address, at another port.
     fn allows(&self, address: SocketAddr) -> bool {
         let ip = address.ip().to_canonical();
@@ -54,7 +54,7 @@ impl Destinations {
         is_global_unicast(ip) && !METADATA.contains(&ip) && !self.services.iter().any(|range| range.contains(ip))
     }
 
-    /// Whether a connection that was made leads back here: this server may listen on all addresses of the machine.
+    /// Reports whether an open connection leads back to this server, which may listen on all addresses of the machine.
     pub fn is_own(&self, local: SocketAddr, peer: SocketAddr) -> bool {
         local.ip().to_canonical() == peer.ip().to_canonical() && peer.port() == self.own.port()
     }
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_status_leads_neither_here_nor_to_services() {
+    async fn addresses_of_this_server_and_of_services_are_refused() {
         let advertise_address = "10.0.0.1".parse().unwrap();
         let service_cidr = "10.96.0.0/12,fd00:96::/112".to_owned();
         let destinations = Destinations::new(&Config { advertise_address, service_cidr, ..Config::default() });
@@ -94,9 +94,9 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_to_another_address_of_this_machine_is_found_out() {
+    fn a_connection_to_another_address_of_this_server_is_detected() {
         let destinations = Destinations::new(&Config::default());
-        let at = |text: &str| text.parse().unwrap();
+        let at = |address: &str| address.parse().unwrap();
         assert!(destinations.is_own(at("10.0.0.9:40000"), at("10.0.0.9:6443")));
         assert!(!destinations.is_own(at("10.0.0.9:40000"), at("10.0.0.9:10250")));
         assert!(!destinations.is_own(at("10.0.0.9:40000"), at("10.0.0.8:6443")));

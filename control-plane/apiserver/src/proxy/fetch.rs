@@ -1,4 +1,4 @@
-//! Reading a page of a kubelet for the server's own use, as itself and not for a client.
+//! Fetches a document of a kubelet for the server itself, and not for a client.
 
 use bytes::Bytes;
 use corten_meta::{Status, Value};
@@ -9,7 +9,7 @@ use hyper_util::rt::TokioIo;
 use super::kubelet::Kubelets;
 use super::locate;
 
-/// GETs a path of the node's kubelet; an answer larger than `limit` is an error.
+/// Sends a GET to the node's kubelet; an answer larger than `limit` is an error.
 pub async fn fetch_from_kubelet(kubelets: &Kubelets, node: &Value, path: &str, limit: usize) -> Result<Bytes, Status> {
     let backend = locate::kubelet(node, path.to_owned())?;
     let stream = kubelets.connect(&backend).await.map_err(Status::internal)?;
@@ -29,7 +29,7 @@ pub async fn fetch_from_kubelet(kubelets: &Kubelets, node: &Value, path: &str, l
         }
         Err(Status::internal(format!("the kubelet answered {code}: {}", String::from_utf8_lossy(&body))))
     };
-    // The connection is driven only as long as it is waited for, and closed with it.
+    // The connection is polled only while this function waits, and closed with it.
     let mut connection = std::pin::pin!(connection);
     let mut answer = std::pin::pin!(answer);
     tokio::select! {

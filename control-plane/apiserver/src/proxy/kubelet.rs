@@ -1,7 +1,7 @@
-//! The client side towards kubelets and other backends: connections over TLS or plain TCP.
+//! The client of kubelets and other backends: connections over TLS or plain TCP.
 //!
-//! Invariant: a kubelet is spoken to only after it proved to be its node; no request and no byte of a client is sent to
-//! anything else with this server's own certificate.
+//! Invariant: a kubelet gets a request only after it proved to be its node's; no other server gets a request or a
+//! client's byte under this server's own certificate.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
 use super::destination::Destinations;
-use super::kubelet_identity::Vouching;
+use super::kubelet_identity::KubeletAuthorities;
 use super::locate::{Backend, Via};
 use crate::config::{Config, KubeletClient};
 use crate::error::Error;
@@ -25,22 +25,22 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// How to reach kubelets and what else is proxied.
+/// The clients of kubelets and of other backends.
 pub struct Kubelets {
     destinations: Destinations,
     kubelet: ArcSwapOption<Client>,
     unverified: Arc<rustls::ClientConfig>,
 }
 
-/// Who this server is towards kubelets, and whom it believes to be one.
+/// This server's certificate for kubelets, and the authorities of kubelets.
 struct Client {
     tls: Arc<rustls::ClientConfig>,
-    vouching: Vouching,
+    authorities: KubeletAuthorities,
 }
 
 impl Client {
     fn new(config: &KubeletClient) -> Result<Client, Error> {
-        Ok(Client { tls: Arc::new(client_config(config)?), vouching: Vouching::new(config)? })
+        Ok(Client { tls: Arc::new(client_config(config)?), authorities: KubeletAuthorities::new(config)? })
     }
 }
 
@@ -54,7 +54,7 @@ impl Kubelets {
         })
     }
 
-    /// Shows kubelets this certificate from now on.
+    /// Replaces the certificate for kubelets.
     pub fn renew(&self, config: &KubeletClient) -> Result<(), Error> {
         self.kubelet.store(Some(Arc::new(Client::new(config)?)));
         Ok(())
@@ -71,7 +71,7 @@ impl Kubelets {
                 let stream = self.handshake(Arc::clone(&client.tls), backend).await?;
                 let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
                 let shown = shown.ok_or_else(|| "tls: no certificate was shown".to_owned())?;
-                client.vouching.check(shown, node).map_err(|why| format!("tls: {why}"))?;
+                client.authorities.check(shown, node).map_err(|why| format!("tls: {why}"))?;
                 Ok(Box::new(stream))
             }
         }
@@ -111,7 +111,7 @@ impl Kubelets {
     }
 }
 
-/// Why a connection could not be made.
+/// Returns the error of a connection in Go's words.
 fn in_go_words(error: &std::io::Error) -> String {
     use std::io::ErrorKind;
     match error.kind() {

@@ -1,8 +1,9 @@
-//! Whether the certificate that a kubelet showed is that of the node that was meant.
+//! The check that a kubelet's certificate belongs to the intended node.
 //!
-//! TLS has verified the chain and the address before this runs. A node may report the address of another, and the
+//! TLS has verified the chain and the address before this runs. A node may report the address of another node, and the
 //! authority that signed kubelets in older versions also signs other servers: so the subject must be the node itself,
-//! and the older authority is believed only for what it signed before kubelets had one of their own.
+//! and the older authority is trusted only for certificates that it signed before kubelets had an authority of their
+//! own.
 
 use jiff::Timestamp;
 use rustls_pki_types::CertificateDer;
@@ -12,16 +13,16 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use crate::config::KubeletClient;
 use crate::error::Error;
 
-/// Who is believed to vouch for kubelets.
-pub struct Vouching {
+/// The trusted authorities of kubelets.
+pub struct KubeletAuthorities {
     /// The subjects of the kubelets' authorities.
     subjects: Vec<Vec<u8>>,
-    /// Until when another authority signed them.
+    /// The time until which the older authority signed kubelets.
     signed_before: Option<Timestamp>,
 }
 
-impl Vouching {
-    pub fn new(config: &KubeletClient) -> Result<Vouching, Error> {
+impl KubeletAuthorities {
+    pub fn new(config: &KubeletClient) -> Result<KubeletAuthorities, Error> {
         let tls = |e: &dyn std::fmt::Display| Error::Tls(e.to_string());
         let mut subjects = Vec::new();
         for der in CertificateDer::pem_slice_iter(config.ca.as_bytes()) {
@@ -29,7 +30,7 @@ impl Vouching {
             let (_, certificate) = X509Certificate::from_der(&der).map_err(|e| tls(&e))?;
             subjects.push(certificate.subject().as_raw().to_vec());
         }
-        Ok(Vouching { subjects, signed_before: config.retired.as_ref().map(|retired| retired.signed_before) })
+        Ok(KubeletAuthorities { subjects, signed_before: config.retired.as_ref().map(|retired| retired.signed_before) })
     }
 
     /// Checks the certificate of the node's kubelet.
@@ -77,15 +78,15 @@ mod tests {
     }
 
     #[test]
-    fn only_the_node_itself_is_believed() {
+    fn only_the_nodes_own_certificate_is_accepted() {
         let (ca, kubelets) = authority("kubelet-ca");
         let (old, cluster) = authority("kubernetes");
         let retired = RetiredAuthority { ca: old, signed_before: Timestamp::from_second(1000).unwrap() };
         let certificate = String::new();
         let key = String::new();
         let client = KubeletClient { ca, retired: Some(retired), certificate, key };
-        let vouching = Vouching::new(&client).unwrap();
-        let alone = Vouching::new(&KubeletClient { retired: None, ..client }).unwrap();
+        let authorities = KubeletAuthorities::new(&client).unwrap();
+        let alone = KubeletAuthorities::new(&KubeletClient { retired: None, ..client }).unwrap();
         let n1 = "system:node:n1";
         let nodes = "system:nodes";
         for (issuer, name, group, from, with, without) in [
@@ -97,7 +98,7 @@ mod tests {
             (&cluster, "kube-apiserver", "", 900, false, false),
         ] {
             let der = leaf(issuer, name, group, from);
-            assert_eq!(vouching.check(&der, "n1").is_ok(), with, "{name} {group} {from}");
+            assert_eq!(authorities.check(&der, "n1").is_ok(), with, "{name} {group} {from}");
             assert_eq!(alone.check(&der, "n1").is_ok(), without, "{name} {group} {from}");
         }
     }

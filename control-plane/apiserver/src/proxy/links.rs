@@ -1,19 +1,19 @@
-//! Links of a page behind a proxied path: what names a place on the backend is made to name it through the API server.
+//! The links of a proxied page: links to the backend are rewritten to lead through the API server.
 //!
-//! Only what a browser follows is looked at, attribute by attribute; every other byte passes as it came.
+//! Only attributes that a browser follows are rewritten; every other byte stays unchanged.
 
-/// Where a page is from and where its readers are.
-pub struct Places<'a> {
-    /// The path of the API that stands for the backend's root, without a slash at its end.
+/// The backend of a page, and the API server that its readers use.
+pub struct LinkRewriter<'a> {
+    /// The path of the API for the backend's root, without a trailing slash.
     pub prefix: &'a str,
-    /// The backend, as the page may name it.
+    /// The backend's host and port, as the page may name it.
     pub backend: &'a str,
-    /// This server, as the reader named it.
+    /// This server's host, as the reader named it.
     pub server: &'a str,
 }
 
-impl Places<'_> {
-    /// A link as the reader can follow it. Relative ones and those to other hosts stay as they are.
+impl LinkRewriter<'_> {
+    /// Rewrites a link for the reader. Relative links and links to other hosts stay unchanged.
     pub fn link(&self, link: &str) -> String {
         let (scheme, rest) = match link.split_once("://") {
             Some((scheme, rest)) if scheme.chars().all(|c| c.is_ascii_alphanumeric()) => (Some(scheme), rest),
@@ -30,7 +30,7 @@ impl Places<'_> {
         format!("{kept}{prefix}{path}")
     }
 
-    /// A page with its links as the reader can follow them.
+    /// Rewrites the links of a page.
     pub fn page(&self, page: &[u8]) -> Vec<u8> {
         let mut out = Vec::with_capacity(page.len() + page.len() / 8);
         let mut rest = page;
@@ -44,64 +44,64 @@ impl Places<'_> {
         out
     }
 
-    /// Writes what begins with this `<`; answers how much of it was read.
-    fn markup(&self, text: &[u8], out: &mut Vec<u8>) -> usize {
-        if text.starts_with(b"<!--") {
-            return copy_until(text, b"-->", out);
+    /// Writes the markup that begins with this `<`; returns the number of bytes read.
+    fn markup(&self, html: &[u8], out: &mut Vec<u8>) -> usize {
+        if html.starts_with(b"<!--") {
+            return copy_until(html, b"-->", out);
         }
-        let name_ends = 1 + text[1..].iter().position(|b| !b.is_ascii_alphanumeric()).unwrap_or(text.len() - 1);
-        let name = text[1..name_ends].to_ascii_lowercase();
-        out.extend_from_slice(&text[..name_ends]);
+        let name_ends = 1 + html[1..].iter().position(|b| !b.is_ascii_alphanumeric()).unwrap_or(html.len() - 1);
+        let name = html[1..name_ends].to_ascii_lowercase();
+        out.extend_from_slice(&html[..name_ends]);
         if name.is_empty() {
             return name_ends;
         }
         let mut passed = name_ends;
-        while passed < text.len() && text[passed] != b'>' {
-            passed += self.attribute(&name, &text[passed..], out);
+        while passed < html.len() && html[passed] != b'>' {
+            passed += self.attribute(&name, &html[passed..], out);
         }
         match name.as_slice() {
-            b"script" => passed + copy_until(&text[passed..], b"</script", out),
-            b"style" => passed + copy_until(&text[passed..], b"</style", out),
+            b"script" => passed + copy_until(&html[passed..], b"</script", out),
+            b"style" => passed + copy_until(&html[passed..], b"</style", out),
             _ => passed,
         }
     }
 
-    /// Writes one attribute or what stands between two; answers how much was read, which is never nothing.
-    fn attribute(&self, tag: &[u8], text: &[u8], out: &mut Vec<u8>) -> usize {
+    /// Writes an attribute or the bytes between two; returns the number of bytes read, at least one.
+    fn attribute(&self, tag: &[u8], html: &[u8], out: &mut Vec<u8>) -> usize {
         let name_ends =
-            text.iter().position(|b| b.is_ascii_whitespace() || b"=/>\"'".contains(b)).unwrap_or(text.len());
+            html.iter().position(|b| b.is_ascii_whitespace() || b"=/>\"'".contains(b)).unwrap_or(html.len());
         if name_ends == 0 {
-            out.push(text[0]);
+            out.push(html[0]);
             return 1;
         }
-        let name = text[..name_ends].to_ascii_lowercase();
-        let spaces = |from: usize| text[from..].iter().take_while(|b| b.is_ascii_whitespace()).count();
+        let name = html[..name_ends].to_ascii_lowercase();
+        let spaces = |from: usize| html[from..].iter().take_while(|b| b.is_ascii_whitespace()).count();
         let equals = name_ends + spaces(name_ends);
-        if text.get(equals) != Some(&b'=') {
-            out.extend_from_slice(&text[..name_ends]);
+        if html.get(equals) != Some(&b'=') {
+            out.extend_from_slice(&html[..name_ends]);
             return name_ends;
         }
         let start = equals + 1 + spaces(equals + 1);
-        let (start, ends) = match text.get(start) {
-            Some(quote @ (b'"' | b'\'')) => (start + 1, text[start + 1..].iter().position(|b| b == quote)),
-            _ => (start, text[start..].iter().position(|b| b.is_ascii_whitespace() || *b == b'>')),
+        let (start, ends) = match html.get(start) {
+            Some(quote @ (b'"' | b'\'')) => (start + 1, html[start + 1..].iter().position(|b| b == quote)),
+            _ => (start, html[start..].iter().position(|b| b.is_ascii_whitespace() || *b == b'>')),
         };
-        let end = ends.map_or(text.len(), |at| start + at);
-        out.extend_from_slice(&text[..start]);
-        match std::str::from_utf8(&text[start..end]) {
+        let end = ends.map_or(html.len(), |at| start + at);
+        out.extend_from_slice(&html[..start]);
+        match std::str::from_utf8(&html[start..end]) {
             Ok(link) if holds_a_link(tag, &name) => out.extend_from_slice(self.link(link).as_bytes()),
-            _ => out.extend_from_slice(&text[start..end]),
+            _ => out.extend_from_slice(&html[start..end]),
         }
-        // The closing quote is written here too: it must not be taken for the beginning of another value.
-        let quoted = end < text.len() && start > 0 && text[start - 1] == text[end] && b"\"'".contains(&text[end]);
+        // The closing quote is written here too: it must not be parsed as the start of another value.
+        let quoted = end < html.len() && start > 0 && html[start - 1] == html[end] && b"\"'".contains(&html[end]);
         if quoted {
-            out.push(text[end]);
+            out.push(html[end]);
         }
         end + usize::from(quoted)
     }
 }
 
-/// The attributes whose values a browser follows.
+/// Reports whether a browser follows the value of an attribute.
 fn holds_a_link(tag: &[u8], attribute: &[u8]) -> bool {
     match attribute {
         b"href" => matches!(tag, b"a" | b"area" | b"base" | b"link"),
@@ -125,11 +125,11 @@ fn holds_a_link(tag: &[u8], attribute: &[u8]) -> bool {
     }
 }
 
-/// Copies up to where `end` begins (any case), or all; answers how much, which is never nothing.
-fn copy_until(text: &[u8], end: &[u8], out: &mut Vec<u8>) -> usize {
-    let found = text.windows(end.len()).skip(1).position(|window| window.eq_ignore_ascii_case(end));
-    let length = found.map_or(text.len(), |at| at + 1);
-    out.extend_from_slice(&text[..length]);
+/// Copies up to the start of `end` (in any case), or all; returns the number of bytes, at least one.
+fn copy_until(html: &[u8], end: &[u8], out: &mut Vec<u8>) -> usize {
+    let found = html.windows(end.len()).skip(1).position(|window| window.eq_ignore_ascii_case(end));
+    let length = found.map_or(html.len(), |at| at + 1);
+    out.extend_from_slice(&html[..length]);
     length
 }
 
@@ -137,10 +137,10 @@ fn copy_until(text: &[u8], end: &[u8], out: &mut Vec<u8>) -> usize {
 mod tests {
     use proptest::prelude::*;
 
-    use super::Places;
+    use super::LinkRewriter;
 
-    const PLACES: Places<'_> =
-        Places { prefix: "/api/v1/namespaces/n/pods/p/proxy", backend: "10.0.0.7:80", server: "cluster:6443" };
+    const REWRITER: LinkRewriter<'_> =
+        LinkRewriter { prefix: "/api/v1/namespaces/n/pods/p/proxy", backend: "10.0.0.7:80", server: "cluster:6443" };
 
     #[test]
     fn a_link_to_the_backend_leads_through_the_server() {
@@ -161,7 +161,7 @@ mod tests {
             ("http://elsewhere/a", "http://elsewhere/a"),
             ("//elsewhere/a", "//elsewhere/a"),
         ] {
-            assert_eq!(PLACES.link(link), expected, "{link}");
+            assert_eq!(REWRITER.link(link), expected, "{link}");
         }
     }
 
@@ -180,20 +180,20 @@ mod tests {
             ("1 < 2 <a href", "1 < 2 <a href"),
             (r#"<a href="/x"#, r#"<a href="/api/v1/namespaces/n/pods/p/proxy/x"#),
         ] {
-            assert_eq!(String::from_utf8(PLACES.page(page.as_bytes())).unwrap(), expected);
+            assert_eq!(String::from_utf8(REWRITER.page(page.as_bytes())).unwrap(), expected);
         }
     }
 
     proptest! {
-        /// Whatever the page is, nothing but links changes, and reading it comes to an end.
+        /// For every page, only links change, and the parser terminates.
         #[test]
-        fn a_page_without_links_passes_as_it_came(page in "[<>a-z \"'=!-]{0,200}") {
-            prop_assert_eq!(PLACES.page(page.as_bytes()), page.as_bytes());
+        fn a_page_without_links_is_unchanged(page in "[<>a-z \"'=!-]{0,200}") {
+            prop_assert_eq!(REWRITER.page(page.as_bytes()), page.as_bytes());
         }
 
         #[test]
-        fn any_bytes_are_survived(page in proptest::collection::vec(any::<u8>(), 0..300)) {
-            prop_assert!(PLACES.page(&page).len() >= page.len());
+        fn any_bytes_are_parsed(page in proptest::collection::vec(any::<u8>(), 0..300)) {
+            prop_assert!(REWRITER.page(&page).len() >= page.len());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Where a connecting subresource leads: which host and port, by TLS or not, and under which path.
+//! Locates the backend of a connecting subresource: its host, port, transport and path.
 
 use corten_api::Role;
 use corten_meta::address::is_global_unicast;
@@ -8,7 +8,7 @@ use corten_meta::{Status, Value};
 use crate::request::Query;
 use crate::write::Scope;
 
-/// The place that a request is passed on to.
+/// The backend that a request is forwarded to.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Backend {
     pub host: String,
@@ -17,12 +17,13 @@ pub struct Backend {
     pub path_and_query: String,
 }
 
-/// How a backend is spoken to.
+/// The transport to a backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Via {
     /// A kubelet: over TLS, with our client certificate, and it must prove that it is this node's.
     Kubelet { node: String },
-    /// A pod or service by `https:`: over TLS, its certificate unread, as nobody could have signed it for us.
+    /// A pod or service by `https:`: over TLS without verification, as no authority of ours could have signed its
+    /// certificate.
     Tls,
     /// A pod or service: plain HTTP.
     Plain,
@@ -38,9 +39,10 @@ impl Via {
     }
 }
 
-/// The kubelet's endpoint for logs, exec, attach or port-forward of a pod; none for the logs of a pod without a node.
+/// Returns the kubelet's endpoint for logs, exec, attach or port-forward of a pod; none for the logs of a pod without a
+/// node.
 pub async fn of_pod(target: &Scope<'_>, role: Role) -> Result<Option<Backend>, Status> {
-    let pod = led_through(target, "pods", target.namespace, target.name).await?;
+    let pod = intermediate_object(target, "pods", target.namespace, target.name).await?;
     let node = pod.pointer("/spec/nodeName").and_then(Value::as_str).unwrap_or_default();
     let container = if role == Role::PortForward { String::new() } else { container(target, &pod)? };
     if node.is_empty() && role == Role::Log {
@@ -66,7 +68,7 @@ pub async fn of_pod(target: &Scope<'_>, role: Role) -> Result<Option<Backend>, S
     kubelet_of(target, node, path).await.map(Some)
 }
 
-/// The container that the query names, or the only one.
+/// Returns the container of the query, or the only one.
 fn container(target: &Scope<'_>, pod: &Value) -> Result<String, Status> {
     let names = |list: &str| -> Vec<String> {
         let items = pod.pointer(&format!("/spec/{list}")).and_then(Value::as_array).into_iter().flatten();
@@ -75,10 +77,10 @@ fn container(target: &Scope<'_>, pod: &Value) -> Result<String, Status> {
     let main = names("containers");
     let init = names("initContainers");
     let ephemeral = names("ephemeralContainers");
-    if let Some(asked) = target.context.info.query.get("container") {
-        return match [&main, &init, &ephemeral].iter().any(|list| list.iter().any(|n| n == asked)) {
-            true => Ok(asked.to_owned()),
-            false => Err(Status::bad_request(format!("container {asked} is not valid for pod {}", target.name))),
+    if let Some(requested) = target.context.info.query.get("container") {
+        return match [&main, &init, &ephemeral].iter().any(|list| list.iter().any(|n| n == requested)) {
+            true => Ok(requested.to_owned()),
+            false => Err(Status::bad_request(format!("container {requested} is not valid for pod {}", target.name))),
         };
     }
     match main.as_slice() {
@@ -105,7 +107,7 @@ fn log_query(query: &Query) -> Vec<(String, String)> {
     flags.chain(values).map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
 }
 
-/// The kubelet's names for the streams.
+/// Converts the query of a stream to the kubelet's parameters.
 fn stream_query(query: &Query) -> Vec<(String, String)> {
     let mut pairs: Vec<(String, String)> = Vec::new();
     for (ours, theirs) in [("stdin", "input"), ("stdout", "output"), ("stderr", "error"), ("tty", "tty")] {
@@ -126,9 +128,9 @@ fn with_query(path: String, pairs: &[(String, String)]) -> String {
 }
 
 /// Percent-encodes everything but unreserved characters.
-fn encode(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
+fn encode(string: &str) -> String {
+    let mut out = String::with_capacity(string.len());
+    for byte in string.bytes() {
         match byte {
             b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => out.push(byte as char),
             _ => out.push_str(&format!("%{byte:02X}")),
@@ -137,8 +139,8 @@ fn encode(text: &str) -> String {
     out
 }
 
-/// The object that a request leads through. One that is missing is named as one of the request's own resource.
-async fn led_through(target: &Scope<'_>, plural: &str, namespace: &str, name: &str) -> Result<Value, Status> {
+/// Returns the object that a request leads through. The error of a missing object names the request's own resource.
+async fn intermediate_object(target: &Scope<'_>, plural: &str, namespace: &str, name: &str) -> Result<Value, Status> {
     let resource = target.core.registry.required("", "v1", plural)?;
     match target.core.registry.read(&resource, namespace, name).await? {
         Some(object) => Ok(resource.serve(&object).await?.value()),
@@ -146,19 +148,19 @@ async fn led_through(target: &Scope<'_>, plural: &str, namespace: &str, name: &s
     }
 }
 
-/// The address and port at which a node's kubelet listens.
+/// Returns the address and port of a node's kubelet.
 async fn kubelet_of(target: &Scope<'_>, node: &str, path_and_query: String) -> Result<Backend, Status> {
-    kubelet(&led_through(target, "nodes", "", node).await?, path_and_query)
+    kubelet(&intermediate_object(target, "nodes", "", node).await?, path_and_query)
 }
 
-/// The same for a node that is at hand.
+/// Returns the address and port of the kubelet of a Node object.
 pub fn kubelet(node: &Value, path_and_query: String) -> Result<Backend, Status> {
     let addresses = node.pointer("/status/addresses").and_then(Value::as_array).cloned().unwrap_or_default();
     let of_type = |kind: &str| addresses.iter().find(|a| a["type"] == kind).and_then(|a| a["address"].as_str());
     let host = ["InternalIP", "ExternalIP", "InternalDNS", "Hostname"].into_iter().find_map(of_type);
     let host = host.ok_or_else(|| {
-        let text = |address: &Value, field: &str| address[field].as_str().unwrap_or_default().to_owned();
-        let known = addresses.iter().map(|a| format!("{{{} {}}}", text(a, "type"), text(a, "address")));
+        let string = |address: &Value, field: &str| address[field].as_str().unwrap_or_default().to_owned();
+        let known = addresses.iter().map(|a| format!("{{{} {}}}", string(a, "type"), string(a, "address")));
         let known = known.collect::<Vec<_>>().join(" ");
         let message = format!("no preferred addresses found; known addresses: [{known}]");
         Status { code: 500, message, ..Status::default() }
@@ -169,7 +171,7 @@ pub fn kubelet(node: &Value, path_and_query: String) -> Result<Backend, Status> 
     Ok(Backend { host: host.to_owned(), port, via, path_and_query })
 }
 
-/// The backend of `…/proxy`: a node's kubelet, a pod, or an endpoint of a service.
+/// Returns the backend of `…/proxy`: a node's kubelet, a pod, or an endpoint of a service.
 pub async fn proxied(target: &Scope<'_>) -> Result<Backend, Status> {
     let info = &target.context.info;
     let mut path = if info.remainder.is_empty() { "/".to_owned() } else { info.remainder.clone() };
@@ -189,7 +191,7 @@ pub async fn proxied(target: &Scope<'_>) -> Result<Backend, Status> {
     }
 }
 
-/// `[scheme:]name[:port]`.
+/// Splits `[scheme:]name[:port]`.
 fn split_name(name: &str) -> Option<(Via, &str, &str)> {
     let (scheme, name, port) = match name.split(':').collect::<Vec<_>>().as_slice() {
         [name] => ("", *name, ""),
@@ -200,7 +202,7 @@ fn split_name(name: &str) -> Option<(Via, &str, &str)> {
     Via::of_scheme(scheme).filter(|_| !name.is_empty()).map(|via| (via, name, port))
 }
 
-/// A port by its number; what none listens at is none either.
+/// Parses a port number; zero is invalid.
 fn port_number(port: &str) -> Result<u16, Status> {
     let why = match port.bytes().all(|byte| byte.is_ascii_digit()) {
         true => format!("dial tcp: address {port}: invalid port"),
@@ -209,13 +211,13 @@ fn port_number(port: &str) -> Result<u16, Status> {
     port.parse().map_err(|_| Status::service_unavailable(format!("error trying to reach service: {why}")))
 }
 
-/// Refuses addresses that are local to this machine. Hosts by name are resolved and checked when they are dialed.
+/// Refuses addresses that are local to this machine. Host names are resolved and checked when they are dialed.
 fn check_address(host: &str) -> Result<(), Status> {
     let is_allowed = host.parse().is_ok_and(is_global_unicast);
     if is_allowed { Ok(()) } else { Err(Status::bad_request("address not allowed")) }
 }
 
-/// The kubelet, unless another port of the node is asked for.
+/// Returns the kubelet, or another port of the node if the request names one.
 async fn node_backend(
     target: &Scope<'_>,
     name: &str,
@@ -238,7 +240,7 @@ async fn pod_backend(
     via: Via,
     path_and_query: String,
 ) -> Result<Backend, Status> {
-    let pod = led_through(target, "pods", target.namespace, name).await?;
+    let pod = intermediate_object(target, "pods", target.namespace, name).await?;
     let host = pod.pointer("/status/podIP").and_then(Value::as_str).unwrap_or_default();
     check_address(host)?;
     let containers = pod.pointer("/spec/containers").and_then(Value::as_array).into_iter().flatten();
@@ -252,7 +254,8 @@ async fn pod_backend(
     Ok(Backend { host: host.to_owned(), port, via, path_and_query })
 }
 
-/// A pod among the endpoints of a service. A port by its number is one of the service, by its name one of the endpoints.
+/// Returns a pod among the endpoints of a service. A port number is one of the service, a port name one of the
+/// endpoints.
 async fn service_backend(
     target: &Scope<'_>,
     name: &str,
@@ -262,14 +265,14 @@ async fn service_backend(
 ) -> Result<Backend, Status> {
     let mut port_name = port.to_owned();
     if let Ok(number) = port.parse::<i64>() {
-        let service = led_through(target, "services", target.namespace, name).await?;
+        let service = intermediate_object(target, "services", target.namespace, name).await?;
         let ports = service.pointer("/spec/ports").and_then(Value::as_array).cloned().unwrap_or_default();
         let missing =
             || Status::service_unavailable(format!("no service port {number} found for service {}", quote(name)));
         let found = ports.iter().find(|p| p["port"] == number).ok_or_else(missing)?;
         port_name = found["name"].as_str().unwrap_or_default().to_owned();
     }
-    let endpoints = led_through(target, "endpoints", target.namespace, name).await?;
+    let endpoints = intermediate_object(target, "endpoints", target.namespace, name).await?;
     let none = |of: &str| Status::service_unavailable(format!("no endpoints available for service {}", quote(of)));
     let list = |value: &Value, field: &str| value[field].as_array().cloned().unwrap_or_default();
     let subsets = list(&endpoints, "subsets");
@@ -291,14 +294,14 @@ async fn service_backend(
     Err(none(target.name))
 }
 
-/// The address, if it is one of the pod that it is said to be of: nobody is led elsewhere by who may write endpoints.
+/// Returns the address if its target pod really has it: a client that may write endpoints cannot redirect others.
 async fn address_of_pod(target: &Scope<'_>, address: &Value) -> Option<String> {
     let of = |field: &str| address.pointer(&format!("/targetRef/{field}")).and_then(Value::as_str);
     let host = address["ip"].as_str()?;
     if of("namespace")? != target.namespace {
         return None;
     }
-    let pod = led_through(target, "pods", target.namespace, of("name")?).await.ok()?;
+    let pod = intermediate_object(target, "pods", target.namespace, of("name")?).await.ok()?;
     let mut addresses = pod.pointer("/status/podIPs").and_then(Value::as_array)?.iter();
     let is_pods = addresses.any(|pod| pod["ip"] == host) && check_address(host).is_ok();
     is_pods.then(|| host.to_owned())
@@ -309,7 +312,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_proxied_things() {
+    fn names_of_proxied_objects_are_split() {
         for (name, parts) in [
             ("web", Some((Via::Plain, "web", ""))),
             ("web:80", Some((Via::Plain, "web", "80"))),
@@ -324,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_led_to_this_machine() {
+    fn addresses_of_this_machine_are_refused() {
         for (host, is_proxied) in [
             ("10.0.0.1", true),
             ("fd00::1", true),
@@ -342,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_without_an_address_say_what_they_have() {
+    fn the_error_of_a_node_without_an_address_lists_its_addresses() {
         let node = serde_json::json!({ "status": { "addresses": [{ "type": "Pigeon", "address": "roof" }] } });
         let status = kubelet(&node, String::new()).unwrap_err();
         assert_eq!(status.message, "no preferred addresses found; known addresses: [{Pigeon roof}]");

@@ -1,4 +1,4 @@
-//! A log over a WebSocket: made here, as kubelets of every make send their logs as plain bodies.
+//! Logs over a WebSocket: this server makes the messages, as all kubelets send their logs as plain bodies.
 
 use base64::Engine;
 use bytes::Bytes;
@@ -25,15 +25,15 @@ pub fn switch(shutdown: &CancellationToken, context: &Context, log: Log) -> Repl
     websocket::switch(shutdown, context, protocol.map(HeaderValue::from_static), messages)
 }
 
-/// The first protocol of the client's that is known; a client may also name none.
+/// Returns the first known protocol of the client; a client may also name none.
 fn choose(headers: &HeaderMap) -> Option<&'static str> {
-    let asked = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL).iter().filter_map(|value| value.to_str().ok());
-    asked
+    let requested = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL).iter().filter_map(|value| value.to_str().ok());
+    requested
         .flat_map(|value| value.split(','))
         .find_map(|name| [BINARY, BASE64].into_iter().find(|one| name.trim() == *one))
 }
 
-/// Every chunk a message, an empty one first so that the client sees the stream stand.
+/// Makes a message of every chunk, after an empty one that shows the client that the stream is open.
 fn messages(log: Log, base64: bool) -> Messages {
     let chunks = log.take_while(|chunk| std::future::ready(chunk.is_ok())).filter_map(|chunk| async { chunk.ok() });
     let message = move |bytes: Bytes| {
@@ -52,27 +52,28 @@ mod tests {
 
     #[tokio::test]
     async fn a_log_becomes_messages() {
-        let whole = || {
+        let log = || {
             let broken = Err(std::io::Error::other("broken"));
             futures::stream::iter([Ok(Bytes::from("line\n")), broken, Ok(Bytes::from("lost"))]).boxed()
         };
-        let sent: Vec<Message> = messages(whole(), false).collect().await;
+        let sent: Vec<Message> = messages(log(), false).collect().await;
         assert_eq!(sent, [Message::binary(""), Message::binary("line\n")]);
-        let sent: Vec<Message> = messages(whole(), true).collect().await;
+        let sent: Vec<Message> = messages(log(), true).collect().await;
         assert_eq!(sent, [Message::text(""), Message::text("bGluZQo=")]);
     }
 
     #[test]
     fn the_protocol_is_the_clients_first_that_is_known() {
-        for (asked, expected) in [
+        for (requested, expected) in [
             (None, None),
             (Some("binary.k8s.io"), Some(BINARY)),
             (Some("other, base64.binary.k8s.io"), Some(BASE64)),
             (Some("other"), None),
         ] {
             let mut headers = HeaderMap::new();
-            asked.map(|asked| headers.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(asked)));
-            assert_eq!(choose(&headers), expected, "{asked:?}");
+            requested
+                .map(|requested| headers.insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(requested)));
+            assert_eq!(choose(&headers), expected, "{requested:?}");
         }
     }
 }

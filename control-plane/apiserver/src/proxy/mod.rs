@@ -1,9 +1,8 @@
-//! Requests that end on a node: logs, exec, attach, port-forward to kubelets, proxy to kubelets, pods and services.
+//! Requests that end on a node: logs, exec, attach and port-forward to kubelets, proxy to kubelets, pods and services.
 //!
-//! The server authorizes and finds the way; bytes are passed through as they are, but for the links of
-//! proxied pages. Streams (WebSocket or SPDY)
-//! are upgraded on both sides and joined: the kubelet speaks their protocol, not the API server. Only a log over a
-//! WebSocket is the API server's own.
+//! The server authorizes and locates the backend; bytes are forwarded unchanged, except for the links of proxied pages.
+//! Streams (WebSocket or SPDY) are upgraded on both sides and joined: the kubelet implements their protocol, not the
+//! API server. Only a log over a WebSocket is the API server's own.
 
 pub(crate) mod backend;
 mod destination;
@@ -28,7 +27,7 @@ use crate::body::{Body, Reply, RequestBody};
 use crate::websocket::is_upgrade;
 use crate::write::Scope;
 
-/// Finds the backend of the request and passes it on.
+/// Locates the backend of the request and forwards the request.
 pub async fn connect(target: &Scope<'_>, kubelets: &Kubelets, role: Role, body: RequestBody) -> Result<Reply, Status> {
     options::check(target, role)?;
     if role != Role::Log {
@@ -37,15 +36,15 @@ pub async fn connect(target: &Scope<'_>, kubelets: &Kubelets, role: Role, body: 
     let backend = match role {
         Role::Proxy => {
             let backend = locate::proxied(target).await?;
-            if let Some(redirect) = to_the_root(target) {
+            if let Some(redirect) = redirect_to_root(target) {
                 return Ok(redirect);
             }
             backend
         }
         _ => match locate::of_pod(target, role).await? {
             Some(backend) => backend,
-            // A pod that no node has taken yet has logged nothing.
-            None => return Ok(nothing()),
+            // A pod without a node has no logs.
+            None => return Ok(empty_log()),
         },
     };
     if !matches!(role, Role::Proxy | Role::Log) && !is_upgrade(&target.context.headers) {
@@ -54,8 +53,8 @@ pub async fn connect(target: &Scope<'_>, kubelets: &Kubelets, role: Role, body: 
     backend::forward(target, kubelets, backend, role, body).await
 }
 
-/// `…/proxy` leads to `…/proxy/`, so that relative links of the page behind it work.
-fn to_the_root(target: &Scope<'_>) -> Option<Reply> {
+/// Redirects `…/proxy` to `…/proxy/`, so that relative links of the page work.
+fn redirect_to_root(target: &Scope<'_>) -> Option<Reply> {
     let context = target.context;
     let reads = matches!(context.method, Method::GET | Method::HEAD) && !is_upgrade(&context.headers);
     if !reads || !context.info.remainder.is_empty() || context.info.path.ends_with('/') {
@@ -69,7 +68,7 @@ fn to_the_root(target: &Scope<'_>) -> Option<Reply> {
     Some(reply)
 }
 
-fn nothing() -> Reply {
+fn empty_log() -> Reply {
     let mut reply = Reply::new(Body::empty());
     *reply.status_mut() = StatusCode::NO_CONTENT;
     reply

@@ -1,5 +1,5 @@
-//! The options of a connection: what is wrong with them, which is told before anybody is asked for a backend, and how
-//! admission sees them, as an object: PodExecOptions and its kin.
+//! The options of a connection: their errors, which precede the search for a backend, and their object for admission:
+//! PodExecOptions and its kin.
 
 use corten_api::Role;
 use corten_meta::quote::quote;
@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::request::Query;
 use crate::write::Scope;
 
-/// Refuses options that cannot be read or do not go together.
+/// Refuses options that are invalid or exclude each other.
 pub fn check(target: &Scope<'_>, role: Role) -> Result<(), Status> {
     let query = &target.context.info.query;
     match role {
@@ -19,24 +19,24 @@ pub fn check(target: &Scope<'_>, role: Role) -> Result<(), Status> {
             if errors.is_empty() { Ok(()) } else { Err(Status::invalid(&kind, target.name, errors)) }
         }
         Role::PortForward => {
-            let broken = ports(query).find_map(|port| number_error::<u16>("ParseUint", port).err());
+            let broken = ports(query).find_map(|port| parse_number::<u16>("ParseUint", port).err());
             broken.map_or(Ok(()), |why| Err(Status::bad_request(format!("cannot convert to []int32: {why}"))))
         }
         _ => Ok(()),
     }
 }
 
-/// The ports to forward: parameters of their own, or several in one.
+/// Returns the ports to forward: repeated parameters, or several in one.
 fn ports(query: &Query) -> impl Iterator<Item = &str> {
     query.all("ports").flat_map(|ports| ports.split(','))
 }
 
-/// What is wrong with the options of a log; an error if one of them is no number or time at all.
+/// Returns the errors of a log's options; fails if one of them is no number or time at all.
 fn log_errors(query: &Query) -> Result<Vec<FieldError>, String> {
-    let number = |name: &str| query.raw(name).map(|text| number_error::<i64>("ParseInt", text)).transpose();
+    let number = |name: &str| query.raw(name).map(|value| parse_number::<i64>("ParseInt", value)).transpose();
     let since_seconds = number("sinceSeconds")?;
     let since_time = query.get("sinceTime");
-    since_time.map(|text| corten_meta::go::parse_time(text, false)).transpose()?;
+    since_time.map(|value| corten_meta::go::parse_time(value, false)).transpose()?;
     let tail_lines = number("tailLines")?;
     let limit_bytes = number("limitBytes")?;
     let mut errors = Vec::new();
@@ -53,22 +53,22 @@ fn log_errors(query: &Query) -> Result<Vec<FieldError>, String> {
         let detail = "at most one of `sinceTime` or `sinceSeconds` may be specified";
         errors.push(FieldError::forbidden(&Path::root("[]"), detail));
     }
-    // One stream alone may be asked for where a feature that is off as yet is on.
+    // Selecting a stream needs a feature gate that is off by default.
     if query.raw("stream").is_some() {
         errors.push(FieldError::forbidden(&Path::root("stream"), "may not be specified"));
     }
     Ok(errors)
 }
 
-/// The number, or what upstream says of text that is none.
-fn number_error<N: std::str::FromStr>(parser: &str, text: &str) -> Result<N, String> {
-    let digits = text.strip_prefix(['-', '+']).filter(|_| parser == "ParseInt").unwrap_or(text);
+/// Parses a number, or returns upstream's error.
+fn parse_number<N: std::str::FromStr>(parser: &str, value: &str) -> Result<N, String> {
+    let digits = value.strip_prefix(['-', '+']).filter(|_| parser == "ParseInt").unwrap_or(value);
     let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     let why = if is_number { "value out of range" } else { "invalid syntax" };
-    text.parse().ok().filter(|_| is_number).ok_or_else(|| format!("strconv.{parser}: parsing {}: {why}", quote(text)))
+    value.parse().ok().filter(|_| is_number).ok_or_else(|| format!("strconv.{parser}: parsing {}: {why}", quote(value)))
 }
 
-/// The object that the query of a request stands for.
+/// Returns the options object of a request's query.
 pub fn of_request(target: &Scope<'_>, role: Role) -> Value {
     let info = &target.context.info;
     let kind = target.resource.kind.subresource(&info.subresource).map(|sub| sub.kind.clone()).unwrap_or_default();
@@ -107,14 +107,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_come_apart_or_together() {
+    fn ports_are_repeated_or_in_one_parameter() {
         for (query, expected) in [("", vec![]), ("ports=1&ports=2", vec!["1", "2"]), ("ports=1,2", vec!["1", "2"])] {
             assert_eq!(ports(&Query::parse(query)).collect::<Vec<&str>>(), expected, "{query}");
         }
     }
 
     #[test]
-    fn options_of_a_log_are_judged_as_upstream_judges_them() {
+    fn options_of_a_log_are_validated_as_upstream() {
         for (query, wanted) in [
             ("tailLines=0&limitBytes=1&sinceSeconds=1&follow=maybe", ""),
             ("sinceTime=2026-01-01T00:00:00Z", ""),
@@ -134,23 +134,23 @@ mod tests {
                 "strconv.ParseInt: parsing \"99999999999999999999\": value out of range",
             ),
         ] {
-            let said = match log_errors(&Query::parse(query)) {
+            let outcome = match log_errors(&Query::parse(query)) {
                 Ok(errors) => errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "),
                 Err(why) => why,
             };
-            assert_eq!(said, wanted, "{query}");
+            assert_eq!(outcome, wanted, "{query}");
         }
     }
 
     #[test]
-    fn a_port_is_a_small_number() {
-        for (text, wanted) in [
+    fn a_port_has_16_bits() {
+        for (value, wanted) in [
             ("80", None),
             ("x", Some("strconv.ParseUint: parsing \"x\": invalid syntax")),
             ("-1", Some("strconv.ParseUint: parsing \"-1\": invalid syntax")),
             ("70000", Some("strconv.ParseUint: parsing \"70000\": value out of range")),
         ] {
-            assert_eq!(number_error::<u16>("ParseUint", text).err().as_deref(), wanted, "{text}");
+            assert_eq!(parse_number::<u16>("ParseUint", value).err().as_deref(), wanted, "{value}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Asking kubelets for their figures: all nodes at once, each at most every few seconds however many ask. A node that
-//! does not answer is left out; its silence delays the others by no more than the time limit.
+//! Fetches the stats summaries of kubelets: of all nodes concurrently, each at most every few seconds for any number of
+//! requests. A node that does not answer is left out; it delays the others by no more than the timeout.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,17 +10,17 @@ use futures::StreamExt;
 
 use crate::proxy::{self, Kubelets};
 
-/// How long an answer is good for: a third of the period at which autoscalers ask.
-const AGE: Duration = Duration::from_secs(5);
-/// How long a kubelet may take.
-const LIMIT: Duration = Duration::from_secs(10);
-/// How many kubelets are asked at the same time.
-const AT_ONCE: usize = 32;
-/// No summary of a node is larger.
-const MOST_BYTES: usize = 64 << 20;
+/// The lifetime of a summary: a third of the period of autoscalers.
+const LIFETIME: Duration = Duration::from_secs(5);
+/// The timeout of a kubelet.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// The maximum number of concurrent requests to kubelets.
+const MAX_CONCURRENT: usize = 32;
+/// The maximum size of a node's summary.
+const MAX_BYTES: usize = 64 << 20;
 const PATH: &str = "/stats/summary?only_cpu_and_memory=true";
 
-/// The last answer of every node.
+/// The cached summaries of all nodes.
 pub struct Gatherer {
     kubelets: Arc<Kubelets>,
     answers: Mutex<BTreeMap<String, (Instant, Arc<Value>)>>,
@@ -31,17 +31,17 @@ impl Gatherer {
         Gatherer { kubelets, answers: Mutex::default() }
     }
 
-    /// The summaries of these nodes, by name.
+    /// Returns the summaries of these nodes, by name.
     pub async fn summaries(&self, nodes: &[Arc<Object>]) -> BTreeMap<String, Arc<Value>> {
         let fetched = futures::stream::iter(nodes.iter().cloned())
             .map(|node| async move {
                 let summary = self.summary(&node).await;
                 (node.header.name.clone(), summary)
             })
-            .buffer_unordered(AT_ONCE);
+            .buffer_unordered(MAX_CONCURRENT);
         let found: BTreeMap<String, Arc<Value>> =
             fetched.filter_map(|(name, summary)| async move { Some((name, summary?)) }).collect().await;
-        self.forget_old();
+        self.remove_old();
         found
     }
 
@@ -49,7 +49,7 @@ impl Gatherer {
         if let Some(known) = self.fresh(&node.header.name) {
             return Some(known);
         }
-        match tokio::time::timeout(LIMIT, fetch(&self.kubelets, node)).await {
+        match tokio::time::timeout(TIMEOUT, fetch(&self.kubelets, node)).await {
             Ok(Ok(summary)) => {
                 let summary = Arc::new(summary);
                 self.lock().insert(node.header.name.clone(), (Instant::now(), Arc::clone(&summary)));
@@ -67,12 +67,12 @@ impl Gatherer {
     }
 
     fn fresh(&self, node: &str) -> Option<Arc<Value>> {
-        self.lock().get(node).filter(|(at, _)| at.elapsed() < AGE).map(|(_, summary)| Arc::clone(summary))
+        self.lock().get(node).filter(|(at, _)| at.elapsed() < LIFETIME).map(|(_, summary)| Arc::clone(summary))
     }
 
-    /// Nodes come and go.
-    fn forget_old(&self) {
-        self.lock().retain(|_, (at, _)| at.elapsed() < AGE);
+    /// Removes old summaries, because nodes are added and removed.
+    fn remove_old(&self) {
+        self.lock().retain(|_, (at, _)| at.elapsed() < LIFETIME);
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, (Instant, Arc<Value>)>> {
@@ -81,6 +81,6 @@ impl Gatherer {
 }
 
 async fn fetch(kubelets: &Kubelets, node: &Object) -> Result<Value, Status> {
-    let bytes = proxy::fetch_from_kubelet(kubelets, &node.value(), PATH, MOST_BYTES).await?;
+    let bytes = proxy::fetch_from_kubelet(kubelets, &node.value(), PATH, MAX_BYTES).await?;
     serde_json::from_slice(&bytes).map_err(|e| Status::internal(format!("the summary is not JSON: {e}")))
 }

@@ -1,9 +1,10 @@
-//! `metrics.k8s.io/v1beta1`: what nodes and pods use now, for `kubectl top` and the autoscaler. The answer is made
-//! from the kubelets' own figures when somebody asks; nothing is stored, and nobody is asked when nobody asks us.
+//! `metrics.k8s.io/v1beta1`: the current usage of nodes and pods, for `kubectl top` and the autoscaler. The answer is
+//! computed from the kubelets' summaries on request; nothing is stored, and without requests the kubelets are not
+//! called.
 //!
-//! `gather` fetches and keeps the figures for some seconds; this file turns them into objects. The group is
-//! announced by an APIService without a Service, as every group that this server answers itself: who installs
-//! another provider points that object at it.
+//! `gather` fetches and caches the summaries for some seconds; this file converts them to objects. The group has an
+//! APIService without a Service, as every group that this server serves itself: an administrator who installs another
+//! provider points that object at it.
 
 mod gather;
 
@@ -25,7 +26,7 @@ use crate::verbs::list;
 use crate::write::Scope;
 
 pub const GROUP: &str = "metrics.k8s.io";
-/// The time over which a kubelet takes the rate of its counters.
+/// The time window of a kubelet's rates.
 const WINDOW: &str = "10s";
 
 /// Answers a GET of nodes or pods of the group.
@@ -35,7 +36,7 @@ pub async fn read(target: &Scope<'_>, gatherer: &Gatherer) -> Result<Reply, Stat
     let (labels, fields) = list::selectors(&context.info.query)?;
     let filter = list::filter(target.resource, target.namespace, labels, fields)?;
     let one = (context.info.verb == Verb::Get).then_some(target.name);
-    // What was written before this request counts: a new node's address, a new pod's node.
+    // Writes before this request count: a new node's address, a new pod's node.
     target.core.registry.caches.fresh().await?;
     let objects =
         if kind.namespaced { pods(target, gatherer, one).await? } else { nodes(target, gatherer, one).await? };
@@ -70,7 +71,8 @@ async fn pods(target: &Scope<'_>, gatherer: &Gatherer, one: Option<&str>) -> Res
     let mut nodes = core.registry.cached_list("", "v1", "nodes", "");
     nodes.retain(|node| on.values().any(|name| *name == node.header.name));
     let summaries = gatherer.summaries(&nodes).await;
-    // By name, because a static pod's mirror has another uid than the pod; of namesakes the one with the right uid.
+    // Pods are matched by name, because a mirror pod has another uid than its static pod; of pods with the same name,
+    // the one with the right uid counts.
     let mut by_name: BTreeMap<(&str, &str), &Value> = BTreeMap::new();
     for stats in summaries.values().flat_map(|summary| summary["pods"].as_array().into_iter().flatten()) {
         let field = |name: &str| stats["podRef"][name].as_str().unwrap_or_default();
@@ -92,14 +94,14 @@ fn node_of(pod: &Object) -> String {
     pod.value().pointer("/spec/nodeName").and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 
-/// What every container uses; none if one of them cannot be told yet, because a sum of some would mislead.
+/// Returns the usage of every container; none if one of them is not known yet, because a partial sum would mislead.
 pub(crate) fn containers(stats: &Value) -> Option<Value> {
     let containers = stats["containers"].as_array().filter(|containers| !containers.is_empty())?;
     let each = containers.iter().map(|container| Some(json!({"name": container["name"], "usage": usage(container)?})));
     each.collect::<Option<Vec<Value>>>().map(Value::Array)
 }
 
-/// CPU and memory of a node or a container.
+/// Returns CPU and memory usage of a node or a container.
 fn usage(stats: &Value) -> Option<Value> {
     let cpu = stats.pointer("/cpu/usageNanoCores").and_then(Value::as_u64)?;
     let memory = stats.pointer("/memory/workingSetBytes").and_then(Value::as_i64)?;
@@ -107,7 +109,7 @@ fn usage(stats: &Value) -> Option<Value> {
     Some(json!({"cpu": cpu, "memory": Quantity::from_bytes(memory).to_string()}))
 }
 
-/// The object of a kind of this group about another object.
+/// Makes the metrics object of another object.
 fn object(kind: &Kind, about: &Object, at: &Value, field: &str, used: Value) -> Result<Object, Status> {
     let mut metadata = json!({"name": about.header.name, "creationTimestamp": time::rfc3339(jiff::Timestamp::now())});
     if !about.header.namespace.is_empty() {
@@ -128,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_become_quantities() {
+    fn usage_is_in_quantities() {
         let stats = json!({"cpu": {"usageNanoCores": 12_345_678}, "memory": {"workingSetBytes": 3 << 20}});
         assert_eq!(usage(&stats), Some(json!({"cpu": "12345678n", "memory": "3Mi"})));
         let idle = json!({"cpu": {"usageNanoCores": 0}, "memory": {"workingSetBytes": 1500}});
