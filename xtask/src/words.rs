@@ -20,18 +20,7 @@ const SYNONYMS: &[(&str, &str)] = &[
 const STARTS: &[&str] = &["What", "Who", "Whom", "Whose", "Nobody", "Somebody", "Everybody", "Whoever"];
 
 /// Packages whose comments are still in a dialect of their own. The list only gets shorter.
-const DIALECTS: &[&str] = &[
-    "cluster/",
-    "control-plane/apiserver/",
-    "control-plane/controllers/",
-    "control-plane/scheduler/",
-    "control-plane/store/",
-    "fuzz/",
-    "machinery/",
-    "node/",
-    "testkit/",
-    "xtask/",
-];
+const DIALECTS: &[&str] = &["cluster/", "node/kubelet/"];
 
 /// Returns the comments of a file that use another word than the glossary's.
 pub fn problems(root: &Path, file: &Path, text: &str) -> Vec<String> {
