@@ -1,4 +1,4 @@
-//! The wire format: varints, lengths, and messages by the table.
+//! Decoding of the wire format: varints, lengths, and messages by the table.
 //!
 //! Bad input is an error, never a panic: every length is checked, and nesting is bounded.
 
@@ -9,10 +9,10 @@ use serde_json::{Map, json};
 
 use super::table::{Field, Messages, Shape, Type};
 
-/// Deeper messages than this do not exist in the API but in attacks.
+/// The deepest nesting of messages; deeper ones are attacks.
 const MAX_DEPTH: usize = 64;
 
-/// What is wrong with a body.
+/// An error of a body.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     #[error("provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]")]
@@ -43,7 +43,7 @@ pub enum Error {
     Json,
     #[error("no protobuf form is known of {0}")]
     UnknownType(String),
-    /// In the object, when its version and kind are known.
+    /// An error of the object, when its version and kind are known.
     #[error("{error}")]
     Object { api_version: String, kind: String, error: Box<Error> },
 }
@@ -55,11 +55,11 @@ pub struct Envelope<'a> {
     pub raw: &'a [u8],
 }
 
-/// One field as it stands on the wire.
+/// The content of one field on the wire.
 enum Raw<'a> {
     Number(u64),
     Bytes(&'a [u8]),
-    /// What nobody reads any more.
+    /// A group, which is obsolete and skipped.
     Group,
 }
 
@@ -82,9 +82,9 @@ impl<'a> Raw<'a> {
 /// Reads the fields of a message one after the other.
 struct Reader<'a> {
     rest: &'a [u8],
-    /// The message, as errors call it.
+    /// The message's name in errors.
     of: &'a str,
-    /// How the field that was read last stands on the wire.
+    /// The wire type of the last field.
     wire: u64,
 }
 
@@ -149,7 +149,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Leaves out a group, with the groups in it.
+    /// Skips a group, with the groups in it.
     fn skip_group(&mut self) -> Result<(), Error> {
         let mut depth = 1u64;
         while depth > 0 {
@@ -165,7 +165,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Opens the wrapper: type, and the object's bytes.
+/// Decodes the envelope: the type, and the object's bytes.
 pub fn envelope(bytes: &[u8]) -> Result<Envelope<'_>, Error> {
     let mut envelope = Envelope { api_version: String::new(), kind: String::new(), raw: &[] };
     let mut reader = Reader::new("Unknown", bytes);
@@ -192,7 +192,7 @@ pub fn envelope(bytes: &[u8]) -> Result<Envelope<'_>, Error> {
     Ok(envelope)
 }
 
-/// Upstream takes any bytes for text, and shows what is no character as U+FFFD.
+/// Decodes a string. Upstream accepts any bytes, and shows invalid ones as U+FFFD.
 fn text(bytes: &[u8]) -> String {
     corten_meta::codec::characters(bytes).into_owned()
 }
@@ -204,7 +204,7 @@ pub fn message(messages: &Messages, name: &str, bytes: &[u8], depth: usize) -> R
     }
     let fields = messages.get(name).ok_or_else(|| Error::UnknownType(name.to_owned()))?;
     let mut object = Map::new();
-    // What a message is that stands for one of several types, if it is not an object.
+    // The value of a message that stands for one of several types, if it is not an object.
     let mut whole = None;
     let mut reader = Reader::new(name.rsplit('.').next().unwrap_or(name), bytes);
     while let Some((number, raw)) = reader.next()? {
@@ -243,7 +243,7 @@ pub fn message(messages: &Messages, name: &str, bytes: &[u8], depth: usize) -> R
             }
             Shape::Plain => {
                 let element = value(messages, field, raw, depth)?;
-                // JSON that was sent is there, however empty it is.
+                // JSON that was sent is kept, also if it is empty.
                 if !is_zero(&element) || (field.kind == Type::Json && !element.is_null()) {
                     object.insert(field.name.clone(), element);
                 }
@@ -253,7 +253,7 @@ pub fn message(messages: &Messages, name: &str, bytes: &[u8], depth: usize) -> R
     Ok(whole.unwrap_or(Value::Object(object)))
 }
 
-/// How a field stands on the wire.
+/// Returns the wire type of a field.
 fn wire(field: &Field) -> u64 {
     match field.kind {
         _ if field.shape == Shape::Map => 2,
@@ -263,12 +263,12 @@ fn wire(field: &Field) -> u64 {
     }
 }
 
-/// The field of the struct.
+/// Returns the name of the Go struct's field.
 fn go_name(name: &str) -> String {
-    let mut letters = name.chars();
-    match letters.next() {
+    let mut characters = name.chars();
+    match characters.next() {
         Some(_) if name == "metadata" => "ObjectMeta".to_owned(),
-        Some(first) => first.to_uppercase().chain(letters).collect(),
+        Some(first) => first.to_uppercase().chain(characters).collect(),
         None => String::new(),
     }
 }
@@ -284,7 +284,7 @@ fn is_zero(value: &Value) -> bool {
     }
 }
 
-/// One entry of a map: key is field 1, value is field 2.
+/// Decodes one entry of a map: key is field 1, value is field 2.
 fn entry(messages: &Messages, field: &Field, bytes: &[u8], depth: usize) -> Result<(String, Value), Error> {
     let mut key = String::new();
     let mut element = None;
@@ -357,10 +357,10 @@ fn int_or_string(bytes: &[u8]) -> Result<Value, Error> {
     Ok(if is_string { word.into() } else { number.into() })
 }
 
-/// The first moment of the year one, which typed clients hold for no time.
+/// Go's zero time, the first moment of the year one, which typed clients send for no time.
 const ZERO_TIME: i64 = -62_135_596_800;
 
-/// Seconds and nanoseconds since the epoch; an empty message is no time.
+/// Decodes seconds and nanoseconds since the epoch; an empty message is no time.
 fn time(bytes: &[u8], show: fn(jiff::Timestamp) -> String) -> Result<Value, Error> {
     if bytes.is_empty() {
         return Ok(Value::Null);
@@ -386,7 +386,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A length-delimited field.
+    /// Returns a length-delimited field.
     fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
         [&[number << 3 | 2, bytes.len() as u8], bytes].concat()
     }
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn json_that_is_empty_is_there() {
+    fn empty_json_is_kept() {
         let data = |raw: &[u8]| {
             let type_meta = [field(1, b"apps/v1"), field(2, b"ControllerRevision")].concat();
             let object = field(2, &if raw.is_empty() { Vec::new() } else { field(1, raw) });
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_in_upstreams_words() {
+    fn errors_are_upstreams() {
         let read = |api_version: &[u8], raw: &[u8]| {
             let type_meta = [field(1, api_version), field(2, b"ConfigMap")].concat();
             let body = [b"k8s\0".to_vec(), field(1, &type_meta), field(2, raw)].concat();
@@ -439,7 +439,7 @@ mod tests {
             "proto: negative length found during unmarshaling"
         );
         assert_eq!(wrong(&[&[0x0a][..], &[0xff; 10], &[1]].concat()), "proto: integer overflow");
-        // A group that nobody knows is left out, and so is a version that is none.
+        // An unknown group is skipped, and an invalid apiVersion is dropped.
         assert_eq!(read(b"v1", &[0x9b, 0x06, 0x9c, 0x06]), Ok(json!({ "apiVersion": "v1", "kind": "ConfigMap" })));
         assert_eq!(read(b"a/b/c", &[]), Ok(json!({ "kind": "ConfigMap" })));
         for (body, error) in [(&b""[..], Error::Empty), (b"k8s\0", Error::EmptyBody)] {
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_character_is_kept_as_one() {
+    fn invalid_bytes_become_replacement_characters() {
         let name = |bytes: &[u8]| {
             let object = field(1, &[field(1, bytes), field(11, &[field(1, bytes), field(2, bytes)].concat())].concat());
             let body = [b"k8s\0".to_vec(), field(2, &object)].concat();
@@ -480,7 +480,7 @@ mod tests {
         assert_eq!(time(b"", |at| at.to_string()), Ok(Value::Null));
     }
 
-    /// Upstream's golden objects of every type, where they are at hand.
+    /// Compares upstream's golden objects of every type, where they are available.
     #[test]
     fn golden_objects_equal_their_json() {
         let Ok(directory) = std::env::var("KUBERNETES_FACTS") else {

@@ -1,6 +1,6 @@
-//! Values as messages, by the table: for clients that take nothing but protobuf.
+//! Encoding of values as messages, by the table: for clients that accept only protobuf.
 //!
-//! What the table does not know of a value is left out, as a typed client would.
+//! Fields that are not in the table are left out, as a typed client does.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -8,7 +8,7 @@ use corten_meta::Value;
 
 use super::table::{Field, Messages, Shape, Type};
 
-/// How a field begins.
+/// The wire types.
 const VARINT: u64 = 0;
 const FIXED64: u64 = 1;
 const BYTES: u64 = 2;
@@ -36,7 +36,7 @@ pub fn number(out: &mut Vec<u8>, field: u64, value: i64) {
     varint(out, value as u64);
 }
 
-/// A field that is a message itself.
+/// Writes a field that is a message itself.
 pub fn nested(out: &mut Vec<u8>, number: u64, write: impl FnOnce(&mut Vec<u8>)) {
     let mut inner = Vec::new();
     write(&mut inner);
@@ -72,7 +72,8 @@ pub fn message(out: &mut Vec<u8>, messages: &Messages, name: &str, value: &Value
     }
 }
 
-/// A field that is the message itself, or one of the types that it stands for: who gives the schema of a value allows it.
+/// Writes a field that is the message itself, or one of the types that it stands for. A schema in
+/// `additionalProperties` implies that they are allowed.
 fn inlined(out: &mut Vec<u8>, messages: &Messages, field: &Field, value: &Value) {
     match (field.shape, &field.kind, value) {
         (Shape::Repeated, _, Value::Array(list)) => list.iter().for_each(|one| element(out, messages, field, one)),
@@ -83,7 +84,7 @@ fn inlined(out: &mut Vec<u8>, messages: &Messages, field: &Field, value: &Value)
     }
 }
 
-/// What upstream holds by value is always written, also when it is nothing.
+/// Writes the zero of a field that Go holds by value: it is always written.
 fn zero(out: &mut Vec<u8>, messages: &Messages, field: &Field) {
     let at = field.number;
     match &field.kind {
@@ -134,7 +135,7 @@ fn integer(value: &Value) -> i64 {
     value.as_i64().or_else(|| value.as_f64().map(|float| float as i64)).unwrap_or_default()
 }
 
-/// A quantity may also be written as a number.
+/// Formats a quantity, which may also be a number in JSON.
 fn quantity(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn encoded_objects_are_decoded_as_the_same() {
         let metadata = json!({ "name": "a", "labels": { "x": "y" }, "creationTimestamp": "2026-01-02T03:04:05Z",
             "generation": 3, "resourceVersion": "7",
             "managedFields": [{ "manager": "m", "fieldsType": "FieldsV1", "fieldsV1": { "f:data": {} } }] });
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_of_several_types_stays_of_its_own() {
+    fn a_value_of_several_possible_types_keeps_its_own() {
         let text = json!({ "type": "string" });
         for one in [
             json!({ "items": text }),
@@ -195,9 +196,9 @@ mod tests {
         }
     }
 
-    /// As upstream's client would write it: the empty metadata, and what is said of no group, no uid and no time.
+    /// As upstream's client writes it: with empty metadata, and with an empty group, uid and time.
     #[test]
-    fn what_is_held_by_value_is_always_written() {
+    fn fields_held_by_value_are_always_written() {
         let status = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
             "details": { "name": "n", "kind": "pods" }, "code": 404 });
         let body = super::super::encode(&status, "io.k8s.apimachinery.pkg.apis.meta.v1.Status");
@@ -206,9 +207,10 @@ mod tests {
         assert!(body.windows(wanted.len()).any(|part| part == wanted), "{:?}", body.escape_ascii().to_string());
     }
 
-    /// Upstream's golden objects of every type, where they are at hand: read, and written as the same bytes.
+    /// Compares upstream's golden objects of every type, where they are available: they are decoded, and encoded as the
+    /// same bytes.
     #[test]
-    fn golden_objects_are_read_and_written() {
+    fn golden_objects_are_decoded_and_encoded() {
         let Ok(directory) = std::env::var("KUBERNETES_FACTS") else {
             eprintln!("skipped: KUBERNETES_FACTS does not name a directory with wire/");
             return;

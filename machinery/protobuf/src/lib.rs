@@ -1,8 +1,8 @@
-//! Bodies in protobuf, turned into the same JSON values as all others, and back.
+//! Kubernetes' protobuf bodies, decoded to the same JSON values as all others, and encoded from them.
 //!
-//! kubectl and other typed clients send `application/vnd.kubernetes.protobuf` and take JSON back, which costs the
-//! server nothing; only who takes nothing else is answered in it. The wire format needs only field numbers and types,
-//! which are the table `wire.tbl`; everything else is the common path.
+//! kubectl and other typed clients send `application/vnd.kubernetes.protobuf` and accept JSON back, which costs the
+//! server nothing; only clients that accept nothing else get protobuf. The wire format needs only field numbers and
+//! types, which are in the table `wire.tbl`; everything else is the common path.
 
 mod decode;
 mod encode;
@@ -15,10 +15,10 @@ pub use decode::Error;
 /// The media type.
 pub const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
 
-/// What a watch is written in.
+/// The media type of a watch.
 pub const STREAMED: &str = "application/vnd.kubernetes.protobuf;stream=watch";
 
-/// What every body begins with.
+/// The prefix of every body.
 const MAGIC: &[u8] = b"k8s\0";
 
 /// Decodes a body that must hold the type `schema`, such as `io.k8s.api.core.v1.Pod`.
@@ -30,7 +30,7 @@ pub fn object(bytes: &[u8], schema: &str) -> Result<Value, Error> {
         Some(body) => body,
     };
     let mut envelope = decode::envelope(body)?;
-    // What is no version says nothing.
+    // An invalid apiVersion counts as none.
     if envelope.api_version.matches('/').count() > 1 {
         envelope.api_version.clear();
     }
@@ -52,14 +52,14 @@ pub fn object(bytes: &[u8], schema: &str) -> Result<Value, Error> {
 
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 
-/// An object of the type `schema` as a whole body.
+/// Encodes an object of the type `schema` as a body.
 pub fn encode(value: &Value, schema: &str) -> Vec<u8> {
     let mut raw = Vec::new();
     encode::message(&mut raw, table::messages(), schema, value);
     wrapped(value, &raw)
 }
 
-/// Any object as a whole body, if what it says of itself is a message that there is.
+/// Encodes any object as a body, if its type has a message.
 pub fn encode_any(value: &Value) -> Option<Vec<u8>> {
     let api_version = value["apiVersion"].as_str().unwrap_or_default();
     let kind = value["kind"].as_str()?;
@@ -78,12 +78,12 @@ pub fn encode_any(value: &Value) -> Option<Vec<u8>> {
     table::messages().contains_key(&schema).then(|| encode(value, &schema))
 }
 
-/// A Status as a whole body.
+/// Encodes a Status as a body.
 pub fn encode_status(status: &Value) -> Vec<u8> {
     encode(status, &format!("{META}.Status"))
 }
 
-/// A list of objects of the type `schema` as a whole body. All lists have the same two fields.
+/// Encodes a list of objects of the type `schema` as a body. All lists have the same two fields.
 pub fn encode_list(list: &Value, schema: &str) -> Vec<u8> {
     let messages = table::messages();
     let mut raw = Vec::new();
@@ -94,16 +94,16 @@ pub fn encode_list(list: &Value, schema: &str) -> Vec<u8> {
     wrapped(list, &raw)
 }
 
-/// One event of a watch, of which the body of an object is a part: its length comes first, in four bytes.
-pub fn encode_event(word: &str, object: &[u8]) -> Vec<u8> {
+/// Encodes one event of a watch, which has the body of an object inside: its length comes first, in four bytes.
+pub fn encode_event(event_type: &str, object: &[u8]) -> Vec<u8> {
     let mut event = Vec::with_capacity(object.len() + 32);
-    encode::bytes(&mut event, 1, word.as_bytes());
+    encode::bytes(&mut event, 1, event_type.as_bytes());
     encode::nested(&mut event, 2, |out| encode::bytes(out, 1, object));
     let length = u32::try_from(event.len()).unwrap_or(u32::MAX).to_be_bytes();
     [&length[..], &event].concat()
 }
 
-/// A message in the wrapper of every body, which says what it is.
+/// Wraps a message in the envelope of every body, which has its type.
 fn wrapped(value: &Value, raw: &[u8]) -> Vec<u8> {
     let text = |key: &str| value[key].as_str().unwrap_or_default();
     let mut out = MAGIC.to_vec();

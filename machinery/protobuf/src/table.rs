@@ -25,7 +25,7 @@ pub enum Type {
     Message(String),
 }
 
-/// How often a field may be there.
+/// The cardinality of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// Always written, so its zero value means absent.
@@ -47,7 +47,7 @@ pub struct Field {
 
 pub type Messages = HashMap<String, Vec<Field>>;
 
-/// All messages, by the type's name in the schema.
+/// Returns all messages, by the type's name in the schema.
 pub fn messages() -> &'static Messages {
     static MESSAGES: OnceLock<Messages> = OnceLock::new();
     MESSAGES.get_or_init(read)
