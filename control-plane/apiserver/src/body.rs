@@ -1,8 +1,8 @@
 //! Bodies of requests and responses, inside the process and at the HTTP edge.
 //!
-//! A watch stays a stream of shared objects until it is known that it leaves the process: in-process
-//! callers take the events as they are, and only the HTTP edge turns them into text frames. A list stays
-//! shared objects likewise, and is joined piece by piece while it is sent.
+//! A watch stays a stream of shared objects until it leaves the process: in-process callers take the events as they
+//! are, and only the HTTP edge encodes them as frames. A list stays shared objects likewise, and is joined piece by
+//! piece while it is sent.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -17,14 +17,14 @@ use hyper::body::Body as _;
 use crate::cache::event::{Delivery, EventEncoder, WatchEvent};
 use crate::cache::{ResourceCache, Watcher};
 
-/// How long the whole body of a request may take to arrive.
+/// The longest time that the body of a request may take to arrive.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
-/// How much of a body that nobody wants is read and thrown away, so that its sender comes to read the answer.
+/// The bytes of an unwanted body that are read and discarded, so that its sender comes to read the response.
 const DRAIN_BYTES: usize = 16 << 20;
-/// How much of it may be there for the connection to go on.
+/// The most unread bytes of a body after which the connection is kept.
 const KEPT_BYTES: usize = 256 << 10;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
-/// The pieces that a list is joined in: few enough to send, small enough to stay in the processor's cache.
+/// The size of the pieces that a list is joined in: few enough to send, small enough to stay in the processor's cache.
 pub const LIST_CHUNK: usize = 64 * 1024;
 /// The most events that leave in one piece, of a watch whose events are converted.
 const WATCH_CHUNK: usize = 64;
@@ -32,15 +32,15 @@ const WATCH_CHUNK: usize = 64;
 /// The response of the pipeline.
 pub type Reply = http::Response<Body>;
 
-/// What a request carries.
+/// The body of a request.
 pub enum RequestBody {
-    /// All of it at once: in-process calls.
+    /// The whole body at once, of an in-process call.
     Full(Bytes),
-    /// From the network, not read yet.
+    /// A body from the network that is not read yet.
     Incoming(Incoming),
 }
 
-/// A body from the network. If nobody takes it, it goes back to the connection that waits for it.
+/// A body from the network. A body that no handler takes goes back to the connection, which waits for it.
 pub struct Incoming {
     body: Option<hyper::body::Incoming>,
     unread: Option<Unread>,
@@ -60,32 +60,32 @@ impl Drop for Incoming {
     }
 }
 
-/// Where a body goes that nobody has read.
+/// The slot that an unread body comes back to.
 #[derive(Clone, Default)]
 pub struct Unread(Arc<Mutex<Option<hyper::body::Incoming>>>);
 
 impl Unread {
-    /// Hands a body out that comes back if nobody reads it; nobody waits for one that is empty.
+    /// Hands out a body that comes back if no handler reads it. An empty body has no slot to come back to.
     pub fn lend(body: hyper::body::Incoming) -> (RequestBody, Option<Unread>) {
         let unread = (!body.is_end_stream()).then(Unread::default);
         (RequestBody::Incoming(Incoming { body: Some(body), unread: unread.clone() }), unread)
     }
 
-    /// Reads what nobody has read, and tells whether the connection is good for another request.
+    /// Reads the rest of an unread body, and returns whether the connection can take another request.
     pub async fn finish(self) -> bool {
         let Some(body) = self.take() else { return true };
         let drained = tokio::time::timeout(DRAIN_TIMEOUT, drain(body)).await;
         drained.is_ok_and(|read| read <= KEPT_BYTES)
     }
 
-    /// What nobody has read.
+    /// Takes the body back that no handler has read.
     pub fn take(&self) -> Option<hyper::body::Incoming> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
 impl RequestBody {
-    /// The body as another server gets it.
+    /// Returns the body as another server gets it.
     pub fn passed_on(self) -> UnsyncBoxBody<Bytes, hyper::Error> {
         let full = |bytes| Full::new(bytes).map_err(|never| match never {}).boxed_unsync();
         match self {
@@ -121,7 +121,7 @@ async fn read_incoming(mut incoming: hyper::body::Incoming, limit: usize) -> Res
     }
 }
 
-/// What is wrong with a body that does not come as its head says, in upstream's words.
+/// Returns upstream's words for a body that does not arrive as its head announced.
 fn broken(error: &(dyn std::error::Error + 'static)) -> &'static str {
     let first = std::iter::successors(Some(error), |error| error.source()).last().map(ToString::to_string);
     match first.unwrap_or_default() {
@@ -131,7 +131,8 @@ fn broken(error: &(dyn std::error::Error + 'static)) -> &'static str {
     }
 }
 
-/// A client that is still sending does not read: closing under it would lose the answer. Tells how much it sent.
+/// Reads and discards the rest of a body, and returns how many bytes it was. A client that is still sending does not
+/// read: a closed connection would lose the response.
 async fn drain(mut incoming: hyper::body::Incoming) -> usize {
     let mut read = 0;
     while let Some(Ok(frame)) = incoming.frame().await {
@@ -147,11 +148,11 @@ fn too_large(limit: usize) -> Status {
     Status::request_too_large(&format!("limit is {limit}"))
 }
 
-/// Where the events of a watch come from.
+/// The source of a watch's events.
 pub enum Source {
-    /// The cache, as they happened.
+    /// Events of the cache, as they happened.
     Cache(Box<Watcher>),
-    /// A conversion on their way.
+    /// Events that are converted to the client's version first.
     Converted(BoxStream<'static, Delivery>),
 }
 
@@ -159,14 +160,14 @@ pub enum Source {
 pub struct Watch {
     pub(crate) source: Source,
     pub(crate) encode: EventEncoder,
-    /// Where the events that leave the process are counted.
+    /// The cache that counts the events that leave the process.
     pub(crate) cache: Arc<ResourceCache>,
     /// Values that are dropped when the watch ends: its count among the requests under way, its audit event.
     pub(crate) until_end: Vec<Box<dyn Send>>,
 }
 
 impl Watch {
-    /// The events as they are, for callers of the same process.
+    /// Returns the events as they are, for callers of the same process.
     pub fn events(self) -> BoxStream<'static, WatchEvent> {
         let until_end = self.until_end;
         let event = move |delivery: Delivery| {
@@ -179,7 +180,7 @@ impl Watch {
         }
     }
 
-    /// The events one by one, each as its own text.
+    /// Returns the events one by one, each encoded on its own.
     pub(crate) fn messages(self) -> BoxStream<'static, Bytes> {
         let Watch { source, encode, cache, until_end } = self;
         let message = move |delivery: Delivery| {
@@ -194,7 +195,7 @@ impl Watch {
         }
     }
 
-    /// The events as text. Those that are ready together leave in one piece: fewer, fuller packets.
+    /// Returns the encoded events. Those that are ready together leave in one piece: fewer, fuller packets.
     fn frames(self) -> BoxStream<'static, Bytes> {
         let Watch { source, encode, cache, until_end } = self;
         match source {
@@ -219,29 +220,29 @@ impl Watch {
 /// A list whose objects are joined when it is sent.
 #[derive(Clone)]
 pub struct List {
-    /// Everything up to and including the bracket that opens the items.
+    /// The document up to and including the bracket that opens the items.
     pub(crate) head: Vec<u8>,
     pub(crate) objects: Vec<Arc<Object>>,
-    /// Whether each item says its kind; those of built-in kinds leave that to the list.
+    /// Whether each item has its apiVersion and kind; items of built-in kinds leave them to the list.
     pub(crate) typed_items: bool,
 }
 
 impl List {
     const TAIL: &'static [u8] = b"]}\n";
 
-    /// About how many bytes the list takes.
+    /// Estimates the bytes of the list.
     pub(crate) fn size(&self) -> usize {
         self.head.len() + self.objects.iter().map(|object| object.bytes.len() + 40).sum::<usize>()
     }
 
-    /// The whole list at once.
+    /// Returns the whole list at once.
     pub fn join(self) -> Bytes {
         let size = self.size();
         let mut chunks = self.chunks(size);
         chunks.next().unwrap_or_default()
     }
 
-    /// The list in pieces of about this size.
+    /// Returns the list in pieces of about this size.
     pub(crate) fn chunks(self, size: usize) -> impl Iterator<Item = Bytes> + Send + 'static {
         let List { head, objects, typed_items } = self;
         let count = objects.len();
@@ -274,7 +275,7 @@ impl List {
     }
 }
 
-/// What a response carries.
+/// The body of a response.
 pub enum Body {
     Full(Bytes),
     List(List),
@@ -286,12 +287,12 @@ pub enum Body {
 pub type HttpBody = http_body_util::combinators::UnsyncBoxBody<Bytes, std::io::Error>;
 
 impl Body {
-    /// An empty body.
+    /// Returns an empty body.
     pub fn empty() -> Body {
         Body::Full(Bytes::new())
     }
 
-    /// About how many bytes it has, if that is known.
+    /// Estimates the bytes of the body, if its length is known.
     pub(crate) fn size(&self) -> Option<usize> {
         match self {
             Body::Full(bytes) => Some(bytes.len()),
@@ -300,7 +301,7 @@ impl Body {
         }
     }
 
-    /// The bytes of a body that is there as a whole.
+    /// Returns the bytes of a body that is no stream.
     pub(crate) fn bytes(&self) -> Option<Bytes> {
         match self {
             Body::Full(bytes) => Some(bytes.clone()),
@@ -309,7 +310,7 @@ impl Body {
         }
     }
 
-    /// The same body, a list joined: for callers that want its bytes.
+    /// Returns the same body with its list joined, for callers that need its bytes.
     pub fn joined(self) -> Body {
         match self {
             Body::List(list) => Body::Full(list.join()),
@@ -317,7 +318,7 @@ impl Body {
         }
     }
 
-    /// Turns the body into what goes over the network; watches become text here and only here.
+    /// Turns the body into the HTTP body; watches are encoded here and only here.
     pub fn into_http(self) -> HttpBody {
         let stream = match self {
             Body::Full(bytes) => {

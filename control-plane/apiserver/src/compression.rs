@@ -1,4 +1,4 @@
-//! gzip, for clients that ask for it: quick rather than good, and big lists piece by piece.
+//! gzip for clients that accept it: quick rather than good, and big lists piece by piece.
 
 use std::io::{Read, Write};
 
@@ -7,20 +7,20 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use http::{HeaderMap, header};
 
-/// Answers at least this big are compressed for clients that accept it.
+/// Responses of at least this size are compressed for clients that accept it.
 pub const THRESHOLD: usize = 128 * 1024;
-/// As upstream: the first level gets most of the gain for a fraction of the time.
+/// The gzip level, as upstream: the first gets most of the gain for a fraction of the time.
 const LEVEL: u32 = 1;
-/// Compressed pieces are sent once they are this big.
+/// The size at which compressed pieces are sent.
 const PIECE: usize = 16 * 1024;
 
-/// Whether the client takes gzip: upstream looks for the word alone, and at no weights.
+/// Returns whether the client accepts gzip. Upstream compares the word alone and ignores weights.
 pub fn accepts_gzip(headers: &HeaderMap) -> bool {
     let value = headers.get(header::ACCEPT_ENCODING).and_then(|v| v.to_str().ok()).unwrap_or_default();
     value.split(',').any(|word| word.trim() == "gzip")
 }
 
-/// Whether the client takes gzip, by its weight.
+/// Returns whether the client accepts gzip with a weight above zero.
 pub fn prefers_gzip(headers: &HeaderMap) -> bool {
     let value = headers.get(header::ACCEPT_ENCODING).and_then(|v| v.to_str().ok()).unwrap_or_default();
     let weight = |parameter: &str| parameter.trim().strip_prefix("q=").map_or(0.0, |q| q.parse().unwrap_or(0.0));
@@ -30,7 +30,7 @@ pub fn prefers_gzip(headers: &HeaderMap) -> bool {
     })
 }
 
-/// Compresses the whole at once.
+/// Compresses all bytes at once.
 pub fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::with_capacity(bytes.len() / 6), Compression::new(LEVEL));
     // Writing into a vector cannot fail.
@@ -38,14 +38,14 @@ pub fn gzip(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap_or_default()
 }
 
-/// The opposite of `gzip`, for what was compressed here.
+/// Decompresses the output of `gzip`.
 pub fn gunzip(bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     let _ = flate2::read::GzDecoder::new(bytes).read_to_end(&mut out);
     out
 }
 
-/// Compresses pieces as they come. Nothing but one piece is in memory at any time.
+/// Compresses pieces as they come. Only one piece is in memory at any time.
 pub fn gzip_pieces(mut pieces: impl Iterator<Item = Bytes> + Send + 'static) -> impl Iterator<Item = Bytes> + Send {
     let mut encoder = Some(GzEncoder::new(Vec::new(), Compression::new(LEVEL)));
     std::iter::from_fn(move || {

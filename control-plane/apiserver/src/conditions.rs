@@ -1,12 +1,12 @@
-//! Match conditions: expressions that must all hold for a webhook to be asked. One false one decides, whatever went
-//! wrong with others; otherwise errors are the failure policy's to judge.
+//! Match conditions: CEL expressions that must all be true for a webhook to be called. One false condition decides,
+//! also if others fail to evaluate; otherwise the failure policy decides about the errors.
 
 use corten_cel::{Activation, CompileError, Env, MATCH_CONDITIONS_BUDGET, PER_CALL_LIMIT, Program, Type, Value};
 use corten_meta::{FieldError, Path};
 
 use crate::metrics::expressions::{compiling, evaluating};
 
-/// A condition that could be compiled, or why it could not.
+/// A compiled condition, or the error of its compilation.
 pub type Condition = Result<Program, String>;
 
 /// Compiles a condition.
@@ -14,10 +14,11 @@ pub fn compile(env: &Env, expression: &str) -> Condition {
     compiling(|| env.compile(expression, &[Type::Bool])).map_err(|error| problem(&error))
 }
 
-/// How it is told that an expression compiles and yet can never be evaluated, which upstream takes for its own fault.
+/// The start of the message of an expression that compiles and yet can never be evaluated. Upstream reports it as an
+/// internal error.
 const UNUSABLE: &str = "program instantiation failed";
 
-/// What a client is told of an expression that is refused.
+/// Returns the field error of an expression that does not compile.
 pub fn refusal(path: &Path, expression: &str, problem: &str) -> FieldError {
     if problem.starts_with(UNUSABLE) {
         FieldError::internal(path, problem.to_owned())
@@ -26,7 +27,7 @@ pub fn refusal(path: &Path, expression: &str, problem: &str) -> FieldError {
     }
 }
 
-/// Why an expression is refused.
+/// Returns the message of a compile error.
 pub fn problem(error: &CompileError) -> String {
     match error {
         CompileError::Issues(issues) => format!("compilation failed: {issues}"),
@@ -35,7 +36,7 @@ pub fn problem(error: &CompileError) -> String {
     }
 }
 
-/// Whether all conditions hold; the errors, if some could not be evaluated and none is false.
+/// Returns whether all conditions are true, or the errors if some could not be evaluated and none is false.
 pub fn all_hold<'c, 'a>(
     conditions: impl Iterator<Item = &'c Condition>,
     variables: &dyn Activation<'a>,
@@ -55,7 +56,7 @@ pub fn all_hold<'c, 'a>(
         match outcome.value {
             Ok(Value::Bool(false)) => return Ok(false),
             Ok(Value::Bool(true)) => {}
-            Ok(_) => errors.push(format!("expression '{}' is no truth value", program.text())),
+            Ok(_) => errors.push(format!("expression '{}' did not evaluate to a bool", program.text())),
             Err(e) => errors.push(format!("expression '{}' resulted in error: {e}", program.text())),
         }
     }

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-/// Everything the API server must be told.
+/// The settings of the API server.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The address that the `kubernetes` Service's endpoints carry.
     pub advertise_address: IpAddr,
-    /// The name of this machine. With it, the server tells by a Lease that it lives.
+    /// The name of this machine. With it, the server keeps a Lease that shows that it is alive.
     pub hostname: Option<String>,
     /// The port the API is served on.
     pub port: u16,
@@ -24,7 +24,7 @@ pub struct Config {
     pub node_port_range: (u16, u16),
     /// The `iss` of ServiceAccount tokens.
     pub issuer: String,
-    /// The audiences that a token without any asks for, and that a token must carry to be accepted.
+    /// The audiences of a token that requests none, and of which a token must carry one to be accepted.
     pub audiences: Vec<String>,
     /// PEM private keys of ServiceAccount tokens (ECDSA P-256 or RSA). The first signs, all verify.
     pub service_account_keys: Vec<String>,
@@ -34,41 +34,41 @@ pub struct Config {
     pub serving_ca: String,
     /// PEM bundle of the CA of the front proxy; published for extension API servers.
     pub requestheader_ca: Option<String>,
-    /// The names that a front proxy's certificate may carry; any, if there are none.
+    /// The names that a front proxy's certificate may carry; empty allows any.
     pub requestheader_allowed_names: Vec<String>,
-    /// Who this server is towards aggregated API servers.
+    /// The client identity towards aggregated API servers.
     pub proxy_client: Option<ProxyClient>,
-    /// PEM bundle of the authorities that this machine trusts: of webhooks that bring none of their own.
+    /// PEM bundle of the CAs that this machine trusts, for webhooks without a CA bundle of their own.
     pub trusted_roots: String,
-    /// How to reach kubelets. Without it, logs, exec, attach, port-forward and proxy answer 503.
+    /// The client identity towards kubelets. Without it, logs, exec, attach, port-forward and proxy answer 503.
     pub kubelet: Option<KubeletClient>,
-    /// The key that Secrets are encrypted with at rest (by secretbox, under the name `corten`), unless a configuration
-    /// says otherwise; it opens what it sealed also then. Without it they are stored in the clear.
+    /// The key that encrypts Secrets at rest (by secretbox, under the name `corten`), unless an EncryptionConfiguration
+    /// sets another provider. It decrypts its own Secrets also then. Without it, Secrets are stored in plain text.
     pub encryption_key: Option<[u8; 32]>,
-    /// An EncryptionConfiguration of apiserver.config.k8s.io, in YAML, whenever it changes.
+    /// An EncryptionConfiguration of apiserver.config.k8s.io, in YAML; a new value after each change.
     pub encryption_configuration: Option<watch::Receiver<String>>,
-    /// An AuthenticationConfiguration of apiserver.config.k8s.io, in YAML, whenever it changes: issuers of tokens that
-    /// are trusted, and where no credential is needed.
+    /// An AuthenticationConfiguration of apiserver.config.k8s.io, in YAML; a new value after each change. It lists the
+    /// trusted token issuers and the paths that need no credential.
     pub authentication_configuration: Option<watch::Receiver<String>>,
-    /// Who decides what users may do. Without it, the Node authorizer and RBAC do.
+    /// The authorizers. Without it, they are the Node authorizer and RBAC.
     pub authorization: Option<Authorization>,
-    /// The admission plugins that are left out, by name.
+    /// The names of the disabled admission plugins.
     pub disabled_admission_plugins: Vec<String>,
-    /// A server that judges the tokens that nobody else knows.
+    /// A server that reviews the tokens that no other authenticator knows.
     pub token_webhook: Option<RemoteServer>,
-    /// What is written about requests, and where to. Without it, nothing is.
+    /// The audit policy and its backends. Without it, no audit event is written.
     pub audit: Option<Audit>,
-    /// How long an Event lives.
+    /// The time after which an Event expires.
     pub event_ttl: Duration,
-    /// The biggest request body that is read.
+    /// The biggest request body that the server reads, in bytes.
     pub max_body_bytes: usize,
-    /// Reading requests that may be in flight at once; watches do not count.
+    /// Read requests that may be in flight at once; watches do not count.
     pub max_requests_inflight: usize,
-    /// Writing requests that may be in flight at once.
+    /// Mutating requests that may be in flight at once.
     pub max_mutating_requests_inflight: usize,
-    /// What `/version` answers as gitVersion.
+    /// The gitVersion of `/version`.
     pub git_version: String,
-    /// The commit that `/version` names.
+    /// The gitCommit of `/version`.
     pub git_commit: String,
 }
 
@@ -77,7 +77,7 @@ pub struct Config {
 pub struct KubeletClient {
     /// PEM bundle that kubelets' serving certificates chain to.
     pub ca: String,
-    /// The authority that signed them before.
+    /// The CA that signed them before.
     pub retired: Option<RetiredAuthority>,
     /// PEM client certificate chain.
     pub certificate: String,
@@ -85,21 +85,21 @@ pub struct KubeletClient {
     pub key: String,
 }
 
-/// An authority that no longer signs kubelets' serving certificates, while certificates of its own are in use.
+/// A CA that no longer signs kubelets' serving certificates, while its certificates are still in use.
 #[derive(Clone, Debug)]
 pub struct RetiredAuthority {
     /// PEM bundle.
     pub ca: String,
-    /// It is believed for certificates that are valid from an earlier time than this.
+    /// The CA is trusted for certificates whose notBefore is earlier than this.
     pub signed_before: jiff::Timestamp,
 }
 
-/// Who decides what users may do.
+/// The configuration of the authorizers.
 #[derive(Clone, Debug)]
 pub struct Authorization {
-    /// An AuthorizationConfiguration of apiserver.config.k8s.io, in YAML, whenever it changes.
+    /// An AuthorizationConfiguration of apiserver.config.k8s.io, in YAML; a new value after each change.
     pub configuration: watch::Receiver<String>,
-    /// Reads the kubeconfig files that it names.
+    /// Reads the kubeconfig files that the configuration names.
     pub kubeconfig: KubeconfigReader,
 }
 
@@ -129,11 +129,11 @@ pub struct Audit {
 pub struct AuditLog {
     /// `-` is standard output.
     pub path: PathBuf,
-    /// A file that would grow beyond this is put aside; zero is never.
+    /// The size at which a file is rotated; zero is never.
     pub max_size_bytes: u64,
-    /// How many files that were put aside are kept; zero is all.
+    /// The number of rotated files that are kept; zero is all.
     pub max_backups: usize,
-    /// How long they are kept; zero is for ever.
+    /// The age at which rotated files are removed; zero is never.
     pub max_age: Duration,
 }
 
@@ -149,7 +149,7 @@ pub struct RemoteServer {
     pub url: String,
     /// PEM bundle that its certificate chains to.
     pub ca: String,
-    /// Who this server is towards it.
+    /// The client identity towards it.
     pub identity: Option<ProxyClient>,
     pub token: Option<String>,
 }
@@ -164,7 +164,7 @@ pub struct ProxyClient {
 }
 
 impl Config {
-    /// Where other machines reach this server.
+    /// Returns the address and port where other machines reach this server.
     pub fn host_port(&self) -> String {
         std::net::SocketAddr::new(self.advertise_address, self.port).to_string()
     }

@@ -1,5 +1,5 @@
-//! A document that stays as it is for a while, as Go's `http.ServeContent` serves one: clients ask whether it changed,
-//! by its tag or by its time, and may ask for a part of it.
+//! A document that rarely changes, served as Go's `http.ServeContent` does: clients ask whether it changed, by its ETag
+//! or by its time, and may request a range of it.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
@@ -10,15 +10,15 @@ use crate::response;
 
 const TIME: &str = "%a, %d %b %Y %H:%M:%S GMT";
 
-/// What is served: how it is called, and when it was made.
+/// The ETag, the time and the media type of a document.
 pub struct Content<'a> {
-    /// With its quotes; empty if it has none.
+    /// The ETag with its quotes; empty if there is none.
     pub tag: &'a str,
     pub modified: Timestamp,
     pub media_type: &'static str,
 }
 
-/// What the conditions of a request come to.
+/// The result of the conditions of a request.
 enum Verdict {
     Serve { ranges: bool },
     NotModified,
@@ -26,9 +26,9 @@ enum Verdict {
 }
 
 impl Content<'_> {
-    /// Answers a request; `bytes` are only made where they are shown.
+    /// Answers a request. `bytes` is only called if the response has a body.
     pub fn reply(&self, method: &Method, headers: &HeaderMap, bytes: impl FnOnce() -> Bytes) -> Reply {
-        let range = given(headers, header::RANGE);
+        let range = header_value(headers, header::RANGE);
         let mut reply = match self.verdict(method, headers) {
             Verdict::NotModified => {
                 let mut reply = empty(StatusCode::NOT_MODIFIED);
@@ -90,26 +90,26 @@ impl Content<'_> {
 
     fn verdict(&self, method: &Method, headers: &HeaderMap) -> Verdict {
         let read = *method == Method::GET || *method == Method::HEAD;
-        let since = |name: HeaderName| given(headers, name).and_then(time);
+        let since = |name: HeaderName| header_value(headers, name).and_then(time);
         let made = self.modified.as_second();
-        let wanted = match given(headers, header::IF_MATCH) {
+        let matches = match header_value(headers, header::IF_MATCH) {
             Some(tags) => self.is_among(tags, false),
             None => since(header::IF_UNMODIFIED_SINCE).is_none_or(|time| made <= time),
         };
-        if !wanted {
+        if !matches {
             return Verdict::Failed;
         }
-        let known = match given(headers, header::IF_NONE_MATCH) {
+        let known = match header_value(headers, header::IF_NONE_MATCH) {
             Some(tags) => self.is_among(tags, true),
             None => read && since(header::IF_MODIFIED_SINCE).is_some_and(|time| made <= time),
         };
         match known {
             true if read => Verdict::NotModified,
             true => Verdict::Failed,
-            // A part is only of use to who has the rest.
+            // A range is only of use to a client that has the rest of the same document.
             false => Verdict::Serve {
                 ranges: !read
-                    || given(headers, header::IF_RANGE).is_none_or(|tag| match tag.contains('"') {
+                    || header_value(headers, header::IF_RANGE).is_none_or(|tag| match tag.contains('"') {
                         true => tag == self.tag,
                         false => time(tag) == Some(made),
                     }),
@@ -117,7 +117,7 @@ impl Content<'_> {
         }
     }
 
-    /// Whether a list of tags names this one. A weak tag will do for who only wants to know of changes.
+    /// Returns whether a list of tags has this one. With `weak`, weak tags match too, as `If-None-Match` compares.
     fn is_among(&self, tags: &str, weak: bool) -> bool {
         tags.split(',').map(str::trim).any(|tag| {
             let tag = if weak { tag.strip_prefix("W/").unwrap_or(tag) } else { tag };
@@ -126,7 +126,7 @@ impl Content<'_> {
     }
 }
 
-/// The parts that a range asks for, from and to; none if it is the whole.
+/// Returns the parts that a Range header requests, from and to; none for the whole document.
 fn parts(range: &str, size: usize) -> Result<Vec<(usize, usize)>, String> {
     if range.is_empty() {
         return Ok(Vec::new());
@@ -164,9 +164,9 @@ fn parts(range: &str, size: usize) -> Result<Vec<(usize, usize)>, String> {
     if found.is_empty() && beyond {
         return Err("invalid range: failed to overlap".to_owned());
     }
-    // Who asks for more than there is gets the whole.
-    let asked: usize = found.iter().map(|(start, end)| end - start).sum();
-    Ok(if asked > size { Vec::new() } else { found })
+    // A client that requests more bytes than there are gets the whole document.
+    let requested: usize = found.iter().map(|(start, end)| end - start).sum();
+    Ok(if requested > size { Vec::new() } else { found })
 }
 
 fn refused(why: &str, size: usize) -> Reply {
@@ -177,13 +177,13 @@ fn refused(why: &str, size: usize) -> Reply {
     reply
 }
 
-fn given(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
+fn header_value(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
     headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim).filter(|value| !value.is_empty())
 }
 
-/// Seconds since 1970.
+/// Parses an HTTP date to seconds since 1970.
 fn time(text: &str) -> Option<i64> {
-    // Whether the day of the week is right, nobody asks.
+    // The day of the week is not compared with the date.
     let (_, text) = text.split_once(", ")?;
     let read = jiff::fmt::strtime::parse(&TIME[4..], text).and_then(|read| read.to_datetime()).ok()?;
     read.to_zoned(jiff::tz::TimeZone::UTC).ok().map(|at| at.timestamp().as_second())
@@ -239,8 +239,8 @@ mod tests {
                 headers.iter().map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
             let method: Method = method.parse().unwrap();
             let reply = content.reply(&method, &given.collect(), || Bytes::from_static(b"0123456789"));
-            let told = reply.headers().get(header::CONTENT_RANGE).map(|value| value.to_str().unwrap());
-            assert_eq!((reply.status().as_u16(), told), (code, range), "{method} {headers:?}");
+            let content_range = reply.headers().get(header::CONTENT_RANGE).map(|value| value.to_str().unwrap());
+            assert_eq!((reply.status().as_u16(), content_range), (code, range), "{method} {headers:?}");
             let dated = reply.headers().contains_key(header::LAST_MODIFIED);
             assert_eq!(dated, !matches!(code, 304 | 416), "{method} {headers:?}");
         }

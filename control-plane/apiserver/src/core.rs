@@ -16,6 +16,6 @@ pub struct Core {
     pub authorization: Authorization,
     pub metrics: Arc<Metrics>,
     pub started: jiff::Timestamp,
-    /// Ends every watch, stream and task.
+    /// Cancelled at shutdown; every watch, stream and task ends with it.
     pub shutdown: CancellationToken,
 }

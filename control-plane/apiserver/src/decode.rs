@@ -1,6 +1,6 @@
-//! From request bodies to objects: parse, check the fields, prune what the API does not know.
+//! Decoding of request bodies to objects: parse, check the fields, prune the unknown ones.
 //!
-//! Pure but for the warnings it leaves on the context. It never changes what a known field says.
+//! Pure but for the warnings it adds to the context. It never changes the value of a known field.
 
 use corten_api::schema::is_within_raw;
 use corten_api::{Behaviour, Kind};
@@ -14,7 +14,7 @@ use crate::custom_resources::{coerce, unknown_fields};
 use crate::negotiation::{BodyFormat, body_format};
 use crate::scheme;
 
-/// What a body must be.
+/// The type that a body must have.
 pub struct Expected<'a> {
     pub api_version: &'a str,
     pub kind: &'a str,
@@ -24,14 +24,14 @@ pub struct Expected<'a> {
     pub custom: Option<&'a Value>,
     /// An older version of the same form that is read too.
     pub older: Option<&'a str>,
-    /// What else must hold for it to be read.
+    /// The kind's behaviour, which may refuse to read a value.
     pub behaviour: Option<&'a dyn Behaviour>,
-    /// Whether a strategic merge made it, which tells other places of unknown fields.
+    /// Whether a strategic merge made the value. Its unknown fields are reported at other paths.
     pub is_merged: bool,
 }
 
 impl<'a> Expected<'a> {
-    /// An object of a kind, in its version.
+    /// Returns the expectation of an object of a kind, in its version.
     pub fn of(kind: &'a Kind, api_version: &'a str) -> Expected<'a> {
         let custom = kind.behaviour.structural_schema();
         let behaviour = Some(&*kind.behaviour);
@@ -46,7 +46,7 @@ impl<'a> Expected<'a> {
         }
     }
 
-    /// Why a value with fields of the right types still cannot be read.
+    /// Returns why a value with fields of the right types still cannot be read.
     pub fn unreadable(&self, value: &Value) -> Option<String> {
         self.behaviour.and_then(|behaviour| behaviour.unreadable(value))
     }
@@ -60,7 +60,7 @@ pub enum FieldValidation {
     Strict,
 }
 
-/// What this request wants of `fieldValidation`.
+/// Returns the `fieldValidation` of this request.
 pub fn field_validation(context: &Context) -> FieldValidation {
     match context.info.query.get("fieldValidation") {
         Some("Ignore") => FieldValidation::Ignore,
@@ -76,34 +76,34 @@ pub fn object(context: &Context, bytes: &[u8], expected: &Expected<'_>) -> Resul
     let value = if value.is_null() { serde_json::json!({}) } else { value };
     check_form(&value, bytes, expected)?;
     if let Some(why) = half_version(&value, expected, || String::from_utf8_lossy(bytes).into_owned()) {
-        return Err(Given::of(&value, expected).cannot_be_handled(expected, &why));
+        return Err(TypeMeta::of(&value, expected).cannot_be_handled(expected, &why));
     }
     if expected.custom.is_some() {
         if let Some((_, text)) = numbers.beyond().next() {
             let why = corten_meta::numbers::beyond_error(text);
-            return Err(Given::of(&value, expected).cannot_be_handled(expected, &why));
+            return Err(TypeMeta::of(&value, expected).cannot_be_handled(expected, &why));
         }
         let read_strictly = field_validation(context) != FieldValidation::Ignore;
-        check_says_type(&value, expected).map_err(|why| match why {
+        check_has_type(&value, expected).map_err(|why| match why {
             Untyped::NoVersion(status) => status,
             Untyped::NoKind if read_strictly => {
                 unrecognized(expected, &no_kind(&String::from_utf8_lossy(bytes)), bytes)
             }
             Untyped::NoKind => {
                 let shown = if is_json { String::from_utf8_lossy(bytes).into_owned() } else { shown };
-                Given::of(&value, expected).cannot_be_handled(expected, &no_kind(&shown))
+                TypeMeta::of(&value, expected).cannot_be_handled(expected, &no_kind(&shown))
             }
         })?;
     }
     let complaints = |unknown: Vec<String>| match (is_json, unknown.is_empty()) {
-        // What a custom resource does not know is found after it has been read, and is told as it is.
+        // Unknown fields of a custom resource are found after it has been read, and are reported as they are.
         _ if expected.custom.is_some() => {
             duplicates.into_iter().chain(unknown.iter().map(|path| format!("unknown field \"{path}\""))).collect()
         }
         (true, false) => {
-            let mut told = corten_meta::codec::strict_complaints(bytes, &unknown);
-            told.retain(|told| !duplicate_path(told).is_some_and(|path| is_within_raw(expected.schema, path)));
-            told
+            let mut errors = corten_meta::codec::strict_complaints(bytes, &unknown);
+            errors.retain(|error| !duplicate_path(error).is_some_and(|path| is_within_raw(expected.schema, path)));
+            errors
         }
         _ => {
             let unknown = unknown.iter().take(MAX_COMPLAINTS).map(|path| format!("unknown field {}", quote(path)));
@@ -111,7 +111,7 @@ pub fn object(context: &Context, bytes: &[u8], expected: &Expected<'_>) -> Resul
         }
     };
     checked(context, value, &numbers, expected, complaints, &|value, why| {
-        Given::of(value, expected).cannot_be_handled(expected, why)
+        TypeMeta::of(value, expected).cannot_be_handled(expected, why)
     })
 }
 
@@ -160,7 +160,7 @@ pub fn options(context: &Context, bytes: &[u8]) -> Result<Value, Status> {
     }
 }
 
-/// The path that a complaint of a duplicate field names.
+/// Returns the path in an error about a duplicate field.
 fn duplicate_path(complaint: &str) -> Option<&str> {
     complaint.strip_prefix("duplicate field \"").and_then(|rest| rest.strip_suffix('"'))
 }
@@ -169,7 +169,7 @@ fn duplicate_path(complaint: &str) -> Option<&str> {
 #[derive(Default)]
 struct Parsed {
     value: Value,
-    /// What is wrong with fields that are given more than once.
+    /// The errors about fields that occur more than once.
     duplicates: Vec<String>,
     numbers: Numbers,
     is_json: bool,
@@ -180,7 +180,7 @@ fn parse(context: &Context, bytes: &[u8], expected: &Expected<'_>) -> Result<Par
         BodyFormat::Json => {
             let duplicate = |path: String| format!("duplicate field {}", quote(&path));
             let read = |mut d: corten_meta::Decoded| {
-                // What is taken as a whole is not looked into.
+                // Values of raw types are taken as they are: duplicates within them are no errors.
                 d.duplicates.retain(|path| !is_within_raw(expected.schema, path));
                 let numbers = if d.has_floats { corten_meta::codec::numbers(bytes) } else { Numbers::default() };
                 let duplicates = d.duplicates.into_iter().map(duplicate).collect();
@@ -200,7 +200,7 @@ fn parse(context: &Context, bytes: &[u8], expected: &Expected<'_>) -> Result<Par
             let read = protobuf::object(bytes, expected.schema);
             if let Err(protobuf::Error::Object { api_version, kind, error }) = &read {
                 let given = serde_json::json!({ "apiVersion": api_version, "kind": kind });
-                return Err(Given::of(&given, expected).cannot_be_handled(expected, &error.to_string()));
+                return Err(TypeMeta::of(&given, expected).cannot_be_handled(expected, &error.to_string()));
             }
             read.map(|value| Parsed { value, ..Parsed::default() }).map_err(|e| e.to_string())
         }
@@ -214,7 +214,7 @@ fn check_form(value: &Value, bytes: &[u8], expected: &Expected<'_>) -> Result<()
     check_type(value).map_err(|why| unrecognized(expected, &why, bytes))
 }
 
-/// What an object must look like for its type to be found.
+/// Checks that the type of an object can be found: it is an object, and its apiVersion has at most one slash.
 pub fn check_type(value: &Value) -> Result<(), String> {
     check_object(value)?;
     let api_version = value["apiVersion"].as_str().unwrap_or_default();
@@ -224,7 +224,7 @@ pub fn check_type(value: &Value) -> Result<(), String> {
     }
 }
 
-/// A body is an object whose type is text.
+/// Checks that a body is an object whose apiVersion and kind are strings.
 fn check_object(value: &Value) -> Result<(), String> {
     const TYPE_META: &str =
         r#"struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" }"#;
@@ -250,18 +250,18 @@ fn check_object(value: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Why the type of an object cannot be found in it.
+/// The reason why an object has no type.
 pub enum Untyped {
     NoKind,
     NoVersion(Status),
 }
 
-/// The complaint about an object that does not say what it is.
+/// Returns the error about an object without a kind.
 pub fn no_kind(shown: &str) -> String {
     format!("Object 'Kind' is missing in '{shown}'")
 }
 
-/// The complaint about an object that says which group it is of, which is another than expected, and not in which version.
+/// Returns the error about an object whose apiVersion has only a group, which is another than expected.
 pub fn half_version(value: &Value, expected: &Expected<'_>, shown: impl FnOnce() -> String) -> Option<String> {
     let is_half = is_half(value["apiVersion"].as_str().unwrap_or_default(), expected);
     is_half.then(|| format!("Object 'apiVersion' is missing in '{}'", shown()))
@@ -273,8 +273,8 @@ fn is_half(api_version: &str, expected: &Expected<'_>) -> bool {
     given.is_some_and(|given| !given.is_empty() && given != group)
 }
 
-/// A custom resource must say what it is, unlike a kind that the server has a type of.
-pub fn check_says_type(value: &Value, expected: &Expected<'_>) -> Result<(), Untyped> {
+/// Checks that a custom resource has its apiVersion and kind. Built-in kinds may leave them out.
+pub fn check_has_type(value: &Value, expected: &Expected<'_>) -> Result<(), Untyped> {
     if value["kind"].as_str().unwrap_or_default().is_empty() {
         return Err(Untyped::NoKind);
     }
@@ -293,7 +293,7 @@ fn unrecognized(expected: &Expected<'_>, why: &str, bytes: &[u8]) -> Status {
     Status::bad_request(format!("the object provided is unrecognized (must be of type {kind}): {why} ({body})"))
 }
 
-/// The beginning of a body, to recognise it by.
+/// Returns the beginning of a body, to recognise it by.
 fn summary(bytes: &[u8]) -> String {
     const LENGTH: usize = 30;
     let begin = &bytes[..bytes.len().min(LENGTH)];
@@ -305,9 +305,9 @@ fn summary(bytes: &[u8]) -> String {
     }
 }
 
-/// Checks type and fields of a decoded object, of which `numbers` tells how they are written, and prunes it. Also the
-/// result of a patch comes through here. `complaints` makes what strict decoding objects to of the paths of unknown fields; `refuse` makes the answer for the
-/// value as it was given.
+/// Checks type and fields of a decoded object and prunes it. `numbers` has the spelling of its numbers. The result of a
+/// patch comes through here too. `complaints` makes the errors of strict decoding from the paths of unknown fields;
+/// `refuse` makes the response for the value as it was sent.
 pub fn checked(
     context: &Context,
     mut value: Value,
@@ -316,8 +316,8 @@ pub fn checked(
     complaints: impl FnOnce(Vec<String>) -> Vec<String>,
     refuse: &dyn Fn(&Value, &str) -> Status,
 ) -> Result<Value, Status> {
-    let check_given = |value: &Value| Given::of(value, expected).check(expected, &|why| refuse(value, why));
-    // What a custom resource says of itself is compared only after it has been read.
+    let check_given = |value: &Value| TypeMeta::of(value, expected).check(expected, &|why| refuse(value, why));
+    // The type of a custom resource is compared only after it has been read.
     if expected.custom.is_none() {
         check_given(&value)?;
     }
@@ -338,12 +338,12 @@ pub fn checked(
             corten_api::prune(expected.schema, &mut value);
         }
         if !numbers.is_empty() {
-            // What is kept as it was sent is compared with what was stored of it.
+            // Raw values are compared with the stored ones, so their numbers must be normalised as those were.
             corten_meta::codec::settle_numbers(&mut value);
         }
     } else if let Some(custom) = expected.custom {
         const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
-        // A whole number is one however it was written, for it comes as a value.
+        // A float without a fraction is an integer here, however it was written.
         for number in value.get_mut("metadata").and_then(Value::as_object_mut).into_iter().flat_map(Map::values_mut) {
             let is_whole = |float: &f64| !number.is_i64() && float.fract() == 0.0 && float.abs() < i64::MAX as f64;
             if let Some(whole) = number.as_f64().filter(is_whole) {
@@ -374,7 +374,8 @@ pub fn checked(
     Ok(value)
 }
 
-/// Passes the complaints on as `fieldValidation` wants it: not, as warnings, or as the error that `strict` makes.
+/// Handles the errors of strict decoding by `fieldValidation`: ignores them, warns, or fails with the error of
+/// `strict`.
 pub fn field_validation_complaints(
     context: &Context,
     complaints: Vec<String>,
@@ -382,7 +383,7 @@ pub fn field_validation_complaints(
 ) -> Result<(), Status> {
     match field_validation(context) {
         FieldValidation::Warn => {
-            // The reader of YAML tells all of its complaints as one.
+            // The YAML reader joins all its errors in one message.
             let each = |complaint: &String| match complaint.strip_prefix("yaml: unmarshal errors:\n  ") {
                 Some(several) => several.split("\n  ").map(str::to_owned).collect(),
                 None => vec![complaint.clone()],
@@ -395,25 +396,25 @@ pub fn field_validation_complaints(
     Ok(())
 }
 
-/// What a body says it is; where it says nothing, it is what was expected.
-struct Given<'a> {
+/// The type that a body declares; where it declares none, the expected one.
+struct TypeMeta<'a> {
     api_version: &'a str,
     kind: &'a str,
     name: &'a str,
 }
 
-impl<'a> Given<'a> {
-    fn of(value: &'a Value, expected: &Expected<'a>) -> Given<'a> {
+impl<'a> TypeMeta<'a> {
+    fn of(value: &'a Value, expected: &Expected<'a>) -> TypeMeta<'a> {
         let field = |key: &str, default: &'a str| {
             value.get(key).and_then(Value::as_str).filter(|v| !v.is_empty()).unwrap_or(default)
         };
         let api_version = match field("apiVersion", expected.api_version) {
             given if is_half(given, expected) => given,
-            // The half of a version that is not said is the expected one.
+            // A version that is left out is the expected one.
             given if given.ends_with('/') => expected.api_version,
             given => given.strip_prefix('/').unwrap_or(given),
         };
-        Given { api_version, kind: field("kind", expected.kind), name: corten_meta::name(value) }
+        TypeMeta { api_version, kind: field("kind", expected.kind), name: corten_meta::name(value) }
     }
 
     fn version(&self) -> &str {
@@ -431,7 +432,7 @@ impl<'a> Given<'a> {
         Status::bad_request(format!("{kind} in version {version} cannot be handled as a {handled}: {why}"))
     }
 
-    /// Whether the body is what was expected.
+    /// Checks that the body has the expected type.
     fn check(&self, expected: &Expected<'_>, refuse: &dyn Fn(&str) -> Status) -> Result<(), Status> {
         let is_kind = self.kind == expected.kind;
         let is_version = self.api_version == expected.api_version || Some(self.api_version) == expected.older;

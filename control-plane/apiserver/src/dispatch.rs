@@ -1,4 +1,4 @@
-//! From a request for a resource to the verb, the subresource or the virtual resource that answers it.
+//! Dispatch of a request for a resource to the verb, the subresource or the virtual resource that answers it.
 
 use corten_api::{Kind, Role, Subresource};
 use corten_meta::Status;
@@ -19,8 +19,8 @@ use crate::verbs::{create, delete, get, list, patch, update, watch};
 use crate::write::Scope;
 use crate::{subresources, virtual_resources};
 
-/// Finds the resource and hands the request to the verb's handler: first whether there is such a path, then whether it
-/// takes the method, then whether the two sides speak the same media types. What its answer holds is looked at last.
+/// Finds the resource and hands the request to the verb's handler. It checks the path first, then the method, then the
+/// media types. The options of the response are checked last.
 pub async fn dispatch(server: &Server, context: &Context, body: RequestBody) -> Result<Reply, Status> {
     let reply = hand_over(server, context, body).await?;
     if reply.status().is_success() {
@@ -42,7 +42,7 @@ async fn hand_over(server: &Server, context: &Context, body: RequestBody) -> Res
     if resource.is_unresolved {
         return Err(Status::internal("error resolving resource"));
     }
-    // Who asks for a custom resource is warned whatever comes of it.
+    // A request for a custom resource gets the warning whatever its outcome.
     if kind.is_custom() {
         warn_of_deprecation(&server.core, context, kind);
     }
@@ -85,7 +85,7 @@ async fn hand_over(server: &Server, context: &Context, body: RequestBody) -> Res
     }
 }
 
-/// Finds the part of the resource that the path leads to, if it leads to one, and whether it takes the method.
+/// Finds the subresource of the path, if it has one, and checks that it takes the method.
 fn route<'a>(target: &Scope<'a>) -> Result<Option<&'a Subresource>, Status> {
     let info = &target.context.info;
     let kind = &target.resource.kind;
@@ -110,12 +110,12 @@ fn route<'a>(target: &Scope<'a>) -> Result<Option<&'a Subresource>, Status> {
     Ok(Some(subresource))
 }
 
-/// The same for a custom resource, whose paths nobody has laid: the verb alone decides, whatever the method and whatever
-/// follows in the path.
+/// Does the same for a custom resource, which has no registered routes: the verb alone decides, whatever the method and
+/// whatever follows in the path.
 fn route_custom<'a>(target: &Scope<'a>) -> Result<Option<&'a Subresource>, Status> {
     let info = &target.context.info;
     let kind = &target.resource.kind;
-    // It knows no other parts than those it was given.
+    // Its only subresources are those of its CustomResourceDefinition.
     let part = || kind.subresource(&info.subresource).ok_or_else(|| target.not_found());
     let subresource = if info.subresource.is_empty() { None } else { Some(part()?) };
     let verb = &info.verb;
@@ -137,7 +137,7 @@ fn route_custom<'a>(target: &Scope<'a>) -> Result<Option<&'a Subresource>, Statu
     Ok(subresource)
 }
 
-/// Whether the body of a patch is of a form that is taken, and whether the answer can be in one that the client takes.
+/// Checks that a patch has a supported media type, and that the client accepts one of the response's.
 fn check_media_types(target: &Scope<'_>, subresource: Option<&Subresource>) -> Result<(), Status> {
     let context = target.context;
     let is_proxied = subresource.is_some_and(|subresource| subresource.role == Role::Proxy);
@@ -147,7 +147,7 @@ fn check_media_types(target: &Scope<'_>, subresource: Option<&Subresource>) -> R
     check_accept(target)
 }
 
-/// Whether a custom resource has nothing at this path: it is in no namespace, or in one that the path does not name.
+/// Returns whether a custom resource has nothing at this path: its scope is another than the path's.
 fn is_misplaced(info: &RequestInfo, namespaced: bool) -> bool {
     if !namespaced {
         return !info.namespace.is_empty();
@@ -155,12 +155,12 @@ fn is_misplaced(info: &RequestInfo, namespaced: bool) -> bool {
     info.namespace.is_empty() && !matches!(info.verb, Verb::List | Verb::Watch)
 }
 
-/// A form of the answer that the client takes is looked for when path and method are known.
+/// Checks that the client accepts a form of the response. Path and method are known by now.
 fn check_accept(target: &Scope<'_>) -> Result<(), Status> {
     let context = target.context;
     let kind = &target.resource.kind;
     if let Some(status) = &context.not_acceptable {
-        // A media type that is spoken at all leads as far as the resource.
+        // A media type that the server supports at all gets as far as the resource, and so gets its warning.
         if status.details.is_none() && !kind.is_custom() {
             warn_of_deprecation(target.core, context, kind);
         }
@@ -173,7 +173,7 @@ fn check_accept(target: &Scope<'_>) -> Result<(), Status> {
     Ok(())
 }
 
-/// Says to who uses a version that is on its way out that it is.
+/// Warns the client of a deprecated version, and counts the request.
 fn warn_of_deprecation(core: &Core, context: &Context, kind: &Kind) {
     if let Some(warning) = &kind.deprecation {
         context.warn(warning.clone());
@@ -182,7 +182,7 @@ fn warn_of_deprecation(core: &Core, context: &Context, kind: &Kind) {
     }
 }
 
-/// Tables hold only parts of objects that there are.
+/// Checks the value of `includeObject` of a request for a Table.
 fn check_view(context: &Context) -> Result<(), Status> {
     let include = context.info.query.get("includeObject").unwrap_or_default();
     match context.accept.view {
@@ -195,7 +195,7 @@ fn check_view(context: &Context) -> Result<(), Status> {
     }
 }
 
-/// A built-in group answers in its own form what it does not have; any other path is none of the API.
+/// Answers for an unknown resource: a built-in group with a Status, any other path with a plain 404.
 fn unknown_resource(server: &Server, context: &Context) -> Result<Reply, Status> {
     let info = &context.info;
     let resources = server.core.registry.resources();
@@ -203,15 +203,15 @@ fn unknown_resource(server: &Server, context: &Context) -> Result<Reply, Status>
     if is_built_in { Err(Status::path_not_found()) } else { Ok(response::page_not_found()) }
 }
 
-/// Whether the path is one of the resource, and the method one of the path.
+/// Checks that the path is one of the resource, and the method one of the path.
 fn check_verb(target: &Scope<'_>) -> Result<(), Status> {
     let info = &target.context.info;
     let kind = &target.resource.kind;
     let across = kind.namespaced && !info.is_in_namespace;
     let reads_all = matches!(info.verb, Verb::List | Verb::Watch);
-    // A list or watch of one has it in its selector, except where the path says that it is a watch.
+    // A list or watch of one object has its name in the selector, except where the path has `/watch/`.
     let is_named = !info.name.is_empty() && (!reads_all || info.is_watch_path);
-    // Of what is only ever created there are no objects to name.
+    // A resource that is only ever created has no named objects.
     let has_names = kind.verbs.iter().any(|verb| !matches!(*verb, "create" | "list" | "watch" | "deletecollection"));
     let is_unwatched = info.is_watch_path && !kind.verbs.contains(&"watch");
     if across && (is_named || !kind.verbs.contains(&"list")) || is_named && !has_names || is_unwatched {
@@ -220,7 +220,7 @@ fn check_verb(target: &Scope<'_>) -> Result<(), Status> {
     let misplaced = match info.verb {
         Verb::Create => is_named,
         Verb::Update | Verb::Patch => !is_named,
-        // The path may say that it is a watch, whatever the method.
+        // A path with `/watch/` is a watch, whatever the method.
         Verb::Watch => target.context.method != http::Method::GET,
         _ => target.context.method == http::Method::HEAD,
     };

@@ -1,6 +1,6 @@
-//! What can go wrong while the API server is built, started or served.
+//! Errors of building, starting and serving the API server.
 //!
-//! Requests never end in this type: they end in a `corten_meta::Status`, which is the answer itself.
+//! Requests never end in this type: they end in a `corten_meta::Status`, which is the response itself.
 
 /// An error of the API server as a component.
 #[derive(Debug, thiserror::Error)]
@@ -23,7 +23,7 @@ pub enum Error {
     Io(#[from] std::io::Error),
 }
 
-/// Joins messages into one as upstream does: each once, several in brackets.
+/// Joins messages as upstream does: each once, several in brackets.
 pub fn aggregate(mut messages: Vec<String>) -> String {
     let mut seen = std::collections::BTreeSet::new();
     messages.retain(|message| seen.insert(message.clone()));

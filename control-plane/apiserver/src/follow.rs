@@ -1,6 +1,6 @@
 //! Tasks that follow a resource: whenever it changes, all of it is reconciled again.
 //!
-//! A reconciliation that failed is tried again a second later.
+//! A failed reconciliation is repeated a second later.
 
 use std::time::Duration;
 

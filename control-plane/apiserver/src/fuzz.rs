@@ -1,6 +1,6 @@
-//! Doors for the fuzz targets: decoders that are private to the API server. Nothing else may use this.
+//! Entry points for the fuzz targets: decoders that are private to the API server. Nothing else may use them.
 //!
-//! What a client can reach by a request is tried through [`crate::Server::handle`] instead.
+//! Code that a client can reach by a request is fuzzed through [`crate::Server::handle`] instead.
 
 use std::sync::Arc;
 
@@ -67,7 +67,7 @@ pub fn encrypted_object(bytes: &[u8]) -> Result<(), String> {
     EncryptedObject::read(bytes).map(drop)
 }
 
-/// Reads the keys of an issuer and verifies a signature by them.
+/// Reads the keys of an issuer and verifies a signature with them.
 pub fn json_web_keys(document: &Value, algorithm: &str, signed: &[u8]) -> bool {
     oidc::keys::Keys::from_jwks(document).verify(algorithm, "", b"message", signed)
 }
@@ -101,7 +101,7 @@ pub fn request(method: &Method, path: &str, query: &str) -> String {
     info.path
 }
 
-/// Negotiates what an Accept header asks for.
+/// Negotiates the media type of an Accept header.
 pub fn accept(header: &[u8]) -> Option<&'static str> {
     let mut headers = HeaderMap::new();
     headers.insert(http::header::ACCEPT, HeaderValue::from_bytes(header).ok()?);
@@ -109,7 +109,7 @@ pub fn accept(header: &[u8]) -> Option<&'static str> {
     Some(accept.content_type())
 }
 
-/// Reads the answer of an admission webhook; returns what the client of a refused write is told.
+/// Reads the response of an admission webhook.
 pub fn admission_answer(bytes: &[u8], version: &str) -> Result<(), String> {
     for mutating in [true, false] {
         admission::webhook::review::response(bytes, version, "u", mutating)?;
@@ -117,30 +117,30 @@ pub fn admission_answer(bytes: &[u8], version: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// What a client is told that a webhook denied its write.
+/// Returns the code of the Status of a write that a webhook denied.
 pub fn denial(result: &Value) -> u16 {
     admission::webhook::review::denied("w", result).code
 }
 
-/// Reads the answer of a conversion webhook to one object; returns the object as it will be used.
+/// Reads the response of a conversion webhook for one object; returns the object as it will be used.
 pub fn converted(bytes: &[u8], original: &Value, wanted: &str) -> Result<Vec<Value>, String> {
     let objects = conversion_webhook::response(bytes, "v1", "u")?;
     objects.into_iter().map(|object| conversion_webhook::checked(original, object, wanted)).collect()
 }
 
-/// Reads the status of an answer of webhooks that authorize and authenticate.
+/// Reads the status of a response of authorization and authentication webhooks.
 pub fn review_status(status: &Value) -> bool {
     let _ = authorization::webhook::verdict(status);
     authentication::webhook::verdict(status, &["a".to_owned()]).is_ok()
 }
 
-/// Reads what an aggregated API server says of itself.
+/// Reads the discovery document of an aggregated API server; returns how many resources it has.
 pub fn aggregated(document: &Value) -> usize {
     let _ = aggregation::documents::part_of(document, "/apis/g/v1");
     aggregation::documents::resources(document, "g", "v1").len()
 }
 
-/// Reads what a kubelet says of a pod's use.
+/// Reads a kubelet's stats of a pod.
 pub fn pod_usage(stats: &Value) -> Option<Value> {
     resource_metrics::containers(stats)
 }

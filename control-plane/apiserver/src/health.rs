@@ -1,8 +1,8 @@
-//! How far the server has come.
+//! The readiness of the server.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether everything that a server does at its start is done.
+/// Whether all start-up work of the server is done.
 #[derive(Default)]
 pub struct Health {
     ready: AtomicBool,

@@ -10,7 +10,7 @@ use crate::server::Server;
 use crate::user::{Identity, Peer, User};
 
 impl Server {
-    /// A way to call this server as `user`, without a socket.
+    /// Returns a client that calls this server as `user`, without a socket.
     pub fn in_process(self: &Arc<Self>, user: User) -> InProcess {
         let identity = Identity::InProcess(user.authenticated());
         InProcess { server: Arc::clone(self), peer: Arc::new(Peer { identity, ..Peer::default() }) }
@@ -30,7 +30,7 @@ impl InProcess {
         self.server.handle(request.map(RequestBody::Full), &self.peer).await.map(Body::joined)
     }
 
-    /// Runs admission on new objects for a path, and stores none of them: for measuring what it costs.
+    /// Runs admission on new objects for a path without storing them, to measure its cost.
     pub async fn admit(&self, path: &str, objects: Vec<Value>) -> Result<(), Status> {
         let request = http::Request::post(path).body(()).map_err(|e| Status::bad_request(e.to_string()))?;
         self.server.admit(request, &self.peer, objects).await

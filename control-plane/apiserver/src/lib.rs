@@ -3,8 +3,8 @@
 //! One pipeline (`pipeline.rs`) serves every kind of the table in `corten-api`, over TLS and in process alike.
 //! It is the only component that touches the store.
 //!
-//! Invariant: no handler names a kind, and none can be reached around the pipeline. What only some kinds need
-//! is an admission plugin, a subresource role or a virtual resource, each in its own file.
+//! Invariant: no handler names a kind, and none can be reached around the pipeline. The special behaviour of a few
+//! kinds is an admission plugin, a subresource role or a virtual resource, each in its own file.
 
 mod admission;
 mod aggregation;
@@ -39,7 +39,6 @@ mod managed_fields;
 mod metrics;
 mod names;
 mod negotiation;
-mod ordered;
 mod outbound;
 mod paths;
 mod pipeline;
@@ -52,9 +51,9 @@ mod response;
 mod scheme;
 mod serve;
 mod server;
-mod stall;
 mod subresources;
 mod target;
+mod upstream_order;
 mod user;
 mod verb;
 mod verbs;
@@ -63,6 +62,7 @@ mod virtual_resources;
 mod warnings;
 mod websocket;
 mod write;
+mod write_timeout;
 
 pub use body::{Body, HttpBody, Reply, RequestBody, Watch};
 pub use cache::event::WatchEvent;
@@ -77,7 +77,7 @@ pub use serve::{Certificates, tls_config};
 pub use server::Server;
 pub use user::{Identity, Peer, User};
 
-/// Compares secrets without telling by its duration where they differ.
+/// Compares secrets in a time that does not depend on where they differ.
 fn constant_time_eq(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |difference, (x, y)| difference | (x ^ y)) == 0
 }

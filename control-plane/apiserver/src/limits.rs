@@ -7,7 +7,7 @@ use corten_meta::Status;
 use crate::config::Config;
 use crate::context::Context;
 
-/// How many times the limits must be passed before the last guard refuses.
+/// The multiple of the limits at which the last guard refuses requests.
 const GUARD: usize = 4;
 
 /// The requests that may be in flight at once: the last guard, behind priority and fairness.
@@ -18,7 +18,7 @@ pub struct Limits {
     max_writing: usize,
 }
 
-/// A place among the requests in flight; dropping it frees the place.
+/// A slot among the requests in flight; dropping it frees the slot.
 pub struct InFlight<'a>(Option<&'a AtomicUsize>);
 
 impl Drop for InFlight<'_> {
@@ -39,14 +39,14 @@ impl Limits {
         }
     }
 
-    /// How many reading and writing requests are in flight.
+    /// Returns how many read and mutating requests are in flight.
     pub fn current(&self) -> (usize, usize) {
         (self.reading.load(Ordering::Acquire), self.writing.load(Ordering::Acquire))
     }
 
-    /// Takes a place for a request, or refuses it.
+    /// Takes a slot for a request, or refuses it.
     pub fn enter(&self, context: &Context) -> Result<InFlight<'_>, Status> {
-        // Health must answer under load, long requests would hold their place for ever, and the cluster's
+        // Health checks must answer under load, long-running requests would hold their slot for ever, and the cluster's
         // masters must be able to repair an overloaded cluster.
         let exempt =
             context.info.is_long_running() || !context.info.is_resource || context.user.is_in("system:masters");
@@ -58,11 +58,11 @@ impl Limits {
         } else {
             (&self.reading, self.max_reading)
         };
-        let place = InFlight(Some(counter));
-        // Priority and fairness has let it in; this only keeps a mistake there from taking the server down.
+        let slot = InFlight(Some(counter));
+        // Priority and fairness has let it in; this only keeps a bug there from taking the server down.
         if counter.fetch_add(1, Ordering::AcqRel) >= max * GUARD {
             return Err(Status::too_many_requests("Too many requests, please try again later.", 1));
         }
-        Ok(place)
+        Ok(slot)
     }
 }

@@ -1,9 +1,9 @@
-//! `metadata.managedFields` of objects: reading, writing and keeping them, and what the server owns of its own accord.
+//! `metadata.managedFields` of objects: reading, writing and keeping them, and the fields that the server itself owns.
 //!
-//! The rules of ownership are in `fields/`. Which of them a request follows is for the verbs to say.
+//! The rules of ownership are in `corten-fields`. The verbs choose which of them a request follows.
 
 use corten_api::Kind;
-use corten_fields::{Filter, Identity, Managers, Operation, Set, Type, Versions, apply, update};
+use corten_fields::{Application, Filter, Identity, Managers, Operation, Set, Type, Versions, apply, update};
 use corten_meta::{Status, Value};
 use serde_json::{Map, json};
 
@@ -18,7 +18,7 @@ pub fn set_managers(object: &mut Value, managers: Managers) {
     };
 }
 
-/// The managers of an object as they are written in it.
+/// Returns the encoded managers of an object.
 pub fn managed_fields(object: &Value) -> Option<&Value> {
     object.get("metadata").and_then(|metadata| metadata.get("managedFields"))
 }
@@ -28,12 +28,12 @@ pub fn take_managed_fields(object: &mut Value) -> Option<Value> {
     object.get_mut("metadata")?.as_object_mut()?.remove("managedFields")
 }
 
-/// The managers of a stored object; ones that cannot be read are as good as none.
+/// Returns the managers of a stored object; unreadable ones count as none.
 pub fn managers_of(object: &Value) -> Managers {
     Managers::stored(managed_fields(object).cloned())
 }
 
-/// What admission made of an object keeps the managers that it had if it has spoiled them. Says what was wrong.
+/// Restores the managers of an object if admission made them invalid. Returns the warning about it.
 pub fn keep_managers(admitted: &mut Value, before: &Value) -> Option<String> {
     let why = Managers::decode(managed_fields(admitted)).err()?;
     restore_managers(admitted, before);
@@ -43,7 +43,7 @@ pub fn keep_managers(admitted: &mut Value, before: &Value) -> Option<String> {
     ))
 }
 
-/// Gives an object the managers of another, as they are written there.
+/// Gives an object the managers of another, as they are encoded there.
 fn restore_managers(object: &mut Value, from: &Value) {
     let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else { return };
     match managed_fields(from) {
@@ -52,7 +52,7 @@ fn restore_managers(object: &mut Value, from: &Value) {
     };
 }
 
-/// The server owns what it creates of its own accord, as one of its managers.
+/// Makes the server's own manager the owner of an object that the server creates.
 pub fn own_created(resource: &Resource, object: &mut Value, manager: &str, now: jiff::Timestamp) {
     let by = Identity {
         manager: manager.to_owned(),
@@ -70,7 +70,7 @@ pub fn own_created(resource: &Resource, object: &mut Value, manager: &str, now: 
     set_managers(object, managers);
 }
 
-/// The server owns what it writes into a status of its own accord.
+/// Makes the server the owner of the status fields that it writes.
 pub fn own_status(resource: &Resource, old: &Value, new: &mut Value, now: jiff::Timestamp) {
     let by = Identity {
         manager: "kube-apiserver".to_owned(),
@@ -85,7 +85,7 @@ pub fn own_status(resource: &Resource, old: &Value, new: &mut Value, now: jiff::
     set_managers(new, managers);
 }
 
-/// A status as the server applies it of its own accord, as one of its managers: the object with it, if that changes it.
+/// Applies a status as one of the server's own managers. Returns the object with it, if that changes it.
 pub fn apply_status(
     resource: &Resource,
     live: &Value,
@@ -105,13 +105,14 @@ pub fn apply_status(
     let config = json!({ "apiVersion": by.api_version, "kind": kind.kind, "status": status,
                          "metadata": { "name": corten_meta::name(live) } });
     let time = corten_meta::time::rfc3339(now);
-    let applied = apply(&versions, (live, resource.first()), &config, &managers_of(live), &by, (&time, true)).ok()?;
+    let application = Application { config: &config, live, first: resource.first(), by: &by, time: &time, force: true };
+    let applied = apply(&versions, &managers_of(live), &application).ok()?;
     let mut object = applied.object?;
     set_managers(&mut object, applied.managers);
     Some(object)
 }
 
-/// A type of the table in its own version only.
+/// A type of the schema table in its own version only.
 pub struct OneVersion<'a> {
     pub api_version: &'a str,
     pub schema: &'a str,
@@ -132,7 +133,7 @@ impl Versions for OneVersion<'_> {
     }
 }
 
-/// How the fields of a kind are owned.
+/// Returns the type that decides how the fields of a kind are owned.
 pub fn type_of(kind: &Kind) -> Type<'_> {
     match Type::table(&kind.schema) {
         Some(of) => of,
@@ -140,7 +141,7 @@ pub fn type_of(kind: &Kind) -> Type<'_> {
     }
 }
 
-/// A write that would change nothing but the times of managers, and not even their order, is no write: the times stay.
+/// Keeps the times of managers if a write changes nothing else, not even their order: then it is no write.
 pub fn keep_times(new: &mut Value, old: &Value) {
     if managed_fields(new) == managed_fields(old) || !same_but_managers(new, old) {
         return;
@@ -158,15 +159,15 @@ pub fn keep_times(new: &mut Value, old: &Value) {
     }
 }
 
-/// Whether two objects are the same but for their managers and their revision.
+/// Returns whether two objects are the same but for their managers and their resourceVersion.
 pub fn same_but_managers(new: &Value, old: &Value) -> bool {
     let (Some(new), Some(old)) = (new.as_object(), old.as_object()) else { return false };
     fn metadata(object: &Map<String, Value>) -> impl Iterator<Item = (&String, &Value)> {
         let fields = object.get("metadata").and_then(Value::as_object).into_iter().flatten();
-        // The revision is the store's to write, and not yet in the new object.
+        // The store writes the resourceVersion later, so the new object has none yet.
         fields.filter(|(name, _)| *name != "managedFields" && *name != "resourceVersion")
     }
-    // From the end: of a status that was written it is the status that differs.
+    // From the end: the status, which a write of a status changes, comes last.
     new.len() == old.len()
         && new.iter().rev().all(|(name, value)| name == "metadata" || old.get(name) == Some(value))
         && metadata(new).eq(metadata(old))

@@ -1,6 +1,6 @@
-//! Names that the server makes.
+//! Names that the server generates.
 
-/// A name of the form `<base><five characters>`, at most 63 long.
+/// Returns a name of the form `<base><five characters>`, at most 63 long.
 pub fn generated_name(base: &str) -> String {
     const CHARACTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
     let random = uuid::Uuid::new_v4();

@@ -1,21 +1,21 @@
-//! Which form the client wants its answer in, and which form its body has.
+//! Content negotiation: the form of the response, and the form of the request's body.
 //!
-//! Answers are JSON or YAML: a client that lists protobuf first and JSON after gets JSON, which is cheaper here. A client
-//! that takes nothing else gets an answer in protobuf, and so does one that wants metadata alone and lists protobuf first:
-//! the items of a list name their kind in JSON and not in protobuf, and clients compare them with objects that they got.
-//! Bodies may be protobuf too.
+//! Responses are JSON or YAML: a client that lists protobuf first and JSON after gets JSON, which is cheaper here. A
+//! client that accepts nothing else gets protobuf. So does a client that wants metadata alone and lists protobuf first:
+//! the items of a list have their kind in JSON and not in protobuf, and clients compare them with objects of other
+//! requests. Bodies may be protobuf too.
 
 use corten_meta::Status;
 use corten_protobuf::MEDIA_TYPE as PROTOBUF;
 use http::HeaderMap;
 
-/// The media types of answers, as error messages list them.
+/// The media types of responses, as error messages list them.
 pub const ACCEPTED: &[&str] = &["application/json", "application/yaml", PROTOBUF];
 
-/// What a watch is written in.
+/// The media types of watches.
 pub const STREAMED: &[&str] = &["application/json;stream=watch", corten_protobuf::STREAMED];
 
-/// The text format.
+/// The encoding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
     #[default]
@@ -24,7 +24,7 @@ pub enum Format {
     Protobuf,
 }
 
-/// What objects are shown as.
+/// The transformation of objects in a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum View {
     #[default]
@@ -36,16 +36,16 @@ pub enum View {
     AggregatedDiscovery,
 }
 
-/// The negotiated form of an answer.
+/// The negotiated form of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accept {
     pub format: Format,
     pub view: View,
-    /// The view is wanted in its first version.
+    /// Whether the view is wanted in v1beta1.
     pub is_beta: bool,
-    /// Indented, for people.
+    /// Whether the response is indented for people.
     pub pretty: bool,
-    /// The format of errors, which have no other view than the plain one; none if the client does not take that.
+    /// The format of errors, which have the plain view only; none if the client does not accept that.
     pub errors: Option<Format>,
 }
 
@@ -57,28 +57,28 @@ impl Default for Accept {
     }
 }
 
-/// What stands behind a path, which says in which views it can be shown.
+/// The content of a path, which decides the views it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offer {
     Objects,
-    /// Objects too, also as a stream of what happens to them.
+    /// Objects, also as a watch.
     Collection,
-    /// Objects that have no rows.
+    /// Objects without a Table.
     Rowless,
-    /// Text, unless something goes wrong.
+    /// Plain text; errors are objects.
     Log,
-    /// Whatever somebody else answers.
+    /// The response of another server.
     Foreign,
-    /// The groups of the API, alone or with all their versions and resources.
+    /// The API groups, alone or with all their versions and resources.
     Groups,
     Document,
 }
 
 impl Accept {
-    /// Chooses the best form of the Accept header that is spoken here for what is offered, and says why if there is
-    /// none.
+    /// Chooses the best clause of the Accept header that the server supports for the offer; otherwise the error.
     ///
-    /// Most paths are `routed`: there a media type must be named as it is, or be `*/*`, before anything else is looked at.
+    /// Most paths are `routed`: there a media type must be named as it is, or be `*/*`, before anything else is
+    /// compared.
     pub fn negotiate(
         headers: &HeaderMap,
         pretty: Option<&str>,
@@ -105,13 +105,13 @@ impl Accept {
         let error = best(Offer::Document);
         let errors = error.map(|accept| accept.format);
         let fallback = Accept { errors, ..error.unwrap_or(plain) };
-        let spoken = match offer {
+        let supported = match offer {
             Offer::Collection => &[ACCEPTED, STREAMED].concat(),
             Offer::Log => &[&["text/plain"], ACCEPTED].concat(),
             _ => ACCEPTED,
         };
-        if routed && offer != Offer::Foreign && !clauses.iter().any(|clause| is_named(clause, spoken)) {
-            return (fallback, Some(no_representation(spoken)));
+        if routed && offer != Offer::Foreign && !clauses.iter().any(|clause| is_named(clause, supported)) {
+            return (fallback, Some(no_representation(supported)));
         }
         match best(offer) {
             Some(found) => (Accept { errors, ..found }, None),
@@ -120,7 +120,7 @@ impl Accept {
         }
     }
 
-    /// The form of an answer that is only ever written as this kind of JSON; fails when the client does not take it.
+    /// Returns the form of a response that has only this media type; fails if the client does not accept it.
     pub fn only(self, media_type: &str, headers: &HeaderMap) -> Result<Accept, Status> {
         let header = text(headers, http::header::ACCEPT);
         if !header.trim().is_empty() && !header.split(',').any(|clause| is_named(clause, &[media_type])) {
@@ -129,12 +129,12 @@ impl Accept {
         Ok(Accept { format: Format::Json, view: View::Plain, ..self })
     }
 
-    /// The version of tables and of objects reduced to their metadata.
+    /// Returns the apiVersion of Tables and of objects reduced to their metadata.
     pub fn meta_version(&self) -> &'static str {
         if self.is_beta { "meta.k8s.io/v1beta1" } else { "meta.k8s.io/v1" }
     }
 
-    /// The Content-Type of the answer.
+    /// Returns the Content-Type of the response.
     pub fn content_type(&self) -> &'static str {
         match self.format {
             Format::Json => "application/json",
@@ -144,31 +144,31 @@ impl Accept {
     }
 }
 
-/// Whether the answer is wanted in protobuf, and in nothing else that is spoken here.
+/// Returns whether protobuf is the only supported format that the client accepts.
 fn takes_only_protobuf(clauses: &[&str]) -> bool {
     let formats = || clauses.iter().filter_map(|clause| format_of(clause));
     formats().next().is_some() && formats().all(|format| format == Format::Protobuf)
 }
 
-/// The answer when not even the media type is spoken here.
-fn no_representation(spoken: &[&str]) -> Status {
-    let message = format!("406: Not Acceptable\n\nAvailable representations: {}", spoken.join(", "));
-    Status { message, details: Some(Box::default()), ..Status::not_acceptable(spoken) }
+/// Returns the error if the client accepts none of the media types.
+fn no_representation(supported: &[&str]) -> Status {
+    let message = format!("406: Not Acceptable\n\nAvailable representations: {}", supported.join(", "));
+    Status { message, details: Some(Box::default()), ..Status::not_acceptable(supported) }
 }
 
 fn media_type_of(clause: &str) -> &str {
     clause.split(';').next().unwrap_or_default().trim_matches(' ')
 }
 
-/// A header as text; what is none is at least something that nobody knows.
+/// Returns a header as a string; bytes that are no UTF-8 become a value that matches nothing.
 fn text(headers: &HeaderMap, name: http::HeaderName) -> &str {
     headers.get(name).map_or("", |value| std::str::from_utf8(value.as_bytes()).unwrap_or("?"))
 }
 
-/// Whether a clause names one of these media types, or all.
-fn is_named(clause: &str, spoken: &[&str]) -> bool {
+/// Returns whether a clause names one of these media types, or all.
+fn is_named(clause: &str, supported: &[&str]) -> bool {
     let named = media_type_of(clause);
-    named == "*/*" || spoken.contains(&named)
+    named == "*/*" || supported.contains(&named)
 }
 
 fn format_of(clause: &str) -> Option<Format> {
@@ -180,7 +180,7 @@ fn format_of(clause: &str) -> Option<Format> {
     }
 }
 
-/// How much the client wants a clause, in thousandths.
+/// Returns the weight of a clause, in thousandths.
 fn quality(clause: &str) -> u16 {
     let given = clause.split(';').map(str::trim).find_map(|p| p.strip_prefix("q="));
     given.and_then(|q| q.parse::<f32>().ok()).map_or(1000, |q| (q.clamp(0.0, 1.0) * 1000.0) as u16)
@@ -189,7 +189,7 @@ fn quality(clause: &str) -> u16 {
 fn read_clause(clause: &str, pretty: bool, offer: Offer) -> Option<Accept> {
     let mut accept = Accept { format: format_of(clause)?, pretty, ..Accept::default() };
     let is_objects = !matches!(offer, Offer::Groups | Offer::Document);
-    // Rows hold values of any kind, which have no field numbers.
+    // The cells of a Table have values of any type, which have no protobuf encoding.
     let has_rows = matches!(offer, Offer::Objects | Offer::Collection) && accept.format != Format::Protobuf;
     let mut kind = "";
     let mut group = "";
@@ -229,7 +229,7 @@ pub enum BodyFormat {
     Protobuf,
 }
 
-/// The format of a request's body, by its Content-Type.
+/// Returns the format of a request's body, by its Content-Type.
 pub fn body_format(headers: &HeaderMap) -> Result<BodyFormat, Status> {
     let sound = has_sound_parameters(headers);
     match media_type(headers).to_ascii_lowercase().as_str() {
@@ -242,13 +242,13 @@ pub fn body_format(headers: &HeaderMap) -> Result<BodyFormat, Status> {
     }
 }
 
-/// The answer of a path that reads no bodies of the form that was sent.
-pub fn unread_form() -> Status {
+/// Returns the error of a path that does not support the body's media type.
+pub fn unsupported_body() -> Status {
     let message = "415: Unsupported Media Type".to_owned();
     Status { message, details: Some(Box::default()), ..Status::unsupported_media_type(&[]) }
 }
 
-/// The Content-Type without its parameters.
+/// Returns the Content-Type without its parameters.
 pub fn media_type(headers: &HeaderMap) -> &str {
     content_type(headers).split(';').next().unwrap_or_default().trim()
 }
@@ -257,7 +257,7 @@ fn content_type(headers: &HeaderMap) -> &str {
     text(headers, http::header::CONTENT_TYPE)
 }
 
-/// Whether each parameter of the Content-Type has a name and a value, and none has two.
+/// Returns whether each parameter of the Content-Type has a name and a value, and none has two.
 fn has_sound_parameters(headers: &HeaderMap) -> bool {
     let is_token = |text: &str| {
         !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic() && !b"()<>@,;:\\\"/[]?=".contains(&byte))
@@ -282,7 +282,7 @@ fn has_sound_parameters(headers: &HeaderMap) -> bool {
     true
 }
 
-/// Where the text behind a quotation mark ends, with its other mark.
+/// Returns the end of a quoted string, with its closing quotation mark.
 fn end_of_quoted(text: &str) -> Option<usize> {
     let mut is_escape = false;
     let mark = |byte: &u8| {
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_only_json_is_answered_to_those_who_take_it() {
+    fn a_path_of_json_alone_needs_a_client_that_accepts_json() {
         for (accept, taken) in [
             ("", true),
             ("*/*", true),
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_spoken_form_is_taken() {
+    fn the_best_supported_form_is_chosen() {
         let kubectl = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
         let discovery = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
         let both = format!("{discovery},application/json");
@@ -398,7 +398,7 @@ mod tests {
         assert_eq!(negotiated("application/*", Offer::Groups, false), Some((json, View::Plain)));
     }
 
-    /// A client may take a form that only objects have, and so no error.
+    /// A client may accept a form that only objects have, and so no error.
     #[test]
     fn errors_have_a_form_of_their_own() {
         let table = "application/json;as=Table;g=meta.k8s.io;v=v1";

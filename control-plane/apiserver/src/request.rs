@@ -1,4 +1,4 @@
-//! What a request asks for, read from its method, path and query: upstream's RequestInfo.
+//! The method, path and query of a request, parsed: upstream's RequestInfo.
 //!
 //! Pure: every later step (authorize, dispatch, metrics) works on this, never on the raw path again.
 
@@ -13,8 +13,7 @@ use crate::verb::Verb;
 pub struct Query(Vec<(String, String)>);
 
 impl Query {
-    /// Decodes `a=b&c=d`, `+` being a space. Like upstream it passes over what is no parameter: one with a semicolon
-    /// in it, or with a broken escape.
+    /// Decodes `a=b&c=d`, `+` being a space. As upstream, it skips parameters with a semicolon or a broken escape.
     pub fn parse(raw: &str) -> Query {
         let pairs = raw.split('&').filter(|p| !p.is_empty() && !p.contains(';') && has_whole_escapes(p));
         let pairs = pairs.map(|pair| {
@@ -24,32 +23,32 @@ impl Query {
         Query(pairs.collect())
     }
 
-    /// The first value of `key`, if it is there and not empty.
+    /// Returns the first value of `key`, if it is there and not empty.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.0.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str()).filter(|v| !v.is_empty())
     }
 
-    /// The first value of `key`, also an empty one.
+    /// Returns the first value of `key`, also an empty one.
     pub fn raw(&self, key: &str) -> Option<&str> {
         self.0.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str())
     }
 
-    /// Whether `key` is there at all.
+    /// Returns whether `key` is there at all.
     pub fn has(&self, key: &str) -> bool {
         self.0.iter().any(|(k, _)| k == key)
     }
 
-    /// All values of `key`.
+    /// Returns all values of `key`.
     pub fn all<'a>(&'a self, key: &'a str) -> impl Iterator<Item = &'a str> {
         self.0.iter().filter(move |(k, _)| k == key).map(|(_, v)| v.as_str())
     }
 
-    /// Whether `key` is present and not `false` or `0`, as upstream reads booleans in queries.
+    /// Returns whether `key` is present and not `false` or `0`, as upstream reads booleans in queries.
     pub fn flag(&self, key: &str) -> bool {
         self.raw(key).is_some_and(|value| !matches!(value.to_ascii_lowercase().as_str(), "false" | "0"))
     }
 
-    /// The same query with `key` set to one value; used where the path carries what a parameter would.
+    /// Returns the same query with `key` set to one value, for paths that carry the value of a parameter.
     pub fn with(mut self, key: &str, value: &str) -> Query {
         self.0.retain(|(k, _)| k != key);
         self.0.push((key.to_owned(), value.to_owned()));
@@ -57,13 +56,13 @@ impl Query {
     }
 }
 
-/// Whether every `%` is followed by two digits.
+/// Returns whether every `%` is followed by two hex digits.
 pub fn has_whole_escapes(text: &str) -> bool {
     let is_whole = |after: &str| after.len() >= 2 && after.bytes().take(2).all(|b| b.is_ascii_hexdigit());
     text.split('%').skip(1).all(is_whole)
 }
 
-/// Undoes percent encoding; invalid sequences stay as they are.
+/// Decodes percent encoding; invalid sequences stay as they are.
 pub fn percent_decode(text: &str, plus_is_space: bool) -> String {
     let bytes = text.as_bytes();
     if !bytes.iter().any(|byte| matches!(byte, b'%' | b'+')) {
@@ -93,7 +92,7 @@ pub fn percent_decode(text: &str, plus_is_space: bool) -> String {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestInfo {
     pub is_resource: bool,
-    /// The path begins as one of a resource and ends before it names one.
+    /// Whether the path begins as one of a resource and ends before it names one.
     pub is_cut_short: bool,
     pub verb: Verb,
     pub path: String,
@@ -102,12 +101,12 @@ pub struct RequestInfo {
     pub resource: String,
     pub subresource: String,
     pub namespace: String,
-    /// The path goes through a namespace, if only through one without a name.
+    /// Whether the path has a namespace, also one with an empty name.
     pub is_in_namespace: bool,
     pub name: String,
-    /// The path itself says that it is a watch.
+    /// Whether the path has `/watch/`.
     pub is_watch_path: bool,
-    /// What follows the subresource, with its leading slash: the path that a proxy passes on.
+    /// The path after the subresource, with its leading slash: the path that a proxy passes on.
     pub remainder: String,
     pub query: Query,
 }
@@ -116,7 +115,7 @@ pub struct RequestInfo {
 const NAMESPACE_SUBRESOURCES: &[&str] = &["status", "finalize"];
 
 impl RequestInfo {
-    /// Reads method, path and query. Never fails: a path it does not know is a non-resource request.
+    /// Parses method, path and query. Never fails: a path it does not know is a non-resource request.
     pub fn parse(method: &Method, path: &str, query: &str) -> RequestInfo {
         let mut info = RequestInfo {
             verb: Verb::of_path(method),
@@ -125,7 +124,7 @@ impl RequestInfo {
             ..RequestInfo::default()
         };
         let decoded = info.path.clone();
-        // An empty part is no separator more: `//` leads nowhere, as upstream.
+        // An empty segment stays a segment: `//` matches nothing, as upstream.
         let path = decoded.strip_prefix('/').unwrap_or(&decoded);
         let mut parts: Vec<&str> = path.trim_end_matches('/').split('/').collect();
         let grouped = match parts.first() {
@@ -190,7 +189,7 @@ impl RequestInfo {
         }
     }
 
-    /// What the path can be shown as, if it leads to this kind.
+    /// Returns the content that the path offers, if it is one of this kind.
     pub fn offer(&self, kind: Option<&Kind>) -> Offer {
         let subresource = kind.and_then(|kind| kind.subresource(&self.subresource));
         match (self.path.trim_end_matches('/'), kind, subresource.map(|found| found.role)) {
@@ -207,19 +206,19 @@ impl RequestInfo {
         }
     }
 
-    /// Whether the request changes something.
+    /// Returns whether the request is a write.
     pub fn is_mutating(&self) -> bool {
         !self.verb.is_read()
     }
 
-    /// Whether the request may last: it must not take a place among the requests in flight.
+    /// Returns whether the request is long-running: it takes no slot among the requests in flight.
     pub fn is_long_running(&self) -> bool {
         self.verb == Verb::Watch
             || matches!(self.subresource.as_str(), "log" | "exec" | "attach" | "portforward" | "proxy")
     }
 }
 
-/// The name that a field selector pins, which upstream lets RBAC `resourceNames` rules see.
+/// Returns the name that a field selector requires. Upstream lets RBAC `resourceNames` rules match it.
 fn name_in_selector(selector: Option<&str>) -> Option<String> {
     selector?.split(',').find_map(|term| {
         let name = term.strip_prefix("metadata.name==").or(term.strip_prefix("metadata.name="))?;

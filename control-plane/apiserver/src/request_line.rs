@@ -1,9 +1,9 @@
-//! The first line of a connection, as people type it.
+//! The first request line of a connection, with its invalid characters escaped.
 //!
-//! Go's server takes letters in a path or query that no URI may hold, and curl sends them as it was given them:
-//! `?labelSelector=a>1`. Here the parser refuses them before anybody sees the request, so they are escaped under it.
-//! Only the first line of a connection can be nothing but a request line: where a later one begins would have to be
-//! found by reading HTTP twice, and who differs from the parser in that lets requests be smuggled. It stays refused.
+//! Go's server accepts characters in a path or query that no URI may hold, and curl sends them as the user typed them:
+//! `?labelSelector=a>1`. Here the HTTP parser refuses them before any handler runs, so this stream escapes them first.
+//! Only the first line of a connection is surely a request line. To find a later one means to parse HTTP twice, and a
+//! difference between the two parsers allows request smuggling. So later lines stay refused.
 
 use std::io;
 use std::pin::Pin;
@@ -12,12 +12,12 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// A stream in whose first line all is escaped that the parser would refuse.
+/// A stream that escapes the characters of its first line that the parser would refuse.
 pub struct FirstLine<S> {
     stream: S,
-    /// Whether the line has not ended yet.
+    /// Whether the line continues.
     is_within: bool,
-    /// What was read and did not fit.
+    /// Bytes that were read and did not fit into the caller's buffer.
     rest: Bytes,
 }
 
@@ -26,7 +26,7 @@ impl<S> FirstLine<S> {
         FirstLine { stream, is_within: true, rest: Bytes::new() }
     }
 
-    /// Escapes in what was just read.
+    /// Escapes the bytes of the last read.
     fn escape(&mut self, buf: &mut ReadBuf<'_>, before: usize) {
         let read = &buf.filled()[before..];
         let end = read.iter().position(|byte| *byte == b'\n');
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
     use tokio::io::AsyncReadExt;
 
-    /// However the bytes come and go, the first line is escaped and nothing else.
+    /// However the bytes are split, the first line is escaped and nothing else.
     #[tokio::test]
     async fn the_first_line_is_escaped() {
         for (sent, expected) in [

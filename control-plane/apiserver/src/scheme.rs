@@ -1,12 +1,12 @@
-//! Which kinds upstream's schemes know, for what is said of a body that is of another kind than expected. Pure.
+//! The kinds of upstream's schemes, for the errors about a body of another kind than expected. Pure.
 
 use corten_meta::quote::quote;
 
 /// A set of kinds that upstream has registered together.
 pub struct Scheme {
-    /// Where it is made, by which errors name it.
+    /// The source line of the scheme, which errors have as its name.
     place: &'static str,
-    /// The group that is alone in it; `None` is all the groups that share one.
+    /// The only group of the scheme; `None` is all the groups that share one.
     group: Option<&'static str>,
 }
 
@@ -15,7 +15,7 @@ const UNVERSIONED: [&str; 5] = ["Status", "APIVersions", "APIGroup", "APIGroupLi
 /// The kinds that every registered version has.
 const EVERYWHERE: [&str; 7] =
     ["WatchEvent", "ListOptions", "GetOptions", "DeleteOptions", "CreateOptions", "UpdateOptions", "PatchOptions"];
-/// Kinds of the core group that nobody can ask for.
+/// Kinds of the core group that no path serves.
 const CORE: [&str; 7] = [
     "List",
     "PodLogOptions",
@@ -25,19 +25,19 @@ const CORE: [&str; 7] = [
     "PodProxyOptions",
     "NodeProxyOptions",
 ];
-/// The kinds of `meta.k8s.io/v1` beside those.
+/// The other kinds of `meta.k8s.io/v1`.
 const OF_META: [&str; 3] = ["Table", "PartialObjectMetadata", "PartialObjectMetadataList"];
 
 const META_GROUP: &str = "meta.k8s.io";
 const INTERNAL: &str = "__internal";
-/// What a watch sends.
+/// The kind of a watch's events.
 const EVENT: &str = "WatchEvent";
 
-/// The scheme of options.
+/// The scheme of options, such as DeleteOptions.
 pub const META: Scheme =
     Scheme { place: "pkg/apis/meta/internalversion/scheme/register.go:27", group: Some(META_GROUP) };
 
-/// The scheme of a group.
+/// Returns the scheme of a group.
 pub fn of(group: &str) -> Scheme {
     match group {
         "apiextensions.k8s.io" => {
@@ -50,22 +50,22 @@ pub fn of(group: &str) -> Scheme {
     }
 }
 
-/// The Go package of a group's own types.
+/// Returns the Go package of a group's internal types.
 pub fn package(group: &str) -> &str {
     match group {
-        // Both kinds of events are one inside.
+        // Events of both groups have one internal type.
         "" | "events.k8s.io" => "core",
         group => group.split('.').next().unwrap_or_default(),
     }
 }
 
-/// The Go type of a kind, without its package.
+/// Returns the Go type of a kind, without its package.
 pub fn type_name<'a>(api_version: &str, kind: &'a str) -> &'a str {
     if kind == EVENT && api_version.ends_with(INTERNAL) { "InternalEvent" } else { kind }
 }
 
 impl Scheme {
-    /// The Go package of a kind, if the scheme has it in this version.
+    /// Returns the Go package of a kind, if the scheme has it in this version.
     pub fn package_of(&self, api_version: &str, kind: &str) -> Option<String> {
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
         if UNVERSIONED.contains(&kind) || (self.is_meta() && self.is_option(kind)) {
@@ -83,7 +83,7 @@ impl Scheme {
         let is_here = self.group.is_none_or(|own| own == group);
         if kind == EVENT {
             let is_known = match (self.group, version) {
-                // This scheme has it in whatever version.
+                // This scheme has it in every version.
                 (Some("apiextensions.k8s.io"), version) if version != INTERNAL => true,
                 (Some(own), INTERNAL) => group.is_empty() || group == own,
                 (None, INTERNAL) => types().any(|of| of.0 == group),
@@ -114,12 +114,12 @@ impl Scheme {
         self.group == Some(META_GROUP)
     }
 
-    /// Whether options of a write are meant, which this scheme has in every version.
+    /// Returns whether the kind is one of the options of writes, which this scheme has in every version.
     fn is_option(&self, kind: &str) -> bool {
         matches!(kind, "CreateOptions" | "UpdateOptions" | "DeleteOptions")
     }
 
-    /// The complaint about a kind that the scheme does not have in this version.
+    /// Returns the error about a kind that the scheme does not have in this version.
     pub fn unknown(&self, api_version: &str, kind: &str) -> String {
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
         let of = match version {

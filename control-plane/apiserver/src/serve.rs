@@ -1,6 +1,6 @@
-//! The network edge: accept, TLS, HTTP/1 and HTTP/2, upgrades, compression, orderly shutdown.
+//! The network edge: accept, TLS, HTTP/1 and HTTP/2, upgrades, compression, graceful shutdown.
 //!
-//! What a connection proves about its peer (a verified client certificate) is read here and nowhere else.
+//! The identity that a connection proves (a verified client certificate) is read here and nowhere else.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -27,36 +27,36 @@ use crate::error::Error;
 use crate::request::has_whole_escapes;
 use crate::request_line::FirstLine;
 use crate::server::Server;
-use crate::stall::WriteTimeout;
 use crate::user::{Identity, Peer};
+use crate::write_timeout::WriteTimeout;
 
-/// The connections at once. Those of pods are many, and each authenticates with its first request.
+/// The limits of open connections. Pods have many connections, and each authenticates with its first request.
 const LIMITS: Limits = Limits { connections: 65_536, unauthenticated: 2_048 };
-/// How long a client may leave unread what it is sent.
+/// The time after which a connection closes whose client does not read the response.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
-/// How long connections may finish what they are doing at shutdown.
+/// The time that connections have to finish at shutdown.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
-/// What a request may send before it is read: more than nearly every object takes.
+/// The bytes that a request may send before it is read: more than nearly every object has.
 const STREAM_WINDOW: u32 = 256 * 1024;
-/// The biggest head of a request on HTTP/2.
+/// The biggest head of an HTTP/2 request.
 const MAX_HEAD: u32 = 256 * 1024;
-/// The headers that a request on HTTP/1 may have: who acts for somebody of many groups sends one for each of them.
+/// The most headers of an HTTP/1 request: an impersonated user of many groups has a header for each group.
 const MAX_HEADERS: usize = 1000;
-/// The biggest head of a request on HTTP/1.
+/// The biggest head of an HTTP/1 request.
 const MAX_HEAD_HTTP1: usize = 408 * 1024;
-/// What one HTTP/2 stream may have waiting to be sent.
+/// The most bytes that one HTTP/2 stream may have waiting to be sent.
 const SEND_BUFFER: usize = 256 * 1024;
 
-/// What those hear who forgot TLS.
+/// The response to a client that sends plain HTTP.
 const PLAIN_ANSWER: &[u8] = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n";
 
-/// What a server shows to whoever connects to it.
+/// The serving certificates.
 pub trait Certificates: Send + Sync {
-    /// The configuration for a connection to this address of the machine. Asked for every connection.
+    /// Returns the configuration for a connection to this address of the machine. Called for every connection.
     fn tls(&self, local: Option<IpAddr>) -> Arc<rustls::ServerConfig>;
 }
 
-/// The same for all, until it is swapped.
+/// One configuration for all connections, until it is swapped.
 impl Certificates for ArcSwap<rustls::ServerConfig> {
     fn tls(&self, _: Option<IpAddr>) -> Arc<rustls::ServerConfig> {
         self.load_full()
@@ -82,7 +82,7 @@ impl Server {
             let acceptor = tokio_rustls::TlsAcceptor::from(certificates.tls(local));
             connections.spawn(Arc::clone(&self).connection(stream, place, acceptor, shutdown.clone()));
         }
-        // Who comes now is turned away at once, and finds another server or this one when it is back.
+        // New connections are refused at once; their clients find another server, or this one after its restart.
         drop(listener);
         // Watches would hold their connections open for ever.
         self.shut_down();
@@ -99,16 +99,16 @@ impl Server {
         acceptor: tokio_rustls::TlsAcceptor,
         shutdown: CancellationToken,
     ) {
-        // A socket of both versions of IP tells addresses of IPv4 as IPv6 maps them; nobody else writes them so.
+        // A dual-stack socket reports IPv4 addresses as IPv4-mapped IPv6 addresses; no other component writes them so.
         let address = stream.peer_addr().ok().map(|peer| SocketAddr::new(peer.ip().to_canonical(), peer.port()));
         let _ = stream.set_nodelay(true);
         let plain = tokio::select! {
             () = place.closed() => return,
-            plain = tokio::time::timeout(HANDSHAKE_TIMEOUT, speaks_plainly(&stream)) => plain,
+            plain = tokio::time::timeout(HANDSHAKE_TIMEOUT, begins_with_http(&stream)) => plain,
         };
         if plain != Ok(false) {
             self.core.metrics.tls_handshake_errors.fetch_add(1, Ordering::Relaxed);
-            // What was read is no reason to reset the connection, which would lose the answer.
+            // Unread bytes would reset the connection and lose the response.
             if plain.is_ok() && stream.try_read(&mut [0; 4096]).is_ok() {
                 let _ = stream.try_write(PLAIN_ANSWER);
             }
@@ -143,7 +143,7 @@ impl Server {
         });
         let mut builder = corten_listen::http();
         builder.http1().max_headers(MAX_HEADERS).max_buf_size(MAX_HEAD_HTTP1);
-        // Names of headers are the same in any case; scripts look for them as upstream writes them.
+        // Header names are case-insensitive, but scripts search for them as upstream writes them.
         builder.http1().title_case_headers(true);
         builder.http2().max_header_list_size(MAX_HEAD);
         builder.http2().initial_stream_window_size(STREAM_WINDOW).max_send_buf_size(SEND_BUFFER);
@@ -164,7 +164,7 @@ impl Server {
         if let Some(place) = &peer.place {
             place.asked();
         }
-        if let Some((status, why)) = objection(&request) {
+        if let Some((status, why)) = early_response(&request) {
             let mut response = http::Response::new(Body::Full(why.into()).into_http());
             *response.status_mut() = status;
             if status != StatusCode::OK {
@@ -177,19 +177,19 @@ impl Server {
             return response;
         }
         let gzip = accepts_gzip(request.headers());
-        let is_of_two = request.version() > Version::HTTP_11;
-        let waits = request.headers().contains_key(header::EXPECT);
+        let is_http2 = request.version() > Version::HTTP_11;
+        let waits_for_continue = request.headers().contains_key(header::EXPECT);
         let (head, body) = request.into_parts();
         let (body, unread) = Unread::lend(body);
         let reply = self.handle(http::Request::from_parts(head, body), peer).await;
         let (mut parts, body) = reply.into_parts();
-        // On HTTP/1 the next request comes after the whole body. Who waits to be asked for one need not send it.
-        let goes_on = match unread {
-            Some(unread) if waits => is_of_two || unread.take().is_none(),
-            Some(unread) => is_of_two || unread.finish().await,
+        // On HTTP/1 the next request comes after the whole body. A client that waits for 100-continue need not send it.
+        let is_reusable = match unread {
+            Some(unread) if waits_for_continue => is_http2 || unread.take().is_none(),
+            Some(unread) => is_http2 || unread.finish().await,
             None => true,
         };
-        if !goes_on {
+        if !is_reusable {
             parts.headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         let body = if gzip && !parts.headers.contains_key(header::CONTENT_ENCODING) {
@@ -198,15 +198,15 @@ impl Server {
             body
         };
         if parts.status == StatusCode::PAYLOAD_TOO_LARGE {
-            // Go has an older name for it.
+            // Go has an older reason phrase for it.
             parts.extensions.insert(hyper::ext::ReasonPhrase::from_static(b"Request Entity Too Large"));
         }
         http::Response::from_parts(parts, body.into_http())
     }
 }
 
-/// What is said to a request before anybody looks at what it is for, in the words of Go's server.
-fn objection<B>(request: &http::Request<B>) -> Option<(StatusCode, &'static str)> {
+/// Returns the response to a request that is refused before any handler sees it, in the words of Go's server.
+fn early_response<B>(request: &http::Request<B>) -> Option<(StatusCode, &'static str)> {
     if request.version() > Version::HTTP_11 {
         return None;
     }
@@ -229,7 +229,7 @@ fn objection<B>(request: &http::Request<B>) -> Option<(StatusCode, &'static str)
     if !encodings.next().is_none_or(is_chunked) || encodings.next().is_some() {
         return Some((StatusCode::NOT_IMPLEMENTED, "Unsupported transfer encoding"));
     }
-    // Who asks for no path asks whether anybody is there.
+    // `OPTIONS *` only asks whether the server is alive.
     if request.method() == Method::OPTIONS && request.uri().path() == "*" {
         return Some((StatusCode::OK, ""));
     }
@@ -238,19 +238,19 @@ fn objection<B>(request: &http::Request<B>) -> Option<(StatusCode, &'static str)
     (!is_known).then_some((StatusCode::EXPECTATION_FAILED, ""))
 }
 
-/// Whether the name of a host may have this in it.
+/// Returns whether a Host header may have this byte.
 fn is_of_host(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!$%&'()*+,-.:;=[]_~".contains(&byte)
 }
 
-/// Whether a connection begins with a request instead of a handshake.
-async fn speaks_plainly(stream: &TcpStream) -> bool {
+/// Returns whether a connection begins with an HTTP request instead of a TLS handshake.
+async fn begins_with_http(stream: &TcpStream) -> bool {
     let mut first = [0; 5];
     let is_full = stream.peek(&mut first).await.is_ok_and(|length| length == first.len());
     is_full && [b"GET /", b"HEAD ", b"POST ", b"PUT /", b"OPTIO"].contains(&&first)
 }
 
-/// Compresses an answer that is big enough.
+/// Compresses a response that is big enough.
 fn compress(headers: &mut HeaderMap, body: Body) -> Body {
     let compressed = match body {
         Body::Full(bytes) if bytes.len() >= compression::THRESHOLD => Body::Full(compression::gzip(&bytes).into()),
@@ -265,8 +265,8 @@ fn compress(headers: &mut HeaderMap, body: Body) -> Body {
     compressed
 }
 
-/// The ciphers, those of AES with 128 bits first, as in Go: they are strong enough and the cheapest, and a list is
-/// little else than encrypted.
+/// Returns the ciphers, AES-128 first, as in Go: it is strong enough and the cheapest, and most of the cost of sending
+/// a list is its encryption.
 fn provider() -> rustls::crypto::CryptoProvider {
     use rustls::CipherSuite::{
         TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256, TLS13_AES_128_GCM_SHA256,
@@ -278,8 +278,8 @@ fn provider() -> rustls::crypto::CryptoProvider {
     provider
 }
 
-/// A TLS configuration for the API: TLS 1.2 or later, HTTP/2 and HTTP/1.1, client certificates of `client_ca`
-/// welcome and not required.
+/// Makes a TLS configuration for the API: TLS 1.2 or later, HTTP/2 and HTTP/1.1, client certificates of `client_ca`
+/// optional.
 pub fn tls_config(certificate_pem: &str, key_pem: &str, client_ca_pem: &str) -> Result<rustls::ServerConfig, Error> {
     let tls = |e: &dyn std::fmt::Display| Error::Tls(e.to_string());
     let chain: Vec<CertificateDer<'static>> =
@@ -336,8 +336,8 @@ mod tests {
             for (name, value) in headers {
                 request = request.header(*name, *value);
             }
-            let objected = objection(&request.body(()).unwrap()).map(|(status, _)| status);
-            assert_eq!(objected, expected, "{method} {path} {headers:?}");
+            let status = early_response(&request.body(()).unwrap()).map(|(status, _)| status);
+            assert_eq!(status, expected, "{method} {path} {headers:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The API server as a value: its parts, and how they are put together.
+//! The API server as a value: its parts, and their assembly.
 
 use std::sync::Arc;
 
@@ -107,7 +107,7 @@ impl Server {
         })
     }
 
-    /// Starts the tasks that run beside the requests until shutdown. Boxed: one task's code serves all.
+    /// Starts the tasks that run beside the requests until shutdown. They are boxed: one task's code serves all.
     fn start_tasks(&self) {
         let core = || Arc::clone(&self.core);
         let authentication = Arc::clone(&self.authentication);
@@ -139,7 +139,7 @@ impl Server {
         self.tasks.spawn(run(part, self.core.shutdown.clone()));
     }
 
-    /// Ends every watch and the feed of the caches. Requests after this are answered, but see no news.
+    /// Ends every watch and the feed of the caches. Later requests are answered, but from caches that no longer change.
     pub fn shut_down(&self) {
         self.core.shutdown.cancel();
     }
@@ -149,14 +149,15 @@ impl Server {
         self.tasks.wait().await;
     }
 
-    /// Uses these identities towards kubelets and aggregated API servers from now on: certificates are renewed.
+    /// Replaces the client identities towards kubelets and aggregated API servers, after their certificates were
+    /// renewed.
     pub fn renew_clients(&self, kubelet: &KubeletClient, proxy: ProxyClient) -> Result<(), Error> {
         self.kubelets.renew(kubelet)?;
         self.aggregation.renew(proxy);
         Ok(())
     }
 
-    /// Notes the configurations that the server was started with.
+    /// Records the metrics of the configurations that the server was started with.
     fn note_configurations(&self) {
         let config = &self.core.config;
         let authorization = config.authorization.as_ref().map(|authorization| &authorization.configuration);
@@ -178,13 +179,13 @@ impl Drop for Server {
     }
 }
 
-/// The kinds of the API itself. Those of the network are served where there are nodes.
+/// Returns the built-in kinds. The kinds of the network are served only where there are nodes.
 fn kinds(config: &Config) -> Vec<Arc<Kind>> {
     let network = config.kubelet.iter().flat_map(|_| corten_api::network_kinds()).map(Arc::new);
     corten_api::kinds().iter().cloned().chain(network).collect()
 }
 
-/// The kinds of `metrics.k8s.io`, which a server with access to kubelets serves.
+/// Returns the kinds of `metrics.k8s.io`, which a server with access to kubelets serves.
 fn measured_kinds(config: &Config) -> Vec<Arc<Kind>> {
     config.kubelet.iter().flat_map(|_| corten_api::metrics_kinds()).map(Arc::new).collect()
 }

@@ -20,12 +20,12 @@ pub struct Target<'a> {
 }
 
 impl Target<'_> {
-    /// The 404 of this object.
+    /// Returns the 404 of this object.
     pub fn not_found(&self) -> Status {
         Status::not_found(&self.resource.group_resource(), self.name)
     }
 
-    /// The object as this request shows it: some keep what their subresources alone show.
+    /// Returns the object as this request shows it: some fields are only shown by subresources.
     pub fn shown(&self, object: Arc<Object>) -> Arc<Object> {
         let is_whole = self.context.info.subresource.is_empty();
         let shown = is_whole.then(|| crate::cache::shown(&self.resource.kind, &object)).flatten();

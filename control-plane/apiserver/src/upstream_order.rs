@@ -1,12 +1,12 @@
-//! Documents about the API itself, with their fields in the order that people and scripts know from upstream.
+//! The field order of documents about the API itself: the order that people and scripts know from upstream.
 //!
-//! JSON has no order, and objects are written in that of the alphabet. But what is read with the eye or with `grep`, such
-//! as discovery, is easier to find where it always was.
+//! JSON has no order, and objects are written in alphabetical order. But people and `grep` read discovery, and find a
+//! field more easily in its usual position.
 
 use corten_meta::Value;
 use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 
-/// The fields of a document, before those that are not named here.
+/// The first fields of a document. The fields that are not listed come after them.
 const DOCUMENT: &[&str] = &[
     "kind",
     "apiVersion",
@@ -27,7 +27,7 @@ const DOCUMENT: &[&str] = &[
     "compiler",
     "platform",
 ];
-/// The fields within it.
+/// The first fields of values inside a document.
 const WITHIN: &[&str] = &[
     "metadata",
     "name",
@@ -51,23 +51,23 @@ const WITHIN: &[&str] = &[
     "freshness",
 ];
 
-/// A document, written in order.
-pub struct Ordered<'a> {
+/// A document that is serialised in upstream's order.
+pub struct UpstreamOrder<'a> {
     value: &'a Value,
     order: &'static [&'static str],
 }
 
-impl<'a> Ordered<'a> {
-    pub fn document(value: &'a Value) -> Ordered<'a> {
-        Ordered { value, order: DOCUMENT }
+impl<'a> UpstreamOrder<'a> {
+    pub fn document(value: &'a Value) -> UpstreamOrder<'a> {
+        UpstreamOrder { value, order: DOCUMENT }
     }
 
-    fn within(value: &'a Value) -> Ordered<'a> {
-        Ordered { value, order: WITHIN }
+    fn within(value: &'a Value) -> UpstreamOrder<'a> {
+        UpstreamOrder { value, order: WITHIN }
     }
 }
 
-impl Serialize for Ordered<'_> {
+impl Serialize for UpstreamOrder<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self.value {
             Value::Object(map) => {
@@ -76,14 +76,14 @@ impl Serialize for Ordered<'_> {
                 fields.sort_by_key(|(key, _)| rank(key));
                 let mut out = serializer.serialize_map(Some(fields.len()))?;
                 for (key, value) in fields {
-                    out.serialize_entry(key, &Ordered::within(value))?;
+                    out.serialize_entry(key, &UpstreamOrder::within(value))?;
                 }
                 out.end()
             }
             Value::Array(list) => {
                 let mut out = serializer.serialize_seq(Some(list.len()))?;
                 for item in list {
-                    out.serialize_element(&Ordered::within(item))?;
+                    out.serialize_element(&UpstreamOrder::within(item))?;
                 }
                 out.end()
             }
@@ -98,11 +98,11 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn fields_are_where_they_always_were() {
+    fn fields_are_in_upstreams_order() {
         let list = json!({ "apiVersion": "v1", "groupVersion": "apps/v1", "kind": "APIResourceList", "resources": [
             { "categories": ["all"], "kind": "Pod", "name": "pods", "namespaced": true, "shortNames": ["po"],
               "singularName": "pod", "storageVersionHash": "x", "verbs": ["get"] }] });
-        let text = serde_json::to_string(&Ordered::document(&list)).expect("a value can be written");
+        let text = serde_json::to_string(&UpstreamOrder::document(&list)).expect("a value can be written");
         assert_eq!(
             text,
             r#"{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"apps/v1","resources":[{"name":"pods","singularName":"pod","namespaced":true,"kind":"Pod","verbs":["get"],"shortNames":["po"],"categories":["all"],"storageVersionHash":"x"}]}"#

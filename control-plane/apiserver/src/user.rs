@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Every user with a credential is in this group.
+/// The group of every user with a credential.
 pub const AUTHENTICATED: &str = "system:authenticated";
 
 /// An identity.
@@ -17,13 +17,13 @@ pub struct User {
 }
 
 impl User {
-    /// A user with a name and groups; `system:authenticated` is added.
+    /// Returns a user with a name and groups, and with `system:authenticated`.
     pub fn new(name: &str, groups: &[&str]) -> User {
         let groups = groups.iter().map(|g| (*g).to_owned()).collect();
         User { name: name.to_owned(), groups, ..User::default() }.authenticated()
     }
 
-    /// The ServiceAccount `name` of `namespace`.
+    /// Returns the user of the ServiceAccount `name` of `namespace`.
     pub fn service_account(namespace: &str, name: &str) -> User {
         let user = format!("system:serviceaccount:{namespace}:{name}");
         User::new(&user, &["system:serviceaccounts", &format!("system:serviceaccounts:{namespace}")])
@@ -48,12 +48,12 @@ impl User {
         self.groups.iter().any(|g| g == group)
     }
 
-    /// The node's name, if this is a kubelet.
+    /// Returns the node's name, if this is a kubelet.
     pub fn node_name(&self) -> Option<&str> {
         self.name.strip_prefix("system:node:").filter(|_| self.is_in("system:nodes"))
     }
 
-    /// As reviews show it.
+    /// Returns the user as reviews show it.
     pub fn to_value(&self) -> corten_meta::Value {
         let mut user = serde_json::json!({ "username": self.name, "groups": self.groups });
         if !self.uid.is_empty() {
@@ -66,14 +66,14 @@ impl User {
     }
 }
 
-/// How the caller is connected, and what the connection alone says about it.
+/// The connection of the caller, and the identity that it proves.
 #[derive(Clone, Debug, Default)]
 pub struct Peer {
     pub identity: Identity,
     pub address: Option<SocketAddr>,
-    /// Until when the client's certificate holds.
+    /// The expiry of the client's certificate.
     pub expires: Option<jiff::Timestamp>,
-    /// The place of the connection among those of the listener; none for calls within the process.
+    /// The connection's slot of the listener; none for calls within the process.
     pub place: Option<Arc<corten_listen::Place>>,
 }
 
@@ -82,9 +82,9 @@ pub struct Peer {
 pub enum Identity {
     #[default]
     None,
-    /// From a client certificate that TLS verified.
+    /// The user of a client certificate that TLS verified.
     Certificate(User),
-    /// A front proxy, which says in headers for whom it asks; and who it is itself, if its certificate says that too.
+    /// A front proxy, whose headers name the user; and its own user, if its certificate is a client certificate too.
     FrontProxy(Option<User>),
     /// A component of this process.
     InProcess(User),

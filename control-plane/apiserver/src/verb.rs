@@ -23,7 +23,7 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// The verb of a request for a resource, before its name and query are looked at.
+    /// Returns the verb of a request for a resource, by the method alone.
     pub fn of_resource(method: &Method) -> Verb {
         match *method {
             Method::POST => Verb::Create,
@@ -35,7 +35,7 @@ impl Verb {
         }
     }
 
-    /// The verb of a request for any other path.
+    /// Returns the verb of a request for any other path.
     pub fn of_path(method: &Method) -> Verb {
         match *method {
             Method::GET => Verb::Get,
@@ -45,7 +45,7 @@ impl Verb {
         }
     }
 
-    /// Whether it changes nothing.
+    /// Returns whether the verb is a read.
     pub fn is_read(&self) -> bool {
         match self {
             Verb::Get | Verb::List | Verb::Watch => true,
@@ -54,7 +54,7 @@ impl Verb {
         }
     }
 
-    /// The verb as rules of RBAC and audit events have it.
+    /// Returns the verb as RBAC rules and audit events have it.
     pub fn as_str(&self) -> &str {
         match self {
             Verb::Get => "get",

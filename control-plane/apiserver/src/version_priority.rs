@@ -1,6 +1,6 @@
-//! The order of API versions.
+//! The priority of API versions.
 
-/// The rank of a version: stable before beta before alpha, then the higher number; odd names last, by name.
+/// Returns the rank of a version: stable before beta before alpha, then the higher number; other names last, by name.
 pub fn priority(version: &str) -> (u8, u32, u32, std::cmp::Reverse<String>) {
     let name = std::cmp::Reverse(version.to_owned());
     let split = |text: &str| {

@@ -1,5 +1,5 @@
-//! Streams over a WebSocket: logs, and watches, whose events are a message each. One direction only; what the client
-//! sends is read and dropped.
+//! Streams over a WebSocket: logs, and watches with one message for each event. They have one direction only: messages
+//! of the client are read and dropped.
 
 use bytes::Bytes;
 use corten_protobuf as protobuf;
@@ -19,30 +19,30 @@ use crate::body::{Body, Reply};
 use crate::context::Context;
 use crate::verb::Verb;
 
-/// The version of the protocol that is spoken here; there is no other.
+/// The only version of the protocol.
 const VERSION: &str = "13";
 
-/// What is sent, one after the other.
+/// The messages that are sent, in order.
 pub type Messages = BoxStream<'static, Message>;
 
-/// Whether the client wants to change protocols.
+/// Returns whether the client wants to switch protocols.
 pub fn is_upgrade(headers: &HeaderMap) -> bool {
     let connection = headers.get(header::CONNECTION).and_then(|v| v.to_str().ok()).unwrap_or_default();
     connection.split(',').any(|token| token.trim().eq_ignore_ascii_case("upgrade"))
 }
 
-/// Whether the client wants a WebSocket.
-pub fn is_asked_for(headers: &HeaderMap) -> bool {
-    is_upgrade(headers) && said(headers, header::UPGRADE).eq_ignore_ascii_case("websocket")
+/// Returns whether the client wants a WebSocket.
+pub fn is_websocket(headers: &HeaderMap) -> bool {
+    is_upgrade(headers) && header_value(headers, header::UPGRADE).eq_ignore_ascii_case("websocket")
 }
 
-/// A watch as its client wants it: as it is, or with its events as messages.
+/// Returns a watch as its client wants it: as a response, or as messages over a WebSocket.
 pub fn watch(shutdown: &CancellationToken, context: &Context, reply: Reply) -> Reply {
     let is_watch = context.info.verb == Verb::Watch && reply.status() == StatusCode::OK;
-    if !is_watch || !is_asked_for(&context.headers) {
+    if !is_watch || !is_websocket(&context.headers) {
         return reply;
     }
-    let protocol = match agree(&context.headers) {
+    let protocol = match negotiate_protocol(&context.headers) {
         Ok(protocol) => protocol,
         Err((status, why)) => return refused(status, why),
     };
@@ -76,7 +76,7 @@ pub fn switch(
             send(socket, messages).await.map_err(|error| error.to_string())
         };
         tokio::select! {
-            sent = sent => if let Err(error) = sent { debug!(error, "a stream was not sent to its end") },
+            sent = sent => if let Err(error) = sent { debug!(error, "a stream over a WebSocket broke off") },
             () = shutdown.cancelled() => {}
         }
     });
@@ -92,27 +92,27 @@ pub fn switch(
     reply
 }
 
-/// What a client of a watch has to say first. A client says which page it serves, as browsers do of themselves, and
-/// names one protocol at most, whichever: it is told the same.
-fn agree(headers: &HeaderMap) -> Result<Option<HeaderValue>, (StatusCode, &'static str)> {
-    if said(headers, header::SEC_WEBSOCKET_KEY).is_empty() {
+/// Checks the handshake of a watch, and returns the subprotocol. As upstream, the client must send an Origin, as
+/// browsers do, and may name one subprotocol at most, which is accepted as it is.
+fn negotiate_protocol(headers: &HeaderMap) -> Result<Option<HeaderValue>, (StatusCode, &'static str)> {
+    if header_value(headers, header::SEC_WEBSOCKET_KEY).is_empty() {
         return Err((StatusCode::BAD_REQUEST, "mismatch challenge/response"));
     }
-    if said(headers, header::SEC_WEBSOCKET_VERSION) != VERSION {
+    if header_value(headers, header::SEC_WEBSOCKET_VERSION) != VERSION {
         return Err((StatusCode::BAD_REQUEST, "missing or bad WebSocket Version"));
     }
-    let origin: Option<http::Uri> = said(headers, header::ORIGIN).parse().ok();
+    let origin: Option<http::Uri> = header_value(headers, header::ORIGIN).parse().ok();
     if !origin.is_some_and(|origin| origin.scheme().is_some() || origin.path().starts_with('/')) {
         return Err((StatusCode::FORBIDDEN, ""));
     }
-    let protocol = said(headers, header::SEC_WEBSOCKET_PROTOCOL).trim();
+    let protocol = header_value(headers, header::SEC_WEBSOCKET_PROTOCOL).trim();
     match protocol.contains(',') {
         true => Err((StatusCode::BAD_REQUEST, "")),
         false => Ok(HeaderValue::from_str(protocol).ok().filter(|protocol| !protocol.is_empty())),
     }
 }
 
-fn said(headers: &HeaderMap, name: HeaderName) -> &str {
+fn header_value(headers: &HeaderMap, name: HeaderName) -> &str {
     headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
 }
 
@@ -130,7 +130,7 @@ fn text(event: Bytes) -> Message {
     }
 }
 
-/// An event without its length in front: a message has one already.
+/// Returns an event without its length prefix: a message has its length already.
 fn unframed(mut event: Bytes) -> Bytes {
     event.split_off(event.len().min(size_of::<u32>()))
 }
@@ -147,7 +147,7 @@ where
         }
         to.send(Message::Close(Some(CloseFrame { code: CloseCode::Normal, reason: Utf8Bytes::default() }))).await
     };
-    // Reading answers pings and notices a client that went away.
+    // Reading answers pings and notices a client that has disconnected.
     let reading = async { while let Some(Ok(_)) = from.next().await {} };
     tokio::select! {
         sent = sending => sent,
@@ -174,19 +174,19 @@ mod tests {
     }
 
     #[test]
-    fn a_client_says_who_it_is_and_what_it_speaks() {
-        let whole = [
+    fn a_handshake_needs_a_key_a_version_and_an_origin() {
+        let valid = [
             (header::SEC_WEBSOCKET_KEY, "dGhlIHNhbXBsZSBub25jZQ=="),
             (header::SEC_WEBSOCKET_VERSION, "13"),
             (header::ORIGIN, "https://a.example"),
         ];
         let agreed = |changed: &[(HeaderName, &'static str)]| {
-            let said = whole.iter().chain(changed).map(|(name, value)| (name.clone(), *value));
+            let sent = valid.iter().chain(changed).map(|(name, value)| (name.clone(), *value));
             let mut headers = HeaderMap::new();
-            for (name, value) in said {
+            for (name, value) in sent {
                 headers.insert(name, HeaderValue::from_static(value));
             }
-            agree(&headers)
+            negotiate_protocol(&headers)
         };
         assert_eq!(agreed(&[]), Ok(None));
         let protocol = header::SEC_WEBSOCKET_PROTOCOL;

@@ -1,4 +1,4 @@
-//! What a change touched: the paths that came, went, or have another value.
+//! Comparison of two objects: the paths that were added, removed, or changed.
 
 use std::collections::BTreeMap;
 
@@ -10,27 +10,27 @@ use super::types::{ListKind, Shape, Type, item_element};
 /// The difference of two objects of the same type.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Comparison {
-    /// What came or has another value.
+    /// The paths that were added or changed.
     pub written: Set,
     pub removed: Set,
-    /// A list that is a map or a set holds an item without a key, so that nobody can be said to own it.
+    /// Whether an associative list has an item without a key, so that its fields can have no owner.
     pub is_unclear: bool,
 }
 
 impl Comparison {
-    /// Without the paths that are not the request's to write.
+    /// Returns the comparison without the paths that the request may not write.
     pub fn filtered(self, filter: &Filter) -> Comparison {
         Comparison { written: filter.apply(self.written), removed: filter.apply(self.removed), ..self }
     }
 }
 
-/// Compares two objects. Nobody owns an object itself, only what is in it.
+/// Compares two objects. The object itself has no owner, only its fields.
 pub fn compare(of: Type<'_>, old: &Value, new: &Value) -> Comparison {
     let Difference { written, removed, is_unclear } = value(of, Some(old), Some(new));
     Comparison { written: written.below, removed: removed.below, is_unclear }
 }
 
-/// Equality in which `1` and `1.0` are the same number.
+/// Returns whether two values are equal, where `1` and `1.0` are the same number.
 pub fn same(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(x), Value::Number(y)) => x == y || x.as_f64() == y.as_f64(),
@@ -42,17 +42,17 @@ pub fn same(a: &Value, b: &Value) -> bool {
     }
 }
 
-/// What became of a place and of all below it.
+/// The difference at a path and at all paths below it.
 #[derive(Default)]
 struct Difference {
     written: Node,
     removed: Node,
-    /// A list holds an item that cannot be told from others.
+    /// Whether a list has an item that cannot be distinguished from others.
     is_unclear: bool,
 }
 
 impl Difference {
-    /// What became of one of the places below this one.
+    /// Adds the difference at a path below this one.
     fn put(&mut self, element: impl Fn() -> Element, of: Difference) {
         self.written.below.put(&element, of.written);
         self.removed.below.put(&element, of.removed);
@@ -63,7 +63,8 @@ impl Difference {
 fn value(of: Type<'_>, old: Option<&Value>, new: Option<&Value>) -> Difference {
     let (Some(shape), changed_shape) = shapes(of, old, new) else { return Difference::default() };
     if changed_shape {
-        // Values without a schema may change their form: what was below is gone, the rest is another value.
+        // Values without a schema may change their shape: the paths below the old value are removed, the rest is a new
+        // value.
         let gone = below(of, old, None);
         let mut come = below(of, None, new);
         come.written.member = true;
@@ -85,7 +86,7 @@ fn value(of: Type<'_>, old: Option<&Value>, new: Option<&Value>) -> Difference {
     whole
 }
 
-/// Compares the fields or items of a value that is not owned as one.
+/// Compares the fields or items of a value that is not atomic.
 fn below(of: Type<'_>, old: Option<&Value>, new: Option<&Value>) -> Difference {
     match shapes(of, old, new) {
         (Some(Shape::Map { atomic: false }), _) => fields(of, old, new),
@@ -139,7 +140,7 @@ fn items(items: Type<'_>, kind: ListKind<'_>, old: Option<&Value>, new: Option<&
     all
 }
 
-/// Compares the items of one key. Those that share a key are owned together, as one.
+/// Compares the items of one key. Duplicate items are owned together, as one.
 fn item(items: Type<'_>, old: &[&Value], new: &[&Value]) -> Difference {
     let mut one = Difference::default();
     match (old, new) {
@@ -161,7 +162,7 @@ fn item(items: Type<'_>, old: &[&Value], new: &[&Value]) -> Difference {
     one
 }
 
-/// The shape of the two values, and whether it changed.
+/// Returns the shape of the two values, and whether it changed.
 fn shapes<'a>(of: Type<'a>, old: Option<&Value>, new: Option<&Value>) -> (Option<Shape<'a>>, bool) {
     match (old.map(|v| of.shape(v)), new.map(|v| of.shape(v))) {
         (Some(old), Some(new)) => (Some(new), std::mem::discriminant(&old) != std::mem::discriminant(&new)),
@@ -169,7 +170,7 @@ fn shapes<'a>(of: Type<'a>, old: Option<&Value>, new: Option<&Value>) -> (Option
     }
 }
 
-/// Whether the values are owned as one. Empty containers are: their being there is all there is to own.
+/// Returns whether the values are owned as one. Empty containers are: only their presence can be owned.
 pub fn is_leaf(shape: Shape<'_>, old: Option<&Value>, new: Option<&Value>) -> bool {
     let empty = |value: Option<&Value>| match value {
         Some(Value::Object(map)) => map.is_empty(),

@@ -6,14 +6,14 @@ use corten_meta::{Cause, Status};
 use super::managers::{Identity, Operation};
 use super::set::{Element, show};
 
-/// A path that somebody else owns and this apply would change.
+/// A path that another manager owns and this apply would change.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Conflict {
     pub with: Identity,
     pub path: Vec<Element>,
 }
 
-/// The 409 of an apply.
+/// Returns the 409 of an apply.
 pub fn conflict_status(conflicts: &[Conflict]) -> Status {
     let causes = conflicts.iter().map(|conflict| Cause {
         reason: "FieldManagerConflict".to_owned(),

@@ -1,4 +1,4 @@
-//! What an object says: the set of its paths, and whether its form is the schema's.
+//! The set of an object's paths, and the check of an object against its schema.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use corten_meta::quote::quote;
 use super::set::{Element, Set, show};
 use super::types::{ListKind, Shape, Type, item_element};
 
-/// Every field and item that the object mentions.
+/// Returns the paths of all fields and items of the object.
 pub fn extract(of: Type<'_>, value: &Value) -> Set {
     let mut set = Set::default();
     walk(of, value, &mut Vec::new(), &mut set);
@@ -51,20 +51,20 @@ fn walk(of: Type<'_>, value: &Value, path: &mut Vec<Element>, set: &mut Set) {
     }
 }
 
-/// In what way a value is not of its type.
+/// The reason why a value is not of its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Misfit {
-    /// A field that the type does not know.
+    /// A field that the type does not have.
     Undeclared,
-    /// An item that is there twice.
+    /// A duplicate item.
     Duplicate,
-    /// An item that cannot be told from the others.
+    /// An item without its keys.
     Unkeyed,
     /// A value of another type.
     Value,
 }
 
-/// What is wrong with a place of an object, with its path: `.spec.foo: field not declared in schema`.
+/// An error at a path of an object: `.spec.foo: field not declared in schema`.
 #[derive(Clone, Debug)]
 pub struct FormError {
     pub kind: Misfit,
@@ -83,15 +83,15 @@ impl std::fmt::Display for FormError {
     }
 }
 
-/// What is wrong with the form of an object.
+/// Returns the errors of an object that is not of its type.
 pub fn check(of: Type<'_>, value: &Value) -> Vec<FormError> {
     let mut errors = Vec::new();
     check_value(of, value, &mut Vec::new(), &mut errors);
     errors
 }
 
-/// The errors in one text, if there is any.
-pub fn told(errors: &[FormError]) -> Option<String> {
+/// Joins the errors in one message, if there are any.
+pub fn error_message(errors: &[FormError]) -> Option<String> {
     match errors {
         [] => None,
         [one] => Some(one.text.clone()),
@@ -102,18 +102,18 @@ pub fn told(errors: &[FormError]) -> Option<String> {
     }
 }
 
-/// Whether a value is not of its type, so that nobody can be said to own anything of it. An item that is there twice is
-/// clear enough, and a field that nobody knows goes.
+/// Returns whether a value is not of its type, so that its fields can have no owners. Duplicate items are clear enough,
+/// and unknown fields are dropped.
 pub fn is_unclear(of: Type<'_>, value: &Value) -> bool {
     check(of, value).iter().any(|error| matches!(error.kind, Misfit::Unkeyed | Misfit::Value))
 }
 
-/// A value as upstream prints the wrapper that it reads one through.
+/// Formats a value as upstream prints the wrapper that it reads one through.
 fn wrapped(value: &Value) -> String {
     format!("&{{{}}}", corten_meta::go::printed(value))
 }
 
-/// A value as upstream's language would write it in its source.
+/// Formats a value as Go source.
 fn as_source(value: &Value) -> String {
     match value {
         Value::Object(fields) => {
@@ -130,7 +130,7 @@ fn as_source(value: &Value) -> String {
     }
 }
 
-/// What is wrong with a scalar of a type that the table or a structural schema knows.
+/// Returns the error of a scalar of a type of the table or of a structural schema.
 fn scalar_error(of: Type<'_>, value: &Value) -> Option<String> {
     let kind = match of {
         Type::Field(field) => &field.kind,
@@ -138,7 +138,7 @@ fn scalar_error(of: Type<'_>, value: &Value) -> Option<String> {
         Type::Custom { schema, .. } => match schema["type"].as_str() {
             Some("integer" | "number") => &FieldType::Number(""),
             Some("boolean") => &FieldType::Boolean,
-            // A text of another format may be any scalar.
+            // A string of another format may be any scalar.
             Some("string") if matches!(schema["format"].as_str(), None | Some("" | "byte")) => &FieldType::String,
             Some("string") => &FieldType::Time,
             _ => return None,
@@ -167,7 +167,7 @@ fn scalar_error(of: Type<'_>, value: &Value) -> Option<String> {
     }
 }
 
-/// Whether the schema leaves open what stands here.
+/// Returns whether the schema allows any value here.
 fn is_open(of: Type<'_>) -> bool {
     matches!(of, Type::Item(FieldType::IntOrString))
         || matches!(of, Type::Field(field) if field.kind == FieldType::IntOrString)
@@ -199,7 +199,7 @@ fn check_value(of: Type<'_>, value: &Value, path: &mut Vec<Element>, errors: &mu
                 }
                 path.pop();
                 if member.is_none() {
-                    // What is beside it, upstream does not look at.
+                    // Upstream does not check the fields beside it.
                     return;
                 }
             }
@@ -215,7 +215,7 @@ fn check_value(of: Type<'_>, value: &Value, path: &mut Vec<Element>, errors: &mu
                     kind => match item_element(items, kind, item) {
                         Ok(element) => element,
                         Err(why) => {
-                            // Without it not even a place inside can be told, so upstream looks no further.
+                            // Without a key, an item has no path, so upstream checks no further.
                             let what = format!("element {index}: {why}");
                             return errors.push(FormError::new(Misfit::Unkeyed, path, what));
                         }

@@ -1,13 +1,13 @@
-//! Lists that are owned as one, as upstream compares them.
+//! Atomic lists, as upstream compares them.
 //!
-//! Upstream compares values field by field and passes over what is empty, but such a list it compares as a Go value, to
-//! which an empty list or map in an item is another than none. Who gives one has written the list.
+//! Upstream compares values field by field and ignores empty ones, but it compares an atomic list as a Go value, where
+//! an empty list or map in an item differs from none. A client that sends an empty one has written the list.
 
 use corten_meta::Value;
 
 use super::types::{ListKind, Shape, Type};
 
-/// Takes the lists that are owned as one from the object as it was given, with what is empty in their items.
+/// Takes the atomic lists from the object as it was sent, with the empty lists and maps in their items.
 pub fn take_lists(of: Type<'_>, object: &mut Value, given: &Value) {
     take(of, object, given, false);
 }

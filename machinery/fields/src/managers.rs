@@ -8,7 +8,7 @@ use serde_json::{Map, json};
 
 use super::set::{Encoded, Set};
 
-/// How a manager came to own its fields.
+/// The operation by which a manager owns its fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Operation {
     Apply,
@@ -24,7 +24,7 @@ impl Operation {
     }
 }
 
-/// Who an entry belongs to. An applier is the same in every version; an updater is another in each.
+/// The manager of an entry. An applier is the same in every version; an updater is another in each.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Identity {
     pub manager: String,
@@ -34,7 +34,7 @@ pub struct Identity {
 }
 
 impl Entry {
-    /// The text by which upstream tells managers apart, and sorts them where it names several.
+    /// Returns the string by which upstream distinguishes managers, and sorts them where it lists several.
     pub fn key(&self) -> String {
         let Identity { manager, operation, api_version, subresource } = &self.identity;
         let mut fields = vec![("manager", manager.as_str())];
@@ -60,16 +60,16 @@ impl Identity {
     }
 }
 
-/// What a manager owns.
+/// The fields that a manager owns.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
     pub identity: Identity,
-    /// When its set last grew, as it stands on the wire; unknown for some.
+    /// The time when its set last grew, as it is encoded; unknown for some.
     pub time: Option<String>,
     pub fields: Fields,
 }
 
-/// The paths of an entry, decoded only when something of them changes: most writes leave most entries alone.
+/// The paths of an entry, decoded only when they change: most writes leave most entries unchanged.
 #[derive(Clone, Debug)]
 pub enum Fields {
     Stored(Value),
@@ -83,7 +83,7 @@ impl PartialEq for Fields {
 }
 
 impl Fields {
-    /// The paths; what cannot be read is owned by nobody.
+    /// Returns the paths; unreadable ones have no owner.
     pub fn set(&self) -> Cow<'_, Set> {
         match self {
             Fields::Stored(fields) => Cow::Owned(Set::decode(fields).unwrap_or_default()),
@@ -98,7 +98,7 @@ impl Fields {
         }
     }
 
-    /// Takes the paths of the set out.
+    /// Removes the paths of the set.
     pub fn subtract(&mut self, lost: &Set) {
         let touched = match self {
             Fields::Stored(fields) => Encoded(fields).intersects(lost),
@@ -116,7 +116,7 @@ impl Fields {
         }
     }
 
-    /// The paths, to change.
+    /// Returns the paths, to change them.
     fn decoded(&mut self) -> &mut Set {
         if let Fields::Stored(fields) = self {
             *self = Fields::Decoded(Set::decode(fields).unwrap_or_default());
@@ -167,7 +167,7 @@ impl Managers {
         Managers { entries: entries.collect() }.unique()
     }
 
-    /// Of entries that are the same manager's the last one counts.
+    /// Drops all but the last entry of each manager.
     pub fn unique(mut self) -> Managers {
         let mut at = 0;
         while at < self.entries.len() {
@@ -195,7 +195,7 @@ impl Managers {
         Ok(managers)
     }
 
-    /// Writes `metadata.managedFields`; `None` when nobody owns anything.
+    /// Encodes `metadata.managedFields`; `None` when there are no entries.
     pub fn encode(mut self) -> Option<Value> {
         if self.entries.is_empty() {
             return None;
@@ -250,7 +250,7 @@ fn decode_entry(entry: &Value, index: usize) -> Result<Entry, String> {
     Ok(Entry { identity, time, fields: Fields::Decoded(fields) })
 }
 
-/// What entries are sorted by.
+/// Returns the sort key of an entry.
 fn order(entry: &Entry) -> (Operation, &str, &str, &str, &str) {
     let identity = &entry.identity;
     let time = entry.time.as_deref().unwrap_or_default();
@@ -275,7 +275,7 @@ fn encode_entry(entry: Entry) -> Value {
     Value::Object(out)
 }
 
-/// Whether a client asks for all ownership to be forgotten: an empty list, or one entry that says nothing.
+/// Returns whether a client resets all ownership: by an empty list, or one empty entry.
 pub fn is_reset(managed_fields: Option<&Value>) -> bool {
     match managed_fields.and_then(Value::as_array).map(Vec::as_slice) {
         Some([]) => true,

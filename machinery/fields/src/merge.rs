@@ -1,4 +1,4 @@
-//! Joins a configuration with the live object: what the configuration says wins, nothing is removed.
+//! Merge of a configuration with the live object: the configuration's values win, nothing is removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use super::compare::is_leaf;
 use super::set::Element;
 use super::types::{ListKind, Shape, Type, item_element};
 
-/// The live value with the configuration written over it.
+/// Returns the live value with the configuration written over it.
 pub fn merge(of: Type<'_>, live: &Value, config: &Value) -> Value {
     value(of, Some(live), Some(config)).unwrap_or_default()
 }
@@ -39,8 +39,8 @@ fn value(of: Type<'_>, live: Option<&Value>, config: Option<&Value>) -> Option<V
     }
 }
 
-/// Joins two lists item by item. Items of the configuration keep its order; items that only live has stay where
-/// they are between the ones that both have.
+/// Merges two lists item by item. Items of the configuration keep its order; items that only the live object has stay
+/// in their position between the common ones.
 fn merge_items(items: Type<'_>, kind: ListKind<'_>, live: &[Value], config: &[Value]) -> Vec<Value> {
     let elements =
         |list: &[Value]| list.iter().map(|item| item_element(items, kind, item).ok()).collect::<Vec<Option<Element>>>();
@@ -49,7 +49,7 @@ fn merge_items(items: Type<'_>, kind: ListKind<'_>, live: &[Value], config: &[Va
     let mut live_by_element: BTreeMap<&Element, Option<&Value>> = BTreeMap::new();
     for (element, item) in live_elements.iter().zip(live) {
         let Some(element) = element else { continue };
-        // Of items that share a key none can be merged into: the configuration's replaces them.
+        // Duplicate items cannot be merged into: the configuration's item replaces them.
         live_by_element.entry(element).and_modify(|found| *found = None).or_insert(Some(item));
     }
     let wanted: BTreeSet<&Element> = config_elements.iter().flatten().collect();

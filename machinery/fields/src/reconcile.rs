@@ -1,4 +1,4 @@
-//! What a manager owns, as the type has it today: a definition may have made one of what was many.
+//! Reconciliation of owned paths with the present type: a CustomResourceDefinition may have made a value atomic.
 
 use corten_meta::Value;
 use serde_json::Map;
@@ -6,8 +6,8 @@ use serde_json::Map;
 use super::set::{Element, Node, Set};
 use super::types::{ListKind, Shape, Type};
 
-/// The set with the places that are owned as one by now, where it has something below them; `None` if nothing changed.
-/// What is owned item by item by now stays with whom it was, as one.
+/// Returns the set with the values that are atomic now in place of the paths below them; `None` if nothing changed. A
+/// value that is no longer atomic stays owned as one.
 pub fn reconcile(of: Type<'_>, set: &Set) -> Option<Set> {
     let reconciled = below(of, set);
     (reconciled != *set).then_some(reconciled)
@@ -20,11 +20,11 @@ fn below(of: Type<'_>, set: &Set) -> Set {
     })
 }
 
-/// What is owned of a place and of all below it.
+/// Returns the owned paths at and below a value.
 fn place(of: Type<'_>, node: &Node) -> Node {
     let one = || Node { member: true, below: Set::default() };
     match static_shape(of) {
-        // Who owns nothing below it is as good as one who owns it as one.
+        // Without owned paths below it, it is owned as one already.
         _ if node.below.is_empty() => node.clone(),
         Some(Shape::Map { atomic: true } | Shape::List { kind: ListKind::Atomic, .. }) => one(),
         Some(_) => Node { member: node.member, below: below(of, &node.below) },
@@ -32,7 +32,7 @@ fn place(of: Type<'_>, node: &Node) -> Node {
     }
 }
 
-/// The type of what is one step below; `None` where the type has nothing.
+/// Returns the type of an element's value; `None` where the type has none.
 fn child<'a>(of: Type<'a>, element: &Element) -> Option<Type<'a>> {
     match (static_shape(of)?, element) {
         (Shape::Map { .. }, Element::Field(name)) => of.member(name).map(|member| member.of),
@@ -41,7 +41,7 @@ fn child<'a>(of: Type<'a>, element: &Element) -> Option<Type<'a>> {
     }
 }
 
-/// How a value of the type is owned, whatever it is; `None` for a type that its values alone tell.
+/// Returns the shape of all values of the type; `None` for a type whose shape depends on the value.
 fn static_shape(of: Type<'_>) -> Option<Shape<'_>> {
     let shape = of.shape(&Value::Object(Map::new()));
     let is_free = match of {
@@ -61,7 +61,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_became_one_is_owned_as_one() {
+    fn a_value_that_became_atomic_is_owned_as_one() {
         let list = |kind: &str| {
             json!({ "type": "array", "x-kubernetes-list-type": kind, "x-kubernetes-list-map-keys": ["k"],
                     "items": { "type": "object", "properties": { "k": { "type": "string" } } } })
@@ -76,7 +76,7 @@ mod tests {
             (map("atomic"), json!({ "f:x": {} }), Some(json!({}))),
             (map("atomic"), json!({}), None),
             (map("granular"), json!({ "f:x": {} }), None),
-            // What its values alone tell is left as it is.
+            // A type whose shape depends on the value is left as it is.
             (free, json!({ "f:x": {} }), None),
             (json!({ "type": "string" }), json!({ "f:x": {} }), None),
         ] {

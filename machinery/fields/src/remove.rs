@@ -1,4 +1,4 @@
-//! Takes paths out of an object, and completes sets before that.
+//! Removal of paths from an object, and completion of sets before that.
 
 use corten_meta::Value;
 use serde_json::Map;
@@ -6,7 +6,7 @@ use serde_json::Map;
 use super::set::{Element, Node, Set};
 use super::types::{ListKind, Shape, Type, item_element};
 
-/// The value without the paths; `None` when nothing is left of it.
+/// Returns the value without the paths; `None` when nothing is left of it.
 pub fn remove(of: Type<'_>, value: &Value, paths: &Set) -> Option<Value> {
     match (of.shape(value), value) {
         (Shape::Scalar, _) => Some(value.clone()),
@@ -16,7 +16,7 @@ pub fn remove(of: Type<'_>, value: &Value, paths: &Set) -> Option<Value> {
                 let kept = match paths.get(&Element::Field(name.clone())) {
                     None => Some(inner.clone()),
                     Some(node) if node.member => None,
-                    // What somebody owns and nothing is left of stays, as a null.
+                    // An owned field with an empty rest stays, as a null.
                     Some(node) => {
                         let of = of.member(name).map_or(Type::Deduced, |member| member.of);
                         Some(remove(of, inner, &node.below).unwrap_or_default())
@@ -42,13 +42,13 @@ pub fn remove(of: Type<'_>, value: &Value, paths: &Set) -> Option<Value> {
                 .collect();
             (!left.is_empty()).then_some(Value::Array(left))
         }
-        // Something inside is to go, but this is owned as one.
+        // A path inside is removed, but this value is atomic.
         _ => None,
     }
 }
 
-/// The set and all fields named by the schema on the way to its members: a struct goes with its last field, but a
-/// map of free names does not.
+/// Returns the set and all fields of the schema on the way to its members: a struct is removed with its last field, but
+/// a map with free keys is not.
 pub fn with_named_fields(of: Type<'_>, set: &Set) -> Set {
     set.filtered(|element, node| {
         let (member, of) = match element {

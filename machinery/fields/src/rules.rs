@@ -1,8 +1,8 @@
-//! The rules of ownership: who gains and loses paths when an object is updated or applied.
+//! The rules of ownership: which managers gain and lose paths when an object is updated or applied.
 //!
-//! An update takes what it writes from everybody else. An apply must not write what others own, unless forced;
-//! it owns exactly what its configuration says, and what it owned before and says no more goes away unless
-//! somebody else owns it too.
+//! An update takes the paths that it writes from all other managers. An apply must not write paths of other managers,
+//! unless forced; it owns exactly the paths of its configuration. Paths that it owned before and no longer applies are
+//! removed unless another manager owns them too.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use corten_meta::{Status, Value};
 
 use super::compare::{Comparison, compare, same};
 use super::conflict::Conflict;
-use super::extract::{Misfit, check, extract, is_unclear, told};
+use super::extract::{Misfit, check, error_message, extract, is_unclear};
 use super::managers::{Entry, Fields, Identity, Managers, Operation};
 use super::merge::merge;
 use super::reconcile::reconcile;
@@ -20,25 +20,25 @@ use super::remove::{remove, with_named_fields};
 use super::set::{Filter, Set};
 use super::types::Type;
 
-/// The most entries of updaters; the oldest are joined beyond it.
+/// The most entries of updates; the oldest are joined beyond it.
 const MAX_UPDATERS: usize = 10;
 /// The manager of joined entries.
 const ANCIENT_CHANGES: &str = "ancient-changes";
-/// The manager of what was there before the first apply of an object that nobody kept track of.
+/// The manager of the fields before the first apply of an object without managers.
 const BEFORE_FIRST_APPLY: &str = "before-first-apply";
 
-/// The versions of a resource. Every manager owns paths of the version that it wrote in.
+/// The versions of a resource. Every manager owns paths of the version of its request.
 pub trait Versions {
-    /// The type in a version; `None` when there is no such version.
+    /// Returns the type in a version; `None` when there is no such version.
     fn type_of(&self, api_version: &str) -> Option<Type<'_>>;
-    /// An object of one version in another, by way of the request's; `None` when there is no such version.
+    /// Converts an object to another version, by way of the request's; `None` when there is no such version.
     fn convert(&self, object: &Value, from: &str, to: &str) -> Result<Option<Value>, Status>;
-    /// The paths of a version that the request can own.
+    /// Returns the paths of a version that the request can own.
     fn filter(&self, api_version: &str) -> &Filter;
 }
 
-/// An object as one of a version, with its type; `None` when there is no such version. What is converted must be all of
-/// its new type: what that type does not know is an error, and so is an item that is there twice.
+/// Returns an object in a version, with its type; `None` when there is no such version. A converted object must be of
+/// its new type: unknown fields are an error, and so are duplicate items.
 fn typed<'o, 'v>(
     versions: &'v dyn Versions,
     object: &'o Value,
@@ -52,18 +52,18 @@ fn typed<'o, 'v>(
     let Some(of) = versions.type_of(to) else { return Ok(None) };
     let mut errors = check(of, &converted);
     errors.retain(|error| of.is_custom() || matches!(error.kind, Misfit::Unkeyed | Misfit::Duplicate));
-    match told(&errors) {
+    match error_message(&errors) {
         Some(why) => Err(Status { code: 500, message: why, ..Status::default() }),
         None => Ok(Some((Cow::Owned(converted), of))),
     }
 }
 
-/// An error with what failed by it.
+/// Returns an error with the step that failed.
 fn while_doing(what: &str, error: &Status) -> Status {
     Status { code: 500, message: format!("{what}: {}", error.message), ..Status::default() }
 }
 
-/// The comparisons of one change, one for each version that some manager wrote in.
+/// The comparisons of one change, one for each version of a manager.
 struct Change<'a> {
     versions: &'a dyn Versions,
     old: &'a Value,
@@ -73,12 +73,12 @@ struct Change<'a> {
 }
 
 impl<'a> Change<'a> {
-    /// A change of an object, which is in this version.
+    /// Makes a change of an object, which is in this version.
     fn new(versions: &'a dyn Versions, old: &'a Value, new: &'a Value, own: &'a str) -> Change<'a> {
         Change { versions, old, new, own, known: BTreeMap::new() }
     }
 
-    /// The comparison in a version; `None` when the version is gone.
+    /// Returns the comparison in a version; `None` when the version no longer exists.
     fn in_version(&mut self, version: &str) -> Result<Option<&Comparison>, Status> {
         if !self.known.contains_key(version) {
             let convert = |object, which: &str| {
@@ -96,15 +96,15 @@ impl<'a> Change<'a> {
         Ok(self.known.get(version).and_then(Option::as_ref))
     }
 
-    /// What was written, in a version that was compared.
+    /// Returns the written paths, in a version that was compared.
     fn written(mut self, version: &str) -> Set {
         self.known.remove(version).flatten().map(|comparison| comparison.written).unwrap_or_default()
     }
 }
 
-/// Ownership after an update of `live` to `new` by a manager, at a time. Of an object with items that cannot be told
-/// apart nobody owns anything, nor of a custom resource whose schema takes what its type does not, in any version that
-/// somebody wrote in.
+/// Returns the managers after an update of `live` to `new` by a manager, at a time. An object with items that cannot be
+/// distinguished has no owners, nor has a custom resource whose schema accepts values that its type does not, in any
+/// version of a manager.
 pub fn update(
     versions: &dyn Versions,
     live: &Value,
@@ -133,16 +133,16 @@ fn updated(
     {
         return Ok(Managers::default());
     }
-    // What the writer has and writes again it would lose and gain: it only loses what is gone.
+    // The writer keeps the paths that it writes again: it only loses the removed ones.
     let previous = managers.take(by).map(|mut entry| {
         if let Some(own) = own {
             entry.fields.subtract(&own.removed);
-            entry.fields.subtract(&MACHINERY.intersection(&own.written));
+            entry.fields.subtract(&UNOWNED.intersection(&own.written));
         }
         entry
     });
     take_from_others(&mut change, &mut managers, None)?;
-    let written = without_machinery(change.written(&by.api_version));
+    let written = without_unowned(change.written(&by.api_version));
     if written.is_empty() {
         managers.entries.extend(previous.filter(|entry| !entry.fields.is_empty()));
     } else {
@@ -159,9 +159,9 @@ fn updated(
     Ok(cap_updaters(managers))
 }
 
-/// The managers as the types of today would have them: those of a version that is gone go, and what became owned as one
-/// since somebody wrote below it is theirs as one. A built-in type never changes, so of it only what a client says of
-/// managers is looked at.
+/// Returns the managers as the present types have them: those of a version that no longer exists are dropped, and a
+/// manager of paths below a value that has become atomic owns the value. A built-in type never changes, so its managers
+/// are only reconciled if a client wrote them.
 fn reconciled(
     versions: &dyn Versions,
     live: &Value,
@@ -185,10 +185,10 @@ fn empty_entry(identity: &Identity) -> Entry {
     Entry { identity: identity.clone(), time: None, fields: Fields::Decoded(Set::default()) }
 }
 
-/// Takes what changed from all managers but one. Managers that own nothing any more, or only something of a
-/// version that is gone, go as well.
+/// Takes the changed paths from all managers but one. Managers without paths, or of a version that no longer exists,
+/// are dropped.
 fn take_from_others(change: &mut Change<'_>, managers: &mut Managers, except: Option<&Identity>) -> Result<(), Status> {
-    let mut left = Vec::with_capacity(managers.entries.len());
+    let mut kept = Vec::with_capacity(managers.entries.len());
     for mut entry in std::mem::take(&mut managers.entries) {
         if !except.is_some_and(|except| entry.identity.is(except)) {
             let Some(comparison) = change.in_version(&entry.identity.api_version)? else { continue };
@@ -199,17 +199,17 @@ fn take_from_others(change: &mut Change<'_>, managers: &mut Managers, except: Op
                 continue;
             }
         }
-        left.push(entry);
+        kept.push(entry);
     }
-    managers.entries = left;
+    managers.entries = kept;
     Ok(())
 }
 
-/// Why nothing comes of an apply.
+/// The reason why an apply is refused.
 #[derive(Debug)]
 pub enum Refusal {
     Conflicts(Vec<Conflict>),
-    /// An object could not be had in a version that some manager wrote in.
+    /// The object could not be converted to the version of a manager.
     Failed(Status),
 }
 
@@ -221,20 +221,26 @@ impl From<Status> for Refusal {
 
 /// The result of an apply.
 pub struct Applied {
-    /// The object to be; `None` when the apply changes nothing but ownership.
+    /// The resulting object; `None` when the apply changes nothing but ownership.
     pub object: Option<Value>,
     pub managers: Managers,
 }
 
-/// Applies a configuration to the live object. `first` is what a live object without managers is compared with.
-pub fn apply(
-    versions: &dyn Versions,
-    (live, first): (&Value, &Value),
-    config: &Value,
-    managers: &Managers,
-    by: &Identity,
-    (time, force): (&str, bool),
-) -> Result<Applied, Refusal> {
+/// A configuration that a manager applies.
+pub struct Application<'a> {
+    pub config: &'a Value,
+    pub live: &'a Value,
+    /// The value that a live object without managers is compared with.
+    pub first: &'a Value,
+    pub by: &'a Identity,
+    pub time: &'a str,
+    /// Whether the apply takes over the paths of other managers.
+    pub force: bool,
+}
+
+/// Applies a configuration to the live object.
+pub fn apply(versions: &dyn Versions, managers: &Managers, application: &Application<'_>) -> Result<Applied, Refusal> {
+    let Application { config, live, first, by, time, force } = *application;
     let mut managers = managers.clone();
     if managers.is_empty() {
         let before = Identity { manager: BEFORE_FIRST_APPLY.to_owned(), operation: Operation::Update, ..by.clone() };
@@ -251,11 +257,11 @@ pub fn apply(
     let mut entry = Entry { fields: Fields::Decoded(fields.clone()), ..empty_entry(by) };
     entry.time = time_before;
     managers.entries.push(entry);
-    // The name belongs to nobody in the end, but what the configuration says must not be pruned.
+    // The name has no owner in the end, but the configuration's fields must not be pruned.
     let merged =
         prune(versions, merged, &managers, by, last.as_ref()).map_err(|e| while_doing("failed to prune fields", &e))?;
     if let Some(entry) = managers.entries.iter_mut().find(|entry| entry.identity.is(by)) {
-        entry.fields = Fields::Decoded(without_machinery(fields));
+        entry.fields = Fields::Decoded(without_unowned(fields));
     }
 
     let mut change = Change::new(versions, live, &merged, &by.api_version);
@@ -276,7 +282,7 @@ pub fn apply(
     Ok(Applied { object: Some(merged), managers })
 }
 
-/// What others own of what changes.
+/// Returns the changed paths that other managers own.
 fn conflicts(change: &mut Change<'_>, managers: &Managers, by: &Identity) -> Result<Vec<Conflict>, Status> {
     let mut conflicts = Vec::new();
     let mut others: Vec<&Entry> = managers.entries.iter().filter(|entry| !entry.identity.is(by)).collect();
@@ -290,7 +296,8 @@ fn conflicts(change: &mut Change<'_>, managers: &Managers, by: &Identity) -> Res
     Ok(conflicts)
 }
 
-/// Takes out of the merged object what the manager applied last time, applies no more, and nobody else owns.
+/// Removes the paths from the merged object that the manager applied last time, no longer applies, and no other manager
+/// owns.
 fn prune(
     versions: &dyn Versions,
     merged: Value,
@@ -311,7 +318,7 @@ fn prune(
     let pruned = add_back_owned(versions, &at_last, pruned, managers, version)
         .map_err(|e| while_doing("failed add back owned items", &e))?;
 
-    // Only what this manager said last time may go; what it holds by accident stays.
+    // Only paths of the manager's last apply may be removed.
     let before = with_named_fields(of, &extract(of, &at_last));
     let after = with_named_fields(of, &extract(of, &pruned));
     let gone = before.difference(&after).intersection(&removed);
@@ -320,8 +327,8 @@ fn prune(
     Ok(own.unwrap_or(pruned))
 }
 
-/// Puts back what any manager owns, in each version that some manager wrote in; `version`, the one of the two
-/// objects, first.
+/// Restores the paths that any manager owns, in each version of a manager; `version`, the one of the two objects,
+/// first.
 fn add_back_owned(
     versions: &dyn Versions,
     merged: &Value,
@@ -353,15 +360,15 @@ fn add_back_owned(
     Ok(pruned)
 }
 
-/// The merged object without what is neither in the pruned one nor owned.
+/// Returns the merged object without the paths that are neither in the pruned one nor owned.
 fn keep_owned(of: Type<'_>, merged: &Value, pruned: &Value, owned: &Set) -> Value {
     let before = with_named_fields(of, &extract(of, merged));
     let kept = with_named_fields(of, &extract(of, pruned)).union(&with_named_fields(of, owned));
     remove(of, merged, &before.difference(&kept)).unwrap_or_default()
 }
 
-/// The fields that belong to the machinery and to nobody.
-static MACHINERY: LazyLock<Set> = LazyLock::new(|| {
+/// The fields that no manager owns.
+static UNOWNED: LazyLock<Set> = LazyLock::new(|| {
     let mut set = Set::of_fields(&[&["apiVersion"], &["kind"], &["metadata"]]);
     for field in [
         "name",
@@ -379,8 +386,8 @@ static MACHINERY: LazyLock<Set> = LazyLock::new(|| {
     set
 });
 
-fn without_machinery(mut set: Set) -> Set {
-    set.subtract(&MACHINERY);
+fn without_unowned(mut set: Set) -> Set {
+    set.subtract(&UNOWNED);
     set
 }
 

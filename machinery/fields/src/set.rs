@@ -1,8 +1,8 @@
-//! Sets of paths into an object, and their form in `managedFields` (FieldsV1).
+//! Sets of paths into an object, and their encoding in `managedFields` (FieldsV1).
 //!
 //! A set is a tree whose nodes are members or only lead to members. FieldsV1 is the same tree in JSON: `f:name` is a
-//! field, `k:{…}` the item of a list with these keys, `v:…` the item of a set with this value, `i:n` an index, and
-//! `.` says that a node with children is itself a member.
+//! field, `k:{…}` the item of a list with these keys, `v:…` the item of a set with this value, `i:n` an index, and `.`
+//! marks a node with children that is itself a member.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use serde_json::Map;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Element {
     Field(String),
-    /// The item of a list with these keys: JSON, its fields sorted, so that equal keys are equal text.
+    /// The item of a list with these keys: JSON, its fields sorted, so that equal keys are equal strings.
     Key(String),
     /// The item of a set with this value, as JSON.
     Value(String),
@@ -24,7 +24,7 @@ pub enum Element {
 }
 
 impl Element {
-    /// The item of a list by its keys and their values.
+    /// Returns the item of a list by its keys and their values.
     pub fn key(mut keys: Vec<(&str, &Value)>) -> Element {
         keys.sort_unstable_by_key(|(name, _)| *name);
         let fields: Vec<String> =
@@ -32,12 +32,12 @@ impl Element {
         Element::Key(escaped(format!("{{{}}}", fields.join(","))))
     }
 
-    /// The item of a set.
+    /// Returns the item of a set.
     pub fn value(value: &Value) -> Element {
         Element::Value(escaped(value.to_string()))
     }
 
-    /// Reads an element; one of a type that nobody knows yet is none.
+    /// Decodes an element; one of an unknown type is none.
     fn decode(text: &str) -> Result<Option<Element>, String> {
         let (prefix, rest) = text.split_once(':').ok_or_else(|| format!("missing colon: {}", quote(text)))?;
         let json = || serde_json::from_str::<Value>(rest).map_err(|e| format!("parsing {}: {e}", quote(text)));
@@ -54,8 +54,8 @@ impl Element {
         }
     }
 
-    /// The order in which messages tell of paths: numbers by their size, which is not the order of their texts.
-    fn told(&self, other: &Element) -> Ordering {
+    /// Compares elements in the order of messages: numbers by value, which is not the order of their strings.
+    fn message_order(&self, other: &Element) -> Ordering {
         let keys = |json: &str| serde_json::from_str::<Map<String, Value>>(json).unwrap_or_default();
         let value = |json: &str| serde_json::from_str::<Value>(json).unwrap_or_default();
         match (self, other) {
@@ -80,7 +80,7 @@ impl Element {
     }
 }
 
-/// Numbers before texts before everything else.
+/// Compares values: numbers before strings before everything else.
 fn compare(one: &Value, other: &Value) -> Ordering {
     let rank = |value: &Value| [value.is_number(), value.is_string()].iter().position(|is| *is).unwrap_or(2);
     rank(one).cmp(&rank(other)).then_with(|| match (one, other) {
@@ -93,7 +93,7 @@ fn compare(one: &Value, other: &Value) -> Ordering {
     })
 }
 
-/// JSON with the escapes that upstream's writer of names has.
+/// Escapes JSON as upstream's writer of names does.
 fn escaped(json: String) -> String {
     if !json.contains(['<', '>', '&', '\u{2028}', '\u{2029}']) && !json.contains("\\b") && !json.contains("\\f") {
         return json;
@@ -114,7 +114,7 @@ fn escaped(json: String) -> String {
     out
 }
 
-/// As messages show it: `.field`, `[key="value"]`, `[="value"]`, `[0]`.
+/// The form in messages: `.field`, `[key="value"]`, `[="value"]`, `[0]`.
 impl fmt::Display for Element {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -134,7 +134,7 @@ impl fmt::Display for Element {
     }
 }
 
-/// The value of a key, as upstream prints it: also one that is no scalar, which no key may be.
+/// Formats the value of a key as upstream prints it, also one that is no scalar, which no key may be.
 fn key_text(value: &Value) -> String {
     match value {
         Value::Object(map) => map.iter().map(|(name, inner)| format!("{name}={}", key_text(inner))).collect(),
@@ -146,13 +146,13 @@ fn key_text(value: &Value) -> String {
 
 /// A set of paths.
 ///
-/// Invariant: no node is there that is neither a member nor leads to one, so that equal sets are equal trees.
+/// Invariant: every node is a member or leads to one, so that equal sets are equal trees.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Set {
     nodes: BTreeMap<Element, Node>,
 }
 
-/// A place in a set.
+/// A node of a set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Node {
     /// Whether the path to here is in the set.
@@ -172,7 +172,7 @@ impl Set {
         self.nodes.is_empty()
     }
 
-    /// Adds a path; the empty path is the object itself, which nobody owns.
+    /// Adds a path; the empty path is the object itself, which has no owner.
     pub fn insert(&mut self, path: impl IntoIterator<Item = Element>) {
         let mut path = path.into_iter().peekable();
         let mut here = self;
@@ -186,7 +186,7 @@ impl Set {
         }
     }
 
-    /// Sets what there is at and below an element; the element is made only if there is something.
+    /// Sets the node of an element, unless it is empty.
     pub fn put(&mut self, element: &dyn Fn() -> Element, node: Node) {
         if !node.is_empty() {
             self.nodes.insert(element(), node);
@@ -198,7 +198,7 @@ impl Set {
         self.insert(path.iter().map(|name| Element::Field((*name).to_owned())));
     }
 
-    /// A set of paths of field names.
+    /// Returns a set of paths of field names.
     pub fn of_fields(paths: &[&[&str]]) -> Set {
         let mut set = Set::default();
         paths.iter().for_each(|path| set.insert_fields(path));
@@ -221,14 +221,14 @@ impl Set {
         here.nodes.get(last).is_some_and(|node| node.member)
     }
 
-    /// Everything that is in one of the two.
+    /// Returns the paths that are in one of the two.
     pub fn union(&self, other: &Set) -> Set {
         let mut union = self.clone();
         union.extend(other);
         union
     }
 
-    /// Adds everything that is in the other.
+    /// Adds the paths of the other.
     pub fn extend(&mut self, other: &Set) {
         for (element, node) in &other.nodes {
             match self.nodes.get_mut(element) {
@@ -243,14 +243,14 @@ impl Set {
         }
     }
 
-    /// Everything of this that is not in the other.
+    /// Returns the paths of this that are not in the other.
     pub fn difference(&self, other: &Set) -> Set {
         let mut difference = self.clone();
         difference.subtract(other);
         difference
     }
 
-    /// Takes out everything that is in the other.
+    /// Removes the paths of the other.
     pub fn subtract(&mut self, other: &Set) {
         for (element, theirs) in &other.nodes {
             let Some(node) = self.nodes.get_mut(element) else { continue };
@@ -262,7 +262,7 @@ impl Set {
         }
     }
 
-    /// Whether everything of the other is in here.
+    /// Returns whether all paths of the other are in this.
     pub fn contains_all(&self, other: &Set) -> bool {
         other.nodes.iter().all(|(element, theirs)| match self.nodes.get(element) {
             Some(node) => (node.member || !theirs.member) && node.below.contains_all(&theirs.below),
@@ -270,7 +270,7 @@ impl Set {
         })
     }
 
-    /// Takes out everything that is in the other or lies below something that is.
+    /// Removes the paths of the other and all paths below them.
     fn cut(&mut self, other: &Set) {
         self.nodes.retain(|element, node| match other.nodes.get(element) {
             None => true,
@@ -282,7 +282,7 @@ impl Set {
         });
     }
 
-    /// Everything that is in both.
+    /// Returns the paths that are in both.
     pub fn intersection(&self, other: &Set) -> Set {
         self.filtered(|element, node| match other.nodes.get(element) {
             None => Node::default(),
@@ -292,13 +292,13 @@ impl Set {
         })
     }
 
-    /// The set whose nodes are what `keep` makes of this one's.
+    /// Returns the set with its nodes mapped by `keep`.
     pub fn filtered(&self, keep: impl Fn(&Element, &Node) -> Node) -> Set {
         let nodes = self.nodes.iter().map(|(element, node)| (element.clone(), keep(element, node)));
         Set { nodes: nodes.filter(|(_, node)| !node.is_empty()).collect() }
     }
 
-    /// All paths in order: of each level the members first, then what is below.
+    /// Returns all paths in order: of each level the members first, then the paths below.
     pub fn paths(&self) -> Vec<Vec<Element>> {
         let mut paths = Vec::new();
         self.collect(&mut Vec::new(), &mut paths);
@@ -307,7 +307,7 @@ impl Set {
 
     fn collect(&self, prefix: &mut Vec<Element>, paths: &mut Vec<Vec<Element>>) {
         let mut nodes: Vec<(&Element, &Node)> = self.nodes.iter().collect();
-        nodes.sort_by(|(one, _), (other, _)| one.told(other));
+        nodes.sort_by(|(one, _), (other, _)| one.message_order(other));
         for (element, _) in nodes.iter().filter(|(_, node)| node.member) {
             paths.push(prefix.iter().cloned().chain([(*element).clone()]).collect());
         }
@@ -351,7 +351,7 @@ impl Set {
     }
 }
 
-/// FieldsV1 as it is stored, and questions that it answers without being decoded.
+/// Stored FieldsV1, with queries that need no decoding.
 pub struct Encoded<'a>(pub &'a Value);
 
 impl Encoded<'_> {
@@ -359,7 +359,7 @@ impl Encoded<'_> {
         self.0.as_object().is_some_and(|inner| inner.is_empty() || inner.contains_key("."))
     }
 
-    /// Whether a path of the set is in here.
+    /// Returns whether a path of the set is in this.
     pub fn intersects(&self, set: &Set) -> bool {
         set.nodes.iter().any(|(element, node)| match self.0.get(element.encode()).map(Encoded) {
             Some(inner) => (node.member && inner.is_member()) || inner.intersects(&node.below),
@@ -367,7 +367,7 @@ impl Encoded<'_> {
         })
     }
 
-    /// Whether all paths of the set are in here.
+    /// Returns whether all paths of the set are in this.
     pub fn contains_all(&self, set: &Set) -> bool {
         set.nodes.iter().all(|(element, node)| match self.0.get(element.encode()).map(Encoded) {
             Some(inner) => (!node.member || inner.is_member()) && inner.contains_all(&node.below),
@@ -376,19 +376,19 @@ impl Encoded<'_> {
     }
 }
 
-/// A path as messages show it.
+/// Formats a path as messages show it.
 pub fn show(path: &[Element]) -> String {
     path.iter().map(ToString::to_string).collect()
 }
 
-/// Which paths a request can own: the others are not its to write.
+/// The paths that a request can own; it may not write the others.
 #[derive(Clone, Debug, Default)]
 pub enum Filter {
     #[default]
     All,
-    /// Not these, nor anything below them.
+    /// All paths but these and those below them.
     Without(Set),
-    /// Only what lies at or below one of these; `None` stands for any element.
+    /// Only the paths at or below one of these; `None` matches any element.
     Only(Vec<Vec<Option<&'static str>>>),
 }
 

@@ -33,7 +33,7 @@ fn deployment() -> One {
     One(Type::table(DEPLOYMENT).unwrap(), Filter::Without(Set::of_fields(&[&["status"]])))
 }
 
-fn who(manager: &str, operation: Operation) -> Identity {
+fn identity(manager: &str, operation: Operation) -> Identity {
     Identity { manager: manager.to_owned(), operation, api_version: V1.to_owned(), subresource: String::new() }
 }
 
@@ -46,8 +46,10 @@ fn apply_as(
     config: &Value,
     force: bool,
 ) -> Result<(Value, Managers), Vec<Conflict>> {
-    let by = who(manager, Operation::Apply);
-    let applied = apply(one, (live, &json!({})), config, managers, &by, ("2026-01-01T00:00:00Z", force));
+    let by = identity(manager, Operation::Apply);
+    let first = json!({});
+    let application = Application { config, live, first: &first, by: &by, time: "2026-01-01T00:00:00Z", force };
+    let applied = apply(one, managers, &application);
     let applied = applied.map_err(|refusal| match refusal {
         Refusal::Conflicts(conflicts) => conflicts,
         Refusal::Failed(status) => panic!("{}", status.message),
@@ -74,7 +76,7 @@ fn a_created_object_is_owned_as_upstream_writes_it() {
         "status": {} });
     let Type::Struct(table) = of else { panic!("a struct") };
     let one = One(of, Filter::Without(Set::of_fields(&[&["status"]])));
-    let by = who("kubelet", Operation::Update);
+    let by = identity("kubelet", Operation::Update);
     let managers = update(&one, &zero(table), &pod, Managers::default(), &by, "2026-01-01T00:00:00Z");
     assert_eq!(
         owned(&managers, "kubelet"),
@@ -88,22 +90,23 @@ fn a_created_object_is_owned_as_upstream_writes_it() {
 }
 
 #[test]
-fn an_update_takes_over_what_it_writes() {
+fn an_update_owns_the_fields_it_writes() {
     let one = deployment();
     let old = json!({ "spec": { "replicas": 1, "paused": true } });
     let new = json!({ "spec": { "replicas": 2 }, "status": { "replicas": 2 } });
-    let before = update(&one, &json!({ "spec": {} }), &old, Managers::default(), &who("a", Operation::Update), "t1");
-    let after = update(&one, &old, &new, before.clone(), &who("b", Operation::Update), "t2");
+    let before =
+        update(&one, &json!({ "spec": {} }), &old, Managers::default(), &identity("a", Operation::Update), "t1");
+    let after = update(&one, &old, &new, before.clone(), &identity("b", Operation::Update), "t2");
     assert_eq!(owned(&before, "a"), json!({ "f:spec": { "f:paused": {}, "f:replicas": {} } }));
     assert_eq!(owned(&after, "b"), json!({ "f:spec": { "f:replicas": {} } }));
     assert_eq!(after.entries.len(), 1, "{after:?}");
-    assert_eq!(update(&one, &new, &new, after.clone(), &who("b", Operation::Update), "t3"), after);
+    assert_eq!(update(&one, &new, &new, after.clone(), &identity("b", Operation::Update), "t3"), after);
 }
 
 #[test]
-fn an_object_with_items_without_a_key_is_owned_by_nobody() {
+fn an_object_with_items_without_a_key_has_no_owners() {
     let account = One(Type::table("io.k8s.api.core.v1.ServiceAccount").unwrap(), Filter::All);
-    let by = who("a", Operation::Update);
+    let by = identity("a", Operation::Update);
     for (secrets, expected) in
         [(json!([{"name": "s"}]), 1), (json!([{}]), 0), (json!([{"name": "s"}, {"namespace": "n"}]), 0)]
     {
@@ -121,7 +124,8 @@ fn the_oldest_updaters_are_joined() {
     for n in 10..22 {
         let mut new = live.clone();
         new["metadata"]["labels"][format!("l{n}")] = "v".into();
-        managers = update(&one, &live, &new, managers, &who(&format!("m{n}"), Operation::Update), &format!("t{n}"));
+        managers =
+            update(&one, &live, &new, managers, &identity(&format!("m{n}"), Operation::Update), &format!("t{n}"));
         live = new;
     }
     assert_eq!(managers.entries.len(), 10);
@@ -148,14 +152,14 @@ fn an_apply_conflicts_shares_and_forces() {
     assert_eq!(status.message, "Apply failed with 1 conflict: conflict with \"a\": .spec.replicas");
     let (live, managers) = apply_as(&one, &live, &managers, "b", &config(2), true).unwrap();
     assert_eq!((live["spec"]["replicas"].clone(), owned(&managers, "a")), (json!(2), Value::Null));
-    // Who owns alone and says nothing any more, takes it away.
+    // A sole owner that no longer applies a field removes it.
     let nothing = json!({ "apiVersion": V1, "kind": "Deployment" });
     let (live, _) = apply_as(&one, &live, &managers, "b", &nothing, false).unwrap();
     assert_eq!(live, json!({ "apiVersion": V1, "kind": "Deployment", "metadata": {} }));
 }
 
 #[test]
-fn the_first_apply_leaves_the_rest_to_what_was_before() {
+fn fields_before_the_first_apply_keep_their_manager() {
     let one = deployment();
     let live = json!({ "spec": { "replicas": 1, "paused": true } });
     let config = json!({ "spec": { "replicas": 1 } });
@@ -172,7 +176,7 @@ fn the_first_apply_leaves_the_rest_to_what_was_before() {
 #[test]
 fn several_conflicts_are_listed_by_manager() {
     let path = |names: &[&str]| names.iter().map(|n| Element::Field((*n).to_owned())).collect();
-    let scale = Identity { subresource: "scale".to_owned(), ..who("kubectl", Operation::Update) };
+    let scale = Identity { subresource: "scale".to_owned(), ..identity("kubectl", Operation::Update) };
     let image = vec![
         Element::Field("containers".to_owned()),
         Element::key(vec![("name", &json!("c"))]),
@@ -181,7 +185,7 @@ fn several_conflicts_are_listed_by_manager() {
     let conflicts = [
         Conflict { with: scale.clone(), path: path(&["spec", "replicas"]) },
         Conflict { with: scale, path: path(&["spec", "paused"]) },
-        Conflict { with: who("z", Operation::Apply), path: image },
+        Conflict { with: identity("z", Operation::Apply), path: image },
     ];
     let status = conflict_status(&conflicts);
     assert_eq!(
@@ -242,7 +246,7 @@ fn the_form_of_a_configuration_is_checked() {
 }
 
 #[test]
-fn custom_schemas_say_how_their_lists_are_owned() {
+fn custom_schemas_decide_how_their_lists_are_owned() {
     let schema = json!({ "type": "object", "properties": { "spec": { "type": "object", "properties": {
         "atomic": { "type": "array", "items": { "type": "object" } },
         "set": { "type": "array", "x-kubernetes-list-type": "set", "items": { "type": "string" } },
@@ -279,12 +283,12 @@ fn filters_keep_and_drop_whole_branches() {
 }
 
 #[test]
-fn paths_are_told_with_numbers_by_their_size() {
+fn paths_in_messages_are_sorted_with_numbers_by_value() {
     let ports = json!({ "f:ports": {
         r#"k:{"port":443,"protocol":"TCP"}"#: {}, r#"k:{"port":80,"protocol":"UDP"}"#: {},
         r#"k:{"port":80,"protocol":"TCP"}"#: {}, "v:10": {}, "v:9": {}, "v:\"a\"": {},
     } });
-    let told: Vec<String> = Set::decode(&ports).unwrap().paths().iter().map(|path| show(path)).collect();
+    let paths: Vec<String> = Set::decode(&ports).unwrap().paths().iter().map(|path| show(path)).collect();
     let expected = [
         r#".ports[port=80,protocol="TCP"]"#,
         r#".ports[port=80,protocol="UDP"]"#,
@@ -293,21 +297,21 @@ fn paths_are_told_with_numbers_by_their_size() {
         ".ports[=10]",
         r#".ports[="a"]"#,
     ];
-    assert_eq!(told, expected);
+    assert_eq!(paths, expected);
 }
 
-/// Every form that FieldsV1 has is read and written without loss, and what has none of them is refused.
+/// Every element of FieldsV1 is decoded and encoded without loss, and other strings are refused.
 #[test]
 fn fields_v1_is_read_and_written() {
     let fields = json!({ "f:metadata": { "f:annotations": { ".": {}, "f:a/b": {} }, "f:finalizers": { "v:\"x\"": {}, "v:1": {} } },
         "f:spec": { "f:ports": { ".": {}, "k:{\"port\":80,\"protocol\":\"TCP\"}": { ".": {}, "f:name": {} } },
                     "f:list": { "i:0": { "f:a": {} } } } });
     assert_eq!(Set::decode(&fields).unwrap().encode(), fields);
-    // What could be HTML, and what has no short escape upstream, is escaped; messages quote it.
+    // HTML characters, and those without a short escape in Go, are escaped; messages quote them.
     let element = Element::value(&json!("<\u{8}>"));
     assert_eq!(element, Element::Value(r#""\u003c\u0008\u003e""#.to_owned()));
     assert_eq!(element.to_string(), r#"[="<\b>"]"#);
-    // Keys are the same in any order of their fields.
+    // Keys are equal in any order of their fields.
     let unsorted = json!({ "k:{\"protocol\":\"TCP\", \"port\":80}": {} });
     assert_eq!(Set::decode(&unsorted).unwrap().encode(), json!({ "k:{\"port\":80,\"protocol\":\"TCP\"}": {} }));
     for wrong in
@@ -315,7 +319,7 @@ fn fields_v1_is_read_and_written() {
     {
         assert!(Set::decode(&wrong).is_err(), "{wrong}");
     }
-    // Elements of types that nobody knows yet are none.
+    // Elements of unknown types are none.
     assert_eq!(Set::decode(&json!({ "x:a": 1, "f:b": null })).unwrap().encode(), json!({ "f:b": {} }));
 }
 
@@ -337,7 +341,7 @@ fn set() -> impl Strategy<Value = Set> {
     })
 }
 
-/// A part of a pod: labels, containers with images, ports and commands.
+/// Generates a part of a pod: labels, containers with images, ports and commands.
 fn config() -> impl Strategy<Value = Value> {
     let labels = proptest::collection::btree_map("[a-c]", "[x-z]", 0..3);
     let container = (proptest::option::of("[i-k]"), proptest::collection::btree_map(80..83u16, "[p-r]", 0..3));
@@ -384,7 +388,7 @@ proptest! {
     }
 
     #[test]
-    fn stored_paths_answer_as_decoded_ones(a in set(), b in set()) {
+    fn stored_paths_behave_as_decoded_ones(a in set(), b in set()) {
         let mut stored = Fields::Stored(a.encode());
         let mut decoded = Fields::Decoded(a.clone());
         prop_assert_eq!(stored.contains_all(&b), decoded.contains_all(&b));
@@ -408,13 +412,13 @@ proptest! {
     }
 
     #[test]
-    fn what_is_not_applied_any_more_goes_and_nothing_else(first in config(), second in config()) {
+    fn only_fields_that_are_no_longer_applied_are_removed(first in config(), second in config()) {
         let one = pod();
         let (live, managers) = apply_as(&one, &json!({}), &Managers::default(), "a", &first, false).unwrap();
-        // A sole manager gets exactly what it says.
+        // A sole manager gets exactly its configuration.
         let (live, managers) = apply_as(&one, &live, &managers, "a", &second, false).unwrap();
         prop_assert!(compare(one.0, &live, &second) == Default::default(), "{} {}", live, second);
-        // Beside another one it takes away only its own.
+        // Beside another manager it removes only its own fields.
         let (both, managers) = apply_as(&one, &live, &managers, "b", &first, true).unwrap();
         let (left, _) = apply_as(&one, &both, &managers, "a", &json!({}), false).unwrap();
         prop_assert!(compare(one.0, &left, &first) == Default::default(), "{} {}", left, first);
@@ -428,14 +432,14 @@ proptest! {
         let changed = compare(of, &live, &merged);
         prop_assert!(changed.removed.is_empty());
         prop_assert_eq!(changed.written.difference(&with_containers(&extract(of, &config))), Set::default());
-        // Without what the configuration says, nothing of it is left.
-        let said = extract(of, &config);
-        let rest = remove(of, &merged, &said).unwrap_or_default();
-        prop_assert!(extract(of, &rest).intersection(&said).is_empty());
+        // Without the paths of the configuration, nothing of it is left.
+        let applied = extract(of, &config);
+        let rest = remove(of, &merged, &applied).unwrap_or_default();
+        prop_assert!(extract(of, &rest).intersection(&applied).is_empty());
     }
 }
 
-/// A set and the containers of its members, which come with them.
+/// Returns a set and the containers of its members, which are added with them.
 fn with_containers(set: &Set) -> Set {
     let mut all = set.clone();
     for path in set.paths() {
@@ -444,9 +448,9 @@ fn with_containers(set: &Set) -> Set {
     all
 }
 
-/// An empty list in an item of a list that is owned as one is another than none; elsewhere it is nothing.
+/// An empty list in an item of an atomic list differs from none; elsewhere it does not.
 #[test]
-fn empty_lists_are_seen_in_lists_that_are_owned_as_one() {
+fn empty_lists_matter_in_atomic_lists() {
     const ROLE: &str = "io.k8s.api.rbac.v1.Role";
     let role = |rule: Value| json!({ "rules": [rule] });
     let old = role(json!({ "verbs": ["get"] }));

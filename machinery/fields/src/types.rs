@@ -1,7 +1,7 @@
-//! What the schema says about ownership: is a value owned as one, field by field, or item by item?
+//! The types of ownership: whether a value is owned as one, field by field, or item by item.
 //!
-//! One view over the table of built-in types and over the structural schemas of custom resources. A type without
-//! a schema is judged by the value: objects by field, lists as one.
+//! One view over the table of built-in types and over the structural schemas of custom resources. Without a schema, the
+//! value decides: objects are owned by field, lists as one.
 
 use corten_api::Kind;
 use corten_api::schema::{Field, FieldType, ListType, Type as TableType, schema};
@@ -16,21 +16,21 @@ const RAW_EXTENSION: &str = "io.k8s.apimachinery.pkg.runtime.RawExtension";
 pub enum Type<'a> {
     /// A struct of the table.
     Struct(&'static TableType),
-    /// A field of a struct of the table, with its marks.
+    /// A field of a struct of the table, with its merge strategy.
     Field(&'static Field),
     /// An item of a list or a map of the table.
     Item(&'static FieldType),
     /// A structural schema; `open` when unknown fields are kept below it.
     Custom { schema: &'a Value, open: bool },
-    /// A custom resource as a whole: its metadata is everybody's.
+    /// A whole custom resource, with ObjectMeta as its metadata.
     CustomResource(&'a Value),
-    /// Known by its value only.
+    /// A type that only the value decides.
     Deduced,
-    /// Known by its value only, and owned as one.
+    /// A type that only the value decides, owned as one.
     Untyped,
 }
 
-/// How a value is owned.
+/// The way a value is owned.
 #[derive(Clone, Copy, Debug)]
 pub enum Shape<'a> {
     Scalar,
@@ -38,13 +38,13 @@ pub enum Shape<'a> {
     List { items: Type<'a>, kind: ListKind<'a> },
 }
 
-/// How the items of a list are told apart.
+/// The way the items of a list are distinguished.
 #[derive(Clone, Copy, Debug)]
 pub enum ListKind<'a> {
-    /// They are not: the list is owned as one.
+    /// The items are not distinguished: the list is owned as one.
     Atomic,
     Set,
-    /// By the fields that are keys.
+    /// The items have keys.
     Map(Keys<'a>),
 }
 
@@ -75,17 +75,17 @@ pub struct Member<'a> {
 }
 
 impl<'a> Type<'a> {
-    /// The type of this name in the table.
+    /// Returns the type of this name in the table.
     pub fn table(name: &str) -> Option<Type<'static>> {
         schema().type_(name).map(Type::Struct)
     }
 
-    /// Whether a definition says what this is, which may say otherwise tomorrow.
+    /// Returns whether a CustomResourceDefinition defines the type, which may change.
     pub fn is_custom(&self) -> bool {
         matches!(self, Type::CustomResource(_))
     }
 
-    /// How this value is owned.
+    /// Returns how this value is owned.
     pub fn shape(self, value: &Value) -> Shape<'a> {
         match self {
             Type::Struct(of) => match &of.scalar {
@@ -102,7 +102,7 @@ impl<'a> Type<'a> {
         }
     }
 
-    /// The field of this name; `None` when there can be none.
+    /// Returns the field of this name; `None` when there can be none.
     pub fn member(self, name: &str) -> Option<Member<'a>> {
         let any = |of: Type<'a>| Some(Member { of, declared: false, default: None });
         match self {
@@ -169,7 +169,7 @@ fn item_shape(kind: &'static FieldType, value: &Value) -> Shape<'static> {
 
 fn deduced_shape(value: &Value, atomic: bool) -> Shape<'static> {
     match value {
-        // An absent value takes the form of the first alternative.
+        // An absent value has the shape of the first alternative.
         Value::Object(_) | Value::Null => Shape::Map { atomic },
         Value::Array(_) => Shape::List { items: Type::Untyped, kind: ListKind::Atomic },
         _ => Shape::Scalar,
@@ -237,15 +237,15 @@ fn custom_member<'a>(schema: &'a Value, open: bool, name: &str) -> Option<Member
     Some(Member { of, declared: false, default: None })
 }
 
-/// The object of a type before anything was written: structs that are held by value are there, and so is what is
-/// always written, with the value nothing has. A new object is compared with it.
+/// Returns the empty object of a type: structs that Go holds by value are present, and so are fields that are always
+/// written, with their zero values. A new object is compared with it.
 pub fn zero(of: &'static TableType) -> Value {
     let mut object = structs(of);
     corten_api::schema::fill_zeros(&of.name, &mut object);
     object
 }
 
-/// What an object of a kind is compared with that was not there before.
+/// Returns the value that a new object of a kind is compared with.
 pub fn before_first(kind: &Kind) -> Value {
     match Type::table(&kind.schema) {
         Some(Type::Struct(of)) => zero(of),
@@ -263,7 +263,7 @@ fn structs(of: &'static TableType) -> Value {
     Value::Object(by_value.collect())
 }
 
-/// The path element of a list item, or why it has none.
+/// Returns the path element of a list item, or why it has none.
 pub fn item_element(items: Type<'_>, kind: ListKind<'_>, item: &Value) -> Result<super::Element, String> {
     match kind {
         ListKind::Atomic => Err("invalid indexing of non-associative list".to_owned()),

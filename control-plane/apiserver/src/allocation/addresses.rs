@@ -1,12 +1,12 @@
-//! The range of cluster addresses, and how a free one is chosen.
+//! The range of Service cluster IPs, and the choice of a free one.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A CIDR of cluster addresses.
+/// A CIDR of cluster IPs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressRange {
     base: u128,
-    /// How many addresses can be given, the first being `base + 1`.
+    /// The number of addresses that can be allocated, the first being `base + 1`.
     size: u128,
     v4: bool,
 }
@@ -21,12 +21,12 @@ impl AddressRange {
         };
         let free = width.checked_sub(bits)?;
         let last = u128::MAX.checked_shr(128 - free).unwrap_or(0);
-        // The last address of IPv4 is for all; IPv6 has none such.
+        // The last address of IPv4 is the broadcast address; IPv6 has none.
         let reserved = u128::from(width == 32);
         Some(AddressRange { base: number & !last, size: last.saturating_sub(reserved), v4: width == 32 })
     }
 
-    /// One range, or one of each family divided by a comma.
+    /// Parses one range, or one of each family separated by a comma.
     pub fn parse_list(text: &str) -> Option<Vec<AddressRange>> {
         let all: Vec<AddressRange> =
             text.split(',').map(|one| AddressRange::parse(one.trim())).collect::<Option<_>>()?;
@@ -34,7 +34,7 @@ impl AddressRange {
         (all.len() == 1 || (all.len() == 2 && v4 == 1)).then_some(all)
     }
 
-    /// The address of the `kubernetes` Service.
+    /// Returns the address of the `kubernetes` Service.
     pub fn first(&self) -> IpAddr {
         self.at(1)
     }
@@ -52,8 +52,8 @@ impl AddressRange {
         number > self.base && number <= self.base + self.size
     }
 
-    /// A free address: a random one of the upper part, then any. The lower part is left to those who ask for
-    /// an address by name.
+    /// Chooses a free address: a random one of the upper part, then any. The lower part is left to Services that set
+    /// their clusterIP.
     pub fn choose(&self, random: u64, is_taken: impl Fn(IpAddr) -> bool) -> Option<IpAddr> {
         let lower = (self.size / 16).clamp(16, 256).min(self.size);
         let scan = |from: u128, count: u128| {

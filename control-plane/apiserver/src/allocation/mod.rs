@@ -1,7 +1,7 @@
-//! Choosing Service addresses and node ports. Pure: what is taken, and randomness, come in as arguments.
+//! Allocation of cluster IPs and node ports. Pure: the taken ones, and randomness, come in as arguments.
 //!
-//! The choice is only a proposal. What makes it exclusive is the store: each address is an IPAddress object,
-//! each port a key, written together with its Service and only if absent.
+//! The choice is only a proposal. The store makes it exclusive: each address is an IPAddress object, each port a key,
+//! written together with its Service and only if absent.
 
 mod addresses;
 mod ports;
@@ -12,12 +12,12 @@ use serde_json::json;
 pub use addresses::AddressRange;
 pub use ports::choose_port;
 
-/// Random numbers for the choices below.
+/// Returns a random number for the choices below.
 pub fn random() -> u64 {
     uuid::Uuid::new_v4().as_u64_pair().1
 }
 
-/// The IPAddress of a Service's address.
+/// Returns the IPAddress of a Service's cluster IP.
 pub fn ip_address(ip: &str, namespace: &str, service: &str, now: jiff::Timestamp) -> Value {
     let family = if ip.contains(':') { "IPv6" } else { "IPv4" };
     json!({

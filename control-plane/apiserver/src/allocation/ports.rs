@@ -1,7 +1,7 @@
-//! How a free node port is chosen.
+//! The choice of a free node port.
 
-/// A free port of the range: a random one of the upper part, then any, so that the lower part stays for those
-/// who ask for a port by number.
+/// Chooses a free port of the range: a random one of the upper part, then any, so that the lower part stays free for
+/// Services that set their nodePort.
 pub fn choose_port((first, last): (u16, u16), random: u64, is_taken: impl Fn(u16) -> bool) -> Option<u16> {
     let size = u64::from(last.checked_sub(first)?) + 1;
     let lower = (size / 32).clamp(16, 128).min(size);

@@ -11,7 +11,7 @@ const PREFIX: &str = "base64url.bearer.authorization.k8s.io.";
 
 /// Returns the token that a client sends as a subprotocol, if the request is for a WebSocket.
 pub fn named(headers: &HeaderMap) -> Result<Option<String>, &'static str> {
-    if !websocket::is_asked_for(headers) {
+    if !websocket::is_websocket(headers) {
         return Ok(None);
     }
     let mut tokens = Vec::new();

@@ -192,7 +192,7 @@ fn uses(pod: &Value, resource: &str, name: &str) -> bool {
             let mut claims = statuses.into_iter().flatten();
             refers_to(&pod["spec"], resource, name)
                 || claims.any(|claim| claim["resourceClaimName"] == name)
-                || text("/status/extendedResourceClaimStatus/resourceClaimName") == name
+                || string("/status/extendedResourceClaimStatus/resourceClaimName") == name
         }
         "persistentvolumeclaims" => refers_to(&pod["spec"], resource, name) || has_ephemeral_claim(pod, name),
         _ => refers_to(&pod["spec"], resource, name),

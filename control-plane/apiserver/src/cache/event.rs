@@ -1,4 +1,4 @@
-//! The events of a watch, and how one becomes the frame that is sent.
+//! The events of a watch, and their encoding as frames.
 
 use std::sync::Arc;
 
@@ -17,10 +17,10 @@ pub enum WatchEvent {
     Error(Status),
 }
 
-/// An event on its way to one watcher.
+/// An event for one watcher.
 pub struct Delivery {
     pub event: WatchEvent,
-    /// The change that the event tells, if it tells it as it happened: then its frame is the same for all.
+    /// The change of the event, if the event has the change's own type: then its frame is the same for all watchers.
     pub change: Option<Arc<Change>>,
 }
 
@@ -30,5 +30,5 @@ impl From<WatchEvent> for Delivery {
     }
 }
 
-/// Turns one event into its frame, newline included.
+/// Encodes one event as its frame, newline included.
 pub type EventEncoder = Arc<dyn Fn(&Delivery) -> Bytes + Send + Sync>;

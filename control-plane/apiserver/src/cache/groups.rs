@@ -1,8 +1,7 @@
-//! The watchers of a resource, in groups that are woken apart from each other.
+//! The watchers of a resource, in groups that are woken separately.
 //!
-//! A thousand watchers that are woken at once stand in the way of whoever asks for something meanwhile, and the last of
-//! them waits for all before it. Whoever comes joins the next group in turn, so that the groups stay equal. When each is
-//! woken is for the pacer to say.
+//! A thousand watchers that are woken at once delay other requests, and the last of them waits for all before it. New
+//! watchers join the groups in turn, so that the groups stay equal. The pacer decides when each group is woken.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -11,7 +10,7 @@ use corten_store::Revision;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// How many groups there are.
+/// The number of groups.
 pub const GROUPS: usize = 8;
 
 /// All watchers of a resource.
@@ -24,9 +23,9 @@ pub struct Groups {
 /// Watchers that are woken together.
 pub struct Group {
     changed: watch::Sender<Revision>,
-    /// When they were last woken; only the feed writes it.
+    /// The time when they were last woken; only the feed writes it.
     woken: Mutex<Option<Instant>>,
-    /// Whether their turn is still to come; only the feed writes it.
+    /// Whether they wait for their turn; only the feed writes it.
     waits: AtomicBool,
 }
 
@@ -37,12 +36,12 @@ impl Default for Group {
 }
 
 impl Groups {
-    /// Tells when the resource changes.
+    /// Adds a watcher; returns the receiver that is notified when the resource changes.
     pub fn join(&self) -> watch::Receiver<Revision> {
         self.groups[self.joined.fetch_add(1, Ordering::Relaxed) % GROUPS].changed.subscribe()
     }
 
-    /// How many watchers there are.
+    /// Returns the number of watchers.
     pub fn watchers(&self) -> usize {
         self.groups.iter().map(|group| group.changed.receiver_count()).sum()
     }
@@ -55,7 +54,7 @@ impl Groups {
         &self.groups[number % GROUPS]
     }
 
-    /// Wakes everybody, for what concerns everybody.
+    /// Wakes all watchers.
     pub fn wake_all(&self, revision: Revision) {
         for group in &self.groups {
             group.changed.send_replace(revision);
@@ -64,17 +63,17 @@ impl Groups {
 }
 
 impl Group {
-    /// Whether there is somebody to be woken whose turn is not yet known.
+    /// Returns whether the group has watchers and does not wait for its turn.
     pub fn is_idle(&self) -> bool {
         self.changed.receiver_count() > 0 && !self.waits.load(Ordering::Relaxed)
     }
 
-    /// When it was last woken.
+    /// Returns the time when it was last woken.
     pub fn woken(&self) -> Option<Instant> {
         *self.woken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its turn will come.
+    /// Marks the group as waiting for its turn.
     pub fn wait(&self) {
         self.waits.store(true, Ordering::Relaxed);
     }

@@ -1,17 +1,17 @@
 //! The watch cache: all stored objects as shared bytes, fed by one watch of the store.
 //!
-//! Lists and watches are served from here. A reader first waits until the feed has reached the store's
-//! revision (`fresh`), so that what it sees is never older than the last acknowledged write.
+//! Lists and watches are served from here. A reader first waits until the feed has reached the store's revision
+//! (`fresh`), so that its result is never older than the last acknowledged write.
 //!
 //! Invariant: a resource's changes are applied whole, in order of revision, and `progress` is raised only
 //! after every resource holds the changes of that revision. The cache never writes.
 
 pub mod event;
 mod groups;
-mod handover;
 mod pacer;
 mod resource;
 mod watcher;
+mod written_headers;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, RwLock};
@@ -24,21 +24,21 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-pub use handover::{Handover, Left};
 use pacer::Pacer;
 pub use resource::{Change, ChangeKind, Filter, Item, ResourceCache, Window, projected, shown};
 pub use watcher::{Watcher, WatcherOptions, transition};
+pub use written_headers::{PendingHeader, WrittenHeaders};
 
 use crate::encryption::Transformer;
 use crate::error::Error;
 
-/// The prefix that everything of the API lives under.
+/// The prefix of all keys of the API.
 pub const REGISTRY: &str = "/registry/";
 
-/// The revision of a store in which nothing ever happened.
+/// The revision of an empty store.
 const EMPTY_STORE: Revision = 1;
 
-/// How long a read waits for the feed before it answers that the server is too busy.
+/// The time that a read waits for the feed before it fails with 504.
 const FRESH_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// All resource caches and the progress of their feed.
@@ -48,13 +48,13 @@ pub struct Caches {
     progress: watch::Sender<Revision>,
     store: Arc<dyn Store>,
     transformer: Arc<Transformer>,
-    /// What writers leave for the feed.
-    pub handover: Handover,
+    /// The headers that writers keep for the feed.
+    pub written_headers: WrittenHeaders,
     /// Entries that could not be read, by their keys.
     unread: Mutex<BTreeMap<Vec<u8>, Error>>,
 }
 
-/// A kind that is to be held from now on.
+/// A kind that is added to the caches.
 struct Addition {
     prefix: String,
     kind: Arc<Kind>,
@@ -74,12 +74,12 @@ impl Caches {
         let by_prefix = RwLock::new(by_prefix);
         let progress = watch::Sender::new(0);
         let unread = Mutex::default();
-        let handover = Handover::default();
-        let caches = Arc::new(Caches { by_prefix, additions, progress, store, transformer, handover, unread });
+        let written_headers = WrittenHeaders::default();
+        let caches = Arc::new(Caches { by_prefix, additions, progress, store, transformer, written_headers, unread });
         let revision = caches.load().await?;
         tokio::spawn(Arc::clone(&caches).feed(revision, receiver, shutdown.clone()));
         caches.fresh().await.map_err(|status| Error::Bootstrap(status.message))?;
-        // Whoever comes with the wrong keys must not take what they do not open for absent.
+        // A server with the wrong keys must not take the objects that it cannot decrypt for absent.
         match caches.sealed() {
             Some(sealed) => {
                 shutdown.cancel();
@@ -89,15 +89,15 @@ impl Caches {
         }
     }
 
-    /// The cache of the resource stored under `prefix`.
+    /// Returns the cache of the resource stored under `prefix`.
     pub fn of(&self, prefix: &str) -> Option<Arc<ResourceCache>> {
         self.map().get(prefix).cloned()
     }
 
-    /// Holds these kinds, too, from the feed's present revision on.
+    /// Adds these kinds to the caches, from the feed's present revision on.
     pub async fn hold(&self, hubs: &HashMap<String, Arc<Kind>>) -> Result<(), Status> {
         for (prefix, kind) in hubs {
-            // One of the same name that is in namespaces, or no longer is, has other keys.
+            // A resource of the same name whose scope has changed has other keys.
             if self.of(prefix).is_some_and(|cache| cache.kind.namespaced == kind.namespaced) {
                 continue;
             }
@@ -110,7 +110,7 @@ impl Caches {
         Ok(())
     }
 
-    /// Forgets every kind but these. Who watches one has what it holds until the watch ends.
+    /// Removes every kind but these. A watch of a removed kind keeps its cache until it ends.
     pub fn forget_others(&self, hubs: &HashMap<String, Arc<Kind>>) {
         let mut map = self.by_prefix.write().unwrap_or_else(std::sync::PoisonError::into_inner);
         map.retain(|prefix, _| hubs.contains_key(prefix));
@@ -120,19 +120,19 @@ impl Caches {
         self.by_prefix.read().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// The revision that all caches have reached.
+    /// Returns the revision that all caches have reached.
     pub fn revision(&self) -> Revision {
         *self.progress.borrow()
     }
 
-    /// Whether the caches show all that the store had acknowledged when this was called.
+    /// Returns whether the caches have all writes that the store had acknowledged when this was called.
     pub fn is_fresh(&self) -> bool {
-        // The store first: what it holds at this moment must be in the caches at the next.
+        // The store is read first: a cache that is read later may be newer, never older.
         let revision = self.store.revision();
         self.revision() >= revision
     }
 
-    /// Waits until the caches show the store's present state.
+    /// Waits until the caches have the store's present state.
     pub async fn fresh(&self) -> Result<Revision, Status> {
         self.reach(self.store.revision()).await
     }
@@ -151,13 +151,13 @@ impl Caches {
         }
     }
 
-    /// Fills the caches with a state that lies as far back as a window reaches: the feed then replays what
-    /// happened since, so that clients can go on from a revision that they had before a restart.
+    /// Fills the caches with a state as old as a window is long: the feed then replays the changes since, so that
+    /// clients can resume from a resourceVersion of before a restart.
     async fn load(&self) -> Result<Revision, Error> {
         let oldest = self.store.revision().saturating_sub(resource::WINDOW as Revision);
         let from = oldest.max(self.store.compacted()).max(EMPTY_STORE);
         let all = match self.store.range(Range::prefix(REGISTRY.as_bytes()).at(from)).await {
-            // Somebody compacted just now; the present is always there.
+            // The store was compacted just now; its present state is always there.
             Err(corten_store::Error::Compacted { .. }) => self.store.range(Range::prefix(REGISTRY.as_bytes())).await?,
             other => other?,
         };
@@ -171,7 +171,7 @@ impl Caches {
         Ok(all.revision)
     }
 
-    /// Applies the store's changes until shutdown, and begins again where it stood if a watch ends.
+    /// Applies the store's changes until shutdown, and resumes at its revision when a watch ends.
     async fn feed(
         self: Arc<Self>,
         mut revision: Revision,
@@ -189,7 +189,7 @@ impl Caches {
                     }
                 }
             }
-            // A store that cannot be watched must not be asked in a tight loop.
+            // Retries wait a little: a store that cannot be watched must not cause a tight loop.
             tokio::select! {
                 () = shutdown.cancelled() => return,
                 () = tokio::time::sleep(Duration::from_millis(50)) => {}
@@ -237,7 +237,7 @@ impl Caches {
         }
     }
 
-    /// Fills a new cache with what there was at the feed's revision; what comes after, the feed brings.
+    /// Fills a new cache with the state at the feed's revision; the feed applies the later changes.
     async fn add(&self, addition: Addition, revision: Revision) -> Result<(), corten_store::Error> {
         let base = format!("{}/", addition.prefix);
         let all = self.store.range(Range::prefix(base.as_bytes()).at(revision)).await?;
@@ -250,14 +250,14 @@ impl Caches {
             self.apply(entry.mod_revision, EventKind::Put, entry).await;
         }
         cache.begin_window(revision);
-        // Whoever asked may have gone; the cache stays until it is forgotten.
+        // The caller may have been cancelled; the cache stays until it is removed.
         let _ = addition.done.send(());
         Ok(())
     }
 
-    /// The history between the feed and the store is gone: start over, and end every watch.
+    /// Starts over and ends every watch, after the history between the feed and the store was compacted.
     async fn reload(&self, revision: Revision) -> Revision {
-        self.handover.clear();
+        self.written_headers.clear();
         for cache in self.map().values() {
             cache.clear();
         }
@@ -270,13 +270,13 @@ impl Caches {
         }
     }
 
-    /// Applies one change to the cache it belongs to, and returns that.
+    /// Applies one change to the cache of its resource, and returns that cache.
     async fn apply(&self, revision: Revision, kind: EventKind, entry: &Entry) -> Option<Arc<ResourceCache>> {
-        let left = self.handover.take(&entry.value);
+        let header = self.written_headers.take(&entry.value);
         let (cache, name) = self.route(&entry.key)?;
         let item = match kind {
             EventKind::Delete => None,
-            EventKind::Put => match self.read(&cache.kind, entry, left).await {
+            EventKind::Put => match self.read(&cache.kind, entry, header).await {
                 Ok(object) => Some(Arc::new(Item::read(&cache.kind, object))),
                 Err(e) => {
                     tracing::error!(error = %e, "a stored object cannot be read; it is left out");
@@ -296,21 +296,21 @@ impl Caches {
         self.unread.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// An object as it is now that none of the keys opens.
+    /// Returns the error of an object that none of the keys decrypts.
     fn sealed(&self) -> Option<Error> {
         let all = std::mem::take(&mut *self.unread());
         all.into_values().find(|e| matches!(e, Error::Sealed { .. }))
     }
 
-    /// The object of an entry of the feed, whose header its writer may have left.
-    async fn read(&self, kind: &Kind, entry: &Entry, left: Option<Header>) -> Result<Object, Error> {
-        match left {
+    /// Returns the object of an entry of the feed; its writer may have kept the header.
+    async fn read(&self, kind: &Kind, entry: &Entry, header: Option<Header>) -> Result<Object, Error> {
+        match header {
             Some(header) => Ok(Object { bytes: entry.value.clone(), revision: entry.mod_revision, header }),
             None => self.decode(kind, entry).await,
         }
     }
 
-    /// The object of an entry.
+    /// Decrypts and parses the object of an entry.
     pub async fn decode(&self, kind: &Kind, entry: &Entry) -> Result<Object, Error> {
         let key = || String::from_utf8_lossy(&entry.key).into_owned();
         self.transformer.learn(kind, &entry.value).await;
@@ -319,7 +319,7 @@ impl Caches {
         Object::parse(opened.plain, entry.mod_revision).map_err(|e| Error::Object { key: key(), reason: e.to_string() })
     }
 
-    /// The cache a key belongs to and the rest of the key. Prefixes have one or two segments.
+    /// Returns the cache of a key, and the rest of the key. Prefixes have one or two segments.
     fn route<'a>(&self, key: &'a [u8]) -> Option<(Arc<ResourceCache>, &'a str)> {
         let key = std::str::from_utf8(key).ok()?;
         let slashes: Vec<usize> = key.match_indices('/').map(|(at, _)| at).skip(2).take(2).collect();
@@ -328,9 +328,9 @@ impl Caches {
     }
 }
 
-/// What upstream answers when a revision is asked for that has not happened yet.
-pub fn too_large_resource_version(asked: Revision, current: Revision) -> Status {
-    let mut status = Status::timeout(&format!("Too large resource version: {asked}, current: {current}"), 1);
+/// Returns upstream's error for a resourceVersion that is still in the future.
+pub fn too_large_resource_version(requested: Revision, current: Revision) -> Status {
+    let mut status = Status::timeout(&format!("Too large resource version: {requested}, current: {current}"), 1);
     let details = status.details.get_or_insert_default();
     details.causes.push(corten_meta::status::Cause {
         reason: "ResourceVersionTooLarge".to_owned(),

@@ -1,11 +1,11 @@
-//! When the watchers of a resource are woken: at once, unless they are many.
+//! Pacing of the watchers of a resource: they are woken at once, unless they are many.
 //!
-//! To wake a watcher, send it what is new and go to sleep again costs about the same for one event as for ten. With
-//! a thousand watchers and hundreds of writes a second, waking all of them for each write would take more than the
-//! machine has. So the more watchers a resource has, the longer the pause between two wakings: a change after a
-//! quiet time still goes out at once, and one in a storm waits until the pause is over, with the others of its time.
-//! In a storm each group of watchers has its turn at another moment of the pause, so that whoever writes never stands
-//! behind more than one group.
+//! To wake a watcher, send it the news and go to sleep again costs about the same for one event as for ten. With a
+//! thousand watchers and hundreds of writes a second, to wake all of them for each write would take more than the
+//! machine has. So the more watchers a resource has, the longer the pause between two wakings: a change after a quiet
+//! time still goes out at once, and a change in a storm of writes waits until the pause is over, together with the
+//! others of its time. In a storm each group of watchers has its turn at another moment of the pause, so that a writer
+//! never waits for more than one group.
 //!
 //! It belongs to the feed of the caches and does nothing by itself. Reads never wait for it.
 
@@ -17,14 +17,14 @@ use tokio::time::Instant;
 use super::ResourceCache;
 use super::groups::GROUPS;
 
-/// So few watchers are woken at once, always.
+/// The number of watchers up to which all are always woken at once.
 pub const FEW: usize = 32;
-/// The pause for each watcher: so that waking all of them keeps less than half a processor busy.
+/// The pause for each watcher: with it, waking all of them keeps less than half a processor busy.
 const PAUSE_EACH: Duration = Duration::from_micros(25);
-/// The longest pause, which bounds how late an event can be by this.
+/// The longest pause, which bounds the delay of an event.
 const LONGEST_PAUSE: Duration = Duration::from_millis(25);
 
-/// The pause between two wakings of so many watchers.
+/// Returns the pause between two wakings of so many watchers.
 fn pause(watchers: usize) -> Duration {
     match u32::try_from(watchers) {
         Ok(_) if watchers <= FEW => Duration::ZERO,
@@ -33,8 +33,7 @@ fn pause(watchers: usize) -> Duration {
     }
 }
 
-/// How long it takes until the next turn of a group, `elapsed` after some beginning: at least a little, and at most a
-/// pause.
+/// Returns the time until the next turn of a group, `elapsed` after the start: more than zero and at most a pause.
 fn until_turn(group: usize, pause: Duration, elapsed: Duration) -> Duration {
     let period = pause.as_micros().max(1);
     let first = period * (group % GROUPS) as u128 / GROUPS as u128;
@@ -53,7 +52,7 @@ impl Pacer {
         Pacer { began: now, waiting: Vec::new() }
     }
 
-    /// Wakes the watchers of a resource that has changed, or remembers to.
+    /// Wakes the watchers of a changed resource, now or when the turn of their group comes.
     pub fn changed(&mut self, cache: &Arc<ResourceCache>, now: Instant) {
         let pause = pause(cache.groups.watchers());
         let revision = cache.revision();
@@ -68,7 +67,7 @@ impl Pacer {
         }
     }
 
-    /// When [`Pacer::wake_due`] is to be called next.
+    /// Waits until [`Pacer::wake_due`] is to be called.
     pub async fn due(&self) {
         match self.waiting.iter().map(|(due, ..)| *due).min() {
             Some(due) => tokio::time::sleep_until(due).await,
@@ -100,7 +99,7 @@ mod tests {
         assert!((0..5000).is_sorted_by_key(pause));
     }
 
-    /// A cache with so many watchers.
+    /// Returns a cache with so many watchers.
     fn watched(count: usize) -> (Arc<ResourceCache>, Vec<tokio::sync::watch::Receiver<u64>>) {
         let kind = corten_api::kinds().first().expect("there are kinds");
         let cache = Arc::new(ResourceCache::new(Arc::clone(kind)));
@@ -109,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn the_turns_of_groups_are_apart() {
+    fn the_turns_of_groups_are_spread_over_the_pause() {
         let pause = Duration::from_millis(24);
         for elapsed in [0, 1, 23_999, 24_000, 1_000_001].map(Duration::from_micros) {
             let mut turns: Vec<Duration> = (0..GROUPS).map(|group| until_turn(group, pause, elapsed)).collect();

@@ -1,8 +1,8 @@
-//! One resource in the watch cache: its objects now, and a window of its last changes.
+//! One resource in the watch cache: its present objects, and a window of its last changes.
 //!
-//! Objects sit in a persistent ordered map, so a list takes a snapshot for free and no reader holds a lock
-//! while it works. Watchers read changes out of the one window, by revision: nothing is queued or copied for
-//! any of them, and one that falls out of the window is told so and ends.
+//! Objects are in a persistent ordered map, so a list takes a snapshot for free and no reader holds a lock while it
+//! works. Watchers read changes from the one window, by revision: nothing is queued or copied for any of them, and a
+//! watcher that falls out of the window gets an error and ends.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,10 +25,10 @@ pub const WINDOW: usize = 4096;
 const WINDOW_BYTES: usize = 4 * 1024 * 1024;
 const WINDOW_MIN: usize = 128;
 
-/// An object as it is shown and the selectable fields of it, read once for all watchers.
+/// An object as clients see it and its selectable fields, read once for all watchers.
 pub struct Item {
     pub object: Arc<Object>,
-    /// The object as it is stored, where that is otherwise.
+    /// The object as it is stored, where that differs.
     stored: Option<Arc<Object>>,
     fields: OnceLock<BTreeMap<String, String>>,
     projected: OnceLock<Projected>,
@@ -49,7 +49,7 @@ impl Item {
         Item { object, stored: None, fields: OnceLock::new(), projected: OnceLock::new() }
     }
 
-    /// An object that was read from the store.
+    /// Makes the item of an object that was read from the store.
     pub fn read(kind: &Kind, stored: Object) -> Item {
         let stored = Arc::new(stored);
         match shown(kind, &stored) {
@@ -58,22 +58,22 @@ impl Item {
         }
     }
 
-    /// The object as a projection shows it, made for the first reader and shared with the others.
+    /// Returns the object as a projection shows it, made for the first reader and shared with the others.
     pub fn projected(&self, kind: &Arc<Kind>, project: Projection) -> Arc<Object> {
         let make = || projected(project, &self.object);
         let first = self.projected.get_or_init(|| Projected { kind: Arc::clone(kind), object: make() });
-        // The place is one: another projection of the same object is made anew.
+        // Only one projection is kept: another projection of the same object is made anew.
         if Arc::ptr_eq(&first.kind, kind) { Arc::clone(&first.object) } else { make() }
     }
 
-    /// The value of a selectable field.
+    /// Returns the value of a selectable field.
     fn field(&self, kind: &Kind, field: &str) -> Option<String> {
         match field {
             "metadata.name" => Some(self.object.header.name.clone()),
             "metadata.namespace" => Some(self.object.header.namespace.clone()),
             _ => {
                 let read = self.fields.get_or_init(|| self.read_fields(kind)).get(field).cloned();
-                // Another version of the resource may have a name of its own for it.
+                // Another version of the resource may have other selectable fields.
                 read.or_else(|| kind.behaviour.fields(&self.object.value(), field))
             }
         }
@@ -86,20 +86,20 @@ impl Item {
     }
 }
 
-/// A stored object as readers see it, where they do not see all of it.
+/// Returns a stored object as readers see it, if parts of it are hidden from them.
 pub fn shown(kind: &Kind, stored: &Object) -> Option<Arc<Object>> {
     let shown = kind.behaviour.shown(&stored.bytes)?;
     Object::from_value(&shown, stored.revision).ok().map(Arc::new)
 }
 
-/// The part of a stored object that a projection shows: of the metadata no owners and no finalizers.
+/// Returns the part of a stored object that a projection shows: its metadata has no owners and no finalizers.
 pub fn projected(project: Projection, stored: &Object) -> Arc<Object> {
     let bytes = corten_meta::encode_object(&project(stored));
     let header = Header { owners: Vec::new(), finalizers: Vec::new(), generation: 0, ..stored.header.clone() };
     Arc::new(Object { bytes, revision: stored.revision, header })
 }
 
-/// What happened to an object.
+/// The type of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeKind {
     Added,
@@ -111,7 +111,7 @@ pub enum ChangeKind {
 pub struct Change {
     pub revision: Revision,
     pub kind: ChangeKind,
-    /// The object after the change; of a deletion, its last state under the deletion's revision.
+    /// The object after the change; for a deletion, its last state with the deletion's revision.
     pub item: Arc<Item>,
     pub previous: Option<Arc<Item>>,
     frame: OnceLock<Bytes>,
@@ -122,35 +122,36 @@ impl Change {
         Change { revision, kind, item, previous, frame: OnceLock::new() }
     }
 
-    /// The change as text, encoded for the first watcher and shared with the others.
+    /// Returns the encoded change, made for the first watcher and shared with the others.
     pub fn frame(&self, encode: impl FnOnce() -> Bytes) -> Bytes {
         self.frame.get_or_init(encode).clone()
     }
 }
 
-/// Which objects a reader wants.
+/// The selection of a reader.
 #[derive(Clone)]
 pub struct Filter {
-    /// Empty is all namespaces.
+    /// The namespace; empty is all namespaces.
     pub namespace: String,
     pub labels: Selector,
     pub fields: FieldSelector,
 }
 
 impl Filter {
-    /// Whether every object of the namespace passes.
+    /// Returns whether every object of the namespace matches.
     pub fn is_everything(&self) -> bool {
         self.labels.is_empty() && self.fields.requirements().is_empty()
     }
 
-    /// The part of it that no conversion of an object changes: which namespace it is in, and its name.
+    /// Returns the part of the filter that no conversion of an object affects: its namespace and its name.
     pub fn by_name(&self) -> Filter {
         let name = self.fields.requires_exact_match("metadata.name");
         let fields = name.map(|name| FieldSelector::equals("metadata.name", name)).unwrap_or_default();
         Filter { namespace: self.namespace.clone(), labels: Selector::everything(), fields }
     }
 
-    /// The same for an item as a version shows it; what was read of it counts if that is the same object.
+    /// Returns whether an item matches as a version shows it. The fields of the item are reused if that is the same
+    /// object.
     pub fn matches_as(&self, kind: &Kind, item: &Item, shown: &Arc<Object>) -> bool {
         if Arc::ptr_eq(&item.object, shown) {
             return self.matches(kind, item);
@@ -174,7 +175,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// The items of a namespace (all, if it is empty), in key order, from `start` on if it is given.
+    /// Returns the items of a namespace (of all, if it is empty), in key order, from `start` on if there is one.
     pub fn namespace(&self, namespace: &str, start: Option<&str>) -> impl Iterator<Item = (&String, &Arc<Item>)> {
         let prefix = if namespace.is_empty() { String::new() } else { format!("{namespace}/") };
         let from = start.map_or_else(|| prefix.clone(), str::to_owned);
@@ -192,12 +193,12 @@ struct State {
     /// Every change after this revision is in the window.
     window_from: Revision,
     revision: Revision,
-    /// Raised when the cache was filled anew: watchers of an older filling end.
+    /// The number of times that the cache was filled anew: watchers of an older filling end.
     generation: u64,
 }
 
 impl State {
-    /// Adds a change to the window, and lets the oldest fall out when it is too long or too heavy.
+    /// Adds a change to the window, and drops the oldest ones while it has too many changes or bytes.
     fn push(&mut self, change: Change) {
         self.window_bytes += change.item.object.bytes.len();
         self.window.push_back(Arc::new(change));
@@ -209,16 +210,16 @@ impl State {
     }
 }
 
-/// What a watcher finds when it looks into the window.
+/// The result of a watcher's read of the window.
 pub enum Window {
     Changes(Vec<Arc<Change>>),
-    /// The revision asked for is older than the window.
+    /// The revision is older than the window.
     TooOld {
         oldest: Revision,
     },
 }
 
-/// The changes of a span of revisions as text, for all who want everything of a namespace.
+/// The encoded changes of a span of revisions, shared by all watchers of a whole namespace.
 pub struct Chunk {
     pub namespace: String,
     pub after: Revision,
@@ -234,12 +235,13 @@ pub struct ResourceCache {
     pub kind: Arc<Kind>,
     state: RwLock<State>,
     pub(super) groups: Groups,
-    /// What was last written down for many watchers.
+    /// The last chunk that was encoded for many watchers.
     chunk: Mutex<Option<Chunk>>,
-    /// What is counted for this resource.
+    /// The metrics of this resource.
     pub storage: StorageSeries,
-    /// Set once the definition of a custom resource deletes its objects: what is created after that must not stay.
-    pub is_ending: AtomicBool,
+    /// Whether the CustomResourceDefinition is deleting its objects: an object that is created after that must not
+    /// stay.
+    pub is_terminating: AtomicBool,
 }
 
 impl ResourceCache {
@@ -250,11 +252,11 @@ impl ResourceCache {
             groups: Groups::default(),
             chunk: Mutex::default(),
             storage: StorageSeries::default(),
-            is_ending: AtomicBool::new(false),
+            is_terminating: AtomicBool::new(false),
         }
     }
 
-    /// Whether it has so many watchers that they share what they are sent.
+    /// Returns whether it has so many watchers that they share encoded chunks.
     pub(super) fn is_watched_by_many(&self) -> bool {
         self.groups.watchers() > FEW
     }
@@ -263,54 +265,54 @@ impl ResourceCache {
         self.chunk.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// The key of an object inside this resource.
+    /// Returns the key of an object inside this resource.
     pub fn key(&self, namespace: &str, name: &str) -> String {
         if self.kind.namespaced { format!("{namespace}/{name}") } else { name.to_owned() }
     }
 
-    /// The objects now. `at_least` is a revision that the feed is known to have reached.
+    /// Returns the present objects. `at_least` is a revision that the feed is known to have reached.
     pub fn snapshot(&self, at_least: Revision) -> Snapshot {
         let state = self.read();
         Snapshot { items: state.items.clone(), revision: state.revision.max(at_least) }
     }
 
-    /// One object.
+    /// Returns an object.
     pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<Object>> {
         let state = self.read();
         state.items.get(&self.key(namespace, name)).map(|item| Arc::clone(&item.object))
     }
 
-    /// One object as it is stored.
+    /// Returns an object as it is stored.
     pub fn stored(&self, namespace: &str, name: &str) -> Option<Arc<Object>> {
         let state = self.read();
         let item = state.items.get(&self.key(namespace, name))?;
         Some(Arc::clone(item.stored.as_ref().unwrap_or(&item.object)))
     }
 
-    /// All objects of a namespace, or of all namespaces.
+    /// Returns all objects of a namespace, or of all namespaces.
     pub fn list(&self, namespace: &str) -> Vec<Arc<Object>> {
         let snapshot = self.snapshot(0);
         snapshot.namespace(namespace, None).map(|(_, item)| Arc::clone(&item.object)).collect()
     }
 
-    /// The objects that pass a filter; its fields are read once for each object, not once for each question.
+    /// Returns the objects that match a filter. Their fields are read once for each object, not once for each call.
     pub fn select(&self, filter: &Filter) -> Vec<Arc<Object>> {
         let snapshot = self.snapshot(0);
         let items = snapshot.namespace(&filter.namespace, None).filter(|(_, item)| filter.matches(&self.kind, item));
         items.map(|(_, item)| Arc::clone(&item.object)).collect()
     }
 
-    /// How many objects there are.
+    /// Returns the number of objects.
     pub fn count(&self) -> usize {
         self.read().items.len()
     }
 
-    /// How many bytes they take.
+    /// Returns the bytes of all objects.
     pub fn bytes(&self) -> usize {
         self.read().bytes
     }
 
-    /// The revision of the last change of this resource.
+    /// Returns the revision of the last change of this resource.
     pub fn revision(&self) -> Revision {
         self.read().revision
     }
@@ -319,12 +321,12 @@ impl ResourceCache {
         self.read().generation
     }
 
-    /// Tells when the resource changes.
+    /// Returns a receiver that is notified when the resource changes.
     pub fn changes(&self) -> watch::Receiver<Revision> {
         self.groups.join()
     }
 
-    /// The changes after `revision`, up to another.
+    /// Returns the changes after `revision`, up to another.
     pub fn since(&self, revision: Revision, upto: Revision) -> Window {
         let state = self.read();
         if revision < state.window_from {
@@ -360,7 +362,7 @@ impl ResourceCache {
         self.storage.events_received.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// After a (re)load: what is there is the state, not a series of changes.
+    /// Empties the window after a (re)load: the present objects are the state, not a series of changes.
     pub(super) fn begin_window(&self, revision: Revision) {
         let mut state = self.state.write().unwrap_or_else(std::sync::PoisonError::into_inner);
         state.window.clear();

@@ -4,8 +4,9 @@
 //! none missing and none twice, as far as they touch what its filter selects. An object that enters the
 //! selection is ADDED, one that leaves it is DELETED. A watcher that cannot keep up ends.
 //!
-//! A watcher takes what it was woken for, and leaves what came since to its next waking: so those that are woken
-//! together take the same, and of many that want everything one writes it down for all.
+//! A watcher takes the changes up to the revision that it was woken for, and leaves later ones to its next waking. So
+//! watchers that are woken together take the same changes, and one of them encodes these for all that select
+//! everything.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -25,14 +26,14 @@ use super::event::{Delivery, EventEncoder, WatchEvent};
 use super::resource::{Chunk, Window};
 use super::{Caches, Change, ChangeKind, Filter, ResourceCache};
 
-/// How often a quiet watcher that asked for bookmarks gets one.
+/// The period of bookmarks of a watcher that wants them.
 const BOOKMARK_PERIOD: Duration = Duration::from_secs(60);
 /// The most events of a watch that leave in one piece.
 const CHUNK_EVENTS: usize = 64;
-/// The biggest piece that is kept for other watchers.
+/// The biggest chunk that is kept for other watchers.
 const SHARED_BYTES: usize = 256 * 1024;
 
-/// How a watch begins and ends.
+/// The start and the end of a watch.
 pub struct WatcherOptions {
     /// Events after this revision.
     pub after: Revision,
@@ -42,7 +43,7 @@ pub struct WatcherOptions {
     pub mark_initial_end: bool,
     pub bookmarks: bool,
     pub timeout: Duration,
-    /// Whether its events are shown as they are, so that watchers can share how they are written.
+    /// Whether its events are shown as they are, so that watchers can share their encoding.
     pub plain: bool,
 }
 
@@ -54,15 +55,15 @@ pub struct Watcher {
     after: Revision,
     generation: u64,
     changed: watch::Receiver<Revision>,
-    /// Whether it can share what it is sent with others.
+    /// Whether it can share chunks with other watchers.
     shares: bool,
-    /// Whether what was there at the beginning was looked through, which nobody wakes it for.
+    /// Whether it has read the window once. Nothing wakes it for the changes before its start.
     has_begun: bool,
     pending: VecDeque<Delivery>,
     bookmarks: bool,
     next_bookmark: Instant,
     deadline: Instant,
-    /// Set to whatever comes first: the next bookmark or the end.
+    /// Set to the earlier of the next bookmark and the deadline.
     timer: Pin<Box<Sleep>>,
     shutdown: Pin<Box<WaitForCancellationFutureOwned>>,
     ended: bool,
@@ -109,7 +110,7 @@ impl Watcher {
         Ok(watcher)
     }
 
-    /// The events one by one.
+    /// Returns the events one by one.
     pub fn deliveries(self: Box<Self>) -> BoxStream<'static, Delivery> {
         futures::stream::unfold(self, |mut w| async move { w.next().await.map(|event| (event, w)) }).boxed()
     }
@@ -134,7 +135,7 @@ impl Watcher {
         }
     }
 
-    /// The events that are ready, as text in one piece: fewer, fuller packets.
+    /// Returns the encoded events that are ready, in one piece: fewer, fuller packets.
     pub async fn frames(&mut self, encode: &EventEncoder) -> Option<Bytes> {
         loop {
             if !self.pending.is_empty() {
@@ -147,7 +148,7 @@ impl Watcher {
             if let Some(frames) = self.shared(upto, encode) {
                 return Some(frames);
             }
-            // To share, it has looked already.
+            // `shared` may have collected already.
             let has_news = self.ended || !self.pending.is_empty() || self.collect(upto);
             if !has_news {
                 self.wait().await;
@@ -155,26 +156,26 @@ impl Watcher {
         }
     }
 
-    /// The revision that it was last woken for; everything, at first.
+    /// Returns the revision that it was last woken for; at first, the latest.
     fn woken(&mut self) -> Revision {
         let woken = *self.changed.borrow_and_update();
         if std::mem::replace(&mut self.has_begun, true) { woken } else { Revision::MAX }
     }
 
-    /// Sleeps until there may be something to tell.
+    /// Waits until there may be an event to send.
     async fn wait(&mut self) {
         tokio::select! {
             changed = self.changed.changed() => self.ended |= changed.is_err(),
             () = self.timer.as_mut() => self.on_timer(),
             () = self.shutdown.as_mut() => {
-                // What happened until then is still told.
+                // The events until the shutdown are still sent.
                 self.collect(Revision::MAX);
                 self.ended = true;
             }
         }
     }
 
-    /// Writes down what is pending, as much as leaves together; and how big each event is.
+    /// Encodes the pending events, as many as leave together; returns also the size of each.
     fn encoded(&mut self, encode: &EventEncoder) -> (Bytes, Vec<usize>) {
         let count = self.pending.len().min(CHUNK_EVENTS);
         let mut frames: Vec<Bytes> = self.pending.drain(..count).map(|delivery| encode(&delivery)).collect();
@@ -183,8 +184,8 @@ impl Watcher {
         (if count == 1 { frames.swap_remove(0) } else { frames.concat().into() }, sizes)
     }
 
-    /// What another watcher that wanted the same has written down, or what this one writes down for others. `None` when
-    /// it wants something of its own, or there is nothing.
+    /// Returns the chunk that another watcher of the same selection has encoded, or encodes one for others. `None` if
+    /// it cannot share, or if there is nothing to send.
     fn shared(&mut self, upto: Revision, encode: &EventEncoder) -> Option<Bytes> {
         let is_span = upto > self.after && upto < Revision::MAX && self.cache.generation() == self.generation;
         if !self.shares || !is_span || !self.cache.is_watched_by_many() {
@@ -221,7 +222,8 @@ impl Watcher {
         }
     }
 
-    /// Takes what is new in the window, up to a revision. Returns whether there is something to send or the watch ended.
+    /// Takes the new changes of the window, up to a revision. Returns whether there is something to send or the watch
+    /// ended.
     fn collect(&mut self, upto: Revision) -> bool {
         if self.cache.generation() != self.generation {
             self.pending.push_back(WatchEvent::Error(too_old(self.after, self.caches.revision())).into());
@@ -248,7 +250,7 @@ impl Watcher {
         self.next_bookmark = Instant::now() + BOOKMARK_PERIOD;
         // The progress is read before the window, so nothing up to it can still be missing below.
         let revision = self.caches.revision();
-        // A watch that begins in the future has no progress to tell of yet.
+        // A watch that begins in the future has no progress to report yet.
         if revision < self.after {
             return;
         }
@@ -262,7 +264,7 @@ impl Watcher {
     }
 }
 
-/// The event of a change for a filter, if it has one.
+/// Returns the event of a change for a filter, if it has one.
 fn select(filter: &Filter, cache: &ResourceCache, change: Arc<Change>) -> Option<Delivery> {
     let is = change.kind != ChangeKind::Deleted && filter.matches(&cache.kind, &change.item);
     let was = change.previous.as_ref().is_some_and(|previous| filter.matches(&cache.kind, previous));
@@ -276,7 +278,7 @@ fn select(filter: &Filter, cache: &ResourceCache, change: Arc<Change>) -> Option
     Some(Delivery { event, change: as_it_happened.then_some(change) })
 }
 
-/// What a watcher is told of a change, who selected the object as it `was` and selects it as it `is`.
+/// Returns the event of a change for a watcher that selected the object as it `was` and selects it as it `is`.
 pub fn transition(change: &Change, was: Option<&Arc<Object>>, is: Option<&Arc<Object>>) -> Option<WatchEvent> {
     match (was, is) {
         (None, Some(is)) => Some(WatchEvent::Added(Arc::clone(is))),
@@ -291,6 +293,6 @@ pub fn transition(change: &Change, was: Option<&Arc<Object>>, is: Option<&Arc<Ob
     }
 }
 
-fn too_old(asked: Revision, oldest: Revision) -> Status {
-    Status::expired(format!("too old resource version: {asked} ({oldest})"))
+fn too_old(requested: Revision, oldest: Revision) -> Status {
+    Status::expired(format!("too old resource version: {requested} ({oldest})"))
 }

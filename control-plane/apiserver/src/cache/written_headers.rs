@@ -1,8 +1,8 @@
-//! The headers of objects on their way through the store: whoever writes an object has read it already, and the feed,
-//! which sees it come back, need not read it again.
+//! The headers of objects that are being written: the writer of an object has parsed its header already, and the feed,
+//! which gets the object back from the store, need not parse it again.
 //!
-//! A header is found by where the bytes of its object lie. It is kept together with these bytes, so that nothing else
-//! can lie there meanwhile. What is not found is read: nothing depends on a header being here.
+//! A header is found by the address of its object's bytes. It is kept together with these bytes, so that no other
+//! object can have that address. A missing header is parsed again: nothing depends on its presence.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,22 +11,22 @@ use bytes::Bytes;
 use corten_meta::Header;
 
 #[derive(Default)]
-pub struct Handover(Mutex<HashMap<usize, (Bytes, Header)>>);
+pub struct WrittenHeaders(Mutex<HashMap<usize, (Bytes, Header)>>);
 
-impl Handover {
-    /// Leaves the header of an object that is about to be written. It goes with the result, unless that is a commit.
-    pub fn leave(&self, bytes: &Bytes, header: &Header) -> Left<'_> {
-        self.lock().insert(place(bytes), (bytes.clone(), header.clone()));
-        Left { handover: self, place: Some(place(bytes)) }
+impl WrittenHeaders {
+    /// Adds the header of an object that is about to be written. It is removed again unless the write is committed.
+    pub fn insert(&self, bytes: &Bytes, header: &Header) -> PendingHeader<'_> {
+        self.lock().insert(address(bytes), (bytes.clone(), header.clone()));
+        PendingHeader { headers: self, address: Some(address(bytes)) }
     }
 
-    /// The header of the object with these very bytes, if it was left here.
+    /// Takes the header of the object with these very bytes, if there is one.
     pub fn take(&self, bytes: &Bytes) -> Option<Header> {
-        let (whole, header) = self.lock().remove(&place(bytes))?;
-        (whole.len() == bytes.len()).then_some(header)
+        let (kept, header) = self.lock().remove(&address(bytes))?;
+        (kept.len() == bytes.len()).then_some(header)
     }
 
-    /// Forgets all: nobody will come for them.
+    /// Removes all headers: the feed starts over and will not take them.
     pub fn clear(&self) {
         self.lock().clear();
     }
@@ -36,27 +36,27 @@ impl Handover {
     }
 }
 
-fn place(bytes: &Bytes) -> usize {
+fn address(bytes: &Bytes) -> usize {
     bytes.as_ptr() as usize
 }
 
-/// A header that was left, and whose object is not yet written.
-pub struct Left<'a> {
-    handover: &'a Handover,
-    place: Option<usize>,
+/// A header whose object is not yet written.
+pub struct PendingHeader<'a> {
+    headers: &'a WrittenHeaders,
+    address: Option<usize>,
 }
 
-impl Left<'_> {
-    /// The object is written, so the feed will come for its header.
-    pub fn written(mut self) {
-        self.place = None;
+impl PendingHeader<'_> {
+    /// Keeps the header after the commit: the feed will take it.
+    pub fn keep(mut self) {
+        self.address = None;
     }
 }
 
-impl Drop for Left<'_> {
+impl Drop for PendingHeader<'_> {
     fn drop(&mut self) {
-        if let Some(place) = self.place {
-            self.handover.lock().remove(&place);
+        if let Some(address) = self.address {
+            self.headers.lock().remove(&address);
         }
     }
 }
@@ -66,18 +66,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_header_is_taken_once_and_only_of_its_own_bytes() {
-        let handover = Handover::default();
+    fn a_header_is_taken_once_and_only_with_its_own_bytes() {
+        let headers = WrittenHeaders::default();
         let bytes = Bytes::from("{\"a\":1}".to_owned());
         let same = Bytes::from("{\"a\":1}".to_owned());
         let header = Header { name: "x".to_owned(), ..Header::default() };
-        handover.leave(&bytes, &header).written();
-        assert_eq!(handover.take(&same), None);
-        assert_eq!(handover.take(&bytes), Some(header.clone()));
-        assert_eq!(handover.take(&bytes), None);
-        drop(handover.leave(&bytes, &header));
-        assert_eq!(handover.take(&bytes), None, "what was not written is not there");
-        handover.leave(&bytes, &header).written();
-        assert_eq!(handover.take(&bytes.slice(..3)), None, "a part is not the whole");
+        headers.insert(&bytes, &header).keep();
+        assert_eq!(headers.take(&same), None);
+        assert_eq!(headers.take(&bytes), Some(header.clone()));
+        assert_eq!(headers.take(&bytes), None);
+        drop(headers.insert(&bytes, &header));
+        assert_eq!(headers.take(&bytes), None, "a header of a failed write is removed");
+        headers.insert(&bytes, &header).keep();
+        assert_eq!(headers.take(&bytes.slice(..3)), None, "a part is not the object");
     }
 }

@@ -1,4 +1,4 @@
-//! The part of a request that the audit log will show.
+//! The part of a request that the audit log shows.
 
 use std::net::SocketAddr;
 use std::sync::Mutex;
@@ -8,7 +8,7 @@ use corten_meta::quote::quote;
 
 use crate::user::{Peer, User};
 
-/// How much is written.
+/// The level of an audit rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     #[default]
@@ -40,18 +40,18 @@ impl Level {
     }
 }
 
-/// Everything that audit knows of one request.
+/// The audit data of one request.
 #[derive(Default)]
 pub struct AuditRecord {
     pub id: String,
     pub level: Level,
     pub omit_stages: Vec<String>,
     pub omit_managed_fields: bool,
-    /// Where the request came from.
+    /// The address of the client.
     pub address: Option<SocketAddr>,
     /// The body of the request, if the policy wants it.
     pub request: Mutex<Option<Bytes>>,
-    /// Who asked, when that is not in whose name: the user before impersonation.
+    /// The user before impersonation, if the request impersonates another.
     pub impersonator: Option<User>,
     pub decision: Option<(&'static str, String)>,
 }
@@ -63,7 +63,7 @@ impl AuditRecord {
         AuditRecord { id, address: peer.address, ..AuditRecord::default() }
     }
 
-    /// Keeps the body, if it will be written.
+    /// Keeps the body, if the audit event has it.
     pub fn keep_request(&self, body: &Bytes) {
         if self.level >= Level::Request {
             *self.request.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(body.clone());

@@ -1,4 +1,4 @@
-//! One request as it passes through the server: its parts, and everything that was found out about it.
+//! One request as it passes through the server: its parts, and the results of the steps so far.
 
 mod audit_record;
 
@@ -18,10 +18,10 @@ use crate::response::IncludeObject;
 use crate::user::User;
 use crate::warnings::Warnings;
 
-/// A request after it was let in: who, what, and in which form to answer.
+/// A request after authentication: its user, its target, and the form of its response.
 pub struct Context {
     pub info: RequestInfo,
-    /// The resource that is asked for, if there is such a one.
+    /// The resource of the path, if the server has it.
     pub resource: Option<Arc<Resource>>,
     pub user: User,
     pub headers: HeaderMap,
@@ -30,21 +30,21 @@ pub struct Context {
     pub raw_path: String,
     pub raw_query: String,
     pub accept: Accept,
-    /// Why nothing that the client would take is spoken here.
+    /// The error if the client accepts no form of the response.
     pub not_acceptable: Option<Status>,
     pub now: jiff::Timestamp,
-    /// When the answer is due.
+    /// The deadline of the response.
     pub deadline: Instant,
     pub warnings: Mutex<Warnings>,
-    /// What the audit log is to know of this request.
+    /// The audit data of this request.
     pub audit: AuditRecord,
-    /// What admission wants to be written into the audit log.
+    /// The audit annotations of admission.
     pub annotations: Mutex<std::collections::BTreeMap<String, String>>,
-    /// How priority and fairness see the request.
+    /// The classification by priority and fairness.
     pub classified: Option<Classified>,
     /// The HTTP upgrade of the connection, if it may be upgraded.
     pub upgrade: Mutex<Option<hyper::upgrade::OnUpgrade>>,
-    /// What webhooks converted for it.
+    /// The objects that webhooks converted for this request.
     pub conversions: ConversionMemo,
 }
 
@@ -54,7 +54,7 @@ impl Context {
         self.warnings.lock().unwrap_or_else(std::sync::PoisonError::into_inner).add(warning.into());
     }
 
-    /// Leaves a note for the audit log; the first note of a key stays.
+    /// Adds an audit annotation; the first value of a key stays.
     pub fn annotate(&self, key: &str, value: &str) {
         let mut annotations = self.annotations.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         annotations.entry(key.to_owned()).or_insert_with(|| value.to_owned());
@@ -64,13 +64,13 @@ impl Context {
         IncludeObject::parse(self.info.query.get("includeObject"))
     }
 
-    /// Whether `dryRun=All` is asked for.
+    /// Returns whether `dryRun=All` is set.
     pub fn dry_run(&self) -> bool {
         self.info.query.all("dryRun").any(|word| word == "All")
     }
 }
 
-/// The FlowSchema and the priority level that a request was put under, as its answer says.
+/// The FlowSchema and the priority level of a request, as headers of its response.
 #[derive(Clone)]
 pub struct Classified {
     pub flow_schema: HeaderValue,

@@ -101,7 +101,7 @@ impl Controller {
         // Kinds of measured resources change as custom ones do, and are published with them.
         let kinds: Vec<Arc<Kind>> = kinds.into_values().chain(self.measured.iter().cloned()).collect();
         let usable = kinds.iter().filter(|kind| !is_unresolved(kind));
-        let described: Vec<Arc<Kind>> = usable.chain(self.registry.beside()).cloned().collect();
+        let described: Vec<Arc<Kind>> = usable.chain(self.registry.built_in_custom()).cloned().collect();
         self.published.describe(&described);
         self.registry.set_custom(kinds).await?;
         // A CRD that replaces a deleted one starts anew.
@@ -123,7 +123,7 @@ impl Controller {
 fn restart(registry: &Registry, kind: &Kind) {
     let resource = registry.resource(&kind.group, &kind.version, &kind.plural);
     if let Some(stored) = resource.as_ref().and_then(|resource| resource.stored.as_ref()) {
-        stored.cache.is_ending.store(false, Ordering::SeqCst);
+        stored.cache.is_terminating.store(false, Ordering::SeqCst);
     }
 }
 

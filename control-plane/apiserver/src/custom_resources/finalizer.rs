@@ -56,7 +56,7 @@ async fn finalize(registry: &Registry, crds: &Resource, terminating: &Known) -> 
     let stored = resource.storage()?;
     let changes = stored.cache.changes();
     // Before the objects are listed: a create that is too late to be in the list sees this flag.
-    stored.cache.is_ending.store(true, Ordering::SeqCst);
+    stored.cache.is_terminating.store(true, Ordering::SeqCst);
     registry.caches.fresh().await?;
     let objects = stored.cache.list("");
     let key = |object: &Arc<Object>| stored.path(&object.header.namespace, &object.header.name).into_bytes();
@@ -72,7 +72,7 @@ async fn finalize(registry: &Registry, crds: &Resource, terminating: &Known) -> 
         finish(registry, crds, &terminating.object, &crd, deletions).await?;
         // While the CRD has other finalizers, it may get new objects.
         let is_held = corten_meta::finalizers(&crd).len() > 1;
-        stored.cache.is_ending.store(!is_held, Ordering::SeqCst);
+        stored.cache.is_terminating.store(!is_held, Ordering::SeqCst);
         return Ok(None);
     }
     Ok(Some(changes))

@@ -1,7 +1,7 @@
-//! Discovery: which groups, versions and resources there are, in the legacy documents and in the aggregated one.
+//! Discovery: the groups, versions and resources, in the legacy documents and in the aggregated one.
 //!
-//! Everything is derived from the kind table, once, at start. The documents carry an ETag, by which clients
-//! that kept them learn that nothing changed.
+//! Everything is derived from the kind table. The documents have an ETag, by which clients that kept them learn that
+//! nothing changed.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use super::remote::RemoteVersion;
 use crate::body::{Body, Reply};
 use crate::context::Context;
 use crate::negotiation::View;
-use crate::ordered::Ordered;
 use crate::registry::Resource;
 use crate::response;
+use crate::upstream_order::UpstreamOrder;
 use crate::version_priority::priority;
 
-/// The order in which upstream lists groups (its priorities); groups it does not name follow by name.
+/// The order in which upstream lists groups (its priorities); other groups follow by name.
 const GROUPS: &[&str] = &[
     "",
     "apiregistration.k8s.io",
@@ -54,7 +54,7 @@ struct Version {
 }
 
 impl Version {
-    /// Whether the API itself has this version.
+    /// Returns whether a built-in kind has this version.
     fn is_own(&self) -> bool {
         self.kinds.iter().any(|kind| !kind.is_custom())
     }
@@ -72,9 +72,9 @@ struct Tagged {
 }
 
 impl Discovery {
-    /// Of the resources served here, at this address, and of the group versions that other servers serve.
-    /// Of what belongs to the definitions whose names are given, the objects are being deleted. What definitions announce
-    /// is known by its group versions alone until it is served.
+    /// Makes the documents of the resources served here, at this address, and of the group versions that other servers
+    /// serve. The objects of the `terminating` CustomResourceDefinitions are being deleted. The `announced` group
+    /// versions of CustomResourceDefinitions are listed without resources until they are served.
     pub fn new(
         address: &str,
         resources: &[Arc<Resource>],
@@ -89,7 +89,7 @@ impl Discovery {
             "/api".to_owned(),
             json!({ "kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": server }),
         );
-        // Of groups of one rank, the list begins with that whose first service is named first.
+        // Groups of one rank are in the order of their first APIService's names.
         let mut named: Vec<_> = groups.iter().zip(ranks).filter(|((name, _), _)| !name.is_empty()).collect();
         named.sort_by_cached_key(|((name, versions), rank)| {
             (*rank, versions.iter().map(|v| format!("{}.{name}", v.version)).min())
@@ -110,7 +110,7 @@ impl Discovery {
                 } else {
                     format!("/apis/{name}/{}", version.version)
                 };
-                // What another server serves, it tells itself; and nobody reaches what is added to a group of the API.
+                // Another server serves its own documents; and custom resources in a built-in group are not reachable.
                 if !version.kinds.is_empty() && (version.is_own() || !is_own) {
                     documents.insert(path, resource_list(name, version));
                 }
@@ -135,10 +135,10 @@ impl Discovery {
         if let Some(status) = &context.not_acceptable {
             return Some(Err(status.clone()));
         }
-        Some(Ok(response::value(context.accept, StatusCode::OK, &Ordered::document(document))))
+        Some(Ok(response::value(context.accept, StatusCode::OK, &UpstreamOrder::document(document))))
     }
 
-    /// Every path that is served, for the index.
+    /// Returns every path that is served, for the index.
     pub fn paths(&self) -> impl Iterator<Item = &str> {
         self.documents.keys().map(String::as_str)
     }
@@ -151,7 +151,7 @@ fn serve_aggregated(context: &Context, tagged: &Tagged) -> Reply {
         *reply.status_mut() = StatusCode::NOT_MODIFIED;
         reply
     } else {
-        response::value(context.accept, StatusCode::OK, &Ordered::document(&tagged.value))
+        response::value(context.accept, StatusCode::OK, &UpstreamOrder::document(&tagged.value))
     };
     let content_type = format!("{};g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList", context.accept.content_type());
     let headers = reply.headers_mut();
@@ -170,16 +170,16 @@ fn tagged(value: Value) -> Tagged {
     Tagged { etag: format!("\"{}\"", hash(value.to_string().as_bytes())), value }
 }
 
-/// The SHA-512 of a document, in upper case hexadecimal.
+/// Returns the SHA-512 of a document, in upper case hexadecimal.
 pub fn hash(bytes: &[u8]) -> String {
     let digest = ring::digest::digest(&ring::digest::SHA512, bytes);
     digest.as_ref().iter().map(|byte| format!("{byte:02X}")).collect()
 }
 
-/// What a group's place in discovery depends on.
+/// The rank of a group in discovery.
 type Rank = (u8, i64);
 
-/// Groups in order, each with its versions, the preferred one first; and the rank of each.
+/// Returns the groups in order, each with its versions, the preferred one first; and the rank of each.
 fn group(
     resources: &[Arc<Resource>],
     remote: &[RemoteVersion],
@@ -187,7 +187,7 @@ fn group(
     announced: &BTreeSet<(String, String)>,
 ) -> (Vec<(String, Vec<Version>)>, Vec<Rank>) {
     let mut groups: Vec<(String, Vec<Version>)> = Vec::new();
-    // A version that is only stored has no verbs, and is nobody's to see.
+    // A version that is only stored has no verbs, and is not shown.
     let served = resources.iter().filter(|resource| !resource.is_unresolved && !resource.kind.verbs.is_empty());
     for kind in served.map(|resource| &resource.kind) {
         let kind = &shown(kind, terminating);
@@ -231,10 +231,10 @@ fn group(
             version.kinds.sort_unstable_by(|a, b| a.plural.cmp(&b.plural));
         }
     }
-    // Groups of this server first, then those of others, by the priority that they ask for, then custom resources.
+    // Built-in groups first, then those of other servers by their APIServices' priority, then custom resources.
     let rank = |(name, versions): &(String, Vec<Version>)| -> Rank {
-        let asked = versions.iter().filter_map(|v| v.remote.as_ref().map(|known| known.group_priority)).max();
-        let of_others = if custom.contains(name) { 1000 } else { asked.unwrap_or(1000) };
+        let requested = versions.iter().filter_map(|v| v.remote.as_ref().map(|known| known.group_priority)).max();
+        let of_others = if custom.contains(name) { 1000 } else { requested.unwrap_or(1000) };
         match GROUPS.iter().position(|g| g == name) {
             Some(at) => (0, at as i64),
             None => (1, -of_others),
@@ -245,7 +245,7 @@ fn group(
     (groups, ranks)
 }
 
-/// A kind as it is shown: while its objects are being deleted, none is written.
+/// Returns a kind as discovery shows it: while its objects are being deleted, it has no verbs of writes.
 fn shown(kind: &Arc<Kind>, terminating: &HashSet<String>) -> Arc<Kind> {
     let is_terminating = || terminating.contains(&format!("{}.{}", kind.plural, kind.group));
     if terminating.is_empty() || !kind.is_custom() || !is_terminating() {
@@ -300,7 +300,7 @@ fn resource_list(group: &str, version: &Version) -> Value {
 
 fn storage_version_hash(kind: &Kind) -> String {
     use base64::Engine;
-    // Upstream still stores these in the version they had before.
+    // Upstream still stores these in the version that they had before.
     const FIRST: [&str; 3] = ["CustomResourceDefinition", "MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"];
     let (group, version) = match &kind.storage {
         corten_api::Storage::Stored { hub: Some((group, version)), .. } => (group.as_str(), version.as_str()),
@@ -340,7 +340,7 @@ fn aggregate<'a>(groups: impl Iterator<Item = &'a (String, Vec<Version>)>) -> Va
 fn aggregated_resource(kind: &Kind) -> Value {
     let response_kind =
         |group: &str, version: &str, name: &str| json!({ "group": group, "version": version, "kind": name });
-    // A built-in kind leaves out what the document says around it.
+    // A built-in kind leaves out the group and version that are those of the document.
     let (own_group, own_version) =
         if kind.is_custom() { (kind.group.as_str(), kind.version.as_str()) } else { ("", "") };
     let scope = if kind.namespaced { "Namespaced" } else { "Cluster" };

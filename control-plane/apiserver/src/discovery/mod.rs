@@ -1,4 +1,4 @@
-//! Discovery and OpenAPI: the documents by which clients learn what the server serves.
+//! Discovery and OpenAPI: the documents about the resources that the server serves.
 
 mod groups;
 mod openapi;

@@ -1,7 +1,7 @@
-//! `/openapi/v2` and `/openapi/v3`: the schema of the API, made from the kind table when first asked for.
+//! `/openapi/v2` and `/openapi/v3`: the schema of the API, made from the kind table on the first request.
 //!
-//! Making the documents takes a moment and much memory, so it happens on a thread of its own, once, and they are
-//! kept compressed. The descriptions that `kubectl explain` shows are loaded for it and dropped again.
+//! Making the documents takes a moment and much memory, so it happens on a thread of its own, once, and they are kept
+//! compressed. The descriptions that `kubectl explain` shows are loaded for it and dropped again.
 
 use std::cell::LazyCell;
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ use crate::content::Content;
 use crate::context::Context;
 use crate::registry::Resource;
 
-/// A document as protobuf: what client-go asks for, and what others may ask for and both get.
+/// The media types of a protobuf document: the one that client-go requests, and the one of the response.
 type Protobuf = (&'static str, &'static str);
 const PROTOBUF_V2: Protobuf = (
     "application/com.github.proto-openapi.spec.v2@v1.0+protobuf",
@@ -38,7 +38,7 @@ const PROTOBUF_V3: Protobuf = (
 );
 const JSON: &str = "application/json";
 
-/// The definitions that this server has itself, by the beginnings of their names.
+/// The prefixes of the names of built-in definitions.
 const OWN: &[&str] =
     &["io.k8s.api.", "io.k8s.apimachinery.", "io.k8s.apiextensions-apiserver.", "io.k8s.kube-aggregator."];
 
@@ -48,7 +48,7 @@ struct Document {
     gzip: Bytes,
     hash: String,
     modified: Timestamp,
-    /// A version 3 document as protobuf, made when somebody asks for it.
+    /// A version 3 document as protobuf, made on its first request.
     protobuf: OnceLock<Bytes>,
 }
 
@@ -58,8 +58,8 @@ struct Version2 {
     protobuf: Document,
 }
 
-/// The documents, made on demand: those of the built-in kinds once, those of custom ones anew when they change,
-/// each group version for itself.
+/// The documents, made on demand: those of the built-in kinds once, those of custom resources again when they change,
+/// each group version separately.
 pub struct OpenApi {
     /// The group version of each path below `/openapi/v3/`: `api/v1` is `v1`, `apis/apps/v1` is `apps/v1`.
     paths: BTreeMap<String, String>,
@@ -74,13 +74,13 @@ struct Published {
     document: Document,
 }
 
-/// What custom resources add.
+/// The documents of custom resources and of other servers.
 #[derive(Default)]
 struct Custom {
     kinds: Vec<Arc<Kind>>,
     /// The documents of other servers, by their paths.
     remote_v3: BTreeMap<String, Arc<RemoteDocuments>>,
-    /// What was made before the last change: a group version that it did not touch is not made again.
+    /// The documents before the last change: those of unchanged group versions are reused.
     before: BTreeMap<String, Arc<Published>>,
     v3: OnceLock<BTreeMap<String, Arc<Published>>>,
     /// The whole document, in which the custom kinds are joined with the built-in ones.
@@ -115,7 +115,7 @@ impl OpenApi {
         });
     }
 
-    /// Publishes what other servers say of themselves from now on.
+    /// Publishes the documents of other servers from now on.
     pub fn set_remote(&self, known: &[RemoteVersion]) {
         let path = |known: &RemoteVersion| format!("apis/{}/{}", known.group, known.version);
         let remote: BTreeMap<_, _> = known.iter().map(|k| (path(k), Arc::clone(&k.documents))).collect();
@@ -149,7 +149,7 @@ impl OpenApi {
                 .chain(custom.iter().map(|(path, published)| (path, &published.document)))
                 .map(|(path, document)| (path, json!({ "serverRelativeURL": address(path, document) })))
                 .collect();
-            // Upstream does not say that this is JSON either, and says that it was made at this moment.
+            // As upstream, this is not declared as JSON, and its modification time is now.
             let media_type = "text/plain; charset=utf-8";
             let content = Content { tag: "", modified: context.now, media_type };
             let text = || Bytes::from(json!({ "paths": paths }).to_string());
@@ -168,7 +168,7 @@ impl OpenApi {
         })
     }
 
-    /// Makes the documents that are asked for, if nobody has yet.
+    /// Makes the documents of a request, unless they are there already.
     async fn make(self: &Arc<Self>, custom: &Arc<Custom>, v2: bool) {
         let made = if v2 {
             self.v2.get().is_some() && (custom.is_empty() || custom.v2.get().is_some())
@@ -198,7 +198,7 @@ impl OpenApi {
 }
 
 impl Custom {
-    /// The documents that were made, now or before the last change.
+    /// Returns the documents that were made, now or before the last change.
     fn made(&self) -> BTreeMap<String, Arc<Published>> {
         self.v3.get().unwrap_or(&self.before).clone()
     }
@@ -232,12 +232,12 @@ fn make_custom_v3(custom: &Custom) -> BTreeMap<String, Arc<Published>> {
     made
 }
 
-/// Whether a document was made of these very kinds.
+/// Returns whether a document was made of these very kinds.
 fn is_of(published: &Published, kinds: &[Arc<Kind>]) -> bool {
     published.kinds.len() == kinds.len() && published.kinds.iter().zip(kinds).all(|(a, b)| Arc::ptr_eq(a, b))
 }
 
-/// The version 2 document with custom kinds. The built-in part is not made again: text is joined with text, and
+/// Makes the version 2 document with custom kinds. The built-in part is not made again: JSON is joined as a string, and
 /// protobuf messages that follow each other are one message.
 fn join_v2(built_in: &Version2, more: &Custom) -> Version2 {
     let descriptions = Descriptions::load();
@@ -253,15 +253,15 @@ fn join_v2(built_in: &Version2, more: &Custom) -> Version2 {
         }
     }
     let text = gunzip(&built_in.json.gzip);
-    let custom = apart(custom, &text);
+    let custom = rename_duplicates(custom, &text);
     let mut protobuf = gunzip(&built_in.protobuf.gzip);
     protobuf.extend_from_slice(&encode_v2(&custom));
     let json = join_json(&text, &custom).unwrap_or(text);
     Version2 { json: Document::new(JSON, &json), protobuf: Document::new(PROTOBUF_V2.1, &protobuf) }
 }
 
-/// Gives definitions another name that are called like those of the built-in document.
-fn apart(custom: Value, document: &[u8]) -> Value {
+/// Renames definitions that have the name of a built-in one.
+fn rename_duplicates(custom: Value, document: &[u8]) -> Value {
     let names = custom["definitions"].as_object().into_iter().flat_map(|definitions| definitions.keys());
     let alike: Vec<String> = names.filter(|name| OWN.iter().any(|own| name.starts_with(own))).cloned().collect();
     if alike.is_empty() {
@@ -297,8 +297,8 @@ fn join_json(document: &[u8], custom: &Value) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// The first form that the client lists and a document may have.
-fn form(headers: &HeaderMap, (asked, served): Protobuf) -> Option<&'static str> {
+/// Returns the first form of the Accept header that a document has.
+fn form(headers: &HeaderMap, (requested, served): Protobuf) -> Option<&'static str> {
     let header = headers.get(header::ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or_default();
     if header.trim().is_empty() {
         return Some(JSON);
@@ -306,7 +306,7 @@ fn form(headers: &HeaderMap, (asked, served): Protobuf) -> Option<&'static str> 
     let mut clauses = header.split(',').map(|clause| clause.split(';').next().unwrap_or_default().trim());
     clauses.find_map(|clause| match clause {
         JSON | "application/*" | "*/*" => Some(JSON),
-        clause => (clause == asked || clause == served).then_some(served),
+        clause => (clause == requested || clause == served).then_some(served),
     })
 }
 
@@ -343,7 +343,7 @@ impl Document {
         Document { media_type, gzip, hash, modified: Timestamp::now(), protobuf: OnceLock::new() }
     }
 
-    /// The same in protobuf, compressed. It has the hash of the document in JSON.
+    /// Returns the document in protobuf, compressed. It has the hash of the document in JSON.
     async fn protobuf(&self) -> Bytes {
         if let Some(made) = self.protobuf.get() {
             return made.clone();
@@ -391,7 +391,7 @@ impl Document {
             set(header::LOCATION, &format!("{}?hash={}", context.info.path, self.hash));
             *reply.status_mut() = StatusCode::MOVED_PERMANENTLY;
         } else if hash == Some(self.hash.as_str()) {
-            // Only an address that carries the hash may be kept without asking again.
+            // Only a URL with the hash may be cached without revalidation.
             let in_a_year = context.now.to_zoned(TimeZone::UTC).saturating_add(1.year());
             set(header::CACHE_CONTROL, "public, immutable");
             set(header::EXPIRES, &in_a_year.strftime("%a, %d %b %Y %H:%M:%S UTC").to_string());
@@ -415,12 +415,12 @@ mod tests {
         let renamed = format!("{own}_v2");
         let expected = json!({ "paths": { "/a": refers(&renamed), "/b": refers(other) },
                                "definitions": { &renamed: { "type": "object" }, other: {} } });
-        assert_eq!(apart(custom.clone(), document.as_bytes()), expected);
-        assert_eq!(apart(custom.clone(), b"{}"), custom);
+        assert_eq!(rename_duplicates(custom.clone(), document.as_bytes()), expected);
+        assert_eq!(rename_duplicates(custom.clone(), b"{}"), custom);
     }
 
     #[test]
-    fn a_group_version_that_did_not_change_is_not_described_again() {
+    fn the_document_of_an_unchanged_group_version_is_reused() {
         let kind = |group: &str, name: &str| Arc::new(Kind::new(group, "v1", name, &name.to_lowercase()));
         let foo = kind("a.example.com", "Foo");
         let bar = kind("b.example.com", "Bar");
@@ -431,7 +431,7 @@ mod tests {
         };
         openapi.set_custom(&[Arc::clone(&foo), Arc::clone(&bar)]);
         let first = made();
-        // Nobody asks between two changes.
+        // No client requests a document between the two changes.
         openapi.set_custom(&[Arc::clone(&foo)]);
         openapi.set_custom(&[Arc::clone(&foo), kind("b.example.com", "Baz")]);
         let second = made();
@@ -445,12 +445,12 @@ mod tests {
 
     #[test]
     fn the_form_is_negotiated() {
-        let (asked, served) = PROTOBUF_V2;
+        let (requested, served) = PROTOBUF_V2;
         for (accept, expected) in [
             ("", Some(JSON)),
             ("*/*", Some(JSON)),
             ("application/json", Some(JSON)),
-            (asked, Some(served)),
+            (requested, Some(served)),
             (served, Some(served)),
             ("application/json, application/com.github.proto-openapi.spec.v2@v1.0+protobuf", Some(JSON)),
             ("text/plain, application/com.github.proto-openapi.spec.v2@v1.0+protobuf;q=0.9, */*", Some(served)),

@@ -1,4 +1,4 @@
-//! The documents by which clients learn what the server serves, kept current while kinds come and go.
+//! The published discovery and OpenAPI documents, kept current while kinds are added and removed.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use super::openapi::OpenApi;
 use super::remote::RemoteVersion;
 use crate::registry::Registry;
 
-/// Discovery and OpenAPI of this moment.
+/// The present discovery and OpenAPI.
 pub struct Published {
     address: String,
     registry: Arc<Registry>,
@@ -20,18 +20,18 @@ pub struct Published {
     sources: Mutex<Sources>,
 }
 
-/// Everything beside the registry that discovery shows.
+/// The inputs of discovery beside the registry.
 #[derive(Default)]
 struct Sources {
     /// The names of the CustomResourceDefinitions whose objects are being deleted.
     terminating: HashSet<String>,
-    /// The group versions that CustomResourceDefinitions name, be they established or not.
+    /// The group versions of CustomResourceDefinitions, established or not.
     announced: BTreeSet<(String, String)>,
     remote: Vec<RemoteVersion>,
 }
 
 impl Published {
-    /// The documents of a registry that is served at this address.
+    /// Makes the documents of a registry that is served at this address.
     pub fn new(address: String, registry: Arc<Registry>) -> Published {
         let sources = Sources::default();
         let resources = registry.resources();
@@ -52,7 +52,7 @@ impl Published {
         &self.openapi
     }
 
-    /// The group versions that CustomResourceDefinitions name.
+    /// Returns the group versions of CustomResourceDefinitions.
     pub fn announced(&self) -> BTreeSet<(String, String)> {
         self.sources().announced.clone()
     }
@@ -62,7 +62,7 @@ impl Published {
         self.openapi.set_custom(kinds);
     }
 
-    /// Publishes discovery with what CustomResourceDefinitions say now.
+    /// Publishes discovery with the present CustomResourceDefinitions.
     pub fn publish_custom(&self, terminating: HashSet<String>, announced: BTreeSet<(String, String)>) {
         let mut sources = self.sources();
         sources.terminating = terminating;

@@ -1,6 +1,6 @@
-//! How long expressions take to compile and to evaluate, under upstream's names.
+//! The durations of compiling and evaluating CEL expressions, under upstream's names.
 //!
-//! They are compiled and evaluated in many places that know of no server, so this is counted for the process.
+//! Code without access to the server compiles and evaluates expressions, so these metrics are of the process.
 
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
@@ -13,35 +13,35 @@ static COMPILATION: Family = Family {
     name: "apiserver_cel_compilation_duration_seconds",
     kind: Kind::Histogram(SECONDS),
     labels: &[],
-    help: "How long expressions took to compile.",
+    help: "The duration of compiling CEL expressions.",
 };
 
 static EVALUATION: Family = Family {
     name: "apiserver_cel_evaluation_duration_seconds",
     kind: Kind::Histogram(SECONDS),
     labels: &[],
-    help: "How long expressions took to evaluate.",
+    help: "The duration of evaluating CEL expressions.",
 };
 
 static EXPRESSIONS: LazyLock<Registry> = LazyLock::new(Registry::default);
 static COMPILED: LazyLock<Arc<Series>> = LazyLock::new(|| EXPRESSIONS.series(&COMPILATION, &[]));
 static EVALUATED: LazyLock<Arc<Series>> = LazyLock::new(|| EXPRESSIONS.series(&EVALUATION, &[]));
 
-/// Both families, also before anything was compiled.
+/// Renders both families, also before anything was compiled.
 pub fn render() -> String {
     LazyLock::force(&COMPILED);
     LazyLock::force(&EVALUATED);
     EXPRESSIONS.render()
 }
 
-/// Compiles something, and counts how long it took.
+/// Runs a compilation, and records its duration.
 pub fn compiling<T>(compile: impl FnOnce() -> T) -> T {
     let (result, took) = timed(compile);
     COMPILED.observe(took.as_secs_f64());
     result
 }
 
-/// Evaluates something, and counts how long it took.
+/// Runs an evaluation, and records its duration.
 pub fn evaluating<T>(evaluate: impl FnOnce() -> T) -> T {
     let (result, took) = timed(evaluate);
     EVALUATED.observe(took.as_secs_f64());

@@ -1,4 +1,4 @@
-//! A histogram that many threads add to: one atomic number a bucket, made cumulative only when it is read.
+//! A histogram that many threads add to: one atomic counter for each bucket, made cumulative only when it is read.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,11 +6,11 @@ use corten_meta::metrics::number;
 
 use super::Exposition;
 
-/// Counts of values up to each of `N` bounds, which the caller keeps.
+/// The counts of values up to each of `N` bounds, which the caller keeps.
 pub struct Histogram<const N: usize, const PARTS: u64 = 1_000_000> {
     buckets: [AtomicU64; N],
     beyond: AtomicU64,
-    /// The sum in parts of one, of which there are `PARTS`: atomics can add them.
+    /// The sum as an integer, in units of 1/`PARTS`: atomics can add these.
     sum: AtomicU64,
 }
 
@@ -26,7 +26,7 @@ impl<const N: usize, const PARTS: u64> Histogram<N, PARTS> {
         self.add(value, 1, value, bounds);
     }
 
-    /// Adds `count` values that fall where `value` does and are `sum` together.
+    /// Adds `count` values of the bucket of `value` whose sum is `sum`.
     pub fn add(&self, value: f64, count: u64, sum: f64, bounds: &[f64]) {
         let bucket = bounds.iter().position(|bound| value <= *bound).and_then(|at| self.buckets.get(at));
         bucket.unwrap_or(&self.beyond).fetch_add(count, Ordering::Relaxed);

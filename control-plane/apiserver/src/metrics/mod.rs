@@ -1,7 +1,7 @@
-//! `/metrics`: what the server counts, under upstream's names, in the Prometheus text format.
+//! `/metrics`: the metrics of the server, under upstream's names, in the Prometheus text format.
 //!
-//! Counting must cost next to nothing: a request finds its series once and adds to atomic numbers. Labels come from
-//! the table of resources and never from what a client made up, so that their number is bounded.
+//! Counting must cost next to nothing: a request finds its series once and adds to atomic counters. Labels come from
+//! the table of resources and never from a client's input, so that the number of series is bounded.
 
 mod access;
 pub mod expressions;
@@ -20,13 +20,13 @@ pub use process::{render as process_metrics, started as process_started};
 pub use requests::{Request, Requests};
 pub use watches::{SIZES as EVENT_SIZES, WatchSeries};
 
-/// The bounds of durations that upstream gives its requests, in seconds.
+/// The bounds of upstream's request durations, in seconds.
 pub const SECONDS: &[f64] = &[
     0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0,
     45.0, 60.0,
 ];
 
-/// The bounds of how long a certificate still holds, in seconds: from half an hour to a year.
+/// The bounds of the remaining lifetime of certificates, in seconds: from half an hour to a year.
 pub const CERTIFICATE_SECONDS: &[f64] = &[
     0.0,
     1800.0,
@@ -44,25 +44,25 @@ pub const CERTIFICATE_SECONDS: &[f64] = &[
     31_104_000.0,
 ];
 
-/// All that is counted; gauges are read when they are asked for.
+/// All counters and histograms; gauges are read when they are rendered.
 #[derive(Default)]
 pub struct Metrics {
-    /// The hash of the name that this server has in the API; empty without a name.
+    /// The hash of this server's identity; empty without a hostname.
     id_hash: String,
     pub requests: Requests,
     pub authenticated: Attempts,
     pub authorized: Attempts,
     pub decisions: Decisions,
     pub tls_handshake_errors: AtomicU64,
-    /// How long the certificates of clients still hold.
+    /// The remaining lifetime of client certificates.
     pub certificates: Histogram<{ CERTIFICATE_SECONDS.len() }, 1>,
-    /// What happens seldom.
+    /// The rare series.
     rare: Registry,
-    /// The results of health checks, which have a page of their own.
+    /// The results of health checks, which have an endpoint of their own.
     pub health: HealthChecks,
 }
 
-/// What the storage of one resource counts.
+/// The metrics of the storage of one resource.
 #[derive(Default)]
 pub struct StorageSeries {
     pub operations: [Histogram<{ SECONDS.len() }>; OPERATIONS.len()],
@@ -71,7 +71,7 @@ pub struct StorageSeries {
     pub watches: WatchSeries,
 }
 
-/// What is done with the store.
+/// An operation on the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StorageOperation {
     Create,
@@ -97,7 +97,7 @@ impl StorageSeries {
 }
 
 impl Metrics {
-    /// The metrics of the server that has this name in the API.
+    /// Makes the metrics of the server with this identity.
     pub fn new(name: Option<&str>) -> Metrics {
         Metrics { id_hash: hash(name.unwrap_or_default()), ..Metrics::default() }
     }

@@ -1,4 +1,4 @@
-//! What the process itself uses, as every Prometheus client library reports it.
+//! The resource use of the process, as every Prometheus client library reports it.
 
 use super::Exposition;
 
@@ -12,18 +12,18 @@ pub fn render(out: &mut Exposition) {
     };
     let usage = Usage::read();
     gauge("process_cpu_seconds_total", "counter", "User and system CPU time in seconds.", usage.cpu_seconds);
-    gauge("process_max_fds", "gauge", "How many files may be open.", usage.max_fds);
-    gauge("process_network_receive_bytes_total", "counter", "Bytes that came over the network.", usage.received);
-    gauge("process_network_transmit_bytes_total", "counter", "Bytes that went over the network.", usage.sent);
-    gauge("process_open_fds", "gauge", "How many files are open.", usage.open_fds);
+    gauge("process_max_fds", "gauge", "The maximum number of open file descriptors.", usage.max_fds);
+    gauge("process_network_receive_bytes_total", "counter", "Bytes received over the network.", usage.received);
+    gauge("process_network_transmit_bytes_total", "counter", "Bytes sent over the network.", usage.sent);
+    gauge("process_open_fds", "gauge", "The number of open file descriptors.", usage.open_fds);
     gauge("process_resident_memory_bytes", "gauge", "Resident memory in bytes.", usage.resident);
-    gauge("process_start_time_seconds", "gauge", "When the process started, in Unix seconds.", usage.started);
+    gauge("process_start_time_seconds", "gauge", "The start time of the process, in Unix seconds.", usage.started);
     gauge("process_virtual_memory_bytes", "gauge", "Virtual memory in bytes.", usage.virtual_memory);
-    let help = "How much virtual memory there may be in bytes; -1 is any.";
+    let help = "The maximum virtual memory in bytes; -1 is unlimited.";
     gauge("process_virtual_memory_max_bytes", "gauge", help, usage.max_virtual_memory);
 }
 
-/// When the process started, in Unix seconds.
+/// Returns the start time of the process, in Unix seconds.
 pub fn started() -> Option<f64> {
     Usage::read().started
 }
@@ -46,9 +46,11 @@ const TICKS: f64 = 100.0;
 impl Usage {
     fn read() -> Usage {
         let text = |file: &str| std::fs::read_to_string(format!("/proc/{file}")).unwrap_or_default();
-        let (stat, status, limits, system) =
-            (text("self/stat"), text("self/status"), text("self/limits"), text("stat"));
-        // The name of the process, in parentheses, may hold anything.
+        let stat = text("self/stat");
+        let status = text("self/status");
+        let limits = text("self/limits");
+        let system = text("stat");
+        // The name of the process, in parentheses, may have any characters.
         let fields: Vec<&str> = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
         let field = |at: usize| fields.get(at).and_then(|field| field.parse::<f64>().ok());
         let kib = |key: &str| {
@@ -74,7 +76,7 @@ impl Usage {
     }
 }
 
-/// A number of the kernel's table of IP: a line of names, and below it a line of numbers.
+/// Returns a counter of the kernel's IP table: a line of names, and below it a line of numbers.
 fn octets(table: &str, name: &str) -> Option<f64> {
     let mut lines = table.lines().filter_map(|line| line.strip_prefix("IpExt:"));
     let at = lines.next()?.split_whitespace().position(|one| one == name)?;

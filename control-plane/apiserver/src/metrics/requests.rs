@@ -1,4 +1,4 @@
-//! Requests by verb, resource and code, with their durations and the sizes of what they read.
+//! Requests by verb, resource and code, with their durations and response sizes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -13,19 +13,19 @@ use crate::negotiation::media_type;
 use crate::request::RequestInfo;
 use crate::verb::Verb;
 
-/// The bounds of request durations without what the server does not answer for.
+/// The bounds of request durations for the SLI, which leaves out dry runs.
 const SLI_SECONDS: &[f64] =
     &[0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0];
 /// The bounds of response sizes, in bytes.
 const SIZES: &[f64] = &[1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9];
-/// Subresources that connect the client with something else.
+/// Subresources that connect the client with another server.
 const CONNECTS: &[&str] = &["log", "exec", "portforward", "attach", "proxy"];
 
 /// All series of requests, by their labels.
 #[derive(Default)]
 pub struct Requests(RwLock<HashMap<String, Arc<Series>>>);
 
-/// The numbers of requests with the same labels.
+/// The metrics of requests with the same labels.
 pub struct Series {
     labels: Labels,
     codes: Mutex<BTreeMap<u16, u64>>,
@@ -35,7 +35,7 @@ pub struct Series {
     long_running: AtomicI64,
 }
 
-/// What requests are told apart by, as upstream does.
+/// The labels of requests, as upstream has them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Labels {
     verb: &'static str,
@@ -50,14 +50,14 @@ struct Labels {
 /// The parts of a request that its labels come from.
 pub struct Request<'a> {
     pub info: &'a RequestInfo,
-    /// The kind that the path leads to, if the server has it.
+    /// The kind of the path, if the server has it.
     pub kind: Option<&'a Kind>,
     pub method: &'a Method,
     pub headers: &'a HeaderMap,
 }
 
 impl Requests {
-    /// The series that a request counts for.
+    /// Returns the series of a request.
     pub fn series(&self, request: &Request<'_>) -> Arc<Series> {
         let labels = Borrowed::of(request);
         let mut key = String::with_capacity(96);
@@ -79,7 +79,7 @@ impl Requests {
         series.sort_unstable_by_key(|(key, _)| *key);
         let series: Vec<&Series> = series.into_iter().map(|(_, series)| series.as_ref()).collect();
         let name = "apiserver_request_total";
-        out.family(name, "counter", "Requests, by verb, resource and code of the answer.");
+        out.family(name, "counter", "The number of requests, by verb, resource and code of the response.");
         for one in &series {
             for (code, count) in one.codes.lock().unwrap_or_else(std::sync::PoisonError::into_inner).iter() {
                 let code = code.to_string();
@@ -89,23 +89,23 @@ impl Requests {
             }
         }
         let name = "apiserver_request_duration_seconds";
-        out.family(name, "histogram", "How long requests took, by verb and resource.");
+        out.family(name, "histogram", "The duration of requests, by verb and resource.");
         let counted = |one: &&&Series| one.durations.count() > 0;
         for one in series.iter().filter(counted) {
             one.durations.render(out, name, &one.labels.with_dry_run(), SECONDS);
         }
         let name = "apiserver_request_sli_duration_seconds";
-        out.family(name, "histogram", "How long requests took that were not dry runs, by verb and resource.");
+        out.family(name, "histogram", "The duration of requests that are no dry runs, by verb and resource.");
         for one in series.iter().filter(|one| one.sli.count() > 0) {
             one.sli.render(out, name, &one.labels.plain(), SLI_SECONDS);
         }
         let name = "apiserver_response_sizes";
-        out.family(name, "histogram", "How many bytes reading requests were answered with, by resource.");
+        out.family(name, "histogram", "The bytes of responses to read requests, by resource.");
         for one in series.iter().filter(|one| one.sizes.count() > 0) {
             one.sizes.render(out, name, &one.labels.plain(), SIZES);
         }
         let name = "apiserver_longrunning_requests";
-        out.family(name, "gauge", "Watches and other long requests that are under way, by resource.");
+        out.family(name, "gauge", "The number of open watches and other long-running requests, by resource.");
         for one in &series {
             let count = one.long_running.load(Ordering::Relaxed);
             if count > 0 || one.labels.is_long_running() {
@@ -127,7 +127,7 @@ impl Series {
         }
     }
 
-    /// Counts one answer; of reading requests also its size, if that is known.
+    /// Counts one response; for read requests also its size, if that is known.
     pub fn observe(&self, code: u16, took: Duration, size: Option<usize>) {
         *self.codes.lock().unwrap_or_else(std::sync::PoisonError::into_inner).entry(code).or_default() += 1;
         if self.labels.is_long_running() {
@@ -142,19 +142,19 @@ impl Series {
         }
     }
 
-    /// The values of the labels, in the order of their names.
+    /// Returns the values of the labels, in the order of their names.
     pub fn values(&self) -> Vec<&str> {
         self.labels.plain().into_iter().map(|(_, value)| value).collect()
     }
 
-    /// Counts a long request as under way until the guard is dropped.
+    /// Counts a long-running request as open until the guard is dropped.
     pub fn begin(self: &Arc<Self>) -> LongRunning {
         self.long_running.fetch_add(1, Ordering::Relaxed);
         LongRunning(Arc::clone(self))
     }
 }
 
-/// A long request under way.
+/// An open long-running request.
 pub struct LongRunning(Arc<Series>);
 
 impl Drop for LongRunning {
@@ -168,7 +168,7 @@ impl Labels {
         matches!(self.verb, "WATCH" | "CONNECT")
     }
 
-    /// In the order of their names.
+    /// Returns the labels in the order of their names.
     fn plain(&self) -> Vec<(&'static str, &str)> {
         vec![
             ("component", "apiserver"),
@@ -188,7 +188,7 @@ impl Labels {
     }
 }
 
-/// The labels of one request, before they are known to be new.
+/// The labels of one request, borrowed until its series is known to be new.
 struct Borrowed<'a> {
     verb: &'static str,
     dry_run: &'static str,
@@ -208,7 +208,7 @@ impl<'a> Borrowed<'a> {
             _ if !info.namespace.is_empty() => "namespace",
             _ => "cluster",
         };
-        // What a client asks for is a label only if the server has it.
+        // The group, version and resource of a request are labels only if the server has that resource.
         let known = request.kind;
         let subresource = known.and_then(|kind| kind.subresource(&info.subresource)).map_or("", |_| &info.subresource);
         let (group, version, resource) = match known {

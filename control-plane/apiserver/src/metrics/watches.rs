@@ -1,4 +1,4 @@
-//! Events that watches were sent: how many, and how big.
+//! The number and sizes of watch events.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,7 +7,7 @@ use super::Histogram;
 /// The bounds of the sizes of events, in bytes.
 pub const SIZES: &[f64] = &[1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 32768.0, 65536.0, 131072.0];
 
-/// What the watches of one resource counted.
+/// The metrics of the watches of one resource.
 #[derive(Default)]
 pub struct WatchSeries {
     pub events: AtomicU64,
@@ -15,10 +15,10 @@ pub struct WatchSeries {
 }
 
 impl WatchSeries {
-    /// Counts events that leave together, by their sizes.
+    /// Counts events that are sent together, by their sizes.
     pub fn observe(&self, sizes: impl Iterator<Item = usize>) {
         let mut run: Option<(usize, u64, usize)> = None;
-        // Neighbours of about the same size are added at once: every watcher adds to the same numbers.
+        // Neighbours of the same bucket are added at once: every watcher adds to the same counters.
         for size in sizes {
             run = match run {
                 Some((first, count, sum)) if bucket(first) == bucket(size) => Some((first, count + 1, sum + size)),
@@ -49,7 +49,7 @@ mod tests {
     use crate::metrics::Exposition;
 
     #[test]
-    fn events_that_leave_together_count_one_by_one() {
+    fn events_that_are_sent_together_count_one_by_one() {
         let series = WatchSeries::default();
         series.observe([100, 200, 5000, 300, 1 << 20].into_iter());
         series.observe(std::iter::empty());

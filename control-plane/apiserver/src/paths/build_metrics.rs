@@ -1,10 +1,10 @@
-//! What is true of the server as it was built: its versions, the features it has, and how many families it shows.
+//! Metrics of the server's build: its versions, its features, and the number of its metric families.
 
 use super::version::version;
 use crate::config::Config;
 use crate::metrics::Exposition;
 
-/// The features of upstream's API server that this one has, and their stages there; those that are general have none.
+/// The features of upstream's API server and their stages there; features that are GA have none.
 const FEATURES: &[(&str, &str)] = &[
     ("APIResponseCompression", "BETA"),
     ("APIServerIdentity", "BETA"),
@@ -33,7 +33,7 @@ const FEATURES: &[(&str, &str)] = &[
     ("WatchList", "BETA"),
 ];
 
-/// Those of them that it has not.
+/// The features that are disabled.
 const OFF: &[&str] = &["CoordinatedLeaderElection", "UnknownVersionInteroperabilityProxy"];
 
 pub fn render(out: &mut Exposition, config: &Config) {
@@ -50,7 +50,7 @@ pub fn render(out: &mut Exposition, config: &Config) {
     out.family("version_info", "gauge", "The versions that this server is compatible with; always 1.");
     out.sample("version_info", &labels, 1.0);
     let name = "kubernetes_feature_enabled";
-    out.family(name, "gauge", "Whether a feature is there.");
+    out.family(name, "gauge", "Whether a feature is enabled.");
     for (feature, stage) in FEATURES {
         let is_there = !OFF.contains(feature);
         out.sample(name, &[("name", feature), ("stage", stage)], f64::from(u8::from(is_there)));
@@ -72,11 +72,12 @@ fn build_info(out: &mut Exposition, config: &Config) {
         ("platform", text("platform")),
     ];
     let labels: Vec<(&str, &str)> = labels.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    out.family("kubernetes_build_info", "gauge", "What this server was built from; always 1.");
+    out.family("kubernetes_build_info", "gauge", "The build of this server; always 1.");
     out.sample("kubernetes_build_info", &labels, 1.0);
 }
 
-/// Upstream writes each rule of validation twice and counts where the two differ. Here a rule is written once, so these stay 0.
+/// Renders the metrics of declarative validation. Upstream writes each rule twice and counts the differences. Here each
+/// rule is written once, so these stay 0.
 fn validation(out: &mut Exposition) {
     for (name, help) in [
         (
@@ -90,19 +91,19 @@ fn validation(out: &mut Exposition) {
     }
 }
 
-/// How many families an exposition shows, by how stable they are. None is hidden and none disabled.
+/// Renders the number of families of an exposition, by stability level. None is hidden and none disabled.
 pub fn registered(exposition: &str) -> String {
     let mut out = Exposition::default();
     let name = "registered_metrics_total";
-    out.family(name, "counter", "Families, by how stable they are.");
+    out.family(name, "counter", "The number of metric families, by stability level.");
     for level in ["ALPHA", "BETA", "STABLE"] {
         let mark = format!(" [{level}] ");
         let count = exposition.lines().filter(|line| line.starts_with("# HELP ") && line.contains(&mark)).count();
         out.sample(name, &[("deprecated_version", ""), ("stability_level", level)], count as f64);
     }
     for (name, help) in [
-        ("hidden_metrics_total", "Families that are hidden."),
-        ("disabled_metrics_total", "Families that are disabled."),
+        ("hidden_metrics_total", "The number of hidden metric families."),
+        ("disabled_metrics_total", "The number of disabled metric families."),
     ] {
         out.family(name, "counter", help);
         out.sample(name, &[], 0.0);

@@ -1,4 +1,4 @@
-//! `/livez`, `/readyz`, `/healthz`: is the server alive, and has it started?
+//! `/livez`, `/readyz`, `/healthz`: the health checks of the server.
 
 use corten_meta::quote::quote;
 use corten_store::Health as StoreHealth;
@@ -9,78 +9,79 @@ use crate::context::Context;
 use crate::response;
 use crate::server::Server;
 
-/// Whether the store works at all. A full disk leaves it as it is: a restart would not help, and end the reads too.
+/// The check that the store works at all. A full disk does not fail it: a restart would not help, and would end the
+/// reads too.
 const ETCD: &str = "etcd";
-/// Whether the store takes writes.
+/// The check that the store takes writes.
 const ETCD_READINESS: &str = "etcd-readiness";
-/// The plugins that keep keys; there only if there are some.
+/// The check of KMS plugins; it exists only if there are some.
 const KMS: &str = "kms-providers";
 
-/// What a server does that was told the name of its machine; see [`crate::bootstrap::identity`].
+/// The checks of a server that has a hostname; see [`crate::bootstrap::identity`].
 const IDENTITY: [&str; 3] = [
     "poststarthook/peer-endpoint-reconciler-controller",
     "poststarthook/start-kube-apiserver-identity-lease-controller",
     "poststarthook/start-kube-apiserver-identity-lease-garbage-collector",
 ];
 
-/// Which endpoints ask for a check: all of them, readiness alone, or the others.
+/// The endpoints that include a check: all of them, readiness alone, or the others.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Asked {
-    Always,
+enum Endpoints {
+    All,
     Readiness,
     Others,
 }
 
-impl Asked {
-    fn by(self, endpoint: &str) -> bool {
+impl Endpoints {
+    fn include(self, endpoint: &str) -> bool {
         match self {
-            Asked::Always => true,
-            Asked::Readiness => endpoint == "readyz",
-            Asked::Others => endpoint != "readyz",
+            Endpoints::All => true,
+            Endpoints::Readiness => endpoint == "readyz",
+            Endpoints::Others => endpoint != "readyz",
         }
     }
 }
 
-/// The checks, in the order of upstream's output. The second word says who asks for it.
-const CHECKS: &[(&str, Asked)] = &[
-    ("ping", Asked::Always),
-    ("log", Asked::Always),
-    ("loopback-serving-certificate", Asked::Others),
-    (ETCD, Asked::Always),
-    (ETCD_READINESS, Asked::Readiness),
-    (KMS, Asked::Always),
-    ("informer-sync", Asked::Readiness),
-    ("poststarthook/start-apiserver-admission-initializer", Asked::Always),
-    ("poststarthook/generic-apiserver-start-informers", Asked::Always),
-    ("poststarthook/priority-and-fairness-config-consumer", Asked::Always),
-    ("poststarthook/priority-and-fairness-filter", Asked::Always),
-    ("poststarthook/storage-object-count-tracker-hook", Asked::Always),
-    ("poststarthook/start-apiextensions-informers", Asked::Always),
-    ("poststarthook/start-apiextensions-controllers", Asked::Always),
-    ("poststarthook/crd-informer-synced", Asked::Always),
-    ("poststarthook/start-system-namespaces-controller", Asked::Always),
-    (IDENTITY[0], Asked::Always),
-    ("poststarthook/start-cluster-authentication-info-controller", Asked::Always),
-    (IDENTITY[1], Asked::Always),
-    (IDENTITY[2], Asked::Always),
-    ("poststarthook/storage-readiness", Asked::Always),
-    ("poststarthook/start-legacy-token-tracking-controller", Asked::Always),
-    ("poststarthook/start-service-ip-repair-controllers", Asked::Always),
-    ("poststarthook/rbac/bootstrap-roles", Asked::Always),
-    ("poststarthook/scheduling/bootstrap-system-priority-classes", Asked::Always),
-    ("poststarthook/priority-and-fairness-config-producer", Asked::Always),
-    ("poststarthook/bootstrap-controller", Asked::Always),
-    ("poststarthook/start-kubernetes-service-cidr-controller", Asked::Always),
-    ("poststarthook/start-kube-aggregator-informers", Asked::Always),
-    ("poststarthook/apiservice-status-local-available-controller", Asked::Always),
-    ("poststarthook/apiservice-status-remote-available-controller", Asked::Always),
-    ("poststarthook/apiservice-registration-controller", Asked::Always),
-    ("poststarthook/apiservice-discovery-controller", Asked::Always),
-    ("poststarthook/kube-apiserver-autoregistration", Asked::Always),
-    ("autoregister-completion", Asked::Always),
-    ("poststarthook/apiservice-openapi-controller", Asked::Always),
-    ("poststarthook/apiservice-openapiv3-controller", Asked::Always),
-    ("shutdown", Asked::Readiness),
+/// The checks, in the order of upstream's output, each with its endpoints.
+const CHECKS: &[(&str, Endpoints)] = &[
+    ("ping", Endpoints::All),
+    ("log", Endpoints::All),
+    ("loopback-serving-certificate", Endpoints::Others),
+    (ETCD, Endpoints::All),
+    (ETCD_READINESS, Endpoints::Readiness),
+    (KMS, Endpoints::All),
+    ("informer-sync", Endpoints::Readiness),
+    ("poststarthook/start-apiserver-admission-initializer", Endpoints::All),
+    ("poststarthook/generic-apiserver-start-informers", Endpoints::All),
+    ("poststarthook/priority-and-fairness-config-consumer", Endpoints::All),
+    ("poststarthook/priority-and-fairness-filter", Endpoints::All),
+    ("poststarthook/storage-object-count-tracker-hook", Endpoints::All),
+    ("poststarthook/start-apiextensions-informers", Endpoints::All),
+    ("poststarthook/start-apiextensions-controllers", Endpoints::All),
+    ("poststarthook/crd-informer-synced", Endpoints::All),
+    ("poststarthook/start-system-namespaces-controller", Endpoints::All),
+    (IDENTITY[0], Endpoints::All),
+    ("poststarthook/start-cluster-authentication-info-controller", Endpoints::All),
+    (IDENTITY[1], Endpoints::All),
+    (IDENTITY[2], Endpoints::All),
+    ("poststarthook/storage-readiness", Endpoints::All),
+    ("poststarthook/start-legacy-token-tracking-controller", Endpoints::All),
+    ("poststarthook/start-service-ip-repair-controllers", Endpoints::All),
+    ("poststarthook/rbac/bootstrap-roles", Endpoints::All),
+    ("poststarthook/scheduling/bootstrap-system-priority-classes", Endpoints::All),
+    ("poststarthook/priority-and-fairness-config-producer", Endpoints::All),
+    ("poststarthook/bootstrap-controller", Endpoints::All),
+    ("poststarthook/start-kubernetes-service-cidr-controller", Endpoints::All),
+    ("poststarthook/start-kube-aggregator-informers", Endpoints::All),
+    ("poststarthook/apiservice-status-local-available-controller", Endpoints::All),
+    ("poststarthook/apiservice-status-remote-available-controller", Endpoints::All),
+    ("poststarthook/apiservice-registration-controller", Endpoints::All),
+    ("poststarthook/apiservice-discovery-controller", Endpoints::All),
+    ("poststarthook/kube-apiserver-autoregistration", Endpoints::All),
+    ("autoregister-completion", Endpoints::All),
+    ("poststarthook/apiservice-openapi-controller", Endpoints::All),
+    ("poststarthook/apiservice-openapiv3-controller", Endpoints::All),
+    ("shutdown", Endpoints::Readiness),
 ];
 
 /// Answers a health path, if it is one.
@@ -95,26 +96,27 @@ pub fn serve(server: &Server, context: &Context) -> Option<Reply> {
     if path.len() == endpoint.len() + 1 {
         return Some(all(server, context, endpoint));
     }
-    let Some((name, _)) = checks(server).find(|(name, asked)| *name == single && asked.by(endpoint)) else {
+    let Some((name, _)) = checks(server).find(|(name, endpoints)| *name == single && endpoints.include(endpoint))
+    else {
         return Some(response::page_not_found());
     };
-    // Upstream counts the checks of the whole endpoint alone.
+    // Upstream counts only the checks of a whole endpoint.
     Some(match check(server, name) {
         Ok(()) => response::full(StatusCode::OK, "text/plain; charset=utf-8", "ok".into()),
         Err(why) => response::text(StatusCode::INTERNAL_SERVER_ERROR, format!("internal server error: {why}\n")),
     })
 }
 
-/// The path of every single check.
+/// Returns the path of every single check.
 pub fn paths(server: &Server) -> impl Iterator<Item = String> {
     ["livez", "readyz", "healthz"].into_iter().flat_map(move |endpoint| {
-        let asked = checks(server).filter(move |(_, asked)| asked.by(endpoint));
-        asked.map(move |(name, _)| format!("/{endpoint}/{name}"))
+        let included = checks(server).filter(move |(_, endpoints)| endpoints.include(endpoint));
+        included.map(move |(name, _)| format!("/{endpoint}/{name}"))
     })
 }
 
-/// The checks that this server has.
-fn checks(server: &Server) -> impl Iterator<Item = &'static (&'static str, Asked)> {
+/// Returns the checks that this server has.
+fn checks(server: &Server) -> impl Iterator<Item = &'static (&'static str, Endpoints)> {
     let has_plugins = server.core.registry.transformer.health().is_some();
     let has_identity = server.core.config.hostname.is_some();
     CHECKS.iter().filter(move |(name, _)| match *name {
@@ -123,7 +125,7 @@ fn checks(server: &Server) -> impl Iterator<Item = &'static (&'static str, Asked
     })
 }
 
-/// Makes a check, and counts its result.
+/// Runs a check, and counts its result.
 fn counted(server: &Server, endpoint: &str, name: &str) -> Result<(), String> {
     let result = check(server, name);
     server.core.metrics.health.observe(name, endpoint, result.is_ok());
@@ -143,7 +145,7 @@ fn check(server: &Server, name: &str) -> Result<(), String> {
     }
 }
 
-/// Returns why the store takes no writes; one that may recover is an error only to readiness.
+/// Returns why the store takes no writes; a failure that may recover is an error only for readiness.
 fn store(server: &Server, is_readiness: bool) -> Result<(), String> {
     match server.core.registry.store.health() {
         StoreHealth::Broken { reason } => Err(format!("the store takes no more writes: {reason}")),
@@ -157,7 +159,7 @@ fn all(server: &Server, context: &Context, endpoint: &str) -> Reply {
     let mut excluded: Vec<&str> = query.all("exclude").collect();
     let mut lines = String::new();
     let mut failed = false;
-    for (name, _) in checks(server).filter(|(_, asked)| asked.by(endpoint)) {
+    for (name, _) in checks(server).filter(|(_, endpoints)| endpoints.include(endpoint)) {
         if excluded.contains(name) {
             excluded.retain(|other| other != name);
             lines.push_str(&format!("[+]{name} excluded: ok\n"));

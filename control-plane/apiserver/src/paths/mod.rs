@@ -1,6 +1,6 @@
 //! Paths that are not resources: discovery, OpenAPI, health, version, metrics, keys.
 
-mod facts;
+mod build_metrics;
 mod health;
 mod metrics;
 mod version;
@@ -14,21 +14,21 @@ use crate::body::Reply;
 use crate::context::Context;
 use crate::flow_control;
 use crate::metrics::process;
-use crate::negotiation::{ACCEPTED, Accept, Format, unread_form};
-use crate::ordered::Ordered;
+use crate::negotiation::{ACCEPTED, Accept, Format, unsupported_body};
 use crate::response;
 use crate::server::Server;
+use crate::upstream_order::UpstreamOrder;
 
-/// What metrics are written in.
+/// The media type of metrics.
 const EXPOSITION: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
 
-/// What the keys of tokens are written in.
+/// The media type of the keys of tokens.
 const KEYS: &str = "application/jwk-set+json";
 
-/// Paths that do not lead anywhere with another slash behind them.
+/// Paths that are not found with a trailing slash.
 const EXACT: [&str; 5] = ["/flagz", "/metrics", "/metrics/slis", "/openapi/v2", "/statusz"];
 
-/// For how long what there is to know of tokens may be kept.
+/// The caching of the documents about tokens.
 const KEPT: HeaderValue = HeaderValue::from_static("public, max-age=3600");
 
 /// Answers a path that is no resource.
@@ -61,13 +61,17 @@ pub async fn serve(server: &Server, context: &Context) -> Result<Reply, Status> 
     }
     match path {
         "" | "/index.html" => {
-            // People read these two, and get them in lines without asking.
+            // People read these two, and get them indented without asking.
             let accept = Accept { format: Format::Json, pretty: true, ..context.accept };
             Ok(response::value(accept, StatusCode::OK, &index(server)))
         }
         "/version" => {
             let accept = Accept { pretty: true, ..context.accept.only("application/json", &context.headers)? };
-            Ok(response::value(accept, StatusCode::OK, &Ordered::document(&version::version(&server.core.config))))
+            Ok(response::value(
+                accept,
+                StatusCode::OK,
+                &UpstreamOrder::document(&version::version(&server.core.config)),
+            ))
         }
         "/statusz" => zpages::serve(server, context, "Statusz"),
         "/flagz" => zpages::serve(server, context, "Flagz"),
@@ -94,7 +98,7 @@ pub async fn serve(server: &Server, context: &Context) -> Result<Reply, Status> 
     }
 }
 
-/// Metrics, with when they began to be counted.
+/// Returns a response with metrics, and with the start time of their counters.
 fn exposition(text: String) -> Reply {
     let mut reply = response::full(StatusCode::OK, EXPOSITION, text.into());
     if let Some(started) = process::started() {
@@ -108,12 +112,12 @@ fn kept(mut reply: Reply) -> Reply {
     reply
 }
 
-/// The answer where a group version without a document is asked for.
+/// Returns the response for a group version without a document.
 fn no_document() -> Reply {
     response::full(StatusCode::NOT_FOUND, "text/plain", bytes::Bytes::new())
 }
 
-/// Whether the path is below a built-in group or the version, which answer in their own form what they do not have.
+/// Returns whether the path is below a built-in group or `/version`, which answer an unknown path with a Status.
 fn is_in_api(server: &Server, path: &str) -> bool {
     let mut parts = path.strip_prefix('/').unwrap_or(path).split('/');
     match (parts.next(), parts.next(), parts.next()) {
@@ -126,35 +130,35 @@ fn is_in_api(server: &Server, path: &str) -> bool {
     }
 }
 
-/// Whether a path may end with slashes: those of the API and of facts may. The list of groups may with one, and all
-/// others are what they are.
+/// Returns whether a path may end with slashes: paths of the API and documents about the server may. `/apis` may have
+/// one slash, and all other paths none.
 fn takes_slashes(given: &str, path: &str) -> bool {
-    (path.starts_with("/api") && given != "/apis//") || path.starts_with("/version/") || is_fact(path)
+    (path.starts_with("/api") && given != "/apis//") || path.starts_with("/version/") || is_server_document(path)
 }
 
-fn is_fact(path: &str) -> bool {
+fn is_server_document(path: &str) -> bool {
     matches!(path, "/version" | "/.well-known/openid-configuration" | "/openid/v1/jwks")
 }
 
-/// Built-in versions and facts about the server are read by GET and nothing else; lists of groups, versions of custom
-/// resources, health and schemas do not look at the method.
+/// Returns whether a path takes GET only: built-in versions and documents about the server do. Lists of groups,
+/// versions of custom resources, health and schemas ignore the method.
 fn takes_only_get(server: &Server, path: &str) -> bool {
     let is_version = path == "/api" || is_in_api(server, path);
-    is_fact(path) || (is_version && server.published.discovery().paths().any(|known| known == path))
+    is_server_document(path) || (is_version && server.published.discovery().paths().any(|known| known == path))
 }
 
-/// Who says what its body is, though it has none, says something that is read here.
+/// Checks that the Content-Type of a GET, which has no body, is one that is supported.
 fn check_content_type(path: &str, headers: &HeaderMap) -> Result<(), Status> {
     let read: &[&str] = match path {
         "/version" => &ACCEPTED[..1],
-        _ if is_fact(path) => return Ok(()),
+        _ if is_server_document(path) => return Ok(()),
         _ => ACCEPTED,
     };
-    let said = headers.get(header::CONTENT_TYPE).map_or("", |value| value.to_str().unwrap_or("?"));
+    let content_type = headers.get(header::CONTENT_TYPE).map_or("", |value| value.to_str().unwrap_or("?"));
     let is_read = |part: &str| read.contains(&part.split(';').next().unwrap_or_default().trim());
-    match said.is_empty() || said.split(',').any(is_read) {
+    match content_type.is_empty() || content_type.split(',').any(is_read) {
         true => Ok(()),
-        false => Err(unread_form()),
+        false => Err(unsupported_body()),
     }
 }
 

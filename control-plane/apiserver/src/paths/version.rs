@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::config::Config;
 
-/// The document of `/version`.
+/// Returns the document of `/version`.
 pub fn version(config: &Config) -> serde_json::Value {
     let mut numbers = config.git_version.trim_start_matches('v').split('.');
     let mut next = || numbers.next().unwrap_or_default().to_owned();
@@ -27,7 +27,7 @@ pub fn version(config: &Config) -> serde_json::Value {
     })
 }
 
-/// The architecture as Kubernetes spells it.
+/// Returns the architecture as Kubernetes spells it.
 fn platform() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",

@@ -1,6 +1,6 @@
-//! `/statusz` and `/flagz`: since when this server runs, which version it is, and how it was set up.
+//! `/statusz` and `/flagz`: the start time, the versions and the flags of this server.
 //!
-//! People read them as text; programs ask for a version of the object, in JSON or YAML.
+//! People read them as text; programs request a version of the object, in JSON or YAML.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,16 +16,16 @@ use crate::negotiation::{Accept, Format};
 use crate::response;
 use crate::server::Server;
 
-/// The paths that tell something of a server.
+/// The paths about the server, as `/statusz` lists them.
 const PATHS: [&str; 7] = ["/flagz", "/healthz", "/livez", "/metrics", "/readyz", "/statusz", "/version"];
 
 const WARNING: &str = "Warning: This endpoint is not meant to be machine parseable, has no formatting compatibility \
                        guarantees and is for debugging purposes only.";
 
-/// The version of the pages that is still served, with a warning.
+/// The deprecated version of the pages, which is served with a warning.
 const OLD_VERSION: &str = "v1alpha1";
 
-/// What a client takes a page as.
+/// The form of a page.
 #[derive(Debug, PartialEq)]
 enum Form {
     Text,
@@ -61,7 +61,7 @@ pub fn serve(server: &Server, context: &Context, kind: &'static str) -> Result<R
     Ok(reply)
 }
 
-/// The first form of the header that a page has.
+/// Returns the first form of the Accept header that a page has.
 fn form(header: &str, kind: &str) -> Option<Form> {
     if header.trim().is_empty() {
         return Some(Form::Text);
@@ -82,7 +82,7 @@ fn form(header: &str, kind: &str) -> Option<Form> {
     })
 }
 
-/// The versions of the server and of the API that it serves.
+/// Returns the versions of the server and of the API that it serves.
 fn versions(config: &Config) -> (String, String) {
     let version = config.git_version.trim_start_matches('v');
     let mut numbers = version.splitn(3, '.');
@@ -119,7 +119,7 @@ fn flags_text(flags: &BTreeMap<&'static str, String>) -> String {
     format!("\napiserver flagz\n{WARNING}\n{lines}")
 }
 
-/// How the server is set up, under the names of upstream's flags that say the same.
+/// Returns the settings of the server, under the names of upstream's flags.
 fn flags(config: &Config) -> BTreeMap<&'static str, String> {
     let list = |items: &[String]| format!("[{}]", items.join(","));
     let (first_port, last_port) = config.node_port_range;
@@ -142,7 +142,7 @@ fn flags(config: &Config) -> BTreeMap<&'static str, String> {
     ])
 }
 
-/// A duration of whole seconds as Go writes it.
+/// Formats a duration of whole seconds as Go does.
 fn go_duration(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_say_how_the_server_is_set_up() {
+    fn flags_show_the_configuration() {
         let flags = flags(&Config::default());
         assert_eq!(flags["event-ttl"], "1h0m0s");
         assert_eq!(flags["service-node-port-range"], "30000-32767");

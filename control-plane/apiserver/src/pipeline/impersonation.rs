@@ -1,4 +1,4 @@
-//! Acting as somebody else: the `Impersonate-*` headers, each part of which must be allowed.
+//! Impersonation: the `Impersonate-*` headers, each of which must be authorized.
 
 use corten_meta::Status;
 use corten_meta::quote::quote;
@@ -11,7 +11,7 @@ use crate::user::User;
 
 const EXTRA: &str = "impersonate-extra-";
 
-/// The user that the request acts as. Without the headers it is the user itself.
+/// Returns the user that the request acts as. Without the headers it is the user itself.
 pub async fn impersonate(authorization: &Authorization, user: User, headers: &HeaderMap) -> Result<User, Status> {
     let one = |name: &str| headers.get(name).map(header_string).unwrap_or_default();
     let name = &*one("impersonate-user");
@@ -29,7 +29,7 @@ pub async fn impersonate(authorization: &Authorization, user: User, headers: &He
     if let Some((namespace, account)) = account
         && target.groups.is_empty()
     {
-        // A ServiceAccount is in its groups without anybody saying so.
+        // A ServiceAccount is in its groups also if the client names none.
         let itself = User::service_account(namespace, account);
         check_user(authorization, &user, &target).await?;
         target.groups = itself.groups;
@@ -53,7 +53,7 @@ pub async fn impersonate(authorization: &Authorization, user: User, headers: &He
     Ok(if target.is_in("system:unauthenticated") { target } else { target.authenticated() })
 }
 
-/// The groups that some names are always in, when the client asks for none.
+/// Adds the groups that some names are always in, when the client requests none.
 fn add_groups(target: &mut User) {
     if target.name == "system:anonymous" && !target.is_in("system:unauthenticated") {
         target.groups.push("system:unauthenticated".to_owned());
@@ -64,7 +64,7 @@ fn add_groups(target: &mut User) {
     }
 }
 
-/// What upstream says about headers that ask for everything but a name.
+/// Returns upstream's error for headers that impersonate everything but a user name.
 fn without_name(uid: &str, groups: &[String], extra: &[(String, Vec<String>)]) -> String {
     let list = |values: &[String]| match values {
         [] => "[]string(nil)".to_owned(),

@@ -1,4 +1,4 @@
-//! The request path, as one function of named steps. Everything that the server answers comes through here.
+//! The request path, as one function of named steps. Every response of the server comes from here.
 
 mod impersonation;
 
@@ -34,7 +34,7 @@ use crate::websocket;
 use impersonation::impersonate;
 
 impl Server {
-    /// Answers one request. It never fails and never panics: both are answers.
+    /// Answers one request. It never fails and never panics: both become responses.
     pub async fn handle(&self, request: Request<RequestBody>, peer: &Peer) -> Reply {
         let started = Instant::now();
         let (parts, body) = request.into_parts();
@@ -71,7 +71,7 @@ impl Server {
         websocket::watch(&self.core.shutdown, &context, reply)
     }
 
-    /// A request before anything is known of who makes it.
+    /// Makes the context of a request that is not authenticated yet.
     fn context(&self, mut parts: http::request::Parts, peer: &Peer) -> Context {
         let info = RequestInfo::parse(&parts.method, parts.uri.path(), parts.uri.query().unwrap_or_default());
         let resource = match info.is_resource {
@@ -103,14 +103,14 @@ impl Server {
         }
     }
 
-    /// Whether the path is one of those that are fixed at the start: groups and all that is custom come and go.
+    /// Returns whether the path is fixed at the start: groups and custom resources are added and removed later.
     fn is_routed(&self, info: &RequestInfo, resource: Option<&Resource>) -> bool {
         if let Some(resource) = resource {
             return !resource.kind.is_custom();
         }
         let mut parts = info.path.trim_matches('/').split('/');
         match (parts.next(), parts.next(), parts.next()) {
-            // The group of those who find groups and custom resources by hand is itself routed.
+            // The group of APIServices, by which groups are registered, is itself routed.
             (Some("apis"), Some("apiregistration.k8s.io"), None) => true,
             (Some("apis"), _, None) => false,
             (Some("apis"), Some(group), Some(_)) => {
@@ -120,8 +120,7 @@ impl Server {
         }
     }
 
-    /// Lets admission judge new objects as a create would, and does nothing else with them: what admission costs is
-    /// measured by this.
+    /// Runs admission on new objects as a create would, and nothing else: for measuring the cost of admission.
     pub(crate) async fn admit(&self, request: Request<()>, peer: &Peer, objects: Vec<Value>) -> Result<(), Status> {
         let mut context = self.context(request.into_parts().0, peer);
         context.user = self.authentication.authenticate(&context, peer).await?;
@@ -137,9 +136,11 @@ impl Server {
         Ok(())
     }
 
-    /// Answers within the time that the client has.
+    /// Answers within the client's timeout.
     async fn answer_in_time(&self, context: &mut Context, body: RequestBody, peer: &Peer) -> Result<Reply, Status> {
-        let Some(time) = deadline::asked(&context.info)? else { return self.answer(context, body, peer).await };
+        let Some(time) = deadline::requested_timeout(&context.info)? else {
+            return self.answer(context, body, peer).await;
+        };
         let began = Instant::now();
         match tokio::time::timeout(time, self.answer(context, body, peer)).await {
             Ok(answer) if began.elapsed() < time => answer,
@@ -147,7 +148,7 @@ impl Server {
         }
     }
 
-    /// The steps of a request, in order.
+    /// Runs the steps of a request, in order.
     async fn answer(&self, context: &mut Context, body: RequestBody, peer: &Peer) -> Result<Reply, Status> {
         if context.info.is_cut_short {
             return Ok(response::cut_short(&context.raw_path, &context.raw_query));
@@ -174,7 +175,7 @@ impl Server {
         }
         let _in_flight = self.limits.enter(context)?;
         if let Some(remote) = self.aggregation.route(&context.info.path) {
-            // The other server has seats of its own, and may ask this one something before it answers.
+            // The other server has seats of its own, and may call this one before it responds.
             drop(seat);
             return aggregation::forward(&self.core, context, &remote, body).await;
         }
@@ -186,7 +187,7 @@ impl Server {
         }
     }
 
-    /// Counts how long the certificate still holds that a request was authenticated by.
+    /// Records the remaining lifetime of the client certificate of a request.
     fn note_certificate(&self, context: &Context, peer: &Peer) {
         if let (Identity::Certificate(_), Some(expires)) = (&peer.identity, peer.expires) {
             let left = expires.duration_since(context.now).as_secs().max(0);
@@ -194,8 +195,8 @@ impl Server {
         }
     }
 
-    /// Waits for a place among the requests of the same priority. Streams that last would hold theirs for ever; a
-    /// watch gives it back as soon as it has begun.
+    /// Waits for a seat among the requests of the same priority level. Long-running streams would hold theirs for ever;
+    /// a watch gives it back as soon as it has begun.
     async fn seat(&self, context: &mut Context) -> Result<Option<Seat>, Status> {
         if context.info.is_long_running() && context.info.verb != Verb::Watch {
             return Ok(None);
@@ -220,7 +221,7 @@ impl Server {
     }
 }
 
-/// The answer to somebody who may not ask this.
+/// Returns the response to a user who is not authorized.
 fn refusal(context: &Context, status: &Status) -> Reply {
     let mut reply = response::status(context.accept, status);
     reply.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -246,7 +247,7 @@ fn finish_headers(context: &Context, reply: &mut Reply) {
 
 fn write_warnings(context: &Context, reply: &mut Reply) {
     let warnings = context.warnings.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    for warning in warnings.texts() {
+    for warning in warnings.messages() {
         let text = warning.replace(['\n', '\r'], " ").replace('\\', "\\\\").replace('"', "\\\"");
         if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{text}\"")) {
             reply.headers_mut().append(header::WARNING, value);

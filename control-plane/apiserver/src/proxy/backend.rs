@@ -69,7 +69,7 @@ pub async fn forward(
     if role == Role::Log && !response.status().is_success() {
         return Err(refused(target, response).await);
     }
-    if role == Role::Log && websocket::is_asked_for(&target.context.headers) {
+    if role == Role::Log && websocket::is_websocket(&target.context.headers) {
         return Ok(log_socket::switch(&target.core.shutdown, target.context, chunks(response.into_body())));
     }
     if role == Role::Proxy { through(target, &backend, response).await } else { Ok(passed(response)) }

@@ -1,7 +1,7 @@
-//! From one version of a resource to another: by the kind itself, or by the webhook of a custom resource.
+//! Conversion between the versions of a resource: by the kind itself, or by the webhook of a CustomResourceDefinition.
 //!
-//! Stored objects say in which version they are, and it need not be the one that is stored today: a definition may
-//! have changed its mind. So what decides is the object, never only the table.
+//! A stored object has its version in its bytes, and it need not be today's storage version: the
+//! CustomResourceDefinition may have changed it. So the object decides, never only the table.
 
 use std::sync::Arc;
 
@@ -13,60 +13,61 @@ use super::conversion_webhook::failed;
 use super::resource::Resource;
 use crate::cache::{Item, projected};
 
-/// How many objects of a list are converted at a time.
+/// The number of objects of a list that are converted at the same time.
 const CONCURRENCY: usize = 32;
 
-/// The version that the bytes of an object are in. Encoded objects begin with it.
+/// Returns the apiVersion of an object's bytes. Encoded objects begin with it.
 fn version_of(object: &Object) -> &str {
     let rest = object.bytes.strip_prefix(b"{\"apiVersion\":\"").unwrap_or_default();
     let end = rest.iter().position(|b| *b == b'"').unwrap_or(0);
     std::str::from_utf8(&rest[..end]).unwrap_or_default()
 }
 
-/// The end of an object that is stored as a conversion left it, though the version it is stored in would complete it: by
-/// this it is known without being read, and completed when it is. To a reader of JSON it is nothing.
+/// The last byte of an object that is stored without the defaults of its storage version, as a conversion made it. The
+/// marker shows this without parsing; the defaults are set when the object is read. JSON parsers ignore it.
 const INCOMPLETE: u8 = b'\n';
 
-/// The answer to who asks for an object of a version that is gone.
+/// Returns the error about an object of a version that no longer exists.
 fn unreadable(object: &Object) -> Status {
     failed(format!("request to convert CR from an invalid group/version: {}", version_of(object)))
 }
 
 impl Resource {
-    /// Whether an object may need to be converted before it is served.
+    /// Returns whether an object may need to be converted before it is served.
     pub fn is_converted(&self) -> bool {
         self.is_spoke() || self.versions.len() > 1
     }
 
-    /// Whether objects may be served otherwise than they are stored: another version's, and those of a custom
-    /// resource, whose versions and schema come and go. Such objects are selected as they are served.
+    /// Returns whether objects may be served in another form than the stored one: those of another version, and those
+    /// of a custom resource, whose versions and schema change. Selectors match such objects as they are served.
     pub fn is_selected_as_served(&self) -> bool {
         self.is_spoke() || !self.versions.is_empty()
     }
 
-    /// Whether a webhook converts it.
+    /// Returns whether a webhook converts it.
     pub fn has_webhook(&self) -> bool {
         self.webhook.is_some()
     }
 
-    /// Whether this version is not the one that is stored.
+    /// Returns whether this version is not the storage version.
     pub fn is_spoke(&self) -> bool {
         self.stored.as_ref().is_some_and(|s| s.hub.group != self.kind.group || s.hub.version != self.kind.version)
     }
 
-    /// Whether what a built-in version says passes through the stored one, where one part of it may tell of another.
-    pub fn tells_through_stored(&self) -> bool {
+    /// Returns whether this is a built-in version that is converted to the storage version and back. A field of one
+    /// part of the object may affect another part on that way.
+    pub fn is_built_in_spoke(&self) -> bool {
         self.is_spoke() && !self.kind.is_custom()
     }
 
-    /// Whether an object is stored as it would be written now: in that version, and as today's schema has it.
+    /// Returns whether an object is stored as it would be written now: in the storage version, and with today's schema.
     fn is_stored_as_now(&self, object: &Object) -> bool {
         let in_version = || self.stored.as_ref().is_some_and(|s| s.hub.api_version() == version_of(object));
         (self.versions.len() < 2 || in_version()) && self.reread(object).is_none()
     }
 
-    /// Whether an object that is served as it was would also be stored as it is: the version that it is written in may
-    /// not know all that is stored.
+    /// Returns whether an unchanged object would also be stored unchanged: the version of the write may lack fields of
+    /// the stored one.
     pub async fn stays_as_stored(&self, value: &Value, current: &Object) -> Result<bool, Status> {
         match self.is_spoke() && self.kind.is_custom() {
             true => Ok(self.stored_object(value.clone()).await?.bytes == current.bytes),
@@ -74,7 +75,8 @@ impl Resource {
         }
     }
 
-    /// Whether an object is stored in a version that its definition no longer has, so that nobody can read it.
+    /// Returns whether an object is stored in a version that its CustomResourceDefinition no longer has, so that it
+    /// cannot be read.
     pub fn is_unreadable(&self, object: &Object) -> bool {
         let is_in = |kind: &Arc<Kind>| {
             let stored_in = version_of(object).split_once('/');
@@ -83,9 +85,9 @@ impl Resource {
         !self.versions.is_empty() && !self.versions.iter().any(is_in)
     }
 
-    /// Refuses to read a collection while one of its objects, selected or not, cannot be read: upstream's cache of it is
-    /// not filled. Once all are in a version that there is that stays so, as each is written in one; but a webhook can
-    /// fail at any of them.
+    /// Refuses to read a collection while one of its objects, selected or not, cannot be read: upstream's cache of it
+    /// is not filled then. Once all objects are in an existing version, this stays so, since each write uses one; but a
+    /// webhook can fail on any of them.
     pub async fn check_readable(&self) -> Result<(), Status> {
         if self.versions.is_empty() || !self.has_webhook() && self.is_readable.get().is_some() {
             return Ok(());
@@ -113,12 +115,12 @@ impl Resource {
         Status::too_many_requests(message, seconds)
     }
 
-    /// Whether a list need not ask for an object.
+    /// Returns whether a list need not call the webhook for an object.
     fn is_known(&self, object: &Object) -> bool {
         self.webhook.is_none() || self.is_in_version(object) || self.converted.get(object).is_some()
     }
 
-    /// A stored object as today's schema reads it, where that is another than when it was written.
+    /// Returns a stored object with today's schema and defaults, if these changed after it was written.
     fn reread(&self, object: &Object) -> Option<Object> {
         let is_complete = |kind: &Kind| object.revision >= kind.behaviour.defined_at();
         let is_incomplete = object.bytes.last() == Some(&INCOMPLETE);
@@ -131,7 +133,7 @@ impl Resource {
         Object::from_value(&value, object.revision).ok().filter(|read| read.bytes != object.bytes)
     }
 
-    /// A stored object in the form that this version serves.
+    /// Returns a stored object in the form that this version serves.
     pub async fn serve(&self, object: &Arc<Object>) -> Result<Arc<Object>, Status> {
         if let Some(project) = self.kind.behaviour.projection() {
             return Ok(projected(project, object));
@@ -151,7 +153,7 @@ impl Resource {
         !self.is_converted() || (!self.versions.is_empty() && self.kind.api_version() == version_of(object))
     }
 
-    /// Cached objects in the form that this version serves. What a projection shows of one is made once.
+    /// Returns cached objects in the form that this version serves. The projection of an object is made once.
     pub async fn serve_items<'i>(
         &self,
         items: impl Iterator<Item = &'i Arc<Item>>,
@@ -162,13 +164,13 @@ impl Resource {
         }
     }
 
-    /// Stored objects in the form that this version serves.
+    /// Returns stored objects in the form that this version serves.
     pub async fn serve_all(&self, objects: Vec<Arc<Object>>) -> Result<Vec<Arc<Object>>, Status> {
         let all: Vec<_> = objects.iter().map(|object| self.serve_once(object)).collect();
         futures::stream::iter(all).buffered(CONCURRENCY).try_collect().await
     }
 
-    /// As [`Resource::serve`], but a webhook is asked only about what it was not asked before.
+    /// Does the same as [`Resource::serve`], but calls the webhook only once for each state of an object.
     async fn serve_once(&self, object: &Arc<Object>) -> Result<Arc<Object>, Status> {
         if self.webhook.is_none() || self.is_in_version(object) {
             return self.serve(object).await;
@@ -181,7 +183,7 @@ impl Resource {
         Ok(served)
     }
 
-    /// An object of this version as it is read again after it was stored: the version that is stored has other defaults.
+    /// Returns an object of this version as it is read after it was stored: the storage version has other defaults.
     pub async fn as_read_again(&self, value: Value) -> Result<Value, Status> {
         if !self.is_spoke() || !self.kind.is_custom() {
             return Ok(value);
@@ -204,8 +206,8 @@ impl Resource {
         Ok(value)
     }
 
-    /// Refuses to delete an object of a version that cannot be stored any more, as upstream compares what goes with what
-    /// is stored.
+    /// Refuses to delete an object of a version that can no longer be converted to the storage version, as upstream
+    /// compares the deleted object with the stored one.
     pub async fn check_storable(&self, object: &Object) -> Result<(), Status> {
         match self.is_spoke() && self.has_webhook() {
             true => self.to_stored(object.value(), &self.storage()?.hub).await.map(drop),
@@ -213,7 +215,7 @@ impl Resource {
         }
     }
 
-    /// An object of this version as it is stored.
+    /// Returns an object of this version as it is stored.
     pub async fn stored_object(&self, value: Value) -> Result<Object, Status> {
         let hub = &self.storage()?.hub;
         let mut value = self.to_stored(value, hub).await?;
@@ -227,7 +229,7 @@ impl Resource {
         Ok(object)
     }
 
-    /// An object of this version in the form that is stored.
+    /// Converts an object of this version to the storage version.
     async fn to_stored(&self, mut value: Value, hub: &Kind) -> Result<Value, Status> {
         if !self.is_spoke() {
             return Ok(value);
@@ -238,7 +240,7 @@ impl Resource {
         self.kind.behaviour.to_stored(&mut value);
         value["apiVersion"] = hub.api_version().into();
         hub.behaviour.prune(&mut value);
-        // A custom resource gets the defaults of the version that is stored when it is read in it.
+        // A custom resource gets the defaults of the storage version when it is read in it.
         if !hub.is_custom() {
             hub.default(&mut value);
         }
@@ -246,9 +248,9 @@ impl Resource {
         Ok(value)
     }
 
-    /// An object of this version as it is stored after a write of a part of it: the other part, of which this version may
-    /// tell more than is known, stays as it is.
-    pub async fn stored_beside(&self, value: Value, current: &Object, other: Option<&str>) -> Result<Object, Status> {
+    /// Returns the stored form of an object of this version after a write of a part of it. The other part, where a
+    /// conversion may lose or add fields, stays as it is stored.
+    pub async fn stored_keeping(&self, value: Value, current: &Object, other: Option<&str>) -> Result<Object, Status> {
         let mut stored = self.to_stored(value, &self.storage()?.hub).await?;
         if let Some(other) = other
             && let Some(kept) = current.value().get_mut(other)
@@ -258,14 +260,14 @@ impl Resource {
         Object::from_value(&stored, 0).map_err(|e| Status::internal(e.to_string()))
     }
 
-    /// An object of this version in the form of another version of the same resource.
+    /// Converts an object of this version to another version of the same resource.
     pub async fn convert(&self, mut value: Value, to: &Kind) -> Result<Value, Status> {
         let wanted = to.api_version();
         if self.kind.api_version() == wanted {
             return Ok(value);
         }
         if self.has_webhook() {
-            return self.ask_webhook(value, to).await;
+            return self.convert_by_webhook(value, to).await;
         }
         self.kind.behaviour.to_stored(&mut value);
         to.behaviour.from_stored(&mut value);
@@ -273,8 +275,8 @@ impl Resource {
         Ok(value)
     }
 
-    /// An object of any version as the webhook has it in another.
-    pub async fn ask_webhook(&self, value: Value, to: &Kind) -> Result<Value, Status> {
+    /// Converts an object of any version by the webhook.
+    pub async fn convert_by_webhook(&self, value: Value, to: &Kind) -> Result<Value, Status> {
         let Some(webhook) = &self.webhook else { return Ok(value) };
         webhook.convert(value, &to.api_version()).await
     }

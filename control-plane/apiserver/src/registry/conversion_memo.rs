@@ -1,7 +1,9 @@
-//! What webhooks made of the objects of one request in other versions, by which managers of those versions are known.
+//! The webhook conversions of one request: the objects of this request in the versions of their other field managers.
+//! They live as long as the request. (`converted_objects.rs` has the conversions of stored objects, which all requests
+//! share.)
 //!
-//! A change never waits: a conversion that only a webhook can do is noted, asked for after the change was tried, and the
-//! change is tried again with the answer.
+//! A change is a synchronous function: a conversion that only a webhook can do is recorded, done after the change was
+//! tried, and the change is tried again with the result.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +13,7 @@ use corten_meta::{Status, Value};
 
 use super::resource::Resource;
 
-/// How often a change is tried for its conversions: each try asks for what follows from the last.
+/// The limit of tries of a change: each try needs the conversions that follow from the last.
 const TRIES: usize = 128;
 
 #[derive(Default)]
@@ -19,18 +21,18 @@ pub struct ConversionMemo(Mutex<Known>);
 
 #[derive(Default)]
 struct Known {
-    /// By the object as text, and the version it is wanted in.
-    answers: HashMap<(String, String), Result<Value, Status>>,
-    questions: Vec<Question>,
+    /// The results, by the object's JSON and the wanted version.
+    results: HashMap<(String, String), Result<Value, Status>>,
+    pending: Vec<PendingConversion>,
 }
 
-struct Question {
+struct PendingConversion {
     object: Value,
     resource: Arc<Resource>,
     to: Arc<Kind>,
 }
 
-/// An object without what no conversion may depend on.
+/// Returns an object without its managers, on which no conversion may depend.
 fn plain(object: &Value) -> Value {
     let mut object = object.clone();
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
@@ -44,36 +46,36 @@ impl ConversionMemo {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The object in another version, or why that cannot be had; if it is not known yet the question is noted, and what
-    /// comes of the error is forgotten.
+    /// Returns the object in another version, or the error of its conversion. A conversion that is not done yet is
+    /// recorded, and the caller's result of the error is discarded.
     pub fn get(&self, object: &Value, resource: &Arc<Resource>, to: &Arc<Kind>) -> Result<Value, Status> {
         let object = plain(object);
         let key = (object.to_string(), to.api_version());
         let mut known = self.known();
-        if let Some(answer) = known.answers.get(&key) {
-            return answer.clone();
+        if let Some(result) = known.results.get(&key) {
+            return result.clone();
         }
-        known.questions.push(Question { object, resource: Arc::clone(resource), to: Arc::clone(to) });
+        known.pending.push(PendingConversion { object, resource: Arc::clone(resource), to: Arc::clone(to) });
         Err(Status::internal("a conversion is not known yet"))
     }
 
-    /// Asks what was noted. Says whether there was anything.
-    async fn ask(&self) -> bool {
-        let questions = std::mem::take(&mut self.known().questions);
-        let any = !questions.is_empty();
-        for Question { object, resource, to } in questions {
+    /// Calls the webhook for the pending conversions. Returns whether there were any.
+    async fn convert_pending(&self) -> bool {
+        let pending = std::mem::take(&mut self.known().pending);
+        let any = !pending.is_empty();
+        for PendingConversion { object, resource, to } in pending {
             let key = (object.to_string(), to.api_version());
-            let answer = resource.ask_webhook(object, &to).await;
-            self.known().answers.insert(key, answer);
+            let result = resource.convert_by_webhook(object, &to).await;
+            self.known().results.insert(key, result);
         }
         any
     }
 
-    /// What comes of a change when all conversions are known.
-    pub async fn settled<T>(&self, mut change: impl FnMut() -> Result<T, Status>) -> Result<T, Status> {
+    /// Repeats a change until all its conversions are done, and returns its result.
+    pub async fn complete<T>(&self, mut change: impl FnMut() -> Result<T, Status>) -> Result<T, Status> {
         for _ in 1..TRIES {
             let changed = change();
-            if !self.ask().await {
+            if !self.convert_pending().await {
                 return changed;
             }
         }

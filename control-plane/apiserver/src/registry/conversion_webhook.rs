@@ -11,21 +11,21 @@ use serde_json::json;
 use crate::error::aggregate;
 use crate::outbound::{ClientConfig, Outbound, bundle_error};
 
-/// How long a webhook may take for an object.
+/// The time limit of a call of the webhook.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// The biggest answer: an object and what may be said around it.
+/// The biggest response of the webhook: an object and the review around it.
 const MAX_ANSWER: usize = 16 * 1024 * 1024;
 
-/// The webhook that converts a custom resource.
+/// The conversion webhook of a custom resource.
 pub struct ConversionWebhook {
     outbound: Arc<Outbound>,
     client: Result<ClientConfig, String>,
-    /// The first version of ConversionReview that it takes and we speak.
+    /// The first version of ConversionReview that both the webhook and the server support.
     review_version: Option<&'static str>,
 }
 
 impl ConversionWebhook {
-    /// The webhook of a kind, if it has one.
+    /// Returns the webhook of a kind, if it has one.
     pub fn of(kind: &Kind, outbound: &Arc<Outbound>) -> Option<Arc<ConversionWebhook>> {
         let webhook = kind.behaviour.conversion_webhook()?;
         let versions = webhook["conversionReviewVersions"].as_array().into_iter().flatten();
@@ -38,7 +38,7 @@ impl ConversionWebhook {
         Some(Arc::new(ConversionWebhook { outbound: Arc::clone(outbound), client, review_version }))
     }
 
-    /// Converts an object that is not in the wanted version yet. As upstream, a webhook is asked for one at a time.
+    /// Converts an object that is not in the wanted version yet. As upstream, each call has one object.
     pub(super) async fn convert(&self, object: Value, wanted: &str) -> Result<Value, Status> {
         let what = described(&object);
         let failed = |why: String| self::failed(format!("conversion webhook for {what} failed: {why}"));
@@ -62,18 +62,18 @@ impl ConversionWebhook {
     }
 }
 
-/// The answer to a request that a conversion failed: upstream gives it no reason.
+/// Returns the error of a failed conversion: upstream gives it no reason.
 pub(super) fn failed(message: String) -> Status {
     Status { code: 500, message, ..Status::default() }
 }
 
-/// `stable.example.com/v1, Kind=Foo`.
+/// Returns `stable.example.com/v1, Kind=Foo`.
 fn described(object: &Value) -> String {
     let text = |key: &str| object[key].as_str().unwrap_or_default();
     format!("{}, Kind={}", text("apiVersion"), text("kind"))
 }
 
-/// Reads the answer to a review.
+/// Reads the response of a review.
 pub(crate) fn response(bytes: &[u8], version: &str, uid: &str) -> Result<Vec<Value>, String> {
     let mut review: Value = serde_json::from_slice(bytes).map_err(|e| e.to_string())?;
     let text = |value: &Value, key: &str| value[key].as_str().unwrap_or_default().to_owned();
@@ -97,8 +97,8 @@ pub(crate) fn response(bytes: &[u8], version: &str, uid: &str) -> Result<Vec<Val
     let status = text(&response["result"], "status");
     let message = text(&response["result"], "message");
     if status != "Success" {
-        let unsaid = format!("response.result.status was '{status}', not 'Success'");
-        return Err(if message.is_empty() { unsaid } else { message });
+        let no_message = format!("response.result.status was '{status}', not 'Success'");
+        return Err(if message.is_empty() { no_message } else { message });
     }
     match response["convertedObjects"].take() {
         Value::Array(objects) => Ok(objects),
@@ -106,8 +106,8 @@ pub(crate) fn response(bytes: &[u8], version: &str, uid: &str) -> Result<Vec<Val
     }
 }
 
-/// A webhook converts what an object says, not which object it is: of the metadata only labels and annotations are its,
-/// and what it makes of them must be valid.
+/// Checks a converted object, and restores its metadata. A webhook converts an object and must not replace it: of the
+/// metadata it may change only labels and annotations, and these must be valid.
 pub(crate) fn checked(original: &Value, mut converted: Value, wanted: &str) -> Result<Value, String> {
     let text =
         |value: &Value, pointer: &str| value.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -133,9 +133,9 @@ pub(crate) fn checked(original: &Value, mut converted: Value, wanted: &str) -> R
     for field in ["labels", "annotations"] {
         match given.get(field) {
             None | Some(Value::Null) => drop(metadata.remove(field)),
-            Some(said) => {
-                let before = metadata.insert(field.to_owned(), said.clone());
-                check_words(field, said, before.as_ref()).map_err(|why| format!("metadata: {why}"))?;
+            Some(after) => {
+                let before = metadata.insert(field.to_owned(), after.clone());
+                check_labels_or_annotations(field, after, before.as_ref()).map_err(|why| format!("metadata: {why}"))?;
             }
         }
     }
@@ -143,19 +143,19 @@ pub(crate) fn checked(original: &Value, mut converted: Value, wanted: &str) -> R
     Ok(converted)
 }
 
-/// Whether labels or annotations are such; those that stay as they were are.
-fn check_words(field: &str, said: &Value, before: Option<&Value>) -> Result<(), String> {
-    let Some(words) = said.as_object() else {
-        return Err(format!("invalid metadata.{field} of type {} in converted object", go_type(said)));
+/// Checks that labels or annotations are valid; unchanged ones are.
+fn check_labels_or_annotations(field: &str, after: &Value, before: Option<&Value>) -> Result<(), String> {
+    let Some(entries) = after.as_object() else {
+        return Err(format!("invalid metadata.{field} of type {} in converted object", go_type(after)));
     };
-    if let Some((key, value)) = words.iter().find(|(_, value)| !value.is_string()) {
+    if let Some((key, value)) = entries.iter().find(|(_, value)| !value.is_string()) {
         let found = go_type(value);
         return Err(format!("metadata.{field}[{key}] must be a string, but is {found} in converted object"));
     }
-    if before == Some(said) {
+    if before == Some(after) {
         return Ok(());
     }
-    let around = json!({ "metadata": { "name": "a", field: said } });
+    let around = json!({ "metadata": { "name": "a", field: after } });
     let errors = corten_api::objectmeta::validate_embedded(&around, &Path::root("metadata"));
     match errors.is_empty() {
         true => Ok(()),
@@ -163,7 +163,7 @@ fn check_words(field: &str, said: &Value, before: Option<&Value>) -> Result<(), 
     }
 }
 
-/// What upstream's language calls a value.
+/// Returns the Go type of a value.
 fn go_type(value: &Value) -> &'static str {
     match value {
         Value::Null => "<nil>",
@@ -176,7 +176,7 @@ fn go_type(value: &Value) -> &'static str {
     }
 }
 
-/// Whether requests for a kind are heard but cannot be answered: its webhook cannot be trusted to convert its objects.
+/// Returns whether requests for a kind fail: the CA bundle of its conversion webhook is invalid.
 pub fn is_unresolved(kind: &Kind) -> bool {
     let client = kind.behaviour.conversion_webhook().map(|webhook| &webhook["clientConfig"]);
     client.and_then(bundle_error).is_some()
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_read_and_refused() {
+    fn responses_are_read_or_refused() {
         let answer = |response: Value| json!({ "apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview", "response": response });
         let read = |review: Value, version: &str| response(review.to_string().as_bytes(), version, "u");
         let success = json!({ "status": "Success" });

@@ -1,7 +1,8 @@
-//! What a conversion webhook made of stored objects, so that the lists and watches of a version ask it once for each.
+//! The converted objects of a resource: stored objects that the conversion webhook converted to one version, shared by
+//! all lists and watches of that version. (`conversion_memo.rs` has the conversions of one request.)
 //!
-//! As in upstream's cache of a version, an object that was converted stays so until it is written again or its
-//! definition changes. Whoever reads one object by its name asks anew, and never looks here.
+//! As in upstream's watch cache of a version, an object stays converted until it is written again or its
+//! CustomResourceDefinition changes. A read of one object by its name converts again, and never uses this.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,25 +10,25 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use corten_meta::{Key, Object};
 use tokio::time::Instant;
 
-/// How many states of an object are kept: an event of a watch tells of the last and the one before.
+/// The number of states of an object that are kept: an event of a watch has the last and the one before.
 const STATES: usize = 2;
 
 #[derive(Default)]
 pub struct ConvertedObjects {
     objects: Mutex<HashMap<Key, Vec<Arc<Object>>>>,
-    /// Held by who converts all that is missing, so that others wait for it instead of asking for the same.
+    /// Held while all missing objects are converted, so that other requests wait instead of converting the same.
     pub filling: tokio::sync::Mutex<()>,
-    /// Since when something cannot be converted.
+    /// The time since conversions fail.
     failing: Mutex<Option<Instant>>,
 }
 
 impl ConvertedObjects {
-    /// What was made of this state of an object.
+    /// Returns this state of an object, converted.
     pub fn get(&self, stored: &Object) -> Option<Arc<Object>> {
         self.lock().get(&key(stored))?.iter().find(|object| object.revision == stored.revision).cloned()
     }
 
-    /// Keeps what was made of an object instead of its oldest state.
+    /// Keeps a converted object instead of its oldest state.
     pub fn keep(&self, converted: &Arc<Object>) {
         let mut objects = self.lock();
         let states = objects.entry(key(converted)).or_default();
@@ -39,7 +40,7 @@ impl ConvertedObjects {
         }
     }
 
-    /// Forgets the objects that are gone, once there are as many of them as others.
+    /// Removes the objects that no longer exist, once they are as many as the others.
     pub fn forget_others(&self, present: &[Arc<Object>]) {
         let mut objects = self.lock();
         if objects.len() > 2 * present.len() {
@@ -48,7 +49,7 @@ impl ConvertedObjects {
         }
     }
 
-    /// How long a client is to wait until all may be converted: the longer, the longer that has failed.
+    /// Returns the Retry-After of a client while conversions fail: the longer they fail, the longer it is.
     pub fn seconds_to_wait(&self, is_failing: bool, now: Instant) -> i32 {
         let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
         let since = *failing.get_or_insert(now);
@@ -72,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_fails_longer_is_asked_less_often() {
+    fn clients_wait_longer_the_longer_conversions_fail() {
         let converted = ConvertedObjects::default();
         let now = Instant::now();
         let wait = |is_failing: bool, seconds: u64| {
@@ -84,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_states_of_objects_that_there_are_are_kept() {
+    fn the_last_states_of_existing_objects_are_kept() {
         let object = |name: &str, revision: u64| {
             let value = serde_json::json!({ "apiVersion": "g/v1", "kind": "K", "metadata": { "name": name } });
             Arc::new(Object::from_value(&value, revision).unwrap())
@@ -95,7 +96,7 @@ mod tests {
         let kept: Vec<bool> = states.iter().map(|state| converted.get(state).is_some()).collect();
         assert_eq!(kept, [true, false, true, true]);
         converted.forget_others(&states[..1]);
-        assert!(converted.get(&states[3]).is_some(), "it is not yet worth to look for what is gone");
+        assert!(converted.get(&states[3]).is_some(), "few deleted objects are not searched for");
         converted.keep(&object("c", 5));
         converted.forget_others(&states[..1]);
         assert_eq!((converted.get(&states[0]).is_some(), converted.get(&states[3]).is_some()), (true, false));

@@ -1,7 +1,7 @@
 //! Objects and the store: key paths, reading, and writing under optimistic concurrency.
 //!
-//! This is the only room that builds store keys and commits. Values are converted to their stored version,
-//! encoded canonically and sealed here; nothing above sees bytes of the store, and no kind is named.
+//! This is the only room that builds store keys and commits. Values are converted to their storage version, encoded
+//! canonically and encrypted here; nothing above handles bytes of the store, and no kind is named.
 
 mod conversion;
 pub mod conversion_memo;
@@ -22,7 +22,7 @@ use corten_meta::{Object, Status, Value, names};
 use corten_store::{Entry, Expect, LeaseId, NO_LEASE, Op, Outcome, Range, Revision, Store};
 use tokio_util::sync::CancellationToken;
 
-use crate::cache::{Caches, Left, ResourceCache};
+use crate::cache::{Caches, PendingHeader, ResourceCache};
 use crate::config::Config;
 use crate::encryption::Transformer;
 use crate::error::Error;
@@ -35,17 +35,24 @@ use table::{hubs, table};
 /// The result of one write attempt.
 pub enum Written {
     Done(Arc<Object>),
-    /// Somebody else wrote the object first.
+    /// Another writer wrote the object first.
     Conflict,
-    /// Somebody else took what the object wanted to hold.
+    /// Another object holds a companion, such as an address, of this one.
     CompanionConflict,
 }
 
-/// All resources and the way to the store.
+/// An encoded object and its key's parts.
+struct Encoded<'a> {
+    namespace: &'a str,
+    name: &'a str,
+    bytes: Bytes,
+}
+
+/// All resources and the access to the store.
 pub struct Registry {
     pub store: Arc<dyn Store>,
     pub caches: Arc<Caches>,
-    /// The way to servers that objects name.
+    /// The client of servers that objects name.
     pub outbound: Arc<Outbound>,
     pub transformer: Arc<Transformer>,
     resources: ArcSwap<Resources>,
@@ -55,17 +62,17 @@ pub struct Registry {
     shutdown: CancellationToken,
 }
 
-/// Events written within the same minute share a lease.
+/// The lease of Events. Events of the same minute share it.
 struct EventLease {
     started: Instant,
     id: AtomicI64,
     minute: AtomicI64,
 }
 
-/// The biggest object that is stored: what etcd takes by default, so that every object can move there.
+/// The biggest stored object: etcd's default limit, so that every object can be moved to etcd.
 pub const MAX_OBJECT_BYTES: usize = 1536 * 1024;
 
-/// The prefix whose objects expire.
+/// The prefix of objects that expire.
 const EXPIRING_PREFIX: &str = "/registry/events";
 
 impl Registry {
@@ -88,41 +95,41 @@ impl Registry {
         Ok(Registry { store, caches, outbound, transformer, resources, built_in, event_ttl, event_lease, shutdown })
     }
 
-    /// The resource of a group, version and plural, if it is served.
+    /// Returns the resource of a group, version and plural, if it is served.
     pub fn resource(&self, group: &str, version: &str, plural: &str) -> Option<Arc<Resource>> {
         let resources = self.resources.load();
         let is_it = |resource: &&Arc<Resource>| resource.kind.group == group && resource.kind.version == version;
         resources.of_plural(plural).iter().find(is_it).cloned()
     }
 
-    /// A resource that the API always has.
+    /// Returns a resource that the API always has.
     pub fn required(&self, group: &str, version: &str, plural: &str) -> Result<Arc<Resource>, Status> {
         self.resource(group, version, plural)
             .ok_or_else(|| Status::internal(format!("{plural}.{version}.{group} is not served")))
     }
 
-    /// The cache of a resource, if it is served and stored.
+    /// Returns the cache of a resource, if it is served and stored.
     pub fn cache(&self, group: &str, version: &str, plural: &str) -> Option<Arc<ResourceCache>> {
         let resource = self.resource(group, version, plural)?;
         resource.stored.as_ref().map(|stored| Arc::clone(&stored.cache))
     }
 
-    /// An object of the cache, in its stored version.
+    /// Returns an object of the cache, in its storage version.
     pub fn cached(&self, group: &str, version: &str, plural: &str, namespace: &str, name: &str) -> Option<Arc<Object>> {
         self.cache(group, version, plural)?.get(namespace, name)
     }
 
-    /// The objects of a namespace (or of all) in the cache, in their stored version.
+    /// Returns the objects of a namespace (or of all) in the cache, in their storage version.
     pub fn cached_list(&self, group: &str, version: &str, plural: &str, namespace: &str) -> Vec<Arc<Object>> {
         self.cache(group, version, plural).map(|cache| cache.list(namespace)).unwrap_or_default()
     }
 
-    /// All resources of this moment.
+    /// Returns the present table of resources.
     pub fn resources(&self) -> Arc<Resources> {
         self.resources.load_full()
     }
 
-    /// The same resource in its other served versions.
+    /// Returns the same resource in its other served versions.
     pub fn equivalents(&self, resource: &Resource) -> Vec<Arc<Resource>> {
         let Some(stored) = &resource.stored else { return Vec::new() };
         let own = resource.kind.api_version();
@@ -134,12 +141,12 @@ impl Registry {
         self.resources.load().of_plural(&resource.kind.plural).iter().filter(beside).cloned().collect()
     }
 
-    /// The kinds of the API itself that bring their own schema.
-    pub fn beside(&self) -> impl Iterator<Item = &Arc<Kind>> {
+    /// Returns the built-in kinds that have a structural schema, as custom resources do.
+    pub fn built_in_custom(&self) -> impl Iterator<Item = &Arc<Kind>> {
         self.built_in.iter().filter(|kind| kind.is_custom())
     }
 
-    /// Whether this is a resource of the API itself.
+    /// Returns whether this is a built-in resource.
     pub fn is_built_in(&self, group: &str, plural: &str) -> bool {
         self.built_in.iter().any(|kind| kind.group == group && kind.plural == plural)
     }
@@ -162,25 +169,25 @@ impl Registry {
         Ok(())
     }
 
-    /// Where an object is stored.
-    pub fn place(&self, resource: &Resource, namespace: &str, name: &str) -> Result<String, Status> {
+    /// Returns the store key of an object.
+    pub fn key_of(&self, resource: &Resource, namespace: &str, name: &str) -> Result<String, Status> {
         let stored = resource.storage()?;
         Ok(format!("{}/{}", stored.prefix, stored.cache.key(namespace, name)))
     }
 
-    /// What is wrong with where an object would be: with the namespace or the name of a path.
-    fn check_place(stored: &Stored, namespace: &str, name: &str) -> Result<(), Status> {
+    /// Checks the namespace and the name of a path.
+    fn check_key(stored: &Stored, namespace: &str, name: &str) -> Result<(), Status> {
         if stored.hub.namespaced && namespace.is_empty() {
             return Err(Status::bad_request("Namespace parameter required."));
         }
         if name.is_empty() {
             return Err(Status::bad_request("Name parameter required."));
         }
-        let wrong = names::path_segment_name(name);
-        if !wrong.is_empty() {
+        let errors = names::path_segment_name(name);
+        if !errors.is_empty() {
             return Err(Status::bad_request(format!(
                 "Name parameter invalid: {name}: {}",
-                wrong.join(", "),
+                errors.join(", "),
                 name = quote(name)
             )));
         }
@@ -191,11 +198,11 @@ impl Registry {
         stored.path(namespace, name).into()
     }
 
-    /// The object as the store has it now, in its stored version.
+    /// Returns the present object of the store, in its storage version.
     pub async fn read(&self, resource: &Resource, namespace: &str, name: &str) -> Result<Option<Arc<Object>>, Status> {
         let stored = resource.storage()?;
-        Self::check_place(stored, namespace, name)?;
-        // Once the caches have reached the store's revision, they show what the store would, already decoded.
+        Self::check_key(stored, namespace, name)?;
+        // Caches that have reached the store's revision have the same objects, already decoded.
         if self.caches.is_fresh() {
             return Ok(stored.cache.stored(namespace, name));
         }
@@ -204,14 +211,14 @@ impl Registry {
         let (_, entry) = self.store.get(&key).await.map_err(store_status)?;
         stored.cache.storage.observe(StorageOperation::Get, began);
         let Some(entry) = entry else { return Ok(None) };
-        // Behind as they may be, they nearly always have this very object.
+        // Caches that are behind still have this very object nearly always.
         match stored.cache.stored(namespace, name).filter(|cached| cached.revision == entry.mod_revision) {
             Some(cached) => Ok(Some(cached)),
             None => self.decode(&stored.hub, &entry).await.map(|object| Some(Arc::new(object))),
         }
     }
 
-    /// The object in the served version, or 404.
+    /// Returns the object in the served version, or 404.
     pub async fn get(&self, resource: &Resource, namespace: &str, name: &str) -> Result<Arc<Object>, Status> {
         match self.read(resource, namespace, name).await? {
             Some(object) => resource.serve(&object).await,
@@ -223,7 +230,7 @@ impl Registry {
         self.caches.decode(kind, entry).await.map_err(|e| Status::internal(e.to_string()))
     }
 
-    /// Whether an object is sealed otherwise than it would be today.
+    /// Returns whether an object is encrypted with another provider or key than a write would use now.
     pub async fn is_sealed_otherwise(&self, resource: &Resource, object: &Object) -> Result<bool, Status> {
         let stored = resource.storage()?;
         if !self.transformer.seals(&stored.hub) {
@@ -235,21 +242,21 @@ impl Registry {
         Ok(opened.is_some_and(|opened| opened.stale))
     }
 
-    /// Whether an object has not been written since it was created.
+    /// Returns whether an object has not been written since it was created.
     pub async fn is_first(&self, resource: &Resource, object: &Object) -> Result<bool, Status> {
         let key = Self::key(resource.storage()?, &object.header.namespace, &object.header.name);
         let (_, entry) = self.store.get(&key).await.map_err(store_status)?;
         Ok(entry.is_some_and(|entry| entry.version == 1))
     }
 
-    /// Whether a namespace holds no object of the resource, as the store has it now.
+    /// Returns whether a namespace has no object of the resource in the store now.
     pub async fn is_empty(&self, resource: &Resource, namespace: &str) -> Result<bool, Status> {
         let prefix = format!("{}/{namespace}/", resource.storage()?.prefix);
         let range = Range::prefix(prefix.as_bytes()).keys_only().limit(1);
         Ok(self.store.range(range).await.map_err(store_status)?.entries.is_empty())
     }
 
-    /// Objects of a resource at a past revision, from `start` (a key inside the resource) on.
+    /// Returns objects of a resource at a past revision, from `start` (a key inside the resource) on.
     pub async fn range_at(
         &self,
         resource: &Resource,
@@ -280,7 +287,7 @@ impl Registry {
         Ok((objects, result.more, result.count))
     }
 
-    /// The operation that writes an object given in the served version.
+    /// Returns the operation that writes an object of the served version.
     pub async fn put(&self, resource: &Resource, value: &Value, expect: Expect) -> Result<(Op, Bytes), Status> {
         let stored = resource.storage()?;
         let bytes = if resource.is_converted() {
@@ -288,15 +295,15 @@ impl Registry {
         } else {
             corten_meta::encode_object(value)
         };
-        self.put_bytes(stored, (corten_meta::namespace(value), corten_meta::name(value)), bytes, expect).await
+        let object = Encoded { namespace: corten_meta::namespace(value), name: corten_meta::name(value), bytes };
+        self.put_encoded(stored, object, expect).await
     }
 
-    /// The operation that writes an object as it is stored.
-    async fn put_bytes(
+    /// Returns the operation that writes an object as it is stored.
+    async fn put_encoded(
         &self,
         stored: &Stored,
-        (namespace, name): (&str, &str),
-        bytes: Bytes,
+        Encoded { namespace, name, bytes }: Encoded<'_>,
         expect: Expect,
     ) -> Result<(Op, Bytes), Status> {
         let key = Self::key(stored, namespace, name);
@@ -308,13 +315,13 @@ impl Registry {
         Ok((Op::Put { key, value: sealed, lease, expect }, bytes))
     }
 
-    /// The operation that removes an object.
+    /// Returns the operation that removes an object.
     pub fn remove(&self, resource: &Resource, namespace: &str, name: &str, expect: Expect) -> Result<Op, Status> {
         Ok(Op::Delete { key: Self::key(resource.storage()?, namespace, name), expect })
     }
 
-    /// Writes one object, in the served version, and returns it as served. The companions (what the object
-    /// holds elsewhere, such as its addresses) are written at the same revision, or nothing is.
+    /// Writes one object, in the served version, and returns it as served. The companions (objects and keys that it
+    /// holds, such as its addresses) are written at the same revision, or nothing is.
     pub async fn write(
         &self,
         resource: &Resource,
@@ -329,8 +336,8 @@ impl Registry {
         self.write_object(resource, object, expect, companions).await
     }
 
-    /// As [`Registry::write`], with the value as it is encoded in the served version: nothing is encoded twice. The value
-    /// is ten times as large, so it is not held while the write becomes durable.
+    /// Does the same as [`Registry::write`], with the value already encoded in the served version. The value is ten
+    /// times as large, so it is dropped before the write becomes durable.
     pub async fn write_encoded(
         &self,
         resource: &Resource,
@@ -357,22 +364,23 @@ impl Registry {
         companions: Vec<Op>,
     ) -> Result<Written, Status> {
         let stored = resource.storage()?;
-        let at = (object.header.namespace.as_str(), object.header.name.as_str());
-        let (op, _) = self.put_bytes(stored, at, object.bytes.clone(), expect).await?;
-        // What is sealed comes back as other bytes.
+        let header = &object.header;
+        let encoded = Encoded { namespace: &header.namespace, name: &header.name, bytes: object.bytes.clone() };
+        let (op, _) = self.put_encoded(stored, encoded, expect).await?;
+        // An encrypted object comes back as other bytes.
         let is_open = !self.transformer.seals(&stored.hub);
-        let left = is_open.then(|| self.caches.handover.leave(&object.bytes, &object.header));
+        let pending = is_open.then(|| self.caches.written_headers.insert(&object.bytes, &object.header));
         match self.commit_put(resource, op, expect, companions).await? {
             Err(conflict) => Ok(conflict),
             Ok(revision) => {
-                left.into_iter().for_each(Left::written);
+                pending.into_iter().for_each(PendingHeader::keep);
                 object.revision = revision;
                 Ok(Written::Done(resource.serve(&Arc::new(object)).await?))
             }
         }
     }
 
-    /// Commits the write of an object and its companions: the revision, or what was in the way.
+    /// Commits the write of an object and its companions. Returns the revision, or the conflict.
     async fn commit_put(
         &self,
         resource: &Resource,
@@ -389,7 +397,7 @@ impl Registry {
         }
     }
 
-    /// Removes an object; `None` means that it changed in the meantime.
+    /// Removes an object; `None` means that another writer changed it first.
     pub async fn erase(
         &self,
         resource: &Resource,
@@ -413,7 +421,7 @@ impl Registry {
         Ok(outcome)
     }
 
-    /// A lease that outlives the TTL by at most a minute; a new one is made each minute that needs one.
+    /// Returns a lease that outlives the TTL by at most a minute; a new one is granted each minute that needs one.
     async fn lease(&self) -> Result<LeaseId, Status> {
         let minute = (self.event_lease.started.elapsed().as_secs() / 60) as i64;
         let known = self.event_lease.id.load(Ordering::Acquire);
@@ -433,12 +441,12 @@ fn object_of(value: &Value) -> Result<Object, Status> {
     Object::from_value(value, 0).map_err(|e| Status::internal(e.to_string()))
 }
 
-/// The answer for a store that cannot.
+/// Returns the Status of an error of the store.
 pub fn store_status(e: corten_store::Error) -> Status {
     match e {
         corten_store::Error::TooLarge { .. } => Status::request_too_large(&e.to_string()),
         corten_store::Error::Closed => Status::service_unavailable(e.to_string()),
-        // The words that operators of etcd know and search for.
+        // The message that operators of etcd know and search for.
         corten_store::Error::Full { .. } => Status::internal("etcdserver: mvcc: database space exceeded".to_owned()),
         _ => Status::internal(e.to_string()),
     }

@@ -1,4 +1,4 @@
-//! A served resource: its kind, where its objects are stored, and the versions that they may be in.
+//! A served resource: its kind, its storage, and the versions of its stored objects.
 
 use std::sync::{Arc, OnceLock};
 
@@ -15,38 +15,38 @@ use crate::cache::ResourceCache;
 pub struct Resource {
     /// The kind as this version serves it.
     pub kind: Arc<Kind>,
-    /// Where its objects live; `None` for resources that are only answered.
+    /// The storage of its objects; `None` for virtual resources.
     pub stored: Option<Stored>,
-    /// All versions of a custom resource: its stored objects may be in any of them. Of a built-in one, none.
+    /// All versions of a custom resource: its stored objects may be in any of them. Empty for a built-in one.
     pub versions: Vec<Arc<Kind>>,
-    /// Who converts between the versions, if it is not the kind itself.
+    /// The conversion webhook, if the kind itself does not convert.
     pub webhook: Option<Arc<ConversionWebhook>>,
     pub(super) first: OnceLock<Value>,
     /// Set when every stored object was found to be in one of the versions.
     pub is_readable: OnceLock<()>,
-    /// Whether it is heard of but cannot be served, so that requests for it fail and discovery leaves it out.
+    /// Whether it is known but cannot be served: requests for it fail, and discovery leaves it out.
     pub is_unresolved: bool,
-    /// What the webhook made of its objects.
+    /// The objects that the webhook converted to this version.
     pub converted: Arc<ConvertedObjects>,
-    /// Ends what is told of the resource as it is here: when the server does, or when its definition is another.
+    /// Cancelled when the server stops or the CustomResourceDefinition changes; watches of the resource end with it.
     pub retired: CancellationToken,
 }
 
 /// The storage of a resource.
 pub struct Stored {
     pub prefix: String,
-    /// The kind as it is stored.
+    /// The kind in its storage version.
     pub hub: Arc<Kind>,
     pub cache: Arc<ResourceCache>,
 }
 
 impl Stored {
-    /// The key of an object.
+    /// Returns the key of an object.
     pub fn path(&self, namespace: &str, name: &str) -> String {
         format!("{}/{}", self.prefix, self.cache.key(namespace, name))
     }
 
-    /// Refuses a namespace that would lead elsewhere as a part of a key. Of all namespaces none is named.
+    /// Refuses a namespace that would change the path of a key. An empty one is all namespaces.
     pub fn check_namespace(&self, namespace: &str, name: &str) -> Result<(), Status> {
         if !matches!(namespace, "." | "..") {
             return Ok(());
@@ -63,18 +63,18 @@ impl Resource {
         GroupResource { group: self.kind.group.clone(), resource: self.kind.plural.clone() }
     }
 
-    /// The kind that errors are about: the stored one, whose rules are checked.
+    /// Returns the kind that errors name: the stored one, whose rules are validated.
     pub fn group_kind(&self) -> GroupKind {
         let kind = self.stored.as_ref().map_or(&self.kind, |stored| &stored.hub);
         GroupKind { group: kind.group.clone(), kind: kind.kind.clone() }
     }
 
-    /// What an object is compared with that was not there before.
+    /// Returns the value that a new object is compared with.
     pub fn first(&self) -> &Value {
         self.first.get_or_init(|| before_first(&self.kind))
     }
 
-    /// The storage, for resources that are known to have one.
+    /// Returns the storage, for resources that are known to have one.
     pub fn storage(&self) -> Result<&Stored, Status> {
         self.stored.as_ref().ok_or_else(Status::method_not_allowed)
     }

@@ -15,25 +15,25 @@ use crate::outbound::Outbound;
 /// The table of resources at a moment.
 #[derive(Default)]
 pub struct Resources {
-    /// By plural; the same word may belong to several groups and versions.
+    /// The resources by plural; several groups and versions may have the same one.
     by_plural: HashMap<String, Vec<Arc<Resource>>>,
-    /// In the order of the kind table, custom resources last.
+    /// The resources in the order of the kind table, custom resources last.
     pub ordered: Vec<Arc<Resource>>,
 }
 
 impl Resources {
-    /// Those of a plural, whatever their group and version.
+    /// Returns the resources of a plural, of every group and version.
     pub fn of_plural(&self, plural: &str) -> &[Arc<Resource>] {
         self.by_plural.get(plural).map_or(&[], Vec::as_slice)
     }
 
-    /// The resource of this very kind: one whose definition has changed is another.
+    /// Returns the resource of this very kind: after a change of the CustomResourceDefinition it is another.
     pub(super) fn same(&self, kind: &Arc<Kind>) -> Option<&Arc<Resource>> {
         self.of_plural(&kind.plural).iter().find(|resource| Arc::ptr_eq(&resource.kind, kind))
     }
 }
 
-/// The kinds that are stored as themselves, by their prefix.
+/// Returns the kinds in their storage version, by their prefix.
 pub(super) fn hubs(kinds: &[Arc<Kind>]) -> HashMap<String, Arc<Kind>> {
     let hubs = kinds.iter().filter_map(|kind| match &kind.storage {
         Storage::Stored { prefix, hub: None } => Some((prefix.clone(), Arc::clone(kind))),
@@ -42,7 +42,7 @@ pub(super) fn hubs(kinds: &[Arc<Kind>]) -> HashMap<String, Arc<Kind>> {
     hubs.collect()
 }
 
-/// The table of these kinds, whose caches are there, after another.
+/// Makes the table of these kinds, whose caches exist. It takes over the unchanged resources of the table before.
 pub(super) fn table(
     caches: &Caches,
     kinds: &[Arc<Kind>],
@@ -53,7 +53,7 @@ pub(super) fn table(
 ) -> Result<Resources, Error> {
     let mut ordered = Vec::new();
     let mut versions: HashMap<(&str, &str), Vec<Arc<Kind>>> = HashMap::new();
-    // Built-in kinds are stored in one version for ever; their schema is in the table. A projection is no version.
+    // Built-in kinds have one storage version for ever, and their schema is in the table. A projection is no version.
     let is_version = |kind: &Kind| kind.is_custom() && kind.behaviour.projection().is_none();
     for kind in kinds.iter().filter(|kind| is_version(kind)) {
         versions.entry((&kind.group, &kind.plural)).or_default().push(Arc::clone(kind));
@@ -84,7 +84,7 @@ pub(super) fn table(
             retired,
         }));
     }
-    // A group of the API itself is its own: what a definition adds to it is told of, but no request reaches it.
+    // A built-in group belongs to the server: discovery lists custom resources in it, but no request reaches them.
     let own: HashSet<&str> = kinds.iter().filter(|kind| !kind.is_custom()).map(|kind| kind.group.as_str()).collect();
     let is_reached = |kind: &Kind| !kind.is_custom() || !own.contains(kind.group.as_str());
     let mut by_plural: HashMap<String, Vec<Arc<Resource>>> = HashMap::new();

@@ -1,6 +1,6 @@
-//! From results to responses: the last step of the pipeline.
+//! Encoding of results as responses: the last step of the pipeline.
 //!
-//! Plain JSON answers are joined from the stored bytes; only tables, YAML, indented and partial forms decode.
+//! Plain JSON responses are joined from the stored bytes; only tables, YAML, indented and partial forms decode.
 
 mod table;
 mod view;
@@ -24,7 +24,7 @@ use crate::registry::Resource;
 use view::partial;
 pub use view::{IncludeObject, ListMeta};
 
-/// A response with a JSON value.
+/// Returns a response with a JSON value.
 pub fn value(accept: Accept, code: StatusCode, value: &impl Serialize) -> Reply {
     if accept.format == Format::Protobuf {
         let object = serde_json::to_value(value).unwrap_or_default();
@@ -32,10 +32,10 @@ pub fn value(accept: Accept, code: StatusCode, value: &impl Serialize) -> Reply 
             return full(code, protobuf::MEDIA_TYPE, bytes.into());
         }
     }
-    // What has no field numbers is shown in JSON also to who takes protobuf: the answer says so.
+    // A value without a protobuf encoding is JSON also for clients that accept only protobuf; the Content-Type says so.
     let accept = if accept.format == Format::Protobuf { Accept { format: Format::Json, ..accept } } else { accept };
     let bytes = match accept.format {
-        // What is indented ends without a new line.
+        // Indented JSON ends without a newline.
         Format::Json if accept.pretty => serde_json::to_vec_pretty(value).map(escaped),
         Format::Json | Format::Protobuf => serde_json::to_vec(value).map(|mut json| {
             json.push(b'\n');
@@ -53,7 +53,7 @@ fn escaped(json: Vec<u8>) -> Vec<u8> {
     }
 }
 
-/// A response with ready bytes.
+/// Returns a response with encoded bytes.
 pub fn full(code: StatusCode, content_type: &'static str, bytes: Bytes) -> Reply {
     let mut reply = Reply::new(Body::Full(bytes));
     *reply.status_mut() = code;
@@ -61,19 +61,19 @@ pub fn full(code: StatusCode, content_type: &'static str, bytes: Bytes) -> Reply
     reply
 }
 
-/// A response with plain text.
+/// Returns a response with plain text.
 pub fn text(code: StatusCode, text: impl Into<String>) -> Reply {
     let mut reply = full(code, "text/plain; charset=utf-8", Bytes::from(text.into()));
     reply.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     reply
 }
 
-/// The answer for a path that belongs to no API.
+/// Returns the response for a path that belongs to no API.
 pub fn page_not_found() -> Reply {
     text(StatusCode::NOT_FOUND, "404 page not found\n")
 }
 
-/// The answer for a path of the API that ends too soon for anybody to say what it is about.
+/// Returns the response for a path of the API that ends before the resource.
 pub fn cut_short(path: &str, query: &str) -> Reply {
     let url = if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") };
     let why = "failed to create RequestInfo: unable to determine kind and namespace from url";
@@ -82,10 +82,10 @@ pub fn cut_short(path: &str, query: &str) -> Reply {
     self::text(StatusCode::INTERNAL_SERVER_ERROR, text)
 }
 
-/// The response of a failed request.
+/// Returns the response of a failed request.
 pub fn status(accept: Accept, status: &Status) -> Reply {
     let code = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    // Who takes no form that errors have is told nevertheless, in JSON that people can read.
+    // A client that accepts no format of errors gets indented JSON.
     let (format, pretty) = accept.errors.map_or((Format::Json, true), |format| (format, accept.pretty));
     let mut reply = value(Accept { view: View::Plain, format, pretty, ..accept }, code, status);
     if let Some(seconds) = status.details.as_ref().map(|d| d.retry_after_seconds).filter(|s| *s > 0)
@@ -96,7 +96,7 @@ pub fn status(accept: Accept, status: &Status) -> Reply {
     reply
 }
 
-/// A response with one object, in the negotiated view.
+/// Returns a response with one object, in the negotiated view.
 pub fn object(accept: Accept, include: IncludeObject, code: StatusCode, kind: &Kind, object: &Arc<Object>) -> Reply {
     match accept.view {
         View::Table => {
@@ -118,7 +118,7 @@ pub fn object(accept: Accept, include: IncludeObject, code: StatusCode, kind: &K
     }
 }
 
-/// A response with an object that was made for it and has no rows, in the negotiated view.
+/// Returns a response with an object that is not stored and has no Table, in the negotiated view.
 pub fn made(accept: Accept, code: StatusCode, object: &Value) -> Reply {
     match accept.view {
         View::PartialMetadata => value(accept, code, &partial(accept, None, object.clone())),
@@ -131,7 +131,7 @@ pub fn made(accept: Accept, code: StatusCode, object: &Value) -> Reply {
     }
 }
 
-/// A response with a list, in the negotiated view.
+/// Returns a response with a list, in the negotiated view.
 pub fn list(accept: Accept, include: IncludeObject, kind: &Kind, objects: Vec<Arc<Object>>, meta: &ListMeta) -> Reply {
     let code = StatusCode::OK;
     match accept.view {
@@ -167,7 +167,7 @@ pub fn list(accept: Accept, include: IncludeObject, kind: &Kind, objects: Vec<Ar
     }
 }
 
-/// The metadata of a list as its items' kind writes it: custom resources always say where the list goes on.
+/// Returns the metadata of a list: lists of custom resources always have a `continue`.
 fn list_meta(kind: &Kind, meta: &ListMeta) -> Value {
     let mut value = meta.to_value();
     if kind.is_custom() && meta.continue_token.is_empty() {
@@ -176,7 +176,7 @@ fn list_meta(kind: &Kind, meta: &ListMeta) -> Value {
     value
 }
 
-/// An object as an item of a list, which says for all items of a built-in kind what they are.
+/// Returns an object as an item of a list. Items of built-in kinds have no apiVersion and kind; the list has them.
 fn item(kind: &Kind, mut object: Value) -> Value {
     if let Some(fields) = object.as_object_mut().filter(|_| !kind.is_custom()) {
         fields.remove("apiVersion");
@@ -185,14 +185,14 @@ fn item(kind: &Kind, mut object: Value) -> Value {
     object
 }
 
-/// The answer to a client that wants one object's metadata of a list, or a list's of one object.
+/// Returns the response for a request of PartialObjectMetadata of a list, or of its list of one object.
 fn not_acceptable(accept: Accept, of: &str, is_list: bool) -> Reply {
     let (is, wanted, suffix) = if is_list { ("is a list", "", "List") } else { ("is not a list", "List", "") };
     let message = format!("you requested PartialObjectMetadata{wanted}, but the requested object {is} (*{of}{suffix})");
     status(accept, &Status { message, ..Status::not_acceptable(&[]) })
 }
 
-/// What upstream calls the type of a kind inside: that of the version which is stored.
+/// Returns the Go name of a kind's internal type, which has the storage version's group.
 fn type_of(kind: &Kind) -> String {
     match &kind.storage {
         _ if kind.is_custom() => "unstructured.Unstructured".to_owned(),
@@ -206,7 +206,7 @@ fn go_type(group: &str, kind: &str) -> String {
     format!("{package}.{kind}")
 }
 
-/// How the events of a watch are written, for the negotiated view.
+/// Returns the encoder of watch events, for the negotiated view.
 pub fn event_encoder(accept: Accept, include: IncludeObject, resource: Arc<Resource>) -> EventEncoder {
     match accept.view {
         View::Table => {
@@ -246,7 +246,7 @@ pub fn event_encoder(accept: Accept, include: IncludeObject, resource: Arc<Resou
     }
 }
 
-/// A watch that ends with its first event.
+/// Returns a watch that ends with an error as its first event.
 pub fn only_error(accept: Accept, kind: &Kind, status: &Status) -> Reply {
     if accept.format == Format::Protobuf {
         return full(StatusCode::OK, protobuf::STREAMED, protobuf_event(kind, &WatchEvent::Error(status.clone())));
@@ -294,7 +294,7 @@ fn protobuf_event(kind: &Kind, event: &WatchEvent) -> Bytes {
     protobuf::encode_event(word, &body).into()
 }
 
-/// The object of a bookmark, which a table shows as a row of nothing.
+/// Returns the object of a bookmark, which a Table shows as an empty row.
 fn bookmarked(kind: &Kind, event: &WatchEvent) -> Option<Arc<Object>> {
     let WatchEvent::Bookmark { revision, initial_events_end } = event else { return None };
     Object::from_value(&bookmark(kind, *revision, *initial_events_end), *revision).ok().map(Arc::new)
@@ -309,7 +309,7 @@ fn bookmark(kind: &Kind, revision: u64, initial_events_end: bool) -> Value {
     object
 }
 
-/// An event with an object that was made for it.
+/// Encodes an event with an object that is not stored.
 fn framed(accept: Accept, word: &str, object: &Value) -> Bytes {
     match accept.format {
         Format::Protobuf => protobuf::encode_event(word, &protobuf::encode_any(object).unwrap_or_default()).into(),
@@ -327,7 +327,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bookmark_is_an_object_that_holds_nothing() {
+    fn a_bookmark_is_an_empty_object() {
         let pods = corten_api::lookup("", "v1", "pods").expect("pods");
         let metadata = json!({ "resourceVersion": "7", "annotations": { "k8s.io/initial-events-end": "true" } });
         let empty = json!({ "kind": "Pod", "apiVersion": "v1", "metadata": metadata, "spec": { "containers": null }, "status": {} });
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn who_takes_no_form_of_errors_gets_one_that_people_read() {
+    fn a_client_that_accepts_no_format_of_errors_gets_indented_json() {
         let not_found = Status::not_found(&corten_meta::GroupResource::new("", "pods"), "p");
         for (accept, expected) in [
             (Accept::default(), "{\"kind\":"),
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_in_protobuf_are_wrapped_and_events_framed() {
+    fn protobuf_responses_are_wrapped_and_events_framed() {
         let kind = corten_api::lookup("", "v1", "configmaps").unwrap();
         let value =
             json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "a" }, "data": { "k": "v" } });
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_shows_a_bookmark_as_a_row_of_nothing() {
+    fn a_table_shows_a_bookmark_as_an_empty_row() {
         let kind = corten_api::lookup("", "v1", "configmaps").unwrap();
         let event = WatchEvent::Bookmark { revision: 7, initial_events_end: true };
         let object = bookmarked(kind, &event).unwrap();
@@ -390,13 +390,13 @@ mod tests {
         let meta = ListMeta { resource_version: 7, ..ListMeta::default() };
         let table = table::render(accept, kind, &[object], IncludeObject::Metadata, &meta, false);
         assert_eq!(table["rows"][0]["cells"], json!(["", 0, "<unknown>"]));
-        let marks = json!({ "resourceVersion": "7", "annotations": { "k8s.io/initial-events-end": "true" } });
-        assert_eq!(table["rows"][0]["object"]["metadata"], marks);
+        let metadata = json!({ "resourceVersion": "7", "annotations": { "k8s.io/initial-events-end": "true" } });
+        assert_eq!(table["rows"][0]["object"]["metadata"], metadata);
         assert!(bookmarked(kind, &WatchEvent::Error(Status::default())).is_none());
     }
 
     #[test]
-    fn metadata_is_shown_without_what_stands_for_fields() {
+    fn partial_metadata_has_no_annotations_that_stand_for_fields() {
         let kind = corten_api::lookup("apps", "v1", "daemonsets").unwrap();
         let hidden = kind.behaviour.annotations_of_version()[0];
         for (annotations, expected) in [

@@ -34,7 +34,7 @@ pub fn render(
     })
 }
 
-/// What a column shows and means. Custom resources say that themselves, but for the columns that all have.
+/// Returns the definition of a column. Custom resources have their own descriptions, except for the standard columns.
 fn column(kind: &Kind, column: &corten_api::Column) -> Value {
     let description = match column.description.as_str() {
         "" => corten_descriptions::column(if kind.is_custom() { "" } else { &kind.kind }, &column.name),

@@ -1,4 +1,4 @@
-//! The parts of objects and lists that an answer shows.
+//! The parts of objects and lists in a response.
 
 use corten_api::Kind;
 use corten_meta::Value;
@@ -35,7 +35,7 @@ pub struct ListMeta {
 impl ListMeta {
     pub fn to_value(&self) -> Value {
         let mut meta = json!({});
-        // What is made for the answer has no revision.
+        // A list of objects that are not stored has no resourceVersion.
         if self.resource_version > 0 {
             meta["resourceVersion"] = self.resource_version.to_string().into();
         }
@@ -49,7 +49,7 @@ impl ListMeta {
     }
 }
 
-/// An object reduced to its metadata, without the annotations that only stand for fields which its version lacks.
+/// Returns an object reduced to its metadata, without the annotations that stand for fields that its version lacks.
 pub fn partial(accept: Accept, kind: Option<&Kind>, mut object: Value) -> Value {
     let mut metadata = object.get_mut("metadata").map_or_else(|| json!({}), Value::take);
     let hidden = kind.map_or(&[][..], |kind| kind.behaviour.annotations_of_version());

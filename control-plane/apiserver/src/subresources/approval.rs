@@ -1,4 +1,4 @@
-//! `approval` of a signing request: the Approved and Denied conditions, for those who may approve its signer.
+//! `approval` of a CertificateSigningRequest: the Approved and Denied conditions, for users who may approve its signer.
 
 use corten_meta::{Status, Value};
 use serde_json::json;
@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::admission::check_signer;
 use crate::write::Scope;
 
-/// Whether the user may approve this request's signer, which never changes.
+/// Checks that the user may approve this request's signer, which never changes.
 pub async fn check(target: &Scope<'_>) -> Result<(), Status> {
     let request = target.core.registry.get(target.resource, target.namespace, target.name).await?;
     let signer = request.value();
@@ -17,7 +17,8 @@ pub async fn check(target: &Scope<'_>) -> Result<(), Status> {
 /// Takes the approval conditions from the body.
 pub fn conditions<'a>(target: &'a Scope<'_>) -> impl Fn(Value, &Value) -> Result<Value, Status> + Send + Sync + 'a {
     move |new, old| {
-        // Labels and annotations may be written with the approval; what only the server writes is restored later.
+        // Labels and annotations may be written with the approval; the fields that only the server writes are restored
+        // later.
         let mut object = old.clone();
         object["metadata"] = new["metadata"].clone();
         let wanted = new.pointer("/status/conditions").and_then(Value::as_array).cloned().unwrap_or_default();
@@ -26,8 +27,7 @@ pub fn conditions<'a>(target: &'a Scope<'_>) -> impl Fn(Value, &Value) -> Result
     }
 }
 
-/// The request with the times of its conditions, where they are missing. A condition that was there and says the same
-/// has changed when it did then.
+/// Sets the missing times of the request's conditions. A condition whose status is unchanged keeps its transition time.
 pub fn dated(mut object: Value, old: &Value, now: jiff::Timestamp) -> Value {
     let now: Value = corten_meta::time::rfc3339(now).into();
     let before = old.pointer("/status/conditions").and_then(Value::as_array);
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn conditions_get_the_times_they_miss() {
+    fn conditions_get_their_missing_times() {
         let now = jiff::Timestamp::UNIX_EPOCH;
         let then = "2020-01-01T00:00:00Z";
         let old =

@@ -9,7 +9,7 @@ use crate::admission::Operation;
 use crate::body::Reply;
 use crate::decode::{Expected, object};
 use crate::response;
-use crate::verbs::decide::decide;
+use crate::verbs::guaranteed_update::guaranteed_update;
 use crate::write::Scope;
 use crate::write::check_namespace;
 
@@ -32,27 +32,28 @@ pub async fn create(target: &Scope<'_>, bytes: &bytes::Bytes) -> Result<Reply, S
         return Err(Status::bad_request("name in URL does not match name in Binding object"));
     }
     let binding = target.admission.pass(target, Operation::Create, binding).await?;
-    carry_out(target, &binding).await
+    bind_pod(target, &binding).await
 }
 
-/// Carries out a binding that was admitted.
-pub async fn carry_out(target: &Scope<'_>, binding: &Value) -> Result<Reply, Status> {
+/// Writes an admitted binding into the pod.
+pub async fn bind_pod(target: &Scope<'_>, binding: &Value) -> Result<Reply, Status> {
     let name = if target.name.is_empty() { corten_meta::name(binding) } else { target.name };
     let target = target.at(target.resource, target.namespace, name);
     check_target(binding)?;
-    decide(&target, &|pod| bind(&target, pod, binding)).await?;
+    guaranteed_update(&target, &|pod| bind(&target, pod, binding)).await?;
     Ok(response::value(target.context.accept, StatusCode::CREATED, &Status::success(201)))
 }
 
-/// Binds the pod.
+/// Sets the node of the pod.
 fn bind(target: &Scope<'_>, pod: &mut Value, binding: &Value) -> Result<(), Status> {
     let text =
         |object: &Value, pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
     let node = text(binding, "/target/name");
     let resource = target.resource.group_resource();
     check_precondition(&resource, target.name, "UID", corten_meta::uid(binding), corten_meta::uid(pod))?;
-    let versions = (corten_meta::resource_version(binding), corten_meta::resource_version(pod));
-    check_precondition(&resource, target.name, "ResourceVersion", versions.0, versions.1)?;
+    let version = corten_meta::resource_version(binding);
+    let actual = corten_meta::resource_version(pod);
+    check_precondition(&resource, target.name, "ResourceVersion", version, actual)?;
     let binding_of = GroupResource { resource: format!("{}/binding", resource.resource), ..resource };
     let conflict = |why: String| Err(Status::conflict(&binding_of, target.name, &why));
     if corten_meta::deletion_timestamp(pod).is_some() {
@@ -78,7 +79,7 @@ fn bind(target: &Scope<'_>, pod: &mut Value, binding: &Value) -> Result<(), Stat
     Ok(())
 }
 
-/// What a binding must say. Upstream answers these errors without a reason, as a failure of its own.
+/// Validates the target of a binding. Upstream reports these errors without a reason, as an internal error.
 fn check_target(binding: &Value) -> Result<(), Status> {
     let target = Path::root("target");
     let text = |field: &str| binding["target"][field].as_str().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `eviction`: a deletion that asks the disruption budgets first.
+//! `eviction`: a deletion that respects PodDisruptionBudgets.
 
 use corten_meta::{FieldError, GroupKind, GroupResource, Path, Selector, Status, Value};
 use http::StatusCode;
@@ -9,8 +9,8 @@ use crate::admission::Operation;
 use crate::body::Reply;
 use crate::decode::{Expected, object};
 use crate::response;
-use crate::verbs::decide::decide;
 use crate::verbs::delete::{DeleteOptions, check_preconditions, delete_object};
+use crate::verbs::guaranteed_update::guaranteed_update;
 use crate::write::Scope;
 use crate::write::check_namespace;
 
@@ -24,7 +24,7 @@ const EVICTION: Expected<'static> = Expected {
     is_merged: false,
 };
 
-/// More disrupted pods than this and the budget's controller is not keeping up.
+/// The number of disrupted pods above which the disruption controller is not keeping up.
 const MAX_DISRUPTED_PODS: usize = 2000;
 
 /// Evicts the pod if its budget allows it.
@@ -52,7 +52,7 @@ pub async fn create(target: &Scope<'_>, bytes: &bytes::Bytes) -> Result<Reply, S
             set_condition(pod, disrupted.clone(), target.context.now);
             Ok(())
         };
-        decide(target, &disrupt).await?;
+        guaranteed_update(target, &disrupt).await?;
     }
     // The condition raised the resourceVersion, so only a precondition on the uid can still hold.
     let version = options.resource_version.clone().filter(|_| options.dry_run);
@@ -61,7 +61,7 @@ pub async fn create(target: &Scope<'_>, bytes: &bytes::Bytes) -> Result<Reply, S
     Ok(response::value(target.context.accept, StatusCode::CREATED, &Status::success(201)))
 }
 
-/// An eviction reads the pod, so it cannot be asked to go on when that fails.
+/// Refuses to ignore read errors: an eviction has to read the pod.
 fn check_ignored(target: &Scope<'_>, options: &Value) -> Result<(), Status> {
     const FIELD: &str = "ignoreStoreReadErrorWithClusterBreakingPotential";
     if options[FIELD] != true {
@@ -73,10 +73,10 @@ fn check_ignored(target: &Scope<'_>, options: &Value) -> Result<(), Status> {
     Err(Status::invalid(&kind, target.name, vec![error]))
 }
 
-/// Query and body may both ask for a dry run, and then in the same words.
-fn check_dry_run(target: &Scope<'_>, given: &Value) -> Result<(), Status> {
+/// Checks that query and body request the same dry run.
+fn check_dry_run(target: &Scope<'_>, in_body: &Value) -> Result<(), Status> {
     let words: Vec<&str> =
-        given.as_array().into_iter().flatten().map(|word| word.as_str().unwrap_or_default()).collect();
+        in_body.as_array().into_iter().flatten().map(|word| word.as_str().unwrap_or_default()).collect();
     if words.is_empty() || !target.context.dry_run() || words == ["All"] {
         return Ok(());
     }
@@ -85,7 +85,7 @@ fn check_dry_run(target: &Scope<'_>, given: &Value) -> Result<(), Status> {
     Err(Status { code: 500, message, ..Status::default() })
 }
 
-/// Pods that do not run, or are on their way out, disrupt nothing any more.
+/// Returns whether an eviction disrupts nothing: the pod does not run or is being deleted.
 fn is_exempt(pod: &Value) -> bool {
     let phase = pod.pointer("/status/phase").and_then(Value::as_str).unwrap_or_default();
     matches!(phase, "Succeeded" | "Failed" | "Pending") || corten_meta::deletion_timestamp(pod).is_some()
@@ -127,7 +127,7 @@ async fn spend_budget(target: &Scope<'_>, pod: &Value, dry_run: bool) -> Result<
         *budget = disrupt(target, budget, &pod_name, ready)?;
         Ok(())
     };
-    decide(&budget, &spend).await.map(drop)
+    guaranteed_update(&budget, &spend).await.map(drop)
 }
 
 fn is_ready(pod: &Value) -> bool {
@@ -135,7 +135,7 @@ fn is_ready(pod: &Value) -> bool {
     conditions.is_some_and(|list| list.iter().any(|c| c["type"] == "Ready" && c["status"] == "True"))
 }
 
-/// The budget with one disruption less, or 429.
+/// Returns the budget with one disruption less, or 429.
 fn disrupt(target: &Scope<'_>, budget: &Value, pod: &str, ready: bool) -> Result<Value, Status> {
     let number = |pointer: &str| budget.pointer(pointer).and_then(Value::as_i64).unwrap_or(0);
     let name = corten_meta::name(budget);
@@ -169,7 +169,7 @@ fn disrupt(target: &Scope<'_>, budget: &Value, pod: &str, ready: bool) -> Result
         return forbidden("DisruptedPods map too big - too many evictions not confirmed by PDB controller");
     }
     if allowed == 0 {
-        // Nobody knows when that changes: a client that would wait and ask again is not told to.
+        // The time of the next allowed disruption is unknown, so the response has no Retry-After.
         return refused(why_none(budget), 0);
     }
     let mut new = budget.clone();
@@ -183,10 +183,10 @@ fn disrupt(target: &Scope<'_>, budget: &Value, pod: &str, ready: bool) -> Result
     Ok(new)
 }
 
-/// The condition that says whether a budget allows disruptions.
+/// The condition of whether a budget allows disruptions.
 const ALLOWED: &str = "DisruptionAllowed";
 
-/// Why a budget allows no disruption. What a controller says that failed counts for more than the numbers it left.
+/// Returns why a budget allows no disruption. A failed sync of the controller counts for more than its old numbers.
 fn why_none(budget: &Value) -> String {
     let name = corten_meta::name(budget);
     let number = |pointer: &str| budget.pointer(pointer).and_then(Value::as_i64).unwrap_or(0);
@@ -210,7 +210,7 @@ fn why_none(budget: &Value) -> String {
     }
 }
 
-/// The last disruption that a budget allowed is spent, and its condition says so.
+/// Sets the condition of a budget whose last disruption is spent.
 fn set_insufficient(budget: &mut Value, now: &str) {
     let observed = budget.pointer("/status/observedGeneration").cloned();
     let Some(status) = budget.get_mut("status").and_then(Value::as_object_mut) else { return };
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_says_why_it_allows_nothing() {
+    fn a_budget_that_allows_nothing_has_a_reason() {
         let not_allowed = "The disruption budget b does not allow evicting pods currently";
         for (reason, current, wanted) in [
             ("SyncFailed", 1, format!("{not_allowed} because it failed sync: no scale")),

@@ -1,4 +1,4 @@
-//! Subresources: one handler for each role, whatever kind it hangs on.
+//! Subresources: one handler for each role, whatever the kind.
 
 pub mod approval;
 pub mod binding;
@@ -28,7 +28,7 @@ use crate::write::ownership::Ownership;
 use crate::write::{Change, Part, Transform, check_name, owner_references};
 use crate::{proxy, verbs};
 
-/// Whether the path is one of the subresource, and the method one of the path.
+/// Checks that the path is one of the subresource, and the method one of the path.
 pub fn check_verb(target: &Scope<'_>, subresource: &Subresource) -> Result<(), Status> {
     let info = &target.context.info;
     let method = &target.context.method;
@@ -37,7 +37,7 @@ pub fn check_verb(target: &Scope<'_>, subresource: &Subresource) -> Result<(), S
     if is_deeper || (target.resource.kind.namespaced && !info.is_in_namespace) {
         return Err(Status::path_not_found());
     }
-    // What is proxied understands a method that is no verb of the API.
+    // A proxy passes on a method that is no verb of the API.
     let foreign = is_proxy && *method == http::Method::OPTIONS;
     let is_head = !is_proxy && *method == http::Method::HEAD;
     if is_head || (!foreign && !subresource.verbs.contains(&verb(info).as_str())) {
@@ -46,7 +46,7 @@ pub fn check_verb(target: &Scope<'_>, subresource: &Subresource) -> Result<(), S
     Ok(())
 }
 
-/// The verb of a request for a subresource. A path without a name looks like one of a collection.
+/// Returns the verb of a request for a subresource. A path without a name looks like one of a collection.
 fn verb(info: &RequestInfo) -> &Verb {
     match (&info.verb, info.name.is_empty()) {
         (Verb::List, true) => &Verb::Get,
@@ -55,7 +55,7 @@ fn verb(info: &RequestInfo) -> &Verb {
     }
 }
 
-/// The parts of the server that some subresources end at.
+/// The parts of the server that some subresources call.
 pub struct Backends<'a> {
     pub tokens: &'a Tokens,
     pub kubelets: &'a Kubelets,
@@ -83,7 +83,7 @@ pub async fn dispatch(
         check_options(target.context, Write::Create)?;
     }
     match subresource.role {
-        // The conditions of what can be approved say when they came.
+        // The conditions of a kind with approvals have times.
         Role::Status if target.resource.kind.subresources.iter().any(|s| s.role == Role::Approval) => {
             let dated = |new, old: &corten_meta::Value| Ok(approval::dated(new, old, target.context.now));
             part(target, &bytes, Part::Status, &dated).await
@@ -109,7 +109,7 @@ pub async fn dispatch(
     }
 }
 
-/// A WebSocket opens with GET, but running something in a container is not reading: it needs `create` as well.
+/// Checks that the user may `create` a stream: a WebSocket opens with GET, but a command in a container is no read.
 async fn check_stream(target: &Scope<'_>, role: Role) -> Result<(), Status> {
     let context = target.context;
     if !matches!(role, Role::Exec | Role::Attach | Role::PortForward) || context.info.verb != Verb::Get {
@@ -119,12 +119,12 @@ async fn check_stream(target: &Scope<'_>, role: Role) -> Result<(), Status> {
     target.core.authorization.check(&attributes).await
 }
 
-/// Takes from the wanted object what a subresource may change, and the rest from the object as it stands.
+/// Takes the fields that a subresource may change from the wanted object, and the rest from the present object.
 pub type Merge<'a> =
     dyn Fn(corten_meta::Value, &corten_meta::Value) -> Result<corten_meta::Value, Status> + Send + Sync + 'a;
 
-/// A subresource whose body is the parent itself, of which it changes a part. Of some the writer owns also what it
-/// asked for and did not get.
+/// Serves a subresource whose body is the parent itself, of which it changes a part. For some subresources the writer
+/// also owns fields that it sent and that were not changed.
 async fn part(target: &Scope<'_>, bytes: &bytes::Bytes, part: Part, merge: &Merge<'_>) -> Result<Reply, Status> {
     let role = target.resource.kind.subresource(&target.context.info.subresource).map(|sub| sub.role);
     let owns_all = matches!(role, Some(Role::Finalize | Role::EphemeralContainers | Role::Resize));

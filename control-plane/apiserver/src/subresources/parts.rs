@@ -1,10 +1,10 @@
-//! Subresources that change one part of their parent and leave the rest alone. Pure.
+//! Subresources that change one part of their parent. Pure.
 
 use corten_meta::{Status, Value};
 use serde_json::json;
 
-/// The old object under the new one's resourceVersion, so that preconditions are checked, and with what else is not taken
-/// back of its metadata but judged.
+/// Returns the old object with the new one's resourceVersion, whose precondition is checked later, and with the
+/// metadata that is validated instead of restored.
 fn base(new: &Value, old: &Value) -> Value {
     let mut object = old.clone();
     let version = corten_meta::resource_version(new);
@@ -20,7 +20,7 @@ fn base(new: &Value, old: &Value) -> Value {
     object
 }
 
-/// `finalize`: everything but the status.
+/// Handles `finalize`: it changes everything but the status.
 pub fn finalizers(mut new: Value, old: &Value) -> Result<Value, Status> {
     if new.pointer("/spec/finalizers").is_none() {
         corten_meta::set(&mut new, "/spec/finalizers", json!([]));
@@ -29,7 +29,8 @@ pub fn finalizers(mut new: Value, old: &Value) -> Result<Value, Status> {
     Ok(new)
 }
 
-/// `ephemeralcontainers`: the list of them. Validation sees to it that they are added, never changed or removed.
+/// Handles `ephemeralcontainers`: it changes their list. Validation requires that they are added, never changed or
+/// removed.
 pub fn ephemeral_containers(new: Value, old: &Value) -> Result<Value, Status> {
     let list = |object: &Value| {
         object.pointer("/spec/ephemeralContainers").and_then(Value::as_array).cloned().unwrap_or_default()
@@ -39,8 +40,8 @@ pub fn ephemeral_containers(new: Value, old: &Value) -> Result<Value, Status> {
     Ok(object)
 }
 
-/// `resize`: the resources of the pod and its containers. Containers that come, go or change places are left for
-/// validation to refuse.
+/// Handles `resize`: it changes the resources of the pod and its containers. Added, removed or reordered containers are
+/// left for validation to refuse.
 pub fn resize(new: Value, old: &Value) -> Result<Value, Status> {
     const LISTS: [&str; 2] = ["/spec/containers", "/spec/initContainers"];
     let list = |object: &Value, pointer: &str| -> Vec<Value> {
@@ -70,7 +71,7 @@ pub fn resize(new: Value, old: &Value) -> Result<Value, Status> {
     Ok(object)
 }
 
-/// The field of the other, also when it has none.
+/// Copies a field from the other object, also its absence.
 fn take(into: &mut Value, from: &Value, field: &str) {
     let Some(object) = into.as_object_mut() else { return };
     match from.get(field) {
@@ -84,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_resize_takes_amounts_and_nothing_else() {
+    fn a_resize_takes_resources_and_nothing_else() {
         let pod = |cpu: &str, image: &str| {
             json!({"metadata": {"name": "p", "labels": {"l": image}}, "spec": {"containers": [
                 {"name": "c", "image": image, "resources": {"requests": {"cpu": cpu}}, "resizePolicy": []}]}})
@@ -103,14 +104,14 @@ mod tests {
         let mut bare = pod("2", "new");
         bare["spec"]["containers"][0].as_object_mut().unwrap().remove("resources");
         let resized = resize(bare, &pod("1", "old")).unwrap();
-        assert_eq!(resized["spec"]["containers"][0].get("resources"), None, "what is removed is for validation to see");
+        assert_eq!(resized["spec"]["containers"][0].get("resources"), None, "validation sees removed resources");
         let mut renamed = pod("2", "new");
         renamed["spec"]["containers"][0]["name"] = "d".into();
         assert_eq!(resize(renamed.clone(), &pod("1", "old")).unwrap()["spec"], renamed["spec"]);
     }
 
     #[test]
-    fn a_finalize_takes_all_but_the_status() {
+    fn a_finalize_takes_everything_but_the_status() {
         let old =
             json!({"metadata": {"name": "n"}, "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}});
         let new = json!({"metadata": {"name": "n", "labels": {"a": "b"}}, "status": {"phase": "x"}});

@@ -1,6 +1,6 @@
-//! `scale`: the number of replicas of anything that has one, in one form.
+//! `scale`: the replicas of any kind that has them, as a Scale.
 //!
-//! Who owns the replicas of the scale owns them in the parent: managers are translated both ways.
+//! The owner of the scale's replicas owns them in the parent: managers are translated both ways.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,11 +26,11 @@ use crate::write::check_namespace;
 use crate::write::ownership::{Ownership, identity};
 use crate::write::{Change, Part, Transform, View, check_name, not_the_same};
 
-/// Where the scale has its replicas.
+/// The path of the replicas in the scale.
 const REPLICAS: [&str; 2] = ["spec", "replicas"];
 
-/// The replicas of a custom resource that says none.
-const UNSAID: i32 = i32::MIN;
+/// The replicas in the scale of a custom resource that has none.
+const NO_REPLICAS: i32 = i32::MIN;
 
 const SCALE: Expected<'static> = Expected {
     api_version: "autoscaling/v1",
@@ -76,8 +76,8 @@ pub async fn serve(target: &Scope<'_>, bytes: &bytes::Bytes) -> Result<Reply, St
         }
     };
     let value = parent.value();
-    // What was written may be in a version that does not keep it, and still it was written.
-    if target.context.info.verb == Verb::Get && !says_replicas(target, &paths, &value) {
+    // The storage version may lack the field that was written; the write succeeded nevertheless.
+    if target.context.info.verb == Verb::Get && !has_replicas(target, &paths, &value) {
         return Err(Status::internal(format!(
             "the spec replicas field {} does not exist",
             quote(&paths.spec_replicas)
@@ -95,7 +95,7 @@ async fn write(target: &Scope<'_>, paths: &ScalePaths, transform: &Transform<'_>
     Ok(change.carry_out(target).await?.object().clone())
 }
 
-/// A parent as its scale: what admission is shown.
+/// The view of a parent as its scale, for admission.
 struct AsScale<'a, 't>(&'a Scope<'t>, &'a ScalePaths);
 
 impl View for AsScale<'_, '_> {
@@ -104,12 +104,12 @@ impl View for AsScale<'_, '_> {
     }
 
     fn take(&self, object: Value, shown: &Value) -> Result<Value, Status> {
-        judge(self.0, &object, shown)?;
+        validate(self.0, &object, shown)?;
         Ok(apply(self.1, self.0.resource.kind.is_custom(), &object, shown))
     }
 }
 
-/// The parent under the wanted scale, whose writer owns the replicas if it changes them.
+/// Returns the parent with the wanted scale. The writer owns the replicas if it changes them.
 fn tracked(target: &Scope<'_>, paths: &ScalePaths, old: &Value, wanted: Value) -> Result<Value, Status> {
     let before = managers_of(old);
     let scale = scale_to_change(target, paths, old);
@@ -118,12 +118,12 @@ fn tracked(target: &Scope<'_>, paths: &ScalePaths, old: &Value, wanted: Value) -
     let from = without_zero(&scale);
     let to = without_zero(&wanted);
     let mut managers = to_scale(target, paths, &before);
-    // Replicas that nobody owned, because they were defaulted below an apply, are still nobody's.
+    // Replicas without an owner, which were defaulted after an apply, stay without one.
     if !managers.is_empty() {
         managers = corten_fields::update(&ScaleVersion, &from, &to, managers, &by, &time);
     }
-    check_said(paths, &wanted)?;
-    judge(target, old, &wanted)?;
+    check_replicas(paths, &wanted)?;
+    validate(target, old, &wanted)?;
     let mut new = apply(paths, target.resource.kind.is_custom(), old, &wanted);
     if !before.is_empty() {
         set_managers(&mut new, to_parent(target, paths, before, managers));
@@ -131,7 +131,7 @@ fn tracked(target: &Scope<'_>, paths: &ScalePaths, old: &Value, wanted: Value) -
     Ok(new)
 }
 
-/// A scale as upstream writes it: no replicas are not written, so nobody owns them.
+/// Returns a scale as upstream serialises it: zero replicas are omitted, so they have no owner.
 fn without_zero(scale: &Value) -> Value {
     let mut scale = scale.clone();
     if scale["spec"]["replicas"] == 0
@@ -142,7 +142,7 @@ fn without_zero(scale: &Value) -> Value {
     scale
 }
 
-/// The parent with an applied scale.
+/// Returns the parent with an applied scale.
 fn applied(target: &Scope<'_>, paths: &ScalePaths, old: &Value, patch: &Apply) -> Result<Value, Status> {
     let before = managers_of(old);
     let mut scale = scale_to_change(target, paths, old);
@@ -154,18 +154,18 @@ fn applied(target: &Scope<'_>, paths: &ScalePaths, old: &Value, patch: &Apply) -
     let first = corten_fields::before_first(corten_api::scale_kind());
     let wanted = patch.apply_to(&ScaleVersion, &scale, &first, target)?;
     if is_custom && !same_but_managers(&wanted, &scale) {
-        return Err(unconvertible(&format!("failed to convert new object ({}", patch.place())));
+        return Err(unconvertible(&format!("failed to convert new object ({}", patch.object_name())));
     }
     let wanted = checked_result(target, wanted, &SCALE)?;
     check_name(target, &wanted)?;
-    check_said(paths, &wanted)?;
-    judge(target, old, &wanted)?;
+    check_replicas(paths, &wanted)?;
+    validate(target, old, &wanted)?;
     let mut new = apply(paths, is_custom, old, &wanted);
     set_managers(&mut new, to_parent(target, paths, before, managers_of(&wanted)));
     Ok(new)
 }
 
-/// The answer to an apply that would change the scale of a custom resource, which upstream has no converter for.
+/// Returns the error of an apply that would change the scale of a custom resource, which upstream cannot convert.
 fn unconvertible(what: &str) -> Status {
     let version = SCALE.api_version;
     let why = format!("to proper version: request to convert CR to an invalid group/version: {version}");
@@ -173,14 +173,13 @@ fn unconvertible(what: &str) -> Status {
     Status { code: 500, message, ..Status::default() }
 }
 
-/// The path of the replicas in a parent, as a set.
+/// Returns the path of the replicas in a parent, as a set.
 fn replicas(paths: &ScalePaths) -> Set {
     let path: Vec<&str> = paths.spec_replicas.split('.').filter(|name| !name.is_empty()).collect();
     Set::of_fields(&[&path])
 }
 
-/// Where the replicas are in each version that a manager of the parent may have written in; in a version without a scale,
-/// nowhere.
+/// Returns the path of the replicas in each version of the parent; `None` for a version without a scale.
 fn replicas_by_version(target: &Scope<'_>, paths: &ScalePaths) -> BTreeMap<String, Option<Set>> {
     let own = (target.resource.kind.api_version(), Some(replicas(paths)));
     let others = target.resource.versions.iter().map(|kind| {
@@ -190,7 +189,7 @@ fn replicas_by_version(target: &Scope<'_>, paths: &ScalePaths) -> BTreeMap<Strin
     others.chain([own]).collect()
 }
 
-/// The managers of the replicas, as managers of the scale.
+/// Translates the managers of the replicas to managers of the scale.
 fn to_scale(target: &Scope<'_>, paths: &ScalePaths, parent: &Managers) -> Managers {
     let versions = replicas_by_version(target, paths);
     let owns = |entry: &&Entry| {
@@ -204,9 +203,9 @@ fn to_scale(target: &Scope<'_>, paths: &ScalePaths, parent: &Managers) -> Manage
     Managers { entries: entries.collect() }.unique()
 }
 
-/// The managers of the parent after those of the scale changed: who lost the replicas there loses them here. An updater
-/// of the parent is another than that of the scale, whose version is another: what it had of the replicas becomes an
-/// entry of its own, whose time nobody knows.
+/// Returns the managers of the parent after those of the scale changed: a manager that lost the replicas there loses
+/// them here. An update of the scale has another version than an update of the parent, so it is another manager: its
+/// replicas become an entry of their own, without a time.
 fn to_parent(target: &Scope<'_>, paths: &ScalePaths, parent: Managers, mut scale: Managers) -> Managers {
     let versions = replicas_by_version(target, paths);
     let own = target.resource.kind.api_version();
@@ -234,7 +233,7 @@ fn to_parent(target: &Scope<'_>, paths: &ScalePaths, parent: Managers, mut scale
     managers
 }
 
-/// The one version of the scale.
+/// The only version of the scale.
 struct ScaleVersion;
 
 impl Versions for ScaleVersion {
@@ -251,16 +250,17 @@ impl Versions for ScaleVersion {
     }
 }
 
-/// Refuses a scale that is wrong in itself, or is of another parent. A custom resource judges its replicas itself, and
-/// nobody the rest; that it is another version is the one condition.
-fn judge(target: &Scope<'_>, old: &Value, scale: &Value) -> Result<(), Status> {
+/// Refuses an invalid scale, or one of another parent. The replicas of a custom resource are validated with the custom
+/// resource, and the rest of its scale is not; its only precondition is the resourceVersion.
+fn validate(target: &Scope<'_>, old: &Value, scale: &Value) -> Result<(), Status> {
     if target.resource.kind.is_custom() {
         return Ok(());
     }
-    let (uid, actual) = (corten_meta::uid(scale), corten_meta::uid(old));
+    let uid = corten_meta::uid(scale);
+    let actual = corten_meta::uid(old);
     let is_other = !uid.is_empty() && uid != actual;
     let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {actual}");
-    // An update is for the parent it names, which storage sees to first.
+    // The storage checks the UID of an update before its validation.
     if is_other && target.context.info.verb == Verb::Update {
         return Err(not_the_same(target, &why)?);
     }
@@ -277,7 +277,7 @@ fn judge(target: &Scope<'_>, old: &Value, scale: &Value) -> Result<(), Status> {
     Ok(())
 }
 
-/// The parent with the replicas of the scale.
+/// Returns the parent with the replicas of the scale.
 fn apply(paths: &ScalePaths, is_custom: bool, old: &Value, scale: &Value) -> Value {
     let replicas = scale.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(0);
     let mut new = old.clone();
@@ -293,29 +293,29 @@ fn apply(paths: &ScalePaths, is_custom: bool, old: &Value, scale: &Value) -> Val
     new
 }
 
-/// Whether a parent says its replicas: a built-in kind has them by default, a custom one may not have said them.
-fn says_replicas(target: &Scope<'_>, paths: &ScalePaths, parent: &Value) -> bool {
+/// Returns whether a parent has replicas: built-in kinds have a default, a custom resource may have none.
+fn has_replicas(target: &Scope<'_>, paths: &ScalePaths, parent: &Value) -> bool {
     !target.resource.kind.is_custom() || parent.pointer(&pointer(&paths.spec_replicas)).is_some_and(|n| !n.is_null())
 }
 
-/// The scale of a parent that is about to change, which must say its replicas if the parent does not.
+/// Returns the scale of a parent that is about to change, which must set the replicas if the parent has none.
 fn scale_to_change(target: &Scope<'_>, paths: &ScalePaths, parent: &Value) -> Value {
     let mut scale = scale_of(paths, parent);
-    if !says_replicas(target, paths, parent) {
-        scale["spec"]["replicas"] = UNSAID.into();
+    if !has_replicas(target, paths, parent) {
+        scale["spec"]["replicas"] = NO_REPLICAS.into();
     }
     scale
 }
 
-fn check_said(paths: &ScalePaths, scale: &Value) -> Result<(), Status> {
-    if scale["spec"]["replicas"] != UNSAID {
+fn check_replicas(paths: &ScalePaths, scale: &Value) -> Result<(), Status> {
+    if scale["spec"]["replicas"] != NO_REPLICAS {
         return Ok(());
     }
     let path = quote(&paths.spec_replicas);
     Err(Status::bad_request(format!("the spec replicas field {path} cannot be empty")))
 }
 
-/// The scale of a parent.
+/// Returns the scale of a parent.
 fn scale_of(paths: &ScalePaths, parent: &Value) -> Value {
     let number = |path: &str| parent.pointer(&pointer(path)).and_then(Value::as_i64).unwrap_or(0);
     let mut metadata = serde_json::Map::new();
@@ -335,7 +335,7 @@ fn scale_of(paths: &ScalePaths, parent: &Value) -> Value {
     scale
 }
 
-/// A selector as text, whether it is text already, a LabelSelector or a plain map.
+/// Formats a selector, which may be a string already, a LabelSelector or a map.
 fn selector_text(selector: &Value) -> String {
     match selector {
         Value::String(text) => text.clone(),
@@ -351,7 +351,7 @@ fn selector_text(selector: &Value) -> String {
     }
 }
 
-/// `.spec.replicas` as a JSON pointer.
+/// Returns `.spec.replicas` as a JSON pointer.
 fn pointer(path: &str) -> String {
     path.replace('.', "/")
 }

@@ -13,7 +13,7 @@ use crate::response;
 use crate::write::Scope;
 use crate::write::check_namespace;
 use crate::write::normalise::drop_empty;
-use crate::write::ownership::own_answer;
+use crate::write::ownership::own_response;
 
 const REQUEST: Expected<'static> = Expected {
     api_version: "authentication.k8s.io/v1",
@@ -88,7 +88,7 @@ pub async fn create(target: &Scope<'_>, tokens: &Tokens, bytes: &bytes::Bytes) -
     if let Some(reference) = request.pointer_mut("/spec/boundObjectRef").and_then(Value::as_object_mut) {
         reference.retain(|_, value| *value != "");
     }
-    own_answer(target, REQUEST.schema, &mut request);
+    own_response(target, REQUEST.schema, &mut request);
     corten_meta::set(&mut request, "/spec/audiences", json!(audiences));
     if request.pointer("/spec/boundObjectRef").is_none() {
         corten_meta::set(&mut request, "/spec/boundObjectRef", Value::Null);
@@ -110,12 +110,12 @@ fn check_seconds(seconds: i64) -> Result<(), Status> {
     Err(Status::invalid(&kind, "", vec![FieldError::invalid(&path, seconds, why)]))
 }
 
-/// Conflicts of a request name its kind where others name a resource.
+/// Returns the resource of a conflict: TokenRequests have their kind there.
 fn request_resource() -> GroupResource {
     GroupResource { group: "authentication.k8s.io".to_owned(), resource: "TokenRequest".to_owned() }
 }
 
-/// Name and namespace of the body, when it has them, are the account's.
+/// Checks that name and namespace of the body, if set, are those of the ServiceAccount.
 fn check_metadata(target: &Scope<'_>, request: &Value) -> Result<(), Status> {
     let metadata = Path::root("metadata");
     let fields = [
@@ -137,15 +137,16 @@ fn check_metadata(target: &Scope<'_>, request: &Value) -> Result<(), Status> {
     Ok(())
 }
 
+/// The bound object (claim, name and UID), and the name and UID of a pod's node.
 type Bound = (Option<(&'static str, String, String)>, Option<(String, String)>);
 
-/// The object that the token shall die with, and the node of a pod.
+/// Returns the object whose deletion invalidates the token, and the node of a pod.
 async fn bound_object(target: &Scope<'_>, request: &Value) -> Result<Bound, Status> {
     let Some(reference) = request.pointer("/spec/boundObjectRef").filter(|r| r.is_object()) else {
         return Ok((None, None));
     };
     let text = |key: &str| reference[key].as_str().unwrap_or_default();
-    // What cannot be read as a version is as good as none.
+    // An apiVersion that cannot be parsed counts as none.
     let version = Some(text("apiVersion")).filter(|version| version.matches('/').count() < 2).unwrap_or_default();
     let (group, version) = version.split_once('/').unwrap_or(("", version));
     let (claim, plural, namespace) = match (group, text("kind")) {

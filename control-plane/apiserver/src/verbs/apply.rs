@@ -1,8 +1,11 @@
-//! Server-side apply: a PATCH whose body is what its author wants to own of an object.
+//! Server-side apply: a PATCH whose body has the fields that its author wants to own.
 
 use std::collections::BTreeMap;
 
-use corten_fields::{FormError, Identity, Misfit, Operation, Refusal, Type, Versions, conflict_status, extract, told};
+use corten_fields::{
+    Application, FormError, Identity, Misfit, Operation, Refusal, Type, Versions, conflict_status, error_message,
+    extract,
+};
 use corten_meta::{Numbers, Status, Value};
 
 use super::options::{Write, check_options};
@@ -17,22 +20,22 @@ use crate::write::{Change, Part, check_location, unnamed};
 /// The media type of an apply.
 pub const MEDIA_TYPE: &str = "application/apply-patch+yaml";
 
-/// The manager under which kubectl applies, whose client-side applies left an annotation.
+/// The field manager of kubectl, whose client-side apply keeps an annotation.
 const KUBECTL: &str = "kubectl";
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// A decoded apply.
 pub struct Apply {
     config: Value,
-    /// The configuration says its name itself, without which nothing is created.
+    /// Whether the configuration has a name itself, without which nothing is created.
     is_named: bool,
-    /// What a strict reader has against it.
+    /// The errors of strict decoding.
     duplicates: Vec<String>,
     force: bool,
     by: Identity,
 }
 
-/// Answers with the object after the apply, which may be new.
+/// Returns the response of an apply, which may create the object.
 pub async fn apply(target: &Scope<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {
     let kind = &target.resource.kind;
     let apply = Apply::decode(target, bytes, &kind.api_version(), &kind.kind)??;
@@ -42,21 +45,27 @@ pub async fn apply(target: &Scope<'_>, bytes: &bytes::Bytes) -> Result<Reply, St
     Ok(reply(target, &change.carry_out(target).await?))
 }
 
-/// The result of an apply, with its fields checked.
+/// Returns the result of an apply, with its fields checked.
 pub fn checked_result(target: &Scope<'_>, object: Value, expected: &Expected<'_>) -> Result<Value, Status> {
-    // A configuration has been compared with its schema; what else is unknown vanishes without a word.
+    // A configuration has been checked against its schema; other unknown fields are dropped silently.
     checked(target.context, object, &Numbers::default(), expected, |_| Vec::new(), &|_, why| Status::bad_request(why))
 }
 
-/// Upstream takes it for its own fault that something is not of its type.
-fn refused_for(errors: &[FormError], tell: impl FnOnce(String) -> String) -> Result<(), Status> {
-    let Some(why) = told(errors) else { return Ok(()) };
-    Err(Status { code: 500, message: tell(why), ..Status::default() })
+/// Refuses values that are not of their type. Upstream reports this as an internal error.
+fn refuse_misfits(errors: &[FormError], message: impl FnOnce(String) -> String) -> Result<(), Status> {
+    let Some(why) = error_message(errors) else { return Ok(()) };
+    Err(Status { code: 500, message: message(why), ..Status::default() })
+}
+
+/// The type of an apply's object.
+struct ObjectType<'a> {
+    of: Type<'a>,
+    is_custom: bool,
 }
 
 impl Apply {
-    /// Checks the options and reads the configuration. What is wrong with the configuration is told where there is
-    /// something to apply it to.
+    /// Checks the options and reads the configuration. The inner result has the error of the configuration, which is
+    /// reported only once the object to apply it to is known.
     pub fn decode(
         target: &Scope<'_>,
         bytes: &[u8],
@@ -67,7 +76,7 @@ impl Apply {
         Ok(Apply::read(target, bytes, api_version, kind))
     }
 
-    /// Reads the configuration, which must say what it is.
+    /// Reads the configuration, which must have its type.
     fn read(target: &Scope<'_>, bytes: &[u8], api_version: &str, kind: &str) -> Result<Apply, Status> {
         let context = target.context;
         let undecodable = |e: corten_meta::Error| {
@@ -96,7 +105,7 @@ impl Apply {
             return Err(Status::bad_request(format!("invalid object type: {given}, Kind={kind}")));
         }
         let is_named = !corten_meta::name(&config).is_empty();
-        // What is no list of managers is left for the schema to refuse.
+        // A managedFields that is no list of objects is left for the schema to refuse.
         let managers = config.pointer("/metadata/managedFields").and_then(Value::as_array);
         if managers.is_some_and(|managers| managers.iter().all(Value::is_object)) {
             return Err(Status::bad_request("metadata.managedFields must be nil"));
@@ -107,11 +116,11 @@ impl Apply {
         Ok(Apply { config, is_named, duplicates, force, by })
     }
 
-    /// The live object with the configuration applied and its managers brought up to date.
+    /// Returns the live object with the configuration applied and its managers updated.
     pub fn transform(&self, target: &Scope<'_>, part: Part, live: &Value) -> Result<Value, Status> {
         let versions = ResourceVersions::new(target, part);
         let object = self.apply_to(&versions, live, target.resource.first(), target)?;
-        // Who says nothing of the metadata that it owned takes all of it away.
+        // A configuration that drops the metadata it owned removes the name.
         if object["metadata"].is_null() || object["metadata"].is_object() && corten_meta::name(&object).is_empty() {
             return Err(unnamed(target));
         }
@@ -131,7 +140,7 @@ impl Apply {
         Ok(object)
     }
 
-    /// The object to create when there is none.
+    /// Returns the object to create when there is none.
     pub fn create(&self, target: &Scope<'_>) -> Result<Value, Status> {
         let kind = &target.resource.kind;
         let versions = ResourceVersions::new(target, Part::Main);
@@ -159,21 +168,20 @@ impl Apply {
     ) -> Result<Value, Status> {
         let of = versions.type_of(&self.by.api_version).unwrap_or(Type::Deduced);
         let managers = managers_of(live);
-        // Who is there already is found out first, if nobody is known to own anything.
-        let is_custom = target.resource.kind.is_custom();
+        // The live object becomes the first manager's, if it has none, so it is checked first.
+        let live_type = ObjectType { of, is_custom: target.resource.kind.is_custom() };
         if managers.is_empty() {
-            self.check_live((of, is_custom), live, |about, why| {
+            self.check_live(&live_type, live, |about, why| {
                 let why = format!("failed to convert new object ({about}) to smd typed: {why}");
                 format!("failed to create manager for existing fields: {why}")
             })?;
         }
         self.check_form(of)?;
-        self.check_live((of, is_custom), live, |about, why| {
-            format!("failed to create typed live object ({about}): {why}")
-        })?;
+        self.check_live(&live_type, live, |about, why| format!("failed to create typed live object ({about}): {why}"))?;
         let time = corten_meta::time::rfc3339(target.context.now);
         let run = |force: bool| {
-            corten_fields::apply(versions, (live, first), &self.config, &managers, &self.by, (&time, force))
+            let application = Application { config: &self.config, live, first, by: &self.by, time: &time, force };
+            corten_fields::apply(versions, &managers, &application)
         };
         let applied = match run(self.force) {
             Ok(applied) => applied,
@@ -197,7 +205,7 @@ impl Apply {
         }
         set_managers(&mut object, applied.managers);
         self.update_last_applied(&mut object);
-        // Fields that are given twice are told of what could be applied.
+        // Duplicate fields are reported only if the apply succeeds.
         field_validation_complaints(target.context, self.duplicates.clone(), |complaints| {
             Status::bad_request(format!("error strict decoding YAML: error converting YAML to JSON: {complaints}"))
         })?;
@@ -205,26 +213,27 @@ impl Apply {
     }
 
     fn check_form(&self, of: Type<'_>) -> Result<(), Status> {
-        refused_for(&corten_fields::check(of, &self.config), |why| {
+        refuse_misfits(&corten_fields::check(of, &self.config), |why| {
             format!("failed to create typed patch object ({}): {why}", self.object())
         })
     }
 
-    /// An item of the live object that cannot be told from the others cannot be merged with, nor can a custom resource
-    /// whose schema takes what its type does not. Items that are there twice may stay.
+    /// Checks that the live object can be merged with. List items without their keys cannot, nor can a custom resource
+    /// whose schema accepts values that its type does not. Duplicate items may stay.
     fn check_live(
         &self,
-        (of, is_custom): (Type<'_>, bool),
+        live_type: &ObjectType<'_>,
         live: &Value,
-        tell: impl FnOnce(String, String) -> String,
+        message: impl FnOnce(String, String) -> String,
     ) -> Result<(), Status> {
-        let mut errors = corten_fields::check(of, live);
+        let is_custom = live_type.is_custom;
+        let mut errors = corten_fields::check(live_type.of, live);
         errors.retain(|e| if is_custom { e.kind != Misfit::Duplicate } else { e.kind == Misfit::Unkeyed });
         let about = || format!("{}/{}; {}", corten_meta::namespace(live), corten_meta::name(live), self.type_name());
-        refused_for(&errors, |why| tell(about(), why))
+        refuse_misfits(&errors, |why| message(about(), why))
     }
 
-    /// The kind that the configuration is of; the core group has no name, but the place for one.
+    /// Returns the kind of the configuration; the core group is an empty name before the slash.
     fn type_name(&self) -> String {
         let version = &self.by.api_version;
         let kind = self.config["kind"].as_str().unwrap_or_default();
@@ -232,13 +241,13 @@ impl Apply {
         format!("{version}, Kind={kind}")
     }
 
-    /// What the configuration is about, as errors name it.
+    /// Returns the name and the type of the object, as errors have them.
     fn object(&self) -> String {
-        format!("{}{}", self.place(), self.type_name())
+        format!("{}{}", self.object_name(), self.type_name())
     }
 
-    /// Where the object is, as errors name it before its type.
-    pub fn place(&self) -> String {
+    /// Returns the namespace and name of the object, as errors have them before its type.
+    pub fn object_name(&self) -> String {
         let name = if self.is_named { corten_meta::name(&self.config) } else { "" };
         format!("{}/{name}; ", corten_meta::namespace(&self.config))
     }
@@ -255,7 +264,8 @@ impl Apply {
         })
     }
 
-    /// What kubectl applied from the client's side and nobody changed since: it may take that over without force.
+    /// Returns the fields of kubectl's last client-side apply that no other writer changed: kubectl may take them over
+    /// without force.
     fn allowed_by_last_applied(&self, of: Type<'_>, live: &Value) -> corten_fields::Set {
         let annotations: BTreeMap<String, String> = corten_meta::annotations(live);
         let last = annotations.get(LAST_APPLIED).filter(|_| self.by.manager == KUBECTL);
@@ -269,7 +279,7 @@ impl Apply {
         extract(of, &last).difference(&changed.written).difference(&changed.removed)
     }
 
-    /// Keeps the annotation of client-side apply in line, so that both can be used in turn.
+    /// Updates the annotation of client-side apply, so that both can be used in turn.
     fn update_last_applied(&self, object: &mut Value) {
         let has = corten_meta::annotations(object).get(LAST_APPLIED).is_some_and(|text| !text.is_empty());
         if self.by.manager != KUBECTL || !has {

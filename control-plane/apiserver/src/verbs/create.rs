@@ -10,7 +10,7 @@ use crate::write::normalise::wipe;
 use crate::write::ownership::Ownership;
 use crate::write::{Scope, check_namespace, create_object};
 
-/// Answers with the object that was created.
+/// Returns the response with the created object.
 pub async fn create(scope: &Scope<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {
     check_options(scope.context, Write::Create)?;
     let make = || {

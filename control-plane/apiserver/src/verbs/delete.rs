@@ -1,7 +1,7 @@
 //! DELETE of one object or of a collection: grace periods, finalizers, propagation, preconditions.
 //!
-//! `plan` decides purely what a deletion means for an object as it stands; the rest carries it out and begins
-//! again when the object changed meanwhile.
+//! `plan` is pure: it decides the effect of a deletion on the present object. The rest carries it out, and begins again
+//! if another writer changed the object first.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -25,10 +25,10 @@ use crate::write::{ATTEMPTS, is_finalized, not_the_same, server_busy, spec_final
 
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
-/// How many objects of a collection are deleted at a time.
+/// The number of objects of a collection that are deleted at the same time.
 const CONCURRENCY: usize = 32;
 
-/// What the client said about the deletion.
+/// The DeleteOptions of a request.
 #[derive(Clone, Debug, Default)]
 pub struct DeleteOptions {
     pub grace_period_seconds: Option<i64>,
@@ -36,9 +36,10 @@ pub struct DeleteOptions {
     pub uid: Option<String>,
     pub resource_version: Option<String>,
     pub dry_run: bool,
-    /// Whether the old way of asking for dependents to go was used, of which an answer tells that it takes time.
+    /// Whether the client set the deprecated `orphanDependents: false`; the response is 202 then while the object
+    /// remains.
     pub cascades: bool,
-    /// Whether admission has been asked already, about what leads to this deletion.
+    /// Whether admission has passed already, for the operation that leads to this deletion.
     pub admitted: bool,
 }
 
@@ -48,7 +49,7 @@ impl DeleteOptions {
         DeleteOptions::from_value(target, &body)
     }
 
-    /// From the body of a request or, when there is none, from its query.
+    /// Reads the options from the body of a request or, when there is none, from its query.
     pub fn from_value(target: &Scope<'_>, body: &Value) -> Result<DeleteOptions, Status> {
         let query = &target.context.info.query;
         let from_query = if body.is_null() { query_options(query)? } else { Value::Null };
@@ -68,12 +69,12 @@ impl DeleteOptions {
         })
     }
 
-    /// How long the object is to be waited for; less than no time is the shortest there is.
-    fn asked_seconds(&self) -> Option<i64> {
+    /// Returns the requested grace period; a negative one is the shortest there is.
+    fn requested_grace(&self) -> Option<i64> {
         self.grace_period_seconds.map(|seconds| if seconds < 0 { 1 } else { seconds })
     }
 
-    /// As admission shows them.
+    /// Returns the options as admission shows them.
     fn to_value(&self) -> Value {
         let mut value = json!({ "kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1" });
         if let Some(seconds) = self.grace_period_seconds {
@@ -95,7 +96,7 @@ impl DeleteOptions {
     }
 }
 
-/// The options that a query spells out.
+/// Returns the options of a query.
 fn query_options(query: &Query) -> Result<Value, Status> {
     let mut options = json!({ "dryRun": dry_run_words(query) });
     if let Some(seconds) = number(query, "gracePeriodSeconds")? {
@@ -130,31 +131,32 @@ fn check(options: &Value) -> Result<(), Status> {
     refuse("DeleteOptions", errors)
 }
 
-/// What a deletion does to an object.
+/// The effect of a deletion on an object.
 #[derive(Debug, PartialEq)]
 enum Plan {
-    /// It is marked, and stays until a kubelet or a finalizer is done.
+    /// The object is marked as being deleted, and stays until a kubelet or a finalizer is done.
     Mark(Value),
-    /// It goes at once.
+    /// The object is removed at once.
     Erase { object: Value, shown: Shown },
 }
 
-/// How an object that goes at once is shown to the one who asked.
+/// The state of a removed object in the response.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Shown {
-    AsItStands,
-    /// With its marks.
+    /// The present object.
+    Current,
+    /// The object with its deletion timestamp.
     Marked,
-    /// As it stands once it is gone; before that, which is what a dry run shows, there is nothing to show.
-    Later,
+    /// The present object after it is removed. A dry run, which does not get that far, shows an empty object.
+    AfterUpdate,
 }
 
 /// The result of a deletion.
 pub struct Deleted {
     pub object: Arc<Object>,
-    /// Whether the object is gone, not only marked.
+    /// Whether the object is removed, not only marked.
     pub gone: bool,
-    /// Whether a dry run did not get to the end, where it would be said what is gone.
+    /// Whether a dry run stopped before the step that reports the removal.
     pub is_cut_short: bool,
 }
 
@@ -164,7 +166,7 @@ impl Deleted {
     }
 }
 
-/// Answers with the object if it lives on for now, with a Status if it is gone.
+/// Returns the response: the object if it remains for now, a Status if it is removed.
 pub async fn delete(target: &Scope<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {
     let options = DeleteOptions::read(target, bytes)?;
     warn(target, &options);
@@ -182,7 +184,7 @@ pub async fn delete(target: &Scope<'_>, bytes: &bytes::Bytes) -> Result<Reply, S
     Ok(response::value(context.accept, StatusCode::OK, &status))
 }
 
-/// Some kinds leave dependents behind that the client may not know of.
+/// Warns that some kinds leave dependents behind.
 fn warn(target: &Scope<'_>, options: &DeleteOptions) {
     let warning = target.resource.kind.rules.delete_warning.filter(|_| options.propagation.is_none());
     if let Some(warning) = warning {
@@ -190,13 +192,13 @@ fn warn(target: &Scope<'_>, options: &DeleteOptions) {
     }
 }
 
-/// Deletes every object that the query selects, and answers with them as they were.
+/// Deletes every object that the query selects, and returns the response with them as they were.
 pub async fn delete_collection(target: &Scope<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {
-    let asked = list::Asked::read(target, target.context.info.query.flag("watch"))?;
+    let requested = list::ListOptions::read(target, target.context.info.query.flag("watch"))?;
     let options = DeleteOptions::read(target, bytes)?;
     warn(target, &options);
-    let page = list::page(target, asked).await?;
-    // A path through a namespace without a name lists them all, and deletes from none.
+    let page = list::page(target, requested).await?;
+    // A path with an empty namespace lists all namespaces, and deletes from none.
     if target.resource.kind.namespaced && target.namespace.is_empty() && !page.objects.is_empty() {
         return Err(Status::bad_request("Namespace parameter required."));
     }
@@ -211,8 +213,8 @@ pub async fn delete_collection(target: &Scope<'_>, bytes: &bytes::Bytes) -> Resu
             }
         }
     };
-    // Several at a time, so that their writes share a commit of the store's log; one by one where one may be refused,
-    // after which the others stay.
+    // Several at the same time, so that their writes share a commit of the store's log; one by one where one may be
+    // refused, after which the others stay.
     let may_be_refused = options.uid.is_some()
         || options.resource_version.is_some()
         || target.resource.webhook.is_some()
@@ -231,7 +233,8 @@ pub async fn delete_object(target: &Scope<'_>, options: &DeleteOptions) -> Resul
         let registry = &target.core.registry;
         let current = registry.read(target.resource, target.namespace, target.name).await?;
         let current = match (current, &marked_last) {
-            // Another request erased what this one marked: the deletion is done, and an object of the same name is new.
+            // Another request removed the object that this one marked: the deletion is done, and an object of the same
+            // name is new.
             (current, Some(marked)) if current.as_ref().is_none_or(|now| now.header.uid != marked.header.uid) => {
                 return Ok(Deleted { object: Arc::clone(marked), gone: true, is_cut_short: false });
             }
@@ -263,24 +266,25 @@ pub async fn delete_object(target: &Scope<'_>, options: &DeleteOptions) -> Resul
             Plan::Erase { object, shown } => {
                 let answer = match shown {
                     Shown::Marked => Object::from_value(&object, served.revision),
-                    Shown::Later if options.dry_run => Object::from_value(&target.resource.kind.empty(), 0),
+                    Shown::AfterUpdate if options.dry_run => Object::from_value(&target.resource.kind.empty(), 0),
                     _ => Ok(Object::clone(&served)),
                 };
                 let answer = answer.map_err(|e| Status::internal(e.to_string()))?;
                 if options.dry_run {
-                    let is_cut_short = shown != Shown::AsItStands;
+                    let is_cut_short = shown != Shown::Current;
                     return Ok(Deleted { object: Arc::new(answer), gone: true, is_cut_short });
                 }
                 target.resource.check_storable(&served).await?;
-                // Upstream takes the version of what its change left behind, which is none, for what is asked for.
-                if shown == Shown::Later && options.resource_version.is_some() {
+                // As upstream: the precondition is compared with the result of the update that removed the finalizers,
+                // which has no resourceVersion.
+                if shown == Shown::AfterUpdate && options.resource_version.is_some() {
                     let why = "Precondition failed: ResourceVersion in precondition: , ResourceVersion in object meta";
                     return Err(not_the_same(target, &format!("{why}: {}", current.revision))?);
                 }
                 let companions = target.admission.released(target, &object).await?;
                 let mut revision = current.revision;
                 if shown == Shown::Marked {
-                    // Who watches is told first that it is marked, and then that it is gone.
+                    // Watchers get first the event of the mark, and then that of the removal.
                     let expect = Expect::ModRevision(revision);
                     let marked = registry.write_encoded(target.resource, object, answer.clone(), expect, Vec::new());
                     let Written::Done(marked) = marked.await? else { continue };
@@ -299,8 +303,8 @@ pub async fn delete_object(target: &Scope<'_>, options: &DeleteOptions) -> Resul
     Err(server_busy(target))
 }
 
-/// Asks admission, unless the deletion is the end of an operation that was admitted as something else. Gives the object
-/// back.
+/// Passes the deletion through admission, unless it is part of an operation that was admitted before. Returns the
+/// object.
 async fn admitted(target: &Scope<'_>, options: &DeleteOptions, old: Value) -> Result<Value, Status> {
     if options.admitted {
         return Ok(old);
@@ -312,13 +316,13 @@ async fn admitted(target: &Scope<'_>, options: &DeleteOptions, old: Value) -> Re
     Ok(attributes.old.map(Cow::into_owned).unwrap_or_default())
 }
 
-/// Who deletes an object may say which one, and in which version.
+/// Checks the preconditions of a deletion: the UID and the resourceVersion.
 pub fn check_preconditions(target: &Scope<'_>, options: &DeleteOptions, old: &Value) -> Result<(), Status> {
     let uid = corten_meta::uid(old);
     let version = corten_meta::resource_version(old);
     if target.resource.kind.rules.is_marked_by_time {
-        let asked = [("UID", &options.uid, uid), ("ResourceVersion", &options.resource_version, version)];
-        for (what, wanted, actual) in asked {
+        let preconditions = [("UID", &options.uid, uid), ("ResourceVersion", &options.resource_version, version)];
+        for (what, wanted, actual) in preconditions {
             if let Some(wanted) = wanted.as_deref().filter(|wanted| *wanted != actual) {
                 let why =
                     format!("Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {actual}");
@@ -344,19 +348,19 @@ pub fn check_preconditions(target: &Scope<'_>, options: &DeleteOptions, old: &Va
     Ok(())
 }
 
-/// Whether the object is already on its way and nothing is to be changed about that: a grace period is only ever
-/// shortened, and what the spec's finalizers hold is for them to end.
+/// Returns whether the object is already being deleted and this request changes nothing about that: a grace period is
+/// only ever shortened, and an object with finalizers in its spec waits for them.
 fn is_pending(target: &Scope<'_>, options: &DeleteOptions, object: &Value) -> bool {
     if corten_meta::deletion_timestamp(object).is_none() {
         return false;
     }
     let left = grace_period(object);
     let is_waited_for = target.resource.kind.rules.graceful_delete && left > 0;
-    let asked = options.asked_seconds();
-    spec_finalizers(target, object) > 0 || is_waited_for && asked.is_none_or(|asked| asked >= left)
+    let requested = options.requested_grace();
+    spec_finalizers(target, object) > 0 || is_waited_for && requested.is_none_or(|requested| requested >= left)
 }
 
-/// Decides what the deletion does to an object that it changes something about.
+/// Decides the effect of the deletion on an object that it changes.
 fn plan(target: &Scope<'_>, options: &DeleteOptions, mut new: Value) -> Plan {
     let kind = &target.resource.kind;
     let now = target.context.now;
@@ -364,7 +368,7 @@ fn plan(target: &Scope<'_>, options: &DeleteOptions, mut new: Value) -> Plan {
         corten_meta::set(&mut new, "/metadata/deletionTimestamp", corten_meta::time::rfc3339(now).into());
         kind.behaviour.prepare_delete(&mut new, now);
         if is_finalized(target) {
-            // Where it is told in the old way that dependents are to go, they go first.
+            // The deprecated `orphanDependents: false` deletes the dependents first.
             let first = options.cascades.then(|| "Foreground".to_owned());
             let options = DeleteOptions { propagation: first.or(options.propagation.clone()), ..options.clone() };
             set_dependents_finalizers(target, &options, &mut new);
@@ -382,16 +386,16 @@ fn plan(target: &Scope<'_>, options: &DeleteOptions, mut new: Value) -> Plan {
             mark(&mut new, now);
             Plan::Mark(new)
         }
-        None if was_held || is_changed => Plan::Erase { object: new, shown: Shown::Later },
-        None => Plan::Erase { object: new, shown: Shown::AsItStands },
+        None if was_held || is_changed => Plan::Erase { object: new, shown: Shown::AfterUpdate },
+        None => Plan::Erase { object: new, shown: Shown::Current },
     }
 }
 
-/// Marks what has no grace period, or none any more.
+/// Marks an object that has no grace period, or none any more.
 fn mark(object: &mut Value, now: jiff::Timestamp) {
-    let ends = ending(object);
+    let ends = deletion_time(object);
     if ends.is_none() {
-        count(object);
+        raise_generation(object);
     }
     if ends.is_none_or(|ends| ends > now) {
         corten_meta::set(object, "/metadata/deletionTimestamp", corten_meta::time::rfc3339(now).into());
@@ -399,16 +403,16 @@ fn mark(object: &mut Value, now: jiff::Timestamp) {
     corten_meta::set(object, "/metadata/deletionGracePeriodSeconds", 0.into());
 }
 
-/// That it is to go is a change of what is wanted.
-fn count(object: &mut Value) {
+/// Raises the generation: a deletion is a change of the desired state.
+fn raise_generation(object: &mut Value) {
     let generation = corten_meta::generation(object);
     if generation > 0 {
         corten_meta::set(object, "/metadata/generation", (generation + 1).into());
     }
 }
 
-/// When the object is to be gone, if it is.
-fn ending(object: &Value) -> Option<jiff::Timestamp> {
+/// Returns the deletion timestamp, if the object is being deleted.
+fn deletion_time(object: &Value) -> Option<jiff::Timestamp> {
     corten_meta::deletion_timestamp(object).and_then(|t| corten_meta::time::parse(t).ok())
 }
 
@@ -417,27 +421,27 @@ fn grace_period(object: &Value) -> i64 {
     if seconds < 0 { 1 } else { seconds }
 }
 
-/// The grace period of the deletion, written into the object; none when an earlier one is over.
+/// Writes the grace period of the deletion into the object and returns it; none when an earlier one is over.
 fn grace(options: &DeleteOptions, now: jiff::Timestamp, object: &mut Value) -> Option<i64> {
-    let asked = options.asked_seconds();
-    let (at, seconds) = match (ending(object), grace_period(object)) {
+    let requested = options.requested_grace();
+    let (at, seconds) = match (deletion_time(object), grace_period(object)) {
         (Some(_), 0) => return None,
         (Some(ends), left) => {
-            let asked = asked.unwrap_or(left);
-            let shortened = after(ends, asked.saturating_sub(left));
-            if shortened < now { (now, asked.min(1)) } else { (shortened, asked) }
+            let requested = requested.unwrap_or(left);
+            let shortened = after(ends, requested.saturating_sub(left));
+            if shortened < now { (now, requested.min(1)) } else { (shortened, requested) }
         }
         (None, _) => {
             let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
             let default = object.pointer("/spec/terminationGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(0);
             let never_ran = text("/spec/nodeName").is_empty();
             let ended = matches!(text("/status/phase"), "Succeeded" | "Failed");
-            let seconds = match asked.unwrap_or(default) {
+            let seconds = match requested.unwrap_or(default) {
                 _ if never_ran || ended => 0,
                 wanted if wanted < 0 => 1,
                 wanted => wanted,
             };
-            count(object);
+            raise_generation(object);
             (after(now, seconds), seconds)
         }
     };
@@ -446,17 +450,17 @@ fn grace(options: &DeleteOptions, now: jiff::Timestamp, object: &mut Value) -> O
     Some(seconds)
 }
 
-/// The time this many seconds later; the last time there is, where a grace period leads beyond it.
+/// Returns the time this many seconds later, at most the last time that can be represented.
 fn after(time: jiff::Timestamp, seconds: i64) -> jiff::Timestamp {
     time.checked_add(jiff::SignedDuration::from_secs(seconds)).unwrap_or(jiff::Timestamp::MAX)
 }
 
-/// The finalizers by which the garbage collector learns what to do with dependents. Says whether they changed.
+/// Sets the finalizers that tell the garbage collector what to do with dependents. Returns whether they changed.
 fn set_dependents_finalizers(target: &Scope<'_>, options: &DeleteOptions, new: &mut Value) -> bool {
     let rules = &target.resource.kind.rules;
     let default = rules.orphan_by_default.then_some("Orphan");
     let before = corten_meta::finalizers(new);
-    // What was asked for earlier stands, unless this request asks for something else.
+    // An earlier request's policy stays, unless this request has another.
     let earlier = before.iter().find_map(|finalizer| match *finalizer {
         ORPHAN => Some("Orphan"),
         FOREGROUND => Some("Foreground"),

@@ -9,19 +9,19 @@ use crate::request::Query;
 use crate::response;
 use crate::write::Scope;
 
-/// Answers with the object as it stands, once the state is as new as the client asks for.
+/// Returns the response with the present object, once the state is as new as the client requests.
 pub async fn get(target: &Scope<'_>) -> Result<Reply, Status> {
     let context = target.context;
     let registry = &target.core.registry;
     check_export(&context.info.query)?;
-    let asked =
+    let requested =
         revision(&context.info.query).map_err(|e| Status { code: 500, message: e.to_string(), ..Status::default() })?;
-    registry.caches.reach(asked.unwrap_or(0)).await?;
+    registry.caches.reach(requested.unwrap_or(0)).await?;
     let object = target.shown(registry.get(target.resource, target.namespace, target.name).await?);
     Ok(response::object(context.accept, context.include_object(), StatusCode::OK, &target.resource.kind, &object))
 }
 
-/// What `export` asked for is served no longer.
+/// Refuses the `export` parameter, which is no longer supported.
 pub fn check_export(query: &Query) -> Result<(), Status> {
     match query.flag("export") {
         true => Err(Status::bad_request("the export parameter, deprecated since v1.14, is no longer supported")),

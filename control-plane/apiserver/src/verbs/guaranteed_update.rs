@@ -1,8 +1,8 @@
-//! A decision about an object, such as its node: written by the server on behalf of a subresource, after admission has
-//! seen it as what it was asked as (a Binding, an Eviction).
+//! A write of the server on behalf of a subresource, such as the node of a pod: upstream's GuaranteedUpdate. Admission
+//! has seen the request as a Binding or an Eviction.
 //!
-//! Everything else stays as it is stored, byte by byte: nothing is defaulted or validated again, the generation stays,
-//! and so do the owners of fields. A pod is bound once, so this is on the path of every pod.
+//! All other fields stay as they are stored, byte by byte: nothing is defaulted or validated again, the generation
+//! stays, and so do the owners of fields. A pod is bound once, so this is on the path of every pod.
 
 use std::sync::Arc;
 
@@ -14,18 +14,18 @@ use crate::write::ATTEMPTS;
 use crate::write::Scope;
 use crate::write::server_busy;
 
-/// What is decided: changes the object as it stands, or refuses.
-pub type Decision<'a> = dyn Fn(&mut Value) -> Result<(), Status> + Send + Sync + 'a;
+/// Changes the present object, or refuses.
+pub type TryUpdate<'a> = dyn Fn(&mut Value) -> Result<(), Status> + Send + Sync + 'a;
 
-/// Carries a decision out, again if somebody else wrote in between.
-pub async fn decide(target: &Scope<'_>, decision: &Decision<'_>) -> Result<Arc<Object>, Status> {
+/// Writes a change, and tries again if another writer was first.
+pub async fn guaranteed_update(target: &Scope<'_>, try_update: &TryUpdate<'_>) -> Result<Arc<Object>, Status> {
     let registry = &target.core.registry;
     for _ in 0..ATTEMPTS {
         let current = registry.read(target.resource, target.namespace, target.name).await?;
         let current = current.ok_or_else(|| target.not_found())?;
         let served = target.resource.serve(&current).await?;
         let mut value = served.value();
-        decision(&mut value)?;
+        try_update(&mut value)?;
         let object = Object::from_value(&value, served.revision).map_err(|e| Status::internal(e.to_string()))?;
         if object.bytes == served.bytes {
             return Ok(served);

@@ -27,22 +27,22 @@ pub struct Page {
     pub meta: ListMeta,
 }
 
-/// How many objects are converted together, of which a selector may leave few.
+/// The number of objects that are converted together before a selector is applied.
 const CHUNK: usize = 500;
 
-/// Tokens are read as leniently as upstream reads them: bits that are left over do not matter.
+/// The base64 of continue tokens, as lenient as upstream's: trailing bits are ignored.
 const BASE64URL: GeneralPurpose =
     GeneralPurpose::new(&base64::alphabet::URL_SAFE, NO_PAD.with_decode_allow_trailing_bits(true));
 
-/// The form of continue tokens.
+/// The version of continue tokens.
 const VERSION: &str = "meta.k8s.io/v1";
 
-/// The revision in a token that goes on in the newest state; upstream takes any number below zero.
+/// The revision in a token that continues in the newest state; upstream takes any number below zero.
 const NEWEST: i64 = -1;
 
-/// Where a list goes on.
+/// The position where a list continues.
 struct Continue {
-    /// The revision of the first page; `None` goes on in the newest state, which the first page may not agree with.
+    /// The revision of the first page; `None` continues in the newest state, which may differ from the first page's.
     revision: Option<u64>,
     start: String,
 }
@@ -81,41 +81,42 @@ impl Continue {
     }
 }
 
-/// What the query of a list asks for, as far as it can be judged without looking at the store.
-pub struct Asked {
+/// The options of a list, checked as far as this needs no store.
+pub struct ListOptions {
     limit: usize,
     pub timeout: Option<i64>,
     pub filter: Filter,
 }
 
-impl Asked {
-    /// What cannot be read is told first, then what does not go together, then fields that are not selected by.
-    pub fn read(target: &Scope<'_>, watch: bool) -> Result<Asked, Status> {
+impl ListOptions {
+    /// Reads the options. Unreadable ones are reported first, then invalid combinations, then unsupported field
+    /// selectors.
+    pub fn read(target: &Scope<'_>, watch: bool) -> Result<ListOptions, Status> {
         let query = &target.context.info.query;
         let timeout = number(query, "timeoutSeconds")?;
         let limit = usize::try_from(number(query, "limit")?.unwrap_or(0)).unwrap_or(0);
         let (labels, fields) = selectors(query)?;
         check_list_options(query, watch)?;
-        Ok(Asked { limit, timeout, filter: filter(target.resource, target.namespace, labels, fields)? })
+        Ok(ListOptions { limit, timeout, filter: filter(target.resource, target.namespace, labels, fields)? })
     }
 }
 
-/// Answers with a list.
+/// Returns the response with a list.
 pub async fn list(target: &Scope<'_>) -> Result<Reply, Status> {
-    let page = page(target, Asked::read(target, false)?).await?;
+    let page = page(target, ListOptions::read(target, false)?).await?;
     let context = target.context;
     Ok(response::list(context.accept, context.include_object(), &target.resource.kind, page.objects, &page.meta))
 }
 
-/// The page that the query asks for, in the served version.
-pub async fn page(target: &Scope<'_>, Asked { limit, filter, .. }: Asked) -> Result<Page, Status> {
+/// Returns the page that the query requests, in the served version.
+pub async fn page(target: &Scope<'_>, ListOptions { limit, filter, .. }: ListOptions) -> Result<Page, Status> {
     target.resource.storage()?.check_namespace(target.namespace, "")?;
     let query = &target.context.info.query;
     let caches = &target.core.registry.caches;
     if let Some(token) = query.get("continue") {
         let from = Continue::parse(token)?;
         let limit = if query.get("resourceVersion") == Some("0") { 0 } else { limit };
-        if query.get("resourceVersion").is_some_and(|asked| asked != "0") {
+        if query.get("resourceVersion").is_some_and(|version| version != "0") {
             return Err(Status::bad_request("specifying resource version is not allowed when using continue"));
         }
         return match from.revision {
@@ -123,20 +124,20 @@ pub async fn page(target: &Scope<'_>, Asked { limit, filter, .. }: Asked) -> Res
             None => present(target, &filter, limit, caches.fresh().await?, Some(&from.start)).await,
         };
     }
-    let asked = revision(query).map_err(|e| Status::bad_request(format!("invalid resource version: {e}")))?;
-    // Any state will do, so the cache answers, which has all of it: there are no pages.
-    let limit = if asked == Some(0) { 0 } else { limit };
-    // A page of a revision is a page of that revision, unless the client says that a later one will do. What is deleted
-    // together is read in pages.
+    let requested = revision(query).map_err(|e| Status::bad_request(format!("invalid resource version: {e}")))?;
+    // Any state is accepted, so the cache answers, which has all of it: there are no pages.
+    let limit = if requested == Some(0) { 0 } else { limit };
+    // A page at a revision has exactly that revision, unless the client accepts a later one. A collection is deleted in
+    // pages.
     let is_paged = limit > 0 || target.context.info.verb == Verb::DeleteCollection;
     let exact = match query.get("resourceVersionMatch") {
-        None => is_paged && !is_of_one(target, &filter) && asked.is_some_and(|revision| revision > 0),
+        None => is_paged && !is_of_one(target, &filter) && requested.is_some_and(|revision| revision > 0),
         Some(matching) => matching == "Exact",
     };
-    if exact && let Some(revision) = asked {
+    if exact && let Some(revision) = requested {
         return past(target, &filter, limit, revision, None).await;
     }
-    let at_least = match asked {
+    let at_least = match requested {
         // Zero accepts any state, so the cache answers at once.
         Some(0) => caches.revision(),
         Some(revision) => caches.reach(revision).await?,
@@ -145,14 +146,14 @@ pub async fn page(target: &Scope<'_>, Asked { limit, filter, .. }: Asked) -> Res
     present(target, &filter, limit, at_least, None).await
 }
 
-/// Refuses what upstream's cache would answer and cannot. Pages of everything, and what is deleted together, are read as
-/// far as they go.
+/// Refuses a list that upstream's watch cache would answer and cannot. Pages of everything, and deletions of
+/// collections, are read from the store, as far as they go.
 async fn check_readable(target: &Scope<'_>, filter: &Filter, limit: usize) -> Result<(), Status> {
     let in_pages = limit > 0 || target.context.info.verb == Verb::DeleteCollection;
     if in_pages && filter.is_everything() { Ok(()) } else { target.resource.check_readable().await }
 }
 
-/// A page of the present state, from the cache.
+/// Returns a page of the present state, from the cache.
 async fn present(
     target: &Scope<'_>,
     filter: &Filter,
@@ -163,7 +164,7 @@ async fn present(
     check_readable(target, filter, limit).await?;
     let snapshot = target.resource.storage()?.cache.snapshot(at_least);
     if limit == 0 && filter.is_everything() && !target.resource.is_selected_as_served() {
-        // All of it, as it is stored: nothing has to be looked at.
+        // Everything as it is stored: no object has to be inspected.
         let all = snapshot.namespace(&filter.namespace, start).map(|(_, item)| Arc::clone(&item.object));
         let meta = ListMeta { resource_version: snapshot.revision, ..ListMeta::default() };
         return Ok(Page { objects: all.collect(), meta });
@@ -173,13 +174,13 @@ async fn present(
     fill(target, filter, limit, snapshot.revision, items).await
 }
 
-/// All that a filter selects now, in the served version, and the revision of it.
+/// Returns all objects that a filter selects now, in the served version, and their revision.
 pub async fn everything(target: &Scope<'_>, filter: &Filter, at_least: u64) -> Result<(u64, Vec<Arc<Object>>), Status> {
     let page = present(target, filter, 0, at_least, None).await?;
     Ok((page.meta.resource_version, page.objects))
 }
 
-/// A page of a past state, from the store.
+/// Returns a page of a past state, from the store.
 async fn past(
     target: &Scope<'_>,
     filter: &Filter,
@@ -202,7 +203,7 @@ async fn past(
     fill(target, filter, limit, revision, items).await
 }
 
-/// The answer for a revision that is gone; a list in pages is told how to go on without it.
+/// Returns the error for a compacted revision; for a later page it has a token to continue without it.
 fn too_old(start: Option<String>) -> Status {
     let Some(start) = start else {
         return Status::expired("The resourceVersion for the provided list is too old.");
@@ -214,14 +215,14 @@ fn too_old(start: Option<String>) -> Status {
     status
 }
 
-/// Whether a filter names the one object that it can select.
+/// Returns whether a filter can select only one object, by its name.
 fn is_of_one(target: &Scope<'_>, filter: &Filter) -> bool {
     let is_in_one_place = !target.resource.kind.namespaced || !filter.namespace.is_empty();
     is_in_one_place && filter.fields.requires_exact_match("metadata.name").is_some()
 }
 
-/// Takes what the filter selects until the page is full; the state is that of a revision. There is more as long as there
-/// is anything behind the page, be it selected or not; but what one name selects has no pages.
+/// Takes the selected objects until the page is full; the state is that of a revision. The list continues as long as
+/// any object follows the page, selected or not; but a selection by one name has no pages.
 async fn fill<'i>(
     target: &Scope<'_>,
     filter: &Filter,
@@ -264,7 +265,7 @@ async fn fill<'i>(
     Ok(Page { objects, meta })
 }
 
-/// The filter of a list or a watch.
+/// Returns the filter of a list or a watch.
 pub fn filter(resource: &Resource, namespace: &str, labels: Selector, fields: FieldSelector) -> Result<Filter, Status> {
     for requirement in fields.requirements() {
         if let Some(why) = resource.kind.selection_error(&requirement.field) {
@@ -274,7 +275,7 @@ pub fn filter(resource: &Resource, namespace: &str, labels: Selector, fields: Fi
     Ok(Filter { namespace: namespace.to_owned(), labels, fields })
 }
 
-/// The selectors of labels and fields.
+/// Returns the label and field selectors of a query.
 pub fn selectors(query: &Query) -> Result<(Selector, FieldSelector), Status> {
     let bad = |e: corten_meta::Error| Status::bad_request(e.to_string());
     let labels = Selector::parse(query.get("labelSelector").unwrap_or_default()).map_err(bad)?;
@@ -282,7 +283,7 @@ pub fn selectors(query: &Query) -> Result<(Selector, FieldSelector), Status> {
     Ok((labels, fields))
 }
 
-/// A whole number of the query; an empty one is none.
+/// Returns an integer of the query; an empty one is none.
 pub fn number(query: &Query, key: &str) -> Result<Option<i64>, Status> {
     let parse = |text: &str| {
         let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
@@ -291,7 +292,7 @@ pub fn number(query: &Query, key: &str) -> Result<Option<i64>, Status> {
     query.raw(key).map(parse).transpose()
 }
 
-/// The revision that the query asks for.
+/// Returns the resourceVersion of the query.
 pub fn revision(query: &Query) -> Result<Option<u64>, corten_meta::FieldError> {
     let Some(text) = query.get("resourceVersion") else { return Ok(None) };
     let parsed = if text.starts_with('+') { None } else { text.parse().ok() };
@@ -301,7 +302,7 @@ pub fn revision(query: &Query) -> Result<Option<u64>, corten_meta::FieldError> {
     })
 }
 
-/// What upstream says of a text that is no number it can hold.
+/// Returns upstream's error for a string that is no number, or one out of range.
 fn number_error(function: &str, text: &str, digits: &str) -> String {
     let is_number = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
     let why = if is_number { "value out of range" } else { "invalid syntax" };

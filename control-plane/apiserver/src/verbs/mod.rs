@@ -1,10 +1,10 @@
-//! The verbs on resources. Each sees an erased kind; none knows which one it is.
+//! The verbs on resources. Each handles every kind; none names one.
 
 pub mod apply;
 pub mod create;
-pub mod decide;
 pub mod delete;
 pub mod get;
+pub mod guaranteed_update;
 pub mod list;
 pub mod options;
 pub mod patch;

@@ -1,6 +1,6 @@
 //! The options of a write, from its query: `fieldManager`, `force`, `dryRun`, `fieldValidation`.
 //!
-//! They are checked before the body is looked at, all together, so that a client learns every mistake at once.
+//! They are checked before the body is read, all together, so that a client gets every error at once.
 
 use corten_api::objectmeta::validate_manager;
 use corten_meta::{FieldError, GroupKind, Path, Status, Value};
@@ -8,7 +8,7 @@ use corten_meta::{FieldError, GroupKind, Path, Status, Value};
 use crate::context::Context;
 use crate::request::Query;
 
-/// Which write the options belong to.
+/// The write that the options belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Write {
     Create,
@@ -48,18 +48,18 @@ pub fn check_options(context: &Context, write: Write) -> Result<(), Status> {
     refuse(write.kind(), errors)
 }
 
-/// The values of `dryRun`.
+/// Returns the values of `dryRun`.
 pub fn dry_run_words(query: &Query) -> Vec<Value> {
     query.all("dryRun").map(Value::from).collect()
 }
 
-/// Everything but `All` is refused.
+/// Refuses every value of `dryRun` but `All`.
 pub fn dry_run_error(words: &[Value]) -> Option<FieldError> {
     let unknown = words.iter().any(|word| word != "All");
     unknown.then(|| FieldError::not_supported(&Path::root("dryRun"), Value::from(words.to_vec()), &["All"]))
 }
 
-/// The answer for options of this kind with errors.
+/// Returns the error for invalid options of this kind.
 pub fn refuse(kind: &str, errors: Vec<FieldError>) -> Result<(), Status> {
     if errors.is_empty() {
         return Ok(());
@@ -68,12 +68,12 @@ pub fn refuse(kind: &str, errors: Vec<FieldError>) -> Result<(), Status> {
     Err(Status::invalid(&kind, "", errors))
 }
 
-/// Whether a watch begins with the state, as it asks for or as it is for one that asks for nothing; `None` is one that
-/// goes on from a revision.
+/// Returns whether a watch begins with the present state, by its options or by default; `None` for a watch that resumes
+/// from a resourceVersion.
 pub fn initial_events(query: &Query) -> Option<bool> {
     let from_nowhere = matches!(query.get("resourceVersion"), None | Some("0"));
-    let unsaid = from_nowhere && query.get("resourceVersionMatch").is_none();
-    if query.has("sendInitialEvents") { Some(query.flag("sendInitialEvents")) } else { unsaid.then_some(true) }
+    let is_default = from_nowhere && query.get("resourceVersionMatch").is_none();
+    if query.has("sendInitialEvents") { Some(query.flag("sendInitialEvents")) } else { is_default.then_some(true) }
 }
 
 /// Checks the options of a list or a watch.

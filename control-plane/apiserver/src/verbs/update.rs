@@ -1,4 +1,4 @@
-//! PUT: an object as its author wants it.
+//! PUT: the whole desired object.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::body::Reply;
 use crate::response;
 use crate::write::{Change, Part, Scope, Updated, check_name, check_namespace, owner_references};
 
-/// Answers with the object after the update.
+/// Returns the response with the object after the update.
 pub async fn update(scope: &Scope<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {
     check_options(scope.context, Write::Update)?;
     let mut body = scope.decode(bytes)?;

@@ -1,4 +1,4 @@
-//! GET of a collection with `watch`: where a watch starts, and what it says first.
+//! GET of a collection with `watch`: the start of a watch, and its initial events.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use corten_meta::Status;
 use futures::stream::StreamExt;
 use http::{HeaderValue, header};
 
-use super::list::{self, Asked, revision};
+use super::list::{self, ListOptions, revision};
 use super::options::initial_events;
 use crate::body::{Body, Reply, Source, Watch};
 use crate::cache::event::Delivery;
@@ -18,19 +18,19 @@ use crate::registry::Resource;
 use crate::response;
 use crate::write::Scope;
 
-/// How long a watch lasts whose client does not say; spread, so that not all come back at once.
+/// The shortest default timeout of a watch; a random part is added, so that not all watches end at once.
 const MIN_TIMEOUT: u64 = 1800;
 
-/// The longest that a watch lasts, whatever its client asks for: far longer than a connection, and no time overflows.
+/// The longest timeout of a watch, whatever its client requests: far longer than a connection, and no time overflows.
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Answers with a stream of events.
+/// Returns the response with a stream of events.
 pub async fn watch(target: &Scope<'_>) -> Result<Reply, Status> {
     let context = target.context;
     let query = &context.info.query;
     let stored = target.resource.storage()?;
-    let Asked { timeout: asked_timeout, filter, .. } = Asked::read(target, true)?;
-    let asked = revision(query).map_err(|e| Status { code: 500, message: e.to_string(), ..Status::default() })?;
+    let ListOptions { timeout: requested_timeout, filter, .. } = ListOptions::read(target, true)?;
+    let requested = revision(query).map_err(|e| Status { code: 500, message: e.to_string(), ..Status::default() })?;
     if context.accept.format == Format::Yaml {
         return Err(Status::not_acceptable(STREAMED));
     }
@@ -43,20 +43,20 @@ pub async fn watch(target: &Scope<'_>) -> Result<Reply, Status> {
     let initial_events = initial_events(query);
     let bookmarks = query.flag("allowWatchBookmarks");
 
-    let reached = match asked {
+    let reached = match requested {
         Some(0) => caches.revision(),
         Some(revision) if initial_events == Some(true) => match caches.reach(revision).await {
             Ok(reached) => reached,
-            // The client is told as an event that it has to wait.
+            // The client gets the error as an event.
             Err(status) => return Ok(response::only_error(context.accept, &target.resource.kind, &status)),
         },
-        // Also one that is still to come: then nothing is told before it.
+        // A future resourceVersion is allowed: then no event comes before it.
         Some(revision) => revision,
         None => caches.fresh().await?,
     };
     stored.check_namespace(target.namespace, "")?;
     target.resource.check_readable().await?;
-    let (after, initial) = if initial_events.unwrap_or(matches!(asked, None | Some(0))) {
+    let (after, initial) = if initial_events.unwrap_or(matches!(requested, None | Some(0))) {
         let (revision, objects) = list::everything(target, &filter, reached).await?;
         (revision, Some(objects))
     } else {
@@ -73,13 +73,13 @@ pub async fn watch(target: &Scope<'_>) -> Result<Reply, Status> {
         initial,
         mark_initial_end: bookmarks && initial_events == Some(true),
         bookmarks,
-        timeout: timeout(asked_timeout),
+        timeout: timeout(requested_timeout),
         plain: context.accept.view == View::Plain && context.accept.format == Format::Json,
     };
     let resource = Arc::clone(target.resource);
-    let told = if resource.is_selected_as_served() { filter.by_name() } else { filter.clone() };
+    let watched = if resource.is_selected_as_served() { filter.by_name() } else { filter.clone() };
     let end = resource.retired.clone();
-    let watcher = Watcher::start(Arc::clone(caches), Arc::clone(&stored.cache), told, options, end)?;
+    let watcher = Watcher::start(Arc::clone(caches), Arc::clone(&stored.cache), watched, options, end)?;
     let source = if resource.is_selected_as_served() {
         let resource = Arc::clone(&resource);
         let filter = Arc::new(filter);
@@ -105,8 +105,8 @@ fn streamed(format: Format, body: Body) -> Reply {
     reply
 }
 
-fn timeout(asked: Option<i64>) -> Duration {
-    match asked {
+fn timeout(requested: Option<i64>) -> Duration {
+    match requested {
         Some(seconds) if seconds > 0 => Duration::from_secs(seconds.unsigned_abs()).min(LONGEST),
         _ => {
             let spread = u64::from(uuid::Uuid::new_v4().as_bytes()[0]) * MIN_TIMEOUT / 256;
@@ -115,8 +115,8 @@ fn timeout(asked: Option<i64>) -> Duration {
     }
 }
 
-/// A delivery in the version that is watched, if the object is selected in it. One that cannot be converted is the end
-/// of the watch, and who comes back is told why. What the watch began with was served already.
+/// Returns a delivery in the watched version, if the object is selected in it. A failed conversion ends the watch; the
+/// client's next request gets the error. The initial events were served already.
 async fn served(resource: Arc<Resource>, filter: Arc<Filter>, delivery: Delivery) -> Result<Option<Delivery>, Status> {
     let Some(change) = &delivery.change else { return Ok(Some(delivery)) };
     let stored = change.previous.iter().chain((change.kind != ChangeKind::Deleted).then_some(&change.item));
@@ -126,7 +126,7 @@ async fn served(resource: Arc<Resource>, filter: Arc<Filter>, delivery: Delivery
     let is_at = usize::from(change.previous.is_some());
     let event = transition(change, (is_at > 0).then(|| selected(0)).flatten(), selected(is_at));
     let Some(event) = event else { return Ok(None) };
-    // A change that is shown as it happened shares its frame with all others who see it so.
+    // A change that is shown as it happened shares its frame with all other watchers that see it so.
     let as_stored = items.iter().zip(&served).all(|(item, shown)| Arc::ptr_eq(&item.object, shown));
     match as_stored && std::mem::discriminant(&event) == std::mem::discriminant(&delivery.event) {
         true => Ok(Some(delivery)),

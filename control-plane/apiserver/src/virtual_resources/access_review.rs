@@ -1,4 +1,4 @@
-//! SelfSubjectAccessReview, SubjectAccessReview and LocalSubjectAccessReview: may they do that?
+//! SelfSubjectAccessReview, SubjectAccessReview and LocalSubjectAccessReview: whether a user may do something.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +9,12 @@ use crate::authorization::{Attributes, Decision};
 use crate::user::User;
 use crate::write::Scope;
 
-/// About the user that asks.
+/// Reviews the access of the user of the request.
 pub async fn own(target: &Scope<'_>, review: &Value) -> Value {
     decide(target, &target.context.user, &review["spec"]).await
 }
 
-/// About the user that the review names.
+/// Reviews the access of the user that the review names.
 pub async fn of_subject(target: &Scope<'_>, review: &Value) -> Value {
     let spec = &review["spec"];
     decide(target, &subject(spec), spec).await
@@ -51,7 +51,7 @@ async fn decide(target: &Scope<'_>, user: &User, spec: &Value) -> Value {
         }
         kept.join(",")
     };
-    // A field has one value, and is never asked for alone.
+    // A field has one value, and a requirement always has one.
     let fields = read("fieldSelector", |text| {
         !text.contains([' ', '(']) && corten_meta::fields::FieldSelector::parse(text).is_ok()
     });
@@ -84,8 +84,8 @@ async fn decide(target: &Scope<'_>, user: &User, spec: &Value) -> Value {
     status
 }
 
-/// The terms of a review's selector as text: given as a whole, or one by one, where some cannot be written.
-fn terms(given: &Value) -> Vec<Option<String>> {
+/// Returns the requirements of a review's selector as strings, raw or one by one; `None` for an invalid one.
+fn terms(selector: &Value) -> Vec<Option<String>> {
     let term = |r: &Value| {
         let key = r["key"].as_str()?;
         let values: Vec<&str> = r["values"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
@@ -99,9 +99,9 @@ fn terms(given: &Value) -> Vec<Option<String>> {
             _ => None,
         }
     };
-    match given["requirements"].as_array().filter(|all| !all.is_empty()) {
+    match selector["requirements"].as_array().filter(|all| !all.is_empty()) {
         Some(all) => all.iter().map(term).collect(),
-        None => given["rawSelector"]
+        None => selector["rawSelector"]
             .as_str()
             .filter(|raw| !raw.is_empty())
             .map(|raw| Some(raw.to_owned()))

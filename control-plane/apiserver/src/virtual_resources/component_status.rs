@@ -1,5 +1,5 @@
-//! ComponentStatus: an old view of whether the control plane is well. The store's condition is what its last write
-//! found; the other components answer with this process, so they are well.
+//! ComponentStatus: an old view of the health of the control plane. The store's condition is the result of its last
+//! write; the other components run in this process, so they are healthy.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::body::Reply;
 use crate::cache::Item;
 use crate::response::{self, ListMeta};
 use crate::verb::Verb;
-use crate::verbs::list::Asked;
+use crate::verbs::list::ListOptions;
 use crate::write::Scope;
 
 const STORE: &str = "etcd-0";
@@ -27,13 +27,13 @@ pub fn read(target: &Scope<'_>) -> Result<Reply, Status> {
         Object::from_value(&object, 0).map(Arc::new).map_err(|e| Status::internal(e.to_string()))
     };
     if context.info.verb == Verb::List {
-        let filter = Asked::read(target, false)?.filter;
+        let filter = ListOptions::read(target, false)?.filter;
         let mut objects: Vec<Arc<Object>> = COMPONENTS.iter().map(component).collect::<Result<_, _>>()?;
         objects.retain(|object| filter.matches(kind, &Item::of(Arc::clone(object))));
         return Ok(response::list(context.accept, context.include_object(), kind, objects, &ListMeta::default()));
     }
     let name = COMPONENTS.iter().find(|name| **name == target.name).ok_or_else(|| {
-        // Upstream names the one and not the many.
+        // Upstream has the singular here.
         let resource = GroupResource { group: String::new(), resource: "componentstatus".to_owned() };
         Status::not_found(&resource, target.name)
     })?;

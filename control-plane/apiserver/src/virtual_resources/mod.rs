@@ -1,4 +1,4 @@
-//! Resources that are answered and never stored: reviews, bindings and measurements. One file each, one list entry each.
+//! Resources that are answered and never stored: reviews, bindings and metrics. One file each, one list entry each.
 
 mod access_review;
 mod component_status;
@@ -46,7 +46,7 @@ pub async fn create(target: &Scope<'_>, authentication: &Authentication, bytes: 
         let binding = target.admission.pass(target, Operation::Create, binding).await?;
         let pods = target.core.registry.required("", "v1", "pods")?;
         let pod = target.at(&pods, target.namespace, "");
-        return subresources::binding::carry_out(&pod, &binding).await;
+        return subresources::binding::bind_pod(&pod, &binding).await;
     }
     let mut review = target.decode(bytes)?;
     check_namespace(target, &mut review)?;
@@ -58,7 +58,7 @@ pub async fn create(target: &Scope<'_>, authentication: &Authentication, bytes: 
     let mut errors = target.resource.kind.behaviour.validate(&review);
     corten_api::schema::print_values(&target.resource.kind.schema, &mut errors);
     if !errors.is_empty() {
-        // Upstream's reviews have lost their kind by the time they are refused.
+        // Upstream's reviews have no kind any more when they are refused.
         let kind = GroupKind { kind: String::new(), ..target.resource.group_kind() };
         return Err(Status::invalid(&kind, "", errors));
     }
@@ -66,7 +66,7 @@ pub async fn create(target: &Scope<'_>, authentication: &Authentication, bytes: 
         "tokenreviews" => token_review::review(target, authentication, &review).await?,
         "selfsubjectreviews" => {
             let now = corten_meta::time::rfc3339(target.context.now);
-            // The answer is an object of its own.
+            // The response is a new object.
             review["metadata"] = json!({ "creationTimestamp": now });
             user_review::review(target)
         }
@@ -74,7 +74,7 @@ pub async fn create(target: &Scope<'_>, authentication: &Authentication, bytes: 
         "subjectaccessreviews" | "localsubjectaccessreviews" => access_review::of_subject(target, &review).await,
         "selfsubjectrulesreviews" => {
             let status = rules_review::review(target, &review)?;
-            // The answer is an object of its own and repeats nothing of the question.
+            // The response is a new object and repeats nothing of the request.
             review["metadata"] = json!({});
             review["spec"] = json!({});
             status

@@ -1,4 +1,4 @@
-//! SelfSubjectRulesReview: everything the user may do in a namespace.
+//! SelfSubjectRulesReview: the rules of the user in a namespace.
 
 use corten_meta::{Status, Value};
 use serde_json::json;

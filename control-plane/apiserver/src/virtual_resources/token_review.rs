@@ -1,4 +1,4 @@
-//! TokenReview: whose token this is.
+//! TokenReview: the user of a token.
 
 use corten_meta::{Status, Value};
 use serde_json::json;
@@ -13,7 +13,7 @@ pub async fn review(target: &Scope<'_>, authentication: &Authentication, review:
     if token.is_empty() {
         return Err(Status::bad_request("token is required for TokenReview in authentication"));
     }
-    let asked: Vec<String> = review
+    let requested: Vec<String> = review
         .pointer("/spec/audiences")
         .and_then(Value::as_array)
         .into_iter()
@@ -22,11 +22,11 @@ pub async fn review(target: &Scope<'_>, authentication: &Authentication, review:
         .map(str::to_owned)
         .collect();
     let core = target.core;
-    let audiences = if asked.is_empty() { &core.config.audiences } else { &asked };
+    let audiences = if requested.is_empty() { &core.config.audiences } else { &requested };
     let header = format!("Bearer {token}");
     let token = bearer_token(&header).unwrap_or_default();
     if token.is_empty() {
-        return Ok(nobody(authentication, review, audiences));
+        return Ok(anonymous(authentication, review, audiences));
     }
     let why = match authentication.authenticate_token(token, audiences).await {
         Ok(found) => {
@@ -35,19 +35,19 @@ pub async fn review(target: &Scope<'_>, authentication: &Authentication, review:
         Err(reason) if reason == NOT_A_TOKEN => "invalid bearer token".to_owned(),
         Err(reason) => format!("[invalid bearer token, {reason}]"),
     };
-    Ok(answered(review, Some(why)))
+    Ok(unauthenticated(review, Some(why)))
 }
 
-/// The answer about no token at all: who brings none is anonymous, where that is allowed.
-fn nobody(authentication: &Authentication, review: &Value, audiences: &[String]) -> Value {
+/// Returns the status of a review without a token: the user is anonymous, where that is allowed.
+fn anonymous(authentication: &Authentication, review: &Value, audiences: &[String]) -> Value {
     if !authentication.allows_anonymous("") {
-        return answered(review, None);
+        return unauthenticated(review, None);
     }
     json!({ "authenticated": true, "user": User::anonymous().to_value(), "audiences": audiences })
 }
 
-/// The answer about a token of nobody. What the question brought along stays: upstream writes only what it found out.
-fn answered(review: &Value, why: Option<String>) -> Value {
+/// Returns the status of an invalid token. Other fields of the request's status stay: upstream writes only its results.
+fn unauthenticated(review: &Value, why: Option<String>) -> Value {
     let mut status = review.get("status").filter(|given| given.is_object()).cloned().unwrap_or_else(|| json!({}));
     if let Some(status) = status.as_object_mut() {
         status.remove("authenticated");

@@ -1,4 +1,4 @@
-//! SelfSubjectReview: who the server thinks you are.
+//! SelfSubjectReview: the user of the request.
 
 use corten_meta::Value;
 use serde_json::json;

@@ -27,21 +27,21 @@ use crate::managed_fields::{keep_times, managers_of, same_but_managers, set_mana
 use crate::registry::Written;
 use crate::verb::Verb;
 
-/// How often a change is tried against other writers. Each time one of them got through, so the number only ends what would
-/// never end.
+/// The limit of tries of a change against other writers. In each failed try another writer succeeded, so the limit only
+/// stops an endless loop.
 pub const ATTEMPTS: usize = 10_000;
 
-/// A change: from the object as it stands to the object as wanted.
+/// A change: from the present object to the wanted object.
 pub type Transform<'a> = dyn Fn(&Value) -> Result<Value, Status> + Send + Sync + 'a;
 
-/// Takes from the wanted object what a request may change, and the rest from the object as it stands.
+/// Takes the fields that a request may change from the wanted object, and the rest from the present object.
 pub type Narrow<'a> = dyn Fn(Value, &Value) -> Result<Value, Status> + Send + Sync + 'a;
 
 /// The result of a change.
 pub enum Updated {
     Changed(Arc<Object>),
     Created(Arc<Object>),
-    /// The change removed the last finalizer, so the object is gone; this is what it was.
+    /// The change removed the last finalizer, so the object is deleted; this is its last state.
     Deleted(Arc<Object>),
 }
 
@@ -53,14 +53,14 @@ impl Updated {
     }
 }
 
-/// Another form of an object, in which admission sees a change of it: the scale of a Deployment.
+/// Another form of an object that admission sees, such as the scale of a Deployment.
 pub trait View: Sync {
     fn show(&self, object: &Value) -> Value;
-    /// Returns the object with what admission made of the other form.
+    /// Returns the object with admission's changes of the other form.
     fn take(&self, object: Value, shown: &Value) -> Result<Value, Status>;
 }
 
-/// A change and what belongs to it.
+/// A change and its options.
 pub struct Change<'a> {
     part: Part,
     view: Option<&'a dyn View>,
@@ -72,16 +72,16 @@ pub struct Change<'a> {
     narrow: Option<&'a Narrow<'a>>,
 }
 
-/// What to do when there is no object to change.
+/// The creation when there is no object to change.
 enum Create<'a> {
     No,
-    /// Create this one, if the kind allows it.
+    /// Creates this object, if the kind allows it.
     Update(&'a Value),
-    /// Create what an apply makes of nothing.
+    /// Creates the object that an apply makes of nothing.
     Apply(&'a Make<'a>),
 }
 
-/// The wanted object and the one that stands, before admission.
+/// The wanted object and the present one, before admission.
 struct Prepared {
     new: Value,
     old: Value,
@@ -90,7 +90,7 @@ struct Prepared {
 }
 
 impl<'a> Change<'a> {
-    /// A change of a part; the writer owns the fields that it writes.
+    /// Makes a change of a part; the writer owns the fields that it writes.
     pub fn new(part: Part, transform: &'a Transform<'a>) -> Change<'a> {
         Change {
             part,
@@ -113,7 +113,7 @@ impl<'a> Change<'a> {
         Change { ownership, ..self }
     }
 
-    /// Lets the writer own all that it asked for, and then takes back what it may not change.
+    /// Lets the writer own all fields that it sent, and then restores those that it may not change.
     #[must_use]
     pub fn narrowed(self, narrow: Option<&'a Narrow<'a>>) -> Change<'a> {
         Change { narrow, ..self }
@@ -178,7 +178,7 @@ impl<'a> Change<'a> {
     /// another writer wrote first.
     async fn attempt(&self, scope: &Scope<'_>, current: &Arc<Object>) -> Result<Option<Updated>, Status> {
         let served = scope.resource.serve(current).await?;
-        let mut prepared = scope.context.conversions.settled(|| self.prepare(scope, &served)).await?;
+        let mut prepared = scope.context.conversions.complete(|| self.prepare(scope, &served)).await?;
         self.narrow(&mut prepared.new, &prepared.old)?;
         let Prepared { new, mut old, has_lost_empty } = prepared;
         let (mut new, companions) = match self.view {
@@ -217,7 +217,7 @@ impl<'a> Change<'a> {
         Ok(Prepared { new, old, has_lost_empty })
     }
 
-    /// Returns the wanted object, and the fields of the one that stands that a write of its status leaves alone.
+    /// Returns the wanted object, and the fields of the present one that a write of its status leaves alone.
     fn transformed(&self, kind: &Kind, old: &mut Value) -> Result<(Value, Option<Untouched>), Status> {
         let rules = &kind.rules;
         let can_set_aside = self.spares_rest && self.part == Part::Status;
@@ -237,9 +237,9 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// Takes the first three steps, in the order that the kind asks for: most kinds restore the fields that the request
-    /// may not write, and then default and own the result; a kind that is owned as sent defaults and owns the object
-    /// before the rest is restored. Returns whether an empty list or map vanished.
+    /// Takes the first three steps, in the order of the kind: most kinds restore the fields that the request may not
+    /// write, and then default and own the result; a kind that is owned as sent defaults and owns the object before the
+    /// rest is restored. Returns whether an empty list or map vanished.
     fn normalise_default_and_own(
         &self,
         scope: &Scope<'_>,
@@ -250,7 +250,7 @@ impl<'a> Change<'a> {
         let kind = &scope.resource.kind;
         let rules = &kind.rules;
         keep_server_metadata(new, old, self.may_change_uid(scope));
-        // The labels or the status of a kind may be completed by what a write of its status says of the rest.
+        // The labels or the status of a kind may be defaulted from the rest of the object in a write of its status.
         let defaults_first =
             self.part == Part::Status && untouched.is_none() && (rules.status_needs_spec || rules.labels_from_template);
         let mut has_lost_empty = defaults_first && kind.default(new);
@@ -292,7 +292,7 @@ impl<'a> Change<'a> {
             untouched.put_into(old);
         }
         if defaults_first {
-            // The rest as it stands completes the object once more; the writer owns nothing of it.
+            // The restored rest defaults the object once more; the writer owns nothing of it.
             kind.default(new);
         }
         self.prepare_part(scope, new, old);
@@ -309,7 +309,7 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// Takes back from the wanted object what the request may not change; its managers stay.
+    /// Restores the fields of the wanted object that the request may not change; its managers stay.
     fn narrow(&self, new: &mut Value, old: &Value) -> Result<(), Status> {
         if let Some(narrow) = self.narrow {
             let managers = managers_of(new);
@@ -411,8 +411,8 @@ impl<'a> Change<'a> {
         let Changed { new, object, companions } = changed;
         let registry = &scope.core.registry;
         let resource = scope.resource;
-        let stored = match resource.tells_through_stored() {
-            true => Some(resource.stored_beside(new.clone(), current, self.other_part(&resource.kind)).await?),
+        let stored = match resource.is_built_in_spoke() {
+            true => Some(resource.stored_keeping(new.clone(), current, self.other_part(&resource.kind)).await?),
             false => None,
         };
         let is_same = match &stored {
@@ -437,12 +437,13 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// A patch, unlike an update, makes no precondition of a uid: it would change it, which validation refuses.
+    /// Returns whether the uid is no precondition: a patch, unlike an update, would change it, which validation
+    /// refuses.
     fn may_change_uid(&self, scope: &Scope<'_>) -> bool {
         self.view.is_none() && scope.context.info.verb == Verb::Patch
     }
 
-    /// The fields whose empty lists and maps are not recalled: the request does not write them.
+    /// Returns the fields whose empty lists and maps are not recalled: the request does not write them.
     fn spared(&self) -> &'static [&'static str] {
         match self.part {
             Part::Main => &["metadata", "status"],
@@ -451,7 +452,7 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// The part that the request leaves as it is.
+    /// Returns the part that the request leaves as it is.
     fn other_part(&self, kind: &Kind) -> Option<&'static str> {
         match self.part {
             Part::Main if kind.rules.has_status => Some("status"),

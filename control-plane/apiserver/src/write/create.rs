@@ -22,7 +22,7 @@ use crate::names::generated_name;
 use crate::registry::Written;
 use crate::verb::Verb;
 
-/// How often a create is tried with another generated name, or with other addresses.
+/// The limit of tries of a create with another generated name, or with other addresses.
 const ATTEMPTS: usize = 32;
 
 /// Makes the object of a create: once for every attempt, of which there is nearly always one.
@@ -34,13 +34,13 @@ struct Draft<'a> {
     ownership: Ownership,
     /// The resourceVersion that the request names.
     version: String,
-    /// Whether the server made the name, so that another would do.
+    /// Whether the server generated the name, so that it can generate another.
     has_generated_name: bool,
     /// Whether the object has yet to take its labels from its template.
     lacks_labels: bool,
 }
 
-/// The object as it is written, with its companions; or the answer of a dry run.
+/// The object as it is written, with its companions; or the response of a dry run.
 enum Encoded {
     DryRun(Arc<Object>),
     Object { value: Value, object: Object, companions: Vec<Op> },
@@ -97,7 +97,8 @@ fn normalise(scope: &Scope<'_>, new: &mut Value) -> Result<Normalised, Status> {
     Ok(Normalised { version, labels_from_template, is_unclear })
 }
 
-/// Gives the object its defaults, and its creator the fields that it sets. Returns whether an empty list or map vanished.
+/// Gives the object its defaults, and its creator the fields that it sets. Returns whether an empty list or map
+/// vanished.
 fn default_and_own(scope: &Scope<'_>, new: &mut Value, ownership: Ownership, is_unclear: bool) -> bool {
     let kind = &scope.resource.kind;
     let has_lost_empty = ownership.default(kind, new);
@@ -125,12 +126,12 @@ async fn admit<'a>(
 ) -> Result<Draft<'a>, Status> {
     let mut attributes = Attributes::new(scope, Operation::Create, new, None);
     scope.admission.change(&mut attributes).await?;
-    // The version that an update or an apply names is read where upstream would look for the object that it changes.
+    // The resourceVersion of an update or an apply is parsed here, where upstream looks for the object to change.
     if scope.context.info.verb != Verb::Create {
         parse_version(&normalised.version)?;
     }
     if attributes.object.is_touched() {
-        // A webhook may have written anything; it does not decide where the object goes.
+        // A webhook may have written anything; it does not decide the namespace.
         location::check_namespace(scope, &mut attributes.object)?;
     }
     let labels_from_template = normalised.labels_from_template && !attributes.object.is_touched();
@@ -145,10 +146,10 @@ async fn admit<'a>(
     Ok(Draft { attributes, ownership, version: normalised.version, has_generated_name, lacks_labels })
 }
 
-/// Writes what the server decides about a new object, whatever the client and webhooks wrote: its name if it asks for one,
-/// uid, creation and generation, and its first status, which follows from what admission made of it (a pod's QoS class
-/// from its containers' defaults). Labels that it takes from its template stay the template's. Returns whether the server
-/// made the name.
+/// Writes the fields of a new object that the server decides, whatever the client and webhooks wrote: the name if the
+/// object has a generateName, uid, creation and generation, and the first status, which follows from admission's
+/// changes (a pod's QoS class from its containers' defaults). Labels from the template stay the template's. Returns
+/// whether the server generated the name.
 fn begin(scope: &Scope<'_>, object: &mut Value, labels_from_template: bool) -> bool {
     let kind = &scope.resource.kind;
     let has_generated_name = generate_name(scope, object);
@@ -169,20 +170,20 @@ fn begin(scope: &Scope<'_>, object: &mut Value, labels_from_template: bool) -> b
     has_generated_name
 }
 
-/// Gives the object a name if it asks for one. Returns whether another name would do.
+/// Generates the name of an object with a generateName. Returns whether another name is possible.
 fn generate_name(scope: &Scope<'_>, object: &mut Value) -> bool {
     let base = object.pointer("/metadata/generateName").and_then(Value::as_str).unwrap_or_default();
     if base.is_empty() || !corten_meta::name(object).is_empty() {
         return false;
     }
-    // An object that is named by its address has no other name.
+    // An object whose name is its IP address has no other name.
     let is_address = scope.resource.kind.rules.name_rule == corten_api::NameRule::Ip;
     let name = if is_address { base.to_owned() } else { generated_name(base) };
     corten_meta::set(object, "/metadata/name", name.into());
     !is_address
 }
 
-/// Validates the object as its author gave it: `make` returns it with its empty lists and maps, if some vanished.
+/// Validates the object as its author sent it: `make` returns it with its empty lists and maps, if some vanished.
 async fn validate(scope: &Scope<'_>, draft: &mut Draft<'_>, make: Option<&Make<'_>>) -> Result<(), Status> {
     let kind = &scope.resource.kind;
     let attributes = &mut draft.attributes;
@@ -214,7 +215,7 @@ async fn encode(scope: &Scope<'_>, draft: Draft<'_>) -> Result<Encoded, Status> 
     Ok(Encoded::Object { value, object, companions })
 }
 
-/// Fails as the write would, or answers what the write would, under the version that was given.
+/// Fails as the write would, or returns its response, with the resourceVersion of the request.
 async fn dry_run(scope: &Scope<'_>, object: Value, version: &str) -> Result<Arc<Object>, Status> {
     let name = corten_meta::name(&object);
     let present = scope.core.registry.read(scope.resource, corten_meta::namespace(&object), name).await?;
@@ -224,7 +225,7 @@ async fn dry_run(scope: &Scope<'_>, object: Value, version: &str) -> Result<Arc<
     dry_answer(scope, &scope.resource.as_read_again(object).await?, version).map(Arc::new)
 }
 
-/// The error for an object whose name is taken.
+/// Returns the error for an object whose name is taken.
 async fn conflict(scope: &Scope<'_>, bytes: &[u8]) -> Result<Status, Status> {
     let object: Value = serde_json::from_slice(bytes).unwrap_or_default();
     let name = corten_meta::name(&object);
@@ -232,10 +233,10 @@ async fn conflict(scope: &Scope<'_>, bytes: &[u8]) -> Result<Status, Status> {
     Ok(already_exists(scope, &object, present.as_deref()))
 }
 
-/// Returns the new object, unless its CustomResourceDefinition began to delete its objects before it was written: then it
-/// must be deleted, too.
+/// Returns the new object, unless its CustomResourceDefinition began to delete its objects before it was written: then
+/// it must be deleted, too.
 async fn keep(scope: &Scope<'_>, object: Arc<Object>) -> Result<Arc<Object>, Status> {
-    if !scope.resource.storage()?.cache.is_ending.load(Ordering::SeqCst) {
+    if !scope.resource.storage()?.cache.is_terminating.load(Ordering::SeqCst) {
         return Ok(object);
     }
     let Header { namespace, name, .. } = &object.header;

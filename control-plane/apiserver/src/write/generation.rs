@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use corten_api::Kind;
 use corten_meta::Value;
 
-/// Raises the generation if anything but metadata and status has changed. An empty field and an absent one are the same,
-/// but to the few kinds that count it. `as_given` is the object with its empty lists and maps.
+/// Raises the generation if anything but metadata and status has changed. An empty field and an absent one are the
+/// same, but to the few kinds that count it. `as_given` is the object with its empty lists and maps.
 pub fn bump(kind: &Kind, new: &mut Value, as_given: Option<&Value>, old: &Value) {
     let rules = &kind.rules;
     if !rules.generation {
@@ -42,7 +42,8 @@ pub fn raise(new: &mut Value, old: &Value) {
     corten_meta::set(new, "/metadata/generation", generation.into());
 }
 
-/// Returns whether a request has fields that the schema does not know. They raise the generation though they are pruned.
+/// Returns whether a request has fields that the schema does not know. They raise the generation though they are
+/// pruned.
 pub fn has_unknown_fields(kind: &Kind, applied: &Value) -> bool {
     let mut kept = applied.clone();
     kind.behaviour.prune(&mut kept);

@@ -18,7 +18,7 @@ pub fn check_namespace(scope: &Scope<'_>, object: &mut Value) -> Result<(), Stat
     Ok(())
 }
 
-/// Refuses an object that says another namespace than the path.
+/// Refuses an object that has another namespace than the path.
 pub fn check_given_namespace(scope: &Scope<'_>, object: &Value) -> Result<(), Status> {
     let given = corten_meta::namespace(object);
     let is_other = !given.is_empty() && given != scope.namespace && !scope.namespace.is_empty();
@@ -51,7 +51,7 @@ pub fn check_location(scope: &Scope<'_>, object: &Value) -> Result<(), Status> {
     check_name(scope, object)
 }
 
-/// The error for an object without a name.
+/// Returns the error for an object without a name.
 pub fn unnamed(scope: &Scope<'_>) -> Status {
     let name = scope.name;
     Status::bad_request(format!(

@@ -2,8 +2,8 @@
 //!
 //! normalise → default → own fields → admit → validate → encode → commit
 //!
-//! [`create_object`] takes these steps for a new object, [`Change::carry_out`] for one that exists. What differs between
-//! kinds is in the rules of the kind, never a branch on its name.
+//! [`create_object`] takes these steps for a new object, [`Change::carry_out`] for one that exists. Differences between
+//! kinds are rules of the kind, never a branch on its name.
 
 mod change;
 mod commit;

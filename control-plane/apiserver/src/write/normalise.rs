@@ -6,11 +6,11 @@ use serde_json::{Map, json};
 
 use super::part::Part;
 
-/// The metadata that says when an object is deleted.
+/// The metadata of an object's deletion.
 const DELETION: [&str; 2] = ["deletionTimestamp", "deletionGracePeriodSeconds"];
 
-/// Removes the metadata that only the server writes from the body of a create. Objects that an update or an apply creates
-/// keep theirs, as upstream's do.
+/// Removes the metadata that only the server writes from the body of a create. Objects that an update or an apply
+/// creates keep theirs, as upstream's do.
 pub fn wipe(object: &mut Value) {
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
         for field in ["selfLink", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"] {
@@ -19,7 +19,7 @@ pub fn wipe(object: &mut Value) {
     }
 }
 
-/// Removes the fields from a new object that a create must not bring along.
+/// Removes the fields from a new object that a create must not have.
 pub fn strip(object: &mut Value) {
     if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
         metadata.remove("resourceVersion");
@@ -43,7 +43,7 @@ pub fn drop_empty(metadata: &mut Map<String, Value>) {
     }
 }
 
-/// Removes the status that a create may not bring along.
+/// Removes the status that a create must not have.
 pub fn drop_status(kind: &Kind, object: &mut Value) {
     let rules = &kind.rules;
     if rules.has_status
@@ -59,8 +59,7 @@ pub fn drop_status(kind: &Kind, object: &mut Value) {
     }
 }
 
-/// Gives a changed object the metadata that only the server writes: its uid, creation and generation are those of the
-/// object as it stands.
+/// Restores the metadata that only the server writes in a changed object: its uid, creation and generation.
 pub fn keep_server_metadata(new: &mut Value, old: &Value, may_change_uid: bool) {
     let Some(metadata) = new.get_mut("metadata").and_then(Value::as_object_mut) else { return };
     let nothing = Map::new();
@@ -72,7 +71,7 @@ pub fn keep_server_metadata(new: &mut Value, old: &Value, may_change_uid: bool) 
     restore(metadata, before, "generation");
     metadata.retain(|field, value| !DELETION.contains(&field.as_str()) || !value.is_null());
     drop_empty(metadata);
-    // An empty list asks for ownership to be forgotten and is about to be dropped; one empty entry asks the same.
+    // An empty list resets the ownership and is about to be dropped; one empty entry means the same.
     if metadata.get("managedFields").is_some_and(|given| *given == json!([])) {
         metadata.insert("managedFields".to_owned(), json!([{}]));
     }
@@ -103,8 +102,8 @@ pub fn restore_rest(kind: &Kind, part: Part, new: &mut Value, old: &Value) {
     }
 }
 
-/// Restores the metadata that a write of the status leaves alone: all but the version and the managers of the writer, and
-/// the fields that some kinds take.
+/// Restores the metadata that a write of the status leaves alone: all but the version and the managers of the writer,
+/// and the fields that some kinds take.
 fn restore_metadata(new: &mut Map<String, Value>, old: &Map<String, Value>, taken: &[&str]) {
     let given = new.get("metadata").cloned().unwrap_or_default();
     restore(new, old, "metadata");
@@ -119,7 +118,7 @@ fn restore_metadata(new: &mut Map<String, Value>, old: &Map<String, Value>, take
 
 fn restore(new: &mut Map<String, Value>, old: &Map<String, Value>, field: &str) {
     match (old.get(field), new.get_mut(field)) {
-        // Comparing costs less than copying, and most requests do not change what they may not change.
+        // Comparing costs less than copying, and most requests do not change the fields that they may not change.
         (Some(value), Some(here)) if here == value => {}
         (Some(value), Some(here)) => *here = value.clone(),
         (Some(value), None) => {
@@ -131,8 +130,8 @@ fn restore(new: &mut Map<String, Value>, old: &Map<String, Value>, field: &str) 
     }
 }
 
-/// Restores when an object is deleted: no update changes that. Validation refuses an update that sets it on an object that
-/// is not being deleted, or gives another grace period.
+/// Restores the deletion of an object: no update changes it. Validation refuses an update that sets it on an object
+/// that is not being deleted, or sets another grace period.
 pub fn keep_deletion(new: &mut Value, old: &Value) {
     let (Some(new), Some(old)) = (new.get_mut("metadata").and_then(Value::as_object_mut), old.get("metadata")) else {
         return;

@@ -5,7 +5,7 @@ use corten_meta::Value;
 use super::scope::Scope;
 use crate::admission::Touched;
 
-/// Drops what a create or an update repeats, before anybody else sees it.
+/// Drops the repeats of a create or an update, before admission.
 pub fn drop_repeated(scope: &Scope<'_>, object: &mut Value) {
     if let Some((kept, uids)) = without_repeats(object) {
         corten_meta::set(object, "/metadata/ownerReferences", Value::from(kept));
@@ -13,7 +13,7 @@ pub fn drop_repeated(scope: &Scope<'_>, object: &mut Value) {
     }
 }
 
-/// Drops what a patch or admission repeated.
+/// Drops the repeats of a patch or of admission.
 pub fn drop_repeated_by_admission(scope: &Scope<'_>, object: &mut Touched) {
     if let Some((kept, uids)) = without_repeats(object) {
         corten_meta::set(object, "/metadata/ownerReferences", Value::from(kept));
@@ -29,7 +29,7 @@ fn warn(scope: &Scope<'_>, when: &str, uids: &[String]) {
     ));
 }
 
-/// The owners without their repeats and whom the repeats named, if there are any.
+/// Returns the owners without their repeats, and the uids of the repeats, if there are any.
 fn without_repeats(object: &Value) -> Option<(Vec<Value>, Vec<String>)> {
     let owners = object.pointer("/metadata/ownerReferences")?.as_array()?;
     let mut kept: Vec<Value> = Vec::new();

@@ -1,6 +1,7 @@
-//! Keeps `metadata.managedFields` with every write: the manager, its version, and the fields that it owns.
+//! Ownership of fields in writes: the manager of a request, its version, and the fields that it owns in
+//! `metadata.managedFields`.
 //!
-//! The rules are in `fields/`; this is where they meet a request and a resource.
+//! The rules of ownership are in `corten-fields` (`rules.rs`); this module applies them to requests and resources.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -21,24 +22,24 @@ use crate::managed_fields::{OneVersion, managed_fields, managers_of, set_manager
 use crate::registry::conversion_memo::ConversionMemo;
 use crate::registry::{MAX_OBJECT_BYTES, Resource};
 
-/// What a change does to the ownership of fields.
+/// The effect of a change on the ownership of fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ownership {
-    /// The writer owns what it writes.
+    /// The writer owns the fields that it writes.
     Tracked,
-    /// The wanted object brings its managers: an apply has worked them out.
+    /// The wanted object has its managers already: the apply has computed them.
     Given,
 }
 
 impl Ownership {
-    /// Encodes an object to be written. One that is too large to be stored forgets who owns its fields, and so may fit,
-    /// unless ownership is what the write is about.
+    /// Encodes an object to be written. The managers of an object that is too large are dropped, so that it may fit,
+    /// unless the write is an apply.
     pub fn encode(self, object: &mut Value, revision: Revision) -> Result<Object, Status> {
         let encoded =
             |object: &Value| Object::from_value(object, revision).map_err(|e| Status::internal(e.to_string()));
-        let whole = encoded(object)?;
-        if self == Ownership::Given || whole.bytes.len() <= MAX_OBJECT_BYTES {
-            return Ok(whole);
+        let with_managers = encoded(object)?;
+        if self == Ownership::Given || with_managers.bytes.len() <= MAX_OBJECT_BYTES {
+            return Ok(with_managers);
         }
         set_managers(object, Managers::default());
         encoded(object)
@@ -52,8 +53,8 @@ impl Ownership {
         }
     }
 
-    /// Gives an object its defaults once more after admission: plugins may have added fields that need them, and the first
-    /// status of the object may (`has_new_status`).
+    /// Gives an object its defaults once more after admission: plugins may have added fields that need them, and the
+    /// first status of the object may (`has_new_status`).
     pub fn default_after_admission(self, kind: &Kind, object: &mut Touched, has_new_status: bool) {
         if object.is_touched() {
             kind.default(object);
@@ -63,13 +64,13 @@ impl Ownership {
     }
 }
 
-/// The name of the manager who makes this request: what it says, else the first word of its user agent.
+/// Returns the manager of a request: its fieldManager, or the prefix of its user agent.
 pub fn manager(context: &Context) -> String {
-    let given = context.info.query.get("fieldManager");
+    let field_manager = context.info.query.get("fieldManager");
     let agent = context.headers.get(http::header::USER_AGENT).map(|agent| characters(agent.as_bytes()));
     let mut name = String::new();
     let agent = agent.as_deref().unwrap_or_default();
-    let prefix = given.unwrap_or_else(|| agent.split('/').next().unwrap_or_default());
+    let prefix = field_manager.unwrap_or_else(|| agent.split('/').next().unwrap_or_default());
     for character in prefix.chars().filter(|c| is_printable(*c)) {
         if name.len() + character.len_utf8() > MAX_MANAGER {
             break;
@@ -79,7 +80,7 @@ pub fn manager(context: &Context) -> String {
     if name.is_empty() { "unknown".to_owned() } else { name }
 }
 
-/// Who this request is, for an operation.
+/// Returns the identity of the request's manager, for an operation.
 pub fn identity(scope: &Scope<'_>, operation: Operation) -> Identity {
     Identity {
         manager: manager(scope.context),
@@ -89,7 +90,7 @@ pub fn identity(scope: &Scope<'_>, operation: Operation) -> Identity {
     }
 }
 
-/// The creator of a new object owns all that it says.
+/// Makes the creator of a new object the owner of all its fields.
 pub fn track_create(scope: &Scope<'_>, object: &mut Value) {
     let given = managed_fields(object);
     let managers = if is_reset(given) { Managers::default() } else { Managers::decode(given).unwrap_or_default() };
@@ -100,8 +101,8 @@ pub fn track_create(scope: &Scope<'_>, object: &mut Value) {
     set_managers(object, managers);
 }
 
-/// The author of an object that is answered and never stored owns all that it says.
-pub fn own_answer(scope: &Scope<'_>, schema: &str, object: &mut Value) {
+/// Makes the author of an object that is never stored the owner of all its fields.
+pub fn own_response(scope: &Scope<'_>, schema: &str, object: &mut Value) {
     let api_version = object["apiVersion"].as_str().unwrap_or_default().to_owned();
     let by = Identity { api_version: api_version.clone(), ..identity(scope, Operation::Update) };
     let versions = OneVersion { api_version: &api_version, schema, filter: Filter::All };
@@ -111,15 +112,15 @@ pub fn own_answer(scope: &Scope<'_>, schema: &str, object: &mut Value) {
     set_managers(object, managers);
 }
 
-/// The writer owns what it changes. A client may also write `managedFields` itself: what it says then counts as what
-/// was before, and nothing at all means that ownership is to be forgotten. `given` is the new object with what is empty in
-/// it, if anything is.
+/// Makes the writer the owner of the fields that it changes. A client may also write `managedFields` itself: they
+/// replace the managers before the change, and an empty list resets ownership. `given` is the new object with its empty
+/// lists and maps, if it has some.
 pub fn track_update(scope: &Scope<'_>, part: Part, new: &mut Value, old: &Value, given: Option<&Value>) {
     let is_main = scope.context.info.subresource.is_empty();
     let is_same = managed_fields(new) == managed_fields(old);
     let managers = match managed_fields(new) {
         given if is_main && is_reset(given) => Managers::default(),
-        // Nearly always, and then they need not be copied.
+        // They are nearly always unchanged, and then they need not be copied.
         _ if is_same => Managers::stored(take_managed_fields(new)),
         given if is_main => match Managers::decode(given) {
             Ok(managers) if !managers.is_empty() => managers,
@@ -127,7 +128,7 @@ pub fn track_update(scope: &Scope<'_>, part: Part, new: &mut Value, old: &Value,
         },
         _ => managers_of(old),
     };
-    // An object that nobody kept track of is not tracked before its first apply.
+    // An object without managers is not tracked before its first apply.
     if managers.is_empty() {
         return set_managers(new, managers);
     }
@@ -145,35 +146,35 @@ pub fn track_update(scope: &Scope<'_>, part: Part, new: &mut Value, old: &Value,
     set_managers(new, managers);
 }
 
-/// Returns whether a part that the request does not write has items that its type cannot tell apart: an item without a
-/// key, or another value than the schema has. Upstream compares all of it, and then forgets all owners. A kind that is
+/// Returns whether a part that the request does not write has items that its type cannot distinguish: an item without a
+/// key, or a value of another type. Upstream compares the whole object, and then drops all owners. A kind that is
 /// defaulted as sent is compared as it was sent anyway.
 pub fn is_unclear(kind: &Kind, part: Part, new: &Value, old: &Value) -> bool {
-    let is_beside = |field: &str| match part {
+    let is_other_part = |field: &str| match part {
         Part::Main => field == "status",
         Part::Status => !["apiVersion", "kind", "metadata", "status"].contains(&field),
         Part::Whole => false,
     };
-    let said = new.as_object().into_iter().flatten();
-    let mut said = said.filter(|(field, value)| is_beside(field) && old.get(*field) != Some(*value)).peekable();
-    if kind.rules.is_defaulted_as_sent || !kind.rules.has_status || said.peek().is_none() {
+    let sent = new.as_object().into_iter().flatten();
+    let mut sent = sent.filter(|(field, value)| is_other_part(field) && old.get(*field) != Some(*value)).peekable();
+    if kind.rules.is_defaulted_as_sent || !kind.rules.has_status || sent.peek().is_none() {
         return false;
     }
-    let mut beside = Value::Object(said.map(|(field, value)| (field.clone(), value.clone())).collect());
-    kind.rewrite(&mut beside);
-    corten_fields::is_unclear(type_of(kind), &beside)
+    let mut other_part = Value::Object(sent.map(|(field, value)| (field.clone(), value.clone())).collect());
+    kind.rewrite(&mut other_part);
+    corten_fields::is_unclear(type_of(kind), &other_part)
 }
 
-/// The paths that a request for this part of an object can own.
+/// Returns the paths that a request for this part of an object can own.
 fn filter(scope: &Scope<'_>, part: Part) -> Filter {
     let kind = &scope.resource.kind;
     let role = kind.subresource(&scope.context.info.subresource).map(|s| s.role);
     let without = |paths: &[&[&str]]| Filter::Without(Set::of_fields(paths));
     match (part, role) {
-        // Upstream forgets to say here what it leaves alone.
+        // Upstream has no reset fields here.
         (_, Some(Role::EphemeralContainers | Role::Resize)) => Filter::All,
         (_, Some(Role::Approval)) => without(&[&["spec"], &["status", "certificate"]]),
-        // What is approved is told through another subresource.
+        // Approvals are written through another subresource.
         (Part::Status, _) if kind.subresources.iter().any(|s| s.role == Role::Approval) => {
             without(&[&["spec"], &["status", "conditions"]])
         }
@@ -207,7 +208,7 @@ impl<'a> ResourceVersions<'a> {
         }
     }
 
-    /// The kind of a version, and what a request can own of it.
+    /// Returns the kind of a version, and the paths that a request can own in it.
     fn version(&self, api_version: &str) -> Option<(&Arc<Kind>, &Filter)> {
         if self.resource.kind.api_version() == api_version {
             return Some((&self.resource.kind, &self.filter));
@@ -215,8 +216,8 @@ impl<'a> ResourceVersions<'a> {
         self.others.iter().find(|(kind, _)| kind.api_version() == api_version).map(|(kind, filter)| (kind, filter))
     }
 
-    /// From one version to another: through the stored one, as the other writes it; of a custom resource by its webhook,
-    /// or as it is, with another version's name on it.
+    /// Converts between versions: of a built-in kind through the storage version; of a custom resource by its webhook,
+    /// or by replacing the apiVersion.
     fn converted(&self, mut object: Value, from: &Arc<Kind>, to: &Arc<Kind>) -> Result<Value, Status> {
         if from.version == to.version {
             return Ok(object);
@@ -229,17 +230,17 @@ impl<'a> ResourceVersions<'a> {
     }
 }
 
-/// Whether a version is served, or stored.
+/// Returns whether a version is served or stored.
 fn is_in_use(kind: &Kind) -> bool {
     !kind.verbs.is_empty() || matches!(kind.storage, Storage::Stored { hub: None, .. })
 }
 
-/// The other versions of a resource: of a custom one all that its definition has, of a built-in one those of its group
-/// that are stored in the same place. Upstream knows the types of a group alone, so the managers of an Event in one group
-/// are gone when it is written in the other.
+/// Returns the other versions of a resource: of a custom resource all versions of its CustomResourceDefinition, of a
+/// built-in one those of its group with the same storage. Upstream knows only the types of one group, so the managers
+/// of an Event of one group are dropped when it is written in the other.
 ///
-/// What a write of a custom resource leaves alone, upstream knows of the version of the request only, and of a status in
-/// those versions that have one.
+/// Upstream has the reset fields of a custom resource only for the version of the request, and those of a status for
+/// the versions that have one.
 fn others(scope: &Scope<'_>, part: Part) -> Vec<(Arc<Kind>, Filter)> {
     let resource = scope.resource;
     let own = resource.kind.api_version();
@@ -269,9 +270,10 @@ fn through_stored(object: &mut Value, from: &Kind, to: &Kind) {
     to.rewrite(object);
 }
 
-/// A written object as it is compared: of a version that is not the stored one it has been in that.
+/// Returns a written object as it is compared: a version that is not stored has been converted to the storage version
+/// and back.
 pub fn compared<'a>(scope: &Scope<'_>, object: &'a Value) -> Cow<'a, Value> {
-    if !scope.resource.tells_through_stored() {
+    if !scope.resource.is_built_in_spoke() {
         return Cow::Borrowed(object);
     }
     let kind = &scope.resource.kind;
@@ -287,7 +289,7 @@ impl Versions for ResourceVersions<'_> {
 
     fn convert(&self, object: &Value, from: &str, to: &str) -> Result<Option<Value>, Status> {
         let Some((wanted, _)) = self.version(to) else {
-            // A version that a definition no longer has is an error to upstream, unlike one that was built in.
+            // A version that the CustomResourceDefinition no longer has is an error in upstream, unlike a built-in one.
             let message = format!("request to convert CR to an invalid group/version: {to}");
             let gone = Status { code: 500, message, ..Status::default() };
             return if self.resource.versions.is_empty() { Ok(None) } else { Err(gone) };

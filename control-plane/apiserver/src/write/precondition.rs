@@ -7,7 +7,8 @@ use super::scope::Scope;
 /// Refuses a change of another object, or of another version of it, than its author names by uid and resourceVersion.
 pub fn check(scope: &Scope<'_>, new: &Value, old: &Value, may_change_uid: bool) -> Result<(), Status> {
     let resource = scope.resource.group_resource();
-    let (uid, actual) = (corten_meta::uid(new), corten_meta::uid(old));
+    let uid = corten_meta::uid(new);
+    let actual = corten_meta::uid(old);
     if !uid.is_empty() && uid != actual && !may_change_uid {
         let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {actual}");
         return Err(not_the_same(scope, &why)?);
@@ -49,21 +50,21 @@ pub fn check_new(version: &str) -> Result<(), Status> {
     Err(Status { code: 500, message, ..Status::default() })
 }
 
-/// The error for a write of another object than its author means, with its key as upstream's storage writes it; a dry run
-/// does not know the prefix of the storage.
+/// Returns the error for a write of another object than its author means, with its key as upstream's storage has it;
+/// the key of a dry run has no prefix.
 pub fn not_the_same(scope: &Scope<'_>, why: &str) -> Result<Status, Status> {
-    let place = scope.core.registry.place(scope.resource, scope.namespace, scope.name)?;
-    let key = if scope.context.dry_run() { place.trim_start_matches("/registry") } else { &place };
+    let key = scope.core.registry.key_of(scope.resource, scope.namespace, scope.name)?;
+    let key = if scope.context.dry_run() { key.trim_start_matches("/registry") } else { &key };
     let why =
         format!("StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: {why}");
     Ok(Status::conflict(&scope.resource.group_resource(), scope.name, &why))
 }
 
-/// The error for a create of an object that exists, or is being deleted.
+/// Returns the error for a create of an object that exists, or is being deleted.
 pub fn already_exists(scope: &Scope<'_>, object: &Value, present: Option<&Object>) -> Status {
     let resource = scope.resource.group_resource();
     let name = corten_meta::name(object);
-    // The error follows from `generateName`, also if the name was given.
+    // The error depends on `generateName`, also if the client set the name.
     let mut status = match object.pointer("/metadata/generateName").and_then(Value::as_str) {
         None | Some("") => Status::already_exists(&resource, name),
         Some(_) => Status::generate_name_conflict(&resource, name, 1),
@@ -74,7 +75,7 @@ pub fn already_exists(scope: &Scope<'_>, object: &Value, present: Option<&Object
     status
 }
 
-/// The error for a write that other writers kept from its end.
+/// Returns the error for a write that other writers prevented in every try.
 pub fn server_busy(scope: &Scope<'_>) -> Status {
     Status::server_timeout(&scope.resource.group_resource(), scope.context.info.verb.as_str(), 1)
 }

@@ -11,7 +11,7 @@ use crate::decode::{self, Expected};
 use crate::registry::Resource;
 use crate::target::Target;
 
-/// A request for a resource on its way through a verb.
+/// A request for a resource, as the verbs handle it.
 #[derive(Clone, Copy)]
 pub struct Scope<'a> {
     pub target: Target<'a>,
@@ -27,7 +27,7 @@ impl<'a> Deref for Scope<'a> {
 }
 
 impl<'a> Scope<'a> {
-    /// The same request, for another object.
+    /// Returns the same request, for another object.
     pub fn at<'b>(&self, resource: &'b Arc<Resource>, namespace: &'b str, name: &'b str) -> Scope<'b>
     where
         'a: 'b,

@@ -3,7 +3,7 @@
 use corten_api::Kind;
 use corten_meta::Value;
 
-/// Where the labels of a pod template are.
+/// The path of a pod template's labels.
 const OF_TEMPLATE: &str = "/spec/template/metadata/labels";
 
 /// Returns whether a request leaves the labels of the object to its template.

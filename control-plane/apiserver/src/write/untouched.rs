@@ -1,12 +1,12 @@
 //! The fields that a write of the status leaves alone: all but metadata and status.
 //!
-//! They have had their defaults since they were last written. So they are set aside while the rest of the object is merged,
-//! defaulted and compared, and put back before admission sees the object. Pure.
+//! They have had their defaults since they were last written. So they are set aside while the rest of the object is
+//! merged, defaulted and compared, and put back before admission sees the object. Pure.
 
 use corten_meta::Value;
 use serde_json::Map;
 
-/// The fields of an object that a write of its status can concern.
+/// The fields of an object that a write of its status can change.
 pub const CONCERNED: [&str; 4] = ["apiVersion", "kind", "metadata", "status"];
 
 /// The other fields of an object, set aside.
@@ -42,7 +42,7 @@ mod tests {
 
     use super::*;
 
-    /// A value with every field set that is not too deep inside.
+    /// Returns a value with every field set, up to a depth.
     fn filled(of: &FieldType, depth: usize) -> Value {
         match of {
             FieldType::Integer(_) | FieldType::Number(_) | FieldType::IntOrString => json!(1),
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_is_completed_alike_without_the_rest() {
+    fn a_status_gets_the_same_defaults_without_the_rest() {
         let mut kinds = 0;
         let spared = |kind: &&Arc<Kind>| kind.rules.has_status && !kind.rules.status_needs_spec;
         for kind in corten_api::kinds().iter().filter(spared) {

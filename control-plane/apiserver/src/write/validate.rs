@@ -5,7 +5,7 @@ use corten_meta::{FieldError, Status, Value};
 use super::part::Part;
 use super::scope::Scope;
 
-/// Refuses an object that has errors. Those of admission stand among the others at their fields.
+/// Refuses an object that has errors. Those of admission are inserted at their fields.
 pub fn refuse_invalid(
     scope: &Scope<'_>,
     object: &Value,
@@ -34,12 +34,12 @@ pub fn errors_of_change(scope: &Scope<'_>, part: Part, new: &Value, given: &Valu
     }
 }
 
-/// Warns the client of a new object. It is warned also if the write is refused after this.
+/// Warns the client of a new object. The client gets the warnings also if the write is refused later.
 pub fn warn_of_new(scope: &Scope<'_>, object: &Value) {
     scope.resource.kind.behaviour.warnings(object, None).into_iter().for_each(|warning| scope.context.warn(warning));
 }
 
-/// Warns the client of a change. It is warned also if the write is refused after this.
+/// Warns the client of a change. The client gets the warnings also if the write is refused later.
 pub fn warn_of_change(scope: &Scope<'_>, part: Part, new: &Value, old: &Value) {
     let behaviour = &scope.resource.kind.behaviour;
     let warnings = match part {

@@ -81,7 +81,7 @@ impl Issuers {
         let signature = BASE64URL.decode(signature).ok()?;
         let began = Instant::now();
         let result = known.check(metrics, &header, &claims, message, &signature).await;
-        metrics.judged(&known.issuer.url, result.is_ok(), began.elapsed());
+        metrics.verified_token(&known.issuer.url, result.is_ok(), began.elapsed());
         Some(result)
     }
 }

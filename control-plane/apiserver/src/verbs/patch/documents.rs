@@ -1,4 +1,4 @@
-//! Reads the document of a patch, in the words of upstream for each form of patch. Pure.
+//! Parsing of patch documents, with upstream's errors for each type of patch. Pure.
 
 use corten_meta::numbers::beyond_error;
 use corten_meta::quote::quote;
@@ -13,9 +13,9 @@ const MAX_OPERATIONS: usize = 10_000;
 #[derive(Debug, Default)]
 pub(super) struct Document {
     pub value: Value,
-    /// What a strict reader objects to in it.
+    /// The errors of strict decoding.
     pub complaints: Vec<String>,
-    /// How the numbers are written that it puts into an object.
+    /// The spelling of the numbers that it writes into an object.
     pub numbers: Numbers,
 }
 
@@ -23,7 +23,7 @@ pub(super) struct Document {
 pub(super) fn read(form: Form, bytes: &[u8], is_strict: bool) -> Result<Document, Status> {
     let decoded = corten_meta::decode_json(bytes, is_strict)
         .map_err(|e| corten_meta::go::json_error(bytes).unwrap_or_else(|| e.to_string()));
-    // Whoever does not look closely leaves the rest to the one who applies it.
+    // Without strict decoding, the error is that of applying the patch.
     let refuse = |why: String| match (form, is_strict) {
         (Form::Strategic, _) | (Form::Json, false) => Status::bad_request(why),
         (_, true) => Status::bad_request(format!("error decoding patch: {why}")),
@@ -33,7 +33,7 @@ pub(super) fn read(form: Form, bytes: &[u8], is_strict: bool) -> Result<Document
     let mut numbers = Numbers::default();
     if decoded.has_floats {
         numbers = corten_meta::codec::numbers(bytes);
-        // Who looks closely, or merges by the schema, wants values; all others take texts as they are.
+        // Strict decoding and strategic merge need values; the others keep numbers as they are spelled.
         let beyond = numbers.beyond().find_map(|(place, text)| match form {
             Form::Json => {
                 let is_value = place.split_once("].").is_some_and(|(_, member)| member.starts_with("value"));
@@ -48,7 +48,7 @@ pub(super) fn read(form: Form, bytes: &[u8], is_strict: bool) -> Result<Document
     let duplicates = decoded.duplicates.iter().map(|path| format!("duplicate field {}", quote(path)));
     let mut value = decoded.value;
     if form == Form::Json {
-        // An operation that is null has nothing in it.
+        // An operation that is null is an empty one.
         let operations = value.as_array_mut().into_iter().flatten().filter(|operation| operation.is_null());
         operations.for_each(|operation| *operation = Value::Object(serde_json::Map::new()));
     }
@@ -67,7 +67,7 @@ pub(super) fn read(form: Form, bytes: &[u8], is_strict: bool) -> Result<Document
                 false => corten_meta::codec::strict_complaints(bytes, &unknown),
             };
             let complaints = complaints.into_iter().map(|complaint| format!("json patch {complaint}")).collect();
-            let numbers = placed(operations, &numbers);
+            let numbers = at_targets(operations, &numbers);
             Ok(Document { value, complaints, numbers })
         }
         (Form::Merge, Value::Null) => Err(Status::bad_request("Invalid JSON Patch")),
@@ -75,11 +75,11 @@ pub(super) fn read(form: Form, bytes: &[u8], is_strict: bool) -> Result<Document
             Ok(Document { value: Value::Object(serde_json::Map::new()), ..Document::default() })
         }
         (Form::Merge, Value::Object(_)) => Ok(Document { complaints: duplicates.collect(), value, numbers }),
-        // What is merged by the schema are values.
+        // A strategic merge writes values, not spellings.
         (Form::Strategic, Value::Object(_)) => {
             Ok(Document { complaints: duplicates.collect(), value, ..Document::default() })
         }
-        // It takes the place of the object, which it cannot.
+        // An array would replace the object, which fails later.
         (Form::Merge, Value::Array(_)) if !is_strict => Ok(Document { value, ..Document::default() }),
         (form, other) => {
             let wanted = match (form, is_strict) {
@@ -92,15 +92,15 @@ pub(super) fn read(form: Form, bytes: &[u8], is_strict: bool) -> Result<Document
     }
 }
 
-/// The members of an operation that are text.
-const TEXTS: [&str; 3] = ["op", "path", "from"];
+/// The members of an operation that are strings.
+const STRING_MEMBERS: [&str; 3] = ["op", "path", "from"];
 
 fn check_operations(operations: &[Value], is_strict: bool) -> Result<(), String> {
     for operation in operations {
         match operation {
             Value::Object(members) if is_strict => {
                 for (name, value) in members {
-                    if TEXTS.contains(&name.as_str()) && !value.is_string() && !value.is_null() {
+                    if STRING_MEMBERS.contains(&name.as_str()) && !value.is_string() && !value.is_null() {
                         let found = kind_of(value);
                         return Err(format!(
                             "json: cannot unmarshal {found} into Go struct field jsonPatchOp.{name} of type string"
@@ -118,8 +118,8 @@ fn check_operations(operations: &[Value], is_strict: bool) -> Result<(), String>
     Ok(())
 }
 
-/// How numbers are written at the places that the operations write them to.
-fn placed(operations: &[Value], numbers: &Numbers) -> Numbers {
+/// Returns the spelling of numbers at the paths that the operations write them to.
+fn at_targets(operations: &[Value], numbers: &Numbers) -> Numbers {
     let mut placed = Numbers::default();
     for (place, text) in numbers.iter() {
         let Some((at, rest)) = place.strip_prefix('[').and_then(|place| place.split_once("].value")) else { continue };
@@ -139,15 +139,15 @@ fn placed(operations: &[Value], numbers: &Numbers) -> Numbers {
     placed
 }
 
-/// The paths of members that no operation has.
+/// Returns the paths of members that no operation has.
 fn unknown_members(operations: &[Value]) -> Vec<String> {
     let members = operations.iter().enumerate().filter_map(|(at, operation)| Some((at, operation.as_object()?)));
     let paths = members.flat_map(|(at, members)| members.keys().map(move |name| (at, name)));
-    let unknown = paths.filter(|(_, name)| name.as_str() != "value" && !TEXTS.contains(&name.as_str()));
+    let unknown = paths.filter(|(_, name)| name.as_str() != "value" && !STRING_MEMBERS.contains(&name.as_str()));
     unknown.map(|(at, name)| format!("[{at}].{name}")).collect()
 }
 
-/// The places that the operations of a JSON patch look into, as an object of objects.
+/// Returns the paths that the operations of a JSON patch access, as an object of objects.
 pub(super) fn touched(operations: &[Value]) -> Value {
     let mut touched = Value::Object(serde_json::Map::new());
     let pointers = operations.iter().flat_map(|operation| ["from", "path"].map(|member| operation[member].as_str()));
@@ -172,7 +172,7 @@ pub(super) fn touched(operations: &[Value]) -> Value {
     touched
 }
 
-/// The decoder's word for a value that is not what it should be.
+/// Returns the JSON decoder's word for the type of a value.
 pub fn kind_of(value: &Value) -> &'static str {
     match value {
         Value::Array(_) => "array",
@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_wrong_with_a_document_is_told_as_upstream_tells_it() {
+    fn documents_are_refused_with_upstreams_errors() {
         for (form, text, is_strict, wanted) in [
             (
                 Form::Json,
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_strict_reader_names_what_is_double_and_what_is_unknown() {
+    fn strict_decoding_reports_duplicate_and_unknown_fields() {
         let complaints = |form, text: &str, is_strict| read(form, text.as_bytes(), is_strict).unwrap().complaints;
         assert_eq!(
             complaints(Form::Json, r#"[{"op": "test", "op": "add", "path": "/a", "odd": 1}]"#, true),

@@ -1,4 +1,4 @@
-//! PATCH: JSON patch, merge patch, strategic merge patch. An apply patch goes its own way (`apply.rs`).
+//! PATCH: JSON patch, merge patch, strategic merge patch. Apply patches are in `apply.rs`.
 
 mod documents;
 
@@ -14,10 +14,10 @@ use super::options::{Write, check_options};
 use super::update::reply;
 use crate::body::Reply;
 use crate::decode::{
-    Expected, FieldValidation, Untyped, check_says_type, check_type, checked, field_validation,
+    Expected, FieldValidation, Untyped, check_has_type, check_type, checked, field_validation,
     field_validation_complaints, half_version, no_kind,
 };
-use crate::negotiation::{media_type, unread_form};
+use crate::negotiation::{media_type, unsupported_body};
 use crate::scheme;
 use crate::write::Scope;
 use crate::write::{Change, Part, check_location, unnamed};
@@ -26,7 +26,7 @@ const JSON: &str = "application/json-patch+json";
 const MERGE: &str = "application/merge-patch+json";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
 
-/// How a patch says what it changes.
+/// The type of a patch.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
     Json,
@@ -34,24 +34,24 @@ enum Form {
     Strategic,
 }
 
-/// A patch. It is read only where there is something to patch, so what is wrong with it is told then.
+/// A patch. Errors of the document are reported only once the object to patch is known, as upstream does.
 pub struct Patch {
     form: Form,
     document: Result<Value, Status>,
-    /// What a strict reader objects to in the patch itself.
+    /// The errors of strict decoding of the patch itself.
     complaints: Vec<String>,
-    /// How its numbers are written, where that becomes a part of the object.
+    /// The spelling of its numbers, where that becomes a part of the object.
     numbers: Numbers,
 }
 
-/// The result of a patch, and what an error about it shows.
+/// The result of a patch, and the value that errors about it show.
 pub struct Patched {
     object: Value,
-    /// What is left of a strategic merge patch, which has no other words for where an error is.
+    /// The rest of a strategic merge patch, which errors show instead of the object.
     shown: Option<Value>,
 }
 
-/// Answers with the object after the patch.
+/// Returns the response with the object after the patch.
 pub async fn patch(target: &Scope<'_>, bytes: &bytes::Bytes) -> Result<Reply, Status> {
     if is_apply(target) {
         return apply::apply(target, bytes).await;
@@ -62,15 +62,15 @@ pub async fn patch(target: &Scope<'_>, bytes: &bytes::Bytes) -> Result<Reply, St
     Ok(reply(target, &updated))
 }
 
-/// Whether the body is to be applied rather than patched.
+/// Returns whether the body is an apply patch.
 pub fn is_apply(target: &Scope<'_>) -> bool {
     media_type(&target.context.headers) == apply::MEDIA_TYPE
 }
 
-/// Refuses a body of a form that no patch has.
+/// Refuses a media type that no patch has.
 pub fn check_media_type(target: &Scope<'_>) -> Result<(), Status> {
     let kind = media_type(&target.context.headers);
-    // Only built-in types have the marks that a strategic merge goes by.
+    // Only built-in types have the merge keys of a strategic merge.
     let accepted: &[&str] = match target.resource.kind.is_custom() {
         true => &[JSON, MERGE, apply::MEDIA_TYPE],
         false => &[JSON, MERGE, STRATEGIC, apply::MEDIA_TYPE],
@@ -78,7 +78,7 @@ pub fn check_media_type(target: &Scope<'_>) -> Result<(), Status> {
     match (accepted.contains(&kind), target.resource.kind.is_custom()) {
         (true, _) => Ok(()),
         (false, true) => Err(Status::unsupported_media_type(accepted)),
-        (false, false) => Err(unread_form()),
+        (false, false) => Err(unsupported_body()),
     }
 }
 
@@ -99,7 +99,7 @@ impl Patch {
         })
     }
 
-    /// The object with the patch applied; its type in the schema decides how lists merge.
+    /// Returns the object with the patch applied; its type in the schema decides how lists merge.
     pub fn apply(&self, schema: &str, old: &Value) -> Result<Patched, Status> {
         let document = self.document.as_ref().map_err(Status::clone)?;
         let mut object = old.clone();
@@ -110,7 +110,7 @@ impl Patch {
                 let mut shown = document.clone();
                 object = corten_api::strategically_merged(schema, object, &mut shown).map_err(merge_status)?;
                 corten_api::schema::restore(schema, &mut object).map_err(|why| refuse(&printed(&shown), &why))?;
-                // The typed object keeps its type whatever the patch says.
+                // The typed object keeps its type whatever the patch sets.
                 for field in ["apiVersion", "kind"] {
                     object[field] = old[field].clone();
                 }
@@ -120,14 +120,14 @@ impl Patch {
         Ok(Patched { object, shown: None })
     }
 
-    /// Whether nothing is said of any field of the object but these.
+    /// Returns whether the patch has only these fields of the object.
     pub fn is_within(&self, fields: &[&str]) -> bool {
         let Ok(document) = &self.document else { return false };
         let is_among = |field: &String| fields.contains(&field.as_str());
         self.form != Form::Json && document.as_object().is_some_and(|fields| fields.keys().all(is_among))
     }
 
-    /// The places that the patch looked into.
+    /// Returns the paths that the patch accesses.
     fn touched(&self) -> Value {
         match (&self.document, self.form) {
             (Ok(Value::Array(operations)), Form::Json) => documents::touched(operations),
@@ -136,7 +136,7 @@ impl Patch {
         }
     }
 
-    /// The patched object of the resource, with its fields checked.
+    /// Returns the patched object of the resource, with its fields checked.
     pub fn apply_checked(&self, target: &Scope<'_>, old: &Value) -> Result<Value, Status> {
         let kind = &target.resource.kind;
         let patched = self.apply(&kind.schema, old)?;
@@ -147,7 +147,7 @@ impl Patch {
         Ok(new)
     }
 
-    /// The result of the patch, with its fields checked. What is wrong is wrong with the patch.
+    /// Returns the result of the patch, with its fields checked. Errors are reported as errors of the patch.
     pub fn checked(&self, target: &Scope<'_>, patched: Patched, expected: &Expected<'_>) -> Result<Value, Status> {
         let Patched { object, shown } = patched;
         let show = |object: &Value| match &shown {
@@ -176,7 +176,7 @@ impl Patch {
                 let internal = format!("{group}/__internal");
                 return Err(refuse(&object, &scheme::of(group).unknown(&internal, kind)));
             }
-            // Without a version it is read as something that has none of these fields.
+            // Without an apiVersion it is decoded as a type that has none of these fields.
             let fields = object.as_object().into_iter().flatten().map(|(name, _)| name.clone());
             let mut lost: Vec<String> = fields.filter(|name| name != "apiVersion" && name != "kind").collect();
             lost.sort_unstable();
@@ -188,7 +188,7 @@ impl Patch {
         if self.form != Form::Strategic {
             return checked(target.context, object, &self.numbers, expected, complaints, &refuse);
         }
-        // What a strategic merge makes is an object already, and an error about what it says is not one of the patch.
+        // The result of a strategic merge is a typed object, so an unreadable value is not an error of the patch.
         let fields = Expected { behaviour: None, is_merged: true, ..*expected };
         let object = checked(target.context, object, &self.numbers, &fields, complaints, &refuse)?;
         match expected.unreadable(&object) {
@@ -198,13 +198,13 @@ impl Patch {
     }
 }
 
-/// A custom resource says what it is, and a patch does not change that.
+/// Checks that a patched custom resource has its type, unchanged.
 fn check_custom_type(
     object: &Value,
     expected: &Expected<'_>,
     refuse: &dyn Fn(&Value, &str) -> Status,
 ) -> Result<(), Status> {
-    match check_says_type(object, expected) {
+    match check_has_type(object, expected) {
         Err(Untyped::NoKind) => return Err(refuse(object, &no_kind(&object.to_string()))),
         Err(Untyped::NoVersion(_)) => {
             return Err(Status::internal("Object 'apiVersion' is missing in 'object has no apiVersion field'"));
@@ -222,13 +222,13 @@ fn check_custom_type(
     Err(Status::invalid(&kind, corten_meta::name(object), vec![error]))
 }
 
-/// The answer to a patch whose result is not what it must be.
+/// Returns the error of a patch whose result is invalid.
 fn refuse(shown: &str, why: &str) -> Status {
     let error = FieldError::invalid(&Path::root("patch"), shown, why);
     Status::invalid(&GroupKind::default(), "", vec![error])
 }
 
-/// The answer to a strategic merge that failed.
+/// Returns the error of a failed strategic merge.
 fn merge_status(error: corten_api::Error) -> Status {
     match error {
         corten_api::Error::PatchFormat(why) => Status::bad_request(why),
