@@ -1,5 +1,6 @@
-//! What access control, admission and custom resources cost: a decision among 10,000 role bindings, the plugins of
-//! admission alone, a write without the store, a custom resource against a built-in one of the same size, and a thousand definitions.
+//! The cost of access control, admission and custom resources: a decision among 10,000 role bindings, the admission
+//! plugins alone, a write without the store, a custom resource against a built-in one of the same size, and a thousand
+//! CustomResourceDefinitions.
 //!
 //! All in one process, without a network. Prints one `figure<TAB>value<TAB>unit` line each, for the history.
 
@@ -40,10 +41,10 @@ fn figure(name: &str, value: f64, unit: &str) {
     println!("{name}\t{value:.2}\t{unit}");
 }
 
-async fn call(who: &InProcess, method: &str, path: &str, body: Option<&Value>) -> (u16, Bytes) {
+async fn call(client: &InProcess, method: &str, path: &str, body: Option<&Value>) -> (u16, Bytes) {
     let request = http::Request::builder().method(method).uri(path).header("content-type", "application/json");
     let body = body.map(|b| Bytes::from(b.to_string())).unwrap_or_default();
-    let reply = who.call(request.body(body).expect("a request")).await;
+    let reply = client.call(request.body(body).expect("a request")).await;
     let code = reply.status().as_u16();
     match reply.into_body() {
         Body::Full(bytes) => (code, bytes),
@@ -51,13 +52,13 @@ async fn call(who: &InProcess, method: &str, path: &str, body: Option<&Value>) -
     }
 }
 
-/// Makes an object, which must succeed.
-async fn make(who: &InProcess, path: &str, body: &Value) {
-    let (code, answer) = call(who, "POST", path, Some(body)).await;
+/// Creates an object, which must succeed.
+async fn make(client: &InProcess, path: &str, body: &Value) {
+    let (code, answer) = call(client, "POST", path, Some(body)).await;
     assert_eq!(code, 201, "{}", String::from_utf8_lossy(&answer));
 }
 
-/// The mean time of one of many calls, one after the other.
+/// Returns the mean time of many calls, one after the other.
 async fn mean(times: u32, mut one: impl AsyncFnMut(u32)) -> Duration {
     for at in 0..times / 10 {
         one(times + at).await;
@@ -73,7 +74,7 @@ fn micros(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-/// What RBAC adds to a read: against a reader whom it is not asked about.
+/// Measures the cost of RBAC in a read, against a reader that skips it.
 async fn decisions(server: &Arc<Server>, admin: &InProcess) {
     make(admin, MAPS, &json!({ "metadata": { "name": "read" } })).await;
     let rules = json!([{ "apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"] }]);
@@ -87,22 +88,22 @@ async fn decisions(server: &Arc<Server>, admin: &InProcess) {
     }
     let path = format!("{MAPS}/read");
     let user = server.in_process(User::new(&format!("u{}", BINDINGS / 2), &["dev", "ops"]));
-    let asked = mean(CALLS, async |_| assert_eq!(call(&user, "GET", &path, None).await.0, 200)).await;
-    let unasked = mean(CALLS, async |_| assert_eq!(call(admin, "GET", &path, None).await.0, 200)).await;
-    figure("access, RBAC decision among 10k bindings", micros(asked.saturating_sub(unasked)), "µs");
+    let authorized = mean(CALLS, async |_| assert_eq!(call(&user, "GET", &path, None).await.0, 200)).await;
+    let unauthorized = mean(CALLS, async |_| assert_eq!(call(admin, "GET", &path, None).await.0, 200)).await;
+    figure("access, RBAC decision among 10k bindings", micros(authorized.saturating_sub(unauthorized)), "µs");
     let stranger = server.in_process(User::new("stranger", &["dev", "ops"]));
     let refused = mean(CALLS, async |_| assert_eq!(call(&stranger, "GET", &path, None).await.0, 403)).await;
     figure("access, a refused read among 10k bindings", micros(refused), "µs");
 }
 
-/// The processor time of this thread, which is the one that polls what `main` waits for.
+/// Returns the processor time of this thread, which is the one that polls the futures of `main`.
 fn processor_time() -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("the kernel counts processor time");
     let nanoseconds = text.split_whitespace().next().and_then(|number| number.parse().ok());
     Duration::from_nanos(nanoseconds.expect("a number of nanoseconds"))
 }
 
-/// A pod as clients write it, with what the server defaults before admission.
+/// Returns a pod as clients write it, with the defaults that the server sets before admission.
 fn pod() -> Value {
     let container = json!({ "name": "c", "image": "registry.example.com/app:1", "imagePullPolicy": "IfNotPresent",
         "resources": { "requests": { "cpu": "100m", "memory": "64Mi" }, "limits": { "memory": "128Mi" } },
@@ -114,8 +115,8 @@ fn pod() -> Value {
                   "schedulerName": "default-scheduler", "securityContext": {}, "terminationGracePeriodSeconds": 30 } })
 }
 
-/// What admission alone takes of the processor: every plugin of a cluster, changing, validating and charging, with no
-/// webhook, no policy, no quota and no limit range configured.
+/// Measures the processor time of admission alone: every plugin of a cluster, mutating, validating and charging, with
+/// no webhook, no policy, no quota and no limit range configured.
 async fn admission(admin: &InProcess) {
     make(admin, "/api/v1/namespaces/default/serviceaccounts", &json!({ "metadata": { "name": "default" } })).await;
     let mut map = object("ConfigMap", "bench");
@@ -131,8 +132,8 @@ async fn admission(admin: &InProcess) {
     }
 }
 
-/// What a pod takes of the processor besides the store: to be made, to have its status patched as a scheduler does it
-/// that makes room, and to go.
+/// Measures the processor time of a pod without the store: its creation, a patch of its status as by a scheduler that
+/// preempts, and its deletion.
 async fn parts(admin: &InProcess) {
     const PODS: &str = "/api/v1/namespaces/default/pods";
     const TIMES: u32 = CALLS / 4;
@@ -171,7 +172,7 @@ async fn parts(admin: &InProcess) {
     assert_eq!(code, 200);
 }
 
-/// Widgets and ConfigMaps of the same size.
+/// Returns a Widget or ConfigMap of the same size.
 fn object(kind: &str, name: &str) -> Value {
     let data: Value =
         (0..20).map(|at| (format!("key{at}"), json!("x".repeat(40)))).collect::<serde_json::Map<_, _>>().into();
@@ -211,7 +212,7 @@ async fn served(admin: &InProcess, plural: &str) {
     panic!("{plural} are never served");
 }
 
-/// Writes that stop before the store, and writes that do not.
+/// Measures writes that stop before the store, and writes that do not.
 async fn writes(admin: &InProcess) {
     define(admin, "widgets", "Widget").await;
     served(admin, "widgets").await;
@@ -237,7 +238,7 @@ async fn writes(admin: &InProcess) {
     figure("access, custom resource against built-in, created", times[1].as_secs_f64() / times[0].as_secs_f64(), "×");
 }
 
-/// A thousand definitions: what they take, and whether others notice.
+/// Measures a thousand CustomResourceDefinitions: their memory, and their effect on other requests.
 async fn definitions(admin: &InProcess) {
     let path = format!("{MAPS}/read");
     let before = mean(CALLS, async |_| assert_eq!(call(admin, "GET", &path, None).await.0, 200)).await;
@@ -256,7 +257,7 @@ async fn definitions(admin: &InProcess) {
     figure("access, one more definition, served after", begin.elapsed().as_secs_f64() * 1e3, "ms");
 }
 
-/// The memory of this process, in KiB.
+/// Returns the resident memory of this process, in KiB.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

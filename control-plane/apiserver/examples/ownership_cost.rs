@@ -1,4 +1,4 @@
-//! What keeping track of field owners costs: `cargo run --example ownership_cost`.
+//! The cost of tracking field owners: `cargo run --example ownership_cost`.
 //!
 //! Renews a lease and writes the status of a pod many times over, once with managedFields and once after they were
 //! reset, and prints the CPU time of a write in both cases. Store, pipeline and encoding are the same.
@@ -10,14 +10,14 @@ use serde_json::{Value, json};
 
 const WRITES: u32 = 2000;
 
-async fn send(who: &InProcess, method: &str, path: &str, body: &Value) -> Result<Value, Box<dyn std::error::Error>> {
+async fn send(client: &InProcess, method: &str, path: &str, body: &Value) -> Result<Value, Box<dyn std::error::Error>> {
     let content_type = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
     let request = http::Request::builder()
         .method(method)
         .uri(path)
         .header("content-type", content_type)
         .header("user-agent", "kubelet/v1.36.0");
-    let reply = who.call(request.body(body.to_string().into())?).await;
+    let reply = client.call(request.body(body.to_string().into())?).await;
     let ok = reply.status().is_success();
     match reply.into_body() {
         Body::Full(bytes) if ok => Ok(serde_json::from_slice(&bytes)?),
@@ -25,21 +25,21 @@ async fn send(who: &InProcess, method: &str, path: &str, body: &Value) -> Result
     }
 }
 
-/// How long this thread has been running, which is what a busy machine does not blur.
+/// Returns the CPU time of this thread, which does not depend on the load of the machine.
 fn cpu_time() -> Result<Duration, Box<dyn std::error::Error>> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat")?;
     Ok(Duration::from_nanos(text.split(' ').next().unwrap_or_default().parse()?))
 }
 
-/// The CPU time of one write, of many.
+/// Returns the CPU time of one write, as the mean of many.
 async fn measure(
-    who: &InProcess,
+    client: &InProcess,
     path: &str,
     change: impl Fn(u32) -> Value,
 ) -> Result<Duration, Box<dyn std::error::Error>> {
     let started = cpu_time()?;
     for round in 0..WRITES {
-        send(who, "PATCH", path, &change(round)).await?;
+        send(client, "PATCH", path, &change(round)).await?;
     }
     Ok((cpu_time()? - started) / WRITES)
 }

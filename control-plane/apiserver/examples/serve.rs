@@ -1,7 +1,7 @@
 //! Serves the API alone, for trying it with kubectl: `cargo run --example serve -- DIRECTORY PORT [PLUGINS [CIDR]]`.
 //!
-//! The store, a new CA and a kubeconfig of the administrator (`kubeconfig`) go to the directory. The admission
-//! plugins that are named, with commas between them, are left out; Services get addresses of the range.
+//! The store, a new CA and a kubeconfig of the administrator (`kubeconfig`) are written to the directory. The named
+//! admission plugins, separated by commas, are disabled; Services get addresses of the range.
 
 use std::sync::Arc;
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 const DEFAULT: &str = "/api/v1/namespaces/default";
 
 #[tokio::test]
-async fn a_bound_pod_bears_its_nodes_place() {
+async fn a_bound_pod_has_the_topology_labels_of_its_node() {
     let s = TestServer::start().await;
     let labels = json!({ "topology.kubernetes.io/zone": "z", "topology.kubernetes.io/region": "r", "other": "o" });
     s.post("/api/v1/nodes", json!({ "metadata": { "name": "n", "labels": labels } })).await.expect(201);
@@ -31,7 +31,7 @@ async fn a_bound_pod_bears_its_nodes_place() {
 }
 
 #[tokio::test]
-async fn a_pod_written_as_it_was_created_keeps_what_was_filled_in() {
+async fn an_update_with_the_body_of_the_create_keeps_the_defaults_of_admission() {
     let s = TestServer::start().await;
     s.post(&format!("{DEFAULT}/serviceaccounts"), json!({ "metadata": { "name": "default" } })).await;
     let pod = |labels: Value| {
@@ -49,7 +49,7 @@ async fn a_pod_written_as_it_was_created_keeps_what_was_filled_in() {
 }
 
 #[tokio::test]
-async fn a_pods_class_of_service_follows_from_the_defaults_of_its_namespace() {
+async fn the_qos_class_of_a_pod_follows_from_the_defaults_of_its_namespace() {
     let s = TestServer::start().await;
     s.post(&format!("{DEFAULT}/serviceaccounts"), json!({ "metadata": { "name": "default" } })).await;
     let both = json!({ "cpu": "1", "memory": "1Gi" });
@@ -64,13 +64,13 @@ async fn a_pods_class_of_service_follows_from_the_defaults_of_its_namespace() {
     let made = s.post(&format!("{DEFAULT}/pods"), pod("p", json!({}))).await.expect(201);
     assert_eq!(made["spec"]["containers"][0]["resources"], json!({ "limits": both, "requests": both }));
     assert_eq!(made["status"], json!({ "phase": "Pending", "qosClass": "Guaranteed" }));
-    // Who creates a pod may say what it is, and is believed.
-    let mut said = pod("s", json!({}));
-    said["status"]["qosClass"] = "BestEffort".into();
-    let made_as_said = s.post(&format!("{DEFAULT}/pods"), said).await.expect(201);
+    // The creator of a pod may set its QoS class.
+    let mut with_class = pod("s", json!({}));
+    with_class["status"]["qosClass"] = "BestEffort".into();
+    let made_with_class = s.post(&format!("{DEFAULT}/pods"), with_class).await.expect(201);
     assert_eq!(made_as_said["status"], json!({ "phase": "Pending", "qosClass": "BestEffort" }));
-    let said = "LimitRanger plugin set: cpu, memory request for container c; cpu, memory limit for container c";
-    assert_eq!(made["metadata"]["annotations"], json!({ "kubernetes.io/limit-ranger": said }));
+    let annotation = "LimitRanger plugin set: cpu, memory request for container c; cpu, memory limit for container c";
+    assert_eq!(made["metadata"]["annotations"], json!({ "kubernetes.io/limit-ranger": annotation }));
     let far = json!({ "requests": { "cpu": "500m" }, "limits": { "cpu": "1500m", "memory": "1Gi" } });
     let refused = s.post(&format!("{DEFAULT}/pods"), pod("q", far)).await.expect(403);
     let why =
@@ -79,7 +79,7 @@ async fn a_pods_class_of_service_follows_from_the_defaults_of_its_namespace() {
 }
 
 #[tokio::test]
-async fn selectors_of_devices_compile() {
+async fn device_selectors_compile() {
     let s = TestServer::start().await;
     let class = |text: &str| json!({ "metadata": { "name": "c" }, "spec": { "selectors": [{ "cel": { "expression": text } }] } });
     let classes = "/apis/resource.k8s.io/v1/deviceclasses";
@@ -90,7 +90,7 @@ async fn selectors_of_devices_compile() {
 }
 
 #[tokio::test]
-async fn a_claim_grows_where_its_class_lets_it() {
+async fn a_claim_is_expanded_if_its_class_allows_it() {
     let s = TestServer::start().await;
     for (name, grows) in [("grows", true), ("fixed", false)] {
         let class = json!({ "metadata": { "name": name }, "provisioner": "p", "allowVolumeExpansion": grows });
@@ -118,7 +118,7 @@ async fn a_claim_grows_where_its_class_lets_it() {
 }
 
 #[tokio::test]
-async fn nobody_asks_for_a_certificate_of_the_masters() {
+async fn no_user_requests_a_certificate_of_the_masters() {
     let s = TestServer::start().await;
     let request = |group: &str, signer: &str| {
         let mut params = rcgen::CertificateParams::default();

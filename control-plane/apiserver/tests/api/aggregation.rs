@@ -1,4 +1,4 @@
-//! Aggregated API servers, front proxies, and what they may not be told.
+//! Aggregated API servers, front proxies, and the headers that no other client may send.
 
 use crate::server::{TestServer, call};
 use serde_json::json;
@@ -14,7 +14,7 @@ fn api_service() -> serde_json::Value {
     })
 }
 
-/// The reason of the Available condition, once it is the expected one.
+/// Returns the reason of the Available condition, once it is the expected one.
 async fn reason(server: &TestServer, name: &str, expected: &str) -> String {
     let mut last = String::new();
     for _ in 0..20_000 {
@@ -63,7 +63,7 @@ async fn a_remote_group_is_listed_and_answers_503_while_it_is_away() {
 }
 
 #[tokio::test]
-async fn custom_resources_are_registered_as_long_as_they_are_served() {
+async fn custom_resources_are_registered_while_they_are_served() {
     let server = TestServer::start().await;
     let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
     let definition = json!({
@@ -88,14 +88,14 @@ async fn custom_resources_are_registered_as_long_as_they_are_served() {
 }
 
 #[tokio::test]
-async fn nobody_names_the_user_but_a_front_proxy() {
+async fn only_a_front_proxy_names_the_user() {
     let server = TestServer::start().await;
-    let nobody = server.user("nobody", &[]);
+    let user = server.user("nobody", &[]);
     let headers = [("x-remote-user", "admin"), ("x-remote-group", "system:masters")];
     let path = "/api/v1/namespaces/kube-system/secrets";
-    let answer = crate::server::send(&nobody, "GET", path, bytes::Bytes::new(), &headers).await;
+    let answer = crate::server::send(&user, "GET", path, bytes::Bytes::new(), &headers).await;
     assert_eq!(answer.code, 403, "{}", answer.body);
-    // Paths that look like others are none.
+    // Paths that look like those of an aggregated server are not.
     for path in ["/api/v1//secrets", "/api//v1/secrets", "/apis/apps//v1/deployments"] {
         let admin = server.user("admin", &["system:masters"]);
         assert_eq!(call(&admin, "GET", path, None, "").await.code, 404, "{path}");
@@ -103,7 +103,7 @@ async fn nobody_names_the_user_but_a_front_proxy() {
     for path in
         ["/healthz/../api/v1/secrets", "/api/v1/namespaces/default/..%2f..%2fsecrets", "/version/%2e%2e/api/v1/secrets"]
     {
-        let answer = call(&nobody, "GET", path, None, "").await;
+        let answer = call(&user, "GET", path, None, "").await;
         assert!(matches!(answer.code, 403 | 404), "{path}: {}", answer.code);
     }
 }

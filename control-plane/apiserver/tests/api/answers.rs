@@ -1,6 +1,6 @@
-//! Answers that unmodified clients read, request by request, as upstream's API server gives them.
+//! Responses that unmodified clients read, request by request, as upstream's API server gives them.
 //!
-//! Every row is a fact that was observed: a request, the status code, and the message.
+//! Every row was observed: a request, the status code, and the message.
 
 use crate::server::{TestServer, send};
 use serde_json::{Value, json};
@@ -108,7 +108,7 @@ async fn paths_and_methods() {
     }
 }
 
-/// What an answer is, for a client that takes this form.
+/// Returns the code and the kind of a response, for a client that accepts this form.
 async fn form(s: &TestServer, method: &str, path: &str, accept: &str, body: &str) -> (u16, String) {
     let admin = s.user("admin", &["system:masters"]);
     let headers = [("content-type", "application/json"), ("accept", accept)];
@@ -121,7 +121,7 @@ async fn form(s: &TestServer, method: &str, path: &str, accept: &str, body: &str
 }
 
 #[tokio::test]
-async fn forms_of_subresources_and_of_what_is_made_for_the_answer() {
+async fn forms_of_subresources_and_of_objects_that_are_not_stored() {
     let s = TestServer::start().await;
     let template = r#"{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"a","image":"b"}]}}"#;
     let deployment = format!(
@@ -172,7 +172,7 @@ async fn forms_of_subresources_and_of_what_is_made_for_the_answer() {
 }
 
 #[tokio::test]
-async fn rows_say_what_is_over() {
+async fn rows_show_completed_objects() {
     let s = TestServer::start().await;
     let account = s.raw("POST", "/api/v1/namespaces/default/serviceaccounts", r#"{"metadata":{"name":"default"}}"#);
     assert_eq!(account.await.code, 201);
@@ -195,7 +195,7 @@ async fn rows_say_what_is_over() {
 }
 
 #[tokio::test]
-async fn bodies_that_are_no_objects() {
+async fn bodies_that_are_no_objects_are_refused() {
     let s = TestServer::start().await;
     let unrecognized = "the object provided is unrecognized (must be of type ConfigMap): ";
     for (body, code, message) in [
@@ -242,7 +242,7 @@ async fn bodies_that_are_no_objects() {
 }
 
 #[tokio::test]
-async fn numbers_are_read_by_their_texts() {
+async fn numbers_are_compared_by_their_spelling() {
     let s = TestServer::start().await;
     let map = r#"{"metadata":{"name":"a","generation":-0},"odd":1E400}"#;
     let answer = s.raw("POST", &format!("{MAPS}?dryRun=All"), map).await;
@@ -253,7 +253,7 @@ async fn numbers_are_read_by_their_texts() {
     let quota = r#"{"metadata":{"name":"a"},"spec":{"hard":{"cpu":1e5,"memory":100000000000000000000}}}"#;
     let quota = s.raw("POST", QUOTAS, quota).await.expect(201);
     assert_eq!(quota["spec"]["hard"], serde_json::json!({"cpu": "100e3", "memory": "100E"}));
-    // The same claim once more is no change of what may not change.
+    // The same claim once more is no change of an immutable field.
     const CLAIMS: &str = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims";
     let opaque = r#"{"driver":"a.b","parameters":{"n":1.0}}"#;
     let request = r#"{"name":"r","exactly":{"deviceClassName":"c"}}"#;
@@ -265,7 +265,7 @@ async fn numbers_are_read_by_their_texts() {
 }
 
 #[tokio::test]
-async fn strict_complaints_come_in_the_order_of_the_document() {
+async fn strict_errors_are_in_the_order_of_the_document() {
     let s = TestServer::start().await;
     let body = r#"{"metadata":{"name":"d"},"spec":{"template":{"spec":{"containers":[{"name":"a","name":"b","foo":1}]}},
                    "bar":1,"replicas":1,"replicas":2}}"#;
@@ -274,7 +274,7 @@ async fn strict_complaints_come_in_the_order_of_the_document() {
         strict,
         r#"Deployment in version "v1" cannot be handled as a Deployment: strict decoding error: duplicate field "spec.template.spec.containers[0].name", unknown field "spec.template.spec.containers[0].foo", unknown field "spec.bar", duplicate field "spec.replicas""#
     );
-    // The object is invalid, and its author is warned all the same.
+    // The object is invalid, and the client gets the warnings nevertheless.
     let refused = s.raw("POST", DEPLOYMENTS, body).await;
     assert_eq!((refused.code, refused.warnings().len()), (422, 4));
     let options = s.raw("POST", &format!("{MAPS}?fieldValidation=Foo&dryRun=Bar"), "{").await.message(422);
@@ -285,7 +285,7 @@ async fn strict_complaints_come_in_the_order_of_the_document() {
 }
 
 #[tokio::test]
-async fn zero_values_are_as_good_as_absent() {
+async fn zero_values_count_as_absent() {
     let s = TestServer::start().await;
     let account = json!({ "metadata": { "name": "default" } });
     s.post("/api/v1/namespaces/default/serviceaccounts", account).await;
@@ -295,7 +295,7 @@ async fn zero_values_are_as_good_as_absent() {
     let created = s.post(PODS, pod).await.expect(201);
     let spec = &created["spec"];
     for field in ["hostNetwork", "nodeName", "nodeSelector"] {
-        assert!(spec.get(field).is_none(), "{field} cannot be told from absent");
+        assert!(spec.get(field).is_none(), "{field} cannot be distinguished from absent");
     }
     assert_eq!(spec["automountServiceAccountToken"], false, "this one can");
     assert!(spec["containers"][0].get("args").is_none() && spec["containers"][0].get("stdin").is_none());
@@ -315,7 +315,7 @@ async fn zero_values_are_as_good_as_absent() {
 }
 
 #[tokio::test]
-async fn errors_show_what_was_empty_as_it_came() {
+async fn errors_show_empty_values_as_they_were_sent() {
     let s = TestServer::start().await;
     let deployment = |labels: Value| {
         let containers = json!([{ "name": "c", "image": "i" }]);
@@ -352,7 +352,7 @@ async fn errors_show_what_was_empty_as_it_came() {
 }
 
 #[tokio::test]
-async fn yaml_that_cannot_be_read() {
+async fn unreadable_yaml_is_refused() {
     let s = TestServer::start().await;
     let admin = s.user("admin", &["system:masters"]);
     let yaml = [("content-type", "application/yaml")];
@@ -375,7 +375,7 @@ async fn yaml_that_cannot_be_read() {
 }
 
 #[tokio::test]
-async fn documents_of_version_three_in_protobuf() {
+async fn version_three_documents_in_protobuf() {
     let s = TestServer::start().await;
     let admin = s.user("admin", &["system:masters"]);
     let get = async |accept: &str| {
@@ -391,7 +391,7 @@ async fn documents_of_version_three_in_protobuf() {
 }
 
 #[tokio::test]
-async fn forms_that_are_not_spoken() {
+async fn unsupported_media_types_are_refused() {
     let s = TestServer::start().await;
     let admin = s.user("admin", &["system:masters"]);
     let (table, html) = ("application/json;as=Table;v=v1;g=meta.k8s.io", "text/html");
@@ -430,7 +430,7 @@ async fn forms_that_are_not_spoken() {
         let is_json = (accept != "application/yaml" || code == 200) && !path.contains("nobody");
         assert_eq!(answer.body.is_object(), is_json, "{path} {accept}: {}", answer.body);
     }
-    // The form of a body that is not there is looked at where there is one path for each method.
+    // The Content-Type of a request without a body is checked where each method has a route.
     for (path, form, code) in [
         ("/api", "foo/bar", 415),
         ("/apis/apps/v1", "text/plain", 415),
@@ -650,7 +650,7 @@ async fn events_are_selected_by_the_names_of_both_groups() {
 }
 
 #[tokio::test]
-async fn addresses_come_from_every_range_that_is_ready() {
+async fn addresses_come_from_every_ready_service_cidr() {
     let s = TestServer::start().await;
     let cidrs = "/apis/networking.k8s.io/v1/servicecidrs";
     let range = json!({ "metadata": { "name": "more" }, "spec": { "cidrs": ["10.200.0.0/28"] } });
@@ -665,7 +665,7 @@ async fn addresses_come_from_every_range_that_is_ready() {
     let ready = json!({ "status": { "conditions": [{ "type": "Ready", "status": "True", "reason": "", "message": "",
         "lastTransitionTime": "2024-01-01T00:00:00Z" }] } });
     s.patch(&format!("{cidrs}/more/status"), "merge", ready).await.expect(200);
-    // Admission learns of ranges from a cache.
+    // Admission reads ServiceCIDRs from a cache.
     let mut code = 0;
     for _ in 0..20_000 {
         code = s.post(services, service.clone()).await.code;
@@ -682,7 +682,7 @@ async fn addresses_come_from_every_range_that_is_ready() {
 }
 
 #[tokio::test]
-async fn the_objects_of_the_first_start_have_an_author() {
+async fn objects_of_the_first_start_have_a_manager() {
     let s = TestServer::start().await;
     for path in ["/api/v1/namespaces/default", "/apis/rbac.authorization.k8s.io/v1/clusterroles/view"] {
         let object = s.get(path).await.expect(200);
@@ -700,14 +700,14 @@ async fn the_objects_of_the_first_start_have_an_author() {
     assert!(precedence.is_sorted() && precedence.len() > 10, "{precedence:?}");
 }
 
-/// Who wrote, how, and to which subresource.
+/// Returns the manager, the operation and the subresource of an entry.
 fn writer(entry: &Value) -> String {
     let word = |field: &str| entry[field].as_str().unwrap_or_default().to_owned();
     format!("{} {} {}", word("manager"), word("operation"), word("subresource"))
 }
 
 #[tokio::test]
-async fn the_start_of_a_generated_name_may_change() {
+async fn generate_name_may_change() {
     let s = TestServer::start().await;
     s.post(MAPS, json!({ "metadata": { "name": "m", "generateName": "a-" } })).await.expect(201);
     let map = json!({ "metadata": { "name": "m", "generateName": "b-" } });
@@ -715,9 +715,9 @@ async fn the_start_of_a_generated_name_may_change() {
     assert_eq!(changed["metadata"]["generateName"], "b-");
 }
 
-/// What cannot be read of a query is told before what does not go together.
+/// Unreadable options are reported before invalid combinations.
 #[tokio::test]
-async fn options_of_lists_in_order() {
+async fn list_options_are_checked_in_order() {
     let s = TestServer::start().await;
     let label = "found ',', expected: !, identifier, or 'end of string'";
     let field = "invalid selector: 'x'; can't understand 'x'";
@@ -734,7 +734,7 @@ async fn options_of_lists_in_order() {
     }
 }
 
-/// Names that are the whole of what they begin with, bytes as numbers, a namespace without a name.
+/// Names that equal their prefix, bytes as numbers, a namespace without a name.
 #[tokio::test]
 async fn odd_objects() {
     let s = TestServer::start().await;
@@ -744,14 +744,14 @@ async fn odd_objects() {
     let service = json!({"group": "q.io", "version": "v1", "groupPriorityMinimum": 1, "versionPriority": 1});
     let wrong = "APIService.apiregistration.k8s.io \"v1.q.io\" is invalid: metadata.generateName: Invalid value: \"a-\": \
                  must be `spec.version+\".\"+spec.group`: \"v1.q.io\"";
-    let nobody =
+    let forbidden =
         "pods \"x\" is forbidden: error looking up service account /default: serviceaccount \"default\" not found";
     let byte = "ConfigMap in version \"v1\" cannot be handled as a ConfigMap: json: cannot unmarshal number 256 into Go \
                 struct field ConfigMap.binaryData of type uint8";
     for (path, body, code, message) in [
         (addresses, json!({"metadata": {"generateName": "10.0.0.9"}, "spec": {"parentRef": parent}}), 201, None),
         (services, json!({"metadata": {"name": "v1.q.io", "generateName": "a-"}, "spec": service}), 422, Some(wrong)),
-        ("/api/v1/namespaces//pods", json!({"metadata": {"name": "x"}}), 403, Some(nobody)),
+        ("/api/v1/namespaces//pods", json!({"metadata": {"name": "x"}}), 403, Some(forbidden)),
         (MAPS, json!({"metadata": {"name": "x"}, "binaryData": {"a": [256]}}), 400, Some(byte)),
     ] {
         let answer = s.post(path, body).await;
@@ -764,12 +764,12 @@ async fn odd_objects() {
     let pod = json!({"metadata": {"name": "q"}, "spec": {"containers": [{"name": "c", "image": "i"}]},
         "status": {"qosClass": "Guaranteed", "phase": "Running", "podIP": "10.0.0.1"}});
     let made = s.post(PODS, pod).await.body;
-    assert_eq!(made["status"], json!({"phase": "Pending", "qosClass": "Guaranteed"}), "a class that is given stands");
+    assert_eq!(made["status"], json!({"phase": "Pending", "qosClass": "Guaranteed"}), "a class that is set stays");
 }
 
-/// A page that is full is not the last as long as anything stands behind it, be it selected or not.
+/// A full page is not the last while any object follows it, selected or not.
 #[tokio::test]
-async fn pages_of_what_is_selected() {
+async fn pages_of_a_selection() {
     let s = TestServer::start().await;
     for name in ["a", "b", "c"] {
         s.post(MAPS, json!({"metadata": {"name": name, "labels": {"l": name}}})).await;

@@ -1,4 +1,4 @@
-//! Who owns what: managedFields of every writer, and server-side apply.
+//! Field ownership: managedFields of every writer, and server-side apply.
 
 use crate::server::{Answer, TestServer, call, send};
 use serde_json::{Value, json};
@@ -27,14 +27,14 @@ async fn apply(s: &TestServer, path: &str, manager: &str, body: Value) -> Answer
     s.patch(&format!("{path}{join}fieldManager={manager}"), APPLY, body).await
 }
 
-/// The entry of a manager.
+/// Returns the entry of a manager.
 fn entry<'a>(object: &'a Value, manager: &str, operation: &str) -> &'a Value {
     let entries = object["metadata"]["managedFields"].as_array().map(Vec::as_slice).unwrap_or_default();
     entries.iter().find(|e| e["manager"] == manager && e["operation"] == operation).unwrap_or(&Value::Null)
 }
 
 #[tokio::test]
-async fn every_writer_is_kept_track_of() {
+async fn every_writer_is_tracked() {
     let s = TestServer::start().await;
     let admin = s.user("a", &["system:masters"]);
     let body = config_map(json!({ "a": "1" })).to_string();
@@ -50,10 +50,10 @@ async fn every_writer_is_kept_track_of() {
         s.patch(&format!("{path}?fieldManager=other"), "merge", json!({ "data": { "a": "2" } })).await.expect(200);
     assert_eq!(entry(&patched, "kubectl", "Update")["fieldsV1"], json!({ "f:data": {} }));
     assert_eq!(entry(&patched, "other", "Update")["fieldsV1"], json!({ "f:data": { "f:a": {} } }));
-    // Writing the same again changes nothing, not even a time.
+    // A repeated write changes nothing, not even a time.
     let again = s.put(&format!("{path}?fieldManager=third"), patched.clone()).await.expect(200);
     assert_eq!(again, patched);
-    // Nobody is tracked any more after a reset.
+    // After a reset, no manager is tracked.
     let reset = s.patch(&path, "merge", json!({ "metadata": { "managedFields": [{}] } })).await.expect(200);
     assert_eq!(reset["metadata"].get("managedFields"), None);
     let untracked = s.patch(&path, "merge", json!({ "data": { "a": "3" } })).await.expect(200);
@@ -61,7 +61,7 @@ async fn every_writer_is_kept_track_of() {
 }
 
 #[tokio::test]
-async fn subresources_have_entries_of_their_own() {
+async fn subresources_have_their_own_entries() {
     let s = TestServer::start().await;
     s.post(&format!("{DEPLOYMENTS}?fieldManager=me"), deployment(Some(1))).await.expect(201);
     let path = format!("{DEPLOYMENTS}/d");
@@ -84,11 +84,11 @@ async fn subresources_have_entries_of_their_own() {
     assert_eq!(entry(&scaled, "me", "Update")["fieldsV1"]["f:spec"].get("f:replicas"), None);
     assert_eq!(scaled["metadata"]["generation"], 2);
 
-    // Replicas that were defaulted below an apply are nobody's, also after they were scaled.
-    let mut unsaid = deployment(None);
-    unsaid["metadata"]["name"] = "unsaid".into();
-    let path = format!("{DEPLOYMENTS}/unsaid");
-    apply(&s, &path, "me", unsaid).await.expect(201);
+    // Replicas that were defaulted below an apply have no owner, also after they were scaled.
+    let mut unset = deployment(None);
+    unset["metadata"]["name"] = "unset".into();
+    let path = format!("{DEPLOYMENTS}/unset");
+    apply(&s, &path, "me", unset).await.expect(201);
     s.patch(&format!("{path}/scale?fieldManager=kubectl"), "merge", json!({ "spec": { "replicas": 3 } }))
         .await
         .expect(200);
@@ -103,13 +103,13 @@ async fn an_apply_creates_changes_and_removes() {
     let created = apply(&s, &path, "me", config_map(json!({ "a": "1", "b": "2" }))).await.expect(201);
     assert_eq!(created["data"], json!({ "a": "1", "b": "2" }));
     assert_eq!(entry(&created, "me", "Apply")["fieldsV1"], json!({ "f:data": { "f:a": {}, "f:b": {} } }));
-    // The same again is no write.
+    // The same apply again is no write.
     assert_eq!(apply(&s, &path, "me", config_map(json!({ "a": "1", "b": "2" }))).await.expect(200), created);
-    // Another applier shares what is equal, and keeps it when the first lets go.
+    // Another applier shares equal values, and keeps them when the first removes them.
     apply(&s, &path, "you", config_map(json!({ "b": "2", "c": "3" }))).await.expect(200);
     let left = apply(&s, &path, "me", config_map(json!({}))).await.expect(200);
     assert_eq!(left["data"], json!({ "b": "2", "c": "3" }));
-    // What a plain writer owns is in conflict, until it is forced.
+    // A field of an updater conflicts, unless the apply is forced.
     s.patch(&format!("{path}?fieldManager=kubectl-edit"), "merge", json!({ "data": { "b": "9" } })).await.expect(200);
     let conflict = apply(&s, &path, "you", config_map(json!({ "b": "2", "c": "3" }))).await.expect(409);
     assert_eq!(
@@ -132,7 +132,7 @@ async fn an_apply_creates_changes_and_removes() {
 }
 
 #[tokio::test]
-async fn an_apply_keeps_to_its_part() {
+async fn an_apply_owns_only_its_fields() {
     let s = TestServer::start().await;
     let path = format!("{DEPLOYMENTS}/d");
     let mut with_status = deployment(Some(2));
@@ -155,7 +155,7 @@ async fn an_apply_keeps_to_its_part() {
     let scaled = s.get(&path).await.expect(200);
     assert_eq!(scaled["spec"]["replicas"], 4);
     assert_eq!(entry(&scaled, "scaler", "Apply")["fieldsV1"], json!({ "f:spec": { "f:replicas": {} } }));
-    // The first applier no longer says replicas, and does not take them away.
+    // The first applier no longer sets replicas, and does not remove them.
     let again = apply(&s, &path, "me", deployment(None)).await.expect(200);
     assert_eq!(
         (&again["spec"]["replicas"], &again["metadata"]["generation"]),
@@ -164,7 +164,7 @@ async fn an_apply_keeps_to_its_part() {
 }
 
 #[tokio::test]
-async fn a_wrong_apply_is_refused() {
+async fn an_invalid_apply_is_refused() {
     let s = TestServer::start().await;
     let path = format!("{MAPS}/m");
     let cases = [
@@ -215,7 +215,7 @@ async fn a_wrong_apply_is_refused() {
         assert_eq!(answer.message(code), message);
     }
     assert_eq!(s.patch(&path, "application/apply-patch+cbor", json!({})).await.code, 415);
-    // Whoever may only patch cannot create by applying.
+    // A user who may only patch cannot create by an apply.
     let role = json!({ "metadata": { "name": "patcher" }, "rules": [{ "apiGroups": [""], "resources": ["configmaps"], "verbs": ["patch"] }] });
     s.post("/apis/rbac.authorization.k8s.io/v1/clusterroles", role).await.expect(201);
     let binding = json!({ "metadata": { "name": "patcher" }, "subjects": [{ "kind": "User", "name": "p", "apiGroup": "rbac.authorization.k8s.io" }],
@@ -224,7 +224,7 @@ async fn a_wrong_apply_is_refused() {
     let patcher = s.user("p", &[]);
     let target = format!("{path}?fieldManager=me");
     let mut refused = String::new();
-    // The authorizer learns of the binding from a cache.
+    // The authorizer reads the binding from a cache.
     for _ in 0..20_000 {
         refused = call(&patcher, "PATCH", &target, Some(config_map(json!({}))), APPLY).await.message(403);
         if !refused.contains("cannot patch") {
@@ -241,13 +241,13 @@ async fn a_wrong_apply_is_refused() {
 }
 
 #[tokio::test]
-async fn kubectl_moves_from_client_side_apply() {
+async fn kubectl_migrates_from_client_side_apply() {
     let s = TestServer::start().await;
     let mut object = config_map(json!({ "a": "1" }));
     let last = object.to_string();
     object["metadata"]["annotations"] = json!({ "kubectl.kubernetes.io/last-applied-configuration": last });
     s.post(&format!("{MAPS}?fieldManager=kubectl-client-side-apply"), object).await.expect(201);
-    // What the annotation says was applied by kubectl, so kubectl may change it; another manager may not.
+    // The annotation lists fields that kubectl applied, so kubectl may change them; another manager may not.
     let changed = config_map(json!({ "a": "2" }));
     assert_eq!(apply(&s, &format!("{MAPS}/m"), "other", changed.clone()).await.code, 409);
     let applied = apply(&s, &format!("{MAPS}/m"), "kubectl", changed.clone()).await.expect(200);
@@ -286,7 +286,7 @@ async fn custom_resources_are_applied_by_their_schema() {
 }
 
 #[tokio::test]
-async fn a_map_that_an_apply_empties_stays_its_other_owners() {
+async fn a_map_that_an_apply_empties_stays_with_its_other_owners() {
     let s = TestServer::start().await;
     let path = format!("{MAPS}/m");
     s.post(&format!("{MAPS}?fieldManager=maker"), config_map(json!({ "k": "v" }))).await.expect(201);
@@ -297,7 +297,7 @@ async fn a_map_that_an_apply_empties_stays_its_other_owners() {
 }
 
 #[tokio::test]
-async fn what_cannot_become_an_object_is_refused_in_upstreams_words() {
+async fn a_configuration_that_is_not_of_its_type_is_refused_with_upstreams_errors() {
     let s = TestServer::start().await;
     s.post(DEPLOYMENTS, deployment(Some(2))).await.expect(201);
     let path = format!("{DEPLOYMENTS}/d");
@@ -331,18 +331,18 @@ async fn what_cannot_become_an_object_is_refused_in_upstreams_words() {
         "failed to create typed patch object (/a; /v1, Kind=ServiceAccount): .secrets: element 0: associative list with \
          keys has an element that omits all key fields [\"name\"] (and doesn't have default values for any key fields)"
     );
-    // A number that is too big for its type is cut, as Go cuts it.
+    // A number that is too big for its type is truncated, as Go does.
     let cut = apply(&s, &format!("{path}?force=true"), "me", with(json!({ "replicas": 4_294_967_299_i64 }))).await;
     assert_eq!(cut.expect(200)["spec"]["replicas"], 3);
 }
 
 #[tokio::test]
-async fn patches_answer_as_upstreams() {
+async fn patches_respond_as_upstreams() {
     let s = TestServer::start().await;
     let path = format!("{MAPS}/m");
     let admin = s.user("a", &["system:masters"]);
     let headers = [("content-type", "application/json-patch+json")];
-    // A patch is read only where there is something to patch.
+    // A patch is read only if the object exists.
     send(&admin, "PATCH", &path, "[5".into(), &headers).await.expect(404);
     s.post(MAPS, config_map(json!({ "k": "v" }))).await.expect(201);
     send(&admin, "PATCH", &path, "[5".into(), &headers).await.expect(400);
@@ -361,9 +361,9 @@ async fn patches_answer_as_upstreams() {
     assert_eq!(s.patch(&path, "json", moved).await.expect(200)["data"]["k"], "");
 }
 
-/// Who says nothing of the metadata that it owned takes all of it away, and with it the name.
+/// An apply without the metadata that it owned removes all of it, and with it the name.
 #[tokio::test]
-async fn what_is_said_of_metadata() {
+async fn an_apply_may_set_metadata() {
     let s = TestServer::start().await;
     let path = format!("{MAPS}/m");
     let mut config = config_map(json!({ "a": "1" }));
@@ -390,8 +390,8 @@ async fn what_is_said_of_metadata() {
     apply(&s, &path, "y", bare).await.expect(200);
 }
 
-/// What one version of an autoscaler has in its status, the other tells in annotations. Each manager owns paths of the
-/// version that it wrote in, and what is compared has been written in that version.
+/// One version of an autoscaler has fields in its status that the other has in annotations. Each manager owns paths of
+/// its own version, and objects are compared in that version.
 #[tokio::test]
 async fn managers_of_two_versions_share_an_object() {
     const VERSION_1: &str = "/apis/autoscaling/v1/namespaces/default/horizontalpodautoscalers";
@@ -403,39 +403,40 @@ async fn managers_of_two_versions_share_an_object() {
                 "metadata": { "name": "h" }, "status": status,
                 "spec": { "maxReplicas": 3, "scaleTargetRef": { "kind": "Deployment", "name": "d", "apiVersion": "apps/v1" } } })
     };
-    // A load that a new object tells does not come with it, but the annotation of it is its creator's.
-    let told = autoscaler("v1", json!({ "currentCPUUtilizationPercentage": 5 }));
-    let created = s.post(&format!("{VERSION_1}?fieldManager=one"), told).await.expect(201);
+    // The status of a new object is dropped, but the annotation for it is owned by its creator.
+    let with_status = autoscaler("v1", json!({ "currentCPUUtilizationPercentage": 5 }));
+    let created = s.post(&format!("{VERSION_1}?fieldManager=one"), with_status).await.expect(201);
     assert_eq!(created["metadata"].get("annotations"), None);
     let owned = &entry(&created, "one", "Update")["fieldsV1"]["f:metadata"];
     assert_eq!(*owned, json!({ "f:annotations": { ".": {}, CURRENT: {} } }));
 
-    // Who says in the second version what the first annotates takes the annotation, though the status is not its to write.
-    let told = json!({ "status": { "currentMetrics": [{ "type": "Resource", "resource": {
+    // A client that sets in the second version what the first annotates owns the annotation, though it may not write
+    // the status.
+    let metrics = json!({ "status": { "currentMetrics": [{ "type": "Resource", "resource": {
         "name": "cpu", "current": { "averageUtilization": 9, "averageValue": "1" } } }] } });
     let (main, status) =
         (format!("{VERSION_2}/h?fieldManager=two"), format!("{VERSION_2}/h/status?fieldManager=three"));
-    let updated = s.patch(&main, "merge", told.clone()).await.expect(200);
+    let updated = s.patch(&main, "merge", metrics.clone()).await.expect(200);
     assert_eq!(entry(&updated, "one", "Update")["fieldsV1"].get("f:metadata"), None);
     assert_eq!(entry(&updated, "two", "Update"), &Value::Null);
 
-    // A load that is told in the first version is all that the second knows.
+    // The second version shows only the load that was set in the first.
     let load = json!({ "status": { "currentCPUUtilizationPercentage": 7 } });
     s.patch(&format!("{VERSION_1}/h/status?fieldManager=four"), "merge", load).await.expect(200);
     let shown = s.get(&format!("{VERSION_2}/h")).await.expect(200);
     assert_eq!(shown["status"]["currentMetrics"][0]["resource"]["current"], json!({ "averageUtilization": 7 }));
 
-    // What was applied and is applied no more stays while a manager of the other version is there to compare with: on
-    // the way through it the empty list is written, so it has not gone.
-    let applied = autoscaler("v2", told["status"].clone());
+    // A field that is no longer applied stays while a manager of the other version exists: in the conversion the empty
+    // list is written, so it is not removed.
+    let applied = autoscaler("v2", metrics["status"].clone());
     apply(&s, &format!("{status}&force=true"), "five", applied).await.expect(200);
     let left = apply(&s, &format!("{VERSION_2}/h/status"), "five", autoscaler("v2", json!({}))).await.expect(200);
-    assert_eq!(left["status"]["currentMetrics"], told["status"]["currentMetrics"]);
+    assert_eq!(left["status"]["currentMetrics"], metrics["status"]["currentMetrics"]);
 }
 
-/// The two forms of an event are of two groups, and who writes in one knows no manager of the other.
+/// The two versions of an Event are of two groups, and a writer of one drops the managers of the other.
 #[tokio::test]
-async fn managers_of_another_group_are_gone() {
+async fn managers_of_another_group_are_dropped() {
     let s = TestServer::start().await;
     let event = json!({ "metadata": { "name": "e" }, "involvedObject": { "namespace": "default", "kind": "Pod" }, "reason": "r" });
     let path = "/api/v1/namespaces/default/events";
@@ -451,22 +452,22 @@ async fn managers_of_another_group_are_gone() {
 
 /// A manager that never changed anything has no time. When it gets one it comes after the others, and that is a write.
 #[tokio::test]
-async fn times_are_written_where_they_change_the_order() {
+async fn times_are_written_if_they_change_the_order() {
     let s = TestServer::start().await;
     let path = format!("{DEPLOYMENTS}/d");
     apply(&s, &path, "me", deployment(Some(1))).await.expect(201);
     let shared = apply(&s, &path, "you", deployment(Some(1))).await.expect(200);
     assert_eq!(entry(&shared, "you", "Apply").get("time"), None);
-    let mut told = deployment(Some(1));
-    told["status"] = json!({ "replicas": 5 });
-    let timed = apply(&s, &path, "you", told.clone()).await.expect(200);
+    let mut with_status = deployment(Some(1));
+    with_status["status"] = json!({ "replicas": 5 });
+    let timed = apply(&s, &path, "you", with_status.clone()).await.expect(200);
     assert!(entry(&timed, "you", "Apply")["time"].is_string());
     assert_ne!(timed["metadata"]["resourceVersion"], shared["metadata"]["resourceVersion"]);
-    assert_eq!(apply(&s, &path, "you", told).await.expect(200), timed);
+    assert_eq!(apply(&s, &path, "you", with_status).await.expect(200), timed);
 }
 
-/// An updater of the parent is no manager of its scale: what it has of the replicas becomes an entry of its own when the
-/// scale is written, also with the count it has, and of two entries of one manager the later counts.
+/// An updater of the parent is no manager of its scale: its replicas become an entry of their own when the scale is
+/// written, also with the same count, and of two entries of one manager the later counts.
 #[tokio::test]
 async fn a_scale_splits_the_entries_of_updaters() {
     let s = TestServer::start().await;
@@ -488,8 +489,8 @@ async fn a_scale_splits_the_entries_of_updaters() {
     assert_eq!(labelled["metadata"]["managedFields"].as_array().map(Vec::len), Some(2));
 }
 
-/// Upstream compares a list that is owned as one with what is empty in its items, and before it drops what belongs to
-/// features that are switched off.
+/// Upstream compares an atomic list with the empty values in its items, before it drops the fields of disabled
+/// features.
 #[tokio::test]
 async fn an_empty_list_in_an_item_is_written() {
     let s = TestServer::start().await;
@@ -512,10 +513,10 @@ async fn an_empty_list_in_an_item_is_written() {
     }
 }
 
-/// Such a list is compared as it was sent: with amounts in the form they were written in, and with fractions of seconds. What
-/// is compared field by field is not.
+/// Such a list is compared as it was sent: with the spelling of quantities, and with fractions of seconds. Values that
+/// are compared field by field are not.
 #[tokio::test]
-async fn an_amount_in_another_form_is_written_in_a_list() {
+async fn a_quantity_in_another_form_is_written_in_a_list() {
     let s = TestServer::start().await;
     let range = |cpu: &str| {
         json!({ "apiVersion": "v1", "kind": "LimitRange", "metadata": { "name": "m" },
@@ -548,7 +549,7 @@ async fn an_amount_in_another_form_is_written_in_a_list() {
         let fields = &entry(&written, "other", "Update")["fieldsV1"];
         assert_eq!(owned.is_some_and(|owned| fields.pointer(owned).is_some()), owned.is_some(), "{written}");
         assert_eq!(fields.is_null(), owned.is_none(), "{written}");
-        // A time within the second is another time, an amount in another form the same amount.
+        // Another fraction of a second is another time, another spelling of a quantity is the same quantity.
         if let (Some(before), Some(after)) =
             (created["metadata"]["generation"].as_i64(), written["metadata"]["generation"].as_i64())
         {

@@ -1,4 +1,4 @@
-//! What an attacker would try, and the refusal it gets.
+//! Attacks, and the errors they get.
 
 use crate::server::{Answer, TestServer, call, send};
 use corten_apiserver::InProcess;
@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 const DEFAULT: &str = "/api/v1/namespaces/default";
 const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 
-async fn post(who: &InProcess, path: &str, body: Value) -> Answer {
-    call(who, "POST", path, Some(body), "application/json").await
+async fn post(client: &InProcess, path: &str, body: Value) -> Answer {
+    call(client, "POST", path, Some(body), "application/json").await
 }
 
-async fn get(who: &InProcess, path: &str) -> Answer {
-    call(who, "GET", path, None, "").await
+async fn get(client: &InProcess, path: &str) -> Answer {
+    call(client, "GET", path, None, "").await
 }
 
 async fn account(server: &TestServer, name: &str) {
@@ -31,7 +31,7 @@ async fn run_on(server: &TestServer, pod: &str, node: &str) {
 }
 
 #[tokio::test]
-async fn a_token_dies_with_what_it_is_bound_to() {
+async fn a_token_expires_with_its_bound_object() {
     let server = TestServer::start().await;
     account(&server, "robot").await;
     let reviewed = async |token: &Value| {
@@ -56,7 +56,7 @@ async fn a_token_dies_with_what_it_is_bound_to() {
     server.delete(&format!("{DEFAULT}/serviceaccounts/robot"), None).await.expect(200);
     account(&server, "robot").await;
     assert!(!reviewed(&of_account).await, "an account of the same name is another account");
-    // A token whose claims were changed is nobody's.
+    // A token with changed claims is invalid.
     let text = of_account.as_str().unwrap();
     let mut parts: Vec<&str> = text.split('.').collect();
     parts[1] = "eyJzdWIiOiJhZG1pbiJ9";
@@ -64,14 +64,14 @@ async fn a_token_dies_with_what_it_is_bound_to() {
 }
 
 #[tokio::test]
-async fn nobody_grants_what_they_do_not_have() {
+async fn no_user_grants_permissions_they_do_not_have() {
     let server = TestServer::start().await;
     let group = "rbac.authorization.k8s.io";
     let editor = json!({ "metadata": { "name": "role-editor" }, "rules": [
         { "apiGroups": [group], "resources": ["roles", "rolebindings", "clusterroles", "clusterrolebindings"], "verbs": ["*"] },
         { "apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"] },
     ] });
-    // `*` holds `escalate` and `bind` too, so the verbs are spelled out.
+    // `*` includes `escalate` and `bind` too, so the verbs are listed.
     let mut editor = editor;
     editor["rules"][0]["verbs"] = json!(["get", "list", "create", "update", "patch"]);
     server.post(&format!("{RBAC}/clusterroles"), editor).await.expect(201);
@@ -100,7 +100,7 @@ async fn nobody_grants_what_they_do_not_have() {
             "subjects": [{ "apiGroup": group, "kind": "User", "name": "mallory" }] });
         post(&mallory, &path, binding).await.expect(403);
     }
-    // Nor does a name help that is not one's own.
+    // Nor does another user's name help.
     for header in [("impersonate-user", "admin"), ("impersonate-group", "system:masters"), ("impersonate-uid", "0")] {
         let headers = [("impersonate-user", "mallory"), header];
         let answer = send(&mallory, "GET", &format!("{DEFAULT}/configmaps/x"), bytes::Bytes::new(), &headers).await;
@@ -109,7 +109,7 @@ async fn nobody_grants_what_they_do_not_have() {
 }
 
 #[tokio::test]
-async fn a_node_reads_and_writes_only_what_is_its_own() {
+async fn a_node_reads_and_writes_only_its_own_objects() {
     let server = TestServer::start().await;
     for (name, node) in [("mine", "a"), ("theirs", "b")] {
         account(&server, name).await;
@@ -138,7 +138,7 @@ async fn a_node_reads_and_writes_only_what_is_its_own() {
     let restricted = json!({ "metadata": { "labels": { "node-restriction.kubernetes.io/team": "x" } } });
     call(&node, "PATCH", "/api/v1/nodes/a", Some(restricted), merge).await.expect(403);
     post(&node, &format!("{DEFAULT}/pods"), pod("forged", "mine", "theirs")).await.expect(403);
-    // Nor does it help to call it a mirror of one's own: then every Secret could be read that one names.
+    // Nor does it help to declare it a mirror pod: then a node could read every Secret that it names.
     let mut mirror = pod("forged", "mine", "theirs");
     mirror["metadata"]["annotations"] = json!({ "kubernetes.io/config.mirror": "x" });
     mirror["spec"]["nodeName"] = "a".into();
@@ -156,7 +156,7 @@ async fn a_node_reads_and_writes_only_what_is_its_own() {
     mirror["metadata"]["ownerReferences"] =
         json!([{ "apiVersion": "v1", "kind": "Node", "name": "a", "uid": uid, "controller": true }]);
     post(&node, &format!("{DEFAULT}/pods"), mirror).await.expect(201);
-    // Of pods and nodes it reads its own.
+    // A node reads its own pods and its own Node.
     get(&node, &format!("{DEFAULT}/pods?fieldSelector=spec.nodeName=a")).await.expect(200);
     get(&node, &format!("{DEFAULT}/pods/mine")).await.expect(200);
     get(&node, "/api/v1/nodes/a").await.expect(200);
@@ -176,9 +176,9 @@ async fn a_node_reads_and_writes_only_what_is_its_own() {
     post(&node, &format!("{DEFAULT}/pods/mine/eviction"), evict("mine")).await.expect(201);
 }
 
-/// What others follow in a Node is not the node's to write.
+/// A node must not write fields of its Node that other components trust.
 #[tokio::test]
-async fn a_node_writes_nothing_into_its_node_that_others_follow() {
+async fn a_node_does_not_write_fields_that_others_trust() {
     let config = corten_apiserver::Config {
         hostname: Some("server".to_owned()),
         advertise_address: "10.0.0.1".parse().unwrap(),
@@ -217,7 +217,7 @@ async fn a_node_writes_nothing_into_its_node_that_others_follow() {
     call(&node, "PATCH", "/api/v1/nodes/a/status", Some(taken.clone()), merge).await.expect(403);
     let moved = json!({ "status": addresses(&["10.0.0.4"]) });
     call(&node, "PATCH", "/api/v1/nodes/a/status", Some(moved), merge).await.expect(200);
-    // A machine that is gone no longer has its address.
+    // A removed machine no longer has its address.
     other["status"]["conditions"][0]["status"] = json!("Unknown");
     call(&server.user("admin", &["system:masters"]), "PUT", "/api/v1/nodes/b/status", Some(other), "application/json")
         .await
@@ -231,13 +231,13 @@ async fn a_node_writes_nothing_into_its_node_that_others_follow() {
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
     assert_eq!(code, 200);
-    // This server's own machine has this server's address.
+    // The server's own machine has the server's address.
     let first = server.user("system:node:server", &["system:nodes"]);
     let object = json!({ "metadata": { "name": "server" }, "status": addresses(&["10.0.0.1"]) });
     post(&first, "/api/v1/nodes", object).await.expect(201);
 }
 
-/// A certificate for `system:node:` is easily had with a bootstrap token: pods that wait for a node are not its own.
+/// A certificate for `system:node:` is easy to get with a bootstrap token: unscheduled pods are not its own.
 #[tokio::test]
 async fn a_node_without_a_name_has_no_pods() {
     let server = TestServer::start().await;
@@ -252,7 +252,7 @@ async fn a_node_without_a_name_has_no_pods() {
     post(&node, "/api/v1/nodes", json!({ "metadata": { "generateName": "a" } })).await.expect(403);
 }
 
-/// A reader of configmaps in one namespace and of nothing else; Secrets are in the namespaces around.
+/// Returns a reader of the ConfigMaps of one namespace and of nothing else; other namespaces have Secrets.
 async fn reader(server: &TestServer) -> InProcess {
     let group = "rbac.authorization.k8s.io";
     for namespace in ["default", "kube-system"] {
@@ -304,7 +304,7 @@ async fn no_spelling_of_a_path_leads_around_the_authorizer() {
         assert!(matches!(answer.code, 400 | 403 | 404), "{path}: {} {}", answer.code, answer.body);
         assert!(!answer.body.to_string().contains("\"data\""), "{path}: {}", answer.body);
     }
-    // Nor is one name read as another by who may read all: a slash in a name is part of the name.
+    // Nor is one name read as another by a user who may read all: a slash in a name is part of the name.
     for path in ["configmaps/..%2fsecrets%2fs", "configmaps/%2e%2e", "configmaps/c%2f..", "secrets/..%2fsecrets%2fs"] {
         let answer = server.get(&format!("{DEFAULT}/{path}")).await;
         assert!(matches!(answer.code, 400 | 404), "{path}: {} {}", answer.code, answer.body);
@@ -323,7 +323,7 @@ fn definition(schema: Value) -> Value {
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
 #[tokio::test]
-async fn bombs_in_expressions_are_refused_or_run_out_of_budget() {
+async fn expensive_expressions_are_refused_or_exceed_their_budget() {
     let server = TestServer::start().await;
     let list = json!({ "type": "array", "items": { "type": "string" } });
     for rule in [
@@ -336,7 +336,7 @@ async fn bombs_in_expressions_are_refused_or_run_out_of_budget() {
         let message = server.post(DEFINITIONS, definition(schema)).await.message(422);
         assert!(message.contains("cost"), "{message}");
     }
-    // What a policy may cost is known only when it runs.
+    // The cost of a policy is known only when it runs.
     let policies = "/apis/admissionregistration.k8s.io/v1";
     let expression = "object.data.all(a, object.data.all(b, object.data.all(c, a + b + c != '')))";
     let policy = json!({ "metadata": { "name": "bomb" }, "spec": {
@@ -364,7 +364,7 @@ async fn bombs_in_expressions_are_refused_or_run_out_of_budget() {
 }
 
 #[tokio::test]
-async fn bombs_in_schemas_leave_the_server_as_it_was() {
+async fn expensive_schemas_leave_the_server_alive() {
     let server = TestServer::start().await;
     let nested = |depth: usize| {
         (0..depth)
@@ -388,7 +388,7 @@ async fn bombs_in_schemas_leave_the_server_as_it_was() {
         assert_eq!(answer.code, code, "{what}: {}", answer.body["message"]);
         server.get(&format!("{DEFAULT}/configmaps")).await.expect(200);
         if is_made(&server).await {
-            // A text that a backtracking matcher would not be done with in this life.
+            // A string that a backtracking regular expression would match for ever.
             let object = json!({ "apiVersion": "example.com/v1", "kind": "Bomb", "metadata": { "name": "b" }, "p": format!("{}!", "a".repeat(100_000)) });
             let code = server.post("/apis/example.com/v1/namespaces/default/bombs", object).await.code;
             assert!(matches!(code, 201 | 422), "{what}: {code}");
@@ -396,7 +396,7 @@ async fn bombs_in_schemas_leave_the_server_as_it_was() {
             gone(&server).await;
         }
     }
-    // Deeper than any document may be; as text, since even to write such a value takes a stack.
+    // Deeper than any document may be; as a string, since even writing such a value takes a stack.
     let (marked, depth) = (definition("mark".into()).to_string(), 3000);
     let nested = format!("{}{{}}{}", r#"{"type":"object","properties":{"a":"#.repeat(depth), "}}".repeat(depth));
     let body = marked.replace("\"mark\"", &nested);
@@ -406,7 +406,7 @@ async fn bombs_in_schemas_leave_the_server_as_it_was() {
     server.get(&format!("{DEFAULT}/configmaps")).await.expect(200);
 }
 
-/// Waits until the definition is served, if there is one.
+/// Waits until the CustomResourceDefinition is served, if there is one.
 async fn is_made(server: &TestServer) -> bool {
     if server.get(&format!("{DEFINITIONS}/bombs.example.com")).await.code != 200 {
         return false;

@@ -1,4 +1,4 @@
-//! The audit log: what is written of which request.
+//! The audit log: the events of requests.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ rules:
 "#;
 
 #[tokio::test]
-async fn requests_are_written_as_the_policy_says() {
+async fn requests_are_logged_by_the_policy() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("audit.log");
     let log = AuditLog { path: path.clone(), max_size_bytes: 0, max_backups: 0, max_age: Duration::ZERO };

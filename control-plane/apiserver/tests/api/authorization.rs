@@ -1,4 +1,4 @@
-//! Who decides: the authorizers of a configuration, among them another server.
+//! Authorization: the authorizers of a configuration, among them a webhook.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
-/// Settings whose kubeconfig files all lead to a webhook.
+/// Returns settings whose kubeconfig files all lead to a webhook.
 fn settings(hook: &Hook, configuration: watch::Receiver<String>) -> Config {
     let client = hook.client("/authorize");
     let ca = base64::engine::general_purpose::STANDARD.decode(hook.ca()).unwrap();
@@ -68,7 +68,7 @@ async fn let_read(s: &TestServer, user: &str) {
         "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user }] });
     let path = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
     s.post(path, binding).await.expect(201);
-    // A list shows what was written before it, and so do the caches that RBAC decides by.
+    // A list has all earlier writes, and so have the caches of RBAC.
     s.get(path).await.expect(200);
 }
 
@@ -83,31 +83,31 @@ async fn a_webhook_is_one_authorizer_among_others() {
     }
     hook.calls();
     get(&s, "alice", &["dev"], &format!("{PODS}?fieldSelector=spec.nodeName=a")).await.expect(200);
-    let asked = hook.calls().remove(0).1;
+    let review = hook.calls().remove(0).1;
     assert_eq!(
-        (&asked["kind"], &asked["apiVersion"]),
+        (&review["kind"], &review["apiVersion"]),
         (&json!("SubjectAccessReview"), &json!("authorization.k8s.io/v1"))
     );
-    let attributes = &asked["spec"]["resourceAttributes"];
+    let attributes = &review["spec"]["resourceAttributes"];
     assert_eq!(
         (&attributes["verb"], &attributes["resource"], &attributes["version"], &attributes["namespace"]),
         (&json!("list"), &json!("pods"), &json!("v1"), &json!("default"))
     );
     assert_eq!(attributes["fieldSelector"]["requirements"][0]["values"], json!(["a"]));
-    assert!(asked["spec"]["groups"].as_array().unwrap().contains(&json!("dev")));
-    // Its answer is kept; another question is asked.
+    assert!(review["spec"]["groups"].as_array().unwrap().contains(&json!("dev")));
+    // Its response is cached; another request is sent.
     get(&s, "alice", &["dev"], &format!("{PODS}?fieldSelector=spec.nodeName=a")).await.expect(200);
     assert_eq!(hook.calls().len(), 0);
     get(&s, "alice", &["dev"], PODS).await.expect(200);
     assert_eq!(hook.calls().len(), 1);
-    // What it denies nobody allows; what it does not know, or cannot say, RBAC may.
+    // No other authorizer allows what it denies; RBAC may allow where it has no opinion, or fails.
     let denied = get(&s, "bob", &[], PODS).await.message(403);
     assert!(denied.ends_with(": he is bob"), "{denied}");
     get(&s, "dave", &[], PODS).await.expect(200);
     get(&s, "carol", &[], PODS).await.expect(200);
     let unknown = get(&s, "erin", &[], PODS).await.message(403);
     assert!(unknown.contains("who knows"), "{unknown}");
-    // The cluster's masters are never asked about, so that a cluster can be repaired.
+    // The cluster's masters are never reviewed, so that a cluster can be repaired.
     hook.calls();
     get(&s, "bob", &["system:masters"], PODS).await.expect(200);
     assert_eq!(hook.calls().len(), 0);
@@ -122,7 +122,7 @@ async fn a_webhook_is_one_authorizer_among_others() {
 }
 
 #[tokio::test]
-async fn conditions_and_the_failure_policy_are_heeded_and_a_new_configuration_takes_effect() {
+async fn conditions_and_the_failure_policy_count_and_a_new_configuration_takes_effect() {
     let hook = Hook::start(act).await;
     let narrow = json!({ "failurePolicy": "Deny", "cacheUnauthorizedRequests": false, "matchConditions": [
         { "expression": "has(request.resourceAttributes)" },
@@ -131,12 +131,12 @@ async fn conditions_and_the_failure_policy_are_heeded_and_a_new_configuration_ta
     let (sender, receiver) = watch::channel(text);
     let s = TestServer::with(settings(&hook, receiver)).await;
     hook.calls();
-    // A path, and other resources, are not for it.
+    // A path, and other resources, do not match.
     assert_eq!(get(&s, "alice", &[], "/metrics").await.code, 403);
     assert_eq!(get(&s, "alice", &[], "/api/v1/namespaces/default/configmaps").await.code, 403);
     assert_eq!(hook.calls().len(), 0);
     get(&s, "alice", &[], PODS).await.expect(200);
-    // What RBAC allows is not asked.
+    // Requests that RBAC allows are not sent.
     hook.calls();
     let_read(&s, "carol").await;
     get(&s, "carol", &[], PODS).await.expect(200);
@@ -160,10 +160,10 @@ async fn conditions_and_the_failure_policy_are_heeded_and_a_new_configuration_ta
 }
 
 #[tokio::test]
-async fn a_webhook_that_stumbles_is_asked_again_and_one_that_falls_meets_its_failure_policy() {
+async fn a_webhook_with_a_transient_error_is_retried_and_a_failed_one_meets_its_failure_policy() {
     let tries = std::sync::atomic::AtomicU32::new(0);
     let hook = Hook::start(move |path, review| {
-        // The first two answers about alice are lost.
+        // The first two responses about alice are lost.
         let lost = review["spec"]["user"] == "alice" && tries.fetch_add(1, std::sync::atomic::Ordering::Relaxed) < 2;
         match review["spec"]["user"].as_str() {
             Some("dave") => Act::Raw(400, "what?"),
@@ -176,15 +176,15 @@ async fn a_webhook_that_stumbles_is_asked_again_and_one_that_falls_meets_its_fai
     let s = TestServer::with(settings(&hook, receiver)).await;
     hook.calls();
     get(&s, "alice", &[], PODS).await.expect(200);
-    assert_eq!(hook.calls().len(), 3, "asked until it answers");
+    assert_eq!(hook.calls().len(), 3, "retried until it responds");
     get(&s, "carol", &[], PODS).await.expect(403);
     assert_eq!(hook.calls().len(), 5, "and then no more");
     get(&s, "dave", &[], PODS).await.expect(403);
-    assert_eq!(hook.calls().len(), 1, "an answer that will not get better is not asked for again");
+    assert_eq!(hook.calls().len(), 1, "a permanent error is not retried");
 }
 
 #[tokio::test]
-async fn an_expression_waits_for_the_webhooks_answer() {
+async fn an_expression_waits_for_the_webhooks_response() {
     let hook = Hook::start(act).await;
     let text = configuration(json!([{ "type": "RBAC", "name": "rbac" }, webhook(json!({}))]));
     let (_sender, receiver) = watch::channel(text);
@@ -201,7 +201,7 @@ async fn an_expression_waits_for_the_webhooks_answer() {
     let path = "/api/v1/namespaces/default/configmaps";
     let mut made = 0;
     for at in 0..20_000 {
-        // Until the policy is known, anybody may.
+        // Until the policy is known, every user may.
         let refused =
             call(&s.user("dave", &["system:masters"]), "POST", path, Some(map(&format!("d{at}"))), "application/json")
                 .await;
@@ -216,7 +216,7 @@ async fn an_expression_waits_for_the_webhooks_answer() {
 }
 
 #[tokio::test]
-async fn wrong_configurations_are_refused() {
+async fn invalid_configurations_are_refused() {
     let hook = Hook::start(act).await;
     let rbac = json!({ "type": "RBAC", "name": "rbac" });
     for (authorizers, error) in [

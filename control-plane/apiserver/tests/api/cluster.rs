@@ -1,4 +1,4 @@
-//! What the server does for the cluster: admission, allocation, subresources of pods, identities, permissions.
+//! The server's work for the cluster: admission, allocation, subresources of pods, identities, permissions.
 
 use crate::server::{TestServer, call, send};
 use serde_json::{Value, json};
@@ -88,9 +88,9 @@ async fn one_priority_class_is_the_default() {
     let classes = "/apis/scheduling.k8s.io/v1/priorityclasses";
     let class = |name: &str| json!({"metadata": {"name": name}, "value": 1, "globalDefault": true});
     s.post(classes, class("a")).await.expect(201);
-    // A list waits until the caches have seen it.
+    // A list waits until the caches have it.
     s.get(classes).await.expect(200);
-    // Also of itself there is only one.
+    // An object conflicts also with itself.
     for name in ["a", "b"] {
         let why = "PriorityClass a is already marked as default. Only one default can exist";
         assert_eq!(
@@ -102,7 +102,7 @@ async fn one_priority_class_is_the_default() {
 }
 
 #[tokio::test]
-async fn annotations_that_mean_something_are_judged_twice_in_an_update() {
+async fn annotations_with_a_meaning_are_validated_twice_in_an_update() {
     let s = start().await;
     s.post(PODS, pod("p")).await.expect(201);
     let body = json!({"metadata": {"annotations": {"seccomp.security.alpha.kubernetes.io/pod": "x"}}});
@@ -114,11 +114,11 @@ async fn annotations_that_mean_something_are_judged_twice_in_an_update() {
 }
 
 #[tokio::test]
-async fn a_job_takes_the_labels_of_its_template_only_if_it_says_none() {
+async fn a_job_takes_the_labels_of_its_template_only_if_it_has_none() {
     let s = start().await;
-    let said = json!({"a": "b"});
-    for (name, labels, taken) in [("x", None, true), ("y", Some(json!({})), true), ("z", Some(said.clone()), false)] {
-        let template = json!({"metadata": {"labels": said}, "spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}});
+    let own = json!({"a": "b"});
+    for (name, labels, taken) in [("x", None, true), ("y", Some(json!({})), true), ("z", Some(own.clone()), false)] {
+        let template = json!({"metadata": {"labels": own}, "spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}});
         let mut job = json!({"metadata": {"name": name}, "spec": {"template": template}});
         if let Some(labels) = labels {
             job["metadata"]["labels"] = labels;
@@ -126,12 +126,12 @@ async fn a_job_takes_the_labels_of_its_template_only_if_it_says_none() {
         let made = s.post("/apis/batch/v1/namespaces/default/jobs", job).await.expect(201);
         let of_template = &made["spec"]["template"]["metadata"]["labels"];
         assert_eq!(of_template["job-name"], name);
-        assert_eq!(&made["metadata"]["labels"], if taken { of_template } else { &said }, "{name}");
+        assert_eq!(&made["metadata"]["labels"], if taken { of_template } else { &own }, "{name}");
     }
 }
 
 #[tokio::test]
-async fn evictions_ask_the_budget() {
+async fn evictions_respect_the_budget() {
     let s = start().await;
     s.post(PODS, pod("p")).await.expect(201);
     let binding = json!({ "metadata": { "name": "p" }, "target": { "kind": "Node", "name": "n1" } });
@@ -155,7 +155,7 @@ async fn evictions_ask_the_budget() {
 }
 
 #[tokio::test]
-async fn namespaces_go_when_they_are_finalized() {
+async fn namespaces_are_deleted_when_they_are_finalized() {
     let s = start().await;
     s.post("/api/v1/namespaces", json!({ "metadata": { "name": "n" } })).await.expect(201);
     let marked = s.delete("/api/v1/namespaces/n", None).await.expect(200);
@@ -177,7 +177,7 @@ async fn namespaces_go_when_they_are_finalized() {
 }
 
 #[tokio::test]
-async fn addresses_and_ports_are_given_once_and_freed() {
+async fn addresses_and_ports_are_allocated_once_and_freed() {
     let s = start().await;
     let a = s.post(SERVICES, service("a", json!({ "type": "NodePort" }))).await.expect(201);
     let ip = a["spec"]["clusterIP"].as_str().unwrap().to_owned();
@@ -192,8 +192,8 @@ async fn addresses_and_ports_are_given_once_and_freed() {
     let taken = s.post(SERVICES, service("b", json!({ "clusterIP": ip }))).await.message(422);
     assert!(taken.contains(&format!("failed to allocate IP {ip}: provided IP is already allocated")), "{taken}");
     s.post(&format!("{SERVICES}?dryRun=All"), service("b", json!({ "clusterIP": ip }))).await.expect(201);
-    // Who holds an address must have a name before anything else of it is judged.
-    for (name, asked, why) in [
+    // A Service with an address must have a name before anything else is validated.
+    for (name, spec, why) in [
         (
             "",
             json!({ "clusterIP": ip }),
@@ -207,29 +207,31 @@ async fn addresses_and_ports_are_given_once_and_freed() {
             "metadata.name: Required value: name or generateName is required".to_owned(),
         ),
     ] {
-        let refused = s.post(SERVICES, service(name, asked)).await.message(422);
+        let refused = s.post(SERVICES, service(name, spec)).await.message(422);
         assert!(refused.contains(&why), "{refused}");
     }
     let mut same_port = service("b", json!({ "type": "NodePort" }));
     same_port["spec"]["ports"][0]["nodePort"] = port.into();
     assert!(s.post(SERVICES, same_port).await.message(422).contains("provided port is already allocated"));
-    for (asked, why) in [(port, "provided port is already allocated"), (80, "provided port is not in the valid range")]
+    for (requested, why) in
+        [(port, "provided port is already allocated"), (80, "provided port is not in the valid range")]
     {
-        let local = json!({ "type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": asked });
+        let local =
+            json!({ "type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": requested });
         let refused = s.post(SERVICES, service("b", local)).await.message(500);
-        assert!(refused.contains(&format!("HealthCheck NodePort {asked}: {why}")), "{refused}");
+        assert!(refused.contains(&format!("HealthCheck NodePort {requested}: {why}")), "{refused}");
     }
-    // Of a Service that has such a port, another is refused as a change.
+    // For a Service with such a port, another one is refused as a change.
     let local = json!({ "type": "LoadBalancer", "externalTrafficPolicy": "Local" });
     s.post(SERVICES, service("local", local)).await.expect(201);
     let changed = json!({ "spec": { "healthCheckNodePort": 65536 } });
     let refused = s.patch(&format!("{SERVICES}/local"), "merge", changed).await.message(422);
     assert!(refused.contains("spec.healthCheckNodePort: Forbidden: field is immutable"), "{refused}");
-    // An update that does not mention them keeps both; another type gives the port back.
+    // An update without them keeps both; another type frees the port.
     let patched =
         s.patch(&format!("{SERVICES}/a"), "merge", json!({ "metadata": { "labels": { "l": "1" } } })).await.expect(200);
     assert_eq!((&patched["spec"]["clusterIP"], &patched["spec"]["ports"][0]["nodePort"]), (&json!(ip), &json!(port)));
-    // The first address stays, also against one that could not be had.
+    // The first address stays, also if the other one is not available.
     let other = json!({ "spec": { "clusterIP": "192.0.2.1", "clusterIPs": ["192.0.2.1"] } });
     let moved = s.patch(&format!("{SERVICES}/a"), "merge", other).await.message(422);
     assert!(moved.contains("spec.clusterIPs[0]: Invalid value: [\"192.0.2.1\"]: may not change once set"), "{moved}");
@@ -253,7 +255,7 @@ async fn addresses_and_ports_are_given_once_and_freed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_address_is_given_twice_under_concurrency() {
+async fn no_address_is_allocated_twice_under_concurrency() {
     let s = start().await;
     let creations = (0..24).map(|i| {
         let admin = s.user("a", &["system:masters"]);
@@ -271,7 +273,7 @@ async fn no_address_is_given_twice_under_concurrency() {
 }
 
 #[tokio::test]
-async fn rbac_decides_and_says_why_not() {
+async fn rbac_decides_and_gives_a_reason() {
     let s = start().await;
     let bob = s.user("bob", &[]);
     let refused = call(&bob, "GET", PODS, None, "").await.message(403);
@@ -286,7 +288,7 @@ async fn rbac_decides_and_says_why_not() {
     let binding = json!({ "metadata": { "name": "bob" }, "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "reader" },
                           "subjects": [{ "kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "bob" }] });
     s.post(bindings, binding).await.expect(201);
-    // The caches see a write before its answer is used, within a bound.
+    // The caches have a write before its response is used, within a bound.
     let mut allowed = 403;
     for _ in 0..20_000 {
         allowed = call(&bob, "GET", PODS, None, "").await.code;
@@ -317,7 +319,7 @@ async fn rbac_decides_and_says_why_not() {
     let as_bob = send(&admin, "GET", "/api/v1/secrets", Default::default(), &[("impersonate-user", "bob")]).await;
     assert_eq!(as_bob.code, 403);
     assert!(as_bob.headers.contains_key("x-kubernetes-pf-flowschema-uid"), "{:?}", as_bob.headers);
-    // Who is impersonated counts also if the name or the group is odd.
+    // Impersonation is checked also if the name or the group is odd.
     let odd = send(&admin, "GET", PODS, Default::default(), &[("impersonate-user", "é")]).await.message(403);
     assert!(odd.contains("User \"é\" cannot list resource"), "{odd}");
     let outside = [("impersonate-user", "bob"), ("impersonate-group", "system:unauthenticated")];
@@ -330,7 +332,7 @@ async fn rbac_decides_and_says_why_not() {
 }
 
 #[tokio::test]
-async fn tokens_live_as_long_as_what_they_are_bound_to() {
+async fn tokens_are_valid_as_long_as_their_bound_object_exists() {
     let s = start().await;
     s.post(PODS, pod("p")).await.expect(201);
     let request = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
@@ -345,14 +347,14 @@ async fn tokens_live_as_long_as_what_they_are_bound_to() {
         (&json!(true), &json!("system:serviceaccount:default:default"))
     );
     assert_eq!(status["user"]["extra"]["authentication.kubernetes.io/pod-name"], json!(["p"]));
-    // A blank before the token makes it none, and who brings none is anonymous; any other space is no part of it.
-    for (given, name) in [
+    // A blank before the token makes it empty, and an empty token is anonymous; other whitespace is trimmed.
+    for (token, name) in [
         (format!(" {token}"), "system:anonymous"),
         (format!("{token} x"), "system:serviceaccount:default:default"),
         (format!("\t{token}\n"), "system:serviceaccount:default:default"),
     ] {
-        let status = s.post(reviews, review(&given)).await.expect(201)["status"].clone();
-        assert_eq!((&status["authenticated"], &status["user"]["username"]), (&json!(true), &json!(name)), "{given:?}");
+        let status = s.post(reviews, review(&token)).await.expect(201)["status"].clone();
+        assert_eq!((&status["authenticated"], &status["user"]["username"]), (&json!(true), &json!(name)), "{token:?}");
     }
     let mut others = review(&token);
     others["spec"]["audiences"] = json!(["a", "b"]);
@@ -371,7 +373,7 @@ async fn tokens_live_as_long_as_what_they_are_bound_to() {
 }
 
 #[tokio::test]
-async fn kubelets_are_kept_to_their_node() {
+async fn kubelets_are_restricted_to_their_node() {
     let s = start().await;
     let kubelet = s.user("system:node:n1", &["system:nodes"]);
     let node = |name: &str| json!({ "metadata": { "name": name } });
@@ -399,7 +401,7 @@ async fn kubelets_are_kept_to_their_node() {
 }
 
 #[tokio::test]
-async fn a_cluster_begins_with_what_upstream_has() {
+async fn a_cluster_begins_with_upstreams_objects() {
     let s = TestServer::start().await;
     for path in [
         "/api/v1/namespaces/kube-node-lease",
@@ -427,7 +429,7 @@ async fn a_cluster_begins_with_what_upstream_has() {
 }
 
 #[tokio::test]
-async fn the_service_of_the_api_itself_comes_back() {
+async fn the_kubernetes_service_is_restored() {
     let s = TestServer::start().await;
     let path = "/api/v1/namespaces/default/services/kubernetes";
     let uid = s.get(path).await.expect(200)["metadata"]["uid"].clone();
@@ -445,7 +447,7 @@ async fn the_service_of_the_api_itself_comes_back() {
 }
 
 #[tokio::test]
-async fn a_namespace_asks_for_pod_security() {
+async fn a_namespace_enforces_pod_security() {
     let s = start().await;
     let labels =
         json!({ "pod-security.kubernetes.io/enforce": "baseline", "pod-security.kubernetes.io/warn": "restricted" });
@@ -468,7 +470,7 @@ async fn a_namespace_asks_for_pod_security() {
 }
 
 #[tokio::test]
-async fn secrets_are_sealed_and_events_expire() {
+async fn secrets_are_encrypted_and_events_expire() {
     let directory = tempfile::tempdir().unwrap();
     let store = corten_store::Embedded::open(corten_store::Config::new(directory.path())).unwrap();
     let config = corten_apiserver::Config { encryption_key: Some([9; 32]), ..corten_apiserver::Config::default() };

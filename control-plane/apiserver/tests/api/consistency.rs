@@ -1,9 +1,9 @@
-//! Random histories of writes, restarts and compactions, and what readers see of them.
+//! Random histories of writes, restarts and compactions, and the results of readers.
 //!
-//! A model keeps every revision. Whatever the history: a read shows the last acknowledged write; a list is the state
-//! at exactly one revision, also in pages between which others write; a watch is the history after its start, with
-//! nothing missing, repeated or out of order, also through selectors, reconnects and restarts; and where history is
-//! gone the answer is 410 and never a gap.
+//! A model keeps every revision. Whatever the history: a read shows the last acknowledged write; a list is the state at
+//! exactly one revision, also in pages with writes between them; a watch is the history after its start, with nothing
+//! missing, repeated or out of order, also through selectors, reconnects and restarts; and where history is compacted
+//! the response is 410 and never a gap.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use futures::stream::BoxStream;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-/// What happens next.
+/// The next step.
 #[derive(Clone, Debug)]
 enum Step {
     /// Creates, changes or deletes an object; whichever is possible.
@@ -26,12 +26,12 @@ enum Step {
     },
     Restart,
     Compact,
-    /// Starts a watch at this part of the history so far, which goes on to the end.
+    /// Starts a watch at this part of the history so far, which continues to the end.
     Watch {
         selection: usize,
         from: f64,
         reconnects: bool,
-        /// It begins with the state of now, told as events, and follows from the bookmark at its end.
+        /// Whether it begins with the present state as events, and follows from the bookmark at its end.
         lists: bool,
     },
     /// Lists in pages, with a write between each two of them.
@@ -68,7 +68,7 @@ fn step() -> impl Strategy<Value = Step> {
 const NAMESPACES: [&str; 2] = ["default", "kube-public"];
 const LABELS: [&str; 3] = ["", "red", "blue"];
 
-/// What a watch selects: a namespace, a query, and the same as a function of the object's key and label.
+/// The selection of a watch: a namespace, a query, and the same as a function of the object's key and label.
 type Selects = fn(&str, &str) -> bool;
 const SELECTIONS: [(&str, &str, Selects); 5] = [
     ("", "", |_, _| true),
@@ -92,7 +92,7 @@ fn key_of(name: usize) -> String {
     format!("{}/m{name}", NAMESPACES[name % NAMESPACES.len()])
 }
 
-/// The server keeps ConfigMaps of its own, and may write them when it starts.
+/// Returns whether the test wrote it: the server has ConfigMaps of its own, and may write them when it starts.
 fn is_ours(name: &str) -> bool {
     name.strip_prefix('m').is_some_and(|number| number.parse::<u8>().is_ok())
 }
@@ -101,7 +101,7 @@ fn revision_of(value: &Value) -> u64 {
     value["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap()
 }
 
-/// The state that a list shows.
+/// Returns the state of a list.
 fn state_of(list: &Value) -> State {
     let items = list["items"].as_array().unwrap().iter();
     let items = items.filter(|item| is_ours(item["metadata"]["name"].as_str().unwrap_or_default()));
@@ -120,13 +120,13 @@ struct Follower {
     selection: usize,
     from: u64,
     reconnects: bool,
-    /// The state is still to be told.
+    /// Whether the initial state is still to come.
     lists: bool,
-    /// How far a bookmark said that it has come.
+    /// The revision of its last bookmark.
     marked: u64,
     events: Option<BoxStream<'static, WatchEvent>>,
     seen: Vec<(&'static str, String, u64)>,
-    /// The history that it needed was gone.
+    /// Whether the history that it needed was compacted.
     expired: bool,
 }
 
@@ -153,7 +153,7 @@ impl World {
         self.history.last_key_value().unwrap()
     }
 
-    /// A revision at this part of the history.
+    /// Returns a revision at this part of the history.
     fn revision(&self, part: f64) -> u64 {
         *self.history.keys().nth((self.history.len() as f64 * part) as usize).unwrap()
     }
@@ -162,7 +162,7 @@ impl World {
         match step {
             Step::Write { name, label, delete } => self.write(*name, LABELS[*label], *delete).await,
             Step::Restart => {
-                // The watches of a server that stops end; the clients come back afterwards.
+                // The watches of a server that stops end; the clients reconnect afterwards.
                 for follower in &mut self.followers {
                     follower.drain(None).await;
                 }
@@ -170,7 +170,7 @@ impl World {
             }
             Step::Compact => {
                 let revision = *self.now().0;
-                // That it was compacted to there before is not an error here.
+                // An earlier compaction to there is no error here.
                 let _ = self.server().compact(revision).await;
             }
             Step::Watch { selection, from, reconnects, lists } => {
@@ -222,7 +222,7 @@ impl World {
             self.server().post(&all, body).await.expect(201)
         };
         let revision = revision_of(&written);
-        // Who has an answer reads what it says.
+        // A client that has a response reads the state of it.
         assert_eq!(self.server().get(&one).await.expect(200), written);
         state.insert(key, (label.to_owned(), revision));
         let list = self.server().get(&collection("")).await.expect(200);
@@ -261,7 +261,7 @@ impl World {
         assert_eq!(state_of(&answer.expect(200)), self.history[&revision]);
     }
 
-    /// What a selection's watch from a revision says up to now.
+    /// Returns the events of a selection's watch from a revision up to now.
     fn expected(&self, selection: usize, from: u64) -> Vec<(&'static str, String, u64)> {
         let selected = |state: &State| selected(selection, state);
         let mut before = selected(&self.history[&from]);
@@ -284,7 +284,7 @@ impl World {
     }
 }
 
-/// What is selected of a state.
+/// Returns the selected part of a state.
 fn selected(selection: usize, state: &State) -> State {
     let (_, _, selects) = SELECTIONS[selection];
     let chosen = state.iter().filter(|(key, (label, _))| selects(key, label));
@@ -292,7 +292,7 @@ fn selected(selection: usize, state: &State) -> State {
 }
 
 impl Follower {
-    /// Begins a watch that tells the state first: it is that of now, and all that follows the bookmark is news.
+    /// Begins a watch with initial events: they are the present state, and everything after the bookmark is new.
     async fn list(&mut self, world: &World) {
         let (namespace, query, _) = SELECTIONS[self.selection];
         let stream = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
@@ -304,7 +304,7 @@ impl Follower {
             match event {
                 WatchEvent::Added(object) if is_ours(&object.header.name) => {
                     let key = format!("{}/{}", object.header.namespace, object.header.name);
-                    assert!(state.insert(key, object.revision).is_none(), "nothing is told twice");
+                    assert!(state.insert(key, object.revision).is_none(), "no event comes twice");
                 }
                 WatchEvent::Added(_) => {}
                 WatchEvent::Bookmark { revision, initial_events_end } => {
@@ -321,7 +321,7 @@ impl Follower {
         (self.from, self.lists, self.events) = (*now, false, Some(events));
     }
 
-    /// Sees to it that a watch is there, and reads what it has by now.
+    /// Starts the watch if there is none, and reads its events so far.
     async fn catch_up(&mut self, world: &World) {
         if self.expired {
             return;
@@ -346,7 +346,7 @@ impl Follower {
         }
     }
 
-    /// Reads up to so many events in all, or what is left of a watch that ends.
+    /// Reads up to so many events in all, or the rest of a watch that ends.
     async fn drain(&mut self, count: Option<usize>) {
         let Some(events) = &mut self.events else {
             self.expired |= count.is_some();
@@ -403,7 +403,7 @@ proptest! {
             for step in &steps {
                 world.take(step).await;
             }
-            // Without compaction, nobody whose start was in the window was told that it is gone.
+            // Without compaction, no watch whose start was in the window got 410.
             if !steps.iter().any(|step| matches!(step, Step::Compact)) {
                 prop_assert!(world.followers.iter().all(|follower| !follower.expired));
             }
@@ -413,7 +413,7 @@ proptest! {
 }
 
 #[tokio::test]
-async fn a_list_by_watch_is_the_state_and_then_the_history() {
+async fn a_watch_list_is_the_state_and_then_the_history() {
     let server = TestServer::start().await;
     let maps = collection("default");
     let body = |name: &str| json!({ "metadata": { "name": name, "labels": { "color": "red" } } });

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
-/// `spec.hostPort` of v1 is `spec.host` and `spec.port` of v2.
+/// Converts `spec.hostPort` of v1 to `spec.host` and `spec.port` of v2, and back.
 fn converted(object: &Value, wanted: &str) -> Value {
     let mut object = object.clone();
     let had = object["apiVersion"].clone();
@@ -74,7 +74,7 @@ fn path(version: &str) -> String {
     format!("/apis/example.com/{version}/namespaces/default/ends")
 }
 
-/// A webhook that does what it is asked for.
+/// Starts a webhook that converts.
 async fn converting() -> Hook {
     Hook::start(|_, request| {
         let wanted = request["request"]["desiredAPIVersion"].as_str().unwrap();
@@ -100,7 +100,7 @@ async fn every_version_shows_the_same_objects() {
     let read = server.get(&format!("{}/a", path("v2"))).await.expect(200);
     assert_eq!(read["spec"], json!({ "host": "h", "port": "1" }));
     assert_eq!(read["metadata"]["labels"]["l"], "x");
-    // A list asks for each object, once.
+    // A list converts each object once.
     hook.calls();
     for calls in [2, 0] {
         let list = server.get(&path("v2")).await.expect(200);
@@ -116,7 +116,7 @@ async fn every_version_shows_the_same_objects() {
 }
 
 #[tokio::test]
-async fn the_stored_version_may_change() {
+async fn the_storage_version_may_change() {
     let server = TestServer::start().await;
     let hook = converting().await;
     define(&server, definition(&hook.client("/convert"), "v1")).await;
@@ -128,7 +128,7 @@ async fn the_stored_version_may_change() {
     ]);
     let changed = server.patch(&format!("{DEFINITIONS}/ends.example.com"), "json", change).await.expect(200);
     assert_eq!(changed["status"]["storedVersions"], json!(["v1", "v2"]));
-    // An object that was stored before is still read in both versions, and written in the new one by the next write.
+    // An object that was stored before is still read in both versions, and the next write stores it in the new one.
     for _ in 0..2 {
         assert_eq!(server.get(&format!("{}/a", path("v1"))).await.expect(200)["spec"], json!({ "hostPort": "h:1" }));
         let read = server.get(&format!("{}/a", path("v2"))).await.expect(200);
@@ -143,7 +143,7 @@ async fn the_stored_version_may_change() {
 }
 
 #[tokio::test]
-async fn a_webhook_that_fails_or_lies_fails_the_request() {
+async fn a_webhook_that_fails_or_returns_another_object_fails_the_request() {
     let server = TestServer::start().await;
     let lies = Arc::new(AtomicBool::new(false));
     let lying = Arc::clone(&lies);
@@ -166,20 +166,20 @@ async fn a_webhook_that_fails_or_lies_fails_the_request() {
     let status = server.get(&format!("{}/a", path("v2"))).await.expect(500);
     assert_eq!(status["message"], "conversion webhook for example.com/v1, Kind=End failed: not today");
     assert_eq!((status.get("reason"), status.get("details")), (None, None));
-    let told = server.get(&path("v2")).await.message(429);
+    let message = server.get(&path("v2")).await.message(429);
     let why = "conversion webhook for example.com/v1, Kind=End failed: not today";
-    assert_eq!(told, format!("storage is (re)initializing: failed to list example.com/v2, Kind=End: {why}"));
+    assert_eq!(message, format!("storage is (re)initializing: failed to list example.com/v2, Kind=End: {why}"));
     // A page of everything is read as far as it goes.
     assert_eq!(server.get(&format!("{}?limit=1", path("v2"))).await.message(500), why);
     lies.store(true, Ordering::SeqCst);
     let message = server.get(&format!("{}/a", path("v2"))).await.message(500);
     assert!(message.contains("must have the same name: a != another"), "{message}");
-    // What needs no conversion is not in danger.
+    // Objects that need no conversion are still served.
     server.get(&format!("{}/a", path("v1"))).await.expect(200);
 }
 
 #[tokio::test]
-async fn what_cannot_be_converted_ends_watches_and_is_not_deleted() {
+async fn objects_that_cannot_be_converted_end_watches_and_are_not_deleted() {
     let server = TestServer::start().await;
     let hook = Hook::start(|_, request| {
         let wanted = request["request"]["desiredAPIVersion"].as_str().unwrap();
@@ -203,7 +203,7 @@ async fn what_cannot_be_converted_ends_watches_and_is_not_deleted() {
     assert_eq!((next(&mut events).await, next(&mut events).await), ("ADDED a".to_owned(), "ADDED b".to_owned()));
     fail(json!("example.com/v2")).await;
     assert_eq!(next(&mut events).await, "END");
-    // Selected or not, one object keeps all from being read, but not from being read by their names.
+    // Selected or not, one object keeps all from being listed, but not from being read by name.
     for query in ["", "?watch=1", "?watch=1&resourceVersion=0", "?fieldSelector=metadata.name=b"] {
         assert_eq!(server.get(&format!("{}{query}", path("v2"))).await.code, 429, "{query}");
     }
@@ -217,7 +217,7 @@ async fn what_cannot_be_converted_ends_watches_and_is_not_deleted() {
     server.delete(&format!("{}/a", path("v2")), None).await.expect(200);
 }
 
-/// The next event's word, and the object's spec in it.
+/// Returns the next event's type, and its object's spec.
 async fn next_spec(events: &mut futures::stream::BoxStream<'static, corten_apiserver::WatchEvent>) -> (String, Value) {
     use corten_apiserver::WatchEvent::{Added, Deleted, Modified};
     let waited = tokio::time::timeout(std::time::Duration::from_secs(300), futures::StreamExt::next(events)).await;
@@ -230,7 +230,7 @@ async fn next_spec(events: &mut futures::stream::BoxStream<'static, corten_apise
 }
 
 #[tokio::test]
-async fn objects_are_selected_by_the_fields_of_the_version_that_is_asked() {
+async fn objects_are_selected_by_the_fields_of_the_requested_version() {
     let server = TestServer::start().await;
     let hook = converting().await;
     let mut definition = definition(&hook.client("/convert"), "v1");
@@ -261,7 +261,7 @@ async fn objects_are_selected_by_the_fields_of_the_version_that_is_asked() {
     let message = server.get(&select("v2", "spec.hostPort=h:1")).await.message(400);
     assert!(message.contains("spec.hostPort"), "{message}");
 
-    // A watch tells of what enters and leaves the selection in its own version.
+    // A watch reports objects that enter and leave the selection, in its own version.
     let mut events = server.watch(&format!("{}&watch=1", select("v2", "spec.host=h"))).await;
     let spec = |host: &str, port: &str| json!({ "host": host, "port": port });
     assert_eq!(next_spec(&mut events).await, ("ADDED".to_owned(), spec("h", "1")));
@@ -278,7 +278,7 @@ async fn objects_are_selected_by_the_fields_of_the_version_that_is_asked() {
 }
 
 #[tokio::test]
-async fn managers_of_another_version_are_asked_about_through_the_webhook() {
+async fn managers_of_another_version_are_compared_through_the_webhook() {
     let server = TestServer::start().await;
     let hook = converting().await;
     let mut definition = definition(&hook.client("/convert"), "v1");
@@ -296,10 +296,10 @@ async fn managers_of_another_version_are_asked_about_through_the_webhook() {
         let managers = object["metadata"]["managedFields"].as_array().unwrap();
         managers.iter().find(|entry| entry["manager"] == manager).map(|entry| entry["fieldsV1"]["f:spec"].clone())
     };
-    // What one version changes as host, who wrote it as hostPort no longer owns.
+    // The manager of hostPort no longer owns it after another version changed the host.
     assert_eq!(owned(&applied, "one"), Some(json!({ ".": {}, "f:mode": {}, "f:other": {} })));
     assert_eq!(owned(&applied, "two"), Some(json!({ "f:host": {} })));
-    // What is written in another version has the defaults of the stored one.
+    // A write in another version gets the defaults of the storage version.
     let third = json!({ "apiVersion": "example.com/v2", "kind": "End", "metadata": { "name": "b" },
                         "spec": { "host": "j", "port": "1" } });
     let made = server.post(&path("v2"), third).await.expect(201);

@@ -1,4 +1,4 @@
-//! Custom resources take the path of built-in ones, from their definition to its deletion.
+//! Custom resources take the path of built-in ones, from their CustomResourceDefinition to its deletion.
 
 use crate::server::{TestServer, next, send};
 use corten_apiserver::WatchEvent;
@@ -36,7 +36,7 @@ async fn until(s: &TestServer, path: &str, code: u16) -> Value {
     panic!("{path} does not answer {code}");
 }
 
-/// The definition as the first event that says so shows it.
+/// Waits for the first event with an established CustomResourceDefinition, and returns it.
 async fn until_established(events: &mut futures::stream::BoxStream<'static, WatchEvent>) -> Value {
     loop {
         let event = tokio::time::timeout(std::time::Duration::from_secs(300), events.next()).await.unwrap();
@@ -50,7 +50,7 @@ async fn until_established(events: &mut futures::stream::BoxStream<'static, Watc
 }
 
 #[tokio::test]
-async fn a_definition_whose_kind_is_discovered_is_updated_without_a_conflict() {
+async fn a_crd_whose_kind_is_discovered_is_updated_without_a_conflict() {
     let s = TestServer::start().await;
     s.post(DEFINITIONS, definition()).await.expect(201);
     until(&s, "/apis/example.com/v1", 200).await;
@@ -61,14 +61,14 @@ async fn a_definition_whose_kind_is_discovered_is_updated_without_a_conflict() {
 }
 
 #[tokio::test]
-async fn a_definition_makes_a_resource() {
+async fn a_crd_makes_a_resource() {
     let s = TestServer::start().await;
     assert_eq!(s.get(WIDGETS).await.code, 404);
     let mut definitions = s.watch(&format!("{DEFINITIONS}?watch=1")).await;
     s.post(DEFINITIONS, definition()).await.expect(201);
     let established = until_established(&mut definitions).await;
     assert_eq!(established["status"]["acceptedNames"]["kind"], "Widget");
-    // What is established is served and discovered by then, without waiting.
+    // An established kind is served and discovered by then, without waiting.
     s.get(WIDGETS).await.expect(200);
     let groups = s.get("/apis").await.expect(200);
     assert!(groups["groups"].as_array().unwrap().iter().any(|group| group["name"] == "example.com"), "{groups}");
@@ -100,7 +100,7 @@ async fn a_definition_makes_a_resource() {
     assert_eq!(s.patch(&path, "strategic", json!({})).await.code, 415);
     s.patch(&format!("{path}/status"), "merge", json!({ "status": { "size": 3 } })).await.expect(200);
     assert_eq!(s.get(&format!("{path}/scale")).await.expect(200)["status"]["replicas"], 3);
-    // Of what is sent, a null where none may be is nothing; in what is applied, it is wrong.
+    // In a body, a null where none may be is dropped; in an apply, it is an error.
     let mut null = json!({ "apiVersion": "example.com/v1", "kind": "Widget", "metadata": { "name": "n" } });
     null["spec"] = json!({ "size": null });
     let missing = s.post(WIDGETS, null.clone()).await.message(422);
@@ -109,7 +109,7 @@ async fn a_definition_makes_a_resource() {
         s.patch(&format!("{WIDGETS}/n?fieldManager=m"), "application/apply-patch+yaml", null).await.message(422);
     let wrong = "spec.size: Invalid value: \"null\": spec.size in body must be of type integer: \"null\"";
     assert!(refused.contains(wrong), "{refused}");
-    // Who names no version means any, and who it was is not asked.
+    // A scale without a resourceVersion means any, and its uid is not compared.
     let scale = json!({ "metadata": { "name": "w", "uid": "another" }, "spec": { "replicas": 2 } });
     s.put(&format!("{path}/scale?dryRun=All"), scale).await.expect(200);
     let admin = s.user("a", &["system:masters"]);
@@ -121,8 +121,8 @@ async fn a_definition_makes_a_resource() {
     s.post(WIDGETS, bare).await.expect(201);
     let why = "Internal error occurred: the spec replicas field \".spec.size\" does not exist";
     assert_eq!(s.get(&format!("{WIDGETS}/bare/scale")).await.message(500), why);
-    let unsaid = "the spec replicas field \".spec.size\" cannot be empty";
-    assert_eq!(s.patch(&format!("{WIDGETS}/bare/scale"), "merge", json!({})).await.message(400), unsaid);
+    let message = "the spec replicas field \".spec.size\" cannot be empty";
+    assert_eq!(s.patch(&format!("{WIDGETS}/bare/scale"), "merge", json!({})).await.message(400), message);
     // Upstream cannot convert a scale that an apply would change.
     let scale = json!({ "apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": { "name": "w" }, "spec": { "replicas": 4 } });
     let scaled =
@@ -136,7 +136,7 @@ async fn a_definition_makes_a_resource() {
 }
 
 #[tokio::test]
-async fn what_is_empty_is_said_at_the_root_of_a_schema() {
+async fn empty_values_at_the_root_of_a_schema_are_kept() {
     let s = TestServer::start().await;
     let version = json!({ "name": "v1", "served": true, "storage": true, "subresources": { "status": {} },
         "schema": { "openAPIV3Schema": { "type": "object" } } });
@@ -170,9 +170,9 @@ async fn what_is_empty_is_said_at_the_root_of_a_schema() {
     }
 }
 
-/// What an apply says below a schema that names nothing is not kept, but was wanted.
+/// An apply of fields below a schema without properties is pruned, but raises the generation.
 #[tokio::test]
-async fn what_is_applied_in_vain_counts() {
+async fn pruned_fields_of_an_apply_raise_the_generation() {
     let s = TestServer::start().await;
     let schema = json!({ "type": "object", "properties": { "spec": { "type": "object" } } });
     let mut plain = definition();
@@ -190,7 +190,7 @@ async fn what_is_applied_in_vain_counts() {
 }
 
 #[tokio::test]
-async fn a_resource_survives_a_restart_and_goes_with_its_definition() {
+async fn a_resource_survives_a_restart_and_is_deleted_with_its_crd() {
     let s = TestServer::start().await;
     s.post(DEFINITIONS, definition()).await.expect(201);
     until(&s, WIDGETS, 200).await;
@@ -208,7 +208,7 @@ async fn a_resource_survives_a_restart_and_goes_with_its_definition() {
 }
 
 #[tokio::test]
-async fn a_definition_waits_for_the_finalizers_of_its_objects() {
+async fn a_crd_waits_for_the_finalizers_of_its_objects() {
     let s = TestServer::start().await;
     s.post(DEFINITIONS, definition()).await.expect(201);
     until(&s, WIDGETS, 200).await;
@@ -229,7 +229,7 @@ async fn a_definition_waits_for_the_finalizers_of_its_objects() {
             break;
         }
     }
-    // A watch holds the server that it is of.
+    // A watch keeps its server alive.
     drop(conditions);
     let s = s.restart().await;
     let marked = s.get(&format!("{WIDGETS}/held")).await.expect(200);
@@ -246,7 +246,7 @@ async fn a_definition_waits_for_the_finalizers_of_its_objects() {
 }
 
 #[tokio::test]
-async fn unknown_fields_are_told_or_refused() {
+async fn unknown_fields_are_warned_of_or_refused() {
     let s = TestServer::start().await;
     s.post(DEFINITIONS, definition()).await.expect(201);
     until(&s, WIDGETS, 200).await;
@@ -263,7 +263,7 @@ async fn unknown_fields_are_told_or_refused() {
         [r#"299 - "unknown field \"metadata.odd\"""#, r#"299 - "unknown field \"spec.odd\"""#]
     );
     assert_eq!(warned.expect(201)["metadata"].get("odd"), None);
-    // A custom resource says what it is.
+    // A custom resource must have its type.
     let unselectable = s.get(&format!("{WIDGETS}?fieldSelector=spec.size%3D1")).await.message(400);
     assert_eq!(unselectable, "field label not supported: spec.size");
     let untold = s.post(WIDGETS, json!({ "metadata": { "name": "x" } })).await.message(400);
@@ -279,7 +279,7 @@ async fn unknown_fields_are_told_or_refused() {
         "error strict decoding YAML: error converting YAML to JSON: yaml: unmarshal errors:\n  line 8: key \"size\" \
          already set in map"
     );
-    // What is given twice, or unknown, is told before a kind that is another.
+    // Duplicate and unknown fields are reported before another kind.
     let other = r#"{"apiVersion": "example.com/v1", "kind": "Other", "kind": "Other", "metadata": {"name": "x"}}"#;
     let path = format!("{WIDGETS}?fieldValidation=Strict");
     let refused = send(&admin, "POST", &path, other.into(), &[("content-type", "application/json")]).await;
@@ -287,7 +287,7 @@ async fn unknown_fields_are_told_or_refused() {
         refused.message(400),
         "Other in version \"v1\" cannot be handled as a Other: strict decoding error: duplicate field \"kind\""
     );
-    // Who asks for no strictness is told by another reader.
+    // Without strict validation, another decoder reports the error.
     let kindless = r#"{"apiVersion": "example.com/v1", "metadata": {"name": "x"}}"#;
     let path = format!("{WIDGETS}?fieldValidation=Ignore");
     let refused = send(&admin, "POST", &path, kindless.into(), &[("content-type", "application/json")]).await;
@@ -320,7 +320,7 @@ async fn numbers_are_values() {
 }
 
 #[tokio::test]
-async fn definitions_are_published() {
+async fn crds_are_published() {
     let s = TestServer::start().await;
     let name = "com.example.v1.Widget";
     assert_eq!(s.get("/openapi/v2").await.expect(200)["definitions"].get(name), None);
@@ -342,7 +342,7 @@ async fn definitions_are_published() {
     assert_eq!(s.get("/openapi/v2").await.expect(200)["definitions"].get(name), None);
 }
 
-/// The definition with rules on its spec.
+/// Returns the CustomResourceDefinition with rules on its spec.
 fn with_rules(rules: Value) -> Value {
     let mut definition = definition();
     for version in definition["spec"]["versions"].as_array_mut().unwrap() {
@@ -353,7 +353,7 @@ fn with_rules(rules: Value) -> Value {
 }
 
 #[tokio::test]
-async fn rules_judge_objects() {
+async fn rules_validate_objects() {
     let s = TestServer::start().await;
     let wrong = with_rules(json!([{ "rule": "self.sise < 10" }]));
     let message = s.post(DEFINITIONS, wrong).await.message(422);
@@ -376,7 +376,7 @@ async fn rules_judge_objects() {
     assert_eq!(selected["items"].as_array().unwrap().len(), 0);
 }
 
-/// The definition with another schema of `spec.color`, as soon as it is served.
+/// Replaces the schema of `spec.color`, and waits until it is served.
 async fn redefine(s: &TestServer, color: Value) {
     let change: Vec<Value> = (0..2)
         .map(|at| {
@@ -401,7 +401,7 @@ async fn until_spec(s: &TestServer, path: &str, spec: Value) -> Value {
 }
 
 #[tokio::test]
-async fn stored_objects_are_read_by_the_schema_of_today() {
+async fn stored_objects_are_read_with_the_present_schema() {
     let s = TestServer::start().await;
     s.post(DEFINITIONS, definition()).await.expect(201);
     until(&s, WIDGETS, 200).await;
@@ -410,7 +410,7 @@ async fn stored_objects_are_read_by_the_schema_of_today() {
     let body =
         json!({ "apiVersion": "example.com/v1", "kind": "Widget", "metadata": { "name": "w" }, "spec": { "size": 2 } });
     for _ in 0..20_000 {
-        // The definition without the default is soon served.
+        // The CustomResourceDefinition without the default is served soon.
         let made = s.post(WIDGETS, body.clone()).await.expect(201);
         if made["spec"].get("color").is_none() {
             break;
@@ -434,7 +434,7 @@ async fn stored_objects_are_read_by_the_schema_of_today() {
         other => panic!("{other:?}"),
     }
 
-    // The default is what an update changes, and an update that changes nothing else writes it.
+    // The default is part of an update's old object, and an update that changes nothing else writes it.
     let patched = s.patch(&path, "json", json!([{ "op": "test", "path": "/spec/color", "value": "blue" }])).await;
     let patched = patched.expect(200);
     assert_ne!(patched["metadata"]["resourceVersion"], stored["metadata"]["resourceVersion"]);
@@ -443,7 +443,7 @@ async fn stored_objects_are_read_by_the_schema_of_today() {
     redefine(&s, json!({ "type": "string", "default": "green" })).await;
     until_spec(&s, &path, defaulted).await;
 
-    // What the schema no longer names is not shown.
+    // Fields that the schema no longer has are not shown.
     let gone: Vec<Value> = (0..2)
         .map(|at| {
             let path = format!("/spec/versions/{at}/schema/openAPIV3Schema/properties/spec/properties/color");
@@ -455,7 +455,7 @@ async fn stored_objects_are_read_by_the_schema_of_today() {
 }
 
 #[tokio::test]
-async fn objects_of_a_version_that_is_gone_cannot_be_read() {
+async fn objects_of_a_removed_version_cannot_be_read() {
     let s = TestServer::start().await;
     s.post(DEFINITIONS, definition()).await.expect(201);
     until(&s, WIDGETS, 200).await;
@@ -484,7 +484,7 @@ async fn objects_of_a_version_that_is_gone_cannot_be_read() {
     assert_eq!(s.delete(&one, None).await.message(500), why);
     assert_eq!(s.delete(&widgets, None).await.message(500), why);
     assert_eq!(s.get(&format!("{widgets}?limit=1")).await.message(500), why);
-    // Others are kept from being read together, not each for itself.
+    // The others cannot be listed, but each can be read.
     s.post(&widgets, widget("x", "v1beta1")).await.expect(201);
     s.get(&format!("{widgets}/x")).await.expect(200);
     for query in [
@@ -499,12 +499,12 @@ async fn objects_of_a_version_that_is_gone_cannot_be_read() {
         assert_eq!(answer.headers["retry-after"], "1", "{query}");
         assert_eq!(answer.message(429), busy, "{query}");
     }
-    // What nobody can read goes with its definition.
+    // Unreadable objects are deleted with their CustomResourceDefinition.
     s.delete(&path, None).await.expect(200);
     until(&s, &path, 404).await;
 }
 
-/// A definition of a resource with these fields at its root.
+/// Returns a CustomResourceDefinition with these fields at its root.
 fn with_fields(fields: Value) -> Value {
     let mut definition = definition();
     let versions = definition["spec"]["versions"].as_array_mut().unwrap();
@@ -517,7 +517,7 @@ fn with_fields(fields: Value) -> Value {
 }
 
 #[tokio::test]
-async fn what_is_not_of_its_type_has_no_owners() {
+async fn a_resource_that_is_not_of_its_type_has_no_owners() {
     let s = TestServer::start().await;
     let odd = json!({ "type": "object", "x-kubernetes-int-or-string": true });
     let free = json!({ "x-kubernetes-preserve-unknown-fields": true });
@@ -537,14 +537,14 @@ async fn what_is_not_of_its_type_has_no_owners() {
     s.patch(&format!("{WIDGETS}/w"), "merge", json!({ "odd": null })).await.expect(200);
     let new = applied(json!({ "spec": { "size": 1 }, "free": null })).await.expect(200);
     assert_eq!(new.get("free"), None, "a null that the schema does not forbid is stored, and not read again");
-    // Who writes the status owns what it says beside it, though that changes nothing.
+    // A writer of the status owns the other fields that it sends, though it changes nothing of them.
     let status = json!({ "free": "x", "spec": { "size": 7 }, "status": { "size": 2 } });
-    let told = s.patch(&format!("{WIDGETS}/w/status"), "merge", status).await.expect(200);
-    assert_eq!((told.get("free"), &told["spec"]["size"]), (None, &json!(1)));
-    let managers = told["metadata"]["managedFields"].as_array().unwrap();
+    let patched = s.patch(&format!("{WIDGETS}/w/status"), "merge", status).await.expect(200);
+    assert_eq!((patched.get("free"), &patched["spec"]["size"]), (None, &json!(1)));
+    let managers = patched["metadata"]["managedFields"].as_array().unwrap();
     let by_status = managers.iter().find(|entry| entry["subresource"] == "status").unwrap();
     assert_eq!(by_status["fieldsV1"], json!({ "f:free": {}, "f:status": { ".": {}, "f:size": {} } }));
-    // A status that is applied as null is none.
+    // A status that is applied as null is dropped.
     let none = widget(json!({ "status": null }));
     let path = format!("{WIDGETS}/v/status?fieldManager=me");
     let mut other = widget(json!({ "spec": { "size": 1 } }));

@@ -1,4 +1,4 @@
-//! What becomes of a definition of custom resources, and of what is said in several of its versions.
+//! The life of CustomResourceDefinitions, and objects in several of their versions.
 
 use crate::server::{TestServer, next};
 use corten_apiserver::WatchEvent;
@@ -14,7 +14,7 @@ fn version(name: &str, schema: &Value) -> Value {
             "subresources": { "status": {} } })
 }
 
-/// A definition; the last version is stored.
+/// Returns a CustomResourceDefinition; the last version is stored.
 fn definition(mut versions: Vec<Value>) -> Value {
     versions.last_mut().unwrap()["storage"] = true.into();
     json!({ "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
@@ -30,7 +30,7 @@ fn widget(version: &str, rest: Value) -> Value {
     object
 }
 
-/// The next object of a watch that has this condition.
+/// Waits for the next object of a watch with this condition.
 async fn until(events: &mut BoxStream<'static, WatchEvent>, kind: &str, status: &str, reason: &str) -> Value {
     loop {
         let event = tokio::time::timeout(std::time::Duration::from_secs(300), events.next()).await.unwrap();
@@ -44,7 +44,7 @@ async fn until(events: &mut BoxStream<'static, WatchEvent>, kind: &str, status: 
     }
 }
 
-/// Defines widgets, and gives a watch of the definitions.
+/// Creates the CustomResourceDefinition of widgets, and returns a watch of CustomResourceDefinitions.
 async fn define(s: &TestServer, definition: Value) -> BoxStream<'static, WatchEvent> {
     let mut definitions = s.watch(&format!("{DEFINITIONS}?watch=1")).await;
     s.post(DEFINITIONS, definition).await.expect(201);
@@ -58,7 +58,7 @@ fn plain() -> Value {
 }
 
 #[tokio::test]
-async fn a_watch_ends_with_the_definition_that_it_began_with() {
+async fn a_watch_ends_when_its_crd_changes() {
     let s = TestServer::start().await;
     let _definitions = define(&s, definition(vec![version("v1", &plain())])).await;
     let mut events = s.watch(&format!("{WIDGETS}?watch=1")).await;
@@ -73,7 +73,7 @@ async fn a_watch_ends_with_the_definition_that_it_began_with() {
 }
 
 #[tokio::test]
-async fn a_definition_that_others_hold_is_served() {
+async fn a_crd_with_finalizers_is_served() {
     let s = TestServer::start().await;
     let mut held = definition(vec![version("v1", &plain())]);
     held["metadata"]["finalizers"] = json!(["example.com/held"]);
@@ -84,7 +84,7 @@ async fn a_definition_that_others_hold_is_served() {
     let path = format!("{DEFINITIONS}/widgets.example.com");
     s.delete(&path, None).await.expect(200);
     until(&mut definitions, "Terminating", "True", "InstanceDeletionInProgress").await;
-    // While its objects are deleted there are no new ones, whatever they are.
+    // While its objects are deleted, no new ones can be created.
     let mut new = widget("v1", json!({ "spec": 5 }));
     new["metadata"]["name"] = "new".into();
     let refused = s.post(WIDGETS, new.clone()).await.message(403);
@@ -96,7 +96,7 @@ async fn a_definition_that_others_hold_is_served() {
     s.patch(&format!("{WIDGETS}/w"), "merge", json!({ "metadata": { "finalizers": null } })).await.expect(200);
     let done = until(&mut definitions, "Terminating", "False", "InstanceDeletionCompleted").await;
     assert_eq!(done["metadata"]["finalizers"], json!(["example.com/held"]));
-    // Afterwards it is served like any other, until who holds it lets it go.
+    // Afterwards it is served like any other, until its finalizer is removed.
     s.post(WIDGETS, new.clone()).await.expect(422);
     new["spec"] = json!({ "size": 1 });
     s.post(WIDGETS, new).await.expect(201);
@@ -105,7 +105,7 @@ async fn a_definition_that_others_hold_is_served() {
 }
 
 #[tokio::test]
-async fn a_definition_is_established_with_certificates_that_are_some() {
+async fn a_crd_is_established_with_a_valid_ca_bundle() {
     const NONE: &str = "Cg==";
     let s = TestServer::start().await;
     let mut definitions = s.watch(&format!("{DEFINITIONS}?watch=1")).await;
@@ -116,9 +116,9 @@ async fn a_definition_is_established_with_certificates_that_are_some() {
     let mut wrong = definition(vec![version("v1", &plain())]);
     wrong["spec"]["conversion"] = with(NONE.into());
     s.post(DEFINITIONS, wrong).await.expect(201);
-    let told = until(&mut definitions, "Established", "False", "InvalidCABundle").await;
-    assert_eq!(told["status"]["conditions"][1]["message"], "The conversion webhook CABundle is invalid");
-    // It is heard of, but nobody can be trusted with its objects.
+    let changed = until(&mut definitions, "Established", "False", "InvalidCABundle").await;
+    assert_eq!(changed["status"]["conditions"][1]["message"], "The conversion webhook CABundle is invalid");
+    // It is known, but its webhook cannot be trusted with its objects.
     let heard = s.get(WIDGETS).await.message(500);
     assert_eq!(heard, "Internal error occurred: error resolving resource");
     let group = s.get("/apis/example.com").await.expect(200);
@@ -129,13 +129,13 @@ async fn a_definition_is_established_with_certificates_that_are_some() {
     change("eno=".into()).await.expect(200);
     change(Value::Null).await.expect(200);
     until(&mut definitions, "Established", "True", "InitialNamesAccepted").await;
-    // What is established keeps certificates that are some.
+    // An established one keeps valid certificates.
     let refused = change(NONE.into()).await.message(422);
     let wanted = "spec.conversion.webhookClientConfig.caBundle: Invalid value: \"Cg==\": unable to load root certificates: unable to parse bytes as PEM block";
     assert!(refused.ends_with(wanted), "{refused}");
 }
 
-/// What a request does not write is not completed by the version that it speaks.
+/// A part that the request does not write gets no defaults of the request's version.
 #[tokio::test]
 async fn the_part_that_is_not_written_gets_no_defaults() {
     let s = TestServer::start().await;
@@ -150,7 +150,7 @@ async fn the_part_that_is_not_written_gets_no_defaults() {
     let versions = definition(vec![version("v1", &schema(&defaulted)), version("v2", &schema(&text))]);
     s.patch(&path, "merge", json!({ "spec": versions["spec"] })).await.expect(200);
     let (object, status) = (format!("{WIDGETS}/w"), format!("{WIDGETS}/w/status"));
-    // The change of the definition is heard of after a while.
+    // The server sees the change of the CustomResourceDefinition after a while.
     loop {
         let answer =
             s.patch(&format!("{object}?dryRun=All"), "merge", json!({ "spec": { "a": "d" } })).await.expect(200);
@@ -171,17 +171,17 @@ async fn the_part_that_is_not_written_gets_no_defaults() {
 }
 
 #[tokio::test]
-async fn defaults_of_metadata_say_what_metadata_knows() {
+async fn defaults_of_metadata_are_restricted_to_its_fields() {
     let s = TestServer::start().await;
     let text = |default: &str| json!({ "type": "string", "default": default });
     let metadata = json!({ "type": "object", "default": {}, "properties": {
         "name": text("a"), "odd": text("b") } });
     let by_field = json!({ "type": "object", "x-kubernetes-embedded-resource": true, "properties": {
         "apiVersion": text("g/v1"), "kind": text("K"), "metadata": metadata } });
-    let whole = json!({ "type": "object", "x-kubernetes-embedded-resource": true,
+    let embedded = json!({ "type": "object", "x-kubernetes-embedded-resource": true,
         "x-kubernetes-preserve-unknown-fields": true,
         "default": { "apiVersion": "g/v1", "kind": "K", "metadata": { "name": "a", "odd": "b" } } });
-    let schema = json!({ "type": "object", "properties": { "whole": whole, "fields": by_field } });
+    let schema = json!({ "type": "object", "properties": { "whole": embedded, "fields": by_field } });
     let created = s.post(DEFINITIONS, definition(vec![version("v1", &schema)])).await;
     assert_eq!(created.code, 201, "{}", created.body);
     let mut definitions = s.watch(&format!("{DEFINITIONS}?watch=1")).await;
@@ -192,7 +192,7 @@ async fn defaults_of_metadata_say_what_metadata_knows() {
 }
 
 #[tokio::test]
-async fn a_definition_takes_nothing_from_a_group_of_the_api() {
+async fn a_crd_in_a_built_in_group_is_not_reachable() {
     let s = TestServer::start().await;
     let of_networking = |plural: &str, kind: &str, versions: Vec<Value>| {
         let mut definition = definition(versions);
@@ -210,7 +210,7 @@ async fn a_definition_takes_nothing_from_a_group_of_the_api() {
         s.post(DEFINITIONS, definition).await.expect(201);
         until(&mut definitions, "Established", "True", "InitialNamesAccepted").await;
     }
-    // They are told of, but no request reaches them.
+    // They are discovered, but no request reaches them.
     let group = s.get("/apis/networking.k8s.io").await.expect(200);
     assert!(group["versions"].as_array().unwrap().iter().any(|version| version["version"] == "v7"), "{group}");
     let own = s.get("/apis/networking.k8s.io/v1").await.expect(200);
@@ -225,7 +225,7 @@ async fn a_definition_takes_nothing_from_a_group_of_the_api() {
 }
 
 #[tokio::test]
-async fn a_watch_ends_with_its_definition_and_tells_all_before() {
+async fn a_watch_ends_with_its_crd_after_all_events() {
     let s = TestServer::start().await;
     let _definitions = define(&s, definition(vec![version("v1", &plain())])).await;
     s.post(WIDGETS, widget("v1", json!({}))).await.expect(201);
@@ -237,7 +237,7 @@ async fn a_watch_ends_with_its_definition_and_tells_all_before() {
 }
 
 #[tokio::test]
-async fn no_object_outlives_its_definition() {
+async fn no_object_outlives_its_crd() {
     let s = TestServer::start().await;
     let path = format!("{DEFINITIONS}/widgets.example.com");
     for round in 0..6 {
@@ -249,7 +249,7 @@ async fn no_object_outlives_its_definition() {
         wanted["spec"]["scope"] = scope.into();
         let _definitions = define(&s, wanted).await;
         assert_eq!(s.get(WIDGETS).await.expect(200)["items"], json!([]), "round {round}");
-        // Objects are created until nobody hears of them any more.
+        // Objects are created until the server refuses them.
         let create = async {
             for number in 0.. {
                 let mut object = widget("v1", json!({}));

@@ -1,4 +1,4 @@
-//! What a deletion answers and leaves behind, as upstream's API server does it: dry runs, finalizers, second deletions.
+//! The responses and effects of deletions, as upstream's API server has them: dry runs, finalizers, repeated deletions.
 
 use crate::server::TestServer;
 use corten_apiserver::WatchEvent;
@@ -23,9 +23,9 @@ fn named(mut object: Value, name: &str, finalizers: &[&str]) -> Value {
     object
 }
 
-/// A dry run of what would go at once after a change ends before there is anything to show.
+/// A dry run of a removal after an update stops before there is an object to show.
 #[tokio::test]
-async fn dry_runs_of_what_only_dependents_hold() {
+async fn dry_runs_of_objects_that_only_dependents_hold() {
     let s = TestServer::start().await;
     s.post("/api/v1/namespaces/default/serviceaccounts", json!({"metadata": {"name": "default"}})).await;
     let pod = json!({"spec": {"nodeName": "n", "containers": [{"name": "c", "image": "i"}]}});
@@ -54,7 +54,7 @@ async fn dry_runs_of_what_only_dependents_hold() {
         let options = json!({"propagationPolicy": "Background", "preconditions": {"resourceVersion": version}});
         assert_eq!(s.delete(&at, Some(options)).await.code, 409, "the change comes between");
         let gone = s.delete(&format!("{at}?propagationPolicy=Background"), None).await.body;
-        // What goes is shown as it stood, by the kinds that show it.
+        // A removed object is shown by the kinds that return it.
         let wanted = if path == PODS { json!(["orphan"]) } else { Value::Null };
         assert_eq!(gone["metadata"]["finalizers"], wanted, "{gone}");
         assert_eq!(s.get(&at).await.code, 404, "{path}");
@@ -64,7 +64,7 @@ async fn dry_runs_of_what_only_dependents_hold() {
 }
 
 #[tokio::test]
-async fn what_is_on_its_way_stays_as_it_is() {
+async fn an_object_that_is_being_deleted_stays_as_it_is() {
     let s = TestServer::start().await;
     s.post(NAMESPACES, named(json!({}), "n", &["x.io/a"])).await;
     let at = format!("{NAMESPACES}/n");
@@ -76,7 +76,7 @@ async fn what_is_on_its_way_stays_as_it_is() {
     for query in ["propagationPolicy=Foreground", "propagationPolicy=Orphan", "gracePeriodSeconds=5"] {
         assert_eq!(s.delete(&format!("{at}?{query}"), None).await.body, first, "{query}");
     }
-    // Once the content is gone it ends as anything else does.
+    // Once its content is deleted it is removed as any other.
     s.put(&format!("{at}/finalize"), json!({"metadata": {"name": "n", "finalizers": ["x.io/a"]}, "spec": {}})).await;
     let marked = s.delete(&at, None).await.body;
     assert_eq!(marked["metadata"]["deletionGracePeriodSeconds"], 0);
@@ -93,7 +93,7 @@ async fn what_is_on_its_way_stays_as_it_is() {
     assert_eq!(first["metadata"]["finalizers"], json!(["orphan", cleanup]), "its dependents are its own to end");
 }
 
-/// Namespaces and definitions have words of their own for who believes in another object.
+/// Namespaces and CustomResourceDefinitions have errors of their own for preconditions.
 #[tokio::test]
 async fn preconditions() {
     let s = TestServer::start().await;
@@ -115,9 +115,9 @@ async fn preconditions() {
     }
 }
 
-/// Of options that cannot be read, the first is told.
+/// Of several unreadable options, the first is reported.
 #[tokio::test]
-async fn options_in_the_order_of_the_body() {
+async fn options_are_checked_in_the_order_of_the_body() {
     let s = TestServer::start().await;
     let policy = "json: cannot unmarshal number into Go struct field DeleteOptions.propagationPolicy of type \
                   v1.DeletionPropagation";
@@ -131,7 +131,7 @@ async fn options_in_the_order_of_the_body() {
     }
 }
 
-/// Nothing depends on an event.
+/// An Event has no dependents.
 #[tokio::test]
 async fn events_have_no_dependents() {
     let s = TestServer::start().await;
@@ -141,7 +141,7 @@ async fn events_have_no_dependents() {
     assert_eq!(s.get(&format!("{EVENTS}/e")).await.code, 404);
 }
 
-/// Who watches sees a pod marked before it is gone, also when nothing is waited for.
+/// A watcher sees a pod marked before it is removed, also without a grace period.
 #[tokio::test]
 async fn pods_are_marked_first() {
     let s = TestServer::start().await;
@@ -163,10 +163,9 @@ async fn pods_are_marked_first() {
     assert_eq!(seen, [json!(2), json!(2)]);
 }
 
-/// What was made with a time of its deletion goes with the next write that finds nothing to hold it, if it changes it or
-/// not.
+/// An object that was created with a deletion timestamp is removed by the next write, also by one that changes nothing.
 #[tokio::test]
-async fn a_write_ends_what_nothing_holds() {
+async fn a_write_removes_an_object_that_nothing_holds() {
     let s = TestServer::start().await;
     let marked = json!({"apiVersion": "v1", "kind": "ConfigMap",
         "metadata": {"name": "m", "deletionTimestamp": "2020-01-01T00:00:00Z"}});
@@ -177,7 +176,7 @@ async fn a_write_ends_what_nothing_holds() {
 }
 
 #[tokio::test]
-async fn a_collection_is_deleted_in_order_up_to_what_is_refused() {
+async fn a_collection_is_deleted_in_order_until_a_refusal() {
     let s = TestServer::start().await;
     let maps = "/api/v1/namespaces/default/configmaps";
     for name in ["a", "b", "c"] {
@@ -191,8 +190,8 @@ async fn a_collection_is_deleted_in_order_up_to_what_is_refused() {
     }
 }
 
-/// The garbage collector of pods deletes what is marked and has no node. It may do so between the two steps of the
-/// request that marked the pod, more than once: that request still succeeds.
+/// The pod garbage collector deletes marked pods without a node. It may do so between the two steps of the request that
+/// marked the pod, more than once: that request still succeeds.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deletion_that_others_finish_succeeds() {
     let s = TestServer::start().await;

@@ -1,4 +1,4 @@
-//! What is stored is sealed, on disk and through every change of keys.
+//! Encryption at rest: on disk and through every change of keys.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 const SECRETS: &str = "/api/v1/namespaces/default/secrets";
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
-/// The word that must not be on disk, also not in base64.
+/// The string that must not be on disk, also not in base64.
 const WORD: &str = "correct horse battery staple";
 
 fn encoded(word: &str) -> String {
@@ -21,7 +21,7 @@ fn secret(name: &str) -> Value {
     json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": name }, "data": { "word": encoded(WORD) } })
 }
 
-/// Whether any file below a folder holds these bytes.
+/// Returns whether any file below a folder has these bytes.
 fn holds(folder: &Path, bytes: &[u8]) -> bool {
     let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     entries.into_iter().any(|path| {
@@ -33,15 +33,15 @@ fn holds(folder: &Path, bytes: &[u8]) -> bool {
     })
 }
 
-/// Whether a checkpoint of the store holds these bytes.
+/// Returns whether a checkpoint of the store has these bytes.
 fn checkpoint_holds(folder: &Path, bytes: &[u8]) -> bool {
     let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let mut checkpoints = files.filter(|path| path.extension().is_some_and(|extension| extension == "checkpoint"));
-    // One that is being replaced may be gone.
+    // A checkpoint that is being replaced may be missing.
     checkpoints.any(|path| std::fs::read(path).unwrap_or_default().windows(bytes.len()).any(|w| w == bytes))
 }
 
-/// A configuration that seals some resources with secretbox keys.
+/// Returns a configuration that encrypts some resources with secretbox keys.
 fn configuration(resources: &[&str], keys: &[(&str, u8)]) -> String {
     let secret = |byte: u8| base64::engine::general_purpose::STANDARD.encode([byte; 32]);
     let keys: Vec<Value> = keys.iter().map(|(name, byte)| json!({ "name": name, "secret": secret(*byte) })).collect();
@@ -105,21 +105,21 @@ async fn a_changed_configuration_takes_effect_and_rewriting_uses_it() {
     let again = s.put(&path, written.clone()).await.expect(200);
     assert_eq!(again["metadata"]["resourceVersion"], written["metadata"]["resourceVersion"]);
 
-    // One that is wrong changes nothing.
+    // An invalid one changes nothing.
     sender.send("nonsense".to_owned()).unwrap();
     let seen = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "a" }, "data": { "k": WORD } });
     s.post(CONFIG_MAPS, seen).await.expect(201);
     assert!(!holds(s.directory(), WORD.as_bytes()));
     assert_eq!(s.get(&path).await.expect(200)["data"]["word"], encoded(WORD));
 
-    // With the new key alone all is read that was rewritten.
+    // With the new key alone all rewritten Secrets are read.
     sender.send(configuration(&["secrets", "configmaps"], &[("two", 2)])).unwrap();
     let s = s.restart_with(with(sender.subscribe())).await;
     assert_eq!(s.get(&path).await.expect(200)["data"]["word"], encoded(WORD));
 }
 
 #[tokio::test]
-async fn the_wrong_key_is_told_and_nothing_is_taken_for_absent() {
+async fn the_wrong_key_is_an_error_and_no_object_counts_as_absent() {
     let s = TestServer::start().await;
     s.post(SECRETS, secret("a")).await.expect(201);
     let (store, _directory) = s.stop().await;

@@ -1,4 +1,4 @@
-//! Priority and fairness: who floods waits for itself.
+//! Priority and fairness: a client that floods waits for itself.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 const GROUP: &str = "/apis/flowcontrol.apiserver.k8s.io/v1";
 
-/// A level of one seat that queues `length` requests a queue, and a schema that puts a user into it.
+/// Creates a level of one seat that queues `length` requests a queue, and a schema that puts a user into it.
 async fn confine(server: &TestServer, user: &str, length: i64) -> (Value, Value) {
     let level = json!({ "metadata": { "name": "narrow" }, "spec": { "type": "Limited", "limited": {
         "nominalConcurrencyShares": 1, "lendablePercent": 0, "borrowingLimitPercent": 0,
@@ -27,9 +27,9 @@ async fn until_confined(server: &TestServer, user: &str, level: &Value) {
     for _ in 0..20_000 {
         let answer =
             call(&server.user(user, &["system:masters-not"]), "GET", "/api/v1/namespaces/default", None, "").await;
-        // Whoever may not ask is not classified, and rights are read from a cache.
-        let told = answer.headers.get("x-kubernetes-pf-prioritylevel-uid");
-        if told.is_some_and(|told| told == level["metadata"]["uid"].as_str().unwrap()) {
+        // A request that is not authorized is not classified, and RBAC reads a cache.
+        let uid = answer.headers.get("x-kubernetes-pf-prioritylevel-uid");
+        if uid.is_some_and(|uid| uid == level["metadata"]["uid"].as_str().unwrap()) {
             return;
         }
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
@@ -38,7 +38,7 @@ async fn until_confined(server: &TestServer, user: &str, level: &Value) {
 }
 
 #[tokio::test]
-async fn every_answer_says_how_it_was_classified() {
+async fn every_response_has_its_classification() {
     let server = TestServer::start().await;
     let uid = async |kind: &str, name: &str| {
         server.get(&format!("{GROUP}/{kind}/{name}")).await.expect(200)["metadata"]["uid"].as_str().unwrap().to_owned()
@@ -58,7 +58,7 @@ async fn every_answer_says_how_it_was_classified() {
     ] {
         let answer = call(&server.user(user, &groups), "GET", path, None, "").await;
         if answer.code == 403 {
-            // What is not allowed is not classified.
+            // A request that is not authorized is not classified.
             continue;
         }
         assert_eq!(answer.headers["x-kubernetes-pf-flowschema-uid"], uid("flowschemas", schema).await, "{user} {path}");
@@ -77,7 +77,7 @@ async fn a_flood_is_refused_and_leases_are_not_delayed() {
     server.post("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding).await.expect(201);
     let (level, _) = confine(&server, "tenant", 2).await;
     until_confined(&server, "tenant", &level).await;
-    // A webhook that hangs makes the requests of the tenant last.
+    // A hanging webhook delays the requests of the tenant.
     let hook = Hook::start(|_, _| Act::Hang).await;
     let webhook = json!({ "name": "slow.hook.test", "clientConfig": hook.client("/"), "sideEffects": "None",
         "admissionReviewVersions": ["v1"], "timeoutSeconds": 30,
@@ -114,7 +114,7 @@ async fn a_flood_is_refused_and_leases_are_not_delayed() {
     let other = server.user("other", &[]);
     let leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
     call(&other, "POST", leases, Some(lease), "application/json").await.expect(201);
-    // Whoever is not inside by now is still being refused.
+    // The requests that are not inside by now are still being refused.
     for _ in 0..20_000 {
         flood.retain(|one| !one.is_finished());
         if flood.len() == inside(&server).await {
@@ -126,7 +126,7 @@ async fn a_flood_is_refused_and_leases_are_not_delayed() {
     flood.iter().for_each(tokio::task::JoinHandle::abort);
 }
 
-/// What a dump says of the level, row by row.
+/// Returns the rows of a dump about the level.
 async fn dump(server: &TestServer, what: &str) -> Vec<BTreeMap<String, String>> {
     let path = format!("/debug/api_priority_and_fairness/{what}");
     let text = server.get(&path).await.expect(200);
@@ -137,13 +137,13 @@ async fn dump(server: &TestServer, what: &str) -> Vec<BTreeMap<String, String>> 
     lines.filter(of_level).map(|line| header.iter().cloned().zip(line).collect()).collect()
 }
 
-/// How many requests execute or wait.
+/// Returns how many requests execute or wait.
 async fn inside(server: &TestServer) -> usize {
     let level = dump(server, "dump_priority_levels").await.remove(0);
     ["WaitingRequests", "ExecutingRequests"].map(|cell| level[cell].parse::<usize>().unwrap()).iter().sum()
 }
 
-/// What is told about a level with one request that executes and two that wait.
+/// Checks the dumps of a level with one executing and two waiting requests.
 async fn check_dumps(server: &TestServer, inside: usize) {
     let dump = async |what: &str| dump(server, what).await;
     let level = dump("dump_priority_levels").await.remove(0);
@@ -155,7 +155,7 @@ async fn check_dumps(server: &TestServer, inside: usize) {
     assert_eq!((&*queue["Index"], &*queue["PendingRequests"]), ("0", "2"));
     let requests = dump("dump_requests?includeRequestDetails=1").await;
     assert_eq!(requests.len(), inside);
-    let told = |request: &BTreeMap<String, String>| {
+    let attributes = |request: &BTreeMap<String, String>| {
         let cell = |name: &str| request[name].clone();
         [
             cell("UserName"),
@@ -166,7 +166,7 @@ async fn check_dumps(server: &TestServer, inside: usize) {
             cell("FlowSchemaName"),
         ]
     };
-    assert!(requests.iter().all(|one| told(one) == ["tenant", "create", "v1", "secrets", "default", "narrow"]));
+    assert!(requests.iter().all(|one| attributes(one) == ["tenant", "create", "v1", "secrets", "default", "narrow"]));
     let metrics = server.get("/metrics").await.expect(200);
     let line =
         |start: &str| metrics.as_str().unwrap().lines().find_map(|line| line.strip_prefix(start)).map(str::to_owned);

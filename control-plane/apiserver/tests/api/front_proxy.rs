@@ -1,4 +1,4 @@
-//! A front proxy speaks for users, in headers; nobody else's headers are believed.
+//! A front proxy acts for users, by headers; other clients' headers are ignored.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-/// An authority, in PEM, and what signs for it.
+/// Returns a CA, in PEM, and its issuer.
 fn authority(name: &str) -> (String, Issuer<'static, KeyPair>) {
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::default();
@@ -37,13 +37,13 @@ fn issue(issuer: &Issuer<'_, KeyPair>, name: &str, groups: &str, names: &[&str])
     (params.signed_by(&key, issuer).unwrap().pem(), key.serialize_pem())
 }
 
-/// Who the server thinks is asking.
+/// Returns the user that the server sees.
 async fn whoami(address: SocketAddr, ca: &str, client: Option<&Certificate>, headers: &[(&str, &str)]) -> (u16, Value) {
     let (code, user, _) = ask(address, ca, client, headers).await;
     (code, user)
 }
 
-/// The same and of what the client is warned, over a connection of its own.
+/// Does the same and returns the warnings, over a connection of its own.
 async fn ask(
     address: SocketAddr,
     ca: &str,
@@ -82,7 +82,7 @@ async fn ask(
 }
 
 #[tokio::test]
-async fn headers_are_believed_of_a_front_proxy_alone() {
+async fn only_a_front_proxys_headers_are_trusted() {
     let ((users_ca, users), (proxies_ca, proxies)) = (authority("users"), authority("proxies"));
     let serving = issue(&users, "kube-apiserver", "", &["127.0.0.1"]);
     let both = format!("{users_ca}{proxies_ca}");
@@ -114,17 +114,17 @@ async fn headers_are_believed_of_a_front_proxy_alone() {
     assert_eq!(user["groups"], json!(["dev", "ops", "system:authenticated"]));
     assert_eq!(user["extra"]["example.org/scope"], json!(["read"]));
 
-    // A proxy that names nobody is nobody, whatever its own subject says.
+    // A proxy that names no user has none, whatever its own subject is.
     let (code, user) = whoami(address, &users_ca, Some(&proxy), &[]).await;
     assert_eq!((code, user), (403, Value::Null));
-    // Another name of the same authority is no front proxy, and no user.
+    // Another name of the same CA is no front proxy, and no user.
     let other = issue(&proxies, "somebody", "system:masters", &[]);
     assert_eq!(whoami(address, &users_ca, Some(&other), &headers).await.0, 403);
-    // A user is who the certificate says, whatever the headers say.
+    // The certificate decides the user, whatever the headers are.
     let bob = issue(&users, "bob", "dev", &[]);
     let (code, user) = whoami(address, &users_ca, Some(&bob), &headers).await;
     assert_eq!((code, &user["username"], &user["groups"][0]), (201, &json!("bob"), &json!("dev")), "{user}");
-    // A token does not matter then, but if it is none, the client is told.
+    // A token is ignored then, but an invalid one causes a warning.
     let (code, _, warning) = ask(address, &users_ca, Some(&bob), &[("authorization", "Bearer  x")]).await;
     assert!(code == 201 && warning.is_some_and(|warning| warning.as_bytes().ends_with(b"and is ignored\"")));
     let named = issue(&users, "front-proxy-client", "", &[]);

@@ -18,7 +18,7 @@ fn data() -> Option<PathBuf> {
     folder.map(|folder| folder.join("wire"))
 }
 
-/// The file of a kind's golden object, without its extension.
+/// Returns the file of a kind's golden object, without its extension.
 fn file_of(kind: &Kind) -> String {
     let group = if kind.group.is_empty() { "core" } else { &kind.group };
     format!("{group}.{}.{}", kind.version, kind.kind)
@@ -30,7 +30,7 @@ fn collection(kind: &Kind) -> String {
     format!("{root}/{}{namespace}/{}", kind.version, kind.plural)
 }
 
-/// The object with metadata that a create may have.
+/// Returns the object with metadata that a create may have.
 fn creatable(kind: &Kind, golden: &Value) -> Value {
     let mut object = golden.clone();
     let name = match kind.kind.as_str() {
@@ -42,7 +42,7 @@ fn creatable(kind: &Kind, golden: &Value) -> Value {
     object
 }
 
-/// Fails unless everything that was sent is in the answer, where it is not the server's to say.
+/// Fails unless everything that was sent is in the response, except for fields that the server sets.
 fn assert_kept(place: &str, sent: &Value, found: &Value) {
     match (sent, found) {
         (Value::Object(sent), Value::Object(found)) => {
@@ -64,7 +64,7 @@ async fn post(s: &TestServer, path: &str, media: &str, body: Vec<u8>) -> Answer 
     send(&admin, "POST", path, body.into(), &[("content-type", media)]).await
 }
 
-/// What is the same in two answers to the same request.
+/// Returns an answer without its times and other values that differ between two requests.
 fn without_moment(mut answer: Value) -> Value {
     if let Some(metadata) = answer.get_mut("metadata").and_then(Value::as_object_mut) {
         ["uid", "resourceVersion", "creationTimestamp", "managedFields"].iter().for_each(|f| drop(metadata.remove(*f)));
@@ -105,14 +105,14 @@ async fn every_golden_object_is_read_in_all_forms_and_kept() {
         let read = s.get(&address).await.expect(200);
         assert_eq!(read, second.body, "{kind:?}");
         let mut wanted = object;
-        // What is written as text is read as data.
+        // `stringData` is read as data.
         wanted.as_object_mut().unwrap().remove("stringData");
         if kind.rules.has_status && !kind.rules.status_on_create {
             wanted.as_object_mut().unwrap().remove("status");
         }
-        // Fields of features that are switched off are taken out.
+        // Fields of disabled features are dropped.
         kind.drop_gated(&mut wanted);
-        // Of the Secrets of an account only the names are kept.
+        // Only the names of a ServiceAccount's Secrets are kept.
         for secret in wanted.pointer_mut("/secrets").and_then(Value::as_array_mut).into_iter().flatten() {
             *secret = json!({ "name": secret["name"] });
         }
@@ -130,7 +130,7 @@ async fn every_golden_object_is_read_in_all_forms_and_kept() {
     }
 }
 
-/// The stable versions of all groups, by the group's name.
+/// Returns the stable versions of all groups, by the group's name.
 fn stable(discovery: &Value) -> std::collections::BTreeMap<String, Vec<Value>> {
     let version = |version: &&Value| !version["version"].as_str().unwrap().contains(['a', 'b']);
     let group = |group: &Value| {

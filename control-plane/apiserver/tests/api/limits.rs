@@ -1,5 +1,4 @@
-//! What a client may not do to the server: too much, too deep, too slow. Each is answered clearly, and the server
-//! goes on.
+//! Abuse of the server: too much, too deep, too slow. Each client gets a clear error, and the server continues.
 
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use tokio::time::timeout;
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const LIMIT: usize = 3 * 1024 * 1024;
 
-/// The server still answers.
+/// Checks that the server still responds.
 async fn check_alive(listening: &Listening) {
     let answer = listening.server.get("/api/v1/namespaces/default").await;
     assert_eq!(answer.code, 200);
@@ -36,7 +35,7 @@ async fn a_body_over_the_limit_is_413_on_http_1() {
         body.len()
     );
     stream.write_all(head.as_bytes()).await.unwrap();
-    // The whole body is sent before the answer is read, as curl does.
+    // The whole body is sent before the response is read, as curl does.
     stream.write_all(&body).await.unwrap();
     let answer = read_until(&mut stream, |text| text.ends_with("}\n")).await;
     assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
@@ -54,7 +53,7 @@ async fn a_body_over_the_limit_is_413_on_http_2() {
     assert_eq!(answer.status(), 413);
     let bytes = timeout(PATIENCE, answer.into_body().collect()).await.unwrap().unwrap().to_bytes();
     check_too_large(&serde_json::from_slice(&bytes).unwrap());
-    // The connection is still good.
+    // The connection is still usable.
     let again = sender.send_request(listening.request("GET", MAPS, Bytes::new()));
     assert_eq!(timeout(PATIENCE, again).await.unwrap().unwrap().status(), 200);
 }
@@ -72,7 +71,7 @@ async fn an_answer_to_head_has_no_body_on_http_2() {
 }
 
 #[tokio::test]
-async fn a_request_takes_no_longer_than_its_client_has_time() {
+async fn a_request_takes_no_longer_than_its_timeout() {
     let server = TestServer::start().await;
     for path in ["/version", MAPS, "/nope"] {
         let late = server.get(&format!("{path}?timeout=1ns")).await;
@@ -85,7 +84,7 @@ async fn a_request_takes_no_longer_than_its_client_has_time() {
     }
 }
 
-/// A ConfigMap that is too large to be stored together with who owns its fields.
+/// Returns a ConfigMap that is too large to be stored together with its managers.
 fn nearly_too_large(name: &str) -> Value {
     let keys = (0..3200).map(|n| (format!("{n:04}{}", "x".repeat(246)), json!("a"))).collect();
     let data: serde_json::Map<String, Value> = keys;
@@ -93,7 +92,7 @@ fn nearly_too_large(name: &str) -> Value {
 }
 
 #[tokio::test]
-async fn an_object_near_the_limit_forgets_its_managers_unless_it_is_applied() {
+async fn an_object_near_the_limit_drops_its_managers_unless_it_is_applied() {
     let server = TestServer::start().await;
     let path = format!("{MAPS}/big");
     let large = nearly_too_large("big");
@@ -124,7 +123,7 @@ async fn an_object_over_the_limit_is_413() {
 }
 
 #[tokio::test]
-async fn deep_and_swelling_documents_are_refused() {
+async fn deep_and_expanding_documents_are_refused() {
     let server = TestServer::start().await;
     let admin = server.user("admin", &["system:masters"]);
     let deep_json = format!(r#"{{"metadata":{{"name":"a"}},"data":{}{}}}"#, "[".repeat(500_000), "]".repeat(500_000));
@@ -142,8 +141,8 @@ async fn deep_and_swelling_documents_are_refused() {
         ("application/yaml", bomb),
     ] {
         let headers = [("content-type", content_type)];
-        let asked = send(&admin, "POST", MAPS, body.into(), &headers);
-        let answer = timeout(PATIENCE, asked).await.expect("an answer comes soon");
+        let request = send(&admin, "POST", MAPS, body.into(), &headers);
+        let answer = timeout(PATIENCE, request).await.expect("an answer comes soon");
         assert_eq!(answer.code, 400, "{content_type}: {}", answer.body);
     }
     // JSON may nest deeper than YAML, also where it is sent as YAML.
@@ -154,7 +153,7 @@ async fn deep_and_swelling_documents_are_refused() {
 }
 
 #[tokio::test]
-async fn somebody_of_many_groups_can_be_impersonated() {
+async fn a_user_of_many_groups_can_be_impersonated() {
     let listening = Listening::start().await;
     let groups: String = (0..300).map(|n| format!("x-group-{n}: y\r\n")).collect();
     let mut stream = listening.connect("http/1.1").await;
@@ -170,7 +169,7 @@ async fn floods_of_headers_are_431() {
     let huge = format!("x-huge: {}\r\n", "y".repeat(2 << 20));
     for flood in [many, huge] {
         let mut stream = listening.connect("http/1.1").await;
-        // The server may close before it has read all of it.
+        // The server may close before it has read everything.
         let _ = stream.write_all(format!("GET {MAPS} HTTP/1.1\r\nhost: x\r\n{flood}\r\n").as_bytes()).await;
         let answer = read_until(&mut stream, |text| text.contains("\r\n\r\n")).await;
         assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431 "), "{answer}");
@@ -187,7 +186,7 @@ async fn floods_of_headers_are_431() {
 }
 
 #[tokio::test]
-async fn unknown_fields_are_told_up_to_a_point() {
+async fn unknown_fields_are_reported_up_to_a_limit() {
     let server = crate::server::TestServer::start().await;
     let fields: String = (0..5000).map(|n| format!("k{n:04}: 1\n")).collect();
     let yaml = format!("metadata: {{name: many}}\n{fields}");
@@ -210,7 +209,7 @@ fn fields_of_json(count: usize) -> String {
 }
 
 #[tokio::test]
-async fn heads_that_cannot_be_meant_are_refused() {
+async fn invalid_heads_are_refused() {
     let listening = Listening::start().await;
     for (head, code) in [
         ("GET /version HTTP/1.1", 400),
@@ -233,7 +232,7 @@ async fn heads_that_cannot_be_meant_are_refused() {
 }
 
 #[tokio::test]
-async fn who_forgets_tls_is_told() {
+async fn plain_http_gets_an_error() {
     let listening = Listening::start().await;
     let mut stream = tokio::net::TcpStream::connect(listening.address).await.unwrap();
     stream.write_all(b"GET /version HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
@@ -255,12 +254,12 @@ async fn bodies_that_break_off_are_500() {
 }
 
 #[tokio::test]
-async fn a_head_that_trickles_in_is_given_up() {
+async fn a_slow_head_times_out() {
     let listening = Listening::start().await;
     let mut stream = listening.connect("http/1.1").await;
     stream.write_all(format!("GET {MAPS} HTTP/1.1\r\nhost: x\r\nx-slow:").as_bytes()).await.unwrap();
     stream.flush().await.unwrap();
-    // The server must have begun to read before its time runs.
+    // The server must have begun to read before its timeout runs.
     tokio::time::sleep(Duration::from_millis(200)).await;
     tokio::time::pause();
     let began = tokio::time::Instant::now();
@@ -270,7 +269,7 @@ async fn a_head_that_trickles_in_is_given_up() {
 }
 
 #[tokio::test]
-async fn a_body_that_never_ends_is_given_up() {
+async fn a_body_that_never_ends_times_out() {
     let listening = Listening::start().await;
     let mut stream = listening.connect("http/1.1").await;
     let head =
@@ -311,7 +310,7 @@ async fn a_watch_that_falls_behind_ends_with_410() {
     while seen != "ADDED a" {
         seen = next(&mut events).await;
     }
-    // More than the window holds, while nobody reads.
+    // More than the window holds, without a reader.
     for round in 0..200 {
         let data = json!({ "n": round.to_string().repeat(16 * 1024) });
         server.put(&format!("{MAPS}/a"), json!({ "metadata": { "name": "a" }, "data": data })).await.expect(200);
@@ -333,7 +332,7 @@ async fn one_connection_has_a_hundred_streams_and_no_more() {
     let one_more = sender.send_request(listening.request("GET", &watch, Bytes::new()));
     tokio::pin!(one_more);
     assert!(timeout(Duration::from_millis(300), one_more.as_mut()).await.is_err(), "it must wait for a place");
-    // Others are not concerned.
+    // Other connections are not affected.
     let mut other = listening.http2().await;
     let answer = other.send_request(listening.request("GET", MAPS, Bytes::new()));
     assert_eq!(timeout(PATIENCE, answer).await.unwrap().unwrap().status(), 200);
@@ -341,14 +340,14 @@ async fn one_connection_has_a_hundred_streams_and_no_more() {
     assert_eq!(timeout(PATIENCE, one_more).await.unwrap().unwrap().status(), 200);
 }
 
-/// A frame of HTTP/2 without flags beyond these.
+/// Returns an HTTP/2 frame with these flags.
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
 #[tokio::test]
-async fn requests_may_be_taken_back_at_once() {
+async fn requests_may_be_cancelled_at_once() {
     let (headers, reset, settings, goaway) = (1, 3, 4, 7);
     let listening = Listening::start().await;
     let mut stream = listening.connect("h2").await;
@@ -377,7 +376,7 @@ async fn requests_may_be_taken_back_at_once() {
 }
 
 #[tokio::test]
-async fn a_server_that_stops_finishes_what_it_began_and_begins_nothing() {
+async fn a_server_that_stops_finishes_its_requests_and_begins_no_others() {
     let listening = Listening::start().await;
     let mut stream = listening.connect("http/1.1").await;
     let body = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "late" } }).to_string();
@@ -402,10 +401,10 @@ async fn a_server_that_stops_finishes_what_it_began_and_begins_nothing() {
 }
 
 #[tokio::test]
-async fn a_body_that_nobody_reads_leaves_the_connection_whole() {
+async fn an_unread_body_leaves_the_connection_usable() {
     let listening = Listening::start().await;
     let mut stream = listening.connect("http/1.1").await;
-    // Of much, the server asks for another connection.
+    // After a large body, the server closes the connection.
     for (size, closes) in [(10, false), (200 * 1024, false), (300 * 1024, true)] {
         let head = format!("POST /apis/no.example/v1/xs HTTP/1.1\r\nhost: x\r\ncontent-length: {size}\r\n\r\n");
         stream.write_all(head.as_bytes()).await.unwrap();

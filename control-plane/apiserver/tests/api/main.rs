@@ -1,4 +1,4 @@
-//! The API server, tried by requests. One program, so that it is linked once.
+//! The API server, tested by requests. One program, so that it is linked once.
 
 // In a test, a panic is the report.
 #![allow(clippy::unwrap_used)]

@@ -1,6 +1,6 @@
-//! What writes say in `metadata`, and what becomes of it, as upstream's API server has it.
+//! Writes of `metadata`, and their results, as upstream's API server has them.
 //!
-//! Every row is a fact that was observed: a request, the status code, and the message.
+//! Every row was observed: a request, the status code, and the message.
 
 use crate::server::{Answer, TestServer, send};
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ async fn ask(s: &TestServer, method: &str, path: &str, body: &Value) -> Answer {
 }
 
 #[tokio::test]
-async fn what_is_refused() {
+async fn invalid_metadata_is_refused() {
     let s = TestServer::start().await;
     let made = ask(&s, "POST", MAPS, &json!({"metadata": {"name": "a"}})).await;
     let uid = made.body["metadata"]["uid"].as_str().unwrap();
@@ -30,7 +30,7 @@ async fn what_is_refused() {
     for (method, path, metadata, code, message) in [
         ("PUT", object.clone(), json!({"uid": "x"}), 409, another("/registry/configmaps/default/a")),
         ("PUT", format!("{object}?dryRun=All"), json!({"uid": "x"}), 409, another("/configmaps/default/a")),
-        // Who it is comes before which version of it.
+        // The uid is checked before the resourceVersion.
         (
             "PUT",
             format!("{object}?dryRun=All"),
@@ -88,10 +88,10 @@ async fn what_is_refused() {
 }
 
 #[tokio::test]
-async fn what_storage_would_not_keep_is_shown_by_a_dry_run() {
+async fn a_dry_run_shows_fields_that_storage_would_not_keep() {
     const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
     let s = TestServer::start().await;
-    for (method, path, given, shown) in [
+    for (method, path, sent, shown) in [
         ("POST", "?dryRun=All", json!({"resourceVersion": "12", "selfLink": "/x"}), [Some("12"), None]),
         ("POST", "?dryRun=All", json!({"resourceVersion": "abc"}), [Some("abc"), None]),
         ("POST", "?dryRun=All", json!({"resourceVersion": "0"}), [Some("0"), None]),
@@ -101,18 +101,18 @@ async fn what_storage_would_not_keep_is_shown_by_a_dry_run() {
         ("PATCH", "/a?dryRun=All", json!({"selfLink": "/x"}), [Some("given"), Some("/x")]),
         ("PATCH", "/a", json!({"selfLink": "/x"}), [Some("given"), None]),
     ] {
-        let mut metadata = given.clone();
+        let mut metadata = sent.clone();
         metadata["name"] = "a".into();
         let answer = ask(&s, method, &format!("{LEASES}{path}"), &json!({"metadata": metadata})).await;
-        assert!(answer.code < 300, "{method} {path} {given}: {}", answer.body);
+        assert!(answer.code < 300, "{method} {path} {sent}: {}", answer.body);
         let found = ["resourceVersion", "selfLink"].map(|field| answer.body["metadata"][field].as_str());
         let is_given = shown[0] == Some("given") && found[0].is_some_and(|version| version.parse::<u64>().is_ok());
-        assert!(found == shown || (is_given && found[1] == shown[1]), "{method} {path} {given}: {found:?}");
+        assert!(found == shown || (is_given && found[1] == shown[1]), "{method} {path} {sent}: {found:?}");
     }
 }
 
 #[tokio::test]
-async fn what_an_update_creates_is_taken_at_its_word() {
+async fn an_update_that_creates_keeps_its_metadata() {
     const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
     let s = TestServer::start().await;
     let end = json!({"name": "a", "resourceVersion": "12", "deletionTimestamp": "2020-01-01T00:00:00Z",
@@ -148,7 +148,7 @@ async fn what_an_update_creates_is_taken_at_its_word() {
 }
 
 #[tokio::test]
-async fn half_a_version_is_completed_or_refused() {
+async fn an_incomplete_api_version_is_completed_or_refused() {
     let s = TestServer::start().await;
     for (version, code, why) in [
         ("/v1", 201, ""),
@@ -174,7 +174,7 @@ async fn half_a_version_is_completed_or_refused() {
 }
 
 #[tokio::test]
-async fn owners_are_named_once() {
+async fn repeated_owners_are_dropped() {
     let s = TestServer::start().await;
     let owner = |name: &str| json!({"apiVersion": "v1", "kind": "Node", "name": name, "uid": "u"});
     let owners = json!([owner("a"), owner("b"), owner("a")]);
@@ -194,7 +194,7 @@ async fn owners_are_named_once() {
 }
 
 #[tokio::test]
-async fn reviews_lose_what_only_the_server_says() {
+async fn reviews_lose_fields_that_only_the_server_sets() {
     let s = TestServer::start().await;
     let metadata = json!({"name": "a", "uid": "u", "deletionTimestamp": "2040-01-01T00:00:00Z"});
     let review = json!({"metadata": metadata, "spec": {"token": "t"}});
@@ -206,9 +206,9 @@ async fn reviews_lose_what_only_the_server_says() {
     }
 }
 
-/// When an object goes is not for a write to say, though it owns what it said.
+/// A write does not change the deletion of an object, though it owns the fields that it sent.
 #[tokio::test]
-async fn endings_in_writes() {
+async fn deletion_fields_in_writes() {
     let s = TestServer::start().await;
     let claims = "/apis/networking.k8s.io/v1/servicecidrs";
     ask(&s, "POST", claims, &json!({"metadata": {"name": "c"}, "spec": {"cidrs": ["10.9.0.0/24"]}})).await;
@@ -234,7 +234,7 @@ async fn endings_in_writes() {
     assert_eq!(fields["f:deletionTimestamp"], json!({}), "{fields}");
 }
 
-/// A scale is judged as an object of its own.
+/// A scale is validated as an object of its own.
 #[tokio::test]
 async fn the_metadata_of_a_scale() {
     let s = TestServer::start().await;
@@ -260,7 +260,7 @@ async fn the_metadata_of_a_scale() {
 }
 
 #[tokio::test]
-async fn who_sends_a_status_that_cannot_be_told_apart_leaves_no_managers() {
+async fn a_status_with_indistinguishable_items_drops_the_managers() {
     const LEVELS: &str = "/apis/flowcontrol.apiserver.k8s.io/v1/prioritylevelconfigurations?dryRun=All";
     let s = TestServer::start().await;
     for (condition, is_owned) in [
@@ -277,10 +277,10 @@ async fn who_sends_a_status_that_cannot_be_told_apart_leaves_no_managers() {
     }
 }
 
-/// Upstream stores a new claim without its phase and a new Job without the labels of its template, which it fills in when it
-/// reads them: the first write writes them, also if it changes nothing.
+/// Upstream stores a new claim without its phase and a new Job without the labels of its template, which it sets when
+/// it reads them: the first write stores them, also if it changes nothing.
 #[tokio::test]
-async fn the_first_write_completes_what_is_stored() {
+async fn the_first_write_completes_the_stored_object() {
     let s = TestServer::start().await;
     let claim = json!({ "metadata": { "name": "m" }, "spec": { "accessModes": ["ReadWriteOnce"],
         "resources": { "requests": { "storage": "1Gi" } } } });
@@ -308,9 +308,9 @@ async fn the_first_write_completes_what_is_stored() {
     }
 }
 
-/// A version that cannot be read is found only after admission, which knows no such namespace.
+/// An unreadable resourceVersion is found only after admission, which knows no such namespace.
 #[tokio::test]
-async fn a_version_is_read_after_admission() {
+async fn a_resource_version_is_parsed_after_admission() {
     let s = TestServer::start().await;
     let lease = json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
         "metadata": { "name": "m", "resourceVersion": "abc" } });

@@ -1,4 +1,4 @@
-//! `/metrics` as a strict reader of the text format sees it, and that what happens is counted.
+//! `/metrics` as a strict reader of the text format sees it, and the counting of requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,22 +12,22 @@ type Sample = (String, Vec<(String, String)>, f64);
 type Families = BTreeMap<String, (String, Vec<Sample>)>;
 
 fn is_name(text: &str) -> bool {
-    let letter = |c: char| c.is_ascii_alphabetic() || c == '_' || c == ':';
-    text.starts_with(letter) && text.chars().all(|c| letter(c) || c.is_ascii_digit())
+    let first = |c: char| c.is_ascii_alphabetic() || c == '_' || c == ':';
+    text.starts_with(first) && text.chars().all(|c| first(c) || c.is_ascii_digit())
 }
 
-/// Reads the labels between braces, escapes undone.
+/// Parses the labels between braces, with their escapes.
 fn labels(mut text: &str) -> Vec<(String, String)> {
     let mut labels = Vec::new();
     while !text.is_empty() {
         let (name, rest) = text.split_once("=\"").expect("a label has a value");
         assert!(is_name(name), "label {name:?}");
         let mut value = String::new();
-        let mut letters = rest.char_indices();
+        let mut characters = rest.char_indices();
         let end = loop {
-            match letters.next().expect("a value ends with a quote") {
+            match characters.next().expect("a value ends with a quote") {
                 (at, '"') => break at,
-                (_, '\\') => value.push(match letters.next().unwrap().1 {
+                (_, '\\') => value.push(match characters.next().unwrap().1 {
                     'n' => '\n',
                     other @ ('\\' | '"') => other,
                     other => panic!("escape {other:?}"),
@@ -52,7 +52,7 @@ fn sample(line: &str) -> Sample {
     }
 }
 
-/// Reads an exposition, and refuses what Prometheus would.
+/// Parses an exposition, and refuses what Prometheus would.
 fn parse(text: &str) -> Families {
     assert!(text.ends_with('\n'));
     let mut families = Families::new();
@@ -79,7 +79,7 @@ fn parse(text: &str) -> Families {
     families
 }
 
-/// No series twice, no label twice, labels in order; histograms rise to their count.
+/// Checks that no series and no label comes twice, that labels are in order, and that histograms rise to their count.
 fn check(families: &Families) {
     for (family, (kind, samples)) in families {
         let mut seen = BTreeSet::new();
@@ -115,7 +115,7 @@ async fn scrape(server: &TestServer) -> Families {
     families
 }
 
-/// The value of the series that has these labels among its own.
+/// Returns the value of the series that has these labels among its own.
 fn value(families: &Families, name: &str, wanted: &[(&str, &str)]) -> Option<f64> {
     let family = name.strip_suffix("_count").filter(|family| families.contains_key(*family)).unwrap_or(name);
     let has = |labels: &[(String, String)]| wanted.iter().all(|(n, v)| labels.iter().any(|(a, b)| a == n && b == v));
@@ -167,15 +167,15 @@ async fn the_exposition_is_well_formed_and_counts() {
 }
 
 #[tokio::test]
-async fn clients_cannot_make_up_labels() {
+async fn clients_cannot_create_labels() {
     let server = TestServer::start().await;
-    let nobody = server.user("nobody", &[]);
+    let user = server.user("nobody", &[]);
     for number in 0..50 {
         for path in [format!("/apis/g{number}/v1/things"), format!("/api/v1/things{number}"), format!("/x{number}")] {
-            call(&nobody, "GET", &path, None, "").await;
+            call(&user, "GET", &path, None, "").await;
             server.get(&path).await;
         }
-        call(&nobody, &format!("X{number}"), "/api/v1/pods", None, "").await;
+        call(&user, &format!("X{number}"), "/api/v1/pods", None, "").await;
         server.get(&format!("/api/v1/namespaces/default/pods/a/made{number}")).await;
     }
     let families = scrape(&server).await;
@@ -186,8 +186,8 @@ async fn clients_cannot_make_up_labels() {
 #[tokio::test]
 async fn access_is_counted() {
     let server = TestServer::start().await;
-    let nobody = server.user("nobody", &[]);
-    call(&nobody, "GET", "/api/v1/pods", None, "").await.expect(403);
+    let user = server.user("nobody", &[]);
+    call(&user, "GET", "/api/v1/pods", None, "").await.expect(403);
     let strict =
         json!({ "metadata": { "name": "strict", "labels": { "pod-security.kubernetes.io/enforce": "baseline" } } });
     server.post("/api/v1/namespaces", strict).await.expect(201);
@@ -219,7 +219,7 @@ async fn access_is_counted() {
 }
 
 #[tokio::test]
-async fn what_is_rare_and_what_is_well_is_counted() {
+async fn rare_events_and_health_are_counted() {
     let server = TestServer::start().await;
     server.get("/api/v1/endpoints").await.expect(200);
     let watched = "/api/v1/namespaces/default/secrets?watch=1&allowWatchBookmarks=true&timeoutSeconds=1";

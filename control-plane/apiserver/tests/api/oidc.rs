@@ -1,4 +1,4 @@
-//! Tokens of an OpenID Connect issuer, those that another controller manager writes into Secrets, and tokens that only
+//! Tokens of an OpenID Connect issuer, tokens of Secrets that another controller manager signs, and tokens that only
 //! look like them.
 
 use std::sync::Arc;
@@ -90,7 +90,7 @@ async fn a_token_is_reviewed() {
         assert_ne!(review(token.clone()).await["authenticated"], true, "{token}");
     }
 
-    // A configuration that changes takes effect; one that is wrong does not.
+    // A changed configuration takes effect; an invalid one does not.
     sender.send("nonsense".to_owned()).unwrap();
     let mut changed = configuration.clone();
     changed["jwt"][0]["claimMappings"]["username"] = json!({ "expression": "'cel:' + claims.sub" });
@@ -109,7 +109,7 @@ async fn a_token_is_reviewed() {
     check_counts(&server).await;
 }
 
-/// All of it was counted: the reload, the configuration and the keys in use, and the tokens.
+/// Checks the metrics: the reload, the configuration and the keys in use, and the tokens.
 async fn check_counts(server: &TestServer) {
     let request = http::Request::get("/metrics").body(Default::default()).unwrap();
     let reply = server.user("admin", &["system:masters"]).call(request).await;
@@ -124,14 +124,14 @@ async fn check_counts(server: &TestServer) {
     assert_eq!(samples(&format!("{jwt}_latency_seconds_count{{")), 2, "good ones and bad ones: {text}");
 }
 
-/// The code of a request without a credential.
+/// Returns the code of a request without a credential.
 async fn anonymously(server: &TestServer, path: &str) -> u16 {
     let request = http::Request::get(path).body(corten_apiserver::RequestBody::Full(Default::default())).unwrap();
     server.server.handle(request, &corten_apiserver::Peer::default()).await.status().as_u16()
 }
 
 #[tokio::test]
-async fn no_name_is_needed_only_where_it_is_configured() {
+async fn anonymous_requests_are_allowed_only_where_it_is_configured() {
     let server = TestServer::start().await;
     assert_eq!((anonymously(&server, "/livez").await, anonymously(&server, "/api/v1/pods").await), (200, 403));
     let text = "{apiVersion: apiserver.config.k8s.io/v1, kind: AuthenticationConfiguration, anonymous: {enabled: true, conditions: [{path: /livez}]}}";
@@ -144,7 +144,7 @@ async fn no_name_is_needed_only_where_it_is_configured() {
 
 /// Upstream's controller manager signs the tokens of Secrets itself.
 #[tokio::test]
-async fn a_token_that_a_secret_holds_is_good_while_it_is_there() {
+async fn a_token_of_a_secret_is_valid_while_the_secret_exists() {
     let key = rcgen::KeyPair::generate().unwrap();
     let server =
         TestServer::with(Config { service_account_keys: vec![key.serialize_pem()], ..crate::server::config() }).await;

@@ -1,6 +1,6 @@
-//! In which order a request is judged, and what of it: path, method, media types, options, body, object.
+//! The order of a request's checks: path, method, media types, options, body, object.
 //!
-//! Every row is a fact that was observed of upstream's API server.
+//! Every row was observed in upstream's API server.
 
 use crate::server::{TestServer, send};
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ const PODS: &str = "/api/v1/namespaces/default/pods";
 const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
 
 #[tokio::test]
-async fn paths_come_before_methods_and_methods_before_forms() {
+async fn paths_are_checked_before_methods_and_methods_before_media_types() {
     let s = TestServer::start().await;
     let admin = s.user("admin", &["system:masters"]);
     let not_found = "the server could not find the requested resource";
@@ -34,7 +34,7 @@ async fn paths_come_before_methods_and_methods_before_forms() {
 }
 
 #[tokio::test]
-async fn bodies_of_other_kinds() {
+async fn bodies_of_other_kinds_are_refused() {
     let s = TestServer::start().await;
     s.post(MAPS, json!({ "metadata": { "name": "a" } })).await.expect(201);
     let meta = "in scheme \"pkg/apis/meta/internalversion/scheme/register.go:27\"";
@@ -70,13 +70,13 @@ async fn bodies_of_other_kinds() {
         ),
     ] {
         let body = json!({ "apiVersion": version, "kind": kind, "metadata": { "name": "x" } });
-        let told = s.post(path, body).await.message(400);
-        assert!(told.contains(message), "{told}");
+        let error = s.post(path, body).await.message(400);
+        assert!(error.contains(message), "{error}");
     }
 }
 
 #[tokio::test]
-async fn labels_come_from_the_template_whoever_takes_them() {
+async fn labels_come_from_the_template_for_every_writer() {
     let s = TestServer::start().await;
     let path = "/api/v1/namespaces/default/replicationcontrollers";
     let controller = json!({ "apiVersion": "v1", "kind": "ReplicationController", "metadata": { "name": "r" },
@@ -100,7 +100,7 @@ async fn labels_come_from_the_template_whoever_takes_them() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_made_or_refused_by_its_status() {
+async fn an_absent_object_is_created_or_refused_by_its_status() {
     let s = TestServer::start().await;
     let services = "/api/v1/namespaces/default/services";
     let service = |ports: Value| json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": "s" }, "spec": { "ports": ports } });
@@ -123,7 +123,7 @@ async fn what_is_not_there_is_made_or_refused_by_its_status() {
 }
 
 #[tokio::test]
-async fn collections_are_asked_for_before_their_deletion_is() {
+async fn list_options_are_checked_before_delete_options() {
     let s = TestServer::start().await;
     s.post(MAPS, json!({ "metadata": { "name": "a" } })).await.expect(201);
     let broken = "couldn't get version/kind; json parse error: unexpected end of JSON input";
@@ -144,7 +144,7 @@ async fn collections_are_asked_for_before_their_deletion_is() {
 }
 
 #[tokio::test]
-async fn daemon_sets_count_their_templates_in_numbers() {
+async fn daemon_sets_count_changes_of_their_templates() {
     let s = TestServer::start().await;
     let sets = "/apis/apps/v1/namespaces/default/daemonsets";
     let set = |name: &str, count: &str| {

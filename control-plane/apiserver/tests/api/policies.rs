@@ -1,4 +1,4 @@
-//! Admission policies, from their creation to what they do to a write.
+//! Admission policies, from their creation to their effect on a write.
 
 use crate::server::{TestServer, call};
 use serde_json::{Value, json};
@@ -7,16 +7,16 @@ const GROUP: &str = "/apis/admissionregistration.k8s.io/v1";
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
 fn policy(kind: &str, name: &str, spec: Value) -> Value {
-    let mut whole = json!({ "matchConstraints": { "resourceRules": [{ "apiGroups": [""], "apiVersions": ["v1"],
+    let mut full = json!({ "matchConstraints": { "resourceRules": [{ "apiGroups": [""], "apiVersions": ["v1"],
         "operations": ["CREATE", "UPDATE"], "resources": ["configmaps"] }] } });
-    whole.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
-    json!({ "apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": { "name": name }, "spec": whole })
+    full.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+    json!({ "apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": { "name": name }, "spec": full })
 }
 
 fn binding(kind: &str, policy: &str, spec: Value) -> Value {
-    let mut whole = json!({ "policyName": policy });
-    whole.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
-    json!({ "apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": { "name": format!("{policy}-b") }, "spec": whole })
+    let mut full = json!({ "policyName": policy });
+    full.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+    json!({ "apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": { "name": format!("{policy}-b") }, "spec": full })
 }
 
 async fn validating(s: &TestServer, name: &str, spec: Value, bound: Value) {
@@ -30,7 +30,7 @@ fn map(name: &str, data: Value) -> Value {
     json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": name }, "data": data })
 }
 
-/// Writes until the policies are seen: they are read from a cache.
+/// Repeats a write until the policies apply: they are read from a cache.
 async fn refused(s: &TestServer, body: Value) -> Value {
     for _ in 0..20_000 {
         let answer = s.post(&format!("{MAPS}?dryRun=All"), body.clone()).await;
@@ -43,7 +43,7 @@ async fn refused(s: &TestServer, body: Value) -> Value {
 }
 
 #[tokio::test]
-async fn a_policy_hears_no_names_of_what_is_deleted_together_and_no_questions() {
+async fn a_policy_gets_no_names_of_deleted_collections_and_no_reviews() {
     let s = TestServer::start().await;
     let constraints = json!({ "resourceRules": [
         { "apiGroups": ["*"], "apiVersions": ["*"], "operations": ["*"], "resources": ["*"] }] });
@@ -119,7 +119,7 @@ async fn parameters_conditions_and_errors() {
         }
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
-    // Nobody locks himself out.
+    // No user locks themselves out.
     s.delete(&format!("{GROUP}/validatingadmissionpolicies/guard"), None).await.expect(200);
 }
 
@@ -170,7 +170,7 @@ async fn expressions_that_do_not_compile_are_refused() {
 }
 
 #[tokio::test]
-async fn a_policy_asks_the_authorizer() {
+async fn a_policy_queries_the_authorizer() {
     let s = TestServer::start().await;
     let spec = json!({ "validations": [{ "expression": "authorizer.group('').resource('secrets').namespace('default').check('delete').allowed()",
                                          "message": "only those who may delete secrets" }] });
@@ -195,14 +195,14 @@ async fn a_policy_asks_the_authorizer() {
 }
 
 #[tokio::test]
-async fn a_policy_changes_what_is_written() {
+async fn a_policy_mutates_a_write() {
     let s = TestServer::start().await;
     let rules = json!({ "failurePolicy": "Fail", "reinvocationPolicy": "Never", "mutations": [
         { "patchType": "ApplyConfiguration", "applyConfiguration": { "expression":
             "Object{metadata: Object.metadata{labels: Object.metadata.labels{owner: request.userInfo.username}}}" } },
         { "patchType": "JSONPatch", "jsonPatch": { "expression":
             "has(object.data) ? [JSONPatch{op: 'add', path: '/metadata/labels/' + jsonpatch.escapeKey('a.b/c'), value: object.metadata.labels.owner}] : []" } },
-        // What is tested is otherwise, so that this patch changes nothing.
+        // The test of this patch fails, so it changes nothing.
         { "patchType": "JSONPatch", "jsonPatch": { "expression":
             "[JSONPatch{op: 'test', path: '/metadata/labels/own', value: '2'}, JSONPatch{op: 'remove', path: '/data'}]" } }] });
     let path = format!("{GROUP}/mutatingadmissionpolicies");

@@ -1,5 +1,5 @@
-//! What admission policies reach: audit annotations, parameters by selector, namespaces, exclusions, selectors of
-//! questions about rights, and being called again.
+//! More of admission policies: audit annotations, parameters by selector, namespaces, exclusions, selectors of
+//! authorizer checks, and reinvocation.
 
 use std::time::Duration;
 
@@ -17,23 +17,23 @@ fn constraints(changes: Value) -> Value {
     constraints
 }
 
-/// Makes a policy and its binding; `kind` is `Validating` or `Mutating`.
+/// Creates a policy and its binding; `kind` is `Validating` or `Mutating`.
 async fn bind(s: &TestServer, kind: &str, name: &str, spec: Value, bound: Value) {
-    let mut whole = json!({ "matchConstraints": constraints(json!({})) });
-    whole.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+    let mut full = json!({ "matchConstraints": constraints(json!({})) });
+    full.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
     let plural = format!("{GROUP}/{}admissionpolicies", kind.to_lowercase());
-    s.post(&plural, json!({ "metadata": { "name": name }, "spec": whole })).await.expect(201);
-    let mut whole = json!({ "policyName": name });
-    whole.as_object_mut().unwrap().extend(bound.as_object().unwrap().clone());
+    s.post(&plural, json!({ "metadata": { "name": name }, "spec": full })).await.expect(201);
+    let mut full = json!({ "policyName": name });
+    full.as_object_mut().unwrap().extend(bound.as_object().unwrap().clone());
     let plural = format!("{GROUP}/{}admissionpolicybindings", kind.to_lowercase());
-    s.post(&plural, json!({ "metadata": { "name": name }, "spec": whole })).await.expect(201);
+    s.post(&plural, json!({ "metadata": { "name": name }, "spec": full })).await.expect(201);
 }
 
 fn map(name: &str, data: Value) -> Value {
     json!({ "metadata": { "name": name }, "data": data })
 }
 
-/// Tries something until it is so: policies are read from a cache.
+/// Repeats something until it succeeds: policies are read from a cache.
 async fn until<T>(what: &str, mut tried: impl AsyncFnMut() -> Option<T>) -> T {
     for _ in 0..20_000 {
         if let Some(found) = tried().await {
@@ -44,7 +44,7 @@ async fn until<T>(what: &str, mut tried: impl AsyncFnMut() -> Option<T>) -> T {
     panic!("{what}");
 }
 
-/// The message of the refusal of a dry run, if it is refused.
+/// Returns the message of a dry run's refusal, if it is refused.
 async fn refusal(s: &TestServer, path: &str, body: Value) -> Option<String> {
     let answer = s.post(&format!("{path}?dryRun=All"), body).await;
     (answer.code != 201).then(|| answer.body["message"].as_str().unwrap_or_default().to_owned())
@@ -111,7 +111,7 @@ async fn parameters_are_selected_by_their_labels() {
     let message = refusal(&s, MAPS, map("x", json!({ "word": "blue" }))).await.expect("blue is allowed");
     assert!(message.ends_with("p2 forbids it"), "{message}");
     assert_eq!(refusal(&s, MAPS, map("x", json!({ "word": "green" }))).await, None, "p3 is not selected");
-    // Parameters that come and go count at once, and without any the binding says what happens.
+    // Added and removed parameters count at once, and without any the binding decides.
     for name in ["p1", "p2"] {
         s.delete(&format!("{MAPS}/{name}"), None).await.expect(200);
     }
@@ -122,7 +122,7 @@ async fn parameters_are_selected_by_their_labels() {
 }
 
 #[tokio::test]
-async fn the_namespace_is_seen_and_resources_are_excluded() {
+async fn the_namespace_is_available_and_resources_are_excluded() {
     let s = TestServer::start().await;
     for (name, tier) in [("strict", "gold"), ("loose", "none")] {
         let namespace = json!({ "metadata": { "name": name, "labels": { "tier": tier } } });
@@ -142,20 +142,20 @@ async fn the_namespace_is_seen_and_resources_are_excluded() {
     assert_eq!(refusal(&s, &maps("loose"), map("x", json!({}))).await, None);
     assert_eq!(refusal(&s, &maps("strict"), map("spared", json!({}))).await, None);
     assert_eq!(refusal(&s, "/api/v1/namespaces/strict/secrets", map("x", json!({}))).await, None);
-    // What is in no namespace has none.
+    // A cluster-scoped object has no namespace.
     assert_eq!(refusal(&s, "/api/v1/namespaces", json!({ "metadata": { "name": "new" } })).await, None);
 }
 
 #[tokio::test]
-async fn a_question_about_rights_may_be_narrowed() {
+async fn an_authorizer_check_may_have_selectors() {
     let s = TestServer::start().await;
-    // A node may list the pods of its own node only; that is what the selector of the question is for.
-    let asks = |field: &str| {
+    // A node may list only the pods of its own node; the selector of the check is for that.
+    let allows = |field: &str| {
         format!(
             "authorizer.group('').resource('pods').fieldSelector('{field}').labelSelector('a=b').check('list').allowed()"
         )
     };
-    let spec = json!({ "validations": [{ "expression": asks("spec.nodeName=n"), "message": "not even its own" }] });
+    let spec = json!({ "validations": [{ "expression": allows("spec.nodeName=n"), "message": "not even its own" }] });
     bind(&s, "Validating", "asked", spec, json!({ "validationActions": ["Deny"] })).await;
     let role = json!({ "metadata": { "name": "maps" }, "rules": [{ "apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"] }] });
     s.post("/apis/rbac.authorization.k8s.io/v1/clusterroles", role).await.expect(201);
@@ -174,7 +174,7 @@ async fn a_question_about_rights_may_be_narrowed() {
 }
 
 #[tokio::test]
-async fn a_mutating_policy_is_called_again_for_what_others_changed() {
+async fn a_mutating_policy_is_reinvoked_after_changes_of_others() {
     let s = TestServer::start().await;
     let add = |key: &str, value: &str| {
         let expression = format!(
@@ -184,7 +184,7 @@ async fn a_mutating_policy_is_called_again_for_what_others_changed() {
     };
     let seen = "'b' in object.data ? 'seen' : 'unseen'";
     let conditions = json!([{ "name": "b", "expression": "'b' in object.data" }]);
-    // In the order of their names: each of the first two waits for what the third adds.
+    // In the order of their names: each of the first two waits for the field that the third adds.
     for (name, again, mutations, conditions) in [
         ("a-again", "IfNeeded", add("again", seen), conditions.clone()),
         ("a-never", "Never", add("never", seen), conditions),

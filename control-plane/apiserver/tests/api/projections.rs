@@ -1,4 +1,4 @@
-//! PodAddresses: what a projection of pods shows on every path that leads to it, and that nothing else is shown.
+//! PodAddresses: the fields that a projection of pods shows on every path, and that nothing else is shown.
 
 use crate::server::{TestServer, next, send};
 use corten_apiserver::{Config, KubeletClient, WatchEvent};
@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 const ADDRESSES: &str = "/apis/network.corten.dev/v1/podaddresses";
 const IN_SHOP: &str = "/apis/network.corten.dev/v1/namespaces/shop/podaddresses";
 const PODS: &str = "/api/v1/namespaces/shop/pods";
-/// What no reader of addresses may see.
+/// Strings that no reader of addresses may see.
 const SECRET: &str = "hunter2";
 
-/// A server that has nodes.
+/// Starts a server that has nodes.
 async fn start() -> TestServer {
     let key = rcgen::KeyPair::generate().unwrap();
     let certificate = rcgen::CertificateParams::default().self_signed(&key).unwrap().pem();
@@ -54,7 +54,7 @@ fn names(list: &Value) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn reads_show_addresses_and_nothing_that_a_pod_runs() {
+async fn reads_show_addresses_and_nothing_else_of_a_pod() {
     let server = start().await;
     create(&server, "a", "web").await;
     create(&server, "b", "db").await;
@@ -89,7 +89,7 @@ async fn reads_show_addresses_and_nothing_that_a_pod_runs() {
 }
 
 #[tokio::test]
-async fn other_forms_of_an_answer_show_no_more() {
+async fn other_forms_of_a_response_show_no_more() {
     let server = start().await;
     create(&server, "a", "web").await;
     let admin = server.user("admin", &["system:masters"]);
@@ -110,7 +110,7 @@ async fn other_forms_of_an_answer_show_no_more() {
     }
 }
 
-/// The events of a watch up to one.
+/// Returns the events of a watch up to one.
 async fn until(events: &mut BoxStream<'static, WatchEvent>, last: &str) -> Vec<String> {
     let mut seen = Vec::new();
     while seen.last().is_none_or(|event| event != last) {
@@ -149,7 +149,7 @@ async fn watches_follow_the_pods_and_show_no_more() {
 }
 
 #[tokio::test]
-async fn addresses_cannot_be_written_and_their_place_not_be_taken() {
+async fn addresses_cannot_be_written_and_their_group_cannot_be_taken() {
     let server = start().await;
     create(&server, "a", "web").await;
     let address = server.get(&format!("{IN_SHOP}/a")).await.expect(200);
@@ -169,7 +169,7 @@ async fn addresses_cannot_be_written_and_their_place_not_be_taken() {
     });
     let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
     server.post(definitions, definition).await.expect(201);
-    // The definition is followed in order: once the next is served, this one was looked at.
+    // CustomResourceDefinitions are reconciled in order: once the next is served, this one was reconciled.
     let names = json!({ "plural": "others", "kind": "Other" });
     let other = json!({
         "metadata": { "name": "others.example.com" },
@@ -188,7 +188,7 @@ async fn addresses_cannot_be_written_and_their_place_not_be_taken() {
 }
 
 #[tokio::test]
-async fn discovery_and_openapi_know_the_kind() {
+async fn discovery_and_openapi_have_the_kind() {
     let server = start().await;
     let resources = server.get("/apis/network.corten.dev/v1").await.expect(200);
     assert_eq!(resources["resources"].as_array().unwrap().len(), 1);

@@ -1,4 +1,4 @@
-//! Requests that end on a node, against a kubelet that is only a TLS server: bytes must pass as they are.
+//! Requests that a kubelet answers, against a kubelet that is only a TLS server: bytes must pass as they are.
 
 use std::sync::Arc;
 
@@ -39,10 +39,10 @@ impl Authority {
     }
 }
 
-/// What the kubelet says that its pods use.
+/// The kubelet's stats of its pods.
 static SUMMARY: std::sync::Mutex<String> = std::sync::Mutex::new(String::new());
 
-/// A kubelet that answers with what it was asked, and echoes upgraded connections in capitals.
+/// Starts a kubelet that responds with the request it got, and echoes upgraded connections in capitals.
 async fn kubelet(ca: &Authority) -> u16 {
     let (certificate, key) = ca.issue("system:node:n1", "system:nodes");
     let tls = corten_apiserver::tls_config(&certificate, &key, &ca.pem).unwrap();
@@ -134,7 +134,7 @@ async fn cluster() -> Cluster {
     Cluster { server, ca, _directory: directory }
 }
 
-/// One request as the administrator: code and text of the answer.
+/// Sends one request as the administrator: returns code and body.
 async fn call(server: &Arc<Server>, method: &str, path: &str, body: Value) -> (u16, String) {
     let admin = server.in_process(User::new("admin", &["system:masters"]));
     let body = if body.is_null() { Bytes::new() } else { body.to_string().into() };
@@ -151,7 +151,7 @@ async fn call(server: &Arc<Server>, method: &str, path: &str, body: Value) -> (u
 }
 
 #[tokio::test]
-async fn requests_reach_the_kubelet_under_its_own_names() {
+async fn requests_reach_the_kubelet_under_its_own_paths() {
     let cluster = cluster().await;
     let pods = "/api/v1/namespaces/default/pods";
     for (path, expected) in [
@@ -175,7 +175,7 @@ async fn requests_reach_the_kubelet_under_its_own_names() {
 }
 
 #[tokio::test]
-async fn what_kubelets_measure_is_served_as_metrics() {
+async fn kubelets_stats_are_served_as_metrics() {
     let cluster = cluster().await;
     let server = &cluster.server;
     let (_, pod) = call(server, "GET", "/api/v1/namespaces/default/pods/p", Value::Null).await;
@@ -246,7 +246,7 @@ async fn an_upgraded_connection_is_joined() {
     assert_eq!(&echoed, b"HELLO");
     drop(stream);
 
-    // A log is a WebSocket of this server's: the kubelet is asked for a plain body, here the path that it was asked.
+    // A log is a WebSocket of this server: the kubelet gets a plain request, and here responds with its path.
     let mut sender = connect(&cluster.ca, address).await;
     let request = Request::get("/api/v1/namespaces/default/pods/p/log").header("host", "x");
     let request = request.header("connection", "Upgrade").header("upgrade", "websocket");
@@ -266,7 +266,7 @@ async fn an_upgraded_connection_is_joined() {
     serving.await.unwrap().unwrap();
 }
 
-/// A connection as a user in `system:masters`, by certificate.
+/// Opens a connection as a user in `system:masters`, by certificate.
 async fn connect(
     ca: &Authority,
     address: std::net::SocketAddr,
@@ -291,7 +291,7 @@ async fn connect(
 }
 
 #[tokio::test]
-async fn who_is_not_there_is_named_after_the_request() {
+async fn an_unknown_object_is_named_after_the_request() {
     let cluster = cluster().await;
     let server = &cluster.server;
     let namespace = "/api/v1/namespaces/default";

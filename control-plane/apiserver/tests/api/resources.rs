@@ -1,4 +1,4 @@
-//! The verbs on resources: what is stored, what is answered, what is refused.
+//! The verbs on resources: stored objects, responses and errors.
 
 use crate::server::{TestServer, call, next, send};
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ fn config_map(name: &str, data: Value) -> Value {
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
 #[tokio::test]
-async fn an_object_lives_from_create_to_delete() {
+async fn an_object_is_created_updated_and_deleted() {
     let s = TestServer::start().await;
     let created = s.post(MAPS, config_map("a", json!({ "k": "1" }))).await.expect(201);
     assert_eq!(created["metadata"]["namespace"], "default");
@@ -21,8 +21,8 @@ async fn an_object_lives_from_create_to_delete() {
     let mut both = config_map("a", json!({}));
     both["metadata"]["generateName"] = json!("a");
     let refused = s.post(MAPS, both).await.expect(409);
-    let told = "configmaps \"a\" already exists, the server was not able to generate a unique name for the object";
-    assert_eq!((&refused["message"], &refused["details"]["retryAfterSeconds"]), (&json!(told), &json!(1)));
+    let message = "configmaps \"a\" already exists, the server was not able to generate a unique name for the object";
+    assert_eq!((&refused["message"], &refused["details"]["retryAfterSeconds"]), (&json!(message), &json!(1)));
     let mut update = created.clone();
     update["data"]["k"] = "2".into();
     let updated = s.put(&format!("{MAPS}/a"), update.clone()).await.expect(200);
@@ -47,7 +47,7 @@ async fn an_object_lives_from_create_to_delete() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_said_in_upstreams_words() {
+async fn errors_are_upstreams() {
     let s = TestServer::start().await;
     let post = async |path: &str, body: Value| s.post(path, body).await;
     let cases = [
@@ -91,7 +91,7 @@ async fn what_is_wrong_is_said_in_upstreams_words() {
 }
 
 #[tokio::test]
-async fn fields_that_do_not_exist_are_dropped_or_refused() {
+async fn unknown_fields_are_dropped_or_refused() {
     let s = TestServer::start().await;
     let body = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "a" }, "datas": {} });
     let strict = s.post(&format!("{MAPS}?fieldValidation=Strict"), body.clone()).await.message(400);
@@ -102,8 +102,11 @@ async fn fields_that_do_not_exist_are_dropped_or_refused() {
     let twice = r#"{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "name": "b"},
                     "odd": 1, "odd": {"x": 1, "x": 2}, "immutable": true, "immutable": true}"#;
     let strict = s.raw("POST", &format!("{MAPS}?fieldValidation=Strict"), twice).await.message(400);
-    let told = r#"duplicate field "metadata.name", unknown field "odd", duplicate field "immutable""#;
-    assert!(strict.ends_with(&format!("strict decoding error: {told}")), "an unknown field is told once: {strict}");
+    let complaints = r#"duplicate field "metadata.name", unknown field "odd", duplicate field "immutable""#;
+    assert!(
+        strict.ends_with(&format!("strict decoding error: {complaints}")),
+        "an unknown field is reported once: {strict}"
+    );
     let warned = s.post(MAPS, body.clone()).await;
     assert_eq!(warned.warnings(), [r#"299 - "unknown field \"datas\"""#]);
     assert!(warned.expect(201).get("datas").is_none());
@@ -141,7 +144,7 @@ async fn a_dry_run_writes_nothing() {
 }
 
 #[tokio::test]
-async fn patches_of_three_kinds() {
+async fn patches_of_three_types() {
     let s = TestServer::start().await;
     let path = format!("{MAPS}/a");
     s.post(MAPS, config_map("a", json!({ "x": "1", "y": "1" }))).await.expect(201);
@@ -174,7 +177,7 @@ async fn lists_are_filtered_and_paged_at_one_revision() {
     let first = s.get(&format!("{MAPS}?limit=2")).await.expect(200);
     assert_eq!(first["metadata"]["remainingItemCount"], 3);
     let revision = first["metadata"]["resourceVersion"].clone();
-    // What happens between two pages is not seen by the second.
+    // The second page does not see changes after the first.
     s.delete(&format!("{MAPS}/m4"), None).await.expect(200);
     s.post(MAPS, config_map("m9", json!({}))).await.expect(201);
     let mut names: Vec<String> = Vec::new();
@@ -194,7 +197,7 @@ async fn lists_are_filtered_and_paged_at_one_revision() {
 }
 
 #[tokio::test]
-async fn watches_tell_everything_in_order() {
+async fn watches_report_everything_in_order() {
     let s = TestServer::start().await;
     s.post(MAPS, config_map("a", json!({}))).await.expect(201);
     let mut all = s.watch(&format!("{MAPS}?watch=1")).await;
@@ -203,9 +206,10 @@ async fn watches_tell_everything_in_order() {
         format!("{MAPS}?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true");
     let mut stream = s.watch(&streaming).await;
     assert_eq!(next(&mut all).await, "ADDED a");
-    // Who takes bookmarks is told where the state ends, also without asking for it; who takes none is not.
-    let mut told = s.watch(&format!("{MAPS}?watch=1&allowWatchBookmarks=true&resourceVersion=0")).await;
-    assert_eq!((next(&mut told).await, next(&mut told).await), ("ADDED a".to_owned(), "BOOKMARK true".to_owned()));
+    // A client with bookmarks gets one at the end of the state, also without asking for it; a client without them does
+    // not.
+    let mut marked = s.watch(&format!("{MAPS}?watch=1&allowWatchBookmarks=true&resourceVersion=0")).await;
+    assert_eq!((next(&mut marked).await, next(&mut marked).await), ("ADDED a".to_owned(), "BOOKMARK true".to_owned()));
     let untold = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&timeoutSeconds=1";
     let mut untold = s.watch(&format!("{MAPS}?watch=1&{untold}")).await;
     assert_eq!((next(&mut untold).await, next(&mut untold).await), ("ADDED a".to_owned(), "END".to_owned()));
@@ -219,7 +223,7 @@ async fn watches_tell_everything_in_order() {
         assert_eq!(next(&mut all).await, expected);
         assert_eq!(next(&mut stream).await, expected);
     }
-    // Into the selection and out of it.
+    // Objects enter the selection and leave it.
     assert_eq!((next(&mut labelled).await, next(&mut labelled).await), ("ADDED b".to_owned(), "DELETED b".to_owned()));
 
     let revision = b["metadata"]["resourceVersion"].as_str().unwrap();
@@ -228,14 +232,14 @@ async fn watches_tell_everything_in_order() {
 }
 
 #[tokio::test]
-async fn a_watch_ends_when_its_time_is_over() {
+async fn a_watch_ends_after_its_timeout() {
     let s = TestServer::start().await;
     let mut events = s.watch("/api/v1/namespaces/default/secrets?watch=1&timeoutSeconds=1").await;
     assert_eq!(next(&mut events).await, "END");
 }
 
 #[tokio::test]
-async fn finalizers_and_propagation_hold_an_object_back() {
+async fn finalizers_and_propagation_delay_a_deletion() {
     let s = TestServer::start().await;
     let path = format!("{MAPS}/a");
     let mut body = config_map("a", json!({}));
@@ -256,7 +260,7 @@ async fn finalizers_and_propagation_hold_an_object_back() {
 }
 
 #[tokio::test]
-async fn status_and_the_rest_are_written_apart() {
+async fn status_and_the_rest_are_written_separately() {
     let s = TestServer::start().await;
     let path = "/apis/apps/v1/namespaces/default/deployments";
     let body = json!({ "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "d" },
@@ -282,7 +286,7 @@ async fn status_and_the_rest_are_written_apart() {
     let scaled = s.patch(&format!("{path}/scale"), "merge", json!({ "spec": { "replicas": 5 } })).await.expect(200);
     assert_eq!(scaled["spec"]["replicas"], 5);
     assert_eq!(s.get(&path).await.expect(200)["spec"]["replicas"], 5);
-    // Who scales is warned of the pods that there will be more of.
+    // A client that scales up gets the warnings of the pods.
     let ports = json!([{ "containerPort": 80 }, { "containerPort": 80 }]);
     let containers = json!([{ "name": "c", "image": "i", "ports": ports }]);
     let doubled = json!({ "spec": { "template": { "spec": { "containers": containers } } } });
@@ -360,7 +364,7 @@ async fn bad_bodies_are_refused_and_nothing_breaks() {
 }
 
 #[tokio::test]
-async fn everything_is_there_after_a_restart() {
+async fn everything_survives_a_restart() {
     let s = TestServer::start().await;
     s.post(MAPS, config_map("a", json!({ "k": "v" }))).await.expect(201);
     s.post("/api/v1/namespaces/default/secrets", json!({ "metadata": { "name": "s" }, "data": { "k": "dg==" } }))
@@ -371,7 +375,7 @@ async fn everything_is_there_after_a_restart() {
     assert_eq!(s.get(&format!("{MAPS}/a")).await.expect(200), before);
     assert_eq!(s.get("/api/v1/namespaces/default/secrets/s").await.expect(200)["data"]["k"], "dg==");
     assert_eq!(s.get("/api/v1/secrets").await.expect(200)["items"].as_array().unwrap().len(), 1);
-    // Who watched before goes on where it was, as far back as the store remembers.
+    // A watch resumes where it was before, as far back as the store keeps history.
     let revision: u64 = before["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap();
     let mut events = s.watch(&format!("{MAPS}?watch=1&resourceVersion={}", revision - 1)).await;
     assert_eq!(next(&mut events).await, "ADDED a");
@@ -399,7 +403,7 @@ async fn concurrent_patches_all_count() {
     assert_eq!(s.get(&format!("{MAPS}/a")).await.expect(200)["data"].as_object().unwrap().len(), 200);
 }
 
-/// Objects that have a status, by collection.
+/// Returns objects that have a status, by collection.
 fn with_status() -> Vec<(&'static str, Value)> {
     let template = json!({ "metadata": { "labels": { "a": "b" } },
         "spec": { "containers": [{ "name": "c", "image": "i", "ports": [{ "containerPort": 80 }] }] } });
@@ -417,9 +421,9 @@ fn with_status() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// A patch that says nothing of the spec comes to the same as one that says that nothing of it changes.
+/// A patch without the spec has the same result as a patch that changes nothing of it.
 #[tokio::test]
-async fn a_status_is_written_alike_whether_or_not_the_rest_is_looked_at() {
+async fn a_status_is_written_alike_with_and_without_the_rest() {
     let s = TestServer::start().await;
     s.post("/api/v1/namespaces/default/serviceaccounts", json!({ "metadata": { "name": "default" } }))
         .await
@@ -440,29 +444,30 @@ async fn a_status_is_written_alike_whether_or_not_the_rest_is_looked_at() {
         s.post(collection, object).await.expect(201);
         let path = format!("{collection}/o/status?dryRun=All&fieldValidation=Strict&fieldManager=test");
         for (patch, kind) in patches.iter().flat_map(|patch| ["merge", "strategic"].map(|kind| (patch, kind))) {
-            let mut whole = patch.clone();
-            whole["spec"] = json!({});
-            let (silent, whole) = (s.patch(&path, kind, patch.clone()).await, s.patch(&path, kind, whole).await);
+            let mut with_spec = patch.clone();
+            with_spec["spec"] = json!({});
+            let silent = s.patch(&path, kind, patch.clone()).await;
+            let with_spec = s.patch(&path, kind, with_spec).await;
             let timeless = |mut answer: Value| {
-                // Entries stand in the order of their times, and a second may pass between the two.
+                // Entries are in the order of their times, and a second may pass between the two.
                 if let Some(entries) = answer.pointer_mut("/metadata/managedFields").and_then(Value::as_array_mut) {
                     entries.iter_mut().for_each(|entry| entry["time"] = Value::Null);
                     entries.sort_by_cached_key(ToString::to_string);
                 }
-                // A patch that is refused is shown, or the object in the order that it left: in that these two differ.
+                // The error of a refused patch shows the patch, or the object in its order: in that these two differ.
                 match answer["message"].as_str().and_then(|message| message.rsplit_once("\": ")) {
                     Some((_, why)) => why.to_owned(),
                     None => answer.to_string(),
                 }
             };
-            assert_eq!(silent.code, whole.code, "{collection} {kind} {patch}");
-            assert_eq!(timeless(silent.body), timeless(whole.body), "{collection} {kind} {patch}");
+            assert_eq!(silent.code, with_spec.code, "{collection} {kind} {patch}");
+            assert_eq!(timeless(silent.body), timeless(with_spec.body), "{collection} {kind} {patch}");
         }
     }
 }
 
 #[tokio::test]
-async fn a_deletion_that_takes_time_says_so_to_who_asks_in_the_old_way() {
+async fn a_slow_deletion_is_accepted_with_orphan_dependents() {
     let s = TestServer::start().await;
     const MAPS: &str = "/api/v1/namespaces/default/configmaps";
     let path = format!("{MAPS}/m");
@@ -472,9 +477,9 @@ async fn a_deletion_that_takes_time_says_so_to_who_asks_in_the_old_way() {
     s.delete(&path, Some(json!({ "propagationPolicy": "Background" }))).await.expect(200);
 }
 
-/// A list that is always written is stored as null when it is empty: to give it so is no change of what is wanted.
+/// A list that is always written is stored as null when it is empty: to send it so is no change of the desired state.
 #[tokio::test]
-async fn what_is_empty_either_way_is_no_new_generation() {
+async fn an_empty_value_raises_no_generation() {
     let s = TestServer::start().await;
     let slices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
     let slice = json!({ "metadata": { "name": "e" }, "addressType": "IPv4" });
@@ -487,7 +492,7 @@ async fn what_is_empty_either_way_is_no_new_generation() {
 }
 
 #[tokio::test]
-async fn a_service_that_leads_outside_keeps_a_policy_that_only_its_status_shows() {
+async fn an_external_service_keeps_a_policy_that_only_its_status_shows() {
     let s = TestServer::start().await;
     let services = "/api/v1/namespaces/default/services";
     let path = format!("{services}/a");
@@ -510,7 +515,7 @@ async fn a_service_that_leads_outside_keeps_a_policy_that_only_its_status_shows(
     assert_eq!(policy(&s.get(&format!("{path}/status")).await.expect(200)), kept);
     assert_eq!(policy(&s.patch(&format!("{path}/status"), "merge", json!({})).await.expect(200)), kept);
     assert_eq!(policy(&s.delete(&path, None).await.expect(200)), kept, "it is only marked");
-    // Who sends what it has read takes the policy away, and its owner has it no more.
+    // A client that sends the object it has read removes the policy, and its owner loses it.
     let put = s.put(&path, s.get(&path).await.expect(200)).await.expect(200);
     assert_eq!((policy(&put), owned(&put)), (None, false));
     assert_eq!(policy(&s.get(&format!("{path}/status")).await.expect(200)), None);
@@ -526,12 +531,12 @@ async fn a_service_that_leads_outside_keeps_a_policy_that_only_its_status_shows(
 }
 
 #[tokio::test]
-async fn options_of_lists_are_judged_wherever_there_is_a_list() {
+async fn list_options_are_checked_for_every_list() {
     let s = TestServer::start().await;
     s.post(MAPS, json!({ "metadata": { "name": "a" } })).await.expect(201);
     // A list of the present waits until the cache has it.
     s.get(MAPS).await.expect(200);
-    // The one that is named is as it is now, also in pages of a revision.
+    // A selection by name is present, also in pages of a revision.
     for (query, items) in
         [("limit=1&resourceVersion=1", 0), ("limit=1&resourceVersion=1&fieldSelector=metadata.name%3Da", 1)]
     {
@@ -540,8 +545,8 @@ async fn options_of_lists_are_judged_wherever_there_is_a_list() {
     }
     let odd = "resourceVersionMatch=Exact";
     assert_eq!(s.get(&format!("/api/v1/componentstatuses?{odd}")).await.code, 422);
-    let told = s.delete(&format!("{MAPS}?watch=1&sendInitialEvents=true"), None).await.message(422);
-    assert!(told.ends_with("sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"), "{told}");
-    let told = s.get(&format!("{MAPS}?continue=x")).await.message(400);
-    assert_eq!(told, "invalid continue token: continue key is not valid: illegal base64 data at input byte 0");
+    let error = s.delete(&format!("{MAPS}?watch=1&sendInitialEvents=true"), None).await.message(422);
+    assert!(error.ends_with("sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"), "{error}");
+    let error = s.get(&format!("{MAPS}?continue=x")).await.message(400);
+    assert_eq!(error, "invalid continue token: continue key is not valid: illegal base64 data at input byte 0");
 }

@@ -1,4 +1,4 @@
-//! Who owns what of a custom resource that has several versions, which need not know the same fields.
+//! Field ownership in a custom resource with several versions, which need not have the same fields.
 
 use crate::server::TestServer;
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 const DEFINITION: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/ends.example.com";
 const APPLY: &str = "application/apply-patch+yaml";
 
-/// A version whose spec has these fields, and a status if it is asked for.
+/// Returns a version whose spec has these fields, and a status subresource if wanted.
 fn version(name: &str, stored: bool, has_status: bool, fields: &[&str]) -> Value {
     let fields: serde_json::Map<String, Value> =
         fields.iter().map(|field| ((*field).to_owned(), json!({ "type": "string" }))).collect();
@@ -29,7 +29,7 @@ async fn define(server: &TestServer, versions: &[Value]) {
     served(server, "v1", 200).await;
 }
 
-/// Waits until a version is served, or is no more.
+/// Waits until a version is served, or no longer is.
 async fn served(server: &TestServer, version: &str, code: u16) {
     for _ in 0..20_000 {
         if server.get(&format!("/apis/example.com/{version}/ends")).await.code == code {
@@ -52,7 +52,7 @@ fn of(version: &str, manager: &str) -> String {
     format!("{}/a?fieldManager={manager}", path(version))
 }
 
-/// Who manages, in which version, and what of the spec and of the status.
+/// Returns the managers, their versions, and their fields of the spec and of the status.
 fn managers(object: &Value) -> Vec<(String, String, Value)> {
     let entries = object["metadata"]["managedFields"].as_array().into_iter().flatten();
     let text = |entry: &Value, field: &str| entry[field].as_str().unwrap().to_owned();
@@ -61,17 +61,17 @@ fn managers(object: &Value) -> Vec<(String, String, Value)> {
 }
 
 #[tokio::test]
-async fn a_field_that_another_managers_version_does_not_know_is_an_error() {
+async fn a_field_that_another_managers_version_lacks_is_an_error() {
     let server = TestServer::start().await;
     define(&server, &[version("v1", true, true, &["a", "s"]), version("v2", false, true, &["b", "s"])]).await;
     server.post(&format!("{}?fieldManager=one", path("v1")), object("v1", json!({ "s": "1" }))).await.expect(201);
-    // Both versions know it, so both managers are known.
+    // Both versions have it, so both managers stay.
     let both = server
         .patch(&format!("{}&force=true", of("v2", "two")), APPLY, object("v2", json!({ "s": "2" })))
         .await
         .expect(200);
     assert_eq!(managers(&both).len(), 2, "{both}");
-    // The second manager's version does not know the new field: an apply fails, and an update makes an end of managers.
+    // The second manager's version lacks the new field: an apply fails, and an update drops all managers.
     let message = server.patch(&of("v1", "three"), APPLY, object("v1", json!({ "a": "1" }))).await.message(500);
     assert_eq!(message, "failed to convert new object: .spec.a: field not declared in schema");
     let update = json!({ "spec": { "a": "1" } });
@@ -80,12 +80,12 @@ async fn a_field_that_another_managers_version_does_not_know_is_an_error() {
 }
 
 #[tokio::test]
-async fn managers_of_a_version_that_is_gone_are_an_error() {
+async fn managers_of_a_removed_version_are_an_error() {
     let server = TestServer::start().await;
     let (first, second) = (version("v1", true, true, &["s"]), version("v2", false, true, &["s"]));
     define(&server, &[first.clone(), second.clone()]).await;
     server.post(&format!("{}?fieldManager=two", path("v2")), object("v2", json!({ "s": "1" }))).await.expect(201);
-    // One that is only not served any more is still known.
+    // A version that is only not served any more still exists.
     let mut unserved = second;
     unserved["served"] = false.into();
     let versions = |versions: &[Value]| json!({ "spec": { "versions": versions } });
@@ -111,13 +111,13 @@ async fn managers_of_a_version_that_is_gone_are_an_error() {
 }
 
 #[tokio::test]
-async fn what_a_write_may_not_change_is_taken_from_managers_of_other_versions() {
+async fn reset_fields_are_taken_from_managers_of_other_versions() {
     let server = TestServer::start().await;
     define(&server, &[version("v1", true, true, &["s"]), version("v2", false, false, &["s"])]).await;
     let mut made = object("v2", json!({ "s": "1" }));
     made["status"] = json!({ "phase": "p" });
     server.post(&format!("{}?fieldManager=two", path("v2")), made).await.expect(201);
-    // In the second version there is no status apart, so upstream does not know there what a status may not change.
+    // The second version has no status subresource, so upstream has no reset fields of a status there.
     let mut status = object("v1", json!({ "s": "2" }));
     status["status"] = json!({ "phase": "p" });
     let current = server.get(&format!("{}/a", path("v1"))).await.expect(200);
@@ -126,7 +126,7 @@ async fn what_a_write_may_not_change_is_taken_from_managers_of_other_versions() 
     assert_eq!(written["spec"], json!({ "s": "1" }));
     let left = json!({ "f:spec": {}, "f:status": { ".": {}, "f:phase": {} } });
     assert_eq!(managers(&written), [("two".to_owned(), "v2".to_owned(), left)]);
-    // Nor does it know it of any other version in a write of the rest, which says another status.
+    // Nor has it any for another version in a write of the main resource, which has another status.
     let other = json!({ "spec": { "s": "1" }, "status": { "phase": "q" } });
     let written = server.patch(&of("v1", "one"), "merge", other).await.expect(200);
     assert_eq!(written["status"], json!({ "phase": "p" }));
@@ -135,7 +135,7 @@ async fn what_a_write_may_not_change_is_taken_from_managers_of_other_versions() 
 }
 
 #[tokio::test]
-async fn a_write_that_changes_nothing_is_stored_in_the_version_that_knows_less() {
+async fn a_write_that_changes_nothing_is_stored_in_the_version_with_fewer_fields() {
     let server = TestServer::start().await;
     define(&server, &[version("v1", true, true, &["a", "s"]), version("v2", false, true, &["s"])]).await;
     server.post(&path("v1"), object("v1", json!({ "a": "1", "s": "1" }))).await.expect(201);
@@ -147,7 +147,7 @@ async fn a_write_that_changes_nothing_is_stored_in_the_version_that_knows_less()
 }
 
 #[tokio::test]
-async fn a_write_of_the_status_completes_nothing_else() {
+async fn a_write_of_the_status_defaults_nothing_else() {
     let server = TestServer::start().await;
     let mut second = version("v2", false, true, &["s"]);
     let spec = "/schema/openAPIV3Schema/properties/spec/properties";
@@ -160,7 +160,7 @@ async fn a_write_of_the_status_completes_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_scale_that_the_stored_version_does_not_keep_is_written_all_the_same() {
+async fn a_scale_that_the_storage_version_lacks_is_written_nevertheless() {
     let server = TestServer::start().await;
     let mut scaled = version("v1", false, true, &[]);
     let spec = "/schema/openAPIV3Schema/properties/spec/properties";
@@ -178,7 +178,7 @@ async fn a_scale_that_the_stored_version_does_not_keep_is_written_all_the_same()
 }
 
 #[tokio::test]
-async fn what_another_version_wrote_has_the_defaults_of_the_day() {
+async fn an_object_written_in_another_version_has_the_present_defaults() {
     let server = TestServer::start().await;
     let versions = |default: Value| {
         let mut stored = version("v1", true, true, &["a", "d"]);
@@ -186,7 +186,7 @@ async fn what_another_version_wrote_has_the_defaults_of_the_day() {
         json!([stored, version("v2", false, true, &["a", "d"])])
     };
     define(&server, versions("one".into()).as_array().unwrap()).await;
-    // One that is written in the stored version is stored whole, and one that is written in another as it came.
+    // A write in the storage version is stored with all defaults, a write in another version as it was converted.
     for (name, version) in [("a", "v1"), ("b", "v2")] {
         let mut new = object(version, json!({ "a": "x" }));
         new["metadata"]["name"] = name.into();
@@ -209,7 +209,7 @@ async fn what_another_version_wrote_has_the_defaults_of_the_day() {
         assert_eq!(defaults(version).await, ["one", "two"]);
         assert_eq!(server.get(&format!("{}/b", path(version))).await.expect(200)["spec"]["d"], "two");
     }
-    // A write that changes nothing writes what was read: also in the other version, but only once.
+    // A write that changes nothing stores the defaults: also in the other version, but only once.
     let patch = async || server.patch(&format!("{}/b", path("v2")), "merge", json!({})).await.expect(200);
     let before = server.get(&format!("{}/b", path("v1"))).await.expect(200);
     let (first, second) = (patch().await, patch().await);

@@ -1,4 +1,4 @@
-//! Watches under concurrent writers: whoever lists and watches sees exactly what was stored, in order.
+//! Watches under concurrent writers: a client that lists and watches sees exactly the stored changes, in order.
 
 use std::collections::BTreeMap;
 
@@ -12,17 +12,17 @@ const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const WRITERS: usize = 6;
 const ROUNDS: usize = 40;
 
-/// One writer: creates, changes and deletes objects of its own.
-async fn write(who: corten_apiserver::InProcess, writer: usize) {
+/// Runs one writer: it creates, changes and deletes objects of its own.
+async fn write(client: corten_apiserver::InProcess, writer: usize) {
     for round in 0..ROUNDS {
         let name = format!("w{writer}-{}", round % 4);
         let path = format!("{MAPS}/{name}");
         let body = json!({ "metadata": { "name": name }, "data": { "round": round.to_string() } });
-        let created = call(&who, "POST", MAPS, Some(body.clone()), "application/json").await;
+        let created = call(&client, "POST", MAPS, Some(body.clone()), "application/json").await;
         match (created.code, round % 3) {
             (201, _) => {}
-            (409, 0) => assert_eq!(call(&who, "DELETE", &path, None, "").await.code, 200),
-            (409, _) => assert_eq!(call(&who, "PUT", &path, Some(body), "application/json").await.code, 200),
+            (409, 0) => assert_eq!(call(&client, "DELETE", &path, None, "").await.code, 200),
+            (409, _) => assert_eq!(call(&client, "PUT", &path, Some(body), "application/json").await.code, 200),
             other => panic!("{other:?}"),
         }
     }
@@ -58,10 +58,10 @@ async fn replay(server: &TestServer, mut last: tokio::sync::watch::Receiver<u64>
     }
 }
 
-/// More watchers than are woken one by one.
+/// More watchers than are woken at once.
 const MANY: usize = 60;
 
-/// Reads a watch as text until an object called `end` comes: each event as type, name and revision.
+/// Reads an encoded watch until an object called `end` comes: each event as type, name and revision.
 async fn read_text(mut body: corten_apiserver::HttpBody) -> Vec<(String, String, u64)> {
     let (mut rest, mut events) = (Vec::new(), Vec::new());
     loop {
@@ -86,13 +86,13 @@ async fn read_text(mut body: corten_apiserver::HttpBody) -> Vec<(String, String,
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_watchers_are_all_told_the_same() {
+async fn many_watchers_get_the_same_events() {
     let server = TestServer::start().await;
     let list = server.get(MAPS).await.expect(200);
     let revision = list["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
     let mut readers = Vec::new();
     for number in 0..MANY {
-        // Some select everything by a label that nobody has, and some watch all namespaces.
+        // Some select everything by a label that no object has, and some watch all namespaces.
         let path = match number % 6 {
             0 => format!("{MAPS}?watch=1&resourceVersion={revision}&labelSelector=!none"),
             1 => format!("/api/v1/configmaps?watch=1&resourceVersion={revision}&allowWatchBookmarks=true"),
@@ -121,7 +121,7 @@ async fn many_watchers_are_all_told_the_same() {
     }
 }
 
-/// The types of all that a watch still says.
+/// Returns the types of the rest of a watch's events.
 async fn types(mut body: corten_apiserver::HttpBody) -> Vec<String> {
     let mut text = Vec::new();
     while let Some(frame) = body.frame().await {
@@ -134,7 +134,7 @@ async fn types(mut body: corten_apiserver::HttpBody) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_watcher_that_falls_behind_is_told_once() {
+async fn a_watcher_that_falls_behind_gets_one_error() {
     let server = TestServer::start().await;
     let list = server.get(MAPS).await.expect(200);
     let path = format!("{MAPS}?watch=1&resourceVersion={}", list["metadata"]["resourceVersion"].as_str().unwrap());
@@ -153,8 +153,8 @@ async fn a_watcher_that_falls_behind_is_told_once() {
         assert!(matches!(code, 200 | 201), "{code}");
     }
     for body in behind {
-        let told = tokio::time::timeout(std::time::Duration::from_secs(300), types(body)).await.expect("it ends");
-        assert_eq!(told, ["ERROR"]);
+        let events = tokio::time::timeout(std::time::Duration::from_secs(300), types(body)).await.expect("it ends");
+        assert_eq!(events, ["ERROR"]);
     }
 }
 
@@ -167,7 +167,7 @@ async fn every_replay_ends_in_the_stored_state() {
         for writer in writers.collect::<Vec<_>>() {
             writer.await.unwrap();
         }
-        // A last write tells the replays how far they must come.
+        // The revision of a last write is the end of the replays.
         let end = server.post(MAPS, json!({ "metadata": { "name": "end" } })).await.expect(201);
         last.send_replace(end["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap());
     };

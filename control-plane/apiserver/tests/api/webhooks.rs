@@ -16,12 +16,12 @@ fn webhook(name: &str, client: Value, rules: Value) -> Value {
             "admissionReviewVersions": ["v1"] })
 }
 
-/// Registers a configuration and waits until writes go by it: webhooks see a cache.
+/// Registers a configuration and waits until writes use it: webhooks are read from a cache.
 async fn register(server: &TestServer, kind: &str, name: &str, webhooks: Vec<Value>) {
     let body = json!({ "metadata": { "name": name }, "webhooks": webhooks });
     let plural = format!("{}webhookconfigurations", kind.to_lowercase());
     server.post(&format!("{GROUP}/{plural}"), body).await.expect(201);
-    // A list that is fresh waits for the caches, which is what admission reads.
+    // A fresh list waits for the caches, which admission reads.
     server.get(&format!("{GROUP}/{plural}")).await.expect(200);
 }
 
@@ -30,7 +30,7 @@ fn configmap(name: &str) -> Value {
 }
 
 #[tokio::test]
-async fn mutations_follow_each_other_and_are_seen_again() {
+async fn mutations_follow_each_other_and_are_reinvoked() {
     let server = TestServer::start().await;
     let add = |stage: &str| json!([{ "op": "add", "path": format!("/data/{stage}"), "value": "yes" }]);
     let hook = Hook::start(move |path, request| match path {
@@ -65,14 +65,14 @@ async fn mutations_follow_each_other_and_are_seen_again() {
         assert_eq!(request[field], value);
     }
     assert_eq!((&request["dryRun"], &request["oldObject"]), (&json!(false), &Value::Null));
-    // What a webhook writes belongs to nobody.
+    // A field that a webhook writes has no owner.
     let owned = made["metadata"]["managedFields"][0]["fieldsV1"]["f:data"].clone();
     assert_eq!(owned, json!({ ".": {}, "f:a": {} }));
 }
 
-/// A name is made, and an object gets what it is known by, once nobody changes it any more.
+/// A name is generated, and an object gets its uid, after the last mutation.
 #[tokio::test]
-async fn mutations_come_before_what_the_server_says_of_an_object() {
+async fn mutations_come_before_the_servers_own_fields() {
     let server = TestServer::start().await;
     let hook = Hook::start(|path, request| match path {
         "/mutating" => {
@@ -98,7 +98,7 @@ async fn mutations_come_before_what_the_server_says_of_an_object() {
         assert_eq!(validating["object"]["metadata"][field], made["metadata"][field], "{field}");
         assert_ne!(made["metadata"][field], Value::Null, "{field}");
     }
-    // A request that names nothing is for no name, also when one was made meanwhile.
+    // A request without a name has none, also when one was generated later.
     assert!([mutating, validating].iter().all(|request| request.get("name").is_none_or(|name| name == "")));
     assert_eq!(mutating["object"]["spec"]["selector"], Value::Null);
     let uid = &made["metadata"]["uid"];
@@ -140,7 +140,7 @@ async fn validation_refuses_warns_and_sees_every_operation() {
     let options =
         json!({ "kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1", "gracePeriodSeconds": 7, "dryRun": ["All"] });
     assert_eq!(request["options"], options);
-    // A collection is deleted one by one, and nobody hears the names but from the objects.
+    // A collection is deleted one by one, and webhooks get the names only from the objects.
     server.delete(CONFIGMAPS, None).await.expect(200);
     let calls = hook.calls();
     let is_one = |request: &Value| request["name"].is_null() && request["oldObject"]["metadata"]["name"] == "w";
@@ -148,7 +148,7 @@ async fn validation_refuses_warns_and_sees_every_operation() {
 }
 
 #[tokio::test]
-async fn a_webhook_that_hangs_lies_or_is_gone_meets_its_failure_policy() {
+async fn a_webhook_that_hangs_or_fails_meets_its_failure_policy() {
     let server = TestServer::start().await;
     let hook = Hook::start(|path, request| match path {
         "/hang" => Act::Hang,
@@ -187,7 +187,7 @@ async fn a_webhook_that_hangs_lies_or_is_gone_meets_its_failure_policy() {
         ),
     ] {
         let mut one = webhook(&format!("{name}.hook.test"), client, json!([rule(&["CREATE"], "", "v1", "configmaps")]));
-        // Only who never answers is not waited for; on a slow machine the others may take longer than a second.
+        // Only a webhook that never responds times out; on a slow machine the others may take longer than a second.
         one["timeoutSeconds"] = if name == "hang" { 1 } else { 30 }.into();
         register(&server, "Mutating", name, vec![one.clone()]).await;
         let message = server.post(CONFIGMAPS, configmap(name)).await.message(500);
@@ -208,8 +208,8 @@ async fn a_webhook_that_hangs_lies_or_is_gone_meets_its_failure_policy() {
         let answer = answer.expect(code);
         if code == 201 {
             assert_eq!(answer["metadata"]["managedFields"][0]["manager"], "unknown", "{answer}");
-            let told = warnings.iter().any(|warning| warning.contains("in an invalid state after admission"));
-            assert!(told, "{warnings:?}");
+            let has_warning = warnings.iter().any(|warning| warning.contains("in an invalid state after admission"));
+            assert!(has_warning, "{warnings:?}");
         }
         server.delete(&format!("{GROUP}/mutatingwebhookconfigurations/{name}"), None).await.expect(200);
     }
@@ -245,7 +245,7 @@ async fn requests_match_by_version_selector_and_scope() {
     let namespace = json!({ "metadata": { "name": "w", "labels": { "watched": "yes" } } });
     assert_eq!(calls("/api/v1/namespaces", namespace, 201).await, "/cluster /elsewhere");
     assert_eq!(calls("/api/v1/namespaces/w/configmaps", configmap("x"), 201).await, "/elsewhere");
-    // A configuration is never shown to a webhook, whatever its rules.
+    // A configuration is never sent to a webhook, whatever its rules.
     let none = json!({ "metadata": { "name": "none" }, "webhooks": [] });
     assert_eq!(calls(&format!("{GROUP}/mutatingwebhookconfigurations"), none, 201).await, "");
     let autoscaler = json!({ "metadata": { "name": "h" }, "spec": { "maxReplicas": 3,
@@ -265,7 +265,7 @@ fn pod(name: &str) -> Value {
 }
 
 #[tokio::test]
-async fn subresources_and_connections_are_shown_as_what_they_are() {
+async fn subresources_and_connections_are_sent_as_they_are() {
     let server = TestServer::start().await;
     let account = json!({ "metadata": { "name": "default" } });
     server.post("/api/v1/namespaces/default/serviceaccounts", account).await;

@@ -12,7 +12,7 @@ use tokio_tungstenite::tungstenite::{Error, Message};
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const ORIGIN: (&str, &str) = ("origin", "https://console.example");
 
-/// A request to open a WebSocket for a watch of config maps.
+/// Returns a request to open a WebSocket for a watch of ConfigMaps.
 fn asking(extra: &[(&str, &str)]) -> Request<()> {
     let request = Request::get(format!("wss://localhost{MAPS}?watch=1&resourceVersion=0"))
         .header(header::HOST, "localhost")
@@ -64,7 +64,7 @@ async fn a_watch_that_ends_closes_its_socket() {
 }
 
 #[tokio::test]
-async fn who_does_not_say_where_it_comes_from_is_refused() {
+async fn a_handshake_without_an_origin_is_refused() {
     let listening = Listening::start().await;
     assert_eq!(refused(&listening, asking(&[])).await, 403);
     assert_eq!(refused(&listening, asking(&[ORIGIN, ("sec-websocket-protocol", "a, b")])).await, 400);
@@ -74,7 +74,7 @@ async fn who_does_not_say_where_it_comes_from_is_refused() {
 }
 
 #[tokio::test]
-async fn a_token_may_stand_among_the_protocols() {
+async fn a_token_may_be_among_the_protocols() {
     let listening = Listening::start().await;
     let server = &listening.server;
     let account = json!({ "metadata": { "name": "page" } });
@@ -85,8 +85,8 @@ async fn a_token_may_stand_among_the_protocols() {
         "subjects": [{ "kind": "ServiceAccount", "name": "page", "namespace": "default" }],
     });
     server.post("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding).await.expect(201);
-    let given = server.post("/api/v1/namespaces/default/serviceaccounts/page/token", json!({ "spec": {} })).await;
-    let token = given.expect(201)["status"]["token"].as_str().unwrap().to_owned();
+    let created = server.post("/api/v1/namespaces/default/serviceaccounts/page/token", json!({ "spec": {} })).await;
+    let token = created.expect(201)["status"]["token"].as_str().unwrap().to_owned();
     let named = |token: &str| {
         let encoded = base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(token);
         format!("base64url.bearer.authorization.k8s.io.{encoded}, base64.binary.k8s.io")

@@ -1,4 +1,4 @@
-//! A webhook: an HTTPS server whose answers a test writes.
+//! A webhook: an HTTPS server whose responses a test writes.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
@@ -12,11 +12,11 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
 
-/// What the webhook does with a call.
+/// The webhook's reaction to a call.
 pub enum Act {
     Answer(Value),
     Raw(u16, &'static str),
-    /// It never answers.
+    /// Never responds.
     Hang,
 }
 
@@ -28,7 +28,7 @@ pub struct Hook {
 }
 
 impl Hook {
-    /// Starts one that answers as `act` says, by path and body.
+    /// Starts one that responds by `act`, a function of path and body.
     pub async fn start(act: impl Fn(&str, &Value) -> Act + Send + Sync + 'static) -> Hook {
         let certified = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
         let pem = certified.cert.pem();
@@ -65,12 +65,12 @@ impl Hook {
         Hook { port, ca, seen }
     }
 
-    /// A `clientConfig` that leads here.
+    /// Returns a `clientConfig` that leads here.
     pub fn client(&self, path: &str) -> Value {
         json!({ "url": format!("https://localhost:{}{path}", self.port), "caBundle": self.ca })
     }
 
-    /// The paths and bodies of the calls since the last time this was asked.
+    /// Returns the paths and bodies of the calls since the last time.
     pub fn calls(&self) -> Vec<(String, Value)> {
         std::mem::take(&mut self.seen.lock().unwrap())
     }
@@ -97,7 +97,7 @@ async fn respond(
     http::Response::builder().status(code).body(Full::new(text.into())).unwrap()
 }
 
-/// An AdmissionReview with this response, whose uid is filled in.
+/// Returns an AdmissionReview with this response, whose uid is filled in.
 pub fn review(request: &Value, response: Value) -> Act {
     let mut response = response;
     response["uid"] = request["request"]["uid"].clone();

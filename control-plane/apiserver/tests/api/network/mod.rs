@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::server::TestServer;
 
-/// Nothing in these tests takes this long unless it hangs.
+/// The time limit of all steps; only a hang takes this long.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server that listens; it stops when this is dropped.
@@ -72,14 +72,14 @@ impl Listening {
         self.shutdown.cancel();
     }
 
-    /// A TLS connection as an administrator, with this protocol.
+    /// Opens a TLS connection as an administrator, with this protocol.
     pub async fn connect(&self, protocol: &str) -> TlsStream<TcpStream> {
         let chain = vec![CertificateDer::from_pem_slice(self.admin.0.as_bytes()).unwrap()];
         let key = PrivateKeyDer::from_pem_slice(self.admin.1.as_bytes()).unwrap();
         self.connect_as(protocol, |config| config.with_client_auth_cert(chain, key).unwrap()).await
     }
 
-    /// A TLS connection as nobody yet, with this protocol.
+    /// Opens a TLS connection without a client certificate, with this protocol.
     pub async fn connect_unknown(&self, protocol: &str) -> TlsStream<TcpStream> {
         self.connect_as(protocol, |config| config.with_no_client_auth()).await
     }
@@ -100,7 +100,7 @@ impl Listening {
         connector.connect(ServerName::try_from("127.0.0.1").unwrap(), stream).await.unwrap()
     }
 
-    /// An HTTP/2 connection as an administrator.
+    /// Opens an HTTP/2 connection as an administrator.
     pub async fn http2(&self) -> http2::SendRequest<Full<Bytes>> {
         let stream = self.connect("h2").await;
         let (sender, connection) =
@@ -116,7 +116,7 @@ impl Listening {
     }
 }
 
-/// Reads what comes until `enough` or the end.
+/// Reads until `enough` or the end.
 pub async fn read_until(stream: &mut TlsStream<TcpStream>, enough: impl Fn(&str) -> bool) -> String {
     let mut text = Vec::new();
     let mut piece = [0; 16 * 1024];
@@ -128,7 +128,7 @@ pub async fn read_until(stream: &mut TlsStream<TcpStream>, enough: impl Fn(&str)
             }
         }
     };
-    // The time may be paused and then stands still here: a hang is the test runner's to find.
+    // The time may be paused and then stands still here: the test runner finds a hang.
     reading.await;
     String::from_utf8_lossy(&text).into_owned()
 }

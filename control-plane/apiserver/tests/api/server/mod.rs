@@ -16,7 +16,7 @@ pub struct TestServer {
     directory: tempfile::TempDir,
 }
 
-/// What came back.
+/// A response.
 #[derive(Debug)]
 pub struct Answer {
     pub code: u16,
@@ -31,7 +31,7 @@ impl Answer {
         self.body
     }
 
-    /// The error's message, if the code is the expected one.
+    /// Returns the error's message, if the code is the expected one.
     #[track_caller]
     pub fn message(self, code: u16) -> String {
         self.expect(code)["message"].as_str().unwrap_or_default().to_owned()
@@ -42,7 +42,7 @@ impl Answer {
     }
 }
 
-/// The settings of a test server.
+/// Returns the settings of a test server.
 pub fn config() -> Config {
     Config {
         service_account_keys: vec![rcgen::KeyPair::generate().unwrap().serialize_pem()],
@@ -60,7 +60,7 @@ impl TestServer {
         TestServer::with_store(config, |_| {}).await
     }
 
-    /// A server over a store with other settings.
+    /// Starts a server over a store with other settings.
     pub async fn with_store(config: Config, settings: impl FnOnce(&mut corten_store::Config)) -> TestServer {
         let directory = tempfile::tempdir().unwrap();
         let mut store = corten_store::Config::new(directory.path());
@@ -80,7 +80,7 @@ impl TestServer {
         self.restart_with(config()).await
     }
 
-    /// The same, with other settings.
+    /// Does the same, with other settings.
     pub async fn restart_with(self, config: Config) -> TestServer {
         let (store, directory) = self.stop().await;
         TestServer::over(config, store, directory).await
@@ -103,22 +103,22 @@ impl TestServer {
         panic!("the store stays locked");
     }
 
-    /// Where the store keeps its files.
+    /// Returns the directory of the store's files.
     pub fn directory(&self) -> &std::path::Path {
         self.directory.path()
     }
 
-    /// Forgets the history before a revision.
+    /// Compacts the history before a revision.
     pub async fn compact(&self, revision: u64) -> Result<(), corten_store::Error> {
         self.store.upgrade().unwrap().compact(revision).await
     }
 
-    /// The revision before which history is gone.
+    /// Returns the revision before which history is compacted.
     pub fn compacted(&self) -> u64 {
         self.store.upgrade().unwrap().compacted()
     }
 
-    /// A caller with another identity.
+    /// Returns a caller with another identity.
     pub fn user(&self, name: &str, groups: &[&str]) -> InProcess {
         self.server.in_process(User::new(name, groups))
     }
@@ -139,7 +139,7 @@ impl TestServer {
         call(&self.admin, "DELETE", path, options, "application/json").await
     }
 
-    /// A patch: `kind` is `merge`, `strategic` or `json`.
+    /// Sends a patch: `kind` is `merge`, `strategic` or `json`.
     pub async fn patch(&self, path: &str, kind: &str, body: Value) -> Answer {
         let content_type = match kind {
             "merge" => "application/merge-patch+json",
@@ -150,8 +150,7 @@ impl TestServer {
         call(&self.admin, "PATCH", path, Some(body), content_type).await
     }
 
-    /// The events of a watch as they come.
-    /// Sends text as it is.
+    /// Sends a body as it is.
     pub async fn raw(&self, method: &str, path: &str, body: &str) -> Answer {
         let admin = self.user("admin", &["system:masters"]);
         send(&admin, method, path, body.to_owned().into(), &[("content-type", "application/json")]).await
@@ -161,7 +160,7 @@ impl TestServer {
         self.try_watch(path).await.expect("the history is there")
     }
 
-    /// A watch as the network would carry it.
+    /// Returns a watch as the network would carry it.
     pub async fn watch_text(&self, path: &str) -> corten_apiserver::HttpBody {
         let request = http::Request::get(path).body(bytes::Bytes::new()).unwrap();
         let reply = self.admin.call(request).await;
@@ -169,7 +168,7 @@ impl TestServer {
         reply.into_body().into_http()
     }
 
-    /// The same, or nothing if the history that it needs is gone.
+    /// Returns the same, or nothing if the history that it needs is compacted.
     pub async fn try_watch(&self, path: &str) -> Option<futures::stream::BoxStream<'static, WatchEvent>> {
         let request = http::Request::get(path).body(bytes::Bytes::new()).unwrap();
         let reply = self.admin.call(request).await;
@@ -184,18 +183,24 @@ impl TestServer {
 }
 
 /// Sends one request.
-pub async fn call(who: &InProcess, method: &str, path: &str, body: Option<Value>, content_type: &str) -> Answer {
+pub async fn call(client: &InProcess, method: &str, path: &str, body: Option<Value>, content_type: &str) -> Answer {
     let bytes = body.map(|b| b.to_string()).unwrap_or_default();
-    send(who, method, path, bytes.into(), &[("content-type", content_type)]).await
+    send(client, method, path, bytes.into(), &[("content-type", content_type)]).await
 }
 
 /// Sends one request with bytes and headers as they are.
-pub async fn send(who: &InProcess, method: &str, path: &str, body: bytes::Bytes, headers: &[(&str, &str)]) -> Answer {
+pub async fn send(
+    client: &InProcess,
+    method: &str,
+    path: &str,
+    body: bytes::Bytes,
+    headers: &[(&str, &str)],
+) -> Answer {
     let mut request = http::Request::builder().method(method).uri(path);
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
-    let reply = who.call(request.body(body).unwrap()).await;
+    let reply = client.call(request.body(body).unwrap()).await;
     let (parts, body) = reply.into_parts();
     let bytes = match body {
         Body::Full(bytes) => bytes,
@@ -206,7 +211,7 @@ pub async fn send(who: &InProcess, method: &str, path: &str, body: bytes::Bytes,
     Answer { code: parts.status.as_u16(), body, headers: parts.headers }
 }
 
-/// The next event, as `TYPE name` or `BOOKMARK`; fails after five minutes.
+/// Returns the next event, as `TYPE name` or `BOOKMARK`; fails after five minutes.
 pub async fn next(events: &mut futures::stream::BoxStream<'static, WatchEvent>) -> String {
     let event =
         tokio::time::timeout(std::time::Duration::from_secs(300), events.next()).await.expect("no event in time");
