@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::{bench, cargo, cargo_command, facts, root, tidy, tools};
 
-/// What the tests of whole clusters want beside what is built: a node calls less than 1 GiB a full disk.
+/// The bytes that tests of whole clusters need beside the build: a node takes less than 1 GiB for a full disk.
 const LEAST_DISK: u64 = 3 << 30;
 /// The parts that are shown; the rest is summed.
 const SHOWN: usize = 25;

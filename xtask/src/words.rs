@@ -1,4 +1,4 @@
-//! Kubernetes' own words: comments say somebody's name and a verb, and use the words of the glossary in CONTRIBUTING.md.
+//! Kubernetes' own words: comments have a subject and a verb, and use the words of the glossary in CONTRIBUTING.md.
 
 use std::path::Path;
 

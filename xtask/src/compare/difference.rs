@@ -1,4 +1,4 @@
-//! What differs between two answers, once what each server alone can have chosen is masked.
+//! The differences between two answers. Values that each server chooses on its own are masked.
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;

@@ -28,7 +28,7 @@ const USAGE: &str = "usage: cargo xtask compare --ours KUBECONFIG --theirs KUBEC
 /// How many differences of one answer are shown.
 const SHOWN: usize = 4;
 
-/// What the command line asks for.
+/// The options of the command line.
 #[derive(Debug, Default, PartialEq)]
 struct Wanted {
     ours: PathBuf,

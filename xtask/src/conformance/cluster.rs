@@ -18,7 +18,7 @@ use super::registry::{self, Registry};
 /// The time limit for nodes to become Ready.
 const READY_BOUND: Duration = Duration::from_secs(300);
 
-/// What the cluster is made with.
+/// The programs that the cluster is made with.
 pub struct Programs<'a> {
     pub corten: &'a Path,
     pub kubectl: &'a Path,

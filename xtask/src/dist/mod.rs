@@ -20,7 +20,7 @@ const USAGE: &str = "usage: cargo xtask dist [--programs DIR] [--output DIR]
   --programs DIR   a directory with `corten` and `manual` that are built already, instead of the release build
   --output DIR     where the release is written; target/dist if absent";
 
-/// What a release is made of.
+/// The parts that a release is made of.
 struct Inputs {
     version: String,
     /// The program, stripped.

@@ -49,7 +49,7 @@ impl SigningAuthorities {
 #[derive(Default)]
 pub struct Signers {
     authorities: Vec<(&'static str, Authority)>,
-    /// The names that no kubelet may serve under, whoever approved the request.
+    /// The names that no kubelet may serve under, whichever approver took the request.
     serving: Option<KubeletServing>,
 }
 

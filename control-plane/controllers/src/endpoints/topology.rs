@@ -1,5 +1,5 @@
-//! Topology aware routing: the endpoints of a Service that asks for it are told which zone they serve, so that every zone
-//! has a share of them that fits its share of the cluster's CPU.
+//! Topology aware routing: the endpoints of a Service that asks for it get hints of the zone that they serve, so that every
+//! zone has a share of them that fits its share of the cluster's CPU.
 //!
 //! An endpoint serves its own zone if it can. Where that would leave a zone with too few of them, or where too little is
 //! known of the nodes, none has a hint, and traffic goes anywhere.
@@ -32,7 +32,7 @@ pub fn is_wanted(service: &Service) -> bool {
     mode.is_some_and(|mode| mode == "Auto" || mode == "auto")
 }
 
-/// What a node has to do with it: its zone, empty if unknown, and its CPU. None for a node that does not count.
+/// Returns the zone of a node, empty if unknown, and its CPU; `None` for a node that does not count.
 fn part_of(node: &Node) -> Option<(String, i64)> {
     let labels = node.metadata.labels.as_ref();
     if labels.is_some_and(|labels| EXCLUDED.iter().any(|excluded| labels.contains_key(*excluded))) {

@@ -166,7 +166,7 @@ fn ended_at(pod: &Pod, now: Timestamp) -> Timestamp {
     ended.map(|time| time.0).max().or_else(up).unwrap_or(now)
 }
 
-/// Reports whether a pod does the same work as our recycler, whoever created it.
+/// Reports whether a pod does the same work as our recycler, whichever client created it.
 fn is_same_work(pod: &Pod, wanted: &Pod) -> bool {
     let (Some(spec), Some(ours)) = (&pod.spec, &wanted.spec) else { return false };
     let (volumes, init) = (spec.volumes.as_deref().unwrap_or_default(), |spec: &PodSpec| spec.init_containers.clone());
