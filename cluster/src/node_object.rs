@@ -1,4 +1,4 @@
-//! What the Node object of a machine says of it.
+//! Facts of a machine that its Node object holds.
 
 use corten_meta::Value;
 

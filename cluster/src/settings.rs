@@ -1,4 +1,4 @@
-//! What every node of a cluster must agree on, published by the server as the ConfigMap `kube-system/corten-config` and
+//! The settings that every node of a cluster must agree on, published by the server as the ConfigMap `kube-system/corten-config` and
 //! learned by nodes that join.
 
 use anyhow::Result;

@@ -7,7 +7,7 @@ use corten_kubelet::Tls;
 
 use crate::pki::{Identity, Leaf, Pki};
 
-/// What a certificate of a node's own API says.
+/// Returns the subject and the names of a certificate of a node's own API.
 pub fn leaf<'a>(user: &'a str, name: &str, addresses: &[IpAddr]) -> Leaf<'a> {
     let mut names = vec![name.to_owned()];
     names.extend(addresses.iter().map(IpAddr::to_string));

@@ -1,4 +1,4 @@
-//! What the pages say of a whole cluster, compared with one: metrics, ports and example files.
+//! Compares the pages about a cluster with a running one: metrics, ports and example files.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -68,7 +68,7 @@ async fn the_qos_class_of_a_pod_follows_from_the_defaults_of_its_namespace() {
     let mut with_class = pod("s", json!({}));
     with_class["status"]["qosClass"] = "BestEffort".into();
     let made_with_class = s.post(&format!("{DEFAULT}/pods"), with_class).await.expect(201);
-    assert_eq!(made_as_said["status"], json!({ "phase": "Pending", "qosClass": "BestEffort" }));
+    assert_eq!(made_with_class["status"], json!({ "phase": "Pending", "qosClass": "BestEffort" }));
     let annotation = "LimitRanger plugin set: cpu, memory request for container c; cpu, memory limit for container c";
     assert_eq!(made["metadata"]["annotations"], json!({ "kubernetes.io/limit-ranger": annotation }));
     let far = json!({ "requests": { "cpu": "500m" }, "limits": { "cpu": "1500m", "memory": "1Gi" } });

@@ -5,11 +5,11 @@
 pub struct Options {
     /// A container has cores for itself, and never a part of one.
     pub whole_cores: bool,
-    /// What is reserved is not shared either.
+    /// Whether reserved processors are not shared either.
     pub strict_reservation: bool,
     /// A container's processors share a cache where that is possible.
     pub by_cache: bool,
-    /// What one NUMA node has too little of comes from several, of each the same.
+    /// Whether processors that one NUMA node has too few of come from several, the same number of each.
     pub distribute: bool,
 }
 

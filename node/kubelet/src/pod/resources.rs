@@ -125,7 +125,7 @@ pub fn effective_limits(whole: Option<&ResourceRequirements>, own: &ResourceRequ
     effective
 }
 
-/// What the runtime is asked to enforce for a container.
+/// Returns the limits that the runtime enforces for a container.
 pub fn container_resources(pod: &Pod, container: &Container, memory_capacity: i64) -> cri::LinuxContainerResources {
     let own = container.resources.clone().unwrap_or_default();
     let limits = effective_limits(spec::spec(pod).resources.as_ref(), &own);
