@@ -159,7 +159,7 @@ fn image_user(input: &[u8]) {
     let [name, passwd, group] = parts::<3>(input).map(|part| String::from_utf8_lossy(part).into_owned());
     let found = corten_runtime::fuzz::user(&name, &passwd, &group);
     let is_named = passwd.lines().chain(group.lines()).any(|line| line.contains(':'));
-    let asks_for_root = name.split(':').any(|part| part.is_empty() || part.trim_start_matches('0').is_empty());
+    let asks_for_root = name.split(':').any(|part| part.is_empty() || part.trim_start_matches(['0', '+']).is_empty());
     if !is_named && !asks_for_root {
         assert!(found.is_none_or(|(uid, _)| uid != 0), "no name leads to root by itself: {name:?}");
     }

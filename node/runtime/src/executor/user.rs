@@ -69,10 +69,12 @@ enum Wanted<'a> {
 
 impl<'a> Wanted<'a> {
     /// Parses a name or an id. Digits are always an id, also where an account has them for its name: otherwise the
-    /// image would decide which user a pod's `runAsUser` is. A sign makes a name: `-0` is not root.
+    /// image would decide which user a pod's `runAsUser` is. A plus sign is allowed, as in upstream; a minus sign makes
+    /// a name: `-0` is not root.
     fn of(value: &'a str) -> Result<Self, Failure> {
-        match value.bytes().all(|byte| byte.is_ascii_digit()) {
-            true => value.parse().map(Self::Number).map_err(|_| format!("{value} is no id")),
+        let digits = value.strip_prefix('+').unwrap_or(value);
+        match digits.bytes().all(|byte| byte.is_ascii_digit()) {
+            true => digits.parse().map(Self::Number).map_err(|_| format!("{value} is no id")),
             false => Ok(Self::Name(value)),
         }
     }
@@ -239,7 +241,7 @@ mod tests {
             let found = look_up(&user, passwd, group).expect(name);
             assert_eq!((found.uid, found.gid), (uid, gid), "{name}");
         }
-        for name in ["-1", "-0", "+0", "1000:-0", "4294967296", "99999999999999999999", "1000:-1"] {
+        for name in ["-1", "-0", "+", "1000:-0", "4294967296", "99999999999999999999", "1000:-1"] {
             let user = User { name: name.into(), ..User::default() };
             assert!(look_up(&user, passwd, group).is_err(), "{name}");
         }

@@ -79,9 +79,8 @@ impl corten_cri::ImageService for Images {
 fn shown(store: &ImageStore, record: &ImageRecord) -> v1::Image {
     let user = store.config(&record.id).map(|config| config.config.user).unwrap_or_default();
     let user = user.split(':').next().unwrap_or_default().to_string();
-    // Only digits are an id, as where the container's user is looked up.
-    let is_id = user.bytes().all(|byte| byte.is_ascii_digit());
-    let uid = user.parse::<i64>().ok().filter(|_| is_id);
+    // A minus sign makes a name, as where the container's user is looked up.
+    let uid = user.parse::<i64>().ok().filter(|_| !user.starts_with('-'));
     v1::Image {
         id: record.id.to_string(),
         repo_tags: record.tags.clone(),
