@@ -40,10 +40,11 @@ struct Draft<'a> {
     lacks_labels: bool,
 }
 
-/// The object as it is written, with its companions; or the response of a dry run.
-enum Encoded {
-    DryRun(Arc<Object>),
-    Object { value: Value, object: Object, companions: Vec<Op> },
+/// The object as it is written, with its companions.
+struct Encoded {
+    value: Value,
+    object: Object,
+    companions: Vec<Op>,
 }
 
 /// Creates an object: normalise → default → own fields → admit → validate → encode → commit.
@@ -55,10 +56,10 @@ pub async fn create_object(scope: &Scope<'_>, make: &Make<'_>, ownership: Owners
         let mut draft = admit(scope, new, normalised, ownership).await?;
         validate(scope, &mut draft, has_lost_empty.then_some(make)).await?;
         let can_change_name = draft.has_generated_name && attempt < ATTEMPTS;
-        let (value, object, companions) = match encode(scope, draft).await? {
-            Encoded::DryRun(answer) => return Ok(answer),
-            Encoded::Object { value, object, companions } => (value, object, companions),
-        };
+        if scope.context.dry_run() {
+            return dry_run(scope, draft).await;
+        }
+        let Encoded { value, object, companions } = encode(scope, draft)?;
         let bytes = object.bytes.clone();
         let registry = &scope.core.registry;
         match registry.write_encoded(scope.resource, value, object, Expect::Absent, companions).await? {
@@ -198,31 +199,37 @@ async fn validate(scope: &Scope<'_>, draft: &mut Draft<'_>, make: Option<&Make<'
     scope.admission.charge(attributes).await
 }
 
-async fn encode(scope: &Scope<'_>, draft: Draft<'_>) -> Result<Encoded, Status> {
-    let is_dry_run = scope.context.dry_run();
+/// Encodes the object as it will be read after it was stored.
+fn encode(scope: &Scope<'_>, draft: Draft<'_>) -> Result<Encoded, Status> {
+    if scope.context.info.verb == Verb::Create {
+        check_new(&draft.version)?;
+    }
+    let ownership = draft.ownership;
+    let (mut value, companions) = settled(scope, draft);
+    let object = ownership.encode(&mut value, 0)?;
+    Ok(Encoded { value, object, companions })
+}
+
+/// Returns the object as it will be read after it was stored, and its companions.
+fn settled(scope: &Scope<'_>, draft: Draft<'_>) -> (Value, Vec<Op>) {
     let (mut value, companions) = draft.attributes.into_parts();
     if draft.lacks_labels {
         scope.resource.kind.default(&mut value);
     }
-    if scope.context.info.verb == Verb::Create && !is_dry_run {
-        check_new(&draft.version)?;
-    }
     settle(scope.resource, &mut value);
-    if is_dry_run {
-        return dry_run(scope, value, &draft.version).await.map(Encoded::DryRun);
-    }
-    let object = draft.ownership.encode(&mut value, 0)?;
-    Ok(Encoded::Object { value, object, companions })
+    (value, companions)
 }
 
 /// Fails as the write would, or returns its response, with the resourceVersion of the request.
-async fn dry_run(scope: &Scope<'_>, object: Value, version: &str) -> Result<Arc<Object>, Status> {
+async fn dry_run(scope: &Scope<'_>, draft: Draft<'_>) -> Result<Arc<Object>, Status> {
+    let version = draft.version.clone();
+    let (object, _) = settled(scope, draft);
     let name = corten_meta::name(&object);
     let present = scope.core.registry.read(scope.resource, corten_meta::namespace(&object), name).await?;
     if let Some(present) = present {
         return Err(already_exists(scope, &object, Some(&present)));
     }
-    dry_answer(scope, &scope.resource.as_read_again(object).await?, version).map(Arc::new)
+    dry_answer(scope, &scope.resource.as_read_again(object).await?, &version).map(Arc::new)
 }
 
 /// Returns the error for an object whose name is taken.
