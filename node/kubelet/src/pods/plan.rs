@@ -483,7 +483,7 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// What a container's back-off is counted for: with another image it is another container, which may run better.
+/// Returns the key of a container's back-off: with another image it is another container, which may run better.
 pub fn backoff_key(container: &Container) -> String {
     format!("{} {}", container.name, container.image.as_deref().unwrap_or_default())
 }
