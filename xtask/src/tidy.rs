@@ -22,7 +22,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("corten-listen", &[]),
     ("corten-protobuf", &["corten-meta", "corten-api"]),
     ("corten-client", &["corten-meta", "corten-api"]),
-    ("corten-store", &[]),
+    ("corten-etcd", &[]),
+    ("corten-store", &["corten-etcd"]),
     (
         "corten-apiserver",
         &[
