@@ -4,7 +4,7 @@
 use corten_cel::{Activation, CompileError, Env, MATCH_CONDITIONS_BUDGET, PER_CALL_LIMIT, Program, Type, Value};
 use corten_meta::{FieldError, Path};
 
-use crate::metrics::expressions::{compiling, evaluating};
+use corten_cel::durations::{compiling, evaluating};
 
 /// A compiled condition, or the error of its compilation.
 pub type Condition = Result<Program, String>;

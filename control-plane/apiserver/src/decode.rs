@@ -8,9 +8,9 @@ use corten_meta::codec::MAX_COMPLAINTS;
 use corten_meta::quote::quote;
 use corten_meta::{FieldError, GroupKind, Map, Numbers, Path, Status, Value};
 use corten_protobuf as protobuf;
+use corten_structural::{coerce, unknown_fields};
 
 use crate::context::Context;
-use crate::custom_resources::{coerce, unknown_fields};
 use crate::negotiation::{BodyFormat, body_format};
 use crate::scheme;
 

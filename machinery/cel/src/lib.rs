@@ -3,14 +3,15 @@
 //!
 //! [`Env`] declares the variables of an expression; [`Env::compile`] parses and checks it and returns a [`Program`];
 //! [`Program::eval`] evaluates it over values that are views into JSON. Types, costs, limits and error messages are
-//! those of Kubernetes v1.36. Everything here is pure: no clock, no I/O. Compiling and evaluating any expression on any
-//! object ends soon, in bounded memory, without a panic.
+//! those of Kubernetes v1.36. Everything here is pure: no I/O, and no clock but in [`durations`]. Compiling and
+//! evaluating any expression on any object ends soon, in bounded memory, without a panic.
 
 mod ast;
 mod check;
 mod compile;
 mod declare;
 pub mod device;
+pub mod durations;
 mod env;
 mod error;
 pub mod escape;

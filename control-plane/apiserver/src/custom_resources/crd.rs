@@ -6,9 +6,9 @@ use std::sync::{Arc, OnceLock};
 use corten_api::{Approval, Column, JsonPath, Kind, NameRule, ScalePaths};
 use corten_meta::quote::quote;
 use corten_meta::{FieldError, Path, Value};
+use corten_structural::{CustomResource, PrinterColumn};
 use serde_json::json;
 
-use super::behaviour::{CustomResource, PrinterColumn};
 use crate::version_priority::priority;
 
 fn string<'a>(value: &'a Value, pointer: &str) -> &'a str {

@@ -3,34 +3,15 @@
 //! One task watches the CRDs: it accepts their names, makes kinds of their served versions, and replaces the resource
 //! table and discovery. It never handles requests; those use only the table.
 
-mod behaviour;
 mod controller;
-mod correlation;
 mod crd;
-mod defaults;
-mod embedded;
-mod expressions;
 mod finalizer;
-mod formats;
-mod keywords;
 mod known;
-mod lists;
-mod numbers;
-mod rules;
-mod scale;
-mod schema;
-mod selectable;
-mod structural;
-mod validation;
 
 use corten_api::Kind;
 
 pub use controller::Controller;
 pub use crd::validate_bundle;
-pub use embedded::coerce;
-pub use expressions::validate as validate_expressions;
-pub use rules::valid_message;
-pub use schema::unknown_fields;
 
 use crate::registry::Registry;
 

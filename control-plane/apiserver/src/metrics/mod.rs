@@ -4,7 +4,6 @@
 //! the table of resources and never from a client's input, so that the number of series is bounded.
 
 mod access;
-pub mod expressions;
 mod histogram;
 pub mod process;
 mod requests;

@@ -5,9 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::build_metrics;
 use crate::flow_control;
-use crate::metrics::{
-    CERTIFICATE_SECONDS, EVENT_SIZES, Exposition, Histogram, OPERATIONS, SECONDS, expressions, process,
-};
+use crate::metrics::{CERTIFICATE_SECONDS, EVENT_SIZES, Exposition, Histogram, OPERATIONS, SECONDS, process};
 use crate::registry::{Registry, Resource, Resources, Stored};
 use crate::server::Server;
 
@@ -52,7 +50,7 @@ pub fn render(server: &Server) -> String {
     out.sample(name, &[], server.audit.events() as f64);
     build_metrics::render(&mut out, &server.core.config);
     process::render(&mut out);
-    let all = out.finish() + &metrics.render_rare() + &expressions::render();
+    let all = out.finish() + &metrics.render_rare() + &corten_cel::durations::render();
     let registered = build_metrics::registered(&all);
     all + &registered
 }

@@ -6,7 +6,7 @@ use corten_cel::{Env, Program, Type};
 use corten_meta::Value;
 
 use crate::conditions::problem;
-use crate::metrics::expressions::compiling;
+use corten_cel::durations::compiling;
 
 /// A program, or the reason why its expression does not compile.
 pub type Compiled = Result<Program, String>;

@@ -13,8 +13,8 @@ use serde_json::json;
 
 use crate::admission::attributes::Attributes;
 use crate::admission::expressions::Rights;
-use crate::metrics::expressions::evaluating;
 use crate::registry::Resource;
+use corten_cel::durations::evaluating;
 
 /// A policy's variables, in their order, each with its expression.
 pub type Variables = [(String, Result<Program, String>)];

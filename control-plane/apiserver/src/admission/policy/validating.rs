@@ -19,7 +19,6 @@ use super::{conditions_hold, is_exempt};
 use crate::admission::attributes::Attributes;
 use crate::admission::expressions::Rights;
 use crate::admission::plugin::{Indifferent, Plugin};
-use crate::custom_resources::valid_message;
 use crate::metrics::{VALIDATING_POLICY_CHECKS, VALIDATING_POLICY_SECONDS};
 use crate::registry::Resource;
 
@@ -259,7 +258,7 @@ fn shortened(value: &str) -> String {
 fn message(validation: &Validation, scope: &Scope<'_>, budget: &mut u64) -> String {
     let expression = validation.message_expression.as_ref().and_then(|compiled| compiled.as_ref().ok());
     let evaluated = expression.and_then(|program| scope.eval(program, budget).ok());
-    if let Some(message) = evaluated.as_ref().and_then(Cel::as_str).and_then(valid_message) {
+    if let Some(message) = evaluated.as_ref().and_then(Cel::as_str).and_then(corten_structural::valid_message) {
         return message;
     }
     match validation.message.trim() {

@@ -8,8 +8,8 @@ use corten_meta::Value;
 use corten_meta::quote::{quote, quote_list};
 
 use super::configuration::{Issuer, Mapping, Rule};
-use crate::metrics::expressions::evaluating;
 use crate::user::User;
+use corten_cel::durations::evaluating;
 
 /// Checks that a token is valid from its `nbf` to its `exp`, which is required.
 pub fn check_times(claims: &Value, now: i64) -> Result<(), String> {

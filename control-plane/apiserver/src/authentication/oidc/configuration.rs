@@ -7,7 +7,7 @@ use corten_cel::{Env, Program, Type};
 use corten_meta::{FieldError, Path, Value};
 
 use super::environments::{CLAIMS, USER};
-use crate::metrics::expressions::compiling;
+use corten_cel::durations::compiling;
 
 /// An AuthenticationConfiguration.
 #[derive(Debug, Default)]

@@ -3,8 +3,8 @@
 
 use corten_meta::{FieldError, Path, Value};
 
-use super::rules::field_path;
-use super::schema::ALWAYS;
+use crate::rules::field_path;
+use crate::schema::ALWAYS;
 
 const TYPES: &[&str] = &["array", "boolean", "integer", "number", "object", "string"];
 const REASONS: &[&str] = &["FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired"];

@@ -4,7 +4,7 @@
 use corten_cel::library::regex::compile;
 use corten_meta::{FieldError, Path, Value};
 
-use super::{defaults, keywords};
+use crate::{defaults, keywords};
 
 /// The keywords that the root of a schema may have together with a status subresource, which would lose the others.
 const BESIDE_STATUS: &[&str] = &[

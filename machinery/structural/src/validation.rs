@@ -9,8 +9,8 @@ use corten_cel::library::regex::compile;
 use corten_meta::quote::quote;
 use corten_meta::{FieldError, Path, Value};
 
-use super::numbers::{self, Bound};
-use super::{correlation, formats};
+use crate::numbers::{self, Bound};
+use crate::{correlation, formats};
 
 /// The keywords that hold further schemas of the same value.
 const JUNCTORS: [&str; 3] = ["anyOf", "oneOf", "allOf"];

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use corten_cel::schema::{Decl, max_cardinality};
 use corten_meta::{FieldError, Path, Value};
 
-use super::rules::{Environments, SELF_TYPE, compile_rule};
-use super::{selectable, structural};
+use crate::rules::{Environments, SELF_TYPE, compile_rule};
+use crate::{selectable, structural};
 
 /// The maximum estimated cost of a rule.
 const RULE_LIMIT: u64 = 10_000_000;

@@ -1,6 +1,6 @@
 //! The durations of compiling and evaluating CEL expressions, under upstream's names.
 //!
-//! Code without access to the server compiles and evaluates expressions, so these metrics are of the process.
+//! Several packages compile and evaluate expressions, so these metrics are of the process.
 
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};

@@ -1,12 +1,12 @@
 //! Validates the defaults of a schema: they are valid, and contain no field that would be pruned. In upstream's words.
 //! Pure.
 
+use corten_meta::field::aggregate;
 use corten_meta::{FieldError, Path, Value};
 use serde_json::json;
 
-use super::rules::Rules;
-use super::{embedded, schema as structure, validation};
-use crate::error::aggregate;
+use crate::rules::Rules;
+use crate::{embedded, schema as structure, validation};
 
 const EMBEDDED: &str = "x-kubernetes-embedded-resource";
 
@@ -91,7 +91,7 @@ fn metadata_errors(schema: &Value, default: &Value, inside: Inside<'_>, default_
     if found.is_empty() {
         return content_errors(schema, default, default_path);
     }
-    let shown = aggregate(found.iter().map(ToString::to_string).collect());
+    let shown = aggregate(&found).unwrap_or_default();
     vec![FieldError::invalid(default_path, default.clone(), format!("must result in valid metadata: {shown}"))]
 }
 

@@ -8,8 +8,8 @@ use corten_meta::quote::quote;
 use corten_meta::{ErrorKind, FieldError, Path, Value};
 use jiff::Timestamp;
 
-use super::rules::Rules;
-use super::{embedded, lists, scale, schema, validation};
+use crate::rules::Rules;
+use crate::{embedded, lists, scale, schema, validation};
 
 /// The zero time of Go, which means no time.
 const NO_TIME: &str = "0001-01-01T00:00:00Z";

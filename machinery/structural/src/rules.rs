@@ -12,9 +12,9 @@ use corten_cel::value::from_json;
 use corten_cel::{CompileError, Env, Error, MAX_MESSAGE_BYTES, Program, RUNTIME_BUDGET, Type, Value as Cel};
 use corten_meta::{ErrorKind, FieldError, Path, Value};
 
-use super::correlation;
-use super::schema::ALWAYS;
-use crate::metrics::expressions::{compiling, evaluating};
+use crate::correlation;
+use crate::schema::ALWAYS;
+use corten_cel::durations::{compiling, evaluating};
 
 /// The type of `self`. Upstream's has a number that differs each time, so that no expression can name it.
 pub const SELF_TYPE: &str = "selfType1";
