@@ -1,0 +1,25 @@
+// Why an object is not as it should be: the answer of the cluster, cause first.
+
+import { fill, h } from '../dom.js';
+import { describeError } from '../format.js';
+import { withQuery } from '../api.js';
+
+export async function whyTab(body, state, here) {
+  fill(body, h('p.quiet', {}, 'Looking…'));
+  const query = { group: here.resource.group, resource: here.resource.plural, namespace: here.namespace, name: here.name };
+  try {
+    const answer = await state.api.get(withQuery('why', query));
+    fill(body, answer.findings?.length ? answer.findings.map(finding) : h('p.good', {}, 'Nothing is wrong with it.'));
+  } catch (error) {
+    fill(body, h('p.bad', { role: 'alert' }, describeError(error)));
+  }
+  return {};
+}
+
+/** Draws a finding: its cause, the evidence for it, and the command that helps. */
+export function finding({ cause, evidence, help }) {
+  return h('section.finding', {},
+    h('h2', {}, cause),
+    evidence?.length ? h('ul', {}, evidence.map((one) => h('li', {}, one))) : null,
+    help?.length ? h('pre.value', {}, help.join('\n')) : null);
+}
