@@ -41,6 +41,15 @@ pub struct AccessOptions {
     /// when it changes. Without it, Secrets are encrypted with a generated key.
     #[arg(long, value_name = "FILE")]
     pub encryption_provider_config: Option<PathBuf>,
+    /// Do not show the console below /console/.
+    #[arg(long)]
+    pub disable_console: bool,
+    /// The OpenID Connect issuer by which users of the console sign in. The API server must trust it too.
+    #[arg(long, value_name = "URL", requires = "console_oidc_client_id")]
+    pub console_oidc_issuer_url: Option<String>,
+    /// The client id of the console at that issuer.
+    #[arg(long, value_name = "ID", requires = "console_oidc_issuer_url")]
+    pub console_oidc_client_id: Option<String>,
 }
 
 impl AccessOptions {
@@ -74,6 +83,17 @@ impl AccessOptions {
             ("--authorization-webhook-cache-unauthorized-ttl", &self.authorization_webhook_cache_unauthorized_ttl),
         ] {
             list.extend([name.into(), value.into()]);
+        }
+        for (name, value) in [
+            ("--console-oidc-issuer-url", &self.console_oidc_issuer_url),
+            ("--console-oidc-client-id", &self.console_oidc_client_id),
+        ] {
+            if let Some(value) = value {
+                list.extend([name.into(), value.into()]);
+            }
+        }
+        if self.disable_console {
+            list.push("--disable-console".into());
         }
         list
     }

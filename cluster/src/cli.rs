@@ -42,6 +42,8 @@ pub enum Command {
     Agent(Agent),
     /// Explain why a pod is pending, plugin by plugin and node by node, and what would help.
     Why(Why),
+    /// Show the console in the browser, signed in, on a loopback address.
+    Console(Console),
     /// Create, list and delete the bootstrap tokens with which machines join the cluster.
     #[command(subcommand)]
     Token(Token),
@@ -549,6 +551,25 @@ impl Serving {
         let pair = self.tls_cert_file.as_ref().zip(self.tls_private_key_file.as_ref());
         pair.map(|(certificate, key)| Ok((read(certificate)?, read(key)?))).transpose()
     }
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct Console {
+    /// The kubeconfig file; defaults to $KUBECONFIG or ~/.kube/config.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// The context of the kubeconfig; defaults to the current one.
+    #[arg(long, value_name = "NAME")]
+    pub context: Option<String>,
+    /// The ServiceAccount to sign in as; without it the kubeconfig's own token, or an administrator.
+    #[arg(long, value_name = "NAMESPACE/NAME")]
+    pub service_account: Option<String>,
+    /// The port on 127.0.0.1; defaults to a free one.
+    #[arg(long, value_name = "PORT")]
+    pub port: Option<u16>,
+    /// Print the link, and open no browser.
+    #[arg(long)]
+    pub no_browser: bool,
 }
 
 #[derive(Debug, Clone, Args)]

@@ -62,6 +62,7 @@ const HOUSES: &[House] = &[House {
                 "request",
                 "request_line",
                 "scheme",
+                "site",
                 "write_timeout",
                 "user",
                 "verb",

@@ -2,6 +2,7 @@
 
 pub mod audit;
 pub mod cni;
+mod console;
 mod down;
 mod image;
 mod logs;
@@ -36,6 +37,7 @@ pub fn run(cli: Cli) -> Result<()> {
             | Command::Image(_)
             | Command::Token(_)
             | Command::Why(_)
+            | Command::Console(_)
     ) {
         end_with_the_reader();
     }
@@ -47,6 +49,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Logs(flags) => logs::run(&flags),
         Command::Image(command) => block_on(image::run(command)),
         Command::Why(flags) => block_on(why::run(&flags)),
+        Command::Console(flags) => block_on(console::run(&flags)),
         Command::Token(command) => block_on(token::run(command)),
         Command::Bench(Bench::Api(flags)) => {
             raise_open_files();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
-use corten_apiserver::{KubeletClient, ProxyClient, RetiredAuthority, Server, User};
+use corten_apiserver::{KubeletClient, ProxyClient, RetiredAuthority, Server, Site, User};
 use corten_client::{Caches, Client, Transport};
 use corten_controllers::NodeComponent;
 use corten_store::{Embedded, Store};
@@ -14,6 +14,7 @@ use futures::{FutureExt, StreamExt};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use super::console::Console;
 use super::serving_certificate::Certificates;
 use super::{access, addons, authorization, further_nodes, joining};
 use crate::config::Cluster;
@@ -127,6 +128,7 @@ fn config(cluster: &Cluster, pki: &Pki, tasks: &mut Tasks) -> Result<corten_apis
         disabled_admission_plugins: access.disable_admission_plugins.clone(),
         audit: Some(super::audit::config(&cluster.audit, &cluster.node.place)?),
         proxy_client: Some(front_proxy),
+        site: (!access.disable_console).then(|| Arc::new(Console::new(access)) as Arc<dyn Site>),
         ..corten_apiserver::Config::default()
     })
 }

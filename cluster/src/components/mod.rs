@@ -10,6 +10,7 @@ mod apply;
 pub mod audit;
 mod authorization;
 mod companion;
+mod console;
 pub mod control;
 mod endpoint;
 pub mod further_nodes;

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use crate::site::Site;
+
 /// The settings of the API server.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -66,6 +68,8 @@ pub struct Config {
     pub max_requests_inflight: usize,
     /// Mutating requests that may be in flight at once.
     pub max_mutating_requests_inflight: usize,
+    /// Static pages beside the API.
+    pub site: Option<Arc<dyn Site>>,
     /// The gitVersion of `/version`.
     pub git_version: String,
     /// The gitCommit of `/version`.
@@ -200,6 +204,7 @@ impl Default for Config {
             max_body_bytes: 3 * 1024 * 1024,
             max_requests_inflight: 400,
             max_mutating_requests_inflight: 200,
+            site: None,
             git_version: "v1.36.4+corten".to_owned(),
             git_commit: "0000000000000000000000000000000000000000".to_owned(),
         }

@@ -51,6 +51,7 @@ mod response;
 mod scheme;
 mod serve;
 mod server;
+mod site;
 mod subresources;
 mod target;
 mod upstream_order;
@@ -75,6 +76,7 @@ pub use in_process::InProcess;
 pub use metrics::{process_metrics, process_started};
 pub use serve::{Certificates, tls_config};
 pub use server::Server;
+pub use site::Site;
 pub use user::{Identity, Peer, User};
 
 /// Compares secrets in a time that does not depend on where they differ.

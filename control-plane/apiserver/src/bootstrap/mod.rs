@@ -9,6 +9,7 @@ pub mod identity;
 pub mod kubernetes_service;
 mod objects;
 mod resource_metrics;
+mod site;
 
 use corten_meta::{Status, Value};
 use corten_store::{Expect, Op, Outcome};
@@ -112,6 +113,9 @@ async fn plan(core: &Core) -> Result<Vec<Op>, Status> {
     wanted.extend(api_services::wanted(&core.registry.resources().ordered));
     if core.config.kubelet.is_some() {
         wanted.extend(resource_metrics::wanted());
+    }
+    if let Some(pages) = &core.config.site {
+        wanted.extend(site::wanted(pages.as_ref()));
     }
     wanted.extend(kubernetes_service::wanted(&core.config)?);
     operations(core, wanted).await

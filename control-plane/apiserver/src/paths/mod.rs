@@ -10,13 +10,14 @@ use corten_meta::Status;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use serde_json::json;
 
-use crate::body::Reply;
+use crate::body::{Body, Reply};
 use crate::context::Context;
 use crate::flow_control;
 use crate::metrics::process;
 use crate::negotiation::{ACCEPTED, Accept, Format, unsupported_body};
 use crate::response;
 use crate::server::Server;
+use crate::site;
 use crate::upstream_order::UpstreamOrder;
 
 /// The media type of metrics.
@@ -33,6 +34,9 @@ const KEPT: HeaderValue = HeaderValue::from_static("public, max-age=3600");
 
 /// Answers a path that is no resource.
 pub async fn serve(server: &Server, context: &Context) -> Result<Reply, Status> {
+    if let Some(site) = server.core.config.site.as_deref().filter(|site| site::has(*site, &context.info.path)) {
+        return Ok(site.answer(&context.method, &context.info.path, &context.headers).map(Body::Full));
+    }
     let path = context.info.path.trim_end_matches('/');
     if context.info.path.len() > 1 && context.info.path.ends_with('/') && !takes_slashes(&context.info.path, path) {
         return Ok(match path.starts_with("/openapi/v3") {
