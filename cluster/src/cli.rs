@@ -40,7 +40,7 @@ pub enum Command {
     Server(Server),
     /// Run one more node of a cluster: kubelet, runtime, network, proxy and DNS.
     Agent(Agent),
-    /// Explain why a pod is pending, plugin by plugin and node by node, and what would help.
+    /// Explain why an object is not as it should be: the cause, the evidence, and what would help.
     Why(Why),
     /// Show the console in the browser, signed in, on a loopback address.
     Console(Console),
@@ -574,10 +574,10 @@ pub struct Console {
 
 #[derive(Debug, Clone, Args)]
 pub struct Why {
-    /// The pod, as `NAME` or `pod/NAME`.
-    #[arg(value_name = "POD")]
-    pub pod: String,
-    /// The pod's namespace.
+    /// The object, as `KIND/NAME`: pod/web, deployment/web, pvc/data, service/web, node/n1, ns/old. A name alone is a pod's.
+    #[arg(value_name = "OBJECT")]
+    pub object: String,
+    /// The object's namespace.
     #[arg(short, long, default_value = "default", value_name = "NAME")]
     pub namespace: String,
     /// The kubeconfig file; defaults to $KUBECONFIG or ~/.kube/config.

@@ -11,5 +11,5 @@ mod gateway;
 mod pages;
 
 pub use codes::Codes;
-pub use gateway::{Error, Gateway};
+pub use gateway::{Error, Explained, Explainer, Gateway};
 pub use pages::{OpenId, PREFIX, Pages};

@@ -12,12 +12,15 @@ use corten_api::Typed;
 use corten_api::k8s_openapi::api::core::v1::ServiceAccount;
 use corten_api::k8s_openapi::api::rbac::v1::ClusterRoleBinding;
 use corten_client::{Client, HttpsConfig, Kubeconfig};
-use corten_console::Gateway;
+use corten_console::{Explained, Explainer, Gateway};
 use corten_meta::Value;
+use corten_why::{Subject, find_resource};
+use futures::future::BoxFuture;
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use super::why;
 use crate::cli::Console;
 use crate::kubeconfig;
 
@@ -33,7 +36,8 @@ pub async fn run(flags: &Console) -> Result<()> {
     let config = config.https_config(flags.context.as_deref()).with_context(|| path.display().to_string())?;
     let token = token(&config, flags.service_account.as_deref()).await?;
     let shutdown = CancellationToken::new();
-    let gateway = Arc::new(Gateway::new(&config, shutdown.clone()).await?);
+    let explainer = Arc::new(Plugins { config: config.clone() });
+    let gateway = Arc::new(Gateway::new(&config, explainer, shutdown.clone()).await?);
     let listener = listen(flags.port).await?;
     let address = listener.local_addr()?;
     let code = gateway.code(token).context("the system has no randomness")?;
@@ -49,6 +53,36 @@ pub async fn run(flags: &Console) -> Result<()> {
     }
     shutdown.cancel();
     Ok(())
+}
+
+/// Explains objects with the token of the page's user.
+struct Plugins {
+    config: HttpsConfig,
+}
+
+impl Explainer for Plugins {
+    fn explain(&self, token: String, object: Explained) -> BoxFuture<'static, Result<Value, String>> {
+        let config = HttpsConfig {
+            client_certificate: None,
+            client_key: None,
+            token: Some(token),
+            token_file: None,
+            ..self.config.clone()
+        };
+        Box::pin(async move { findings(config, object).await.map_err(|error| format!("{error:#}")) })
+    }
+}
+
+async fn findings(config: HttpsConfig, object: Explained) -> Result<Value> {
+    let client = Client::https(config)?;
+    let name = match object.group.as_str() {
+        "" => object.plural.clone(),
+        group => format!("{}.{group}", object.plural),
+    };
+    let resource = find_resource(&client, &name).await?.with_context(|| format!("the server has no {name}"))?;
+    let subject = Subject { resource, namespace: object.namespace, name: object.name };
+    let scheduler = crate::config::scheduler(None)?;
+    Ok(serde_json::to_value(why::explain(client, scheduler, &subject).await?)?)
 }
 
 /// Returns the token to sign in with.

@@ -1,0 +1,95 @@
+//! Claims that wait for a volume.
+
+use corten_client::ListOptions;
+use corten_meta::Value;
+
+use crate::events;
+use crate::objects::{self, items, text};
+use crate::{Finding, Sources};
+
+const DEFAULT: &str = "/metadata/annotations/storageclass.kubernetes.io~1is-default-class";
+
+pub async fn explain(sources: Sources<'_>, claim: &Value) -> Vec<Finding> {
+    match text(claim, "/status/phase") {
+        "Bound" => resize(claim),
+        "Lost" => vec![Finding::new(format!(
+            "Its volume {} does not exist any more; the data is lost unless a backup has it.",
+            text(claim, "/spec/volumeName")
+        ))],
+        _ => vec![pending(sources, claim).await],
+    }
+}
+
+/// Explains a claim that a pod needs, if it keeps the pod from being scheduled.
+pub async fn blocking(sources: Sources<'_>, namespace: &str, name: &str) -> Vec<Finding> {
+    let found = sources.objects.get(&objects::claims(), namespace, name).await;
+    let claim = match found {
+        Ok(Some(claim)) => claim,
+        Ok(None) => {
+            return vec![Finding::new(format!("Its claim {name} does not exist in namespace {namespace}."))];
+        }
+        Err(_) => return Vec::new(),
+    };
+    if text(&claim, "/status/phase") == "Bound" {
+        return Vec::new();
+    }
+    let finding = pending(sources, &claim).await;
+    // A claim that waits for its first consumer is not what keeps that consumer waiting.
+    match finding.cause.contains("first pod") {
+        true => Vec::new(),
+        false => vec![Finding { cause: format!("Its claim {name} is not bound. {}", finding.cause), ..finding }],
+    }
+}
+
+async fn pending(sources: Sources<'_>, claim: &Value) -> Finding {
+    let wanted = claim.pointer("/spec/storageClassName").and_then(Value::as_str);
+    let classes = sources.objects.list(&objects::storage_classes(), "", ListOptions::default()).await;
+    let classes = classes.unwrap_or_default();
+    let name = match wanted {
+        Some("") => {
+            return Finding::new("It asks for no class, and no volume without a class fits it.")
+                .because(wish(claim))
+                .help("kubectl get pv");
+        }
+        Some(name) => name,
+        None => match classes.iter().find(|class| text(class, DEFAULT) == "true") {
+            Some(class) => corten_meta::name(class),
+            None => {
+                return Finding::new("It names no class, and the cluster has no default class.")
+                    .help("kubectl get storageclass")
+                    .help("kubectl annotate storageclass NAME storageclass.kubernetes.io/is-default-class=true");
+            }
+        },
+    };
+    let Some(class) = classes.iter().find(|class| corten_meta::name(class) == name) else {
+        return Finding::new(format!("Its class {name} does not exist.")).help("kubectl get storageclass");
+    };
+    let warnings = events::warnings(sources, claim).await;
+    if let Some(warning) = warnings.first() {
+        return Finding::new(format!("The provisioner {} cannot make its volume.", text(class, "/provisioner")))
+            .because(format!("{}: {}", warning.reason, warning.message))
+            .because(wish(claim));
+    }
+    if text(class, "/volumeBindingMode") == "WaitForFirstConsumer" {
+        return Finding::new(
+            "It waits for its first pod: its class binds when a pod that uses the claim is scheduled.",
+        )
+        .because(format!("class {name}, volumeBindingMode WaitForFirstConsumer"));
+    }
+    Finding::new(format!("It waits for the provisioner {}.", text(class, "/provisioner")))
+        .because(wish(claim))
+        .help("kubectl get pods -A | grep -i csi")
+}
+
+fn wish(claim: &Value) -> String {
+    let modes: Vec<&str> = items(claim, "/spec/accessModes").filter_map(Value::as_str).collect();
+    format!("it asks for {} ({})", text(claim, "/spec/resources/requests/storage"), modes.join(", "))
+}
+
+/// Explains a bound claim whose growth is not done.
+fn resize(claim: &Value) -> Vec<Finding> {
+    let growing = items(claim, "/status/conditions").filter(|one| text(one, "/type").contains("Resiz"));
+    growing
+        .map(|one| Finding::new(format!("Its size changes: {}.", text(one, "/type"))).because(text(one, "/message")))
+        .collect()
+}
