@@ -28,7 +28,8 @@ pub async fn explain(sources: Sources<'_>, subject: &Subject, workload: &Value) 
             Finding::new(cause).because(text(one, "/message"))
         }));
     }
-    if ready >= wanted {
+    let updated = number(workload, updated_pointer(subject)).unwrap_or(wanted);
+    if ready >= wanted && updated >= wanted && !is_rolling(subject, workload, wanted) {
         return findings;
     }
     if findings.is_empty() {
@@ -52,6 +53,18 @@ fn ready_pointer(subject: &Subject) -> &'static str {
         "daemonsets" => "/status/numberReady",
         _ => "/status/readyReplicas",
     }
+}
+
+fn updated_pointer(subject: &Subject) -> &'static str {
+    match subject.resource.plural.as_str() {
+        "daemonsets" => "/status/updatedNumberScheduled",
+        _ => "/status/updatedReplicas",
+    }
+}
+
+/// Reports whether a Deployment still has pods of an earlier template, or more than it wants.
+fn is_rolling(subject: &Subject, workload: &Value, wanted: i64) -> bool {
+    subject.resource.plural == "deployments" && number(workload, "/status/replicas").is_some_and(|all| all > wanted)
 }
 
 /// Explains a workload by the first of its pods that is not as it should be.
