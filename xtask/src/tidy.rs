@@ -67,6 +67,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("manual", &["*"]),
     ("testkit", &["*"]),
     ("testkit-features", &[]),
+    ("testkit-fixture", &["corten-meta", "corten-api"]),
     ("testkit-machine", &["corten-nftables"]),
     ("fuzz", &["*"]),
     ("xtask", &[]),
