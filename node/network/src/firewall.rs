@@ -12,7 +12,7 @@
 use std::net::IpAddr;
 
 use corten_nftables::{
-    Batch, Bytes4, Chain, ChainType, Conntrack, Data, DataType, Element, Field, Hook, InterfaceName, IpVersion, Port,
+    Batch, Bytes4, Chain, ChainType, Conntrack, Data, DataType, Element, Field, Hook, InterfaceName, IpFamily, Port,
     Protocol as TransportProtocol, Rule, Set, Socket, Table, Value, flags, priority,
 };
 
@@ -29,7 +29,7 @@ const INSIDE: &str = "inside";
 
 /// The table of one node's pod network, for one version of IP.
 pub(crate) struct Firewall {
-    pub ip: IpVersion,
+    pub ip: IpFamily,
     pub table: Table,
     pub bridge: String,
     pub pod_cidr: Cidr,

@@ -18,7 +18,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use corten_nftables::{
-    Batch, Chain, ChainType, DataType, Element, Family, Field, Hook, InterfaceName, IpVersion, Mac, Port, Rule, Set,
+    Batch, Chain, ChainType, DataType, Element, Family, Field, Hook, InterfaceName, IpFamily, Mac, Port, Rule, Set,
     Socket, Table, Verdict,
 };
 
@@ -67,8 +67,8 @@ impl Guard {
         Set::new(MACS, &[DataType::InterfaceName, DataType::EtherAddr])
     }
 
-    fn addresses(ip: IpVersion) -> Set {
-        let name = if ip == IpVersion::V4 { "ipv4" } else { "ipv6" };
+    fn addresses(ip: IpFamily) -> Set {
+        let name = if ip == IpFamily::V4 { "ipv4" } else { "ipv6" };
         Set::new(name, &[DataType::InterfaceName, ip.address()])
     }
 
@@ -78,7 +78,7 @@ impl Guard {
         batch.replace_table(&self.table);
         batch.add_set(&self.table, &Guard::ports());
         batch.add_set(&self.table, &Guard::macs());
-        for ip in IpVersion::ALL {
+        for ip in IpFamily::ALL {
             batch.add_set(&self.table, &Guard::addresses(ip));
         }
         batch.add_chain(&self.table, &Chain::base(FRAMES, ChainType::Filter, Hook::Prerouting, FIRST));
@@ -93,16 +93,16 @@ impl Guard {
 
     fn rules(&self) -> Vec<Rule> {
         let of_type = |kind: Port| Rule::new().eq(Field::EtherType, kind);
-        let own = |rule: Rule, kind: IpVersion, source: Field| {
+        let own = |rule: Rule, kind: IpFamily, source: Field| {
             rule.in_set(&[Field::Iifname, source], Guard::addresses(kind).name())
         };
         let to_bridge = |rule: Rule| rule.eq(Field::EtherDaddr, self.bridge);
-        let to_group = |rule: Rule, ip: IpVersion| {
+        let to_group = |rule: Rule, ip: IpFamily| {
             let (group, length) = ip.multicast();
             rule.has_bits(Field::EtherDaddr, GROUP, GROUP).in_prefix(ip.destination(), group, length)
         };
-        let v4 = IpVersion::V4;
-        let v6 = IpVersion::V6;
+        let v4 = IpFamily::V4;
+        let v6 = IpFamily::V6;
         let broadcast = |rule: Rule| rule.eq(Field::IpDaddr, Ipv4Addr::BROADCAST);
         let link_local =
             |rule: Rule| rule.in_prefix(Field::Ip6Saddr, Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0).into(), 10);
@@ -134,7 +134,7 @@ impl Guard {
         batch.add_elements(&self.table, &Guard::ports(), &[Element::key(name.clone())]);
         batch.add_elements(&self.table, &Guard::macs(), &[Element::key((name.clone(), Mac(port.mac)))]);
         for address in &port.addresses {
-            let set = Guard::addresses(IpVersion::of(*address));
+            let set = Guard::addresses(IpFamily::of(*address));
             batch.add_elements(&self.table, &set, &[Element::key((name.clone(), *address))]);
         }
     }
@@ -155,7 +155,7 @@ impl Guard {
         batch.delete_elements(&self.table, &Guard::ports(), &[Element::key(name.clone())]);
         batch.delete_elements(&self.table, &Guard::macs(), &[Element::key((name.clone(), Mac(port.mac)))]);
         for address in &port.addresses {
-            let set = Guard::addresses(IpVersion::of(*address));
+            let set = Guard::addresses(IpFamily::of(*address));
             batch.delete_elements(&self.table, &set, &[Element::key((name.clone(), *address))]);
         }
         Ok(Socket::open()?.apply(batch)?)

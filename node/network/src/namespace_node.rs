@@ -12,7 +12,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use corten_nftables::{
-    Batch, Chain, ChainType, Element, Field, Hook, InterfaceName, IpVersion, Rule, Set, Socket, priority,
+    Batch, Chain, ChainType, Element, Field, Hook, InterfaceName, IpFamily, Rule, Set, Socket, priority,
 };
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
@@ -47,9 +47,9 @@ pub struct Config {
 impl Config {
     pub fn new(run_dir: impl Into<PathBuf>, cluster_cidrs: &[Cidr]) -> Config {
         let subnet = |cluster: &Cidr| {
-            let range = match IpVersion::of(cluster.address()) {
-                IpVersion::V4 => Cidr::new(IpAddr::from([10, 89, 0, 0]), 24),
-                IpVersion::V6 => Cidr::new(IpAddr::from([0xfd89, 0, 0, 0, 0, 0, 0, 0]), 64),
+            let range = match IpFamily::of(cluster.address()) {
+                IpFamily::V4 => Cidr::new(IpAddr::from([10, 89, 0, 0]), 24),
+                IpFamily::V6 => Cidr::new(IpAddr::from([0xfd89, 0, 0, 0, 0, 0, 0, 0]), 64),
             };
             range.expect("these are prefix lengths")
         };
@@ -159,14 +159,14 @@ pub async fn cleanup(config: &Config) -> Result<(), Error> {
         links.delete(&config.bridge).await?;
     }
     let mut batch = Batch::new();
-    for ip in IpVersion::ALL {
+    for ip in IpFamily::ALL {
         batch.destroy_table(&ip.table(&config.bridge));
     }
     Ok(Socket::open()?.apply(batch)?)
 }
 
 fn first(addresses: &[IpAddr]) -> IpAddr {
-    addresses.first().copied().unwrap_or(IpVersion::V4.unspecified())
+    addresses.first().copied().unwrap_or(IpFamily::V4.unspecified())
 }
 
 /// Returns the name of the host's end of a node's link: `cn-` and eight hexadecimal digits of its address.
@@ -196,7 +196,7 @@ fn replace_table(config: &Config) -> Result<(), Error> {
 }
 
 fn put_table(config: &Config, subnet: &Cidr, batch: &mut Batch) {
-    let ip = IpVersion::of(subnet.address());
+    let ip = IpFamily::of(subnet.address());
     let table = ip.table(&config.bridge);
     let inside = Set::new("inside", &[ip.address()]).intervals();
     let ranges: Vec<Element> = std::iter::once(subnet)

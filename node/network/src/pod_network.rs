@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use corten_meta::{Key, Labels};
-use corten_nftables::IpVersion;
+use corten_nftables::IpFamily;
 use tracing::{info, warn};
 
 use crate::allocation::{Allocator, Lease, PortMapping};
@@ -76,7 +76,7 @@ impl Config {
     }
 
     fn firewall(&self, pod_cidr: Cidr) -> Firewall {
-        let ip = IpVersion::of(pod_cidr.address());
+        let ip = IpFamily::of(pod_cidr.address());
         let mut inside: Vec<Cidr> =
             self.cluster_cidrs.iter().copied().filter(|cidr| ip.holds(cidr.address())).collect();
         if !inside.iter().any(|cidr| cidr.contains(pod_cidr.address())) {
@@ -377,7 +377,7 @@ async fn configure_pod(addresses: Vec<IpAddr>, gateways: Vec<IpAddr>, egress: Op
         links.limit(link.index, bits).await?;
     }
     for address in addresses {
-        links.add_address(link.index, address, IpVersion::of(address).bits()).await?;
+        links.add_address(link.index, address, IpFamily::of(address).bits()).await?;
     }
     for gateway in gateways {
         links.add_link_route(gateway, link.index).await?;

@@ -21,13 +21,13 @@ mod expression;
 mod field;
 #[doc(hidden)]
 pub mod fuzz;
+mod ip_family;
 mod listing;
 mod rule;
 mod set;
 mod socket;
 mod uapi;
 mod value;
-mod version;
 
 pub use batch::{Batch, Chain, ChainType, Hook, Policy, Table, priority};
 pub use conntrack::{Conntrack, Flow};
@@ -35,10 +35,10 @@ pub use conversation::{Conversation, GenericFamily, NESTED, attributes, find, pu
 pub use error::Error;
 pub use expression::{Expression, Reject, Verdict};
 pub use field::{Field, flags};
+pub use ip_family::IpFamily;
 pub use listing::{ChainInfo, RuleInfo, SetInfo, TableInfo};
 pub use rule::{Register, Rule};
 pub use set::{Data, DataType, Element, Set};
 pub use socket::Socket;
 pub use uapi::Family;
 pub use value::{Bytes4, Index, InterfaceName, Mac, Port, Protocol, Value};
-pub use version::IpVersion;

@@ -6,7 +6,7 @@
 use std::time::Instant;
 
 use corten_api::Typed;
-use corten_nftables::IpVersion;
+use corten_nftables::IpFamily;
 use corten_proxy::{Config, Proxier, Service, ServiceKey, Slice, SliceKey};
 use k8s_openapi::api::core::v1::Service as ServiceObject;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -22,10 +22,10 @@ fn main() {
         return;
     }
     let before = resident_mebibytes();
-    let mut proxier = Proxier::new(Config::new("node", Vec::new()), IpVersion::V4).expect("a netlink socket");
+    let mut proxier = Proxier::new(Config::new("node", Vec::new()), IpFamily::V4).expect("a netlink socket");
     for number in 0..SERVICES {
-        proxier.set_service(service_key(number), Service::from_object(&service(number), IpVersion::V4));
-        proxier.set_slice(slice_key(number), Slice::from_object(&slice(number, 0), IpVersion::V4));
+        proxier.set_service(service_key(number), Service::from_object(&service(number), IpFamily::V4));
+        proxier.set_slice(slice_key(number), Slice::from_object(&slice(number, 0), IpFamily::V4));
     }
     let start = Instant::now();
     proxier.sync().expect("the kernel takes the first sync");
@@ -47,17 +47,17 @@ fn main() {
     figure("one endpoint among 10,000 Services, p99", times[CHANGES * 99 / 100], "ms");
 
     let start = Instant::now();
-    let mut again = Proxier::new(Config::new("node", Vec::new()), IpVersion::V4).expect("a netlink socket");
+    let mut again = Proxier::new(Config::new("node", Vec::new()), IpFamily::V4).expect("a netlink socket");
     for number in 0..SERVICES {
-        again.set_service(service_key(number), Service::from_object(&service(number), IpVersion::V4));
-        again.set_slice(slice_key(number), Slice::from_object(&slice(number, 0), IpVersion::V4));
+        again.set_service(service_key(number), Service::from_object(&service(number), IpFamily::V4));
+        again.set_slice(slice_key(number), Slice::from_object(&slice(number, 0), IpFamily::V4));
     }
     again.sync().expect("the kernel takes the replacement");
     figure("10,000 Services, restart with decoding", start.elapsed().as_secs_f64() * 1e3, "ms");
 }
 
 fn moved(number: u32, round: usize) -> Option<Slice> {
-    Slice::from_object(&slice(number, 1 + round as u32 % 200), IpVersion::V4)
+    Slice::from_object(&slice(number, 1 + round as u32 % 200), IpFamily::V4)
 }
 
 fn service_key(number: u32) -> ServiceKey {

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use corten_api::Typed;
 use corten_network::namespace_node::{pin_new_namespace, unpin};
 use corten_network::{Config as NetworkConfig, Limits, PodNetwork, SetupRequest, enter};
-use corten_nftables::IpVersion;
+use corten_nftables::IpFamily;
 use corten_proxy::{Config, Mode, Proxier, Service, ServiceKey, Slice, SliceKey};
 use k8s_openapi::api::core::v1::Service as ServiceObject;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -75,10 +75,10 @@ fn main() {
 
 /// Makes a proxy with every Service; one pod serves all of them.
 fn proxy(config: Config, address: IpAddr) -> Proxier {
-    let mut proxier = Proxier::new(config, IpVersion::V4).expect("a netlink socket");
+    let mut proxier = Proxier::new(config, IpFamily::V4).expect("a netlink socket");
     for number in 0..SERVICES {
-        proxier.set_service(key(number), Service::from_object(&service(number), IpVersion::V4));
-        proxier.set_slice(slice_key(number), Slice::from_object(&slice(number, address), IpVersion::V4));
+        proxier.set_service(key(number), Service::from_object(&service(number), IpFamily::V4));
+        proxier.set_slice(slice_key(number), Slice::from_object(&slice(number, address), IpFamily::V4));
     }
     proxier.sync().expect("the kernel takes the Services");
     proxier

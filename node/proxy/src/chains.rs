@@ -11,7 +11,7 @@
 use std::time::Duration;
 
 use corten_nftables::{
-    Batch, Bytes4, Chain, ChainType, Element, Field, Hook, Index, IpVersion, Protocol, Register, Reject, Rule, Verdict,
+    Batch, Bytes4, Chain, ChainType, Element, Field, Hook, Index, IpFamily, Protocol, Register, Reject, Rule, Verdict,
     flags, priority,
 };
 
@@ -92,7 +92,7 @@ impl Pick {
     }
 
     /// Returns `address . protocol . port`, as the elements of this entry have it.
-    fn key(&self, ip: IpVersion) -> [Field; 3] {
+    fn key(&self, ip: IpFamily) -> [Field; 3] {
         let address = match self.entry {
             Entry::Address => ip.destination(),
             Entry::NodePort => Field::Constant(ip.unspecified().into()),
@@ -105,7 +105,7 @@ impl Pick {
         Field::RandomFrom { modulus: self.count, first }
     }
 
-    fn rules(&self, ip: IpVersion) -> Vec<Rule> {
+    fn rules(&self, ip: IpFamily) -> Vec<Rule> {
         let [address, protocol, port] = self.key(ip);
         let spread = Rule::new().dnat_map(
             ip.family(),
@@ -271,7 +271,7 @@ fn fixed_rules(book: &Rulebook) -> Vec<(&'static str, Rule)> {
     let to_node = |rule: Rule| {
         let rule = rule.eq(Field::FibDaddrType, Bytes4(Field::ADDRESS_LOCAL));
         // No kernel routes ::1, so localhost has node ports by IPv4 alone.
-        let localhost = config.localhost_node_ports && ip == IpVersion::V4;
+        let localhost = config.localhost_node_ports && ip == IpFamily::V4;
         let (loopback, length) = ip.loopback();
         if localhost { rule } else { rule.not_in_prefix(ip.destination(), loopback, length) }
     };
@@ -337,7 +337,7 @@ mod tests {
         let rules = std::thread::spawn(|| {
             nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).expect("tests run as root");
             for (mode, ip) in
-                [Mode::Nftables, Mode::Ipvs].into_iter().flat_map(|mode| IpVersion::ALL.map(|ip| (mode, ip)))
+                [Mode::Nftables, Mode::Ipvs].into_iter().flat_map(|mode| IpFamily::ALL.map(|ip| (mode, ip)))
             {
                 for cluster_cidrs in [vec![], vec![([10, 244, 0, 0].into(), 16), ("fd00::".parse().unwrap(), 64)]] {
                     let mut config = crate::Config::new("node", cluster_cidrs);

@@ -71,7 +71,7 @@ impl Exposure {
 mod tests {
     use super::*;
     use corten_api::Typed;
-    use corten_nftables::IpVersion;
+    use corten_nftables::IpFamily;
     use k8s_openapi::api::core::v1 as core;
 
     #[test]
@@ -80,9 +80,9 @@ mod tests {
             "externalIPs":["192.0.2.1","198.51.100.7","10.96.0.1","10.244.3.4"]},
             "status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.1"},{"ip":"10.96.0.2"},{"ip":"198.51.100.8"}]}}}"#;
         let object = core::Service::decode(json.as_bytes()).unwrap();
-        let service = Service::from_object(&object, IpVersion::V4).unwrap();
+        let service = Service::from_object(&object, IpFamily::V4).unwrap();
         let key = ServiceKey { namespace: "n".to_owned(), name: "web".to_owned() };
-        let fence = Fence::new(IpVersion::V4, &[([10, 96, 0, 0].into(), 12)]);
+        let fence = Fence::new(IpFamily::V4, &[([10, 96, 0, 0].into(), 12)]);
         let mut exposure = Exposure::new(&[([10, 244, 0, 0].into(), 16)]);
         let served = |exposure: &mut Exposure| {
             let found = exposure.set_service(&key, Some(service.clone()), &fence).unwrap();

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use corten_nftables::{
-    Batch, Chain, ChainType, Element, Field, Hook, IpVersion, Protocol, Reject, Rule, Set, Socket, Table, flags,
+    Batch, Chain, ChainType, Element, Field, Hook, IpFamily, Protocol, Reject, Rule, Set, Socket, Table, flags,
     priority,
 };
 
@@ -34,7 +34,7 @@ const LAST: i32 = priority::FILTER + 10;
 
 /// The fence of one IP family.
 pub(crate) struct Fence {
-    ip: IpVersion,
+    ip: IpFamily,
     /// The ranges of the configuration, and those of the API.
     configured: Vec<Range>,
     objects: BTreeMap<String, Vec<Range>>,
@@ -51,13 +51,13 @@ struct Applied {
 }
 
 impl Fence {
-    pub fn new(ip: IpVersion, configured: &[Range]) -> Fence {
+    pub fn new(ip: IpFamily, configured: &[Range]) -> Fence {
         let configured = configured.iter().copied().filter(|(address, _)| ip.holds(*address)).collect();
         Fence { ip, configured, objects: BTreeMap::new(), cluster_ips: BTreeMap::new(), changed: true, applied: None }
     }
 
     /// Returns the table of one IP family.
-    pub fn table(ip: IpVersion) -> Table {
+    pub fn table(ip: IpFamily) -> Table {
         ip.table(TABLE)
     }
 
@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     fn fence() -> Fence {
-        Fence::new(IpVersion::V4, &[([10, 96, 0, 0].into(), 12), ("fd00:96::".parse().unwrap(), 112)])
+        Fence::new(IpFamily::V4, &[([10, 96, 0, 0].into(), 12), ("fd00:96::".parse().unwrap(), 112)])
     }
 
     #[test]

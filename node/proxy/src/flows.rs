@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use corten_nftables::{Conntrack, Data, Element, Flow, IpVersion, Protocol};
+use corten_nftables::{Conntrack, Data, Element, Flow, IpFamily, Protocol};
 
 use crate::claims::{Change, Claimed};
 use crate::error::Error;
@@ -57,7 +57,7 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
 fn is_stale(flow: &Flow, changed: &Endpoints) -> bool {
     let (destination, port) = flow.destination;
     let (answered_by, _) = flow.answered_by;
-    let any = IpVersion::of(destination).unspecified();
+    let any = IpFamily::of(destination).unspecified();
     let node_port = || changed.get(&(any, port)).filter(|_| destination != answered_by);
     let endpoints = changed.get(&(destination, port)).or_else(node_port);
     endpoints.is_some_and(|endpoints| !endpoints.contains(&(answered_by, flow.answered_by.1)))

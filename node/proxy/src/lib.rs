@@ -52,7 +52,7 @@ pub use sockets::supports_sockets;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
-use corten_nftables::IpVersion;
+use corten_nftables::IpFamily;
 
 /// The mechanism that translates Services.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -112,7 +112,7 @@ pub struct Config {
     /// addresses. Default none.
     pub service_cidrs: Vec<(IpAddr, u8)>,
     /// The IP families of Services.
-    pub versions: Vec<IpVersion>,
+    pub versions: Vec<IpFamily>,
     /// Whether all traffic to Services is masqueraded. Default false.
     pub masquerade_all: bool,
     /// The mark of packets to be masqueraded. Default 0x4000.
@@ -131,8 +131,8 @@ pub struct Config {
 impl Config {
     /// Returns the defaults for a node; without ranges Services are those of IPv4.
     pub fn new(node_name: impl Into<String>, cluster_cidrs: Vec<(IpAddr, u8)>) -> Config {
-        let has = |ip: &IpVersion| cluster_cidrs.iter().any(|(address, _)| ip.holds(*address));
-        let versions: Vec<IpVersion> = IpVersion::ALL.into_iter().filter(has).collect();
+        let has = |ip: &IpFamily| cluster_cidrs.iter().any(|(address, _)| ip.holds(*address));
+        let versions: Vec<IpFamily> = IpFamily::ALL.into_iter().filter(has).collect();
         Config {
             node_name: node_name.into(),
             mode: Mode::default(),
@@ -140,7 +140,7 @@ impl Config {
             cgroup: None,
             cluster_cidrs,
             service_cidrs: Vec::new(),
-            versions: if versions.is_empty() { vec![IpVersion::V4] } else { versions },
+            versions: if versions.is_empty() { vec![IpFamily::V4] } else { versions },
             masquerade_all: false,
             masquerade_mark: 0x4000,
             localhost_node_ports: true,
@@ -154,13 +154,13 @@ impl Config {
 /// Deletes everything that the proxy made in the kernel.
 pub fn cleanup(config: &Config) -> Result<(), Error> {
     let mut batch = corten_nftables::Batch::new();
-    for ip in IpVersion::ALL {
+    for ip in IpFamily::ALL {
         batch.destroy_table(&ip.table(&config.table));
         batch.destroy_table(&fence::Fence::table(ip));
     }
     corten_nftables::Socket::open()?.apply(batch)?;
     ipvs::cleanup()?;
-    for ip in IpVersion::ALL {
+    for ip in IpFamily::ALL {
         // A host without the programs has no rules of theirs.
         if let Ok(mut rules) = iptables::Iptables::open(ip, config.iptables.as_deref()) {
             rules.cleanup();

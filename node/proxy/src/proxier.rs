@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use corten_nftables::{Batch, Chain, Element, IpVersion, Socket};
+use corten_nftables::{Batch, Chain, Element, IpFamily, Socket};
 use tracing::{debug, warn};
 
 use crate::chains::{Shape, skeleton};
@@ -68,7 +68,7 @@ pub struct Proxier {
 }
 
 impl Proxier {
-    pub fn new(config: Config, ip: IpVersion) -> Result<Proxier, Error> {
+    pub fn new(config: Config, ip: IpFamily) -> Result<Proxier, Error> {
         let topology = NodeTopology { node: config.node_name.clone(), zone: None };
         let iptables = match config.mode {
             Mode::Nftables | Mode::Ebpf | Mode::Ipvs => None,
@@ -102,7 +102,7 @@ impl Proxier {
     }
 
     /// Returns the IP family of this proxier.
-    pub fn version(&self) -> IpVersion {
+    pub fn version(&self) -> IpFamily {
         self.book.ip
     }
 

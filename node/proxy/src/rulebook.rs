@@ -2,13 +2,13 @@
 
 use std::net::IpAddr;
 
-use corten_nftables::{IpVersion, Table};
+use corten_nftables::{IpFamily, Table};
 
 use crate::Config;
 
 /// The IP family and the configuration that rules are made by, beside the Services.
 pub(crate) struct Rulebook {
-    pub ip: IpVersion,
+    pub ip: IpFamily,
     pub config: Config,
 }
 

@@ -10,7 +10,7 @@ use corten_api::{Typed, decode_object};
 use corten_client::{Caches, Change, Client, ListOptions, Subscription};
 use corten_meta::Value;
 use corten_meta::metrics::HealthChecks;
-use corten_nftables::IpVersion;
+use corten_nftables::IpFamily;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Service as ServiceObject};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -121,7 +121,7 @@ fn serve_status(config: &Config, tasks: &mut JoinSet<()>, end: &CancellationToke
 
 /// Syncs on a thread that may block: a large batch keeps the kernel busy for milliseconds.
 async fn sync(mut proxiers: Vec<Proxier>, status: &watch::Sender<Status>) -> Result<Vec<Proxier>, Error> {
-    let late: Vec<IpVersion> = proxiers.iter().filter(|proxier| proxier.is_dirty()).map(Proxier::version).collect();
+    let late: Vec<IpFamily> = proxiers.iter().filter(|proxier| proxier.is_dirty()).map(Proxier::version).collect();
     status.send_modify(|status| late.iter().for_each(|ip| status.queued(*ip, Timestamp::now())));
     let work = tokio::task::spawn_blocking(move || {
         for proxier in proxiers.iter_mut().filter(|proxier| proxier.is_dirty()) {

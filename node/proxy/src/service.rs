@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use corten_nftables::{IpVersion, Protocol};
+use corten_nftables::{IpFamily, Protocol};
 use k8s_openapi::api::core::v1 as core;
 
 const LOCAL: &str = "Local";
@@ -50,7 +50,7 @@ pub struct Service {
 impl Service {
     /// Reads a Service from its object; returns `None` if it has nothing to proxy (headless, ExternalName, of another
     /// family or another proxy).
-    pub fn from_object(service: &core::Service, ip: IpVersion) -> Option<Service> {
+    pub fn from_object(service: &core::Service, ip: IpFamily) -> Option<Service> {
         let labels = service.metadata.labels.as_ref();
         if labels.is_some_and(|labels| labels.contains_key(PROXY_NAME_LABEL)) {
             return None;
@@ -76,7 +76,7 @@ impl Service {
     }
 }
 
-fn of_version<'a>(addresses: impl Iterator<Item = &'a String>, ip: IpVersion) -> impl Iterator<Item = IpAddr> {
+fn of_version<'a>(addresses: impl Iterator<Item = &'a String>, ip: IpFamily) -> impl Iterator<Item = IpAddr> {
     addresses.filter_map(|address| address.parse().ok()).filter(move |address| ip.holds(*address))
 }
 
@@ -106,7 +106,7 @@ pub(crate) fn protocol(name: Option<&str>) -> Option<Protocol> {
     }
 }
 
-fn load_balancer_ips(service: &core::Service, ip: IpVersion) -> BTreeSet<IpAddr> {
+fn load_balancer_ips(service: &core::Service, ip: IpFamily) -> BTreeSet<IpAddr> {
     let status = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
     let ingress = status.into_iter().flat_map(|status| status.ingress.iter().flatten());
     // In mode Proxy the load balancer sends to nodes and pods, never to its own address.
@@ -116,7 +116,7 @@ fn load_balancer_ips(service: &core::Service, ip: IpVersion) -> BTreeSet<IpAddr>
 
 /// Returns the ranges without those that another range covers: the kernel takes no overlaps. Where all are of the other
 /// family, no client of this one is allowed: the range of only the unspecified address means that.
-fn source_ranges(spec: &core::ServiceSpec, ip: IpVersion) -> Vec<Range> {
+fn source_ranges(spec: &core::ServiceSpec, ip: IpFamily) -> Vec<Range> {
     let mut ranges: Vec<Range> =
         spec.load_balancer_source_ranges.iter().flatten().filter_map(|cidr| range(cidr)).collect();
     let restricted = !ranges.is_empty();
@@ -148,7 +148,7 @@ pub(crate) fn range(cidr: &str) -> Option<Range> {
     let (address, length) = cidr.trim().split_once('/')?;
     let address: IpAddr = address.parse().ok()?;
     let length: u8 = length.parse().ok()?;
-    (length <= IpVersion::of(address).bits()).then(|| (network(address, length), length))
+    (length <= IpFamily::of(address).bits()).then(|| (network(address, length), length))
 }
 
 fn network(address: IpAddr, length: u8) -> IpAddr {
@@ -177,7 +177,7 @@ mod tests {
 
     fn service(metadata: &str, spec: &str) -> Option<Service> {
         let json = format!(r#"{{"metadata":{{{metadata}}},"spec":{{{spec}}}}}"#);
-        Service::from_object(&core::Service::decode(json.as_bytes()).unwrap(), IpVersion::V4)
+        Service::from_object(&core::Service::decode(json.as_bytes()).unwrap(), IpFamily::V4)
     }
 
     #[test]
@@ -200,8 +200,8 @@ mod tests {
             "externalIPs":["192.0.2.1","2001:db8::1"],"loadBalancerSourceRanges":["2001:db8::/32"]}}"#;
         let object = core::Service::decode(json.as_bytes()).unwrap();
         for (ip, cluster_ip, external, ranges) in [
-            (IpVersion::V4, "10.96.0.7", "192.0.2.1", ("0.0.0.0", 32)),
-            (IpVersion::V6, "fd00::1", "2001:db8::1", ("2001:db8::", 32)),
+            (IpFamily::V4, "10.96.0.7", "192.0.2.1", ("0.0.0.0", 32)),
+            (IpFamily::V6, "fd00::1", "2001:db8::1", ("2001:db8::", 32)),
         ] {
             let found = Service::from_object(&object, ip).unwrap();
             assert_eq!(found.cluster_ip.to_string(), cluster_ip);

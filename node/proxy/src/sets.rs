@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use corten_nftables::{DataType, IpVersion, Set};
+use corten_nftables::{DataType, IpFamily, Set};
 
 /// The dynamic map from clients to their endpoints; rules fill it, the proxy never does.
 pub(crate) const AFFINITY: &str = "affinity";
@@ -76,7 +76,7 @@ impl Name {
         }
     }
 
-    pub fn declaration(self, ip: IpVersion) -> Set {
+    pub fn declaration(self, ip: IpFamily) -> Set {
         let address = ip.address();
         let protocol = DataType::InetProto;
         let port = DataType::InetService;
@@ -107,7 +107,7 @@ pub(crate) fn refusals() -> Set {
     Set::vmap(REFUSALS, &[DataType::Mark])
 }
 
-pub(crate) fn affinity(ip: IpVersion) -> Set {
+pub(crate) fn affinity(ip: IpFamily) -> Set {
     let address = ip.address();
     let protocol = DataType::InetProto;
     let port = DataType::InetService;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use corten_meta::address::is_canonical_global_unicast;
-use corten_nftables::{IpVersion, Protocol};
+use corten_nftables::{IpFamily, Protocol};
 use k8s_openapi::api::discovery::v1 as discovery;
 
 use crate::service::{ServiceKey, protocol};
@@ -48,8 +48,8 @@ pub struct Slice {
 
 impl Slice {
     /// Reads a slice from its object; returns `None` if it is of no Service or of another family.
-    pub fn from_object(slice: &discovery::EndpointSlice, ip: IpVersion) -> Option<Slice> {
-        let wanted = if ip == IpVersion::V4 { "IPv4" } else { "IPv6" };
+    pub fn from_object(slice: &discovery::EndpointSlice, ip: IpFamily) -> Option<Slice> {
+        let wanted = if ip == IpFamily::V4 { "IPv4" } else { "IPv6" };
         if slice.address_type != wanted {
             return None;
         }
@@ -74,7 +74,7 @@ fn port(port: &discovery::EndpointPort) -> Option<SlicePort> {
 /// Reads an endpoint. Its addresses are equivalent, so the first is enough. The API refuses addresses that no machine
 /// has; a packet of a pod that was translated to one would be the node's own, or would reach services on the node's
 /// link, such as the metadata of its cloud.
-fn endpoint(endpoint: &discovery::Endpoint, ip: IpVersion) -> Option<Endpoint> {
+fn endpoint(endpoint: &discovery::Endpoint, ip: IpFamily) -> Option<Endpoint> {
     let is_usable = |address: &IpAddr| ip.holds(*address) && is_canonical_global_unicast(*address);
     let address = endpoint.addresses.first()?.parse().ok().filter(is_usable)?;
     let conditions = endpoint.conditions.as_ref();
@@ -99,7 +99,7 @@ mod tests {
     use corten_api::Typed;
 
     fn slice(json: &str) -> Option<Slice> {
-        Slice::from_object(&discovery::EndpointSlice::decode(json.as_bytes()).unwrap(), IpVersion::V4)
+        Slice::from_object(&discovery::EndpointSlice::decode(json.as_bytes()).unwrap(), IpFamily::V4)
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use corten_listen::Gate;
 use corten_meta::metrics::HealthChecks;
-use corten_nftables::IpVersion;
+use corten_nftables::IpFamily;
 use jiff::{SignedDuration, Timestamp};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -46,19 +46,19 @@ impl Rules {
 /// The status that the pages are made from.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Status {
-    rules: BTreeMap<IpVersion, Rules>,
+    rules: BTreeMap<IpFamily, Rules>,
     /// Whether the node exists and is not being deleted.
     pub is_node_eligible: bool,
 }
 
 impl Status {
     /// Records a change that waits for the kernel.
-    pub fn queued(&mut self, ip: IpVersion, now: Timestamp) {
+    pub fn queued(&mut self, ip: IpFamily, now: Timestamp) {
         self.rules.entry(ip).or_default().pending.get_or_insert(now);
     }
 
     /// Records that the kernel has every change.
-    pub fn updated(&mut self, ip: IpVersion, now: Timestamp) {
+    pub fn updated(&mut self, ip: IpFamily, now: Timestamp) {
         self.rules.insert(ip, Rules { updated: Some(now), pending: None });
     }
 
@@ -72,8 +72,8 @@ impl Status {
         let is_served = is_healthy && (self.is_node_eligible || !with_node);
         let updated = if is_served { Some(now) } else { self.rules.values().filter_map(|rules| rules.updated).max() };
         let node = if with_node { format!(r#""nodeEligible":{},"#, self.is_node_eligible) } else { String::new() };
-        let of_version = |(ip, rules): (&IpVersion, &Rules)| {
-            let family = if *ip == IpVersion::V4 { "IPv4" } else { "IPv6" };
+        let of_version = |(ip, rules): (&IpFamily, &Rules)| {
+            let family = if *ip == IpFamily::V4 { "IPv4" } else { "IPv6" };
             let updated = shown(rules.updated);
             let is_healthy = rules.is_healthy(now);
             format!(r#""{family}":{{"lastUpdated":"{updated}","healthy":{is_healthy}}}"#)
@@ -214,23 +214,23 @@ mod tests {
     fn a_late_change_is_unhealthy() {
         let mut status = Status { is_node_eligible: true, ..Status::default() };
         assert_eq!(status.page(at(0), true).status, "200 OK", "healthy while it starts");
-        status.queued(IpVersion::V4, at(10));
-        status.queued(IpVersion::V4, at(60));
+        status.queued(IpFamily::V4, at(10));
+        status.queued(IpFamily::V4, at(60));
         assert!(status.is_healthy(at(69)));
         assert!(!status.is_healthy(at(70)));
-        status.updated(IpVersion::V6, at(65));
+        status.updated(IpFamily::V6, at(65));
         let page = status.page(at(70), true);
         assert_eq!(page.status, "503 Service Unavailable");
         let expected = r#"{"lastUpdated":"1970-01-01T00:01:05Z","currentTime":"1970-01-01T00:01:10Z","nodeEligible":true,"healthy":false,"status":{"IPv4":{"lastUpdated":"0001-01-01T00:00:00Z","healthy":false},"IPv6":{"lastUpdated":"1970-01-01T00:01:05Z","healthy":true}}}"#;
         assert_eq!(page.body, expected);
-        status.updated(IpVersion::V4, at(71));
+        status.updated(IpFamily::V4, at(71));
         assert_eq!(status.page(at(500), false).status, "200 OK");
     }
 
     #[test]
     fn a_node_that_is_being_deleted_takes_no_traffic_but_is_live() {
         let mut status = Status::default();
-        status.updated(IpVersion::V4, at(1));
+        status.updated(IpFamily::V4, at(1));
         assert_eq!(status.page(at(2), true).status, "503 Service Unavailable");
         let live = status.page(at(2), false);
         assert_eq!(live.status, "200 OK");

@@ -11,7 +11,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use corten_nftables::{Batch, IpVersion, Socket};
+use corten_nftables::{Batch, IpFamily, Socket};
 use corten_proxy::{Mode, supports_sockets};
 use node::{Node, SILENCE, TIMEOUT, on_node, slice, slice6};
 
@@ -54,7 +54,7 @@ fn service(name: &str, protocol: &str, addresses: [&str; 2], spec: &str) -> Stri
 /// Deletes the rules; the proxy does not notice before its next check.
 fn delete_rules(node: &Node) {
     let mut batch = Batch::new();
-    for ip in IpVersion::ALL {
+    for ip in IpFamily::ALL {
         batch.destroy_table(&ip.table(&node.config().table));
     }
     Socket::open().unwrap().apply(batch).unwrap();

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use corten_nftables::{
-    Batch, Chain, ChainType, Element, Field, Hook, IpVersion, Port, Protocol, Rule, Set, Socket, Table, priority,
+    Batch, Chain, ChainType, Element, Field, Hook, IpFamily, Port, Protocol, Rule, Set, Socket, Table, priority,
 };
 
 use super::VXLAN_PORT;
@@ -26,7 +26,7 @@ const FORWARD: &str = "forward";
 /// The table of one node.
 pub(super) struct Shield {
     /// The IP family that carries the overlay.
-    ip: IpVersion,
+    ip: IpFamily,
     pod_cidrs: Vec<Cidr>,
     wanted: bool,
     /// The nodes in the kernel's set; `None` if unknown.
@@ -35,7 +35,7 @@ pub(super) struct Shield {
 
 impl Shield {
     pub fn new(node_address: IpAddr, pod_cidrs: &[Cidr], wanted: bool) -> Shield {
-        let ip = IpVersion::of(node_address);
+        let ip = IpFamily::of(node_address);
         let pod_cidrs = pod_cidrs.iter().copied().filter(|range| ip.holds(range.address())).collect();
         Shield { ip, pod_cidrs, wanted, applied: None }
     }
@@ -58,7 +58,7 @@ impl Shield {
             return Ok(());
         }
         let mut batch = Batch::new();
-        for ip in IpVersion::ALL {
+        for ip in IpFamily::ALL {
             batch.destroy_table(&ip.table(TABLE));
         }
         if self.wanted {

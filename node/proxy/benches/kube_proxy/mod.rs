@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-use corten_nftables::{IpVersion, Socket};
+use corten_nftables::{IpFamily, Socket};
 
 const BOUND: Duration = Duration::from_secs(180);
 /// The pause between two changes: it waits a second between two syncs.
@@ -101,7 +101,7 @@ impl KubeProxy {
 
     /// Reports whether its table exists, and holds a Service with this address.
     pub fn knows(address: &str) -> bool {
-        let table = IpVersion::V4.table("kube-proxy");
+        let table = IpFamily::V4.table("kube-proxy");
         let stands = Socket::open().and_then(|mut socket| socket.tables()).is_ok_and(|all| all.contains(&table));
         let element = format!("{{ {address} }}");
         let ask = || Command::new("nft").args(["get", "element", "ip", "kube-proxy", "cluster-ips", &element]).output();

@@ -11,7 +11,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use corten_nftables::IpVersion;
+use corten_nftables::IpFamily;
 
 pub(crate) use ruleset::{Portal, Ruleset, render};
 
@@ -41,8 +41,8 @@ pub(crate) struct Iptables {
 
 impl Iptables {
     /// Finds the rules of an earlier run. `directory` is where the programs are; without it the system's are used.
-    pub fn open(ip: IpVersion, directory: Option<&Path>) -> Result<Iptables, Error> {
-        let prefix = if ip == IpVersion::V4 { "iptables" } else { "ip6tables" };
+    pub fn open(ip: IpFamily, directory: Option<&Path>) -> Result<Iptables, Error> {
+        let prefix = if ip == IpFamily::V4 { "iptables" } else { "ip6tables" };
         let mut opened =
             Iptables { prefix, directory: directory.map(Path::to_owned), chains: BTreeSet::new(), found: false };
         let saved = opened.run("-save", &["-t", "nat"], None)?;

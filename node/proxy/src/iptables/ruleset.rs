@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
-use corten_nftables::{IpVersion, Protocol};
+use corten_nftables::{IpFamily, Protocol};
 
 use crate::rulebook::Rulebook;
 use crate::rules::{Served, Target};
@@ -88,7 +88,7 @@ pub(crate) fn render<'a>(book: &Rulebook, portals: impl Iterator<Item = Portal<'
     }
     let mark = format!("{0:#x}/{0:#x}", book.config.masquerade_mark);
     let loopback = book.ip.loopback();
-    let localhost = match book.ip == IpVersion::V4 && book.config.localhost_node_ports {
+    let localhost = match book.ip == IpFamily::V4 && book.config.localhost_node_ports {
         true => String::new(),
         false => format!(" ! -d {}/{}", loopback.0, loopback.1),
     };
@@ -260,7 +260,7 @@ impl Writer<'_, '_> {
     }
 
     fn at(&self, address: IpAddr, port: u16) -> String {
-        let length = IpVersion::of(address).bits();
+        let length = IpFamily::of(address).bits();
         format!("-d {address}/{length} -p {} --dport {port}", protocol(self.portal.port.protocol))
     }
 

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
 
-use corten_nftables::{Conversation, GenericFamily, IpVersion, Protocol, request_flags};
+use corten_nftables::{Conversation, GenericFamily, IpFamily, Protocol, request_flags};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use tracing::debug;
 
@@ -90,7 +90,7 @@ impl Kernel for Netlink {
 
 /// The Services of one IP family.
 pub(crate) struct Ipvs {
-    ip: IpVersion,
+    ip: IpFamily,
     kernel: Box<dyn Kernel>,
     index: u32,
     served: BTreeMap<Virtual, Served>,
@@ -104,7 +104,7 @@ pub(crate) struct Ipvs {
 
 impl Ipvs {
     /// Makes the link, and reads the state of an earlier run, whose connections go on.
-    pub fn open(ip: IpVersion) -> Result<Ipvs, Error> {
+    pub fn open(ip: IpFamily) -> Result<Ipvs, Error> {
         let family = GenericFamily::open(FAMILY).map_err(Error::NoIpvs)?;
         for setting in SETTINGS {
             std::fs::write(format!("/proc/sys/net/ipv4/vs/{setting}"), "1").map_err(Error::Ipvs)?;
@@ -113,7 +113,7 @@ impl Ipvs {
         Ipvs::with(ip, Box::new(Netlink { family, links })).map_err(Error::Ipvs)
     }
 
-    fn with(ip: IpVersion, kernel: Box<dyn Kernel>) -> io::Result<Ipvs> {
+    fn with(ip: IpFamily, kernel: Box<dyn Kernel>) -> io::Result<Ipvs> {
         let served = BTreeMap::new();
         let owned = BTreeMap::new();
         let addresses = BTreeSet::new();
@@ -165,7 +165,7 @@ impl Ipvs {
 
     fn destinations(&mut self, service: &Virtual) -> io::Result<Vec<message::Destination>> {
         let answers = self.kernel.ipvs(GET_DESTINATION, request_flags::DUMP, &message::service_key(service))?;
-        let ipv4 = self.ip == IpVersion::V4;
+        let ipv4 = self.ip == IpFamily::V4;
         Ok(answers.iter().filter_map(|answer| message::read_destination(answer, ipv4)).collect())
     }
 
@@ -348,7 +348,7 @@ pub(crate) fn cleanup() -> Result<(), Error> {
     if index(&mut kernel).map_err(Error::Ipvs)?.is_none() {
         return Ok(());
     }
-    for ip in IpVersion::ALL {
+    for ip in IpFamily::ALL {
         // No Service has been set, so none is wanted.
         Ipvs::open(ip)?.finish()?;
     }

@@ -151,14 +151,14 @@ proptest! {
             (0u8..4, prop::collection::btree_map(80u16..84, 0u8..4, 0..3), prop::option::of(1u32..3), 0u8..8), 1..30)
     ) {
         let kernel = Memory::default();
-        let mut ipvs = Ipvs::with(IpVersion::V4, Box::new(kernel.clone())).unwrap();
+        let mut ipvs = Ipvs::with(IpFamily::V4, Box::new(kernel.clone())).unwrap();
         let mut wanted: BTreeMap<u8, Vec<Wanted>> = BTreeMap::new();
         for (number, ports, affinity, event) in steps {
             let ports: Vec<(u16, u8)> = ports.into_iter().collect();
             wanted.insert(number, wanted_ports(number, &ports, affinity));
             let mut replace_all = event == 0;
             match event {
-                0 => ipvs = Ipvs::with(IpVersion::V4, Box::new(kernel.clone())).unwrap(),
+                0 => ipvs = Ipvs::with(IpFamily::V4, Box::new(kernel.clone())).unwrap(),
                 1 => {
                     let mut held = kernel.0.lock().unwrap();
                     (held.addresses, held.services) = Default::default();
@@ -187,7 +187,7 @@ proptest! {
 #[test]
 fn an_endpoint_is_removed_with_its_last_connection_and_one_of_udp_at_once() {
     let kernel = Memory::default();
-    let mut ipvs = Ipvs::with(IpVersion::V4, Box::new(kernel.clone())).unwrap();
+    let mut ipvs = Ipvs::with(IpFamily::V4, Box::new(kernel.clone())).unwrap();
     ipvs.replace(&key(1), &wanted_ports(1, &[(80, 2), (81, 2)], None)).unwrap();
     let ignore_missing: Target = ([10, 244, 0, 1].into(), 8080);
     let of = |port: u16| *kernel.0.lock().unwrap().services.keys().find(|service| service.port == port).unwrap();

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use corten_nftables::{Element, Index, IpVersion, Port, Protocol, Value};
+use corten_nftables::{Element, Index, IpFamily, Port, Protocol, Value};
 
 use crate::chains::{Entry, FIRST_LOCAL, Pick, Refusal, Shape};
 use crate::service::{Service, ServicePort};
@@ -157,7 +157,7 @@ impl PortRules<'_> {
             key.into(),
             rules,
         );
-        self.endpoints(IpVersion::of(self.service.cluster_ip).unspecified(), node_port, self.external_scopes(), rules);
+        self.endpoints(IpFamily::of(self.service.cluster_ip).unspecified(), node_port, self.external_scopes(), rules);
     }
 
     /// Returns the endpoints that traffic from outside may need: all, and those of this node.

@@ -18,7 +18,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use corten_nftables::{IpVersion, Protocol};
+use corten_nftables::{IpFamily, Protocol};
 
 use crate::error::Error;
 use crate::rules::Target;
@@ -61,20 +61,20 @@ pub(crate) struct Sockets {
 
 impl Sockets {
     /// Loads the programs and attaches them to the sockets of a control group.
-    pub fn open(ip: IpVersion, cgroup: &Path) -> Result<Sockets, Error> {
+    pub fn open(ip: IpFamily, cgroup: &Path) -> Result<Sockets, Error> {
         let (mut sockets, programs) = Sockets::load(ip).map_err(Error::Sockets)?;
         let attach = |(program, hook): (OwnedFd, u32)| bpf::attach(program.as_fd(), cgroup, hook);
         sockets._links = programs.into_iter().map(attach).collect::<io::Result<_>>().map_err(Error::Sockets)?;
         Ok(sockets)
     }
 
-    fn load(ip: IpVersion) -> io::Result<(Sockets, Vec<(OwnedFd, u32)>)> {
+    fn load(ip: IpFamily) -> io::Result<(Sockets, Vec<(OwnedFd, u32)>)> {
         let services = Map::create(Kind::Hash, SERVICES)?;
         let endpoints = Map::create(Kind::Hash, ENDPOINTS)?;
         let requested: Map<28, 20> = Map::create(Kind::Recent, REMEMBERED_SOCKETS)?;
         let maps = Maps { services: services.as_fd(), endpoints: endpoints.as_fd(), requested: requested.as_fd() };
         // Sockets of IPv6 connect to addresses of IPv4 too, not the other way round.
-        let hooks = HOOKS.into_iter().filter(|hook| hook.ipv6 || ip == IpVersion::V4);
+        let hooks = HOOKS.into_iter().filter(|hook| hook.ipv6 || ip == IpFamily::V4);
         let loaded = hooks.map(|hook| Ok((bpf::load(&assemble(hook, &maps), hook.number)?, hook.number)));
         let loaded = loaded.collect::<io::Result<Vec<_>>>()?;
         Ok((Sockets { services, endpoints, served: BTreeMap::new(), generation: 0, _links: Vec::new() }, loaded))
@@ -137,7 +137,7 @@ impl Sockets {
 
 /// Checks that the kernel takes the programs; returns the reason if not.
 pub fn supports_sockets() -> Result<(), Error> {
-    Sockets::load(IpVersion::V4).map(drop).map_err(Error::Sockets)
+    Sockets::load(IpFamily::V4).map(drop).map_err(Error::Sockets)
 }
 
 /// Returns the wanted state of a port with these endpoints, if the programs serve it at all.

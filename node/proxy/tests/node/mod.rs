@@ -14,7 +14,7 @@ use std::time::Duration;
 use corten_api::Typed;
 use corten_network::namespace_node::unpin;
 use corten_network::{Config as NetworkConfig, PodNetwork, enter};
-use corten_nftables::IpVersion;
+use corten_nftables::IpFamily;
 use corten_proxy::{Config, Mode, Proxier, Service, ServiceKey, Slice, SliceKey, Synced};
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::discovery::v1 as discovery;
@@ -259,7 +259,7 @@ fn iptables() -> PathBuf {
 }
 
 fn proxiers(config: &Config) -> [Proxier; 2] {
-    IpVersion::ALL.map(|ip| Proxier::new(config.clone(), ip).unwrap())
+    IpFamily::ALL.map(|ip| Proxier::new(config.clone(), ip).unwrap())
 }
 
 fn service_key(name: &str) -> ServiceKey {

@@ -12,26 +12,26 @@ use crate::uapi::Family;
 
 /// IPv4 or IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum IpVersion {
+pub enum IpFamily {
     V4,
     V6,
 }
 
-impl IpVersion {
-    pub const ALL: [IpVersion; 2] = [IpVersion::V4, IpVersion::V6];
+impl IpFamily {
+    pub const ALL: [IpFamily; 2] = [IpFamily::V4, IpFamily::V6];
 
-    pub fn of(address: IpAddr) -> IpVersion {
-        if address.is_ipv4() { IpVersion::V4 } else { IpVersion::V6 }
+    pub fn of(address: IpAddr) -> IpFamily {
+        if address.is_ipv4() { IpFamily::V4 } else { IpFamily::V6 }
     }
 
     pub fn holds(self, address: IpAddr) -> bool {
-        IpVersion::of(address) == self
+        IpFamily::of(address) == self
     }
 
     pub fn family(self) -> Family {
         match self {
-            IpVersion::V4 => Family::Ipv4,
-            IpVersion::V6 => Family::Ipv6,
+            IpFamily::V4 => Family::Ipv4,
+            IpFamily::V6 => Family::Ipv6,
         }
     }
 
@@ -42,54 +42,54 @@ impl IpVersion {
 
     pub fn address(self) -> DataType {
         match self {
-            IpVersion::V4 => DataType::Ipv4Addr,
-            IpVersion::V6 => DataType::Ipv6Addr,
+            IpFamily::V4 => DataType::Ipv4Addr,
+            IpFamily::V6 => DataType::Ipv6Addr,
         }
     }
 
     pub fn source(self) -> Field {
         match self {
-            IpVersion::V4 => Field::IpSaddr,
-            IpVersion::V6 => Field::Ip6Saddr,
+            IpFamily::V4 => Field::IpSaddr,
+            IpFamily::V6 => Field::Ip6Saddr,
         }
     }
 
     pub fn destination(self) -> Field {
         match self {
-            IpVersion::V4 => Field::IpDaddr,
-            IpVersion::V6 => Field::Ip6Daddr,
+            IpFamily::V4 => Field::IpDaddr,
+            IpFamily::V6 => Field::Ip6Daddr,
         }
     }
 
     /// Returns the unspecified address.
     pub fn unspecified(self) -> IpAddr {
         match self {
-            IpVersion::V4 => Ipv4Addr::UNSPECIFIED.into(),
-            IpVersion::V6 => Ipv6Addr::UNSPECIFIED.into(),
+            IpFamily::V4 => Ipv4Addr::UNSPECIFIED.into(),
+            IpFamily::V6 => Ipv6Addr::UNSPECIFIED.into(),
         }
     }
 
     /// Returns the loopback range.
     pub fn loopback(self) -> (IpAddr, u8) {
         match self {
-            IpVersion::V4 => (Ipv4Addr::new(127, 0, 0, 0).into(), 8),
-            IpVersion::V6 => (Ipv6Addr::LOCALHOST.into(), 128),
+            IpFamily::V4 => (Ipv4Addr::new(127, 0, 0, 0).into(), 8),
+            IpFamily::V6 => (Ipv6Addr::LOCALHOST.into(), 128),
         }
     }
 
     /// Returns the multicast range.
     pub fn multicast(self) -> (IpAddr, u8) {
         match self {
-            IpVersion::V4 => (Ipv4Addr::new(224, 0, 0, 0).into(), 4),
-            IpVersion::V6 => (Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0).into(), 8),
+            IpFamily::V4 => (Ipv4Addr::new(224, 0, 0, 0).into(), 4),
+            IpFamily::V6 => (Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0).into(), 8),
         }
     }
 
     /// Returns the number of bits of an address.
     pub fn bits(self) -> u8 {
         match self {
-            IpVersion::V4 => 32,
-            IpVersion::V6 => 128,
+            IpFamily::V4 => 32,
+            IpFamily::V6 => 128,
         }
     }
 
@@ -101,8 +101,8 @@ impl IpVersion {
     /// Returns the reject that is no TCP reset.
     pub fn port_unreachable(self) -> Reject {
         match self {
-            IpVersion::V4 => Reject::IcmpPortUnreachable,
-            IpVersion::V6 => Reject::Icmp6PortUnreachable,
+            IpFamily::V4 => Reject::IcmpPortUnreachable,
+            IpFamily::V6 => Reject::Icmp6PortUnreachable,
         }
     }
 }
