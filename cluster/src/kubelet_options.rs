@@ -103,8 +103,9 @@ impl KubeletOptions {
                 *target = pairs(text, '=').with_context(|| format!("{flag} {text:?}"))?;
             }
         }
-        for amount in config.system_reserved.values().chain(config.kube_reserved.values()) {
-            corten_meta::Quantity::parse(amount).map_err(|error| anyhow!("{amount:?} cannot be reserved: {error}"))?;
+        for quantity in config.system_reserved.values().chain(config.kube_reserved.values()) {
+            corten_meta::Quantity::parse(quantity)
+                .map_err(|error| anyhow!("{quantity:?} cannot be reserved: {error}"))?;
         }
         if let Some(text) = &self.register_with_taints {
             config.taints = text.split(',').map(taint).collect::<Result<_>>()?;

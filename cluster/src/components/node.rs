@@ -306,7 +306,7 @@ fn least_free() -> BTreeMap<String, String> {
         ("imagefs.available", "1Gi"),
         ("imagefs.inodesFree", "1%"),
     ]
-    .map(|(signal, amount)| (signal.to_owned(), amount.to_owned()))
+    .map(|(signal, value)| (signal.to_owned(), value.to_owned()))
     .into()
 }
 

@@ -329,7 +329,7 @@ pub fn checked(
         if let Some(why) = expected.unreadable(&value) {
             return Err(refuse(&value, &why));
         }
-        report.spell_amounts(&mut value);
+        report.restore_quantities(&mut value);
         let needs_pruning = report.needs_pruning();
         let strict = |complaints: &str| refuse(&value, &format!("strict decoding error: {complaints}"));
         let unknown = if expected.is_merged { report.unknown_in_structs } else { report.unknown };

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use corten_api::k8s_openapi::api::core::v1::ResourceQuota;
-use corten_api::quota::{Amounts, amounts, changes_scope, concerns, in_use, usage};
+use corten_api::quota::{ResourceList, changes_scope, concerns, in_use, resource_list, usage};
 use corten_client::{Cache, Caches, Change, Client, Error, Resource, WorkQueue};
 use corten_meta::{Key, Object, Value};
 use serde_json::json;
@@ -69,8 +69,8 @@ impl ResourceQuotaController {
     }
 }
 
-fn hard(quota: &Value) -> Amounts {
-    amounts(quota.pointer("/spec/hard"))
+fn hard(quota: &Value) -> ResourceList {
+    resource_list(quota.pointer("/spec/hard"))
 }
 
 /// Reports whether an update changes the counted usage. Most do not; parsing both versions is cheaper than counting
@@ -92,7 +92,7 @@ fn with_status(mut quota: Value, content: &[(Resource, Vec<Arc<Object>>)]) -> Op
         .iter()
         .flat_map(|(of, objects)| objects.iter().map(|object| (of.group.as_str(), of.plural.as_str(), object.value())));
     let used = in_use(&quota, objects);
-    let told = |pointer: &str| amounts(quota.pointer(pointer));
+    let told = |pointer: &str| resource_list(quota.pointer(pointer));
     if told("/status/hard") == hard(&quota) && told("/status/used") == used && !quota["status"].is_null() {
         return None;
     }

@@ -51,8 +51,8 @@ impl Cluster {
     }
 }
 
-fn cpu(amount: &str, extra: Value) -> Value {
-    let mut spec = json!({"containers": [{"name": "c", "resources": {"requests": {"cpu": amount}}}]});
+fn cpu(cpus: &str, extra: Value) -> Value {
+    let mut spec = json!({"containers": [{"name": "c", "resources": {"requests": {"cpu": cpus}}}]});
     corten_meta::patch::merge_patch(&mut spec, &extra);
     spec
 }
@@ -303,11 +303,11 @@ proptest! {
     ) {
         let mut cluster = Cluster::new(["a", "b", "c"].map(|name| node(name, "4", json!({}))).into());
         let mut rotation = Rotation::new(7);
-        for (number, (at, amount, priority, goes)) in steps.into_iter().enumerate() {
+        for (number, (at, cpus, priority, goes)) in steps.into_iter().enumerate() {
             match goes {
                 true => drop(cluster.snapshot.remove_pod(&format!("q{}", number / 2))),
                 false => {
-                    let spec = cpu(&amount.to_string(), json!({"priority": priority}));
+                    let spec = cpu(&cpus.to_string(), json!({"priority": priority}));
                     cluster.put(&format!("q{number}"), spec, ["a", "b", "c"][at]);
                 }
             }
@@ -341,8 +341,8 @@ proptest! {
             all.sort_unstable();
             (search.feasible.is_empty(), all)
         };
-        for (number, (at, amount, priority, step)) in steps.into_iter().enumerate() {
-            let spec = cpu(&amount.to_string(), json!({"priority": priority}));
+        for (number, (at, cpus, priority, step)) in steps.into_iter().enumerate() {
+            let spec = cpu(&cpus.to_string(), json!({"priority": priority}));
             let name = format!("q{}", number / 2);
             match step {
                 0 => drop(cluster.snapshot.remove_pod(&name)),
@@ -354,8 +354,8 @@ proptest! {
                 }
                 4 => cluster.snapshot.end_nomination(&name),
                 _ => {
-                    let unschedulable = json!({"spec": {"unschedulable": amount == 1}});
-                    cluster.snapshot.set_node(node(names[at], &amount.to_string(), unschedulable));
+                    let unschedulable = json!({"spec": {"unschedulable": cpus == 1}});
+                    cluster.snapshot.set_node(node(names[at], &cpus.to_string(), unschedulable));
                 }
             }
             let mut row = cluster.snapshot.row(typed_pod("p", cpu("3", json!({"priority": 10}))));

@@ -189,16 +189,16 @@ fn detail(plugin: &str, why: String, pod: &PodRow, node: &NodeRow) -> String {
 fn asked_for(pod: &PodRow) -> Vec<(String, i64)> {
     let requests = &pod.demand.requests;
     let common = ["cpu", "memory", "ephemeral-storage"].into_iter().map(|name| (name.to_owned(), requests.get(name)));
-    let scalar = requests.scalar.iter().map(|(name, amount)| (name.clone(), *amount));
-    common.chain(scalar).filter(|(_, amount)| *amount > 0).collect()
+    let scalar = requests.scalar.iter().map(|(name, value)| (name.clone(), *value));
+    common.chain(scalar).filter(|(_, value)| *value > 0).collect()
 }
 
-fn unit(name: &str, amount: i64) -> String {
+fn unit(name: &str, value: i64) -> String {
     match name {
-        "cpu" if amount % 1000 == 0 => (amount / 1000).to_string(),
-        "cpu" => format!("{amount}m"),
-        "memory" | "ephemeral-storage" => format!("{}Mi", amount / (1024 * 1024)),
-        _ => amount.to_string(),
+        "cpu" if value % 1000 == 0 => (value / 1000).to_string(),
+        "cpu" => format!("{value}m"),
+        "memory" | "ephemeral-storage" => format!("{}Mi", value / (1024 * 1024)),
+        _ => value.to_string(),
     }
 }
 

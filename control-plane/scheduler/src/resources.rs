@@ -26,7 +26,7 @@ impl Resources {
     pub fn from_list(list: Option<&ResourceList>) -> Resources {
         let mut total = Resources::default();
         for (name, quantity) in list.into_iter().flatten() {
-            total.set(name, amount(name, quantity));
+            total.set(name, counted_value(name, quantity));
         }
         total
     }
@@ -80,7 +80,7 @@ impl Resources {
 }
 
 /// Converts a quantity: CPU to thousandths, everything else to whole units, rounded up.
-fn amount(name: &str, quantity: &Quantity) -> i64 {
+fn counted_value(name: &str, quantity: &Quantity) -> i64 {
     let Ok(parsed) = corten_meta::Quantity::parse(&quantity.0) else { return 0 };
     let milli = parsed.as_milli();
     let value = if name == "cpu" { milli } else { milli.div_euclid(1000) + i128::from(milli.rem_euclid(1000) > 0) };
@@ -102,16 +102,16 @@ pub struct Demands {
 pub fn of_pod(spec: &PodSpec, status: Option<&PodStatus>) -> Demands {
     let held = |container: &Container, is_init: bool| held(container, is_init, status);
     let scored = |container: &Container, is_init: bool, defaults: [bool; 2]| {
-        let mut amount = held(container, is_init);
+        let mut resources = held(container, is_init);
         let asks = container.resources.as_ref().and_then(|resources| resources.requests.as_ref());
         let missing = |name: &str| asks.is_none_or(|list| !list.contains_key(name));
         if defaults[0] && missing("cpu") {
-            amount.milli_cpu = amount.milli_cpu.max(DEFAULT_MILLI_CPU);
+            resources.milli_cpu = resources.milli_cpu.max(DEFAULT_MILLI_CPU);
         }
         if defaults[1] && missing("memory") {
-            amount.memory = amount.memory.max(DEFAULT_MEMORY);
+            resources.memory = resources.memory.max(DEFAULT_MEMORY);
         }
-        amount
+        resources
     };
     let scoring = total(spec, Whole::Skipped, |container, is_init| scored(container, is_init, [true; 2]));
     let asks_as_a_whole = whole(spec).any(|list| list.keys().any(|name| counts_for_the_whole(name)));

@@ -194,16 +194,16 @@ async fn tainted_devices_are_for_those_that_tolerate_them() {
 async fn parts_of_a_device_share_what_it_has() {
     let cluster = start().await;
     cluster.node("c", "4").await;
-    let memory = |amount: &str| json!({"memory": {"value": amount}});
+    let memory = |quantity: &str| json!({"memory": {"value": quantity}});
     slice(
         &cluster,
         "c.counters",
         json!({"nodeName": "c", "sharedCounters": [{"name": "card", "counters": memory("40Gi")}]}),
     )
     .await;
-    let part = |name: &str, amount: &str| {
+    let part = |name: &str, quantity: &str| {
         json!({"name": name, "attributes": {"model": {"string": name}},
-            "consumesCounters": [{"counterSet": "card", "counters": memory(amount)}]})
+            "consumesCounters": [{"counterSet": "card", "counters": memory(quantity)}]})
     };
     slice(
         &cluster,

@@ -161,7 +161,7 @@ fn validation(input: &[u8]) {
     if !report.type_errors.is_empty() || kind.behaviour.unreadable(&object).is_some() {
         return;
     }
-    report.spell_amounts(&mut object);
+    report.restore_quantities(&mut object);
     corten_api::prune(&kind.schema, &mut object);
     let given = object.clone();
     kind.default(&mut object);

@@ -26,7 +26,7 @@ fn stored(bytes: &[u8]) -> Option<Value> {
     if !report.type_errors.is_empty() || kind.behaviour.unreadable(&object).is_some() {
         return None;
     }
-    report.spell_amounts(&mut object);
+    report.restore_quantities(&mut object);
     corten_api::prune(&kind.schema, &mut object);
     kind.default(&mut object);
     let metadata = object["metadata"].as_object_mut()?;

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use corten_meta::{Quantity, Value};
 
 /// Quantities by resource name of a quota.
-pub type Amounts = BTreeMap<String, Quantity>;
+pub type ResourceList = BTreeMap<String, Quantity>;
 
 /// The resources that a pod also counts by these names.
 const PLAIN: &[&str] = &["cpu", "memory", "ephemeral-storage"];
@@ -28,13 +28,13 @@ const COUNTED: &[&str] = &[
 ];
 
 /// Returns the quantities of a JSON object.
-pub fn amounts(value: Option<&Value>) -> Amounts {
+pub fn resource_list(value: Option<&Value>) -> ResourceList {
     let map = value.and_then(Value::as_object).into_iter().flatten();
     map.filter_map(|(name, quantity)| Some((name.clone(), Quantity::from_json(quantity).ok()?))).collect()
 }
 
 /// Reports whether objects of a kind can use any resource that a quota limits.
-pub fn concerns(hard: &Amounts, group: &str, plural: &str) -> bool {
+pub fn concerns(hard: &ResourceList, group: &str, plural: &str) -> bool {
     // Pods and claims have resources by any name; all other kinds are counted under known names.
     let by_any_name =
         matches!((group, plural), ("", "pods" | "persistentvolumeclaims") | ("resource.k8s.io", "resourceclaims"));
@@ -42,8 +42,8 @@ pub fn concerns(hard: &Amounts, group: &str, plural: &str) -> bool {
 }
 
 /// Returns the usage of one object of `plural` in `group`.
-pub fn usage(group: &str, plural: &str, object: &Value) -> Amounts {
-    let mut used = Amounts::new();
+pub fn usage(group: &str, plural: &str, object: &Value) -> ResourceList {
+    let mut used = ResourceList::new();
     if group.is_empty() && plural == "pods" && is_terminal(object) {
         return used;
     }
@@ -63,16 +63,16 @@ pub fn usage(group: &str, plural: &str, object: &Value) -> Amounts {
 }
 
 /// Adds `more` to `sum`.
-pub fn add(sum: &mut Amounts, more: &Amounts) {
+pub fn add(sum: &mut ResourceList, more: &ResourceList) {
     for (name, quantity) in more {
         *sum.entry(name.clone()).or_insert_with(Quantity::zero) += quantity;
     }
 }
 
 /// Returns the usage of a quota's limited resources, from every object of its namespace with group and plural.
-pub fn in_use<'a>(quota: &Value, objects: impl Iterator<Item = (&'a str, &'a str, Value)>) -> Amounts {
-    let hard = amounts(quota.pointer("/spec/hard"));
-    let mut used: Amounts = hard.keys().map(|name| (name.clone(), Quantity::zero())).collect();
+pub fn in_use<'a>(quota: &Value, objects: impl Iterator<Item = (&'a str, &'a str, Value)>) -> ResourceList {
+    let hard = resource_list(quota.pointer("/spec/hard"));
+    let mut used: ResourceList = hard.keys().map(|name| (name.clone(), Quantity::zero())).collect();
     for (group, plural, object) in objects {
         if is_in_scope(quota, plural, &object) {
             let taken = usage(group, plural, &object);
@@ -91,8 +91,8 @@ fn is_terminal(pod: &Value) -> bool {
     matches!(phase, "Succeeded" | "Failed")
 }
 
-fn pod(pod: &Value) -> Amounts {
-    let mut used = Amounts::new();
+fn pod(pod: &Value) -> ResourceList {
+    let mut used = ResourceList::new();
     for (field, prefix) in [("requests", "requests."), ("limits", "limits.")] {
         for (name, quantity) in pod_resources(pod, field) {
             if field == "requests" && (PLAIN.contains(&name.as_str()) || name.starts_with("hugepages-")) {
@@ -105,9 +105,9 @@ fn pod(pod: &Value) -> Amounts {
 }
 
 /// Returns the peak resources of the pod, with its overhead.
-pub fn pod_resources(pod: &Value, field: &str) -> Amounts {
+pub fn pod_resources(pod: &Value, field: &str) -> ResourceList {
     let mut total = pod_sum(pod, field);
-    let mut overhead = amounts(pod.pointer("/spec/overhead"));
+    let mut overhead = resource_list(pod.pointer("/spec/overhead"));
     overhead.retain(|name, _| field == "requests" || total.contains_key(name));
     add(&mut total, &overhead);
     total
@@ -115,13 +115,13 @@ pub fn pod_resources(pod: &Value, field: &str) -> Amounts {
 
 /// Returns the peak resources of the pod, without its overhead: its containers and sidecars together, or an init
 /// container with the sidecars that started before it. Pod-level resources override those of its containers.
-pub fn pod_sum(pod: &Value, field: &str) -> Amounts {
+pub fn pod_sum(pod: &Value, field: &str) -> ResourceList {
     let list =
         |name: &str| pod.pointer(&format!("/spec/{name}")).and_then(Value::as_array).cloned().unwrap_or_default();
-    let of = |container: &Value| amounts(container.pointer(&format!("/resources/{field}")));
-    let mut total = Amounts::new();
-    let mut sidecars = Amounts::new();
-    let mut greediest = Amounts::new();
+    let of = |container: &Value| resource_list(container.pointer(&format!("/resources/{field}")));
+    let mut total = ResourceList::new();
+    let mut sidecars = ResourceList::new();
+    let mut greediest = ResourceList::new();
     for container in list("containers") {
         add(&mut total, &of(&container));
     }
@@ -136,12 +136,12 @@ pub fn pod_sum(pod: &Value, field: &str) -> Amounts {
         raise(&mut greediest, during);
     }
     raise(&mut total, greediest);
-    total.extend(amounts(pod.pointer(&format!("/spec/resources/{field}"))));
+    total.extend(resource_list(pod.pointer(&format!("/spec/resources/{field}"))));
     total
 }
 
 /// Raises each quantity to the greater of both, by name.
-fn raise(sum: &mut Amounts, other: Amounts) {
+fn raise(sum: &mut ResourceList, other: ResourceList) {
     for (name, quantity) in other {
         let slot = sum.entry(name).or_insert_with(Quantity::zero);
         if *slot < quantity {
@@ -150,7 +150,7 @@ fn raise(sum: &mut Amounts, other: Amounts) {
     }
 }
 
-fn service(service: &Value) -> Amounts {
+fn service(service: &Value) -> ResourceList {
     let kind = service.pointer("/spec/type").and_then(Value::as_str).unwrap_or_default();
     let ports = service.pointer("/spec/ports").and_then(Value::as_array).cloned().unwrap_or_default();
     let unasked = service.pointer("/spec/allocateLoadBalancerNodePorts") == Some(&Value::Bool(false));
@@ -160,17 +160,17 @@ fn service(service: &Value) -> Amounts {
         "LoadBalancer" => ports.len(),
         _ => 0,
     };
-    Amounts::from([
+    ResourceList::from([
         ("services.nodeports".to_owned(), number(node_ports)),
         ("services.loadbalancers".to_owned(), number(usize::from(kind == "LoadBalancer"))),
     ])
 }
 
-fn claim(claim: &Value) -> Amounts {
-    let storage = amounts(claim.pointer("/spec/resources/requests")).remove("storage");
+fn claim(claim: &Value) -> ResourceList {
+    let storage = resource_list(claim.pointer("/spec/resources/requests")).remove("storage");
     let annotated = claim.pointer("/metadata/annotations/volume.beta.kubernetes.io~1storage-class");
     let class = annotated.or_else(|| claim.pointer("/spec/storageClassName")).and_then(Value::as_str);
-    let mut used = Amounts::new();
+    let mut used = ResourceList::new();
     if let Some(class) = class.filter(|class| !class.is_empty()) {
         used.insert(format!("{class}.storageclass.storage.k8s.io/persistentvolumeclaims"), number(1));
         if let Some(storage) = &storage {
@@ -182,13 +182,13 @@ fn claim(claim: &Value) -> Amounts {
 }
 
 /// Returns the most devices of each class that a ResourceClaim may get.
-fn devices(claim: &Value) -> Amounts {
-    let mut used = Amounts::new();
+fn devices(claim: &Value) -> ResourceList {
+    let mut used = ResourceList::new();
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     for request in list(&claim["spec"]["devices"]["requests"]) {
         let exactly = request.get("exactly").filter(|exactly| exactly.is_object());
         let alternatives = exactly.map_or_else(|| list(&request["firstAvailable"]), |exactly| vec![exactly.clone()]);
-        let mut most = Amounts::new();
+        let mut most = ResourceList::new();
         for one in &alternatives {
             let class = one["deviceClassName"].as_str().unwrap_or_default();
             let name = format!("{class}.deviceclass.resource.k8s.io/devices");
@@ -266,7 +266,7 @@ fn matches_scope(scope: &str, plural: &str, pod: &Value) -> bool {
 fn is_best_effort(pod: &Value) -> bool {
     let asks = |value: &Value| {
         let mut all =
-            ["requests", "limits"].into_iter().flat_map(|f| amounts(value.pointer(&format!("/resources/{f}"))));
+            ["requests", "limits"].into_iter().flat_map(|f| resource_list(value.pointer(&format!("/resources/{f}"))));
         all.any(|(name, quantity)| matches!(name.as_str(), "cpu" | "memory") && !quantity.is_zero())
     };
     let of = |field: &str| pod["spec"][field].as_array().cloned().unwrap_or_default();
@@ -313,8 +313,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn show(amounts: &Amounts) -> String {
-        amounts.iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>().join(" ")
+    fn show(resource_list: &ResourceList) -> String {
+        resource_list.iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>().join(" ")
     }
 
     #[test]
@@ -425,7 +425,7 @@ mod tests {
         let pod = || json!({ "spec": { "containers": [{ "resources": { "requests": { "cpu": "200m" } } }] } });
         let objects = [("", "pods", pod()), ("", "pods", pod()), ("example.com", "widgets", json!({}))];
         assert_eq!(show(&in_use(&quota, objects.into_iter())), "count/widgets.example.com=1 pods=2 requests.cpu=400m");
-        let hard = amounts(quota.pointer("/spec/hard"));
+        let hard = resource_list(quota.pointer("/spec/hard"));
         assert!(concerns(&hard, "example.com", "widgets") && !concerns(&hard, "", "secrets"));
     }
 }

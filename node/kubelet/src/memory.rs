@@ -23,7 +23,7 @@ use crate::pod::spec::{self, Role};
 const FILE: &str = "memory_manager_state";
 
 /// Amounts by kind: `memory`, `hugepages-2Mi`.
-type Amounts = BTreeMap<String, u64>;
+type Sizes = BTreeMap<String, u64>;
 
 /// Some memory on some nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub struct Memory(Option<Static>);
 
 struct Static {
     /// What containers may have, by node.
-    allocatable: BTreeMap<u32, Amounts>,
+    allocatable: BTreeMap<u32, Sizes>,
     file: PathBuf,
     given: Mutex<Given>,
 }
@@ -111,8 +111,8 @@ impl Memory {
     /// All that containers could be promised.
     pub fn allocatable(&self) -> Vec<Block> {
         let nodes = self.0.iter().flat_map(|policy| &policy.allocatable);
-        let blocks = nodes.flat_map(|(node, amounts)| {
-            amounts.iter().map(|(kind, size)| Block { nodes: numa::nodes([*node]), kind: kind.clone(), size: *size })
+        let blocks = nodes.flat_map(|(node, sizes)| {
+            sizes.iter().map(|(kind, size)| Block { nodes: numa::nodes([*node]), kind: kind.clone(), size: *size })
         });
         blocks.filter(|block| block.size > 0).collect()
     }
@@ -133,7 +133,7 @@ impl Static {
     }
 
     /// The nodes that were found if they hold it, else the best that include them.
-    fn choose(&self, given: &Given, pod: &Pod, wanted: &Amounts, place: Hint) -> Result<Nodes> {
+    fn choose(&self, given: &Given, pod: &Pod, wanted: &Sizes, place: Hint) -> Result<Nodes> {
         let fail = |why: &str| Err(Error::pod(format!("[memorymanager] {why}")));
         let found = self.hints(given, pod, wanted);
         let best = |within: Nodes| {
@@ -167,7 +167,7 @@ impl Static {
         }
     }
 
-    fn hints(&self, given: &Given, pod: &Pod, wanted: &Amounts) -> Vec<Hint> {
+    fn hints(&self, given: &Given, pod: &Pod, wanted: &Sizes) -> Vec<Hint> {
         if wanted.is_empty() {
             return Vec::new();
         }
@@ -178,12 +178,12 @@ impl Static {
     }
 
     fn capacity(&self, nodes: Nodes, kind: &str) -> u64 {
-        let amounts = numa::numbers(nodes).filter_map(|node| self.allocatable.get(&node)?.get(kind));
-        amounts.sum()
+        let sizes = numa::numbers(nodes).filter_map(|node| self.allocatable.get(&node)?.get(kind));
+        sizes.sum()
     }
 
     /// Whether the nodes have it free, what earlier init containers of the pod leave included.
-    fn holds(&self, given: &Given, pod: &Pod, nodes: Nodes, wanted: &Amounts) -> bool {
+    fn holds(&self, given: &Given, pod: &Pod, nodes: Nodes, wanted: &Sizes) -> bool {
         let init = init_containers(pod);
         let used = |kind: &str| -> u64 {
             let others = given.iter().filter(|((uid, name), _)| uid != spec::uid(pod) || !init.contains(name));
@@ -227,7 +227,7 @@ fn is_apart(given: &Given, nodes: Nodes) -> bool {
 }
 
 /// A container has what an init container of its pod had on the same nodes.
-fn take_over(given: &mut Given, pod: &Pod, nodes: Nodes, wanted: &Amounts) {
+fn take_over(given: &mut Given, pod: &Pod, nodes: Nodes, wanted: &Sizes) {
     let init = init_containers(pod);
     for (kind, size) in wanted {
         let mut left = *size;
@@ -251,36 +251,36 @@ fn container_requests(container: &Container) -> BTreeMap<String, i64> {
 }
 
 /// The kinds of memory among them.
-fn sizes(requests: BTreeMap<String, i64>) -> Amounts {
+fn sizes(requests: BTreeMap<String, i64>) -> Sizes {
     let memory = requests.into_iter().filter(|(name, _)| name == "memory" || name.starts_with("hugepages-"));
     memory.filter_map(|(name, size)| Some((name, u64::try_from(size).ok().filter(|size| *size > 0)?))).collect()
 }
 
 /// What each node has. A kernel without NUMA has one.
-fn machine(base: &Path) -> BTreeMap<u32, Amounts> {
+fn machine(base: &Path) -> BTreeMap<u32, Sizes> {
     let text = |path: PathBuf| fs::read_to_string(path).unwrap_or_default();
     let online = set::parse(&text(base.join("online"))).filter(|nodes| !nodes.is_empty());
     let online = online.unwrap_or_else(|| [0].into());
-    let amounts = |node: u32| {
+    let sizes = |node: u32| {
         let folder = base.join(format!("node{node}"));
         let own = text(folder.join("meminfo"));
         let own = if own.is_empty() { text("/proc/meminfo".into()) } else { own };
-        let mut amounts = Amounts::from([("memory".to_owned(), total(&own))]);
+        let mut sizes = Sizes::from([("memory".to_owned(), total(&own))]);
         for entry in fs::read_dir(folder.join("hugepages")).into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             let size = name.strip_prefix("hugepages-").and_then(|size| size.strip_suffix("kB")?.parse::<u64>().ok());
             let count: u64 = text(entry.path().join("nr_hugepages")).trim().parse().unwrap_or(0);
             if let Some(size) = size {
                 let name = corten_meta::Quantity::from_bytes(i64::try_from(size << 10).unwrap_or(i64::MAX));
-                amounts.insert(format!("hugepages-{name}"), count * (size << 10));
+                sizes.insert(format!("hugepages-{name}"), count * (size << 10));
             }
         }
         // Huge pages are not there for anybody else.
-        let huge: u64 = amounts.iter().filter(|(kind, _)| *kind != "memory").map(|(_, size)| size).sum();
-        amounts.entry("memory".to_owned()).and_modify(|memory| *memory = memory.saturating_sub(huge));
-        amounts
+        let huge: u64 = sizes.iter().filter(|(kind, _)| *kind != "memory").map(|(_, size)| size).sum();
+        sizes.entry("memory".to_owned()).and_modify(|memory| *memory = memory.saturating_sub(huge));
+        sizes
     };
-    online.into_iter().map(|node| (node, amounts(node))).collect()
+    online.into_iter().map(|node| (node, sizes(node))).collect()
 }
 
 /// `Node 0 MemTotal:  1024 kB`, also without the node.
@@ -291,20 +291,16 @@ fn total(meminfo: &str) -> u64 {
 }
 
 /// What containers may have: all but what is reserved on each node, which together must be what the node keeps back.
-fn less_reserved(
-    config: &Config,
-    mut machine: BTreeMap<u32, Amounts>,
-    kept_free: i64,
-) -> Result<BTreeMap<u32, Amounts>> {
+fn less_reserved(config: &Config, mut machine: BTreeMap<u32, Sizes>, kept_free: i64) -> Result<BTreeMap<u32, Sizes>> {
     let refuse = |why: String| Err(Error::Configuration(why));
-    let mut reserved = Amounts::new();
-    for (node, amounts) in &config.reserved_memory {
+    let mut reserved = Sizes::new();
+    for (node, sizes) in &config.reserved_memory {
         let Some(own) = machine.get_mut(node) else {
             return refuse(format!(
                 "the reserved memory configuration references a NUMA node {node} that does not exist on this machine"
             ));
         };
-        for (kind, size) in amounts {
+        for (kind, size) in sizes {
             let left = own.get(kind).copied().unwrap_or(0).checked_sub(*size);
             let Some(left) = left else {
                 return refuse(format!("the reserved memory of NUMA node {node} is more {kind} than it has"));
@@ -355,7 +351,7 @@ mod tests {
 
     /// Two nodes of 4 GiB each.
     fn policy(root: &Path) -> Static {
-        let node = Amounts::from([("memory".to_owned(), 4 * GIB)]);
+        let node = Sizes::from([("memory".to_owned(), 4 * GIB)]);
         let file = root.join(FILE);
         let given = Mutex::new(read(&file));
         Static { allocatable: [(0, node.clone()), (1, node)].into(), file, given }
@@ -428,17 +424,16 @@ mod tests {
             let text = format!("Node {node} MemTotal:        8192 kB\nNode {node} MemFree: 1 kB\n");
             fs::write(base.path().join(format!("node{node}/meminfo")), text).unwrap();
         }
-        let node = Amounts::from([("hugepages-2Mi".to_owned(), 4 << 20), ("memory".to_owned(), 4 << 20)]);
+        let node = Sizes::from([("hugepages-2Mi".to_owned(), 4 << 20), ("memory".to_owned(), 4 << 20)]);
         assert_eq!(machine(base.path()), [(0, node.clone()), (1, node)].into());
     }
 
     #[test]
     fn what_is_reserved_must_add_up() {
-        let node = Amounts::from([("memory".to_owned(), 4 * GIB)]);
+        let node = Sizes::from([("memory".to_owned(), 4 * GIB)]);
         let machine = BTreeMap::from([(0, node)]);
         let check = |reserved: Vec<(u32, u64)>, kept: i64| {
-            let reserved =
-                reserved.into_iter().map(|(node, size)| (node, Amounts::from([("memory".to_owned(), size)])));
+            let reserved = reserved.into_iter().map(|(node, size)| (node, Sizes::from([("memory".to_owned(), size)])));
             let config = Config { reserved_memory: reserved.collect(), ..Config::default() };
             less_reserved(&config, machine.clone(), kept).map_err(|error| error.to_string())
         };

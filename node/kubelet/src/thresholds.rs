@@ -98,31 +98,33 @@ impl Signal {
 
 /// An amount, or a part of what there is, in hundredths of a percent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Amount {
-    Fixed(i64),
-    Part(i64),
+pub enum ThresholdValue {
+    Quantity(i64),
+    Percentage(i64),
 }
 
-impl Amount {
-    fn parse(text: &str) -> Result<Amount, String> {
+impl ThresholdValue {
+    fn parse(text: &str) -> Result<ThresholdValue, String> {
         if let Some(number) = text.strip_suffix('%') {
             let percent: f64 = number.trim().parse().map_err(|_| format!("{text:?} is not a percentage"))?;
             if !(0.0..=100.0).contains(&percent) {
                 return Err(format!("eviction percentage threshold must be between 0% and 100%: {text}"));
             }
-            return Ok(Amount::Part((percent * 100.0).round() as i64));
+            return Ok(ThresholdValue::Percentage((percent * 100.0).round() as i64));
         }
         let quantity = Quantity::parse(text).map_err(|error| format!("{text:?}: {error}"))?;
         if quantity.sign() < 0 {
             return Err(format!("eviction threshold must be positive: {text}"));
         }
-        Ok(Amount::Fixed(quantity.as_i64()))
+        Ok(ThresholdValue::Quantity(quantity.as_i64()))
     }
 
     pub fn of(self, capacity: i64) -> i64 {
         match self {
-            Amount::Fixed(amount) => amount,
-            Amount::Part(part) => i64::try_from(i128::from(capacity) * i128::from(part) / 10_000).unwrap_or(i64::MAX),
+            ThresholdValue::Quantity(quantity) => quantity,
+            ThresholdValue::Percentage(part) => {
+                i64::try_from(i128::from(capacity) * i128::from(part) / 10_000).unwrap_or(i64::MAX)
+            }
         }
     }
 }
@@ -131,11 +133,11 @@ impl Amount {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Threshold {
     pub signal: Signal,
-    pub amount: Amount,
+    pub value: ThresholdValue,
     /// Zero for a hard threshold.
     pub grace: Duration,
     /// Once pods are ended, this much more is won back.
-    pub minimum_reclaim: Option<Amount>,
+    pub minimum_reclaim: Option<ThresholdValue>,
 }
 
 impl Threshold {
@@ -181,28 +183,28 @@ pub fn default_hard() -> BTreeMap<String, String> {
         ("imagefs.available", "15%"),
         ("imagefs.inodesFree", "5%"),
     ]
-    .map(|(signal, amount)| (signal.to_owned(), amount.to_owned()))
+    .map(|(signal, value)| (signal.to_owned(), value.to_owned()))
     .into()
 }
 
 impl EvictionConfig {
     /// The thresholds, or what is wrong with them.
     pub fn thresholds(&self) -> Result<Vec<Threshold>, String> {
-        let reclaim = amounts(&self.minimum_reclaim)?;
+        let reclaim = parse_all(&self.minimum_reclaim)?;
         let mut thresholds = Vec::new();
-        let mut add = |signal: Signal, amount: Amount, grace: Duration| {
-            thresholds.push(Threshold { signal, amount, grace, minimum_reclaim: reclaim.get(&signal).copied() });
+        let mut add = |signal: Signal, value: ThresholdValue, grace: Duration| {
+            thresholds.push(Threshold { signal, value, grace, minimum_reclaim: reclaim.get(&signal).copied() });
         };
-        for (signal, amount) in amounts(&self.hard)? {
-            if !is_off(amount) {
-                add(signal, amount, Duration::ZERO);
+        for (signal, value) in parse_all(&self.hard)? {
+            if !is_off(value) {
+                add(signal, value, Duration::ZERO);
             }
         }
-        for (signal, amount) in amounts(&self.soft)? {
+        for (signal, value) in parse_all(&self.soft)? {
             let grace = self.soft_grace_period.get(signal.name()).copied().filter(|grace| !grace.is_zero());
             let name = signal.name();
             let missing = || format!("grace period must be specified for the soft eviction threshold {name}");
-            add(signal, amount, grace.ok_or_else(missing)?);
+            add(signal, value, grace.ok_or_else(missing)?);
         }
         // The same amount of memory is kept free for pods within what the node gives to pods.
         let memory = thresholds.iter().find(|one| one.signal == Signal::MemoryAvailable && one.is_hard()).cloned();
@@ -212,28 +214,28 @@ impl EvictionConfig {
 
     /// What the hard thresholds keep of a capacity: it is not given to pods.
     pub fn reserved(&self, signal: Signal, capacity: i64) -> i64 {
-        let hard = amounts(&self.hard).unwrap_or_default();
-        hard.get(&signal).map_or(0, |amount| amount.of(capacity))
+        let hard = parse_all(&self.hard).unwrap_or_default();
+        hard.get(&signal).map_or(0, |value| value.of(capacity))
     }
 }
 
-fn amounts(statements: &BTreeMap<String, String>) -> Result<BTreeMap<Signal, Amount>, String> {
-    statements.iter().map(|(signal, amount)| Ok((Signal::parse(signal)?, Amount::parse(amount)?))).collect()
+fn parse_all(statements: &BTreeMap<String, String>) -> Result<BTreeMap<Signal, ThresholdValue>, String> {
+    statements.iter().map(|(signal, value)| Ok((Signal::parse(signal)?, ThresholdValue::parse(value)?))).collect()
 }
 
 /// `0%` and `100%` switch a threshold off, as upstream reads them.
-fn is_off(amount: Amount) -> bool {
-    matches!(amount, Amount::Part(0 | 10_000))
+fn is_off(value: ThresholdValue) -> bool {
+    matches!(value, ThresholdValue::Percentage(0 | 10_000))
 }
 
 /// Statements as a flag gives them: `memory.available<100Mi,nodefs.available<10%`.
 pub fn parse_flag(text: &str, operator: char) -> Result<BTreeMap<String, String>, String> {
     let statements = text.split(',').map(str::trim).filter(|statement| !statement.is_empty());
     let each = statements.map(|statement| {
-        let (signal, amount) = statement
+        let (signal, value) = statement
             .split_once(operator)
             .ok_or_else(|| format!("{statement:?} is not of the form name{operator}value"))?;
-        Ok((signal.trim().to_owned(), amount.trim().to_owned()))
+        Ok((signal.trim().to_owned(), value.trim().to_owned()))
     });
     each.collect()
 }
@@ -267,17 +269,20 @@ mod tests {
         config.minimum_reclaim = map(&[("nodefs.available", "1Gi")]);
         let thresholds = config.thresholds().unwrap();
         let soft = thresholds.iter().find(|one| !one.is_hard()).unwrap();
-        assert_eq!((soft.amount, soft.minimum_reclaim), (Amount::Part(2000), Some(Amount::Fixed(1 << 30))));
+        assert_eq!(
+            (soft.value, soft.minimum_reclaim),
+            (ThresholdValue::Percentage(2000), Some(ThresholdValue::Quantity(1 << 30)))
+        );
     }
 
     #[test]
     fn nonsense_is_refused() {
-        for (signal, amount, expected) in [
+        for (signal, value, expected) in [
             ("disk.available", "1Gi", "unsupported eviction signal disk.available"),
             ("memory.available", "101%", "eviction percentage threshold must be between 0% and 100%: 101%"),
             ("memory.available", "-1Gi", "eviction threshold must be positive: -1Gi"),
         ] {
-            let config = EvictionConfig { hard: map(&[(signal, amount)]), ..EvictionConfig::default() };
+            let config = EvictionConfig { hard: map(&[(signal, value)]), ..EvictionConfig::default() };
             assert_eq!(config.thresholds().unwrap_err(), expected);
         }
         let off = EvictionConfig { hard: map(&[("memory.available", "0%")]), ..EvictionConfig::default() };

@@ -2,7 +2,7 @@
 //!
 //! `with_defaults` and `violations` are pure; the plugin only finds the LimitRanges of the namespace.
 
-use corten_api::quota::{Amounts, amounts, pod_sum};
+use corten_api::quota::{ResourceList, pod_sum, resource_list};
 use corten_meta::quantity::{MAX_MILLI_VALUE, Quantity};
 use corten_meta::{Status, Value};
 use futures::future::BoxFuture;
@@ -120,12 +120,12 @@ fn violations(object: &Value, range: &Value, claim: bool) -> Vec<String> {
     for item in items(range, "/spec/limits") {
         match item["type"].as_str().unwrap_or_default() {
             kind @ "PersistentVolumeClaim" if claim => {
-                check_claim(&mut wrong, item, kind, &amounts(object.pointer("/spec/resources/requests")));
+                check_claim(&mut wrong, item, kind, &resource_list(object.pointer("/spec/resources/requests")));
             }
             kind @ "Container" if !claim => {
                 for container in items(object, "/spec/containers").chain(items(object, "/spec/initContainers")) {
-                    let requests = amounts(container.pointer("/resources/requests"));
-                    check(&mut wrong, item, kind, &requests, &amounts(container.pointer("/resources/limits")));
+                    let requests = resource_list(container.pointer("/resources/requests"));
+                    check(&mut wrong, item, kind, &requests, &resource_list(container.pointer("/resources/limits")));
                 }
             }
             kind @ "Pod" if !claim => {
@@ -138,11 +138,11 @@ fn violations(object: &Value, range: &Value, claim: bool) -> Vec<String> {
 }
 
 /// Checks the requests of a claim; its limits do not count.
-fn check_claim(wrong: &mut Vec<String>, item: &Value, kind: &str, requests: &Amounts) {
-    for (name, min) in amounts(item.get("min")) {
+fn check_claim(wrong: &mut Vec<String>, item: &Value, kind: &str, requests: &ResourceList) {
+    for (name, min) in resource_list(item.get("min")) {
         wrong.extend(too_little(&name, kind, &min, requests.get(&name), None));
     }
-    for (name, max) in amounts(item.get("max")) {
+    for (name, max) in resource_list(item.get("max")) {
         let bound = format!("maximum {name} usage per {kind} is {max}");
         let [requested, _, most] = counted(requests.get(&name), None, &max);
         match requests.get(&name) {
@@ -153,14 +153,14 @@ fn check_claim(wrong: &mut Vec<String>, item: &Value, kind: &str, requests: &Amo
     }
 }
 
-fn check(wrong: &mut Vec<String>, item: &Value, kind: &str, requests: &Amounts, limits: &Amounts) {
-    for (name, min) in amounts(item.get("min")) {
+fn check(wrong: &mut Vec<String>, item: &Value, kind: &str, requests: &ResourceList, limits: &ResourceList) {
+    for (name, min) in resource_list(item.get("min")) {
         wrong.extend(too_little(&name, kind, &min, requests.get(&name), limits.get(&name)));
     }
-    for (name, max) in amounts(item.get("max")) {
+    for (name, max) in resource_list(item.get("max")) {
         wrong.extend(too_much(&name, kind, &max, requests.get(&name), limits.get(&name)));
     }
-    for (name, ratio) in amounts(item.get("maxLimitRequestRatio")) {
+    for (name, ratio) in resource_list(item.get("maxLimitRequestRatio")) {
         wrong.extend(ratio_too_high(&name, kind, &ratio, requests.get(&name), limits.get(&name)));
     }
 }
@@ -171,10 +171,10 @@ type RequestOrLimit<'a> = Option<&'a Quantity>;
 /// big.
 fn counted(request: RequestOrLimit, limit: RequestOrLimit, bound: &Quantity) -> [i64; 3] {
     let nothing = Quantity::zero();
-    let amounts = [request.unwrap_or(&nothing), limit.unwrap_or(&nothing), bound];
-    match amounts.iter().all(|quantity| quantity.value() <= MAX_MILLI_VALUE) {
-        true => amounts.map(Quantity::milli_value),
-        false => amounts.map(Quantity::value),
+    let quantities = [request.unwrap_or(&nothing), limit.unwrap_or(&nothing), bound];
+    match quantities.iter().all(|quantity| quantity.value() <= MAX_MILLI_VALUE) {
+        true => quantities.map(Quantity::milli_value),
+        false => quantities.map(Quantity::value),
     }
 }
 

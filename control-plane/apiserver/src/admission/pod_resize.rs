@@ -1,6 +1,6 @@
 //! PodResizeValidator: a running pod is not resized beyond its node's allocatable resources.
 
-use corten_api::quota::{amounts, pod_resources};
+use corten_api::quota::{pod_resources, resource_list};
 use corten_meta::quote::quote;
 use corten_meta::{Cause, Quantity, Status, Value};
 use futures::future::BoxFuture;
@@ -63,7 +63,7 @@ fn refused(pod: &Value, node: &Value) -> Option<(&'static str, String)> {
         return Some(("UnsupportedPlatform", why));
     }
     let mut wanted = pod_resources(pod, "requests");
-    let mut allocatable = amounts(node.pointer("/status/allocatable"));
+    let mut allocatable = resource_list(node.pointer("/status/allocatable"));
     let mut lacking = Vec::new();
     for (name, scale) in [("cpu", Quantity::as_milli as fn(&Quantity) -> i128), ("memory", Quantity::as_value)] {
         let wanted = wanted.remove(name).unwrap_or_default();

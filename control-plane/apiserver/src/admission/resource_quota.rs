@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use corten_api::quota::{Amounts, add, amounts, changes_scope, concerns, in_use, is_in_scope, usage};
+use corten_api::quota::{ResourceList, add, changes_scope, concerns, in_use, is_in_scope, resource_list, usage};
 use corten_meta::{Object, Status, Value};
 use corten_store::{Expect, Op};
 use futures::future::BoxFuture;
@@ -106,11 +106,11 @@ fn takes_more(a: &Attributes<'_>) -> bool {
 async fn charge(a: &Attributes<'_>, quota: &Arc<Object>) -> Result<Option<Op>, Status> {
     let kind = &a.target.resource.kind;
     let mut value = quota.value();
-    let hard = amounts(value.pointer("/spec/hard"));
+    let hard = resource_list(value.pointer("/spec/hard"));
     if !is_in_scope(&value, &kind.plural, &a.object) {
         return Ok(None);
     }
-    let limited = |object: &Value| -> Amounts {
+    let limited = |object: &Value| -> ResourceList {
         let wanted = usage(&kind.group, &kind.plural, object).into_iter();
         wanted.filter(|(name, quantity)| hard.contains_key(name) && !quantity.is_zero()).collect()
     };
@@ -128,7 +128,7 @@ async fn charge(a: &Attributes<'_>, quota: &Arc<Object>) -> Result<Option<Op>, S
     let raised = |name: &&String| had.get(*name).is_none_or(|quantity| *quantity < wanted[*name]);
     let exceeded: Vec<&String> = wanted.keys().filter(raised).filter(|name| used[*name] > hard[*name]).collect();
     if !exceeded.is_empty() {
-        let list = |of: &Amounts| {
+        let list = |of: &ResourceList| {
             let words = exceeded.iter().map(|n| format!("{n}={}", of.get(*n).cloned().unwrap_or_default()));
             words.collect::<Vec<_>>().join(",")
         };
@@ -145,7 +145,7 @@ async fn charge(a: &Attributes<'_>, quota: &Arc<Object>) -> Result<Option<Op>, S
 }
 
 /// Returns the new usage less the old usage.
-fn difference(wanted: &Amounts, had: &Amounts) -> Amounts {
+fn difference(wanted: &ResourceList, had: &ResourceList) -> ResourceList {
     let more = |(name, quantity): (&String, &corten_meta::Quantity)| {
         let mut more = quantity.clone();
         if let Some(had) = had.get(name) {
@@ -157,7 +157,7 @@ fn difference(wanted: &Amounts, had: &Amounts) -> Amounts {
 }
 
 /// Checks that a pod states the resources that a quota limits: others could not be counted.
-fn check_stated(a: &Attributes<'_>, quota: &Object, hard: &Amounts, stated: &Amounts) -> Result<(), Status> {
+fn check_stated(a: &Attributes<'_>, quota: &Object, hard: &ResourceList, stated: &ResourceList) -> Result<(), Status> {
     let kind = &a.target.resource.kind;
     if !kind.group.is_empty() || kind.plural != "pods" {
         return Ok(());
@@ -171,9 +171,9 @@ fn check_stated(a: &Attributes<'_>, quota: &Object, hard: &Amounts, stated: &Amo
 }
 
 /// Returns the current usage of the quota's resources, without the object `without` of the target's kind.
-async fn used_now(target: &Target<'_>, quota: &Value, without: Option<&str>) -> Result<Amounts, Status> {
+async fn used_now(target: &Target<'_>, quota: &Value, without: Option<&str>) -> Result<ResourceList, Status> {
     target.core.registry.caches.fresh().await?;
-    let hard = amounts(quota.pointer("/spec/hard"));
+    let hard = resource_list(quota.pointer("/spec/hard"));
     let mut objects = Vec::new();
     let resources = target.core.registry.resources();
     for resource in &resources.ordered {
@@ -192,7 +192,7 @@ async fn used_now(target: &Target<'_>, quota: &Value, without: Option<&str>) -> 
     Ok(in_use(quota, objects.into_iter()))
 }
 
-fn write_status(quota: &mut Value, used: &Amounts) {
+fn write_status(quota: &mut Value, used: &ResourceList) {
     let hard = quota.pointer("/spec/hard").cloned().unwrap_or_else(|| json!({}));
     let used: serde_json::Map<String, Value> = used.iter().map(|(n, a)| (n.clone(), a.to_string().into())).collect();
     quota["status"] = json!({ "hard": hard, "used": used });

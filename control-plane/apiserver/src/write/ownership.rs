@@ -138,7 +138,7 @@ pub fn track_update(scope: &Scope<'_>, part: Part, new: &mut Value, old: &Value,
     let managers = {
         let mut compared = compared(scope, new);
         if let Some(given) = given {
-            corten_api::schema::write_amounts(&scope.resource.kind.schema, compared.to_mut());
+            corten_api::schema::write_quantities(&scope.resource.kind.schema, compared.to_mut());
             take_lists(type_of(&scope.resource.kind), compared.to_mut(), given);
         }
         update(&versions, old, &compared, managers, &by, &time)

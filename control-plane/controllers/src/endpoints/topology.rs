@@ -116,7 +116,7 @@ fn moves(shares: &BTreeMap<&str, f64>, serving: &BTreeMap<String, usize>) -> Vec
     let mut moves = Vec::new();
     loop {
         let most = |sign: f64| {
-            let found = over.iter().map(|(zone, over)| (*zone, sign * over)).filter(|(_, amount)| *amount > 0.0);
+            let found = over.iter().map(|(zone, over)| (*zone, sign * over)).filter(|(_, excess)| *excess > 0.0);
             found.reduce(|best, next| if next.1 > best.1 { next } else { best })
         };
         let (Some((from, given)), Some((to, lacking))) = (most(1.0), most(-1.0)) else { return moves };

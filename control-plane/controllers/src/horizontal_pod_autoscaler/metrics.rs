@@ -47,9 +47,9 @@ pub fn parse(list: &Value) -> BTreeMap<String, PodMetrics> {
 
 fn pod(item: &Value) -> PodMetrics {
     let usage = |container: &Value| {
-        let amounts = container["usage"].as_object().into_iter().flatten();
+        let usage = container["usage"].as_object().into_iter().flatten();
         let milli = |value: &Value| i64::try_from(Quantity::from_json(value).ok()?.as_milli()).ok();
-        amounts.filter_map(|(name, value)| Some((name.clone(), milli(value)?))).collect()
+        usage.filter_map(|(name, value)| Some((name.clone(), milli(value)?))).collect()
     };
     let containers = item["containers"].as_array().into_iter().flatten();
     let named = |one: &Value| Some((one["name"].as_str()?.to_owned(), usage(one)));

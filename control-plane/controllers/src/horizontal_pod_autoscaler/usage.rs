@@ -117,8 +117,8 @@ fn value(question: &Question<'_>, found: &PodMetrics) -> Option<i64> {
 }
 
 /// Returns a percentage of a quantity.
-fn share(amount: i64, percent: i32) -> i64 {
-    narrowed(i128::from(amount) * i128::from(percent) / 100)
+fn share(value: i64, percent: i32) -> i64 {
+    narrowed(i128::from(value) * i128::from(percent) / 100)
 }
 
 /// Converts a number; saturates.
@@ -127,8 +127,8 @@ fn narrowed(number: i128) -> i64 {
 }
 
 /// Returns the sum of quantities; saturates.
-pub fn total<'a>(amounts: impl IntoIterator<Item = &'a i64>) -> i64 {
-    narrowed(amounts.into_iter().map(|amount| i128::from(*amount)).sum())
+pub fn total<'a>(values: impl IntoIterator<Item = &'a i64>) -> i64 {
+    narrowed(values.into_iter().map(|value| i128::from(*value)).sum())
 }
 
 fn group(

@@ -36,8 +36,8 @@ enum When {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-enum Amount {
-    Of(f64),
+enum Increment {
+    By(f64),
     /// The duration of the reconcile, its writes included.
     Took,
     /// One part of a gauge that shows the mean of all parts.
@@ -53,29 +53,29 @@ enum Amount {
 pub struct Count {
     family: &'static Family,
     labels: Vec<Label>,
-    amount: Amount,
+    increment: Increment,
     when: When,
 }
 
 /// Families are compared by their names.
 impl PartialEq for Count {
     fn eq(&self, other: &Count) -> bool {
-        (self.family.name, &self.labels, &self.amount, self.when)
-            == (other.family.name, &other.labels, &other.amount, other.when)
+        (self.family.name, &self.labels, &self.increment, self.when)
+            == (other.family.name, &other.labels, &other.increment, other.when)
     }
 }
 
 impl Count {
     /// Counts if the plan is applied; always if a label shows the result.
-    pub fn new(family: &'static Family, labels: impl IntoIterator<Item = Label>, amount: f64) -> Count {
+    pub fn new(family: &'static Family, labels: impl IntoIterator<Item = Label>, value: f64) -> Count {
         let labels: Vec<Label> = labels.into_iter().collect();
         let tells = labels.iter().any(|label| matches!(label, Label::Result(..)));
-        Count { family, labels, amount: Amount::Of(amount), when: if tells { When::Always } else { When::Done } }
+        Count { family, labels, increment: Increment::By(value), when: if tells { When::Always } else { When::Done } }
     }
 
     /// Counts the duration of the reconcile, whatever its result.
     pub fn took(family: &'static Family, labels: impl IntoIterator<Item = Label>) -> Count {
-        Count { amount: Amount::Took, when: When::Always, ..Count::new(family, labels, 0.0) }
+        Count { increment: Increment::Took, when: When::Always, ..Count::new(family, labels, 0.0) }
     }
 
     /// Counts one reconcile, whatever its result.
@@ -89,18 +89,18 @@ impl Count {
     }
 
     /// Adds this key's part to a gauge that is the mean of all parts.
-    pub fn mean(family: &'static Family, labels: impl IntoIterator<Item = Label>, amount: f64) -> Count {
-        Count { amount: Amount::Mean(amount), ..Count::new(family, labels, 0.0) }
+    pub fn mean(family: &'static Family, labels: impl IntoIterator<Item = Label>, value: f64) -> Count {
+        Count { increment: Increment::Mean(value), ..Count::new(family, labels, 0.0) }
     }
 
     /// Counts once for a key, however often it is reconciled.
     pub fn begin(family: &'static Family, labels: impl IntoIterator<Item = Label>) -> Count {
-        Count { amount: Amount::Begin, ..Count::new(family, labels, 0.0) }
+        Count { increment: Increment::Begin, ..Count::new(family, labels, 0.0) }
     }
 
     /// Counts once, at the first reconcile of a key whose plan no longer has this count.
     pub fn end(family: &'static Family, labels: impl IntoIterator<Item = Label>) -> Count {
-        Count { amount: Amount::End, ..Count::new(family, labels, 0.0) }
+        Count { increment: Increment::End, ..Count::new(family, labels, 0.0) }
     }
 
     /// Returns the label values; none if this result is not counted.
@@ -127,13 +127,13 @@ fn text_of(label: &Label, success: bool) -> &str {
 struct Share {
     family: &'static Family,
     labels: Vec<String>,
-    amount: Amount,
+    increment: Increment,
 }
 
 /// Families are compared by their names.
 impl PartialEq for Share {
     fn eq(&self, other: &Share) -> bool {
-        (self.family.name, &self.labels, &self.amount) == (other.family.name, &other.labels, &other.amount)
+        (self.family.name, &self.labels, &self.increment) == (other.family.name, &other.labels, &other.increment)
     }
 }
 
@@ -162,18 +162,18 @@ impl Counter {
         let mut held = Vec::new();
         for count in counts {
             let Some(labels) = count.told(success) else { continue };
-            let amount = match (&count.amount, count.family.kind) {
-                (Amount::Took, _) => took.as_secs_f64(),
-                (Amount::Of(amount), Kind::Counter | Kind::Histogram(_)) => *amount,
-                (amount, _) => {
+            let increment = match (&count.increment, count.family.kind) {
+                (Increment::Took, _) => took.as_secs_f64(),
+                (Increment::By(value), Kind::Counter | Kind::Histogram(_)) => *value,
+                (increment, _) => {
                     let labels = labels.into_iter().map(str::to_owned).collect();
-                    held.push(Share { family: count.family, labels, amount: amount.clone() });
+                    held.push(Share { family: count.family, labels, increment: increment.clone() });
                     continue;
                 }
             };
             match count.family.kind {
-                Kind::Histogram(_) => registry.series(count.family, &labels).observe(amount),
-                _ => registry.series(count.family, &labels).add(amount),
+                Kind::Histogram(_) => registry.series(count.family, &labels).observe(increment),
+                _ => registry.series(count.family, &labels).add(increment),
             }
         }
         // A failed reconcile knows nothing new.
@@ -209,16 +209,16 @@ impl Counter {
         let labels: Vec<&str> = share.labels.iter().map(String::as_str).collect();
         let series = self.metrics.registry().series(share.family, &labels);
         let sign = if comes { 1.0 } else { -1.0 };
-        match share.amount {
-            Amount::Of(amount) => series.add(sign * amount),
-            Amount::Mean(amount) => {
+        match share.increment {
+            Increment::By(value) => series.add(sign * value),
+            Increment::Mean(value) => {
                 let (sum, parts) = shares.means.entry((share.family.name, share.labels.clone())).or_default();
-                (*sum, *parts) = (*sum + sign * amount, *parts + sign);
+                (*sum, *parts) = (*sum + sign * value, *parts + sign);
                 series.set(if *parts > 0.0 { *sum / *parts } else { 0.0 });
             }
-            Amount::Begin if comes => series.add(1.0),
-            Amount::End if !comes => series.add(1.0),
-            Amount::Begin | Amount::End | Amount::Took => {}
+            Increment::Begin if comes => series.add(1.0),
+            Increment::End if !comes => series.add(1.0),
+            Increment::Begin | Increment::End | Increment::Took => {}
         }
     }
 }
@@ -265,7 +265,7 @@ mod tests {
         let metrics = Metrics::default();
         let counter = Counter::new(metrics.clone());
         let look = |name: &str, health: Option<f64>| {
-            let part = |amount| [Count::mean(&HEALTH, [], amount), Count::begin(&CAME, []), Count::end(&WENT, [])];
+            let part = |value| [Count::mean(&HEALTH, [], value), Count::begin(&CAME, []), Count::end(&WENT, [])];
             let counts: Vec<Count> = health.into_iter().flat_map(part).collect();
             counter.count(&Key::new("", name), &counts, true, Duration::ZERO);
         };

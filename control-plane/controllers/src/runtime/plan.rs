@@ -332,8 +332,8 @@ impl Plan {
     }
 
     /// Counts a metric when the plan is applied.
-    pub fn count(&mut self, family: &'static Family, labels: impl IntoIterator<Item = Label>, amount: f64) {
-        self.counts.push(Count::new(family, labels, amount));
+    pub fn count(&mut self, family: &'static Family, labels: impl IntoIterator<Item = Label>, value: f64) {
+        self.counts.push(Count::new(family, labels, value));
     }
 
     /// Counts the writes so far to one resource by their operation.

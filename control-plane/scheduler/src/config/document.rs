@@ -318,8 +318,8 @@ fn duration(text: &str) -> Result<Duration, String> {
             "ms" => 0.001,
             _ => return Err(format!("{text:?} is no duration")),
         };
-        let amount: f64 = rest[..number].parse().map_err(|_| format!("{text:?} is no duration"))?;
-        let part = Duration::try_from_secs_f64(amount * seconds).ok();
+        let count: f64 = rest[..number].parse().map_err(|_| format!("{text:?} is no duration"))?;
+        let part = Duration::try_from_secs_f64(count * seconds).ok();
         let sum = part.and_then(|part| total.checked_add(part));
         total = sum.ok_or_else(|| format!("{text:?} is too long a duration"))?;
         rest = &rest[unit_end..];

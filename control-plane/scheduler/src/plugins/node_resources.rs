@@ -35,8 +35,8 @@ impl Strategy {
     /// Returns the score of a node on which `requested` of `allocatable` would be used.
     fn of_resource(&self, requested: i64, allocatable: i64) -> i64 {
         // Wide arithmetic is several times slower, and rarely needed.
-        let wide = |amount: i64| (i128::from(amount) * i128::from(MAX_SCORE) / i128::from(allocatable)) as i64;
-        let product = |amount: i64| amount.checked_mul(MAX_SCORE).map_or_else(|| wide(amount), |all| all / allocatable);
+        let wide = |value: i64| (i128::from(value) * i128::from(MAX_SCORE) / i128::from(allocatable)) as i64;
+        let product = |value: i64| value.checked_mul(MAX_SCORE).map_or_else(|| wide(value), |all| all / allocatable);
         match self {
             Strategy::LeastAllocated if requested > allocatable => 0,
             Strategy::LeastAllocated => product(allocatable - requested),

@@ -45,8 +45,8 @@ impl Plugin for NodeResourcesBalancedAllocation {
 }
 
 /// Returns one minus the standard deviation of the utilizations.
-fn evenness(uses: impl Iterator<Item = Use> + Clone, amount: impl Fn(&Use) -> i64) -> i64 {
-    let share = |used: Use| (amount(&used) as f64 / used.allocatable as f64).min(1.0);
+fn evenness(uses: impl Iterator<Item = Use> + Clone, requested: impl Fn(&Use) -> i64) -> i64 {
+    let share = |used: Use| (requested(&used) as f64 / used.allocatable as f64).min(1.0);
     let shares = uses.map(share);
     let (mut count, mut sum, mut first_two) = (0usize, 0.0, [0.0; 2]);
     for share in shares.clone() {

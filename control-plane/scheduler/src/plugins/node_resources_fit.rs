@@ -177,7 +177,10 @@ fn large_enough(pod: &PodRow, node: &NodeRow, snapshot: &Snapshot) -> bool {
         && wanted.milli_cpu <= total.milli_cpu
         && wanted.memory <= total.memory
         && wanted.ephemeral_storage <= total.ephemeral_storage
-        && wanted.scalar.iter().all(|(name, amount)| *amount <= total.get(name) || is_delegated(name, node, snapshot))
+        && wanted
+            .scalar
+            .iter()
+            .all(|(name, requested)| *requested <= total.get(name) || is_delegated(name, node, snapshot))
 }
 
 /// Reports whether the node has less of a resource that the pod requests.

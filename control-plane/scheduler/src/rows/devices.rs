@@ -48,7 +48,7 @@ impl Offered<'_> {
     /// Returns the total of a capacity.
     pub fn capacity(&self, name: &str) -> i128 {
         let capacity = self.device.capacity.as_ref().and_then(|capacity| capacity.get(name));
-        capacity.map_or(0, |capacity| amount(&capacity.value.0))
+        capacity.map_or(0, |capacity| milli_value(&capacity.value.0))
     }
 }
 
@@ -236,7 +236,7 @@ impl Inventory {
         for set in slice.shared_counters.iter().flatten() {
             for (name, counter) in &set.counters {
                 counters.insert(counter_id(slice, &set.name, name), self.left.len());
-                self.left.push(amount(&counter.value.0));
+                self.left.push(milli_value(&counter.value.0));
             }
         }
     }
@@ -247,7 +247,7 @@ impl Inventory {
             for set in device.consumes_counters.iter().flatten() {
                 for (name, counter) in &set.counters {
                     let number = counters.get(&counter_id(slice, &set.counter_set, name));
-                    consumes.extend(number.map(|number| (*number, amount(&counter.value.0))));
+                    consumes.extend(number.map(|number| (*number, milli_value(&counter.value.0))));
                 }
             }
             let number = self.devices.len();
@@ -272,7 +272,7 @@ impl Inventory {
             let id = (result.driver.clone(), result.pool.clone(), result.device.clone());
             let Some(number) = self.numbers.get(&id).copied() else { continue };
             for (name, quantity) in result.consumed_capacity.iter().flatten() {
-                let by = if taken { amount(&quantity.0) } else { -amount(&quantity.0) };
+                let by = if taken { milli_value(&quantity.0) } else { -milli_value(&quantity.0) };
                 let key = (number, name.clone());
                 let used = self.shared.get(&key).copied().unwrap_or(0) + by;
                 match used {
@@ -302,7 +302,7 @@ fn counter_id(slice: &ResourceSliceSpec, set: &str, name: &str) -> CounterId {
     (slice.driver.clone(), slice.pool.name.clone(), set.to_owned(), name.to_owned())
 }
 
-fn amount(quantity: &str) -> i128 {
+fn milli_value(quantity: &str) -> i128 {
     Quantity::parse(quantity).map_or(0, |quantity| quantity.as_milli())
 }
 

@@ -48,12 +48,12 @@ pub fn uses(spec: &PodSpec) -> Vec<ExtendedUse> {
 
 fn of(index: usize, container: &Container, ends_early: bool) -> Option<ExtendedUse> {
     let requests = container.resources.as_ref()?.requests.as_ref()?;
-    let amounts = Resources::from_list(Some(requests));
+    let quantities = Resources::from_list(Some(requests));
     let asks: Vec<Ask> = requests
         .keys()
         .enumerate()
-        .filter(|(_, name)| is_extended(name) && amounts.get(name) > 0)
-        .map(|(place, name)| Ask { resource: name.clone(), count: amounts.get(name), place })
+        .filter(|(_, name)| is_extended(name) && quantities.get(name) > 0)
+        .map(|(place, name)| Ask { resource: name.clone(), count: quantities.get(name), place })
         .collect();
     (!asks.is_empty()).then(|| ExtendedUse { index, container: container.name.clone(), ends_early, asks })
 }

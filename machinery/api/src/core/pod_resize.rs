@@ -10,7 +10,7 @@ use super::pod_validation::MIRROR;
 use crate::cells::{list, text};
 use crate::check::{At, Errors};
 
-const ONLY_AMOUNTS: &str = "only cpu and memory resources are mutable";
+const ONLY_CPU_AND_MEMORY: &str = "only cpu and memory resources are mutable";
 
 /// Validates a write to the resize subresource.
 pub(super) fn validate_resize(new: &Value, old: &Value) -> Errors {
@@ -48,7 +48,7 @@ pub(super) fn validate_resize(new: &Value, old: &Value) -> Errors {
         None => drop(restored.as_object_mut().and_then(|spec| spec.remove("resources"))),
     }
     if errors.is_empty() && !equal(&restored, before.value) {
-        errors.push(spec.forbidden(ONLY_AMOUNTS));
+        errors.push(spec.forbidden(ONLY_CPU_AND_MEMORY));
     }
     errors
 }
@@ -101,7 +101,7 @@ fn validate_container(now: &At<'_>, then: &At<'_>, init: bool, spec: &At<'_>, er
     let same = equal(&container_with_quantities_of(now.value, then.value), then.value);
     if !init {
         if !same {
-            errors.push(spec.forbidden(ONLY_AMOUNTS));
+            errors.push(spec.forbidden(ONLY_CPU_AND_MEMORY));
         }
         return;
     }

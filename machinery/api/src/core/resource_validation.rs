@@ -262,12 +262,12 @@ fn validate_container_limits(spec: &At<'_>, resources: &At<'_>, errors: &mut Err
 /// Returns the needs of all containers: those that run in parallel, or the largest init container with the sidecars
 /// that started before it, whichever is more. A sum has the format of its first summand, a maximum that of the largest.
 pub(crate) fn aggregate(spec: &Value, side: &str) -> BTreeMap<String, Quantity> {
-    type Amounts = BTreeMap<String, Quantity>;
-    let quantities = |container: &Value| -> Amounts {
+    type ResourceList = BTreeMap<String, Quantity>;
+    let quantities = |container: &Value| -> ResourceList {
         let map = container.pointer(&format!("/resources/{side}")).and_then(Value::as_object).into_iter().flatten();
         map.filter_map(|(name, quantity)| Some((name.clone(), crate::validation::quantity(quantity)?))).collect()
     };
-    let add = |sum: &mut Amounts, more: &Amounts| {
+    let add = |sum: &mut ResourceList, more: &ResourceList| {
         for (name, quantity) in more {
             match sum.get_mut(name) {
                 Some(total) => *total += quantity,
@@ -275,16 +275,16 @@ pub(crate) fn aggregate(spec: &Value, side: &str) -> BTreeMap<String, Quantity> 
             }
         }
     };
-    let raise = |top: &mut Amounts, other: Amounts| {
+    let raise = |top: &mut ResourceList, other: ResourceList| {
         for (name, quantity) in other {
             if top.get(&name).is_none_or(|before| quantity > *before) {
                 top.insert(name, quantity);
             }
         }
     };
-    let mut running = Amounts::new();
-    let mut sidecars = Amounts::new();
-    let mut peak = Amounts::new();
+    let mut running = ResourceList::new();
+    let mut sidecars = ResourceList::new();
+    let mut peak = ResourceList::new();
     for container in crate::cells::list(spec, "/containers") {
         add(&mut running, &quantities(container));
     }

@@ -11,7 +11,7 @@ use base64::alphabet::STANDARD as STANDARD_ALPHABET;
 use base64::engine::general_purpose::{GeneralPurpose, PAD, STANDARD};
 use corten_meta::{Value, time};
 
-use super::quantities::{canonicalize, is_rounded, round_up, write_amounts};
+use super::quantities::{canonicalize, is_rounded, round_up, write_quantities};
 use super::{Field, FieldType, Type, schema};
 
 /// Lists of which an empty one differs from none: no scaling policy at all, instead of the usual ones.
@@ -153,7 +153,7 @@ pub fn settle(type_name: &str, value: &mut Value) {
     let is_json = type_name.starts_with("io.k8s.apiextensions-apiserver.");
     if let Some(t) = schema().type_(type_name).filter(|_| !is_json) {
         settle_type(t, value);
-        write_amounts(type_name, value);
+        write_quantities(type_name, value);
     }
 }
 

@@ -24,7 +24,7 @@ pub struct FieldReport {
     /// Whether some field is null.
     pub has_nulls: bool,
     /// The quantities that are numbers with a spelling that differs from their value, and their pointers.
-    amounts: Vec<(String, String)>,
+    quantities: Vec<(String, String)>,
 }
 
 impl FieldReport {
@@ -56,8 +56,8 @@ impl FieldReport {
     }
 
     /// Writes quantities as they were sent.
-    pub fn spell_amounts(&self, value: &mut Value) {
-        for (pointer, text) in &self.amounts {
+    pub fn restore_quantities(&self, value: &mut Value) {
+        for (pointer, text) in &self.quantities {
             if let Some(quantity) = value.pointer_mut(pointer) {
                 *quantity = text.as_str().into();
             }
@@ -347,7 +347,7 @@ impl<'v> Check<'v> {
         if let Err(error) = parsed {
             self.refuse(error.to_string(), true);
         } else if let Some(text) = self.text() {
-            self.report.amounts.push((self.pointer(), text.to_owned()));
+            self.report.quantities.push((self.pointer(), text.to_owned()));
         }
     }
 
@@ -600,7 +600,7 @@ mod tests {
         let check = |type_name: &str, text: &str| {
             let mut value = corten_meta::decode_json(text.as_bytes(), true).unwrap().value;
             let report = check_spelled_fields(type_name, &value, &corten_meta::codec::numbers(text.as_bytes()));
-            report.spell_amounts(&mut value);
+            report.restore_quantities(&mut value);
             (report.type_errors.first().cloned().unwrap_or_default(), value)
         };
         for (text, wanted) in [

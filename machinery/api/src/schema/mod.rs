@@ -28,7 +28,7 @@ pub use fields::{FieldReport, check_fields, check_spelled_fields, prune};
 pub use gated::drop_gated;
 pub(crate) use printed::difference;
 pub use printed::{print_value, print_values};
-pub use quantities::write_amounts;
+pub use quantities::write_quantities;
 pub use recall::{Recall, recall};
 pub use restore::restore;
 pub use written::written;
@@ -65,7 +65,7 @@ pub struct Type {
     /// The fields, by position, that are always written or contain such fields.
     zeros: Vec<usize>,
     /// The fields, by position, that are quantities or contain some.
-    amounts: Vec<usize>,
+    quantities: Vec<usize>,
     /// The fields, by position, that are gated or contain gated ones.
     gated: Vec<usize>,
     /// The fields, by position, whose default is written if they are absent.

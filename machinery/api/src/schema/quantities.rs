@@ -52,7 +52,7 @@ pub(super) fn round_up(value: &mut Value) -> bool {
 }
 
 /// Writes all quantities of a value of the named type canonically.
-pub fn write_amounts(type_name: &str, value: &mut Value) {
+pub fn write_quantities(type_name: &str, value: &mut Value) {
     if let Some(t) = schema().type_(type_name) {
         write_quantities_of(t, value);
     }
@@ -60,7 +60,7 @@ pub fn write_amounts(type_name: &str, value: &mut Value) {
 
 fn write_quantities_of(t: &Type, value: &mut Value) {
     let Some(object) = value.as_object_mut() else { return };
-    for field in t.amounts.iter().map(|at| &t.fields[*at]) {
+    for field in t.quantities.iter().map(|at| &t.fields[*at]) {
         // A null of an optional quantity stays null.
         let target = object.get_mut(&field.name).filter(|inner| !(field.presence.is_pointer && inner.is_null()));
         target.into_iter().for_each(|inner| write_quantities_in(&field.kind, inner));

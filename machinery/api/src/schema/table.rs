@@ -33,7 +33,7 @@ pub(super) fn parse(table: &str) -> Schema {
         t.defaults = (0..t.fields.len()).filter(has_default).collect();
     }
     mark(&mut types, |t| &mut t.zeros, |_, field| written_zero(field).is_some());
-    mark(&mut types, |t| &mut t.amounts, |_, field| holds_quantities(&field.kind));
+    mark(&mut types, |t| &mut t.quantities, |_, field| holds_quantities(&field.kind));
     mark(&mut types, |t| &mut t.gated, |t, field| gated::fields_of(&t.name).contains(&field.name.as_str()));
     Schema { types, by_name }
 }
@@ -102,7 +102,7 @@ fn parse_type(line: &str, names: &BTreeMap<String, TypeId>) -> Type {
         gvk: None,
         unions: None,
         zeros: Vec::new(),
-        amounts: Vec::new(),
+        quantities: Vec::new(),
         gated: Vec::new(),
         defaults: Vec::new(),
     };

@@ -247,7 +247,7 @@ fn operating_system(pod: &Pod) -> Result<(), Rejection> {
 }
 
 pub fn room(wanted: &Holding, others: &[&Holding], place: &Place) -> Result<(), Rejection> {
-    let capacity = |name: &str| place.allocatable.get(name).map(|quantity| resources::amount(name, quantity));
+    let capacity = |name: &str| place.allocatable.get(name).map(|quantity| resources::counted_value(name, quantity));
     let lacks = |name: &str, requested: i64, used: i64, capacity: i64| {
         let message = format!(
             "Node didn't have enough resource: {name}, requested: {requested}, used: {used}, capacity: {capacity}"
@@ -327,7 +327,7 @@ mod tests {
             "spec": {"taints": [{"key": "gone", "effect": "NoExecute"}, {"key": "full", "effect": "NoSchedule"}]},
         }));
         let allocatable = [("cpu", "2"), ("memory", "1Gi"), ("pods", "2")];
-        let allocatable = allocatable.map(|(name, amount)| (name.to_owned(), Quantity(amount.to_owned())));
+        let allocatable = allocatable.map(|(name, quantity)| (name.to_owned(), Quantity(quantity.to_owned())));
         Place {
             allocatable: allocatable.into(),
             unsafe_sysctls: vec!["kernel.msg*".into(), "net.core.somaxconn".into()],

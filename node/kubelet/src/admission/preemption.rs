@@ -37,7 +37,7 @@ pub fn victims(wanted: &Holding, others: &HashMap<&str, &Holding>, allocatable: 
 fn shortage(wanted: &Holding, others: &HashMap<&str, &Holding>, allocatable: &ResourceList) -> Shortage {
     let mut lacking = Shortage::new();
     for (name, quantity) in allocatable {
-        let capacity = resources::amount(name, quantity);
+        let capacity = resources::counted_value(name, quantity);
         let (requested, used) = match name.as_str() {
             "pods" => (1, i64::try_from(others.len()).unwrap_or(i64::MAX)),
             _ => {
@@ -56,7 +56,7 @@ fn shortage(wanted: &Holding, others: &HashMap<&str, &Holding>, allocatable: &Re
 /// What is still lacking once the pod has gone.
 fn less(lacking: &Shortage, held: &Holding) -> Shortage {
     let given = |name: &str| if name == "pods" { 1 } else { held.requests.get(name).copied().unwrap_or(0) };
-    lacking.iter().map(|(name, amount)| (name.clone(), amount - given(name))).filter(|(_, left)| *left > 0).collect()
+    lacking.iter().map(|(name, lack)| (name.clone(), lack - given(name))).filter(|(_, left)| *left > 0).collect()
 }
 
 /// Takes the pod that leaves the least lacking, and of such the smallest, until nothing lacks.
@@ -68,7 +68,7 @@ fn fewest<'a>(candidates: &[(&'a str, &'a Holding)], mut lacking: Shortage) -> V
             let rest = less(&lacking, held);
             lacking
                 .iter()
-                .map(|(name, amount)| (rest.get(name).copied().unwrap_or(0) as f64 / *amount as f64).powi(2))
+                .map(|(name, lack)| (rest.get(name).copied().unwrap_or(0) as f64 / *lack as f64).powi(2))
                 .sum()
         };
         let size = |held: &Holding| held.requests.values().sum::<i64>();

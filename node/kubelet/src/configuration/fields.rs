@@ -59,11 +59,11 @@ fn path(value: &Value) -> Result<Option<PathBuf>, String> {
 /// Amounts that are kept from pods, checked as they are read.
 fn reserved(value: &Value) -> Result<BTreeMap<String, String>, String> {
     let map = map(value)?;
-    for (name, amount) in &map {
+    for (name, quantity) in &map {
         if !["cpu", "memory", "ephemeral-storage", "pid"].contains(&name.as_str()) {
             return Err(format!("cannot reserve {name:?} resource"));
         }
-        corten_meta::Quantity::parse(amount).map_err(|error| format!("{name}: {error}"))?;
+        corten_meta::Quantity::parse(quantity).map_err(|error| format!("{name}: {error}"))?;
     }
     Ok(map)
 }

@@ -325,8 +325,8 @@ fn reserved(config: &Config, topology: &Topology) -> Result<CpuSet> {
         return named.ok_or_else(missing);
     }
     let lists = [&config.system_reserved, &config.kube_reserved];
-    let amounts = lists.iter().filter_map(|list| corten_meta::Quantity::parse(list.get("cpu")?).ok());
-    let milli: i128 = amounts.map(|amount| amount.as_milli()).sum();
+    let quantities = lists.iter().filter_map(|list| corten_meta::Quantity::parse(list.get("cpu")?).ok());
+    let milli: i128 = quantities.map(|quantity| quantity.as_milli()).sum();
     if milli <= 0 {
         return Err(Error::Configuration(
             "the static policy requires systemreserved.cpu + kubereserved.cpu to be greater than zero".into(),

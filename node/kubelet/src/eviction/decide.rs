@@ -114,8 +114,8 @@ pub fn met(thresholds: &[Threshold], seen: &Observations, with_minimum: bool) ->
     let is_met = |threshold: &&Threshold| {
         seen.get(&threshold.signal).is_some_and(|observation| {
             let minimum = threshold.minimum_reclaim.filter(|_| with_minimum);
-            let minimum = minimum.map_or(0, |amount| amount.of(observation.capacity));
-            observation.available < threshold.amount.of(observation.capacity).saturating_add(minimum)
+            let minimum = minimum.map_or(0, |value| value.of(observation.capacity));
+            observation.available < threshold.value.of(observation.capacity).saturating_add(minimum)
         })
     };
     thresholds.iter().filter(is_met).cloned().collect()
@@ -124,14 +124,14 @@ pub fn met(thresholds: &[Threshold], seen: &Observations, with_minimum: bool) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::thresholds::Amount;
+    use crate::thresholds::ThresholdValue;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
     }
 
-    fn threshold(signal: Signal, amount: Amount, grace: u64) -> Threshold {
-        Threshold { signal, amount, grace: Duration::from_secs(grace), minimum_reclaim: None }
+    fn threshold(signal: Signal, value: ThresholdValue, grace: u64) -> Threshold {
+        Threshold { signal, value, grace: Duration::from_secs(grace), minimum_reclaim: None }
     }
 
     fn seen(list: &[(Signal, i64)]) -> Observations {
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn a_hard_threshold_is_answered_at_once_and_its_pressure_stays_a_while() {
-        let thresholds = [threshold(Signal::NodeFsAvailable, Amount::Part(1000), 0)];
+        let thresholds = [threshold(Signal::NodeFsAvailable, ThresholdValue::Percentage(1000), 0)];
         let mut state = State::default();
         let decision = state.decide(&thresholds, &seen(&[(Signal::NodeFsAvailable, 99)]), TRANSITION, at(0));
         assert_eq!(decision.pressures.into_iter().collect::<Vec<_>>(), [Pressure::Disk]);
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn a_soft_threshold_waits_for_its_grace_period() {
-        let thresholds = [threshold(Signal::MemoryAvailable, Amount::Fixed(500), 60)];
+        let thresholds = [threshold(Signal::MemoryAvailable, ThresholdValue::Quantity(500), 60)];
         let mut state = State::default();
         let low = seen(&[(Signal::MemoryAvailable, 400)]);
         let decision = state.decide(&thresholds, &low, TRANSITION, at(0));
@@ -171,8 +171,8 @@ mod tests {
 
     #[test]
     fn a_minimum_is_won_back_before_the_threshold_is_left() {
-        let mut one = threshold(Signal::MemoryAvailable, Amount::Fixed(100), 0);
-        one.minimum_reclaim = Some(Amount::Fixed(50));
+        let mut one = threshold(Signal::MemoryAvailable, ThresholdValue::Quantity(100), 0);
+        one.minimum_reclaim = Some(ThresholdValue::Quantity(50));
         let mut state = State::default();
         let look = |state: &mut State, available, second| {
             let seen = seen(&[(Signal::MemoryAvailable, available)]);
@@ -187,9 +187,9 @@ mod tests {
     #[test]
     fn memory_comes_first() {
         let thresholds = [
-            threshold(Signal::PidAvailable, Amount::Fixed(10), 0),
-            threshold(Signal::NodeFsAvailable, Amount::Fixed(10), 0),
-            threshold(Signal::MemoryAvailable, Amount::Fixed(10), 0),
+            threshold(Signal::PidAvailable, ThresholdValue::Quantity(10), 0),
+            threshold(Signal::NodeFsAvailable, ThresholdValue::Quantity(10), 0),
+            threshold(Signal::MemoryAvailable, ThresholdValue::Quantity(10), 0),
         ];
         let all = seen(&[(Signal::PidAvailable, 1), (Signal::NodeFsAvailable, 1), (Signal::MemoryAvailable, 1)]);
         let met = State::default().decide(&thresholds, &all, TRANSITION, at(0)).met;

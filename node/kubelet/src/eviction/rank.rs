@@ -99,7 +99,7 @@ pub fn message(signal: Signal, candidate: &Candidate<'_>, met: &[Threshold], see
     let mut message = format!("The node was low on resource: {name}. ");
     let first = met.iter().filter(|one| one.signal.resource() == resource).find_map(|one| {
         let observation = seen.get(&one.signal)?;
-        Some((one.amount.of(observation.capacity), observation.available))
+        Some((one.value.of(observation.capacity), observation.available))
     });
     if let Some((threshold, available)) = first {
         let (threshold, available) = (Quantity::from_bytes(threshold), Quantity::from_bytes(available));
@@ -195,7 +195,7 @@ mod tests {
     use crate::eviction::decide::Observation;
     use crate::fixtures;
     use crate::summary::{ContainerStats, MemoryStats, PodReference, ProcessStats, Time, VolumeStats};
-    use crate::thresholds::Amount;
+    use crate::thresholds::ThresholdValue;
 
     const NOW: Time = Time(jiff::Timestamp::UNIX_EPOCH);
 
@@ -304,7 +304,7 @@ mod tests {
         let candidate = Candidate { pod: &pod, stats: Some(&stats) };
         let threshold = Threshold {
             signal: Signal::MemoryAvailable,
-            amount: Amount::Fixed(100 << 20),
+            value: ThresholdValue::Quantity(100 << 20),
             grace: std::time::Duration::ZERO,
             minimum_reclaim: None,
         };

@@ -200,7 +200,11 @@ pub fn allocatable(config: &Config, host: &Host) -> ResourceList {
 /// What is reserved of a resource, as it is counted.
 fn reserved(config: &Config, name: &str) -> i64 {
     let lists = [&config.system_reserved, &config.kube_reserved];
-    lists.iter().filter_map(|list| list.get(name)).map(|text| resources::amount(name, &Quantity(text.clone()))).sum()
+    lists
+        .iter()
+        .filter_map(|list| list.get(name))
+        .map(|text| resources::counted_value(name, &Quantity(text.clone())))
+        .sum()
 }
 
 /// The memory that pods cannot be given: what is reserved, and what is kept free.

@@ -107,8 +107,8 @@ pub fn resource(
     .to_string())
 }
 
-fn divide(amount: i64, divisor: i64) -> i64 {
-    amount / divisor + i64::from(amount % divisor != 0)
+fn divide(value: i64, divisor: i64) -> i64 {
+    value / divisor + i64::from(value % divisor != 0)
 }
 
 #[cfg(test)]

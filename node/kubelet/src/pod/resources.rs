@@ -234,7 +234,7 @@ fn is_limited(pod: &Pod, name: &str) -> bool {
 }
 
 /// A quantity as it is counted: CPU in thousandths, everything else in units.
-pub fn amount(name: &str, quantity: &Quantity) -> i64 {
+pub fn counted_value(name: &str, quantity: &Quantity) -> i64 {
     if name == "cpu" { milli(quantity) } else { value(quantity) }
 }
 
@@ -249,14 +249,14 @@ pub fn pod_limits(pod: &Pod) -> BTreeMap<String, i64> {
 }
 
 fn counted(list: &ResourceList) -> BTreeMap<String, i64> {
-    list.iter().map(|(name, quantity)| (name.clone(), amount(name, quantity))).collect()
+    list.iter().map(|(name, quantity)| (name.clone(), counted_value(name, quantity))).collect()
 }
 
 /// The requests of the pod as a whole, as `status.allocatedResources` shows them.
 pub fn request_quantities(pod: &Pod) -> ResourceList {
     let whole = spec::spec(pod).resources.as_ref().and_then(|resources| resources.requests.as_ref());
     let mut total = totals(pod, requests, whole);
-    combine(&mut total, &amounts(spec::spec(pod).overhead.as_ref()), add);
+    combine(&mut total, &quantities(spec::spec(pod).overhead.as_ref()), add);
     printed(total)
 }
 
@@ -264,30 +264,30 @@ pub fn request_quantities(pod: &Pod) -> ResourceList {
 pub fn limit_quantities(pod: &Pod) -> ResourceList {
     let whole = spec::spec(pod).resources.as_ref().and_then(|resources| resources.limits.as_ref());
     let mut total = totals(pod, limits, whole);
-    let mut overhead = amounts(spec::spec(pod).overhead.as_ref());
+    let mut overhead = quantities(spec::spec(pod).overhead.as_ref());
     overhead.retain(|name, _| total.get(name).is_some_and(|limit| !limit.is_zero()));
     combine(&mut total, &overhead, add);
     printed(total)
 }
 
 /// Exact amounts of resources, which keep the format that they were written in.
-type Amounts = BTreeMap<String, corten_meta::Quantity>;
+type Quantities = BTreeMap<String, corten_meta::Quantity>;
 
-fn amounts(list: Option<&ResourceList>) -> Amounts {
+fn quantities(list: Option<&ResourceList>) -> Quantities {
     list.into_iter().flatten().filter_map(|(name, quantity)| Some((name.clone(), parse(quantity)?))).collect()
 }
 
-fn printed(amounts: Amounts) -> ResourceList {
-    amounts.into_iter().map(|(name, amount)| (name, Quantity(amount.to_string()))).collect()
+fn printed(quantities: Quantities) -> ResourceList {
+    quantities.into_iter().map(|(name, quantity)| (name, Quantity(quantity.to_string()))).collect()
 }
 
 /// Init containers run before the main ones but beside the sidecars that were started before them, so the larger of the
 /// two times counts.
-fn totals(pod: &Pod, of: fn(&Container) -> Option<&ResourceList>, whole: Option<&ResourceList>) -> Amounts {
-    let mut sidecars = Amounts::new();
-    let mut peak = Amounts::new();
+fn totals(pod: &Pod, of: fn(&Container) -> Option<&ResourceList>, whole: Option<&ResourceList>) -> Quantities {
+    let mut sidecars = Quantities::new();
+    let mut peak = Quantities::new();
     for (role, container) in spec::init_containers(pod) {
-        let own = amounts(of(container));
+        let own = quantities(of(container));
         if role == Role::Sidecar {
             combine(&mut sidecars, &own, add);
             combine(&mut peak, &sidecars, corten_meta::Quantity::max);
@@ -297,14 +297,14 @@ fn totals(pod: &Pod, of: fn(&Container) -> Option<&ResourceList>, whole: Option<
             combine(&mut peak, &together, corten_meta::Quantity::max);
         }
     }
-    let mut total = Amounts::new();
+    let mut total = Quantities::new();
     for container in &spec::spec(pod).containers {
-        combine(&mut total, &amounts(of(container)), add);
+        combine(&mut total, &quantities(of(container)), add);
     }
     combine(&mut total, &sidecars, add);
     combine(&mut total, &peak, corten_meta::Quantity::max);
     // What the pod asks for as a whole stands in place of the sum.
-    total.extend(amounts(whole));
+    total.extend(quantities(whole));
     total
 }
 
@@ -313,14 +313,14 @@ fn add(a: corten_meta::Quantity, b: corten_meta::Quantity) -> corten_meta::Quant
 }
 
 fn combine(
-    into: &mut Amounts,
-    other: &Amounts,
+    into: &mut Quantities,
+    other: &Quantities,
     how: fn(corten_meta::Quantity, corten_meta::Quantity) -> corten_meta::Quantity,
 ) {
-    for (name, amount) in other {
+    for (name, quantity) in other {
         let sum = match into.remove(name) {
-            Some(present) => how(present, amount.clone()),
-            None => amount.clone(),
+            Some(present) => how(present, quantity.clone()),
+            None => quantity.clone(),
         };
         into.insert(name.clone(), sum);
     }

@@ -51,9 +51,9 @@ pub fn last_given(pod: &Pod) -> Allocated {
 fn take_reported(asked: &mut Option<ResourceList>, reported: Option<&ResourceList>) {
     let Some(list) = asked else { return };
     list.retain(|name, _| reported.is_some_and(|reported| reported.contains_key(name)));
-    for (name, amount) in list {
+    for (name, quantity) in list {
         if let Some(reported) = reported.and_then(|reported| reported.get(name)) {
-            amount.clone_from(reported);
+            quantity.clone_from(reported);
         }
     }
 }

@@ -162,8 +162,8 @@ impl<'a> Search<'a> {
 
     fn is_free(&self, wanted: &Wanted<'a>, place: usize) -> bool {
         let offered = &self.offered[place];
-        let enough = |(counter, amount): &(usize, i128)| {
-            self.used.get(counter).copied().unwrap_or(0) + amount <= self.devices.left(*counter)
+        let enough = |(counter, quantity): &(usize, i128)| {
+            self.used.get(counter).copied().unwrap_or(0) + quantity <= self.devices.left(*counter)
         };
         let has_room = match (&offered.device.capacity, wanted.capacity) {
             (None, None) => true,
@@ -182,9 +182,9 @@ impl<'a> Search<'a> {
     /// Reports whether the remaining capacity of the device suffices.
     fn has_room(&self, offered: &Offered<'a>, taken: &Taken) -> bool {
         let chosen = |name: &String| self.parts.get(&offered.number).and_then(|(_, of)| of.get(name)).copied();
-        taken.iter().all(|(name, amount)| {
+        taken.iter().all(|(name, quantity)| {
             let others = self.devices.shared(offered.number, name) + chosen(name).unwrap_or(0);
-            others + amount.as_milli() <= offered.capacity(name)
+            others + quantity.as_milli() <= offered.capacity(name)
         })
     }
 
@@ -194,8 +194,8 @@ impl<'a> Search<'a> {
         let (parts, of) = self.parts.entry(offered.number).or_default();
         let before = *parts;
         *parts = parts.saturating_add_signed(by as isize);
-        for (name, amount) in taken_of(wanted, offered).unwrap_or_default() {
-            *of.entry(name).or_default() += by * amount.as_milli();
+        for (name, quantity) in taken_of(wanted, offered).unwrap_or_default() {
+            *of.entry(name).or_default() += by * quantity.as_milli();
         }
         let ends = before.max(*parts) == 1;
         if *parts == 0 {
@@ -215,8 +215,8 @@ impl<'a> Search<'a> {
             (false, true) => drop(self.taken.insert(offered.number)),
             (false, false) => drop(self.taken.remove(&offered.number)),
         }
-        for (counter, amount) in offered.consumes {
-            *self.used.entry(*counter).or_default() += if taken { *amount } else { -amount };
+        for (counter, quantity) in offered.consumes {
+            *self.used.entry(*counter).or_default() += if taken { *quantity } else { -quantity };
         }
     }
 
@@ -365,7 +365,7 @@ fn allocation(
 /// Returns the capacity that a share of a device consumes.
 fn consumed(wanted: &Wanted<'_>, offered: &Offered<'_>) -> Option<BTreeMap<String, Quantity>> {
     let taken = taken_of(wanted, offered).filter(|taken| offered.is_shared() && !taken.is_empty())?;
-    Some(taken.into_iter().map(|(name, amount)| (name, Quantity(amount.to_string()))).collect())
+    Some(taken.into_iter().map(|(name, quantity)| (name, Quantity(quantity.to_string()))).collect())
 }
 
 /// Returns the configuration for the drivers: the class's for each request, then the claim's own for its requests.

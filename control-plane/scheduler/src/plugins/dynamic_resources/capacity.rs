@@ -20,12 +20,12 @@ pub fn taken(device: &Device, asked: Option<&CapacityRequirements>) -> Option<Ta
     let mut taken = Taken::new();
     for (name, capacity) in device.capacity.iter().flatten() {
         let wanted = asked.and_then(|asked| asked.get(name)).map(|quantity| &*quantity.0);
-        let amount = amount(wanted, capacity)?;
+        let consumed = consumed(wanted, capacity)?;
         let policy = capacity.request_policy.as_ref();
-        if amount > quantity(&capacity.value.0)? || !policy.is_none_or(|policy| allows(policy, &amount)) {
+        if consumed > quantity(&capacity.value.0)? || !policy.is_none_or(|policy| allows(policy, &consumed)) {
             return None;
         }
-        taken.insert(name.clone(), amount);
+        taken.insert(name.clone(), consumed);
     }
     Some(taken)
 }
@@ -36,7 +36,7 @@ fn quantity(text: &str) -> Option<Quantity> {
 
 /// Returns the requested quantity, rounded up by the policy; without a request, the policy's default or the whole
 /// capacity.
-fn amount(wanted: Option<&str>, capacity: &DeviceCapacity) -> Option<Quantity> {
+fn consumed(wanted: Option<&str>, capacity: &DeviceCapacity) -> Option<Quantity> {
     let policy = capacity.request_policy.as_ref();
     let Some(wanted) = wanted else {
         let usual = policy.and_then(|policy| policy.default.as_ref());
@@ -60,18 +60,18 @@ fn amount(wanted: Option<&str>, capacity: &DeviceCapacity) -> Option<Quantity> {
     Some(values.into_iter().find(|value| *value >= wanted).unwrap_or(wanted))
 }
 
-fn allows(policy: &CapacityRequestPolicy, amount: &Quantity) -> bool {
-    if policy.default.as_ref().and_then(|usual| quantity(&usual.0)).as_ref() == Some(amount) {
+fn allows(policy: &CapacityRequestPolicy, consumed: &Quantity) -> bool {
+    if policy.default.as_ref().and_then(|usual| quantity(&usual.0)).as_ref() == Some(consumed) {
         return true;
     }
     if let Some(range) = &policy.valid_range {
-        let within = range.max.as_ref().and_then(|most| quantity(&most.0)).is_none_or(|most| *amount <= most);
+        let within = range.max.as_ref().and_then(|most| quantity(&most.0)).is_none_or(|most| *consumed <= most);
         let least = quantity(&range.min.0).map_or(0, |least| least.as_value());
         let step = range.step.as_ref().and_then(|step| quantity(&step.0)).map_or(1, |step| step.as_value().max(1));
-        return within && (range.step.is_none() || (amount.as_value() - least) % step == 0);
+        return within && (range.step.is_none() || (consumed.as_value() - least) % step == 0);
     }
     let values = policy.valid_values.as_deref().unwrap_or_default();
-    values.is_empty() || values.iter().filter_map(|value| quantity(&value.0)).any(|value| value == *amount)
+    values.is_empty() || values.iter().filter_map(|value| quantity(&value.0)).any(|value| value == *consumed)
 }
 
 #[cfg(test)]

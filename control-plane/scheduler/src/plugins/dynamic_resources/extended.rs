@@ -26,7 +26,7 @@ pub fn classes(pod: &PodRow, devices: &Devices) -> BTreeMap<String, String> {
     if pod.demand.extended.is_empty() {
         return BTreeMap::new();
     }
-    let asked = pod.demand.requests.scalar.iter().filter(|(name, amount)| is_extended(name) && **amount > 0);
+    let asked = pod.demand.requests.scalar.iter().filter(|(name, quantity)| is_extended(name) && **quantity > 0);
     asked.filter_map(|(name, _)| Some((name.clone(), devices.class_of(name)?.to_owned()))).collect()
 }
 
