@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::core::v1::{Node, Pod};
-use corten_scheduler::judge::{Cluster, Rows};
+use corten_scheduler::evaluate::{Cluster, Rows};
 use serde_json::{Value, json};
 
 struct Counting;

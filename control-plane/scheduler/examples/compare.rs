@@ -11,7 +11,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
 use corten_api::Typed;
-use corten_scheduler::judge::{Cluster, Judgement, judge};
+use corten_scheduler::evaluate::{Cluster, Evaluation, evaluate};
 use serde_json::{Value, json};
 
 /// A small random number generator, so that a seed reproduces a run.
@@ -248,23 +248,23 @@ fn typed<K: Typed>(list: &Value) -> Vec<K> {
     list.as_array().unwrap().iter().map(|value| K::from_value(value.clone()).unwrap()).collect()
 }
 
-fn ours(case: &Value) -> BTreeMap<String, Judgement> {
+fn ours(case: &Value) -> BTreeMap<String, Evaluation> {
     let cluster = Cluster {
         nodes: typed(&case["nodes"]),
         pods: typed(&case["pods"]),
         services: typed(&case["services"]),
         namespaces: typed(&case["namespaces"]),
     };
-    judge(cluster, corten_api::k8s_openapi::api::core::v1::Pod::from_value(case["pod"].clone()).unwrap())
+    evaluate(cluster, corten_api::k8s_openapi::api::core::v1::Pod::from_value(case["pod"].clone()).unwrap())
 }
 
 /// Returns the differences; empty if there are none.
-fn differences(ours: &BTreeMap<String, Judgement>, theirs: &Value) -> Vec<String> {
+fn differences(ours: &BTreeMap<String, Evaluation>, theirs: &Value) -> Vec<String> {
     let mut found = Vec::new();
-    for (node, judgement) in ours {
+    for (node, evaluation) in ours {
         let (rejected, scores) = (&theirs["rejected"][node], &theirs["scores"][node]);
-        match judgement {
-            Judgement::Rejected { plugin, unresolvable, reasons } => {
+        match evaluation {
+            Evaluation::Rejected { plugin, unresolvable, reasons } => {
                 let code = if *unresolvable { "UnschedulableAndUnresolvable" } else { "Unschedulable" };
                 let mut words = vec![(*plugin).to_owned(), code.to_owned()];
                 words.extend(reasons.iter().cloned());
@@ -281,7 +281,7 @@ fn differences(ours: &BTreeMap<String, Judgement>, theirs: &Value) -> Vec<String
                     ));
                 }
             }
-            Judgement::Scores(given) => {
+            Evaluation::Scores(given) => {
                 for (plugin, score) in given {
                     // A plugin that skips scoring is not listed by the other side, or as zero.
                     let other = scores[*plugin].as_i64();
@@ -319,7 +319,7 @@ fn main() {
         let theirs: Value = serde_json::from_str(&output.next().unwrap().unwrap()).unwrap();
         let ours = ours(&case);
         nodes += ours.len();
-        feasible += ours.values().filter(|judgement| matches!(judgement, Judgement::Scores(_))).count();
+        feasible += ours.values().filter(|evaluation| matches!(evaluation, Evaluation::Scores(_))).count();
         let found = differences(&ours, &theirs);
         if !found.is_empty() {
             wrong += 1;
@@ -330,6 +330,6 @@ fn main() {
     }
     drop(input);
     child.wait().unwrap();
-    println!("{cases} clusters, {nodes} nodes, {feasible} feasible, {wrong} clusters judged differently");
+    println!("{cases} clusters, {nodes} nodes, {feasible} feasible, {wrong} clusters evaluated differently");
     assert_eq!(wrong, 0);
 }

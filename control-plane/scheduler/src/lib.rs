@@ -6,11 +6,11 @@
 
 mod config;
 mod cycle;
+pub mod evaluate;
 mod explain;
 mod extender;
 mod filtering;
 mod framework;
-pub mod judge;
 mod metrics;
 mod outcome;
 mod plugins;

@@ -2,7 +2,7 @@
 
 use corten_api::Typed;
 use corten_api::k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service};
-use corten_scheduler::judge::{Cluster, judge};
+use corten_scheduler::evaluate::{Cluster, evaluate};
 use serde_json::{Value, json};
 
 use super::{BETWEEN, json};
@@ -59,7 +59,7 @@ fn scheduler(input: &[u8]) {
     }
     if !cluster.pods.is_empty() {
         let pod = cluster.pods.remove(0);
-        let _ = judge(cluster, pod);
+        let _ = evaluate(cluster, pod);
     }
 }
 

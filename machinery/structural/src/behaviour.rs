@@ -214,8 +214,8 @@ impl Behaviour for CustomResource {
 
     fn ratcheted(&self, new: &Value, old: &Value, errors: &[FieldError]) -> Vec<String> {
         let rules = self.rules.get_or_init(|| Rules::compile(&self.schema)).as_ref();
-        let is_judged = !errors.iter().any(|error| BLOCKING.contains(&error.kind));
-        rules.filter(|_| is_judged).map(|rules| rules.ratcheted(&self.schema, new, old)).unwrap_or_default()
+        let may_ratchet = !errors.iter().any(|error| BLOCKING.contains(&error.kind));
+        rules.filter(|_| may_ratchet).map(|rules| rules.ratcheted(&self.schema, new, old)).unwrap_or_default()
     }
 
     /// Warns of finalizers without a domain.

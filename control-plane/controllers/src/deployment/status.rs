@@ -149,7 +149,7 @@ impl Pass<'_> {
         match self.deadline() {
             None => condition::remove(&mut status.conditions, PROGRESSING),
             Some(_) if done => {}
-            Some(deadline) => self.judge_progress(&mut status, &before, current, deadline),
+            Some(deadline) => self.check_progress(&mut status, &before, current, deadline),
         }
         self.copy_replica_failure(&mut status);
         let settled = self.deployment.status.as_ref() == Some(&status);
@@ -159,7 +159,7 @@ impl Pass<'_> {
         self.write(status);
     }
 
-    fn judge_progress(
+    fn check_progress(
         &self,
         status: &mut DeploymentStatus,
         before: &DeploymentStatus,

@@ -142,7 +142,7 @@ impl Collector {
         let key = Key::new(namespace, owner.name.clone());
         let cached = self.monitors.get(&resource, &key);
         if let Some(found) = cached.filter(|found| found.header.uid == owner.uid) {
-            return Ok((judged(&found), true));
+            return Ok((state_of(&found), true));
         }
         match self.client.dynamic(&resource).get(&key.namespace, &key.name).await {
             Ok(live) if corten_meta::uid(&live) == owner.uid => Ok((OwnerState::Solid, false)),
@@ -201,7 +201,7 @@ impl Collector {
     }
 }
 
-fn judged(owner: &Object) -> OwnerState {
+fn state_of(owner: &Object) -> OwnerState {
     match waits_for_dependents(owner) {
         true => OwnerState::WaitingForDependents,
         false => OwnerState::Solid,

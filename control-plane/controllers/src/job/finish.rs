@@ -33,7 +33,7 @@ impl Ending {
 
 impl Pass<'_> {
     /// Decides the outcome. An earlier decision stays; otherwise failures are checked before successes.
-    pub(super) fn judge(&self) -> Option<Ending> {
+    pub(super) fn outcome(&self) -> Option<Ending> {
         self.decided().or_else(|| self.fails()).or_else(|| self.succeeds())
     }
 

@@ -148,7 +148,7 @@ impl Pass<'_> {
         self.begin();
         self.count_failed_indexes();
         self.account();
-        let ending = self.judge();
+        let ending = self.outcome();
         let suspended = self.spec.suspend.unwrap_or(false);
         let deletions = match (&ending, suspended) {
             (Some(_), _) | (None, true) => self.delete_active(usize::MAX),

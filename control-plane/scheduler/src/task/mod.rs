@@ -370,7 +370,7 @@ impl Task {
 
     /// Binds pods whose volumes are ready, and fails those whose volumes failed or timed out.
     fn bind_what_is_ready(&mut self, now: Timestamp) {
-        let judged: Vec<(Arc<str>, Result<bool, String>)> = self
+        let decisions: Vec<(Arc<str>, Result<bool, String>)> = self
             .waiting
             .iter()
             .map(|(uid, (placed, until))| {
@@ -381,7 +381,7 @@ impl Task {
             })
             .filter(|(_, ready)| *ready != Ok(false))
             .collect();
-        for (uid, ready) in judged {
+        for (uid, ready) in decisions {
             let Some((placed, _)) = self.waiting.remove(&uid) else { continue };
             match ready {
                 Ok(_) => self.bind(placed),

@@ -26,7 +26,7 @@ pub struct Cluster {
 
 /// The result for a node.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Judgement {
+pub enum Evaluation {
     /// The weighted scores, by plugin.
     Scores(BTreeMap<&'static str, i64>),
     Rejected {
@@ -61,13 +61,13 @@ impl Rows {
 }
 
 /// Evaluates every node for a pod with the default profile.
-pub fn judge(cluster: Cluster, pod: Pod) -> BTreeMap<String, Judgement> {
+pub fn evaluate(cluster: Cluster, pod: Pod) -> BTreeMap<String, Evaluation> {
     let mut rows = Rows::default();
     rows.add(cluster);
     let mut snapshot = rows.0;
     let row = snapshot.row(pod);
     let profile = Profile::new(&ProfileSpec::default(), &Arc::default());
-    let mut judged = BTreeMap::new();
+    let mut evaluations = BTreeMap::new();
     let slots: Vec<usize> = snapshot.nodes().map(|node| node.slot).collect();
     let filters = match filtering::pre_filter(&mut snapshot, &profile, &row) {
         Ok(filters) => filters,
@@ -81,7 +81,7 @@ pub fn judge(cluster: Cluster, pod: Pod) -> BTreeMap<String, Judgement> {
         match filtering::filter(&filters, &row, slot, &snapshot) {
             None => feasible.push(slot),
             Some((plugin, verdict)) => {
-                judged.insert(snapshot.node(slot).name.clone(), rejected(plugin, &verdict));
+                evaluations.insert(snapshot.node(slot).name.clone(), rejected(plugin, &verdict));
             }
         }
     }
@@ -93,11 +93,11 @@ pub fn judge(cluster: Cluster, pod: Pod) -> BTreeMap<String, Judgement> {
         }
     }
     let named = feasible.into_iter().map(|slot| snapshot.node(slot).name.clone());
-    judged.extend(named.zip(scores.into_iter().map(Judgement::Scores)));
-    judged
+    evaluations.extend(named.zip(scores.into_iter().map(Evaluation::Scores)));
+    evaluations
 }
 
-fn rejected(plugin: &'static str, verdict: &Verdict) -> Judgement {
+fn rejected(plugin: &'static str, verdict: &Verdict) -> Evaluation {
     let reasons = verdict.reasons().into_iter().flat_map(|reasons| reasons.iter()).map(str::to_owned).collect();
-    Judgement::Rejected { plugin, unresolvable: matches!(verdict, Verdict::Unresolvable(_)), reasons }
+    Evaluation::Rejected { plugin, unresolvable: matches!(verdict, Verdict::Unresolvable(_)), reasons }
 }
