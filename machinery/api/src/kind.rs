@@ -6,8 +6,8 @@
 
 mod builder;
 mod column;
-mod given;
 pub mod objectmeta;
+mod sent;
 mod update;
 
 use std::sync::Arc;
@@ -485,12 +485,12 @@ impl Kind {
 
     /// Returns every error of an update: the metadata's, the new object's and the change's.
     pub fn validate_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        self.validate_given_update(new, new, old)
+        self.validate_sent_update(new, new, old)
     }
 
     /// Returns every error of a write to the status subresource.
     pub fn validate_status_update(&self, new: &Value, old: &Value) -> Vec<FieldError> {
-        self.validate_given_status_update(new, new, old)
+        self.validate_sent_status_update(new, new, old)
     }
 
     /// Returns every error of a write to a subresource that changes one part of the object.

@@ -14,7 +14,7 @@ pub struct Comparison {
     pub written: Set,
     pub removed: Set,
     /// Whether an associative list has an item without a key, so that its fields can have no owner.
-    pub is_unclear: bool,
+    pub mismatches_type: bool,
 }
 
 impl Comparison {
@@ -26,8 +26,8 @@ impl Comparison {
 
 /// Compares two objects. The object itself has no owner, only its fields.
 pub fn compare(of: Type<'_>, old: &Value, new: &Value) -> Comparison {
-    let Difference { written, removed, is_unclear } = value(of, Some(old), Some(new));
-    Comparison { written: written.below, removed: removed.below, is_unclear }
+    let Difference { written, removed, mismatches_type } = value(of, Some(old), Some(new));
+    Comparison { written: written.below, removed: removed.below, mismatches_type }
 }
 
 /// Returns whether two values are equal, where `1` and `1.0` are the same number.
@@ -48,7 +48,7 @@ struct Difference {
     written: Node,
     removed: Node,
     /// Whether a list has an item that cannot be distinguished from others.
-    is_unclear: bool,
+    mismatches_type: bool,
 }
 
 impl Difference {
@@ -56,7 +56,7 @@ impl Difference {
     fn put(&mut self, element: impl Fn() -> Element, of: Difference) {
         self.written.below.put(&element, of.written);
         self.removed.below.put(&element, of.removed);
-        self.is_unclear |= of.is_unclear;
+        self.mismatches_type |= of.mismatches_type;
     }
 }
 
@@ -68,8 +68,8 @@ fn value(of: Type<'_>, old: Option<&Value>, new: Option<&Value>) -> Difference {
         let gone = below(of, old, None);
         let mut come = below(of, None, new);
         come.written.member = true;
-        let is_unclear = gone.is_unclear || come.is_unclear;
-        return Difference { written: come.written, removed: gone.removed, is_unclear };
+        let mismatches_type = gone.mismatches_type || come.mismatches_type;
+        return Difference { written: come.written, removed: gone.removed, mismatches_type };
     }
     if is_leaf(shape, old, new) {
         let mut leaf = Difference::default();
@@ -125,13 +125,13 @@ fn items(items: Type<'_>, kind: ListKind<'_>, old: Option<&Value>, new: Option<&
     for item in list(old) {
         match item_element(items, kind, item) {
             Ok(element) => by_element.entry(element).or_default().0.push(item),
-            Err(_) => all.is_unclear = true,
+            Err(_) => all.mismatches_type = true,
         }
     }
     for item in list(new) {
         match item_element(items, kind, item) {
             Ok(element) => by_element.entry(element).or_default().1.push(item),
-            Err(_) => all.is_unclear = true,
+            Err(_) => all.mismatches_type = true,
         }
     }
     for (element, (old, new)) in by_element {

@@ -102,9 +102,9 @@ pub fn error_message(errors: &[FormError]) -> Option<String> {
     }
 }
 
-/// Returns whether a value is not of its type, so that its fields can have no owners. Duplicate items are clear enough,
+/// Returns whether a value is not of its type, so that its fields can have no owners. Duplicate items match,
 /// and unknown fields are dropped.
-pub fn is_unclear(of: Type<'_>, value: &Value) -> bool {
+pub fn mismatches_type(of: Type<'_>, value: &Value) -> bool {
     check(of, value).iter().any(|error| matches!(error.kind, Misfit::Unkeyed | Misfit::Value))
 }
 

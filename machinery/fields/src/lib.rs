@@ -22,7 +22,7 @@ mod types;
 
 pub use compare::compare;
 pub use conflict::conflict_status;
-pub use extract::{FormError, Misfit, check, error_message, extract, is_unclear};
+pub use extract::{FormError, Misfit, check, error_message, extract, mismatches_type};
 pub use lists::take_lists;
 pub use managers::{Entry, Fields, Identity, Managers, Operation, is_reset};
 pub use merge::merge;

@@ -12,7 +12,7 @@ use corten_meta::{Status, Value};
 
 use super::compare::{Comparison, compare, same};
 use super::conflict::Conflict;
-use super::extract::{Misfit, check, error_message, extract, is_unclear};
+use super::extract::{Misfit, check, error_message, extract, mismatches_type};
 use super::managers::{Entry, Fields, Identity, Managers, Operation};
 use super::merge::merge;
 use super::reconcile::reconcile;
@@ -127,8 +127,8 @@ fn updated(
     let mut managers = reconciled(versions, live, managers, by)?;
     let mut change = Change::new(versions, live, new, &by.api_version);
     let own = change.in_version(&by.api_version)?;
-    let is_foreign = |of: Type<'_>| is_unclear(of, new) || is_unclear(of, live);
-    if own.is_some_and(|own| own.is_unclear)
+    let is_foreign = |of: Type<'_>| mismatches_type(of, new) || mismatches_type(of, live);
+    if own.is_some_and(|own| own.mismatches_type)
         || versions.type_of(&by.api_version).filter(Type::is_custom).is_some_and(is_foreign)
     {
         return Ok(Managers::default());

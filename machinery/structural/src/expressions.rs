@@ -37,12 +37,12 @@ impl ToleratedError {
     }
 }
 
-/// Returns the errors of all schemas in a CRD; `as_given` may have more empty fields. The cost of unchanged schemas is
+/// Returns the errors of all schemas in a CRD; `as_sent` may have more empty fields. The cost of unchanged schemas is
 /// not checked.
-pub fn validate(crd: &Value, as_given: &Value, old: Option<&Value>) -> Vec<FieldError> {
+pub fn validate(crd: &Value, as_sent: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let versions = |crd: &Value| crd.pointer("/spec/versions").and_then(Value::as_array).cloned();
     let new = versions(crd).unwrap_or_default();
-    let as_given = versions(as_given).unwrap_or_default();
+    let as_sent = versions(as_sent).unwrap_or_default();
     let before = old.and_then(versions).unwrap_or_default();
     let schema = |version: &Value| version.pointer("/schema/openAPIV3Schema").cloned().unwrap_or_default();
     // Upstream validates a schema that all versions share once.
@@ -66,9 +66,9 @@ pub fn validate(crd: &Value, as_given: &Value, old: Option<&Value>) -> Vec<Field
             let is_unchanged = before
                 .iter()
                 .any(|old| old["name"] == version["name"] && old.pointer("/schema/openAPIV3Schema") == Some(&schema));
-            let as_given =
-                as_given.get(index).and_then(|given| given.pointer("/schema/openAPIV3Schema")).unwrap_or(&schema);
-            let version = VersionSchema { schema: &schema, as_given, has_status, is_unchanged, known_errors: &known };
+            let as_sent =
+                as_sent.get(index).and_then(|given| given.pointer("/schema/openAPIV3Schema")).unwrap_or(&schema);
+            let version = VersionSchema { schema: &schema, as_sent, has_status, is_unchanged, known_errors: &known };
             validate_schema(&version, &path, &mut errors);
         }
         if !same_fields || index == 0 {
@@ -97,7 +97,7 @@ fn known_errors(schema: &Value) -> Vec<String> {
 struct VersionSchema<'a> {
     schema: &'a Value,
     /// The schema with the empty fields that its author wrote.
-    as_given: &'a Value,
+    as_sent: &'a Value,
     has_status: bool,
     is_unchanged: bool,
     /// The messages of the tolerated errors that the old schemas have.
@@ -107,7 +107,7 @@ struct VersionSchema<'a> {
 fn validate_schema(version: &VersionSchema<'_>, path: &Path, errors: &mut Vec<FieldError>) {
     let schema = version.schema;
     let structural::SchemaErrors { mut structure, mut keywords, is_structural } =
-        structural::validate(schema, version.as_given, path, version.has_status);
+        structural::validate(schema, version.as_sent, path, version.has_status);
     let is_known = |tolerated: &ToleratedError| version.known_errors.iter().any(|known| known == tolerated.message);
     for found in [&mut structure, &mut keywords] {
         found.retain(|error| !TOLERATED.iter().any(|tolerated| tolerated.matches(error) && is_known(tolerated)));

@@ -50,10 +50,10 @@ pub struct SchemaErrors {
 }
 
 /// Validates that a schema is structural and its keywords are valid. `given` is the schema with its empty fields.
-pub fn validate(schema: &Value, as_given: &Value, path: &Path, has_status: bool) -> SchemaErrors {
+pub fn validate(schema: &Value, as_sent: &Value, path: &Path, has_status: bool) -> SchemaErrors {
     let mut errors = Vec::new();
     if has_status {
-        beside_status(as_given, path, &mut errors);
+        beside_status(as_sent, path, &mut errors);
     }
     if schema["nullable"] == true {
         errors.push(FieldError::forbidden(&path.child("nullable"), "nullable cannot be true at the root"));
@@ -62,7 +62,7 @@ pub fn validate(schema: &Value, as_given: &Value, path: &Path, has_status: bool)
     // A schema with unsupported keywords is not validated further.
     if has_unsupported_keywords(schema) {
         let mut keywords = Vec::new();
-        keywords::validate(as_given, path, &mut keywords);
+        keywords::validate(as_sent, path, &mut keywords);
         // The validation of keywords reports all unsupported ones, except `$schema`.
         if errors.is_empty() && keywords.is_empty() {
             errors.push(FieldError::invalid(path, "", "OpenAPIV3Schema 'schema' is not supported"));
@@ -77,7 +77,7 @@ pub fn validate(schema: &Value, as_given: &Value, path: &Path, has_status: bool)
     }
     errors.append(&mut structure);
     let mut keywords = Vec::new();
-    keywords::validate(as_given, path, &mut keywords);
+    keywords::validate(as_sent, path, &mut keywords);
     let is_structural = errors.is_empty();
     SchemaErrors { structure: errors, keywords, is_structural }
 }
@@ -86,7 +86,7 @@ pub fn validate(schema: &Value, as_given: &Value, path: &Path, has_status: bool)
 fn has_unsupported_keywords(schema: &Value) -> bool {
     const UNKNOWN: [&str; 7] =
         ["id", "$schema", "$ref", "patternProperties", "dependencies", "additionalItems", "definitions"];
-    let is_said = |key: &str, value: &Value| match value {
+    let is_set = |key: &str, value: &Value| match value {
         Value::Null => false,
         Value::String(string) => !string.is_empty(),
         Value::Object(map) => !map.is_empty() || key == "additionalItems",
@@ -96,7 +96,7 @@ fn has_unsupported_keywords(schema: &Value) -> bool {
     let many = ["allOf", "anyOf", "oneOf"].into_iter().filter_map(|key| schema[key].as_array()).flatten();
     let properties = schema["properties"].as_object().into_iter().flat_map(serde_json::Map::values);
     schema.is_object()
-        && (UNKNOWN.iter().any(|key| is_said(key, &schema[*key]))
+        && (UNKNOWN.iter().any(|key| is_set(key, &schema[*key]))
             || schema["items"].as_array().is_some_and(|schemas| !schemas.is_empty())
             || schema["x-kubernetes-preserve-unknown-fields"] == false
             || one.chain(many).chain(properties).any(has_unsupported_keywords))

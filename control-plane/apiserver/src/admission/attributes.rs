@@ -24,7 +24,7 @@ pub struct Attributes<'a> {
     pub companions: Vec<Op>,
     pub dry_run: bool,
     /// The object with the empty lists and maps that its author wrote, if there are any.
-    pub given: Option<Value>,
+    pub sent: Option<Value>,
     /// The object's name in the request; empty if the server generates the name of a creation.
     name: String,
     /// The DeleteOptions of a deletion; other operations have their options in the query.
@@ -54,7 +54,7 @@ impl<'a> Attributes<'a> {
             companions: Vec::new(),
             // The handler of the request has refused an invalid value before.
             dry_run: target.context.dry_run(),
-            given: None,
+            sent: None,
             delete_options: None,
             reinvocation: Reinvocation::default(),
         }
@@ -86,8 +86,8 @@ impl<'a> Attributes<'a> {
     }
 
     /// Returns the object as its author wrote it, for plugins that distinguish an absent field from an empty map.
-    pub fn as_given(&self) -> &Value {
-        self.given.as_ref().unwrap_or(&self.object)
+    pub fn as_sent(&self) -> &Value {
+        self.sent.as_ref().unwrap_or(&self.object)
     }
 
     /// Returns the object's name in the request; empty if the server generates the name of a creation.

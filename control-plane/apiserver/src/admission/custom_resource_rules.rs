@@ -35,7 +35,7 @@ impl Plugin for CustomResourceRules {
             return Vec::new();
         }
         let mut errors = custom_resources::validate_bundle(&a.object, a.old.as_deref());
-        errors.extend(corten_structural::validate_expressions(&a.object, a.as_given(), a.old.as_deref()));
+        errors.extend(corten_structural::validate_expressions(&a.object, a.as_sent(), a.old.as_deref()));
         errors
     }
 }

@@ -42,7 +42,7 @@ impl Plugin for RuntimeClass {
                 return Ok(());
             }
             let class = class_of(a).await?.map(|class| class.value());
-            check_overhead(a.as_given(), class.as_ref()).map_err(|why| a.forbidden(why))
+            check_overhead(a.as_sent(), class.as_ref()).map_err(|why| a.forbidden(why))
         })
     }
 }

@@ -14,7 +14,7 @@ use corten_store::{Expect, Op};
 use super::commit::{dry_answer, settle};
 use super::create::{Make, create_object};
 use super::normalise::{keep_deletion, keep_server_metadata, restore_rest};
-use super::ownership::{Ownership, is_unclear, track_update};
+use super::ownership::{Ownership, mismatches_type, track_update};
 use super::part::Part;
 use super::precondition::{self, not_the_same, server_busy};
 use super::scope::Scope;
@@ -254,7 +254,7 @@ impl<'a> Change<'a> {
         let defaults_first =
             self.part == Part::Status && untouched.is_none() && (rules.status_needs_spec || rules.labels_from_template);
         let mut has_lost_empty = defaults_first && kind.default(new);
-        let is_unclear = is_unclear(kind, self.part, new, old);
+        let mismatches_type = mismatches_type(kind, self.part, new, old);
         let owns_first = rules.is_owned_as_sent && self.ownership == Ownership::Tracked;
         if owns_first {
             has_lost_empty |= kind.default(new);
@@ -277,7 +277,7 @@ impl<'a> Change<'a> {
             drop(Untouched::take(new));
         }
         match self.ownership {
-            Ownership::Tracked if is_unclear => set_managers(new, Managers::default()),
+            Ownership::Tracked if mismatches_type => set_managers(new, Managers::default()),
             Ownership::Tracked if owns_first => {}
             Ownership::Tracked => {
                 let sent = if has_lost_empty { (self.transform)(old).ok() } else { None };
@@ -344,19 +344,19 @@ impl<'a> Change<'a> {
             restore_rest(kind, self.part, &mut attributes.object, old);
         }
         if has_lost_empty {
-            let given = kind.as_given(&attributes.object, (self.transform)(old)?, self.spared());
-            attributes.given = Some(given);
+            let sent = kind.for_validation(&attributes.object, (self.transform)(old)?, self.spared());
+            attributes.sent = Some(sent);
         }
         // The desired state is the old one, unless the request or admission could write it.
         if self.part != Part::Status || attributes.object.is_touched() {
-            generation::bump(kind, &mut attributes.object, attributes.given.as_ref(), old);
+            generation::bump(kind, &mut attributes.object, attributes.sent.as_ref(), old);
         }
         self.validate(scope, &mut attributes, old).await?;
         Ok(attributes.into_parts())
     }
 
     async fn validate(&self, scope: &Scope<'_>, attributes: &mut Attributes<'_>, old: &Value) -> Result<(), Status> {
-        let errors = errors_of_change(scope, self.part, &attributes.object, attributes.as_given(), old);
+        let errors = errors_of_change(scope, self.part, &attributes.object, attributes.as_sent(), old);
         let ratcheted = scope.resource.kind.behaviour.ratcheted(&attributes.object, old, &errors);
         ratcheted.into_iter().for_each(|warning| scope.context.warn(warning));
         refuse_invalid(scope, &attributes.object, errors, scope.admission.errors(attributes))?;

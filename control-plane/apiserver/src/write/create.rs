@@ -9,7 +9,7 @@ use corten_store::{Expect, Op};
 
 use super::commit::{dry_answer, settle};
 use super::normalise::{drop_status, strip};
-use super::ownership::{Ownership, is_unclear, track_create};
+use super::ownership::{Ownership, mismatches_type, track_create};
 use super::part::Part;
 use super::precondition::{already_exists, check_new, parse_version, server_busy};
 use super::scope::Scope;
@@ -52,7 +52,7 @@ pub async fn create_object(scope: &Scope<'_>, make: &Make<'_>, ownership: Owners
     for attempt in 1..=ATTEMPTS {
         let mut new = make()?;
         let normalised = normalise(scope, &mut new)?;
-        let has_lost_empty = default_and_own(scope, &mut new, ownership, normalised.is_unclear);
+        let has_lost_empty = default_and_own(scope, &mut new, ownership, normalised.mismatches_type);
         let mut draft = admit(scope, new, normalised, ownership).await?;
         validate(scope, &mut draft, has_lost_empty.then_some(make)).await?;
         let can_change_name = draft.has_generated_name && attempt < ATTEMPTS;
@@ -80,7 +80,7 @@ struct Normalised {
     /// Whether the request leaves the labels to the template.
     labels_from_template: bool,
     /// Whether the fields of the status have no clear owners, so that the object has none.
-    is_unclear: bool,
+    mismatches_type: bool,
 }
 
 /// Gives the object its namespace, and removes the fields that a create may not write.
@@ -91,21 +91,21 @@ fn normalise(scope: &Scope<'_>, new: &mut Value) -> Result<Normalised, Status> {
     owner_references::drop_repeated(scope, new);
     let labels_from_template = template_labels::are_from_template(kind, new);
     strip(new);
-    let is_unclear = is_unclear(kind, Part::Main, new, &Value::Null);
+    let mismatches_type = mismatches_type(kind, Part::Main, new, &Value::Null);
     if !kind.rules.is_owned_as_sent {
         drop_status(kind, new);
     }
-    Ok(Normalised { version, labels_from_template, is_unclear })
+    Ok(Normalised { version, labels_from_template, mismatches_type })
 }
 
 /// Gives the object its defaults, and its creator the fields that it sets. Returns whether an empty list or map
 /// vanished.
-fn default_and_own(scope: &Scope<'_>, new: &mut Value, ownership: Ownership, is_unclear: bool) -> bool {
+fn default_and_own(scope: &Scope<'_>, new: &mut Value, ownership: Ownership, mismatches_type: bool) -> bool {
     let kind = &scope.resource.kind;
     let has_lost_empty = ownership.default(kind, new);
     kind.behaviour.default_times(new, scope.context.now);
     match ownership {
-        Ownership::Tracked if is_unclear => set_managers(new, Managers::default()),
+        Ownership::Tracked if mismatches_type => set_managers(new, Managers::default()),
         Ownership::Tracked => track_create(scope, new),
         Ownership::Given => {}
     }
@@ -189,9 +189,9 @@ async fn validate(scope: &Scope<'_>, draft: &mut Draft<'_>, make: Option<&Make<'
     let kind = &scope.resource.kind;
     let attributes = &mut draft.attributes;
     let spared: &[&str] = if kind.rules.status_on_create { &["metadata"] } else { &["metadata", "status"] };
-    let given = make.map(|make| make()).transpose()?;
-    attributes.given = given.map(|given| kind.as_given(&attributes.object, given, spared));
-    let errors = kind.validate(attributes.as_given());
+    let sent = make.map(|make| make()).transpose()?;
+    attributes.sent = sent.map(|sent| kind.for_validation(&attributes.object, sent, spared));
+    let errors = kind.validate(attributes.as_sent());
     let of_admission = scope.admission.errors(attributes);
     refuse_invalid(scope, &attributes.object, errors, of_admission)?;
     warn_of_new(scope, &attributes.object);

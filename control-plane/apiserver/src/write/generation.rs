@@ -6,8 +6,8 @@ use corten_api::Kind;
 use corten_meta::Value;
 
 /// Raises the generation if anything but metadata and status has changed. An empty field and an absent one are the
-/// same, but to the few kinds that count it. `as_given` is the object with its empty lists and maps.
-pub fn bump(kind: &Kind, new: &mut Value, as_given: Option<&Value>, old: &Value) {
+/// same, but to the few kinds that count it. `as_sent` is the object with its empty lists and maps.
+pub fn bump(kind: &Kind, new: &mut Value, as_sent: Option<&Value>, old: &Value) {
     let rules = &kind.rules;
     if !rules.generation {
         return;
@@ -24,9 +24,9 @@ pub fn bump(kind: &Kind, new: &mut Value, as_given: Option<&Value>, old: &Value)
     }
     let is_other = |object: &Value| !wanted(object, counts_status).eq(wanted(old, counts_status));
     let is_changed = match rules.counts_empty {
-        true => is_other(as_given.unwrap_or(new)),
+        true => is_other(as_sent.unwrap_or(new)),
         false => {
-            let exact = as_given.map_or(Cow::Borrowed(&*new), |given| kind.exact(new, given));
+            let exact = as_sent.map_or(Cow::Borrowed(&*new), |given| kind.exact(new, given));
             // A field that is always written is stored as null where it is empty.
             is_other(&exact) && is_other(&kind.settled(&exact))
         }

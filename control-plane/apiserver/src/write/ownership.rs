@@ -149,7 +149,7 @@ pub fn track_update(scope: &Scope<'_>, part: Part, new: &mut Value, old: &Value,
 /// Returns whether a part that the request does not write has items that its type cannot distinguish: an item without a
 /// key, or a value of another type. Upstream compares the whole object, and then drops all owners. A kind that is
 /// defaulted as sent is compared as it was sent anyway.
-pub fn is_unclear(kind: &Kind, part: Part, new: &Value, old: &Value) -> bool {
+pub fn mismatches_type(kind: &Kind, part: Part, new: &Value, old: &Value) -> bool {
     let is_other_part = |field: &str| match part {
         Part::Main => field == "status",
         Part::Status => !["apiVersion", "kind", "metadata", "status"].contains(&field),
@@ -162,7 +162,7 @@ pub fn is_unclear(kind: &Kind, part: Part, new: &Value, old: &Value) -> bool {
     }
     let mut other_part = Value::Object(sent.map(|(field, value)| (field.clone(), value.clone())).collect());
     kind.rewrite(&mut other_part);
-    corten_fields::is_unclear(type_of(kind), &other_part)
+    corten_fields::mismatches_type(type_of(kind), &other_part)
 }
 
 /// Returns the paths that a request for this part of an object can own.

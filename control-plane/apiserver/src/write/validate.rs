@@ -21,15 +21,15 @@ pub fn refuse_invalid(
     Err(Status::invalid(&scope.resource.group_kind(), corten_meta::name(object), errors))
 }
 
-/// Returns the errors of a change. `given` is the new object with its empty lists and maps.
-pub fn errors_of_change(scope: &Scope<'_>, part: Part, new: &Value, given: &Value, old: &Value) -> Vec<FieldError> {
+/// Returns the errors of a change. `sent` is the new object with its empty lists and maps.
+pub fn errors_of_change(scope: &Scope<'_>, part: Part, new: &Value, sent: &Value, old: &Value) -> Vec<FieldError> {
     let kind = &scope.resource.kind;
     match part {
-        Part::Main => kind.validate_given_update(new, given, old),
-        Part::Status => kind.validate_given_status_update(new, given, old),
+        Part::Main => kind.validate_sent_update(new, sent, old),
+        Part::Status => kind.validate_sent_status_update(new, sent, old),
         Part::Whole => {
             let role = kind.subresource(&scope.context.info.subresource).map(|s| s.role);
-            role.map(|role| kind.validate_part_update(role, given, old)).unwrap_or_default()
+            role.map(|role| kind.validate_part_update(role, sent, old)).unwrap_or_default()
         }
     }
 }

@@ -258,8 +258,8 @@ mod tests {
             let fixed = json!({"metadata": {"name": "a", "namespace": "b"}, "immutable": true, "type": "Opaque"});
             let mut sent = fixed.clone();
             sent[field] = json!({});
-            assert_eq!(kind.validate_given_update(&fixed, &fixed, &fixed), Vec::new());
-            let errors = kind.validate_given_update(&fixed, &sent, &fixed);
+            assert_eq!(kind.validate_sent_update(&fixed, &fixed, &fixed), Vec::new());
+            let errors = kind.validate_sent_update(&fixed, &sent, &fixed);
             assert_eq!(errors.iter().map(|error| error.field.as_str()).collect::<Vec<_>>(), [field]);
         }
         let namespaces = crate::lookup("", "v1", "namespaces").expect("kind");

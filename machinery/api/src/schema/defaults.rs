@@ -356,7 +356,7 @@ mod tests {
         let input = json!({"spec": spec, "unknown": []});
         let mut object = json!({"spec": {"containers": [{"resources": {}}, {"name": "x"}], "dnsPolicy": "x"}});
         let kind = "io.k8s.api.core.v1.Pod";
-        super::super::recall(kind, &input, &mut object, super::super::Recall::Given);
+        super::super::recall(kind, &input, &mut object, super::super::Recall::ForValidation);
         let spec = json!({"overhead": {}, "containers": [{"args": [], "resources": {"limits": {}}}, {"name": "x"}],
             "dnsPolicy": "x"});
         assert_eq!(object, json!({"spec": spec}));

@@ -15,8 +15,8 @@ pub enum Recall {
     /// All, for the comparison of field ownership.
     Sent,
     /// Those that rules can distinguish: of quantities only those beyond upstream's integers.
-    Given,
-    /// As `Given`, without empty values, which most rules of a change treat as absent.
+    ForValidation,
+    /// As `ForValidation`, without empty values, which most rules of a change treat as absent.
     Exact,
 }
 
@@ -72,7 +72,7 @@ fn is_other_quantity(sent: &Value, value: &Value, what: Recall) -> bool {
     let is_other = !sent.is_held_as(&quantity);
     match what {
         Recall::Sent => is_other,
-        Recall::Given | Recall::Exact => {
+        Recall::ForValidation | Recall::Exact => {
             is_other && sent.is_counted_otherwise() && value.as_str() == Some(&sent.to_string())
         }
     }
@@ -106,7 +106,7 @@ mod tests {
         let sent = |cpu: &str| job(cpu, "2024-01-01T02:00:00.500+02:00", json!([]));
         for (what, cpu, written, wanted) in [
             (Recall::Sent, "1000m", "1", job("1000m", half, json!([]))),
-            (Recall::Given, "1000m", "1", job("1", half, json!([]))),
+            (Recall::ForValidation, "1000m", "1", job("1", half, json!([]))),
             (Recall::Exact, "1000m", "1", job("1", half, json!(null))),
             (Recall::Sent, "16384Ki", "16Mi", job("16Mi", half, json!([]))),
             (Recall::Exact, "10000000000000000000", "10E", job("10000000000000000000", half, json!(null))),

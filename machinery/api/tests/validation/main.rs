@@ -44,7 +44,7 @@ impl Subject {
         let input = object.clone();
         let lost = self.kind.default(&mut object);
         self.kind.drop_gated(&mut object);
-        if lost { self.kind.as_given(&object, input, &["metadata"]) } else { object }
+        if lost { self.kind.for_validation(&object, input, &["metadata"]) } else { object }
     }
 }
 

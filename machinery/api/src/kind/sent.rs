@@ -11,8 +11,8 @@ use crate::schema::{Recall, recall};
 
 impl Kind {
     /// Returns an object as its author sent it, as rules see it, outside of `spared`.
-    pub fn as_given(&self, object: &Value, sent: Value, spared: &[&str]) -> Value {
-        let mut object = self.recalled(object, sent, spared, Recall::Given);
+    pub fn for_validation(&self, object: &Value, sent: Value, spared: &[&str]) -> Value {
+        let mut object = self.recalled(object, sent, spared, Recall::ForValidation);
         self.drop_gated(&mut object);
         object
     }
@@ -34,12 +34,12 @@ impl Kind {
     }
 
     /// Validates as [`Kind::validate_update`] does, with the new object as its author sent it.
-    pub fn validate_given_update(&self, new: &Value, sent: &Value, old: &Value) -> Vec<FieldError> {
+    pub fn validate_sent_update(&self, new: &Value, sent: &Value, old: &Value) -> Vec<FieldError> {
         self.shown(update::validate(self, &self.exact(new, sent), sent, old))
     }
 
     /// Validates as [`Kind::validate_status_update`] does, with the new object as its author sent it.
-    pub fn validate_given_status_update(&self, new: &Value, sent: &Value, old: &Value) -> Vec<FieldError> {
+    pub fn validate_sent_status_update(&self, new: &Value, sent: &Value, old: &Value) -> Vec<FieldError> {
         let new = &*self.exact(new, sent);
         let rule = |object: &Value| self.behaviour.validate_status_update(object, old);
         let own = update::as_shown(rule(new), || rule(sent));
