@@ -87,9 +87,9 @@ mod tests {
     #[tokio::test]
     async fn a_failing_component_ends_the_others_and_is_named() {
         let mut tasks = Tasks::new(CancellationToken::new());
-        let shutdown = tasks.shutdown();
+        let stop = tasks.shutdown();
         tasks.spawn("patient", async move {
-            shutdown.cancelled().await;
+            stop.cancelled().await;
             Ok::<(), anyhow::Error>(())
         });
         tasks.spawn("hasty", async { Err(anyhow!("no luck")) });
@@ -100,9 +100,9 @@ mod tests {
     async fn a_shutdown_ends_all_without_an_error() {
         let shutdown = CancellationToken::new();
         let mut tasks = Tasks::new(shutdown.clone());
-        let asked = tasks.shutdown();
+        let stop = tasks.shutdown();
         tasks.spawn("patient", async move {
-            asked.cancelled().await;
+            stop.cancelled().await;
             Ok::<(), anyhow::Error>(())
         });
         shutdown.cancel();

@@ -109,9 +109,9 @@ fn components_that_run_alone_are_a_cluster() {
 
     let _apiserver = start(&cluster, &["apiserver", "--data-dir", &data]);
     wait::until("the API server", wait::BOUND, || {
-        let asked = cluster.kubectl_command(&["--kubeconfig", &admin, "get", "--raw", "/readyz"]).output();
-        let asked = asked.map_err(|error| error.to_string())?;
-        if asked.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&asked.stderr).into_owned()) }
+        let ready = cluster.kubectl_command(&["--kubeconfig", &admin, "get", "--raw", "/readyz"]).output();
+        let ready = ready.map_err(|error| error.to_string())?;
+        if ready.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&ready.stderr).into_owned()) }
     });
     let manager = kubeconfig("controller-manager");
     let (scheduler, kubelet, proxy) = (kubeconfig("scheduler"), kubeconfig("kubelet"), kubeconfig("proxy"));

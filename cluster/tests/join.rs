@@ -66,8 +66,8 @@ fn a_machine_joins_by_a_token_and_comes_back_without_one() {
     let mut wrong = words.clone();
     *wrong.last_mut().unwrap() = "sha256:00";
     let refused = second.corten_command(&wrong).output().unwrap();
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(!refused.status.success() && said.contains("not the one that was pinned"), "{said}");
+    let printed = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && printed.contains("not the one that was pinned"), "{printed}");
 
     let named = [&words[..], &["--node-name", "second"]].concat();
     let agent = Agent::start(&second, &named);

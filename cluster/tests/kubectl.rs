@@ -24,8 +24,8 @@ fn kubectl_finds_what_it_asks_for() {
 fn lists_are_applied(cluster: &Cluster) {
     let item = |name: &str| format!("{{apiVersion: v1, kind: ConfigMap, metadata: {{name: {name}}}, data: {{a: b}}}}");
     let list = format!("apiVersion: v1\nkind: List\nitems: [{}, {}]\n", item("first"), item("second"));
-    let said = cluster.apply(&list);
-    assert!(said.contains("configmap/first created") && said.contains("configmap/second created"), "{said}");
+    let printed = cluster.apply(&list);
+    assert!(printed.contains("configmap/first created") && printed.contains("configmap/second created"), "{printed}");
 }
 
 fn older_schema_is_read(cluster: &Cluster) {
@@ -36,8 +36,8 @@ fn older_schema_is_read(cluster: &Cluster) {
 fn absent_logs_are_explained(cluster: &Cluster) {
     cluster.kubectl(&["run", "alive", "--image", IMAGE, "--", "sleep", "3600"]);
     cluster.kubectl_wait(&["wait", "--for=condition=Ready", "pod/alive"]);
-    let said = cluster.kubectl_fails(&["logs", "alive", "--previous"]);
-    assert!(said.contains("previous terminated container \"alive\" in pod \"alive\" not found"), "{said}");
+    let printed = cluster.kubectl_fails(&["logs", "alive", "--previous"]);
+    assert!(printed.contains("previous terminated container \"alive\" in pod \"alive\" not found"), "{printed}");
 
     let nowhere = r#"{"spec": {"nodeSelector": {"no": "where"}}}"#;
     cluster.kubectl(&["run", "pending", "--image", IMAGE, "--overrides", nowhere, "--", "true"]);
@@ -114,8 +114,8 @@ fn a_second_cluster_is_not_mixed_up(cluster: &Cluster) {
             .env("HOME", cluster.scratch())
             .output()
             .expect("corten runs");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success() && said.contains("has the data directory"), "{command}: {said}");
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && printed.contains("has the data directory"), "{command}: {printed}");
     }
     assert!(cluster.corten(&["status"]).contains("Ready"));
 }

@@ -102,10 +102,11 @@ fn mounts_propagate_as_asked(cluster: &Cluster) {
     let propagation = ["Bidirectional", "HostToContainer", "None", ""];
     let mut manifests = String::new();
     for (name, propagation) in names.iter().zip(propagation) {
-        let said = if propagation.is_empty() { String::new() } else { format!(", mountPropagation: {propagation}") };
+        let propagated =
+            if propagation.is_empty() { String::new() } else { format!(", mountPropagation: {propagation}") };
         let spec = format!("volumes: [{{name: host, hostPath: {{path: {}}}}}]", shared.display());
         let container = format!(
-            "securityContext: {{privileged: true}}\n    volumeMounts: [{{name: host, mountPath: /shared{said}}}]"
+            "securityContext: {{privileged: true}}\n    volumeMounts: [{{name: host, mountPath: /shared{propagated}}}]"
         );
         manifests += &pod(name, &format!("mkdir /shared/{name}; sleep 3600"), &spec, &container);
     }

@@ -33,7 +33,7 @@ fn a_killed_cluster_comes_back_and_its_containers_never_stopped() {
         cluster.kubectl_wait(&["wait", "--for=condition=Ready", "node", "--all"]);
         assert_eq!(cluster.kubectl(&["get", "configmap", "memory", "-o", "jsonpath={.data.of}"]), "before");
         assert_eq!(cluster.kubectl(&pod), before, "the container was not restarted");
-        cluster.kubectl_until(&["exec", "deployment/sleeper", "--", "echo", "alive"], |said| said == "alive\n");
+        cluster.kubectl_until(&["exec", "deployment/sleeper", "--", "echo", "alive"], |printed| printed == "alive\n");
     }
 
     // An ordinary stop ends the containers; the objects stay.

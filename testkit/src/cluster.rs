@@ -73,7 +73,7 @@ impl Cluster {
         if !output.status.success() {
             self.print_log();
         }
-        said(&format!("corten {}", arguments.join(" ")), output)
+        stdout_of(&format!("corten {}", arguments.join(" ")), output)
     }
 
     /// Returns a kubectl command.
@@ -90,7 +90,7 @@ impl Cluster {
         if !output.status.success() {
             self.print_log();
         }
-        said(&format!("kubectl {}", arguments.join(" ")), output)
+        stdout_of(&format!("kubectl {}", arguments.join(" ")), output)
     }
 
     /// Runs kubectl, which must fail, and returns its error output.
@@ -179,7 +179,7 @@ impl Drop for Cluster {
 }
 
 #[track_caller]
-fn said(what: &str, output: Output) -> String {
+fn stdout_of(what: &str, output: Output) -> String {
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{what} failed ({}):\n{stdout}{stderr}", output.status);

@@ -149,7 +149,7 @@ where
 {
     block_on(async {
         let shutdown = CancellationToken::new();
-        let asked = shutdown.clone();
+        let signalled = shutdown.clone();
         tokio::spawn(async move {
             use tokio::signal::unix::{SignalKind, signal};
             let (Ok(mut terminate), Ok(mut interrupt)) =
@@ -161,7 +161,7 @@ where
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
             }
-            asked.cancel();
+            signalled.cancel();
         });
         start(shutdown).await
     })

@@ -47,9 +47,9 @@ pub fn run(flags: &cli::Up, log: &str) -> Result<()> {
 }
 
 /// Refuses settings that the running server does not have: it would be a lie to say that they are in force.
-fn same_settings(pid: i32, asked: &cli::Server) -> Result<()> {
+fn same_settings(pid: i32, wanted: &cli::Server) -> Result<()> {
     let Some(running) = instance::flags(pid)? else { return Ok(()) };
-    match first_difference(asked, &running) {
+    match first_difference(wanted, &running) {
         None => Ok(()),
         Some(flag) => bail!(
             "corten is already running (pid {pid}) with another {flag}; stop it by `corten down` and start it again"
@@ -57,15 +57,15 @@ fn same_settings(pid: i32, asked: &cli::Server) -> Result<()> {
     }
 }
 
-/// The first flag that was given to `asked` and that `running` does not have with the same value.
-fn first_difference(asked: &cli::Server, running: &cli::Server) -> Option<String> {
-    let asked = arguments(asked);
+/// The first flag that was given to `wanted` and that `running` does not have with the same value.
+fn first_difference(wanted: &cli::Server, running: &cli::Server) -> Option<String> {
+    let wanted = arguments(wanted);
     let running = arguments(running);
     let plain = cli::Cli::parse_from(["corten", "server"]);
     let cli::Command::Server(plain) = plain.command else { return None };
     let plain = arguments(&plain);
     let has = |list: &[OsString], pair: &[OsString]| list.chunks(2).any(|other| other == pair);
-    let missing = asked.chunks(2).find(|pair| !has(&plain, pair) && !has(&running, pair))?;
+    let missing = wanted.chunks(2).find(|pair| !has(&plain, pair) && !has(&running, pair))?;
     Some(missing[0].to_string_lossy().into_owned())
 }
 
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn settings_of_a_running_cluster_are_not_silently_ignored() {
-        for (asked, running, difference) in [
+        for (wanted, running, difference) in [
             (&[][..], &[][..], None),
             (&[], &["--nodes", "3"], None),
             (&["--nodes", "3"], &["--nodes", "3", "--port", "7443"], None),
@@ -248,7 +248,7 @@ mod tests {
             (&["--port", "7443"], &["--nodes", "3"], Some("--port")),
             (&["--tls-san", "a"], &["--tls-san", "b"], Some("--tls-san")),
         ] {
-            assert_eq!(first_difference(&server(asked), &server(running)).as_deref(), difference, "{asked:?}");
+            assert_eq!(first_difference(&server(wanted), &server(running)).as_deref(), difference, "{wanted:?}");
         }
     }
 

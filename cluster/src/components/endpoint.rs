@@ -116,7 +116,7 @@ async fn connection(endpoint: Arc<Endpoint>, acceptor: TlsAcceptor, stream: TcpS
         place.authenticated();
     }
     let service = service_fn(move |request| {
-        place.asked();
+        place.request_arrived();
         let endpoint = endpoint.clone();
         let user = user.clone();
         async move {
@@ -204,12 +204,12 @@ async fn authenticate(endpoint: &Endpoint, request: &Request<Incoming>) -> Optio
 }
 
 async fn may_get(endpoint: &Endpoint, (name, groups): &User, path: &str) -> bool {
-    let asked = NonResourceAttributes { path: Some(path.to_owned()), verb: Some("get".to_owned()) };
+    let attributes = NonResourceAttributes { path: Some(path.to_owned()), verb: Some("get".to_owned()) };
     let review = SubjectAccessReview {
         spec: SubjectAccessReviewSpec {
             user: Some(name.clone()),
             groups: Some(groups.clone()),
-            non_resource_attributes: Some(asked),
+            non_resource_attributes: Some(attributes),
             ..SubjectAccessReviewSpec::default()
         },
         ..SubjectAccessReview::default()

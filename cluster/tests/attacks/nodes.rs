@@ -39,18 +39,18 @@ impl Thief<'_> {
     #[track_caller]
     fn succeeds(&self, arguments: &[&str]) {
         let output = self.kubectl(arguments);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "kubectl {} failed: {said}", arguments.join(" "));
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "kubectl {} failed: {printed}", arguments.join(" "));
     }
 
     /// The request is refused for lack of rights, and for this reason.
     #[track_caller]
     fn is_refused(&self, arguments: &[&str], why: &str) {
         let output = self.kubectl(arguments);
-        let said = String::from_utf8_lossy(&output.stderr);
+        let printed = String::from_utf8_lossy(&output.stderr);
         let words = arguments.join(" ");
         assert!(!output.status.success(), "kubectl {words} was not refused");
-        assert!(said.to_lowercase().contains("forbidden") && said.contains(why), "kubectl {words}: {said}");
+        assert!(printed.to_lowercase().contains("forbidden") && printed.contains(why), "kubectl {words}: {printed}");
     }
 
     /// A file with an object, for `-f`.
@@ -347,8 +347,8 @@ spec: {policyName: no-approvals, validationActions: [Deny]}
     thief.succeeds(&["create", "-f", &thief.file("by-hand", &serving("by-hand", &["localhost"]).object())]);
     testkit::wait::until("the policy", testkit::wait::BOUND, || {
         let output = cluster.kubectl_command(&["certificate", "approve", "by-hand", "--force"]).output();
-        let said = output.map(|output| String::from_utf8_lossy(&output.stderr).into_owned());
-        said.map_err(|e| e.to_string())?.contains("no approvals today").then_some(()).ok_or("not yet".to_owned())
+        let printed = output.map(|output| String::from_utf8_lossy(&output.stderr).into_owned());
+        printed.map_err(|e| e.to_string())?.contains("no approvals today").then_some(()).ok_or("not yet".to_owned())
     });
     let address = address_of(cluster, STOLEN);
     let names = [STOLEN, &address];
@@ -380,8 +380,8 @@ fn proxies_to_kubelets_alone(cluster: &Cluster) {
             "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
         }});
         cluster.kubectl(&["patch", "node", "evil", "--subresource=status", "-p", &status.to_string()]);
-        let said = cluster.kubectl_fails(&["get", "--raw", "/api/v1/nodes/evil/proxy/api/v1/secrets"]);
-        assert!(said.contains("address not allowed"), "{address}:{port}: {said}");
+        let printed = cluster.kubectl_fails(&["get", "--raw", "/api/v1/nodes/evil/proxy/api/v1/secrets"]);
+        assert!(printed.contains("address not allowed"), "{address}:{port}: {printed}");
     }
     // Another node's kubelet does not pass for this one's.
     let status = json!({"status": {
@@ -389,8 +389,8 @@ fn proxies_to_kubelets_alone(cluster: &Cluster) {
         "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
     }});
     cluster.kubectl(&["patch", "node", "evil", "--subresource=status", "-p", &status.to_string()]);
-    let said = cluster.kubectl_fails(&["get", "--raw", "/api/v1/nodes/evil/proxy/pods"]);
-    assert!(said.contains("not system:node:evil"), "{said}");
+    let printed = cluster.kubectl_fails(&["get", "--raw", "/api/v1/nodes/evil/proxy/pods"]);
+    assert!(printed.contains("not system:node:evil"), "{printed}");
     for node in ["first", STOLEN, OTHER] {
         cluster.kubectl(&["get", "--raw", &format!("/api/v1/nodes/{node}/proxy/pods")]);
     }

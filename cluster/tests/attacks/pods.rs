@@ -165,10 +165,10 @@ fn a_shared_pid_namespace_does_not_lead_to_the_node(cluster: &Cluster) {
     let (_, found) = run("cat /proc/1/comm; ls -A /proc/1/root/ /proc/1/cwd/");
     assert!(found.starts_with("pause\n"), "{found}");
     assert!(!found.contains("etc"), "the node's root is seen: {found}");
-    let (written, said) = run("echo broken > /proc/1/exe");
-    assert!(!written, "the node's program was written: {said}");
-    let (dropped, said) = run("grep -q 'CapEff:.0000000000000000' /proc/1/status");
-    assert!(dropped, "{said}");
+    let (written, printed) = run("echo broken > /proc/1/exe");
+    assert!(!written, "the node's program was written: {printed}");
+    let (dropped, printed) = run("grep -q 'CapEff:.0000000000000000' /proc/1/status");
+    assert!(dropped, "{printed}");
 }
 
 /// The next exec and the probes of a container must not read what it made of its accounts.

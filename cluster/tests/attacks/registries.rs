@@ -31,7 +31,7 @@ enum Answer {
 
 /// A request that a registry got.
 #[derive(Debug, Clone)]
-struct Asked {
+struct Received {
     path: String,
     authorization: Option<String>,
 }
@@ -39,15 +39,15 @@ struct Asked {
 /// A plain HTTP server in the machine's network.
 struct Registry {
     listener: TcpListener,
-    asked: Arc<Mutex<Vec<Asked>>>,
+    received: Arc<Mutex<Vec<Received>>>,
 }
 
 impl Registry {
-    fn start(cluster: &Cluster, port: u16, answer: impl Fn(&Asked) -> Answer + Send + Sync + 'static) -> Self {
+    fn start(cluster: &Cluster, port: u16, answer: impl Fn(&Received) -> Answer + Send + Sync + 'static) -> Self {
         let listener = cluster.machine.in_network(|| TcpListener::bind(("127.0.0.1", port)).expect("a free port"));
         let accepting = listener.try_clone().expect("a descriptor");
-        let asked = Arc::new(Mutex::new(Vec::new()));
-        let noted = asked.clone();
+        let received = Arc::new(Mutex::new(Vec::new()));
+        let noted = received.clone();
         let answer = Arc::new(answer);
         std::thread::spawn(move || {
             for connection in accepting.incoming() {
@@ -60,11 +60,11 @@ impl Registry {
                 });
             }
         });
-        Self { listener, asked }
+        Self { listener, received }
     }
 
-    fn asked(&self) -> Vec<Asked> {
-        self.asked.lock().expect("the list").clone()
+    fn received(&self) -> Vec<Received> {
+        self.received.lock().expect("the list").clone()
     }
 }
 
@@ -77,8 +77,8 @@ impl Drop for Registry {
 
 fn serve(
     mut connection: TcpStream,
-    noted: &Mutex<Vec<Asked>>,
-    answer: &dyn Fn(&Asked) -> Answer,
+    noted: &Mutex<Vec<Received>>,
+    answer: &dyn Fn(&Received) -> Answer,
 ) -> std::io::Result<()> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -93,9 +93,9 @@ fn serve(
             .map(|(_, value)| value.to_owned())
     };
     let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
-    let asked = Asked { path, authorization: head.lines().find_map(header) };
-    noted.lock().expect("the list").push(asked.clone());
-    match answer(&asked) {
+    let request = Received { path, authorization: head.lines().find_map(header) };
+    noted.lock().expect("the list").push(request.clone());
+    match answer(&request) {
         Answer::Content(bytes) => {
             write!(connection, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {}\r\n\r\n", bytes.len())?;
             connection.write_all(&bytes)
@@ -206,24 +206,24 @@ fn hostile_registries_get_nothing_and_the_cluster_goes_on() {
     let elsewhere = Registry::start(&cluster, 5001, |_| Answer::Status(404, String::new()));
     let images = images(&private);
     let expected: Vec<(&str, &str)> = images.iter().map(|image| (image.name, image.refusal)).collect();
-    let registry = Registry::start(&cluster, 5000, move |asked| {
-        let name = asked.path.split('/').nth(3).unwrap_or_default();
+    let registry = Registry::start(&cluster, 5000, move |request| {
+        let name = request.path.split('/').nth(3).unwrap_or_default();
         let ask = |challenge: &str| Answer::Status(401, format!("WWW-Authenticate: {challenge}\r\n"));
         match name {
             "endless" => Answer::Endless,
-            "token" if asked.authorization.is_none() => {
+            "token" if request.authorization.is_none() => {
                 ask("Bearer realm=\"http://127.0.0.1:5000/v2/evil/endless/token\"")
             }
             "header" => ask("Bearer realm=\"http://127.0.0.1:5000/v2/evil/newline/token\""),
             "newline" => Answer::Content(b"{\"token\": \"a\\r\\nInjected: b\"}".to_vec()),
             "realm" => ask("Bearer realm=\"file:///etc/shadow\""),
-            "basic" if asked.authorization.is_none() => ask("Basic realm=\"x\""),
+            "basic" if request.authorization.is_none() => ask("Basic realm=\"x\""),
             "basic" => Answer::Status(307, "Location: http://127.0.0.1:5001/stolen\r\n".into()),
-            "loop" => Answer::Status(307, format!("Location: {}\r\n", asked.path)),
+            "loop" => Answer::Status(307, format!("Location: {}\r\n", request.path)),
             "file" => Answer::Status(307, "Location: file:///etc/shadow\r\n".into()),
             "stall" => Answer::Stall,
             name => match images.iter().find(|image| image.name == name) {
-                Some(image) => image.answer(&asked.path),
+                Some(image) => image.answer(&request.path),
                 None => Answer::Status(404, String::new()),
             },
         }
@@ -248,9 +248,9 @@ fn hostile_registries_get_nothing_and_the_cluster_goes_on() {
         assert!(!ended.success && ended.stderr.contains(words), "{name}: {}", ended.stderr);
         assert!(ended.peak < MEMORY_BOUND, "{name}: {} bytes of memory", ended.peak);
     }
-    let shown: Vec<Asked> = elsewhere.asked();
+    let shown: Vec<Received> = elsewhere.received();
     assert!(!shown.is_empty(), "the redirect was followed");
-    assert!(shown.iter().all(|asked| asked.authorization.is_none()), "and saw a password: {shown:?}");
+    assert!(shown.iter().all(|request| request.authorization.is_none()), "and saw a password: {shown:?}");
 
     // The same by pods: the kubelet's pulls run inside the server.
     let before = server_peak(&cluster);
@@ -274,7 +274,7 @@ fn hostile_registries_get_nothing_and_the_cluster_goes_on() {
     let mut pulling = cluster.corten_command(&["image", "pull", "--plain-http", "127.0.0.1:5000/evil/stall:1"]);
     let pulling = pulling.stderr(std::process::Stdio::piped()).spawn().expect("corten runs");
     wait::until("the pull's request", wait::BOUND, || {
-        let seen = registry.asked().iter().any(|asked| asked.path.contains("/evil/stall/"));
+        let seen = registry.received().iter().any(|request| request.path.contains("/evil/stall/"));
         if seen { Ok(()) } else { Err("nothing was asked".into()) }
     });
     cluster.corten(&["down", "--purge"]);

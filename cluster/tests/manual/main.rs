@@ -112,11 +112,11 @@ fn check(cluster: &Cluster, page: &str, step: &Step) {
     let mut last = String::new();
     wait::until(&what, wait::BOUND, || {
         let output = shell(cluster, &step.command);
-        let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        let failure = match (output.status.success(), page::first_missing(&step.shown, &said)) {
+        let printed = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let failure = match (output.status.success(), page::first_missing(&step.shown, &printed)) {
             (true, None) => return Ok(()),
-            (true, Some(line)) => format!("it does not say {line:?} but:\n{said}"),
-            (false, _) => format!("{}:\n{said}", output.status),
+            (true, Some(line)) => format!("it does not say {line:?} but:\n{printed}"),
+            (false, _) => format!("{}:\n{printed}", output.status),
         };
         if failure != last {
             eprintln!("not yet: {failure}");

@@ -87,8 +87,8 @@ fn steps(block: &[(usize, &str)]) -> Vec<Step> {
 }
 
 /// The first shown line that the output lacks; lines must come in their order, others may stand between them.
-pub fn first_missing<'a>(shown: &'a [String], said: &str) -> Option<&'a String> {
-    let mut lines = said.lines();
+pub fn first_missing<'a>(shown: &'a [String], printed: &str) -> Option<&'a String> {
+    let mut lines = printed.lines();
     shown.iter().find(|shown| !lines.any(|line| is_alike(shown, line)))
 }
 
@@ -129,7 +129,7 @@ fn pages_are_read() {
 
 #[test]
 fn outputs_are_compared_by_their_shape() {
-    for (shown, said, alike) in [
+    for (shown, printed, alike) in [
         ("ready after 0.2 s", "ready after 12.41 s", true),
         ("ready after 0.2 s", "ready after 0.2 s now", false),
         ("in …/.kube/config", "in /home/jane/.kube/config", true),
@@ -138,7 +138,7 @@ fn outputs_are_compared_by_their_shape() {
         ("one   … 2s", "one Ready 3s", true),
         ("two …", "one Ready 3s", false),
     ] {
-        assert_eq!(is_alike(shown, said), alike, "{shown} {said}");
+        assert_eq!(is_alike(shown, printed), alike, "{shown} {printed}");
     }
     let shown = ["a".to_owned(), "b".to_owned()];
     assert_eq!(first_missing(&shown, "x\na\ny\nb\n"), None);

@@ -162,7 +162,7 @@ impl Server {
 
     async fn respond(&self, request: http::Request<Incoming>, peer: &Peer) -> http::Response<HttpBody> {
         if let Some(place) = &peer.place {
-            place.asked();
+            place.request_arrived();
         }
         if let Some((status, why)) = early_response(&request) {
             let mut response = http::Response::new(Body::Full(why.into()).into_http());

@@ -237,7 +237,7 @@ pub static SCALING_SECONDS: Family = histogram(
     &["action", "error"],
     "How long looks at autoscalers took.",
 );
-pub static METRICS_ASKED: Family = counter(
+pub static METRICS_EVALUATED: Family = counter(
     "horizontal_pod_autoscaler_controller_metric_computation_total",
     &["action", "error", "metric_type"],
     "Metrics of autoscalers that were asked, by what each alone would do and what went wrong.",

@@ -117,8 +117,8 @@ pub fn canonical(chosen: &[String]) -> Vec<String> {
 /// named.
 pub fn is_enabled(name: &str, chosen: &[String]) -> bool {
     let excluded = |choice: &String| choice.strip_prefix('-') == Some(name);
-    let said = chosen.iter().find(|choice| *choice == name || excluded(choice));
-    said.map_or_else(|| chosen.iter().any(|choice| choice == "*"), |choice| choice == name)
+    let choice = chosen.iter().find(|choice| *choice == name || excluded(choice));
+    choice.map_or_else(|| chosen.iter().any(|choice| choice == "*"), |choice| choice == name)
 }
 
 /// Returns the enabled controllers that make plans. Fails on an unknown name: a typing error would leave a controller

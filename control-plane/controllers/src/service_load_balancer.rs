@@ -238,9 +238,10 @@ fn of_pool(observed: &Observed, ranges: &[AddressRange]) -> Result<Vec<IpAddr>, 
     // Of two Services with one address the older keeps it.
     let taken: BTreeSet<IpAddr> =
         observed.others.iter().filter(|other| own.is_none() || age(other) < age(service)).flat_map(ingress).collect();
-    let asked = service.spec.as_ref().and_then(|spec| spec.load_balancer_ip.as_deref()).filter(|text| !text.is_empty());
-    if let Some(asked) = asked {
-        let address: IpAddr = asked.parse().map_err(|_| format!("{asked:?} is no address"))?;
+    let requested =
+        service.spec.as_ref().and_then(|spec| spec.load_balancer_ip.as_deref()).filter(|text| !text.is_empty());
+    if let Some(requested) = requested {
+        let address: IpAddr = requested.parse().map_err(|_| format!("{requested:?} is no address"))?;
         return match in_pool(&address) {
             false => Err(format!("{address} is not in the pool of addresses")),
             true if taken.contains(&address) => Err(format!("{address} is in use by another Service")),

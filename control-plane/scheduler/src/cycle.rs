@@ -22,7 +22,7 @@ use crate::rows::{PodRow, Snapshot};
 pub struct Rejection {
     fit_error: String,
     /// The messages of the post-filter plugins.
-    pub said: Vec<String>,
+    pub post_filter_messages: Vec<String>,
     /// The writes that the post-filter plugins request.
     pub effects: Vec<Effect>,
     pub plugins: Vec<&'static str>,
@@ -38,7 +38,7 @@ impl Rejection {
     pub fn new(why: String, plugin: &'static str) -> Rejection {
         Rejection {
             fit_error: why,
-            said: Vec::new(),
+            post_filter_messages: Vec::new(),
             effects: Vec::new(),
             plugins: vec![plugin],
             candidates: Vec::new(),
@@ -54,9 +54,9 @@ impl Rejection {
 
     /// Returns the whole message. With a candidate for preemption, the post-filter plugins add nothing.
     pub fn message(&self) -> String {
-        match self.said.is_empty() || !self.candidates.is_empty() {
+        match self.post_filter_messages.is_empty() || !self.candidates.is_empty() {
             true => self.fit_error.clone(),
-            false => format!("{} {}", self.fit_error, self.said.join(", ")),
+            false => format!("{} {}", self.fit_error, self.post_filter_messages.join(", ")),
         }
     }
 }
@@ -147,12 +147,12 @@ fn searched(
 
 /// Counts the calls of each filter: a plugin is called for the nodes that passed those before it.
 fn count_filters(filters: &Filters<'_>, search: &Search, series: &ProfileSeries) {
-    let mut asked = search.feasible.len() + search.rejected.len();
+    let mut evaluated = search.feasible.len() + search.rejected.len();
     for (plugin, _) in &filters.plugins {
         series.evaluated(plugin.name(), Point::PreFilter, 1);
-        series.evaluated(plugin.name(), Point::Filter, asked);
+        series.evaluated(plugin.name(), Point::Filter, evaluated);
         let refused = search.refusals.iter().filter(|(name, _)| *name == plugin.name());
-        asked -= refused.map(|(_, count)| count).sum::<usize>();
+        evaluated -= refused.map(|(_, count)| count).sum::<usize>();
     }
 }
 
@@ -230,7 +230,7 @@ pub fn post_filter(
     let began = Instant::now();
     for plugin in profile.at(Point::PostFilter) {
         if let Some(after) = plugin.post_filter(pod, search, snapshot) {
-            rejection.said.push(after.why);
+            rejection.post_filter_messages.push(after.why);
             rejection.effects.extend(after.effect);
             if after.ends {
                 break;
@@ -241,7 +241,7 @@ pub fn post_filter(
                 preemption::find(snapshot, profile, pod, search, &mut rotation.dry_runs, &mut rotation.random, limits);
             rejection.clears_nomination = sought.clears_nomination;
             rejection.candidates = sought.candidates;
-            rejection.said.push(format!("preemption: {}", sought.why_not));
+            rejection.post_filter_messages.push(format!("preemption: {}", sought.why_not));
         }
     }
     let status = if rejection.candidates.is_empty() { "Unschedulable" } else { "Success" };

@@ -335,7 +335,7 @@ proptest! {
         let names = ["a", "b", "c"];
         let mut cluster = Cluster::new(names.map(|name| node(name, "2", json!({}))).into());
         let mut rotation = Rotation::new(7);
-        let said = |search: Search| {
+        let result_of = |search: Search| {
             let mut all: Vec<_> =
                 search.rejected.into_iter().map(|one| (one.slot, one.plugin, format!("{:?}", one.verdict))).collect();
             all.sort_unstable();
@@ -364,8 +364,8 @@ proptest! {
             let kept = searched(snapshot, profile, &row, &mut rotation, false);
             let new = search(snapshot, profile, &row, &mut Rotation::new(7));
             match new.feasible.is_empty() {
-                true => prop_assert_eq!(said(kept), said(new)),
-                false => prop_assert!(!said(kept).0),
+                true => prop_assert_eq!(result_of(kept), result_of(new)),
+                false => prop_assert!(!result_of(kept).0),
             }
             let _ = schedule(snapshot, profile, &row, &mut rotation);
         }

@@ -49,7 +49,7 @@ pub async fn explain(config: &Config, client: Client, key: &Key) -> Result<Expla
     let mut known = Watches::start(&caches).await;
     let now = corten_meta::time::now();
     let mut scheduler = Scheduler::new(config);
-    let mut asked = None;
+    let mut found = None;
     while let Some((kind, change)) = known.try_next() {
         if kind != Watched::Pod {
             watches::hear(&mut scheduler, kind, &change, now);
@@ -57,39 +57,39 @@ pub async fn explain(config: &Config, client: Client, key: &Key) -> Result<Expla
         }
         let Some(Ok(pod)) = change.new.as_ref().map(|object| decode_object::<Pod>(object)) else { continue };
         if change.key == *key {
-            asked = Some(pod.clone());
+            found = Some(pod.clone());
         }
         let row = scheduler.snapshot.row(pod);
         scheduler.pod_changed(row, now);
     }
     ending.cancel();
     caches.ended().await;
-    let pod = asked.ok_or_else(|| Error::NoPod(key.to_string()))?;
+    let pod = found.ok_or_else(|| Error::NoPod(key.to_string()))?;
     let row = Arc::new(scheduler.snapshot.row(pod));
     let profile = scheduler.profile(&row);
     Ok(of_pod(&mut scheduler.snapshot, profile.as_deref(), &row))
 }
 
 fn of_pod(snapshot: &mut Snapshot, profile: Option<&Profile>, pod: &PodRow) -> Explanation {
-    let said = |summary: String| Explanation { summary, ..Explanation::default() };
+    let summarized = |summary: String| Explanation { summary, ..Explanation::default() };
     if !pod.node_name.is_empty() {
-        return said(format!("It runs on {}.", pod.node_name));
+        return summarized(format!("It runs on {}.", pod.node_name));
     }
     let Some(profile) = profile else {
         let name = &pod.demand.scheduler_name;
-        let mut told = said(format!("It waits for the scheduler {name:?}, which is not this one."));
+        let mut told = summarized(format!("It waits for the scheduler {name:?}, which is not this one."));
         told.advice.push(format!("start a scheduler named {name:?}, or make the pod with another schedulerName"));
         return told;
     };
     for plugin in profile.at(Point::PreEnqueue) {
         if let Some(reasons) = plugin.pre_enqueue(pod).reasons() {
-            let mut told = said(format!("{}: {}.", plugin.name(), reasons.text()));
+            let mut told = summarized(format!("{}: {}.", plugin.name(), reasons.text()));
             told.advice.push(format!("remove the scheduling gates: {}", pod.demand.gates.join(", ")));
             return told;
         }
     }
     if snapshot.len() == 0 {
-        let mut told = said("no nodes available to schedule pods".to_owned());
+        let mut told = summarized("no nodes available to schedule pods".to_owned());
         told.advice.push("add a node".to_owned());
         return told;
     }
@@ -157,14 +157,14 @@ fn detail(plugin: &str, why: String, pod: &PodRow, node: &NodeRow) -> String {
     match plugin {
         "NodeResourcesFit" => {
             let mut told = why;
-            for (name, asked) in asked_for(pod) {
+            for (name, requested) in requests_of(pod) {
                 let left = node.allocatable.get(&name) - node.requested.get(&name);
-                if asked > left {
+                if requested > left {
                     let total = node.allocatable.get(&name);
                     let _ = write!(
                         told,
                         " ({name}: asks {}, {} of {} left)",
-                        unit(&name, asked),
+                        unit(&name, requested),
                         unit(&name, left),
                         unit(&name, total)
                     );
@@ -186,7 +186,7 @@ fn detail(plugin: &str, why: String, pod: &PodRow, node: &NodeRow) -> String {
     }
 }
 
-fn asked_for(pod: &PodRow) -> Vec<(String, i64)> {
+fn requests_of(pod: &PodRow) -> Vec<(String, i64)> {
     let requests = &pod.demand.requests;
     let common = ["cpu", "memory", "ephemeral-storage"].into_iter().map(|name| (name.to_owned(), requests.get(name)));
     let scalar = requests.scalar.iter().map(|(name, value)| (name.clone(), *value));
@@ -227,14 +227,15 @@ fn help(plugin: &str, pod: &PodRow, node: &NodeRow) -> String {
     let name = &node.name;
     match plugin {
         "NodeResourcesFit" => {
-            let larger = asked_for(pod).into_iter().find(|(resource, asked)| *asked > node.allocatable.get(resource));
-            if let Some((resource, asked)) = larger {
-                return format!("add a node with {} of {resource}, or ask for less", unit(&resource, asked));
+            let larger =
+                requests_of(pod).into_iter().find(|(resource, requested)| *requested > node.allocatable.get(resource));
+            if let Some((resource, requested)) = larger {
+                return format!("add a node with {} of {resource}, or ask for less", unit(&resource, requested));
             }
-            let missing: Vec<String> = asked_for(pod)
+            let missing: Vec<String> = requests_of(pod)
                 .into_iter()
-                .filter_map(|(resource, asked)| {
-                    let short = asked - (node.allocatable.get(&resource) - node.requested.get(&resource));
+                .filter_map(|(resource, requested)| {
+                    let short = requested - (node.allocatable.get(&resource) - node.requested.get(&resource));
                     (short > 0).then(|| format!("{} of {resource}", unit(&resource, short)))
                 })
                 .collect();

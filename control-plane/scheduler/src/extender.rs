@@ -59,10 +59,10 @@ impl Extenders {
 
     /// Reports whether an extender is interested in the pod before it is bound.
     pub fn concern(&self, pod: &PodRow) -> bool {
-        let asked = |spec: &ExtenderSpec| {
+        let decides = |spec: &ExtenderSpec| {
             !(spec.filter_verb.is_empty() && spec.prioritize_verb.is_empty() && spec.preempt_verb.is_empty())
         };
-        self.interested(pod).any(|extender| asked(&extender.spec))
+        self.interested(pod).any(|extender| decides(&extender.spec))
     }
 
     fn interested<'a>(&'a self, pod: &'a PodRow) -> impl Iterator<Item = &'a Extender> {
@@ -75,12 +75,17 @@ impl Extenders {
     }
 
     /// Keeps the feasible nodes that all extenders accept.
-    pub async fn filter(&self, asked: &Consulted<'_>, snapshot: &Snapshot, search: &mut Search) -> Result<(), Error> {
-        for extender in self.interested(asked.row).filter(|extender| !extender.spec.filter_verb.is_empty()) {
+    pub async fn filter(
+        &self,
+        consulted: &Consulted<'_>,
+        snapshot: &Snapshot,
+        search: &mut Search,
+    ) -> Result<(), Error> {
+        for extender in self.interested(consulted.row).filter(|extender| !extender.spec.filter_verb.is_empty()) {
             if search.feasible.is_empty() {
                 break;
             }
-            match extender.filter(asked, snapshot, &search.feasible).await {
+            match extender.filter(consulted, snapshot, &search.feasible).await {
                 Ok((feasible, rejected)) => {
                     search.by_extender |= feasible.len() < search.feasible.len();
                     search.feasible = feasible;
@@ -94,12 +99,12 @@ impl Extenders {
     }
 
     /// Returns the extenders' weighted scores of the nodes, scaled to those of the plugins.
-    pub async fn prioritize(&self, asked: &Consulted<'_>, snapshot: &Snapshot, nodes: &[usize]) -> Vec<i64> {
+    pub async fn prioritize(&self, consulted: &Consulted<'_>, snapshot: &Snapshot, nodes: &[usize]) -> Vec<i64> {
         let mut scores = vec![0_i64; nodes.len()];
-        let prioritizing = self.interested(asked.row).filter(|extender| !extender.spec.prioritize_verb.is_empty());
+        let prioritizing = self.interested(consulted.row).filter(|extender| !extender.spec.prioritize_verb.is_empty());
         for extender in prioritizing.filter(|_| nodes.len() > 1) {
             // Scores are advice: without them the plugins' own decide.
-            let Ok(priorities) = extender.prioritize(asked, snapshot, nodes).await else { continue };
+            let Ok(priorities) = extender.prioritize(consulted, snapshot, nodes).await else { continue };
             for (score, slot) in scores.iter_mut().zip(nodes) {
                 let name = &snapshot.node(*slot).name;
                 let given = priorities.as_array().into_iter().flatten().find(|one| text(one, "Host") == name);
@@ -113,15 +118,15 @@ impl Extenders {
     /// Keeps the candidates for preemption that all extenders accept, with the victims they name.
     pub async fn process_preemption(
         &self,
-        asked: &Consulted<'_>,
+        consulted: &Consulted<'_>,
         snapshot: &Snapshot,
         candidates: &mut Vec<Arc<Preemption>>,
     ) -> Result<(), Error> {
-        for extender in self.interested(asked.row).filter(|extender| !extender.spec.preempt_verb.is_empty()) {
+        for extender in self.interested(consulted.row).filter(|extender| !extender.spec.preempt_verb.is_empty()) {
             if candidates.is_empty() {
                 break;
             }
-            let left = match extender.process_preemption(asked, snapshot, candidates).await {
+            let left = match extender.process_preemption(consulted, snapshot, candidates).await {
                 Ok(left) => left,
                 Err(error) if extender.spec.ignorable => {
                     extender.is_ignored(&error);
@@ -199,9 +204,9 @@ impl Extender {
     }
 
     /// Returns the pod and the nodes: by name for an extender that caches nodes, whole for others.
-    fn arguments(&self, asked: &Consulted<'_>, names: &[&str]) -> Vec<u8> {
+    fn arguments(&self, consulted: &Consulted<'_>, names: &[&str]) -> Vec<u8> {
         let mut body = b"{\"Pod\":".to_vec();
-        asked.pod.write_wire(&mut body);
+        consulted.pod.write_wire(&mut body);
         if self.spec.node_cache_capable {
             body.extend_from_slice(b",\"Nodes\":null,\"NodeNames\":");
             body.extend_from_slice(json!(names).to_string().as_bytes());
@@ -209,7 +214,7 @@ impl Extender {
             return body;
         }
         body.extend_from_slice(b",\"Nodes\":{\"metadata\":{},\"items\":[");
-        let objects = names.iter().filter_map(|name| asked.nodes.get(&Key::new("", *name)));
+        let objects = names.iter().filter_map(|name| consulted.nodes.get(&Key::new("", *name)));
         join(objects, &mut body);
         body.extend_from_slice(b"]},\"NodeNames\":null}");
         body
@@ -217,12 +222,12 @@ impl Extender {
 
     async fn filter(
         &self,
-        asked: &Consulted<'_>,
+        consulted: &Consulted<'_>,
         snapshot: &Snapshot,
         feasible: &[usize],
     ) -> Result<(Vec<usize>, Vec<Rejected>), Error> {
         let names: Vec<&str> = feasible.iter().map(|slot| snapshot.node(*slot).name.as_str()).collect();
-        let answer = self.post(&self.spec.filter_verb, self.arguments(asked, &names)).await?;
+        let answer = self.post(&self.spec.filter_verb, self.arguments(consulted, &names)).await?;
         let error = text(&answer, "Error");
         if !error.is_empty() {
             return Err(Error::Transport(error.to_owned()));
@@ -245,18 +250,23 @@ impl Extender {
         Ok((slots, rejections(&answer, snapshot)))
     }
 
-    async fn prioritize(&self, asked: &Consulted<'_>, snapshot: &Snapshot, nodes: &[usize]) -> Result<Value, Error> {
+    async fn prioritize(
+        &self,
+        consulted: &Consulted<'_>,
+        snapshot: &Snapshot,
+        nodes: &[usize],
+    ) -> Result<Value, Error> {
         let names: Vec<&str> = nodes.iter().map(|slot| snapshot.node(*slot).name.as_str()).collect();
-        self.post(&self.spec.prioritize_verb, self.arguments(asked, &names)).await
+        self.post(&self.spec.prioritize_verb, self.arguments(consulted, &names)).await
     }
 
     async fn process_preemption(
         &self,
-        asked: &Consulted<'_>,
+        consulted: &Consulted<'_>,
         snapshot: &Snapshot,
         candidates: &[Arc<Preemption>],
     ) -> Result<Vec<Arc<Preemption>>, Error> {
-        let answer = self.post(&self.spec.preempt_verb, self.preemption_arguments(asked, candidates)).await?;
+        let answer = self.post(&self.spec.preempt_verb, self.preemption_arguments(consulted, candidates)).await?;
         let left = field(&answer, "NodeNameToMetaVictims").and_then(Value::as_object);
         let mut rooms = Vec::new();
         for (name, given) in left.into_iter().flatten() {
@@ -282,14 +292,14 @@ impl Extender {
 
     /// Returns the pod and every candidate for preemption: victims by UID for an extender that caches nodes, whole for
     /// others.
-    fn preemption_arguments(&self, asked: &Consulted<'_>, candidates: &[Arc<Preemption>]) -> Vec<u8> {
+    fn preemption_arguments(&self, consulted: &Consulted<'_>, candidates: &[Arc<Preemption>]) -> Vec<u8> {
         let by_uid = self.spec.node_cache_capable;
         let (given, other) = match by_uid {
             true => ("NodeNameToMetaVictims", "NodeNameToVictims"),
             false => ("NodeNameToVictims", "NodeNameToMetaVictims"),
         };
         let mut body = b"{\"Pod\":".to_vec();
-        asked.pod.write_wire(&mut body);
+        consulted.pod.write_wire(&mut body);
         body.extend_from_slice(format!(",\"{other}\":null,\"{given}\":{{").as_bytes());
         for (number, room) in candidates.iter().enumerate() {
             let comma = if number > 0 { "," } else { "" };
@@ -298,7 +308,7 @@ impl Extender {
                 let uids: Vec<String> = room.victims.iter().map(|pod| json!({"UID": &*pod.uid}).to_string()).collect();
                 body.extend_from_slice(uids.join(",").as_bytes());
             } else {
-                join(room.victims.iter().filter_map(|pod| asked.pods.get(&pod.key())), &mut body);
+                join(room.victims.iter().filter_map(|pod| consulted.pods.get(&pod.key())), &mut body);
             }
             body.extend_from_slice(format!("],\"NumPDBViolations\":{}}}", room.violations).as_bytes());
         }

@@ -27,7 +27,7 @@ impl Profile {
             at: HashMap::new(),
             weights: Vec::new(),
             percentage_of_nodes_to_score: spec.percentage_of_nodes_to_score,
-            series: ProfileSeries::new(metrics, &spec.scheduler_name, &asked(spec)),
+            series: ProfileSeries::new(metrics, &spec.scheduler_name, &counted_points(spec)),
         };
         for point in Point::ALL {
             for enabled in spec.points.get(&point).into_iter().flatten() {
@@ -100,14 +100,14 @@ impl Profile {
         }
         let percent = match self.percentage_of_nodes_to_score {
             0 => 50usize.saturating_sub(nodes / 125).max(MIN_PERCENT),
-            asked => asked,
+            percent => percent,
         };
         (nodes * percent / 100).max(MIN_FEASIBLE)
     }
 }
 
 /// Returns the plugins whose evaluations are counted, by extension point.
-fn asked(spec: &ProfileSpec) -> Vec<(&'static str, Point)> {
+fn counted_points(spec: &ProfileSpec) -> Vec<(&'static str, Point)> {
     let counted = [Point::PreFilter, Point::Filter, Point::PreScore, Point::Score];
     let at = |point: Point| {
         let enabled = spec.points.get(&point).into_iter().flatten();

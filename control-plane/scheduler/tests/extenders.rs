@@ -25,15 +25,15 @@ type Answer = dyn Fn(&str, &Value) -> (u16, Value) + Send + Sync;
 /// An extender, and the requests it received.
 struct Extender {
     url: String,
-    asked: Arc<Mutex<Vec<(String, Value)>>>,
+    requests: Arc<Mutex<Vec<(String, Value)>>>,
 }
 
 impl Extender {
     async fn start(answer: impl Fn(&str, &Value) -> (u16, Value) + Send + Sync + 'static) -> Extender {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/scheduler", listener.local_addr().unwrap());
-        let asked = Arc::new(Mutex::new(Vec::new()));
-        let (answer, log): (Arc<Answer>, _) = (Arc::new(answer), asked.clone());
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let (answer, log): (Arc<Answer>, _) = (Arc::new(answer), requests.clone());
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let (answer, log) = (answer.clone(), log.clone());
@@ -53,12 +53,12 @@ impl Extender {
                 tokio::spawn(http.serve_connection(TokioIo::new(stream), service));
             }
         });
-        Extender { url, asked }
+        Extender { url, requests }
     }
 
-    fn asked(&self, verb: &str) -> Vec<Value> {
-        let asked = self.asked.lock().unwrap();
-        asked.iter().filter(|(asked, _)| asked == verb).map(|(_, body)| body.clone()).collect()
+    fn requests(&self, verb: &str) -> Vec<Value> {
+        let requests = self.requests.lock().unwrap();
+        requests.iter().filter(|(requested, _)| requested == verb).map(|(_, body)| body.clone()).collect()
     }
 }
 
@@ -80,9 +80,9 @@ async fn three_nodes(config: Config) -> Cluster {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_extender_filters_and_prioritizes_whole_nodes() {
-    let extender = Extender::start(|verb, asked| match verb {
+    let extender = Extender::start(|verb, request| match verb {
         "filter" => {
-            let left: Vec<Value> = asked["Nodes"]["items"].as_array().unwrap().clone();
+            let left: Vec<Value> = request["Nodes"]["items"].as_array().unwrap().clone();
             let left: Vec<Value> = left.into_iter().filter(|node| node["metadata"]["name"] != "a").collect();
             (
                 200,
@@ -97,19 +97,19 @@ async fn an_extender_filters_and_prioritizes_whole_nodes() {
     let cluster = three_nodes(config(&extender.url, verbs)).await;
     cluster.pod("p", "1", json!({})).await;
     cluster.is_on("p", "c").await;
-    let asked = extender.asked("filter").pop().unwrap();
-    assert_eq!(asked["Pod"]["metadata"]["name"], "p");
-    assert!(asked["Pod"]["metadata"]["resourceVersion"].is_string(), "{asked}");
+    let request = extender.requests("filter").pop().unwrap();
+    assert_eq!(request["Pod"]["metadata"]["name"], "p");
+    assert!(request["Pod"]["metadata"]["resourceVersion"].is_string(), "{request}");
     assert!(
-        asked["NodeNames"].is_null() && asked["Nodes"]["items"][0]["status"]["allocatable"]["cpu"] == "2",
-        "{asked}"
+        request["NodeNames"].is_null() && request["Nodes"]["items"][0]["status"]["allocatable"]["cpu"] == "2",
+        "{request}"
     );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_an_extender_refuses_is_told_in_its_words() {
-    let extender = Extender::start(|_, asked| {
-        assert!(asked["Nodes"].is_null(), "it knows the nodes");
+    let extender = Extender::start(|_, request| {
+        assert!(request["Nodes"].is_null(), "it knows the nodes");
         let failed = json!({"a": "too red", "b": "too red"});
         (200, json!({"NodeNames": [], "FailedNodes": failed, "FailedAndUnresolvableNodes": {"c": "too blue"}}))
     })
@@ -141,7 +141,7 @@ async fn an_extender_is_asked_only_about_the_resources_it_manages() {
     let cluster = three_nodes(config(&extender.url, verbs)).await;
     cluster.pod("plain", "1", json!({})).await;
     cluster.eventually("it is placed", || async { !cluster.get("plain").await["spec"]["nodeName"].is_null() }).await;
-    assert!(extender.asked("filter").is_empty());
+    assert!(extender.requests("filter").is_empty());
     // No node advertises the resource: the extender alone manages it.
     let foo = json!({"requests": {"cpu": "100m", "example.com/foo": "1"}, "limits": {"example.com/foo": "1"}});
     cluster.pod("foo", "1", json!({"containers": [{"name": "c", "image": "i", "resources": foo}]})).await;
@@ -152,9 +152,9 @@ async fn an_extender_is_asked_only_about_the_resources_it_manages() {
 async fn an_extender_binds() {
     let admin: Arc<Mutex<Option<Client>>> = Arc::default();
     let client = admin.clone();
-    let extender = Extender::start(move |_, asked| {
+    let extender = Extender::start(move |_, request| {
         let client = client.lock().unwrap().clone().unwrap();
-        let (name, node) = (asked["PodName"].as_str().unwrap().to_owned(), asked["Node"].clone());
+        let (name, node) = (request["PodName"].as_str().unwrap().to_owned(), request["Node"].clone());
         let body = json!({"metadata": {"name": name}, "target": {"kind": "Node", "name": node}});
         tokio::spawn(async move { client.create_subresource::<Pod>("test", &name, "binding", &body).await });
         (200, json!({"Error": ""}))
@@ -164,16 +164,16 @@ async fn an_extender_binds() {
     *admin.lock().unwrap() = Some(cluster.admin.clone());
     cluster.pod("p", "1", json!({})).await;
     cluster.eventually("it is bound", || async { !cluster.get("p").await["spec"]["nodeName"].is_null() }).await;
-    let asked = extender.asked("bind").pop().unwrap();
+    let request = extender.requests("bind").pop().unwrap();
     let pod = cluster.get("p").await;
-    assert_eq!((&asked["PodNamespace"], &asked["PodUID"]), (&json!("test"), &pod["metadata"]["uid"]));
+    assert_eq!((&request["PodNamespace"], &request["PodUID"]), (&json!("test"), &pod["metadata"]["uid"]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_extender_chooses_among_the_places_where_room_could_be_made() {
-    let extender = Extender::start(|_, asked| {
-        let offered = asked["NodeNameToMetaVictims"].as_object().unwrap();
-        assert_eq!(offered.len(), 3, "all that would do are offered: {asked}");
+    let extender = Extender::start(|_, request| {
+        let offered = request["NodeNameToMetaVictims"].as_object().unwrap();
+        assert_eq!(offered.len(), 3, "all that would do are offered: {request}");
         (200, json!({"NodeNameToMetaVictims": {"c": offered["c"]}}))
     })
     .await;

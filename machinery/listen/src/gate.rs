@@ -156,7 +156,7 @@ impl Place {
     }
 
     /// Records that a complete request head arrived.
-    pub fn asked(&self) {
+    pub fn request_arrived(&self) {
         self.has_request.store(true, Ordering::Relaxed);
     }
 
@@ -224,7 +224,7 @@ mod tests {
         let gate = Gate::new(Limits::anonymous(2));
         let silent = gate.admit().expect("a place");
         let asking = gate.admit().expect("a place");
-        asking.asked();
+        asking.request_arrived();
         tokio::select! {
             () = silent.closed() => {}
             () = asking.closed() => panic!("the connection has asked"),

@@ -145,11 +145,11 @@ impl Metrics {
         for (zone, name) in zones {
             zone.render_durations(&mut out, &format!("{server},zone=\"{name}\""));
         }
-        let asked = read(&self.hits) + read(&self.misses);
+        let lookups = read(&self.hits) + read(&self.misses);
         for (name, kind, help, value) in [
             ("coredns_cache_hits_total", "counter", "The count of cache hits.", read(&self.hits)),
             ("coredns_cache_misses_total", "counter", "The count of cache misses.", read(&self.misses)),
-            ("coredns_cache_requests_total", "counter", "The count of cache requests.", asked),
+            ("coredns_cache_requests_total", "counter", "The count of cache requests.", lookups),
             ("coredns_cache_entries", "gauge", "The number of elements in the cache.", entries as u64),
         ] {
             head(&mut out, name, kind, help);

@@ -262,7 +262,7 @@ async fn serve_connection(mut stream: TcpStream, client: IpAddr, responder: Resp
         let length = timeout(IDLE, stream.read_u16()).await.ok()?.ok()?;
         let mut request = vec![0; usize::from(length)];
         timeout(IDLE, stream.read_exact(&mut request)).await.ok()?.ok()?;
-        place.asked();
+        place.request_arrived();
         let started = Instant::now();
         let reply = match responder.respond(&request) {
             Step::Ignore => return None,

@@ -114,8 +114,8 @@ impl Runtime {
     /// Whether the runtime keeps control groups by systemd; one that does not say, does not.
     pub async fn has_systemd_cgroups(&self) -> bool {
         let mut runtime = self.runtime.clone();
-        let asked = self.measured("runtime_config", runtime.runtime_config(quick(cri::RuntimeConfigRequest {}))).await;
-        let linux = asked.ok().and_then(|answer| answer.into_inner().linux);
+        let answer = self.measured("runtime_config", runtime.runtime_config(quick(cri::RuntimeConfigRequest {}))).await;
+        let linux = answer.ok().and_then(|answer| answer.into_inner().linux);
         linux.is_some_and(|linux| linux.cgroup_driver() == cri::CgroupDriver::Systemd)
     }
 

@@ -48,7 +48,7 @@ pub fn run(root: &Path, words: &[&str]) -> Result<()> {
     for line in &report.lines {
         println!("{line}");
     }
-    println!("{} requests, {} answers differ", report.asked, report.differ);
+    println!("{} requests, {} answers differ", report.requests, report.differ);
     match wanted.most {
         Some(most) if report.differ > most => bail!("more than {most} answers differ"),
         _ => Ok(()),
@@ -86,7 +86,7 @@ fn of_tree(root: &Path) -> Result<Vec<PathBuf>> {
 /// The outcome.
 #[derive(Debug, Default)]
 struct Report {
-    asked: usize,
+    requests: usize,
     differ: usize,
     lines: Vec<String>,
 }
@@ -130,7 +130,7 @@ fn compare(ours: &Server, theirs: &Server, files: &[PathBuf]) -> Result<Report> 
             let first = ours.ask(&request).with_context(|| at.clone())?;
             let second = theirs.ask(&request).with_context(|| at.clone())?;
             let differences = difference::between(&first, &ours.mask, &second, &theirs.mask);
-            report.asked += 1;
+            report.requests += 1;
             if !differences.is_empty() {
                 report.differ += 1;
                 report.lines.push(at);

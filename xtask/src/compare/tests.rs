@@ -123,5 +123,5 @@ fn a_server_does_not_differ_from_itself() {
     let files = of_tree(root).unwrap();
     let report = machine.in_network(|| compare(&servers[0], &servers[1], &files)).unwrap();
     assert_eq!(report.differ, 0, "{}", report.lines.join("\n"));
-    assert!(report.asked > 100, "{} requests", report.asked);
+    assert!(report.requests > 100, "{} requests", report.requests);
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use testkit_machine::machine::{ADDRESS, Machine};
 
-use super::node::{self, Node, said};
+use super::node::{self, Node, output_of};
 use super::registry::{self, Registry};
 
 /// The time limit for nodes to become Ready.
@@ -80,7 +80,7 @@ impl Cluster {
     fn start(&self, flags: &[String]) -> Result<()> {
         let [first, ..] = self.nodes.as_slice() else { bail!("a cluster has a node") };
         let mut up = first.corten(&["up", "--timeout", "300"]);
-        said(up.arg("--kubeconfig").arg(self.kubeconfig()).args(first.flags()).args(flags))?;
+        output_of(up.arg("--kubeconfig").arg(self.kubeconfig()).args(first.flags()).args(flags))?;
         let kubeconfig = std::fs::read_to_string(self.kubeconfig())?;
         std::fs::write(self.kubeconfig(), kubeconfig.replace("https://127.0.0.1:", &format!("https://{ADDRESS}:")))?;
         Ok(())
@@ -88,7 +88,7 @@ impl Cluster {
 
     /// Joins a machine by a token. It has the images of the first.
     fn join(&mut self, number: usize) -> Result<()> {
-        let command = said(&mut self.nodes[0].corten(&["token", "create", "--print-join-command"]))?;
+        let command = output_of(&mut self.nodes[0].corten(&["token", "create", "--print-join-command"]))?;
         let words: Vec<&str> = command.split_whitespace().skip(1).collect();
         let images = self.nodes[0].data().join("images");
         self.nodes[number].start_agent(&words, &images)
@@ -97,14 +97,14 @@ impl Cluster {
     /// Applies the manifests of a folder: add-ons that specs need.
     pub fn apply(&self, manifests: &Path) -> Result<()> {
         let mut apply = self.command(&self.kubectl)?;
-        said(apply.args(["apply", "--recursive", "--filename"]).arg(manifests))?;
+        output_of(apply.args(["apply", "--recursive", "--filename"]).arg(manifests))?;
         Ok(())
     }
 
     /// Imports archives into the image store, which all nodes share.
     pub fn import(&self, archives: &[PathBuf]) -> Result<()> {
         for archive in archives {
-            said(self.nodes[0].corten(&["image", "import"]).arg(archive))?;
+            output_of(self.nodes[0].corten(&["image", "import"]).arg(archive))?;
         }
         Ok(())
     }
@@ -135,14 +135,14 @@ impl Cluster {
     /// Makes the first node like the others: a control plane's zone has no part in topology aware routing.
     fn forget_roles(&self) -> Result<()> {
         let mut label = self.command(&self.kubectl)?;
-        said(label.args(["label", "nodes", "--all", "node-role.kubernetes.io/control-plane-"])).map(drop)
+        output_of(label.args(["label", "nodes", "--all", "node-role.kubernetes.io/control-plane-"])).map(drop)
     }
 
     fn wait_for_nodes(&self) -> Result<()> {
         let start = Instant::now();
         loop {
             let mut get = self.command(&self.kubectl)?;
-            let text = said(get.args(["get", "nodes", "--no-headers"])).unwrap_or_else(|error| error.to_string());
+            let text = output_of(get.args(["get", "nodes", "--no-headers"])).unwrap_or_else(|error| error.to_string());
             let ready = text.lines().filter(|line| line.split_whitespace().nth(1) == Some("Ready")).count();
             if ready == self.nodes.len() {
                 return Ok(());

@@ -32,11 +32,11 @@ impl Node {
         std::fs::create_dir_all(&kubelet)?;
         let node = Node { machine: Machine::boot(), name, corten: corten.into(), runc: runc.into(), dir, agent: None };
         // Pods on the node's network bear its name.
-        said(node.machine.command(Path::new("hostname")).arg(&node.name))?;
+        output_of(node.machine.command(Path::new("hostname")).arg(&node.name))?;
         // As under systemd: mounts of a pod with Bidirectional propagation reach the node and its other pods.
         node.mount(&["--make-rshared", "/"])?;
         node.mount(&["-t", "tmpfs", "tmpfs", "/var/lib"])?;
-        said(node.machine.command(Path::new("mkdir")).arg(KUBELET_ROOT))?;
+        output_of(node.machine.command(Path::new("mkdir")).arg(KUBELET_ROOT))?;
         node.mount(&["--bind", &kubelet.to_string_lossy(), KUBELET_ROOT])?;
         Ok(node)
     }
@@ -52,7 +52,7 @@ impl Node {
     }
 
     fn mount(&self, arguments: &[&str]) -> Result<()> {
-        said(self.machine.command(Path::new("mount")).args(arguments)).map(drop)
+        output_of(self.machine.command(Path::new("mount")).args(arguments)).map(drop)
     }
 
     pub fn data(&self) -> PathBuf {
@@ -115,7 +115,7 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         // Processes end with the machine; cgroups are the host's, and the purge removes them.
-        if let Err(error) = said(&mut self.corten(&["down", "--purge"])) {
+        if let Err(error) = output_of(&mut self.corten(&["down", "--purge"])) {
             eprintln!("{} cannot be taken down: {error:#}", self.name);
         }
         if let Some(mut agent) = self.agent.take() {
@@ -134,7 +134,7 @@ pub fn connect(machine: &Machine, other: &Machine, number: usize) {
 }
 
 /// Runs a command and returns what it prints.
-pub fn said(command: &mut Command) -> Result<String> {
+pub fn output_of(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("{command:?} cannot be run"))?;
     let errors = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{command:?} failed: {}", errors.trim());

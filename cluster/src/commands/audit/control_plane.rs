@@ -300,9 +300,13 @@ fn authorizes_by(facts: &Facts, mode: &str) -> Outcome {
     Outcome::when(has, authorizers(facts), format!("--authorization-mode does not name {mode}"))
 }
 
-fn refused(asked: &str, status: u16, wanted: &[u16]) -> Outcome {
+fn refused(request: &str, status: u16, wanted: &[u16]) -> Outcome {
     let is_refused = wanted.contains(&status);
-    Outcome::when(is_refused, format!("{asked} is refused with {status}"), format!("{asked} is answered with {status}"))
+    Outcome::when(
+        is_refused,
+        format!("{request} is refused with {status}"),
+        format!("{request} is answered with {status}"),
+    )
 }
 
 /// Zero stands for no limit.

@@ -99,8 +99,8 @@ impl ServerCertVerifier for ReadOnly {
 }
 
 async fn accepts(address: SocketAddr, version: [u8; 2], suites: &[u16]) -> bool {
-    let asked = timeout(PATIENCE, answer(address, client_hello(version, suites))).await;
-    matches!(asked, Ok(Ok(HANDSHAKE)))
+    let answered = timeout(PATIENCE, answer(address, client_hello(version, suites))).await;
+    matches!(answered, Ok(Ok(HANDSHAKE)))
 }
 
 /// The type of the first record that the server sends.

@@ -55,8 +55,8 @@ impl Thief<'_> {
 
     #[track_caller]
     fn is_refused(&self, words: &[&str]) {
-        let said = self.node.kubectl_fails(&self.words(words));
-        assert!(said.contains("Forbidden"), "{} {words:?}: {said}", self.kubeconfig);
+        let printed = self.node.kubectl_fails(&self.words(words));
+        assert!(printed.contains("Forbidden"), "{} {words:?}: {printed}", self.kubeconfig);
     }
 }
 
@@ -140,8 +140,8 @@ fn a_stolen_node_reads_no_pods_of_others() {
     let knock = format!("printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 2 {address} 80");
     wait::until("the policy", wait::BOUND, || {
         let output = first.kubectl_command(&["exec", "stranger", "--", "sh", "-c", &knock]).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        if said.is_empty() { Ok(()) } else { Err(said) }
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        if printed.is_empty() { Ok(()) } else { Err(printed) }
     });
 
     // A certificate of the network of another node is not for this one: when its own was approved, that is still open.

@@ -109,8 +109,8 @@ impl Authority {
                 self.not_after
             ));
         }
-        let asked = expiration_seconds.map(|seconds| SignedDuration::from_secs(seconds.into()));
-        let lifetime = asked.map_or(self.lifetime, |asked| asked.max(SHORTEST).min(self.lifetime));
+        let requested = expiration_seconds.map(|seconds| SignedDuration::from_secs(seconds.into()));
+        let lifetime = requested.map_or(self.lifetime, |requested| requested.max(SHORTEST).min(self.lifetime));
         let until = if lifetime < SHORT { now + lifetime } else { now + lifetime - BACKDATE };
         Ok((now - BACKDATE, until.min(self.not_after)))
     }
@@ -300,17 +300,17 @@ mod tests {
     fn a_life_is_as_long_as_asked_within_bounds() {
         let (_, authority) = authority();
         let hour = 3600;
-        for (asked, expected) in [
+        for (requested, expected) in [
             (None, 365 * 24 * hour),
             (Some(2 * hour), 2 * hour + 300),
             (Some(1), 900),
             (Some(i32::MAX), 365 * 24 * hour),
         ] {
-            let der = signed(&authority, asked);
+            let der = signed(&authority, requested);
             let (_, certificate) = X509Certificate::from_der(&der).unwrap();
             let validity = certificate.validity();
             let life = validity.not_after.timestamp() - validity.not_before.timestamp();
-            assert_eq!(life, i64::from(expected), "{asked:?}");
+            assert_eq!(life, i64::from(expected), "{requested:?}");
         }
     }
 

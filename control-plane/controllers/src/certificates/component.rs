@@ -64,7 +64,7 @@ mod tests {
     use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
 
     /// Returns a request of node n1 for a subject and names.
-    fn asked(subject: &[(DnType, &str)], names: &[&str]) -> (CertificateSigningRequestSpec, Request) {
+    fn request_of(subject: &[(DnType, &str)], names: &[&str]) -> (CertificateSigningRequestSpec, Request) {
         let mut params = CertificateParams::new(names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>()).unwrap();
         params.distinguished_name = DistinguishedName::new();
         for (kind, text) in subject {
@@ -86,7 +86,7 @@ mod tests {
         let cn = DnType::CommonName;
         for component in NodeComponent::ALL {
             let (group, user) = (component.group(), component.user("n1"));
-            let (spec, request) = asked(&[(o.clone(), &group), (cn.clone(), &user)], &[]);
+            let (spec, request) = request_of(&[(o.clone(), &group), (cn.clone(), &user)], &[]);
             assert!(is_of_own_node(&spec, &request), "{user}");
         }
         let network = (o.clone(), "system:corten:network");
@@ -101,10 +101,10 @@ mod tests {
             (vec![network.clone(), own.clone(), (DnType::OrganizationalUnitName, "x")], &[]),
             (vec![network.clone(), own.clone()], &["example.com"]),
         ] {
-            let (spec, request) = asked(&subject, names);
+            let (spec, request) = request_of(&subject, names);
             assert!(!is_of_own_node(&spec, &request), "{subject:?} {names:?}");
         }
-        let (spec, request) = asked(&[network, own], &[]);
+        let (spec, request) = request_of(&[network, own], &[]);
         assert!(is_of_own_node(&spec, &request));
         let text = |text: &str| text.to_owned();
         for other in [

@@ -96,11 +96,11 @@ fn refuse(refused: bool, why: &str) -> Result<(), String> {
 
 /// Checks the usages of a kubelet, with or without the one that only RSA keys need.
 fn check_exact_usages(usages: &[String], purpose: &str) -> Result<(), String> {
-    let asked: BTreeSet<&str> = usages.iter().map(String::as_str).collect();
+    let requested: BTreeSet<&str> = usages.iter().map(String::as_str).collect();
     let full = BTreeSet::from(["digital signature", "key encipherment", purpose]);
     let short = BTreeSet::from(["digital signature", purpose]);
     let listed = full.iter().copied().collect::<Vec<_>>().join(" ");
-    refuse(asked != full && asked != short, &format!("usages did not match [{listed}]"))
+    refuse(requested != full && requested != short, &format!("usages did not match [{listed}]"))
 }
 
 fn check_client_usages(usages: &[String]) -> Result<(), String> {

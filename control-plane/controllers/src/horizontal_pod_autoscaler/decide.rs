@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use super::behavior::{Bounds, History, WITHIN_RANGE, permitted};
 use super::custom::Measured;
 use super::metrics::PodMetrics;
-use super::sources::{Context, ask};
+use super::sources::{Context, recommend};
 
 /// Everything the decision depends on, except the history.
 pub struct Observed {
@@ -42,7 +42,7 @@ pub struct Decision {
     /// Whether the event is a warning, its reason and its message.
     pub events: Vec<(bool, &'static str, String)>,
     /// The type of each metric, and the replicas that it recommends, if its value is known.
-    pub asked: Vec<(String, Option<i32>)>,
+    pub evaluated: Vec<(String, Option<i32>)>,
     reason: String,
 }
 
@@ -52,7 +52,7 @@ pub fn decide(observed: &Observed, history: &mut History, now: Timestamp) -> Dec
         replicas: None,
         status: observed.autoscaler.status.clone().unwrap_or_default(),
         events: Vec::new(),
-        asked: Vec::new(),
+        evaluated: Vec::new(),
         reason: String::new(),
     };
     decision.status.observed_generation = observed.autoscaler.metadata.generation;
@@ -127,7 +127,7 @@ impl Decision {
             let message = "the HPA target's scale is missing a selector";
             return self.set("ScalingActive", "False", "InvalidSelector", message, now);
         }
-        let Some((desired, metric)) = self.ask_metrics(observed, spec, current, now) else { return };
+        let Some((desired, metric)) = self.evaluate_metrics(observed, spec, current, now) else { return };
         let (min, max) = (spec.min_replicas.unwrap_or(1), spec.max_replicas);
         let allowed = permitted(&Bounds { min, max, behavior: spec.behavior.as_ref() }, history, current, desired, now);
         let steady = ("ReadyForNewScale", "recommended size matches current size");
@@ -145,20 +145,20 @@ impl Decision {
     }
 
     /// Returns the highest recommendation and its metric; none if too few metrics are known.
-    fn ask_metrics(
+    fn evaluate_metrics(
         &mut self,
         observed: &Observed,
         spec: &HorizontalPodAutoscalerSpec,
         current: i32,
         now: Timestamp,
     ) -> Option<(i32, String)> {
-        let asked = spec.metrics.as_deref().unwrap_or_default();
+        let metrics = spec.metrics.as_deref().unwrap_or_default();
         let mut best: Option<(i32, String)> = None;
         let (mut statuses, mut failures) = (Vec::new(), Vec::new());
-        for (place, metric) in asked.iter().enumerate() {
+        for (place, metric) in metrics.iter().enumerate() {
             let measured = observed.others.get(place).and_then(Option::as_ref);
-            let answer = ask(metric, &Context { observed, spec, measured, current, now });
-            self.asked.push((metric.type_.clone(), answer.as_ref().ok().map(|(replicas, ..)| *replicas)));
+            let answer = recommend(metric, &Context { observed, spec, measured, current, now });
+            self.evaluated.push((metric.type_.clone(), answer.as_ref().ok().map(|(replicas, ..)| *replicas)));
             match answer {
                 Ok((replicas, status, name)) => {
                     statuses.push(status);
@@ -180,8 +180,11 @@ impl Decision {
         {
             let message = format!("the HPA was unable to compute the replica count: {inner}");
             self.set("ScalingActive", "False", reason, message, now);
-            let told =
-                format!("invalid metrics ({} invalid out of {}), first error is: {outer}", failures.len(), asked.len());
+            let told = format!(
+                "invalid metrics ({} invalid out of {}), first error is: {outer}",
+                failures.len(),
+                metrics.len()
+            );
             self.events.push((true, "FailedComputeMetricsReplicas", told));
         }
         let (_, name) = usable.as_ref()?;

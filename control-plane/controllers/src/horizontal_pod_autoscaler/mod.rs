@@ -117,7 +117,7 @@ impl AutoscalerController {
             Some(replicas) => (kind, step(before, replicas), "none", *took),
             None => (kind, "none", "internal", *took),
         };
-        let metrics = std::mem::take(&mut decision.asked).into_iter().zip(&took).map(metric).collect();
+        let metrics = std::mem::take(&mut decision.evaluated).into_iter().zip(&took).map(metric).collect();
         let error = if decision.events.iter().any(|(warning, ..)| *warning) { "internal" } else { "none" };
         if let (Some(replicas), Ok((resource, scale))) = (decision.replicas, &target) {
             let written = self.write_scale(resource, scale, replicas).await;
@@ -146,7 +146,7 @@ impl AutoscalerController {
         for (kind, action, error, took) in look.into_iter().flatten().flat_map(|look| &look.metrics) {
             let labels: [Label; 3] = [(*action).into(), (*error).into(), kind.as_str().into()];
             counts.push(Count::new(&crate::metrics::METRIC_SECONDS, labels.clone(), took.as_secs_f64()));
-            counts.push(Count::new(&crate::metrics::METRICS_ASKED, labels, 1.0));
+            counts.push(Count::new(&crate::metrics::METRICS_EVALUATED, labels, 1.0));
         }
         if let Some(desired) = desired {
             let labels: [Label; 2] = [key.namespace.as_str().into(), key.name.as_str().into()];

@@ -16,7 +16,7 @@ use super::usage::{self, Answer, Question, TOLERANCE, Target, ready_pods};
 /// The failure of a metric: the reason of its event, the error itself, and the error with its context.
 pub type Failure = (&'static str, String, String);
 /// The replicas, the status, and the name of the metric.
-pub type Asked = Result<(i32, MetricStatus, String), Failure>;
+pub type Recommendation = Result<(i32, MetricStatus, String), Failure>;
 
 /// Everything that the recommendation of one metric depends on.
 pub struct Context<'a> {
@@ -28,9 +28,9 @@ pub struct Context<'a> {
     pub now: Timestamp,
 }
 
-pub fn ask(metric: &MetricSpec, context: &Context<'_>) -> Asked {
+pub fn recommend(metric: &MetricSpec, context: &Context<'_>) -> Recommendation {
     if let Some(source) = &metric.pods {
-        return ask_pods(&source.metric, &source.target, context);
+        return recommend_by_pods(&source.metric, &source.target, context);
     }
     if let Some(source) = &metric.object {
         let name = format!("{} metric {}", source.described_object.kind, source.metric.name);
@@ -52,10 +52,10 @@ pub fn ask(metric: &MetricSpec, context: &Context<'_>) -> Asked {
         let status = MetricStatus { type_: "External".to_owned(), external: Some(external), ..MetricStatus::default() };
         return Ok((replicas, status, kind.name));
     }
-    ask_resource(metric, context)
+    recommend_by_resource(metric, context)
 }
 
-fn ask_resource(metric: &MetricSpec, context: &Context<'_>) -> Asked {
+fn recommend_by_resource(metric: &MetricSpec, context: &Context<'_>) -> Recommendation {
     let (resource, container, target, reason) = match (&metric.resource, &metric.container_resource) {
         (Some(source), _) => (&source.name, None, &source.target, "FailedGetResourceMetric"),
         (None, Some(source)) => {
@@ -97,7 +97,7 @@ fn ask_resource(metric: &MetricSpec, context: &Context<'_>) -> Asked {
 }
 
 /// Recommends by a value per pod: like a resource, except that no pod counts as too young.
-fn ask_pods(metric: &MetricIdentifier, target: &MetricTarget, context: &Context<'_>) -> Asked {
+fn recommend_by_pods(metric: &MetricIdentifier, target: &MetricTarget, context: &Context<'_>) -> Recommendation {
     let failed =
         |error: String| ("FailedGetPodsMetric", error.clone(), format!("failed to get pods metric value: {error}"));
     let Some(Target::Average(average)) = wanted(target) else {

@@ -46,7 +46,7 @@ impl Pass<'_> {
     }
 
     pub(super) fn completed(&self) -> Indexes {
-        self.asked_for(Indexes::parse(self.status.completed_indexes.as_deref().unwrap_or_default()))
+        self.below_completions(Indexes::parse(self.status.completed_indexes.as_deref().unwrap_or_default()))
     }
 
     pub(super) fn account(&mut self) {

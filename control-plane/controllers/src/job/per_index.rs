@@ -27,7 +27,7 @@ impl Pass<'_> {
     }
 
     /// Returns the indexes below the Job's completions, which may have been reduced.
-    pub(super) fn asked_for(&self, indexes: Indexes) -> Indexes {
+    pub(super) fn below_completions(&self, indexes: Indexes) -> Indexes {
         match self.spec.completions {
             Some(completions) => indexes.below(completions),
             None => indexes,
@@ -35,7 +35,7 @@ impl Pass<'_> {
     }
 
     pub(super) fn failed_indexes(&self) -> Indexes {
-        self.asked_for(Indexes::parse(self.status.failed_indexes.as_deref().unwrap_or_default()))
+        self.below_completions(Indexes::parse(self.status.failed_indexes.as_deref().unwrap_or_default()))
     }
 
     /// Marks an index as failed when its pods failed more often than its limit, or a rule fails the index.
@@ -54,7 +54,7 @@ impl Pass<'_> {
                 failed.insert(index);
             }
         }
-        let failed = self.asked_for(failed);
+        let failed = self.below_completions(failed);
         self.count_indexes("failed", before, failed.len());
         self.status.failed_indexes = Some(failed.to_string());
     }

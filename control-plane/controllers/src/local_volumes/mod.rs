@@ -21,7 +21,7 @@ const PLACE: &str = "corten/local-volumes";
 const ACCOUNT: &str = "local-path-provisioner";
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
-const ASKED: &str = "volume.kubernetes.io/storage-provisioner";
+const STORAGE_PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 /// The finalizer that keeps a volume until its directory is removed, whichever client deletes it.
 const FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
 const HOSTNAME: &str = "kubernetes.io/hostname";
@@ -65,7 +65,10 @@ impl Controller for Provisioner {
         let claim: PersistentVolumeClaim = view.typed(key)?;
         let spec = claim.spec.as_ref()?;
         let bound = spec.volume_name.as_deref().is_some_and(|name| !name.is_empty());
-        if bound || claim.metadata.deletion_timestamp.is_some() || annotation(&claim, ASKED) != Some(PROVISIONER) {
+        if bound
+            || claim.metadata.deletion_timestamp.is_some()
+            || annotation(&claim, STORAGE_PROVISIONER) != Some(PROVISIONER)
+        {
             return None;
         }
         let class: StorageClass = view.typed(&Key::new("", spec.storage_class_name.clone()?))?;

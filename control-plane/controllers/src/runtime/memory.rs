@@ -28,10 +28,10 @@ const MOST_PARTS: usize = 16;
 
 /// The reads of a reconcile, with the stamps from before each read.
 #[derive(Default)]
-pub struct Seen(Vec<Asked>);
+pub struct Seen(Vec<Reads>);
 
 /// The reads of one resource.
-struct Asked {
+struct Reads {
     cache: Arc<Cache>,
     whole: u64,
     parts: Vec<(Question, u64)>,
@@ -73,23 +73,23 @@ impl Question {
 impl Seen {
     /// Records that a part of a cache is about to be read.
     pub fn note(&mut self, cache: &Arc<Cache>, part: Part<'_>) {
-        let at = self.0.iter().position(|asked| Arc::ptr_eq(&asked.cache, cache)).unwrap_or_else(|| {
+        let at = self.0.iter().position(|reads| Arc::ptr_eq(&reads.cache, cache)).unwrap_or_else(|| {
             let whole = cache.stamp(Part::All);
-            self.0.push(Asked { cache: cache.clone(), whole, parts: Vec::new(), everything: false });
+            self.0.push(Reads { cache: cache.clone(), whole, parts: Vec::new(), everything: false });
             self.0.len() - 1
         });
-        let asked = &mut self.0[at];
-        if asked.everything {
+        let reads = &mut self.0[at];
+        if reads.everything {
             return;
         }
         match Question::of(part) {
-            Some(question) if asked.parts.len() < MOST_PARTS => asked.parts.push((question, cache.stamp(part))),
-            _ => (asked.everything, asked.parts) = (true, Vec::new()),
+            Some(question) if reads.parts.len() < MOST_PARTS => reads.parts.push((question, cache.stamp(part))),
+            _ => (reads.everything, reads.parts) = (true, Vec::new()),
         }
     }
 
     fn is_unchanged(&self) -> bool {
-        self.0.iter().all(|Asked { cache, whole, parts, everything }| {
+        self.0.iter().all(|Reads { cache, whole, parts, everything }| {
             let same = |(question, stamp): &(Question, u64)| cache.stamp(question.part()) == *stamp;
             cache.stamp(Part::All) == *whole || !everything && parts.iter().all(same)
         })
@@ -98,7 +98,7 @@ impl Seen {
     /// Reports whether remembering saves work: single objects are read again as quickly.
     fn is_worth_it(&self) -> bool {
         let lists = |(question, _): &(Question, u64)| !matches!(question, Question::Object(_));
-        self.0.iter().any(|asked| asked.everything || asked.parts.iter().any(lists))
+        self.0.iter().any(|reads| reads.everything || reads.parts.iter().any(lists))
     }
 }
 

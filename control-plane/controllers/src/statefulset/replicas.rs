@@ -134,8 +134,8 @@ impl Pass<'_> {
     /// Returns how many pods may be unavailable during an update.
     pub(super) fn most_unavailable(&self) -> i32 {
         let rolling = self.spec.update_strategy.as_ref().and_then(|strategy| strategy.rolling_update.as_ref());
-        let asked = rolling.and_then(|rolling| rolling.max_unavailable.as_ref());
-        scaled(asked.or(Some(&IntOrString::Int(1))), self.replicas(), true).max(1)
+        let max_unavailable = rolling.and_then(|rolling| rolling.max_unavailable.as_ref());
+        scaled(max_unavailable.or(Some(&IntOrString::Int(1))), self.replicas(), true).max(1)
     }
 
     /// Replaces pods of an old revision, the last first, as many at a time as may be unavailable.

@@ -107,14 +107,14 @@ fn sets(plugins: &Plugins) -> Vec<(Option<Point>, &PluginSet)> {
 /// Returns the multiPoint plugins: the default plugins, each in its default position, or at the end if enabled in
 /// addition.
 fn everywhere(multi_point: &PluginSet) -> Vec<Enabled> {
-    let mut asked: Vec<Enabled> = multi_point.enabled().collect();
+    let mut enabled: Vec<Enabled> = multi_point.enabled().collect();
     let mut list = Vec::new();
     for plugin in PLUGINS.iter().filter(|plugin| !multi_point.disables(plugin.name)) {
-        let own = asked.iter().position(|enabled| enabled.name == plugin.name).map(|at| asked.remove(at));
+        let own = enabled.iter().position(|enabled| enabled.name == plugin.name).map(|at| enabled.remove(at));
         let weight = if plugin.weight == 0 { 1 } else { plugin.weight };
         list.push(own.unwrap_or_else(|| Enabled { name: plugin.name.to_owned(), weight }));
     }
-    list.extend(asked);
+    list.extend(enabled);
     list
 }
 

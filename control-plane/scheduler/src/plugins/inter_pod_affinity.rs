@@ -20,7 +20,7 @@ impl Default for InterPodAffinity {
 }
 
 /// The tallies of a pod's terms.
-struct Asked {
+struct TermTallies {
     /// Pods that match all required affinity terms, by the domain of each term.
     attracting: Vec<usize>,
     /// Pods that match a required anti-affinity term.
@@ -53,18 +53,18 @@ impl Plugin for InterPodAffinity {
         let attracting = terms.affinity.iter().map(|term| ask(snapshot, &term.topology_key, all.clone())).collect();
         let avoid = |term: &Term| ask(snapshot, &term.topology_key, vec![term.pods.clone()]);
         let avoided = terms.anti_affinity.iter().map(avoid).collect();
-        PreFilter::Continue(Box::new(Asked { attracting, avoided, repelling, selects_self }))
+        PreFilter::Continue(Box::new(TermTallies { attracting, avoided, repelling, selects_self }))
     }
 
-    fn filter(&self, asked: &State, _: &PodRow, node: &NodeRow, snapshot: &Snapshot) -> Verdict {
-        let Some(asked) = state::<Asked>(asked) else { return Verdict::Fits };
-        if !near_enough(asked, node.slot, snapshot) {
+    fn filter(&self, cycle_state: &State, _: &PodRow, node: &NodeRow, snapshot: &Snapshot) -> Verdict {
+        let Some(tallies) = state::<TermTallies>(cycle_state) else { return Verdict::Fits };
+        if !near_enough(tallies, node.slot, snapshot) {
             return Verdict::unresolvable("node(s) didn't match pod affinity rules");
         }
-        if asked.avoided.iter().any(|tally| here(*tally, node.slot, snapshot).is_some_and(|pods| pods > 0)) {
+        if tallies.avoided.iter().any(|tally| here(*tally, node.slot, snapshot).is_some_and(|pods| pods > 0)) {
             return Verdict::unschedulable("node(s) didn't match pod anti-affinity rules");
         }
-        let repelled = asked.repelling.iter().any(|number| {
+        let repelled = tallies.repelling.iter().any(|number| {
             let (carrier, division) = snapshot.topology().carrier(*number);
             snapshot.topology().domain(division, node.slot).is_some_and(|domain| carrier.in_domain(domain) > 0)
         });
@@ -74,14 +74,14 @@ impl Plugin for InterPodAffinity {
         }
     }
 
-    fn shorten(&self, asked: &State, snapshot: &Snapshot, list: &mut Shortlist) {
-        let Some(asked) = state::<Asked>(asked) else { return };
+    fn shorten(&self, cycle_state: &State, snapshot: &Snapshot, list: &mut Shortlist) {
+        let Some(tallies) = state::<TermTallies>(cycle_state) else { return };
         let counted = |tally: &usize| snapshot.topology().counted(*tally).map(|(tally, _)| tally);
         let somewhere = |tally: &usize| counted(tally).is_some_and(|tally| tally.minimum() == 0 && tally.total() > 0);
-        if asked.attracting.iter().any(somewhere) {
-            list.retain(|slot| near_enough(asked, slot, snapshot));
+        if tallies.attracting.iter().any(somewhere) {
+            list.retain(|slot| near_enough(tallies, slot, snapshot));
         }
-        for avoided in &asked.avoided {
+        for avoided in &tallies.avoided {
             // So few are not worth a walk over all nodes.
             if counted(avoided).is_some_and(|tally| tally.total() > tally.domains() as i64 / 5) {
                 list.retain(|slot| here(*avoided, slot, snapshot).is_none_or(|pods| pods == 0));
@@ -178,13 +178,13 @@ fn here(tally: usize, slot: usize, snapshot: &Snapshot) -> Option<i64> {
     Some(tally.in_domain(snapshot.topology().domain(division, slot)?))
 }
 
-fn near_enough(asked: &Asked, slot: usize, snapshot: &Snapshot) -> bool {
+fn near_enough(tallies: &TermTallies, slot: usize, snapshot: &Snapshot) -> bool {
     let mut all_there = true;
-    for tally in &asked.attracting {
+    for tally in &tallies.attracting {
         let Some(pods) = here(*tally, slot, snapshot) else { return false };
         all_there &= pods > 0;
     }
     // The first pod of a group with affinity to itself has no other pod to be near to.
     let nobody = |tally: &usize| snapshot.topology().counted(*tally).is_none_or(|(tally, _)| tally.total() == 0);
-    all_there || (asked.selects_self && asked.attracting.iter().all(nobody))
+    all_there || (tallies.selects_self && tallies.attracting.iter().all(nobody))
 }

@@ -97,16 +97,16 @@ pub fn uses<'a>(
 ) -> impl Iterator<Item = (i64, Use)> + Clone + 'a {
     resources.iter().filter_map(move |resource| {
         let name = resource.name.as_str();
-        let asked = pod.get(name);
+        let request = pod.get(name);
         let allocatable = node.allocatable.get(name);
-        if allocatable == 0 || (asked == 0 && is_scalar(name)) {
+        if allocatable == 0 || (request == 0 && is_scalar(name)) {
             return None;
         }
         let used = match name {
             "cpu" | "memory" if scoring => node.scoring.get(name),
             _ => node.requested.get(name),
         };
-        Some((resource.weight, Use { without: used, with: used + asked, allocatable }))
+        Some((resource.weight, Use { without: used, with: used + request, allocatable }))
     })
 }
 

@@ -112,7 +112,7 @@ pub struct Tally {
     included: Vec<bool>,
     total: i64,
     memory: Memory,
-    asked: u64,
+    last_used: u64,
 }
 
 impl Tally {
@@ -126,7 +126,7 @@ impl Tally {
             included: Vec::new(),
             total: 0,
             memory: Memory::default(),
-            asked: 0,
+            last_used: 0,
         }
     }
 
@@ -305,10 +305,10 @@ impl Topology {
         self.clock += 1;
         self.forget_unused_carriers();
         if self.by_query.len() > MOST_TALLIES {
-            let mut asked: Vec<u64> = self.tallies.iter().flatten().map(|tally| tally.asked).collect();
-            asked.sort_unstable();
-            let stale = asked[asked.len() / 2];
-            self.drop_tallies(|tally| tally.asked <= stale);
+            let mut last_used: Vec<u64> = self.tallies.iter().flatten().map(|tally| tally.last_used).collect();
+            last_used.sort_unstable();
+            let stale = last_used[last_used.len() / 2];
+            self.drop_tallies(|tally| tally.last_used <= stale);
         }
     }
 
@@ -324,13 +324,13 @@ impl Topology {
     pub fn tally(&mut self, query: Query, nodes: &[NodeRow], namespaces: &Namespaces) -> usize {
         if let Some(known) = self.by_query.get(&query).copied() {
             if let Some(tally) = &mut self.tallies[known] {
-                tally.asked = self.clock;
+                tally.last_used = self.clock;
             }
             return known;
         }
         let division = self.division(&query.topology_key, nodes);
         let mut tally = Tally::new(query.clone(), division);
-        tally.asked = self.clock;
+        tally.last_used = self.clock;
         for node in nodes {
             tally.attach(node, self.divisions[division].of(node.slot), namespaces);
         }

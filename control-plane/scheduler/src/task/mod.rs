@@ -281,32 +281,32 @@ impl Task {
     async fn consult(&mut self, pod: &Arc<PodRow>, profile: &Profile) -> Result<Consulting, Error> {
         let (nodes, pods) = (self.watches.nodes.clone(), self.watches.pods.clone());
         let Some(object) = pods.get(&pod.key()) else { return Ok(Consulting::Gone) };
-        let asked = Consulted { row: pod, pod: object, nodes: &nodes, pods: &pods };
+        let consulted = Consulted { row: pod, pod: object, nodes: &nodes, pods: &pods };
         let extenders = self.extenders.clone();
         let mut search = self.scheduler.search(pod, profile);
-        extenders.filter(&asked, &self.scheduler.snapshot, &mut search).await?;
+        extenders.filter(&consulted, &self.scheduler.snapshot, &mut search).await?;
         if search.nominated && search.feasible.is_empty() {
             let elsewhere = PodRow { nominated: String::new(), ..(**pod).clone() };
             search = self.scheduler.search(&elsewhere, profile);
-            extenders.filter(&asked, &self.scheduler.snapshot, &mut search).await?;
+            extenders.filter(&consulted, &self.scheduler.snapshot, &mut search).await?;
         }
         if !search.feasible.is_empty() {
-            let scores = extenders.prioritize(&asked, &self.scheduler.snapshot, &search.feasible).await;
+            let scores = extenders.prioritize(&consulted, &self.scheduler.snapshot, &search.feasible).await;
             return Ok(Consulting::Nodes(search.feasible, scores));
         }
         let mut rejection = self.scheduler.why_not(pod, profile, &search);
         let possible = !rejection.candidates.is_empty();
-        let processed = extenders.process_preemption(&asked, &self.scheduler.snapshot, &mut rejection.candidates);
+        let processed = extenders.process_preemption(&consulted, &self.scheduler.snapshot, &mut rejection.candidates);
         match processed.await {
             Ok(()) if possible && rejection.candidates.is_empty() => {
-                rejection.said.pop();
-                rejection.said.push("preemption: no candidate node for preemption".to_owned());
+                rejection.post_filter_messages.pop();
+                rejection.post_filter_messages.push("preemption: no candidate node for preemption".to_owned());
             }
             Ok(()) => {}
             Err(error) => {
                 tracing::error!(%error, pod = %pod.key(), "no room is made: an extender gave no answer");
                 rejection.candidates.clear();
-                rejection.said.pop();
+                rejection.post_filter_messages.pop();
             }
         }
         Ok(Consulting::Nowhere(rejection))

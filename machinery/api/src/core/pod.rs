@@ -72,7 +72,7 @@ impl Behaviour for Pod {
         profile_annotations::apply_apparmor(pod);
         let class = match text(pod, "/status/qosClass") {
             "" => super::pod_qos::qos_class(pod),
-            said => said,
+            reason => reason,
         };
         put(pod, "/status", json!({"phase": "Pending", "qosClass": class}));
         let now = text(pod, "/metadata/creationTimestamp").to_string();

@@ -230,8 +230,8 @@ fn apparmor(pod: &Pod, place: &Place) -> Result<(), Rejection> {
     let own = containers.iter().filter_map(|declared| {
         declared.container.security_context.as_ref().and_then(|context| context.app_armor_profile.as_ref())
     });
-    let asked = own.chain(shared).any(|profile| profile.type_ != "Unconfined");
-    if place.apparmor || !asked {
+    let wants_apparmor = own.chain(shared).any(|profile| profile.type_ != "Unconfined");
+    if place.apparmor || !wants_apparmor {
         return Ok(());
     }
     Err(Rejection::new("AppArmor", "Cannot enforce AppArmor: AppArmor is not enabled on the host"))

@@ -291,14 +291,14 @@ struct Pull {
 
 impl Pull {
     async fn run(&self) -> Result<Pulled> {
-        let asked = Instant::now();
+        let queued = Instant::now();
         // The semaphore is never closed; an error would only mean one pull more at a time.
         let _slot = self.slots.acquire().await;
         let begun = Instant::now();
         let candidates = credentials::lookup(&self.secrets().await, &self.wanted.image);
         let reference = self.try_each(candidates).await?;
         let image = self.runtime.image(image_spec(&self.wanted.image)).await?;
-        let (took, waited) = (go_millis(begun.elapsed()), go_millis(asked.elapsed()));
+        let (took, waited) = (go_millis(begun.elapsed()), go_millis(queued.elapsed()));
         let size = image.as_ref().map_or(0, |image| image.size);
         let message = format!(
             "Successfully pulled image {:?} in {took} ({waited} including waiting). Image size: {size} bytes.",

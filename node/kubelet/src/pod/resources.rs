@@ -160,10 +160,11 @@ pub fn oom_score_adj(pod: &Pod, container: &Container, memory_capacity: i64) -> 
 /// The more of the node's memory a container asks for, the longer it lives. What the pod asks for beyond its containers
 /// is shared out among them; a sidecar lives no shorter than any main container.
 fn burstable_score(pod: &Pod, container: &Container, memory_capacity: i64) -> i64 {
-    let asked = |container: &Container| get(requests(container), "memory").map_or(0, |quantity| value(&quantity));
-    let mut request = asked(container);
+    let memory_request =
+        |container: &Container| get(requests(container), "memory").map_or(0, |quantity| value(&quantity));
+    let mut request = memory_request(container);
     if spec::init_containers(pod).any(|(role, init)| role == Role::Sidecar && init.name == container.name) {
-        let least = spec::spec(pod).containers.iter().map(asked).min();
+        let least = spec::spec(pod).containers.iter().map(memory_request).min();
         request = request.max(least.unwrap_or(0));
     }
     request = request.saturating_add(unclaimed_memory(pod));
@@ -177,9 +178,9 @@ fn unclaimed_memory(pod: &Pod) -> i64 {
     let Some(whole) = get(whole, "memory").map(|quantity| value(&quantity)).filter(|whole| *whole > 0) else {
         return 0;
     };
-    let asked = totals(pod, requests, None).get("memory").map_or(0, corten_meta::Quantity::value);
+    let requested = totals(pod, requests, None).get("memory").map_or(0, corten_meta::Quantity::value);
     let containers = spec::spec(pod).containers.len() + spec::init_containers(pod).count();
-    (whole - asked) / i64::try_from(containers).unwrap_or(1).max(1)
+    (whole - requested) / i64::try_from(containers).unwrap_or(1).max(1)
 }
 
 /// The resources of the pod's cgroup: shares, quota and memory.
@@ -425,8 +426,8 @@ mod tests {
         let pod = fixtures::pod(
             r#"{"resources":{"requests":{"cpu":"4m","memory":"10m"}},"containers":[{"name":"a","resources":{"requests":{"cpu":"1","ephemeral-storage":"1Gi"}}},{"name":"b","resources":{"requests":{"ephemeral-storage":"1024Mi"}}}]}"#,
         );
-        let asked = request_quantities(&pod);
-        let texts: Vec<&str> = asked.values().map(|quantity| quantity.0.as_str()).collect();
+        let requests = request_quantities(&pod);
+        let texts: Vec<&str> = requests.values().map(|quantity| quantity.0.as_str()).collect();
         assert_eq!(texts, ["4m", "2Gi", "10m"]);
     }
 }

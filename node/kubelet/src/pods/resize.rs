@@ -48,8 +48,8 @@ pub fn last_given(pod: &Pod) -> Allocated {
 }
 
 /// Replaces pod-level resources by the reported ones, and drops those that are not reported.
-fn take_reported(asked: &mut Option<ResourceList>, reported: Option<&ResourceList>) {
-    let Some(list) = asked else { return };
+fn take_reported(requests: &mut Option<ResourceList>, reported: Option<&ResourceList>) {
+    let Some(list) = requests else { return };
     list.retain(|name, _| reported.is_some_and(|reported| reported.contains_key(name)));
     for (name, quantity) in list {
         if let Some(reported) = reported.and_then(|reported| reported.get(name)) {

@@ -90,7 +90,7 @@ pub async fn serve_health(address: std::net::SocketAddr, shutdown: CancellationT
 
 async fn serve_health_page(stream: TcpStream, place: &Place) {
     let service = service_fn(|request: Request<Incoming>| {
-        place.asked();
+        place.request_arrived();
         let answer = match request.uri().path() {
             "/healthz" => text(StatusCode::OK, "ok"),
             _ => text(StatusCode::NOT_FOUND, "404 page not found\n"),
@@ -179,7 +179,7 @@ struct Caller {
 
 /// Authenticate, authorize, route.
 async fn handle(state: &Arc<State>, caller: &Caller, request: Request<Incoming>) -> Response<Body> {
-    caller.place.asked();
+    caller.place.request_arrived();
     let Some(user) = state.access.authenticate(state, caller.user.as_ref(), request.headers()).await else {
         return text(StatusCode::UNAUTHORIZED, "Unauthorized");
     };

@@ -31,11 +31,11 @@ pub async fn serve(state: &State, path: &str, raw_query: Option<&str>) -> Respon
     if !config.system_log_query {
         return text(StatusCode::METHOD_NOT_ALLOWED, "Node log query is disabled.");
     }
-    let asked = match LogQuery::parse(&pairs) {
-        Ok(asked) => asked,
+    let query = match LogQuery::parse(&pairs) {
+        Ok(query) => query,
         Err(why) => return text(StatusCode::BAD_REQUEST, &why),
     };
-    asked.answer(Path::new(DIRECTORY)).await
+    query.answer(Path::new(DIRECTORY)).await
 }
 
 /// Opens a path inside the directory; no link and no `..` leads out of it.
@@ -108,22 +108,22 @@ pub(crate) struct LogQuery {
 
 impl LogQuery {
     pub(crate) fn parse(pairs: &[(String, String)]) -> Result<LogQuery, String> {
-        let mut asked = LogQuery::default();
+        let mut query = LogQuery::default();
         for (name, value) in pairs.iter().filter(|(_, value)| !value.is_empty()) {
             let invalid = |why: &str| format!("{name}: Invalid value: {value:?}: {why}");
             match name.as_str() {
-                "query" if value.contains(['/', '\\']) => asked.files.push(value.clone()),
-                "query" if !value.trim().is_empty() => asked.services.push(value.clone()),
-                "sinceTime" => asked.since = Some(value.parse().map_err(|_| invalid("invalid time format"))?),
-                "untilTime" => asked.until = Some(value.parse().map_err(|_| invalid("invalid time format"))?),
-                "tailLines" => asked.tail = Some(value.parse().map_err(|_| invalid("invalid syntax"))?),
-                "boot" => asked.boot = Some(value.parse().map_err(|_| invalid("invalid syntax"))?),
-                "pattern" => asked.pattern = Some(value.clone()),
+                "query" if value.contains(['/', '\\']) => query.files.push(value.clone()),
+                "query" if !value.trim().is_empty() => query.services.push(value.clone()),
+                "sinceTime" => query.since = Some(value.parse().map_err(|_| invalid("invalid time format"))?),
+                "untilTime" => query.until = Some(value.parse().map_err(|_| invalid("invalid time format"))?),
+                "tailLines" => query.tail = Some(value.parse().map_err(|_| invalid("invalid syntax"))?),
+                "boot" => query.boot = Some(value.parse().map_err(|_| invalid("invalid syntax"))?),
+                "pattern" => query.pattern = Some(value.clone()),
                 _ => {}
             }
         }
-        asked.check()?;
-        Ok(asked)
+        query.check()?;
+        Ok(query)
     }
 
     fn check(&self) -> Result<(), String> {
@@ -213,8 +213,8 @@ mod tests {
 
     #[test]
     fn a_service_is_never_an_option() {
-        let asked = parse("query=kubelet&tailLines=5&sinceTime=2026-01-01T00:00:00Z").unwrap();
-        let arguments = asked.arguments("kubelet");
+        let query = parse("query=kubelet&tailLines=5&sinceTime=2026-01-01T00:00:00Z").unwrap();
+        let arguments = query.arguments("kubelet");
         assert_eq!(arguments[3..], ["--unit=kubelet", "--since=2026-01-01 00:00:00", "--lines=5"]);
         for wrong in
             ["query=", "query=--file", "query=a;b", "query=a&query=/b", "query=a&boot=1", "query=a&tailLines=100001"]

@@ -128,8 +128,8 @@ pub async fn run(
     match state.services.runtime.client.exec_sync(&instance.id, &command, RUN_TIMEOUT).await {
         Ok(output) if output.exit_code == 0 => Response::new(full([output.stdout, output.stderr].concat())),
         Ok(output) => {
-            let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-            text(StatusCode::INTERNAL_SERVER_ERROR, &format!("{said}command exited with {}", output.exit_code))
+            let printed = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+            text(StatusCode::INTERNAL_SERVER_ERROR, &format!("{printed}command exited with {}", output.exit_code))
         }
         Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
     }

@@ -75,8 +75,8 @@ impl<'a> Expansion<'a> {
     /// Whether the claim asks for another size by now than the one that is being tried.
     pub fn is_outdated(&self) -> bool {
         let requests = self.claim.spec.as_ref().and_then(|spec| spec.resources.as_ref()?.requests.as_ref());
-        let asked = requests.and_then(|requests| requests.get("storage"));
-        asked.is_some_and(|asked| resources::value(asked) != self.bytes())
+        let requested = requests.and_then(|requests| requests.get("storage"));
+        requested.is_some_and(|requested| resources::value(requested) != self.bytes())
     }
 
     pub async fn begin(&self, context: &Context<'_>) -> Result<()> {

@@ -89,7 +89,7 @@ impl StreamingServer {
     /// Serves requests until one of them switches to another protocol, which is then served by a task of its own.
     async fn connection(self, socket: TcpStream, place: Place, shutdown: CancellationToken) {
         let service = hyper::service::service_fn(|request| {
-            place.asked();
+            place.request_arrived();
             let answer = upgrade::answer(&self, &shutdown, request);
             std::future::ready(Ok::<_, std::convert::Infallible>(answer))
         });

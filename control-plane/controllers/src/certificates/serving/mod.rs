@@ -83,7 +83,7 @@ impl ServingApprover {
         if !is_node || spec.username.as_deref() != Some(request.common_name.as_str()) {
             return Err("the subject is not the requester".to_owned());
         }
-        request.names.iter().try_for_each(|asked| self.check_name(observed, &Name::requested(asked)?))
+        request.names.iter().try_for_each(|requested| self.check_name(observed, &Name::requested(requested)?))
     }
 
     fn check_name(&self, observed: &Observed, name: &Name) -> Result<(), String> {

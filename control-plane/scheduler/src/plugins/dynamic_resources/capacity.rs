@@ -11,15 +11,15 @@ pub type Taken = BTreeMap<String, Quantity>;
 
 /// Returns the capacity that a request consumes; none if it names a capacity that the device lacks, if the policy
 /// forbids the quantity, or if the whole device has less.
-pub fn taken(device: &Device, asked: Option<&CapacityRequirements>) -> Option<Taken> {
-    let asked = asked.and_then(|asked| asked.requests.as_ref());
+pub fn taken(device: &Device, requested: Option<&CapacityRequirements>) -> Option<Taken> {
+    let requested = requested.and_then(|requested| requested.requests.as_ref());
     let has = |name: &String| device.capacity.as_ref().is_some_and(|capacity| capacity.contains_key(name));
-    if !asked.into_iter().flatten().all(|(name, _)| has(name)) {
+    if !requested.into_iter().flatten().all(|(name, _)| has(name)) {
         return None;
     }
     let mut taken = Taken::new();
     for (name, capacity) in device.capacity.iter().flatten() {
-        let wanted = asked.and_then(|asked| asked.get(name)).map(|quantity| &*quantity.0);
+        let wanted = requested.and_then(|requested| requested.get(name)).map(|quantity| &*quantity.0);
         let consumed = consumed(wanted, capacity)?;
         let policy = capacity.request_policy.as_ref();
         if consumed > quantity(&capacity.value.0)? || !policy.is_none_or(|policy| allows(policy, &consumed)) {
@@ -81,27 +81,27 @@ mod tests {
     use corten_api::k8s_openapi::api::resource::v1::ResourceSlice;
     use serde_json::{Value, json};
 
-    fn of(policy: Value, asked: Value) -> Option<String> {
+    fn of(policy: Value, requested: Value) -> Option<String> {
         let device = json!({"name": "d", "capacity": {"memory": {"value": "16Gi", "requestPolicy": policy}}});
         let spec = json!({"driver": "d", "allNodes": true, "devices": [device],
             "pool": {"name": "p", "generation": 1, "resourceSliceCount": 1}});
         let slice = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "s"}, "spec": spec});
         let slice = ResourceSlice::from_value(slice).unwrap();
-        let requests = asked.as_object().unwrap().iter();
+        let requests = requested.as_object().unwrap().iter();
         let text = |value: &Value| {
             corten_api::k8s_openapi::apimachinery::pkg::api::resource::Quantity(value.as_str().unwrap().to_owned())
         };
-        let asked = CapacityRequirements {
+        let requested = CapacityRequirements {
             requests: Some(requests.map(|(name, value)| (name.clone(), text(value))).collect()),
         };
-        taken(&slice.spec.devices.unwrap()[0], Some(&asked)).map(|taken| taken["memory"].to_string())
+        taken(&slice.spec.devices.unwrap()[0], Some(&requested)).map(|taken| taken["memory"].to_string())
     }
 
     #[test]
     fn amounts_follow_the_policy() {
         let values = json!({"default": "2Gi", "validValues": ["2Gi", "4Gi", "8Gi"]});
         let range = json!({"default": "1Gi", "validRange": {"min": "1Gi", "max": "8Gi", "step": "2Gi"}});
-        for (policy, asked, expected) in [
+        for (policy, requested, expected) in [
             (Value::Null, json!({}), Some("16Gi")),
             (Value::Null, json!({"memory": "3Gi"}), Some("3Gi")),
             (Value::Null, json!({"memory": "17Gi"}), None),
@@ -114,7 +114,7 @@ mod tests {
             (range.clone(), json!({"memory": "5Gi"}), Some("5Gi")),
             (range, json!({"memory": "8Gi"}), None),
         ] {
-            assert_eq!(of(policy.clone(), asked.clone()).as_deref(), expected, "{policy} {asked}");
+            assert_eq!(of(policy.clone(), requested.clone()).as_deref(), expected, "{policy} {requested}");
         }
     }
 }

@@ -26,8 +26,8 @@ pub fn classes(pod: &PodRow, devices: &Devices) -> BTreeMap<String, String> {
     if pod.demand.extended.is_empty() {
         return BTreeMap::new();
     }
-    let asked = pod.demand.requests.scalar.iter().filter(|(name, quantity)| is_extended(name) && **quantity > 0);
-    asked.filter_map(|(name, _)| Some((name.clone(), devices.class_of(name)?.to_owned()))).collect()
+    let requested = pod.demand.requests.scalar.iter().filter(|(name, quantity)| is_extended(name) && **quantity > 0);
+    requested.filter_map(|(name, _)| Some((name.clone(), devices.class_of(name)?.to_owned()))).collect()
 }
 
 /// Returns the key under which the allocation is assumed until the claim is written; no claim can have this name.
@@ -73,7 +73,7 @@ fn metadata(pod: &PodRow) -> ObjectMeta {
 }
 
 /// A request of one container, with the index of the container.
-struct Asked {
+struct ContainerRequest {
     index: usize,
     name: String,
     count: i64,
@@ -87,14 +87,14 @@ fn of_resource(
     class: &str,
 ) -> (Vec<DeviceRequest>, Vec<ContainerExtendedResourceRequest>) {
     let mut mappings = Vec::new();
-    let mut staying: Vec<Asked> = Vec::new();
+    let mut staying: Vec<ContainerRequest> = Vec::new();
     for (used, ask) in uses.iter().filter_map(|used| Some((used, used.ask(resource)?))).filter(|(u, _)| !u.ends_early) {
         let name = format!("container-{}-request-{}", used.index, ask.place);
         mappings.push(mapping(used, resource, &name));
-        staying.push(Asked { index: used.index, name, count: ask.count });
+        staying.push(ContainerRequest { index: used.index, name, count: ask.count });
     }
     // The demand of init containers beyond that of the others, and the container with the highest.
-    let mut most: Option<Asked> = None;
+    let mut most: Option<ContainerRequest> = None;
     let mut in_need: Vec<&ExtendedUse> = Vec::new();
     let mut early = Vec::new();
     for (used, ask) in uses.iter().filter_map(|used| Some((used, used.ask(resource)?))).filter(|(u, _)| u.ends_early) {
@@ -110,7 +110,7 @@ fn of_resource(
             in_need.push(used);
             if most.as_ref().is_none_or(|most| most.count < missing) {
                 let name = format!("container-{}-request-{}", used.index, ask.place);
-                most = Some(Asked { index: used.index, name, count: missing });
+                most = Some(ContainerRequest { index: used.index, name, count: missing });
             }
         }
     }
@@ -118,7 +118,7 @@ fn of_resource(
     if let Some(most) = &most {
         mappings.extend(in_need.into_iter().map(|used| mapping(used, resource, &most.name)));
     }
-    let requests = most.into_iter().chain(staying).map(|asked| request(asked, class)).collect();
+    let requests = most.into_iter().chain(staying).map(|requested| request(requested, class)).collect();
     (requests, mappings)
 }
 
@@ -130,12 +130,12 @@ fn mapping(used: &ExtendedUse, resource: &str, request: &str) -> ContainerExtend
     }
 }
 
-fn request(asked: Asked, class: &str) -> DeviceRequest {
+fn request(requested: ContainerRequest, class: &str) -> DeviceRequest {
     let exactly = ExactDeviceRequest {
         device_class_name: class.to_owned(),
         allocation_mode: Some("ExactCount".to_owned()),
-        count: Some(asked.count),
+        count: Some(requested.count),
         ..ExactDeviceRequest::default()
     };
-    DeviceRequest { name: asked.name, exactly: Some(exactly), ..DeviceRequest::default() }
+    DeviceRequest { name: requested.name, exactly: Some(exactly), ..DeviceRequest::default() }
 }

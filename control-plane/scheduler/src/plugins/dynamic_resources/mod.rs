@@ -107,19 +107,19 @@ impl Plugin for DynamicResources {
 
     /// Deallocates a claim that no node can use any more, if no other pod uses it.
     fn post_filter(&self, pod: &PodRow, search: &Search, snapshot: &Snapshot) -> Option<Aftermath> {
-        let said = |why: &str| Some(Aftermath { why: why.to_owned(), effect: None, ends: false });
+        let aftermath = |why: &str| Some(Aftermath { why: why.to_owned(), effect: None, ends: false });
         if let Some((plugin, verdict)) = search.refusal() {
             // As upstream does: if another plugin rejected the pod before this one's pre-filter, it has no message of
             // its own.
             let early = plugin != self.name() && matches!(verdict, Verdict::Unresolvable(_));
             return match early {
                 true => Some(Aftermath { why: "not found".to_owned(), effect: None, ends: true }),
-                false => said("no new claims to deallocate"),
+                false => aftermath("no new claims to deallocate"),
             };
         }
-        let Ok(claims) = claims(pod, &snapshot.devices) else { return said("no new claims to deallocate") };
+        let Ok(claims) = claims(pod, &snapshot.devices) else { return aftermath("no new claims to deallocate") };
         if claims.is_empty() {
-            return said("no new claims to deallocate");
+            return aftermath("no new claims to deallocate");
         }
         if let Some(claim) = claims.stale {
             let why = "deletion of ResourceClaim completed".to_owned();
@@ -131,7 +131,7 @@ impl Plugin for DynamicResources {
                 effect: Some(Effect::DeallocateClaim { claim }),
                 ends: false,
             }),
-            None => said("still not schedulable"),
+            None => aftermath("still not schedulable"),
         }
     }
 

@@ -28,7 +28,7 @@ struct Expression {
 /// An expression with its result for each device, by number.
 struct Known {
     compiled: Compiled,
-    said: Vec<Option<bool>>,
+    results: Vec<Option<bool>>,
 }
 
 #[derive(Default)]
@@ -63,17 +63,17 @@ impl Expressions {
         }
         if self.epoch != epoch {
             self.epoch = epoch;
-            self.known.values_mut().for_each(|known| known.said.clear());
+            self.known.values_mut().for_each(|known| known.results.clear());
         }
     }
 
     fn matches(&mut self, text: &str, offered: &Offered<'_>) -> Result<bool, String> {
         if !self.known.contains_key(text) {
-            self.known.insert(text.to_owned(), Known { compiled: compile(text), said: Vec::new() });
+            self.known.insert(text.to_owned(), Known { compiled: compile(text), results: Vec::new() });
         }
         let Some(known) = self.known.get_mut(text) else { return Ok(false) };
-        if let Some(Some(said)) = known.said.get(offered.number) {
-            return Ok(*said);
+        if let Some(Some(matches)) = known.results.get(offered.number) {
+            return Ok(*matches);
         }
         let expression = known.compiled.clone()?;
         let device = device(offered, &expression.domains);
@@ -81,10 +81,10 @@ impl Expressions {
             Ok(value) => matches!(value, Value::Bool(true)),
             Err(error) => return Err(format!("CEL runtime error: {error}")),
         };
-        if known.said.len() <= offered.number {
-            known.said.resize(offered.number + 1, None);
+        if known.results.len() <= offered.number {
+            known.results.resize(offered.number + 1, None);
         }
-        known.said[offered.number] = Some(matches);
+        known.results[offered.number] = Some(matches);
         Ok(matches)
     }
 }

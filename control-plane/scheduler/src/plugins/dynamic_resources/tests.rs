@@ -253,8 +253,8 @@ fn a_pod_whose_claim_has_yet_to_be_made_is_not_tried() {
     let mut snapshot = cluster();
     let spec = json!({"containers": [], "resourceClaims": [{"name": "c", "resourceClaimTemplateName": "t"}]});
     let mut pod = typed_pod("p", spec);
-    let said = DynamicResources::default().pre_enqueue(&snapshot.row(pod.clone()));
-    assert_eq!(said.reasons().unwrap().text(), "pod \"default/p\": ResourceClaim not created yet");
+    let verdict = DynamicResources::default().pre_enqueue(&snapshot.row(pod.clone()));
+    assert_eq!(verdict.reasons().unwrap().text(), "pod \"default/p\": ResourceClaim not created yet");
     let status = json!({"resourceClaimStatuses": [{"name": "c", "resourceClaimName": "made"}]});
     pod.status = Some(serde_json::from_value(status).unwrap());
     assert!(DynamicResources::default().pre_enqueue(&snapshot.row(pod)).fits());

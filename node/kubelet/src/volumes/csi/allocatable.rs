@@ -20,28 +20,28 @@ const LIMIT_EXCEEDED: &str = "VolumeAttachmentLimitExceeded";
 
 /// Asks the drivers until shutdown.
 pub async fn keep_allocatable(csi: Arc<Csi>, stop: CancellationToken) {
-    let mut asked: HashMap<String, Instant> = HashMap::new();
+    let mut queried: HashMap<String, Instant> = HashMap::new();
     loop {
         let now = Instant::now();
         let drivers = csi.periods();
-        asked.retain(|name, _| drivers.contains_key(name));
-        for name in due(&drivers, &mut asked, now) {
+        queried.retain(|name, _| drivers.contains_key(name));
+        for name in due(&drivers, &mut queried, now) {
             if let Err(error) = csi.ask_allocatable(&name).await {
                 warn!(%error, driver = name, "the CSI driver's limit of volumes is not known");
             }
         }
         tokio::select! {
             () = stop.cancelled() => return,
-            () = tokio::time::sleep(next(&drivers, &asked, Instant::now())) => {}
+            () = tokio::time::sleep(next(&drivers, &queried, Instant::now())) => {}
         }
     }
 }
 
 /// The drivers whose interval is over. A driver that is new was asked when it registered.
-fn due(drivers: &HashMap<String, Duration>, asked: &mut HashMap<String, Instant>, now: Instant) -> Vec<String> {
+fn due(drivers: &HashMap<String, Duration>, queried: &mut HashMap<String, Instant>, now: Instant) -> Vec<String> {
     let mut names = Vec::new();
     for (name, period) in drivers {
-        let last = asked.entry(name.clone()).or_insert(now);
+        let last = queried.entry(name.clone()).or_insert(now);
         if now.duration_since(*last) >= *period {
             *last = now;
             names.push(name.clone());
@@ -51,9 +51,9 @@ fn due(drivers: &HashMap<String, Duration>, asked: &mut HashMap<String, Instant>
 }
 
 /// How long until the next driver is to be asked.
-fn next(drivers: &HashMap<String, Duration>, asked: &HashMap<String, Instant>, now: Instant) -> Duration {
+fn next(drivers: &HashMap<String, Duration>, queried: &HashMap<String, Instant>, now: Instant) -> Duration {
     let left = |(name, period): (&String, &Duration)| {
-        let since = asked.get(name).map_or(Duration::ZERO, |last| now.duration_since(*last));
+        let since = queried.get(name).map_or(Duration::ZERO, |last| now.duration_since(*last));
         period.saturating_sub(since)
     };
     drivers.iter().map(left).min().unwrap_or(LONGEST_SLEEP).min(LONGEST_SLEEP)
@@ -116,12 +116,12 @@ mod tests {
         let begun = Instant::now();
         let after = |seconds| begun + Duration::from_secs(seconds);
         let drivers = HashMap::from([("d".to_owned(), Duration::from_secs(12))]);
-        let mut asked = HashMap::new();
+        let mut queried = HashMap::new();
         for (seconds, names, sleep) in [(0, 0, 10), (10, 0, 2), (12, 1, 10), (13, 0, 10), (24, 1, 10)] {
-            assert_eq!(due(&drivers, &mut asked, after(seconds)).len(), names, "after {seconds} s");
-            assert_eq!(next(&drivers, &asked, after(seconds)), Duration::from_secs(sleep), "after {seconds} s");
+            assert_eq!(due(&drivers, &mut queried, after(seconds)).len(), names, "after {seconds} s");
+            assert_eq!(next(&drivers, &queried, after(seconds)), Duration::from_secs(sleep), "after {seconds} s");
         }
-        assert_eq!(next(&HashMap::new(), &asked, begun), LONGEST_SLEEP);
+        assert_eq!(next(&HashMap::new(), &queried, begun), LONGEST_SLEEP);
     }
 
     #[test]
