@@ -16,8 +16,8 @@ fn main() {
 
 /// The version of glibc here.
 fn c_library() -> Option<(u32, u32)> {
-    let told = std::process::Command::new("getconf").arg("GNU_LIBC_VERSION").output().ok()?;
-    let told = String::from_utf8(told.stdout).ok()?;
-    let (major, minor) = told.trim().strip_prefix("glibc ")?.split_once('.')?;
+    let output = std::process::Command::new("getconf").arg("GNU_LIBC_VERSION").output().ok()?;
+    let version = String::from_utf8(output.stdout).ok()?;
+    let (major, minor) = version.trim().strip_prefix("glibc ")?.split_once('.')?;
     Some((major.parse().ok()?, minor.parse().ok()?))
 }

@@ -50,8 +50,8 @@ fn main() {
 
     let more: Vec<String> = (0..AT_REST - ONE_BY_ONE - AT_ONCE).map(|number| format!("rest-{number}")).collect();
     pods(&cluster, |client| async move { start(&client, &more, "Ready").await });
-    let whole = idle_percent(&cluster);
-    figure("idle CPU of one core with 100 pods, whole cluster", whole, "%");
+    let idle = idle_percent(&cluster);
+    figure("idle CPU of one core with 100 pods, whole cluster", idle, "%");
     figure("shim, PSS", shim_mebibytes(&cluster), "MiB");
     figure("idle CPU of one core with 100 pods, node alone", node_alone(&cluster), "%");
 

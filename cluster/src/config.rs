@@ -453,8 +453,8 @@ pub fn ranges(text: &str) -> Result<Vec<(IpAddr, u8)>> {
 
 fn range(text: &str) -> Result<(IpAddr, u8)> {
     let parsed: corten_network::Cidr = text.trim().parse().context("it is not of the form address/bits")?;
-    let whole = text.trim().split_once('/').and_then(|(address, _)| address.parse::<IpAddr>().ok());
-    ensure!(whole == Some(parsed.address()), "it has bits set beyond the range's size");
+    let address = text.trim().split_once('/').and_then(|(address, _)| address.parse::<IpAddr>().ok());
+    ensure!(address == Some(parsed.address()), "it has bits set beyond the range's size");
     Ok((parsed.address(), parsed.length()))
 }
 

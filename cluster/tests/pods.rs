@@ -84,8 +84,8 @@ fn root_is_refused_where_it_must_not_be(cluster: &Cluster) {
         cluster.apply(&pod(name, "id -u", "", security));
         let failed = ["get", "events", "--field-selector", &format!("involvedObject.name={name},reason=Failed")];
         let message = [&failed[..], &["-o", "jsonpath={.items[*].message}"]].concat();
-        let told = cluster.kubectl_until(&message, |text| text.contains(why));
-        assert!(told.starts_with("Error: "), "{told}");
+        let message = cluster.kubectl_until(&message, |text| text.contains(why));
+        assert!(message.starts_with("Error: "), "{message}");
         let state = "jsonpath={.status.containerStatuses[0].state.waiting.reason}";
         cluster.kubectl_until(&["get", "pod", name, "-o", state], |reason| reason == "CreateContainerConfigError");
         cluster.kubectl(&["delete", "pod", name, "--now"]);
@@ -178,8 +178,8 @@ fn forward(cluster: &Cluster, pod: &str, websockets: &str, sent: &str) {
         .unwrap();
     let mut line = String::new();
     // kubectl tells of every connection, and ends where nobody reads it.
-    let mut told = BufReader::new(forwarding.stdout.take().unwrap());
-    told.read_line(&mut line).unwrap();
+    let mut output = BufReader::new(forwarding.stdout.take().unwrap());
+    output.read_line(&mut line).unwrap();
     let port = line.strip_prefix("Forwarding from 127.0.0.1:").and_then(|rest| rest.split(' ').next());
     let port: u16 = port.and_then(|port| port.parse().ok()).unwrap_or_else(|| panic!("{line}"));
     cluster.machine.in_network(|| {
@@ -192,7 +192,7 @@ fn forward(cluster: &Cluster, pod: &str, websockets: &str, sent: &str) {
     });
     forwarding.kill().unwrap();
     forwarding.wait().unwrap();
-    drop(told);
+    drop(output);
 }
 
 fn components_show_their_health(cluster: &Cluster) {

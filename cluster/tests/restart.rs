@@ -89,7 +89,7 @@ fn cgroup(cluster: &Cluster) -> String {
 }
 
 #[test]
-fn trouble_is_told_in_one_sentence() {
+fn errors_are_one_sentence() {
     if !tools::is_root() {
         eprintln!("skipped: a cluster needs root");
         return;
@@ -133,8 +133,8 @@ fn trouble_is_told_in_one_sentence() {
         .args(["--reuid", "65534", "--clear-groups", CORTEN, "up"])
         .output()
         .unwrap();
-    let told = String::from_utf8_lossy(&plain.stderr);
-    assert!(!plain.status.success() && told.contains("must run as root"), "{told}");
+    let printed = String::from_utf8_lossy(&plain.stderr);
+    assert!(!plain.status.success() && printed.contains("must run as root"), "{printed}");
     assert_eq!(fails(&["logs"]).lines().count(), 1);
 }
 
@@ -156,7 +156,7 @@ fn create_map(cluster: &Cluster, name: &str) -> Result<(), String> {
 }
 
 #[test]
-fn a_full_disk_is_told_and_writes_go_on_once_there_is_space() {
+fn a_full_disk_is_reported_and_writes_go_on_once_there_is_space() {
     if !tools::is_root() {
         eprintln!("skipped: a cluster needs root");
         return;
@@ -225,8 +225,8 @@ fn a_failed_sync_ends_the_server_and_the_status_says_why() {
     std::fs::write(&failing, "").unwrap();
     let status = wait::until("the end of the server", wait::BOUND, || {
         let output = cluster.corten_command(&["status"]).output().map_err(|error| error.to_string())?;
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        if told.contains("not running") { Ok(told) } else { Err(told) }
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        if printed.contains("not running") { Ok(printed) } else { Err(printed) }
     });
     assert!(status.contains("store: it takes no writes until it is opened again"), "{status}");
     assert_eq!(status.lines().count(), 1, "{status}");

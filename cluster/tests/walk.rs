@@ -331,8 +331,8 @@ spec:
         .kubectl_until(&["get", "pod", "sickly", "-o", "jsonpath={.status.containerStatuses[0].restartCount}"], |t| {
             t.parse::<u32>().is_ok_and(|restarts| restarts > 0)
         });
-    let told = ["Unhealthy", "Liveness probe failed", "failed liveness probe, will be restarted"];
-    cluster.kubectl_until(&["events", "--for", "pod/sickly"], |text| told.iter().all(|words| text.contains(words)));
+    let messages = ["Unhealthy", "Liveness probe failed", "failed liveness probe, will be restarted"];
+    cluster.kubectl_until(&["events", "--for", "pod/sickly"], |text| messages.iter().all(|words| text.contains(words)));
 }
 
 fn access_is_controlled(cluster: &Cluster) {

@@ -13,8 +13,8 @@ pub fn run() -> ExitCode {
     };
     match answered() {
         Ok((printed, succeeded)) => {
-            let told = std::io::stdout().write_all(printed.as_bytes()).is_ok();
-            if succeeded && told { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+            let is_printed = std::io::stdout().write_all(printed.as_bytes()).is_ok();
+            if succeeded && is_printed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
         Err(error) => {
             eprintln!("corten-cni: {error}");

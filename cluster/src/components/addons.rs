@@ -189,9 +189,9 @@ mod tests {
         ];
         let endpoints = |ipv4: bool| -> Vec<String> {
             let slice = slice(&nodes, "x", ipv4, NetworkBackend::HostGw);
-            let told =
+            let endpoint =
                 |e: &Value| format!("{} {}", e["nodeName"].as_str().unwrap(), e["addresses"][0].as_str().unwrap());
-            slice["endpoints"].as_array().unwrap().iter().map(told).collect()
+            slice["endpoints"].as_array().unwrap().iter().map(endpoint).collect()
         };
         assert_eq!(endpoints(true), ["a 10.244.0.1", "b 10.244.1.1"]);
         assert_eq!(endpoints(false), ["a fd00::1"]);

@@ -167,15 +167,15 @@ fn health(path: &str, checks: &[Check], counts: &HealthChecks, verbose: bool) ->
     if well && !verbose {
         return text(StatusCode::OK, "ok".to_owned());
     }
-    let mut told = String::new();
+    let mut body = String::new();
     for (check, result) in results {
         match result {
-            Ok(()) => told.push_str(&format!("[+]{check} ok\n")),
-            Err(_) => told.push_str(&format!("[-]{check} failed: reason withheld\n")),
+            Ok(()) => body.push_str(&format!("[+]{check} ok\n")),
+            Err(_) => body.push_str(&format!("[-]{check} failed: reason withheld\n")),
         }
     }
-    told.push_str(&format!("{name} check {}\n", if well { "passed" } else { "failed" }));
-    text(if well { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR }, told)
+    body.push_str(&format!("{name} check {}\n", if well { "passed" } else { "failed" }));
+    text(if well { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR }, body)
 }
 
 /// Name and groups.
@@ -252,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn readiness_is_told_check_by_check() {
+    fn readiness_lists_each_check() {
         let check = |name, fails: bool| -> Check {
             (name, Box::new(move || if fails { Err("why".to_owned()) } else { Ok(()) }))
         };
@@ -303,8 +303,8 @@ mod tests {
             tokio::task::yield_now().await;
         }
         assert_eq!(get(address, "/healthz").await, (200, "ok".to_owned()));
-        let (status, told) = get(address, "/readyz").await;
-        assert!(status == 500 && told.contains("[-]b failed"), "{status} {told}");
+        let (status, body) = get(address, "/readyz").await;
+        assert!(status == 500 && body.contains("[-]b failed"), "{status} {body}");
         assert_eq!(get(address, "/metrics").await.0, 403);
         let admin = plane.admin();
         let rule = serde_json::json!({"nonResourceURLs": ["/metrics", "/metrics/slis"], "verbs": ["get"]});

@@ -289,9 +289,9 @@ mod tests {
 
     #[test]
     fn the_gateway_is_the_first_address() {
-        let told = |ranges: &str| gateways(ranges).iter().map(IpAddr::to_string).collect::<Vec<_>>();
-        assert_eq!(told("10.244.3.0/24"), ["10.244.3.1"]);
-        assert_eq!(told("10.244.3.0/24,fd00:10:244:3::/64"), ["10.244.3.1", "fd00:10:244:3::1"]);
-        assert_eq!(told("nonsense"), [] as [String; 0]);
+        let shown = |ranges: &str| gateways(ranges).iter().map(IpAddr::to_string).collect::<Vec<_>>();
+        assert_eq!(shown("10.244.3.0/24"), ["10.244.3.1"]);
+        assert_eq!(shown("10.244.3.0/24,fd00:10:244:3::/64"), ["10.244.3.1", "fd00:10:244:3::1"]);
+        assert_eq!(shown("nonsense"), [] as [String; 0]);
     }
 }

@@ -226,8 +226,8 @@ fn hostile_archives_get_nothing_and_the_cluster_goes_on() {
 
     // The same content under another name is told by the archive's name.
     let again = image::busybox_archive(dir, "test.local/second:1");
-    let told = cluster.corten(&["image", "import", &again.to_string_lossy()]);
-    assert!(told.contains("test.local/second:1") && !told.contains(IMAGE), "{told}");
+    let printed = cluster.corten(&["image", "import", &again.to_string_lossy()]);
+    assert!(printed.contains("test.local/second:1") && !printed.contains(IMAGE), "{printed}");
 
     assert_eq!(std::fs::read_dir(cluster.data_dir().join("images/tmp")).expect("tmp").count(), 0);
     assert_healthy(&cluster, "after");

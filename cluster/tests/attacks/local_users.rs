@@ -136,9 +136,9 @@ fn reads_no_process(cluster: &Cluster) {
     let server = cluster.server_pid();
     let script = "for pid in $(ls /proc | grep '^[0-9]'); do cat /proc/$pid/cmdline /proc/$pid/environ; echo; done";
     let output = as_nobody(cluster, &tools::busybox()).args(["sh", "-c", script]).output().expect("sh runs");
-    let told = stdout(&output);
-    assert!(told.contains("corten"), "processes are seen: {told}");
-    assert!(!told.contains(SECRET), "{told}");
+    let printed = stdout(&output);
+    assert!(printed.contains("corten"), "processes are seen: {printed}");
+    assert!(!printed.contains(SECRET), "{printed}");
     let environment = format!("/proc/{server}/environ");
     let output = as_nobody(cluster, &tools::busybox()).args(["cat", &environment]).output().expect("cat runs");
     assert!(!output.status.success(), "the server's environment is readable");
@@ -199,9 +199,9 @@ fn runs_no_command(cluster: &Cluster) {
     for words in ["up", "down", "status", "logs", "audit", "token list", "image ls"] {
         let mut command = as_nobody(cluster, Path::new(CORTEN));
         let output = command.args(words.split(' ')).args(["--data-dir", &data]).output().expect("corten runs");
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success() && told.contains("root"), "corten {words}: {told}");
-        assert_eq!(told.lines().count(), 1, "corten {words}: {told}");
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && printed.contains("root"), "corten {words}: {printed}");
+        assert_eq!(printed.lines().count(), 1, "corten {words}: {printed}");
     }
 }
 

@@ -27,8 +27,8 @@ impl Target<'_> {
 
     /// Returns the object as this request shows it: some fields are only shown by subresources.
     pub fn shown(&self, object: Arc<Object>) -> Arc<Object> {
-        let is_whole = self.context.info.subresource.is_empty();
-        let shown = is_whole.then(|| crate::cache::shown(&self.resource.kind, &object)).flatten();
+        let is_main = self.context.info.subresource.is_empty();
+        let shown = is_main.then(|| crate::cache::shown(&self.resource.kind, &object)).flatten();
         shown.unwrap_or(object)
     }
 }

@@ -227,10 +227,10 @@ async fn endpoints() {
             let of_service =
                 changed.filter(|slice| slice.header.labels.get("kubernetes.io/service-name") == Some(&service));
             let slice = of_service.map(|slice| slice.value()).unwrap_or_default();
-            let told = slice["endpoints"].as_array().into_iter().flatten();
+            let endpoints = slice["endpoints"].as_array().into_iter().flatten();
             let of_pod =
                 |one: &&Value| one["targetRef"]["name"] == name.as_str() && one["conditions"]["ready"] == false;
-            if told.into_iter().any(|one| of_pod(&one)) {
+            if endpoints.into_iter().any(|one| of_pod(&one)) {
                 break;
             }
         }

@@ -314,15 +314,15 @@ mod tests {
             let content = Content { remaining, finalizers, failures, undiscovered, unwatched: false };
             let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
             let mut namespace = Namespace::default();
-            let told = status(&namespace, &content, now);
-            let is_true = |kind: &str| condition::find(&told.conditions, kind).unwrap().status == "True";
+            let reported = status(&namespace, &content, now);
+            let is_true = |kind: &str| condition::find(&reported.conditions, kind).unwrap().status == "True";
             proptest::prop_assert_eq!(is_true("NamespaceContentRemaining"), !content.remaining.is_empty());
             proptest::prop_assert_eq!(is_true("NamespaceFinalizersRemaining"), !content.finalizers.is_empty());
             proptest::prop_assert_eq!(is_true("NamespaceDeletionContentFailure"), !content.failures.is_empty());
             proptest::prop_assert_eq!(is_true("NamespaceDeletionDiscoveryFailure"), !content.undiscovered.is_empty());
-            namespace.status = Some(told.clone());
+            namespace.status = Some(reported.clone());
             let later = now.checked_add(jiff::SignedDuration::from_secs(seconds)).unwrap();
-            proptest::prop_assert_eq!(status(&namespace, &content, later), told);
+            proptest::prop_assert_eq!(status(&namespace, &content, later), reported);
         }
     }
 }

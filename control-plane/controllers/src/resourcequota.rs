@@ -92,8 +92,8 @@ fn with_status(mut quota: Value, content: &[(Resource, Vec<Arc<Object>>)]) -> Op
         .iter()
         .flat_map(|(of, objects)| objects.iter().map(|object| (of.group.as_str(), of.plural.as_str(), object.value())));
     let used = in_use(&quota, objects);
-    let told = |pointer: &str| resource_list(quota.pointer(pointer));
-    if told("/status/hard") == hard(&quota) && told("/status/used") == used && !quota["status"].is_null() {
+    let reported = |pointer: &str| resource_list(quota.pointer(pointer));
+    if reported("/status/hard") == hard(&quota) && reported("/status/used") == used && !quota["status"].is_null() {
         return None;
     }
     let used: serde_json::Map<String, Value> = used.iter().map(|(n, a)| (n.clone(), a.to_string().into())).collect();
@@ -120,13 +120,13 @@ mod tests {
         );
         let widgets = Resource::new("example.com", "v1", "widgets", true);
         let content = vec![pods, (widgets, vec![object(&json!({"metadata": {"namespace": "default", "name": "w"}}))])];
-        let told = with_status(quota, &content).unwrap();
-        assert_eq!(told["status"]["used"], json!({"pods": "1", "count/widgets.example.com": "1"}));
-        assert_eq!(told["status"]["hard"], told["spec"]["hard"]);
-        assert_eq!(with_status(told.clone(), &content), None, "the same use is no news");
+        let with_use = with_status(quota, &content).unwrap();
+        assert_eq!(with_use["status"]["used"], json!({"pods": "1", "count/widgets.example.com": "1"}));
+        assert_eq!(with_use["status"]["hard"], with_use["spec"]["hard"]);
+        assert_eq!(with_status(with_use.clone(), &content), None, "the same use is no news");
         let reversed: Vec<_> = content.iter().rev().cloned().collect();
-        assert_eq!(with_status(told.clone(), &reversed), None, "the order of lists does not matter");
-        assert_eq!(with_status(told, &content[..1]).unwrap()["status"]["used"]["count/widgets.example.com"], "0");
+        assert_eq!(with_status(with_use.clone(), &reversed), None, "the order of lists does not matter");
+        assert_eq!(with_status(with_use, &content[..1]).unwrap()["status"]["used"]["count/widgets.example.com"], "0");
     }
 
     #[test]
@@ -171,11 +171,11 @@ mod tests {
             let mut others = pods.clone();
             others.rotate_left(turned % pods.len().max(1));
             let content = |pods: Vec<Arc<Object>>| vec![(Resource::new("", "v1", "pods", true), pods)];
-            let told = with_status(quota.clone(), &content(pods)).unwrap();
-            proptest::prop_assert_eq!(with_status(quota, &content(others.clone())), Some(told.clone()));
+            let with_use = with_status(quota.clone(), &content(pods)).unwrap();
+            proptest::prop_assert_eq!(with_status(quota, &content(others.clone())), Some(with_use.clone()));
             let alive = phases.iter().filter(|phase| **phase < 2).count();
-            proptest::prop_assert_eq!(&told["status"]["used"]["pods"], &json!(alive.to_string()));
-            proptest::prop_assert_eq!(with_status(told, &content(others)), None);
+            proptest::prop_assert_eq!(&with_use["status"]["used"]["pods"], &json!(alive.to_string()));
+            proptest::prop_assert_eq!(with_status(with_use, &content(others)), None);
         }
     }
 }

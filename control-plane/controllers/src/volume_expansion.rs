@@ -73,14 +73,14 @@ mod tests {
 
     #[test]
     fn a_claim_that_grew_is_told_for_whom_it_waits() {
-        for (request, told) in [("2Gi", 1), ("1Gi", 0)] {
+        for (request, expected) in [("2Gi", 1), ("1Gi", 0)] {
             let mut model = Model::default();
             model.put(claim(request));
             model.put(json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "v"}, "spec": {"claimRef": {"uid": "u"}}}));
-            assert_eq!(decide(&ExpandController, &model, "default", "data").actions.len(), told, "{request}");
+            assert_eq!(decide(&ExpandController, &model, "default", "data").actions.len(), expected, "{request}");
             let keys =
                 mapped::<PersistentVolumeClaim>(&ExpandController, &model, Some(&claim("1Gi")), Some(&claim(request)));
-            assert_eq!(keys.len(), told, "{request}");
+            assert_eq!(keys.len(), expected, "{request}");
             let first = mapped::<PersistentVolumeClaim>(&ExpandController, &model, None, Some(&claim(request)));
             assert_eq!(first.len(), 1, "a new leader looks at every claim once");
         }

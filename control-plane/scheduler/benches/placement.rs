@@ -50,7 +50,13 @@ const WORKLOADS: [Workload; 10] = [
     Workload { name: "node-affinity", nodes: 5000, before: (0, nothing), pods: (10_000, affine), kubelets: false },
     Workload { name: "topology-spread", nodes: 5000, before: (0, nothing), pods: (10_000, spread), kubelets: false },
     Workload { name: "pod-affinity", nodes: 5000, before: (0, nothing), pods: (10_000, near), kubelets: false },
-    Workload { name: "anti-affinity", nodes: 5000, before: (0, nothing), pods: (4_000, apart), kubelets: false },
+    Workload {
+        name: "anti-affinity",
+        nodes: 5000,
+        before: (0, nothing),
+        pods: (4_000, anti_affinity),
+        kubelets: false,
+    },
     Workload { name: "preemption", nodes: 5000, before: (20_000, lesser), pods: (5_000, greater), kubelets: true },
     Workload { name: "daemonset", nodes: 15_000, before: (0, nothing), pods: (15_000, daemon), kubelets: false },
 ];
@@ -95,7 +101,7 @@ fn near(number: usize) -> Value {
     pod(&format!("near-{number}"), small(), json!({"color": "blue"}), json!({"affinity": affinity}))
 }
 
-fn apart(number: usize) -> Value {
+fn anti_affinity(number: usize) -> Value {
     let term = json!({"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"color": "green"}},
         "namespaceSelector": {"matchLabels": {"team": "devops"}}});
     let affinity = json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}});

@@ -201,7 +201,7 @@ fn find_feasible(
             None => search.feasible.push(slot),
         }
     }
-    if search.feasible.is_empty() && !list.is_whole() {
+    if search.feasible.is_empty() && !list.is_complete() {
         // The message needs the reasons of all nodes.
         return find_feasible(snapshot, profile, pod, filters, rotation, &Shortlist::default());
     }

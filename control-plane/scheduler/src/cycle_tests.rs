@@ -63,8 +63,8 @@ fn zone(name: &str, zone: &str) -> Node {
 
 #[test]
 fn a_cluster_without_nodes_says_so() {
-    let told = Cluster::new(vec![]).message("p", cpu("1", json!({})));
-    assert_eq!(told, "no nodes available to schedule pods");
+    let message = Cluster::new(vec![]).message("p", cpu("1", json!({})));
+    assert_eq!(message, "no nodes available to schedule pods");
 }
 
 #[test]
@@ -103,8 +103,8 @@ fn each_filter_keeps_the_pod_from_where_it_must_not_go() {
         (json!({"status": {"allocatable": {"pods": "0"}}}), json!({}), "1 Too many pods"),
     ];
     for (bad, spec, reason) in cases {
-        let told = Cluster::new(vec![node("bad", "4", bad)]).message("p", cpu("100m", spec));
-        assert!(told.starts_with(&format!("0/1 nodes are available: {reason}.")), "{told}");
+        let message = Cluster::new(vec![node("bad", "4", bad)]).message("p", cpu("100m", spec));
+        assert!(message.starts_with(&format!("0/1 nodes are available: {reason}.")), "{message}");
     }
 }
 
@@ -132,8 +132,8 @@ fn a_host_port_is_taken_once() {
     let wants = json!({"containers": [{"name": "c", "ports": [{"containerPort": 80, "hostPort": 80}]}]});
     let mut cluster = Cluster::new(vec![node("a", "4", json!({}))]);
     cluster.put("first", wants.clone(), "a");
-    let told = cluster.message("second", wants);
-    assert!(told.contains("1 node(s) didn't have free ports for the requested pod ports"), "{told}");
+    let message = cluster.message("second", wants);
+    assert!(message.contains("1 node(s) didn't have free ports for the requested pod ports"), "{message}");
 }
 
 #[test]
@@ -219,8 +219,8 @@ fn hard_constraints_spread_pods() {
     let mut lonely = Cluster::new(vec![zone("a", "one")]);
     lonely.put("p", json!({"containers": []}), "a");
     assert_eq!(lonely.place("p", spread(1)), "a");
-    let told = lonely.message("p", spread(2));
-    assert!(told.contains("1 node(s) didn't match pod topology spread constraints."), "{told}");
+    let message = lonely.message("p", spread(2));
+    assert!(message.contains("1 node(s) didn't match pod topology spread constraints."), "{message}");
     let unlabelled = Cluster::new(vec![node("a", "4", json!({}))]).message("p", spread(1));
     let missing = "1 node(s) didn't match pod topology spread constraints (missing required label)";
     assert!(unlabelled.contains(missing), "{unlabelled}");
@@ -248,10 +248,10 @@ fn repelling_pods_keep_apart() {
     assert_eq!(cluster.place("other", anti.clone()), "b");
     let mut one_zone = Cluster::new(vec![zone("a", "one")]);
     one_zone.put("p", anti.clone(), "a");
-    let told = one_zone.message("p", json!({"containers": []}));
-    assert!(told.contains("1 node(s) didn't satisfy existing pods anti-affinity rules"), "{told}");
-    let told = one_zone.message("q", anti);
-    assert!(told.contains("1 node(s) didn't match pod anti-affinity rules"), "{told}");
+    let message = one_zone.message("p", json!({"containers": []}));
+    assert!(message.contains("1 node(s) didn't satisfy existing pods anti-affinity rules"), "{message}");
+    let message = one_zone.message("q", anti);
+    assert!(message.contains("1 node(s) didn't match pod anti-affinity rules"), "{message}");
 }
 
 #[test]
@@ -387,8 +387,8 @@ fn asking(asks: u8) -> Value {
         affinity["podAffinity"] = json!({"requiredDuringSchedulingIgnoredDuringExecution": term("zone")});
     }
     if asks & 4 != 0 {
-        let apart = term("kubernetes.io/hostname");
-        affinity["podAntiAffinity"] = json!({"requiredDuringSchedulingIgnoredDuringExecution": apart});
+        let anti_affinity = term("kubernetes.io/hostname");
+        affinity["podAntiAffinity"] = json!({"requiredDuringSchedulingIgnoredDuringExecution": anti_affinity});
     }
     let mut extra = json!({"affinity": affinity});
     if asks & 8 != 0 {
@@ -430,8 +430,8 @@ proptest! {
             let mut rotation = Rotation { next_start: start % nodes.len(), ..Rotation::new(7) };
             let search = searched(&mut cluster.snapshot, &cluster.profile, &row, &mut rotation, thorough);
             let refused: Vec<(usize, &str)> = search.rejected.iter().map(|one| (one.slot, one.plugin)).collect();
-            let told = if search.feasible.is_empty() { refused } else { Vec::new() };
-            (search.feasible, told, rotation.next_start)
+            let reasons = if search.feasible.is_empty() { refused } else { Vec::new() };
+            (search.feasible, reasons, rotation.next_start)
         };
         prop_assert_eq!(look(true), look(false));
     }

@@ -77,21 +77,23 @@ fn of_pod(snapshot: &mut Snapshot, profile: Option<&Profile>, pod: &PodRow) -> E
     }
     let Some(profile) = profile else {
         let name = &pod.demand.scheduler_name;
-        let mut told = summarized(format!("It waits for the scheduler {name:?}, which is not this one."));
-        told.advice.push(format!("start a scheduler named {name:?}, or make the pod with another schedulerName"));
-        return told;
+        let mut explanation = summarized(format!("It waits for the scheduler {name:?}, which is not this one."));
+        explanation
+            .advice
+            .push(format!("start a scheduler named {name:?}, or make the pod with another schedulerName"));
+        return explanation;
     };
     for plugin in profile.at(Point::PreEnqueue) {
         if let Some(reasons) = plugin.pre_enqueue(pod).reasons() {
-            let mut told = summarized(format!("{}: {}.", plugin.name(), reasons.text()));
-            told.advice.push(format!("remove the scheduling gates: {}", pod.demand.gates.join(", ")));
-            return told;
+            let mut explanation = summarized(format!("{}: {}.", plugin.name(), reasons.text()));
+            explanation.advice.push(format!("remove the scheduling gates: {}", pod.demand.gates.join(", ")));
+            return explanation;
         }
     }
     if snapshot.len() == 0 {
-        let mut told = summarized("no nodes available to schedule pods".to_owned());
-        told.advice.push("add a node".to_owned());
-        return told;
+        let mut explanation = summarized("no nodes available to schedule pods".to_owned());
+        explanation.advice.push("add a node".to_owned());
+        return explanation;
     }
     let mut rotation = Rotation::new(1);
     let search = cycle::search(snapshot, profile, pod, &mut rotation);
@@ -122,11 +124,12 @@ fn reports(snapshot: &mut Snapshot, profile: &Profile, pod: &PodRow) -> Vec<Node
     let mut reports = Vec::new();
     let mut fitting = Vec::new();
     for slot in slots {
-        let told = |(plugin, verdict): (&'static str, Verdict)| {
+        let rejection = |(plugin, verdict): (&'static str, Verdict)| {
             let why = verdict.reasons()?.text();
             Some((plugin, detail(plugin, why, pod, snapshot.node(slot))))
         };
-        let refused: Vec<_> = filtering::verdicts(&filters, pod, slot, snapshot).into_iter().filter_map(told).collect();
+        let refused: Vec<_> =
+            filtering::verdicts(&filters, pod, slot, snapshot).into_iter().filter_map(rejection).collect();
         if refused.is_empty() {
             fitting.push((slot, reports.len()));
         }
@@ -156,13 +159,13 @@ fn refused_everywhere(snapshot: &Snapshot, plugin: &'static str, verdict: &Verdi
 fn detail(plugin: &str, why: String, pod: &PodRow, node: &NodeRow) -> String {
     match plugin {
         "NodeResourcesFit" => {
-            let mut told = why;
+            let mut advice = why;
             for (name, requested) in requests_of(pod) {
                 let left = node.allocatable.get(&name) - node.requested.get(&name);
                 if requested > left {
                     let total = node.allocatable.get(&name);
                     let _ = write!(
-                        told,
+                        advice,
                         " ({name}: asks {}, {} of {} left)",
                         unit(&name, requested),
                         unit(&name, left),
@@ -170,7 +173,7 @@ fn detail(plugin: &str, why: String, pod: &PodRow, node: &NodeRow) -> String {
                     );
                 }
             }
-            told
+            advice
         }
         "TaintToleration" => {
             let hard = node.taints.iter().filter(|taint| taint.effect != "PreferNoSchedule");
@@ -327,18 +330,18 @@ mod tests {
     #[test]
     fn what_is_missing_is_what_would_help() {
         let spread = json!([{"maxSkew": 1, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule"}]);
-        let told = explained(&[json!({})], json!({"containers": [], "topologySpreadConstraints": spread}));
-        assert!(told.contains("- label node-0 with rack"), "{told}");
+        let explanation = explained(&[json!({})], json!({"containers": [], "topologySpreadConstraints": spread}));
+        assert!(explanation.contains("- label node-0 with rack"), "{explanation}");
         let volumes = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]);
-        let told = explained(&[json!({})], json!({"containers": [], "volumes": volumes}));
-        assert!(told.contains("- create the persistentvolumeclaim \"data\""), "{told}");
+        let explanation = explained(&[json!({})], json!({"containers": [], "volumes": volumes}));
+        assert!(explanation.contains("- create the persistentvolumeclaim \"data\""), "{explanation}");
     }
 
     #[test]
     fn a_gate_and_a_foreign_scheduler_are_named() {
-        let told = explained(&[json!({})], json!({"containers": [], "schedulingGates": [{"name": "wait"}]}));
-        assert!(told.contains("waiting for scheduling gates: [wait]"), "{told}");
-        let told = explained(&[json!({})], json!({"containers": []}));
-        assert!(told.contains("node-0  fits, score"), "{told}");
+        let explanation = explained(&[json!({})], json!({"containers": [], "schedulingGates": [{"name": "wait"}]}));
+        assert!(explanation.contains("waiting for scheduling gates: [wait]"), "{explanation}");
+        let explanation = explained(&[json!({})], json!({"containers": []}));
+        assert!(explanation.contains("node-0  fits, score"), "{explanation}");
     }
 }

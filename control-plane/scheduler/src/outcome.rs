@@ -100,12 +100,11 @@ impl Outcomes {
                     let name = self.client.create(&**claim).await?.metadata.name.unwrap_or_default();
                     let key = Key { namespace: pod.namespace().to_owned(), name };
                     self.reserve_claim(pod, &key, Some(allocation)).await?;
-                    let told = PodExtendedResourceClaimStatus {
+                    let claim_status = PodExtendedResourceClaimStatus {
                         request_mappings: std::mem::take(mappings),
                         resource_claim_name: key.name.clone(),
                     };
-                    let patch =
-                        json!({"metadata": {"uid": &*pod.uid}, "status": {"extendedResourceClaimStatus": told}});
+                    let patch = json!({"metadata": {"uid": &*pod.uid}, "status": {"extendedResourceClaimStatus": claim_status}});
                     let (namespace, name) = (pod.namespace(), &pod.name);
                     self.client.send_patch::<Pod>(namespace, name, &Patch::Merge(patch), Some("status")).await?;
                     *written = Some(key);

@@ -113,31 +113,32 @@ pub fn of_pod(spec: &PodSpec, status: Option<&PodStatus>) -> Demands {
         }
         resources
     };
-    let scoring = total(spec, Whole::Skipped, |container, is_init| scored(container, is_init, [true; 2]));
-    let asks_as_a_whole = whole(spec).any(|list| list.keys().any(|name| counts_for_the_whole(name)));
-    let placed_scoring = match asks_as_a_whole {
+    let scoring = total(spec, PodLevel::Skipped, |container, is_init| scored(container, is_init, [true; 2]));
+    let has_pod_level_requests =
+        pod_level_requests(spec).any(|list| list.keys().any(|name| is_pod_level_resource(name)));
+    let placed_scoring = match has_pod_level_requests {
         false => scoring.clone(),
         true => {
             let defaults = ["cpu", "memory"].map(|name| !mentions(spec, name));
-            total(spec, Whole::Counted(status), |container, is_init| scored(container, is_init, defaults))
+            total(spec, PodLevel::Counted(status), |container, is_init| scored(container, is_init, defaults))
         }
     };
-    Demands { requests: total(spec, Whole::Counted(status), held), scoring, placed_scoring }
+    Demands { requests: total(spec, PodLevel::Counted(status), held), scoring, placed_scoring }
 }
 
 /// Whether pod-level requests count, and the pod's status.
 #[derive(Clone, Copy)]
-enum Whole<'a> {
+enum PodLevel<'a> {
     Counted(Option<&'a PodStatus>),
     Skipped,
 }
 
 /// Returns the pod-level requests.
-fn whole(spec: &PodSpec) -> impl Iterator<Item = &ResourceList> {
+fn pod_level_requests(spec: &PodSpec) -> impl Iterator<Item = &ResourceList> {
     spec.resources.iter().filter_map(|resources| resources.requests.as_ref())
 }
 
-fn counts_for_the_whole(name: &str) -> bool {
+fn is_pod_level_resource(name: &str) -> bool {
     matches!(name, "cpu" | "memory") || name.starts_with("hugepages-")
 }
 
@@ -145,7 +146,7 @@ fn counts_for_the_whole(name: &str) -> bool {
 fn mentions(spec: &PodSpec, name: &str) -> bool {
     let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
     let lists = containers.filter_map(|container| container.resources.as_ref()?.requests.as_ref());
-    lists.chain(whole(spec)).chain(&spec.overhead).any(|list| list.contains_key(name))
+    lists.chain(pod_level_requests(spec)).chain(&spec.overhead).any(|list| list.contains_key(name))
 }
 
 /// Returns the requests of a container; during a resize, the maximum of its requests and of the resources that it still
@@ -162,7 +163,7 @@ fn held(container: &Container, is_init: bool, status: Option<&PodStatus>) -> Res
 }
 
 /// Returns the pod-level requests; during a resize, the maximum of them and those it still has.
-fn held_as_a_whole(asks: &ResourceList, status: Option<&PodStatus>) -> Resources {
+fn held_pod_level(asks: &ResourceList, status: Option<&PodStatus>) -> Resources {
     let asks = Resources::from_list(Some(asks));
     let Some((status, resources)) = status.and_then(|status| Some((status, status.resources.as_ref()?))) else {
         return asks;
@@ -190,7 +191,7 @@ fn effective(
 /// Returns the total requests. Containers and sidecars run together; before that init containers run one by one beside
 /// the sidecars started so far. The pod needs the larger of both, and its overhead. Pod-level requests replace those of
 /// the containers, if they count.
-fn total(spec: &PodSpec, as_a_whole: Whole<'_>, of: impl Fn(&Container, bool) -> Resources) -> Resources {
+fn total(spec: &PodSpec, pod_level: PodLevel<'_>, of: impl Fn(&Container, bool) -> Resources) -> Resources {
     let mut running = Resources::default();
     spec.containers.iter().for_each(|container| running.add(&of(container, false)));
     let (mut sidecars, mut starting) = (Resources::default(), Resources::default());
@@ -206,10 +207,10 @@ fn total(spec: &PodSpec, as_a_whole: Whole<'_>, of: impl Fn(&Container, bool) ->
         starting.max(&peak);
     }
     running.max(&starting);
-    if let Whole::Counted(status) = as_a_whole {
-        for asks in whole(spec) {
-            let held = held_as_a_whole(asks, status);
-            asks.keys().filter(|name| counts_for_the_whole(name)).for_each(|name| running.set(name, held.get(name)));
+    if let PodLevel::Counted(status) = pod_level {
+        for asks in pod_level_requests(spec) {
+            let held = held_pod_level(asks, status);
+            asks.keys().filter(|name| is_pod_level_resource(name)).for_each(|name| running.set(name, held.get(name)));
         }
     }
     running.add(&Resources::from_list(spec.overhead.as_ref()));

@@ -14,7 +14,7 @@ use corten_scheduler::Config;
 use serde_json::json;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pods_are_bound_or_told_why_not_and_tried_again() {
+async fn pods_are_bound_or_get_a_condition_and_are_tried_again() {
     let cluster = Cluster::start(Config::default()).await;
     cluster.node("a", "2").await;
     cluster.pod("fits", "1", json!({})).await;

@@ -43,9 +43,10 @@ impl Extender {
                         let verb = request.uri().path().trim_start_matches("/scheduler/").to_owned();
                         let body = request.into_body().collect().await?.to_bytes();
                         let body: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
-                        let (status, told) = answer(&verb, &body);
+                        let (status, response_body) = answer(&verb, &body);
                         log.lock().unwrap().push((verb, body));
-                        let response = Response::builder().status(status).body(Full::<Bytes>::from(told.to_string()));
+                        let response =
+                            Response::builder().status(status).body(Full::<Bytes>::from(response_body.to_string()));
                         Ok::<_, hyper::Error>(response.unwrap())
                     }
                 });
@@ -107,7 +108,7 @@ async fn an_extender_filters_and_prioritizes_whole_nodes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_an_extender_refuses_is_told_in_its_words() {
+async fn the_event_has_the_words_of_the_extender_that_refuses() {
     let extender = Extender::start(|_, request| {
         assert!(request["Nodes"].is_null(), "it knows the nodes");
         let failed = json!({"a": "too red", "b": "too red"});

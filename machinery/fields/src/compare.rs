@@ -80,10 +80,10 @@ fn value(of: Type<'_>, old: Option<&Value>, new: Option<&Value>) -> Difference {
         }
         return leaf;
     }
-    let mut whole = below(of, old, new);
-    whole.written.member |= old.is_none();
-    whole.removed.member |= old.is_some() && new.is_none();
-    whole
+    let mut difference = below(of, old, new);
+    difference.written.member |= old.is_none();
+    difference.removed.member |= old.is_some() && new.is_none();
+    difference
 }
 
 /// Compares the fields or items of a value that is not atomic.

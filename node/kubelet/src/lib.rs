@@ -76,7 +76,7 @@ use logs::follow::LogWatcher;
 use memory::Memory;
 use metrics::Metrics;
 use node::Host;
-use pod::orders::Orders;
+use pod::terminations::Terminations;
 use pod::view::Views;
 use pods::manager::Manager;
 use services::{Api, ContainerRuntime, NodeResources, Services, Signals, VolumeSources};
@@ -112,8 +112,8 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
     let own_pods = caches.filtered::<Pod>(assigned);
     let Some(runtime_name) = wait_for_runtime(&runtime, &stop).await else { return Ok(()) };
     if runtime.has_systemd_cgroups().await {
-        let told = "the container runtime keeps control groups by systemd; this kubelet writes them itself (set SystemdCgroup = false)";
-        return Err(Error::Configuration(told.into()));
+        let message = "the container runtime keeps control groups by systemd; this kubelet writes them itself (set SystemdCgroup = false)";
+        return Err(Error::Configuration(message.into()));
     }
     let runtime = ContainerRuntime {
         client: runtime,
@@ -224,7 +224,7 @@ fn services(
             csi: Arc::new(csi),
         },
         signals: Signals {
-            orders: Orders::default(),
+            terminations: Terminations::default(),
             pressure: watch::channel(BTreeSet::new()).0,
             shutting_down: watch::channel(false).0,
         },

@@ -149,7 +149,7 @@ impl Static {
                 "failed to find the default preferred hint",
             ),
             Some(nodes) if self.holds(given, pod, nodes, wanted) => {
-                return match is_apart(given, nodes) {
+                return match is_group(given, nodes) {
                     true => Ok(nodes),
                     false => fail("preferred hint violates NUMA node allocation"),
                 };
@@ -173,7 +173,7 @@ impl Static {
         }
         let all = numa::nodes(self.allocatable.keys().copied());
         let ever = |nodes: Nodes| wanted.iter().all(|(kind, size)| self.capacity(nodes, kind) >= *size);
-        let now = |nodes: Nodes| ever(nodes) && is_apart(given, nodes) && self.holds(given, pod, nodes, wanted);
+        let now = |nodes: Nodes| ever(nodes) && is_group(given, nodes) && self.holds(given, pod, nodes, wanted);
         numa::hints(all, &ever, &now)
     }
 
@@ -222,7 +222,7 @@ impl Static {
 }
 
 /// Whether what is promised on these nodes is promised on all of them together, and on no others.
-fn is_apart(given: &Given, nodes: Nodes) -> bool {
+fn is_group(given: &Given, nodes: Nodes) -> bool {
     given.values().flatten().all(|block| block.nodes & nodes == 0 || block.nodes == nodes)
 }
 

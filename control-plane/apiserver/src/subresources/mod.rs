@@ -89,9 +89,9 @@ pub async fn dispatch(
             part(target, &bytes, Part::Status, &dated).await
         }
         Role::Status => part(target, &bytes, Part::Status, &|new, _| Ok(new)).await,
-        Role::Finalize => part(target, &bytes, Part::Whole, &parts::finalizers).await,
-        Role::EphemeralContainers => part(target, &bytes, Part::Whole, &parts::ephemeral_containers).await,
-        Role::Resize => part(target, &bytes, Part::Whole, &parts::resize).await,
+        Role::Finalize => part(target, &bytes, Part::Transformed, &parts::finalizers).await,
+        Role::EphemeralContainers => part(target, &bytes, Part::Transformed, &parts::ephemeral_containers).await,
+        Role::Resize => part(target, &bytes, Part::Transformed, &parts::resize).await,
         Role::Approval => {
             if *verb == Verb::Update {
                 check_name(target, &target.decode(&bytes)?)?;
@@ -99,7 +99,7 @@ pub async fn dispatch(
             if *verb != Verb::Get {
                 approval::check(target).await?;
             }
-            part(target, &bytes, Part::Whole, &approval::conditions(target)).await
+            part(target, &bytes, Part::Transformed, &approval::conditions(target)).await
         }
         Role::Scale => scale::serve(target, &bytes).await,
         Role::Binding => binding::create(target, &bytes).await,

@@ -175,8 +175,8 @@ pub async fn delete(target: &Scope<'_>, bytes: &bytes::Bytes) -> Result<Reply, S
     if !deleted.gone || deleted.is_cut_short || target.resource.kind.rules.returns_deleted {
         let kind = &target.resource.kind;
         let code = if !deleted.gone && options.cascades { StatusCode::ACCEPTED } else { StatusCode::OK };
-        let is_whole = deleted.gone && !deleted.is_cut_short;
-        let object = if is_whole { target.shown(deleted.object) } else { deleted.object };
+        let is_complete = deleted.gone && !deleted.is_cut_short;
+        let object = if is_complete { target.shown(deleted.object) } else { deleted.object };
         return Ok(response::object(context.accept, context.include_object(), code, kind, &object));
     }
     let header = &deleted.object.header;

@@ -305,7 +305,7 @@ impl<'a> Change<'a> {
         match self.part {
             Part::Main => behaviour.prepare_update(new, old),
             Part::Status => behaviour.prepare_status_update(new, old, scope.context.now),
-            Part::Whole => {}
+            Part::Transformed => {}
         }
     }
 
@@ -448,7 +448,7 @@ impl<'a> Change<'a> {
         match self.part {
             Part::Main => &["metadata", "status"],
             Part::Status => &["metadata", "spec"],
-            Part::Whole => &["metadata"],
+            Part::Transformed => &["metadata"],
         }
     }
 

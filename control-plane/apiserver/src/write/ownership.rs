@@ -153,7 +153,7 @@ pub fn mismatches_type(kind: &Kind, part: Part, new: &Value, old: &Value) -> boo
     let is_other_part = |field: &str| match part {
         Part::Main => field == "status",
         Part::Status => !["apiVersion", "kind", "metadata", "status"].contains(&field),
-        Part::Whole => false,
+        Part::Transformed => false,
     };
     let sent = new.as_object().into_iter().flatten();
     let mut sent = sent.filter(|(field, value)| is_other_part(field) && old.get(*field) != Some(*value)).peekable();

@@ -7,5 +7,5 @@ pub enum Part {
     Main,
     Status,
     /// Everything that the transformation changes: subresources that restrict the change themselves.
-    Whole,
+    Transformed,
 }

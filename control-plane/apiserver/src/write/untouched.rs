@@ -84,13 +84,13 @@ mod tests {
             for status in [stored["status"].clone(), filled_type(of, 3)["status"].clone(), json!({}), Value::Null] {
                 let mut object = stored.clone();
                 object["status"] = status;
-                let whole = completed(kind, object.clone());
+                let expected = completed(kind, object.clone());
                 let untouched = Untouched::take(&mut object);
                 kind.default(&mut object);
                 drop(Untouched::take(&mut object));
                 untouched.put_into(&mut object);
                 kind.settle(&mut object);
-                assert_eq!(object, whole, "{}", kind.kind);
+                assert_eq!(object, expected, "{}", kind.kind);
             }
             kinds += 1;
         }

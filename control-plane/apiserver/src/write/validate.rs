@@ -27,7 +27,7 @@ pub fn errors_of_change(scope: &Scope<'_>, part: Part, new: &Value, sent: &Value
     match part {
         Part::Main => kind.validate_sent_update(new, sent, old),
         Part::Status => kind.validate_sent_status_update(new, sent, old),
-        Part::Whole => {
+        Part::Transformed => {
             let role = kind.subresource(&scope.context.info.subresource).map(|s| s.role);
             role.map(|role| kind.validate_part_update(role, sent, old)).unwrap_or_default()
         }
@@ -45,7 +45,7 @@ pub fn warn_of_change(scope: &Scope<'_>, part: Part, new: &Value, old: &Value) {
     let warnings = match part {
         Part::Main => behaviour.warnings(new, Some(old)),
         Part::Status => behaviour.status_warnings(new),
-        Part::Whole => Vec::new(),
+        Part::Transformed => Vec::new(),
     };
     warnings.into_iter().for_each(|warning| scope.context.warn(warning));
 }

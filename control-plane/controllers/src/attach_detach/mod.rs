@@ -212,16 +212,16 @@ impl Observed {
             .filter_map(|held| unique_name(held.volume.as_ref()?))
             .collect();
         let kept = |volume: &&AttachedVolume| !volume.name.starts_with(CSI_PREFIX) || attached.contains(&volume.name);
-        let mut told: Vec<AttachedVolume> = present.iter().filter(kept).cloned().collect();
+        let mut reported: Vec<AttachedVolume> = present.iter().filter(kept).cloned().collect();
         for name in attached.iter().filter(|name| !present.iter().any(|volume| volume.name == **name)) {
-            told.push(AttachedVolume { name: name.clone(), device_path: String::new() });
+            reported.push(AttachedVolume { name: name.clone(), device_path: String::new() });
             for one in self.wanted.iter().filter(|one| unique_name(&one.volume).as_ref() == Some(name)) {
                 one.tell(plan, false, "AttachVolume.Attach succeeded", "");
             }
         }
-        if told != present {
+        if reported != present {
             let list: Vec<_> =
-                told.iter().map(|volume| json!({"name": volume.name, "devicePath": volume.device_path})).collect();
+                reported.iter().map(|volume| json!({"name": volume.name, "devicePath": volume.device_path})).collect();
             plan.push(Action::patch_status(node, json!({"status": {"volumesAttached": list}})));
         }
     }

@@ -77,7 +77,7 @@ mod tests {
         json!({"apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": {"name": "r", "creationTimestamp": created}, "spec": {"request": "", "signerName": "s"}, "status": status})
     }
 
-    fn told(kind: &str, at: &str) -> Value {
+    fn condition_list(kind: &str, at: &str) -> Value {
         json!([{"type": kind, "status": "True", "lastUpdateTime": at}])
     }
 
@@ -87,14 +87,14 @@ mod tests {
         for (status, created, kept) in [
             (json!({}), hours, true),
             (json!({}), days, false),
-            (json!({"conditions": told("Approved", hours)}), days, true),
-            (json!({"conditions": told("Approved", "9999-12-30T21:59:59Z")}), days, true),
-            (json!({"conditions": told("Approved", days)}), days, false),
-            (json!({"conditions": told("Approved", recent), "certificate": "eA=="}), days, true),
-            (json!({"conditions": told("Approved", hours), "certificate": "eA=="}), days, false),
-            (json!({"conditions": told("Denied", recent)}), days, true),
-            (json!({"conditions": told("Denied", hours)}), days, false),
-            (json!({"conditions": told("Failed", hours)}), days, false),
+            (json!({"conditions": condition_list("Approved", hours)}), days, true),
+            (json!({"conditions": condition_list("Approved", "9999-12-30T21:59:59Z")}), days, true),
+            (json!({"conditions": condition_list("Approved", days)}), days, false),
+            (json!({"conditions": condition_list("Approved", recent), "certificate": "eA=="}), days, true),
+            (json!({"conditions": condition_list("Approved", hours), "certificate": "eA=="}), days, false),
+            (json!({"conditions": condition_list("Denied", recent)}), days, true),
+            (json!({"conditions": condition_list("Denied", hours)}), days, false),
+            (json!({"conditions": condition_list("Failed", hours)}), days, false),
         ] {
             let mut model = Model::default();
             model.put(request(created, status.clone()));

@@ -204,8 +204,9 @@ fn schedule_next(plan: &mut Plan, observed: &Observed, spec: &CronJobSpec, now: 
 /// Returns the earliest time to consider: the last scheduled time, but no earlier than the starting deadline.
 fn since(observed: &Observed, spec: &CronJobSpec, now: Timestamp) -> Timestamp {
     let created = observed.cron.metadata.creation_timestamp.as_ref().map(|time| time.0);
-    let told = observed.cron.status.as_ref().and_then(|status| status.last_schedule_time.as_ref()).map(|time| time.0);
-    let last = observed.jobs.iter().filter_map(time_of).chain(told).max().or(created).unwrap_or(now);
+    let reported =
+        observed.cron.status.as_ref().and_then(|status| status.last_schedule_time.as_ref()).map(|time| time.0);
+    let last = observed.jobs.iter().filter_map(time_of).chain(reported).max().or(created).unwrap_or(now);
     let deadline = spec
         .starting_deadline_seconds
         .and_then(|seconds| now.checked_sub(jiff::SignedDuration::from_secs(seconds)).ok());

@@ -106,8 +106,8 @@ impl Decision {
             Err(error) => {
                 let message = format!("the HPA controller was unable to update the target scale: {error}");
                 self.set("AbleToScale", "False", "FailedUpdateScale", message, now);
-                let told = format!("New size: {replicas}; reason: {reason}; error: {error}");
-                self.events.push((true, "FailedRescale", told));
+                let message = format!("New size: {replicas}; reason: {reason}; error: {error}");
+                self.events.push((true, "FailedRescale", message));
                 self.status.desired_replicas = observed.current_replicas().unwrap_or(replicas);
                 false
             }
@@ -180,12 +180,12 @@ impl Decision {
         {
             let message = format!("the HPA was unable to compute the replica count: {inner}");
             self.set("ScalingActive", "False", reason, message, now);
-            let told = format!(
+            let message = format!(
                 "invalid metrics ({} invalid out of {}), first error is: {outer}",
                 failures.len(),
                 metrics.len()
             );
-            self.events.push((true, "FailedComputeMetricsReplicas", told));
+            self.events.push((true, "FailedComputeMetricsReplicas", message));
         }
         let (_, name) = usable.as_ref()?;
         let message = format!("the HPA was able to successfully calculate a replica count from {name}");

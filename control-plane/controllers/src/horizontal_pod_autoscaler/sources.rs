@@ -155,12 +155,12 @@ fn ask_one(
             MetricValueStatus { average_value: Some(decimal(average)), ..MetricValueStatus::default() },
         ));
     }
-    let Some(whole) = target.value.as_ref().and_then(milli) else {
+    let Some(target_value) = target.value.as_ref().and_then(milli) else {
         let word = kind.word;
         let error = format!("invalid {word} metric source: neither a value target nor an average value target was set");
         return Err(failed(error));
     };
-    let ratio = value as f64 / whole.max(1) as f64;
+    let ratio = value as f64 / target_value.max(1) as f64;
     let replicas = if within(ratio, context.spec) {
         context.current
     } else {

@@ -166,8 +166,8 @@ fn is_unready(pod: &Pod, found: &PodMetrics, now: Timestamp) -> bool {
     let since = ready.last_transition_time.as_ref().map_or(started, |time| time.0);
     let young = Duration::try_from(now.duration_since(started)).is_ok_and(|age| age < CPU_INITIALIZATION);
     if young {
-        let whole = SignedDuration::try_from(found.window).unwrap_or_default();
-        ready.status == "False" || found.at.is_some_and(|at| at < later(since, whole))
+        let window = SignedDuration::try_from(found.window).unwrap_or_default();
+        ready.status == "False" || found.at.is_some_and(|at| at < later(since, window))
     } else {
         ready.status == "False" && later(started, INITIAL_READINESS) > since
     }

@@ -11,7 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 #[derive(Clone, Copy)]
 struct Heard {
     /// The time in the node's heartbeat.
-    told: Timestamp,
+    reported: Timestamp,
     /// The time of our last observation.
     looked: Timestamp,
     /// The difference between our clock and the node's.
@@ -24,19 +24,19 @@ pub struct Heartbeats(Mutex<HashMap<String, Heard>>);
 
 impl Heartbeats {
     /// Returns when the heartbeat with this time was written, by our clock.
-    pub fn heard(&self, node: &str, told: Timestamp, now: Timestamp) -> Timestamp {
+    pub fn heard(&self, node: &str, reported: Timestamp, now: Timestamp) -> Timestamp {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let before = all.get(node).copied();
         let mut skew = before.map_or(SignedDuration::ZERO, |before| before.skew);
-        let estimate = told + skew;
+        let estimate = reported + skew;
         // A new heartbeat was written after our last observation: an estimate before that, or after now, means clock
         // skew.
-        let impossible = before.is_some_and(|before| before.told != told && estimate < before.looked);
+        let impossible = before.is_some_and(|before| before.reported != reported && estimate < before.looked);
         if impossible || estimate > now {
-            skew = now.duration_since(told);
+            skew = now.duration_since(reported);
         }
-        all.insert(node.to_owned(), Heard { told, looked: now, skew });
-        told + skew
+        all.insert(node.to_owned(), Heard { reported, looked: now, skew });
+        reported + skew
     }
 
     pub fn forget(&self, node: &str) {
@@ -57,8 +57,8 @@ mod tests {
         let heartbeats = Heartbeats::default();
         let mut longest = 0;
         for second in (0..2000).step_by(usize::try_from(every).unwrap()) {
-            let told = at(second.min(600) / 10 * 10 + off);
-            let silence = at(second).duration_since(heartbeats.heard("n", told, at(second))).as_secs();
+            let reported = at(second.min(600) / 10 * 10 + off);
+            let silence = at(second).duration_since(heartbeats.heard("n", reported, at(second))).as_secs();
             if second < 600 {
                 longest = longest.max(silence);
             } else if silence > 50 {

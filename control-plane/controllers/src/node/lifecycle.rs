@@ -89,7 +89,7 @@ impl Controller for NodeLifecycleController {
         let lease: Option<Lease> = view.typed(&Key { namespace: LEASES.to_owned(), name: key.name.clone() });
         let renewed = lease.and_then(|lease| lease.spec?.renew_time).map(|time| time.0);
         let posted = ready_condition(&node).and_then(|ready| ready.last_heartbeat_time.as_ref()).map(|time| time.0);
-        let heard = renewed.max(posted).map(|told| self.heartbeats.heard(&key.name, told, (self.clock)()));
+        let heard = renewed.max(posted).map(|reported| self.heartbeats.heard(&key.name, reported, (self.clock)()));
         let (mut any_node_ready, mut zone) = (true, Vec::new());
         if ready_status(&node) != "True" {
             let all: Vec<Node> = view.all("");

@@ -40,10 +40,10 @@ impl Controller for TtlController {
     }
 
     fn reconcile(&self, observed: &Observed, _now: Timestamp) -> Plan {
-        let told = observed.node.metadata.annotations.as_ref().and_then(|all| all.get(ANNOTATION));
-        let told: Option<u32> = told.and_then(|seconds| seconds.parse().ok());
-        let wanted = seconds(told.unwrap_or(0), observed.count);
-        if told == Some(wanted) {
+        let current = observed.node.metadata.annotations.as_ref().and_then(|all| all.get(ANNOTATION));
+        let current: Option<u32> = current.and_then(|seconds| seconds.parse().ok());
+        let wanted = seconds(current.unwrap_or(0), observed.count);
+        if current == Some(wanted) {
             return Plan::nothing();
         }
         let patch = json!({"metadata": {"annotations": {ANNOTATION: wanted.to_string()}}});
@@ -62,8 +62,8 @@ fn of_node(view: &dyn View, change: &Change) -> Vec<Key> {
 }
 
 /// Returns the seconds for this many nodes, given the current seconds.
-fn seconds(told: u32, count: usize) -> u32 {
-    let mut step = STEPS.iter().position(|(.., seconds)| *seconds == told).unwrap_or(0);
+fn seconds(current: u32, count: usize) -> u32 {
+    let mut step = STEPS.iter().position(|(.., seconds)| *seconds == current).unwrap_or(0);
     while count > STEPS[step].1 {
         step += 1;
     }
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn a_step_is_left_only_well_beyond_its_edge() {
-        for (told, count, expected) in [
+        for (current, count, expected) in [
             (0, 100, 0),
             (0, 101, 15),
             (15, 95, 15),
@@ -90,7 +90,7 @@ mod tests {
             (300, 10, 0),
             (7, 1, 0),
         ] {
-            assert_eq!(seconds(told, count), expected, "{count} nodes after {told} s");
+            assert_eq!(seconds(current, count), expected, "{count} nodes after {current} s");
         }
     }
 

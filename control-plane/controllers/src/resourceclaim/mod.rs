@@ -183,11 +183,11 @@ fn create(pod: &Pod, claim: &PodResourceClaim, template: &ResourceClaimTemplate)
 
 /// Returns the prefix of a generated name. If pod and claim names do not both fit, each is shortened in proportion.
 fn prefix(pod: &str, claim: &str) -> String {
-    let whole = format!("{pod}-{claim}-");
-    if whole.len() <= MAX_PREFIX {
-        return whole;
+    let full_name = format!("{pod}-{claim}-");
+    if full_name.len() <= MAX_PREFIX {
+        return full_name;
     }
-    let cut = |text: &str| text.chars().take(text.len() * MAX_PREFIX / whole.len()).collect::<String>();
+    let cut = |text: &str| text.chars().take(text.len() * MAX_PREFIX / full_name.len()).collect::<String>();
     format!("{}-{}", cut(pod), cut(claim))
 }
 

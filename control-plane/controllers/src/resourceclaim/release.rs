@@ -95,8 +95,8 @@ impl Controller for ClaimReleaser {
             (_, true) => "extended_resource",
             _ => "",
         };
-        let told = if allocated { "true" } else { "false" };
-        plan.count(&metrics::CLAIMS, [told.into(), has_admin_access(&claim.spec).into(), source.into()], 1.0);
+        let is_allocated = if allocated { "true" } else { "false" };
+        plan.count(&metrics::CLAIMS, [is_allocated.into(), has_admin_access(&claim.spec).into(), source.into()], 1.0);
         if kept.len() < observed.places.len() || (leaving && held && kept.is_empty() && allocated) {
             // The end of a use deallocates the devices; a claim that was never used keeps them.
             let mut updated = claim.clone();

@@ -237,7 +237,7 @@ impl Applier {
         &self,
         pod: &Key,
         uid: &str,
-        told: &(dyn Fn(&str) -> (ObjectRef, &'static str, String) + Sync),
+        describe: &(dyn Fn(&str) -> (ObjectRef, &'static str, String) + Sync),
     ) -> Result<(), Error> {
         let options = ListOptions {
             field_selector: format!("involvedObject.name={},involvedObject.uid={uid}", pod.name),
@@ -254,7 +254,7 @@ impl Applier {
                 WatchEvent::Added(event) => {
                     let event = event.value();
                     let kind = if event["type"] == "Warning" { EventType::Warning } else { EventType::Normal };
-                    let (about, reason, message) = told(event["message"].as_str().unwrap_or_default());
+                    let (about, reason, message) = describe(event["message"].as_str().unwrap_or_default());
                     self.recorder.event(&about, kind, reason, message);
                 }
                 WatchEvent::Bookmark { initial_events_end: true, .. } => break,

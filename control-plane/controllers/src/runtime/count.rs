@@ -104,7 +104,7 @@ impl Count {
     }
 
     /// Returns the label values; none if this result is not counted.
-    fn told(&self, success: bool) -> Option<Vec<&str>> {
+    fn label_values(&self, success: bool) -> Option<Vec<&str>> {
         let counts = match self.when {
             When::Always => true,
             When::Done => success,
@@ -161,7 +161,7 @@ impl Counter {
         let registry = self.metrics.registry();
         let mut held = Vec::new();
         for count in counts {
-            let Some(labels) = count.told(success) else { continue };
+            let Some(labels) = count.label_values(success) else { continue };
             let increment = match (&count.increment, count.family.kind) {
                 (Increment::Took, _) => took.as_secs_f64(),
                 (Increment::By(value), Kind::Counter | Kind::Histogram(_)) => *value,

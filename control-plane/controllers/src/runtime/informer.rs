@@ -54,23 +54,23 @@ pub struct Informer {
 #[derive(Default)]
 pub struct Reached {
     revision: AtomicU64,
-    told: Notify,
+    changed: Notify,
 }
 
 impl Reached {
     fn advance(&self, revision: u64) {
         self.revision.fetch_max(revision, Ordering::Relaxed);
-        self.told.notify_waiters();
+        self.changed.notify_waiters();
     }
 
     /// Waits until a condition holds; evaluates it again after every change.
     pub async fn until(&self, holds: impl Fn(u64) -> bool) {
         loop {
-            let told = self.told.notified();
+            let changed = self.changed.notified();
             if holds(self.revision.load(Ordering::Relaxed)) {
                 return;
             }
-            told.await;
+            changed.await;
         }
     }
 }

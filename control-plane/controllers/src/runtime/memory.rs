@@ -33,7 +33,7 @@ pub struct Seen(Vec<Reads>);
 /// The reads of one resource.
 struct Reads {
     cache: Arc<Cache>,
-    whole: u64,
+    stamp_of_all: u64,
     parts: Vec<(Question, u64)>,
     /// Whether the reconcile depends on all of the resource.
     everything: bool,
@@ -74,8 +74,8 @@ impl Seen {
     /// Records that a part of a cache is about to be read.
     pub fn note(&mut self, cache: &Arc<Cache>, part: Part<'_>) {
         let at = self.0.iter().position(|reads| Arc::ptr_eq(&reads.cache, cache)).unwrap_or_else(|| {
-            let whole = cache.stamp(Part::All);
-            self.0.push(Reads { cache: cache.clone(), whole, parts: Vec::new(), everything: false });
+            let stamp_of_all = cache.stamp(Part::All);
+            self.0.push(Reads { cache: cache.clone(), stamp_of_all, parts: Vec::new(), everything: false });
             self.0.len() - 1
         });
         let reads = &mut self.0[at];
@@ -89,9 +89,9 @@ impl Seen {
     }
 
     fn is_unchanged(&self) -> bool {
-        self.0.iter().all(|Reads { cache, whole, parts, everything }| {
+        self.0.iter().all(|Reads { cache, stamp_of_all, parts, everything }| {
             let same = |(question, stamp): &(Question, u64)| cache.stamp(question.part()) == *stamp;
-            cache.stamp(Part::All) == *whole || !everything && parts.iter().all(same)
+            cache.stamp(Part::All) == *stamp_of_all || !everything && parts.iter().all(same)
         })
     }
 

@@ -132,7 +132,7 @@ impl Monitors {
         let caches =
             if built_in { self.caches.clone() } else { Caches::new(self.caches.client().clone(), stop.clone()) };
         let cache = caches.dynamic(&found.resource);
-        let (monitors, told, informer, ends) = (self.clone(), found.clone(), cache.clone(), stop.clone());
+        let (monitors, monitored, informer, ends) = (self.clone(), found.clone(), cache.clone(), stop.clone());
         self.tasks.spawn(async move {
             let mut changes = informer.subscribe();
             loop {
@@ -141,7 +141,7 @@ impl Monitors {
                     () = ends.cancelled() => return,
                     change = changes.next() => match change {
                         Some(change) => change.steps().for_each(|change| {
-                            monitors.listeners.iter().for_each(|listener| listener(&monitors, &told, &change));
+                            monitors.listeners.iter().for_each(|listener| listener(&monitors, &monitored, &change));
                         }),
                         None => return,
                     }

@@ -87,8 +87,8 @@ impl VolumePhases {
     fn keep(&self, observed: &Observed, now: Timestamp) -> Plan {
         let volume = &observed.volume;
         match standing(volume, observed.claim.as_ref()) {
-            Standing::Free => Plan::from(told(volume, "Available", None, now)),
-            Standing::Bound => Plan::from(told(volume, "Bound", None, now)),
+            Standing::Free => Plan::from(phase_update(volume, "Available", None, now)),
+            Standing::Bound => Plan::from(phase_update(volume, "Bound", None, now)),
             // A volume provisioned for this claim alone is of no use to another.
             Standing::Overtaken if is_provisioned(volume) && policy(volume) == "Delete" => self.released(observed, now),
             Standing::Overtaken => Plan::from(unbind(volume)),
@@ -100,7 +100,7 @@ impl VolumePhases {
     fn released(&self, observed: &Observed, now: Timestamp) -> Plan {
         let volume = &observed.volume;
         if !matches!(phase(volume), "Released" | "Failed") {
-            let mut actions = told(volume, "Released", None, now);
+            let mut actions = phase_update(volume, "Released", None, now);
             let reference = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
             // A claim that another writer bound may not be in the cache yet: only the server knows that it is deleted.
             if let Some(reference) = reference.filter(|_| observed.claim.is_none()) {
@@ -173,7 +173,7 @@ fn is_provisioned(volume: &PersistentVolume) -> bool {
 }
 
 /// Updates phase and message, if they changed.
-fn told(volume: &PersistentVolume, phase: &str, message: Option<String>, now: Timestamp) -> Vec<Action> {
+fn phase_update(volume: &PersistentVolume, phase: &str, message: Option<String>, now: Timestamp) -> Vec<Action> {
     let mut updated = volume.clone();
     let status = updated.status.get_or_insert_default();
     if status.phase.as_deref() != Some(phase) {
@@ -186,7 +186,7 @@ fn told(volume: &PersistentVolume, phase: &str, message: Option<String>, now: Ti
 
 /// Reports that the volume could not be reclaimed, once for each reason.
 pub(super) fn failed(volume: &PersistentVolume, reason: &str, message: &str, now: Timestamp) -> Plan {
-    let mut actions = told(volume, "Failed", Some(message.to_owned()), now);
+    let mut actions = phase_update(volume, "Failed", Some(message.to_owned()), now);
     if !actions.is_empty() {
         actions.push(Action::warning(volume, reason, message));
     }
@@ -221,7 +221,7 @@ fn delete(observed: &Observed, now: Timestamp) -> Plan {
             let report =
                 Report { about: Reference::to(volume), success: ("", "".into()), failure: (FAILED_DELETE, "".into()) };
             let failure = observed.failure.as_ref().map(|failure| failure.message.clone());
-            let mut actions = failure.map(|why| told(volume, "Failed", Some(why), now)).unwrap_or_default();
+            let mut actions = failure.map(|why| phase_update(volume, "Failed", Some(why), now)).unwrap_or_default();
             actions.push(Action::RemoveDirectory { path: source.path.clone(), report });
             actions.push(Action::delete(volume));
             Plan::from(actions)

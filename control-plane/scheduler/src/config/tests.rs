@@ -63,7 +63,7 @@ fn several_schedulers_live_in_one_process() {
 }
 
 #[test]
-fn extenders_are_read_whole() {
+fn every_field_of_an_extender_is_read() {
     let config = read(json!({"extenders": [{"urlPrefix": "http://127.0.0.1:8888/base/", "filterVerb": "filter",
         "prioritizeVerb": "rank", "weight": 2, "httpTimeout": "1m0.5s", "nodeCacheCapable": true, "ignorable": true,
         "managedResources": [{"name": "example.com/foo", "ignoredByScheduler": true}]}]}))
@@ -104,7 +104,7 @@ fn what_is_wrong_is_refused_by_name() {
         ),
         (json!({"leaderElection": {"leaseDuration": "1s"}}), "leaseDuration must exceed renewDeadline"),
     ] {
-        let told = read(fields.clone()).expect_err("must be refused");
-        assert!(told.contains(why), "{fields}: {told}");
+        let message = read(fields.clone()).expect_err("must be refused");
+        assert!(message.contains(why), "{fields}: {message}");
     }
 }

@@ -217,16 +217,16 @@ impl Inventory {
             }
             pool.2 += i64::from(slice.pool.generation == pool.0);
         }
-        let whole = |slice: &&&Arc<ResourceSliceSpec>| {
+        let is_complete = |slice: &&&Arc<ResourceSliceSpec>| {
             let pool = newest.get(&(slice.driver.as_str(), slice.pool.name.as_str()));
             pool.is_some_and(|(generation, count, seen)| slice.pool.generation == *generation && seen >= count)
         };
         let mut inventory = Inventory::default();
         let mut counters = HashMap::new();
-        for slice in slices.iter().filter(whole) {
+        for slice in slices.iter().filter(is_complete) {
             inventory.add_counters(slice, &mut counters);
         }
-        for slice in slices.iter().filter(whole) {
+        for slice in slices.iter().filter(is_complete) {
             inventory.add_devices(slice, &counters);
         }
         inventory

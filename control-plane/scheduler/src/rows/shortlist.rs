@@ -18,7 +18,7 @@ impl Shortlist {
     }
 
     /// Reports whether no node has been removed.
-    pub fn is_whole(&self) -> bool {
+    pub fn is_complete(&self) -> bool {
         self.on.is_empty()
     }
 

@@ -72,9 +72,11 @@ impl Status<'_> {
 
     /// Returns the PodScheduled condition, if it is false.
     pub fn scheduled(&self) -> Option<Box<ScheduledCondition>> {
-        let told = self.conditions.iter().find(|one| one.kind == "PodScheduled").filter(|one| one.status != "True")?;
-        let since = told.last_transition_time.as_deref().and_then(|text| corten_meta::time::parse(text).ok());
-        let [status, reason, message] = [&told.status, &told.reason, &told.message].map(|text| text.to_string());
+        let condition =
+            self.conditions.iter().find(|one| one.kind == "PodScheduled").filter(|one| one.status != "True")?;
+        let since = condition.last_transition_time.as_deref().and_then(|text| corten_meta::time::parse(text).ok());
+        let [status, reason, message] =
+            [&condition.status, &condition.reason, &condition.message].map(|text| text.to_string());
         Some(Box::new(ScheduledCondition { status, reason, message, since }))
     }
 }
@@ -117,7 +119,7 @@ pub fn restated(known: &PodRow, object: &Object) -> Option<PodRow> {
 }
 
 /// Decodes an object without its managedFields: nothing here needs them, and they are a third of the work.
-pub fn whole<K: Typed>(object: &Object) -> Option<K> {
+pub fn decoded<K: Typed>(object: &Object) -> Option<K> {
     let mut typed = K::decode(&unowned(&object.bytes)).ok()?;
     typed.meta_mut().resource_version = Some(object.revision.to_string());
     Some(typed)
@@ -125,7 +127,7 @@ pub fn whole<K: Typed>(object: &Object) -> Option<K> {
 
 /// Decodes many objects on all CPUs.
 pub fn all<K: Typed + Send>(changes: &[&Arc<Object>]) -> Vec<Option<K>> {
-    let read = |object: &&Arc<Object>| whole::<K>(object);
+    let read = |object: &&Arc<Object>| decoded::<K>(object);
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         let share = changes.len().div_ceil(threads).max(1);
@@ -181,9 +183,9 @@ mod tests {
     fn a_pod_that_waits_is_known_again_by_its_status() {
         let mut snapshot = Snapshot::default();
         let mut row = |change: Value| {
-            let mut whole = json!({"spec": {"nodeName": null}});
-            corten_meta::patch::merge_patch(&mut whole, &change);
-            let object = object(whole);
+            let mut patched = json!({"spec": {"nodeName": null}});
+            corten_meta::patch::merge_patch(&mut patched, &change);
+            let object = object(patched);
             (snapshot.row(decode_object::<Pod>(&object).unwrap()), object)
         };
         let (known, _) = row(json!({}));
@@ -198,9 +200,9 @@ mod tests {
             (json!({"metadata": {"labels": {"a": "c"}}}), false),
             (json!({"status": {"phase": "Failed"}}), false),
         ] {
-            let (whole, object) = row(change.clone());
+            let (decoded, object) = row(change.clone());
             let restated = restated(&known, &object).map(|row| format!("{row:?}"));
-            assert_eq!(restated, expected.then(|| format!("{whole:?}")), "{change}");
+            assert_eq!(restated, expected.then(|| format!("{decoded:?}")), "{change}");
         }
     }
 
@@ -212,9 +214,9 @@ mod tests {
         for with in [json!({}), json!({"managedFields": owned}), json!({"managedFields": []})] {
             let mut expected = object(json!({"metadata": {"annotations": notes}})).value();
             corten_meta::patch::merge_patch(&mut expected, &json!({"metadata": {"z": "after"}}));
-            let mut whole = expected.clone();
-            corten_meta::patch::merge_patch(&mut whole, &json!({"metadata": with}));
-            let left: Value = serde_json::from_slice(&unowned(whole.to_string().as_bytes())).unwrap();
+            let mut patched = expected.clone();
+            corten_meta::patch::merge_patch(&mut patched, &json!({"metadata": with}));
+            let left: Value = serde_json::from_slice(&unowned(patched.to_string().as_bytes())).unwrap();
             assert_eq!(left, expected);
         }
         let broken = b"{\"a\":1,\"managedFields\":[{\"b";
@@ -237,9 +239,9 @@ mod tests {
         ] {
             assert_eq!(unchanged(&known, &object(change.clone())), expected, "{change}");
         }
-        let told_to_go = Arc::new(PodRow { terminating: true, ..(*known).clone() });
+        let terminating_row = Arc::new(PodRow { terminating: true, ..(*known).clone() });
         for change in [json!({}), json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})] {
-            assert!(unchanged(&told_to_go, &object(change.clone())), "{change}");
+            assert!(unchanged(&terminating_row, &object(change.clone())), "{change}");
         }
     }
 }

@@ -194,9 +194,9 @@ mod tests {
             (json!({"metadata": {"generation": 2}}), false),
         ] {
             let object = object(&change);
-            let whole = snapshot.row(decode_object::<Pod>(&object).unwrap());
+            let decoded = snapshot.row(decode_object::<Pod>(&object).unwrap());
             let row = likeness.row(&object).map(|row| format!("{row:?}"));
-            assert_eq!(row, expected.then(|| format!("{whole:?}")), "{change}");
+            assert_eq!(row, expected.then(|| format!("{decoded:?}")), "{change}");
         }
     }
 

@@ -47,10 +47,10 @@ pub async fn run(config: &Config, client: Client, shutdown: CancellationToken) {
     config.metrics.catch_up(true);
     let watches = Watches::start(&caches).await;
     config.metrics.catch_up(false);
-    let (busy, told) = watch::channel(false);
+    let (busy, is_busy) = watch::channel(false);
     let outcomes = config.profiles.iter().map(|profile| {
         let name = &profile.scheduler_name;
-        (name.clone(), Arc::new(Outcomes::new(client.clone(), name, &config.identity, told.clone())))
+        (name.clone(), Arc::new(Outcomes::new(client.clone(), name, &config.identity, is_busy.clone())))
     });
     let task = Task {
         outcomes: outcomes.collect(),
@@ -176,11 +176,11 @@ impl Task {
         let rows: Vec<_> = objects.map(|object| (object, self.likeness.row(object))).collect();
         let others: Vec<&Arc<Object>> =
             rows.iter().filter(|(_, row)| row.is_none()).map(|(object, _)| *object).collect();
-        let mut whole = glance::all::<Pod>(&others).into_iter();
+        let mut decoded = glance::all::<Pod>(&others).into_iter();
         for (object, row) in rows {
             match row {
                 Some(row) => self.row_changed(row, now),
-                None => whole.next().flatten().into_iter().for_each(|pod| self.pod_read(object, pod, now)),
+                None => decoded.next().flatten().into_iter().for_each(|pod| self.pod_read(object, pod, now)),
             }
         }
     }
@@ -217,7 +217,7 @@ impl Task {
         let restated = self.scheduler.queued(&object.header.uid).and_then(|known| glance::restated(known, object));
         match restated.or_else(|| self.likeness.row(object)) {
             Some(row) => self.row_changed(row, now),
-            None => glance::whole::<Pod>(object).into_iter().for_each(|pod| self.pod_read(object, pod, now)),
+            None => glance::decoded::<Pod>(object).into_iter().for_each(|pod| self.pod_read(object, pod, now)),
         }
     }
 

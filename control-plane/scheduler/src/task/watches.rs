@@ -17,7 +17,7 @@ use corten_meta::Selector;
 use jiff::Timestamp;
 use tokio::sync::Notify;
 
-use super::glance::whole;
+use super::glance::decoded;
 use crate::framework::ClusterEvent;
 use crate::rows::demand::selector;
 use crate::rows::storage::{CapacityRow, ClaimRow, ClassRow, DriverRow, VolumeRow, attachment, limits};
@@ -113,7 +113,7 @@ impl Watches {
 }
 
 fn typed<K: Typed>(change: &Change) -> Option<K> {
-    change.new.as_ref().and_then(|object| whole::<K>(object))
+    change.new.as_ref().and_then(|object| decoded::<K>(object))
 }
 
 /// Applies a change of anything but pods.

@@ -92,11 +92,11 @@ impl Cluster {
     }
 
     pub async fn says(&self, name: &str, message: &str) {
-        let told = || async {
+        let has_message = || async {
             let pod = self.get(name).await;
             let conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
             conditions.iter().any(|one| one["type"] == "PodScheduled" && one["message"] == message)
         };
-        self.eventually(&format!("{name}: {message}"), told).await;
+        self.eventually(&format!("{name}: {message}"), has_message).await;
     }
 }

@@ -93,10 +93,10 @@ fn default_http_get(handler: &mut Value) {
 /// Reports whether a part of an image's name is valid: words with a dot, one or two underscores or any number of dashes
 /// between them.
 fn is_repository(part: &str) -> bool {
-    let is_letter = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-    let between = part.split(is_letter).filter(|between| !between.is_empty());
-    part.starts_with(is_letter)
-        && part.ends_with(is_letter)
+    let is_lowercase_or_digit = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let between = part.split(is_lowercase_or_digit).filter(|between| !between.is_empty());
+    part.starts_with(is_lowercase_or_digit)
+        && part.ends_with(is_lowercase_or_digit)
         && between.into_iter().all(|b| matches!(b, "." | "_" | "__") || b.bytes().all(|byte| byte == b'-'))
 }
 

@@ -48,13 +48,14 @@ const GROUPS: &[(&str, &[&str])] = &[
 ];
 
 /// The groups among them that the documents of custom resources do not have.
-const APART: [&str; 4] = ["admission.k8s.io", "apiextensions.k8s.io", "apiregistration.k8s.io", "imagepolicy.k8s.io"];
+const NOT_FOR_CUSTOM_RESOURCES: [&str; 4] =
+    ["admission.k8s.io", "apiextensions.k8s.io", "apiregistration.k8s.io", "imagepolicy.k8s.io"];
 
 /// Lists the types of every group for all groups, in a document of no single group.
 pub(super) fn list_every_group(schemas: &mut Map<String, Value>, is_custom: bool) {
     for kind in OF_EVERY_GROUP {
         let Some(schema) = schemas.get_mut(&format!("io.k8s.apimachinery.pkg.apis.meta.v1.{kind}")) else { continue };
-        let known = GROUPS.iter().filter(|(group, _)| !(is_custom && APART.contains(group)));
+        let known = GROUPS.iter().filter(|(group, _)| !(is_custom && NOT_FOR_CUSTOM_RESOURCES.contains(group)));
         let all = known.flat_map(|(group, versions)| versions.iter().map(move |version| (*group, *version)));
         let all = all.map(|(group, version)| json!({"group": group, "version": version, "kind": kind}));
         schema["x-kubernetes-group-version-kind"] = all.collect();

@@ -250,8 +250,8 @@ fn print_fields(t: &Type, value: &Value, first: &mut bool, out: &mut String) {
         if has_tags && !field.presence.is_always_written && found.is_none_or(|found| is_left_out(field, found)) {
             continue;
         }
-        let is_kept_apart = field.name == "securityContext" && t.short_name() == "PodSpec";
-        if !(has_tags || is_kept_apart) {
+        let is_kept = field.name == "securityContext" && t.short_name() == "PodSpec";
+        if !(has_tags || is_kept) {
             print_field(t, field, value, first, out);
             continue;
         }

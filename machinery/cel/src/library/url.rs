@@ -38,7 +38,7 @@ pub struct Url {
     /// The path as it was written.
     path: String,
     query: String,
-    whole: String,
+    text: String,
 }
 
 impl Opaque for Url {
@@ -55,7 +55,7 @@ impl Opaque for Url {
     }
 
     fn to_text(&self) -> Option<String> {
-        Some(self.whole.clone())
+        Some(self.text.clone())
     }
 }
 
@@ -89,7 +89,7 @@ impl Url {
             host,
             path: path.to_owned(),
             query: query.to_owned(),
-            whole: text.to_owned(),
+            text: text.to_owned(),
         })
     }
 

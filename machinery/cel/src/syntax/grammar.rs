@@ -130,8 +130,8 @@ impl Grammar {
     /// Reports whether one token is enough to choose an alternative.
     pub fn is_decided_by_one(&self, state: usize) -> bool {
         let sets = self.firsts(state);
-        let is_apart = |(at, set): (usize, &Tokens)| sets[..at].iter().all(|other| set & other == 0);
-        !self.is_recursive(self.states[state].rule) && sets.iter().enumerate().all(is_apart)
+        let is_disjoint = |(at, set): (usize, &Tokens)| sets[..at].iter().all(|other| set & other == 0);
+        !self.is_recursive(self.states[state].rule) && sets.iter().enumerate().all(is_disjoint)
     }
 
     /// Collects the next tokens; `outside` continues after the rule with all callers.

@@ -161,8 +161,8 @@ pub fn base64(text: &str) -> Option<Vec<u8>> {
         let last = (index + 1) * 4 == characters.len();
         let digits = if last { 4 - padding } else { 4 };
         let mut bits = 0u32;
-        for (at, letter) in group.iter().enumerate() {
-            let digit = if at < digits { ALPHABET.iter().position(|a| a == letter)? as u32 } else { 0 };
+        for (at, digit_byte) in group.iter().enumerate() {
+            let digit = if at < digits { ALPHABET.iter().position(|a| a == digit_byte)? as u32 } else { 0 };
             bits = bits << 6 | digit;
         }
         out.extend_from_slice(&bits.to_be_bytes()[1..digits]);

@@ -265,8 +265,8 @@ mod tests {
     }
 
     fn recorder(server: &FakeServer, busy: bool) -> (SeriesRecorder, watch::Sender<bool>) {
-        let (busy, told) = watch::channel(busy);
-        (SeriesRecorder::new(&server.client(), "default-scheduler", "default-scheduler-a".to_owned(), told), busy)
+        let (busy, is_busy) = watch::channel(busy);
+        (SeriesRecorder::new(&server.client(), "default-scheduler", "default-scheduler-a".to_owned(), is_busy), busy)
     }
 
     fn written(server: &FakeServer) -> Vec<Value> {

@@ -32,8 +32,8 @@ impl Exposition {
     }
 
     fn escape(&mut self, text: &str) {
-        for letter in text.chars() {
-            match letter {
+        for character in text.chars() {
+            match character {
                 '\\' => self.0.push_str("\\\\"),
                 '"' => self.0.push_str("\\\""),
                 '\n' => self.0.push_str("\\n"),

@@ -286,8 +286,8 @@ fn base64(text: &str) -> Option<String> {
     let mut out = Vec::new();
     for four in characters[..length].chunks(4) {
         let mut bits = 0u32;
-        for letter in four {
-            bits = bits << 6 | u32::try_from(ALPHABET.iter().position(|known| known == letter)?).ok()?;
+        for digit in four {
+            bits = bits << 6 | u32::try_from(ALPHABET.iter().position(|known| known == digit)?).ok()?;
         }
         let bytes = (bits << (6 * (4 - four.len())) << 8).to_be_bytes();
         out.extend(&bytes[..four.len().checked_sub(1)?]);

@@ -91,9 +91,9 @@ mod tests {
     }
 
     fn claim(value: Value) -> ResourceClaim {
-        let mut whole = json!({"metadata": {"name": "c", "uid": "claim-uid"}, "spec": {}});
-        whole["status"] = value;
-        ResourceClaim::from_value(whole).unwrap()
+        let mut claim = json!({"metadata": {"name": "c", "uid": "claim-uid"}, "spec": {}});
+        claim["status"] = value;
+        ResourceClaim::from_value(claim).unwrap()
     }
 
     #[test]

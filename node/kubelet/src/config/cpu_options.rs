@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// A container has cores for itself, and never a part of one.
-    pub whole_cores: bool,
+    pub full_pcpus_only: bool,
     /// Whether reserved processors are not shared either.
     pub strict_reservation: bool,
     /// A container's processors share a cache where that is possible.
@@ -19,7 +19,7 @@ type Switch = fn(&mut Options) -> &mut bool;
 impl Options {
     /// The options by upstream's names.
     pub const ALL: [(&'static str, Switch); 4] = [
-        ("full-pcpus-only", |options| &mut options.whole_cores),
+        ("full-pcpus-only", |options| &mut options.full_pcpus_only),
         ("strict-cpu-reservation", |options| &mut options.strict_reservation),
         ("prefer-align-cpus-by-uncorecache", |options| &mut options.by_cache),
         ("distribute-cpus-across-numa", |options| &mut options.distribute),

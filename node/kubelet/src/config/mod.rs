@@ -115,9 +115,9 @@ impl Default for AccessConfig {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ShutdownConfig {
     /// How long all pods together have. Default 0: the machine just stops.
-    pub whole: Duration,
+    pub grace_period: Duration,
     /// How much of that is for critical pods.
-    pub critical: Duration,
+    pub critical_grace_period: Duration,
     /// How long pods have by their priority, in place of both.
     pub by_priority: Vec<Period>,
     /// The socket of the system bus; `/run/dbus/system_bus_socket` if absent.

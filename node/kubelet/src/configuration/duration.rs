@@ -23,10 +23,10 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(wrong)?;
         let number: f64 = rest[..digits].parse().map_err(|_| wrong())?;
         rest = &rest[digits..];
-        let letters = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
-        let (_, factor) = UNITS.iter().find(|(unit, _)| *unit == &rest[..letters]).ok_or_else(wrong)?;
+        let unit_length = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
+        let (_, factor) = UNITS.iter().find(|(unit, _)| *unit == &rest[..unit_length]).ok_or_else(wrong)?;
         total += number * *factor as f64;
-        rest = &rest[letters..];
+        rest = &rest[unit_length..];
     }
     if text.is_empty() { Err(wrong()) } else { Ok(Duration::from_nanos(total as u64)) }
 }

@@ -20,7 +20,7 @@ pub(super) fn text(value: &Value) -> Result<String, String> {
     value.as_str().map(str::to_owned).ok_or_else(|| format!("{value} is not a text"))
 }
 
-fn truth(value: &Value) -> Result<bool, String> {
+fn boolean(value: &Value) -> Result<bool, String> {
     value.as_bool().ok_or_else(|| format!("{value} is neither true nor false"))
 }
 
@@ -196,7 +196,7 @@ pub(super) const FIELDS: &[Field] = &[
         name: "serializeImagePulls",
         get: |config| (config.max_parallel_pulls == Some(1)).into(),
         set: |config, value| {
-            if truth(value)? {
+            if boolean(value)? {
                 config.max_parallel_pulls = Some(1);
             }
             Ok(())
@@ -294,17 +294,17 @@ pub(super) const FIELDS: &[Field] = &[
     Field {
         name: "enableSystemLogHandler",
         get: |config| config.system_log_handler.into(),
-        set: |config, value| Ok(config.system_log_handler = truth(value)?),
+        set: |config, value| Ok(config.system_log_handler = boolean(value)?),
     },
     Field {
         name: "enableSystemLogQuery",
         get: |config| config.system_log_query.into(),
-        set: |config, value| Ok(config.system_log_query = truth(value)?),
+        set: |config, value| Ok(config.system_log_query = boolean(value)?),
     },
     Field {
         name: "seccompDefault",
         get: |config| config.seccomp_default.into(),
-        set: |config, value| Ok(config.seccomp_default = truth(value)?),
+        set: |config, value| Ok(config.seccomp_default = boolean(value)?),
     },
     Field {
         name: "registerWithTaints",
@@ -321,7 +321,7 @@ pub(super) const FIELDS: &[Field] = &[
     Field {
         name: "registerNode",
         get: |config| config.register_node.into(),
-        set: |config, value| Ok(config.register_node = truth(value)?),
+        set: |config, value| Ok(config.register_node = boolean(value)?),
     },
     Field {
         name: "containerRuntimeEndpoint",
@@ -345,9 +345,9 @@ pub(super) const FIELDS: &[Field] = &[
             let (access, files) = (&mut config.access, &mut config.tls_files);
             nested(value, "", &mut |name, value| match name {
                 "x509.clientCAFile" => Some(path(value).map(|path| files.client_ca = path)),
-                "webhook.enabled" => Some(truth(value).map(|on| access.webhook = on)),
+                "webhook.enabled" => Some(boolean(value).map(|on| access.webhook = on)),
                 "webhook.cacheTTL" => Some(set_duration(value, &mut access.token_ttl)),
-                "anonymous.enabled" => Some(truth(value).map(|on| access.anonymous = on)),
+                "anonymous.enabled" => Some(boolean(value).map(|on| access.anonymous = on)),
                 _ => None,
             })
         },

@@ -55,7 +55,7 @@ pub(super) const FIELDS: &[Field] = &[
                     }
                     _ => format!("unknown CPU Manager Policy option: {name:?}"),
                 })?;
-                *option(&mut config.cpu_options) = truth(&name, &value)?;
+                *option(&mut config.cpu_options) = parse_bool(&name, &value)?;
             }
             Ok(())
         },
@@ -144,7 +144,7 @@ pub(super) const FIELDS: &[Field] = &[
             *options = crate::topology::Options::default();
             for (name, value) in map(value)? {
                 match name.as_str() {
-                    CLOSEST => options.closest = truth(&name, &value)?,
+                    CLOSEST => options.closest = parse_bool(&name, &value)?,
                     MOST => {
                         let wrong = |_| format!("unable to convert policy option to integer {name:?}: {value:?}");
                         options.most_nodes = value.parse().map_err(wrong)?;
@@ -160,17 +160,17 @@ pub(super) const FIELDS: &[Field] = &[
     },
     Field {
         name: "shutdownGracePeriod",
-        get: |config| written(config.shutdown.whole),
+        get: |config| written(config.shutdown.grace_period),
         set: |config, value| {
-            config.shutdown.whole = duration(value)?;
+            config.shutdown.grace_period = duration(value)?;
             Ok(())
         },
     },
     Field {
         name: "shutdownGracePeriodCriticalPods",
-        get: |config| written(config.shutdown.critical),
+        get: |config| written(config.shutdown.critical_grace_period),
         set: |config, value| {
-            config.shutdown.critical = duration(value)?;
+            config.shutdown.critical_grace_period = duration(value)?;
             Ok(())
         },
     },
@@ -203,7 +203,7 @@ fn options_of(named: impl Iterator<Item = (String, String)>) -> Value {
 }
 
 /// What Go reads as a truth value.
-fn truth(name: &str, value: &str) -> Result<bool, String> {
+fn parse_bool(name: &str, value: &str) -> Result<bool, String> {
     match value {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),

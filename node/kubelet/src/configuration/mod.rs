@@ -104,10 +104,10 @@ fn check(config: &Config) -> std::result::Result<(), String> {
         return Err("cpuManagerPolicyOptions: the none policy has no options".into());
     }
     let shutdown = &config.shutdown;
-    if shutdown.critical > shutdown.whole {
+    if shutdown.critical_grace_period > shutdown.grace_period {
         return Err("shutdownGracePeriodCriticalPods must not be greater than shutdownGracePeriod".into());
     }
-    if !shutdown.by_priority.is_empty() && !shutdown.whole.is_zero() {
+    if !shutdown.by_priority.is_empty() && !shutdown.grace_period.is_zero() {
         return Err("shutdownGracePeriod cannot be set together with shutdownGracePeriodByPodPriority".into());
     }
     if config.log_max_files < 2 {

@@ -24,19 +24,19 @@ pub fn value(volume: &Path, path: &str, key: &str) -> Result<Option<String>> {
 }
 
 fn read(volume: &Path, path: &str) -> Result<String> {
-    let whole = volume.join(path);
-    let failed = |errno: rustix::io::Errno| Error::file("open", &whole)(errno.into());
+    let full_path = volume.join(path);
+    let failed = |errno: rustix::io::Errno| Error::file("open", &full_path)(errno.into());
     let root = rustix::fs::open(volume, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(failed)?;
     // A pipe in the file's place must not block whoever opens it.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
     let file = std::fs::File::from(rustix::fs::openat2(&root, path, flags, Mode::empty(), resolve).map_err(failed)?);
-    let is_file = file.metadata().map_err(Error::file("stat", &whole))?.is_file();
+    let is_file = file.metadata().map_err(Error::file("stat", &full_path))?.is_file();
     if !is_file {
         return Err(Error::pod(format!("{path:?} is not a file")));
     }
     let mut text = String::new();
-    file.take(MOST_BYTES).read_to_string(&mut text).map_err(Error::file("read", &whole))?;
+    file.take(MOST_BYTES).read_to_string(&mut text).map_err(Error::file("read", &full_path))?;
     Ok(text)
 }
 

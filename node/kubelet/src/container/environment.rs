@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn services_are_told_as_upstream_tells_them() {
+    fn services_have_upstreams_variables() {
         let service = Service::from_value(json!({
             "metadata": {"name": "my-db", "namespace": "ns"},
             "spec": {"clusterIP": "10.96.1.2", "ports": [{"name": "sql", "port": 5432, "protocol": "TCP"}]},

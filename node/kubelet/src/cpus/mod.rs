@@ -5,8 +5,8 @@
 //! reserved ones are given to nobody. What was given is written down before a container runs on it.
 
 mod distribute;
-mod places;
 pub mod set;
+mod topology;
 
 pub use crate::config::cpu_options::Options;
 
@@ -24,8 +24,8 @@ use crate::error::{Error, Result};
 use crate::numa::{self, Hint, Nodes};
 use crate::pod::resources::{self, QosClass};
 use crate::pod::spec::{self, Role};
-use places::Topology;
 use set::CpuSet;
+use topology::Topology;
 
 const FILE: &str = "cpu_manager_state";
 
@@ -149,7 +149,7 @@ impl Static {
 
     /// Whether the container's processors are whole cores, where they must be.
     fn check_cores(&self, given: &Given, count: usize) -> Result<()> {
-        if !self.options.whole_cores {
+        if !self.options.full_pcpus_only {
             return Ok(());
         }
         let per_core = self.topology.per_core();
@@ -191,8 +191,8 @@ impl Static {
 
     /// So many of the processors, by the policy's options.
     fn take(&self, free: &CpuSet, count: usize) -> Option<CpuSet> {
-        let Options { distribute, whole_cores, by_cache, .. } = self.options;
-        let distributed = distribute.then(|| self.topology.take_distributed(free, count, whole_cores)).flatten();
+        let Options { distribute, full_pcpus_only, by_cache, .. } = self.options;
+        let distributed = distribute.then(|| self.topology.take_distributed(free, count, full_pcpus_only)).flatten();
         distributed.or_else(|| self.topology.take(free, count, by_cache && !distribute))
     }
 
@@ -340,7 +340,7 @@ fn reserved(config: &Config, topology: &Topology) -> Result<CpuSet> {
 
 #[cfg(test)]
 mod tests {
-    use super::places::Place;
+    use super::topology::Place;
     use super::*;
     use crate::fixtures;
 
@@ -412,7 +412,7 @@ mod tests {
     fn whole_cores_and_strict_reservations_are_kept_on_request() {
         let root = tempfile::tempdir().unwrap();
         let mut policy = policy(root.path());
-        policy.options = Options { whole_cores: true, strict_reservation: true, ..Options::default() };
+        policy.options = Options { full_pcpus_only: true, strict_reservation: true, ..Options::default() };
         policy.reserved = set::parse("0").unwrap();
         assert_eq!(set::format(&policy.shared()), "1-5", "what is reserved is not shared");
         let refused = |cpu| match allocate(&policy, &pod("a", None, cpu)).unwrap_err() {

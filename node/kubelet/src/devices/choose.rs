@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shortage_is_told_in_upstreams_words() {
+    fn a_shortage_has_upstreams_message() {
         let error = wish("e.com/d", 2, &set("a b"), &set("b"), &set("")).unwrap_err();
         assert_eq!(
             error.to_string(),

@@ -21,9 +21,9 @@ pub use crate::thresholds::{EvictionConfig, Pressure, Signal, default_hard, pars
 use crate::error::Result;
 use crate::events::WARNING;
 use crate::images::collect::ImageCollector;
-use crate::pod::orders::End;
 use crate::pod::phase::is_terminal;
 use crate::pod::spec;
+use crate::pod::terminations::PodTermination;
 use crate::pod::view::{View, Views};
 use crate::services::Services;
 use crate::stats::{Collector, Detail};
@@ -97,9 +97,9 @@ impl Evictor {
         let seen = decide::observe(&summary);
         let transition = self.services.config.eviction.pressure_transition_period;
         let decision = self.state.decide(&self.thresholds, &seen, transition, Timestamp::now());
-        self.services.signals.pressure.send_if_modified(|told| {
-            let changed = *told != decision.pressures;
-            told.clone_from(&decision.pressures);
+        self.services.signals.pressure.send_if_modified(|current| {
+            let changed = *current != decision.pressures;
+            current.clone_from(&decision.pressures);
             changed
         });
         let over = self.end_over_own_limit(&pods, &summary);
@@ -190,8 +190,8 @@ impl Evictor {
         if spec::is_critical(pod) {
             return false;
         }
-        let end = End { reason: REASON.into(), message: message.clone(), grace, disrupted };
-        let ordered = self.services.signals.orders.end(spec::uid(pod), end);
+        let end = PodTermination { reason: REASON.into(), message: message.clone(), grace, disrupted };
+        let ordered = self.services.signals.terminations.end(spec::uid(pod), end);
         if ordered {
             info!(pod = %spec::describe(pod), message, "evicting a pod");
             self.services.metrics.count(&crate::metrics::EVICTIONS, &[signal]);

@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn old_images_go_only_if_told() {
+    fn old_images_are_removed_only_if_configured() {
         let in_use = HashSet::from(["used".to_owned()]);
         let mut policy = ImageCollection::default();
         assert!(choose_old(&records(), &in_use, &policy, at(1000)).is_empty());

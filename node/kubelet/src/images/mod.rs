@@ -101,7 +101,7 @@ struct Failure {
     at: Timestamp,
     /// As the waiting message shows it during the back-off.
     error: String,
-    told: bool,
+    recorded: bool,
 }
 
 /// What a pull needs from its surroundings.
@@ -180,8 +180,8 @@ impl Pulls {
         let failure = self.failures.get_mut(key)?;
         let until = self.backoffs.until(key, failure.at, request.now)?;
         let message = format!("Back-off pulling image {image:?}");
-        if !failure.told {
-            failure.told = true;
+        if !failure.recorded {
+            failure.recorded = true;
             request.tell(NORMAL, "BackOff", &message);
             request.tell(WARNING, "Failed", "Error: ImagePullBackOff");
         }
@@ -220,12 +220,12 @@ impl Pulls {
             }
             Err(error) => {
                 let message = error.to_string();
-                let told = format!("Failed to pull image {image:?}: {message}");
-                request.tell(WARNING, "Failed", &told);
+                let event = format!("Failed to pull image {image:?}: {message}");
+                request.tell(WARNING, "Failed", &event);
                 request.tell(WARNING, "Failed", "Error: ErrImagePull");
                 self.backoffs.next(key, request.now);
                 let error = format!("ErrImagePull: {message}");
-                self.failures.insert(key.clone(), Failure { at: request.now, error, told: false });
+                self.failures.insert(key.clone(), Failure { at: request.now, error, recorded: false });
                 let waiting = Waiting { reason: "ErrImagePull".into(), message };
                 Progress::Failed { waiting, retry_at: self.backoffs.until(key, request.now, request.now) }
             }

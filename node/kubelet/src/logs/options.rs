@@ -19,12 +19,12 @@ pub struct LogOptions {
 impl LogOptions {
     /// From query parameters; the error is one for the client.
     pub fn parse(query: &HashMap<String, String>, now: Timestamp) -> Result<LogOptions, String> {
-        let truth =
+        let flag =
             |name: &str| query.get(name).is_some_and(|value| value.is_empty() || value == "true" || value == "1");
         Ok(LogOptions {
-            follow: truth("follow"),
-            previous: truth("previous"),
-            timestamps: truth("timestamps"),
+            follow: flag("follow"),
+            previous: flag("previous"),
+            timestamps: flag("timestamps"),
             since: since(query, now)?,
             tail_lines: number(query, "tailLines")?,
             limit_bytes: number(query, "limitBytes")?,

@@ -164,15 +164,15 @@ fn tail_offset(file: &mut File, lines: u64) -> io::Result<u64> {
         file.read_exact(&mut block)?;
         block.extend_from_slice(&tail);
         // Only complete lines are counted: the first piece of a block may begin within one.
-        let first_whole =
+        let first_full =
             if start == 0 { Some(0) } else { block.iter().position(|byte| *byte == b'\n').map(|at| at + 1) };
-        let Some(first_whole) = first_whole else {
+        let Some(first_full) = first_full else {
             tail = block;
             end = start;
             continue;
         };
         let mut at = block.len();
-        for raw in block[first_whole..].split_inclusive(|byte| *byte == b'\n').rev() {
+        for raw in block[first_full..].split_inclusive(|byte| *byte == b'\n').rev() {
             let begins_new = line::parse(raw).is_none_or(|parsed| !parsed.partial);
             if begins_new && found == lines {
                 return Ok(start + at as u64);
@@ -180,7 +180,7 @@ fn tail_offset(file: &mut File, lines: u64) -> io::Result<u64> {
             at -= raw.len();
             found += u64::from(begins_new);
         }
-        tail = block[..first_whole].to_vec();
+        tail = block[..first_full].to_vec();
         end = start;
     }
     Ok(0)

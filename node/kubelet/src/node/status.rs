@@ -133,9 +133,9 @@ fn with_devices(mut list: ResourceList, counts: &BTreeMap<String, i64>) -> Resou
 
 /// The volumes in use; an empty list is told only to take back a longer one.
 fn volumes_in_use(facts: &Facts<'_>, last: Option<&NodeStatus>) -> Option<Vec<String>> {
-    let told = last.is_some_and(|last| last.volumes_in_use.is_some());
+    let was_reported = last.is_some_and(|last| last.volumes_in_use.is_some());
     let names: Vec<String> = facts.volumes_in_use.iter().cloned().collect();
-    Some(names).filter(|names| told || !names.is_empty())
+    Some(names).filter(|names| was_reported || !names.is_empty())
 }
 
 pub fn is_ready(status: &NodeStatus) -> bool {
@@ -295,10 +295,10 @@ impl MissingFilter {
     /// Status, reason and message of the condition; `None` if the runtime tells nothing of the filter.
     fn state(&self, facts: &Facts<'_>) -> Option<(&'static str, &'static str, String)> {
         let status = facts.runtime.status.as_ref()?.status.as_ref()?;
-        let told = status.conditions.iter().find(|condition| condition.r#type == self.runtime)?;
-        Some(match told.status {
+        let condition = status.conditions.iter().find(|condition| condition.r#type == self.runtime)?;
+        Some(match condition.status {
             true => ("False", self.reason_of_false, self.message_of_false.to_owned()),
-            false => ("True", self.condition, told.message.clone()),
+            false => ("True", self.condition, condition.message.clone()),
         })
     }
 }
@@ -475,7 +475,7 @@ mod tests {
     fn missing_filters_of_the_runtime_are_conditions_of_the_node() {
         let mut runtime = runtime(true);
         let config = Config::default();
-        let told = |runtime: &RuntimeFacts| {
+        let reported = |runtime: &RuntimeFacts| {
             let facts = Facts {
                 config: &config,
                 host: &Host::default(),
@@ -491,17 +491,17 @@ mod tests {
             let about = conditions.filter(|condition| condition.type_.ends_with("Unavailable"));
             about.map(|condition| format!("{}={}", condition.type_, condition.status)).collect::<Vec<_>>()
         };
-        assert!(told(&runtime).is_empty(), "a runtime that tells nothing");
+        assert!(reported(&runtime).is_empty(), "a runtime that tells nothing");
         let conditions = &mut runtime.status.as_mut().unwrap().status.as_mut().unwrap().conditions;
         for (name, status) in [("DeviceFilterReady", false), ("BridgeFilterReady", true)] {
             let condition = cri::RuntimeCondition { r#type: name.into(), status, ..cri::RuntimeCondition::default() };
             conditions.push(condition);
         }
-        assert_eq!(told(&runtime), ["DeviceCgroupUnavailable=True", "BridgeFilterUnavailable=False"]);
+        assert_eq!(reported(&runtime), ["DeviceCgroupUnavailable=True", "BridgeFilterUnavailable=False"]);
     }
 
     #[test]
-    fn reserved_amounts_are_kept_from_pods() {
+    fn reserved_quantities_are_not_allocatable() {
         let host = Host { cpus: 4, memory_bytes: 8 << 30, disk_bytes: 100 << 30, ..Host::default() };
         let reserved = [("cpu", "100m"), ("memory", "1Gi")].map(|(name, value)| (name.to_owned(), value.to_owned()));
         let kube = [("cpu".to_owned(), "50m".to_owned())];

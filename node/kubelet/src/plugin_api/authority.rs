@@ -183,14 +183,15 @@ mod tests {
     use tokio::io::AsyncReadExt;
 
     /// Codes by length, from the first on.
-    const LETTERS: [(usize, u32, &str); 3] =
+    const CODES_BY_LENGTH: [(usize, u32, &str); 3] =
         [(5, 0, "012aceiost"), (6, 0x14, " %-./3456789=A_bdfghlmnpru"), (7, 0x5c, ":BCDEFGHIJKLMNOPQRSTUVWYjkqvwxyz")];
 
     fn coded(text: &str) -> Vec<u8> {
         let mut bits = String::new();
-        for letter in text.chars() {
-            let found =
-                LETTERS.iter().find_map(|(length, first, all)| Some((*length, first + all.find(letter)? as u32)));
+        for character in text.chars() {
+            let found = CODES_BY_LENGTH
+                .iter()
+                .find_map(|(length, first, all)| Some((*length, first + all.find(character)? as u32)));
             let (length, code) = found.unwrap();
             bits.push_str(&format!("{code:0length$b}"));
         }

@@ -3,11 +3,11 @@
 pub mod fields;
 pub mod labels;
 pub mod observed;
-pub mod orders;
 pub mod phase;
 pub mod resources;
 pub mod source;
 pub mod spec;
+pub mod terminations;
 pub mod verdict;
 pub mod view;
 pub mod waiting;

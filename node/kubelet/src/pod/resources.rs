@@ -113,10 +113,10 @@ pub fn quota(milli_cpu: i64) -> i64 {
 }
 
 /// The limits that hold for a container: where it has none of its own for CPU or memory, those of its pod.
-pub fn effective_limits(whole: Option<&ResourceRequirements>, own: &ResourceRequirements) -> ResourceList {
+pub fn effective_limits(pod_level: Option<&ResourceRequirements>, own: &ResourceRequirements) -> ResourceList {
     let mut effective = own.limits.clone().unwrap_or_default();
     for name in ["cpu", "memory"] {
-        let of_pod = get(whole.and_then(|whole| whole.limits.as_ref()), name);
+        let of_pod = get(pod_level.and_then(|pod_level| pod_level.limits.as_ref()), name);
         let is_limited = effective.get(name).is_some_and(|limit| milli(limit) > 0);
         if let Some(limit) = of_pod.filter(|limit| !is_limited && milli(limit) > 0) {
             effective.insert(name.to_owned(), limit);
@@ -174,13 +174,14 @@ fn burstable_score(pod: &Pod, container: &Container, memory_capacity: i64) -> i6
 
 /// Each container's part of the memory that only the pod as a whole asks for.
 fn unclaimed_memory(pod: &Pod) -> i64 {
-    let whole = spec::spec(pod).resources.as_ref().and_then(|resources| resources.requests.as_ref());
-    let Some(whole) = get(whole, "memory").map(|quantity| value(&quantity)).filter(|whole| *whole > 0) else {
+    let pod_level = spec::spec(pod).resources.as_ref().and_then(|resources| resources.requests.as_ref());
+    let Some(pod_level) = get(pod_level, "memory").map(|quantity| value(&quantity)).filter(|pod_level| *pod_level > 0)
+    else {
         return 0;
     };
     let requested = totals(pod, requests, None).get("memory").map_or(0, corten_meta::Quantity::value);
     let containers = spec::spec(pod).containers.len() + spec::init_containers(pod).count();
-    (whole - requested) / i64::try_from(containers).unwrap_or(1).max(1)
+    (pod_level - requested) / i64::try_from(containers).unwrap_or(1).max(1)
 }
 
 /// The resources of the pod's cgroup: shares, quota and memory.
@@ -189,14 +190,14 @@ pub fn pod_resources(pod: &Pod) -> cri::LinuxContainerResources {
 }
 
 /// Requests and limits of a whole pod in the kernel's terms.
-pub fn cgroup_resources(whole: &ResourceRequirements) -> cri::LinuxContainerResources {
-    let request = get(whole.requests.as_ref(), "cpu").map_or(0, |quantity| milli(&quantity));
-    let limit = get(whole.limits.as_ref(), "cpu").map_or(0, |quantity| milli(&quantity));
+pub fn cgroup_resources(pod_level: &ResourceRequirements) -> cri::LinuxContainerResources {
+    let request = get(pod_level.requests.as_ref(), "cpu").map_or(0, |quantity| milli(&quantity));
+    let limit = get(pod_level.limits.as_ref(), "cpu").map_or(0, |quantity| milli(&quantity));
     cri::LinuxContainerResources {
         cpu_period: CPU_PERIOD_MICROSECONDS,
         cpu_shares: shares(request),
         cpu_quota: quota(limit),
-        memory_limit_in_bytes: get(whole.limits.as_ref(), "memory").map_or(0, |quantity| value(&quantity)),
+        memory_limit_in_bytes: get(pod_level.limits.as_ref(), "memory").map_or(0, |quantity| value(&quantity)),
         ..cri::LinuxContainerResources::default()
     }
 }
@@ -221,8 +222,8 @@ pub fn is_compute(name: &str) -> bool {
 /// runs beside the sidecars before it, whose limits count for it.
 fn is_limited(pod: &Pod, name: &str) -> bool {
     let has = |list: Option<&ResourceList>| get(list, name).is_some_and(|limit| milli(&limit) > 0);
-    let whole = spec::spec(pod).resources.as_ref();
-    if has(whole.and_then(|whole| whole.limits.as_ref())) {
+    let pod_level = spec::spec(pod).resources.as_ref();
+    if has(pod_level.and_then(|pod_level| pod_level.limits.as_ref())) {
         return true;
     }
     let mut sidecar_has = false;
@@ -255,16 +256,16 @@ fn counted(list: &ResourceList) -> BTreeMap<String, i64> {
 
 /// The requests of the pod as a whole, as `status.allocatedResources` shows them.
 pub fn request_quantities(pod: &Pod) -> ResourceList {
-    let whole = spec::spec(pod).resources.as_ref().and_then(|resources| resources.requests.as_ref());
-    let mut total = totals(pod, requests, whole);
+    let pod_level = spec::spec(pod).resources.as_ref().and_then(|resources| resources.requests.as_ref());
+    let mut total = totals(pod, requests, pod_level);
     combine(&mut total, &quantities(spec::spec(pod).overhead.as_ref()), add);
     printed(total)
 }
 
 /// The limits of the pod as a whole.
 pub fn limit_quantities(pod: &Pod) -> ResourceList {
-    let whole = spec::spec(pod).resources.as_ref().and_then(|resources| resources.limits.as_ref());
-    let mut total = totals(pod, limits, whole);
+    let pod_level = spec::spec(pod).resources.as_ref().and_then(|resources| resources.limits.as_ref());
+    let mut total = totals(pod, limits, pod_level);
     let mut overhead = quantities(spec::spec(pod).overhead.as_ref());
     overhead.retain(|name, _| total.get(name).is_some_and(|limit| !limit.is_zero()));
     combine(&mut total, &overhead, add);
@@ -284,7 +285,7 @@ fn printed(quantities: Quantities) -> ResourceList {
 
 /// Init containers run before the main ones but beside the sidecars that were started before them, so the larger of the
 /// two times counts.
-fn totals(pod: &Pod, of: fn(&Container) -> Option<&ResourceList>, whole: Option<&ResourceList>) -> Quantities {
+fn totals(pod: &Pod, of: fn(&Container) -> Option<&ResourceList>, pod_level: Option<&ResourceList>) -> Quantities {
     let mut sidecars = Quantities::new();
     let mut peak = Quantities::new();
     for (role, container) in spec::init_containers(pod) {
@@ -305,7 +306,7 @@ fn totals(pod: &Pod, of: fn(&Container) -> Option<&ResourceList>, whole: Option<
     combine(&mut total, &sidecars, add);
     combine(&mut total, &peak, corten_meta::Quantity::max);
     // What the pod asks for as a whole stands in place of the sum.
-    total.extend(quantities(whole));
+    total.extend(quantities(pod_level));
     total
 }
 

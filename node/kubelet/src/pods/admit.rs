@@ -13,9 +13,9 @@ use crate::error::Result;
 use crate::events::WARNING;
 use crate::metrics;
 use crate::pod::observed::Observed;
-use crate::pod::orders::End;
 use crate::pod::phase::is_terminal;
 use crate::pod::spec;
+use crate::pod::terminations::PodTermination;
 
 /// Whether the pod has been on this node for some time.
 pub fn was_admitted(pod: &Pod) -> bool {
@@ -69,8 +69,8 @@ impl Worker {
         };
         for uid in &victims {
             let message = "Preempted in order to admit critical pod".to_owned();
-            let end = End { reason: "Preempting".into(), message, grace: i64::MAX, disrupted: true };
-            self.services.signals.orders.end(uid, end);
+            let end = PodTermination { reason: "Preempting".into(), message, grace: i64::MAX, disrupted: true };
+            self.services.signals.terminations.end(uid, end);
         }
         tracing::info!(pod = %spec::describe(&self.pod), victims = victims.len(), "making room for a critical pod");
         Ok(true)

@@ -8,7 +8,7 @@ use corten_api::k8s_openapi::api::core::v1::ResourceRequirements;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Allocated {
     /// The pod as a whole, if it has resources of its own.
-    pub whole: Option<ResourceRequirements>,
+    pub pod_level: Option<ResourceRequirements>,
     /// Each container, by name.
     pub containers: BTreeMap<String, ResourceRequirements>,
 }

@@ -25,7 +25,7 @@ pub fn resources_of(pod: &Pod) -> Allocated {
     let init = spec::spec(pod).init_containers.iter().flatten();
     let all = spec::spec(pod).containers.iter().chain(init);
     let of = |container: &Container| (container.name.clone(), container.resources.clone().unwrap_or_default());
-    Allocated { whole: spec::spec(pod).resources.clone(), containers: all.map(of).collect() }
+    Allocated { pod_level: spec::spec(pod).resources.clone(), containers: all.map(of).collect() }
 }
 
 /// What an earlier kubelet had promised: what the spec asks for, unless it reported that this must wait.
@@ -39,9 +39,9 @@ pub fn last_given(pod: &Pod) -> Allocated {
                 *entry = reported.clone();
             }
         }
-        if let (Some(whole), Some(reported)) = (&mut given.whole, &status.resources) {
-            take_reported(&mut whole.requests, reported.requests.as_ref());
-            take_reported(&mut whole.limits, reported.limits.as_ref());
+        if let (Some(pod_level), Some(reported)) = (&mut given.pod_level, &status.resources) {
+            take_reported(&mut pod_level.requests, reported.requests.as_ref());
+            take_reported(&mut pod_level.limits, reported.limits.as_ref());
         }
     }
     given
@@ -68,7 +68,7 @@ pub fn with_resources(pod: &Arc<Pod>, allocated: Option<&Allocated>) -> Arc<Pod>
         }
     };
     if let Some(spec) = &mut pod.spec {
-        spec.resources.clone_from(&allocated.whole);
+        spec.resources.clone_from(&allocated.pod_level);
         spec.containers.iter_mut().for_each(set);
         spec.init_containers.iter_mut().flatten().for_each(set);
     }

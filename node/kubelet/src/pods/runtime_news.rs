@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn only_pods_with_news_are_told() {
+    fn only_changed_pods_are_woken() {
         let before = states(&[("s1", "a", 0), ("c1", "a", 1), ("c2", "b", 1), ("c3", "c", 1)]);
         let after = states(&[("s1", "a", 0), ("c1", "a", 2), ("c2", "b", 1), ("c4", "d", 0)]);
         assert_eq!(changed(&before, &after), ["a", "c", "d"]);

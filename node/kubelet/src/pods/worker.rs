@@ -145,7 +145,7 @@ impl Worker {
 
     /// Works until the pod is gone or the kubelet stops; containers outlive the kubelet.
     pub async fn run(mut self) {
-        self.services.signals.orders.register(spec::uid(&self.pod), &self.waker);
+        self.services.signals.terminations.register(spec::uid(&self.pod), &self.waker);
         loop {
             let stopped = stopped_for(self.shutdown.clone(), LAST_WORDS);
             let begun = Instant::now();
@@ -169,7 +169,7 @@ impl Worker {
                 Next::Again | Next::Sleep(_) => return,
             }
         }
-        self.services.signals.orders.forget(spec::uid(&self.pod));
+        self.services.signals.terminations.forget(spec::uid(&self.pod));
         let uid = spec::uid(&self.pod);
         self.services.metrics.retain(&metrics::PROBES, |labels| labels.get(3).is_none_or(|known| known != uid));
         self.services.resources.allocations.release(spec::uid(&self.pod));
@@ -261,7 +261,7 @@ impl Worker {
         let deleted = desired.must_end();
         let reported = spec::status(&self.pod).phase.as_deref().is_some_and(is_terminal);
         let overdue = self.deadline().is_some_and(|deadline| deadline <= now) && !deleted && !reported;
-        let order = self.services.signals.orders.of(spec::uid(&self.pod)).filter(|_| !reported);
+        let order = self.services.signals.terminations.of(spec::uid(&self.pod)).filter(|_| !reported);
         let grace = spec::grace_period_seconds(&self.pod);
         match &mut self.memory.termination {
             None if deleted || reported || overdue || order.is_some() => {

@@ -24,7 +24,7 @@ pub async fn delete(state: &Arc<State>, name: &str) -> Response<Body> {
 }
 
 fn path_of(place: &Path, name: &str) -> Option<PathBuf> {
-    let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
+    let plain = |character: char| character.is_ascii_alphanumeric() || "-_.".contains(character);
     let good = !name.starts_with('.') && !name.is_empty() && name.len() <= 255 && name.chars().all(plain);
     good.then(|| place.join(name))
 }

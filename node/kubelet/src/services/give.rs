@@ -23,13 +23,13 @@ impl NodeResources {
     }
 
     async fn give_containers(&self, pod: &Pod) -> Result<(), Rejection> {
-        let whole = match self.topology.aligns_pods() {
+        let of_pod = match self.topology.aligns_pods() {
             true => Some(self.place(pod, None)?),
             false => None,
         };
         for declared in spec::containers(pod).filter(|declared| declared.role != Role::Ephemeral) {
             let container = declared.container.as_ref();
-            let place = match whole {
+            let place = match of_pod {
                 Some(place) => place,
                 None => self.place(pod, Some(container))?,
             };

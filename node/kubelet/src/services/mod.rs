@@ -20,8 +20,8 @@ use crate::events::Events;
 use crate::memory::Memory;
 use crate::metrics::Metrics;
 use crate::objects::Objects;
-use crate::pod::orders::Orders;
 use crate::pod::resources::{self, ResourceList};
+use crate::pod::terminations::Terminations;
 use crate::thresholds::Pressure;
 use crate::topology::Topology;
 use crate::users::Users;
@@ -97,7 +97,7 @@ pub struct VolumeSources {
 /// Signals between the tasks of the kubelet.
 pub struct Signals {
     /// The pods that eviction, a shutdown or a critical pod wants ended.
-    pub orders: Orders,
+    pub terminations: Terminations,
     /// The resources that the node is short of.
     pub pressure: watch::Sender<BTreeSet<Pressure>>,
     /// Whether the machine is about to stop.

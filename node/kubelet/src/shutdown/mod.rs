@@ -17,9 +17,9 @@ use tracing::{info, warn};
 
 use crate::config::{Config, ShutdownConfig};
 use crate::error::{Error, Result};
-use crate::pod::orders::End;
 use crate::pod::phase::is_terminal;
 use crate::pod::spec;
+use crate::pod::terminations::PodTermination;
 use crate::pod::view::{View, Views};
 use crate::services::Services;
 use logind::Logind;
@@ -33,10 +33,11 @@ const MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.
 /// The periods by priority, the lowest first; none if the node just stops.
 pub fn periods(config: &ShutdownConfig) -> Vec<Period> {
     let mut periods = config.by_priority.clone();
-    if periods.is_empty() && !config.whole.is_zero() {
-        let (whole, critical) = (config.whole.as_secs(), config.critical.as_secs());
+    if periods.is_empty() && !config.grace_period.is_zero() {
+        let all = config.grace_period.as_secs();
+        let critical = config.critical_grace_period.as_secs();
         periods = vec![
-            Period { priority: 0, seconds: whole.saturating_sub(critical) },
+            Period { priority: 0, seconds: all.saturating_sub(critical) },
             Period { priority: SYSTEM_CRITICAL, seconds: critical },
         ];
     }
@@ -101,8 +102,8 @@ async fn end_pods(periods: &[Period], services: &Services, views: &Views) {
     for (seconds, uids) in groups(periods, pods) {
         let grace = i64::try_from(seconds).unwrap_or(i64::MAX);
         for uid in &uids {
-            let end = End { reason: REASON.into(), message: MESSAGE.into(), grace, disrupted: true };
-            services.signals.orders.end(uid, end);
+            let end = PodTermination { reason: REASON.into(), message: MESSAGE.into(), grace, disrupted: true };
+            services.signals.terminations.end(uid, end);
         }
         let ended = futures::future::join_all(uids.iter().map(|uid| ended(views, uid)));
         if tokio::time::timeout(Duration::from_secs(seconds), ended).await.is_err() {

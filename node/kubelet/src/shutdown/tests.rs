@@ -8,8 +8,8 @@ use super::*;
 #[test]
 fn pods_are_ended_by_priority() {
     let simple = ShutdownConfig {
-        whole: Duration::from_secs(30),
-        critical: Duration::from_secs(10),
+        grace_period: Duration::from_secs(30),
+        critical_grace_period: Duration::from_secs(10),
         ..ShutdownConfig::default()
     };
     let list = [(0, 20), (SYSTEM_CRITICAL, 10)].map(|(priority, seconds)| Period { priority, seconds });
@@ -31,7 +31,7 @@ async fn logind_is_asked_for_time_and_the_lock_is_taken_again() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("bus");
     let listener = UnixListener::bind(&socket).unwrap();
-    let (tell, told) = std::sync::mpsc::channel::<u32>();
+    let (signal, signals) = std::sync::mpsc::channel::<u32>();
     let bus = std::thread::spawn(move || {
         let mut bus = FakeBus::accept(&listener);
         let mut calls: Vec<String> = Vec::new();
@@ -39,7 +39,7 @@ async fn logind_is_asked_for_time_and_the_lock_is_taken_again() {
             let seconds = if calls.iter().any(|call| call == "KillUnit") { 30 } else { 5 };
             calls.push(bus.answer_one(seconds));
         }
-        for begins in told {
+        for begins in signals {
             bus.prepare_for_shutdown(begins);
             if begins == 0 {
                 calls.push(bus.answer_one(30));
@@ -53,12 +53,12 @@ async fn logind_is_asked_for_time_and_the_lock_is_taken_again() {
     let written = std::fs::read_to_string(folder.path().join("etc/systemd/logind.conf.d/99-kubelet.conf")).unwrap();
     assert!(written.contains("InhibitDelayMaxSec=30"), "{written}");
     let patience = Duration::from_secs(300);
-    tell.send(1).unwrap();
+    signal.send(1).unwrap();
     assert_eq!(tokio::time::timeout(patience, logind.shutdowns.recv()).await.unwrap(), Some(true));
     logind.release();
-    tell.send(0).unwrap();
+    signal.send(0).unwrap();
     assert_eq!(tokio::time::timeout(patience, logind.shutdowns.recv()).await.unwrap(), Some(false));
-    drop(tell);
+    drop(signal);
     let calls = tokio::task::spawn_blocking(move || bus.join().unwrap()).await.unwrap();
     let expected =
         ["Hello", "InhibitDelayMaxUSec", "KillUnit", "InhibitDelayMaxUSec", "Inhibit", "AddMatch", "Inhibit"];
@@ -69,7 +69,7 @@ async fn logind_is_asked_for_time_and_the_lock_is_taken_again() {
 #[test]
 fn without_a_bus_the_kubelet_does_not_start() {
     let shutdown = ShutdownConfig {
-        whole: Duration::from_secs(30),
+        grace_period: Duration::from_secs(30),
         bus: Some("/nonexistent/bus".into()),
         ..ShutdownConfig::default()
     };

@@ -144,14 +144,14 @@ impl Inner {
     /// A volume below the pod's directory; one that lies elsewhere has a room of its own.
     fn volume(&self, pod: Option<&Pod>, volume: &Volume, pod_dir: &Path, time: Time) -> Option<VolumeStats> {
         let uid = pod.map(spec::uid).unwrap_or_default();
-        let told = self.services.volumes.csi.usage_of(uid, &volume.name, time);
+        let reported = self.services.volumes.csi.usage_of(uid, &volume.name, time);
         let path = volume_path(pod_dir, &volume.name);
         let claim = volume.persistent_volume_claim.as_ref().map(|source| source.claim_name.clone());
         let claim = claim.or_else(|| {
             volume.ephemeral.as_ref().map(|_| format!("{}-{}", spec::name(pod?).to_owned(), volume.name).into())?
         });
-        let fs = match (told, path) {
-            (Some(told), _) => told,
+        let fs = match (reported, path) {
+            (Some(reported), _) => reported,
             (None, Some(path)) if volume.csi.is_none() => {
                 let room = disk::file_system(&path, time)?;
                 if claim.is_some() { room } else { disk::part_of(&room, self.counts.of(&path)) }

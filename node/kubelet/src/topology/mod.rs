@@ -46,7 +46,7 @@ impl Machine {
 pub struct Topology {
     policy: Policy,
     /// Whether a pod's containers get their parts from the same nodes, and not each from its own.
-    whole_pod: bool,
+    pod_scope: bool,
     machine: Machine,
     /// One pod at a time is given parts.
     giving: tokio::sync::Mutex<()>,
@@ -60,8 +60,8 @@ impl Topology {
             let most = options.most_nodes;
             return Err(Error::Configuration(format!("unsupported on machines with more than {most} NUMA Nodes")));
         }
-        let whole_pod = config.topology_of_pods;
-        Ok(Topology { policy: config.topology_policy, whole_pod, machine, giving: tokio::sync::Mutex::default() })
+        let pod_scope = config.topology_of_pods;
+        Ok(Topology { policy: config.topology_policy, pod_scope, machine, giving: tokio::sync::Mutex::default() })
     }
 
     /// Waits until no other pod is being given resources.
@@ -71,7 +71,7 @@ impl Topology {
 
     /// Returns whether all containers of a pod get their resources from the same NUMA nodes.
     pub fn aligns_pods(&self) -> bool {
-        self.whole_pod && self.policy != Policy::None
+        self.pod_scope && self.policy != Policy::None
     }
 
     /// Returns the NUMA nodes that the hints of all managers allow; `None` if the policy admits none. `hints` takes the

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_told_once_and_the_rest_is_kept() {
+    fn a_failure_is_one_condition_and_the_others_stay() {
         let mut failed = claim(Some(IN_PROGRESS));
         for infeasible in [false, true] {
             let status = failure(&failed, "no", infeasible, Timestamp::UNIX_EPOCH);
@@ -214,9 +214,9 @@ mod tests {
             assert_eq!(status["conditions"][2]["message"], "failed to expand pvc with no");
             let expected = if infeasible { INFEASIBLE } else { IN_PROGRESS };
             assert_eq!(status["allocatedResourceStatuses"]["storage"], expected);
-            let told: Vec<PersistentVolumeClaimCondition> =
+            let conditions: Vec<PersistentVolumeClaimCondition> =
                 serde_json::from_value(status["conditions"].clone()).unwrap();
-            failed.status.as_mut().unwrap().conditions = Some(told);
+            failed.status.as_mut().unwrap().conditions = Some(conditions);
         }
     }
 }

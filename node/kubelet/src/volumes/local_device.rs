@@ -37,7 +37,7 @@ pub fn mount(device: &Path, target: &Path, fs_type: Option<&str>, options: &[Str
 
 /// The name becomes part of a program's: nothing but a plain word may be run.
 fn check_name(fs_type: &str) -> Result<()> {
-    if fs_type.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '_') {
+    if fs_type.chars().all(|character| character.is_ascii_alphanumeric() || character == '_') {
         return Ok(());
     }
     Err(Error::pod(format!("fsType {fs_type:?} is not the name of a file system")))
@@ -124,8 +124,8 @@ fn start(command: &mut Command) -> Result<Output> {
 
 fn failed(command: &Command, output: &Output) -> Error {
     let program = command.get_program().to_string_lossy();
-    let told = String::from_utf8_lossy(&output.stderr);
-    Error::pod(format!("{program} failed: {}: {}", output.status, told.trim()))
+    let errors = String::from_utf8_lossy(&output.stderr);
+    Error::pod(format!("{program} failed: {}: {}", output.status, errors.trim()))
 }
 
 #[cfg(test)]

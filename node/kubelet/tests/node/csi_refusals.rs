@@ -54,7 +54,7 @@ async fn what_was_surely_not_staged_is_not_unstaged() {
 }
 
 #[tokio::test]
-async fn a_size_that_cannot_be_had_is_told_and_the_pod_runs() {
+async fn a_failed_expansion_is_reported_and_the_pod_runs() {
     let (fixture, driver) = start("expand", Code::InvalidArgument).await;
     fixture.pod("p", "the pod to run with the size that is there", running).await;
     let claim = fixture.api.get(CLAIM).unwrap();

@@ -253,7 +253,7 @@ async fn a_crashing_container_restarts_once_and_then_backs_off() {
 }
 
 #[tokio::test]
-async fn an_image_that_cannot_be_pulled_is_told() {
+async fn an_image_that_cannot_be_pulled_is_reported() {
     let fixture = Fixture::start().await;
     fixture.create_pod("bad", one("missing:1"));
     let reason = |status: &Value| status["containerStatuses"][0]["state"]["waiting"]["reason"].clone();

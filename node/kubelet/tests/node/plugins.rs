@@ -277,8 +277,8 @@ async fn a_csi_volume_is_staged_published_grown_and_taken_away() {
     driver.called("expand h-1 to 2147483648").await;
 
     let csi_node = fixture.api.get("/apis/storage.k8s.io/v1/csinodes/n1").unwrap();
-    let told = &csi_node["spec"]["drivers"][0];
-    assert_eq!((&told["nodeID"], &told["allocatable"]["count"]), (&json!("id-of-n1"), &json!(3)), "{csi_node}");
+    let reported = &csi_node["spec"]["drivers"][0];
+    assert_eq!((&reported["nodeID"], &reported["allocatable"]["count"]), (&json!("id-of-n1"), &json!(3)), "{csi_node}");
     let node = fixture.api.get("/api/v1/nodes/n1").unwrap();
     assert_eq!(node["metadata"]["labels"]["topology.d.example/rack"], "r1");
     let claim = fixture.api.get("/api/v1/namespaces/ns/persistentvolumeclaims/data").unwrap();
@@ -360,7 +360,7 @@ async fn an_inline_volume_survives_a_kubelet_and_goes_with_a_pod_that_went_meanw
 }
 
 #[tokio::test]
-async fn a_plugin_that_speaks_another_version_is_told_so() {
+async fn a_plugin_of_an_unsupported_version_is_refused() {
     let fixture = Fixture::start().await;
     let driver = Plugin::new(fixture.root.path(), "CSIPlugin", "old.example", &["0.3.0"]);
     driver.register(&fixture.config.root_dir);
@@ -483,18 +483,20 @@ fn wants_gpu() -> Value {
 }
 
 #[tokio::test]
-async fn devices_are_told_given_once_and_remembered() {
+async fn devices_are_reported_allocated_once_and_remembered() {
     let mut fixture = Fixture::start().await;
     let plugin = Plugin::new(fixture.root.path(), "DevicePlugin", "gpu", &["v1beta1"]);
     register_devices(&fixture, &plugin).await;
     let api = fixture.api.clone();
-    let told = || {
+    let are_reported = || {
         let status = api.get("/api/v1/nodes/n1")?["status"].clone();
         let fits = status["capacity"]["example.com/gpu"] == "3" && status["allocatable"]["example.com/gpu"] == "2";
         fits.then_some(())
     };
-    eventually("the devices in the node's status", &told, || format!("{:?}", fixture.api.get("/api/v1/nodes/n1")))
-        .await;
+    eventually("the devices in the node's status", &are_reported, || {
+        format!("{:?}", fixture.api.get("/api/v1/nodes/n1"))
+    })
+    .await;
 
     fixture.create_pod("a", wants_gpu());
     fixture.pod("a", "the pod to run", running).await;
@@ -511,7 +513,7 @@ async fn devices_are_told_given_once_and_remembered() {
     });
     fixture.resume();
     register_devices(&fixture, &plugin).await;
-    eventually("the devices to be back", &told, || format!("{:?}", fixture.api.get("/api/v1/nodes/n1"))).await;
+    eventually("the devices to be back", &are_reported, || format!("{:?}", fixture.api.get("/api/v1/nodes/n1"))).await;
     fixture.create_pod("b", wants_gpu());
     fixture.pod("b", "the second pod to run", running).await;
     plugin.called("allocate d1").await;

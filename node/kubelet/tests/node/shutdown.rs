@@ -14,10 +14,10 @@ mod fake_bus;
 use fake_bus::FakeBus;
 
 /// Answers the kubelet's calls, then tells what it is told to; ends with the test.
-fn serve(listener: UnixListener, told: std::sync::mpsc::Receiver<u32>) {
+fn serve(listener: UnixListener, signals: std::sync::mpsc::Receiver<u32>) {
     let mut bus = FakeBus::accept(&listener);
     while bus.answer_one(30) != "AddMatch" {}
-    for begins in told {
+    for begins in signals {
         bus.prepare_for_shutdown(begins);
         if begins == 0 {
             assert_eq!(bus.answer_one(30), "Inhibit", "the lock is taken again");
@@ -30,11 +30,11 @@ async fn a_machine_that_stops_ends_its_pods_in_order() {
     let bus = tempfile::tempdir().unwrap();
     let socket = bus.path().join("bus");
     let listener = UnixListener::bind(&socket).unwrap();
-    let (tell, told) = std::sync::mpsc::channel();
-    let serving = std::thread::spawn(move || serve(listener, told));
+    let (signal, signals) = std::sync::mpsc::channel();
+    let serving = std::thread::spawn(move || serve(listener, signals));
     let fixture = Fixture::start_with(|config| {
-        config.shutdown.whole = Duration::from_secs(30);
-        config.shutdown.critical = Duration::from_secs(10);
+        config.shutdown.grace_period = Duration::from_secs(30);
+        config.shutdown.critical_grace_period = Duration::from_secs(10);
         config.shutdown.bus = Some(socket);
     })
     .await;
@@ -49,7 +49,7 @@ async fn a_machine_that_stops_ends_its_pods_in_order() {
         fixture.pod(name, "the pod runs", |status| condition(status, "Ready") == "True").await;
     }
 
-    tell.send(1).unwrap();
+    signal.send(1).unwrap();
     for name in ["plain", "critical"] {
         let status = fixture.pod(name, "the pod has failed", |status| status["phase"] == "Failed").await;
         assert_eq!(status["reason"], "Terminated");
@@ -81,8 +81,8 @@ async fn a_machine_that_stops_ends_its_pods_in_order() {
         (&json!("NodeShutdown"), &json!("Pod was rejected: Pod was rejected as the node is shutting down."))
     );
 
-    tell.send(0).unwrap();
+    signal.send(0).unwrap();
     eventually("the node is ready again", ready("True"), explain).await;
-    drop(tell);
+    drop(signal);
     serving.join().unwrap();
 }

@@ -41,9 +41,9 @@ pub fn claim(pod: &PodRow, classes: &BTreeMap<String, String>, node: &NodeRow) -
     let mut requests = Vec::new();
     let mut mappings = Vec::new();
     for (resource, class) in lacking {
-        let (more, told) = of_resource(&pod.demand.extended, resource, class);
+        let (more, more_mappings) = of_resource(&pod.demand.extended, resource, class);
         requests.extend(more);
-        mappings.extend(told);
+        mappings.extend(more_mappings);
     }
     if requests.is_empty() {
         return None;

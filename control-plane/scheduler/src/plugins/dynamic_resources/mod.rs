@@ -246,14 +246,14 @@ fn is_reserved_for(claim: &ResourceClaim, pod: &PodRow) -> bool {
 /// Reports whether all devices of a claim have their binding conditions; an error if they have failed.
 pub fn is_ready(claim: &ResourceClaim) -> Result<bool, String> {
     let Some(allocation) = allocation_of(claim) else { return Ok(false) };
-    let told = claim.status.as_ref().and_then(|status| status.devices.as_deref()).unwrap_or_default();
+    let statuses = claim.status.as_ref().and_then(|status| status.devices.as_deref()).unwrap_or_default();
     let mut ready = true;
     for result in allocation.devices.iter().flat_map(|devices| devices.results.iter().flatten()) {
         let conditions = result.binding_conditions.as_deref().unwrap_or_default();
         if conditions.is_empty() {
             continue;
         }
-        let of = told.iter().find(|one| {
+        let of = statuses.iter().find(|one| {
             (&one.driver, &one.pool, &one.device) == (&result.driver, &result.pool, &result.device)
                 && one.share_id == result.share_id
         });

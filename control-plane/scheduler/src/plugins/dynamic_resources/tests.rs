@@ -107,9 +107,9 @@ fn an_expression_that_fails_on_one_node_keeps_the_pod_from_all() {
             None => {
                 let rejection = decided.unwrap_err();
                 assert!(rejection.is_error && rejection.plugins.is_empty());
-                let told = rejection.message();
+                let message = rejection.message();
                 let start = "running \"DynamicResources\" filter plugin: ";
-                assert!(told.starts_with(start) && told.contains("CEL runtime error"), "{told}");
+                assert!(message.starts_with(start) && message.contains("CEL runtime error"), "{message}");
             }
         }
     }
@@ -118,14 +118,14 @@ fn an_expression_that_fails_on_one_node_keeps_the_pod_from_all() {
 #[test]
 fn what_is_missing_is_named() {
     let mut snapshot = cluster();
-    let told = place(&mut snapshot, "absent").unwrap_err();
-    assert!(told.contains("resourceclaim.resource.k8s.io \"absent\" not found"), "{told}");
+    let message = place(&mut snapshot, "absent").unwrap_err();
+    assert!(message.contains("resourceclaim.resource.k8s.io \"absent\" not found"), "{message}");
     claim(&mut snapshot, "classless", json!({"requests": [{"name": "r", "exactly": {"deviceClassName": "tpu"}}]}));
-    let told = place(&mut snapshot, "classless").unwrap_err();
-    assert!(told.contains("request r: device class tpu does not exist"), "{told}");
+    let message = place(&mut snapshot, "classless").unwrap_err();
+    assert!(message.contains("request r: device class tpu does not exist"), "{message}");
     claim(&mut snapshot, "many", exactly(json!({"count": 4})));
-    let told = place(&mut snapshot, "many").unwrap_err();
-    assert!(told.contains("2 cannot allocate all claims"), "{told}");
+    let message = place(&mut snapshot, "many").unwrap_err();
+    assert!(message.contains("2 cannot allocate all claims"), "{message}");
 }
 
 #[test]
@@ -213,19 +213,19 @@ fn claims_have_parts_of_a_device_as_long_as_there_is_enough() {
         let effects = plugin.reserve(&row, slot, &mut snapshot).ok()?;
         let Effect::AllocateClaim { allocation: Some(allocation), .. } = &effects[0] else { panic!("{effects:?}") };
         let results = allocation.devices.as_ref()?.results.as_ref()?;
-        let told = |one: &corten_api::k8s_openapi::api::resource::v1::DeviceRequestAllocationResult| {
+        let shown = |one: &corten_api::k8s_openapi::api::resource::v1::DeviceRequestAllocationResult| {
             assert!(one.share_id.is_some());
             format!("{} {}", one.device, one.consumed_capacity.as_ref().unwrap()["memory"].0)
         };
-        Some(results.iter().map(told).collect())
+        Some(results.iter().map(shown).collect())
     };
     let parts = |list: &[&str]| Some(list.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>());
     assert_eq!(take("one", ask("5000Mi", json!({}))), parts(&["card-0 5Gi"]));
     assert_eq!(take("two", ask("3Gi", json!({}))), parts(&["card-0 3Gi"]));
-    let mut apart = ask("2Gi", json!({"count": 2}));
-    assert_eq!(take("both", apart.clone()), parts(&["card-1 2Gi", "card-1 2Gi"]));
-    apart["constraints"] = json!([{"distinctAttribute": "card.example.com/slot"}]);
-    assert_eq!(take("apart", apart), None, "the first card is full");
+    let mut distinct = ask("2Gi", json!({"count": 2}));
+    assert_eq!(take("both", distinct.clone()), parts(&["card-1 2Gi", "card-1 2Gi"]));
+    distinct["constraints"] = json!([{"distinctAttribute": "card.example.com/slot"}]);
+    assert_eq!(take("apart", distinct), None, "the first card is full");
     assert_eq!(take("large", ask("5Gi", json!({}))), None);
     assert_eq!(take("rest", ask("4Gi", json!({}))), parts(&["card-1 4Gi"]));
 }
@@ -324,7 +324,7 @@ fn init_containers_have_the_devices_of_those_after_them() {
     let asked: Vec<(&str, i64)> =
         requests.iter().map(|one| (one.name.as_str(), one.exactly.as_ref().unwrap().count.unwrap())).collect();
     assert_eq!(asked, [("container-0-request-1", 1), ("container-2-request-1", 2)]);
-    let told: Vec<(&str, &str)> =
+    let found: Vec<(&str, &str)> =
         made.mappings.iter().map(|one| (one.container_name.as_str(), one.request_name.as_str())).collect();
     let expected = [
         ("c", "container-2-request-1"),
@@ -332,5 +332,5 @@ fn init_containers_have_the_devices_of_those_after_them() {
         ("second", "container-2-request-1"),
         ("first", "container-0-request-1"),
     ];
-    assert_eq!(told, expected);
+    assert_eq!(found, expected);
 }

@@ -77,8 +77,8 @@ fn a_bound_volume_keeps_its_pod_where_it_can_be_used() {
     claim(&mut snapshot, "c", "wait", bound_to("v"));
     assert_eq!(place(&mut snapshot, using(&["c"])), Ok("b".to_owned()));
     claim(&mut snapshot, "gone", "wait", bound_to("nowhere"));
-    let told = place(&mut snapshot, using(&["gone"])).unwrap_err();
-    assert!(told.starts_with("0/2 nodes are available: persistentvolume \"nowhere\" not found."), "{told}");
+    let message = place(&mut snapshot, using(&["gone"])).unwrap_err();
+    assert!(message.starts_with("0/2 nodes are available: persistentvolume \"nowhere\" not found."), "{message}");
 }
 
 #[test]
@@ -102,12 +102,12 @@ fn an_ephemeral_claim_must_be_the_pods_own() {
     let mut snapshot = cluster();
     let spec =
         json!({"containers": [], "volumes": [{"name": "v", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}}]});
-    let told = place(&mut snapshot, spec.clone()).unwrap_err();
+    let message = place(&mut snapshot, spec.clone()).unwrap_err();
     let waiting = "waiting for ephemeral volume controller to create the persistentvolumeclaim \"p-v\"";
-    assert!(told.contains(waiting), "{told}");
+    assert!(message.contains(waiting), "{message}");
     claim(&mut snapshot, "p-v", "wait", json!({}));
-    let told = place(&mut snapshot, spec.clone()).unwrap_err();
-    assert!(told.contains("PVC default/p-v was not created for pod default/p (pod is not owner)"), "{told}");
+    let message = place(&mut snapshot, spec.clone()).unwrap_err();
+    assert!(message.contains("PVC default/p-v was not created for pod default/p (pod is not owner)"), "{message}");
     let owner = json!([{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "p", "controller": true}]);
     claim(&mut snapshot, "p-v", "wait", json!({"metadata": {"ownerReferences": owner}}));
     assert!(place(&mut snapshot, spec).is_ok());
@@ -139,8 +139,8 @@ fn the_smallest_volume_that_fits_is_promised_once() {
 fn volumes_made_by_hand_are_bound_or_missed() {
     let mut snapshot = cluster();
     claim(&mut snapshot, "c", "local", json!({}));
-    let told = place(&mut snapshot, using(&["c"])).unwrap_err();
-    assert!(told.contains("2 node(s) didn't find available persistent volumes to bind"), "{told}");
+    let message = place(&mut snapshot, using(&["c"])).unwrap_err();
+    assert!(message.contains("2 node(s) didn't find available persistent volumes to bind"), "{message}");
     volume(&mut snapshot, "v", "local", "9Gi", "one");
     assert_eq!(place(&mut snapshot, using(&["c"])), Ok("a".to_owned()));
 }
@@ -173,8 +173,8 @@ fn a_driver_that_tells_its_capacity_is_believed() {
     let mut snapshot = cluster();
     snapshot.storage.drivers.insert("csi.example.com".into(), DriverRow { tracks_capacity: true });
     claim(&mut snapshot, "c", "wait", json!({}));
-    let told = place(&mut snapshot, using(&["c"])).unwrap_err();
-    assert!(told.contains("2 node(s) did not have enough free storage"), "{told}");
+    let message = place(&mut snapshot, using(&["c"])).unwrap_err();
+    assert!(message.contains("2 node(s) did not have enough free storage"), "{message}");
     let capacity = json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSIStorageCapacity",
         "metadata": {"namespace": "kube-system", "name": "x"}, "storageClassName": "wait", "capacity": "10Gi",
         "nodeTopology": {"matchLabels": {"topology.kubernetes.io/zone": "two"}}});
@@ -193,8 +193,8 @@ fn a_claim_for_one_pod_is_used_by_one_pod() {
     let mut user = snapshot.row(typed_pod("user", using(&["c"])));
     user.node_name = "a".to_owned();
     snapshot.add_pod(Arc::new(user));
-    let told = place(&mut snapshot, using(&["c"])).unwrap_err();
-    assert!(told.contains("PersistentVolumeClaim with ReadWriteOncePod access mode already in-use"), "{told}");
+    let message = place(&mut snapshot, using(&["c"])).unwrap_err();
+    assert!(message.contains("PersistentVolumeClaim with ReadWriteOncePod access mode already in-use"), "{message}");
     snapshot.remove_pod("user");
     assert_eq!(place(&mut snapshot, using(&["c"])), Ok("a".to_owned()));
 }
@@ -213,7 +213,7 @@ fn a_node_attaches_no_more_than_it_can() {
         snapshot.add_pod(Arc::new(user));
     }
     claim(&mut snapshot, "e", "wait", json!({}));
-    let told = place(&mut snapshot, using(&["e"])).unwrap_err();
-    assert!(told.contains("2 node(s) exceed max volume count"), "{told}");
+    let message = place(&mut snapshot, using(&["e"])).unwrap_err();
+    assert!(message.contains("2 node(s) exceed max volume count"), "{message}");
     assert_eq!(place(&mut snapshot, using(&["d"])), Ok("b".to_owned()), "the same volume counts once");
 }

@@ -60,13 +60,13 @@ pub fn status(facts: &Facts<'_>) -> PodStatus {
     set_addresses(facts, old, &mut new);
     set_phase(facts, old, &mut new);
     new.allocated_resources = Some(resources::request_quantities(facts.pod)).filter(|list| !list.is_empty());
-    new.resources = Some(whole(facts, &new));
+    new.resources = Some(pod_level(facts, &new));
     new.conditions = Some(conditions::conditions(facts, &new));
     new
 }
 
 /// The requests and limits of the pod as a whole: while it runs those that its cgroup has, else those it was promised.
-fn whole(facts: &Facts<'_>, new: &PodStatus) -> ResourceRequirements {
+fn pod_level(facts: &Facts<'_>, new: &PodStatus) -> ResourceRequirements {
     let listed = |list: ResourceList| Some(list).filter(|list| !list.is_empty());
     let own = spec::spec(facts.pod).resources.clone().unwrap_or_default();
     if new.phase.as_deref() != Some("Running") {

@@ -12,7 +12,7 @@ use crate::numa::{self, Nodes};
 
 /// Where a processor is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct CpuInfo {
     pub numa_node: u32,
     pub socket: u32,
     pub core: u32,
@@ -21,7 +21,7 @@ pub struct Place {
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct Topology(pub BTreeMap<u32, Place>);
+pub struct Topology(pub BTreeMap<u32, CpuInfo>);
 
 impl Topology {
     /// The processors that are online, as the kernel shows them.
@@ -36,13 +36,13 @@ impl Topology {
         }
         let places = online.into_iter().map(|cpu| {
             let number = |file: &str| text(base.join(format!("cpu/cpu{cpu}/{file}"))).trim().parse().unwrap_or(0);
-            let place = Place {
+            let cpu_info = CpuInfo {
                 numa_node: nodes.get(&cpu).copied().unwrap_or(0),
                 socket: number("topology/physical_package_id"),
                 core: number("topology/core_id"),
                 cache: number("cache/index3/id"),
             };
-            (cpu, place)
+            (cpu, cpu_info)
         });
         Topology(places.collect())
     }
@@ -53,19 +53,19 @@ impl Topology {
 
     /// The NUMA node of a processor, as a set of one.
     pub fn node(&self, cpu: u32) -> Nodes {
-        numa::nodes(self.0.get(&cpu).map(|place| place.numa_node))
+        numa::nodes(self.0.get(&cpu).map(|cpu_info| cpu_info.numa_node))
     }
 
     /// How many processors a core has.
     pub fn per_core(&self) -> usize {
-        let cores: BTreeSet<(u32, u32, u32)> = self.0.values().map(whole_core).collect();
+        let cores: BTreeSet<(u32, u32, u32)> = self.0.values().map(core_of).collect();
         self.0.len() / cores.len().max(1)
     }
 
     /// The processors, and the others of their cores.
     pub fn with_siblings(&self, cpus: &CpuSet) -> CpuSet {
-        let cores: BTreeSet<(u32, u32, u32)> = cpus.iter().filter_map(|cpu| self.0.get(cpu)).map(whole_core).collect();
-        self.0.iter().filter(|(_, place)| cores.contains(&whole_core(place))).map(|(cpu, _)| *cpu).collect()
+        let cores: BTreeSet<(u32, u32, u32)> = cpus.iter().filter_map(|cpu| self.0.get(cpu)).map(core_of).collect();
+        self.0.iter().filter(|(_, cpu_info)| cores.contains(&core_of(cpu_info))).map(|(cpu, _)| *cpu).collect()
     }
 
     /// So many of the free processors, or none if there are not enough; `by_cache` takes those that share a cache
@@ -76,12 +76,12 @@ impl Topology {
         }
         let mut free = free.clone();
         let mut taken = CpuSet::new();
-        take_whole(self.whole_groups(&free, |place| (place.numa_node, 0, 0)), &mut free, &mut taken, count);
-        take_whole(self.whole_groups(&free, |place| (0, place.socket, 0)), &mut free, &mut taken, count);
+        take_groups(self.free_groups(&free, |cpu_info| (cpu_info.numa_node, 0, 0)), &mut free, &mut taken, count);
+        take_groups(self.free_groups(&free, |cpu_info| (0, cpu_info.socket, 0)), &mut free, &mut taken, count);
         if by_cache {
-            take_whole(self.by_caches(&free, count - taken.len()), &mut free, &mut taken, count);
+            take_groups(self.by_caches(&free, count - taken.len()), &mut free, &mut taken, count);
         }
-        take_whole(self.whole_groups(&free, whole_core), &mut free, &mut taken, count);
+        take_groups(self.free_groups(&free, core_of), &mut free, &mut taken, count);
         while taken.len() < count {
             let next = self.loneliest(&free)?;
             free.remove(&next);
@@ -91,14 +91,14 @@ impl Topology {
     }
 
     /// So many of the free processors, as many from each of the NUMA nodes that are needed; `None` if that is not
-    /// possible. A core's processors come together if `whole_cores`.
-    pub fn take_distributed(&self, free: &CpuSet, count: usize, whole_cores: bool) -> Option<CpuSet> {
+    /// possible. A core's processors come together if `full_pcpus_only`.
+    pub fn take_distributed(&self, free: &CpuSet, count: usize, full_pcpus_only: bool) -> Option<CpuSet> {
         let mut nodes: BTreeMap<u32, CpuSet> = BTreeMap::new();
         for cpu in free {
             nodes.entry(self.0.get(cpu)?.numa_node).or_default().insert(*cpu);
         }
         let sizes = nodes.iter().map(|(node, cpus)| (*node, cpus.len())).collect();
-        let shares = distribute::shares(&sizes, count, if whole_cores { self.per_core() } else { 1 })?;
+        let shares = distribute::shares(&sizes, count, if full_pcpus_only { self.per_core() } else { 1 })?;
         let parts = shares.into_iter().map(|(node, share)| self.take(&nodes[&node], share, false));
         parts.collect::<Option<Vec<_>>>().map(|parts| parts.into_iter().flatten().collect())
     }
@@ -106,15 +106,15 @@ impl Topology {
     /// What to take of caches: whole ones while that many are needed, and the rest from one that has it, the fullest
     /// first. Nothing of a cache that has too little.
     fn by_caches(&self, free: &CpuSet, count: usize) -> Vec<CpuSet> {
-        let of_cache = |place: &Place| (place.numa_node, place.socket, place.cache);
+        let of_cache = |cpu_info: &CpuInfo| (cpu_info.numa_node, cpu_info.socket, cpu_info.cache);
         let mut chosen = Vec::new();
         let mut needed = count;
         let mut free = free.clone();
-        for whole in self.whole_groups(&free, of_cache) {
-            if whole.len() <= needed {
-                needed -= whole.len();
-                free.retain(|cpu| !whole.contains(cpu));
-                chosen.push(whole);
+        for group in self.free_groups(&free, of_cache) {
+            if group.len() <= needed {
+                needed -= group.len();
+                free.retain(|cpu| !group.contains(cpu));
+                chosen.push(group);
             }
         }
         let mut caches: BTreeMap<(u32, u32, u32), CpuSet> = BTreeMap::new();
@@ -130,9 +130,9 @@ impl Topology {
 
     /// So many of a cache's free processors, core by core; `None` if its first cores do not have just that.
     fn part_of_cache(&self, free: &CpuSet, needed: usize) -> Option<CpuSet> {
-        let cores: BTreeSet<_> = free.iter().filter_map(|cpu| self.0.get(cpu)).map(whole_core).collect();
+        let cores: BTreeSet<_> = free.iter().filter_map(|cpu| self.0.get(cpu)).map(core_of).collect();
         let cores: BTreeSet<_> = cores.into_iter().take(needed.div_ceil(self.per_core().max(1))).collect();
-        let of_cores = |cpu: &&u32| self.0.get(cpu).is_some_and(|place| cores.contains(&whole_core(place)));
+        let of_cores = |cpu: &&u32| self.0.get(cpu).is_some_and(|cpu_info| cores.contains(&core_of(cpu_info)));
         let mut cpus: CpuSet = free.iter().filter(of_cores).copied().collect();
         // One processor of the last core is left where an odd number is needed.
         if needed % 2 == 1 && cpus.len() > needed {
@@ -142,10 +142,10 @@ impl Topology {
     }
 
     /// The groups of which every processor is free, in order.
-    fn whole_groups(&self, free: &CpuSet, group: fn(&Place) -> (u32, u32, u32)) -> Vec<CpuSet> {
+    fn free_groups(&self, free: &CpuSet, group: fn(&CpuInfo) -> (u32, u32, u32)) -> Vec<CpuSet> {
         let mut groups: BTreeMap<(u32, u32, u32), CpuSet> = BTreeMap::new();
-        for (cpu, place) in &self.0 {
-            groups.entry(group(place)).or_default().insert(*cpu);
+        for (cpu, cpu_info) in &self.0 {
+            groups.entry(group(cpu_info)).or_default().insert(*cpu);
         }
         groups.into_values().filter(|cpus| cpus.is_subset(free)).collect()
     }
@@ -154,14 +154,14 @@ impl Topology {
     fn loneliest(&self, free: &CpuSet) -> Option<u32> {
         let neighbours = |cpu: u32| {
             let own = self.0.get(&cpu);
-            let near = |same: fn(&Place, &Place) -> bool| {
+            let near = |same: fn(&CpuInfo, &CpuInfo) -> bool| {
                 let others = free.iter().filter_map(|other| self.0.get(other));
                 own.map_or(0, |own| others.filter(|other| same(own, other)).count())
             };
             (
                 near(|a, b| a.numa_node == b.numa_node),
                 near(|a, b| a.socket == b.socket),
-                near(|a, b| whole_core(a) == whole_core(b)),
+                near(|a, b| core_of(a) == core_of(b)),
                 cpu,
             )
         };
@@ -170,7 +170,7 @@ impl Topology {
 }
 
 /// Takes the groups that are not more than is needed.
-fn take_whole(groups: Vec<CpuSet>, free: &mut CpuSet, taken: &mut CpuSet, count: usize) {
+fn take_groups(groups: Vec<CpuSet>, free: &mut CpuSet, taken: &mut CpuSet, count: usize) {
     for cpus in groups {
         if taken.len() + cpus.len() <= count {
             free.retain(|cpu| !cpus.contains(cpu));
@@ -179,8 +179,8 @@ fn take_whole(groups: Vec<CpuSet>, free: &mut CpuSet, taken: &mut CpuSet, count:
     }
 }
 
-fn whole_core(place: &Place) -> (u32, u32, u32) {
-    (0, place.socket, place.core)
+fn core_of(cpu_info: &CpuInfo) -> (u32, u32, u32) {
+    (0, cpu_info.socket, cpu_info.core)
 }
 
 #[cfg(test)]
@@ -189,8 +189,8 @@ mod tests {
 
     /// Two sockets, a NUMA node each, of two cores with two threads: 0 and 4 are one core, as kernels number them.
     fn machine() -> Topology {
-        let place = |cpu: u32| Place { numa_node: cpu % 4 / 2, socket: cpu % 4 / 2, core: cpu % 4 % 2, cache: 0 };
-        Topology((0..8).map(|cpu| (cpu, place(cpu))).collect())
+        let cpu_info = |cpu: u32| CpuInfo { numa_node: cpu % 4 / 2, socket: cpu % 4 / 2, core: cpu % 4 % 2, cache: 0 };
+        Topology((0..8).map(|cpu| (cpu, cpu_info(cpu))).collect())
     }
 
     #[test]
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn numa_nodes_give_the_same_on_request() {
-        for (free, count, whole_cores, expected) in [
+        for (free, count, full_pcpus_only, expected) in [
             ("0-7", 4, false, Some("0-1,4-5")),
             ("0-7", 6, false, Some("0-4,6")),
             ("0-7", 6, true, Some("0-2,4-6")),
@@ -222,7 +222,7 @@ mod tests {
             ("1-7", 5, true, None),
             ("2-3,6", 4, false, None),
         ] {
-            let taken = machine().take_distributed(&set::parse(free).unwrap(), count, whole_cores);
+            let taken = machine().take_distributed(&set::parse(free).unwrap(), count, full_pcpus_only);
             assert_eq!(taken, expected.map(|expected| set::parse(expected).unwrap()), "{count} of {free}");
         }
     }
@@ -230,8 +230,8 @@ mod tests {
     #[test]
     fn what_shares_a_cache_is_taken_together_on_request() {
         // One NUMA node of sixteen processors, two to a core, four cores to a cache: 0 and 1 are one core.
-        let place = |cpu: u32| Place { numa_node: 0, socket: 0, core: cpu / 2, cache: cpu / 8 };
-        let machine = Topology((0..16).map(|cpu| (cpu, place(cpu))).collect());
+        let cpu_info = |cpu: u32| CpuInfo { numa_node: 0, socket: 0, core: cpu / 2, cache: cpu / 8 };
+        let machine = Topology((0..16).map(|cpu| (cpu, cpu_info(cpu))).collect());
         for (free, count, by_cache, expected) in [
             ("2-15", 8, true, "8-15"),
             ("2-15", 8, false, "2-9"),

@@ -8,7 +8,7 @@ use super::waker::Waker;
 
 /// Why a pod must end, and how quickly.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct End {
+pub struct PodTermination {
     pub reason: String,
     pub message: String,
     /// The most seconds its containers get.
@@ -18,16 +18,16 @@ pub struct End {
 }
 
 #[derive(Default)]
-pub struct Orders {
+pub struct Terminations {
     workers: Mutex<HashMap<String, Entry>>,
 }
 
 struct Entry {
     waker: Waker,
-    end: Option<End>,
+    end: Option<PodTermination>,
 }
 
-impl Orders {
+impl Terminations {
     /// The worker of this pod listens from now on.
     pub fn register(&self, uid: &str, waker: &Waker) {
         self.lock().insert(uid.to_owned(), Entry { waker: waker.clone(), end: None });
@@ -38,7 +38,7 @@ impl Orders {
     }
 
     /// Has the pod ended; false if there is no such pod, or it has its order already.
-    pub fn end(&self, uid: &str, end: End) -> bool {
+    pub fn end(&self, uid: &str, end: PodTermination) -> bool {
         let mut workers = self.lock();
         let Some(entry) = workers.get_mut(uid).filter(|entry| entry.end.is_none()) else { return false };
         entry.end = Some(end);
@@ -47,7 +47,7 @@ impl Orders {
     }
 
     /// The order for this pod, which stays in force.
-    pub fn of(&self, uid: &str) -> Option<End> {
+    pub fn of(&self, uid: &str) -> Option<PodTermination> {
         self.lock().get(uid)?.end.clone()
     }
 
@@ -62,15 +62,15 @@ mod tests {
 
     #[tokio::test]
     async fn an_order_is_given_once_and_wakes_the_worker() {
-        let (orders, waker) = (Orders::default(), Waker::default());
-        let end = End { reason: "Evicted".into(), message: "m".into(), grace: 1, disrupted: true };
-        assert!(!orders.end("u", end.clone()), "nobody listens");
-        orders.register("u", &waker);
-        assert!(orders.end("u", end.clone()));
+        let (terminations, waker) = (Terminations::default(), Waker::default());
+        let end = PodTermination { reason: "Evicted".into(), message: "m".into(), grace: 1, disrupted: true };
+        assert!(!terminations.end("u", end.clone()), "nobody listens");
+        terminations.register("u", &waker);
+        assert!(terminations.end("u", end.clone()));
         tokio::time::timeout(std::time::Duration::from_secs(300), waker.woken()).await.unwrap();
-        assert_eq!(orders.of("u"), Some(end.clone()));
-        assert!(!orders.end("u", End { grace: 0, ..end }), "the first order holds");
-        orders.forget("u");
-        assert_eq!(orders.of("u"), None);
+        assert_eq!(terminations.of("u"), Some(end.clone()));
+        assert!(!terminations.end("u", PodTermination { grace: 0, ..end }), "the first order holds");
+        terminations.forget("u");
+        assert_eq!(terminations.of("u"), None);
     }
 }
