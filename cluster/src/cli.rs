@@ -31,7 +31,7 @@ pub enum Command {
     /// Stop the cluster and its containers; the objects stay, unless --purge.
     Down(Down),
     /// Show the components, their versions, addresses and memory.
-    Status(Where),
+    Status(DirectoryFlags),
     /// Check the running cluster against the CIS Kubernetes Benchmark, and print the remedy for each failure.
     Audit(AuditCommand),
     /// Show the log of the cluster's own process.
@@ -84,7 +84,7 @@ pub const DEFAULT_DATA_DIR: &str = "/var/lib/corten";
 
 /// Where a cluster lives on this machine.
 #[derive(Debug, Clone, Args)]
-pub struct Where {
+pub struct DirectoryFlags {
     /// The directory of everything that must survive a reboot: store, certificates, images, volumes.
     #[arg(long, default_value = DEFAULT_DATA_DIR, value_name = "DIR")]
     pub data_dir: PathBuf,
@@ -96,7 +96,7 @@ pub struct Where {
 #[derive(Debug, Clone, Args)]
 pub struct Server {
     #[command(flatten)]
-    pub place: Where,
+    pub directories: DirectoryFlags,
     /// The number of nodes; those beyond the first run in network namespaces of this machine. Defaults to the number in
     /// the data directory, or to 1 for a new cluster.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=32))]
@@ -208,7 +208,7 @@ pub struct Up {
 #[derive(Debug, Clone, Args)]
 pub struct Down {
     #[command(flatten)]
-    pub place: Where,
+    pub directories: DirectoryFlags,
     /// Remove everything: objects, images, volumes, links, cgroups and the kubeconfig context.
     #[arg(long)]
     pub purge: bool,
@@ -220,7 +220,7 @@ pub struct Down {
 #[derive(Debug, Clone, Args)]
 pub struct AuditCommand {
     #[command(flatten)]
-    pub place: Where,
+    pub directories: DirectoryFlags,
     /// The output format; defaults to text.
     #[arg(short, long, value_enum, value_name = "FORMAT")]
     pub output: Option<AuditOutput>,
@@ -235,7 +235,7 @@ pub enum AuditOutput {
 #[derive(Debug, Clone, Args)]
 pub struct Logs {
     #[command(flatten)]
-    pub place: Where,
+    pub directories: DirectoryFlags,
     /// Follow the log.
     #[arg(short, long)]
     pub follow: bool,
@@ -247,7 +247,7 @@ pub struct Logs {
 #[derive(Debug, Clone, Args)]
 pub struct Agent {
     #[command(flatten)]
-    pub place: Where,
+    pub directories: DirectoryFlags,
     #[command(flatten)]
     pub join: Join,
     /// The kubeconfig file of the node's user, instead of joining with a token.
@@ -600,7 +600,7 @@ pub struct Kubelet {
 #[derive(Debug, Clone, Args)]
 pub struct Runtime {
     #[command(flatten)]
-    pub place: Where,
+    pub directories: DirectoryFlags,
     /// The socket that serves CRI v1; defaults to <run dir>/cri.sock.
     #[arg(long, value_name = "SOCKET")]
     pub listen: Option<PathBuf>,
@@ -641,7 +641,7 @@ pub struct Dns {
 #[derive(Debug, Clone, Args)]
 pub struct TokenAccess {
     #[command(flatten)]
-    pub place: Where,
+    pub directories: DirectoryFlags,
     /// The kubeconfig file; defaults to the administrator's in the data directory.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
@@ -703,7 +703,7 @@ pub enum Image {
     /// Import a docker or OCI archive (`docker save`, `skopeo copy … oci-archive:`); `-` reads standard input.
     Import {
         #[command(flatten)]
-        place: Where,
+        directories: DirectoryFlags,
         /// The archives.
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
@@ -711,7 +711,7 @@ pub enum Image {
     /// Pull an image from a registry.
     Pull {
         #[command(flatten)]
-        place: Where,
+        directories: DirectoryFlags,
         #[arg(value_name = "IMAGE")]
         image: String,
         /// The registry's credentials; `-` reads them from standard input, which keeps them out of the process list.
@@ -727,12 +727,12 @@ pub enum Image {
     /// List the images.
     Ls {
         #[command(flatten)]
-        place: Where,
+        directories: DirectoryFlags,
     },
     /// Remove images.
     Rm {
         #[command(flatten)]
-        place: Where,
+        directories: DirectoryFlags,
         #[arg(required = true, value_name = "IMAGE")]
         images: Vec<String>,
     },

@@ -8,9 +8,9 @@ use corten_controllers::{AddressRange, LoadBalancerAddresses};
 
 use crate::access_options::AccessOptions;
 use crate::cli;
+use crate::directories::{Directories, absolute};
 use crate::kubelet_options::KubeletOptions;
 use crate::network_options::NetworkOptions;
-use crate::place::{Place, absolute};
 use crate::settings::Settings;
 
 /// What one node needs to know.
@@ -21,7 +21,7 @@ pub struct Node {
     pub address: IpAddr,
     /// Its addresses, one a version of IP, that one first.
     pub addresses: Vec<IpAddr>,
-    pub place: Place,
+    pub directories: Directories,
     /// The image store, which nodes of one machine share.
     pub images: PathBuf,
     pub kubelet_port: u16,
@@ -67,15 +67,15 @@ impl Cluster {
     pub fn from_flags(flags: &cli::Server) -> Result<Cluster> {
         disjoint(&flags.cluster_cidr, &flags.service_cidr)?;
         // A cluster that was made with three nodes and stopped comes back with three.
-        let nodes = flags.nodes.unwrap_or_else(|| 1 + Place::of(&flags.place).further_nodes().len() as u8);
+        let nodes = flags.nodes.unwrap_or_else(|| 1 + Directories::of(&flags.directories).further_nodes().len() as u8);
         let addresses = node_addresses(&flags.node_ip, &flags.cluster_cidr, Some(nodes))?;
         let usual = if nodes > 1 { cli::NetworkBackend::HostGw } else { cli::NetworkBackend::Vxlan };
         let node = Node {
             name: node_name(flags.node_name.as_deref())?,
             address: addresses[0],
             addresses,
-            place: Place::of(&flags.place),
-            images: Place::of(&flags.place).images(),
+            directories: Directories::of(&flags.directories),
+            images: Directories::of(&flags.directories).images(),
             kubelet_port: flags.kubelet_port,
             bridge: flags.bridge.clone(),
             network_backend: network_backend(flags.network_backend.unwrap_or(usual))?,
@@ -139,8 +139,8 @@ impl Node {
             name: node_name(flags.node_name.as_deref())?,
             address: addresses[0],
             addresses,
-            place: Place::of(&flags.place),
-            images: flags.image_dir.as_deref().map_or_else(|| Place::of(&flags.place).images(), absolute),
+            directories: Directories::of(&flags.directories),
+            images: flags.image_dir.as_deref().map_or_else(|| Directories::of(&flags.directories).images(), absolute),
             kubelet_port: flags.kubelet_port,
             bridge: flags.bridge.clone(),
             kubelet: flags.kubelet.clone(),
@@ -166,13 +166,13 @@ impl Node {
 
 impl Node {
     /// The part of a node that its runtime and pod network are.
-    pub fn of_runtime(place: Place, flags: &cli::Runtime) -> Result<Node> {
+    pub fn of_runtime(directories: Directories, flags: &cli::Runtime) -> Result<Node> {
         Ok(Node {
             name: node_name(None)?,
             address: IpAddr::V4(Ipv4Addr::LOCALHOST),
             addresses: Vec::new(),
-            images: place.images(),
-            place,
+            images: directories.images(),
+            directories,
             kubelet_port: 0,
             bridge: flags.bridge.clone(),
             network_backend: cli::NetworkBackend::HostGw,
@@ -526,9 +526,9 @@ mod tests {
 
     #[test]
     fn places_of_different_clusters_do_not_share_a_cgroup() {
-        let place = |data: &str| Place { data: data.into(), run: "/run/x".into() };
-        assert_eq!(place("/var/lib/corten").cgroup(), "/corten");
-        assert_ne!(place("/a").cgroup(), place("/b").cgroup());
-        assert_eq!(place("/a").cgroup(), place("/a").cgroup());
+        let directories = |data: &str| Directories { data: data.into(), run: "/run/x".into() };
+        assert_eq!(directories("/var/lib/corten").cgroup(), "/corten");
+        assert_ne!(directories("/a").cgroup(), directories("/b").cgroup());
+        assert_eq!(directories("/a").cgroup(), directories("/a").cgroup());
     }
 }

@@ -16,72 +16,72 @@ use nix::fcntl::{Flock, FlockArg};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::cli;
-use crate::place::Place;
+use crate::directories::Directories;
 use crate::private;
 
 /// Held by the server for as long as it lives.
 pub struct Lock {
     _file: Flock<File>,
-    place: Place,
+    directories: Directories,
 }
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(self.place.pid());
-        let _ = std::fs::remove_file(self.place.data_of_server());
+        let _ = std::fs::remove_file(self.directories.pid());
+        let _ = std::fs::remove_file(self.directories.data_of_server());
     }
 }
 
 /// Takes the place, or says who has it.
-pub fn acquire(place: &Place) -> Result<Lock> {
-    private::directory(&place.run)?;
-    let Some(file) = try_lock(place, "corten")? else {
-        anyhow::bail!("a corten server is already running here (pid {})", pid(place).unwrap_or_default());
+pub fn acquire(directories: &Directories) -> Result<Lock> {
+    private::directory(&directories.run)?;
+    let Some(file) = try_lock(directories, "corten")? else {
+        anyhow::bail!("a corten server is already running here (pid {})", pid(directories).unwrap_or_default());
     };
-    let _ = std::fs::remove_file(place.failure());
-    std::fs::write(place.pid(), format!("{}\n", std::process::id()))
-        .with_context(|| format!("cannot write {}", place.pid().display()))?;
-    let data = place.data.to_string_lossy();
-    std::fs::write(place.data_of_server(), data.as_bytes())
-        .with_context(|| format!("cannot write {}", place.data_of_server().display()))?;
-    Ok(Lock { _file: file, place: place.clone() })
+    let _ = std::fs::remove_file(directories.failure());
+    std::fs::write(directories.pid(), format!("{}\n", std::process::id()))
+        .with_context(|| format!("cannot write {}", directories.pid().display()))?;
+    let data = directories.data.to_string_lossy();
+    std::fs::write(directories.data_of_server(), data.as_bytes())
+        .with_context(|| format!("cannot write {}", directories.data_of_server().display()))?;
+    Ok(Lock { _file: file, directories: directories.clone() })
 }
 
 /// Records why the server of this place ends, for `corten status`. The run directory is not on the disk that may have
 /// failed.
-pub fn record_failure(place: &Place, why: &str) {
+pub fn record_failure(directories: &Directories, why: &str) {
     let text = format!("{}: {}\n", jiff::Timestamp::now(), why.replace('\n', " "));
-    if let Err(error) = private::write(&place.failure(), text.as_bytes()) {
+    if let Err(error) = private::write(&directories.failure(), text.as_bytes()) {
         tracing::warn!("why the server ends cannot be recorded: {error:#}");
     }
 }
 
 /// Returns when and why the last server of this place failed.
-pub fn last_failure(place: &Place) -> Option<String> {
-    let text = std::fs::read_to_string(place.failure()).ok()?;
+pub fn last_failure(directories: &Directories) -> Option<String> {
+    let text = std::fs::read_to_string(directories.failure()).ok()?;
     Some(text.trim().to_owned())
 }
 
 /// Takes the place of one component that runs alone, beside a server or an API server.
-pub fn acquire_component(place: &Place, component: &str) -> Result<impl Drop + use<>> {
-    private::directory(&place.run)?;
-    try_lock(place, component)?.with_context(|| format!("a corten {component} is already running here"))
+pub fn acquire_component(directories: &Directories, component: &str) -> Result<impl Drop + use<>> {
+    private::directory(&directories.run)?;
+    try_lock(directories, component)?.with_context(|| format!("a corten {component} is already running here"))
 }
 
 /// The id of the running server, if there is one. A server with another data directory is an error.
-pub fn running(place: &Place) -> Result<Option<i32>> {
-    if !place.run.exists() || try_lock(place, "corten")?.is_some() {
+pub fn running(directories: &Directories) -> Result<Option<i32>> {
+    if !directories.run.exists() || try_lock(directories, "corten")?.is_some() {
         return Ok(None);
     }
-    if let Ok(data) = std::fs::read_to_string(place.data_of_server()) {
+    if let Ok(data) = std::fs::read_to_string(directories.data_of_server()) {
         ensure!(
-            Path::new(&data) == place.data,
+            Path::new(&data) == directories.data,
             "the cluster that is running has the data directory {data}, not {}; give --data-dir {data} to use it, or \
              another --run-dir beside it",
-            place.data.display()
+            directories.data.display()
         );
     }
-    Ok(pid(place))
+    Ok(pid(directories))
 }
 
 /// Returns the flags that a running server was started with; none for a process of another kind.
@@ -113,8 +113,8 @@ fn ended(handle: &impl AsFd, patience: Duration) -> Result<bool> {
     Ok(rustix::event::poll(&mut fds, Some(&timeout))? > 0)
 }
 
-fn try_lock(place: &Place, holder: &str) -> Result<Option<Flock<File>>> {
-    let path = place.run.join(format!("{holder}.lock"));
+fn try_lock(directories: &Directories, holder: &str) -> Result<Option<Flock<File>>> {
+    let path = directories.run.join(format!("{holder}.lock"));
     let file = File::options()
         .create(true)
         .truncate(false)
@@ -128,8 +128,8 @@ fn try_lock(place: &Place, holder: &str) -> Result<Option<Flock<File>>> {
     }
 }
 
-fn pid(place: &Place) -> Option<i32> {
-    std::fs::read_to_string(place.pid()).ok()?.trim().parse().ok()
+fn pid(directories: &Directories) -> Option<i32> {
+    std::fs::read_to_string(directories.pid()).ok()?.trim().parse().ok()
 }
 
 #[cfg(test)]
@@ -139,21 +139,21 @@ mod tests {
     #[test]
     fn one_server_per_place() {
         let dir = tempfile::tempdir().unwrap();
-        let place = Place { data: dir.path().join("data"), run: dir.path().join("run") };
-        assert_eq!(running(&place).unwrap(), None);
-        record_failure(&place, "the disk\nfailed");
-        assert!(last_failure(&place).unwrap().ends_with(": the disk failed"));
-        let lock = acquire(&place).unwrap();
-        assert_eq!(last_failure(&place), None);
-        assert_eq!(running(&place).unwrap(), Some(std::process::id() as i32));
-        assert!(acquire(&place).is_err());
-        let other = Place { data: dir.path().join("other"), run: place.run.clone() };
+        let directories = Directories { data: dir.path().join("data"), run: dir.path().join("run") };
+        assert_eq!(running(&directories).unwrap(), None);
+        record_failure(&directories, "the disk\nfailed");
+        assert!(last_failure(&directories).unwrap().ends_with(": the disk failed"));
+        let lock = acquire(&directories).unwrap();
+        assert_eq!(last_failure(&directories), None);
+        assert_eq!(running(&directories).unwrap(), Some(std::process::id() as i32));
+        assert!(acquire(&directories).is_err());
+        let other = Directories { data: dir.path().join("other"), run: directories.run.clone() };
         let refused = running(&other).unwrap_err().to_string();
         assert!(refused.contains("has the data directory") && refused.contains("--run-dir"), "{refused}");
-        let kubelet = acquire_component(&place, "kubelet").unwrap();
-        assert!(acquire_component(&place, "kubelet").is_err());
+        let kubelet = acquire_component(&directories, "kubelet").unwrap();
+        assert!(acquire_component(&directories, "kubelet").is_err());
         drop((lock, kubelet));
-        assert_eq!(running(&place).unwrap(), None);
-        acquire(&place).unwrap();
+        assert_eq!(running(&directories).unwrap(), None);
+        acquire(&directories).unwrap();
     }
 }

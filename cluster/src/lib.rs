@@ -9,6 +9,7 @@ mod cli;
 mod commands;
 mod components;
 mod config;
+mod directories;
 mod files;
 #[doc(hidden)]
 pub mod fuzz;
@@ -20,7 +21,6 @@ mod listeners;
 mod network_options;
 mod node_object;
 mod pki;
-mod place;
 mod preflight;
 mod private;
 mod progress;

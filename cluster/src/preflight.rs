@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::config::Cluster;
-use crate::place::Place;
+use crate::directories::Directories;
 use crate::private;
 
 /// The layout of the data directory that this binary reads and writes.
@@ -18,16 +18,16 @@ const LEAST_FREE_BYTES: u64 = 64 * 1024 * 1024;
 pub fn server(cluster: &Cluster) -> Result<()> {
     root()?;
     kernel()?;
-    data_directory(&cluster.node.place)?;
+    data_directory(&cluster.node.directories)?;
     port_free(cluster.bind, "--port")?;
     port_free(SocketAddr::new(cluster.bind.ip(), cluster.node.kubelet_port), "--kubelet-port")
 }
 
 /// Checks everything a node needs.
-pub fn node(place: &Place) -> Result<()> {
+pub fn node(directories: &Directories) -> Result<()> {
     root()?;
     kernel()?;
-    data_directory(place)
+    data_directory(directories)
 }
 
 /// Namespaces, mounts and cgroups need root.
@@ -66,36 +66,36 @@ fn load_module(name: &str) -> bool {
 }
 
 /// The directory exists, is of our format, and its disk has room.
-pub fn data_directory(place: &Place) -> Result<()> {
-    private::make_directory(&place.data)?;
-    is_ours(place)?;
-    private::directory(&place.data)?;
-    private::directory(&place.run)?;
-    for dir in place.node_directories() {
+pub fn data_directory(directories: &Directories) -> Result<()> {
+    private::make_directory(&directories.data)?;
+    is_ours(directories)?;
+    private::directory(&directories.data)?;
+    private::directory(&directories.run)?;
+    for dir in directories.node_directories() {
         private::directory(&dir)?;
     }
-    for dir in place.secret_directories() {
+    for dir in directories.secret_directories() {
         private::directory_of_files(&dir)?;
     }
-    room(place)
+    room(directories)
 }
 
 /// Refuses a directory of another version and one with files of something else; marks a new one.
-fn is_ours(place: &Place) -> Result<()> {
-    let format_file = place.data.join("format");
+fn is_ours(directories: &Directories) -> Result<()> {
+    let format_file = directories.data.join("format");
     match std::fs::read_to_string(&format_file) {
         Ok(text) => match text.trim().parse::<u32>() {
             Ok(DATA_FORMAT) => {}
             Ok(other) => bail!(
                 "{} was written by another version of corten (format {other}; this binary reads format {DATA_FORMAT}); \
                  use that version, or choose another --data-dir",
-                place.data.display()
+                directories.data.display()
             ),
             Err(_) => bail!("{} is damaged; choose another --data-dir", format_file.display()),
         },
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let strangers = std::fs::read_dir(&place.data)
-                .with_context(|| format!("cannot read {}", place.data.display()))?
+            let strangers = std::fs::read_dir(&directories.data)
+                .with_context(|| format!("cannot read {}", directories.data.display()))?
                 .filter_map(|entry| entry.ok())
                 .any(|entry| {
                     !["corten.log", "nodes", "kubeconfig", "pki"].iter().any(|known| entry.file_name() == *known)
@@ -103,9 +103,9 @@ fn is_ours(place: &Place) -> Result<()> {
             ensure!(
                 !strangers,
                 "{} holds files that are not corten's; choose another --data-dir",
-                place.data.display()
+                directories.data.display()
             );
-            room(place)?;
+            room(directories)?;
             std::fs::write(&format_file, format!("{DATA_FORMAT}\n"))
                 .with_context(|| format!("cannot write {}", format_file.display()))?;
         }
@@ -114,14 +114,14 @@ fn is_ours(place: &Place) -> Result<()> {
     Ok(())
 }
 
-fn room(place: &Place) -> Result<()> {
-    let statistics =
-        rustix::fs::statvfs(&place.data).with_context(|| format!("cannot read {}", place.data.display()))?;
+fn room(directories: &Directories) -> Result<()> {
+    let statistics = rustix::fs::statvfs(&directories.data)
+        .with_context(|| format!("cannot read {}", directories.data.display()))?;
     let free = statistics.f_bavail * statistics.f_frsize;
     ensure!(
         free >= LEAST_FREE_BYTES,
         "the disk of {} is full: {} MiB are free, at least {} are needed",
-        place.data.display(),
+        directories.data.display(),
         free >> 20,
         LEAST_FREE_BYTES >> 20
     );
@@ -142,38 +142,38 @@ fn port_free(address: SocketAddr, flag: &str) -> Result<()> {
 mod tests {
     use super::*;
 
-    fn place() -> (tempfile::TempDir, Place) {
+    fn directories() -> (tempfile::TempDir, Directories) {
         let dir = tempfile::tempdir().unwrap();
-        let place = Place { data: dir.path().join("data"), run: dir.path().join("run") };
-        (dir, place)
+        let directories = Directories { data: dir.path().join("data"), run: dir.path().join("run") };
+        (dir, directories)
     }
 
     #[test]
     fn a_new_directory_is_marked_and_found_again() {
-        let (_dir, place) = place();
-        data_directory(&place).unwrap();
-        data_directory(&place).unwrap();
-        assert_eq!(std::fs::read_to_string(place.data.join("format")).unwrap(), "1\n");
+        let (_dir, directories) = directories();
+        data_directory(&directories).unwrap();
+        data_directory(&directories).unwrap();
+        assert_eq!(std::fs::read_to_string(directories.data.join("format")).unwrap(), "1\n");
     }
 
     #[test]
     fn a_directory_of_another_version_is_refused() {
-        let (_dir, place) = place();
-        data_directory(&place).unwrap();
-        std::fs::write(place.data.join("format"), "7\n").unwrap();
-        let error = data_directory(&place).unwrap_err().to_string();
+        let (_dir, directories) = directories();
+        data_directory(&directories).unwrap();
+        std::fs::write(directories.data.join("format"), "7\n").unwrap();
+        let error = data_directory(&directories).unwrap_err().to_string();
         assert!(error.contains("format 7"), "{error}");
     }
 
     #[test]
     fn a_directory_of_somebody_else_is_refused() {
-        let (_dir, place) = place();
-        std::fs::create_dir_all(&place.data).unwrap();
-        std::fs::write(place.data.join("thesis.txt"), "").unwrap();
-        let error = data_directory(&place).unwrap_err().to_string();
+        let (_dir, directories) = directories();
+        std::fs::create_dir_all(&directories.data).unwrap();
+        std::fs::write(directories.data.join("thesis.txt"), "").unwrap();
+        let error = data_directory(&directories).unwrap_err().to_string();
         assert!(error.contains("not corten's"), "{error}");
-        assert!(!place.data.join("format").exists());
-        let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(&place.data).unwrap());
+        assert!(!directories.data.join("format").exists());
+        let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(&directories.data).unwrap());
         assert_ne!(mode & 0o077, 0, "a foreign directory keeps its mode");
     }
 

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::cli;
 use crate::components::{further_nodes, network, node};
-use crate::place::Place;
+use crate::directories::Directories;
 use crate::{instance, kubeconfig, preflight};
 
 /// How long the server may take to say goodbye.
@@ -17,56 +17,56 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 pub fn run(flags: &cli::Down) -> Result<()> {
     preflight::root()?;
-    let place = Place::of(&flags.place);
-    let running = instance::running(&place)?;
+    let directories = Directories::of(&flags.directories);
+    let running = instance::running(&directories)?;
     if let Some(pid) = running {
         instance::stop(pid, PATIENCE)?;
     }
-    if place.data.join("format").exists() {
-        super::block_on(tear_down(&place))?;
+    if directories.data.join("format").exists() {
+        super::block_on(tear_down(&directories))?;
     }
     if flags.purge {
-        purge(&place)?;
+        purge(&directories)?;
         if let Some(path) = kubeconfig::user_file(flags.kubeconfig.as_deref()) {
             kubeconfig::remove(&path)?;
         }
     }
     match (running, flags.purge) {
         (_, true) => println!("corten is gone"),
-        (Some(_), false) => println!("corten is stopped; its objects are kept in {}", place.data.display()),
+        (Some(_), false) => println!("corten is stopped; its objects are kept in {}", directories.data.display()),
         (None, false) => println!("corten was not running"),
     }
     Ok(())
 }
 
 /// Ends the containers and takes down the network of every node of this machine.
-async fn tear_down(place: &Place) -> Result<()> {
-    for name in place.further_nodes() {
-        let node = place.node(&name);
+async fn tear_down(directories: &Directories) -> Result<()> {
+    for name in directories.further_nodes() {
+        let node = directories.node(&name);
         if let Some(stray) = instance::running(&node)? {
             instance::stop(stray, PATIENCE)?;
         }
         stop_containers(&node).await?;
         let _ = corten_files::remove_tree(&node.run);
     }
-    stop_containers(place).await?;
-    further_nodes::cleanup(place).await.context("the nodes' namespaces cannot be removed")?;
+    stop_containers(directories).await?;
+    further_nodes::cleanup(directories).await.context("the nodes' namespaces cannot be removed")?;
     corten_proxy::cleanup(&corten_proxy::Config::new("", Vec::new()))
         .context("the Services' rules cannot be removed")?;
     let announced = corten_network::announce::Config::new("", Vec::new());
     corten_network::announce::cleanup(&announced).await.context("the load balancers' addresses cannot be removed")?;
     corten_network::routes::cleanup().await.context("the routes to other nodes cannot be removed")?;
-    network::cleanup(place).await.context("the pod network cannot be removed")?;
+    network::cleanup(directories).await.context("the pod network cannot be removed")?;
     Ok(())
 }
 
-async fn stop_containers(place: &Place) -> Result<()> {
-    let config = node::runtime_in(place, place.images())?;
+async fn stop_containers(directories: &Directories) -> Result<()> {
+    let config = node::runtime_in(directories, directories.images())?;
     // The network is taken down as a whole afterwards, so its part of each pod needs no undoing here.
     corten_runtime::purge(&config, Arc::new(corten_runtime::LoopbackNetwork))
         .await
         .context("the containers cannot be stopped")?;
-    remove_cgroup(&place.cgroup());
+    remove_cgroup(&directories.cgroup());
     Ok(())
 }
 
@@ -90,8 +90,8 @@ fn remove_cgroup_tree(dir: &Path) {
 }
 
 /// Removes the directories, once nothing is mounted in them any more.
-fn purge(place: &Place) -> Result<()> {
-    for dir in [&place.run, &place.data] {
+fn purge(directories: &Directories) -> Result<()> {
+    for dir in [&directories.run, &directories.data] {
         unmount_below(dir)?;
         remove(dir).with_context(|| format!("cannot remove {}", dir.display()))?;
     }

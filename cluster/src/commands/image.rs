@@ -9,30 +9,32 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use corten_runtime::{ImageStore, PullAuth, RegistryConfig};
 
-use crate::cli::{Image, Where};
-use crate::place::Place;
+use crate::cli::{DirectoryFlags, Image};
+use crate::directories::Directories;
 use crate::{instance, preflight, secrets};
 
 pub async fn run(command: Image) -> Result<()> {
     preflight::root()?;
     match command {
-        Image::Import { place, files } => import(&open(&place)?, &files),
-        Image::Pull { place, image, user, plain_http, registry_config } => {
+        Image::Import { directories, files } => import(&open(&directories)?, &files),
+        Image::Pull { directories, image, user, plain_http, registry_config } => {
             let store = match registry_config {
-                Some(file) => open(&place)?.with_registries(crate::registries::read(&file)?),
-                None => open(&place)?,
+                Some(file) => open(&directories)?.with_registries(crate::registries::read(&file)?),
+                None => open(&directories)?,
             };
             pull(store, &image, user, plain_http).await
         }
-        Image::Ls { place } => list(&open(&place)?),
-        Image::Rm { place, images } => remove(&Place::of(&place), &open(&place)?, &images).await,
+        Image::Ls { directories } => list(&open(&directories)?),
+        Image::Rm { directories, images } => {
+            remove(&Directories::of(&directories), &open(&directories)?, &images).await
+        }
     }
 }
 
-fn open(place: &Where) -> Result<ImageStore> {
-    let place = Place::of(place);
-    preflight::data_directory(&place)?;
-    Ok(ImageStore::open(place.images())?)
+fn open(directories: &DirectoryFlags) -> Result<ImageStore> {
+    let directories = Directories::of(directories);
+    preflight::data_directory(&directories)?;
+    Ok(ImageStore::open(directories.images())?)
 }
 
 fn import(store: &ImageStore, files: &[std::path::PathBuf]) -> Result<()> {
@@ -93,12 +95,12 @@ fn list(store: &ImageStore) -> Result<()> {
 }
 
 /// A running node knows which layers its containers use, so it removes; without one, nothing is in use.
-async fn remove(place: &Place, store: &ImageStore, images: &[String]) -> Result<()> {
+async fn remove(directories: &Directories, store: &ImageStore, images: &[String]) -> Result<()> {
     for image in images {
         ensure!(store.find(image)?.is_some(), "there is no image {image:?}");
-        if instance::running(place)?.is_some() {
+        if instance::running(directories)?.is_some() {
             let channel =
-                corten_cri::connect(&place.cri_socket()).await.context("the node's runtime does not answer")?;
+                corten_cri::connect(&directories.cri_socket()).await.context("the node's runtime does not answer")?;
             let request = corten_cri::v1::RemoveImageRequest {
                 image: Some(corten_cri::v1::ImageSpec { image: image.clone(), ..Default::default() }),
             };

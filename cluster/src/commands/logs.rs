@@ -8,22 +8,22 @@ use anyhow::{Context, Result, ensure};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 
 use crate::cli;
-use crate::place::Place;
+use crate::directories::Directories;
 use crate::preflight;
 
 pub fn run(flags: &cli::Logs) -> Result<()> {
     preflight::root_for("logs")?;
-    let mut place = Place::of(&flags.place);
+    let mut directories = Directories::of(&flags.directories);
     if let Some(name) = &flags.node {
-        let known = place.further_nodes();
+        let known = directories.further_nodes();
         ensure!(
             known.contains(name),
             "there is no node {name:?} with a log of its own; there are: {}",
             known.join(", ")
         );
-        place = place.node(name);
+        directories = directories.node(name);
     }
-    let path = place.log();
+    let path = directories.log();
     let mut file = File::open(&path).with_context(|| format!("there is no log at {}", path.display()))?;
     copy(&mut file)?;
     if flags.follow { follow(&path, file) } else { Ok(()) }

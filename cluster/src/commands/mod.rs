@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cli::{Bench, Cli, Command, Join};
 use crate::config::Cluster;
-use crate::place::Place;
+use crate::directories::Directories;
 use crate::progress::Progress;
 use crate::{bench, components, instance, preflight, secrets};
 
@@ -44,7 +44,7 @@ pub fn run(cli: Cli) -> Result<()> {
     match cli.command {
         Command::Up(flags) => up::run(&flags, &cli.log),
         Command::Down(flags) => down::run(&flags),
-        Command::Status(place) => block_on(status::run(&place)),
+        Command::Status(directories) => block_on(status::run(&directories)),
         Command::Audit(flags) => block_on(audit::run(&flags)),
         Command::Logs(flags) => logs::run(&flags),
         Command::Image(command) => block_on(image::run(command)),
@@ -63,20 +63,20 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Agent(mut flags) => {
             log_to_stderr(&cli.log)?;
             take_token(&mut flags.join)?;
-            let place = Place::of(&flags.place);
-            preflight::node(&place)?;
-            let _lock = instance::acquire(&place)?;
+            let directories = Directories::of(&flags.directories);
+            preflight::node(&directories)?;
+            let _lock = instance::acquire(&directories)?;
             until_signal(|shutdown| components::agent(flags, shutdown))
         }
         Command::Apiserver(flags) => {
             log_to_stderr(&cli.log)?;
             raise_open_files();
             let cluster = Cluster::from_flags(&flags)?;
-            preflight::data_directory(&cluster.node.place)?;
-            let _lock = instance::acquire(&cluster.node.place)?;
-            let place = cluster.node.place.clone();
+            preflight::data_directory(&cluster.node.directories)?;
+            let _lock = instance::acquire(&cluster.node.directories)?;
+            let directories = cluster.node.directories.clone();
             until_signal(|shutdown| components::apiserver::alone(cluster, shutdown))
-                .inspect_err(|error| instance::record_failure(&place, &format!("{error:#}")))
+                .inspect_err(|error| instance::record_failure(&directories, &format!("{error:#}")))
         }
         Command::ControllerManager(flags) => {
             log_to_stderr(&cli.log)?;
@@ -124,10 +124,10 @@ fn server(cluster: &Result<Cluster>, progress: &Progress) -> Result<()> {
     let cluster = cluster.as_ref().map_err(|error| anyhow::anyhow!("{error:#}"))?;
     preflight::root()?;
     raise_open_files();
-    let _lock = instance::acquire(&cluster.node.place)?;
+    let _lock = instance::acquire(&cluster.node.directories)?;
     preflight::server(cluster)?;
     until_signal(|shutdown| components::server(cluster.clone(), progress.clone(), shutdown))
-        .inspect_err(|error| instance::record_failure(&cluster.node.place, &format!("{error:#}")))
+        .inspect_err(|error| instance::record_failure(&cluster.node.directories, &format!("{error:#}")))
 }
 
 /// Lets the process have as many open files as it may: a thousand watches are a thousand connections.

@@ -8,32 +8,32 @@ use corten_api::k8s_openapi::api::core::v1::Node;
 use corten_client::{Client, ListOptions};
 use corten_meta::Value;
 
+use crate::cli::DirectoryFlags;
 use crate::cli::NetworkBackend;
-use crate::cli::Where;
 use crate::components::node_dns::dns_of;
 use crate::components::readiness;
+use crate::directories::Directories;
 use crate::node_object::is_ready;
-use crate::place::Place;
 use crate::version::VERSION;
 use crate::{instance, preflight};
 
-pub async fn run(place: &Where) -> Result<()> {
+pub async fn run(directories: &DirectoryFlags) -> Result<()> {
     preflight::root_for("status")?;
-    let place = Place::of(place);
-    let Some(pid) = instance::running(&place)? else {
-        match instance::last_failure(&place) {
+    let directories = Directories::of(directories);
+    let Some(pid) = instance::running(&directories)? else {
+        match instance::last_failure(&directories) {
             Some(why) => bail!("corten is not running; it failed at {why}; start it by `corten up`"),
             None => bail!("corten is not running; start it by `corten up`"),
         }
     };
-    let admin = place.kubeconfig("admin");
+    let admin = directories.kubeconfig("admin");
     let client = Client::from_kubeconfig(&admin, None).context("the administrator's kubeconfig cannot be used")?;
     let version = get(&client, "/version").await?;
     println!("corten       {VERSION}, serving Kubernetes {}", version["gitVersion"].as_str().unwrap_or("?"));
     println!("server       pid {pid}");
     println!("API server   {}", crate::kubeconfig::server(&admin)?);
-    println!("data         {}", place.data.display());
-    println!("cgroup       {}", place.cgroup());
+    println!("data         {}", directories.data.display());
+    println!("cgroup       {}", directories.cgroup());
     println!();
 
     let nodes = client.list::<Node>("", &ListOptions::default()).await.context("the nodes cannot be listed")?;
@@ -42,7 +42,7 @@ pub async fn run(place: &Where) -> Result<()> {
     println!();
     super::print_table(&node_rows(&nodes));
     println!();
-    super::print_table(&memory_rows(&place, pid));
+    super::print_table(&memory_rows(&directories, pid));
     Ok(())
 }
 
@@ -72,9 +72,9 @@ async fn components(client: &Client, nodes: &[Value]) -> Vec<[String; 3]> {
     for node in nodes {
         let name = corten_meta::name(node);
         // Which network the node has, it does not say; it answers at one of the two places.
-        let places = [NetworkBackend::HostGw, NetworkBackend::Cni].map(|backend| dns_of(node, backend));
+        let all_directories = [NetworkBackend::HostGw, NetworkBackend::Cni].map(|backend| dns_of(node, backend));
         let mut answer = None;
-        for address in places.iter().filter_map(|addresses| addresses.first()) {
+        for address in all_directories.iter().filter_map(|addresses| addresses.first()) {
             answer = match readiness::ask(*address, "kubernetes.default.svc.cluster.local", &gateways).await {
                 Ok(()) => Some(Ok(address)),
                 Err(error) => answer.or(Some(Err(error))),
@@ -108,14 +108,14 @@ fn node_rows(nodes: &[Value]) -> Vec<[String; 5]> {
 }
 
 /// The proportional memory of the server, of further nodes and of the shims.
-fn memory_rows(place: &Place, server: i32) -> Vec<[String; 3]> {
+fn memory_rows(directories: &Directories, server: i32) -> Vec<[String; 3]> {
     let mut rows = vec![["PROCESS", "COUNT", "MEMORY (PSS)"].map(str::to_owned)];
     let mebibytes = |kib: u64| format!("{:.1} MiB", kib as f64 / 1024.0);
     rows.push(["server".into(), "1".into(), mebibytes(pss_kib(server).unwrap_or(0))]);
     let mut agents = Vec::new();
     let mut shims = Vec::new();
-    let data = place.data.to_string_lossy();
-    let run = place.run.to_string_lossy();
+    let data = directories.data.to_string_lossy();
+    let run = directories.run.to_string_lossy();
     for (pid, words) in processes().into_iter().filter(|(pid, _)| *pid != server) {
         let line = words.join(" ");
         let ours = line.contains(&*data) || line.contains(&*run);

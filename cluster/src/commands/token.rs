@@ -11,8 +11,8 @@ use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::json;
 
 use crate::cli::{Token, TokenAccess, TokenCreate};
+use crate::directories::Directories;
 use crate::join::discovery;
-use crate::place::Place;
 use crate::{preflight, secrets};
 
 const NAMESPACE: &str = "kube-system";
@@ -38,7 +38,7 @@ fn client(access: &TokenAccess) -> Result<Client> {
         Some(path) => path.clone(),
         None => {
             preflight::root_for("token")?;
-            Place::of(&access.place).kubeconfig("admin")
+            Directories::of(&access.directories).kubeconfig("admin")
         }
     };
     Client::from_kubeconfig(&path, None).with_context(|| format!("{} cannot be used", path.display()))

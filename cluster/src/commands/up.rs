@@ -14,27 +14,27 @@ use clap::Parser;
 
 use crate::cli;
 use crate::config::Cluster;
-use crate::place::{Place, absolute};
+use crate::directories::{Directories, absolute};
 use crate::progress::STEPS;
 use crate::{instance, kubeconfig, preflight, private};
 
 pub fn run(flags: &cli::Up, log: &str) -> Result<()> {
     preflight::root()?;
     let cluster = Cluster::from_flags(&flags.server)?;
-    let place = &cluster.node.place;
+    let directories = &cluster.node.directories;
     let start = Instant::now();
-    match instance::running(place)? {
+    match instance::running(directories)? {
         Some(pid) => {
             same_settings(pid, &flags.server)?;
             println!("corten is already running (pid {pid})");
         }
         None => {
-            start_server(&flags.server, place, log, Duration::from_secs(flags.timeout))?;
+            start_server(&flags.server, directories, log, Duration::from_secs(flags.timeout))?;
             println!("corten is ready after {:.2} s", start.elapsed().as_secs_f64());
         }
     }
     if !flags.no_kubeconfig {
-        let admin = place.kubeconfig("admin");
+        let admin = directories.kubeconfig("admin");
         match kubeconfig::user_file(flags.kubeconfig.as_deref()) {
             Some(path) => {
                 kubeconfig::merge(&path, &kubeconfig::read(&admin)?)?;
@@ -69,10 +69,10 @@ fn first_difference(wanted: &cli::Server, running: &cli::Server) -> Option<Strin
     Some(missing[0].to_string_lossy().into_owned())
 }
 
-fn start_server(flags: &cli::Server, place: &Place, log: &str, patience: Duration) -> Result<()> {
+fn start_server(flags: &cli::Server, directories: &Directories, log: &str, patience: Duration) -> Result<()> {
     // Before anything is written: a directory of somebody else's must not even get a log file.
-    preflight::data_directory(place)?;
-    let log_file = private::append(&place.log())?;
+    preflight::data_directory(directories)?;
+    let log_file = private::append(&directories.log())?;
     let (reader, writer) = std::io::pipe().context("cannot make a pipe")?;
     let server = spawn(flags, log, log_file, writer.into())?;
     let outcome = follow(reader, patience);
@@ -80,7 +80,7 @@ fn start_server(flags: &cli::Server, place: &Place, log: &str, patience: Duratio
         // A start that did not succeed leaves nothing behind.
         let _ = instance::stop(server.id() as i32, Duration::from_secs(10));
     }
-    outcome.with_context(|| format!("the cluster did not start (its log is {})", place.log().display()))
+    outcome.with_context(|| format!("the cluster did not start (its log is {})", directories.log().display()))
 }
 
 fn spawn(flags: &cli::Server, log: &str, log_file: File, progress: OwnedFd) -> Result<Child> {
@@ -116,9 +116,9 @@ fn arguments(flags: &cli::Server) -> Vec<OsString> {
     let mut list: Vec<OsString> = Vec::new();
     let mut flag = |name: &str, value: OsString| list.extend([name.into(), value]);
     // The server has another working directory, so its paths must not depend on ours.
-    let place = Place::of(&flags.place);
-    flag("--data-dir", place.data.into());
-    flag("--run-dir", place.run.into());
+    let directories = Directories::of(&flags.directories);
+    flag("--data-dir", directories.data.into());
+    flag("--run-dir", directories.run.into());
     if let Some(nodes) = flags.nodes {
         flag("--nodes", nodes.to_string().into());
     }

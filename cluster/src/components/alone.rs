@@ -15,8 +15,8 @@ use super::network::{self, Plugged};
 use super::node;
 use super::service_accounts;
 use crate::config::{Node, node_name};
+use crate::directories::Directories;
 use crate::files::read;
-use crate::place::Place;
 use crate::tasks::Tasks;
 use crate::{cli, config, instance, kubeconfig, preflight};
 
@@ -136,9 +136,9 @@ async fn scheduler_endpoint(
 
 /// `corten kubelet`, which joins as `corten agent` does where it has no kubeconfig.
 pub async fn kubelet(flags: cli::Kubelet, shutdown: CancellationToken) -> Result<()> {
-    let place = Place::of(&flags.agent.place);
-    preflight::node(&place)?;
-    let _lock = instance::acquire_component(&place, "kubelet")?;
+    let directories = Directories::of(&flags.agent.directories);
+    preflight::node(&directories)?;
+    let _lock = instance::acquire_component(&directories, "kubelet")?;
     let mut tasks = Tasks::new(shutdown);
     let Some((joined, kubelet)) = super::become_node(&flags.agent, &mut tasks).await? else { return Ok(()) };
     let mut config = node::kubelet_config(&joined.node, kubelet.serving, false)?;
@@ -166,10 +166,10 @@ pub async fn proxy(flags: cli::Proxy, shutdown: CancellationToken) -> Result<()>
 
 /// `corten runtime`: a CRI v1 server for any kubelet, with the pod network of the range it is given.
 pub async fn runtime(flags: cli::Runtime, shutdown: CancellationToken) -> Result<()> {
-    let place = Place::of(&flags.place);
+    let directories = Directories::of(&flags.directories);
     preflight::root()?;
-    preflight::data_directory(&place)?;
-    let node = Node::of_runtime(place, &flags)?;
+    preflight::data_directory(&directories)?;
+    let node = Node::of_runtime(directories, &flags)?;
     let mut config = node::runtime_config(&node)?;
     if let Some(socket) = flags.listen {
         config.socket = socket;

@@ -82,11 +82,11 @@ async fn outlive(store: Arc<dyn Store>, shutdown: CancellationToken) -> Result<(
 
 /// `corten apiserver`: the API server and its store, with what the components of a first node need to join it.
 pub async fn alone(cluster: Cluster, shutdown: CancellationToken) -> Result<()> {
-    let pki = Arc::new(Pki::open(&cluster.node.place.pki())?);
-    let store = open_store(&cluster.node.place.data.join("store")).await?;
+    let pki = Arc::new(Pki::open(&cluster.node.directories.pki())?);
+    let store = open_store(&cluster.node.directories.data.join("store")).await?;
     let mut tasks = Tasks::new(shutdown.clone());
     let node = &cluster.node;
-    further_nodes::prepare(&cluster, &pki, &node.name, &node.place, &node.addresses)?;
+    further_nodes::prepare(&cluster, &pki, &node.name, &node.directories, &node.addresses)?;
     let api = start(&cluster, &pki, store, &mut tasks).await?;
     let admin = api.client("system:admin", &["system:masters"]);
     access::grant(&admin).await.context("the node's components cannot be given their rights")?;
@@ -126,7 +126,7 @@ fn config(cluster: &Cluster, pki: &Pki, tasks: &mut Tasks) -> Result<corten_apis
             .map(super::audit::remote_server)
             .transpose()?,
         disabled_admission_plugins: access.disable_admission_plugins.clone(),
-        audit: Some(super::audit::config(&cluster.audit, &cluster.node.place)?),
+        audit: Some(super::audit::config(&cluster.audit, &cluster.node.directories)?),
         proxy_client: Some(front_proxy),
         site: (!access.disable_console).then(|| Arc::new(Console::new(access)) as Arc<dyn Site>),
         ..corten_apiserver::Config::default()
@@ -183,7 +183,7 @@ fn write_kubeconfigs(cluster: &Cluster, pki: &Pki) -> Result<()> {
     let write = |file: &str, user: &str, groups: &[&str]| {
         let identity = pki.cluster.issue(&Leaf::client(user, groups))?;
         let config = kubeconfig::single(&cluster.local_url(), &pki.cluster.certificate, &identity);
-        kubeconfig::write(&cluster.node.place.kubeconfig(file), &config)
+        kubeconfig::write(&cluster.node.directories.kubeconfig(file), &config)
     };
     write("admin", "kubernetes-admin", &["system:masters"])?;
     write("controller-manager", "system:kube-controller-manager", &[])?;
@@ -312,7 +312,7 @@ mod tests {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let folder = tempfile::tempdir().unwrap();
         let cluster = cluster(folder.path());
-        let pki = Arc::new(Pki::short_lived(&cluster.node.place.pki(), LIFETIME));
+        let pki = Arc::new(Pki::short_lived(&cluster.node.directories.pki(), LIFETIME));
         let shutdown = CancellationToken::new();
         let mut tasks = Tasks::new(shutdown.clone());
         let store = open_store(&folder.path().join("store")).await.unwrap();
@@ -320,7 +320,7 @@ mod tests {
         let running = tokio::spawn(tasks.run());
         let own = SocketAddr::from((Ipv4Addr::LOCALHOST, cluster.bind.port()));
         let (mut old, first) = connect(&pki, own).await;
-        let kubeconfig = || std::fs::read_to_string(cluster.node.place.kubeconfig("admin")).unwrap();
+        let kubeconfig = || std::fs::read_to_string(cluster.node.directories.kubeconfig("admin")).unwrap();
         let written = kubeconfig();
         // A client checks the dates too: each of these connections is one that an expired certificate would refuse.
         let outlived = async {

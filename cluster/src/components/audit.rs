@@ -8,7 +8,7 @@ use corten_apiserver::{Audit, AuditLog, AuditWebhook, ProxyClient, RemoteServer}
 use corten_client::Kubeconfig;
 
 use crate::cli;
-use crate::place::Place;
+use crate::directories::Directories;
 use crate::private;
 
 /// The policy of a cluster that was given none: the requests that an attacker makes. Whoever reads or changes Secrets,
@@ -55,7 +55,7 @@ rules:
 "#;
 
 /// Returns the settings of the flags; without a policy, the built-in one with a log in the data directory.
-pub fn config(flags: &cli::Audit, place: &Place) -> Result<Audit> {
+pub fn config(flags: &cli::Audit, directories: &Directories) -> Result<Audit> {
     let policy = match &flags.audit_policy_file {
         Some(path) => std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?,
         None => DEFAULT_POLICY.to_owned(),
@@ -64,8 +64,8 @@ pub fn config(flags: &cli::Audit, place: &Place) -> Result<Audit> {
         (Some(path), _) => Some(path.clone()),
         (None, Some(_)) => None,
         (None, None) => {
-            private::directory(&place.data.join("audit"))?;
-            Some(place.data.join("audit/audit.log"))
+            private::directory(&directories.data.join("audit"))?;
+            Some(directories.data.join("audit/audit.log"))
         }
     };
     let log = log.map(|path| AuditLog {

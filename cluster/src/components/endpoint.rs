@@ -16,7 +16,7 @@ use corten_api::k8s_openapi::api::authorization::v1::{
 };
 use corten_api::k8s_openapi::api::core::v1::ConfigMap;
 use corten_client::Client;
-use corten_listen::{Gate, Limits, Place};
+use corten_listen::{Gate, Limits, Slot};
 use corten_meta::metrics::HealthChecks;
 use futures::future::BoxFuture;
 use http::{Request, Response, StatusCode, header};
@@ -71,7 +71,7 @@ pub async fn serve(endpoint: Endpoint, shutdown: CancellationToken) -> Result<()
     let connections = TaskTracker::new();
     let gate = Gate::new(LIMITS);
     loop {
-        let (stream, place) = tokio::select! {
+        let (stream, slot) = tokio::select! {
             () = shutdown.cancelled() => break,
             accepted = gate.accept(&listener) => accepted,
         };
@@ -81,8 +81,8 @@ pub async fn serve(endpoint: Endpoint, shutdown: CancellationToken) -> Result<()
         let served: BoxFuture<'static, ()> = Box::pin(async move {
             tokio::select! {
                 () = shutdown.cancelled() => {}
-                () = place.closed() => {}
-                () = connection(endpoint, acceptor, stream, &place) => {}
+                () = slot.closed() => {}
+                () = connection(endpoint, acceptor, stream, &slot) => {}
             }
         });
         connections.spawn(served);
@@ -105,7 +105,7 @@ fn acceptor(endpoint: &Endpoint) -> Result<TlsAcceptor> {
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-async fn connection(endpoint: Arc<Endpoint>, acceptor: TlsAcceptor, stream: TcpStream, place: &Place) {
+async fn connection(endpoint: Arc<Endpoint>, acceptor: TlsAcceptor, stream: TcpStream, slot: &Slot) {
     let stream = match corten_listen::handshake(&acceptor, stream).await {
         Ok(stream) => stream,
         Err(error) => return tracing::debug!(%error, "TLS handshake failed"),
@@ -113,10 +113,10 @@ async fn connection(endpoint: Arc<Endpoint>, acceptor: TlsAcceptor, stream: TcpS
     let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
     let user = certificate.and_then(|certificate| user_of(certificate));
     if user.is_some() {
-        place.authenticated();
+        slot.authenticated();
     }
     let service = service_fn(move |request| {
-        place.request_arrived();
+        slot.request_arrived();
         let endpoint = endpoint.clone();
         let user = user.clone();
         async move {

@@ -22,8 +22,8 @@ use super::groups::NODES_GROUP;
 use super::network::cidrs;
 use super::node_certificate::serving;
 use crate::config::Cluster;
+use crate::directories::Directories;
 use crate::pki::{Leaf, Pki, write_private};
-use crate::place::Place;
 use crate::tasks::Tasks;
 use crate::{instance, kubeconfig, private};
 
@@ -31,13 +31,13 @@ use crate::{instance, kubeconfig, private};
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The settings of the namespaces of a cluster's further nodes.
-pub fn namespaces(cluster_cidr: &str, place: &Place) -> Result<namespace_node::Config> {
-    Ok(namespace_node::Config::new(&place.run, &cidrs(cluster_cidr).context("the cluster's pod range")?))
+pub fn namespaces(cluster_cidr: &str, directories: &Directories) -> Result<namespace_node::Config> {
+    Ok(namespace_node::Config::new(&directories.run, &cidrs(cluster_cidr).context("the cluster's pod range")?))
 }
 
 fn of_cluster(cluster: &Cluster) -> Result<namespace_node::Config> {
     let host_addresses = cluster.node.addresses.clone();
-    Ok(namespace_node::Config { host_addresses, ..namespaces(&cluster.node.cluster_cidr, &cluster.node.place)? })
+    Ok(namespace_node::Config { host_addresses, ..namespaces(&cluster.node.cluster_cidr, &cluster.node.directories)? })
 }
 
 /// Where this machine is known by its address among such nodes, makes the bridge that has it, with or without nodes.
@@ -56,8 +56,8 @@ pub async fn start(cluster: &Cluster, pki: &Arc<Pki>, tasks: &mut Tasks) -> Resu
     let mut names = Vec::new();
     for number in 2..=cluster.nodes {
         let name = format!("{}-{number}", cluster.node.name);
-        let place = cluster.node.place.node(&name);
-        if let Some(stray) = instance::running(&place)? {
+        let directories = cluster.node.directories.node(&name);
+        if let Some(stray) = instance::running(&directories)? {
             // An agent of a server that was killed: its successor takes over the containers.
             instance::stop(stray, Duration::from_secs(10))?;
         }
@@ -65,18 +65,24 @@ pub async fn start(cluster: &Cluster, pki: &Arc<Pki>, tasks: &mut Tasks) -> Resu
         let namespace = namespace_node::create(&namespaces, &name, &addresses)
             .await
             .with_context(|| format!("the network namespace of node {name} cannot be made"))?;
-        tasks.spawn("node", supervise(cluster.clone(), Arc::clone(pki), place, namespace, tasks.shutdown()));
+        tasks.spawn("node", supervise(cluster.clone(), Arc::clone(pki), directories, namespace, tasks.shutdown()));
         names.push(name);
     }
     Ok(names)
 }
 
 /// Writes what the agent needs to be who it is.
-pub fn prepare(cluster: &Cluster, pki: &Pki, name: &str, place: &Place, addresses: &[IpAddr]) -> Result<()> {
+pub fn prepare(
+    cluster: &Cluster,
+    pki: &Pki,
+    name: &str,
+    directories: &Directories,
+    addresses: &[IpAddr],
+) -> Result<()> {
     let write = |file: &str, user: &str, group: &str| {
         let identity = pki.cluster.issue(&Leaf::client(user, &[group]))?;
         let config = kubeconfig::single(&cluster.advertised_url(), &pki.cluster.certificate, &identity);
-        kubeconfig::write(&place.kubeconfig(file), &config)
+        kubeconfig::write(&directories.kubeconfig(file), &config)
     };
     write("kubelet", &format!("system:node:{name}"), NODES_GROUP)?;
     for component in NodeComponent::ALL {
@@ -84,7 +90,7 @@ pub fn prepare(cluster: &Cluster, pki: &Pki, name: &str, place: &Place, addresse
     }
     let tls = serving(pki, name, addresses)?;
     for (file, text) in [("kubelet.crt", tls.certificate), ("kubelet.key", tls.key), ("ca.crt", tls.client_ca)] {
-        write_private(&place.pki().join(file), text.as_bytes())?;
+        write_private(&directories.pki().join(file), text.as_bytes())?;
     }
     Ok(())
 }
@@ -94,13 +100,13 @@ pub fn prepare(cluster: &Cluster, pki: &Pki, name: &str, place: &Place, addresse
 async fn supervise(
     cluster: Cluster,
     pki: Arc<Pki>,
-    place: Place,
+    directories: Directories,
     namespace: NodeNamespace,
     shutdown: CancellationToken,
 ) -> Result<()> {
     loop {
-        prepare(&cluster, &pki, &namespace.name, &place, &namespace.addresses)?;
-        let command = command(&cluster, &place, &namespace)?;
+        prepare(&cluster, &pki, &namespace.name, &directories, &namespace.addresses)?;
+        let command = command(&cluster, &directories, &namespace)?;
         let mut agent = Companion::start(command)
             .await
             .with_context(|| format!("the agent of node {} cannot be started", namespace.name))?;
@@ -122,21 +128,21 @@ async fn stop(agent: Companion) -> Result<()> {
     agent.stop().await.context("the agent cannot be stopped")
 }
 
-fn command(cluster: &Cluster, place: &Place, namespace: &NodeNamespace) -> Result<Command> {
+fn command(cluster: &Cluster, directories: &Directories, namespace: &NodeNamespace) -> Result<Command> {
     let open = |path: &Path| File::open(path).with_context(|| format!("cannot open {}", path.display()));
     let netns = open(&namespace.path)?;
-    let log = private::append(&place.log())?;
+    let log = private::append(&directories.log())?;
     let node = &cluster.node;
     let addresses: Vec<String> = namespace.addresses.iter().map(IpAddr::to_string).collect();
     let mut command = Command::new(std::env::current_exe().context("this program's own path is unknown")?);
     command
         .arg("agent")
         .arg("--data-dir")
-        .arg(&place.data)
+        .arg(&directories.data)
         .arg("--run-dir")
-        .arg(&place.run)
+        .arg(&directories.run)
         .arg("--kubeconfig")
-        .arg(place.kubeconfig("kubelet"))
+        .arg(directories.kubeconfig("kubelet"))
         .arg("--image-dir")
         .arg(&node.images)
         .args(["--node-name", &namespace.name, "--node-ip", &addresses.join(",")])
@@ -165,7 +171,7 @@ fn command(cluster: &Cluster, place: &Place, namespace: &NodeNamespace) -> Resul
 }
 
 /// Takes the namespaces and their links away.
-pub async fn cleanup(place: &Place) -> Result<()> {
-    namespace_node::cleanup(&namespaces("0.0.0.0/0", place)?).await?;
+pub async fn cleanup(directories: &Directories) -> Result<()> {
+    namespace_node::cleanup(&namespaces("0.0.0.0/0", directories)?).await?;
     Ok(())
 }

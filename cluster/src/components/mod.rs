@@ -44,8 +44,8 @@ use crate::tasks::Tasks;
 /// A whole cluster in this process.
 pub async fn server(cluster: Cluster, progress: Progress, shutdown: CancellationToken) -> Result<()> {
     let started = corten_meta::time::now();
-    let pki = Arc::new(Pki::open(&cluster.node.place.pki())?);
-    let store = apiserver::open_store(&cluster.node.place.data.join("store")).await?;
+    let pki = Arc::new(Pki::open(&cluster.node.directories.pki())?);
+    let store = apiserver::open_store(&cluster.node.directories.data.join("store")).await?;
     further_nodes::ensure_address(&cluster).await?;
     progress.reached("store");
 
@@ -112,8 +112,8 @@ async fn become_node(flags: &cli::Agent, tasks: &mut Tasks) -> Result<Option<(Jo
         return Ok(Some((joined, kubelet)));
     }
     let client = Client::from_kubeconfig(&joined.kubeconfig, None).context("the kubeconfig cannot be used")?;
-    let (sender, serving) = watch::channel(renewal::first_serving(&node.place, &node.name)?);
-    let path = certificate::client_path(&node.place);
+    let (sender, serving) = watch::channel(renewal::first_serving(&node.directories, &node.name)?);
+    let path = certificate::client_path(&node.directories);
     let renewed = renewal::client(path, Wanted::client(&node.name), client.clone(), shutdown.clone());
     tasks.spawn("client certificate", renewed);
     tasks.spawn("serving certificate", renewal::serving(node.clone(), client.clone(), sender, shutdown));
@@ -130,7 +130,7 @@ async fn identify_components(node: &Node, client: &Client, tasks: &mut Tasks) ->
         () = shutdown.cancelled() => return Ok(false),
     }
     for component in NodeComponent::ALL {
-        let path = certificate::component_path(&node.place, component);
+        let path = certificate::component_path(&node.directories, component);
         let wanted = Wanted::component(component, &node.name);
         tasks.spawn("component certificate", renewal::client(path, wanted, client.clone(), shutdown.clone()));
     }

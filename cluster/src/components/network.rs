@@ -19,7 +19,7 @@ use corten_runtime::{PodNetworkRequest, PodNetworkResult};
 use tokio::sync::Mutex;
 
 use crate::config;
-use crate::place::Place;
+use crate::directories::Directories;
 
 /// The annotation by which the kubelet says where it has a pod from.
 const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
@@ -68,7 +68,7 @@ impl Plugged {
             return Ok(());
         }
         // Written first: whatever is made below can then be found and taken down, also after a crash.
-        std::fs::write(node.place.data.join(NETWORK_FILE), format!("{} {range}\n", node.bridge))?;
+        std::fs::write(node.directories.data.join(NETWORK_FILE), format!("{} {range}\n", node.bridge))?;
         let config = corten_network::Config { policies, ..network_config(node, range)? };
         let network = PodNetwork::start(config).await.context("the pod network cannot start")?;
         // Before the first pod is connected, or its address would count as left behind.
@@ -82,7 +82,7 @@ impl Plugged {
     /// Leaves pods to the CNI plugins of this machine.
     pub async fn start_plugins(&self, node: &config::Node) -> Result<()> {
         let mut live = self.live.lock().await;
-        let chain = Chain::new(cni::Config::new(node.place.data.join(PLUGINS)))?;
+        let chain = Chain::new(cni::Config::new(node.directories.data.join(PLUGINS)))?;
         if let Some(live) = live.take() {
             chain.gc(&live).await.context("networks of dead sandboxes cannot be collected")?;
         }
@@ -94,7 +94,7 @@ impl Plugged {
     async fn move_to(&self, node: &config::Node, range: &str) -> Result<()> {
         if known_range(node).is_some_and(|known| known != range) {
             self.network.store(None);
-            cleanup(&node.place).await.context("the network of the range before cannot be taken down")?;
+            cleanup(&node.directories).await.context("the network of the range before cannot be taken down")?;
         }
         self.start(node, range, None).await
     }
@@ -107,7 +107,7 @@ impl Plugged {
 /// The range that this node's network had when it last stood. A kubelet tells a runtime of its range once, and not again
 /// when the runtime comes back.
 pub fn known_range(node: &config::Node) -> Option<String> {
-    let text = std::fs::read_to_string(node.place.data.join(NETWORK_FILE)).ok()?;
+    let text = std::fs::read_to_string(node.directories.data.join(NETWORK_FILE)).ok()?;
     let (bridge, range) = text.trim().split_once(' ')?;
     (bridge == node.bridge).then(|| range.to_owned())
 }
@@ -116,23 +116,23 @@ pub fn known_range(node: &config::Node) -> Option<String> {
 pub fn network_config(node: &config::Node, range: &str) -> Result<corten_network::Config> {
     let pods = cidrs(range).context("the node's pod range")?;
     let cluster = cidrs(&node.cluster_cidr).context("the cluster's pod range")?;
-    let mut config = corten_network::Config::new(&pods, &cluster, node.place.data.join("network"));
+    let mut config = corten_network::Config::new(&pods, &cluster, node.directories.data.join("network"));
     config.bridge.clone_from(&node.bridge);
     config.overhead = node.network_backend.own().map_or(0, |backend| backend.overhead());
     Ok(config)
 }
 
 /// Takes the pod network of a node down. What it is named is read from where the node wrote it when it came up.
-pub async fn cleanup(place: &Place) -> Result<()> {
-    let plugins = place.data.join(PLUGINS);
+pub async fn cleanup(directories: &Directories) -> Result<()> {
+    let plugins = directories.data.join(PLUGINS);
     if plugins.exists() {
         // The pods are gone; what plugins keep of them goes too.
         Chain::new(cni::Config::new(plugins))?.gc(&BTreeSet::new()).await?;
     }
-    let Ok(text) = std::fs::read_to_string(place.data.join(NETWORK_FILE)) else { return Ok(()) };
+    let Ok(text) = std::fs::read_to_string(directories.data.join(NETWORK_FILE)) else { return Ok(()) };
     let (bridge, range) = text.trim().split_once(' ').with_context(|| format!("{NETWORK_FILE} is damaged"))?;
     let ranges = cidrs(range).with_context(|| format!("{NETWORK_FILE} is damaged"))?;
-    let mut config = corten_network::Config::new(&ranges, &ranges, place.data.join("network"));
+    let mut config = corten_network::Config::new(&ranges, &ranges, directories.data.join("network"));
     config.bridge = bridge.to_owned();
     policy::cleanup(&policy::Config::new(Vec::new()))?;
     Ok(corten_network::cleanup(&config).await?)
@@ -268,7 +268,7 @@ mod tests {
         let data = folder.path().to_str().unwrap();
         let words = ["corten", "runtime", "--data-dir", data];
         let crate::cli::Command::Runtime(flags) = crate::cli::Cli::parse_from(words).command else { panic!() };
-        let mut node = config::Node::of_runtime(Place::of(&flags.place), &flags).unwrap();
+        let mut node = config::Node::of_runtime(Directories::of(&flags.directories), &flags).unwrap();
         assert_eq!(known_range(&node), None);
         std::fs::write(folder.path().join(NETWORK_FILE), "corten0 10.244.3.0/24,fd00::/64\n").unwrap();
         assert_eq!(known_range(&node).as_deref(), Some("10.244.3.0/24,fd00::/64"));

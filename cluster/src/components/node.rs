@@ -20,9 +20,9 @@ use super::network::{Plugged, cidrs, gateways, pod_range};
 use super::node_certificate::{leaf, serving};
 use super::node_dns::{DNS_METRICS, dns_endpoints};
 use crate::config::{Cluster, Node};
+use crate::directories::Directories;
 use crate::node_object::CONTROL_PLANE;
 use crate::pki::Pki;
-use crate::place::Place;
 use crate::tasks::Tasks;
 use crate::{config, kubeconfig, pki, private, registries};
 
@@ -42,16 +42,16 @@ impl KubeletIdentity {
         let client = Client::from_kubeconfig(kubeconfig, None)
             .with_context(|| format!("{} cannot be used", kubeconfig.display()))?;
         let read = |name: &str| {
-            let path = node.place.pki().join(name);
+            let path = node.directories.pki().join(name);
             std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
         };
         // A machine that joined has certificate and key in one file, which is renewed as a whole.
-        let joined = node.place.pki().join("kubelet-server-current.pem").exists();
+        let joined = node.directories.pki().join("kubelet-server-current.pem").exists();
         let (certificate, key) = match joined {
             true => ("kubelet-server-current.pem", "kubelet-server-current.pem"),
             false => ("kubelet.crt", "kubelet.key"),
         };
-        if !node.place.pki().join(certificate).exists() {
+        if !node.directories.pki().join(certificate).exists() {
             sign_for_itself(node, certificate, key)?;
         }
         let client_ca = read("ca.crt").or_else(|_| kubeconfig::authority(kubeconfig))?;
@@ -90,7 +90,7 @@ impl Identities {
     /// which is for whoever gives the kubelet its kubeconfig to allow.
     pub fn of_agent(node: &Node, kubelet: KubeletIdentity) -> Result<Identities> {
         let own = |component: NodeComponent| {
-            let path = node.place.kubeconfig(component.name());
+            let path = node.directories.kubeconfig(component.name());
             match path.exists() {
                 true => {
                     Client::from_kubeconfig(&path, None).with_context(|| format!("{} cannot be used", path.display()))
@@ -110,8 +110,8 @@ impl Identities {
 /// A certificate that nobody vouches for, as upstream's kubelet makes one where it was given none.
 fn sign_for_itself(node: &Node, certificate: &str, key: &str) -> Result<()> {
     let identity = pki::self_signed(&leaf(&format!("system:node:{}", node.name), &node.name, &node.addresses))?;
-    pki::write_private(&node.place.pki().join(key), identity.key.as_bytes())?;
-    pki::write_private(&node.place.pki().join(certificate), identity.certificate.as_bytes())
+    pki::write_private(&node.directories.pki().join(key), identity.key.as_bytes())?;
+    pki::write_private(&node.directories.pki().join(certificate), identity.certificate.as_bytes())
 }
 
 /// Signs the certificate of a node's own API anew while it runs.
@@ -140,7 +140,7 @@ pub fn start(node: Node, identities: Identities, control_plane_only: bool, tasks
     proxy.tcp_timeouts = Some(corten_proxy::TcpTimeouts::default());
     proxy.service_cidrs = config::ranges(&node.service_cidr)?;
     if proxy.mode == corten_proxy::Mode::Ebpf {
-        proxy.cgroup = Some(pods_cgroup(&node.place)?);
+        proxy.cgroup = Some(pods_cgroup(&node.directories)?);
     }
     tasks.spawn("proxy", corten_proxy::run(proxy, identities.proxy, shutdown.clone()));
     let clients = (identities.network, identities.dns, identities.kubelet.client);
@@ -149,9 +149,9 @@ pub fn start(node: Node, identities: Identities, control_plane_only: bool, tasks
 }
 
 /// The control group of version 2 that the node's pods are below, made before the kubelet has a pod.
-fn pods_cgroup(place: &Place) -> Result<PathBuf> {
+fn pods_cgroup(directories: &Directories) -> Result<PathBuf> {
     let path = config::cgroup2().context("no cgroup2 file system is mounted")?;
-    let path = path.join(place.cgroup().trim_start_matches('/'));
+    let path = path.join(directories.cgroup().trim_start_matches('/'));
     std::fs::create_dir_all(&path).with_context(|| format!("cannot create {}", path.display()))?;
     Ok(path)
 }
@@ -228,22 +228,22 @@ pub fn runtime_config(node: &Node) -> Result<corten_runtime::Config> {
         registries: registries.unwrap_or_default(),
         runtime_handlers: node.kubelet.runtime_handlers()?,
         seccomp_profiles: kubelet_root(node).join(corten_kubelet::SECCOMP_PROFILES),
-        ..runtime_in(&node.place, node.images.clone())?
+        ..runtime_in(&node.directories, node.images.clone())?
     })
 }
 
 /// The directory of the kubelet's own files.
 fn kubelet_root(node: &Node) -> PathBuf {
-    node.kubelet.root_dir.clone().unwrap_or_else(|| node.place.data.join("kubelet"))
+    node.kubelet.root_dir.clone().unwrap_or_else(|| node.directories.data.join("kubelet"))
 }
 
 /// The settings of the container runtime that has its things in a place.
-pub fn runtime_in(place: &Place, images: PathBuf) -> Result<corten_runtime::Config> {
+pub fn runtime_in(directories: &Directories, images: PathBuf) -> Result<corten_runtime::Config> {
     Ok(corten_runtime::Config {
-        state_dir: place.data.join("runtime"),
-        run_dir: place.run.join("runtime"),
+        state_dir: directories.data.join("runtime"),
+        run_dir: directories.run.join("runtime"),
         images_dir: images,
-        socket: place.cri_socket(),
+        socket: directories.cri_socket(),
         self_exe: std::env::current_exe().context("this program's own path is unknown")?,
         ..corten_runtime::Config::default()
     })
@@ -259,15 +259,15 @@ pub fn kubelet_config(
     let mut config = corten_kubelet::Config {
         node_name: node.name.clone(),
         node_ips: node.addresses.clone(),
-        cri_socket: node.place.cri_socket().to_string_lossy().into_owned(),
+        cri_socket: node.directories.cri_socket().to_string_lossy().into_owned(),
         root_dir: kubelet_root(node),
-        log_dir: node.place.data.join("log"),
+        log_dir: node.directories.data.join("log"),
         listen: SocketAddr::new(config::every_address([0, 0, 0, 0].into(), &node.cluster_cidr), node.kubelet_port),
         tls: Some(serving),
         cluster_dns: node.cluster_dns.first().map(IpAddr::to_string).into_iter().collect(),
         cluster_domain: node.cluster_domain.clone(),
         taints: if control_plane_only { vec![taint] } else { Vec::new() },
-        cgroup_root: node.place.cgroup(),
+        cgroup_root: node.directories.cgroup(),
         eviction: EvictionConfig { hard: least_free(), ..EvictionConfig::default() },
         ..corten_kubelet::Config::default()
     };

@@ -14,9 +14,9 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Node;
+use crate::directories::Directories;
 use crate::join::certificate::{self, Wanted};
 use crate::pki::{Identity, write_private};
-use crate::place::Place;
 
 /// How long to wait after a request that failed.
 const PAUSE: Duration = Duration::from_secs(30);
@@ -37,8 +37,8 @@ pub async fn client(path: PathBuf, wanted: Wanted, client: Client, shutdown: Can
 
 /// Keeps the certificate of the node's API. The kubelet takes up what is sent.
 pub async fn serving(node: Node, client: Client, tls: watch::Sender<Tls>, shutdown: CancellationToken) -> Result<()> {
-    let path = serving_path(&node.place);
-    let mut is_outdated = is_of_cluster_authority(&node.place);
+    let path = serving_path(&node.directories);
+    let mut is_outdated = is_of_cluster_authority(&node.directories);
     while is_outdated && !shutdown.is_cancelled() || until_old(&path, &shutdown).await {
         let renewed = async {
             let names = names(&client, &node.name, &shutdown).await?;
@@ -60,28 +60,28 @@ pub async fn serving(node: Node, client: Client, tls: watch::Sender<Tls>, shutdo
 
 /// Whether the serving certificate was signed by the cluster's own authority, as those of older versions were. It is
 /// replaced at the start, once: an older server signs it so again.
-fn is_of_cluster_authority(place: &Place) -> bool {
+fn is_of_cluster_authority(directories: &Directories) -> bool {
     let subject_and_issuer = |path: PathBuf| {
         let text = std::fs::read(path).ok()?;
         let (_, pem) = x509_parser::pem::parse_x509_pem(&text).ok()?;
         let certificate = pem.parse_x509().ok()?;
         Some((certificate.subject().as_raw().to_vec(), certificate.issuer().as_raw().to_vec()))
     };
-    let own = subject_and_issuer(serving_path(place)).map(|(_, issuer)| issuer);
-    let authority = subject_and_issuer(place.pki().join("ca.crt")).map(|(subject, _)| subject);
+    let own = subject_and_issuer(serving_path(directories)).map(|(_, issuer)| issuer);
+    let authority = subject_and_issuer(directories.pki().join("ca.crt")).map(|(subject, _)| subject);
     own.is_some() && own == authority
 }
 
 /// Where a node that joined keeps its serving certificate, and the key after it.
-pub fn serving_path(place: &Place) -> PathBuf {
-    place.pki().join("kubelet-server-current.pem")
+pub fn serving_path(directories: &Directories) -> PathBuf {
+    directories.pki().join("kubelet-server-current.pem")
 }
 
 /// What the node serves with at its start: what it has, or for the first moments a certificate of its own making.
-pub fn first_serving(place: &Place, name: &str) -> Result<Tls> {
+pub fn first_serving(directories: &Directories, name: &str) -> Result<Tls> {
     let client_ca =
-        std::fs::read_to_string(place.pki().join("ca.crt")).context("the cluster's authority is missing")?;
-    let kept = std::fs::read_to_string(serving_path(place)).unwrap_or_default();
+        std::fs::read_to_string(directories.pki().join("ca.crt")).context("the cluster's authority is missing")?;
+    let kept = std::fs::read_to_string(serving_path(directories)).unwrap_or_default();
     if certificate::expiry(kept.as_bytes()).is_some_and(|expiry| expiry > corten_meta::time::now()) {
         return Ok(Tls { certificate: kept.clone(), key: kept, client_ca });
     }
@@ -151,17 +151,18 @@ mod tests {
     #[test]
     fn a_certificate_of_the_clusters_authority_is_replaced() {
         let dir = tempfile::tempdir().unwrap();
-        let place = Place { data: dir.path().to_owned(), run: dir.path().to_owned() };
-        let pki = crate::pki::Pki::open(&place.pki()).unwrap();
-        assert!(!is_of_cluster_authority(&place), "there is none yet");
+        let directories = Directories { data: dir.path().to_owned(), run: dir.path().to_owned() };
+        let pki = crate::pki::Pki::open(&directories.pki()).unwrap();
+        assert!(!is_of_cluster_authority(&directories), "there is none yet");
         let leaf = || crate::pki::Leaf {
             common_name: "system:node:n",
             organizations: &["system:nodes"],
             names: vec!["n".to_owned()],
         };
         for (authority, expected) in [(&pki.cluster, true), (&pki.kubelet, false)] {
-            write_private(&serving_path(&place), authority.issue(&leaf()).unwrap().certificate.as_bytes()).unwrap();
-            assert_eq!(is_of_cluster_authority(&place), expected);
+            write_private(&serving_path(&directories), authority.issue(&leaf()).unwrap().certificate.as_bytes())
+                .unwrap();
+            assert_eq!(is_of_cluster_authority(&directories), expected);
         }
     }
 

@@ -15,8 +15,8 @@ use rcgen::{CertificateParams, DnType, KeyPair};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
+use crate::directories::Directories;
 use crate::pki::{Identity, write_private};
-use crate::place::Place;
 
 /// How long the cluster may take to answer.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -64,13 +64,13 @@ impl Wanted {
 }
 
 /// Where the node keeps its certificate as a client, and the key after it.
-pub fn client_path(place: &Place) -> PathBuf {
-    place.pki().join("kubelet-client-current.pem")
+pub fn client_path(directories: &Directories) -> PathBuf {
+    directories.pki().join("kubelet-client-current.pem")
 }
 
 /// Where the node keeps the certificate of a component, and the key after it.
-pub fn component_path(place: &Place, component: NodeComponent) -> PathBuf {
-    place.pki().join(format!("{}-client-current.pem", component.name()))
+pub fn component_path(directories: &Directories, component: NodeComponent) -> PathBuf {
+    directories.pki().join(format!("{}-client-current.pem", component.name()))
 }
 
 /// Whether a file holds a certificate that has not expired.

@@ -19,10 +19,10 @@ use futures::future::try_join_all;
 
 use crate::cli;
 use crate::config::{Node, node_name};
+use crate::directories::Directories;
 use crate::kubeconfig;
 use crate::node_object::is_ready;
 use crate::pki::write_private;
-use crate::place::Place;
 use crate::settings::Settings;
 use certificate::Wanted;
 
@@ -40,30 +40,30 @@ pub async fn join(flags: &cli::Agent) -> Result<Joined> {
         let node = of_server(Node::from_flags(flags, &Settings::default())?, path);
         return Ok(Joined { node, kubeconfig: path.clone(), renews: false });
     }
-    let place = Place::of(&flags.place);
-    let path = place.kubeconfig("kubelet");
-    if must_join(flags, &place)? {
-        join_by_token(flags, &place).await?;
+    let directories = Directories::of(&flags.directories);
+    let path = directories.kubeconfig("kubelet");
+    if must_join(flags, &directories)? {
+        join_by_token(flags, &directories).await?;
     }
     let client = Client::from_kubeconfig(&path, None)
         .with_context(|| format!("{} cannot be used; delete it and join again with a token", path.display()))?;
-    let node = of_server(Node::from_flags(flags, &settings::learn(&client, &place).await?)?, &path);
+    let node = of_server(Node::from_flags(flags, &settings::learn(&client, &directories).await?)?, &path);
     Ok(Joined { node, kubeconfig: path, renews: true })
 }
 
 /// Gives an identity to each component of the node that has none.
 pub async fn identify_components(client: &Client, node: &Node) -> Result<()> {
-    let kubelet = node.place.kubeconfig("kubelet");
+    let kubelet = node.directories.kubeconfig("kubelet");
     let server = kubeconfig::server(&kubelet)?;
     let authority = kubeconfig::authority(&kubelet)?;
     let identified = NodeComponent::ALL.map(|component| {
-        let path = certificate::component_path(&node.place, component);
+        let path = certificate::component_path(&node.directories, component);
         let config = kubeconfig::by_files(&server, &authority, &path);
         async move {
             if !certificate::is_alive(&path) {
                 certificate::renew(client, &Wanted::component(component, &node.name), &path).await?;
             }
-            kubeconfig::write(&node.place.kubeconfig(component.name()), &config)
+            kubeconfig::write(&node.directories.kubeconfig(component.name()), &config)
         }
     });
     try_join_all(identified).await.map(drop)
@@ -75,8 +75,8 @@ fn of_server(node: Node, kubeconfig: &Path) -> Node {
 }
 
 /// Whether what an earlier join left is missing, of another cluster, or too old.
-fn must_join(flags: &cli::Agent, place: &Place) -> Result<bool> {
-    let path = place.kubeconfig("kubelet");
+fn must_join(flags: &cli::Agent, directories: &Directories) -> Result<bool> {
+    let path = directories.kubeconfig("kubelet");
     let may_join = flags.join.server.is_some() && flags.join.token.is_some();
     if !path.exists() {
         if may_join {
@@ -89,7 +89,7 @@ fn must_join(flags: &cli::Agent, place: &Place) -> Result<bool> {
     }
     let hashes = &flags.join.discovery_token_ca_cert_hash;
     let same = hashes.is_empty() || discovery::is_pinned(&kubeconfig::authority(&path)?, hashes)?;
-    match (same, certificate::is_alive(&certificate::client_path(place))) {
+    match (same, certificate::is_alive(&certificate::client_path(directories))) {
         (true, true) => Ok(false),
         _ if may_join => Ok(true),
         (false, _) => bail!("this machine belongs to another cluster; give --server and --token to join this one"),
@@ -97,7 +97,7 @@ fn must_join(flags: &cli::Agent, place: &Place) -> Result<bool> {
     }
 }
 
-async fn join_by_token(flags: &cli::Agent, place: &Place) -> Result<()> {
+async fn join_by_token(flags: &cli::Agent, directories: &Directories) -> Result<()> {
     let (Some(server), Some(token)) = (&flags.join.server, &flags.join.token) else {
         bail!("--server and --token are needed to join");
     };
@@ -111,21 +111,24 @@ async fn join_by_token(flags: &cli::Agent, place: &Place) -> Result<()> {
         ..HttpsConfig::default()
     })?;
     refuse_taken_name(&bootstrap, &name).await?;
-    let path = certificate::client_path(place);
+    let path = certificate::client_path(directories);
     certificate::renew(&bootstrap, &Wanted::client(&name), &path)
         .await
         .context("the cluster gives this node no certificate")?;
-    forget_components(place)?;
-    write_private(&place.pki().join("ca.crt"), cluster.authority.as_bytes())?;
-    kubeconfig::write(&place.kubeconfig("kubelet"), &kubeconfig::by_files(&cluster.server, &cluster.authority, &path))?;
+    forget_components(directories)?;
+    write_private(&directories.pki().join("ca.crt"), cluster.authority.as_bytes())?;
+    kubeconfig::write(
+        &directories.kubeconfig("kubelet"),
+        &kubeconfig::by_files(&cluster.server, &cluster.authority, &path),
+    )?;
     tracing::info!(node = name, "joined the cluster");
     Ok(())
 }
 
 /// Deletes the certificates of the node's components, which are of the cluster that it was in before.
-fn forget_components(place: &Place) -> Result<()> {
+fn forget_components(directories: &Directories) -> Result<()> {
     for component in NodeComponent::ALL {
-        let path = certificate::component_path(place, component);
+        let path = certificate::component_path(directories, component);
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(error).with_context(|| format!("cannot delete {}", path.display()));

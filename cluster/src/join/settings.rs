@@ -6,13 +6,13 @@ use anyhow::{Context, Result};
 use corten_api::k8s_openapi::api::core::v1::ConfigMap;
 use corten_client::Client;
 
+use crate::directories::Directories;
 use crate::pki::write_private;
-use crate::place::Place;
 use crate::settings::{KEY, NAME, NAMESPACE, Settings, parse};
 
 /// The cluster's settings, or what was last known of them while the API server cannot be reached.
-pub async fn learn(client: &Client, place: &Place) -> Result<Settings> {
-    let remembered = file(place);
+pub async fn learn(client: &Client, directories: &Directories) -> Result<Settings> {
+    let remembered = file(directories);
     match client.get::<ConfigMap>(NAMESPACE, NAME).await {
         Ok(config) => {
             let text = config.data.and_then(|mut data| data.remove(KEY)).context("the cluster's settings are empty")?;
@@ -28,6 +28,6 @@ pub async fn learn(client: &Client, place: &Place) -> Result<Settings> {
     }
 }
 
-fn file(place: &Place) -> PathBuf {
-    place.data.join("cluster.json")
+fn file(directories: &Directories) -> PathBuf {
+    directories.data.join("cluster.json")
 }

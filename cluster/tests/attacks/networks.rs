@@ -32,7 +32,7 @@ struct Field {
 
 /// Where an attack comes from.
 #[derive(Clone, Debug)]
-enum Place {
+enum Source {
     Machine,
     Pod(PathBuf),
 }
@@ -60,7 +60,7 @@ impl Field {
     }
 
     /// A pod that sleeps, with its labels; Ready.
-    fn pod(&self, name: &str) -> Place {
+    fn pod(&self, name: &str) -> Source {
         self.cluster.apply(&format!(
             r#"
 apiVersion: v1
@@ -77,13 +77,13 @@ spec:
     }
 
     /// The network of a pod: that of the namespace which has the pod's address.
-    fn place_of(&self, pod: &str) -> Place {
+    fn place_of(&self, pod: &str) -> Source {
         let address = self.address(pod, 0);
         let sandboxes = self.cluster.machine.path("/run/corten/runtime/sandboxes");
         let all = std::fs::read_dir(&sandboxes).into_iter().flatten().flatten();
         let has_address = |pin: &PathBuf| enter(pin, || UdpSocket::bind((address, 0)).is_ok()).unwrap_or(false);
         let found = all.map(|sandbox| sandbox.path().join("net")).find(has_address);
-        Place::Pod(found.unwrap_or_else(|| panic!("no namespace below {} has {address}", sandboxes.display())))
+        Source::Pod(found.unwrap_or_else(|| panic!("no namespace below {} has {address}", sandboxes.display())))
     }
 
     fn address(&self, pod: &str, index: usize) -> IpAddr {
@@ -96,31 +96,31 @@ spec:
         self.cluster.kubectl(&["get", "service", service, "-o", &path]).parse().expect("an address")
     }
 
-    fn at<T: Send>(&self, place: &Place, work: impl FnOnce() -> T + Send) -> T {
-        match place {
-            Place::Machine => self.cluster.machine.in_network(work),
-            Place::Pod(pin) => enter(pin, work).expect("the pod's namespace is pinned"),
+    fn at<T: Send>(&self, source: &Source, work: impl FnOnce() -> T + Send) -> T {
+        match source {
+            Source::Machine => self.cluster.machine.in_network(work),
+            Source::Pod(pin) => enter(pin, work).expect("the pod's namespace is pinned"),
         }
     }
 
     /// Fetches the page of a server, or returns why there is none.
-    fn fetch(&self, place: &Place, to: SocketAddr) -> Result<String, ErrorKind> {
-        self.at(place, || page(to).map_err(|error| error.kind()))
+    fn fetch(&self, source: &Source, to: SocketAddr) -> Result<String, ErrorKind> {
+        self.at(source, || page(to).map_err(|error| error.kind()))
     }
 
     /// Sends to all of these from everywhere, by TCP and UDP, and asserts that nothing answers and nothing leaves.
-    fn assault(&self, when: &str, places: &[Place], targets: &[SocketAddr]) {
+    fn assault(&self, when: &str, sources: &[Source], targets: &[SocketAddr]) {
         std::thread::scope(|scope| {
-            for place in places {
+            for source in sources {
                 for target in targets {
                     scope.spawn(move || {
-                        self.at(place, || {
+                        self.at(source, || {
                             if let Ok(socket) = UdpSocket::bind(any(target.ip())) {
                                 let _ = socket.send_to(b"?", target);
                             }
                         });
-                        let answer = self.fetch(place, *target);
-                        assert!(answer.is_err(), "{when}: {target} answers {place:?}: {answer:?}");
+                        let answer = self.fetch(source, *target);
+                        assert!(answer.is_err(), "{when}: {target} answers {source:?}: {answer:?}");
                     });
                 }
             }
@@ -134,7 +134,7 @@ spec:
         let mut packets = Vec::new();
         for control in outside {
             wait::until("a packet that may leave", wait::BOUND, || {
-                let _ = self.at(&Place::Machine, || UdpSocket::bind(any(control.ip()))?.send_to(b"out", control));
+                let _ = self.at(&Source::Machine, || UdpSocket::bind(any(control.ip()))?.send_to(b"out", control));
                 packets.extend(self.wire.passed());
                 if packets.iter().any(|packet| packet.to == control.ip()) { Ok(()) } else { Err("none".into()) }
             });
@@ -203,33 +203,33 @@ fn cluster_addresses_stay(mode: &str) {
     }
     let flags = ["--proxy-mode", mode];
     let field = Field::start(&flags);
-    let places = [Place::Machine, field.pod("web")];
+    let sources = [Source::Machine, field.pod("web")];
     let service = web_service(&field);
-    for place in &places {
+    for source in &sources {
         for address in service {
-            let served = || field.fetch(place, SocketAddr::new(address, 80)).map_err(|error| error.to_string());
+            let served = || field.fetch(source, SocketAddr::new(address, 80)).map_err(|error| error.to_string());
             assert_eq!(wait::until("the Service", wait::BOUND, served), "web");
-            let refused = field.fetch(place, SocketAddr::new(address, 81));
-            assert_eq!(refused, Err(ErrorKind::ConnectionRefused), "a port that the Service has not, {place:?}");
+            let refused = field.fetch(source, SocketAddr::new(address, 81));
+            assert_eq!(refused, Err(ErrorKind::ConnectionRefused), "a port that the Service has not, {source:?}");
         }
     }
     let mut targets = nowhere(service);
-    field.assault("beside a Service", &places, &targets);
+    field.assault("beside a Service", &sources, &targets);
 
     field.cluster.kubectl(&["delete", "service", "web"]);
     for address in service {
-        let gone = || match field.fetch(&places[1], SocketAddr::new(address, 80)) {
+        let gone = || match field.fetch(&sources[1], SocketAddr::new(address, 80)) {
             Ok(page) if page == "web" => Err("it answers still".to_owned()),
             other => Ok(other),
         };
         wait::until("the Service's end", wait::BOUND, gone).expect_err("a Service that is gone");
         targets.push(SocketAddr::new(address, 80));
     }
-    field.assault("after the Service", &places, &targets);
+    field.assault("after the Service", &sources, &targets);
     field.cluster.kill_hard();
-    field.assault("without the server", &places, &targets);
+    field.assault("without the server", &sources, &targets);
     field.up(&flags);
-    field.assault("after a restart", &places, &targets);
+    field.assault("after a restart", &sources, &targets);
     field.cluster.corten(&["down"]);
     let mut tables = field.cluster.machine.nft_tables();
     tables.retain(|table| table.starts_with("corten"));
@@ -299,14 +299,14 @@ fn answer_of(server: SocketAddr, request: &[u8]) -> Vec<u8> {
     answer
 }
 
-fn dns_answers_pods_alone(field: &Field, pod: &Place) {
+fn dns_answers_pods_alone(field: &Field, pod: &Source) {
     let dns: SocketAddr = "10.244.0.1:53".parse().expect("an address");
     let metrics: SocketAddr = "10.244.0.1:9153".parse().expect("an address");
     let scrape = b"GET /metrics HTTP/1.0\r\n\r\n";
     let framed = [&(question().len() as u16).to_be_bytes()[..], &question()].concat();
-    for place in [pod.clone(), Place::Machine] {
-        assert!(field.at(&place, || resolve(dns)).is_ok(), "{place:?} is answered");
-        assert!(!field.at(&place, || answer_of(metrics, scrape)).is_empty(), "{place:?} reads metrics");
+    for source in [pod.clone(), Source::Machine] {
+        assert!(field.at(&source, || resolve(dns)).is_ok(), "{source:?} is answered");
+        assert!(!field.at(&source, || answer_of(metrics, scrape)).is_empty(), "{source:?} reads metrics");
     }
     assert!(field.world.in_network(|| resolve(dns)).is_err(), "a host outside is answered by UDP");
     assert_eq!(field.world.in_network(|| answer_of(dns, &framed)), [] as [u8; 0], "a host outside is answered by TCP");
@@ -331,7 +331,7 @@ fn wrapped(from: Ipv4Addr, to: Ipv4Addr) -> Vec<u8> {
 }
 
 /// Neither by VXLAN, which believes every sender, nor with a pod's address does a host outside or another pod reach a pod.
-fn forged_packets_are_dropped(field: &Field, victim: &Place, address: IpAddr) {
+fn forged_packets_are_dropped(field: &Field, victim: &Source, address: IpAddr) {
     let IpAddr::V4(pod) = address else { panic!("{address} is not of IPv4") };
     let server = field.at(victim, || UdpSocket::bind("0.0.0.0:7777").expect("the port is free"));
     server.set_read_timeout(Some(wait::BOUND)).expect("a socket has a timeout");
@@ -345,13 +345,13 @@ fn forged_packets_are_dropped(field: &Field, victim: &Place, address: IpAddr) {
     field.world.in_network(forged).expect("it is sent");
     // An honest one arrives, and bounds the wait for those before it.
     let honest = || UdpSocket::bind("0.0.0.0:0")?.send_to(b"honest", (pod, 7777));
-    field.at(&Place::Machine, honest).expect("it is sent");
+    field.at(&Source::Machine, honest).expect("it is sent");
     let mut buffer = [0; 64];
     let (length, from) = server.recv_from(&mut buffer).expect("the honest one");
     assert_eq!(&buffer[..length], b"honest", "from {from}");
 }
 
-fn external_addresses_are_not_hijacked(field: &Field, pod: &Place) {
+fn external_addresses_are_not_hijacked(field: &Field, pod: &Source) {
     let kubernetes = field.service_address("kubernetes", 0);
     let hijacked = [machine::ADDRESS.to_owned(), kubernetes.to_string(), "10.244.0.1".to_owned()];
     field.cluster.apply(&format!(
@@ -366,9 +366,9 @@ spec: {{selector: {{app: web}}, externalIPs: ["{}", "198.51.100.7"], ports: [{{p
     let to = |address: &str| SocketAddr::new(address.parse().expect("an address"), 7070);
     let served = || field.fetch(pod, to("198.51.100.7")).map_err(|error| error.to_string());
     assert_eq!(wait::until("a free address", wait::BOUND, served), "web");
-    for place in [pod.clone(), Place::Machine] {
+    for source in [pod.clone(), Source::Machine] {
         for address in &hijacked {
-            assert!(field.fetch(&place, to(address)).is_err(), "{address} leads {place:?} to the thief");
+            assert!(field.fetch(&source, to(address)).is_err(), "{address} leads {source:?} to the thief");
         }
     }
     field.cluster.kubectl(&["delete", "service", "thief"]);

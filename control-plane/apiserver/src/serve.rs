@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use corten_listen::{Gate, HANDSHAKE_TIMEOUT, Limits, Place};
+use corten_listen::{Gate, HANDSHAKE_TIMEOUT, Limits, Slot};
 use futures::StreamExt;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Version, header};
 use hyper::body::Incoming;
@@ -74,13 +74,13 @@ impl Server {
         let connections = TaskTracker::new();
         let gate = Gate::new(LIMITS);
         loop {
-            let (stream, place) = tokio::select! {
+            let (stream, slot) = tokio::select! {
                 () = shutdown.cancelled() => break,
                 accepted = gate.accept(&listener) => accepted,
             };
             let local = stream.local_addr().ok().map(|address| address.ip().to_canonical());
             let acceptor = tokio_rustls::TlsAcceptor::from(certificates.tls(local));
-            connections.spawn(Arc::clone(&self).connection(stream, place, acceptor, shutdown.clone()));
+            connections.spawn(Arc::clone(&self).connection(stream, slot, acceptor, shutdown.clone()));
         }
         // New connections are refused at once; their clients find another server, or this one after its restart.
         drop(listener);
@@ -95,7 +95,7 @@ impl Server {
     async fn connection(
         self: Arc<Self>,
         stream: TcpStream,
-        place: Place,
+        slot: Slot,
         acceptor: tokio_rustls::TlsAcceptor,
         shutdown: CancellationToken,
     ) {
@@ -103,7 +103,7 @@ impl Server {
         let address = stream.peer_addr().ok().map(|peer| SocketAddr::new(peer.ip().to_canonical(), peer.port()));
         let _ = stream.set_nodelay(true);
         let plain = tokio::select! {
-            () = place.closed() => return,
+            () = slot.closed() => return,
             plain = tokio::time::timeout(HANDSHAKE_TIMEOUT, begins_with_http(&stream)) => plain,
         };
         if plain != Ok(false) {
@@ -116,7 +116,7 @@ impl Server {
         }
         let stream = WriteTimeout::new(stream, WRITE_TIMEOUT);
         let handshake = tokio::select! {
-            () = place.closed() => return,
+            () = slot.closed() => return,
             handshake = corten_listen::handshake(&acceptor, stream) => handshake,
         };
         let Ok(stream) = handshake else {
@@ -126,11 +126,11 @@ impl Server {
         let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
         let identity = self.client_certificates.identify(chain);
         let expires = chain.first().and_then(|certificate| expiry_of_certificate(certificate));
-        let place = Arc::new(place);
+        let slot = Arc::new(slot);
         if !matches!(identity, Identity::None) {
-            place.authenticated();
+            slot.authenticated();
         }
-        let peer = Arc::new(Peer { identity, address, expires, place: Some(Arc::clone(&place)) });
+        let peer = Arc::new(Peer { identity, address, expires, slot: Some(Arc::clone(&slot)) });
         let server = Arc::clone(&self);
         let service = hyper::service::service_fn(move |request: http::Request<Incoming>| {
             let server = Arc::clone(&server);
@@ -152,7 +152,7 @@ impl Server {
         tokio::pin!(connection);
         tokio::select! {
             _ = connection.as_mut() => {}
-            () = place.closed() => {}
+            () = slot.closed() => {}
             () = shutdown.cancelled() => {
                 connection.as_mut().graceful_shutdown();
                 let _ = connection.await;
@@ -161,8 +161,8 @@ impl Server {
     }
 
     async fn respond(&self, request: http::Request<Incoming>, peer: &Peer) -> http::Response<HttpBody> {
-        if let Some(place) = &peer.place {
-            place.request_arrived();
+        if let Some(slot) = &peer.slot {
+            slot.request_arrived();
         }
         if let Some((status, why)) = early_response(&request) {
             let mut response = http::Response::new(Body::Full(why.into()).into_http());

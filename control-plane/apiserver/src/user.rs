@@ -74,7 +74,7 @@ pub struct Peer {
     /// The expiry of the client's certificate.
     pub expires: Option<jiff::Timestamp>,
     /// The connection's slot of the listener; none for calls within the process.
-    pub place: Option<Arc<corten_listen::Place>>,
+    pub slot: Option<Arc<corten_listen::Slot>>,
 }
 
 /// The identity that the connection carries.

@@ -25,7 +25,7 @@ const UPDATED: &str = "UnschedulablePodUpdate";
 pub type Profiles = HashMap<String, Arc<Profile>>;
 
 /// The queue that a pod is in.
-enum Place {
+enum QueuedIn {
     Active(Rank),
     Backoff(Timestamp),
     Unschedulable(Alike),
@@ -63,7 +63,7 @@ pub struct Queue {
     profiles: Arc<Profiles>,
     initial_backoff: Duration,
     max_backoff: Duration,
-    places: HashMap<Arc<str>, Place>,
+    queued_in: HashMap<Arc<str>, QueuedIn>,
     active: BTreeMap<Rank, Entry>,
     backoff: BTreeMap<(Timestamp, Arc<str>), Entry>,
     unschedulable: HashMap<Alike, HashMap<Arc<str>, Entry>>,
@@ -88,7 +88,7 @@ impl Queue {
             metrics,
             initial_backoff,
             max_backoff,
-            places: HashMap::new(),
+            queued_in: HashMap::new(),
             active: BTreeMap::new(),
             backoff: BTreeMap::new(),
             unschedulable: HashMap::new(),
@@ -101,17 +101,17 @@ impl Queue {
 
     #[cfg(test)]
     pub fn contains(&self, uid: &str) -> bool {
-        self.places.contains_key(uid)
+        self.queued_in.contains_key(uid)
     }
 
     /// Returns a pod in any of the queues.
     pub fn get(&self, uid: &str) -> Option<&Arc<PodRow>> {
-        let (uid, place) = self.places.get_key_value(uid)?;
-        let entry = match place {
-            Place::Active(rank) => self.active.get(rank),
-            Place::Backoff(until) => self.backoff.get(&(*until, uid.clone())),
-            Place::Gated => self.gated.get(uid),
-            Place::Unschedulable(alike) => self.unschedulable.get(alike)?.get(uid),
+        let (uid, queue) = self.queued_in.get_key_value(uid)?;
+        let entry = match queue {
+            QueuedIn::Active(rank) => self.active.get(rank),
+            QueuedIn::Backoff(until) => self.backoff.get(&(*until, uid.clone())),
+            QueuedIn::Gated => self.gated.get(uid),
+            QueuedIn::Unschedulable(alike) => self.unschedulable.get(alike)?.get(uid),
         };
         entry.map(|entry| &entry.pod)
     }
@@ -129,8 +129,8 @@ impl Queue {
     /// Adds a new pod, or updates one. If its demand changed it is tried at once; otherwise it stays in its queue.
     /// Returns the verdict of a gate that the pod did not have before.
     pub fn add(&mut self, pod: Arc<PodRow>, now: Timestamp) -> Option<Verdict> {
-        let asleep = matches!(self.places.get(&pod.uid), Some(Place::Unschedulable(_)));
-        let backing_off = matches!(self.places.get(&pod.uid), Some(Place::Backoff(_)));
+        let asleep = matches!(self.queued_in.get(&pod.uid), Some(QueuedIn::Unschedulable(_)));
+        let backing_off = matches!(self.queued_in.get(&pod.uid), Some(QueuedIn::Backoff(_)));
         let Some(mut entry) = self.remove(&pod.uid) else {
             return self.enqueue(Entry::new(pod, now), metrics::ADDED);
         };
@@ -157,29 +157,29 @@ impl Queue {
             entry.rejected_by = vec![gate];
             self.metrics.incoming("unschedulable", event);
             self.metrics.rejected(&entry.pod.demand.scheduler_name, &entry.rejected_by, true);
-            self.places.insert(entry.pod.uid.clone(), Place::Gated);
+            self.queued_in.insert(entry.pod.uid.clone(), QueuedIn::Gated);
             self.gated.insert(entry.pod.uid.clone(), entry);
             return Some(verdict);
         }
         self.arrivals += 1;
         self.metrics.incoming("active", event);
-        self.places.insert(entry.pod.uid.clone(), Place::Active(rank));
+        self.queued_in.insert(entry.pod.uid.clone(), QueuedIn::Active(rank));
         self.active.insert(rank, entry);
         None
     }
 
     /// Removes a pod from its queue.
     pub fn remove(&mut self, uid: &str) -> Option<Entry> {
-        let (uid, place) = self.places.remove_entry(uid)?;
-        match place {
-            Place::Active(rank) => self.active.remove(&rank),
-            Place::Backoff(until) => self.backoff.remove(&(until, uid)),
-            Place::Gated => self.gated.remove(&uid).map(|mut entry| {
+        let (uid, queue) = self.queued_in.remove_entry(uid)?;
+        match queue {
+            QueuedIn::Active(rank) => self.active.remove(&rank),
+            QueuedIn::Backoff(until) => self.backoff.remove(&(until, uid)),
+            QueuedIn::Gated => self.gated.remove(&uid).map(|mut entry| {
                 self.metrics.rejected(&entry.pod.demand.scheduler_name, &entry.rejected_by, false);
                 entry.rejected_by.clear();
                 entry
             }),
-            Place::Unschedulable(alike) => self.unshelve(&alike, &uid),
+            QueuedIn::Unschedulable(alike) => self.unshelve(&alike, &uid),
         }
     }
 
@@ -191,7 +191,7 @@ impl Queue {
         if !entry.pod.nominated.is_empty() {
             self.waiting_for_node.entry(entry.pod.nominated.clone()).or_default().insert(uid.clone());
         }
-        self.places.insert(uid.clone(), Place::Unschedulable(alike.clone()));
+        self.queued_in.insert(uid.clone(), QueuedIn::Unschedulable(alike.clone()));
         self.unschedulable.entry(alike).or_default().insert(uid, entry);
     }
 
@@ -224,7 +224,7 @@ impl Queue {
                 self.backoff.remove(&key)?
             }
         };
-        self.places.remove(&entry.pod.uid);
+        self.queued_in.remove(&entry.pod.uid);
         entry.attempts += 1;
         entry.first_attempt.get_or_insert(now);
         entry.last_attempt = now;
@@ -269,7 +269,7 @@ impl Queue {
     fn back_off(&mut self, entry: Entry, event: &'static str) {
         self.metrics.incoming("backoff", event);
         let until = self.backoff_ends(&entry);
-        self.places.insert(entry.pod.uid.clone(), Place::Backoff(until));
+        self.queued_in.insert(entry.pod.uid.clone(), QueuedIn::Backoff(until));
         self.backoff.insert((until, entry.pod.uid.clone()), entry);
     }
 
@@ -283,9 +283,9 @@ impl Queue {
             // A pod with a nominated node is not affected by pods on other nodes.
             ClusterEvent::PodPlaced(pod) | ClusterEvent::PodRemoved(pod) | ClusterEvent::PodUpdated(_, pod) => {
                 let there = self.waiting_for_node.get(&pod.node_name).into_iter().flatten();
-                let places = there.filter_map(|uid| self.places.get(uid).map(|place| (uid, place)));
-                for (uid, place) in places {
-                    let Place::Unschedulable(alike) = place else { continue };
+                let queued_in = there.filter_map(|uid| self.queued_in.get(uid).map(|queue| (uid, queue)));
+                for (uid, queue) in queued_in {
+                    let QueuedIn::Unschedulable(alike) = queue else { continue };
                     if self
                         .unschedulable
                         .get(alike)

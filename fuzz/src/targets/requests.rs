@@ -119,7 +119,7 @@ impl ApiServer {
 }
 
 fn peer(identity: Identity) -> Peer {
-    Peer { identity, address: None, expires: None, place: None }
+    Peer { identity, address: None, expires: None, slot: None }
 }
 
 fn with_server(use_it: impl AsyncFnOnce(&ApiServer)) {

@@ -15,13 +15,13 @@ pub fn reconcile(of: Type<'_>, set: &Set) -> Option<Set> {
 
 fn below(of: Type<'_>, set: &Set) -> Set {
     set.filtered(|element, node| match child(of, element) {
-        Some(of) => place(of, node),
+        Some(of) => owned_below(of, node),
         None => node.clone(),
     })
 }
 
 /// Returns the owned paths at and below a value.
-fn place(of: Type<'_>, node: &Node) -> Node {
+fn owned_below(of: Type<'_>, node: &Node) -> Node {
     let one = || Node { member: true, below: Set::default() };
     match static_shape(of) {
         // Without owned paths below it, it is owned as one already.

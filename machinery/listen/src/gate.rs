@@ -88,12 +88,12 @@ impl Gate {
 
     /// Accepts the next connection within the limits. Waits longer and longer while accepting fails, which happens as
     /// long as the process has no free file descriptor.
-    pub async fn accept<L: Accept>(&self, listener: &L) -> (L::Connection, Place) {
+    pub async fn accept<L: Accept>(&self, listener: &L) -> (L::Connection, Slot) {
         let mut pause = FIRST_PAUSE;
         loop {
             match listener.accept().await {
                 Ok(connection) => match self.admit() {
-                    Some(place) => return (connection, place),
+                    Some(slot) => return (connection, slot),
                     None => drop(connection),
                 },
                 Err(error) => {
@@ -106,7 +106,7 @@ impl Gate {
     }
 
     /// Admits a new connection; closes the oldest unauthenticated connection if the limit is reached.
-    fn admit(&self) -> Option<Place> {
+    fn admit(&self) -> Option<Slot> {
         let mut open = lock(&self.open);
         let is_full = open.count() >= self.limits.connections;
         if is_full || open.unauthenticated.len() >= self.limits.unauthenticated {
@@ -118,7 +118,7 @@ impl Gate {
         let closing = CancellationToken::new();
         open.unauthenticated.insert(number, closing.clone());
         drop(open);
-        Some(Place {
+        Some(Slot {
             open: Arc::clone(&self.open),
             number,
             closing,
@@ -134,7 +134,7 @@ fn lock(open: &Mutex<Open>) -> MutexGuard<'_, Open> {
 
 /// The slot of one connection; dropping it frees the slot.
 #[derive(Debug)]
-pub struct Place {
+pub struct Slot {
     open: Arc<Mutex<Open>>,
     number: u64,
     closing: CancellationToken,
@@ -142,7 +142,7 @@ pub struct Place {
     is_authenticated: AtomicBool,
 }
 
-impl Place {
+impl Slot {
     /// Records that the peer authenticated: the connection is no longer closed in favour of another.
     pub fn authenticated(&self) {
         // Every request of a connection calls this; only the first needs the lock.
@@ -175,7 +175,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Slot {
     fn drop(&mut self) {
         let mut open = lock(&self.open);
         open.unauthenticated.remove(&self.number);
@@ -189,8 +189,8 @@ mod tests {
 
     use super::*;
 
-    fn is_closed(place: &Place) -> bool {
-        place.closing.is_cancelled()
+    fn is_closed(slot: &Slot) -> bool {
+        slot.closing.is_cancelled()
     }
 
     #[test]
@@ -210,8 +210,8 @@ mod tests {
     #[test]
     fn authenticated_connections_are_limited_and_never_closed() {
         let gate = Gate::new(Limits { connections: 2, unauthenticated: 2 });
-        let known: Vec<Place> = (0..2).filter_map(|_| gate.admit()).collect();
-        known.iter().for_each(Place::authenticated);
+        let known: Vec<Slot> = (0..2).filter_map(|_| gate.admit()).collect();
+        known.iter().for_each(Slot::authenticated);
         assert!(gate.admit().is_none());
         assert!(!known.iter().any(is_closed));
         drop(known);

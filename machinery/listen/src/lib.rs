@@ -9,7 +9,7 @@ pub mod head;
 mod http;
 mod relay;
 
-pub use gate::{Accept, Gate, Limits, Place};
+pub use gate::{Accept, Gate, Limits, Slot};
 pub use http::{HEADER_TIMEOUT, MAX_STREAMS, http};
 pub use relay::relay;
 

@@ -13,7 +13,7 @@ const ONE: [&str; 3] = ["additionalProperties", "not", "items"];
 
 /// The position of a schema.
 #[derive(Clone, Default)]
-struct Place {
+struct Position {
     is_root: bool,
     is_in_metadata: bool,
     /// The reason why a default is not allowed.
@@ -22,7 +22,7 @@ struct Place {
 
 /// Adds the errors of the keywords of a schema and of those below it.
 pub fn validate(schema: &Value, path: &Path, errors: &mut Vec<FieldError>) {
-    validate_schema(schema, path, &Place { is_root: true, ..Place::default() }, errors);
+    validate_schema(schema, path, &Position { is_root: true, ..Position::default() }, errors);
 }
 
 fn string<'a>(schema: &'a Value, key: &str) -> &'a str {
@@ -35,12 +35,12 @@ fn is_present(key: &str, value: &Value) -> bool {
     !(value.is_null() || is_empty && matches!(key, "patternProperties" | "definitions"))
 }
 
-fn validate_schema(schema: &Value, path: &Path, place: &Place, errors: &mut Vec<FieldError>) {
+fn validate_schema(schema: &Value, path: &Path, position: &Position, errors: &mut Vec<FieldError>) {
     if !schema.is_object() {
         return;
     }
-    supported(schema, path, place, errors);
-    below(schema, path, place, errors);
+    supported(schema, path, position, errors);
+    below(schema, path, position, errors);
     if schema["x-kubernetes-preserve-unknown-fields"] == false {
         let path = path.child("x-kubernetes-preserve-unknown-fields");
         errors.push(FieldError::invalid(&path, false, "must be true or undefined"));
@@ -54,12 +54,12 @@ fn validate_schema(schema: &Value, path: &Path, place: &Place, errors: &mut Vec<
     }
 }
 
-fn supported(schema: &Value, path: &Path, place: &Place, errors: &mut Vec<FieldError>) {
+fn supported(schema: &Value, path: &Path, position: &Position, errors: &mut Vec<FieldError>) {
     let kind = string(schema, "type");
     if !kind.is_empty() && !TYPES.contains(&kind) {
         errors.push(FieldError::not_supported(&path.child("type"), kind, TYPES).as_text());
     }
-    if let Some(why) = place.no_default.as_ref().filter(|_| schema.get("default").is_some()) {
+    if let Some(why) = position.no_default.as_ref().filter(|_| schema.get("default").is_some()) {
         errors.push(FieldError::forbidden(&path.child("default"), format!("must not be set {why}")));
     }
     for key in ["id", "additionalItems", "patternProperties", "definitions", "dependencies", "$ref"] {
@@ -75,7 +75,7 @@ fn supported(schema: &Value, path: &Path, place: &Place, errors: &mut Vec<FieldE
         let detail = "items must be a schema object and not an array";
         errors.push(FieldError::forbidden(&path.child("items"), detail));
     }
-    if place.is_in_metadata && schema["x-kubernetes-embedded-resource"] == true {
+    if position.is_in_metadata && schema["x-kubernetes-embedded-resource"] == true {
         let path = path.child("x-kubernetes-embedded-resource");
         errors.push(FieldError::forbidden(&path, "must not be used inside of resource meta"));
     }
@@ -90,20 +90,20 @@ fn supported(schema: &Value, path: &Path, place: &Place, errors: &mut Vec<FieldE
     }
 }
 
-fn below(schema: &Value, path: &Path, place: &Place, errors: &mut Vec<FieldError>) {
-    let inner = Place { is_root: false, ..place.clone() };
+fn below(schema: &Value, path: &Path, position: &Position, errors: &mut Vec<FieldError>) {
+    let inner = Position { is_root: false, ..position.clone() };
     let mut values = inner.clone();
-    if place.is_in_metadata {
+    if position.is_in_metadata {
         values.no_default = Some("inside additionalProperties applying to object metadata".to_owned());
     }
     let [additional, not, items] = ONE;
     validate_schema(&schema[additional], &path.child(additional), &values, errors);
-    let is_resource = place.is_root || schema["x-kubernetes-embedded-resource"] == true;
+    let is_resource = position.is_root || schema["x-kubernetes-embedded-resource"] == true;
     for (name, property) in schema["properties"].as_object().into_iter().flatten() {
         let mut inner = inner.clone();
         if is_resource && ALWAYS.contains(&name.as_str()) {
             inner.is_in_metadata = true;
-            if place.is_root {
+            if position.is_root {
                 inner.no_default = Some(format!("in top-level {name}"));
             }
         }

@@ -225,7 +225,7 @@ pub(crate) async fn serve(address: SocketAddr, page: Page, tasks: TaskTracker, s
     let gate = Gate::new(LIMITS);
     let permits = Permits::new(READERS, READERS_OF_EACH);
     loop {
-        let (stream, place) = tokio::select! {
+        let (stream, slot) = tokio::select! {
             accepted = gate.accept(&listener) => accepted,
             () = shutdown.cancelled() => return,
         };
@@ -238,7 +238,7 @@ pub(crate) async fn serve(address: SocketAddr, page: Page, tasks: TaskTracker, s
         tasks.spawn(async move {
             let _permit = permit;
             tokio::select! {
-                () = place.closed() => {}
+                () = slot.closed() => {}
                 _ = timeout(TIMEOUT, answer(stream, &*render)) => {}
             }
         });

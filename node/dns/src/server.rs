@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
-use corten_listen::{Gate, Limits, Place};
+use corten_listen::{Gate, Limits, Slot};
 use hickory_proto::rr::Name;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
@@ -232,7 +232,7 @@ impl Serving {
         let gate = Gate::new(LIMITS);
         let permits = Permits::new(CONNECTIONS, CONNECTIONS_OF_EACH);
         loop {
-            let (stream, place) = tokio::select! {
+            let (stream, slot) = tokio::select! {
                 accepted = gate.accept(&listener) => accepted,
                 () = self.shutdown.cancelled() => return,
             };
@@ -248,8 +248,8 @@ impl Serving {
                 let _permit = permit;
                 tokio::select! {
                     () = shutdown.cancelled() => {}
-                    () = place.closed() => {}
-                    _ = serve_connection(stream, client.ip(), responder, &place) => {}
+                    () = slot.closed() => {}
+                    _ = serve_connection(stream, client.ip(), responder, &slot) => {}
                 }
             });
         }
@@ -257,12 +257,12 @@ impl Serving {
 }
 
 /// Answers the queries of a connection one after the other. Closes the connection of a client that misbehaves.
-async fn serve_connection(mut stream: TcpStream, client: IpAddr, responder: Responder, place: &Place) -> Option<()> {
+async fn serve_connection(mut stream: TcpStream, client: IpAddr, responder: Responder, slot: &Slot) -> Option<()> {
     loop {
         let length = timeout(IDLE, stream.read_u16()).await.ok()?.ok()?;
         let mut request = vec![0; usize::from(length)];
         timeout(IDLE, stream.read_exact(&mut request)).await.ok()?.ok()?;
-        place.request_arrived();
+        slot.request_arrived();
         let started = Instant::now();
         let reply = match responder.respond(&request) {
             Step::Ignore => return None,

@@ -74,9 +74,9 @@ impl Memory {
     }
 
     /// Promises the container its memory, from the nodes that were found for it.
-    pub fn allocate(&self, pod: &Pod, container: &Container, place: Hint) -> Result<()> {
+    pub fn allocate(&self, pod: &Pod, container: &Container, hint: Hint) -> Result<()> {
         match self.0.as_ref().filter(|_| self.concerns(pod)) {
-            Some(policy) => policy.allocate(pod, container, place),
+            Some(policy) => policy.allocate(pod, container, hint),
             None => Ok(()),
         }
     }
@@ -119,21 +119,21 @@ impl Memory {
 }
 
 impl Static {
-    fn allocate(&self, pod: &Pod, container: &Container, place: Hint) -> Result<()> {
+    fn allocate(&self, pod: &Pod, container: &Container, hint: Hint) -> Result<()> {
         let key = (spec::uid(pod).to_owned(), container.name.clone());
         let wanted = sizes(container_requests(container));
         let mut given = self.lock();
         if wanted.is_empty() || given.contains_key(&key) {
             return Ok(());
         }
-        let nodes = self.choose(&given, pod, &wanted, place)?;
+        let nodes = self.choose(&given, pod, &wanted, hint)?;
         take_over(&mut given, pod, nodes, &wanted);
         given.insert(key, wanted.into_iter().map(|(kind, size)| Block { nodes, kind, size }).collect());
         self.write(&given)
     }
 
     /// The nodes that were found if they hold it, else the best that include them.
-    fn choose(&self, given: &Given, pod: &Pod, wanted: &Sizes, place: Hint) -> Result<Nodes> {
+    fn choose(&self, given: &Given, pod: &Pod, wanted: &Sizes, hint: Hint) -> Result<Nodes> {
         let fail = |why: &str| Err(Error::pod(format!("[memorymanager] {why}")));
         let found = self.hints(given, pod, wanted);
         let best = |within: Nodes| {
@@ -142,7 +142,7 @@ impl Static {
             found.sort_unstable_by_key(|hint| (!hint.preferred, hint.nodes.map(|nodes| (nodes.count_ones(), nodes))));
             found.first().map(|hint| **hint)
         };
-        let (chosen, missing, worse) = match place.nodes {
+        let (chosen, missing, worse) = match hint.nodes {
             None => (
                 best(0),
                 "failed to get the default NUMA affinity, no NUMA nodes with enough memory is available",
@@ -162,7 +162,7 @@ impl Static {
         };
         match chosen {
             None => fail(missing),
-            Some(chosen) if place.preferred && !chosen.preferred => fail(worse),
+            Some(chosen) if hint.preferred && !chosen.preferred => fail(worse),
             Some(chosen) => Ok(chosen.nodes.unwrap_or_default()),
         }
     }
@@ -367,8 +367,8 @@ mod tests {
         pod
     }
 
-    fn allocate(policy: &Static, pod: &Pod, place: Hint) -> Result<()> {
-        spec::containers(pod).try_for_each(|declared| policy.allocate(pod, &declared.container, place))
+    fn allocate(policy: &Static, pod: &Pod, hint: Hint) -> Result<()> {
+        spec::containers(pod).try_for_each(|declared| policy.allocate(pod, &declared.container, hint))
     }
 
     fn nodes(policy: &Static, uid: &str, container: &str) -> Vec<(Vec<u32>, u64)> {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use corten_listen::{Gate, Limits, Place};
+use corten_listen::{Gate, Limits, Slot};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -90,9 +90,9 @@ async fn listen(key: ServiceKey, port: u16, checks: watch::Receiver<Checks>, end
         let gate = Gate::new(LIMITS);
         loop {
             tokio::select! {
-                (stream, place) = gate.accept(&listener) => {
+                (stream, slot) = gate.accept(&listener) => {
                     let count = checks.borrow().get(&key).map_or(0, |check| check.local_endpoints);
-                    connections.spawn(in_time(place, answer(stream, response(&key, count))));
+                    connections.spawn(in_time(slot, answer(stream, response(&key, count))));
                 }
                 Some(_) = connections.join_next() => {}
             }
@@ -113,9 +113,9 @@ pub(crate) async fn bind(port: u16) -> std::io::Result<TcpListener> {
 }
 
 /// Serves a connection until it is done, out of time, or closed in favour of another.
-pub(crate) async fn in_time(place: Place, work: impl Future<Output = ()>) {
+pub(crate) async fn in_time(slot: Slot, work: impl Future<Output = ()>) {
     tokio::select! {
-        () = place.closed() => {}
+        () = slot.closed() => {}
         _ = tokio::time::timeout(TIMEOUT, work) => {}
     }
 }

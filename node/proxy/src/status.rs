@@ -181,8 +181,8 @@ async fn accept(listener: &TcpListener, pages: &Arc<Pages>, port: Port) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
-            (stream, place) = gate.accept(listener) => {
-                connections.spawn(in_time(place, answer(stream, Arc::clone(pages), port)));
+            (stream, slot) = gate.accept(listener) => {
+                connections.spawn(in_time(slot, answer(stream, Arc::clone(pages), port)));
             }
             Some(_) = connections.join_next() => {}
         }

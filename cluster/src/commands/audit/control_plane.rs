@@ -27,10 +27,10 @@ pub const ITEMS: &[Item] = &[
         owners(&facts.below(Path::new("/etc/cni/net.d")))
     }),
     item("1.1.11", "The store's directory is readable by root alone", RESTART, |facts| {
-        modes(&facts.below(&facts.place.data.join("store")), 0o700, 0o600)
+        modes(&facts.below(&facts.directories.data.join("store")), 0o700, 0o600)
     }),
     item("1.1.12", "The store's directory belongs to root, who the store runs as", OWNER, |facts| {
-        owners(&facts.below(&facts.place.data.join("store")))
+        owners(&facts.below(&facts.directories.data.join("store")))
     }),
     item("1.1.13", "The administrator's kubeconfig is readable by root alone", RESTART, |facts| {
         kubeconfig_modes(facts, "admin")
@@ -46,7 +46,9 @@ pub const ITEMS: &[Item] = &[
     item("1.1.18", "The controller manager's kubeconfig belongs to root", OWNER, |facts| {
         kubeconfig_owner(facts, "controller-manager")
     }),
-    item("1.1.19", "Certificates and keys belong to root", OWNER, |facts| owners(&facts.below(&facts.place.pki()))),
+    item("1.1.19", "Certificates and keys belong to root", OWNER, |facts| {
+        owners(&facts.below(&facts.directories.pki()))
+    }),
     item("1.1.20", "Certificates are writable by root alone", RESTART, |facts| {
         modes(&with_extension(facts, "crt"), 0o700, 0o600)
     }),
@@ -126,7 +128,7 @@ pub const ITEMS: &[Item] = &[
         refused("/debug/pprof", facts.probes.profiling, &[403, 404])
     }),
     item("1.2.16", "Requests are written to an audit log", AUDIT_FLAGS, |facts| {
-        let log = facts.place.data.join("audit/audit.log");
+        let log = facts.directories.data.join("audit/audit.log");
         let path = facts.flags.audit.audit_log_path.as_deref().unwrap_or(&log);
         let is_there = path == Path::new("-") || !facts.below(path).is_empty();
         Outcome::when(is_there, format!("{} is written", path.display()), format!("{} is missing", path.display()))
@@ -143,7 +145,7 @@ pub const ITEMS: &[Item] = &[
     item("1.2.20", "Requests have a deadline", "none", |_| Outcome::NotApplicable(NO_SETTING)),
     item("1.2.21", "Tokens of deleted ServiceAccounts are refused", "none", |_| Outcome::NotApplicable(NO_SETTING)),
     item("1.2.22", "ServiceAccount tokens are signed by a key of their own", RESTART, |facts| {
-        let key = facts.place.pki().join("sa.key");
+        let key = facts.directories.pki().join("sa.key");
         Outcome::when(!facts.below(&key).is_empty(), format!("{} signs them", key.display()), "sa.key is missing")
     }),
     item("1.2.23", "The API server authenticates to the store", "none", |_| {
@@ -153,7 +155,7 @@ pub const ITEMS: &[Item] = &[
         refused("a request with an invented token over TLS", facts.probes.wrong_token, &[401])
     }),
     item("1.2.25", "Client certificates are verified", RESTART, |facts| {
-        let authority = facts.place.pki().join("ca.crt");
+        let authority = facts.directories.pki().join("ca.crt");
         let seen = format!("by {}", authority.display());
         Outcome::when(!facts.below(&authority).is_empty(), seen, "pki/ca.crt is missing")
     }),
@@ -186,7 +188,7 @@ pub const ITEMS: &[Item] = &[
     }),
     item("1.3.3", "Each controller has an account of its own", "none", |_| Outcome::NotApplicable(NO_SETTING)),
     item("1.3.4", "ServiceAccount tokens are signed by a private key", RESTART, |facts| {
-        modes(&facts.below(&facts.place.pki().join("sa.key")), 0o700, 0o600)
+        modes(&facts.below(&facts.directories.pki().join("sa.key")), 0o700, 0o600)
     }),
     item("1.3.5", "Pods get the authority that signs the API server", "none", |_| Outcome::NotApplicable(NO_SETTING)),
     item("1.3.6", "Serving certificates of kubelets are renewed", RESTART, |facts| {
@@ -227,15 +229,15 @@ pub fn owners(files: &[&FileFact]) -> Outcome {
 }
 
 fn kubeconfig_modes(facts: &Facts, name: &str) -> Outcome {
-    modes(&facts.below(&facts.place.kubeconfig(name)), 0o700, 0o600)
+    modes(&facts.below(&facts.directories.kubeconfig(name)), 0o700, 0o600)
 }
 
 fn kubeconfig_owner(facts: &Facts, name: &str) -> Outcome {
-    owners(&facts.below(&facts.place.kubeconfig(name)))
+    owners(&facts.below(&facts.directories.kubeconfig(name)))
 }
 
 fn with_extension<'a>(facts: &'a Facts, extension: &str) -> Vec<&'a FileFact> {
-    let mut files = facts.below(&facts.place.pki());
+    let mut files = facts.below(&facts.directories.pki());
     files.retain(|file| file.path.extension().is_some_and(|known| known == extension));
     files
 }
@@ -318,7 +320,7 @@ fn at_least(flag: &str, value: u64, least: u64) -> Outcome {
 fn encryption(facts: &Facts) -> Outcome {
     let Some(configuration) = &facts.encryption else {
         return Outcome::when(
-            !facts.below(&facts.place.pki().join("secrets.key")).is_empty(),
+            !facts.below(&facts.directories.pki().join("secrets.key")).is_empty(),
             "Secrets are encrypted by secretbox with a key of the cluster's own",
             "pki/secrets.key is missing",
         );

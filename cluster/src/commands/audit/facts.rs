@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use corten_meta::Value;
 
 use crate::cli;
-use crate::place::Place;
+use crate::directories::Directories;
 
 /// A file or directory as it is on disk.
 #[derive(Clone, Debug)]
@@ -81,7 +81,7 @@ pub struct Objects {
 /// Everything.
 #[derive(Clone, Debug)]
 pub struct Facts {
-    pub place: Place,
+    pub directories: Directories,
     /// The flags that the server runs with.
     pub flags: cli::Server,
     pub files: Vec<FileFact>,

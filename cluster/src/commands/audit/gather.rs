@@ -16,9 +16,9 @@ use serde_json::json;
 
 use super::facts::{Facts, FileFact, NodeFact, Objects, Probes};
 use super::tls;
-use crate::cli::{self, Where};
+use crate::cli::{self, DirectoryFlags};
 use crate::components::audit::DEFAULT_POLICY;
-use crate::place::Place;
+use crate::directories::Directories;
 use crate::{instance, kubeconfig};
 
 /// The directory of CNI configurations.
@@ -28,17 +28,17 @@ const ANONYMOUS: [&str; 4] = ["/api/v1/secrets", "/apis/apps/v1/deployments", "/
 /// Values that are shorter may be found by accident.
 const LEAST_SECRET: usize = 16;
 
-pub async fn facts(place: &Where) -> Result<Facts> {
-    let place = Place::of(place);
-    let Some(pid) = instance::running(&place)? else { bail!("corten is not running; start it by `corten up`") };
+pub async fn facts(directories: &DirectoryFlags) -> Result<Facts> {
+    let directories = Directories::of(directories);
+    let Some(pid) = instance::running(&directories)? else { bail!("corten is not running; start it by `corten up`") };
     let flags = instance::flags(pid)?.context("the running process is no `corten server`; audit it there")?;
-    let admin = place.kubeconfig("admin");
+    let admin = directories.kubeconfig("admin");
     let client = Client::from_kubeconfig(&admin, None).context("the administrator's kubeconfig cannot be used")?;
     let server = kubeconfig::server(&admin)?;
     let objects = objects(&client).await?;
     let tables = corten_nftables::Socket::open().and_then(|mut socket| socket.tables());
     Ok(Facts {
-        files: files(&place, &flags),
+        files: files(&directories, &flags),
         listening: listening(),
         nodes: nodes(&client).await?,
         probes: probes(&client, &server).await?,
@@ -49,11 +49,11 @@ pub async fn facts(place: &Where) -> Result<Facts> {
             .as_deref()
             .map(|path| document(Some(path), ""))
             .transpose()?,
-        has_plain_secret: has_plain_secret(&place, &objects.secrets),
+        has_plain_secret: has_plain_secret(&directories, &objects.secrets),
         tables: tables.unwrap_or_default().into_iter().map(|table| table.name).collect(),
         objects,
         flags,
-        place,
+        directories,
     })
 }
 
@@ -67,19 +67,19 @@ fn document(path: Option<&Path>, built_in: &str) -> Result<Value> {
 }
 
 /// The files that the benchmark asks about, and what lies below the directories.
-fn files(place: &Place, flags: &cli::Server) -> Vec<FileFact> {
-    let mut places = vec![place.clone()];
-    places.extend(place.further_nodes().iter().map(|name| place.node(name)));
+fn files(directories: &Directories, flags: &cli::Server) -> Vec<FileFact> {
+    let mut all_directories = vec![directories.clone()];
+    all_directories.extend(directories.further_nodes().iter().map(|name| directories.node(name)));
     let mut wanted: Vec<PathBuf> = vec![CNI.into()];
-    for place in &places {
-        wanted.extend(["audit", "kubeconfig", "pki", "store", "corten.log"].map(|name| place.data.join(name)));
+    for directories in &all_directories {
+        wanted.extend(["audit", "kubeconfig", "pki", "store", "corten.log"].map(|name| directories.data.join(name)));
     }
     wanted.extend(flags.kubelet.config.clone());
     wanted.extend(flags.audit.audit_log_path.clone());
     let mut facts = Vec::new();
-    for place in &places {
-        facts.extend(file(&place.data));
-        facts.extend(file(&place.run));
+    for directories in &all_directories {
+        facts.extend(file(&directories.data));
+        facts.extend(file(&directories.run));
     }
     wanted.iter().for_each(|path| walk(path, &mut facts));
     facts
@@ -282,11 +282,11 @@ async fn objects(client: &Client) -> Result<Objects> {
 }
 
 /// Looks for the values of Secrets in the store's files, as JSON holds them.
-fn has_plain_secret(place: &Place, secrets: &[Value]) -> bool {
+fn has_plain_secret(directories: &Directories, secrets: &[Value]) -> bool {
     let data = secrets.iter().filter_map(|secret| secret["data"].as_object());
     let values = data.flat_map(|data| data.values().filter_map(Value::as_str));
     let values: Vec<&str> = values.filter(|value| value.len() >= LEAST_SECRET).collect();
-    let files = std::fs::read_dir(place.data.join("store")).into_iter().flatten().flatten();
+    let files = std::fs::read_dir(directories.data.join("store")).into_iter().flatten().flatten();
     files
         .filter_map(|file| std::fs::read(file.path()).ok())
         .any(|bytes| values.iter().any(|value| memchr::memmem::find(&bytes, value.as_bytes()).is_some()))
@@ -313,12 +313,12 @@ mod tests {
     #[test]
     fn a_secret_in_a_file_of_the_store_is_found() {
         let dir = tempfile::tempdir().unwrap();
-        let place = Place { data: dir.path().to_owned(), run: dir.path().to_owned() };
+        let directories = Directories { data: dir.path().to_owned(), run: dir.path().to_owned() };
         std::fs::create_dir(dir.path().join("store")).unwrap();
         let secrets = [json!({ "data": { "key": "c2VjcmV0LXZhbHVlLWhlcmU=" } })];
         std::fs::write(dir.path().join("store/1.log"), "k8s:enc:secretbox:v1:…").unwrap();
-        assert!(!has_plain_secret(&place, &secrets));
+        assert!(!has_plain_secret(&directories, &secrets));
         std::fs::write(dir.path().join("store/2.log"), r#"{"data":{"key":"c2VjcmV0LXZhbHVlLWhlcmU="}}"#).unwrap();
-        assert!(has_plain_secret(&place, &secrets));
+        assert!(has_plain_secret(&directories, &secrets));
     }
 }

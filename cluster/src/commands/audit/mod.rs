@@ -88,7 +88,7 @@ const SECTIONS: [(&str, &[Item]); 5] = [
 
 pub async fn run(flags: &cli::AuditCommand) -> Result<()> {
     preflight::root_for("audit")?;
-    let facts = gather::facts(&flags.place).await?;
+    let facts = gather::facts(&flags.directories).await?;
     let lines = check_all(&facts);
     match flags.output {
         Some(cli::AuditOutput::Json) => println!("{:#}", document(&lines)),

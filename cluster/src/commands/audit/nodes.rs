@@ -133,7 +133,7 @@ pub const ITEMS: &[Item] = &[
 
 /// Files of this name in the places of all nodes of this machine.
 fn named<'a>(facts: &'a Facts, name: &str) -> Vec<&'a FileFact> {
-    let mut files = facts.below(&facts.place.data);
+    let mut files = facts.below(&facts.directories.data);
     files.retain(|file| file.path.file_name().is_some_and(|known| known == name));
     files
 }

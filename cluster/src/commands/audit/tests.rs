@@ -7,7 +7,7 @@ use clap::Parser;
 use super::facts::{FileFact, NodeFact, Objects, Probes};
 use super::*;
 use crate::components::audit::DEFAULT_POLICY;
-use crate::place::Place;
+use crate::directories::Directories;
 
 fn flags(words: &[&str]) -> cli::Server {
     let parsed = cli::Cli::try_parse_from([&["corten", "server"], words].concat());
@@ -44,7 +44,7 @@ fn healthy() -> Facts {
     let mut flags = flags(&["--data-dir", "/d", "--kubelet-config", "/d/kubelet.yaml"]);
     flags.network_backend = None;
     Facts {
-        place: Place { data: "/d".into(), run: "/r".into() },
+        directories: Directories { data: "/d".into(), run: "/r".into() },
         flags,
         files,
         listening: vec!["127.0.0.1:10257".parse().unwrap(), "127.0.0.1:2379".parse().unwrap()],

@@ -83,7 +83,7 @@ impl Authentication {
             };
             match authenticated {
                 Ok(authenticated) => {
-                    peer.place.iter().for_each(|place| place.authenticated());
+                    peer.slot.iter().for_each(|slot| slot.authenticated());
                     return Ok(authenticated.user);
                 }
                 Err(reason) => tracing::debug!(reason, "a bearer token was refused"),

@@ -102,7 +102,7 @@ impl Controller for DaemonSetController {
         if !pass.manage(&mut plan) {
             pass.update(&mut plan);
         }
-        let all = pass.places.iter().flat_map(|place| &place.pods).chain(&pass.homeless);
+        let all = pass.nodes_with_pods.iter().flat_map(|on_node| &on_node.pods).chain(&pass.homeless);
         let live: BTreeSet<&str> = all.map(revision_hash).chain([pass.hash.as_str()]).collect();
         plan.actions.extend(history::clean_up(&revisions.owned, &live, spec.revision_history_limit.unwrap_or(10)));
         pass.tell(&mut plan);
@@ -158,7 +158,7 @@ fn revision_hash(pod: &PodRow) -> &str {
 }
 
 /// A node, the DaemonSet's decision for it, and the pods it has there, the oldest first.
-struct Place<'a> {
+struct NodePods<'a> {
     node: &'a NodeRow,
     runs: bool,
     /// Whether a pod that runs there stays, although taints would keep a new one out.
@@ -169,7 +169,7 @@ struct Place<'a> {
 /// One reconcile of a DaemonSet.
 struct Pass<'a> {
     set: &'a DaemonSet,
-    places: Vec<Place<'a>>,
+    nodes_with_pods: Vec<NodePods<'a>>,
     /// Pods of nodes that do not exist.
     homeless: Vec<PodRow>,
     /// The number of nodes that should have a pod.
@@ -183,27 +183,27 @@ impl<'a> Pass<'a> {
         let none = PodSpec::default();
         let spec = set.spec.as_ref().and_then(|spec| spec.template.spec.as_ref()).unwrap_or(&none);
         let tolerations = tolerations(spec);
-        let place = |node: &'a NodeRow| {
+        let node_pods = |node: &'a NodeRow| {
             let (runs, stays) = wants(spec, &tolerations, node);
-            Place { node, runs, stays, pods: Vec::new() }
+            NodePods { node, runs, stays, pods: Vec::new() }
         };
-        let mut places: Vec<Place<'a>> = nodes.iter().map(place).collect();
+        let mut nodes_with_pods: Vec<NodePods<'a>> = nodes.iter().map(node_pods).collect();
         let by_name: HashMap<&str, usize> = nodes.iter().enumerate().map(|(at, node)| (node.name(), at)).collect();
         let mut homeless = Vec::new();
         for pod in owned {
             match by_name.get(&*target_node(&pod)) {
-                Some(at) => places[*at].pods.push(pod),
+                Some(at) => nodes_with_pods[*at].pods.push(pod),
                 None => homeless.push(pod),
             }
         }
-        for place in places.iter_mut().filter(|place| place.pods.len() > 1) {
-            place.pods.sort_unstable_by(|a, b| {
+        for on_node in nodes_with_pods.iter_mut().filter(|on_node| on_node.pods.len() > 1) {
+            on_node.pods.sort_unstable_by(|a, b| {
                 (a.object.header.creation_timestamp, a.name()).cmp(&(b.object.header.creation_timestamp, b.name()))
             });
         }
         homeless.sort_unstable_by(|a, b| a.name().cmp(b.name()));
-        let desired = places.iter().filter(|place| place.runs).count();
-        Pass { set, places, homeless, desired: i32::try_from(desired).unwrap_or(i32::MAX), hash, now }
+        let desired = nodes_with_pods.iter().filter(|on_node| on_node.runs).count();
+        Pass { set, nodes_with_pods, homeless, desired: i32::try_from(desired).unwrap_or(i32::MAX), hash, now }
     }
 }
 
@@ -237,17 +237,17 @@ impl Pass<'_> {
         let lost = |pod: &&PodRow| pods::node_name(*pod).is_empty() && !pods::is_terminating(*pod);
         let (mut missing, mut surplus): (Vec<&str>, Vec<&PodRow>) =
             (Vec::new(), self.homeless.iter().filter(lost).collect());
-        for place in &self.places {
-            let there = || place.pods.iter().filter(|pod| !pods::is_terminating(pod));
+        for on_node in &self.nodes_with_pods {
+            let there = || on_node.pods.iter().filter(|pod| !pods::is_terminating(pod));
             for pod in there().filter(pods::is_terminal) {
-                self.tell_ended(plan, pod, place.node.name());
+                self.tell_ended(plan, pod, on_node.node.name());
                 surplus.push(pod);
             }
             let alive = there().filter(|pod| !pods::is_terminal(pod));
-            if !place.stays {
+            if !on_node.stays {
                 surplus.extend(alive);
-            } else if place.runs && place.pods.is_empty() {
-                missing.push(place.node.name());
+            } else if on_node.runs && on_node.pods.is_empty() {
+                missing.push(on_node.node.name());
             } else if !surges {
                 surplus.extend(alive.skip(1));
             }
@@ -297,9 +297,9 @@ impl Pass<'_> {
             ..DaemonSetStatus::default()
         };
         let (mut available, mut updated) = (0, 0);
-        for place in &self.places {
-            let runs = place.runs;
-            let alive = place.pods.iter().find(|pod| !pods::is_terminating(pod));
+        for on_node in &self.nodes_with_pods {
+            let runs = on_node.runs;
+            let alive = on_node.pods.iter().find(|pod| !pods::is_terminating(pod));
             status.desired_number_scheduled += i32::from(runs);
             status.number_misscheduled += i32::from(!runs && alive.is_some());
             let Some(pod) = alive.filter(|_| runs) else { continue };

@@ -44,8 +44,8 @@ impl Pass<'_> {
     /// Deletes old pods: unavailable ones at once, others while enough pods stay available.
     fn replace_in_place(&self, plan: &mut Plan) {
         let (mut unavailable, mut serving, mut idle) = (0, Vec::new(), Vec::new());
-        for place in self.places.iter().filter(|place| place.runs) {
-            let Some(pod) = place.pods.first() else {
+        for on_node in self.nodes_with_pods.iter().filter(|on_node| on_node.runs) {
+            let Some(pod) = on_node.pods.first() else {
                 unavailable += 1;
                 continue;
             };
@@ -65,15 +65,15 @@ impl Pass<'_> {
     /// available.
     fn replace_beside(&self, plan: &mut Plan, surge: i32) {
         let (mut gone, mut wanted, mut under_way) = (Vec::new(), Vec::new(), 0);
-        for place in self.places.iter().filter(|place| place.runs) {
-            let alive: Vec<&PodRow> = place.pods.iter().filter(|pod| !pods::is_terminating(pod)).collect();
+        for on_node in self.nodes_with_pods.iter().filter(|on_node| on_node.runs) {
+            let alive: Vec<&PodRow> = on_node.pods.iter().filter(|pod| !pods::is_terminating(pod)).collect();
             let (new, old): (Vec<&PodRow>, Vec<&PodRow>) = alive.into_iter().partition(|pod| self.is_updated(pod));
             let succeeded = new.iter().any(|pod| self.is_available(pod));
             match (old.first(), new.first()) {
                 (Some(old), Some(_)) if succeeded => gone.push(*old),
                 (Some(_), Some(_)) => under_way += 1,
                 (Some(old), None) if !self.is_available(old) => gone.push(*old),
-                (Some(_), None) => wanted.push(place.node.name()),
+                (Some(_), None) => wanted.push(on_node.node.name()),
                 (None, _) => gone.extend(new.into_iter().skip(1)),
             }
         }

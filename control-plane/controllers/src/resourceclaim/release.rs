@@ -27,7 +27,7 @@ pub struct ClaimReleaser;
 
 /// The state of a reservation.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum Reservation {
     Kept,
     Lost,
     /// The pod is in no cache: the server must be asked.
@@ -36,7 +36,7 @@ enum Place {
 
 pub struct Observed {
     claim: ResourceClaim,
-    places: Vec<(ResourceClaimConsumerReference, Place)>,
+    reservations: Vec<(ResourceClaimConsumerReference, Reservation)>,
     /// Whether the pod of the claim exists and will not run, or is another of the same name.
     is_orphan: bool,
 }
@@ -59,14 +59,14 @@ impl Controller for ClaimReleaser {
     fn observe(&self, view: &dyn View, key: &Key) -> Option<Observed> {
         let claim: ResourceClaim = view.typed(key)?;
         let pod = |name: &str| view.typed::<Pod>(&Key::new(key.namespace.clone(), name));
-        let place = |one: ResourceClaimConsumerReference| {
+        let state = |one: ResourceClaimConsumerReference| {
             let of_pod = one.api_group.as_deref().unwrap_or_default().is_empty() && one.resource == Pod::PLURAL;
             let state = match pod(&one.name) {
                 // Other consumers than pods are released by other controllers.
-                _ if !of_pod => Place::Kept,
-                None => Place::Unknown,
-                Some(pod) if pod.metadata.uid.as_ref() != Some(&one.uid) || is_done(&pod) => Place::Lost,
-                Some(_) => Place::Kept,
+                _ if !of_pod => Reservation::Kept,
+                None => Reservation::Unknown,
+                Some(pod) if pod.metadata.uid.as_ref() != Some(&one.uid) || is_done(&pod) => Reservation::Lost,
+                Some(_) => Reservation::Kept,
             };
             (one, state)
         };
@@ -75,17 +75,21 @@ impl Controller for ClaimReleaser {
         let is_orphan = owner.is_some_and(|owner| {
             pod(&owner.name).is_some_and(|pod| pod.metadata.uid.as_ref() != Some(&owner.uid) || is_done(&pod))
         });
-        Some(Observed { places: reserved.into_iter().map(place).collect(), is_orphan, claim })
+        Some(Observed { reservations: reserved.into_iter().map(state).collect(), is_orphan, claim })
     }
 
     fn reconcile(&self, observed: &Observed, _now: Timestamp) -> Plan {
         let claim = &observed.claim;
         let mut plan = Plan::nothing();
-        for (place, _) in observed.places.iter().filter(|(_, state)| *state == Place::Unknown) {
-            plan.push(Action::absent::<Pod>(Key::new(claim.namespace(), place.name.clone())));
+        for (consumer, _) in observed.reservations.iter().filter(|(_, state)| *state == Reservation::Unknown) {
+            plan.push(Action::absent::<Pod>(Key::new(claim.namespace(), consumer.name.clone())));
         }
-        let kept: Vec<ResourceClaimConsumerReference> =
-            observed.places.iter().filter(|(_, state)| *state == Place::Kept).map(|(one, _)| one.clone()).collect();
+        let kept: Vec<ResourceClaimConsumerReference> = observed
+            .reservations
+            .iter()
+            .filter(|(_, state)| *state == Reservation::Kept)
+            .map(|(one, _)| one.clone())
+            .collect();
         let held = claim.metadata.finalizers.iter().flatten().any(|name| name == FINALIZER);
         let leaving = claim.metadata.deletion_timestamp.is_some();
         let allocated = claim.status.as_ref().is_some_and(|status| status.allocation.is_some());
@@ -97,7 +101,7 @@ impl Controller for ClaimReleaser {
         };
         let is_allocated = if allocated { "true" } else { "false" };
         plan.count(&metrics::CLAIMS, [is_allocated.into(), has_admin_access(&claim.spec).into(), source.into()], 1.0);
-        if kept.len() < observed.places.len() || (leaving && held && kept.is_empty() && allocated) {
+        if kept.len() < observed.reservations.len() || (leaving && held && kept.is_empty() && allocated) {
             // The end of a use deallocates the devices; a claim that was never used keeps them.
             let mut updated = claim.clone();
             let status = updated.status.get_or_insert_default();

@@ -105,7 +105,7 @@ fn index(resource: ResourceType, cache: &Cache) {
     if resource == ResourceType::of::<Pod>() || resource == ResourceType::of::<EndpointSlice>() {
         cache.add_index(LABEL_INDEX, |object| {
             let header = &object.header;
-            header.labels.iter().map(|(key, value)| place(&header.namespace, key, value)).collect()
+            header.labels.iter().map(|(key, value)| label_key(&header.namespace, key, value)).collect()
         });
     }
     if resource == ResourceType::of::<PersistentVolume>() {
@@ -117,7 +117,7 @@ fn index(resource: ResourceType, cache: &Cache) {
             selector
                 .iter()
                 .next()
-                .map(|(key, value)| place(&service.header.namespace, key, value))
+                .map(|(key, value)| label_key(&service.header.namespace, key, value))
                 .into_iter()
                 .collect()
         });
@@ -125,7 +125,7 @@ fn index(resource: ResourceType, cache: &Cache) {
 }
 
 /// Returns the index value of a label in a namespace.
-fn place(namespace: &str, key: &str, value: &str) -> String {
+fn label_key(namespace: &str, key: &str, value: &str) -> String {
     format!("{namespace}/{key}={value}")
 }
 
@@ -216,12 +216,12 @@ impl View for CachedView {
     }
 
     fn labelled(&self, resource: ResourceType, namespace: &str, (key, value): (&str, &str)) -> Vec<Arc<Object>> {
-        self.by_index(resource, LABEL_INDEX, &place(namespace, key, value))
+        self.by_index(resource, LABEL_INDEX, &label_key(namespace, key, value))
     }
 
     fn services_for(&self, namespace: &str, labels: &BTreeMap<String, String>) -> Vec<Arc<Object>> {
         let selecting = |(key, value): (&String, &String)| {
-            self.by_index(ResourceType::of::<Service>(), SELECTOR_INDEX, &place(namespace, key, value))
+            self.by_index(ResourceType::of::<Service>(), SELECTOR_INDEX, &label_key(namespace, key, value))
         };
         labels.iter().flat_map(selecting).collect()
     }

@@ -60,7 +60,7 @@ struct Division {
 }
 
 impl Division {
-    fn place(&mut self, node: &NodeRow) {
+    fn add_node(&mut self, node: &NodeRow) {
         if self.domain_of.len() <= node.slot {
             self.domain_of.resize(node.slot + 1, NOWHERE);
         }
@@ -289,7 +289,7 @@ impl Topology {
             return known;
         }
         let mut division = Division { name: topology_key.to_owned(), ..Division::default() };
-        nodes.iter().for_each(|node| division.place(node));
+        nodes.iter().for_each(|node| division.add_node(node));
         self.divisions.push(division);
         self.divisions.len() - 1
     }
@@ -434,7 +434,7 @@ impl Topology {
 
     /// Adds a node to every count, after it changed.
     pub fn attach(&mut self, node: &NodeRow, namespaces: &Namespaces) {
-        self.divisions.iter_mut().for_each(|division| division.place(node));
+        self.divisions.iter_mut().for_each(|division| division.add_node(node));
         for tally in self.tallies.iter_mut().flatten() {
             tally.attach(node, self.divisions[tally.division].of(node.slot), namespaces);
         }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use corten_meta::Value;
 use corten_meta::go::printed;
 
-use super::place::{MAP, Position, go_kind};
+use super::position::{MAP, Position, go_kind};
 use super::{PATCH, error, kind_mismatch, merge_map, unknown_patch, without_merge_key};
 use crate::Error;
 
@@ -46,20 +46,20 @@ pub(super) fn merge_list(original: Vec<Value>, patch: &mut [Value], how: ListMer
         return Err(error(format!("cannot merge lists without merge key for {}", how.items.name())));
     };
     let (original, mut named) = apply_item_directives(original, patch, key)?;
-    let mut places = Positions::new(&original, Some(key));
+    let mut positions = Positions::new(&original, Some(key));
     let mut merged = original.clone();
     for item in &mut named {
         if item.get(key).is_none() {
             return Err(without_merge_key(item, key));
         }
-        match places.of(item) {
+        match positions.of(item) {
             Some(at) => {
                 if let (Value::Object(old), Value::Object(new)) = (&mut merged[at], &mut *item) {
                     *old = merge_map(std::mem::take(old), new, how.items)?;
                 }
             }
             None => {
-                places.insert(item, merged.len());
+                positions.insert(item, merged.len());
                 merged.push(item.clone());
             }
         }
@@ -70,12 +70,12 @@ pub(super) fn merge_list(original: Vec<Value>, patch: &mut [Value], how: ListMer
 /// The positions of a list's items: the first of each, by its merge key or by its value.
 struct Positions<'a> {
     key: Option<&'a str>,
-    places: BTreeMap<String, usize>,
+    by_key: BTreeMap<String, usize>,
 }
 
 impl<'a> Positions<'a> {
     fn new(list: &[Value], key: Option<&'a str>) -> Positions<'a> {
-        let mut positions = Positions { key, places: BTreeMap::new() };
+        let mut positions = Positions { key, by_key: BTreeMap::new() };
         list.iter().enumerate().for_each(|(at, item)| positions.insert(item, at));
         positions
     }
@@ -88,11 +88,11 @@ impl<'a> Positions<'a> {
     }
 
     fn insert(&mut self, item: &Value, at: usize) {
-        self.places.entry(self.mark(item)).or_insert(at);
+        self.by_key.entry(self.mark(item)).or_insert(at);
     }
 
     fn of(&self, item: &Value) -> Option<usize> {
-        self.places.get(&self.mark(item)).copied()
+        self.by_key.get(&self.mark(item)).copied()
     }
 }
 
@@ -249,8 +249,8 @@ const BLOCK: usize = 20;
 /// sort: that is no total order, so a short list takes exactly upstream's steps.
 fn sorted(items: Vec<Value>, by: &Positions) -> Vec<Value> {
     let mut items: Vec<(Option<usize>, Value)> = items.into_iter().map(|item| (by.of(&item), item)).collect();
-    if items.len() > BLOCK || items.iter().all(|(place, _)| place.is_some()) {
-        items.sort_by_key(|(place, _)| *place);
+    if items.len() > BLOCK || items.iter().all(|(position, _)| position.is_some()) {
+        items.sort_by_key(|(position, _)| *position);
     } else {
         let is_less = |a: Option<usize>, b: Option<usize>| a.zip(b).is_none_or(|(a, b)| a < b);
         for end in 1..items.len() {

@@ -7,7 +7,7 @@
 //! only written at the end. The merge consumes the patch: upstream's errors show the rest of it.
 
 mod lists;
-mod place;
+mod position;
 
 use corten_meta::Value;
 use corten_meta::go::printed;
@@ -17,7 +17,7 @@ use serde_json::Map;
 use crate::Error;
 use crate::schema::schema;
 use lists::{ListMerge, Order, element_kind, interleaved, merge_list};
-use place::{Position, go_kind};
+use position::{Position, go_kind};
 
 const PATCH: &str = "$patch";
 const RETAIN_KEYS: &str = "$retainKeys";
@@ -44,7 +44,7 @@ pub fn strategically_merged(type_name: &str, original: Value, patch: &mut Value)
 fn merge_map(
     mut original: Map<String, Value>,
     patch: &mut Map<String, Value>,
-    place: Position,
+    position: Position,
 ) -> Result<Map<String, Value>, Error> {
     if let Some(directive) = patch.get(PATCH) {
         return match directive.as_str() {
@@ -57,9 +57,9 @@ fn merge_map(
         };
     }
     apply_retain_keys(&mut original, patch)?;
-    apply_element_orders(&mut original, patch, place)?;
+    apply_element_orders(&mut original, patch, position)?;
     for (key, value) in patch.iter_mut() {
-        merge_entry(&mut original, key, value, place)?;
+        merge_entry(&mut original, key, value, position)?;
     }
     Ok(original)
 }
@@ -69,7 +69,12 @@ fn unknown_patch(directive: &Value, patch: &Map<String, Value>) -> Error {
     error(format!("unknown patch type: {} in map: {patch}", as_text(directive)))
 }
 
-fn merge_entry(original: &mut Map<String, Value>, key: &str, patch: &mut Value, place: Position) -> Result<(), Error> {
+fn merge_entry(
+    original: &mut Map<String, Value>,
+    key: &str,
+    patch: &mut Value,
+    position: Position,
+) -> Result<(), Error> {
     let (key, deletes) = match key.strip_prefix(DELETE_PRIMITIVES) {
         Some(rest) => match rest.strip_prefix('/') {
             Some("") => (key, true),
@@ -85,7 +90,7 @@ fn merge_entry(original: &mut Map<String, Value>, key: &str, patch: &mut Value, 
     let finds = original.get(key).is_some_and(|old| go_kind(old) == go_kind(patch));
     match (original.get_mut(key), patch) {
         (Some(Value::Object(old)), Value::Object(new)) => {
-            let (field, inner) = place.map_field(key)?;
+            let (field, inner) = position.map_field(key)?;
             let merged = match field.strategy() {
                 Some("replace") => new.clone(),
                 _ => merge_map(std::mem::take(old), new, inner)?,
@@ -93,7 +98,7 @@ fn merge_entry(original: &mut Map<String, Value>, key: &str, patch: &mut Value, 
             *old = merged;
         }
         (Some(Value::Array(old)), Value::Array(new)) => {
-            let (field, items) = place.list_field(key)?;
+            let (field, items) = position.list_field(key)?;
             let how = ListMerge { key: field.merge_key(), items, deletes };
             *old = match deletes || field.strategy() == Some("merge") {
                 true => merge_list(std::mem::take(old), new, how)?,
@@ -133,7 +138,7 @@ fn apply_retain_keys(original: &mut Map<String, Value>, patch: &mut Map<String, 
 fn apply_element_orders(
     original: &mut Map<String, Value>,
     patch: &mut Map<String, Value>,
-    place: Position,
+    position: Position,
 ) -> Result<(), Error> {
     let directives: Vec<String> = patch.keys().filter(|k| k.starts_with(SET_ORDER)).cloned().collect();
     for directive in directives {
@@ -148,7 +153,7 @@ fn apply_element_orders(
                 return Err(kind_mismatch("[]interface {}", other));
             }
         }
-        let (field, items) = place.list_field(list)?;
+        let (field, items) = position.list_field(list)?;
         let key = field.merge_key();
         let new = patch.get_mut(list).and_then(Value::as_array_mut);
         lists::check_order(new.as_deref().map_or(&[], Vec::as_slice), &order, key)?;
@@ -168,7 +173,7 @@ fn apply_element_orders(
         };
         let server = server.unwrap_or_default();
         let kind = element_kind(&[server.as_slice(), added.as_slice()])?;
-        let ordered = interleaved(merged, Order { patch: &order, server: &server, key, maps: kind == place::MAP })?;
+        let ordered = interleaved(merged, Order { patch: &order, server: &server, key, maps: kind == position::MAP })?;
         original.insert(list.to_string(), Value::Array(ordered));
         patch.remove(list);
     }

@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use corten_api::k8s_openapi::api::core::v1::Pod;
 
-use super::{Holding, Place, Rejection, preemption};
+use super::{Holding, NodeInfo, Rejection, preemption};
 use crate::pod::resources::QosClass;
 use crate::pod::spec;
 use crate::pod::waker::Waker;
@@ -33,7 +33,7 @@ struct State {
 /// A resize that waits for room.
 struct Deferred {
     wanted: Holding,
-    place: Place,
+    node_info: NodeInfo,
     waker: Waker,
     /// In the order in which they began to wait.
     number: u64,
@@ -58,8 +58,8 @@ impl State {
         let mut uids: Vec<String> = self.deferred.keys().cloned().collect();
         uids.sort_by_key(|uid| self.deferred[uid].rank());
         for uid in uids {
-            let Deferred { wanted, place, .. } = &self.deferred[&uid];
-            if super::room(wanted, &self.others(&uid), place).is_err() {
+            let Deferred { wanted, node_info, .. } = &self.deferred[&uid];
+            if super::room(wanted, &self.others(&uid), node_info).is_err() {
                 continue;
             }
             if let Some(granted) = self.deferred.remove(&uid) {
@@ -77,22 +77,22 @@ impl Allocations {
     }
 
     /// Takes a new pod, or says why not.
-    pub fn admit(&self, pod: &Pod, place: &Place) -> Result<(), Rejection> {
+    pub fn admit(&self, pod: &Pod, node_info: &NodeInfo) -> Result<(), Rejection> {
         let mut state = self.lock();
-        super::admit(pod, &state.others(spec::uid(pod)), place)?;
+        super::admit(pod, &state.others(spec::uid(pod)), node_info)?;
         state.held.insert(spec::uid(pod).to_owned(), Holding::of(pod));
         Ok(())
     }
 
     /// Gives a pod its new requests. If there is no room, `waker` is woken when there may be.
-    pub fn resize(&self, pod: &Pod, place: &Place, waker: &Waker) -> Result<(), Rejection> {
+    pub fn resize(&self, pod: &Pod, node_info: &NodeInfo, waker: &Waker) -> Result<(), Rejection> {
         let uid = spec::uid(pod);
         let mut state = self.lock();
         let wanted = Holding::of(pod);
-        if let Err(rejection) = super::room(&wanted, &state.others(uid), place) {
+        if let Err(rejection) = super::room(&wanted, &state.others(uid), node_info) {
             state.number += 1;
             let number = state.deferred.get(uid).map_or(state.number, |known| known.number);
-            let deferred = Deferred { wanted, place: place.clone(), waker: waker.clone(), number };
+            let deferred = Deferred { wanted, node_info: node_info.clone(), waker: waker.clone(), number };
             state.deferred.insert(uid.to_owned(), deferred);
             return Err(rejection);
         }
@@ -112,12 +112,12 @@ impl Allocations {
 
     /// The pods that must go so that this one fits, by uid; none if even that would not do. The pod is woken when one
     /// of them has gone.
-    pub fn preempt(&self, pod: &Pod, place: &Place, waker: &Waker) -> Option<Vec<String>> {
+    pub fn preempt(&self, pod: &Pod, node_info: &NodeInfo, waker: &Waker) -> Option<Vec<String>> {
         let uid = spec::uid(pod);
         let mut state = self.lock();
         let others: HashMap<&str, &Holding> =
             state.held.iter().filter(|(other, _)| *other != uid).map(|(uid, held)| (uid.as_str(), held)).collect();
-        let victims = preemption::victims(&Holding::of(pod), &others, &place.allocatable)?;
+        let victims = preemption::victims(&Holding::of(pod), &others, &node_info.allocatable)?;
         state.waiting.insert(uid.to_owned(), waker.clone());
         Some(victims)
     }
@@ -160,24 +160,26 @@ mod tests {
 
     #[tokio::test]
     async fn room_is_given_once_and_freed_room_wakes_who_waits() {
-        let place = Place { allocatable: [("cpu".to_owned(), Quantity("2".into()))].into(), ..Place::default() };
+        let node_info =
+            NodeInfo { allocatable: [("cpu".to_owned(), Quantity("2".into()))].into(), ..NodeInfo::default() };
         let allocations = Allocations::default();
-        assert!(allocations.admit(&pod("a", "1"), &place).is_ok());
-        assert!(allocations.admit(&pod("b", "1"), &place).is_ok());
-        assert_eq!(allocations.admit(&pod("c", "1m"), &place).unwrap_err().reason, "OutOfcpu");
+        assert!(allocations.admit(&pod("a", "1"), &node_info).is_ok());
+        assert!(allocations.admit(&pod("b", "1"), &node_info).is_ok());
+        assert_eq!(allocations.admit(&pod("c", "1m"), &node_info).unwrap_err().reason, "OutOfcpu");
 
         let waker = Waker::default();
-        assert!(allocations.resize(&pod("a", "1500m"), &place, &waker).is_err());
+        assert!(allocations.resize(&pod("a", "1500m"), &node_info, &waker).is_err());
         allocations.release("b");
         tokio::time::timeout(std::time::Duration::from_secs(300), waker.woken()).await.unwrap();
-        assert!(allocations.resize(&pod("a", "1500m"), &place, &waker).is_ok());
-        assert!(allocations.admit(&pod("c", "600m"), &place).is_err(), "the resize holds its room");
+        assert!(allocations.resize(&pod("a", "1500m"), &node_info, &waker).is_ok());
+        assert!(allocations.admit(&pod("c", "600m"), &node_info).is_err(), "the resize holds its room");
     }
 
     /// Only one of them fits: not the first that asked, but the most important.
     #[test]
     fn freed_room_goes_to_the_most_important_resize() {
-        let place = Place { allocatable: [("cpu".to_owned(), Quantity("2".into()))].into(), ..Place::default() };
+        let node_info =
+            NodeInfo { allocatable: [("cpu".to_owned(), Quantity("2".into()))].into(), ..NodeInfo::default() };
         let allocations = Allocations::default();
         let with_priority = |uid: &str, cpu: &str, priority: i32| {
             let mut pod = pod(uid, cpu);
@@ -189,15 +191,18 @@ mod tests {
             allocations.hold(&pod(uid, "100m"));
         }
         let waker = Waker::default();
-        assert!(allocations.resize(&with_priority("low", "1500m", 0), &place, &waker).is_err());
-        assert!(allocations.resize(&with_priority("high", "1500m", 1000), &place, &waker).is_err());
-        assert!(allocations.resize(&with_priority("other", "1500m", 0), &place, &waker).is_err());
+        assert!(allocations.resize(&with_priority("low", "1500m", 0), &node_info, &waker).is_err());
+        assert!(allocations.resize(&with_priority("high", "1500m", 1000), &node_info, &waker).is_err());
+        assert!(allocations.resize(&with_priority("other", "1500m", 0), &node_info, &waker).is_err());
         allocations.release("large");
-        assert!(allocations.resize(&with_priority("low", "1500m", 0), &place, &waker).is_err());
-        assert!(allocations.resize(&with_priority("high", "1500m", 1000), &place, &waker).is_ok());
+        assert!(allocations.resize(&with_priority("low", "1500m", 0), &node_info, &waker).is_err());
+        assert!(allocations.resize(&with_priority("high", "1500m", 1000), &node_info, &waker).is_ok());
         allocations.release("high");
-        assert!(allocations.resize(&with_priority("other", "1500m", 0), &place, &waker).is_err(), "low asked before");
+        assert!(
+            allocations.resize(&with_priority("other", "1500m", 0), &node_info, &waker).is_err(),
+            "low asked before"
+        );
         allocations.withdraw(&with_priority("low", "100m", 0));
-        assert!(allocations.resize(&with_priority("other", "1500m", 0), &place, &waker).is_ok());
+        assert!(allocations.resize(&with_priority("other", "1500m", 0), &node_info, &waker).is_ok());
     }
 }

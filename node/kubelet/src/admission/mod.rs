@@ -99,7 +99,7 @@ impl Holding {
 
 /// What admission needs to know of the node.
 #[derive(Clone, Debug, Default)]
-pub struct Place {
+pub struct NodeInfo {
     pub name: String,
     pub labels: BTreeMap<String, String>,
     pub taints: Vec<Taint>,
@@ -114,48 +114,48 @@ pub struct Place {
     pub shutting_down: bool,
 }
 
-impl Place {
-    pub fn new(node: &Node, services: &Services) -> Place {
-        Place {
+impl NodeInfo {
+    pub fn new(node: &Node, services: &Services) -> NodeInfo {
+        NodeInfo {
             pressures: services.signals.pressure.borrow().clone(),
             unsafe_sysctls: services.config.allowed_unsafe_sysctls.clone(),
             apparmor: services.runtime.apparmor,
             shutting_down: *services.signals.shutting_down.borrow(),
             allocatable: services.resources.allocatable(),
-            ..Place::of(node)
+            ..NodeInfo::of(node)
         }
     }
 
-    fn of(node: &Node) -> Place {
-        Place {
+    fn of(node: &Node) -> NodeInfo {
+        NodeInfo {
             name: node.metadata.name.clone().unwrap_or_default(),
             labels: node.metadata.labels.clone().unwrap_or_default(),
             taints: node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default(),
-            ..Place::default()
+            ..NodeInfo::default()
         }
     }
 }
 
 /// Takes the pod, or gives the first reason not to.
-pub fn admit(pod: &Pod, others: &[&Holding], place: &Place) -> Result<(), Rejection> {
-    if place.shutting_down {
+pub fn admit(pod: &Pod, others: &[&Holding], node_info: &NodeInfo) -> Result<(), Rejection> {
+    if node_info.shutting_down {
         return Err(Rejection::new("NodeShutdown", "Pod was rejected as the node is shutting down."));
     }
-    pressures(pod, place)?;
-    sysctls(pod, place)?;
-    apparmor(pod, place)?;
+    pressures(pod, node_info)?;
+    sysctls(pod, node_info)?;
+    apparmor(pod, node_info)?;
     operating_system(pod)?;
     let wanted = Holding::of(pod);
-    room(&wanted, others, place)?;
-    node_affinity(pod, place)?;
+    room(&wanted, others, node_info)?;
+    node_affinity(pod, node_info)?;
     ports(&wanted, others)?;
-    taints(pod, place)
+    taints(pod, node_info)
 }
 
 /// A node under pressure takes no more pods than it must: critical ones, and for want of memory alone those that say
 /// how much they need or that tolerate it.
-fn pressures(pod: &Pod, place: &Place) -> Result<(), Rejection> {
-    let pressures = &place.pressures;
+fn pressures(pod: &Pod, node_info: &NodeInfo) -> Result<(), Rejection> {
+    let pressures = &node_info.pressures;
     if pressures.is_empty() || spec::is_critical(pod) {
         return Ok(());
     }
@@ -190,7 +190,7 @@ const SAFE_NETWORK_SYSCTLS: [&str; 13] = [
     "net.ipv4.tcp_notsent_lowat",
 ];
 
-fn sysctls(pod: &Pod, place: &Place) -> Result<(), Rejection> {
+fn sysctls(pod: &Pod, node_info: &NodeInfo) -> Result<(), Rejection> {
     let security = spec::spec(pod).security_context.as_ref();
     for sysctl in security.and_then(|security| security.sysctls.as_ref()).into_iter().flatten() {
         let name = sysctl.name.replace('/', ".");
@@ -208,7 +208,7 @@ fn sysctls(pod: &Pod, place: &Place) -> Result<(), Rejection> {
                     return with_host("network");
                 }
             }
-            other if place.unsafe_sysctls.iter().any(|pattern| fits(pattern, other)) => {}
+            other if node_info.unsafe_sysctls.iter().any(|pattern| fits(pattern, other)) => {}
             _ => return forbidden("not allowlisted".into()),
         }
     }
@@ -224,14 +224,14 @@ fn fits(pattern: &str, name: &str) -> bool {
 }
 
 /// A pod that asks for a profile is not run without it.
-fn apparmor(pod: &Pod, place: &Place) -> Result<(), Rejection> {
+fn apparmor(pod: &Pod, node_info: &NodeInfo) -> Result<(), Rejection> {
     let shared = spec::spec(pod).security_context.as_ref().and_then(|context| context.app_armor_profile.as_ref());
     let containers: Vec<_> = spec::containers(pod).collect();
     let own = containers.iter().filter_map(|declared| {
         declared.container.security_context.as_ref().and_then(|context| context.app_armor_profile.as_ref())
     });
     let wants_apparmor = own.chain(shared).any(|profile| profile.type_ != "Unconfined");
-    if place.apparmor || !wants_apparmor {
+    if node_info.apparmor || !wants_apparmor {
         return Ok(());
     }
     Err(Rejection::new("AppArmor", "Cannot enforce AppArmor: AppArmor is not enabled on the host"))
@@ -246,8 +246,9 @@ fn operating_system(pod: &Pod) -> Result<(), Rejection> {
     }
 }
 
-pub fn room(wanted: &Holding, others: &[&Holding], place: &Place) -> Result<(), Rejection> {
-    let capacity = |name: &str| place.allocatable.get(name).map(|quantity| resources::counted_value(name, quantity));
+pub fn room(wanted: &Holding, others: &[&Holding], node_info: &NodeInfo) -> Result<(), Rejection> {
+    let capacity =
+        |name: &str| node_info.allocatable.get(name).map(|quantity| resources::counted_value(name, quantity));
     let lacks = |name: &str, requested: i64, used: i64, capacity: i64| {
         let message = format!(
             "Node didn't have enough resource: {name}, requested: {requested}, used: {used}, capacity: {capacity}"
@@ -269,10 +270,10 @@ pub fn room(wanted: &Holding, others: &[&Holding], place: &Place) -> Result<(), 
     Ok(())
 }
 
-fn node_affinity(pod: &Pod, place: &Place) -> Result<(), Rejection> {
+fn node_affinity(pod: &Pod, node_info: &NodeInfo) -> Result<(), Rejection> {
     let nothing = BTreeMap::new();
     let selector = spec::spec(pod).node_selector.as_ref().unwrap_or(&nothing);
-    if placement::selects_node(selector, spec::spec(pod).affinity.as_ref(), &place.name, &place.labels) {
+    if placement::selects_node(selector, spec::spec(pod).affinity.as_ref(), &node_info.name, &node_info.labels) {
         return Ok(());
     }
     Err(Rejection::predicate(NODE_AFFINITY, "node(s) didn't match Pod's node affinity/selector"))
@@ -290,9 +291,9 @@ fn ports(wanted: &Holding, others: &[&Holding]) -> Result<(), Rejection> {
     Ok(())
 }
 
-fn taints(pod: &Pod, place: &Place) -> Result<(), Rejection> {
+fn taints(pod: &Pod, node_info: &NodeInfo) -> Result<(), Rejection> {
     let tolerations = spec::spec(pod).tolerations.as_deref().unwrap_or_default();
-    if placement::tolerates_all(tolerations, &place.taints, &["NoExecute"]) {
+    if placement::tolerates_all(tolerations, &node_info.taints, &["NoExecute"]) {
         return Ok(());
     }
     Err(Rejection::predicate("TaintToleration", "node(s) had taints that the pod didn't tolerate"))
@@ -321,17 +322,17 @@ mod tests {
     use super::*;
     use crate::fixtures;
 
-    fn place() -> Place {
+    fn node_info() -> NodeInfo {
         let node = Node::from_value(json!({
             "metadata": {"name": "n", "labels": {"disk": "ssd"}},
             "spec": {"taints": [{"key": "gone", "effect": "NoExecute"}, {"key": "full", "effect": "NoSchedule"}]},
         }));
         let allocatable = [("cpu", "2"), ("memory", "1Gi"), ("pods", "2")];
         let allocatable = allocatable.map(|(name, quantity)| (name.to_owned(), Quantity(quantity.to_owned())));
-        Place {
+        NodeInfo {
             allocatable: allocatable.into(),
             unsafe_sysctls: vec!["kernel.msg*".into(), "net.core.somaxconn".into()],
-            ..Place::of(&node.unwrap())
+            ..NodeInfo::of(&node.unwrap())
         }
     }
 
@@ -340,7 +341,7 @@ mod tests {
     fn verdict(fields: &str, others: &[&str]) -> String {
         let others: Vec<Holding> = others.iter().map(|fields| Holding::of(&fixtures::pod(fields))).collect();
         let pod = fixtures::pod(&format!("{{{fields}}}"));
-        match admit(&pod, &others.iter().collect::<Vec<_>>(), &place()) {
+        match admit(&pod, &others.iter().collect::<Vec<_>>(), &node_info()) {
             Ok(()) => "admitted".into(),
             Err(rejection) => format!("{}: {}", rejection.reason, rejection.message),
         }
@@ -426,8 +427,8 @@ mod tests {
             ),
             (vec![Pressure::Disk], critical, ""),
         ] {
-            let place = Place { pressures: pressures.into_iter().collect(), ..place() };
-            let verdict = admit(&fixtures::pod(fields), &[], &place);
+            let node_info = NodeInfo { pressures: pressures.into_iter().collect(), ..node_info() };
+            let verdict = admit(&fixtures::pod(fields), &[], &node_info);
             assert_eq!(verdict.err().map(|rejection| rejection.message).unwrap_or_default(), expected, "{fields}");
         }
     }

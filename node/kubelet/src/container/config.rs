@@ -97,7 +97,7 @@ pub fn container(parts: &Parts<'_>) -> Result<cri::ContainerConfig> {
     make_log_directory(parts, &container.name)?;
     let hosts_file = hosts::write(parts.pod, &pod_dir, parts.pod_ips, &parts.config.cluster_domain)?;
     let termination_file = make_termination_file(parts, &container.name)?;
-    let places = mounts::Places {
+    let sources = mounts::MountSources {
         volumes: parts.volumes,
         image_volumes: parts.image_volumes,
         pod_dir: &pod_dir,
@@ -122,7 +122,7 @@ pub fn container(parts: &Parts<'_>) -> Result<cri::ContainerConfig> {
             .iter()
             .map(|(key, value)| cri::KeyValue { key: key.clone(), value: value.clone().into() })
             .collect(),
-        mounts: mounts::mounts(container, parts.environment, &places)?,
+        mounts: mounts::mounts(container, parts.environment, &sources)?,
         devices: mounts::devices(container, parts.volumes)?,
         labels: labels::container_labels(parts.pod, container),
         annotations: labels::container_annotations(parts.pod, container, parts.restart_count),

@@ -17,7 +17,7 @@ const HOSTS_PATH: &str = "/etc/hosts";
 const DEFAULT_TERMINATION_PATH: &str = "/dev/termination-log";
 
 /// Where the parts of a container's mounts are on the node.
-pub struct Places<'a> {
+pub struct MountSources<'a> {
     pub volumes: &'a MountedVolumes,
     /// The images that are mounted as volumes, by the volume's name.
     pub image_volumes: &'a HashMap<String, String>,
@@ -29,19 +29,19 @@ pub struct Places<'a> {
 }
 
 /// All mounts of the container.
-pub fn mounts(container: &Container, environment: &Environment, places: &Places<'_>) -> Result<Vec<cri::Mount>> {
+pub fn mounts(container: &Container, environment: &Environment, sources: &MountSources<'_>) -> Result<Vec<cri::Mount>> {
     let mut mounts = Vec::new();
     for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
-        mounts.push(match places.image_volumes.get(&mount.name) {
+        mounts.push(match sources.image_volumes.get(&mount.name) {
             Some(image) => image_mount(mount, image, environment)?,
-            None => volume_mount(container, mount, index, environment, places)?,
+            None => volume_mount(container, mount, index, environment, sources)?,
         });
     }
     if !mounts.iter().any(|mount| mount.container_path == HOSTS_PATH) {
-        mounts.push(file_mount(HOSTS_PATH, places.hosts_file));
+        mounts.push(file_mount(HOSTS_PATH, sources.hosts_file));
     }
     let message_path = container.termination_message_path.as_deref().filter(|path| !path.is_empty());
-    mounts.push(file_mount(message_path.unwrap_or(DEFAULT_TERMINATION_PATH), places.termination_file));
+    mounts.push(file_mount(message_path.unwrap_or(DEFAULT_TERMINATION_PATH), sources.termination_file));
     Ok(mounts)
 }
 
@@ -86,9 +86,9 @@ fn volume_mount(
     mount: &VolumeMount,
     index: usize,
     environment: &Environment,
-    places: &Places<'_>,
+    sources: &MountSources<'_>,
 ) -> Result<cri::Mount> {
-    let volume = places.volumes.by_name.get(&mount.name).ok_or_else(|| {
+    let volume = sources.volumes.by_name.get(&mount.name).ok_or_else(|| {
         Error::pod(format!("cannot find volume {:?} to mount into container {:?}", mount.name, container.name))
     })?;
     if volume.device {
@@ -101,7 +101,7 @@ fn volume_mount(
         None => volume.path.clone(),
         Some(inside) => {
             let name = format!("{}/{}/{index}", mount.name, container.name);
-            let target: PathBuf = places.pod_dir.join("volume-subpaths").join(name);
+            let target: PathBuf = sources.pod_dir.join("volume-subpaths").join(name);
             sub_path::bind(&volume.path, &inside, &target).map_err(|error| {
                 Error::pod(format!(
                     "failed to prepare subPath for volumeMount {:?} of container {:?}: {error}",
@@ -116,8 +116,8 @@ fn volume_mount(
         readonly: mount.read_only == Some(true) || !volume.writable,
         propagation: propagation(mount.mount_propagation.as_deref()) as i32,
         recursive_read_only: mount.recursive_read_only.as_deref() == Some("Enabled"),
-        uid_mappings: places.users.map(Range::mapping).unwrap_or_default(),
-        gid_mappings: places.users.map(Range::mapping).unwrap_or_default(),
+        uid_mappings: sources.users.map(Range::mapping).unwrap_or_default(),
+        gid_mappings: sources.users.map(Range::mapping).unwrap_or_default(),
         ..cri::Mount::default()
     })
 }

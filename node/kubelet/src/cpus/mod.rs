@@ -275,8 +275,8 @@ pub fn numa_nodes() -> Nodes {
 pub fn physical() -> (usize, usize) {
     let machine = Topology::read();
     let cores: std::collections::BTreeSet<(u32, u32)> =
-        machine.0.values().map(|place| (place.socket, place.core)).collect();
-    let sockets: std::collections::BTreeSet<u32> = machine.0.values().map(|place| place.socket).collect();
+        machine.0.values().map(|cpu_info| (cpu_info.socket, cpu_info.core)).collect();
+    let sockets: std::collections::BTreeSet<u32> = machine.0.values().map(|cpu_info| cpu_info.socket).collect();
     (cores.len(), sockets.len())
 }
 
@@ -340,14 +340,14 @@ fn reserved(config: &Config, topology: &Topology) -> Result<CpuSet> {
 
 #[cfg(test)]
 mod tests {
-    use super::topology::Place;
+    use super::topology::CpuInfo;
     use super::*;
     use crate::fixtures;
 
     fn policy(root: &Path) -> Static {
-        let place = |cpu: u32| Place { numa_node: 0, socket: 0, core: cpu / 2, cache: 0 };
+        let cpu_info = |cpu: u32| CpuInfo { numa_node: 0, socket: 0, core: cpu / 2, cache: 0 };
         Static {
-            topology: Topology((0..6).map(|cpu| (cpu, place(cpu))).collect()),
+            topology: Topology((0..6).map(|cpu| (cpu, cpu_info(cpu))).collect()),
             options: Options::default(),
             reserved: set::parse("0-1").unwrap(),
             file: root.join(FILE),
@@ -373,7 +373,7 @@ mod tests {
     fn processors_are_taken_near_what_else_the_container_has() {
         let root = tempfile::tempdir().unwrap();
         let mut policy = policy(root.path());
-        policy.topology.0.values_mut().filter(|place| place.core > 1).for_each(|place| place.numa_node = 1);
+        policy.topology.0.values_mut().filter(|cpu_info| cpu_info.core > 1).for_each(|cpu_info| cpu_info.numa_node = 1);
         let hints = |policy: &Static, count| {
             let hints = policy.hints(&pod("x", None, "1"), count);
             hints.iter().map(|hint| (hint.nodes, hint.preferred)).collect::<Vec<_>>()

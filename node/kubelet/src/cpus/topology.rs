@@ -34,7 +34,7 @@ impl Topology {
             let cpus = set::parse(&text(base.join(format!("node/node{node}/cpulist")))).unwrap_or_default();
             nodes.extend(cpus.into_iter().map(|cpu| (cpu, node)));
         }
-        let places = online.into_iter().map(|cpu| {
+        let cpus = online.into_iter().map(|cpu| {
             let number = |file: &str| text(base.join(format!("cpu/cpu{cpu}/{file}"))).trim().parse().unwrap_or(0);
             let cpu_info = CpuInfo {
                 numa_node: nodes.get(&cpu).copied().unwrap_or(0),
@@ -44,7 +44,7 @@ impl Topology {
             };
             (cpu, cpu_info)
         });
-        Topology(places.collect())
+        Topology(cpus.collect())
     }
 
     pub fn all(&self) -> CpuSet {

@@ -40,15 +40,15 @@ where
     let connections = TaskTracker::new();
     let gate = Gate::new(LIMITS);
     loop {
-        let (socket, place) = tokio::select! {
+        let (socket, slot) = tokio::select! {
             () = stop.cancelled() => break,
             accepted = gate.accept(&listener) => accepted,
         };
         // The mode of the socket lets root alone connect.
-        place.authenticated();
+        slot.authenticated();
         let (service, stop) = (service.clone(), stop.clone());
         connections.spawn(async move {
-            let _place = place;
+            let _slot = slot;
             let answer = hyper::service::service_fn(move |request| service.clone().call(request));
             let http = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
             tokio::select! {

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use super::plan::Termination;
 use super::resize;
 use super::worker::Worker;
-use crate::admission::{Place, Rejection};
+use crate::admission::{NodeInfo, Rejection};
 use crate::error::Result;
 use crate::events::WARNING;
 use crate::metrics;
@@ -63,8 +63,8 @@ impl Worker {
         if !spec::is_critical(&self.pod) {
             return Ok(false);
         }
-        let place = Place { allocatable: self.services.resources.allocatable(), ..Place::default() };
-        let Some(victims) = self.services.resources.allocations.preempt(&self.pod, &place, &self.waker) else {
+        let node_info = NodeInfo { allocatable: self.services.resources.allocatable(), ..NodeInfo::default() };
+        let Some(victims) = self.services.resources.allocations.preempt(&self.pod, &node_info, &self.waker) else {
             return Ok(false);
         };
         for uid in &victims {
@@ -83,13 +83,13 @@ impl Worker {
         let cached: Option<Node> =
             services.api.own_node.typed(&Key { namespace: String::new(), name: name.to_owned() });
         if let Some(node) = cached {
-            let verdict = services.resources.allocations.admit(&self.pod, &Place::new(&node, services));
+            let verdict = services.resources.allocations.admit(&self.pod, &NodeInfo::new(&node, services));
             if !verdict.as_ref().is_err_and(Rejection::is_node_affinity) {
                 return Ok(verdict);
             }
         }
         let node = services.api.client.get::<Node>("", name).await?;
-        Ok(services.resources.allocations.admit(&self.pod, &Place::new(&node, services)))
+        Ok(services.resources.allocations.admit(&self.pod, &NodeInfo::new(&node, services)))
     }
 
     /// Ends a pod that cannot be here.

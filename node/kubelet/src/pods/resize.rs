@@ -13,7 +13,7 @@ use super::actuate::RESIZE;
 use super::allocated::Allocated;
 use super::plan::{Pending, is_resizing};
 use super::worker::Worker;
-use crate::admission::Place;
+use crate::admission::NodeInfo;
 use crate::config::Config;
 use crate::events::{NORMAL, WARNING};
 use crate::pod::observed::Observed;
@@ -108,8 +108,8 @@ impl Worker {
             self.leave_pending(wanted, "Infeasible", Pending::Infeasible(why));
             return with_resources(wanted, self.allocated.as_ref());
         }
-        let place = Place { allocatable: self.services.resources.allocatable(), ..Place::default() };
-        match self.services.resources.allocations.resize(wanted, &place, &self.waker) {
+        let node_info = NodeInfo { allocatable: self.services.resources.allocatable(), ..NodeInfo::default() };
+        match self.services.resources.allocations.resize(wanted, &node_info, &self.waker) {
             Ok(()) => {
                 self.allocated = Some(resources);
                 self.memory.resize = super::plan::Resize::default();

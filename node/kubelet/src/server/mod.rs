@@ -18,7 +18,7 @@ mod tls;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use corten_listen::{Gate, Limits, Place};
+use corten_listen::{Gate, Limits, Slot};
 use corten_meta::metrics::HealthChecks;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::combinators::BoxBody;
@@ -71,7 +71,7 @@ pub async fn serve_health(address: std::net::SocketAddr, shutdown: CancellationT
     let connections = TaskTracker::new();
     let gate = Gate::new(HEALTH_LIMITS);
     loop {
-        let (stream, place) = tokio::select! {
+        let (stream, slot) = tokio::select! {
             () = shutdown.cancelled() => break,
             accepted = gate.accept(&listener) => accepted,
         };
@@ -79,8 +79,8 @@ pub async fn serve_health(address: std::net::SocketAddr, shutdown: CancellationT
         connections.spawn(async move {
             tokio::select! {
                 () = shutdown.cancelled() => {}
-                () = place.closed() => {}
-                () = serve_health_page(stream, &place) => {}
+                () = slot.closed() => {}
+                () = serve_health_page(stream, &slot) => {}
             }
         });
     }
@@ -88,9 +88,9 @@ pub async fn serve_health(address: std::net::SocketAddr, shutdown: CancellationT
     connections.wait().await;
 }
 
-async fn serve_health_page(stream: TcpStream, place: &Place) {
+async fn serve_health_page(stream: TcpStream, slot: &Slot) {
     let service = service_fn(|request: Request<Incoming>| {
-        place.request_arrived();
+        slot.request_arrived();
         let answer = match request.uri().path() {
             "/healthz" => text(StatusCode::OK, "ok"),
             _ => text(StatusCode::NOT_FOUND, "404 page not found\n"),
@@ -114,7 +114,7 @@ pub async fn serve(state: Arc<State>) -> Result<()> {
     let connections = TaskTracker::new();
     let gate = Gate::new(LIMITS);
     loop {
-        let (stream, place) = tokio::select! {
+        let (stream, slot) = tokio::select! {
             () = state.shutdown.cancelled() => break,
             accepted = gate.accept(&listener) => accepted,
         };
@@ -124,19 +124,14 @@ pub async fn serve(state: Arc<State>) -> Result<()> {
                 Err(error) => warn!(%error, "the renewed certificate of the node API cannot be used"),
             }
         }
-        connections.spawn(serve_connection(state.clone(), acceptor.clone(), stream, Arc::new(place)));
+        connections.spawn(serve_connection(state.clone(), acceptor.clone(), stream, Arc::new(slot)));
     }
     connections.close();
     connections.wait().await;
     Ok(())
 }
 
-async fn serve_connection(
-    state: Arc<State>,
-    acceptor: tokio_rustls::TlsAcceptor,
-    stream: TcpStream,
-    place: Arc<Place>,
-) {
+async fn serve_connection(state: Arc<State>, acceptor: tokio_rustls::TlsAcceptor, stream: TcpStream, slot: Arc<Slot>) {
     // The peer shows small interactive chunks; waiting to fill packets would be felt.
     let _ = stream.set_nodelay(true);
     let shutdown = state.shutdown.clone();
@@ -145,9 +140,9 @@ async fn serve_connection(
             Ok(stream) => stream,
             Err(error) => return debug!(%error, "TLS handshake failed"),
         };
-        let caller = Arc::new(Caller { user: authorize::user(stream.get_ref().1), place: place.clone() });
+        let caller = Arc::new(Caller { user: authorize::user(stream.get_ref().1), slot: slot.clone() });
         if caller.user.is_some() {
-            place.authenticated();
+            slot.authenticated();
         }
         let service = service_fn(move |request| {
             let (state, caller) = (state.clone(), caller.clone());
@@ -165,7 +160,7 @@ async fn serve_connection(
     };
     tokio::select! {
         () = shutdown.cancelled() => {}
-        () = place.closed() => {}
+        () = slot.closed() => {}
         () = serve => {}
     }
 }
@@ -174,17 +169,17 @@ async fn serve_connection(
 struct Caller {
     /// The user that its client certificate names.
     user: Option<authorize::User>,
-    place: Arc<Place>,
+    slot: Arc<Slot>,
 }
 
 /// Authenticate, authorize, route.
 async fn handle(state: &Arc<State>, caller: &Caller, request: Request<Incoming>) -> Response<Body> {
-    caller.place.request_arrived();
+    caller.slot.request_arrived();
     let Some(user) = state.access.authenticate(state, caller.user.as_ref(), request.headers()).await else {
         return text(StatusCode::UNAUTHORIZED, "Unauthorized");
     };
     if user.name != access::ANONYMOUS {
-        caller.place.authenticated();
+        caller.slot.authenticated();
     }
     if let Err(reason) = state.access.authorize(state, &user, request.method(), request.uri().path()).await {
         return text(StatusCode::FORBIDDEN, &reason);

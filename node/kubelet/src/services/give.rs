@@ -24,26 +24,26 @@ impl NodeResources {
 
     async fn give_containers(&self, pod: &Pod) -> Result<(), Rejection> {
         let of_pod = match self.topology.aligns_pods() {
-            true => Some(self.place(pod, None)?),
+            true => Some(self.align(pod, None)?),
             false => None,
         };
         for declared in spec::containers(pod).filter(|declared| declared.role != Role::Ephemeral) {
             let container = declared.container.as_ref();
-            let place = match of_pod {
-                Some(place) => place,
-                None => self.place(pod, Some(container))?,
+            let hint = match of_pod {
+                Some(hint) => hint,
+                None => self.align(pod, Some(container))?,
             };
-            self.devices.allocate(pod, container, place.nodes).await.map_err(Rejection::of)?;
-            self.cpus.allocate(pod, container, place.nodes).map_err(Rejection::of)?;
-            self.memory.allocate(pod, container, place).map_err(Rejection::of)?;
+            self.devices.allocate(pod, container, hint.nodes).await.map_err(Rejection::of)?;
+            self.cpus.allocate(pod, container, hint.nodes).map_err(Rejection::of)?;
+            self.memory.allocate(pod, container, hint).map_err(Rejection::of)?;
         }
         Ok(())
     }
 
     /// Returns the NUMA nodes that a container, or a pod as one, gets its resources from.
-    fn place(&self, pod: &Pod, container: Option<&Container>) -> Result<Hint, Rejection> {
+    fn align(&self, pod: &Pod, container: Option<&Container>) -> Result<Hint, Rejection> {
         self.topology
-            .place(|nodes| {
+            .align(|nodes| {
                 let mut hints = self.devices.hints(pod, container, nodes);
                 hints.extend(self.cpus.hints(pod, container));
                 hints.extend(self.memory.hints(pod, container));

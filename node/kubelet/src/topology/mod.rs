@@ -76,7 +76,7 @@ impl Topology {
 
     /// Returns the NUMA nodes that the hints of all managers allow; `None` if the policy admits none. `hints` takes the
     /// nodes of the machine.
-    pub fn place(&self, hints: impl FnOnce(Nodes) -> Vec<Vec<Hint>>) -> Option<Hint> {
+    pub fn align(&self, hints: impl FnOnce(Nodes) -> Vec<Vec<Hint>>) -> Option<Hint> {
         if self.policy == Policy::None {
             return Some(Hint { nodes: None, preferred: false });
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use corten_cri::{ImageServiceServer, MAX_MESSAGE_BYTES, RuntimeServiceServer};
-use corten_listen::{Gate, Limits, Place};
+use corten_listen::{Gate, Limits, Slot};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::{UnixListener, UnixStream};
 use tokio_util::sync::CancellationToken;
@@ -50,20 +50,20 @@ pub(crate) async fn serve(listener: UnixListener, services: Services, shutdown: 
     let connections = TaskTracker::new();
     let gate = Gate::new(LIMITS);
     loop {
-        let (socket, place) = tokio::select! {
+        let (socket, slot) = tokio::select! {
             accepted = gate.accept(&listener) => accepted,
             () = shutdown.cancelled() => break,
         };
         // The mode of the socket lets root alone connect.
-        place.authenticated();
-        connections.spawn(router.clone().serve(socket, place, shutdown.clone()));
+        slot.authenticated();
+        connections.spawn(router.clone().serve(socket, slot, shutdown.clone()));
     }
     connections.close();
     let _ = tokio::time::timeout(GRACE, connections.wait()).await;
 }
 
 impl Router {
-    async fn serve(self, socket: UnixStream, _place: Place, shutdown: CancellationToken) {
+    async fn serve(self, socket: UnixStream, _slot: Slot, shutdown: CancellationToken) {
         let service = hyper::service::service_fn(move |request: http::Request<hyper::body::Incoming>| {
             let mut router = self.clone();
             async move {

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use corten_cri::v1;
-use corten_listen::{Gate, Limits, Place};
+use corten_listen::{Gate, Limits, Slot};
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
@@ -77,26 +77,26 @@ impl StreamingServer {
     async fn accept(self, listener: TcpListener, shutdown: CancellationToken) {
         let gate = Gate::new(LIMITS);
         loop {
-            let (socket, place) = tokio::select! {
+            let (socket, slot) = tokio::select! {
                 accepted = gate.accept(&listener) => accepted,
                 () = shutdown.cancelled() => return,
             };
             let _ = socket.set_nodelay(true);
-            tokio::spawn(self.clone().connection(socket, place, shutdown.clone()));
+            tokio::spawn(self.clone().connection(socket, slot, shutdown.clone()));
         }
     }
 
     /// Serves requests until one of them switches to another protocol, which is then served by a task of its own.
-    async fn connection(self, socket: TcpStream, place: Place, shutdown: CancellationToken) {
+    async fn connection(self, socket: TcpStream, slot: Slot, shutdown: CancellationToken) {
         let service = hyper::service::service_fn(|request| {
-            place.request_arrived();
+            slot.request_arrived();
             let answer = upgrade::answer(&self, &shutdown, request);
             std::future::ready(Ok::<_, std::convert::Infallible>(answer))
         });
         let http = corten_listen::http().http1_only();
         tokio::select! {
             _ = http.serve_connection_with_upgrades(TokioIo::new(socket), service) => {}
-            () = place.closed() => {}
+            () = slot.closed() => {}
         }
     }
 

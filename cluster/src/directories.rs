@@ -6,14 +6,14 @@ use crate::cli;
 
 /// Where a cluster keeps its things on this machine.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct Directories {
     pub data: PathBuf,
     pub run: PathBuf,
 }
 
-impl Place {
-    pub fn of(place: &cli::Where) -> Place {
-        Place { data: absolute(&place.data_dir), run: absolute(&place.run_dir) }
+impl Directories {
+    pub fn of(directories: &cli::DirectoryFlags) -> Directories {
+        Directories { data: absolute(&directories.data_dir), run: absolute(&directories.run_dir) }
     }
 
     pub fn pki(&self) -> PathBuf {
@@ -66,8 +66,8 @@ impl Place {
     }
 
     /// Where a further node of this cluster lives.
-    pub fn node(&self, name: &str) -> Place {
-        Place { data: self.data.join("nodes").join(name), run: self.run.join("nodes").join(name) }
+    pub fn node(&self, name: &str) -> Directories {
+        Directories { data: self.data.join("nodes").join(name), run: self.run.join("nodes").join(name) }
     }
 
     /// The names of the further nodes that have a place here.
