@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use corten_fields::{Managers, Set};
+use corten_managed_fields::{Managers, Set};
 use corten_meta::Value;
 use corten_protobuf as protobuf;
 use http::{HeaderMap, HeaderValue, Method};

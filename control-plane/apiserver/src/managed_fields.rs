@@ -1,9 +1,9 @@
 //! `metadata.managedFields` of objects: reading, writing and keeping them, and the fields that the server itself owns.
 //!
-//! The rules of ownership are in `corten-fields`. The verbs choose which of them a request follows.
+//! The rules of ownership are in `corten-managed-fields`. The verbs choose which of them a request follows.
 
 use corten_api::Kind;
-use corten_fields::{Application, Filter, Identity, Managers, Operation, Set, Type, Versions, apply, update};
+use corten_managed_fields::{Application, Filter, Identity, Managers, Operation, Set, Type, Versions, apply, update};
 use corten_meta::{Status, Value};
 use serde_json::{Map, json};
 

@@ -10,7 +10,7 @@ pub mod codec;
 pub mod difference;
 pub mod error;
 pub mod field;
-pub mod fields;
+pub mod field_selector;
 pub mod go;
 pub mod int_or_string;
 pub mod interned;
@@ -36,7 +36,7 @@ pub use accessor::{
 pub use codec::{Decoded, decode_json, decode_yaml, decode_yaml_leniently, encode_object};
 pub use error::Error;
 pub use field::{ErrorKind, FieldError, Path};
-pub use fields::FieldSelector;
+pub use field_selector::FieldSelector;
 pub use int_or_string::IntOrString;
 pub use interned::Labels;
 pub use labels::Selector;

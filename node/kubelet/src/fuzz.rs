@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use crate::container::{env_file, expansion};
 use crate::images::credentials;
 use crate::logs::{line, options::LogOptions};
-use crate::pod::fields;
+use crate::pod::downward_api;
 use crate::pods::static_pods;
 use crate::server::node_logs::LogQuery;
 use crate::server::query;
@@ -57,7 +57,7 @@ pub fn static_pod(text: &str) -> Option<Pod> {
 /// The value of a path of the downward API.
 pub fn downward_path(pod: &Pod, path: &str) -> Option<String> {
     let selector = ObjectFieldSelector { field_path: path.to_owned(), ..ObjectFieldSelector::default() };
-    fields::field(pod, &fields::Downward::default(), &selector).ok()
+    downward_api::field(pod, &downward_api::Downward::default(), &selector).ok()
 }
 
 /// Expands the references of a command.

@@ -8,7 +8,7 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use corten_cel::{Env, Type, Value as Cel};
-use corten_meta::fields::FieldRequirement;
+use corten_meta::field_selector::FieldRequirement;
 use corten_meta::labels::{Operator, Requirement};
 use corten_meta::{FieldSelector, Selector, Value};
 use serde_json::json;

@@ -12,7 +12,7 @@ pub use audit_record::{AuditRecord, Level};
 
 use crate::negotiation::Accept;
 use crate::registry::Resource;
-use crate::registry::conversion_memo::ConversionMemo;
+use crate::registry::request_conversions::RequestConversions;
 use crate::request::RequestInfo;
 use crate::response::IncludeObject;
 use crate::user::User;
@@ -45,7 +45,7 @@ pub struct Context {
     /// The HTTP upgrade of the connection, if it may be upgraded.
     pub upgrade: Mutex<Option<hyper::upgrade::OnUpgrade>>,
     /// The objects that webhooks converted for this request.
-    pub conversions: ConversionMemo,
+    pub conversions: RequestConversions,
 }
 
 impl Context {

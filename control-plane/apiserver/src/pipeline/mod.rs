@@ -23,7 +23,7 @@ use crate::metrics::{self, CERTIFICATE_SECONDS, TERMINATIONS};
 use crate::negotiation::Accept;
 use crate::paths;
 use crate::registry::Resource;
-use crate::registry::conversion_memo::ConversionMemo;
+use crate::registry::request_conversions::RequestConversions;
 use crate::request::RequestInfo;
 use crate::response;
 use crate::server::Server;
@@ -93,7 +93,7 @@ impl Server {
             audit: AuditRecord::new(&parts.headers, peer),
             annotations: Mutex::default(),
             classified: None,
-            conversions: ConversionMemo::default(),
+            conversions: RequestConversions::default(),
             upgrade: Mutex::new(parts.extensions.remove::<hyper::upgrade::OnUpgrade>()),
             raw_path: parts.uri.path().to_owned(),
             raw_query: parts.uri.query().unwrap_or_default().to_owned(),

@@ -100,10 +100,10 @@ impl Resource {
         if objects.iter().all(|object| self.is_known(object)) {
             return Ok(());
         }
-        let _filling = self.converted.filling.lock().await;
-        self.converted.forget_others(&objects);
+        let _filling = self.conversion_cache.filling.lock().await;
+        self.conversion_cache.forget_others(&objects);
         let filled = self.serve_all(objects).await;
-        let seconds = self.converted.seconds_to_wait(filled.is_err(), tokio::time::Instant::now());
+        let seconds = self.conversion_cache.seconds_to_wait(filled.is_err(), tokio::time::Instant::now());
         filled.map(drop).map_err(|status| self.unready(&status, seconds))
     }
 
@@ -117,7 +117,7 @@ impl Resource {
 
     /// Returns whether a list need not call the webhook for an object.
     fn is_known(&self, object: &Object) -> bool {
-        self.webhook.is_none() || self.is_in_version(object) || self.converted.get(object).is_some()
+        self.webhook.is_none() || self.is_in_version(object) || self.conversion_cache.get(object).is_some()
     }
 
     /// Returns a stored object with today's schema and defaults, if these changed after it was written.
@@ -175,11 +175,11 @@ impl Resource {
         if self.webhook.is_none() || self.is_in_version(object) {
             return self.serve(object).await;
         }
-        if let Some(known) = self.converted.get(object) {
+        if let Some(known) = self.conversion_cache.get(object) {
             return Ok(known);
         }
         let served = self.serve(object).await?;
-        self.converted.keep(&served);
+        self.conversion_cache.keep(&served);
         Ok(served)
     }
 

@@ -4,9 +4,9 @@
 //! canonically and encrypted here; nothing above handles bytes of the store, and no kind is named.
 
 mod conversion;
-pub mod conversion_memo;
+mod conversion_cache;
 pub mod conversion_webhook;
-mod converted_objects;
+pub mod request_conversions;
 mod resource;
 mod table;
 

@@ -3,12 +3,12 @@
 use std::sync::{Arc, OnceLock};
 
 use corten_api::Kind;
-use corten_fields::before_first;
+use corten_managed_fields::before_first;
 use corten_meta::{GroupKind, GroupResource, Status, Value};
 use tokio_util::sync::CancellationToken;
 
+use super::conversion_cache::ConversionCache;
 use super::conversion_webhook::ConversionWebhook;
-use super::converted_objects::ConvertedObjects;
 use crate::cache::ResourceCache;
 
 /// One served resource of one version.
@@ -27,7 +27,7 @@ pub struct Resource {
     /// Whether it is known but cannot be served: requests for it fail, and discovery leaves it out.
     pub is_unresolved: bool,
     /// The objects that the webhook converted to this version.
-    pub converted: Arc<ConvertedObjects>,
+    pub conversion_cache: Arc<ConversionCache>,
     /// Cancelled when the server stops or the CustomResourceDefinition changes; watches of the resource end with it.
     pub retired: CancellationToken,
 }

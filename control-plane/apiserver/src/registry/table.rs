@@ -71,7 +71,7 @@ pub(super) fn table(
         let versions = versions.get(&(kind.group.as_str(), kind.plural.as_str())).cloned().unwrap_or_default();
         let webhook = ConversionWebhook::of(kind, outbound).filter(|_| versions.len() > 1);
         let retired = before.same(kind).map_or_else(|| shutdown.child_token(), |same| same.retired.clone());
-        let converted = before.same(kind).map_or_else(Arc::default, |same| Arc::clone(&same.converted));
+        let conversion_cache = before.same(kind).map_or_else(Arc::default, |same| Arc::clone(&same.conversion_cache));
         ordered.push(Arc::new(Resource {
             kind: Arc::clone(kind),
             stored,
@@ -80,7 +80,7 @@ pub(super) fn table(
             first: OnceLock::new(),
             is_readable: OnceLock::new(),
             is_unresolved: conversion_webhook::is_unresolved(kind),
-            converted,
+            conversion_cache,
             retired,
         }));
     }

@@ -24,7 +24,7 @@ use crate::verbs::update::reply;
 use crate::write::CONCERNED;
 use crate::write::Scope;
 use crate::write::check_namespace;
-use crate::write::ownership::Ownership;
+use crate::write::field_ownership::Ownership;
 use crate::write::{Change, Part, Transform, check_name, owner_references};
 use crate::{proxy, verbs};
 

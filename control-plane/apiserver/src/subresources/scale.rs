@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use corten_api::ScalePaths;
-use corten_fields::{Entry, Fields, Filter, Identity, Managers, Operation, Set, Type, Versions};
+use corten_managed_fields::{Entry, Fields, Filter, Identity, Managers, Operation, Set, Type, Versions};
 use corten_meta::quote::quote;
 use corten_meta::{Object, Status, Value};
 use http::StatusCode;
@@ -23,7 +23,7 @@ use crate::verbs::options::{Write, check_options};
 use crate::verbs::patch::{Patch, is_apply};
 use crate::write::Scope;
 use crate::write::check_namespace;
-use crate::write::ownership::{Ownership, identity};
+use crate::write::field_ownership::{Ownership, identity};
 use crate::write::{Change, Part, Transform, View, check_name, not_the_same};
 
 /// The path of the replicas in the scale.
@@ -120,7 +120,7 @@ fn tracked(target: &Scope<'_>, paths: &ScalePaths, old: &Value, wanted: Value) -
     let mut managers = to_scale(target, paths, &before);
     // Replicas without an owner, which were defaulted after an apply, stay without one.
     if !managers.is_empty() {
-        managers = corten_fields::update(&ScaleVersion, &from, &to, managers, &by, &time);
+        managers = corten_managed_fields::update(&ScaleVersion, &from, &to, managers, &by, &time);
     }
     check_replicas(paths, &wanted)?;
     validate(target, old, &wanted)?;
@@ -151,7 +151,7 @@ fn applied(target: &Scope<'_>, paths: &ScalePaths, old: &Value, patch: &Apply) -
     if is_custom && managers_of(&scale).is_empty() {
         return Err(unconvertible("failed to create manager for existing fields: failed to convert live object (/; "));
     }
-    let first = corten_fields::before_first(corten_api::scale_kind());
+    let first = corten_managed_fields::before_first(corten_api::scale_kind());
     let wanted = patch.apply_to(&ScaleVersion, &scale, &first, target)?;
     if is_custom && !same_but_managers(&wanted, &scale) {
         return Err(unconvertible(&format!("failed to convert new object ({}", patch.object_name())));

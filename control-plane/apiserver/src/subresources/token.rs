@@ -12,8 +12,8 @@ use crate::decode::{Expected, object};
 use crate::response;
 use crate::write::Scope;
 use crate::write::check_namespace;
+use crate::write::field_ownership::own_response;
 use crate::write::normalise::drop_empty;
-use crate::write::ownership::own_response;
 
 const REQUEST: Expected<'static> = Expected {
     api_version: "authentication.k8s.io/v1",

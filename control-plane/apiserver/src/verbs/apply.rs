@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use corten_fields::{
+use corten_managed_fields::{
     Application, FormError, Identity, Misfit, Operation, Refusal, Type, Versions, conflict_status, error_message,
     extract,
 };
@@ -14,7 +14,7 @@ use crate::body::Reply;
 use crate::decode::{Expected, checked, field_validation_complaints};
 use crate::managed_fields::{managers_of, set_managers};
 use crate::write::Scope;
-use crate::write::ownership::{self, Ownership, ResourceVersions};
+use crate::write::field_ownership::{self, Ownership, ResourceVersions};
 use crate::write::{Change, Part, check_location, unnamed};
 
 /// The media type of an apply.
@@ -111,7 +111,7 @@ impl Apply {
             return Err(Status::bad_request("metadata.managedFields must be nil"));
         }
         let force = context.info.query.flag("force");
-        let mut by = ownership::identity(target, Operation::Apply);
+        let mut by = field_ownership::identity(target, Operation::Apply);
         by.api_version = api_version.to_owned();
         Ok(Apply { config, is_named, duplicates, force, by })
     }
@@ -181,7 +181,7 @@ impl Apply {
         let time = corten_meta::time::rfc3339(target.context.now);
         let run = |force: bool| {
             let application = Application { config: &self.config, live, first, by: &self.by, time: &time, force };
-            corten_fields::apply(versions, &managers, &application)
+            corten_managed_fields::apply(versions, &managers, &application)
         };
         let applied = match run(self.force) {
             Ok(applied) => applied,
@@ -213,7 +213,7 @@ impl Apply {
     }
 
     fn check_form(&self, of: Type<'_>) -> Result<(), Status> {
-        refuse_misfits(&corten_fields::check(of, &self.config), |why| {
+        refuse_misfits(&corten_managed_fields::check(of, &self.config), |why| {
             format!("failed to create typed patch object ({}): {why}", self.object())
         })
     }
@@ -227,7 +227,7 @@ impl Apply {
         message: impl FnOnce(String, String) -> String,
     ) -> Result<(), Status> {
         let is_custom = live_type.is_custom;
-        let mut errors = corten_fields::check(live_type.of, live);
+        let mut errors = corten_managed_fields::check(live_type.of, live);
         errors.retain(|e| if is_custom { e.kind != Misfit::Duplicate } else { e.kind == Misfit::Unkeyed });
         let about = || format!("{}/{}; {}", corten_meta::namespace(live), corten_meta::name(live), self.type_name());
         refuse_misfits(&errors, |why| message(about(), why))
@@ -266,16 +266,16 @@ impl Apply {
 
     /// Returns the fields of kubectl's last client-side apply that no other writer changed: kubectl may take them over
     /// without force.
-    fn allowed_by_last_applied(&self, of: Type<'_>, live: &Value) -> corten_fields::Set {
+    fn allowed_by_last_applied(&self, of: Type<'_>, live: &Value) -> corten_managed_fields::Set {
         let annotations: BTreeMap<String, String> = corten_meta::annotations(live);
         let last = annotations.get(LAST_APPLIED).filter(|_| self.by.manager == KUBECTL);
         let Some(last) = last.and_then(|text| serde_json::from_str::<Value>(text).ok()) else {
-            return corten_fields::Set::default();
+            return corten_managed_fields::Set::default();
         };
         if last.get("apiVersion").and_then(Value::as_str) != Some(&self.by.api_version) {
-            return corten_fields::Set::default();
+            return corten_managed_fields::Set::default();
         }
-        let changed = corten_fields::compare(of, &last, live);
+        let changed = corten_managed_fields::compare(of, &last, live);
         extract(of, &last).difference(&changed.written).difference(&changed.removed)
     }
 

@@ -6,8 +6,8 @@ use http::StatusCode;
 use super::options::{Write, check_options};
 use crate::body::Reply;
 use crate::response;
+use crate::write::field_ownership::Ownership;
 use crate::write::normalise::wipe;
-use crate::write::ownership::Ownership;
 use crate::write::{Scope, check_namespace, create_object};
 
 /// Returns the response with the created object.

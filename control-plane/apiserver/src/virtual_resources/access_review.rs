@@ -53,7 +53,7 @@ async fn decide(target: &Scope<'_>, user: &User, spec: &Value) -> Value {
     };
     // A field has one value, and a requirement always has one.
     let fields = read("fieldSelector", |text| {
-        !text.contains([' ', '(']) && corten_meta::fields::FieldSelector::parse(text).is_ok()
+        !text.contains([' ', '(']) && corten_meta::field_selector::FieldSelector::parse(text).is_ok()
     });
     let labels = read("labelSelector", |text| corten_meta::labels::Selector::parse(text).is_ok());
     let attributes = Attributes {

@@ -18,9 +18,9 @@ use crate::resource_metrics::Gatherer;
 use crate::verbs::options::{Write, check_options};
 use crate::write::Scope;
 use crate::write::check_namespace;
+use crate::write::field_ownership::track_create;
 use crate::write::normalise::wipe;
 use crate::write::owner_references;
-use crate::write::ownership::track_create;
 use crate::{resource_metrics, response, subresources};
 
 /// Answers a GET of a virtual resource or of one of its objects.

@@ -7,14 +7,14 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use corten_api::Kind;
-use corten_fields::Managers;
+use corten_managed_fields::Managers;
 use corten_meta::{Object, Status, Value};
 use corten_store::{Expect, Op};
 
 use super::commit::{dry_answer, settle};
 use super::create::{Make, create_object};
+use super::field_ownership::{Ownership, mismatches_type, track_update};
 use super::normalise::{keep_deletion, keep_server_metadata, restore_rest};
-use super::ownership::{Ownership, mismatches_type, track_update};
 use super::part::Part;
 use super::precondition::{self, not_the_same, server_busy};
 use super::scope::Scope;

@@ -2,7 +2,7 @@
 
 use corten_meta::{Object, Status, Value};
 
-use super::ownership::compared;
+use super::field_ownership::compared;
 use super::scope::Scope;
 use crate::registry::Resource;
 

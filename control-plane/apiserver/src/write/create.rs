@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use corten_fields::Managers;
+use corten_managed_fields::Managers;
 use corten_meta::{Header, Object, Status, Value};
 use corten_store::{Expect, Op};
 
 use super::commit::{dry_answer, settle};
+use super::field_ownership::{Ownership, mismatches_type, track_create};
 use super::normalise::{drop_status, strip};
-use super::ownership::{Ownership, mismatches_type, track_create};
 use super::part::Part;
 use super::precondition::{already_exists, check_new, parse_version, server_busy};
 use super::scope::Scope;

@@ -8,11 +8,11 @@
 mod change;
 mod commit;
 mod create;
+pub mod field_ownership;
 mod generation;
 mod location;
 pub mod normalise;
 pub mod owner_references;
-pub mod ownership;
 mod part;
 mod precondition;
 mod scope;

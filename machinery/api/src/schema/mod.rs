@@ -7,12 +7,12 @@
 mod defaults;
 mod equality;
 mod error_order;
-mod fields;
 mod gated;
 mod printed;
 mod quantities;
 mod recall;
 mod restore;
+mod strict_decoding;
 mod table;
 mod written;
 
@@ -24,13 +24,13 @@ use corten_meta::Value;
 pub use defaults::{empty, fill_defaults, fill_zeros, settle};
 pub(crate) use equality::equal;
 pub use error_order::{insert_errors, is_within_raw};
-pub use fields::{FieldReport, check_fields, check_spelled_fields, prune};
 pub use gated::drop_gated;
 pub(crate) use printed::difference;
 pub use printed::{print_value, print_values};
 pub use quantities::write_quantities;
 pub use recall::{Recall, recall};
 pub use restore::restore;
+pub use strict_decoding::{FieldReport, check_fields, check_spelled_fields, prune};
 pub use written::written;
 
 /// All types, by name and by number.
@@ -184,7 +184,7 @@ impl Type {
     /// Returns the type of an object in a field of a schema or something else: a schema.
     fn of_object(&self) -> &Type {
         let is_either = self.scalar.is_some() && self.short_name().starts_with("JSONSchemaPropsOr");
-        schema().type_(fields::SCHEMA_PROPS).filter(|_| is_either).unwrap_or(self)
+        schema().type_(strict_decoding::SCHEMA_PROPS).filter(|_| is_either).unwrap_or(self)
     }
 
     /// Returns the name without its package.

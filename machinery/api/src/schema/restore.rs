@@ -5,7 +5,7 @@
 
 use corten_meta::{Quantity, Value};
 
-use super::fields::{go_scalar, illegal_base64, json_kind};
+use super::strict_decoding::{go_scalar, illegal_base64, json_kind};
 use super::{FieldType, Type, check_fields, schema};
 
 /// Converts the values, and returns the first error, in the order of the struct's fields.

@@ -9,7 +9,7 @@ use corten_api::k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVar, EnvVa
 use super::env_file;
 use super::expansion::expand;
 use crate::error::{Error, Result};
-use crate::pod::fields::{self, Downward};
+use crate::pod::downward_api::{self, Downward};
 use crate::pod::spec;
 
 pub type Environment = BTreeMap<String, String>;
@@ -106,10 +106,10 @@ fn from_source(
 ) -> Result<Option<String>> {
     let namespace = spec::namespace(pod);
     if let Some(selector) = &source.field_ref {
-        return fields::field(pod, downward, selector).map(Some);
+        return downward_api::field(pod, downward, selector).map(Some);
     }
     if let Some(selector) = &source.resource_field_ref {
-        return fields::resource(pod, Some(container), downward, selector).map(Some);
+        return downward_api::resource(pod, Some(container), downward, selector).map(Some);
     }
     if let Some(selector) = &source.config_map_key_ref {
         let Some(object) = config_map(objects, &selector.name, selector.optional)? else { return Ok(None) };

@@ -1,6 +1,6 @@
 //! One pod: its spec, what the runtime shows of it, and the small things that every other room reads or wakes it by.
 
-pub mod fields;
+pub mod downward_api;
 pub mod labels;
 pub mod observed;
 pub mod phase;

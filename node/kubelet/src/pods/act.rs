@@ -22,7 +22,7 @@ use crate::events::{NORMAL, WARNING};
 use crate::images::{Progress, ReadyImage, Request, Wanted};
 use crate::lifecycle;
 use crate::metrics;
-use crate::pod::fields::Downward;
+use crate::pod::downward_api::Downward;
 use crate::pod::observed::{InstanceState, Observed};
 use crate::pod::spec::{self, Declared};
 use crate::pod::waiting::Waiting;

@@ -7,7 +7,7 @@ use std::path::Path;
 use corten_api::k8s_openapi::api::core::v1::EmptyDirVolumeSource;
 use nix::mount::{MsFlags, mount};
 
-use super::{Context, Mounted, ownership, volume_dir};
+use super::{Context, Mounted, fs_group, volume_dir};
 use crate::error::{Error, Result};
 use crate::pod::resources;
 
@@ -22,7 +22,7 @@ pub fn set_up(context: &Context<'_>, name: &str, source: &EmptyDirVolumeSource) 
     };
     if new {
         open_to_all(&path)?;
-        ownership::give_to_group(context.pod, &path)?;
+        fs_group::give_to_group(context.pod, &path)?;
     }
     Ok(Mounted::writable(path))
 }

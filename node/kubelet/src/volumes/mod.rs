@@ -10,9 +10,9 @@ pub mod csi;
 mod downward_api;
 mod empty_dir;
 pub mod expansion;
+pub mod fs_group;
 mod host_path;
 mod local_device;
-pub mod ownership;
 mod persistent_volume_claim;
 mod projected;
 mod secret;
@@ -33,7 +33,7 @@ pub use token::Tokens;
 use crate::error::{Error, Result};
 use crate::events::Events;
 use crate::metrics::{self, Metrics};
-use crate::pod::fields::Downward;
+use crate::pod::downward_api::Downward;
 use crate::pod::spec;
 use crate::pod::waker::Waker;
 use csi::Csi;
@@ -211,7 +211,7 @@ fn write_payload(
     if medium == Medium::Memory {
         empty_dir::mount_tmpfs(&path, None)?;
     }
-    let group = ownership::fs_group(context.pod);
+    let group = fs_group::fs_group(context.pod);
     atomic_writer::write(&path, payload, group)?;
     Ok(Mounted { writable: false, ..Mounted::writable(path) })
 }

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 
 use super::csi;
 use super::expansion::{Expansion, LOOK_AGAIN, Outcome, Refused};
-use super::{Context, LOCAL_VOLUME, Mounted, empty_dir, host_path, local_device, ownership, volume_dir};
+use super::{Context, LOCAL_VOLUME, Mounted, empty_dir, fs_group, host_path, local_device, volume_dir};
 use crate::config::LOCAL_VOLUMES;
 use crate::error::{Error, Result};
 use crate::pod::spec;
@@ -126,7 +126,7 @@ async fn set_up_local(
     };
     let path = if is_device { seen.clone() } else { path };
     if new {
-        ownership::give_to_group(context.pod, &path)?;
+        fs_group::give_to_group(context.pod, &path)?;
         fs::create_dir_all(&seen).map_err(Error::file("create", &seen))?;
     }
     Ok(Mounted::writable(path))

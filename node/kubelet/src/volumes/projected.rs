@@ -3,7 +3,7 @@
 use corten_api::k8s_openapi::api::core::v1::{Pod, ProjectedVolumeSource};
 use jiff::Timestamp;
 
-use super::{Context, File, Payload, config_map, downward_api, mode, ownership, secret};
+use super::{Context, File, Payload, config_map, downward_api, fs_group, mode, secret};
 use crate::error::{Error, Result};
 
 pub async fn payload(
@@ -40,8 +40,8 @@ pub async fn payload(
 /// A token belongs to the user that all containers run as, if there is one, and is for that user and the pod's group
 /// alone. Without either, it has the mode of the volume.
 fn token_file(pod: &Pod, token: String, default_mode: u32) -> File {
-    let owner = ownership::common_user(pod);
-    let is_restricted = owner.is_some() || ownership::fs_group(pod).is_some();
+    let owner = fs_group::common_user(pod);
+    let is_restricted = owner.is_some() || fs_group::fs_group(pod).is_some();
     let mode = if is_restricted { 0o600 } else { default_mode };
     File { content: token.into_bytes(), mode, owner }
 }

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use corten_cel::value::to_json;
 use corten_cel::{RUNTIME_BUDGET, Value as Cel};
-use corten_fields::merge;
+use corten_managed_fields::merge;
 use corten_meta::{Status, Value};
 use futures::future::BoxFuture;
 

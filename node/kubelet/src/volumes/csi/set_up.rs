@@ -21,7 +21,7 @@ use super::{Csi, Published};
 use crate::error::{Error, Result};
 use crate::pod::spec;
 use crate::volumes::expansion::{Expansion, LOOK_AGAIN, Outcome, Refused};
-use crate::volumes::{Context, Mounted, ownership};
+use crate::volumes::{Context, Mounted, fs_group};
 
 /// What is to be put in place.
 pub struct Request<'a> {
@@ -221,13 +221,13 @@ impl Steps<'_> {
 
     /// The group that the driver itself gives the files to, if it can.
     fn mount_group(&self) -> Option<u32> {
-        ownership::fs_group(self.context.pod).filter(|_| self.abilities.can(Rpc::VolumeMountGroup))
+        fs_group::fs_group(self.context.pod).filter(|_| self.abilities.can(Rpc::VolumeMountGroup))
     }
 
     fn give_to_group(&self, target: &Path) -> Result<()> {
         let ours = !self.abilities.can(Rpc::VolumeMountGroup);
         if ours && capability::gives_to_group(self.source, self.object.as_ref()) {
-            ownership::give_to_group(self.context.pod, target)
+            fs_group::give_to_group(self.context.pod, target)
                 .map_err(|error| Error::pod(format!("applyFSGroup failed for vol {}: {error}", self.source.handle)))?;
         }
         Ok(())

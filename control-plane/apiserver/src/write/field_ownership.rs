@@ -1,14 +1,16 @@
 //! Ownership of fields in writes: the manager of a request, its version, and the fields that it owns in
 //! `metadata.managedFields`.
 //!
-//! The rules of ownership are in `corten-fields` (`rules.rs`); this module applies them to requests and resources.
+//! The rules of ownership are in `corten-managed-fields` (`rules.rs`); this module applies them to requests and resources.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
 use corten_api::objectmeta::MAX_MANAGER;
 use corten_api::{Kind, Role, Storage};
-use corten_fields::{Filter, Identity, Managers, Operation, Set, Type, Versions, is_reset, take_lists, update, zero};
+use corten_managed_fields::{
+    Filter, Identity, Managers, Operation, Set, Type, Versions, is_reset, take_lists, update, zero,
+};
 use corten_meta::codec::characters;
 use corten_meta::quote::is_printable;
 use corten_meta::{Object, Status, Value};
@@ -19,7 +21,7 @@ use super::scope::Scope;
 use crate::admission::Touched;
 use crate::context::Context;
 use crate::managed_fields::{OneVersion, managed_fields, managers_of, set_managers, take_managed_fields, type_of};
-use crate::registry::conversion_memo::ConversionMemo;
+use crate::registry::request_conversions::RequestConversions;
 use crate::registry::{MAX_OBJECT_BYTES, Resource};
 
 /// The effect of a change on the ownership of fields.
@@ -162,7 +164,7 @@ pub fn mismatches_type(kind: &Kind, part: Part, new: &Value, old: &Value) -> boo
     }
     let mut other_part = Value::Object(sent.map(|(field, value)| (field.clone(), value.clone())).collect());
     kind.rewrite(&mut other_part);
-    corten_fields::mismatches_type(type_of(kind), &other_part)
+    corten_managed_fields::mismatches_type(type_of(kind), &other_part)
 }
 
 /// Returns the paths that a request for this part of an object can own.
@@ -195,7 +197,7 @@ pub struct ResourceVersions<'a> {
     resource: &'a Arc<Resource>,
     filter: Filter,
     others: Vec<(Arc<Kind>, Filter)>,
-    conversions: &'a ConversionMemo,
+    conversions: &'a RequestConversions,
 }
 
 impl<'a> ResourceVersions<'a> {
@@ -218,7 +220,7 @@ impl<'a> ResourceVersions<'a> {
 
     /// Converts between versions: of a built-in kind through the storage version; of a custom resource by its webhook,
     /// or by replacing the apiVersion.
-    fn converted(&self, mut object: Value, from: &Arc<Kind>, to: &Arc<Kind>) -> Result<Value, Status> {
+    fn convert_version(&self, mut object: Value, from: &Arc<Kind>, to: &Arc<Kind>) -> Result<Value, Status> {
         if from.version == to.version {
             return Ok(object);
         }
@@ -296,8 +298,8 @@ impl Versions for ResourceVersions<'_> {
         };
         let Some((given, _)) = self.version(from) else { return Ok(None) };
         let own = &self.resource.kind;
-        let object = self.converted(object.clone(), given, own)?;
-        self.converted(object, own, wanted).map(Some)
+        let object = self.convert_version(object.clone(), given, own)?;
+        self.convert_version(object, own, wanted).map(Some)
     }
 
     fn filter(&self, api_version: &str) -> &Filter {

@@ -1,5 +1,5 @@
 //! The webhook conversions of one request: the objects of this request in the versions of their other field managers.
-//! They live as long as the request. (`converted_objects.rs` has the conversions of stored objects, which all requests
+//! They live as long as the request. (`conversion_cache.rs` has the conversions of stored objects, which all requests
 //! share.)
 //!
 //! A change is a synchronous function: a conversion that only a webhook can do is recorded, done after the change was
@@ -17,7 +17,7 @@ use super::resource::Resource;
 const TRIES: usize = 128;
 
 #[derive(Default)]
-pub struct ConversionMemo(Mutex<Known>);
+pub struct RequestConversions(Mutex<Known>);
 
 #[derive(Default)]
 struct Known {
@@ -41,7 +41,7 @@ fn plain(object: &Value) -> Value {
     object
 }
 
-impl ConversionMemo {
+impl RequestConversions {
     fn known(&self) -> MutexGuard<'_, Known> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,5 +1,5 @@
 //! The converted objects of a resource: stored objects that the conversion webhook converted to one version, shared by
-//! all lists and watches of that version. (`conversion_memo.rs` has the conversions of one request.)
+//! all lists and watches of that version. (`request_conversions.rs` has the conversions of one request.)
 //!
 //! As in upstream's watch cache of a version, an object stays converted until it is written again or its
 //! CustomResourceDefinition changes. A read of one object by its name converts again, and never uses this.
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 const STATES: usize = 2;
 
 #[derive(Default)]
-pub struct ConvertedObjects {
+pub struct ConversionCache {
     objects: Mutex<HashMap<Key, Vec<Arc<Object>>>>,
     /// Held while all missing objects are converted, so that other requests wait instead of converting the same.
     pub filling: tokio::sync::Mutex<()>,
@@ -22,7 +22,7 @@ pub struct ConvertedObjects {
     failing: Mutex<Option<Instant>>,
 }
 
-impl ConvertedObjects {
+impl ConversionCache {
     /// Returns this state of an object, converted.
     pub fn get(&self, stored: &Object) -> Option<Arc<Object>> {
         self.lock().get(&key(stored))?.iter().find(|object| object.revision == stored.revision).cloned()
@@ -74,10 +74,10 @@ mod tests {
 
     #[test]
     fn clients_wait_longer_the_longer_conversions_fail() {
-        let converted = ConvertedObjects::default();
+        let cache = ConversionCache::default();
         let now = Instant::now();
         let wait = |is_failing: bool, seconds: u64| {
-            converted.seconds_to_wait(is_failing, now + std::time::Duration::from_secs(seconds))
+            cache.seconds_to_wait(is_failing, now + std::time::Duration::from_secs(seconds))
         };
         assert_eq!([wait(true, 0), wait(true, 11), wait(true, 12), wait(true, 300)], [1, 1, 2, 30]);
         wait(false, 301);
@@ -90,15 +90,15 @@ mod tests {
             let value = serde_json::json!({ "apiVersion": "g/v1", "kind": "K", "metadata": { "name": name } });
             Arc::new(Object::from_value(&value, revision).unwrap())
         };
-        let converted = ConvertedObjects::default();
+        let cache = ConversionCache::default();
         let states = [object("a", 3), object("a", 1), object("a", 2), object("b", 4)];
-        states.iter().for_each(|state| converted.keep(state));
-        let kept: Vec<bool> = states.iter().map(|state| converted.get(state).is_some()).collect();
+        states.iter().for_each(|state| cache.keep(state));
+        let kept: Vec<bool> = states.iter().map(|state| cache.get(state).is_some()).collect();
         assert_eq!(kept, [true, false, true, true]);
-        converted.forget_others(&states[..1]);
-        assert!(converted.get(&states[3]).is_some(), "few deleted objects are not searched for");
-        converted.keep(&object("c", 5));
-        converted.forget_others(&states[..1]);
-        assert_eq!((converted.get(&states[0]).is_some(), converted.get(&states[3]).is_some()), (true, false));
+        cache.forget_others(&states[..1]);
+        assert!(cache.get(&states[3]).is_some(), "few deleted objects are not searched for");
+        cache.keep(&object("c", 5));
+        cache.forget_others(&states[..1]);
+        assert_eq!((cache.get(&states[0]).is_some(), cache.get(&states[3]).is_some()), (true, false));
     }
 }
