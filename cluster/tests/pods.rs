@@ -22,7 +22,7 @@ fn pods_are_run_as_upstream_runs_them() {
     let cluster = Cluster::up(CORTEN, &[]);
     tokens_belong_to_the_pods_user(&cluster);
     root_is_refused_where_it_must_not_be(&cluster);
-    mounts_propagate_as_asked(&cluster);
+    mounts_propagate_as_specified(&cluster);
     ports_are_forwarded_to_servers_of_one_client(&cluster);
     components_show_their_health(&cluster);
 }
@@ -96,7 +96,7 @@ fn root_is_refused_where_it_must_not_be(cluster: &Cluster) {
 }
 
 /// The machine's mounts are private, which the volumes must not mind.
-fn mounts_propagate_as_asked(cluster: &Cluster) {
+fn mounts_propagate_as_specified(cluster: &Cluster) {
     let shared = cluster.scratch().join("propagation");
     let names = ["both", "down", "private", "unsaid"];
     let propagation = ["Bidirectional", "HostToContainer", "None", ""];

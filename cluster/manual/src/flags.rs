@@ -70,7 +70,7 @@ fn name(argument: &Arg) -> String {
         _ => String::new(),
     };
     let Some(long) = argument.get_long() else { return format!("`{value}`") };
-    let short = argument.get_short().map(|letter| format!("`-{letter}`, ")).unwrap_or_default();
+    let short = argument.get_short().map(|character| format!("`-{character}`, ")).unwrap_or_default();
     let space = if value.is_empty() { "" } else { " " };
     format!("{short}`--{long}{space}{value}`")
 }

@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn the_servers_command_line_says_what_was_asked_of_up() {
+    fn the_servers_command_line_has_the_flags_of_up() {
         let up = cli::Cli::parse_from([
             "corten",
             "up",

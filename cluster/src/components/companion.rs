@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_outlives_the_thread_that_asked_for_it_and_ends_when_it_is_stopped() {
+    fn it_outlives_the_thread_that_started_it_and_ends_when_it_is_stopped() {
         let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let asking = thread::spawn(move || {
             let mut command = Command::new("sleep");

@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn health_is_for_everybody_and_metrics_for_those_who_may() {
+    async fn health_is_public_and_metrics_need_authorization() {
         let plane = testkit::control_plane::ControlPlane::start_in(&std::env::temp_dir()).await;
         // An address of the loopback that nobody else uses.
         let [_, high, middle, low] = std::process::id().to_be_bytes();

@@ -34,9 +34,9 @@ pub fn clients(kubeconfig: &Path, metrics: &Metrics) -> Result<Clients> {
     let unusable = || format!("{} cannot be used", kubeconfig.display());
     let config = Kubeconfig::load(kubeconfig).and_then(|file| file.https_config(None)).with_context(unusable)?;
     // One connection serves all accounts; who asks is said by each request's token.
-    let nobody =
+    let anonymous =
         HttpsConfig { client_certificate: None, client_key: None, token: None, token_file: None, ..config.clone() };
-    let https = Arc::new(Https::new(nobody).with_context(unusable)?);
+    let https = Arc::new(Https::new(anonymous).with_context(unusable)?);
     let host = config.server.split("://").last().unwrap_or_default().trim_end_matches('/').to_owned();
     let manager = Client::https(config).with_context(unusable)?.with_metrics(metrics, &host);
     let metrics = metrics.clone();

@@ -179,8 +179,8 @@ fn reads_no_port(cluster: &Cluster) {
         for path in PATHS {
             let answer = cluster.machine.in_network(|| ask_plainly(address, path)).unwrap_or_default();
             let is_public = address.port() == 9153 && path == "/metrics";
-            let is_told = answer.starts_with("HTTP/1.1 200");
-            assert!(is_public || !is_told, "{address}{path}: {answer}");
+            let is_answered = answer.starts_with("HTTP/1.1 200");
+            assert!(is_public || !is_answered, "{address}{path}: {answer}");
         }
     }
     for port in [6443, 10250, 10257, 10259] {

@@ -321,7 +321,7 @@ impl World {
     }
 
     /// Checks that every pod without a node is known, and fits nowhere.
-    fn check_nobody_is_lost(&self) {
+    fn check_no_pod_is_lost(&self) {
         for (name, pod) in self.pods.iter().filter(|(_, pod)| pod.node.is_empty()) {
             assert!(self.scheduler.is_queued(name), "{name} is lost: {pod:?}");
             let fits = |(node, (cpu, cordoned)): (&String, &(i64, bool))| {
@@ -349,6 +349,6 @@ proptest! {
         }
         world.settle();
         world.check_nodes();
-        world.check_nobody_is_lost();
+        world.check_no_pod_is_lost();
     }
 }

@@ -58,7 +58,7 @@ async fn leads(cluster: &Cluster, identity: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pods_find_nodes_whoever_leads() {
+async fn pods_find_nodes_with_any_leader() {
     let cluster = Cluster::start(candidate("first")).await;
     cluster.node("a", "64").await;
     cluster.node("b", "64").await;

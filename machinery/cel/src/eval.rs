@@ -566,7 +566,7 @@ fn constant<'a>(literal: &Literal) -> Value<'a> {
         Literal::Int(n) => Value::Int(*n),
         Literal::Uint(n) => Value::Uint(*n),
         Literal::Double(n) => Value::Double(*n),
-        Literal::String(text) => Value::text(Arc::clone(text)),
+        Literal::String(text) => Value::string(Arc::clone(text)),
         Literal::Bytes(bytes) => Value::Bytes(Arc::clone(bytes)),
     }
 }

@@ -84,11 +84,11 @@ fn concerns(facts: &Facts) -> Outcome {
 
 /// Whether the first rule that is for everybody and matches has a level.
 fn is_written(rules: &[Value], concern: &(&str, &str, &str)) -> bool {
-    let first = rules.iter().find(|rule| is_for_everybody(rule) && matches(rule, concern));
+    let first = rules.iter().find(|rule| is_for_all_users(rule) && matches(rule, concern));
     first.is_some_and(|rule| rule["level"] != "None")
 }
 
-fn is_for_everybody(rule: &Value) -> bool {
+fn is_for_all_users(rule: &Value) -> bool {
     let is_empty = |key: &str| rule[key].as_array().is_none_or(Vec::is_empty);
     is_empty("users") && is_empty("userGroups") && is_empty("namespaces") && is_empty("nonResourceURLs")
 }

@@ -185,6 +185,6 @@ fn near_enough(tallies: &TermTallies, slot: usize, snapshot: &Snapshot) -> bool 
         all_there &= pods > 0;
     }
     // The first pod of a group with affinity to itself has no other pod to be near to.
-    let nobody = |tally: &usize| snapshot.topology().counted(*tally).is_none_or(|(tally, _)| tally.total() == 0);
-    all_there || (tallies.selects_self && tallies.attracting.iter().all(nobody))
+    let has_no_pods = |tally: &usize| snapshot.topology().counted(*tally).is_none_or(|(tally, _)| tally.total() == 0);
+    all_there || (tallies.selects_self && tallies.attracting.iter().all(has_no_pods))
 }

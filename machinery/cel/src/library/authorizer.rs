@@ -59,10 +59,10 @@ pub const TABLE: &[Line] = &[
     ("resourcecheck_check", "ResourceCheck::check(string) -> Decision", decide),
     ("decision_errored", "Decision::errored() -> bool", |_, a| Ok(Value::Bool(decision(a)?.error.is_some()))),
     ("decision_error", "Decision::error() -> string", |_, a| {
-        Ok(Value::text(decision(a)?.error.clone().unwrap_or_default()))
+        Ok(Value::string(decision(a)?.error.clone().unwrap_or_default()))
     }),
     ("decision_allowed", "Decision::allowed() -> bool", |_, a| Ok(Value::Bool(decision(a)?.allowed))),
-    ("decision_reason", "Decision::reason() -> string", |_, a| Ok(Value::text(decision(a)?.reason.clone()))),
+    ("decision_reason", "Decision::reason() -> string", |_, a| Ok(Value::string(decision(a)?.reason.clone()))),
 ];
 
 fn first<'v, 'a>(args: &'v [Value<'a>]) -> Result<&'v Authorization<'a>, Error> {

@@ -35,7 +35,7 @@ fn format_text<'a>(meter: &mut Meter, args: &[Value<'a>]) -> Outcome<'a> {
             placeholder(meter, &mut out, verb, precision, &value?).map_err(|error| during(&error))
         }
     })?;
-    Ok(Value::text(out))
+    Ok(Value::string(out))
 }
 
 /// A piece of a format string: a literal, or a placeholder with its verb and precision.

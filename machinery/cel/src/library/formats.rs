@@ -17,7 +17,7 @@ pub const TABLE: &[Line] = &[
         if problems.is_empty() {
             return Ok(Value::none());
         }
-        Ok(Value::some(Value::list(problems.into_iter().map(Value::text).collect())))
+        Ok(Value::some(Value::list(problems.into_iter().map(Value::string).collect())))
     }),
     ("format-named", "format.named(string) -> optional(Format)", |_, a| {
         let name = text(a, 0)?;

@@ -33,7 +33,7 @@ pub const TABLE: &[Line] = &[
         Ok(Value::Bool(corten_meta::address::is_global_unicast(own::<Ip>(a, 0)?.0)))
     }),
     ("is_ip", "isIP(string) -> bool", |_, a| Ok(Value::Bool(parse_ip(text(a, 0)?).is_ok()))),
-    ("ip_to_string", "string(IP) -> string", |_, a| Ok(Value::text(own::<Ip>(a, 0)?.0.to_string()))),
+    ("ip_to_string", "string(IP) -> string", |_, a| Ok(Value::string(own::<Ip>(a, 0)?.0.to_string()))),
     ("string_to_cidr", "cidr(string) -> CIDR", |_, a| Ok(Value::opaque(cidr_of(text(a, 0)?)?))),
     ("cidr_contains_ip_string", "CIDR::containsIP(string) -> bool", |_, a| {
         let other = parse_ip(text(a, 1)?).map_err(|_| no_overload())?;
@@ -53,7 +53,7 @@ pub const TABLE: &[Line] = &[
     ("cidr_masked", "CIDR::masked() -> CIDR", |_, a| Ok(Value::opaque(own::<Cidr>(a, 0)?.masked()))),
     ("is_cidr", "isCIDR(string) -> bool", |_, a| Ok(Value::Bool(parse_cidr(text(a, 0)?).is_ok()))),
     ("cidr_to_string", "string(CIDR) -> string", |_, a| {
-        Ok(Value::text(own::<Cidr>(a, 0)?.to_text().unwrap_or_default()))
+        Ok(Value::string(own::<Cidr>(a, 0)?.to_text().unwrap_or_default()))
     }),
 ];
 

@@ -5,5 +5,5 @@ use crate::declare::Line;
 use crate::value::Value;
 
 pub const TABLE: &[Line] = &[("string_jsonpatch_escapeKey_string", "jsonpatch.escapeKey(string) -> string", |_, a| {
-    Ok(Value::text(text(a, 0)?.replace('~', "~0").replace('/', "~1")))
+    Ok(Value::string(text(a, 0)?.replace('~', "~0").replace('/', "~1")))
 })];

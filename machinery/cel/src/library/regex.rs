@@ -18,7 +18,7 @@ pub const TABLE: &[Line] = &[
     ("string_find_string", "string::find(string) -> string", |_, a| {
         let pattern = compiled(text(a, 1)?)?;
         let text = text(a, 0)?;
-        Ok(Value::text(pattern.find(text).map(|found| found.as_str()).unwrap_or_default()))
+        Ok(Value::string(pattern.find(text).map(|found| found.as_str()).unwrap_or_default()))
     }),
     ("string_find_all_string", "string::findAll(string) -> list(string)", find_all),
     ("string_find_all_string_int", "string::findAll(string, int) -> list(string)", find_all),
@@ -30,7 +30,7 @@ fn find_all<'a>(meter: &mut Meter, args: &[Value<'a>]) -> Outcome<'a> {
     let limit = if args.len() > 2 { int(args, 2)? } else { -1 };
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     meter.work(text.len() as u64)?;
-    Ok(Value::list(pattern.find_iter(text).take(limit).map(|found| Value::text(found.as_str())).collect()))
+    Ok(Value::list(pattern.find_iter(text).take(limit).map(|found| Value::string(found.as_str())).collect()))
 }
 
 fn compiled(pattern: &str) -> Result<Regex, Error> {

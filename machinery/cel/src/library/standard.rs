@@ -219,7 +219,7 @@ fn add<'a>(meter: &mut Meter, args: &[Value<'a>]) -> Outcome<'a> {
         (Value::Double(a), Value::Double(b)) => Ok(Value::Double(a + b)),
         (Value::String(a), Value::String(b)) => {
             meter.work((a.len() + b.len()) as u64 / 8)?;
-            Ok(Value::text([&**a, &**b].concat()))
+            Ok(Value::string([&**a, &**b].concat()))
         }
         (Value::Bytes(a), Value::Bytes(b)) => {
             meter.work((a.len() + b.len()) as u64 / 8)?;
@@ -455,15 +455,15 @@ fn to_string<'a>(_: &mut Meter, args: &[Value<'a>]) -> Outcome<'a> {
     let value = one(args)?;
     match value {
         Value::String(_) => Ok(value.clone()),
-        Value::Bool(b) => Ok(Value::text(b.to_string())),
-        Value::Int(n) => Ok(Value::text(n.to_string())),
-        Value::Uint(n) => Ok(Value::text(n.to_string())),
-        Value::Double(n) => Ok(Value::text(float(*n))),
+        Value::Bool(b) => Ok(Value::string(b.to_string())),
+        Value::Int(n) => Ok(Value::string(n.to_string())),
+        Value::Uint(n) => Ok(Value::string(n.to_string())),
+        Value::Double(n) => Ok(Value::string(float(*n))),
         Value::Bytes(bytes) => std::str::from_utf8(bytes)
-            .map(Value::text)
+            .map(Value::string)
             .map_err(|_| Error::failed("invalid UTF-8 in bytes, cannot convert to string")),
-        Value::Timestamp(at) => Ok(Value::text(format_timestamp(*at))),
-        Value::Duration(nanos) => Ok(Value::text(format_duration(*nanos))),
+        Value::Timestamp(at) => Ok(Value::string(format_timestamp(*at))),
+        Value::Duration(nanos) => Ok(Value::string(format_duration(*nanos))),
         _ => Err(no_overload()),
     }
 }

@@ -14,15 +14,19 @@ pub const TABLE: &[Line] = &[
     ("string_index_of_string_int", "string::indexOf(string, int) -> int", index_of),
     ("string_last_index_of_string", "string::lastIndexOf(string) -> int", last_index_of),
     ("string_last_index_of_string_int", "string::lastIndexOf(string, int) -> int", last_index_of),
-    ("string_lower_ascii", "string::lowerAscii() -> string", |_, a| Ok(Value::text(text(a, 0)?.to_ascii_lowercase()))),
-    ("string_upper_ascii", "string::upperAscii() -> string", |_, a| Ok(Value::text(text(a, 0)?.to_ascii_uppercase()))),
+    ("string_lower_ascii", "string::lowerAscii() -> string", |_, a| {
+        Ok(Value::string(text(a, 0)?.to_ascii_lowercase()))
+    }),
+    ("string_upper_ascii", "string::upperAscii() -> string", |_, a| {
+        Ok(Value::string(text(a, 0)?.to_ascii_uppercase()))
+    }),
     ("string_replace_string_string", "string::replace(string, string) -> string", replace),
     ("string_replace_string_string_int", "string::replace(string, string, int) -> string", replace),
     ("string_split_string", "string::split(string) -> list(string)", split),
     ("string_split_string_int", "string::split(string, int) -> list(string)", split),
     ("string_substring_int", "string::substring(int) -> string", substring),
     ("string_substring_int_int", "string::substring(int, int) -> string", substring),
-    ("string_trim", "string::trim() -> string", |_, a| Ok(Value::text(text(a, 0)?.trim()))),
+    ("string_trim", "string::trim() -> string", |_, a| Ok(Value::string(text(a, 0)?.trim()))),
     ("strings_quote", "strings.quote(string) -> string", quote),
     ("list_join", "list(string)::join() -> string", join),
     ("list_join_string", "list(string)::join(string) -> string", join),
@@ -42,7 +46,7 @@ fn char_at<'a>(_: &mut Meter, args: &[Value<'a>]) -> Outcome<'a> {
     let text = text(args, 0)?;
     let index = int(args, 1)?;
     let at = byte_offset(text, index).ok_or_else(|| out_of_range(index))?;
-    Ok(Value::text(text[at..].chars().next().map(String::from).unwrap_or_default()))
+    Ok(Value::string(text[at..].chars().next().map(String::from).unwrap_or_default()))
 }
 
 /// Returns the index of the character that begins at a byte.
@@ -92,7 +96,7 @@ fn replace<'a>(meter: &mut Meter, args: &[Value<'a>]) -> Outcome<'a> {
     let count = if from.is_empty() { text.chars().count() + 1 } else { text.matches(&**from).count() }.min(limit);
     // The result can be far longer than its inputs.
     meter.work((text.len() as u64).saturating_add((count as u64).saturating_mul(to.len() as u64)) / 8)?;
-    Ok(Value::text(text.replacen(&**from, to, limit)))
+    Ok(Value::string(text.replacen(&**from, to, limit)))
 }
 
 fn split<'a>(meter: &mut Meter, args: &[Value<'a>]) -> Outcome<'a> {
@@ -104,9 +108,9 @@ fn split<'a>(meter: &mut Meter, args: &[Value<'a>]) -> Outcome<'a> {
         limit => usize::try_from(limit).unwrap_or(usize::MAX),
     };
     let parts: Vec<Value<'a>> = if separator.is_empty() {
-        characters(text, limit).into_iter().map(Value::text).collect()
+        characters(text, limit).into_iter().map(Value::string).collect()
     } else {
-        text.splitn(limit, &**separator).map(Value::text).collect()
+        text.splitn(limit, &**separator).map(Value::string).collect()
     };
     Ok(Value::list(parts))
 }
@@ -134,7 +138,7 @@ fn substring<'a>(_: &mut Meter, args: &[Value<'a>]) -> Outcome<'a> {
     let start = int(args, 1)?;
     if args.len() < 3 {
         let from = byte_offset(text, start).ok_or_else(|| out_of_range(start))?;
-        return Ok(Value::text(&text[from..]));
+        return Ok(Value::string(&text[from..]));
     }
     let end = int(args, 2)?;
     if start > end {
@@ -142,7 +146,7 @@ fn substring<'a>(_: &mut Meter, args: &[Value<'a>]) -> Outcome<'a> {
     }
     let from = byte_offset(text, start).ok_or_else(|| out_of_range(start))?;
     let to = byte_offset(text, end).ok_or_else(|| out_of_range(end))?;
-    Ok(Value::text(&text[from..to]))
+    Ok(Value::string(&text[from..to]))
 }
 
 fn quote<'a>(_: &mut Meter, args: &[Value<'a>]) -> Outcome<'a> {
@@ -162,7 +166,7 @@ fn quote<'a>(_: &mut Meter, args: &[Value<'a>]) -> Outcome<'a> {
         }
     }
     quoted.push('"');
-    Ok(Value::text(quoted))
+    Ok(Value::string(quoted))
 }
 
 fn join<'a>(meter: &mut Meter, args: &[Value<'a>]) -> Outcome<'a> {
@@ -184,5 +188,5 @@ fn join_list<'a>(meter: &mut Meter, list: &List<'a>, separator: &str) -> Outcome
         }
         joined.push_str(part);
     }
-    Ok(Value::text(joined))
+    Ok(Value::string(joined))
 }

@@ -19,12 +19,12 @@ pub const TABLE: &[Line] = &[
         })?;
         Ok(Value::opaque(url))
     }),
-    ("url_get_scheme", "URL::getScheme() -> string", |_, a| Ok(Value::text(&*own::<Url>(a, 0)?.scheme))),
-    ("url_get_host", "URL::getHost() -> string", |_, a| Ok(Value::text(&*own::<Url>(a, 0)?.host))),
-    ("url_get_hostname", "URL::getHostname() -> string", |_, a| Ok(Value::text(own::<Url>(a, 0)?.split_host().0))),
-    ("url_get_port", "URL::getPort() -> string", |_, a| Ok(Value::text(own::<Url>(a, 0)?.split_host().1))),
+    ("url_get_scheme", "URL::getScheme() -> string", |_, a| Ok(Value::string(&*own::<Url>(a, 0)?.scheme))),
+    ("url_get_host", "URL::getHost() -> string", |_, a| Ok(Value::string(&*own::<Url>(a, 0)?.host))),
+    ("url_get_hostname", "URL::getHostname() -> string", |_, a| Ok(Value::string(own::<Url>(a, 0)?.split_host().0))),
+    ("url_get_port", "URL::getPort() -> string", |_, a| Ok(Value::string(own::<Url>(a, 0)?.split_host().1))),
     ("url_get_escaped_path", "URL::getEscapedPath() -> string", |_, a| {
-        Ok(Value::text(own::<Url>(a, 0)?.escaped_path()))
+        Ok(Value::string(own::<Url>(a, 0)?.escaped_path()))
     }),
     ("url_get_query", "URL::getQuery() -> map(string, list(string))", |_, a| Ok(own::<Url>(a, 0)?.query_map())),
     ("is_url_string", "isURL(string) -> bool", |_, a| Ok(Value::Bool(Url::parse(text(a, 0)?).is_ok()))),
@@ -121,11 +121,11 @@ impl Url {
         for pair in self.query.split('&').filter(|pair| !pair.is_empty() && !pair.contains(';')) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
             if let (Some(key), Some(value)) = (unescape(key), unescape(value)) {
-                values.entry(key).or_default().push(Value::text(value));
+                values.entry(key).or_default().push(Value::string(value));
             }
         }
         let entry = |(key, list): (String, Vec<Value<'a>>)| {
-            (Key::String(key.as_str().into()), (Value::text(key), Value::list(list)))
+            (Key::String(key.as_str().into()), (Value::string(key), Value::list(list)))
         };
         Value::Map(Map::Owned(Rc::new(values.into_iter().map(entry).collect())))
     }

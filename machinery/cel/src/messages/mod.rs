@@ -149,7 +149,7 @@ fn zero<'a>(message: &str) -> Value<'a> {
     match message {
         "BoolValue" => Value::Bool(false),
         "BytesValue" => Value::Bytes([].into()),
-        "StringValue" => Value::text(""),
+        "StringValue" => Value::string(""),
         "DoubleValue" | "FloatValue" => Value::Double(0.0),
         "UInt32Value" | "UInt64Value" => Value::Uint(0),
         _ => Value::Int(0),
@@ -241,14 +241,14 @@ fn plain<'a>(field: &str, value: &Value<'a>) -> Result<Value<'a>, String> {
 
 /// Converts a value to JSON's types: all numbers are doubles, and a value that JSON does not have becomes a string.
 fn json<'a>(value: &Value<'a>) -> Result<Value<'a>, String> {
-    let double = |n: i64| if n.abs() <= MAX_SAFE { Value::Double(n as f64) } else { Value::text(n.to_string()) };
+    let double = |n: i64| if n.abs() <= MAX_SAFE { Value::Double(n as f64) } else { Value::string(n.to_string()) };
     Ok(match value {
         Value::Null | Value::Bool(_) | Value::Double(_) | Value::String(_) => value.clone(),
         Value::Int(n) => double(*n),
-        Value::Uint(n) => i64::try_from(*n).map_or_else(|_| Value::text(n.to_string()), double),
-        Value::Bytes(bytes) => Value::text(to_base64(bytes)),
-        Value::Timestamp(at) => Value::text(format_timestamp(*at)),
-        Value::Duration(nanos) => Value::text(format_duration(*nanos)),
+        Value::Uint(n) => i64::try_from(*n).map_or_else(|_| Value::string(n.to_string()), double),
+        Value::Bytes(bytes) => Value::string(to_base64(bytes)),
+        Value::Timestamp(at) => Value::string(format_timestamp(*at)),
+        Value::Duration(nanos) => Value::string(format_duration(*nanos)),
         Value::List(list) => {
             let items = list.values().map_err(|error| error.to_string())?;
             Value::list(items.iter().map(json).collect::<Result<_, _>>()?)

@@ -93,7 +93,7 @@ fn read<'a>(message: &str, bytes: &[u8], depth: usize) -> Option<Value<'a>> {
     Some(match message {
         "BoolValue" => Value::Bool(number(1) != 0),
         "BytesValue" => Value::Bytes(last.unwrap_or_default().into()),
-        "StringValue" => Value::text(std::str::from_utf8(last.unwrap_or_default()).ok()?),
+        "StringValue" => Value::string(std::str::from_utf8(last.unwrap_or_default()).ok()?),
         "DoubleValue" | "FloatValue" => Value::Double(double(message, &fields)),
         "Int32Value" => Value::Int(i64::from(number(1) as i32)),
         "Int64Value" => Value::Int(number(1) as i64),
@@ -112,7 +112,7 @@ fn read<'a>(message: &str, bytes: &[u8], depth: usize) -> Option<Value<'a>> {
             for (number, raw) in &fields {
                 if let (1, Raw::Bytes(entry)) = (number, raw) {
                     let (name, value) = entry_of(entry, depth)?;
-                    made.insert(Key::String(name.into()), (Value::text(name), value));
+                    made.insert(Key::String(name.into()), (Value::string(name), value));
                 }
             }
             Value::Map(Map::Owned(Rc::new(made)))
@@ -151,7 +151,7 @@ fn any_value<'a>(fields: &[(u64, Raw<'_>)], depth: usize) -> Option<Value<'a>> {
         value = match (number, *raw) {
             (1, Raw::Varint(_)) => Value::Null,
             (2, Raw::Fixed64(bits)) => Value::Double(f64::from_bits(bits)),
-            (3, Raw::Bytes(text)) => Value::text(std::str::from_utf8(text).ok()?),
+            (3, Raw::Bytes(text)) => Value::string(std::str::from_utf8(text).ok()?),
             (4, Raw::Varint(value)) => Value::Bool(value != 0),
             (5, Raw::Bytes(bytes)) => read("Struct", bytes, depth + 1)?,
             (6, Raw::Bytes(bytes)) => read("ListValue", bytes, depth + 1)?,

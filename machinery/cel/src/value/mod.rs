@@ -111,7 +111,7 @@ impl Key {
 }
 
 impl<'a> Value<'a> {
-    pub fn text(text: impl Into<Arc<str>>) -> Value<'a> {
+    pub fn string(text: impl Into<Arc<str>>) -> Value<'a> {
         Value::String(Text::Owned(text.into()))
     }
 

@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_given_survives_a_restart() {
+    fn allocations_survive_a_restart() {
         let root = tempfile::tempdir().unwrap();
         assert_eq!(read(root.path()), (Allotments::default(), Vec::new()));
         let mut allotments = Allotments::default();

@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn the_message_names_who_used_more_than_asked() {
+    fn the_message_names_containers_above_their_requests() {
         let pod = pod("p", 0, "1Mi");
         let stats = stats(3 << 20, 0, 0, 0);
         let candidate = Candidate { pod: &pod, stats: Some(&stats) };

@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn amounts_of_a_pod_keep_their_format() {
+    fn quantities_of_a_pod_keep_their_format() {
         let pod = fixtures::pod(
             r#"{"resources":{"requests":{"cpu":"4m","memory":"10m"}},"containers":[{"name":"a","resources":{"requests":{"cpu":"1","ephemeral-storage":"1Gi"}}},{"name":"b","resources":{"requests":{"ephemeral-storage":"1024Mi"}}}]}"#,
         );

@@ -27,7 +27,7 @@ fn pods_are_ended_by_priority() {
 }
 
 #[tokio::test]
-async fn logind_is_asked_for_time_and_the_lock_is_taken_again() {
+async fn logind_delays_the_shutdown_and_the_lock_is_taken_again() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("bus");
     let listener = UnixListener::bind(&socket).unwrap();

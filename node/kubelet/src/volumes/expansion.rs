@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_at_a_size_that_nobody_asks_for_any_more_is_outdated() {
+    fn an_expansion_to_an_old_size_is_outdated() {
         let claim = claim(Some(PENDING));
         for (size, outdated) in [("2Gi", false), ("2048Mi", false), ("3Gi", true)] {
             assert_eq!(Expansion::due(&claim, &volume(size)).unwrap().is_outdated(), outdated, "{size}");

@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_is_made_once_for_everybody() {
+    fn a_directory_is_made_once_for_all_pods() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("local-volumes").join("pvc-1_default_data");
         make_directory(&path).unwrap();

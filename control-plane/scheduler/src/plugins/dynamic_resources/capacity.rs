@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn amounts_follow_the_policy() {
+    fn quantities_follow_the_policy() {
         let values = json!({"default": "2Gi", "validValues": ["2Gi", "4Gi", "8Gi"]});
         let range = json!({"default": "1Gi", "validRange": {"min": "1Gi", "max": "8Gi", "step": "2Gi"}});
         for (policy, requested, expected) in [

@@ -106,7 +106,7 @@ fn quoted(text: &str) -> Vec<String> {
 fn map<'a>(entries: impl Iterator<Item = (String, Value<'a>)>) -> Value<'a> {
     let entry = |(name, value): (String, Value<'a>)| {
         let name: Arc<str> = name.into();
-        (Key::String(name.clone()), (Value::text(name), value))
+        (Key::String(name.clone()), (Value::string(name), value))
     };
     Value::Map(Map::Owned(Rc::new(entries.map(entry).collect())))
 }
@@ -126,7 +126,7 @@ fn device<'a>(offered: &Offered<'_>, domains: &[String]) -> Value<'a> {
     let capacity = offered.device.capacity.iter().flatten();
     let capacity = capacity.filter_map(|(name, value)| Some((name.clone(), library("quantity", &value.value.0)?)));
     let fields = [
-        ("driver".to_owned(), Value::text(offered.driver)),
+        ("driver".to_owned(), Value::string(offered.driver)),
         ("attributes".to_owned(), by_domain(attributes.collect())),
         ("capacity".to_owned(), by_domain(capacity.collect())),
         ("allowMultipleAllocations".to_owned(), Value::Bool(offered.is_shared())),
@@ -142,7 +142,7 @@ fn attribute_value<'a>(attribute: &DeviceAttribute) -> Option<Value<'a>> {
         return Some(Value::Int(value));
     }
     if let Some(value) = &attribute.string {
-        return Some(Value::text(value.as_str()));
+        return Some(Value::string(value.as_str()));
     }
     attribute.version.as_ref().and_then(|version| library("semver", version))
 }
@@ -158,5 +158,5 @@ fn library<'a>(function: &'static str, text: &str) -> Option<Value<'a>> {
             || Env::new().variable("text", Type::String).compile(&format!("{function}(text)"), &[]).ok().map(Rc::new);
         programs.entry(function).or_insert_with(make).clone()
     })?;
-    program.eval(&[("text", Value::text(text))]).value.ok()
+    program.eval(&[("text", Value::string(text))]).value.ok()
 }

@@ -82,7 +82,7 @@ fn a_bound_volume_keeps_its_pod_where_it_can_be_used() {
 }
 
 #[test]
-fn what_no_node_can_help_with_is_said_once() {
+fn a_reason_of_all_nodes_is_given_once() {
     let mut snapshot = cluster();
     claim(&mut snapshot, "immediate", "now", json!({}));
     claim(&mut snapshot, "leaving", "wait", json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}));
