@@ -297,7 +297,7 @@ fn comes_before(a: &str, b: &str) -> bool {
     match (x.is_alphabetic(), y.is_alphabetic()) {
         (true, true) => return x < y,
         (false, false) => {}
-        (_, is_plain) => return is_plain,
+        (_, is_alphabetic) => return is_alphabetic,
     }
     // A zero counts if a digit precedes it.
     let mut digits_before = a[..shared].bytes().rev().take_while(u8::is_ascii_digit);
