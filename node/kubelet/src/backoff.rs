@@ -1,5 +1,5 @@
-//! Exponential back-off as upstream's kubelet keeps it, for restarting containers and for pulling images:
-//! 10 s, doubled at each failure to 5 min, forgotten after 10 min of peace. Time comes in as an argument.
+//! Exponential back-off as upstream's kubelet keeps it, for restarting containers and for pulling images: 10 s, doubled
+//! at each failure up to 5 min, and reset after 10 min without a failure. Time comes in as an argument.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -22,14 +22,14 @@ struct Entry {
 }
 
 impl Backoffs {
-    /// When the next attempt may be made after a failure at `failed`; `None` if it may be made now.
+    /// Returns the time of the next attempt after a failure at `failed`; `None` if it may be made now.
     pub fn until(&self, key: &str, failed: Timestamp, now: Timestamp) -> Option<Timestamp> {
         let entry = self.entries.get(key).filter(|entry| !entry.expired(failed))?;
         let until = failed.checked_add(entry.delay).unwrap_or(now);
         (until > now).then_some(until)
     }
 
-    /// The delay in force, for messages.
+    /// Returns the current delay, for messages.
     pub fn delay(&self, key: &str) -> Duration {
         self.entries.get(key).map_or(Duration::ZERO, |entry| entry.delay)
     }
@@ -43,7 +43,7 @@ impl Backoffs {
         self.entries.insert(key.to_owned(), Entry { delay, updated: now });
     }
 
-    /// Forgets the key after a success.
+    /// Resets the back-off of the key after a success.
     pub fn forget(&mut self, key: &str) {
         self.entries.remove(key);
     }
@@ -55,7 +55,7 @@ impl Entry {
     }
 }
 
-/// A duration as Go prints it, to the second: `10s`, `1m20s`, `5m0s`, `1h0m0s`.
+/// Formats a duration as Go does, to the second: `10s`, `1m20s`, `5m0s`, `1h0m0s`.
 pub fn go_seconds(duration: Duration) -> String {
     let total = duration.as_secs();
     let (hours, minutes, seconds) = (total / 3600, total / 60 % 60, total % 60);
@@ -66,7 +66,7 @@ pub fn go_seconds(duration: Duration) -> String {
     }
 }
 
-/// A duration as Go prints it, truncated to the millisecond: `0s`, `7ms`, `1.234s`, `1m2.5s`.
+/// Formats a duration as Go does, truncated to the millisecond: `0s`, `7ms`, `1.234s`, `1m2.5s`.
 pub fn go_millis(duration: Duration) -> String {
     let millis = duration.as_millis();
     if millis == 0 {

@@ -1,5 +1,5 @@
-//! The kubelet's side of the container runtime interface: the calls it makes, with their messages taken
-//! apart. Every answer is the runtime's; nothing is cached here.
+//! The client of the container runtime interface: the calls that the kubelet makes, with their messages unpacked. Every
+//! answer is the runtime's; nothing is cached here.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::metrics::{self, Metrics};
 use crate::pod::labels;
 use crate::pod::observed::{Instance, Observed, Sandbox};
 
-/// Time for a call that should be quick; pulls and stops have their own.
+/// The time limit of a call that should be quick; pulls and stops have their own.
 const CALL_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The runtime and its images.
@@ -26,7 +26,7 @@ pub struct Runtime {
     metrics: Arc<Metrics>,
 }
 
-/// What a command in a container did.
+/// The result of a command in a container.
 #[derive(Clone, Debug, Default)]
 pub struct ExecOutput {
     pub stdout: Vec<u8>,
@@ -38,7 +38,7 @@ fn quick<T>(message: T) -> tonic::Request<T> {
     with_timeout(message, CALL_TIMEOUT)
 }
 
-/// No call takes longer: a grace period may be any number of seconds, and a timeout of gRPC may not.
+/// The limit of every call: a grace period may be any number of seconds, a gRPC timeout may not.
 const LONGEST_CALL: Duration = Duration::from_secs(1 << 30);
 
 fn with_timeout<T>(message: T, timeout: Duration) -> tonic::Request<T> {
@@ -51,7 +51,7 @@ fn pod_selector(uid: &str) -> HashMap<String, String> {
     HashMap::from([(labels::POD_UID.to_owned(), uid.to_owned())])
 }
 
-/// A container or sandbox that is already gone is what was wanted.
+/// Treats a container or sandbox that no longer exists as a success.
 fn gone_is_fine(result: std::result::Result<(), tonic::Status>) -> Result<()> {
     match result {
         Err(status) if status.code() == tonic::Code::NotFound => Ok(()),
@@ -97,7 +97,7 @@ impl Runtime {
             .into_inner())
     }
 
-    /// Refuses, in upstream's words, a pod with users of its own on a runtime that cannot make them.
+    /// Refuses, in upstream's words, a pod with a user namespace if the runtime does not support them.
     pub async fn check_user_namespaces(&self, handler: &str) -> Result<()> {
         let handlers = self.status().await?.runtime_handlers;
         let known = handlers.iter().find(|known| known.name == handler);
@@ -111,7 +111,7 @@ impl Runtime {
         Err(Error::pod(format!("can't set `spec.hostUsers: false`, {who} does not support user namespaces")))
     }
 
-    /// Whether the runtime keeps control groups by systemd; one that does not say, does not.
+    /// Reports whether the runtime uses the systemd cgroup driver; a runtime that does not report its driver does not.
     pub async fn has_systemd_cgroups(&self) -> bool {
         let mut runtime = self.runtime.clone();
         let answer = self.measured("runtime_config", runtime.runtime_config(quick(cri::RuntimeConfigRequest {}))).await;
@@ -127,7 +127,7 @@ impl Runtime {
         Ok(())
     }
 
-    /// Everything the runtime holds of one pod.
+    /// Returns the sandboxes and containers that the runtime has of one pod.
     pub async fn observe(&self, pod_uid: &str) -> Result<Observed> {
         let filter = cri::PodSandboxFilter { label_selector: pod_selector(pod_uid), ..Default::default() };
         let sandboxes = self.list_sandboxes(Some(filter)).await?;
@@ -264,7 +264,7 @@ impl Runtime {
         Ok(())
     }
 
-    /// Runs a command to its end; a command that outlives `timeout` is an error.
+    /// Runs a command until it exits; a command that exceeds `timeout` is an error.
     pub async fn exec_sync(&self, id: &str, command: &[String], timeout: Duration) -> Result<ExecOutput> {
         let request = cri::ExecSyncRequest {
             container_id: id.to_owned(),
@@ -279,7 +279,7 @@ impl Runtime {
         Ok(ExecOutput { stdout: output.stdout, stderr: output.stderr, exit_code: output.exit_code })
     }
 
-    /// The runtime's own URL for an exec stream.
+    /// Returns the runtime's URL for an exec stream.
     pub async fn exec(&self, request: cri::ExecRequest) -> Result<String> {
         Ok(self.measured("exec", self.runtime.clone().exec(quick(request))).await?.into_inner().url)
     }
@@ -292,12 +292,12 @@ impl Runtime {
         Ok(self.measured("port_forward", self.runtime.clone().port_forward(quick(request))).await?.into_inner().url)
     }
 
-    /// What happens to containers, as it happens.
+    /// Streams the runtime's container events.
     pub async fn events(&self) -> Result<tonic::Streaming<cri::ContainerEventResponse>> {
         Ok(self.runtime.clone().get_container_events(cri::GetEventsRequest {}).await?.into_inner())
     }
 
-    /// What every sandbox and its containers use.
+    /// Returns the resource usage of every sandbox and its containers.
     pub async fn sandbox_stats(&self) -> Result<Vec<cri::PodSandboxStats>> {
         let request = cri::ListPodSandboxStatsRequest { filter: None };
         Ok(self
@@ -307,7 +307,7 @@ impl Runtime {
             .stats)
     }
 
-    /// The memory that each running container of a pod uses, by container id.
+    /// Returns the memory usage of each running container of a pod, by container id.
     pub async fn memory_in_use(&self, pod_uid: &str) -> Result<HashMap<String, u64>> {
         let filter = cri::PodSandboxStatsFilter {
             label_selector: pod_selector(pod_uid),
@@ -325,7 +325,7 @@ impl Runtime {
         Ok(used.collect())
     }
 
-    /// What images and writable layers take, and where.
+    /// Returns the usage of the file systems of images and writable layers.
     pub async fn image_file_systems(&self) -> Result<cri::ImageFsInfoResponse> {
         Ok(self
             .measured("image_fs_info", self.images.clone().image_fs_info(quick(cri::ImageFsInfoRequest {})))
@@ -343,7 +343,7 @@ impl Runtime {
         Ok(self.measured("list_images", self.images.clone().list_images(quick(request))).await?.into_inner().images)
     }
 
-    /// The image, if it is on this node.
+    /// Returns the image, if it is on this node.
     pub async fn image(&self, image: cri::ImageSpec) -> Result<Option<cri::Image>> {
         let request = cri::ImageStatusRequest { image: Some(image), verbose: false };
         let image =

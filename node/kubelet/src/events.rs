@@ -1,5 +1,5 @@
-//! The events a kubelet records, about pods, their containers and the node. Recording never blocks and
-//! never fails: events tell, they do not decide.
+//! The events that the kubelet records about pods, their containers and the node. Recording never blocks and never
+//! fails: nothing depends on an event.
 
 use corten_api::k8s_openapi::api::core::v1::Pod;
 use corten_client::{Client, EventRecorder, ObjectRef};
@@ -11,7 +11,7 @@ use crate::pod::spec::{self, Role};
 pub const NORMAL: EventType = EventType::Normal;
 pub const WARNING: EventType = EventType::Warning;
 
-/// Records under the kubelet's name.
+/// Records events with the kubelet as their source.
 #[derive(Clone)]
 pub struct Events {
     recorder: EventRecorder,
@@ -23,12 +23,12 @@ impl Events {
         Events { recorder: EventRecorder::new(client, "kubelet", node_name), node_name: node_name.to_owned() }
     }
 
-    /// About the pod as a whole.
+    /// Records an event about the pod.
     pub fn pod(&self, pod: &Pod, type_: EventType, reason: &str, message: &str) {
         self.recorder.event(&reference(pod), type_, reason, message);
     }
 
-    /// About one container of the pod.
+    /// Records an event about one container of the pod.
     pub fn container(&self, pod: &Pod, container: &str, type_: EventType, reason: &str, message: &str) {
         let list = match spec::container(pod, container).map(|declared| declared.role) {
             Some(Role::Init | Role::Sidecar) => "initContainers",
@@ -40,7 +40,7 @@ impl Events {
         self.recorder.event(&about, type_, reason, message);
     }
 
-    /// About the node; its uid is its name, as upstream's kubelet has it.
+    /// Records an event about the node; the node's uid is its name, as in upstream's kubelet.
     pub fn node(&self, type_: EventType, reason: &str, message: &str) {
         let about = ObjectRef {
             api_version: "v1".into(),

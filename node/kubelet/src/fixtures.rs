@@ -5,7 +5,7 @@ use corten_api::k8s_openapi::api::core::v1::Pod;
 use corten_meta::Value;
 use serde_json::json;
 
-/// A pod `ns/p` with the given spec, as JSON.
+/// Returns a pod `ns/p` with the given spec, as JSON.
 pub fn pod(spec: &str) -> Pod {
     let spec: Value = serde_json::from_str(spec).expect("the fixture is JSON");
     let pod = json!({

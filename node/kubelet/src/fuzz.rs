@@ -1,5 +1,5 @@
-//! Doors for the fuzz targets: what containers, pods, clients, the bus and the kernel say to the kubelet. Nothing else may
-//! use this.
+//! Entry points of the fuzz targets: decoders of bytes from containers, pods, clients, D-Bus and the kernel. Nothing
+//! else may use this.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,7 +23,7 @@ pub fn log_line(raw: &[u8]) {
     let _ = line::parse(raw).and_then(|line| line.time());
 }
 
-/// Reads a message of the bus.
+/// Reads a message of D-Bus.
 pub fn bus_message(bytes: &[u8]) {
     if let Ok(Some(length)) = dbus::message_length(bytes)
         && let Some(whole) = bytes.get(..length)
@@ -44,7 +44,7 @@ pub fn log_query(text: &str) {
     let _ = LogQuery::parse(&query::pairs(Some(text)));
 }
 
-/// Looks for an image's credentials in a pull secret.
+/// Searches a pull secret for the credentials of an image.
 pub fn credentials(secret: Secret, image: &str) -> usize {
     credentials::lookup(&[secret], image).len()
 }
@@ -54,7 +54,7 @@ pub fn static_pod(text: &str) -> Option<Pod> {
     static_pods::parse(text, Path::new("/manifests/pod.yaml"), "node").ok()
 }
 
-/// The value of a path of the downward API.
+/// Returns the value of a path of the downward API.
 pub fn downward_path(pod: &Pod, path: &str) -> Option<String> {
     let selector = ObjectFieldSelector { field_path: path.to_owned(), ..ObjectFieldSelector::default() };
     downward_api::field(pod, &downward_api::Downward::default(), &selector).ok()
@@ -67,12 +67,12 @@ pub fn expand(text: &str, environment: &BTreeMap<String, String>) -> String {
     all.concat()
 }
 
-/// Reads a set of processors and writes it again.
+/// Parses a CPU set and formats it again.
 pub fn cpu_set(text: &str) -> Option<String> {
     cpus::set::parse(text).map(|set| cpus::set::format(&set))
 }
 
-/// Reads the kernel's figures.
+/// Reads the statistics of the kernel.
 pub fn kernel_figures(text: &str) {
     let _ = stats::node::parse_cpu(text);
     let _ = stats::node::parse_memory(text, text, Time::from_nanoseconds(0));
@@ -81,10 +81,10 @@ pub fn kernel_figures(text: &str) {
     let _ = stats::node::default_interface(text);
 }
 
-/// The name of the record of devices.
+/// The file name of the device manager's checkpoint.
 pub const DEVICE_RECORD: &str = crate::devices::checkpoint::FILE;
 
-/// Reads the record of devices that were given to containers; returns how many resources it names.
+/// Reads the checkpoint of allocated devices; returns the number of resources that it names.
 pub fn device_record(directory: &Path) -> usize {
     crate::devices::checkpoint::read(directory).1.len()
 }

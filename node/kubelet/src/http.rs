@@ -1,5 +1,5 @@
-//! One HTTP request to a container, as probes and lifecycle hooks make it: short, without a pool, without
-//! checking certificates (a probe asks whether somebody answers, not who).
+//! One HTTP request to a container, as probes and lifecycle hooks make it: short, without a connection pool, without
+//! certificate verification (a probe checks whether a server answers, not which).
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -13,13 +13,13 @@ use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
-/// How much of an answer is read.
+/// The number of bytes of a response that are read.
 const MAX_BODY: usize = 10 * 1024;
 
-/// How many redirects are followed.
+/// The number of redirects that are followed.
 const MAX_REDIRECTS: usize = 10;
 
-/// Whom to ask for what.
+/// The request: address, path and headers.
 #[derive(Clone, Debug)]
 pub struct Get {
     pub https: bool,
@@ -30,7 +30,7 @@ pub struct Get {
     pub user_agent: String,
 }
 
-/// The answer: its status code and the beginning of its body.
+/// The response: its status code and the beginning of its body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     pub status: u16,
@@ -45,7 +45,7 @@ impl Get {
         format!("{scheme}://{host}:{}{}", self.port, self.path)
     }
 
-    /// Makes the request; the error says what failed in words fit for an event.
+    /// Sends the request; the error is a message fit for an event.
     pub async fn send(&self, timeout: Duration) -> Result<Answer, String> {
         let failed = |error: String| format!("Get {:?}: {error}", self.url());
         match tokio::time::timeout(timeout, self.follow()).await {
@@ -54,7 +54,7 @@ impl Get {
         }
     }
 
-    /// Makes the request, and again wherever the host redirects it on itself. A redirect elsewhere is the answer.
+    /// Sends the request, and follows redirects to the same host. A redirect to another host is the response.
     async fn follow(&self) -> Result<Answer, String> {
         let mut get = self.clone();
         for _ in 0..MAX_REDIRECTS {
@@ -67,7 +67,7 @@ impl Get {
         Err(format!("stopped after {MAX_REDIRECTS} redirects"))
     }
 
-    /// The request that a redirect asks for, if it stays on the host.
+    /// Returns the request of a redirect, if it stays on the host.
     fn redirected(&self, answer: &Answer) -> Option<Get> {
         let location = answer.location.as_deref().filter(|_| matches!(answer.status, 301 | 302 | 303 | 307 | 308))?;
         if !location.contains("://") {
@@ -87,7 +87,7 @@ impl Get {
         Some(Get { https, port, path, ..self.clone() })
     }
 
-    /// A path that is relative to that of this request.
+    /// Resolves a path that is relative to that of this request.
     fn resolve(&self, location: &str) -> String {
         let location = location.split('#').next().unwrap_or_default();
         if location.starts_with('/') {
@@ -148,7 +148,7 @@ impl Get {
     }
 }
 
-/// A failed dial in Go's words, which people search for.
+/// Formats a failed dial in Go's words, which people search for.
 pub fn dial_error(host: &str, port: u16, error: &std::io::Error) -> String {
     let reason = match error.kind() {
         std::io::ErrorKind::ConnectionRefused => "connect: connection refused".to_owned(),

@@ -1,9 +1,9 @@
-//! The kubelet: makes the pods that the API assigns to this node real, through a container runtime that
-//! speaks CRI v1, and tells the API how they fare.
+//! The kubelet: runs the pods that are bound to this node, through a container runtime that speaks CRI v1, and reports
+//! their status to the API server.
 //!
-//! `pods` is the heart: a worker per pod, which looks, decides purely, and acts. `node` keeps the Node object,
-//! `server` is the node API. Around them: `container` (spec → CRI), `volumes`, `images`, `probes`, `logs`, `stats`.
-//! It never touches a container that it did not make, and containers outlive it.
+//! `pods` is the core: a worker per pod, which observes, decides purely, and acts. `node` keeps the Node object,
+//! `server` is the kubelet's HTTPS API. Around them: `container` (spec → CRI), `volumes`, `images`, `probes`, `logs`,
+//! `stats`. The kubelet never touches a container that it did not create, and containers outlive it.
 
 mod admission;
 mod backoff;
@@ -85,7 +85,7 @@ use stats::Collector;
 use topology::Topology;
 use volumes::csi::Csi;
 
-/// The managers of the node's resources, and the metrics that they count in.
+/// The managers of the node's resources, and the metrics that they write.
 struct Managers {
     cpus: Cpus,
     memory: Memory,
@@ -95,10 +95,10 @@ struct Managers {
 
 const RUNTIME_RETRY: Duration = Duration::from_millis(50);
 
-/// Runs a kubelet until shutdown. It waits for a runtime that is not there yet, and returns early only when
-/// its configuration is wrong or the node API's address is taken.
+/// Runs a kubelet until shutdown. It waits for a runtime that does not answer yet, and returns early only if its
+/// configuration is invalid or the address of its API is in use.
 pub async fn run(config: Config, client: Client, shutdown: CancellationToken) -> std::result::Result<(), Error> {
-    // Everything below ends with this token, also when the node API could not be served.
+    // Everything below ends with this token, also if the API could not be served.
     let stop = shutdown.child_token();
     let metrics = Arc::new(Metrics::default());
     let runtime = Runtime::new(corten_cri::connect_lazy(&config.cri_socket)?, metrics.clone());
@@ -166,7 +166,7 @@ pub async fn run(config: Config, client: Client, shutdown: CancellationToken) ->
     served
 }
 
-/// The static pods of the node, as its manifests say at any time.
+/// Watches the manifests of the node's static pods.
 fn static_pods(
     config: &Config,
     watcher: &LogWatcher,
@@ -175,7 +175,8 @@ fn static_pods(
 ) -> watch::Receiver<Vec<Arc<Pod>>> {
     let (found, pods) = watch::channel(Vec::new());
     if let Some(path) = config.static_pod_path.clone() {
-        // They are known before the API's pods are looked at, so that none is taken for an orphan.
+        // Static pods are known before the API's pods are reconciled, so that none of their directories counts as
+        // orphaned.
         found.send_replace(pods::static_pods::read(&path, &config.node_name));
         let (name, watcher, stop) = (config.node_name.clone(), watcher.clone(), stop.clone());
         tasks.spawn(pods::static_pods::follow(path, name, watcher, found, stop));
@@ -183,7 +184,7 @@ fn static_pods(
     pods
 }
 
-/// Puts the shared parts together.
+/// Makes the parts that all components share.
 fn services(
     config: &Config,
     client: &Client,
@@ -233,7 +234,7 @@ fn services(
     })
 }
 
-/// Holds all pods together to what is not reserved, so that they cannot starve the node itself.
+/// Limits all pods together to the resources that are not reserved, so that they cannot starve the node itself.
 fn limit_pods(services: &Services, host: &Host) {
     let config = &services.config;
     if !config.enforce_allocatable {
@@ -247,7 +248,7 @@ fn limit_pods(services: &Services, host: &Host) {
         .limit_processes(&cgroup, i64::try_from(host.most_processes / 10 * 9).unwrap_or(i64::MAX));
 }
 
-/// The runtime's name, once it answers; `None` at shutdown.
+/// Waits until the runtime answers and returns its name; `None` at shutdown.
 async fn wait_for_runtime(runtime: &Runtime, stop: &CancellationToken) -> Option<String> {
     loop {
         match runtime.version().await {
@@ -276,7 +277,7 @@ async fn keep_node(services: Arc<Services>, host: Host, stop: CancellationToken)
     );
 }
 
-/// Whoever waits for a volume to be attached learns of it from the node's own object.
+/// Wakes the pods that wait for an attachment when the node's own object changes.
 async fn wake_for_attachments(services: Arc<Services>, stop: CancellationToken) {
     let mut changes = services.api.own_node.subscribe();
     loop {

@@ -1,4 +1,4 @@
-//! The hooks of a container's life: `postStart` and `preStop`, by command, HTTP, or sleep.
+//! The lifecycle hooks of a container, `postStart` and `preStop`: a command, an HTTP request, or a sleep.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use crate::error::{Error, Result};
 use crate::http::Get;
 use crate::pod::spec;
 
-/// A hook over HTTP does not wait longer than this for its answer.
+/// The time limit of an HTTP hook.
 const HTTP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Runs a hook to its end.
+/// Runs a hook until it is done.
 pub async fn run(
     runtime: &Runtime,
     handler: &LifecycleHandler,
@@ -38,7 +38,7 @@ pub async fn run(
     Ok(())
 }
 
-/// The request of an `httpGet` of a probe or hook.
+/// Returns the request of an `httpGet` of a probe or hook.
 pub fn http_get(action: &HTTPGetAction, container: &Container, pod_ip: &str, user_agent: &str) -> Result<Get> {
     let port = spec::port_number(container, &action.port)
         .ok_or_else(|| Error::pod(format!("couldn't find port: {:?}", action.port)))?;

@@ -1,9 +1,10 @@
-//! Memory of NUMA nodes for containers: with the static policy, every container of a guaranteed pod has its memory and
-//! huge pages promised on as few nodes as hold them, and runs with these nodes' memory alone. Without it (`None`, the
-//! default) nobody is told where its memory is from.
+//! The memory manager. With the static policy every container of a guaranteed pod has its memory and huge pages
+//! allocated on as few NUMA nodes as hold them, and may use the memory of these nodes only. With the default policy
+//! `None` a container may use the memory of every NUMA node.
 //!
-//! Invariant: the promises on a node never exceed what is not reserved there; a group of nodes that holds a container's
-//! memory together holds nothing of containers on fewer or on other nodes. What was promised is written down first.
+//! Invariant: the allocations on a NUMA node never exceed its memory that is not reserved; a group of NUMA nodes that
+//! holds a container's memory together holds no memory of containers on fewer or on other nodes. An allocation is
+//! written to the checkpoint before a container uses it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -22,10 +23,10 @@ use crate::pod::spec::{self, Role};
 
 const FILE: &str = "memory_manager_state";
 
-/// Amounts by kind: `memory`, `hugepages-2Mi`.
+/// Sizes in bytes by memory type: `memory`, `hugepages-2Mi`.
 type Sizes = BTreeMap<String, u64>;
 
-/// Some memory on some nodes.
+/// Memory of one type on a group of NUMA nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
     pub nodes: Nodes,
@@ -33,20 +34,20 @@ pub struct Block {
     pub size: u64,
 }
 
-/// By pod and container.
+/// The allocations, by pod and container.
 type Given = BTreeMap<(String, String), Vec<Block>>;
 
 pub struct Memory(Option<Static>);
 
 struct Static {
-    /// What containers may have, by node.
+    /// The allocatable memory, by NUMA node.
     allocatable: BTreeMap<u32, Sizes>,
     file: PathBuf,
     given: Mutex<Given>,
 }
 
 impl Memory {
-    /// Reads the machine, and what an earlier kubelet promised.
+    /// Reads the machine's memory and the checkpoint of an earlier kubelet.
     pub fn new(config: &Config, kept_free: i64) -> Result<Memory> {
         if !config.static_memory_policy {
             return Ok(Memory(None));
@@ -58,22 +59,22 @@ impl Memory {
         Ok(Memory(Some(Static { allocatable, file, given })))
     }
 
-    /// Whether the pod has memory promised.
+    /// Reports whether the pod gets memory allocated.
     pub fn concerns(&self, pod: &Pod) -> bool {
         self.0.is_some() && resources::qos_class(pod) == QosClass::Guaranteed
     }
 
-    /// From where the container, or the whole pod, could have its memory.
+    /// Returns the NUMA nodes that could hold the memory of the container, or of all containers of the pod.
     pub fn hints(&self, pod: &Pod, container: Option<&Container>) -> Vec<Vec<Hint>> {
         let Some(policy) = self.0.as_ref().filter(|_| self.concerns(pod)) else { return Vec::new() };
         let wanted = container.map_or_else(|| resources::pod_requests(pod), container_requests);
         let wanted = sizes(wanted);
         let hints = policy.hints(&policy.lock(), pod, &wanted);
-        // Nothing possible is no opinion here: the giving then says what is missing.
+        // Without a possible hint the manager has no preference; the allocation then reports the shortage.
         if hints.is_empty() { Vec::new() } else { vec![hints] }
     }
 
-    /// Promises the container its memory, from the nodes that were found for it.
+    /// Allocates the container's memory on the NUMA nodes of the merged hint.
     pub fn allocate(&self, pod: &Pod, container: &Container, hint: Hint) -> Result<()> {
         match self.0.as_ref().filter(|_| self.concerns(pod)) {
             Some(policy) => policy.allocate(pod, container, hint),
@@ -88,7 +89,7 @@ impl Memory {
         }
     }
 
-    /// Pods that are gone hold nothing.
+    /// Releases the memory of pods that no longer exist.
     pub fn retain(&self, is_known: impl Fn(&str) -> bool) {
         let Some(policy) = &self.0 else { return };
         if let Err(error) = policy.release(|uid| !is_known(uid)) {
@@ -96,19 +97,19 @@ impl Memory {
         }
     }
 
-    /// The nodes that the container's memory is from, as the kernel writes them; empty is any.
+    /// Returns the NUMA nodes of the container's memory in the kernel's list format; empty for any.
     pub fn of(&self, pod_uid: &str, container: &str) -> String {
         let nodes = self.blocks(pod_uid, container).iter().fold(0, |nodes, block| nodes | block.nodes);
         set::format(&numa::numbers(nodes).collect())
     }
 
-    /// What the container was promised.
+    /// Returns the memory that is allocated to the container.
     pub fn blocks(&self, pod_uid: &str, container: &str) -> Vec<Block> {
         let key = (pod_uid.to_owned(), container.to_owned());
         self.0.as_ref().and_then(|policy| policy.lock().get(&key).cloned()).unwrap_or_default()
     }
 
-    /// All that containers could be promised.
+    /// Returns all allocatable memory.
     pub fn allocatable(&self) -> Vec<Block> {
         let nodes = self.0.iter().flat_map(|policy| &policy.allocatable);
         let blocks = nodes.flat_map(|(node, sizes)| {
@@ -132,7 +133,7 @@ impl Static {
         self.write(&given)
     }
 
-    /// The nodes that were found if they hold it, else the best that include them.
+    /// Returns the NUMA nodes of the hint if they hold the memory, else the best group that includes them.
     fn choose(&self, given: &Given, pod: &Pod, wanted: &Sizes, hint: Hint) -> Result<Nodes> {
         let fail = |why: &str| Err(Error::pod(format!("[memorymanager] {why}")));
         let found = self.hints(given, pod, wanted);
@@ -182,7 +183,7 @@ impl Static {
         sizes.sum()
     }
 
-    /// Whether the nodes have it free, what earlier init containers of the pod leave included.
+    /// Reports whether the NUMA nodes have the memory free, including that of earlier init containers of the pod.
     fn holds(&self, given: &Given, pod: &Pod, nodes: Nodes, wanted: &Sizes) -> bool {
         let init = init_containers(pod);
         let used = |kind: &str| -> u64 {
@@ -221,12 +222,12 @@ impl Static {
     }
 }
 
-/// Whether what is promised on these nodes is promised on all of them together, and on no others.
+/// Reports whether every allocation on these NUMA nodes is on all of them together, and on no others.
 fn is_group(given: &Given, nodes: Nodes) -> bool {
     given.values().flatten().all(|block| block.nodes & nodes == 0 || block.nodes == nodes)
 }
 
-/// A container has what an init container of its pod had on the same nodes.
+/// Reuses the memory that an init container of the pod had on the same NUMA nodes.
 fn take_over(given: &mut Given, pod: &Pod, nodes: Nodes, wanted: &Sizes) {
     let init = init_containers(pod);
     for (kind, size) in wanted {
@@ -250,13 +251,13 @@ fn container_requests(container: &Container) -> BTreeMap<String, i64> {
     list.map(|(name, quantity)| (name.clone(), resources::value(quantity))).collect()
 }
 
-/// The kinds of memory among them.
+/// Returns the requests for memory and huge pages.
 fn sizes(requests: BTreeMap<String, i64>) -> Sizes {
     let memory = requests.into_iter().filter(|(name, _)| name == "memory" || name.starts_with("hugepages-"));
     memory.filter_map(|(name, size)| Some((name, u64::try_from(size).ok().filter(|size| *size > 0)?))).collect()
 }
 
-/// What each node has. A kernel without NUMA has one.
+/// Returns the memory of each NUMA node. A kernel without NUMA has one.
 fn machine(base: &Path) -> BTreeMap<u32, Sizes> {
     let text = |path: PathBuf| fs::read_to_string(path).unwrap_or_default();
     let online = set::parse(&text(base.join("online"))).filter(|nodes| !nodes.is_empty());
@@ -275,7 +276,7 @@ fn machine(base: &Path) -> BTreeMap<u32, Sizes> {
                 sizes.insert(format!("hugepages-{name}"), count * (size << 10));
             }
         }
-        // Huge pages are not there for anybody else.
+        // Huge pages are not available as other memory.
         let huge: u64 = sizes.iter().filter(|(kind, _)| *kind != "memory").map(|(_, size)| size).sum();
         sizes.entry("memory".to_owned()).and_modify(|memory| *memory = memory.saturating_sub(huge));
         sizes
@@ -283,14 +284,15 @@ fn machine(base: &Path) -> BTreeMap<u32, Sizes> {
     online.into_iter().map(|node| (node, sizes(node))).collect()
 }
 
-/// `Node 0 MemTotal:  1024 kB`, also without the node.
+/// Parses `Node 0 MemTotal:  1024 kB`, also without the node.
 fn total(meminfo: &str) -> u64 {
     let line = meminfo.lines().find_map(|line| line.split_once("MemTotal:"));
     let number = line.and_then(|(_, rest)| rest.split_whitespace().next()?.parse::<u64>().ok());
     number.unwrap_or(0) << 10
 }
 
-/// What containers may have: all but what is reserved on each node, which together must be what the node keeps back.
+/// Returns the allocatable memory: all but the reserved memory of each NUMA node. Its sum must be equal to the reserved
+/// memory of Node Allocatable.
 fn less_reserved(config: &Config, mut machine: BTreeMap<u32, Sizes>, kept_free: i64) -> Result<BTreeMap<u32, Sizes>> {
     let refuse = |why: String| Err(Error::Configuration(why));
     let mut reserved = Sizes::new();
@@ -349,7 +351,7 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    /// Two nodes of 4 GiB each.
+    /// Returns a policy for two NUMA nodes of 4 GiB each.
     fn policy(root: &Path) -> Static {
         let node = Sizes::from([("memory".to_owned(), 4 * GIB)]);
         let file = root.join(FILE);

@@ -1,14 +1,14 @@
-//! What the kubelet counts of itself, under upstream's names. A family is one line of the table below; what has never
-//! happened is not shown, as with upstream.
+//! The kubelet's metrics, under upstream's names. A family is one line of the table below; a series without a sample is
+//! not shown, as with upstream.
 //!
-//! Counting must never hold anybody up: one short lock, no allocation for a sample that is known.
+//! Counting must never block its caller: one short lock, no allocation for a series that exists.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// A family of figures.
+/// A metric family.
 pub struct Family {
     name: &'static str,
     help: &'static str,
@@ -95,29 +95,29 @@ families! {
 
 #[derive(Clone, Default)]
 struct Sample {
-    /// How often; of a histogram, how often at all.
+    /// The number of observations.
     count: u64,
     sum: f64,
-    /// How often within each bound and not within the one before.
+    /// The number of observations in each bucket, not cumulated.
     within: Vec<u64>,
 }
 
-/// The samples of a family, by the values of its labels.
+/// The samples of a family, by label values.
 type Samples = BTreeMap<Vec<String>, Sample>;
 
-/// Everything that was counted.
+/// All samples of the kubelet.
 #[derive(Default)]
 pub struct Metrics {
     samples: Mutex<BTreeMap<&'static str, (&'static Family, Samples)>>,
 }
 
 impl Metrics {
-    /// Something happened.
+    /// Increments a counter.
     pub fn count(&self, family: &'static Family, labels: &[&str]) {
         self.change(family, labels, |sample| sample.count += 1);
     }
 
-    /// Something took this long.
+    /// Observes a duration.
     pub fn observe(&self, family: &'static Family, labels: &[&str], time: Duration) {
         let seconds = time.as_secs_f64();
         self.change(family, labels, |sample| {
@@ -130,7 +130,7 @@ impl Metrics {
         });
     }
 
-    /// Forgets the samples of a family whose labels do not fit: pods come and go.
+    /// Removes the series of a family that `keep` refuses: those of deleted pods.
     pub fn retain(&self, family: &'static Family, keep: impl Fn(&[String]) -> bool) {
         let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, known)) = samples.get_mut(family.name) {
@@ -145,7 +145,7 @@ impl Metrics {
         change(known.entry(labels).or_default());
     }
 
-    /// Writes the families that fit in the text format.
+    /// Writes the matching families in the text format.
     pub fn write(&self, page: &mut String, fits: impl Fn(&Family) -> bool) {
         let samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
         for (family, known) in samples.values().filter(|(family, _)| fits(family)) {
@@ -159,7 +159,7 @@ impl Metrics {
 }
 
 impl Family {
-    /// Whether it belongs on the page of probes.
+    /// Reports whether the family is served at `/metrics/probes`.
     pub fn is_of_probes(&self) -> bool {
         self.name == PROBES.name
     }

@@ -1,31 +1,31 @@
-//! NUMA nodes, and the hints from which of them a manager could give.
+//! NUMA nodes, and the topology hints of the managers.
 
 /// NUMA nodes, one bit each.
 pub type Nodes = u64;
 
-/// From which nodes a manager could give; `None` is any.
+/// The NUMA nodes that a manager could allocate from; `None` is any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hint {
     pub nodes: Option<Nodes>,
-    /// No fewer nodes would do on an empty machine.
+    /// Whether fewer NUMA nodes would not do on an empty machine.
     pub preferred: bool,
 }
 
-/// The numbers of the nodes, in order.
+/// Returns the numbers of the NUMA nodes, in order.
 pub fn numbers(nodes: Nodes) -> impl Iterator<Item = u32> {
     (0..Nodes::BITS).filter(move |number| nodes & 1 << number != 0)
 }
 
-/// The nodes of these numbers.
+/// Returns the set of the NUMA nodes with these numbers.
 pub fn nodes(numbers: impl IntoIterator<Item = u32>) -> Nodes {
     numbers.into_iter().filter(|number| *number < Nodes::BITS).fold(0, |nodes, number| nodes | 1 << number)
 }
 
-/// Every set of the nodes from which `now` says that enough can be given. Preferred are those that are as small as the
-/// smallest from which `ever` says that enough could be given if nobody had anything.
+/// Returns every set of NUMA nodes on which `now` allows the allocation. The preferred sets are as small as the
+/// smallest on which `ever` would allow it on an empty machine.
 pub fn hints(all: Nodes, ever: &dyn Fn(Nodes) -> bool, now: &dyn Fn(Nodes) -> bool) -> Vec<Hint> {
     let mut sets = vec![all];
-    // Counts down through the subsets of a mask, down to the empty one.
+    // The loop counts down through the subsets of a mask, to the empty one.
     while let Some(last) = sets.last().copied().filter(|last| *last != 0) {
         sets.push((last - 1) & all);
     }

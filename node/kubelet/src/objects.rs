@@ -1,7 +1,7 @@
-//! Watches the ConfigMaps and Secrets that pods of this node refer to, each by its name (the Node authorizer
-//! allows no more), and wakes the pods when one changes. It holds no content: the reader gets it fresh.
+//! Watches the ConfigMaps and Secrets that pods of this node refer to, each by its name (the Node authorizer allows no
+//! more), and wakes the pods when one changes. It holds no content: its readers get the object.
 //!
-//! Invariant: there is one watch per object however many pods refer to it, and none without a pod.
+//! Invariant: there is one watch per object for any number of pods, and none without a pod.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -49,7 +49,7 @@ impl Objects {
         Objects { client, shutdown, watched: Arc::default() }
     }
 
-    /// Sets what the pod refers to; no references forgets the pod.
+    /// Sets the references of the pod; an empty set removes the pod.
     pub fn set(&self, pod_uid: &str, waker: &Waker, references: &HashSet<Reference>) {
         let mut watched = self.lock();
         watched.retain(|reference, entry| {
@@ -95,7 +95,7 @@ impl Objects {
         }
     }
 
-    /// One connection; it begins with the object as it is, so nothing is missed between two of them.
+    /// Runs one watch. It begins with the current object, so that no change between two watches is missed.
     async fn watch_once<K: Typed>(&self, reference: &Reference) {
         let options = ListOptions::fields(format!("metadata.name={}", reference.name));
         let Ok(mut events) = self.client.watch::<K>(&reference.namespace, &options).await else { return };

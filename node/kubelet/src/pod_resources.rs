@@ -1,4 +1,4 @@
-//! Shows monitors of the node which pods have which devices: the pod resources API v1, on a socket of root's.
+//! The pod resources API v1, on a socket of root: shows monitoring agents of the node the devices of each pod.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::pod::spec;
 use crate::pod::view::{View, Views};
 use crate::services::Services;
 
-/// Serves until shutdown.
+/// Serves the API until shutdown.
 pub async fn run(services: Arc<Services>, views: Views, stop: CancellationToken) {
     let socket = services.config.root_dir.join("pod-resources/kubelet.sock");
     match serve::listen(&socket) {

@@ -1,15 +1,15 @@
-//! The summary of the node API, `stats/v1alpha1`: names and units are upstream's. A figure that is not known is
-//! absent, never zero. Plain data; nothing here measures.
+//! The summary API, `stats/v1alpha1`: names and units are upstream's. An unknown value is absent, never zero. Plain
+//! data; nothing here measures.
 
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
 
-/// A moment, written as Kubernetes writes times.
+/// A time, written as Kubernetes writes times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Time(pub Timestamp);
 
 impl Time {
-    /// From the nanoseconds since the epoch that the runtime counts in.
+    /// Converts from nanoseconds since the epoch, the runtime's unit.
     pub fn from_nanoseconds(nanoseconds: i64) -> Time {
         Time(Timestamp::from_nanosecond(i128::from(nanoseconds)).unwrap_or(Timestamp::UNIX_EPOCH))
     }
@@ -119,7 +119,7 @@ pub struct ContainerStats {
     pub logs: Option<FsStats>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub swap: Option<SwapStats>,
-    /// For `/metrics/cadvisor`; no part of the summary.
+    /// The id for `/metrics/cadvisor`; not part of the summary.
     #[serde(skip)]
     pub id: String,
 }
@@ -197,7 +197,7 @@ pub struct FsStats {
     pub inodes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inodes_used: Option<u64>,
-    /// What is used and what is available together; no part of the summary.
+    /// The used and available bytes together; not part of the summary.
     #[serde(skip)]
     pub room_bytes: Option<u64>,
 }

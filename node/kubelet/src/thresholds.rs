@@ -1,16 +1,16 @@
-//! When the node is under pressure: signals, thresholds and their notation (`memory.available<100Mi`, `10%`).
-//! Pure; the configuration is parsed here once, and refused with a sentence if it makes no sense.
+//! Eviction signals, thresholds and their notation (`memory.available<100Mi`, `10%`). Pure: the configuration is parsed
+//! here once, and an invalid one is refused with a message.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use corten_meta::Quantity;
 
-/// What is observed.
+/// An eviction signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Signal {
     MemoryAvailable,
-    /// Memory that pods have left of what the node gives to pods at all.
+    /// The allocatable memory of the node that pods do not use.
     AllocatableMemoryAvailable,
     NodeFsAvailable,
     NodeFsInodesFree,
@@ -19,7 +19,7 @@ pub enum Signal {
     PidAvailable,
 }
 
-/// What a pod uses up.
+/// A resource that pods exhaust.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resource {
     Memory,
@@ -39,7 +39,7 @@ impl Resource {
     }
 }
 
-/// The condition of the Node that tells of a pressure.
+/// The condition of the Node that reports a pressure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Pressure {
     Memory,
@@ -69,7 +69,8 @@ const SIGNALS: [(&str, Signal); 7] = [
 
 impl Signal {
     pub fn parse(name: &str) -> Result<Signal, String> {
-        // What containers write lies where images lie or where the node's files lie; it has no threshold of its own.
+        // Containers write to the file system of the images or to that of the node, so `containerfs` has no threshold
+        // of its own.
         let known = SIGNALS.iter().find(|(known, _)| *known == name);
         known.map(|(_, signal)| *signal).ok_or_else(|| format!("unsupported eviction signal {name}"))
     }
@@ -96,7 +97,7 @@ impl Signal {
     }
 }
 
-/// An amount, or a part of what there is, in hundredths of a percent.
+/// A quantity, or a percentage of the capacity in hundredths of a percent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ThresholdValue {
     Quantity(i64),
@@ -129,14 +130,14 @@ impl ThresholdValue {
     }
 }
 
-/// Pods are ended when a signal is below the amount for the grace period.
+/// A threshold: pods are evicted when the signal is below the value for the grace period.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Threshold {
     pub signal: Signal,
     pub value: ThresholdValue,
-    /// Zero for a hard threshold.
+    /// The grace period; zero for a hard threshold.
     pub grace: Duration,
-    /// Once pods are ended, this much more is won back.
+    /// The additional quantity that an eviction reclaims.
     pub minimum_reclaim: Option<ThresholdValue>,
 }
 
@@ -146,18 +147,18 @@ impl Threshold {
     }
 }
 
-/// The eviction settings of a kubelet, as they are written in its configuration.
+/// The eviction settings of the KubeletConfiguration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EvictionConfig {
-    /// Signal to amount. Default upstream's.
+    /// The hard threshold of each signal. Default upstream's.
     pub hard: BTreeMap<String, String>,
-    /// Signal to amount; each needs a grace period.
+    /// The soft threshold of each signal; each needs a grace period.
     pub soft: BTreeMap<String, String>,
     pub soft_grace_period: BTreeMap<String, Duration>,
     pub minimum_reclaim: BTreeMap<String, String>,
-    /// How long a pressure is still told of after it was last seen. Default 5 min.
+    /// The time for which a pressure condition stays after it was last observed. Default 5 min.
     pub pressure_transition_period: Duration,
-    /// The most time a pod gets to end at a soft threshold. Default 0.
+    /// The longest grace period, in seconds, of a pod that a soft threshold evicts. Default 0.
     pub max_pod_grace_period: i64,
 }
 
@@ -174,7 +175,7 @@ impl Default for EvictionConfig {
     }
 }
 
-/// The thresholds of a kubelet that is told nothing.
+/// Returns the hard thresholds of a kubelet without eviction settings.
 pub fn default_hard() -> BTreeMap<String, String> {
     [
         ("memory.available", "100Mi"),
@@ -188,7 +189,7 @@ pub fn default_hard() -> BTreeMap<String, String> {
 }
 
 impl EvictionConfig {
-    /// The thresholds, or what is wrong with them.
+    /// Returns the thresholds, or the first error in them.
     pub fn thresholds(&self) -> Result<Vec<Threshold>, String> {
         let reclaim = parse_all(&self.minimum_reclaim)?;
         let mut thresholds = Vec::new();
@@ -206,13 +207,13 @@ impl EvictionConfig {
             let missing = || format!("grace period must be specified for the soft eviction threshold {name}");
             add(signal, value, grace.ok_or_else(missing)?);
         }
-        // The same amount of memory is kept free for pods within what the node gives to pods.
+        // The same quantity of memory is kept free within the node's allocatable memory.
         let memory = thresholds.iter().find(|one| one.signal == Signal::MemoryAvailable && one.is_hard()).cloned();
         thresholds.extend(memory.map(|one| Threshold { signal: Signal::AllocatableMemoryAvailable, ..one }));
         Ok(thresholds)
     }
 
-    /// What the hard thresholds keep of a capacity: it is not given to pods.
+    /// Returns the part of a capacity that the hard thresholds reserve: it is not allocatable.
     pub fn reserved(&self, signal: Signal, capacity: i64) -> i64 {
         let hard = parse_all(&self.hard).unwrap_or_default();
         hard.get(&signal).map_or(0, |value| value.of(capacity))
@@ -223,12 +224,12 @@ fn parse_all(statements: &BTreeMap<String, String>) -> Result<BTreeMap<Signal, T
     statements.iter().map(|(signal, value)| Ok((Signal::parse(signal)?, ThresholdValue::parse(value)?))).collect()
 }
 
-/// `0%` and `100%` switch a threshold off, as upstream reads them.
+/// Reports whether a threshold is switched off: `0%` and `100%` do so, as upstream reads them.
 fn is_off(value: ThresholdValue) -> bool {
     matches!(value, ThresholdValue::Percentage(0 | 10_000))
 }
 
-/// Statements as a flag gives them: `memory.available<100Mi,nodefs.available<10%`.
+/// Parses the value of a flag: `memory.available<100Mi,nodefs.available<10%`.
 pub fn parse_flag(text: &str, operator: char) -> Result<BTreeMap<String, String>, String> {
     let statements = text.split(',').map(str::trim).filter(|statement| !statement.is_empty());
     let each = statements.map(|statement| {

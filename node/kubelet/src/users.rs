@@ -1,7 +1,7 @@
-//! Ids for pods whose users are not the node's (`hostUsers: false`): each such pod has 65536 ids of the node for itself,
-//! so that its root is nobody on the node and no other pod's user.
+//! User namespaces of pods (`hostUsers: false`): each such pod has 65536 user ids of the node for itself, so that its
+//! root has no rights on the node and is no user of another pod.
 //!
-//! Which ids a pod has is written into its directory, as upstream does, before they are used.
+//! The ids of a pod are written into its directory before they are used, as upstream does.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,11 +16,11 @@ use crate::error::{Error, Result};
 use crate::pod::spec;
 
 const LENGTH: u32 = 65536;
-/// The ids below are the node's own; the kernel keeps the last one for nobody.
+/// The ids below are the node's own; the kernel reserves the last one.
 const MOST_PODS: u32 = u32::MAX / LENGTH - 1;
 const FILE: &str = "userns";
 
-/// The first id of the node that belongs to a pod.
+/// The first user id of the node that belongs to a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range(u32);
 
@@ -36,7 +36,7 @@ pub struct Users {
 }
 
 impl Users {
-    /// Pods that an earlier kubelet gave ids keep them.
+    /// Makes the allocator; pods keep the ids that an earlier kubelet allocated.
     pub fn new(root_dir: &Path) -> Users {
         let mut held = BTreeMap::new();
         for entry in fs::read_dir(root_dir.join("pods")).into_iter().flatten().flatten() {
@@ -47,7 +47,7 @@ impl Users {
         Users { root_dir: root_dir.to_path_buf(), held: Mutex::new(held) }
     }
 
-    /// The pod's ids; `None` for a pod with the node's users.
+    /// Returns the pod's ids; `None` for a pod in the node's user namespace.
     pub fn of(&self, pod: &Pod) -> Result<Option<Range>> {
         if spec::spec(pod).host_users != Some(false) {
             return Ok(None);
@@ -64,7 +64,7 @@ impl Users {
         Ok(Some(Range(first)))
     }
 
-    /// The pod is gone, with its directory.
+    /// Releases the ids of a pod whose directory was removed.
     pub fn release(&self, pod_uid: &str) {
         self.lock().remove(pod_uid);
     }
@@ -74,7 +74,7 @@ impl Users {
     }
 }
 
-/// The first range that nobody has.
+/// Returns the first free range.
 fn free(taken: &BTreeSet<u32>) -> Option<u32> {
     (1..=MOST_PODS).map(|number| number * LENGTH).find(|first| !taken.contains(first))
 }

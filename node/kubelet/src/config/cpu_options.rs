@@ -1,19 +1,19 @@
-//! The options of the static policy of processors.
+//! The options of the static CPU manager policy.
 
 /// Upstream's options of the static policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// A container has cores for itself, and never a part of one.
+    /// Whether a container gets full physical cores only.
     pub full_pcpus_only: bool,
-    /// Whether reserved processors are not shared either.
+    /// Whether containers without exclusive CPUs may not use the reserved CPUs either.
     pub strict_reservation: bool,
-    /// A container's processors share a cache where that is possible.
+    /// Whether a container's CPUs share an uncore cache where that is possible.
     pub by_cache: bool,
-    /// Whether processors that one NUMA node has too few of come from several, the same number of each.
+    /// Whether CPUs that no single NUMA node has are distributed evenly across NUMA nodes.
     pub distribute: bool,
 }
 
-/// Where an option stands.
+/// The accessor of an option.
 type Switch = fn(&mut Options) -> &mut bool;
 
 impl Options {

@@ -1,5 +1,5 @@
-//! What the binary decides for a kubelet. Plain values with documented defaults: nothing here reads a
-//! flag, a file or the environment.
+//! The configuration of a kubelet, set by the binary. Plain values with documented defaults: nothing here reads a flag,
+//! a file or the environment.
 
 pub mod cpu_options;
 pub mod topology_options;
@@ -14,13 +14,13 @@ use tokio::sync::watch;
 
 use crate::thresholds::EvictionConfig;
 
-/// The place below the root directory where the volumes of the cluster's own provisioner lie.
+/// The directory of the cluster's own provisioner, below the root directory.
 pub const LOCAL_VOLUMES: &str = "local-volumes";
 
-/// The place below the root directory where seccomp profiles of the type `Localhost` lie.
+/// The directory of seccomp profiles of the type `Localhost`, below the root directory.
 pub const SECCOMP_PROFILES: &str = "seccomp";
 
-/// Where a `KubeletConfiguration` says that certificates lie.
+/// The paths of the certificates in a `KubeletConfiguration`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsFiles {
     pub certificate: Option<PathBuf>,
@@ -28,14 +28,14 @@ pub struct TlsFiles {
     pub client_ca: Option<PathBuf>,
 }
 
-/// The certificates of the node API, as PEM texts.
+/// The certificates of the kubelet's API, in PEM.
 #[derive(Clone, Debug)]
 pub struct Tls {
     /// The serving certificate chain.
     pub certificate: String,
     /// Its private key.
     pub key: String,
-    /// The CA whose client certificates may call the node API.
+    /// The CA of client certificates.
     pub client_ca: String,
 }
 
@@ -50,23 +50,23 @@ pub struct HostResolver {
     pub options: Vec<String>,
 }
 
-/// The pods from a priority on, and how long they have.
+/// The grace period of the pods from a priority on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Period {
     pub priority: i32,
     pub seconds: u64,
 }
 
-/// When unused images are removed.
+/// The settings of image garbage collection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageCollection {
-    /// An image is kept at least this long. Default 2 min.
+    /// The time for which an image is kept at least. Default 2 min.
     pub minimum_age: Duration,
-    /// An image that nobody used for longer goes, however much room there is; none by default.
+    /// The age after which an unused image is removed, also with free disk space; none by default.
     pub maximum_age: Option<Duration>,
-    /// How full the disk is when images begin to go. Default 85.
+    /// The disk usage above which images are removed. Default 85.
     pub high_threshold_percent: u8,
-    /// How full it may stay. Default 80.
+    /// The disk usage down to which images are removed. Default 80.
     pub low_threshold_percent: u8,
 }
 
@@ -81,20 +81,20 @@ impl Default for ImageCollection {
     }
 }
 
-/// Who may call the node API.
+/// Authentication and authorization of the kubelet's API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccessConfig {
-    /// Whether a caller without certificate and token is taken for `system:anonymous`. Default false.
+    /// Whether a request without certificate and token is of the user `system:anonymous`. Default false.
     pub anonymous: bool,
-    /// Whether bearer tokens are shown to the API for review. Default true.
+    /// Whether bearer tokens are reviewed by the API server. Default true.
     pub webhook: bool,
-    /// How long a reviewed token is good for. Default 2 min.
+    /// The time for which a reviewed token is cached. Default 2 min.
     pub token_ttl: Duration,
-    /// Whether every authenticated caller may do everything. Default false: the API decides.
+    /// Whether every authenticated user may do everything. Default false: the API server decides.
     pub always_allow: bool,
-    /// How long a yes of the API holds. Default 5 min.
+    /// The time for which an allowed review is cached. Default 5 min.
     pub allowed_ttl: Duration,
-    /// How long a no of the API holds. Default 30 s.
+    /// The time for which a denied review is cached. Default 30 s.
     pub denied_ttl: Duration,
 }
 
@@ -111,129 +111,128 @@ impl Default for AccessConfig {
     }
 }
 
-/// How the node goes down with its machine.
+/// Graceful node shutdown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ShutdownConfig {
-    /// How long all pods together have. Default 0: the machine just stops.
+    /// The grace period of all pods together. Default 0: the machine shuts down at once.
     pub grace_period: Duration,
-    /// How much of that is for critical pods.
+    /// The part of the grace period that is reserved for critical pods.
     pub critical_grace_period: Duration,
-    /// How long pods have by their priority, in place of both.
+    /// Grace periods by pod priority, in place of both.
     pub by_priority: Vec<Period>,
     /// The socket of the system bus; `/run/dbus/system_bus_socket` if absent.
     pub bus: Option<PathBuf>,
 }
 
-/// Everything a kubelet is told at start.
+/// The configuration of a kubelet.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The name of the Node object.
     pub node_name: String,
-    /// The node's addresses, the primary one first; none means 127.0.0.1.
+    /// The node's addresses, the primary one first; an empty list is 127.0.0.1.
     pub node_ips: Vec<IpAddr>,
     /// The socket of the container runtime: a path or a `unix://` address.
     pub cri_socket: String,
-    /// Pod directories, volumes and their mounts. Default `/var/lib/corten/kubelet`.
+    /// The directory of pods, volumes and their mounts. Default `/var/lib/corten/kubelet`.
     pub root_dir: PathBuf,
-    /// Container logs: `pods/<namespace>_<name>_<uid>/<container>/<n>.log`, and links in `containers/`.
-    /// Default `/var/log`.
+    /// The directory of container logs: `pods/<namespace>_<name>_<uid>/<container>/<n>.log`, and links in
+    /// `containers/`. Default `/var/log`.
     pub log_dir: PathBuf,
-    /// Where the node API listens. Default `0.0.0.0:10250`.
+    /// The listening address of the kubelet's API. Default `0.0.0.0:10250`.
     pub listen: SocketAddr,
-    /// The node API's certificates, now and after they were renewed; without them the node API is not served.
+    /// The certificates of the kubelet's API, now and after a renewal; without them the API is not served.
     pub tls: Option<watch::Receiver<Tls>>,
-    /// The files that the configuration names for it, and the authority that it names for clients: whoever makes this
-    /// configuration reads them.
+    /// The certificate files and the client CA file that the configuration names; the binary reads them.
     pub tls_files: TlsFiles,
-    /// Who signs the certificates of clients, in place of what `tls` says: PEM.
+    /// The client CA in PEM, in place of that of `tls`.
     pub client_ca: Option<String>,
-    /// The cluster's DNS servers, given to pods whose policy is `ClusterFirst`.
+    /// The cluster's DNS servers, for pods with the policy `ClusterFirst`.
     pub cluster_dns: Vec<String>,
     /// The cluster's DNS domain. Default `cluster.local`.
     pub cluster_domain: String,
     /// The resolver configuration of the node.
     pub host_resolver: HostResolver,
-    /// The file that it was read from; `None` where pods get no names from the node.
+    /// The file of that configuration; `None` if pods inherit no resolver configuration from the node.
     pub resolv_conf: Option<PathBuf>,
     /// Labels to register besides the well-known ones.
     pub labels: BTreeMap<String, String>,
     /// Taints to register.
     pub taints: Vec<Taint>,
-    /// How many pods may run here. Default 110.
+    /// The largest number of pods. Default 110.
     pub max_pods: u32,
-    /// The cgroup below which `kubepods` is made; empty is the root.
+    /// The parent cgroup of `kubepods`; empty is the root.
     pub cgroup_root: String,
-    /// Where the cgroup file systems are mounted. Default `/sys/fs/cgroup`.
+    /// The mount point of the cgroup file systems. Default `/sys/fs/cgroup`.
     pub cgroup_mount: PathBuf,
-    /// Resources kept from pods for the machine's own programs, such as `cpu: 100m`.
+    /// Resources that are reserved for the machine's own programs, such as `cpu: 100m`.
     pub system_reserved: BTreeMap<String, String>,
-    /// Resources kept from pods for Kubernetes itself. Allocatable is capacity less both and the hard thresholds.
+    /// Resources that are reserved for Kubernetes itself. Allocatable is capacity less both and the hard thresholds.
     pub kube_reserved: BTreeMap<String, String>,
-    /// Whether containers of guaranteed pods that ask for whole processors have them for themselves. Default false.
+    /// Whether containers of guaranteed pods with integer CPU requests get exclusive CPUs. Default false.
     pub static_cpu_policy: bool,
-    /// The processors that no container has for itself, as `0-1`; by default as many as are reserved.
+    /// The CPUs that no container has exclusively, as `0-1`; by default as many as are reserved.
     pub reserved_cpus: Option<String>,
-    /// The options of that policy.
+    /// The options of the static CPU manager policy.
     pub cpu_options: cpu_options::Options,
-    /// Whether containers of guaranteed pods have their memory promised on NUMA nodes. Default false.
+    /// Whether containers of guaranteed pods get memory of NUMA nodes allocated. Default false.
     pub static_memory_policy: bool,
-    /// What is kept from them there: node, and bytes by kind.
+    /// The reserved memory: NUMA node, and bytes by type.
     pub reserved_memory: Vec<(u32, BTreeMap<String, u64>)>,
-    /// How near to each other processors, memory and devices must be. Default not at all.
+    /// The topology manager policy. Default none.
     pub topology_policy: topology_options::Policy,
-    /// Whether that is for whole pods, and not for each container. Default false.
+    /// Whether the topology manager's scope is the pod, not the container. Default false.
     pub topology_of_pods: bool,
-    /// The options of that policy.
+    /// The options of the topology manager policy.
     pub topology_options: topology_options::Options,
-    /// How the node goes down with its machine.
+    /// Graceful node shutdown.
     pub shutdown: ShutdownConfig,
-    /// Whether the cgroup of all pods is held to what is not reserved. Default true.
+    /// Whether the cgroup of all pods is limited to the resources that are not reserved. Default true.
     pub enforce_allocatable: bool,
-    /// When pods are ended for want of memory, disk or processes.
+    /// The eviction thresholds for memory, disk and processes.
     pub eviction: EvictionConfig,
-    /// When unused images are removed.
+    /// The settings of image garbage collection.
     pub image_collection: ImageCollection,
-    /// How many images are pulled at the same time; any number by default.
+    /// The number of images that are pulled at the same time; unlimited by default.
     pub max_parallel_pulls: Option<usize>,
     /// The directory of static pods' manifests; none by default.
     pub static_pod_path: Option<PathBuf>,
-    /// The most processes that one pod may have; by default half of what the kernel allows in all.
+    /// The largest number of processes of one pod; by default half of the kernel's limit.
     pub pod_pids_limit: Option<i64>,
-    /// Sysctls beyond the safe ones that pods may set; a trailing `*` stands for any ending.
+    /// The unsafe sysctls that pods may set; a trailing `*` stands for any ending.
     pub allowed_unsafe_sysctls: Vec<String>,
-    /// The machine's name at its cloud provider.
+    /// The machine's id at its cloud provider.
     pub provider_id: Option<String>,
-    /// How many images the node's status lists; `None` is all. Default 50.
+    /// The number of images in the node's status; `None` is all. Default 50.
     pub max_images: Option<usize>,
     /// Whether containers without a seccomp profile get the runtime's default one. Default true.
     pub seccomp_default: bool,
     /// Whether the node registers itself. Default true.
     pub register_node: bool,
-    /// Who may call the node API.
+    /// Authentication and authorization of the kubelet's API.
     pub access: AccessConfig,
-    /// Where `/healthz` answers without TLS; port 0 is nowhere. Default `127.0.0.1:10248`.
+    /// The address of `/healthz` without TLS; port 0 switches it off. Default `127.0.0.1:10248`.
     pub healthz: SocketAddr,
-    /// Whether the node API shows files below `/var/log`. Default true.
+    /// Whether the kubelet's API serves files below `/var/log`. Default true.
     pub system_log_handler: bool,
-    /// Whether the node API shows the logs of the machine's services. Default false.
+    /// Whether the kubelet's API serves the logs of the machine's services. Default false.
     pub system_log_query: bool,
     /// Whether Ready waits for `spec.podCIDR`. Default true: the pod network needs it.
     pub require_pod_cidr: bool,
-    /// How often the Lease is renewed. Default 10 s.
+    /// The interval at which the Lease is renewed. Default 10 s.
     pub lease_renew_interval: Duration,
-    /// How long a Lease is good for. Default 40 s.
+    /// The duration of the Lease. Default 40 s.
     pub lease_duration: Duration,
-    /// How often an unchanged node status is reported. Default 5 min.
+    /// The interval at which an unchanged node status is reported. Default 5 min.
     pub status_report_interval: Duration,
-    /// The safety net under container events: how often every pod is looked at anyway. Default 60 s.
+    /// The interval at which every pod is reconciled without a container event, as a safety net. Default 60 s.
     pub relist_interval: Duration,
-    /// How often the size of logs is looked at. Default 10 s.
+    /// The interval at which the size of logs is checked. Default 10 s.
     pub log_monitor_interval: Duration,
-    /// A log file is rotated when it grows beyond this. Default 10 MiB.
+    /// The size above which a log file is rotated. Default 10 MiB.
     pub log_max_bytes: u64,
-    /// How many files of one container's log are kept. Default 5.
+    /// The number of log files that are kept of one container. Default 5.
     pub log_max_files: usize,
-    /// The version this kubelet reports. Default `v1.36.4+corten`, as the API server.
+    /// The version that this kubelet reports. Default `v1.36.4+corten`, as the API server.
     pub version: String,
 }
 
@@ -298,22 +297,22 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Where the volumes of the cluster's own provisioner lie.
+    /// Returns the directory of the cluster's own provisioner.
     pub fn local_volumes(&self) -> PathBuf {
         self.root_dir.join(LOCAL_VOLUMES)
     }
 
-    /// The node's addresses, never empty.
+    /// Returns the node's addresses, never empty.
     pub fn host_ips(&self) -> Vec<IpAddr> {
         if self.node_ips.is_empty() { vec![Ipv4Addr::LOCALHOST.into()] } else { self.node_ips.clone() }
     }
 
-    /// The directory of everything that belongs to one pod, as upstream lays it out.
+    /// Returns the directory of one pod, in upstream's layout.
     pub fn pod_dir(&self, uid: &str) -> PathBuf {
         self.root_dir.join("pods").join(uid)
     }
 
-    /// The directory of the pod's container logs.
+    /// Returns the directory of the pod's container logs.
     pub fn pod_log_dir(&self, namespace: &str, name: &str, uid: &str) -> PathBuf {
         self.log_dir.join("pods").join(format!("{namespace}_{name}_{uid}"))
     }

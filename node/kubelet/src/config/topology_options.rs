@@ -1,9 +1,9 @@
 //! The policies of the topology manager and their options.
 
-/// More nodes than this have too many combinations to be tried, unless somebody says otherwise.
+/// The largest number of NUMA nodes, unless an option raises it: more have too many combinations.
 pub const MOST_NODES: u32 = 8;
 
-/// How a pod's processors, memory and devices are taken near each other.
+/// The topology manager policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
     #[default]
@@ -25,7 +25,7 @@ impl Policy {
 /// Upstream's options of the policies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Of places of the same size, the one whose nodes are nearest to each other.
+    /// Whether the NUMA nodes with the smallest distance are preferred among sets of the same size.
     pub closest: bool,
     pub most_nodes: u32,
 }

@@ -1,4 +1,4 @@
-//! Durations as Go writes them: `1m30s`, `100ms`, `0s`. Pure.
+//! Durations in Go's notation: `1m30s`, `100ms`, `0s`. Pure.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ const UNITS: [(&str, u64); 6] = [
     ("h", 3_600_000_000_000),
 ];
 
-/// Reads a duration; a bare `0` is one too.
+/// Parses a duration; a bare `0` is one too.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("{text:?} is not a duration");
     if text == "0" {
@@ -31,7 +31,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     if text.is_empty() { Err(wrong()) } else { Ok(Duration::from_nanos(total as u64)) }
 }
 
-/// Writes a duration.
+/// Formats a duration.
 pub fn format_duration(duration: Duration) -> String {
     let nanoseconds = duration.as_nanos();
     if nanoseconds == 0 {

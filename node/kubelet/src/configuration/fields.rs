@@ -1,4 +1,4 @@
-//! The fields of `KubeletConfiguration`: those that set something, and those of which one value alone is supported.
+//! The fields of `KubeletConfiguration`: those that can be set, and those with only one supported value.
 
 #![allow(clippy::unit_arg, reason = "a setter is an assignment that may fail: one line a field")]
 
@@ -46,7 +46,7 @@ pub(super) fn written(duration: Duration) -> Value {
     format_duration(duration).into()
 }
 
-/// A zero leaves it as it is.
+/// Sets a duration; zero keeps the default.
 fn set_duration(value: &Value, target: &mut Duration) -> Set {
     let read = duration(value)?;
     Ok(*target = if read.is_zero() { *target } else { read })
@@ -56,7 +56,7 @@ fn path(value: &Value) -> Result<Option<PathBuf>, String> {
     Ok(Some(text(value)?).filter(|path| !path.is_empty()).map(PathBuf::from))
 }
 
-/// Amounts that are kept from pods, checked as they are read.
+/// Parses reserved quantities and validates them.
 fn reserved(value: &Value) -> Result<BTreeMap<String, String>, String> {
     let map = map(value)?;
     for (name, quantity) in &map {
@@ -68,7 +68,7 @@ fn reserved(value: &Value) -> Result<BTreeMap<String, String>, String> {
     Ok(map)
 }
 
-/// What sets something.
+/// The fields that can be set.
 pub(super) const FIELDS: &[Field] = &[
     Field {
         name: "staticPodPath",
@@ -381,7 +381,7 @@ pub(super) const FIELDS: &[Field] = &[
 ];
 
 fn taint(value: &Value) -> Result<Taint, String> {
-    // An unquoted `true` is a boolean to YAML: it is refused rather than dropped.
+    // An unquoted `true` is a boolean in YAML: it is refused rather than dropped.
     let field = |name: &str| value.get(name).filter(|value| !value.is_null()).map(text).transpose();
     let (Some(key), Some(effect)) = (field("key")?, field("effect")?) else {
         return Err(format!("{value} is not a taint: it needs a key and an effect"));
@@ -389,7 +389,7 @@ fn taint(value: &Value) -> Result<Taint, String> {
     Ok(Taint { key, effect, value: field("value")?, time_added: None })
 }
 
-/// Walks the leaves of an object; `take` says `None` to a path that it does not know.
+/// Walks the leaves of an object; `take` returns `None` for an unknown path.
 fn nested(value: &Value, path: &str, take: &mut dyn FnMut(&str, &Value) -> Option<Set>) -> Set {
     let object = value.as_object().ok_or_else(|| format!("{value} is not an object"))?;
     for (name, value) in object {
@@ -403,7 +403,7 @@ fn nested(value: &Value, path: &str, take: &mut dyn FnMut(&str, &Value) -> Optio
     Ok(())
 }
 
-/// Numbers whose zero is no number: fields that upstream does not have as pointers.
+/// The numbers for which zero is unset: fields that are no pointers upstream.
 const PLAIN_NUMBERS: [&str; 8] = [
     "eventBurst",
     "kubeAPIBurst",
@@ -415,7 +415,8 @@ const PLAIN_NUMBERS: [&str; 8] = [
     "evictionMaxPodGracePeriod",
 ];
 
-/// Whether upstream takes its default in place of the value: Go's zero values, with which kubeadm's documents are full.
+/// Reports whether upstream uses its default in place of the value: Go's zero values, of which kubeadm's documents have
+/// many.
 pub(super) fn is_unset(name: &str, value: &Value) -> bool {
     match value {
         Value::Null => true,
@@ -423,7 +424,7 @@ pub(super) fn is_unset(name: &str, value: &Value) -> bool {
         Value::String(text) => text.ends_with('s') && parse_duration(text).is_ok_and(|duration| duration.is_zero()),
         Value::Number(number) => PLAIN_NUMBERS.contains(&name) && number.as_i64() == Some(0),
         Value::Bool(on) => !on && ["rotateCertificates", "serverTLSBootstrap"].contains(&name),
-        // Of these, upstream reads nothing but what is inside.
+        // In these fields, upstream reads only the fields inside.
         Value::Object(fields) if ["logging", "memorySwap", "crashLoopBackOff"].contains(&name) => {
             fields.values().all(is_zero)
         }
@@ -442,14 +443,14 @@ fn is_zero(value: &Value) -> bool {
     }
 }
 
-/// Settings of which this kubelet does one thing only, upstream's default unless it says why not.
+/// Settings with one supported value: upstream's default, unless a comment explains another.
 pub(super) const FIXED: &[(&str, &str)] = &[
     ("enableServer", "true"),
     ("syncFrequency", r#""1m0s""#),
     ("fileCheckFrequency", r#""20s""#),
     ("httpCheckFrequency", r#""20s""#),
     ("readOnlyPort", "0"),
-    // A node that joins asks for its certificates, and asks again before they expire.
+    // A node that joins requests its certificates, and renews them before they expire.
     ("rotateCertificates", "true"),
     ("serverTLSBootstrap", "true"),
     ("logging", r#"{"format":"text"}"#),
@@ -472,7 +473,7 @@ pub(super) const FIXED: &[(&str, &str)] = &[
     ("cpuCFSQuota", "true"),
     ("cpuCFSQuotaPeriod", r#""100ms""#),
     ("maxOpenFiles", "1000000"),
-    // What goes over the wire is JSON.
+    // The kubelet sends JSON.
     ("contentType", r#""application/json""#),
     ("kubeAPIQPS", "50"),
     ("kubeAPIBurst", "100"),
@@ -484,7 +485,7 @@ pub(super) const FIXED: &[(&str, &str)] = &[
     ("iptablesMasqueradeBit", "14"),
     ("iptablesDropBit", "15"),
     ("featureGates", "{}"),
-    // A machine with swap is taken as it is.
+    // A machine with swap is accepted.
     ("failSwapOn", "false"),
     ("memorySwap", "{}"),
     ("containerLogMaxWorkers", "1"),
@@ -497,6 +498,6 @@ pub(super) const FIXED: &[(&str, &str)] = &[
     ("memoryReservationPolicy", r#""None""#),
     ("crashLoopBackOff", r#"{"maxContainerRestartPeriod":"5m0s"}"#),
     ("localStorageCapacityIsolation", "true"),
-    // Old cgroups are served as well as new ones.
+    // cgroup v1 is supported as well as v2.
     ("failCgroupV1", "false"),
 ];

@@ -1,5 +1,4 @@
-//! The fields of what containers have for themselves (processors, memory, and where they are taken from), and of how
-//! the node goes down.
+//! The fields of the CPU, memory and topology managers, and of graceful node shutdown.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +18,7 @@ const MOST: &str = "max-allowable-numa-nodes";
 pub(super) const FIELDS: &[Field] = &[
     Field {
         name: "cgroupDriver",
-        // The runtime says which driver is in use, as with upstream; one that says systemd is refused.
+        // The runtime reports the cgroup driver, as with upstream; a runtime with the systemd driver is refused.
         get: |_| "cgroupfs".into(),
         set: |_, value| match text(value)?.as_str() {
             "cgroupfs" | "systemd" => Ok(()),
@@ -202,7 +201,7 @@ fn options_of(named: impl Iterator<Item = (String, String)>) -> Value {
     if named.is_empty() { Value::Null } else { json!(named) }
 }
 
-/// What Go reads as a truth value.
+/// Parses a bool as Go does.
 fn parse_bool(name: &str, value: &str) -> Result<bool, String> {
     match value {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
@@ -211,7 +210,7 @@ fn parse_bool(name: &str, value: &str) -> Result<bool, String> {
     }
 }
 
-/// `{numaNode: 0, limits: {memory: 1Gi}}`.
+/// Parses `{numaNode: 0, limits: {memory: 1Gi}}`.
 fn reserved(value: &Value) -> Result<(u32, BTreeMap<String, u64>), String> {
     let limits = map(value.get("limits").unwrap_or(&Value::Null))?;
     let sizes = limits.into_iter().map(|(kind, size)| {

@@ -1,8 +1,8 @@
-//! `KubeletConfiguration`, version `kubelet.config.k8s.io/v1beta1`: the document that upstream's kubelet is
-//! configured by, read into [`Config`] and written out again for `/configz`.
+//! `KubeletConfiguration`, version `kubelet.config.k8s.io/v1beta1`: upstream's configuration document, read into
+//! [`Config`] and written for `/configz`.
 //!
-//! It is read strictly: a field that is unknown is an error, and so is a known one whose value asks for something
-//! that this kubelet does not do. No setting is ever taken and ignored. Pure: the binary reads the file.
+//! It is read strictly: an unknown field is an error, and so is a known one whose value needs a feature that this
+//! kubelet does not have. No setting is ever accepted and ignored. Pure: the binary reads the file.
 
 mod duration;
 mod fields;
@@ -27,12 +27,12 @@ struct Field {
     set: fn(&mut Config, &Value) -> std::result::Result<(), String>,
 }
 
-/// The fields that can be set.
+/// Returns the fields that can be set.
 fn every() -> impl Iterator<Item = &'static Field> {
     FIELDS.iter().chain(managers::FIELDS)
 }
 
-/// Sets what the document says; what it leaves out stays as it is.
+/// Sets the fields of the document; absent fields keep their values.
 pub fn apply(config: &mut Config, document: &Value) -> Result<()> {
     let fields = document.as_object().ok_or_else(|| refuse("it is not an object".to_owned()))?;
     for (name, expected) in [("kind", KIND), ("apiVersion", API_VERSION)] {
@@ -50,7 +50,7 @@ pub fn apply(config: &mut Config, document: &Value) -> Result<()> {
     check(config).map_err(refuse)
 }
 
-/// Processors that are reserved by name are what is reserved, in place of amounts.
+/// Sets the reserved CPU from `reservedSystemCPUs`, which replaces the reserved quantities.
 fn reserve_cpus(config: &mut Config) {
     let named = config.reserved_cpus.as_deref().and_then(crate::cpus::set::parse);
     if let Some(named) = named {
@@ -81,13 +81,13 @@ fn is_known(name: &str) -> bool {
     every().any(|field| field.name == name) || FIXED.iter().any(|(known, _)| *known == name)
 }
 
-/// Equal, or two notations of the same duration.
+/// Reports whether the values are equal, or two notations of the same duration.
 fn is_same(a: &Value, b: &Value) -> bool {
     let duration = |value: &Value| value.as_str().and_then(|text| parse_duration(text).ok());
     a == b || duration(a).is_some_and(|a| duration(b) == Some(a))
 }
 
-/// What must fit together.
+/// Checks that the fields are consistent.
 fn check(config: &Config) -> std::result::Result<(), String> {
     config.eviction.thresholds()?;
     let images = &config.image_collection;
@@ -116,7 +116,7 @@ fn check(config: &Config) -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// The whole configuration, every field with its value.
+/// Returns the complete document, every field with its value.
 pub fn document(config: &Config) -> Value {
     let mut fields = Map::new();
     fields.insert("kind".into(), json!(KIND));
@@ -131,16 +131,16 @@ pub fn document(config: &Config) -> Value {
     Value::Object(fields)
 }
 
-/// A field as the manual lists it.
+/// A field in the manual.
 pub struct Described {
     pub name: String,
-    /// Null if the field is unset by default.
+    /// The default; null if the field is unset by default.
     pub default: Value,
-    /// Whether another value than the default is taken.
+    /// Whether another value than the default is supported.
     pub can_change: bool,
 }
 
-/// Every field of the document, by name.
+/// Returns every field of the document, by name.
 pub fn describe() -> Vec<Described> {
     let config = Config::default();
     let changing =
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(config.eviction.hard.len(), 1, "the given thresholds stand in place of the default ones");
     }
 
-    /// What `kubeadm init` writes: most of it are zero values.
+    /// The document of `kubeadm init`: most fields have zero values.
     const KUBEADM: &str = r#"{
         "authentication": {"anonymous": {"enabled": false}, "webhook": {"cacheTTL": "0s", "enabled": true},
             "x509": {"clientCAFile": "/etc/kubernetes/pki/ca.crt"}},

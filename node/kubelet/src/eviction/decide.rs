@@ -1,5 +1,5 @@
-//! What a look at the node means: which pressures it is under, and which threshold must be answered now. Pure: the
-//! observations and the time go in; the state between two looks is a value of its own.
+//! Decides from observations: the node's pressures, and the thresholds to act on now. Pure: observations and time go
+//! in; the state between two observations is a value of its own.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use crate::summary::{FsStats, Summary};
 use crate::thresholds::{Pressure, Signal, Threshold};
 
-/// How much there is left, and of how much.
+/// The available and the total quantity of a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Observation {
     pub available: i64,
@@ -22,7 +22,7 @@ fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// The signals that a summary shows.
+/// Returns the signals of a summary.
 pub fn observe(summary: &Summary) -> Observations {
     let mut all = Observations::new();
     let mut add = |signal, available: Option<u64>, capacity: Option<u64>| {
@@ -56,13 +56,13 @@ pub fn observe(summary: &Summary) -> Observations {
     all
 }
 
-/// What could be used of a file system at all. Blocks that it keeps back for root, or that a quota withholds, are
-/// nobody's: a percentage of them would find a disk full that is not.
+/// Returns the usable size of a file system. Blocks that are reserved for root, or that a quota withholds, do not
+/// count: with them, a percentage would report a disk as full that is not.
 pub fn usable(fs: &FsStats) -> Option<u64> {
     fs.room_bytes.or(fs.capacity_bytes)
 }
 
-/// What is remembered between two looks.
+/// The state between two observations.
 #[derive(Clone, Debug, Default)]
 pub struct State {
     first_met: HashMap<Threshold, Timestamp>,
@@ -70,17 +70,17 @@ pub struct State {
     answered: Vec<Threshold>,
 }
 
-/// What to do about a look.
+/// The result of an observation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decision {
-    /// What the node's conditions say.
+    /// The pressure conditions of the node.
     pub pressures: BTreeSet<Pressure>,
-    /// The thresholds that are met and whose grace is over, the most urgent first.
+    /// The thresholds that are met and whose grace period is over, the most urgent first.
     pub met: Vec<Threshold>,
 }
 
 impl State {
-    /// Looks at the observations.
+    /// Decides on observations.
     pub fn decide(
         &mut self,
         thresholds: &[Threshold],
@@ -89,7 +89,7 @@ impl State {
         now: Timestamp,
     ) -> Decision {
         let mut met = met(thresholds, seen, false);
-        // What was answered stays met until the minimum is won back.
+        // A threshold that was acted on stays met until the minimum is reclaimed.
         for threshold in self::met(&self.answered, seen, true) {
             if !met.contains(&threshold) {
                 met.push(threshold);
@@ -102,14 +102,14 @@ impl State {
         let age = |since: &Timestamp| Duration::try_from(now.duration_since(*since)).unwrap_or_default();
         self.last_seen.retain(|_, seen| age(seen) < transition || *seen == now);
         met.retain(|one| self.first_met.get(one).is_some_and(|since| age(since) >= one.grace));
-        // Memory first: what lacks memory may be killed by the kernel, without any order.
+        // Memory first: without memory, the kernel may kill processes in any order.
         met.sort_by_key(|one| one.signal);
         self.answered = met.clone();
         Decision { pressures: self.last_seen.keys().copied().collect(), met }
     }
 }
 
-/// The thresholds whose signal is too low; to be won back, it must rise by the minimum above them.
+/// Returns the thresholds whose signal is below them, or `with_minimum` below them plus the minimum reclaim.
 pub fn met(thresholds: &[Threshold], seen: &Observations, with_minimum: bool) -> Vec<Threshold> {
     let is_met = |threshold: &&Threshold| {
         seen.get(&threshold.signal).is_some_and(|observation| {

@@ -1,9 +1,9 @@
-//! Keeping the node alive: it looks at what is left of memory, disk and processes, tells the pressure in the node's
-//! conditions, wins back what no pod needs (dead containers, unused images), and else ends pods, one at a time, in
-//! upstream's order.
+//! The eviction manager: it observes memory, disk and processes, reports pressure in the node's conditions, reclaims
+//! resources that no pod needs (dead containers, unused images), and else evicts pods, one at a time, in upstream's
+//! order.
 //!
-//! `thresholds` is the configuration, `decide` and `rank` are pure; this file looks and acts. It never ends a critical
-//! pod, and never touches a container itself: the pod's worker does.
+//! `thresholds` is the configuration, `decide` and `rank` are pure; this file observes and acts. It never evicts a
+//! critical pod, and never touches a container itself: the pod's worker does.
 
 mod decide;
 mod rank;
@@ -32,15 +32,15 @@ use crate::thresholds::{Resource, Threshold};
 use decide::{Observations, State};
 use rank::Candidate;
 
-/// How often the node is looked at: upstream's monitoring period, and that of its counters.
+/// The interval of observations: upstream's monitoring period, and that of its counters.
 const PERIOD: Duration = Duration::from_secs(10);
-/// How long the next look waits for an ended pod to give back what it had.
+/// The time for which the next observation waits for an evicted pod to release its resources.
 const CLEANUP: Duration = Duration::from_secs(30);
-/// The grace of pods that are ended at a hard threshold.
+/// The grace period of pods that a hard threshold evicts.
 const IMMEDIATE_GRACE_SECONDS: i64 = 1;
 const REASON: &str = "Evicted";
 
-/// The watch over one node.
+/// The eviction manager of one node.
 pub struct Evictor {
     services: Arc<Services>,
     views: Views,
@@ -56,7 +56,7 @@ impl Evictor {
         Ok(Evictor { services, views, collector, images, thresholds, state: State::default() })
     }
 
-    /// Watches until shutdown.
+    /// Observes until shutdown.
     pub async fn run(mut self, shutdown: CancellationToken) {
         loop {
             let ended = match self.look().await {
@@ -80,16 +80,16 @@ impl Evictor {
         }
     }
 
-    /// Waits until nothing of the pods runs any more.
+    /// Waits until no container of the pods runs.
     async fn all_ended(&self, uids: &[String]) {
         for uid in uids {
             let Some(mut view) = self.views.get(uid) else { continue };
-            // The worker that went away has ended its pod.
+            // A worker that ended has terminated its pod.
             let _ = view.wait_for(|view| view.observed.running().next().is_none()).await;
         }
     }
 
-    /// Looks once; the uids of the pods that were told to end.
+    /// Observes once; returns the uids of the evicted pods.
     async fn look(&mut self) -> Result<Vec<String>> {
         let pods: Vec<View> = self.views.all().into_iter().filter(is_active).collect();
         let limited = pods.iter().any(|view| rank::has_own_limit(&view.pod));
@@ -108,13 +108,13 @@ impl Evictor {
         }
         let Some(first) = decision.met.first() else { return Ok(Vec::new()) };
         if !limited {
-            // The order of pods wants to know what each of them uses.
+            // The ranking needs the usage of every pod.
             summary = self.collector.summary(Detail::All).await?;
         }
         self.reclaim(first, &decision.met, &seen, &pods, &summary).await
     }
 
-    /// Whether images lie on another file system than the pods' files.
+    /// Reports whether images are on another file system than the pods' files.
     fn dedicated_image_fs(&self, summary: &Summary) -> bool {
         let image_fs = summary.node.runtime.as_ref().and_then(|runtime| runtime.image_fs.as_ref());
         let of = |fs: &crate::summary::FsStats| (fs.capacity_bytes, fs.inodes, fs.inodes_free);
@@ -137,7 +137,7 @@ impl Evictor {
         ended
     }
 
-    /// Answers a threshold: first without harm to any pod, then by ending one.
+    /// Acts on a threshold: first reclaims without harm to a pod, then evicts one.
     async fn reclaim(
         &self,
         threshold: &Threshold,
@@ -172,7 +172,7 @@ impl Evictor {
         Ok(Vec::new())
     }
 
-    /// Removes dead containers and unused images if that can help; true if it was enough.
+    /// Removes dead containers and unused images if that can help; returns whether it was enough.
     async fn reclaim_from_node(&self, threshold: &Threshold, dedicated_image_fs: bool) -> Result<bool> {
         let on_disk = matches!(threshold.signal.resource(), Resource::EphemeralStorage | Resource::Inodes);
         let images = matches!(threshold.signal, Signal::ImageFsAvailable | Signal::ImageFsInodesFree);
@@ -185,7 +185,7 @@ impl Evictor {
         Ok(decide::met(&self.thresholds, &seen, true).is_empty())
     }
 
-    /// Orders the pod to end, unless it is one that the node cannot do without.
+    /// Evicts the pod, unless it is critical.
     fn end(&self, pod: &Pod, signal: &str, message: String, grace: i64, disrupted: bool) -> bool {
         if spec::is_critical(pod) {
             return false;

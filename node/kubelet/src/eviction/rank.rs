@@ -1,4 +1,4 @@
-//! Who goes first: upstream's order of pods for every pressure, and the words that tell a pod why. Pure.
+//! Upstream's order of evictions for every signal, and the messages of evictions. Pure.
 
 use std::cmp::Ordering;
 
@@ -12,21 +12,21 @@ use crate::stats::is_on_node_disk;
 use crate::summary::{FsStats, PodStats};
 use crate::thresholds::{Resource, Signal, Threshold};
 
-/// A pod that could be ended, with what it uses; nothing is known of one that has just started.
+/// A pod that could be evicted, with its usage; a pod that has just started has none.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate<'a> {
     pub pod: &'a Pod,
     pub stats: Option<&'a PodStats>,
 }
 
-/// Which parts of a pod's disk use count: those on the file system that is full.
+/// The parts of a pod's disk usage that count: those on the full file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Parts {
     root: bool,
     logs_and_volumes: bool,
 }
 
-/// Puts the pod that should go first at the front.
+/// Puts the pod to evict first at the front.
 pub fn rank(candidates: &mut [Candidate<'_>], signal: Signal, dedicated_image_fs: bool) {
     let parts = match signal {
         _ if !dedicated_image_fs => Parts { root: true, logs_and_volumes: true },
@@ -35,7 +35,7 @@ pub fn rank(candidates: &mut [Candidate<'_>], signal: Signal, dedicated_image_fs
     };
     let resource = signal.resource();
     candidates.sort_by(|a, b| {
-        // One of which nothing is known goes before those of which something is.
+        // A pod without statistics is evicted before those with statistics.
         let known = a.stats.is_some().cmp(&b.stats.is_some());
         match resource {
             Resource::Pids => priority(a).cmp(&priority(b)).then(known).then(processes(b).cmp(&processes(a))),
@@ -55,7 +55,7 @@ fn processes(candidate: &Candidate<'_>) -> u64 {
     candidate.stats.and_then(|stats| stats.process_stats.as_ref()).map_or(0, |stats| stats.process_count)
 }
 
-/// How much more the pod uses than it asked for.
+/// Returns the usage of the pod above its requests.
 fn excess(candidate: &Candidate<'_>, resource: Resource, parts: Parts) -> i64 {
     let Some(stats) = candidate.stats else { return 0 };
     let requests = resources::pod_requests(candidate.pod);
@@ -92,7 +92,7 @@ fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// Why the pod is ended, in upstream's words.
+/// Returns the message of the eviction, in upstream's words.
 pub fn message(signal: Signal, candidate: &Candidate<'_>, met: &[Threshold], seen: &Observations) -> String {
     let resource = signal.resource();
     let name = resource.name();
@@ -138,7 +138,7 @@ fn request(
     resources::requests(container).and_then(|list| list.get(name)).cloned()
 }
 
-/// Whether a pod takes more of the node's disk than its own limits allow, and which of them.
+/// Returns the message if the pod exceeds one of its own limits of ephemeral storage.
 pub fn over_own_limit(pod: &Pod, stats: &PodStats, dedicated_image_fs: bool) -> Option<String> {
     volume_limit(pod, stats)
         .or_else(|| pod_limit(pod, stats))
@@ -176,7 +176,7 @@ fn container_limit(pod: &Pod, stats: &PodStats, dedicated_image_fs: bool) -> Opt
     })
 }
 
-/// Whether the pod has limits of its own on the node's disk, so that its files must be counted.
+/// Reports whether the pod has limits of ephemeral storage, so that its files must be measured.
 pub fn has_own_limit(pod: &Pod) -> bool {
     let volume = spec::spec(pod)
         .volumes

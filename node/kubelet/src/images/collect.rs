@@ -1,5 +1,5 @@
-//! Image garbage: when the disk of images is nearly full, those that no container stands on are removed, the longest
-//! unused first; and those that nobody used for a long time, if the kubelet is told so. An image that is pinned (the
+//! Image garbage collection: when the disk of images is nearly full, images without a container are removed, the least
+//! recently used first; also images that were unused for a long time, if configured. An image that is pinned (the
 //! runtime's own, or imported by hand) or in use is never removed.
 
 use std::collections::{HashMap, HashSet};
@@ -22,10 +22,10 @@ use crate::pod::view::Views;
 use crate::services::Services;
 use crate::stats::room;
 
-/// How often the disk is looked at: upstream's period.
+/// The interval of collections: upstream's period.
 const PERIOD: Duration = Duration::from_secs(300);
 
-/// What is known of an image.
+/// The times of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Record {
     first_seen: Timestamp,
@@ -34,7 +34,7 @@ struct Record {
     pinned: bool,
 }
 
-/// The images of one node, and when they were used.
+/// The images of one node and the times of their last use.
 #[derive(Clone)]
 pub struct ImageCollector {
     services: Arc<Services>,
@@ -86,7 +86,7 @@ impl ImageCollector {
         Ok(())
     }
 
-    /// Removes every image that no container stands on, however full the disk is.
+    /// Removes every image without a container, however full the disk is.
     pub async fn remove_unused(&self) -> Result<()> {
         let now = Timestamp::now();
         let in_use = self.detect(now).await?;
@@ -95,7 +95,7 @@ impl ImageCollector {
         self.remove(&chosen).await
     }
 
-    /// Removes ended containers whose pods do not need them any more.
+    /// Removes exited containers whose pods do not need them any more.
     pub async fn remove_dead_containers(&self) {
         for view in self.views.all() {
             let mut newest: HashSet<&str> = HashSet::new();
@@ -111,7 +111,7 @@ impl ImageCollector {
         }
     }
 
-    /// Brings the records in line with the runtime; the ids of the images in use.
+    /// Updates the records from the runtime; returns the ids of the images in use.
     async fn detect(&self, now: Timestamp) -> Result<HashSet<String>> {
         let runtime = &self.services.runtime.client;
         let images = runtime.list_images().await?;
@@ -161,7 +161,7 @@ impl ImageCollector {
         Ok(())
     }
 
-    /// What is used and what could be used of the disk that images lie on.
+    /// Returns the used and the usable bytes of the images' disk.
     async fn disk(&self) -> Result<Option<(u64, u64)>> {
         let info = self.services.runtime.client.image_file_systems().await?;
         let mount = info.image_filesystems.first().and_then(|usage| Some(usage.fs_id.as_ref()?.mountpoint.clone()));
@@ -181,7 +181,7 @@ fn is_named(image: &cri::Image, names: &HashSet<String>) -> bool {
     names.contains(&image.id) || image.repo_tags.iter().chain(&image.repo_digests).any(|name| names.contains(name))
 }
 
-/// How much must go so that the disk is at the low mark again; none below the high mark.
+/// Returns the bytes to free down to the low threshold; none below the high threshold.
 fn bytes_to_free(used: u64, capacity: u64, policy: &ImageCollection) -> Option<u64> {
     let percent = |part: u64| part.saturating_mul(100) / capacity.max(1);
     if capacity == 0 || policy.high_threshold_percent >= 100 || percent(used) < u64::from(policy.high_threshold_percent)
@@ -195,7 +195,7 @@ fn age(since: Timestamp, now: Timestamp) -> Duration {
     Duration::try_from(now.duration_since(since)).unwrap_or_default()
 }
 
-/// The images to remove, the longest unused first, and what that frees.
+/// Returns the images to remove, the least recently used first, and the bytes that this frees.
 fn choose(
     records: &HashMap<String, Record>,
     in_use: &HashSet<String>,
@@ -208,7 +208,7 @@ fn choose(
     candidates.sort_unstable_by_key(|(id, record)| (record.last_used, record.first_seen, (*id).clone()));
     let (mut chosen, mut freed) = (Vec::new(), 0);
     for (id, record) in candidates {
-        // One that has just been pulled belongs to a pod that is about to start.
+        // An image that was just pulled belongs to a pod that is about to start.
         if freed >= wanted || age(record.first_seen, now) < policy.minimum_age {
             continue;
         }
@@ -218,7 +218,7 @@ fn choose(
     (chosen, freed)
 }
 
-/// The images that nobody used for longer than they may be kept.
+/// Returns the images that were unused for longer than the maximum age.
 fn choose_old(
     records: &HashMap<String, Record>,
     in_use: &HashSet<String>,

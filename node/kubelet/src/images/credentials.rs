@@ -1,4 +1,4 @@
-//! Registry credentials from a pod's pull secrets: which of them fit an image. Pure.
+//! Registry credentials from a pod's pull secrets: selects those that match an image. Pure.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -6,7 +6,7 @@ use corten_api::k8s_openapi::api::core::v1::Secret;
 use corten_cri::v1 as cri;
 use serde_json::Value;
 
-/// The credentials that fit the image, the most specific first.
+/// Returns the credentials that match the image, the most specific first.
 pub fn lookup(secrets: &[Secret], image: &str) -> Vec<cri::AuthConfig> {
     let repository = repository(image);
     let mut fitting: Vec<(usize, cri::AuthConfig)> = secrets
@@ -19,7 +19,7 @@ pub fn lookup(secrets: &[Secret], image: &str) -> Vec<cri::AuthConfig> {
     fitting.into_iter().map(|(_, auth)| auth).collect()
 }
 
-/// `registry/path` of an image, with Docker Hub's names spelled out.
+/// Returns `registry/path` of an image, with Docker Hub's names spelled out.
 fn repository(image: &str) -> String {
     let name = image.split('@').next().unwrap_or(image);
     let (head, rest) = name.split_once('/').unwrap_or(("", name));
@@ -34,7 +34,8 @@ fn repository(image: &str) -> String {
     tag.map_or(full.clone(), |at| full[..at].to_owned())
 }
 
-/// A registry entry may be a URL, a host, or a host with a path; a host may have `*` in its labels.
+/// Reports whether a registry entry matches. It may be a URL, a host, or a host with a path; a host may have `*` in its
+/// labels.
 fn fits(entry: &str, repository: &str) -> bool {
     let entry = entry.trim_start_matches("https://").trim_start_matches("http://").trim_end_matches('/');
     let entry = entry.trim_end_matches("/v1").trim_end_matches("/v2");

@@ -1,5 +1,5 @@
-//! Getting the image of a container: by its pull policy, with the pod's pull secrets, and with back-off
-//! after a failure. A pull runs beside the worker, which is woken when it ends; nothing here blocks one.
+//! Provides the image of a container: by its pull policy, with the pod's pull secrets, and with back-off after a
+//! failure. A pull runs beside the worker and wakes it at the end; nothing here blocks a worker.
 
 pub mod collect;
 pub(crate) mod credentials;
@@ -24,13 +24,13 @@ use crate::pod::spec;
 use crate::pod::waiting::Waiting;
 use crate::pod::waker::Waker;
 
-/// How far the image of a container is.
+/// The state of a container's image.
 #[derive(Debug)]
 pub enum Progress {
     Ready(ReadyImage),
-    /// A pull is on its way; the worker is woken at its end.
+    /// A pull is running; it wakes the worker at its end.
     Pulling,
-    /// Not now: the reason, and when to try again.
+    /// The pull failed: the reason, and the time of the next attempt.
     Failed {
         waiting: Waiting,
         retry_at: Option<Timestamp>,
@@ -39,17 +39,17 @@ pub enum Progress {
 
 #[derive(Clone, Debug)]
 pub struct ReadyImage {
-    /// What the container is created from.
+    /// The image reference for the creation of the container.
     pub reference: String,
     pub user: ImageUser,
 }
 
-/// An image that a container needs: its own, or one that it mounts as a volume.
+/// An image that a container needs: its own, or that of an image volume.
 #[derive(Clone, Debug)]
 pub struct Wanted {
-    /// Tells the images of a pod apart: the container, and the volume if it is one's.
+    /// The key of the image in its pod: the container, and the volume of an image volume.
     key: String,
-    /// Whom the events concern.
+    /// The container that the events are about.
     container: String,
     image: String,
     policy: String,
@@ -65,7 +65,7 @@ impl Wanted {
         }
     }
 
-    /// The image of an image volume, if it is one.
+    /// Returns the image of an image volume; none of other volumes.
     pub fn of_volume(container: &Container, volume: &Volume) -> Option<Wanted> {
         let source = volume.image.as_ref()?;
         Some(Wanted {
@@ -77,11 +77,11 @@ impl Wanted {
     }
 }
 
-/// The pulls of one pod, by what they are for.
+/// The pulls of one pod, by key.
 #[derive(Default)]
 pub struct Pulls {
     going: HashMap<String, JoinHandle<Result<Pulled>>>,
-    /// Images that are there for a start which waits for others.
+    /// Images that are present for a container that waits for others.
     done: HashMap<String, ReadyImage>,
     failures: HashMap<String, Failure>,
     backoffs: Backoffs,
@@ -99,12 +99,12 @@ struct Pulled {
 
 struct Failure {
     at: Timestamp,
-    /// As the waiting message shows it during the back-off.
+    /// The error in the waiting message during the back-off.
     error: String,
     recorded: bool,
 }
 
-/// What a pull needs from its surroundings.
+/// The parts that a pull uses.
 pub struct Request<'a> {
     pub runtime: &'a Runtime,
     pub client: &'a Client,
@@ -124,7 +124,7 @@ impl Request<'_> {
 }
 
 impl Pulls {
-    /// The image if it is there; otherwise sees to it that it is on its way.
+    /// Returns the image if it is present; otherwise starts a pull.
     pub async fn ensure(&mut self, request: &Request<'_>) -> Progress {
         let Wanted { key, image, policy, .. } = request.wanted;
         if let Some(image) = self.done.get(key) {
@@ -153,13 +153,13 @@ impl Pulls {
         Progress::Pulling
     }
 
-    /// The container was made from its images: its next start asks for them anew.
+    /// Forgets the images of a created container: its next start requests them again.
     pub fn used(&mut self, container: &str) {
         let volumes = format!("{container}/");
         self.done.retain(|key, _| key != container && !key.starts_with(&volumes));
     }
 
-    /// Stops every pull of the pod.
+    /// Stops all pulls of the pod.
     pub fn abort(&mut self) {
         for (_, pull) in self.going.drain() {
             pull.abort();
@@ -258,7 +258,7 @@ fn ready(image: cri::Image) -> ReadyImage {
     ReadyImage { user: ImageUser::of(&image), reference: image.id }
 }
 
-/// The class of sizes that upstream's figures of pulls know an image by.
+/// Returns the size class of an image in upstream's pull metrics.
 fn size_class(bytes: u64) -> &'static str {
     const MB: u64 = 1 << 20;
     match bytes {
@@ -278,7 +278,7 @@ fn size_class(bytes: u64) -> &'static str {
     }
 }
 
-/// One pull, with all it needs of its own.
+/// One pull, with all that it owns.
 struct Pull {
     runtime: Runtime,
     client: Client,
@@ -292,7 +292,7 @@ struct Pull {
 impl Pull {
     async fn run(&self) -> Result<Pulled> {
         let queued = Instant::now();
-        // The semaphore is never closed; an error would only mean one pull more at a time.
+        // The semaphore is never closed; an error would only allow one more pull at a time.
         let _slot = self.slots.acquire().await;
         let begun = Instant::now();
         let candidates = credentials::lookup(&self.secrets().await, &self.wanted.image);
@@ -310,7 +310,7 @@ impl Pull {
         Ok(Pulled { image })
     }
 
-    /// Tries the credentials that fit the registry one after the other, or none at all.
+    /// Tries the matching credentials one after the other, or none.
     async fn try_each(&self, candidates: Vec<cri::AuthConfig>) -> Result<String> {
         let mut attempts: Vec<Option<cri::AuthConfig>> = candidates.into_iter().map(Some).collect();
         if attempts.is_empty() {
@@ -346,7 +346,7 @@ impl Pull {
     }
 }
 
-/// An image without tag and digest means its `latest`.
+/// Adds `latest` to an image without tag and digest.
 pub fn with_default_tag(image: &str) -> String {
     let last = image.rsplit('/').next().unwrap_or(image);
     if image.contains('@') || last.contains(':') { image.to_owned() } else { format!("{image}:latest") }

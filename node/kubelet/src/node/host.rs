@@ -1,5 +1,5 @@
-//! What the machine is: processors, memory, disk, kernel, identity. Read once at start; what can change is
-//! read when it is asked for.
+//! The machine: CPUs, memory, disk, kernel, identity. It is read once at start; values that can change are read on
+//! demand.
 
 use std::fs;
 use std::path::Path;
@@ -11,9 +11,9 @@ pub struct Host {
     pub cpus: u64,
     pub memory_bytes: u64,
     pub disk_bytes: u64,
-    /// How many processes and threads the kernel allows.
+    /// The number of processes and threads that the kernel allows.
     pub most_processes: u64,
-    /// Size in bytes of a huge page, and how many there are.
+    /// The size in bytes of a huge page, and the number of pages.
     pub huge_pages: Vec<(u64, u64)>,
     pub machine_id: String,
     pub system_uuid: String,
@@ -21,7 +21,7 @@ pub struct Host {
     pub kernel_version: String,
     pub os_image: String,
     pub architecture: String,
-    /// Whether the kernel confines programs by AppArmor profiles.
+    /// Whether the kernel supports AppArmor profiles.
     pub apparmor: bool,
 }
 
@@ -68,7 +68,7 @@ fn most_processes() -> u64 {
     limits.iter().filter_map(|path| line(path).parse().ok()).min().unwrap_or(32_768)
 }
 
-/// The size of the file system that the directory is on, or will be on.
+/// Returns the size of the file system of the directory, which need not exist yet.
 fn disk_size(path: &Path) -> u64 {
     path.ancestors()
         .find_map(|path| rustix::fs::statvfs(path).ok())

@@ -1,5 +1,5 @@
-//! The node's heartbeat: a Lease in `kube-node-lease` that is renewed every ten seconds. A renewal that fails
-//! is tried again soon, because a node that is silent for forty seconds counts as lost.
+//! The node's heartbeat: a Lease in `kube-node-lease` that is renewed every ten seconds. A failed renewal is retried
+//! soon, because a node without a renewal for forty seconds counts as lost.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::error::Result;
 const NAMESPACE: &str = "kube-node-lease";
 const RETRY: Duration = Duration::from_millis(500);
 
-/// Keeps the lease until shutdown.
+/// Renews the lease until shutdown.
 pub async fn renew_lease(config: Config, client: Client, shutdown: CancellationToken) {
     let mut held: Option<Lease> = None;
     loop {
@@ -39,7 +39,7 @@ pub async fn renew_lease(config: Config, client: Client, shutdown: CancellationT
     }
 }
 
-/// Creates or renews the lease; there is none as long as there is no Node that it could belong to.
+/// Creates or renews the lease; it exists only while its Node exists.
 async fn renew(config: &Config, client: &Client, held: Option<Lease>) -> Result<Option<Lease>> {
     let found = match held {
         Some(lease) => Some(lease),
@@ -72,7 +72,7 @@ fn fill(config: &Config, lease: &mut Lease) {
     spec.renew_time = Some(MicroTime(Timestamp::now()));
 }
 
-/// The lease belongs to the node, and goes with it.
+/// Returns the owner reference to the node, with which the lease is deleted.
 fn owner(node: &Node) -> Option<OwnerReference> {
     Some(OwnerReference {
         api_version: "v1".into(),

@@ -1,5 +1,5 @@
-//! The Node object: registering it, keeping its status true, and renewing its Lease. `host` reads the machine,
-//! `status` decides what to report, `lease` is the heartbeat; this file is the loop between them.
+//! The Node object: registers it, updates its status, and renews its Lease. `host` reads the machine, `status` decides
+//! what to report, `lease` is the heartbeat; this file is the loop between them.
 
 mod host;
 mod lease;
@@ -32,12 +32,12 @@ const CHECK_WHEN_READY: Duration = Duration::from_secs(10);
 const FIRST_CHECK_WHEN_NOT: Duration = Duration::from_millis(20);
 const LAST_CHECK_WHEN_NOT: Duration = Duration::from_secs(1);
 
-/// The cache that holds this node's own object and no other.
+/// Returns the list options for this node's own object.
 pub fn own_node(config: &Config) -> ListOptions {
     ListOptions::fields(format!("metadata.name={}", config.node_name))
 }
 
-/// Registers the node, until it works or the kubelet stops.
+/// Registers the node; retries until it succeeds or the kubelet stops.
 pub async fn register(config: &Config, client: &Client, host: &Host, runtime: &Runtime, shutdown: &CancellationToken) {
     let mut wait = FIRST_CHECK_WHEN_NOT;
     loop {
@@ -79,7 +79,7 @@ async fn try_register(config: &Config, client: &Client, host: &Host, runtime: &R
     }
 }
 
-/// Reports the node's status: at once when it changed, and now and then when it did not.
+/// Reports the node's status: at once when it changed, and periodically when it did not.
 pub struct Reporter {
     services: Arc<Services>,
     host: Host,
@@ -93,7 +93,7 @@ impl Reporter {
         Reporter { services, host, cache, last: None, pod_cidr: String::new() }
     }
 
-    /// Runs until shutdown; a change of the Node object (its podCIDR) is looked at when it comes.
+    /// Runs until shutdown; also reconciles on a change of the Node object (its podCIDR).
     pub async fn run(mut self, shutdown: CancellationToken) {
         let mut changes = self.cache.subscribe();
         let mut pressure = self.services.signals.pressure.subscribe();
@@ -110,7 +110,8 @@ impl Reporter {
                 }
             };
             let wait = if ready { CHECK_WHEN_READY } else { quick };
-            // By a quarter: a node that becomes ready is late by that much of the time that it took.
+            // The interval grows by a quarter: a node that becomes ready is reported late by that part of the time that
+            // it took.
             quick = if ready { FIRST_CHECK_WHEN_NOT } else { (quick * 5 / 4).min(LAST_CHECK_WHEN_NOT) };
             tokio::select! {
                 () = shutdown.cancelled() => return,
@@ -124,7 +125,7 @@ impl Reporter {
         }
     }
 
-    /// Looks at the node and the runtime and writes what changed; true if the node is ready.
+    /// Observes the node and the runtime and writes the changed status; returns whether the node is ready.
     async fn report(&mut self) -> Result<bool> {
         let services = self.services.clone();
         let config = &services.config;
@@ -164,7 +165,7 @@ impl Reporter {
         Ok(ready && node.is_some())
     }
 
-    /// The runtime's pod network may wait for the node's address range.
+    /// Passes the node's pod CIDR to the runtime, whose pod network may wait for it.
     async fn tell_pod_cidr(&mut self, node: Option<&Node>) -> Result<()> {
         let spec = node.and_then(|node| node.spec.as_ref());
         let all = spec.and_then(|spec| spec.pod_cidrs.as_ref()).filter(|all| !all.is_empty());
@@ -179,7 +180,8 @@ impl Reporter {
     async fn write(&self, status: &NodeStatus) -> Result<()> {
         let node = Node { status: Some(status.clone()), ..Node::default() };
         let mut patch = json!({"status": node.to_value().get("status")});
-        // The list is merged by type, of which a node with both versions of IP has two: it must be replaced.
+        // A strategic merge patch merges the list by type, of which a dual-stack node has two entries, so the list is
+        // replaced.
         if let Some(addresses) = patch.pointer_mut("/status/addresses").and_then(Value::as_array_mut) {
             addresses.push(json!({"$patch": "replace"}));
         }
@@ -191,7 +193,7 @@ impl Reporter {
 
 pub use status::{allocatable, kept_back, limits};
 
-/// An event for every condition that is new or changed.
+/// Records an event for every new or changed condition.
 fn tell_changes(events: &Events, node: &str, last: Option<&NodeStatus>, new: &NodeStatus) {
     for condition in new.conditions.iter().flatten() {
         let before = last.and_then(|last| last.conditions.iter().flatten().find(|old| old.type_ == condition.type_));
@@ -210,7 +212,7 @@ fn tell_changes(events: &Events, node: &str, last: Option<&NodeStatus>, new: &No
             ("PIDPressure", false) => "NodeHasInsufficientPID",
             _ => continue,
         };
-        // Upstream tells of bad news as quietly as of good.
+        // Upstream records bad and good conditions as normal events.
         events.node(NORMAL, reason, &format!("Node {node} status is now: {reason}"));
     }
 }

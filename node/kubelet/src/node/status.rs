@@ -1,5 +1,5 @@
-//! The Node object and its status from what is known of the machine and the runtime. Pure, except for asking
-//! the runtime in `RuntimeFacts::of`.
+//! The Node object and its status, from the facts about the machine and the runtime. Pure, except for the calls to the
+//! runtime in `RuntimeFacts::of`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ use crate::pod::resources::{self, ResourceList};
 
 const MAX_IMAGE_NAMES: usize = 5;
 
-/// What the runtime says of itself; empty if it does not answer.
+/// The runtime's answers about itself; empty if it does not answer.
 #[derive(Clone, Debug, Default)]
 pub struct RuntimeFacts {
     pub version: Option<cri::VersionResponse>,
@@ -46,8 +46,7 @@ pub struct Facts<'a> {
     pub config: &'a Config,
     pub host: &'a Host,
     pub runtime: &'a RuntimeFacts,
-    /// What the node is short of.
-    /// Whether the machine is about to stop.
+    /// Whether the machine is about to shut down.
     pub shutting_down: bool,
     pub pressures: BTreeSet<Pressure>,
     /// The attachable volumes that the node's pods use.
@@ -58,10 +57,10 @@ pub struct Facts<'a> {
     pub now: Timestamp,
 }
 
-/// Where the node keeps the volumes that the cluster's own provisioner makes, for that provisioner to know.
+/// The annotation with the directory of the cluster's own provisioner, for that provisioner.
 const LOCAL_VOLUMES: &str = "corten/local-volumes";
 
-/// The object to register.
+/// Returns the object to register.
 pub fn initial_node(facts: &Facts<'_>) -> Node {
     let config = facts.config;
     let mut labels: BTreeMap<String, String> = config.labels.clone();
@@ -92,15 +91,15 @@ pub fn initial_node(facts: &Facts<'_>) -> Node {
     }
 }
 
-/// The features that this kubelet declares: it resizes pods as a whole and init containers that are still to run, and
-/// restarts all containers of a pod when one exits.
+/// The features that this kubelet declares: it resizes pod-level resources and init containers that have not run yet,
+/// and restarts all containers of a pod when one exits.
 const FEATURES: [&str; 3] = [
     "InPlacePodLevelResourcesVerticalScaling",
     "InPlacePodVerticalScalingInitContainers",
     "RestartAllContainersOnContainerExits",
 ];
 
-/// The status to report; `last` keeps the times of unchanged conditions.
+/// Returns the status to report; `last` has the transition times of unchanged conditions.
 pub fn status(facts: &Facts<'_>, last: Option<&NodeStatus>) -> NodeStatus {
     let config = facts.config;
     let mut addresses: Vec<NodeAddress> = config
@@ -131,7 +130,7 @@ fn with_devices(mut list: ResourceList, counts: &BTreeMap<String, i64>) -> Resou
     list
 }
 
-/// The volumes in use; an empty list is told only to take back a longer one.
+/// Returns the volumes in use; an empty list is reported only to replace a longer one.
 fn volumes_in_use(facts: &Facts<'_>, last: Option<&NodeStatus>) -> Option<Vec<String>> {
     let was_reported = last.is_some_and(|last| last.volumes_in_use.is_some());
     let names: Vec<String> = facts.volumes_in_use.iter().cloned().collect();
@@ -142,7 +141,7 @@ pub fn is_ready(status: &NodeStatus) -> bool {
     status.conditions.iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-/// Whether anything but the heartbeat times differs.
+/// Reports whether anything but the heartbeat times differs.
 pub fn changed(last: &NodeStatus, new: &NodeStatus) -> bool {
     let timeless = |status: &NodeStatus| {
         let mut status = status.clone();
@@ -154,8 +153,8 @@ pub fn changed(last: &NodeStatus, new: &NodeStatus) -> bool {
     timeless(last) != timeless(new)
 }
 
-/// Whether the API says something else of a condition than the kubelet: the node controller marks a node that
-/// was silent as unknown, and only the kubelet can set that right.
+/// Reports whether a condition in the API differs from the kubelet's: the node controller sets the conditions of a
+/// silent node to Unknown, and only the kubelet can correct them.
 pub fn contradicts(reported: Option<&NodeStatus>, new: &NodeStatus) -> bool {
     let reported: Vec<_> = reported.iter().flat_map(|status| status.conditions.iter().flatten()).collect();
     new.conditions.iter().flatten().any(|condition| {
@@ -178,7 +177,7 @@ fn capacity(config: &Config, host: &Host) -> ResourceList {
     capacity
 }
 
-/// What the node can give to pods: capacity less what is reserved and what the hard thresholds keep free.
+/// Returns the node's allocatable resources: its capacity less the reserved resources and the hard thresholds.
 pub fn allocatable(config: &Config, host: &Host) -> ResourceList {
     let mut allocatable = capacity(config, host);
     for (name, left) in &mut allocatable {
@@ -197,7 +196,7 @@ pub fn allocatable(config: &Config, host: &Host) -> ResourceList {
     allocatable
 }
 
-/// What is reserved of a resource, as it is counted.
+/// Returns the reserved value of a resource, as it is counted.
 fn reserved(config: &Config, name: &str) -> i64 {
     let lists = [&config.system_reserved, &config.kube_reserved];
     lists
@@ -207,12 +206,12 @@ fn reserved(config: &Config, name: &str) -> i64 {
         .sum()
 }
 
-/// The memory that pods cannot be given: what is reserved, and what is kept free.
+/// Returns the memory that is not allocatable: the reserved memory and the hard threshold.
 pub fn kept_back(config: &Config, host: &Host) -> i64 {
     reserved(config, "memory") + kept_free(config, host, "memory")
 }
 
-/// What pods can never have, because they are ended before.
+/// Returns the hard threshold of a resource: pods are evicted before they use it.
 fn kept_free(config: &Config, host: &Host, name: &str) -> i64 {
     let (signal, capacity) = match name {
         "memory" => (Signal::MemoryAvailable, host.memory_bytes),
@@ -222,7 +221,7 @@ fn kept_free(config: &Config, host: &Host, name: &str) -> i64 {
     config.eviction.reserved(signal, i64::try_from(capacity).unwrap_or(i64::MAX))
 }
 
-/// What all pods together are held to: capacity less what is reserved.
+/// Returns the limits of the cgroup of all pods: the capacity less the reserved resources.
 pub fn limits(config: &Config, host: &Host) -> cri::LinuxContainerResources {
     let cpu = i64::try_from(host.cpus).unwrap_or(0) * 1000 - reserved(config, "cpu");
     let memory = i64::try_from(host.memory_bytes).unwrap_or(i64::MAX) - reserved(config, "memory");
@@ -267,9 +266,9 @@ fn conditions(facts: &Facts<'_>, last: Option<&NodeStatus>) -> Vec<NodeCondition
         .collect()
 }
 
-/// A filter of the kernel that containers are held by, and the condition of a node without it.
+/// A kernel filter that isolates containers, and the condition of a node without it.
 struct MissingFilter {
-    /// What the runtime tells of it.
+    /// The type of the runtime's condition.
     runtime: &'static str,
     condition: &'static str,
     reason_of_false: &'static str,
@@ -292,7 +291,7 @@ const MISSING_FILTERS: [MissingFilter; 2] = [
 ];
 
 impl MissingFilter {
-    /// Status, reason and message of the condition; `None` if the runtime tells nothing of the filter.
+    /// Returns status, reason and message of the condition; `None` if the runtime does not report the filter.
     fn state(&self, facts: &Facts<'_>) -> Option<(&'static str, &'static str, String)> {
         let status = facts.runtime.status.as_ref()?.status.as_ref()?;
         let condition = status.conditions.iter().find(|condition| condition.r#type == self.runtime)?;
@@ -303,7 +302,7 @@ impl MissingFilter {
     }
 }
 
-/// Status, reason and message of a pressure.
+/// Returns status, reason and message of a pressure condition.
 fn pressure(facts: &Facts<'_>, pressure: Pressure) -> (&'static str, &'static str, String) {
     let pressed = facts.pressures.contains(&pressure);
     let (reason, message) = match (pressure, pressed) {
@@ -317,7 +316,7 @@ fn pressure(facts: &Facts<'_>, pressure: Pressure) -> (&'static str, &'static st
     (if pressed { "True" } else { "False" }, reason, message.to_owned())
 }
 
-/// What keeps the node from being ready, in upstream's words; empty if nothing does.
+/// Returns the reasons why the node is not ready, in upstream's words; empty if it is ready.
 fn problems(facts: &Facts<'_>) -> String {
     let mut problems = Vec::new();
     match facts.runtime.status.as_ref().and_then(|status| status.status.as_ref()) {
@@ -355,7 +354,7 @@ fn problems(facts: &Facts<'_>) -> String {
     }
 }
 
-/// The biggest images, as the scheduler wants to know them.
+/// Returns the largest images, for the scheduler.
 fn images(images: &[cri::Image], most: Option<usize>) -> Vec<ContainerImage> {
     let mut images: Vec<&cri::Image> = images.iter().collect();
     images.sort_unstable_by_key(|image| (std::cmp::Reverse(image.size), image.id.clone()));

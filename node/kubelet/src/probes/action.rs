@@ -1,4 +1,4 @@
-//! Asking once: by command, HTTP, TCP or gRPC.
+//! One execution of a probe: by command, HTTP, TCP or gRPC.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use crate::pod::spec;
 
 const MAX_OUTPUT: usize = 10 * 1024;
 
-/// What a probe found.
+/// The result of a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Success,
-    /// Good, but with something to say (a redirect).
+    /// Success with a warning (a redirect).
     Warning(String),
     Failure(String),
-    /// The probe itself could not be made; it counts as a failure.
+    /// The probe itself could not run; it counts as a failure.
     Error(String),
 }
 
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
     use crate::http::Get;
 
-    /// Serves one connection with the given answer.
+    /// Serves one connection with the given response.
     async fn server(answer: &'static str) -> u16 {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -151,7 +151,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_closed_port_is_a_failure_in_words() {
-        // Of an address where no other test listens: on that of all, the port may be taken at once.
+        // No other test listens on this address: on a shared address, the port may be in use at once.
         let listener = TcpListener::bind("127.6.6.6:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         assert_eq!(tcp("127.6.6.6", port, Duration::from_secs(300)).await, Outcome::Success);

@@ -109,7 +109,7 @@ fn put_varint(buffer: &mut impl BufMut, mut value: u64) {
     buffer.put_u8(value as u8);
 }
 
-/// Field 1 of the answer; an absent field is 0, `UNKNOWN`.
+/// Returns field 1 of the response; an absent field is 0, `UNKNOWN`.
 fn status_of(bytes: &[u8]) -> u64 {
     match bytes {
         [0x08, status, ..] => u64::from(*status),

@@ -1,6 +1,6 @@
-//! Probing containers: one task per probe of a running container, owned by the pod's worker. A task runs
-//! its probe at its period, counts results against the thresholds, and wakes the worker when the verdict
-//! changes. It decides nothing about the container.
+//! The probes of containers: one task per probe of a running container, owned by the pod's worker. A task runs its
+//! probe at its period, counts results against the thresholds, and wakes the worker when the verdict changes. It
+//! decides nothing about the container.
 
 mod action;
 mod grpc;
@@ -59,13 +59,13 @@ impl Probes {
         Probes { runtime, events, waker, tasks: HashMap::new(), verdicts: Arc::default() }
     }
 
-    /// What the probes say, by container id.
+    /// Returns the verdicts of the probes, by container id.
     pub fn verdicts(&self) -> HashMap<String, Verdict> {
         self.verdicts.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Starts the probes that are due and ends those of containers that no longer run. While the pod ends,
-    /// only readiness is still asked.
+    /// Starts the probes that are due and stops those of containers that no longer run. While the pod terminates, only
+    /// readiness probes run.
     pub fn sync(&mut self, pod: &Arc<Pod>, observed: &Observed, pod_ip: &str, ending: bool) {
         self.end_old(observed, ending);
         for declared in spec::containers(pod) {
@@ -117,7 +117,7 @@ impl Probes {
         }
     }
 
-    /// A container that an earlier kubelet found started and ready stays so until a probe says otherwise.
+    /// Keeps the verdict of an earlier kubelet: a container that was started and ready stays so until a probe fails.
     fn adopt(&self, pod: &Pod, container: &Container, instance: &Instance) {
         let mut verdicts = self.verdicts.lock().unwrap_or_else(PoisonError::into_inner);
         verdicts.entry(instance.id.clone()).or_insert_with(|| {
@@ -173,7 +173,7 @@ struct Task {
     pod: Arc<Pod>,
     container: Container,
     id: String,
-    /// Nanoseconds since the epoch.
+    /// The start of the container, in nanoseconds since the epoch.
     started_at: i64,
     kind: Kind,
     probe: Probe,
@@ -193,8 +193,8 @@ impl Task {
             self.note(&outcome);
             if let Some(good) = counter.count(outcome.is_success()) {
                 self.set(good);
-                // A container that failed for good is restarted, and one that started is started: both
-                // end this task's purpose.
+                // A container whose liveness probe failed is restarted, and one whose startup probe succeeded is
+                // started: both end this task.
                 if self.kind == Kind::Startup || (self.kind == Kind::Liveness && !good) {
                     return;
                 }
@@ -202,7 +202,7 @@ impl Task {
         }
     }
 
-    /// The rest of `initialDelaySeconds`, counted from the container's start.
+    /// Returns the rest of `initialDelaySeconds`, counted from the container's start.
     fn initial_wait(&self) -> Duration {
         let delay = seconds(self.probe.initial_delay_seconds, 0);
         let since = jiff::Timestamp::now().as_nanosecond() - i128::from(self.started_at);
@@ -280,7 +280,7 @@ impl Counter {
         }
     }
 
-    /// The verdict, once the threshold of this result is reached.
+    /// Returns the verdict, once the threshold of this result is reached.
     fn count(&mut self, good: bool) -> Option<bool> {
         if self.last == Some(good) {
             self.row = self.row.saturating_add(1);

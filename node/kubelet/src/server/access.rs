@@ -1,6 +1,6 @@
-//! Who calls the node API, and whether he may: by client certificate, by bearer token (which the API server knows, not
-//! we), or nobody in particular if that is allowed; then by the API's word on the matching subresource of this Node.
-//! Answers are kept for a while, so that a scraper costs the API server next to nothing.
+//! Authentication and authorization of the kubelet's API: by client certificate, by bearer token (TokenReview), or as
+//! the anonymous user if that is allowed; then by SubjectAccessReview for the matching subresource of this Node.
+//! Decisions are cached for a time, so that a scraper causes few requests to the API server.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -17,15 +17,15 @@ use sha2::{Digest, Sha256};
 use super::State;
 use super::authorize::{User, subresources, verb};
 
-/// The name in the API server's client certificate.
+/// The common name in the API server's client certificate.
 const API_SERVER: &str = "kube-apiserver-kubelet-client";
 const ADMINISTRATORS: &str = "system:masters";
 /// The user of requests without a credential.
 pub const ANONYMOUS: &str = "system:anonymous";
-/// More answers than this are not kept.
+/// The largest number of cached decisions.
 const MOST_ANSWERS: usize = 1024;
 
-/// Answers that hold for a time.
+/// Decisions that expire.
 struct Answers<K, V>(Mutex<HashMap<K, (Instant, V)>>);
 
 impl<K, V> Default for Answers<K, V> {
@@ -51,7 +51,7 @@ impl<K: Eq + Hash, V: Clone> Answers<K, V> {
     }
 }
 
-/// What the API said of tokens and users.
+/// The cached reviews of tokens and users.
 #[derive(Default)]
 pub struct Access {
     tokens: Answers<[u8; 32], Option<User>>,
@@ -59,7 +59,7 @@ pub struct Access {
 }
 
 impl Access {
-    /// The caller: the certificate's name if there is one, else the token's.
+    /// Returns the user of a request: that of the certificate if there is one, else that of the token.
     pub async fn authenticate(&self, state: &State, certificate: Option<&User>, headers: &HeaderMap) -> Option<User> {
         if let Some(user) = certificate {
             return Some(user.clone());
@@ -68,7 +68,7 @@ impl Access {
         if access.webhook
             && let Some(token) = bearer(headers)
         {
-            // A token that the API does not know is refused, not taken for nobody's.
+            // A token that the API server does not know is refused; its user is not anonymous.
             return self.of_token(state, token).await;
         }
         access.anonymous.then(|| User { name: ANONYMOUS.into(), groups: vec!["system:unauthenticated".into()] })
@@ -90,7 +90,7 @@ impl Access {
         user
     }
 
-    /// `Ok` if the user may; otherwise the reason. One of the subresources that fit the path is enough.
+    /// Returns `Ok` if the user is allowed, otherwise the reason. One of the path's subresources is enough.
     pub async fn authorize(&self, state: &State, user: &User, method: &Method, path: &str) -> Result<(), String> {
         let trusted = user.name == API_SERVER || user.groups.iter().any(|group| group == ADMINISTRATORS);
         if trusted || state.services.config.access.always_allow {

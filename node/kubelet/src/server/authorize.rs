@@ -1,18 +1,18 @@
-//! What a request to the node API is called in the API's own terms: a user from a certificate, a verb, and the
-//! subresources of the Node that a path belongs to. Pure; `access` asks the API about them.
+//! The attributes of a request to the kubelet's API: the user of a certificate, the verb, and the subresources of the
+//! Node that match the path. Pure; `access` reviews them.
 
 use http::Method;
 use rustls::ServerConnection;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// Who calls.
+/// The user of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct User {
     pub name: String,
     pub groups: Vec<String>,
 }
 
-/// The user of the connection; `None` without a client certificate.
+/// Returns the user of the connection; `None` without a client certificate.
 pub fn user(connection: &ServerConnection) -> Option<User> {
     let certificate = connection.peer_certificates()?.first()?;
     let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
@@ -34,8 +34,8 @@ pub fn verb(method: &Method) -> &'static str {
     }
 }
 
-/// The subresources of the Node that a path belongs to, of which one must be allowed: a narrow one where there is one,
-/// and the old wide one. What runs in containers is `proxy`.
+/// Returns the subresources of the Node that match a path; one of them must be allowed: a narrow one where there is
+/// one, and the older wide one. Commands in containers need `proxy`.
 pub fn subresources(path: &str) -> Vec<&'static str> {
     let under = |prefix: &str| path == prefix || path.starts_with(&format!("{prefix}/"));
     let narrow = [("/pods", "pods"), ("/healthz", "healthz"), ("/configz", "configz"), ("/runningpods", "pods")];

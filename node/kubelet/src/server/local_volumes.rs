@@ -1,7 +1,7 @@
-//! Directories of the cluster's own provisioner, removed by name from one place of this node. The volume that a pod sees
-//! made them.
+//! Removes directories of the cluster's own provisioner, by name, below one directory of this node. Mounting the volume
+//! for a pod creates them.
 //!
-//! Removing twice is harmless. A name is one plain component: nothing outside of that place can be reached.
+//! Removing twice is harmless. A name is one plain component: no path outside of that directory can be reached.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use http::{Response, StatusCode};
 
 use super::{Body, State, text};
 
-/// Removes a directory with all that is in it.
+/// Removes a directory with its content.
 pub async fn delete(state: &Arc<State>, name: &str) -> Response<Body> {
     let Some(path) = path_of(&state.services.config.local_volumes(), name) else {
         return text(StatusCode::BAD_REQUEST, "not a name of a volume\n");
     };
-    // What somebody stored there may be much.
+    // The content may be large.
     match tokio::task::spawn_blocking(move || remove(&path)).await {
         Ok(Ok(())) => text(StatusCode::OK, "ok"),
         Ok(Err(error)) => text(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),

@@ -1,4 +1,4 @@
-//! `/containerLogs`: finds the attempt whose log is meant and streams it.
+//! `/containerLogs`: finds the log of the requested container instance and streams it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::pod::observed::InstanceState;
 use crate::pod::spec;
 use crate::pod::view::View;
 
-/// Chunks of a log that wait for a slow client.
+/// The number of chunks of a log that wait for a slow client.
 const QUEUE: usize = 8;
 
 pub async fn container_logs(
@@ -52,7 +52,7 @@ pub async fn container_logs(
     }
 }
 
-/// The id of the attempt whose log is meant, or why there is none, in upstream's words.
+/// Returns the id of the container instance whose log is requested, or an error in upstream's words.
 fn container_id(status: &PodStatus, pod: &str, container: &str, previous: bool) -> Result<String, String> {
     let about = format!("container {container:?} in pod {pod:?}");
     let status = find(status, container).ok_or_else(|| format!("{about} is not available"))?;
@@ -123,7 +123,7 @@ fn stream(
     response
 }
 
-/// Whether the container runs, followed through the pod's view. The task ends with its reader.
+/// Reports whether the container runs, from the pod's view. The task ends with its reader.
 fn running(mut view: watch::Receiver<View>, id: String) -> watch::Receiver<bool> {
     let is_running = move |view: &View| {
         view.observed.instances.iter().any(|instance| instance.id == id && instance.state == InstanceState::Running)

@@ -1,5 +1,5 @@
-//! The pages for Prometheus: `/metrics` of the kubelet itself, `/metrics/resource` of its containers, with
-//! upstream's names.
+//! The metrics endpoints: `/metrics` of the kubelet itself and `/metrics/resource` of its containers, with upstream's
+//! names.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -12,7 +12,7 @@ use crate::pod::observed::InstanceState;
 use crate::stats::Detail;
 use crate::summary::{ContainerStats, FsStats, PodStats, Summary, Time};
 
-/// The kernel's clock ticks a second in /proc.
+/// The kernel's clock ticks per second in /proc.
 pub(super) const TICKS: f64 = 100.0;
 
 /// A page in the text format, one family after the other.
@@ -51,7 +51,7 @@ fn seconds(nanoseconds: u64) -> f64 {
     nanoseconds as f64 / 1e9
 }
 
-/// `/metrics/resource`, what metrics-server scrapes.
+/// Answers `/metrics/resource`, which metrics-server scrapes.
 pub async fn resource(state: &Arc<State>) -> Response<Body> {
     let summary = state.collector.summary(Detail::CpuAndMemory).await;
     let mut page = Page::default();
@@ -69,7 +69,7 @@ pub async fn resource(state: &Arc<State>) -> Response<Body> {
     text(StatusCode::OK, &page.text)
 }
 
-/// A figure of one container, with the time it was taken at if it has one of its own.
+/// A metric of one container, with the time of its measurement if it has one of its own.
 type Figure = (&'static str, &'static str, &'static str, fn(&ContainerStats) -> Option<(f64, Option<Time>)>);
 
 const CONTAINER_FIGURES: &[Figure] = &[
@@ -174,7 +174,7 @@ fn each_pod(page: &mut Page, summary: &Summary, name: &str, figure: impl Fn(&Pod
     }
 }
 
-/// `/metrics`: the kubelet itself.
+/// Answers `/metrics`: the metrics of the kubelet itself.
 pub async fn kubelet(state: &State) -> Response<Body> {
     let views = state.views.all();
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
@@ -214,26 +214,26 @@ pub async fn kubelet(state: &State) -> Response<Body> {
     text(StatusCode::OK, &page.text)
 }
 
-/// `/metrics/probes`.
+/// Answers `/metrics/probes`.
 pub fn probes(state: &State) -> Response<Body> {
     let mut page = Page::default();
     state.services.metrics.write(&mut page.text, crate::metrics::Family::is_of_probes);
     text(StatusCode::OK, &page.text)
 }
 
-/// `/metrics/slis`.
+/// Answers `/metrics/slis`.
 pub fn slis(state: &State) -> Response<Body> {
     text(StatusCode::OK, &state.checks.render(started()))
 }
 
-/// The fields of `/proc/self/stat` after the name of the process, which may hold anything.
+/// Returns the fields of `/proc/self/stat` after the process name, which may contain any characters.
 fn stat_fields() -> Vec<String> {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     rest.split_whitespace().map(str::to_owned).collect()
 }
 
-/// When the process started, in Unix seconds.
+/// Returns the start time of the process, in Unix seconds.
 fn started() -> Option<f64> {
     let system = std::fs::read_to_string("/proc/stat").ok()?;
     let booted: f64 = system.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse().ok())?;
@@ -241,7 +241,7 @@ fn started() -> Option<f64> {
     Some(booted + ticks / TICKS)
 }
 
-/// The process that the kubelet is in; in a cluster of one process, all of it.
+/// Writes the metrics of the kubelet's process; in a cluster of one process, of all components.
 fn process(page: &mut Page) {
     let mut one = |name: &str, kind: &str, help: &str, value: Option<f64>| {
         if let Some(value) = value {
@@ -274,7 +274,7 @@ fn process(page: &mut Page) {
     one("process_virtual_memory_bytes", "gauge", "Virtual memory size in bytes.", bytes("VmSize:"));
 }
 
-/// A figure of a volume's file system.
+/// A metric of a volume's file system.
 type VolumeFigure = (&'static str, &'static str, fn(&FsStats) -> Option<u64>);
 
 const VOLUME_FIGURES: &[VolumeFigure] = &[
@@ -288,7 +288,7 @@ const VOLUME_FIGURES: &[VolumeFigure] = &[
     ("kubelet_volume_stats_used_bytes", "[ALPHA] Number of used bytes in the volume", |fs| fs.used_bytes),
 ];
 
-/// How full the volumes of claims are; a claim that several pods use is shown once.
+/// Writes the usage of the volumes of claims; a claim of several pods is shown once.
 fn volumes(page: &mut Page, summary: &Summary) {
     let all = summary.pods.iter().flat_map(|pod| &pod.volumes);
     let claims: BTreeMap<(&str, &str), &FsStats> = all

@@ -1,7 +1,7 @@
-//! The node API, `https://<node>:10250`: logs, exec, attach, port-forward, stats. The API server calls it for
-//! `kubectl`; whoever else wants to must be allowed to by the API.
+//! The kubelet's API, `https://<node>:10250`: logs, exec, attach, port-forward, stats. The API server calls it for
+//! `kubectl`; other clients need authorization.
 //!
-//! Every request passes `authenticate` and `authorize` before it is routed; there is no way around them.
+//! Every request passes `authenticate` and `authorize` before it is routed; no handler can be reached around them.
 
 mod access;
 mod authorize;
@@ -41,12 +41,12 @@ use crate::stats::Collector;
 
 pub type Body = BoxBody<Bytes, std::io::Error>;
 
-/// The connections of the node API at once: the API server's, and those of whoever scrapes metrics.
+/// The number of connections to the kubelet's API: those of the API server and of metrics scrapers.
 const LIMITS: Limits = Limits { connections: 4096, unauthenticated: 256 };
-/// The connections of the health page at once.
+/// The number of connections to the health endpoint.
 const HEALTH_LIMITS: Limits = Limits::anonymous(64);
 
-/// What the handlers need.
+/// The parts that the handlers use.
 pub struct State {
     pub services: Arc<Services>,
     pub views: Views,
@@ -58,8 +58,8 @@ pub struct State {
     pub shutdown: CancellationToken,
 }
 
-/// Answers `/healthz` on an address of the machine itself until shutdown, without TLS and to everyone. An address that
-/// is taken is no reason to fail: the node API has the same page.
+/// Answers `/healthz` on a local address until shutdown, without TLS and without authentication. An address that is in
+/// use is no error: the kubelet's API has the same endpoint.
 pub async fn serve_health(address: std::net::SocketAddr, shutdown: CancellationToken) {
     if address.port() == 0 {
         return;
@@ -103,7 +103,7 @@ async fn serve_health_page(stream: TcpStream, slot: &Slot) {
     }
 }
 
-/// Serves the node API until shutdown; without certificates there is none.
+/// Serves the kubelet's API until shutdown; without certificates it is not served.
 pub async fn serve(state: Arc<State>) -> Result<()> {
     let config = &state.services.config;
     let Some(mut certificates) = config.tls.clone() else { return Ok(()) };
@@ -132,7 +132,7 @@ pub async fn serve(state: Arc<State>) -> Result<()> {
 }
 
 async fn serve_connection(state: Arc<State>, acceptor: tokio_rustls::TlsAcceptor, stream: TcpStream, slot: Arc<Slot>) {
-    // The peer shows small interactive chunks; waiting to fill packets would be felt.
+    // The peer shows small interactive chunks; a delay to fill packets would be noticed.
     let _ = stream.set_nodelay(true);
     let shutdown = state.shutdown.clone();
     let serve = async {
@@ -165,14 +165,14 @@ async fn serve_connection(state: Arc<State>, acceptor: tokio_rustls::TlsAcceptor
     }
 }
 
-/// The peer of a connection.
+/// The client of a connection.
 struct Caller {
-    /// The user that its client certificate names.
+    /// The user of its client certificate.
     user: Option<authorize::User>,
     slot: Arc<Slot>,
 }
 
-/// Authenticate, authorize, route.
+/// Authenticates, authorizes and routes a request.
 async fn handle(state: &Arc<State>, caller: &Caller, request: Request<Incoming>) -> Response<Body> {
     caller.slot.request_arrived();
     let Some(user) = state.access.authenticate(state, caller.user.as_ref(), request.headers()).await else {
@@ -243,7 +243,7 @@ pub fn full(content: impl Into<Bytes>) -> Body {
     Full::new(content.into()).map_err(|never| match never {}).boxed()
 }
 
-/// A plain text answer.
+/// Returns a plain text response.
 pub fn text(status: StatusCode, message: &str) -> Response<Body> {
     answer(status, "text/plain; charset=utf-8", message.to_owned())
 }

@@ -1,5 +1,5 @@
 //! `/logs`: the files below the node's log directory, and the logs of its services by `?query=`. Paths are resolved
-//! inside that directory and nowhere else; a service's name is never read as an option.
+//! inside that directory only; the name of a service is never read as an option.
 
 use std::fmt::Write;
 use std::fs::File;
@@ -12,9 +12,9 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 
 use super::{Body, State, full, query, text};
 
-/// Where the machine's programs log to.
+/// The log directory of the machine.
 const DIRECTORY: &str = "/var/log";
-/// A file is sent up to this much of its end.
+/// The number of bytes at the end of a file that are sent.
 const MOST_BYTES: u64 = 64 << 20;
 const MOST_LINES: usize = 100_000;
 
@@ -72,7 +72,7 @@ fn end_of(file: &mut File) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The names in a directory, as a page of links.
+/// Returns the names in a directory as a page of links.
 fn listing(directory: &Path) -> Response<Body> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries
@@ -94,7 +94,7 @@ fn listing(directory: &Path) -> Response<Body> {
     response
 }
 
-/// A question for logs: of services, or of one file.
+/// A query for logs: of services, or of one file.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct LogQuery {
     services: Vec<String>,
@@ -169,7 +169,7 @@ impl LogQuery {
         Response::new(full(page))
     }
 
-    /// The service's own file if it writes one, else its part of the journal.
+    /// Returns the service's own log file if it has one, else its part of the journal.
     async fn of_service(&self, directory: &Path, service: &str) -> Result<Vec<u8>, String> {
         let places = [format!("{service}.log"), format!("{service}/{service}.log"), service.to_owned()];
         for place in &places {

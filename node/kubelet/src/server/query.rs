@@ -1,8 +1,8 @@
-//! Query strings, taken apart and decoded. Pure.
+//! Query strings: parsing and decoding. Pure.
 
 use std::collections::HashMap;
 
-/// The parameters in order; a name may come more than once.
+/// Returns the parameters in order; a name may occur more than once.
 pub fn pairs(query: Option<&str>) -> Vec<(String, String)> {
     let parts = query.unwrap_or_default().split('&').filter(|part| !part.is_empty());
     parts
@@ -13,7 +13,7 @@ pub fn pairs(query: Option<&str>) -> Vec<(String, String)> {
         .collect()
 }
 
-/// The parameters by name, the first of each.
+/// Returns the first value of each parameter.
 pub fn map(query: Option<&str>) -> HashMap<String, String> {
     let mut map = HashMap::new();
     for (name, value) in pairs(query) {
@@ -22,12 +22,12 @@ pub fn map(query: Option<&str>) -> HashMap<String, String> {
     map
 }
 
-/// Whether any of the names is set to a true value.
+/// Reports whether any of the names has a true value.
 pub fn flag(pairs: &[(String, String)], names: &[&str]) -> bool {
     pairs.iter().any(|(name, value)| names.contains(&name.as_str()) && (value == "1" || value == "true"))
 }
 
-/// All values of the name.
+/// Returns all values of the name.
 pub fn all(pairs: &[(String, String)], name: &str) -> Vec<String> {
     pairs.iter().filter(|(key, _)| key == name).map(|(_, value)| value.clone()).collect()
 }
@@ -55,7 +55,7 @@ fn decode(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The byte that the two digits after a `%` stand for; a sign is not a digit.
+/// Returns the byte of the two hex digits after a `%`; a sign is not a digit.
 fn escaped(tail: &[u8]) -> Option<u8> {
     let [high, low, ..] = tail else { return None };
     let digit = |byte: &u8| char::from(*byte).to_digit(16);

@@ -1,4 +1,4 @@
-//! What the node tells of itself as JSON: its pods, what they use, and its configuration.
+//! The JSON endpoints about the node: its pods, their usage, and its configuration.
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use crate::configuration;
 use crate::pod::view::View;
 use crate::stats::Detail;
 
-/// `/pods`: every pod of the node with the status as it is here.
+/// Answers `/pods`: every pod of the node with its status on this node.
 pub fn pods(state: &State) -> Response<Body> {
     pod_list(state, |_| true)
 }
 
-/// `/runningpods`: those with a running container.
+/// Answers `/runningpods`: the pods with a running container.
 pub fn running_pods(state: &State) -> Response<Body> {
     pod_list(state, |view| view.observed.running().next().is_some())
 }
@@ -37,12 +37,12 @@ fn pod_list(state: &State, wanted: impl Fn(&View) -> bool) -> Response<Body> {
     json_answer(&json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items}))
 }
 
-/// `/configz`: the configuration that this kubelet works by.
+/// Answers `/configz`: the effective configuration.
 pub fn configz(state: &State) -> Response<Body> {
     json_answer(&json!({"kubeletconfig": configuration::document(&state.services.config)}))
 }
 
-/// `/stats/summary`, and the same without disks and networks for `only_cpu_and_memory`.
+/// Answers `/stats/summary`, without disks and networks for `only_cpu_and_memory`.
 pub async fn summary(state: &Arc<State>, query: Option<&str>) -> Response<Body> {
     let brief = query::flag(&query::pairs(query), &["only_cpu_and_memory"]);
     let detail = if brief { Detail::CpuAndMemory } else { Detail::All };

@@ -1,5 +1,5 @@
-//! `/exec`, `/attach`, `/portForward`: the runtime gives a URL of its own, and the client's upgraded connection
-//! is joined to it byte for byte. The kubelet understands nothing of what flows.
+//! `/exec`, `/attach`, `/portForward`: the runtime returns a URL, and the client's upgraded connection is joined to it
+//! byte for byte. The kubelet does not decode the streams.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,13 +20,13 @@ use crate::pods::plan::usable_sandbox;
 
 const RUN_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The pod, or what to tell the client that it is not there.
+/// Returns the pod, or the message for a client that it does not exist.
 fn find_view(state: &State, namespace: &str, pod: &str, uid: Option<&str>) -> std::result::Result<View, String> {
     let view = state.views.find(namespace, pod, uid).map(|view| view.borrow().clone());
     view.ok_or_else(|| format!("pod {pod:?} not found\n"))
 }
 
-/// The running instance of the container, or what to tell the client that there is none.
+/// Returns the running instance of the container, or the message for a client that there is none.
 fn find_instance(
     state: &State,
     namespace: &str,
@@ -110,7 +110,7 @@ pub async fn port_forward(
     forward(state.services.runtime.client.port_forward(wanted).await, request).await
 }
 
-/// `/run`: a command to its end, its output as the answer.
+/// Answers `/run`: runs a command and responds with its output.
 pub async fn run(
     state: &Arc<State>,
     namespace: &str,
@@ -135,7 +135,7 @@ pub async fn run(
     }
 }
 
-/// Sends the request on to the runtime's URL and joins the two upgraded connections.
+/// Forwards the request to the runtime's URL and joins the two upgraded connections.
 async fn forward(url: Result<String>, request: Request<Incoming>) -> Response<Body> {
     let joined = match url {
         Ok(url) => join(&url, request).await,

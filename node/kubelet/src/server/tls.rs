@@ -1,4 +1,4 @@
-//! The TLS side of the node API: its certificate, and client certificates checked against the client CA.
+//! TLS of the kubelet's API: its certificate, and the verification of client certificates against the client CA.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use tokio_rustls::TlsAcceptor;
 use crate::config::Tls;
 use crate::error::{Error, Result};
 
-/// An acceptor that asks for a client certificate, of `client_ca` where the configuration names one, and lets a client
-/// without one in, to be told 401.
+/// Returns an acceptor that requests a client certificate, signed by `client_ca` if the configuration has one. It
+/// accepts a client without a certificate, which gets a 401 later.
 pub fn acceptor(tls: &Tls, client_ca: Option<&str>) -> Result<TlsAcceptor> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut roots = RootCertStore::empty();

@@ -1,4 +1,4 @@
-//! Gives a pod its devices, processors and memory: container by container, near each other.
+//! Allocates CPUs, memory and devices to a pod: container by container, aligned by the topology manager.
 
 use corten_api::k8s_openapi::api::core::v1::{Container, Pod};
 
@@ -8,7 +8,7 @@ use crate::numa::Hint;
 use crate::pod::spec::{self, Role};
 
 impl NodeResources {
-    /// Gives the pod everything that it has for itself, or nothing.
+    /// Allocates all exclusive resources of the pod, or none.
     pub async fn give(&self, pod: &Pod) -> Result<(), Rejection> {
         let concerned = self.devices.concerns(pod) || self.cpus.concerns(pod) || self.memory.concerns(pod);
         if !concerned {
@@ -40,7 +40,7 @@ impl NodeResources {
         Ok(())
     }
 
-    /// Returns the NUMA nodes that a container, or a pod as one, gets its resources from.
+    /// Returns the NUMA nodes from which a container, or all containers of a pod together, get their resources.
     fn align(&self, pod: &Pod, container: Option<&Container>) -> Result<Hint, Rejection> {
         self.topology
             .align(|nodes| {

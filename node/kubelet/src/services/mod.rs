@@ -1,4 +1,4 @@
-//! The parts of the kubelet that its workers share, grouped by what they are about.
+//! The parts of the kubelet that its workers share, grouped by subject.
 
 mod give;
 
@@ -28,7 +28,7 @@ use crate::users::Users;
 use crate::volumes::Tokens;
 use crate::volumes::csi::Csi;
 
-/// Everything that pod workers and the tasks beside them share.
+/// The parts that pod workers and the tasks beside them share.
 pub struct Services {
     pub config: Config,
     /// The metrics of the kubelet itself.
@@ -40,11 +40,11 @@ pub struct Services {
     pub signals: Signals,
 }
 
-/// The API server, as the kubelet sees it.
+/// The kubelet's view of the API server.
 pub struct Api {
     pub client: Client,
     pub events: Events,
-    /// Secrets and ConfigMaps of pods.
+    /// The Secrets and ConfigMaps of pods.
     pub objects: Objects,
     /// All Services of the cluster, for the environment of containers.
     pub services: Arc<Cache>,
@@ -57,38 +57,38 @@ pub struct ContainerRuntime {
     pub client: Runtime,
     /// The scheme of container ids.
     pub name: String,
-    /// Whether the kernel confines programs by AppArmor profiles.
+    /// Whether the kernel supports AppArmor profiles.
     pub apparmor: bool,
-    /// The pulls that may go on at the same time.
+    /// The number of image pulls at the same time.
     pub pulls: Arc<Semaphore>,
 }
 
-/// The resources of the node that pods are given.
+/// The resources of the node that are allocated to pods.
 pub struct NodeResources {
-    /// The processors of containers.
+    /// The CPU manager.
     pub cpus: Cpus,
-    /// The memory of NUMA nodes of containers.
+    /// The memory manager.
     pub memory: Memory,
-    /// The NUMA nodes that a pod's processors, memory and devices are taken from, near each other.
+    /// The topology manager.
     pub topology: Topology,
-    /// Devices that plugins manage.
+    /// The device manager.
     pub devices: Arc<Devices>,
-    /// Dynamic resources.
+    /// The manager of dynamic resources.
     pub claims: Arc<Claims>,
     pub cgroups: Cgroups,
-    /// The resources that the node has for pods.
+    /// The node's allocatable resources.
     pub allocatable: RwLock<ResourceList>,
     pub memory_capacity: i64,
-    /// The most processes that one pod may have.
+    /// The largest number of processes of one pod.
     pub pod_pids_limit: i64,
-    /// The resources that the node's pods have been promised.
+    /// The resources that are allocated to the node's pods.
     pub allocations: Allocations,
 }
 
-/// Sources of volumes that pods share.
+/// The sources of volumes that pods share.
 pub struct VolumeSources {
     pub tokens: Tokens,
-    /// The ids of pods that have users of their own.
+    /// The ids of pods in user namespaces.
     pub users: Users,
     /// CSI drivers and their volumes.
     pub csi: Arc<Csi>,
@@ -96,17 +96,17 @@ pub struct VolumeSources {
 
 /// Signals between the tasks of the kubelet.
 pub struct Signals {
-    /// The pods that eviction, a shutdown or a critical pod wants ended.
+    /// The pods that eviction, a shutdown or a preemption terminates.
     pub terminations: Terminations,
     /// The resources that the node is short of.
     pub pressure: watch::Sender<BTreeSet<Pressure>>,
-    /// Whether the machine is about to stop.
+    /// Whether the machine is about to shut down.
     pub shutting_down: watch::Sender<bool>,
 }
 
 impl NodeResources {
-    /// Gives the QoS classes their shares of the processors: the requests of their pods. Pods without requests get the
-    /// rest. `root` is the control group of the kubelet.
+    /// Sets the CPU shares of the QoS classes' cgroups: the requests of their pods. Pods without requests get the rest.
+    /// `root` is the cgroup of the kubelet.
     pub fn share_cpu(&self, root: &str) {
         let root = root.trim_end_matches('/');
         let burstable = self.allocations.burstable_cpu();
@@ -115,14 +115,14 @@ impl NodeResources {
         }
     }
 
-    /// Takes back the devices, processors and memory of a pod.
+    /// Releases the CPUs, memory and devices of a pod.
     pub fn release(&self, uid: &str) {
         self.devices.release(uid);
         self.cpus.release(uid);
         self.memory.release(uid);
     }
 
-    /// Returns the resources that the node has for pods now, the devices of plugins included.
+    /// Returns the node's current allocatable resources, including the devices of plugins.
     pub fn allocatable(&self) -> ResourceList {
         let mut list = self.allocatable.read().unwrap_or_else(PoisonError::into_inner).clone();
         let devices = self.devices.counts().borrow().allocatable.clone();

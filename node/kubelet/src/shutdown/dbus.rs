@@ -1,7 +1,7 @@
-//! As much of D-Bus as a conversation with logind needs: connect as this user, call with strings and numbers, get
-//! numbers and descriptors back, hear signals. Blocking: it has a thread of its own.
+//! The part of D-Bus that the calls to logind need: connect as this user, call with strings and numbers, read numbers
+//! and descriptors, receive signals. Blocking: it has a thread of its own.
 //!
-//! Everything that comes is bounded and checked; a message that cannot be read ends the connection.
+//! All input is bounded and checked; an invalid message closes the connection.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSliceMut, Write};
@@ -17,7 +17,7 @@ const METHOD_RETURN: u8 = 2;
 const ERROR: u8 = 3;
 const SIGNAL: u8 = 4;
 
-/// Whom to call for what.
+/// The method to call.
 #[derive(Clone, Copy)]
 pub struct Method<'a> {
     pub destination: &'a str,
@@ -32,7 +32,7 @@ pub enum Argument<'a> {
     Number(i32),
 }
 
-/// What came.
+/// A received message.
 #[derive(Debug, Default)]
 pub struct Message {
     kind: u8,
@@ -46,12 +46,12 @@ pub struct Message {
 }
 
 impl Message {
-    /// The first number of the body: a boolean, or an index.
+    /// Returns the first number of the body: a boolean, or an index.
     pub fn number(&self) -> Option<u32> {
         Reader { bytes: &self.body, at: 0 }.number()
     }
 
-    /// The number inside of a variant, as properties are.
+    /// Returns the number in a variant, the form of properties.
     pub fn property(&self) -> Option<u64> {
         let mut reader = Reader { bytes: &self.body, at: 0 };
         match reader.signature()?.as_str() {
@@ -82,7 +82,7 @@ impl Bus {
         Ok(bus)
     }
 
-    /// A handle that another thread may shut the connection down by.
+    /// Returns a handle with which another thread may shut the connection down.
     pub fn handle(&self) -> io::Result<UnixStream> {
         self.stream.try_clone()
     }
@@ -110,7 +110,7 @@ impl Bus {
         }
     }
 
-    /// Calls and waits for the answer. Signals that come before it are kept.
+    /// Calls a method and waits for the answer. Signals that arrive before it are kept.
     pub fn call(&mut self, method: Method<'_>, arguments: &[Argument<'_>]) -> io::Result<Message> {
         self.serial += 1;
         let serial = self.serial;
@@ -244,7 +244,7 @@ fn encode(method: Method<'_>, arguments: &[Argument<'_>], serial: u32) -> Vec<u8
     message.0
 }
 
-/// How long the message is whose beginning this is, once enough of it is there to tell.
+/// Returns the length of the message that begins with these bytes, once enough of them are present.
 pub(crate) fn message_length(bytes: &[u8]) -> io::Result<Option<usize>> {
     let Some(head) = bytes.get(..16) else { return Ok(None) };
     if head[0] != b'l' || head[3] != 1 {
@@ -258,7 +258,7 @@ pub(crate) fn message_length(bytes: &[u8]) -> io::Result<Option<usize>> {
     Ok(Some((16 + fields).next_multiple_of(8) + body))
 }
 
-/// Reads values at their alignments; `None` where there is none.
+/// Reads values at their alignments; `None` at the end.
 #[derive(Clone)]
 struct Reader<'a> {
     bytes: &'a [u8],
@@ -302,7 +302,7 @@ impl Reader<'_> {
     }
 }
 
-/// The message, and how many descriptors belong to it.
+/// Decodes the message and the number of its descriptors.
 pub(crate) fn decode(bytes: &[u8]) -> Option<(Message, usize)> {
     let mut reader = Reader { bytes, at: 12 };
     let end = 16 + reader.number()? as usize;

@@ -1,4 +1,4 @@
-//! A bus for tests: it plays logind to one client, answers its calls, and tells of shutdowns.
+//! A fake D-Bus for tests: it acts as logind for one client, answers its calls, and signals shutdowns.
 
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
@@ -7,7 +7,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 pub struct FakeBus(UnixStream);
 
 impl FakeBus {
-    /// Takes a client, and lets it in.
+    /// Accepts a client.
     pub fn accept(listener: &UnixListener) -> FakeBus {
         let (mut stream, _) = listener.accept().unwrap();
         for answer in ["OK 1234\r\n", "AGREE_UNIX_FD\r\n", ""] {
@@ -22,7 +22,7 @@ impl FakeBus {
         FakeBus(stream)
     }
 
-    /// Answers one call, as a logind that waits so many seconds; tells which it was.
+    /// Answers one call as a logind with this delay in seconds; returns the called method.
     pub fn answer_one(&mut self, seconds: u64) -> String {
         let (member, serial) = self.call();
         let mut delay = vec![1, b't', 0, 0, 0, 0, 0, 0];
@@ -38,7 +38,7 @@ impl FakeBus {
         member
     }
 
-    /// What the next call is about, and its serial.
+    /// Returns the method of the next call, and its serial.
     fn call(&mut self) -> (String, u32) {
         let mut head = [0; 16];
         self.0.read_exact(&mut head).unwrap();
@@ -51,7 +51,7 @@ impl FakeBus {
         (member.to_owned(), number(8))
     }
 
-    /// A message with these header fields (aligned to 8 each) and this body.
+    /// Sends a message with these header fields (aligned to 8 each) and this body.
     fn send(&self, kind: u8, fields: &[u8], body: &[u8], descriptor: Option<&std::fs::File>) {
         let mut message = vec![b'l', kind, 0, 1];
         for number in [u32::try_from(body.len()).unwrap(), 1, u32::try_from(fields.len()).unwrap()] {

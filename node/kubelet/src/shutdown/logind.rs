@@ -1,4 +1,5 @@
-//! logind, which tells of a shutdown before it happens and waits as long as somebody holds its lock.
+//! The connection to logind, which signals a shutdown before it happens and delays it as long as a program holds an
+//! inhibitor lock.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -12,21 +13,21 @@ use tokio::sync::mpsc;
 use super::dbus::{Argument, Bus, Message, Method};
 
 const MANAGER: &str = "org.freedesktop.login1.Manager";
-/// A setting of logind's that upstream's kubelet writes too, under the same name.
+/// A configuration file of logind that upstream's kubelet writes too, under the same name.
 const SETTINGS: &str = "etc/systemd/logind.conf.d/99-kubelet.conf";
 
-/// The lock: as long as it is held, the machine does not go down.
+/// The inhibitor lock: as long as it is held, the machine does not shut down.
 type Lock = Arc<Mutex<Option<OwnedFd>>>;
 
 pub struct Logind {
     lock: Lock,
     connection: UnixStream,
-    /// True when a shutdown begins, false when it was called off.
+    /// True when a shutdown begins, false when it was cancelled.
     pub shutdowns: mpsc::Receiver<bool>,
 }
 
 impl Logind {
-    /// Takes the lock, for at least so long, and listens.
+    /// Takes the inhibitor lock for at least this duration, and listens.
     pub fn connect(socket: &Path, root: &Path, longest: Duration) -> io::Result<Logind> {
         let mut bus = Bus::connect(socket)?;
         let mut delay = delay(&mut bus)?;
@@ -53,7 +54,7 @@ impl Logind {
         Ok(Logind { lock, connection, shutdowns })
     }
 
-    /// Lets the machine go down.
+    /// Releases the lock, so that the machine shuts down.
     pub fn release(&self) {
         *self.lock.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
@@ -96,7 +97,7 @@ fn inhibit(bus: &mut Bus) -> io::Result<OwnedFd> {
     given.map(|index| answer.descriptors.swap_remove(index)).ok_or_else(|| io::Error::other("logind gave no lock"))
 }
 
-/// How long logind waits for those who hold locks.
+/// Returns the time for which logind waits for the holders of locks.
 fn delay(bus: &mut Bus) -> io::Result<Duration> {
     let arguments = [MANAGER, "InhibitDelayMaxUSec"].map(Argument::Text);
     let answer: Message = bus.call(logind("org.freedesktop.DBus.Properties", "Get"), &arguments)?;
@@ -106,7 +107,7 @@ fn delay(bus: &mut Bus) -> io::Result<Duration> {
         .ok_or_else(|| io::Error::other("logind does not tell how long it waits"))
 }
 
-/// Writes the setting and has logind read it.
+/// Writes the configuration file and lets logind reload it.
 fn ask_for_time(bus: &mut Bus, root: &Path, longest: Duration) -> io::Result<()> {
     let path = root.join(SETTINGS);
     if let Some(folder) = path.parent() {

@@ -1,7 +1,8 @@
-//! A node that goes down in order: told by logind that the machine is about to stop, it takes no more pods, says so in
-//! its status, and ends its pods by priority, the lowest first, each group within its time; then it lets the machine go.
+//! Graceful node shutdown: when logind signals that the machine is about to shut down, the kubelet admits no more pods,
+//! reports the shutdown in the node's status, and terminates its pods by priority, the lowest first, each group within
+//! its grace period; then it releases the inhibitor lock.
 //!
-//! It never ends a pod by itself: it orders the end, and the pods' workers do it.
+//! It never terminates a pod itself: it orders the termination, and the pods' workers do it.
 
 pub(crate) mod dbus;
 mod logind;
@@ -24,13 +25,13 @@ use crate::pod::view::{View, Views};
 use crate::services::Services;
 use logind::Logind;
 
-/// From this priority on, pods are the system's.
+/// The priority from which pods are system-critical.
 const SYSTEM_CRITICAL: i32 = 2_000_000_000;
 const BUS: &str = "/run/dbus/system_bus_socket";
 const REASON: &str = "Terminated";
 const MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.";
 
-/// The periods by priority, the lowest first; none if the node just stops.
+/// Returns the grace periods by priority, the lowest first; none without graceful shutdown.
 pub fn periods(config: &ShutdownConfig) -> Vec<Period> {
     let mut periods = config.by_priority.clone();
     if periods.is_empty() && !config.grace_period.is_zero() {
@@ -45,7 +46,7 @@ pub fn periods(config: &ShutdownConfig) -> Vec<Period> {
     periods
 }
 
-/// Listens for the machine's shutdown; `None` if the configuration does not ask for it.
+/// Listens for the machine's shutdown; `None` if it is not configured.
 pub struct Shutdown {
     logind: Logind,
     periods: Vec<Period>,
@@ -93,7 +94,7 @@ impl Shutdown {
     }
 }
 
-/// Ends the pods, group by group.
+/// Terminates the pods, group by group.
 async fn end_pods(periods: &[Period], services: &Services, views: &Views) {
     let active: Vec<View> = views.all().into_iter().filter(is_active).collect();
     let priority = |view: &View| spec::spec(&view.pod).priority.unwrap_or(0);
@@ -114,7 +115,7 @@ async fn end_pods(periods: &[Period], services: &Services, views: &Views) {
 
 async fn ended(views: &Views, uid: &str) {
     let Some(mut view) = views.get(uid) else { return };
-    // A view whose pod is gone is over as well.
+    // A view whose pod was deleted is done as well.
     let _ = view.wait_for(|view| !is_active(view)).await;
 }
 
@@ -122,8 +123,8 @@ fn is_active(view: &View) -> bool {
     !view.status.phase.as_deref().is_some_and(is_terminal) || view.observed.running().next().is_some()
 }
 
-/// Which pods are ended together: each with the highest period that is not above its priority, those below all with
-/// the lowest.
+/// Returns the pods that are terminated together: each in the group of the highest period that is not above its
+/// priority, those below all periods in the lowest.
 fn groups(periods: &[Period], pods: Vec<(String, i32)>) -> Vec<(u64, Vec<String>)> {
     let mut groups: Vec<(u64, Vec<String>)> = periods.iter().map(|period| (period.seconds, Vec::new())).collect();
     for (uid, priority) in pods {

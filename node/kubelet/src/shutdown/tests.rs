@@ -1,4 +1,4 @@
-//! Groups by table, and a shutdown told by a bus of the test's own.
+//! Groups by table, and a shutdown signalled by a fake D-Bus.
 
 use std::os::unix::net::UnixListener;
 

@@ -1,5 +1,5 @@
-//! What lies on disk: the room of file systems, and the size of folders. Counting a folder is slow, so a count is
-//! used again for a while.
+//! Disk usage: the capacity of file systems, and the size of directories. Measuring a directory is slow, so its size is
+//! cached.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -10,17 +10,17 @@ use corten_files::Size;
 
 use crate::summary::{FsStats, Time};
 
-/// How long a count is good for: upstream's period of volume statistics.
+/// The time for which a size is cached: upstream's period of volume statistics.
 const COUNT_AGE: Duration = Duration::from_secs(60);
 
-/// Folders that were counted lately.
+/// The cached sizes of directories.
 #[derive(Debug, Default)]
 pub struct Counts {
     by_path: Mutex<HashMap<PathBuf, (Instant, Size)>>,
 }
 
 impl Counts {
-    /// The size of the folder, at most a minute old. Blocks while it counts.
+    /// Returns the size of the directory, at most a minute old. Blocks while it measures.
     pub fn of(&self, folder: &Path) -> Size {
         let known = self.lock().get(folder).filter(|(at, _)| at.elapsed() < COUNT_AGE).map(|(_, size)| *size);
         known.unwrap_or_else(|| {
@@ -30,7 +30,7 @@ impl Counts {
         })
     }
 
-    /// Forgets what nobody asked for in a while.
+    /// Removes sizes that were not read for a while.
     pub fn forget_old(&self) {
         self.lock().retain(|_, (at, _)| at.elapsed() < 2 * COUNT_AGE);
     }
@@ -40,7 +40,7 @@ impl Counts {
     }
 }
 
-/// The room of the file system that the path is on, or will be on.
+/// Returns the capacity of the path's file system; the path need not exist yet.
 pub fn file_system(path: &Path, time: Time) -> Option<FsStats> {
     let stat = path.ancestors().find_map(|path| rustix::fs::statvfs(path).ok())?;
     let block = stat.f_frsize;
@@ -49,7 +49,7 @@ pub fn file_system(path: &Path, time: Time) -> Option<FsStats> {
         available_bytes: Some(stat.f_bavail.saturating_mul(block)),
         capacity_bytes: Some(stat.f_blocks.saturating_mul(block)),
         used_bytes: Some(stat.f_blocks.saturating_sub(stat.f_bfree).saturating_mul(block)),
-        // A file system without inodes says that it has none at all.
+        // A file system without inodes reports zero of them.
         inodes_free: Some(stat.f_ffree).filter(|_| stat.f_files > 0),
         inodes: Some(stat.f_files).filter(|inodes| *inodes > 0),
         inodes_used: Some(stat.f_files.saturating_sub(stat.f_ffree)).filter(|_| stat.f_files > 0),
@@ -59,13 +59,13 @@ pub fn file_system(path: &Path, time: Time) -> Option<FsStats> {
     })
 }
 
-/// What is used of the file system that a path is on, and what could be used of it at all, in bytes.
+/// Returns the used bytes and the usable bytes of a path's file system.
 pub fn room(path: &Path) -> Option<(u64, u64)> {
     let stats = file_system(path, Time::from_nanoseconds(0))?;
     Some((stats.used_bytes?, stats.room_bytes?))
 }
 
-/// The room of a file system, of which something in particular takes this size.
+/// Returns the statistics of a file system with the usage of one directory in it.
 pub fn part_of(room: &FsStats, size: Size) -> FsStats {
     FsStats { used_bytes: Some(size.bytes), inodes_used: Some(size.inodes), ..room.clone() }
 }

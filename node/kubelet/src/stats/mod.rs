@@ -1,7 +1,8 @@
-//! What the node and its pods use: `Collector` measures when it is asked. `/stats/summary`, the metrics pages and the
-//! eviction of pods all read what it gives; eviction looks every ten seconds, so a rate always has a base.
+//! The resource usage of the node and its pods: `Collector` measures on request. `/stats/summary`, the metrics
+//! endpoints and the eviction manager use it; the eviction manager measures every ten seconds, so that a rate always
+//! has a base.
 //!
-//! The runtime tells of containers, the kernel of the machine (`node`), the file systems of disks (`disk`).
+//! The runtime reports containers, the kernel the machine (`node`), the file systems disks (`disk`).
 
 mod disk;
 pub(crate) mod node;
@@ -21,24 +22,24 @@ use crate::summary::{ContainerStats, CpuStats, MemoryStats, NodeStats, RuntimeSt
 use disk::Counts;
 use rates::Rates;
 
-/// Readings of what is gone are dropped after this.
+/// The time after which samples of deleted containers are dropped.
 const FORGET_AFTER: Duration = Duration::from_secs(120);
 
-/// How much is measured.
+/// The extent of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
-    /// Processor and memory only: no file is counted.
+    /// CPU and memory only: no directory is measured.
     CpuAndMemory,
-    /// The node's disks and networks too.
+    /// Also the node's disks and networks.
     Node,
-    /// The logs and volumes of pods too.
+    /// Also the logs and volumes of pods.
     All,
 }
 
 pub use disk::room;
 pub use pods::is_on_node_disk;
 
-/// The measuring of one node.
+/// Measures one node.
 #[derive(Clone)]
 pub struct Collector {
     inner: Arc<Inner>,
@@ -65,7 +66,7 @@ impl Collector {
             Detail::CpuAndMemory => None,
         };
         let inner = self.inner.clone();
-        // Reading files blocks, and counting folders can take long.
+        // Reading files blocks, and measuring directories can take long.
         let measured = tokio::task::spawn_blocking(move || {
             let pods = inner.pods(sandboxes, detail);
             inner.forget_old();
@@ -100,7 +101,7 @@ impl Inner {
         }
     }
 
-    /// The cgroup above all pods, which upstream shows as the system container `pods`.
+    /// Returns the cgroup of all pods, which upstream shows as the system container `pods`.
     fn pods_container(&self, time: Time) -> Option<ContainerStats> {
         let root = self.services.config.cgroup_root.trim_end_matches('/');
         let usage = self.services.resources.cgroups.usage(&format!("{root}/kubepods"))?;

@@ -1,5 +1,5 @@
-//! What the machine as a whole uses, from the kernel's tables. Reading is separate from understanding: every table
-//! is parsed by a pure function.
+//! The resource usage of the machine, from the kernel's tables. Reading is separate from parsing: a pure function
+//! parses every table.
 
 use std::fs;
 
@@ -7,12 +7,12 @@ use jiff::Timestamp;
 
 use crate::summary::{InterfaceStats, MemoryStats, NetworkStats, RlimitStats, SwapStats, Time};
 
-/// CPU time of the whole machine so far, in nanoseconds, and when it booted.
+/// Returns the machine's CPU time so far, in nanoseconds, and its boot time.
 pub fn cpu() -> Option<(u64, Timestamp)> {
     parse_cpu(&fs::read_to_string("/proc/stat").ok()?)
 }
 
-/// The kernel counts in hundredths of a second; idling and waiting for disks is no use.
+/// Parses the CPU time. The kernel counts in hundredths of a second; idle and iowait time is no usage.
 pub(crate) fn parse_cpu(text: &str) -> Option<(u64, Timestamp)> {
     const TICK_NANOSECONDS: u64 = 10_000_000;
     let total = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
@@ -28,7 +28,7 @@ pub fn memory(time: Time) -> Option<(MemoryStats, SwapStats)> {
     parse_memory(&fs::read_to_string("/proc/meminfo").ok()?, &faults, time)
 }
 
-/// The working set is what could not be had at once: all that is used, less file pages nobody touched lately.
+/// Parses memory usage. The working set is the used memory less the inactive file pages.
 pub(crate) fn parse_memory(table: &str, faults: &str, time: Time) -> Option<(MemoryStats, SwapStats)> {
     let bytes = |name: &str| -> Option<u64> {
         let line = table.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
@@ -55,7 +55,7 @@ pub(crate) fn parse_memory(table: &str, faults: &str, time: Time) -> Option<(Mem
     Some((memory, swap))
 }
 
-/// How many processes and threads there may be and are.
+/// Returns the limit and the number of processes and threads.
 pub fn processes(time: Time) -> Option<RlimitStats> {
     let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<i64>().ok();
     let limits = [number("/proc/sys/kernel/pid_max"), number("/proc/sys/kernel/threads-max")];
@@ -64,7 +64,7 @@ pub fn processes(time: Time) -> Option<RlimitStats> {
     Some(RlimitStats { time, maxpid, curproc })
 }
 
-/// `0.1 0.2 0.3 1/234 5678`: the second number of the fraction is all there are.
+/// Parses `0.1 0.2 0.3 1/234 5678`: the second number of the fraction is the number of processes and threads.
 pub(crate) fn parse_load(text: &str) -> Option<i64> {
     text.split_whitespace().nth(3)?.split_once('/')?.1.parse().ok()
 }
@@ -76,7 +76,7 @@ pub fn network(time: Time) -> Option<NetworkStats> {
     Some(NetworkStats { time, default: default.clone(), interfaces })
 }
 
-/// The interface of the default route.
+/// Returns the interface of the default route.
 pub(crate) fn default_interface(routes: &str) -> Option<String> {
     let mut lines = routes.lines().skip(1).map(|line| line.split_whitespace());
     lines.find_map(|mut fields| {
@@ -85,7 +85,7 @@ pub(crate) fn default_interface(routes: &str) -> Option<String> {
     })
 }
 
-/// All but the loopback and the pods' own links.
+/// Parses all interfaces but the loopback and the links of pods.
 pub(crate) fn parse_interfaces(table: &str) -> Vec<InterfaceStats> {
     let line = |line: &str| {
         let (name, counters) = line.split_once(':')?;

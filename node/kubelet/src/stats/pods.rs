@@ -1,4 +1,5 @@
-//! What pods use: the runtime's figures of their sandboxes and containers, and the size of their logs and volumes.
+//! The resource usage of pods: the runtime's statistics of their sandboxes and containers, and the size of their logs
+//! and volumes.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -18,7 +19,7 @@ use crate::summary::{
 };
 
 impl Inner {
-    /// Every sandbox that runs, as the pod it belongs to; the newest of one pod only.
+    /// Returns the statistics of every running sandbox as those of its pod; only the newest sandbox of a pod counts.
     pub(super) fn pods(&self, sandboxes: Vec<cri::PodSandboxStats>, detail: Detail) -> Vec<PodStats> {
         let views: HashMap<String, View> =
             self.views.all().into_iter().map(|view| (spec::uid(&view.pod).to_owned(), view)).collect();
@@ -111,7 +112,7 @@ impl Inner {
         }
     }
 
-    /// Logs and volumes, and with them what the pod takes of the node's own disk.
+    /// Adds logs and volumes, and the pod's usage of the node's ephemeral storage.
     fn add_disk(&self, pod: &mut PodStats, view: Option<&View>) {
         let config = &self.services.config;
         let time = Time(jiff::Timestamp::now());
@@ -141,7 +142,7 @@ impl Inner {
         pod.ephemeral_storage = Some(disk::part_of(&room, local));
     }
 
-    /// A volume below the pod's directory; one that lies elsewhere has a room of its own.
+    /// Returns the statistics of a volume below the pod's directory, or on a file system of its own.
     fn volume(&self, pod: Option<&Pod>, volume: &Volume, pod_dir: &Path, time: Time) -> Option<VolumeStats> {
         let uid = pod.map(spec::uid).unwrap_or_default();
         let reported = self.services.volumes.csi.usage_of(uid, &volume.name, time);
@@ -163,13 +164,13 @@ impl Inner {
     }
 }
 
-/// Where a volume of this name is, whichever plugin made it.
+/// Returns the path of the volume with this name, of any plugin.
 fn volume_path(pod_dir: &Path, name: &str) -> Option<PathBuf> {
     let plugins = std::fs::read_dir(pod_dir.join("volumes")).ok()?;
     plugins.flatten().map(|plugin| plugin.path().join(name)).find(|path| path.is_dir())
 }
 
-/// Whether its content counts as the pod's own use of the node's disk.
+/// Reports whether its content counts as the pod's use of ephemeral storage.
 pub fn is_on_node_disk(volume: &Volume) -> bool {
     let in_memory = volume.empty_dir.as_ref().is_some_and(|source| source.medium.as_deref() == Some("Memory"));
     (volume.empty_dir.is_some() && !in_memory) || volume.config_map.is_some()

@@ -1,9 +1,9 @@
-//! Rates from counters: how many nanoseconds of CPU a second, from two readings that lie some seconds apart.
-//! Pure; the clock comes in as an argument.
+//! Rates from counters: nanoseconds of CPU per second, from two samples some seconds apart. Pure; time comes in as an
+//! argument.
 
 use std::collections::HashMap;
 
-/// Readings closer together than this say little: the older of them stays the base of the rate.
+/// The shortest window: of closer samples, the older one stays the base of the rate.
 const LEAST_WINDOW_NANOSECONDS: i64 = 5_000_000_000;
 
 #[derive(Clone, Copy, Debug)]
@@ -18,19 +18,19 @@ struct History {
     latest: Reading,
 }
 
-/// The last readings of every counter, by name.
+/// The last samples of every counter, by name.
 #[derive(Debug, Default)]
 pub struct Rates {
     histories: HashMap<String, History>,
 }
 
 impl Rates {
-    /// Notes a reading and gives the rate. The first reading of a counter is held against zero at `since`, the
-    /// moment the counter began; without it there is no rate yet.
+    /// Adds a sample and returns the rate. The base of a counter's first sample is zero at `since`, the start of the
+    /// counter; without it there is no rate yet.
     pub fn note(&mut self, name: &str, at: i64, nanoseconds: u64, since: Option<i64>) -> Option<u64> {
         let latest = Reading { at, nanoseconds };
         let base = match self.histories.get(name) {
-            // A counter that fell belongs to something new of the same name.
+            // A counter that decreased belongs to a new container of the same name.
             Some(known) if known.latest.nanoseconds > nanoseconds => None,
             Some(known) if at - known.latest.at >= LEAST_WINDOW_NANOSECONDS => Some(known.latest),
             Some(known) => known.base,
@@ -43,7 +43,7 @@ impl Rates {
         u64::try_from(used * 1_000_000_000 / elapsed).ok()
     }
 
-    /// Forgets the counters that were not read since.
+    /// Removes the counters without a sample since then.
     pub fn forget_before(&mut self, at: i64) {
         self.histories.retain(|_, history| history.latest.at >= at);
     }
@@ -63,7 +63,7 @@ mod tests {
         // One second later: too close for a window of its own.
         assert_eq!(rates.note("a", 101 * SECOND, 10, None), None);
         assert_eq!(rates.note("a", 110 * SECOND, 10 + 9 * 250_000_000, None), Some(250_000_000));
-        // The base stays while readings come quickly.
+        // The base stays while samples are close.
         let soon = rates.note("a", 111 * SECOND, 10 + 10 * 250_000_000, None);
         assert_eq!(soon, Some(250_000_000));
     }

@@ -1,8 +1,9 @@
-//! Writes the files of a volume so that a container sees either all of the old or all of the new.
+//! Writes the files of a volume so that a container sees either all of the old or all of the new files.
 //!
-//! The files are in a fresh directory `..<time>`; the link `..data` points to it, and every visible name is
-//! a link through `..data`. Replacing `..data` by rename is the one moment of change. The layout is
-//! upstream's, because programs watch for it.
+//! The files are in a new directory `..<time>`; the link `..data` points to it, and every visible name is a link
+//! through `..data`. Replacing `..data` by rename is the one moment of change. The layout is upstream's, because
+//! programs watch for it.
+//!
 //! Invariant: a visible name never points to a directory that has been removed.
 
 use std::collections::BTreeSet;
@@ -17,7 +18,7 @@ use crate::error::{Error, Result};
 const DATA: &str = "..data";
 const NEW_DATA: &str = "..data_tmp";
 
-/// Makes the volume show the payload; true if it had to change.
+/// Writes the payload to the volume; returns whether it changed.
 pub fn write(volume: &Path, payload: &Payload, group: Option<u32>) -> Result<bool> {
     for path in payload.keys() {
         check_path(path)?;
@@ -40,7 +41,7 @@ pub fn write(volume: &Path, payload: &Payload, group: Option<u32>) -> Result<boo
     Ok(true)
 }
 
-/// Paths come from the API's validation, but a path that leaves the volume would be fatal: look again.
+/// Checks a path. The API validates paths, but a path that leaves the volume would be fatal.
 fn check_path(path: &str) -> Result<()> {
     let good = !path.is_empty()
         && !path.starts_with("..")
@@ -48,7 +49,7 @@ fn check_path(path: &str) -> Result<()> {
     if good { Ok(()) } else { Err(Error::pod(format!("invalid path: {path:?} leaves the volume"))) }
 }
 
-/// The directory that `..data` points to.
+/// Returns the directory that `..data` points to.
 fn current(volume: &Path) -> Option<PathBuf> {
     fs::read_link(volume.join(DATA)).ok()
 }
@@ -77,7 +78,7 @@ fn collect(root: &Path, directory: &Path, into: &mut BTreeSet<String>) -> std::i
     Ok(())
 }
 
-/// With a group, the group reads what the owner reads.
+/// Returns the mode of a file: a group reads what the owner reads.
 fn effective_mode(file: &File, group: Option<u32>) -> u32 {
     if group.is_some() { file.mode | 0o440 } else { file.mode }
 }

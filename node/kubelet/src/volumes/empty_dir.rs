@@ -27,7 +27,8 @@ pub fn set_up(context: &Context<'_>, name: &str, source: &EmptyDirVolumeSource) 
     Ok(Mounted::writable(path))
 }
 
-/// Everybody may write to the directory. One that is open already keeps its other bits: the kernel makes a tmpfs sticky.
+/// Makes the directory writable for every user. A directory that is writable already keeps its other bits: the kernel
+/// makes a tmpfs sticky.
 fn open_to_all(path: &Path) -> Result<()> {
     let found = fs::metadata(path).map_err(Error::file("stat", path))?;
     if found.mode() & 0o777 == 0o777 {
@@ -36,7 +37,7 @@ fn open_to_all(path: &Path) -> Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(0o777)).map_err(Error::file("chmod", path))
 }
 
-/// Mounts a tmpfs unless there is one already; true if it is new.
+/// Mounts a tmpfs unless there is one already; returns whether it is new.
 pub fn mount_tmpfs(path: &Path, size: Option<i64>) -> Result<bool> {
     if is_mount_point(path)? {
         return Ok(false);
@@ -48,7 +49,7 @@ pub fn mount_tmpfs(path: &Path, size: Option<i64>) -> Result<bool> {
     Ok(true)
 }
 
-/// A directory on another file system than its parent is a mount point; every mount here is a tmpfs.
+/// Reports whether the directory is on another file system than its parent; every mount here is a tmpfs.
 pub fn is_mount_point(path: &Path) -> Result<bool> {
     let own = fs::metadata(path).map_err(Error::file("stat", path))?;
     let parent = path.parent().unwrap_or(path);

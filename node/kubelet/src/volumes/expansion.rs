@@ -1,7 +1,8 @@
-//! A volume that has grown under a claim: what lies on it is grown by this node, and the claim is told how that went.
+//! Node expansion of a volume: after the volume has grown, this node grows its file system, and the claim's status
+//! reports the result.
 //!
-//! The claim's `allocatedResourceStatuses` says whose turn it is. A size that can never be had is told as
-//! `NodeResizeInfeasible` and not tried again; it is for the resizer to settle on another.
+//! The claim's `allocatedResourceStatuses` names the component that acts next. A size that can never be reached is
+//! reported as `NodeResizeInfeasible` and not tried again; the resizer then chooses another.
 
 use corten_api::k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimCondition};
 use corten_api::k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -16,7 +17,7 @@ use crate::events::NORMAL;
 use crate::pod::resources;
 use crate::pod::spec;
 
-/// How often claims are looked at for a new size.
+/// The interval at which claims are checked for a new size.
 pub const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(60);
 
 const PENDING: &str = "NodeResizePending";
@@ -33,7 +34,7 @@ pub struct Expansion<'a> {
     size: Quantity,
 }
 
-/// Why it could not be grown.
+/// The reason why an expansion failed.
 #[derive(Debug)]
 pub struct Refused {
     pub message: String,
@@ -43,23 +44,23 @@ pub struct Refused {
 /// The outcome of an attempt that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It may still be going on.
+    /// The expansion may still be running.
     Uncertain,
-    /// It is over; another attempt may do better.
+    /// The expansion ended; another attempt may succeed.
     Final,
-    /// It is over, and no attempt will do better.
+    /// The expansion ended, and no attempt can succeed.
     Infeasible,
-    /// Not while the volume is used as it is now, which is no reason to keep it from the pod.
+    /// The expansion is not possible while the volume is in use; the pod may use the volume.
     NotNow,
 }
 
 impl<'a> Expansion<'a> {
-    /// The volume that this node has to expand, if it is this node's turn.
+    /// Returns the volume to expand, if this node is the next to act.
     pub fn due(claim: &'a PersistentVolumeClaim, volume: &'a PersistentVolume) -> Option<Expansion<'a>> {
         let size = volume.spec.as_ref()?.capacity.as_ref()?.get("storage")?.clone();
         let due = match status_of(claim) {
             Some(status) => matches!(status, PENDING | IN_PROGRESS),
-            // Older resizers say nothing, but leave the claim smaller than its volume.
+            // Older resizers write no status, but leave the claim smaller than its volume.
             None => {
                 let has = claim.status.as_ref()?.capacity.as_ref()?.get("storage")?;
                 resources::value(has) < resources::value(&size)
@@ -72,7 +73,7 @@ impl<'a> Expansion<'a> {
         resources::value(&self.size)
     }
 
-    /// Whether the claim asks for another size by now than the one that is being tried.
+    /// Reports whether the claim now requests another size than the one of this expansion.
     pub fn is_outdated(&self) -> bool {
         let requests = self.claim.spec.as_ref().and_then(|spec| spec.resources.as_ref()?.requests.as_ref());
         let requested = requests.and_then(|requests| requests.get("storage"));
@@ -86,7 +87,7 @@ impl<'a> Expansion<'a> {
         self.tell(context, json!({"allocatedResourceStatuses": {"storage": IN_PROGRESS}})).await
     }
 
-    /// Nothing is left to wait for.
+    /// Records in the claim's status that the expansion succeeded.
     pub async fn succeed(&self, context: &Context<'_>) -> Result<()> {
         self.tell(context, finished(self.claim, &self.size)).await?;
         let message = format!("MountVolume.NodeExpandVolume succeeded for volume {:?} ", self.name());
@@ -94,7 +95,7 @@ impl<'a> Expansion<'a> {
         Ok(())
     }
 
-    /// Tells the claim what it must know of a failure. `failed_before` says that an attempt at this volume was over.
+    /// Records a failure in the claim's status. `failed_before` says that an earlier attempt at this volume ended.
     pub async fn fail(&self, context: &Context<'_>, refused: Refused, failed_before: bool) -> Result<()> {
         let infeasible = refused.outcome == Outcome::Infeasible || (failed_before && self.is_outdated());
         if refused.outcome != Outcome::Uncertain {
@@ -125,13 +126,13 @@ fn status_of(claim: &PersistentVolumeClaim) -> Option<&str> {
     statuses.get("storage").map(String::as_str).filter(|status| !status.is_empty())
 }
 
-/// The claim's status once the volume has its new size.
+/// Returns the claim's status after the volume has its new size.
 fn finished(claim: &PersistentVolumeClaim, size: &Quantity) -> Value {
     let conditions = conditions(claim, |type_| !CONDITIONS.contains(&type_));
     json!({"capacity": {"storage": size.0}, "conditions": conditions, "allocatedResourceStatuses": {"storage": null}})
 }
 
-/// The claim's status once an attempt is over.
+/// Returns the claim's status after a failed attempt.
 fn failure(claim: &PersistentVolumeClaim, message: &str, infeasible: bool, now: Timestamp) -> Value {
     let mut conditions = conditions(claim, |type_| type_ != RESIZE_ERROR);
     conditions.push(json!(PersistentVolumeClaimCondition {

@@ -1,8 +1,8 @@
-//! Who owns a volume: the pod's `fsGroup`, to which its files are given so that every container can use
-//! them.
+//! Ownership of a volume: the pod's `fsGroup`, which owns the volume's files so that every container can use them.
 //!
-//! Another pod may use the volume meanwhile and put links in the place of its files. So the tree is walked by descriptors:
-//! no path is looked up twice, no link is followed, no other file system is entered, and no tree is too deep.
+//! Another pod may use the volume at the same time and replace its files with links. So the tree is walked by
+//! descriptors: no path is looked up twice, no link is followed, no other file system is entered, and no tree is too
+//! deep.
 
 use std::fs;
 use std::io;
@@ -19,12 +19,12 @@ use corten_files::Entry;
 use crate::error::{Error, Result};
 use crate::pod::spec;
 
-/// The group of the pod's volumes.
+/// Returns the group of the pod's volumes.
 pub fn fs_group(pod: &Pod) -> Option<u32> {
     spec::spec(pod).security_context.as_ref()?.fs_group.and_then(|group| u32::try_from(group).ok())
 }
 
-/// The one user that all containers run as, if the spec says so. Ephemeral containers come later and do not count.
+/// Returns the user that all containers run as, if the spec has one. Ephemeral containers start later and do not count.
 pub fn common_user(pod: &Pod) -> Option<u32> {
     let shared = spec::spec(pod).security_context.as_ref().and_then(|context| context.run_as_user);
     let mut users = spec::containers(pod)
@@ -34,7 +34,7 @@ pub fn common_user(pod: &Pod) -> Option<u32> {
     users.all(|user| user == Some(first)).then_some(first).and_then(|user| u32::try_from(user).ok())
 }
 
-/// Gives the tree to the pod's group: readable and writable by it, and inherited by new files.
+/// Changes the group of the tree to the pod's fsGroup: the group can read and write, and new files inherit it.
 pub fn give_to_group(pod: &Pod, path: &Path) -> Result<()> {
     match fs_group(pod) {
         Some(group) if on_root_mismatch(pod) && is_given(path, group)? => Ok(()),
@@ -43,7 +43,7 @@ pub fn give_to_group(pod: &Pod, path: &Path) -> Result<()> {
     }
 }
 
-/// Whether the pod trusts a root that has the right owner to stand for the whole tree.
+/// Reports whether the pod's policy is `OnRootMismatch`: a root with the right group stands for the tree.
 fn on_root_mismatch(pod: &Pod) -> bool {
     let security = spec::spec(pod).security_context.as_ref();
     security.is_some_and(|security| security.fs_group_change_policy.as_deref() == Some("OnRootMismatch"))
@@ -54,11 +54,11 @@ fn is_given(path: &Path, group: u32) -> Result<bool> {
     Ok(root.gid() == group && root.mode() & 0o2770 == 0o2770)
 }
 
-/// Gives the content first and the volume itself last: a root that is the group's says that all below it is.
+/// Changes the content first and the volume's root last: a root with the group says that all below it has the group.
 fn give(path: &Path, group: u32) -> Result<()> {
     let named = |error: io::Error| Error::file("give to the pod's group", path)(error);
     let group = Gid::from_raw(group);
-    // The volume itself may be a link that whoever runs the node made.
+    // The volume itself may be a link that the node's administrator made.
     let root = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(|e| named(e.into()))?;
     let found = rustix::fs::fstat(&root).map_err(|e| named(e.into()))?;
     if FileType::from_raw_mode(found.st_mode) == FileType::Directory {
@@ -67,7 +67,7 @@ fn give(path: &Path, group: u32) -> Result<()> {
     give_place(&root, group).map_err(|errno| named(errno.into()))
 }
 
-/// Gives a name in a directory, unless it has vanished or belongs to another file system.
+/// Changes a directory entry, unless it has vanished or belongs to another file system.
 fn give_entry(entry: &Entry<'_>, group: Gid) -> io::Result<()> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let inside = ResolveFlags::BENEATH | ResolveFlags::NO_XDEV;
@@ -77,7 +77,7 @@ fn give_entry(entry: &Entry<'_>, group: Gid) -> io::Result<()> {
     }
 }
 
-/// Gives what a descriptor of a place stands for.
+/// Changes the file of a descriptor.
 fn give_place(place: &OwnedFd, group: Gid) -> rustix::io::Result<()> {
     rustix::fs::chownat(place, "", None, Some(group), AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW)?;
     let found = rustix::fs::fstat(place)?;
@@ -87,7 +87,7 @@ fn give_place(place: &OwnedFd, group: Gid) -> rustix::io::Result<()> {
     }
     let inherited = if kind == FileType::Directory { 0o2110 } else { 0 };
     let mode = (found.st_mode | 0o660 | inherited) & 0o7777;
-    // The kernel's own link to the place, which the volume's content cannot change.
+    // The kernel's own link to the file, which the volume's content cannot change.
     let link = format!("/proc/self/fd/{}", place.as_raw_fd());
     rustix::fs::chmod(link.as_str(), Mode::from_raw_mode(mode))
 }

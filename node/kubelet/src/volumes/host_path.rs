@@ -1,4 +1,4 @@
-//! `hostPath`: a path of the node itself, checked or made as its type asks.
+//! `hostPath`: a path of the node, checked or created according to its type.
 
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt};

@@ -1,5 +1,5 @@
-//! A `local` volume on a block device that a claim wants as a file system: a blank device is formatted, the device
-//! mounted in the pod's own directory. Several pods may mount one device; the kernel shares the file system among them.
+//! A `local` volume on a block device with `volumeMode: Filesystem`: a blank device is formatted, and the device is
+//! mounted in the pod's directory. Several pods may mount one device; the kernel shares the file system among them.
 //!
 //! Invariant: only a device on which `blkid` finds nothing at all is ever formatted.
 
@@ -12,13 +12,13 @@ use std::sync::{Mutex, PoisonError};
 use crate::error::{Error, Result};
 
 const DEFAULT_FS_TYPE: &str = "ext4";
-/// How `blkid` says that it found nothing.
+/// The exit code of `blkid` if it found nothing.
 const NOTHING_FOUND: i32 = 2;
 
-/// Two pods that start together must not both find a device blank.
+/// Two pods that start at the same time must not both find a device blank.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Mounts the device, formatted first if nothing is on it.
+/// Mounts the device, and formats it first if it is blank.
 pub fn mount(device: &Path, target: &Path, fs_type: Option<&str>, options: &[String]) -> Result<()> {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let fs_type = fs_type.filter(|name| !name.is_empty()).unwrap_or(DEFAULT_FS_TYPE);
@@ -35,7 +35,7 @@ pub fn mount(device: &Path, target: &Path, fs_type: Option<&str>, options: &[Str
     })
 }
 
-/// The name becomes part of a program's: nothing but a plain word may be run.
+/// Checks the type: it becomes part of a program's name, so it must be a plain word.
 fn check_name(fs_type: &str) -> Result<()> {
     if fs_type.chars().all(|character| character.is_ascii_alphanumeric() || character == '_') {
         return Ok(());
@@ -65,7 +65,7 @@ pub fn grow(path: &Path, mounted_at: &Path) -> Result<()> {
     }
 }
 
-/// Makes a file system on a blank device; names what is on one that is not.
+/// Makes a file system on a blank device; returns the content of one that is not blank.
 fn format(device: &Path, fs_type: &str) -> Result<Option<String>> {
     if let Some(present) = content(device)? {
         return Ok(Some(present));
@@ -80,7 +80,7 @@ fn format(device: &Path, fs_type: &str) -> Result<Option<String>> {
     Ok(None)
 }
 
-/// The content of the device: a file system by its name, or something else.
+/// Returns the content of the device: the name of its file system, or a description.
 fn content(device: &Path) -> Result<Option<String>> {
     // `blkid` finds nothing on a device that it cannot read, too.
     read_ends(device).map_err(Error::file("read", device))?;
@@ -94,7 +94,7 @@ fn content(device: &Path) -> Result<Option<String>> {
     }
 }
 
-/// Reads the first and the last sector, where labels lie.
+/// Reads the first and the last sector, which hold labels.
 fn read_ends(device: &Path) -> std::io::Result<()> {
     let mut file = std::fs::File::open(device)?;
     let mut sector = [0; 512];
@@ -103,7 +103,7 @@ fn read_ends(device: &Path) -> std::io::Result<()> {
     file.read_exact(&mut sector)
 }
 
-/// Reads the answer of `blkid`: a table of partitions is nothing that could be mounted.
+/// Parses the answer of `blkid`: a partition table cannot be mounted.
 fn found(answer: &str) -> String {
     let value = |key: &str| answer.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
     match (value("PTTYPE"), value("TYPE")) {

@@ -1,8 +1,8 @@
-//! The volumes of a pod: put in place before its containers, kept up to date while it lives, taken away
-//! after it. One file per type of volume; this one names the types and the order of the steps.
+//! The volumes of a pod: mounted before its containers start, kept up to date while it runs, unmounted after it. One
+//! file per volume type; this one lists the types and the order of the steps.
 //!
-//! Setting up is idempotent: the worker repeats it whenever something that a volume shows has changed.
-//! A volume type that is not listed here is refused with its name, never ignored.
+//! Mounting is idempotent: the worker repeats it whenever the content of a volume has changed. A volume type that is
+//! not listed here is refused with its name, never ignored.
 
 pub mod atomic_writer;
 mod config_map;
@@ -43,38 +43,38 @@ use csi::Csi;
 pub struct File {
     pub content: Vec<u8>,
     pub mode: u32,
-    /// Set for a token that only the pod's user may read.
+    /// The owner of a token that only the pod's user may read.
     pub owner: Option<u32>,
 }
 
-/// Paths relative to the volume's root, and what is in them.
+/// Files by their path relative to the volume's root.
 pub type Payload = BTreeMap<String, File>;
 
-/// A volume in place.
+/// A mounted volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mounted {
     pub path: PathBuf,
-    /// Whether containers may write to it at all.
+    /// Whether containers may write to it.
     pub writable: bool,
-    /// The path is a block device, not a directory.
+    /// Whether the path is a block device, not a directory.
     pub device: bool,
 }
 
 impl Mounted {
-    /// A directory that containers may write to.
+    /// Returns a directory that containers may write to.
     pub fn writable(path: PathBuf) -> Mounted {
         Mounted { path, writable: true, device: false }
     }
 }
 
-/// All volumes of a pod in place, and when they must be looked at again (a token grows old).
+/// The mounted volumes of a pod, and the time of their next reconcile (a token expires).
 #[derive(Clone, Debug, Default)]
 pub struct MountedVolumes {
     pub by_name: HashMap<String, Mounted>,
     pub refresh_at: Option<Timestamp>,
 }
 
-/// What the volume types need to know.
+/// The parts that the volume types use.
 pub struct Context<'a> {
     pub client: &'a Client,
     pub tokens: &'a Tokens,
@@ -88,10 +88,10 @@ pub struct Context<'a> {
     pub now: Timestamp,
 }
 
-/// Puts every volume of the pod in place, or says which one cannot be.
+/// Mounts every volume of the pod; the error names the volume that failed.
 pub async fn set_up(context: &Context<'_>) -> Result<MountedVolumes> {
     let mut result = MountedVolumes::default();
-    // The content of an image volume is the runtime's: it is fetched with the images of the containers.
+    // The runtime mounts an image volume; its image is pulled with the images of the containers.
     for volume in spec::spec(context.pod).volumes.iter().flatten().filter(|volume| volume.image.is_none()) {
         let begun = Instant::now();
         let set_up = set_up_volume(context, volume, &mut result.refresh_at).await;
@@ -105,7 +105,7 @@ pub async fn set_up(context: &Context<'_>) -> Result<MountedVolumes> {
     Ok(result)
 }
 
-/// Counts how long it took; a volume that only waits is no operation yet.
+/// Observes the duration; a volume that only waits is no operation yet.
 fn note(context: &Context<'_>, volume: &Volume, set_up: &Result<Mounted>, begun: Instant) {
     let status = match set_up {
         Ok(_) => "success",
@@ -184,17 +184,17 @@ fn unsupported_type(volume: &Volume) -> &'static str {
     }
 }
 
-/// Where in a pod's directory its `local` volumes are.
+/// The directory of `local` volumes in a pod's directory.
 pub const LOCAL_VOLUME: &str = "kubernetes.io~local-volume";
 
-/// Where a volume's bytes live.
+/// The medium of a volume's files.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Medium {
     Disk,
     Memory,
 }
 
-/// The directory of a volume, as upstream lays pods out.
+/// Returns the directory of a volume in upstream's layout.
 fn volume_dir(context: &Context<'_>, plugin: &str, name: &str) -> PathBuf {
     context.pod_dir.join("volumes").join(plugin).join(name)
 }
@@ -220,7 +220,7 @@ fn mode(mode: Option<i32>, default: u32) -> u32 {
     mode.and_then(|mode| u32::try_from(mode).ok()).unwrap_or(default) & 0o777
 }
 
-/// The keys of a ConfigMap or Secret as files: all of them, or those that `items` names.
+/// Returns the keys of a ConfigMap or Secret as files: all of them, or those in `items`.
 fn project_keys(
     data: &BTreeMap<String, Vec<u8>>,
     items: Option<&[KeyToPath]>,
@@ -247,7 +247,7 @@ fn project_keys(
     Ok(payload)
 }
 
-/// The ConfigMaps and Secrets whose changes the pod's volumes must show.
+/// Returns the ConfigMaps and Secrets whose changes the pod's volumes must show.
 pub fn references(pod: &Pod) -> (Vec<String>, Vec<String>) {
     let (mut config_maps, mut secrets) = (Vec::new(), Vec::new());
     for volume in spec::spec(pod).volumes.iter().flatten() {

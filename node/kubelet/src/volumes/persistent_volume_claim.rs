@@ -1,5 +1,5 @@
-//! `persistentVolumeClaim` and `ephemeral`: the volume that the claim is bound to, on this node (`hostPath` and `local`)
-//! or from a CSI driver. It never binds a claim and never waits for one: the worker tries again.
+//! `persistentVolumeClaim` and `ephemeral`: the volume that the claim is bound to, on this node (`hostPath` and
+//! `local`) or of a CSI driver. It never binds a claim and never waits for one: the worker tries again.
 
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
@@ -15,7 +15,7 @@ use crate::config::LOCAL_VOLUMES;
 use crate::error::{Error, Result};
 use crate::pod::spec;
 
-/// The name of the claim that is made for an ephemeral volume.
+/// Returns the name of the claim of an ephemeral volume.
 pub fn ephemeral_claim(context: &Context<'_>, volume: &str) -> String {
     format!("{}-{volume}", spec::name(context.pod))
 }
@@ -59,8 +59,8 @@ pub async fn set_up(
     Ok(mounted)
 }
 
-/// Grows what lies on a volume of this node after the volume itself, and tells the claim. Without a path there is nothing
-/// on it that this node knows.
+/// Grows the file system of a volume of this node after the volume itself, and records the result in the claim's
+/// status. Without a path the volume has no file system of this node.
 async fn expand(
     context: &Context<'_>,
     claim: &PersistentVolumeClaim,
@@ -80,7 +80,7 @@ async fn expand(
     }
 }
 
-/// The volume, once claim and volume agree that they belong together.
+/// Returns the claim and its volume if both agree that they are bound.
 async fn bound_volume(context: &Context<'_>, claim: &str) -> Result<(PersistentVolumeClaim, PersistentVolume)> {
     let namespace = spec::namespace(context.pod);
     let claim = context.client.get::<PersistentVolumeClaim>(namespace, claim).await?;
@@ -102,7 +102,7 @@ fn bound_name(claim: &PersistentVolumeClaim) -> Result<&str> {
     name.filter(|_| bound).ok_or_else(|| Error::pod("PVC is not bound"))
 }
 
-/// A directory or file system of this node. The first time a pod sees it, it is given to the pod's group.
+/// Mounts a directory or file system of this node. The first time that a pod uses it, it gets the pod's group.
 async fn set_up_local(
     context: &Context<'_>,
     name: &str,
@@ -110,7 +110,7 @@ async fn set_up_local(
     options: Option<&[String]>,
 ) -> Result<Mounted> {
     let path = PathBuf::from(&source.path);
-    // Beside the directories of pods lies the place of the cluster's own provisioner.
+    // The directory of the cluster's own provisioner is beside those of pods.
     let root = context.pod_dir.parent().and_then(Path::parent);
     if root.is_some_and(|root| path.parent() == Some(&root.join(LOCAL_VOLUMES))) {
         make_directory(&path).map_err(Error::file("create", &path))?;
@@ -132,7 +132,7 @@ async fn set_up_local(
     Ok(Mounted::writable(path))
 }
 
-/// Mounts what is on the device, unless it is mounted there already; true if it is new.
+/// Mounts the device, unless it is mounted already; returns whether the mount is new.
 async fn mount_device(device: &Path, target: &Path, fs_type: Option<&str>, options: &[String]) -> Result<bool> {
     fs::create_dir_all(target).map_err(Error::file("create", target))?;
     if empty_dir::is_mount_point(target)? {
@@ -146,13 +146,13 @@ async fn mount_device(device: &Path, target: &Path, fs_type: Option<&str>, optio
     Ok(true)
 }
 
-/// Formatting or growing a large disk takes its time.
+/// Runs work on another thread: formatting or growing a large disk takes long.
 async fn in_background(work: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
     let done = tokio::task::spawn_blocking(work).await;
     done.unwrap_or_else(|error| Err(Error::pod(format!("work on the device ended: {error}"))))
 }
 
-/// A block device of this node, for a claim that asks for one.
+/// Returns a block device of this node, for a claim with `volumeMode: Block`.
 fn local_device(source: &LocalVolumeSource) -> Result<Mounted> {
     let path = PathBuf::from(&source.path);
     let path = path.canonicalize().map_err(Error::file("look at device", &path))?;
@@ -163,11 +163,11 @@ fn local_device(source: &LocalVolumeSource) -> Result<Mounted> {
     Ok(Mounted { device: true, ..Mounted::writable(path) })
 }
 
-/// A directory of the cluster's own provisioner is there from the first look on. Everybody may write to it: which user a
-/// pod runs as is not known before.
+/// Makes a directory of the cluster's own provisioner on first use. Every user may write to it, because the user of a
+/// pod is not known before.
 fn make_directory(path: &Path) -> std::io::Result<()> {
     if let Some(place) = path.parent() {
-        // Pods are given the directories inside; nobody else on the machine has a way to them.
+        // Pods get the directories inside; no other user of the machine has access to them.
         fs::DirBuilder::new().recursive(true).mode(0o700).create(place)?;
     }
     match fs::create_dir(path) {
@@ -191,7 +191,7 @@ mod tests {
         make_directory(&path).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o777, 0o700));
-        // A pod may have changed it since.
+        // A pod may have changed the mode since.
         fs::set_permissions(&path, fs::Permissions::from_mode(0o750)).unwrap();
         make_directory(&path).unwrap();
         assert_eq!(mode(&path), 0o750);

@@ -37,8 +37,8 @@ pub async fn payload(
     Ok(payload)
 }
 
-/// A token belongs to the user that all containers run as, if there is one, and is for that user and the pod's group
-/// alone. Without either, it has the mode of the volume.
+/// Returns the file of a token. It belongs to the user that all containers run as, if there is one, and only that user
+/// and the pod's group can read it. Without either, it has the mode of the volume.
 fn token_file(pod: &Pod, token: String, default_mode: u32) -> File {
     let owner = fs_group::common_user(pod);
     let is_restricted = owner.is_some() || fs_group::fs_group(pod).is_some();

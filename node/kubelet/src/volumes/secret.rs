@@ -1,4 +1,4 @@
-//! The files of a `secret` volume or projection. They live in memory only.
+//! The files of a `secret` volume or projection. They are in memory only.
 
 use std::collections::BTreeMap;
 

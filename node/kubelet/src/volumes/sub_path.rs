@@ -1,8 +1,8 @@
-//! `subPath`: one file or directory of a volume, bound to a place of its own before it is mounted.
+//! `subPath`: one file or directory of a volume, bind-mounted to a path of its own before the container mounts it.
 //!
-//! The path comes from the user and the volume's content from a container, so it is resolved by the
-//! kernel inside the volume's root (`openat2`, beneath it) and mounted through the open descriptor: no
-//! symbolic link can lead out, not even one that is swapped in meanwhile.
+//! The path comes from the user and the volume's content from a container. So the kernel resolves the path inside the
+//! volume's root (`openat2`, beneath it), and the mount uses the open descriptor: no symbolic link can lead out, not
+//! even one that a container swaps in at the same time.
 
 use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -31,7 +31,7 @@ pub fn bind(volume: &Path, sub_path: &str, target: &Path) -> Result<PathBuf> {
     Ok(target.to_path_buf())
 }
 
-/// Opens the path beneath the volume; what does not exist becomes a directory that has the volume's own mode: whoever may
+/// Opens the path beneath the volume. A missing part becomes a directory with the volume's own mode: a user who may
 /// write to the volume may write to a part of it.
 fn open_or_create(volume: &Path, inside: &Path) -> Result<OwnedFd> {
     let root = rustix::fs::open(volume, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
@@ -56,7 +56,7 @@ fn open_or_create(volume: &Path, inside: &Path) -> Result<OwnedFd> {
             Err(errno) => return Err(failed(errno)),
         };
         if made.is_ok() {
-            // The kernel's own link to the place: not what the umask left of the mode.
+            // The kernel's own link to the directory: its mode is set without the umask.
             let link = format!("/proc/self/fd/{}", parent.as_raw_fd());
             rustix::fs::chmod(link.as_str(), mode).map_err(failed)?;
         }
@@ -65,7 +65,7 @@ fn open_or_create(volume: &Path, inside: &Path) -> Result<OwnedFd> {
 }
 
 fn prepare_target(target: &Path, is_dir: bool) -> Result<()> {
-    // A former attempt's mount is replaced: the container must see the volume as it is now.
+    // The mount of an earlier attempt is replaced: the container must see the current volume.
     let _ = umount2(target, MntFlags::MNT_DETACH);
     let parent = target.parent().unwrap_or(target);
     fs::create_dir_all(parent).map_err(Error::file("create", parent))?;
@@ -101,7 +101,8 @@ mod tests {
                     rustix::fs::renameat_with(cwd, &data, cwd, &link, flags).unwrap();
                 }
             });
-            // The link may lie there for as long as the other thread does not run: until some attempts met the directory.
+            // The link may stay for as long as the other thread does not run, so the test ends after some attempts met
+            // the directory.
             let (mut inside, mut escaped) = (0, None);
             for attempt in 0..300_000 {
                 let path = format!("data/new-{attempt}/deep");

@@ -1,6 +1,6 @@
-//! Takes a pod's directory away: first every mount below it, then the files. A mount that will not go is
-//! detached, and files are removed only when nothing is mounted there any more, so that a volume's
-//! content on another file system is never deleted by mistake.
+//! Removes a pod's directory: first every mount below it, then the files. A mount that cannot be unmounted is detached.
+//! Files are removed only when nothing is mounted there any more, so that a volume's content on another file system is
+//! never deleted by mistake.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use nix::mount::{MntFlags, umount2};
 
 use crate::error::{Error, Result};
 
-/// Unmounts the devices of the pod's `local` volumes: whoever runs the node may want a disk back that no container uses.
+/// Unmounts the devices of the pod's `local` volumes: the node's administrator may need a disk that no container uses.
 pub fn release_devices(pod_dir: &Path) -> Result<()> {
     unmount(&pod_dir.join("volumes").join(super::LOCAL_VOLUME))
 }
@@ -37,7 +37,7 @@ fn unmount(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The mount points below a directory, the kernel's list of them.
+/// Returns the mount points below a directory, from the kernel's list.
 pub fn mounts_below(directory: &Path) -> Result<Vec<PathBuf>> {
     let table = Path::new("/proc/self/mountinfo");
     let text = fs::read_to_string(table).map_err(Error::file("read", table))?;
@@ -45,7 +45,7 @@ pub fn mounts_below(directory: &Path) -> Result<Vec<PathBuf>> {
     Ok(fields.map(unescape).filter(|path| path.starts_with(directory) && path != directory).collect())
 }
 
-/// The table writes spaces and the like as octal escapes.
+/// Decodes a field of the mount table, which has octal escapes for spaces and the like.
 fn unescape(field: &str) -> PathBuf {
     let mut text = String::new();
     let mut rest = field;

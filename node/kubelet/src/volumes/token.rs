@@ -1,7 +1,7 @@
-//! Service account tokens of pods: asked for with TokenRequest, bound to the pod, and renewed when four
-//! fifths of their life are over or they are a day old.
+//! Service account tokens of pods: requested by TokenRequest, bound to the pod, and renewed after 80 % of their
+//! lifetime or after a day.
 //!
-//! Tokens live in memory only and are forgotten with their pod.
+//! Tokens are in memory only, and are forgotten with their pod.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -18,7 +18,7 @@ use crate::pod::spec;
 const DEFAULT_SECONDS: i64 = 3600;
 const OLDEST: SignedDuration = SignedDuration::from_hours(24);
 
-/// A token and when to ask for the next one.
+/// A token and the time of its renewal.
 #[derive(Clone, Debug)]
 pub struct Token {
     pub text: String,
@@ -26,7 +26,7 @@ pub struct Token {
     pub refresh_at: Timestamp,
 }
 
-/// What a token was asked for with; two volumes of one pod that ask the same share it.
+/// The parameters of a token; two volumes of one pod with the same parameters share it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Request {
     pod_uid: String,
@@ -41,7 +41,7 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// The token for a projection: the known one while it is fresh, else a new one.
+    /// Returns the token of a projection: the cached one until its renewal, else a new one.
     pub async fn get(&self, context: &Context<'_>, source: &ServiceAccountTokenProjection) -> Result<Token> {
         let request = Request {
             pod_uid: spec::uid(context.pod).to_owned(),
@@ -56,7 +56,7 @@ impl Tokens {
         Ok(token)
     }
 
-    /// Forgets the tokens of a pod that is gone.
+    /// Forgets the tokens of a deleted pod.
     pub fn forget(&self, pod_uid: &str) {
         self.lock().retain(|request, _| request.pod_uid != pod_uid);
     }
@@ -104,7 +104,7 @@ fn bound_to(pod: &Pod) -> BoundObjectReference {
     }
 }
 
-/// After four fifths of the token's life, but within a day.
+/// Returns the time of the renewal: after 80 % of the token's lifetime, but within a day.
 fn refresh_at(now: Timestamp, expires: Timestamp) -> Timestamp {
     let life = expires.duration_since(now);
     let wait = (life / 5 * 4).min(OLDEST).max(SignedDuration::from_secs(1));

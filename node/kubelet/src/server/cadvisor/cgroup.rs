@@ -1,6 +1,6 @@
-//! The figures that the files of a cgroup hold, under the same names for both versions of cgroups.
+//! The metrics in the files of a cgroup, under the same names for both cgroup versions.
 //!
-//! Pure but for the names of disks: the files come by a function.
+//! Pure, except for the names of disks: a function reads the files.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use super::super::metrics::TICKS;
 use super::{Figure, Read, common, number};
 use crate::container::cgroups::field;
 
-/// The files of cgroup v1.
+/// Reads the files of cgroup v1.
 pub(super) fn legacy(read: Read<'_>, list: &mut Vec<Figure>) {
     let stat = read("memory", "memory.stat").unwrap_or_default();
     let memory = |name: &str| field(&stat, &format!("total_{name}")).map(|bytes| bytes as f64);
@@ -80,7 +80,7 @@ pub(super) fn legacy(read: Read<'_>, list: &mut Vec<Figure>) {
     }
 }
 
-/// The files of cgroup v2.
+/// Reads the files of cgroup v2.
 pub(super) fn unified(read: Read<'_>, list: &mut Vec<Figure>) {
     let stat = read("memory", "memory.stat").unwrap_or_default();
     let memory = |name: &str| field(&stat, name).map(|bytes| bytes as f64);
@@ -92,7 +92,7 @@ pub(super) fn unified(read: Read<'_>, list: &mut Vec<Figure>) {
     let limited = |value: Option<f64>| value.filter(|_| quota.is_some());
     let weight = number(read("cpu", "cpu.weight"));
     let usage = number(read("memory", "memory.current"));
-    // `max` is no limit, which upstream writes as none at all.
+    // `max` is no limit, which upstream does not write.
     let limit = |file: &str| read("memory", file).map(|text| text.trim().parse().unwrap_or(0.0));
     let events = read("memory", "memory.events").unwrap_or_default();
     common(
@@ -172,7 +172,7 @@ fn cpu_total(list: &mut Vec<Figure>, used: Option<f64>) {
     list.extend(used.map(|used| ("container_cpu_usage_seconds_total", vec![("cpu", "total".to_owned())], used)));
 }
 
-/// Faults of pages and major ones: of the cgroup itself, and of all below it.
+/// Adds page faults and major page faults: of the cgroup itself, and of its descendants.
 fn failures(list: &mut Vec<Figure>, counts: [Option<u64>; 4]) {
     let kinds =
         [("pgfault", "container"), ("pgmajfault", "container"), ("pgfault", "hierarchy"), ("pgmajfault", "hierarchy")];

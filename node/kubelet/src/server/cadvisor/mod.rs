@@ -1,6 +1,6 @@
-//! `/metrics/cadvisor`: what containers, pods and the machine use, under the names and labels that dashboards know from
-//! upstream's kubelet. Everything is read from the cgroup file systems and from /proc when somebody asks; nothing is
-//! kept. Only the sizes of file systems come from the runtime.
+//! `/metrics/cadvisor`: the resource usage of containers, pods and the machine, under the names and labels of
+//! upstream's kubelet, which dashboards use. Everything is read from the cgroup file systems and from /proc on request;
+//! nothing is cached. Only the sizes of file systems come from the runtime.
 
 mod cgroup;
 mod processes;
@@ -20,7 +20,7 @@ use crate::pod::spec;
 use crate::stats::Detail;
 use crate::summary::{FsStats, Time};
 
-/// Name, kind and help of every family, in the order in which they are written.
+/// The name, type and help of every family, in the order of the output.
 #[rustfmt::skip]
 const FAMILIES: &[(&str, &str, &str)] = &[
     ("container_blkio_device_usage_total", "counter", "Blkio Device bytes usage"),
@@ -81,10 +81,10 @@ const FAMILIES: &[(&str, &str, &str)] = &[
     ("container_ulimits_soft", "gauge", "Soft ulimit values for the container root process. Unlimited if -1, except priority and nice"),
 ];
 
-/// A figure: its family, its labels beyond those of its cgroup, its value.
+/// A sample: its family, its labels beyond those of its cgroup, its value.
 type Figure = (&'static str, Vec<(&'static str, String)>, f64);
 
-/// A cgroup, and who it is.
+/// A cgroup, and the pod and container that it belongs to.
 #[derive(Default)]
 struct Row {
     cgroup: String,
@@ -95,7 +95,7 @@ struct Row {
     /// The id of a container.
     name: String,
     started_at: i64,
-    /// Whether the network of its processes is the row's own.
+    /// Whether the row has the network of its processes.
     network: bool,
     rootfs: Option<FsStats>,
 }
@@ -110,7 +110,7 @@ pub async fn page(state: &Arc<State>) -> Response<Body> {
     }
 }
 
-/// The machine, the cgroups above pods, the pods and their running containers.
+/// Returns the machine, the cgroups above pods, the pods and their running containers.
 async fn rows(state: &Arc<State>) -> Vec<Row> {
     let root = state.services.config.cgroup_root.trim_end_matches('/').to_owned();
     let above = ["", "/kubepods", "/kubepods/burstable", "/kubepods/besteffort"];
@@ -121,7 +121,7 @@ async fn rows(state: &Arc<State>) -> Vec<Row> {
             ..Row::default()
         })
         .collect();
-    // Without the runtime's answer the sizes of file systems are missing, and nothing else.
+    // Without the runtime's answer only the sizes of file systems are missing.
     let summary = state.collector.summary(Detail::All).await.ok();
     let stats = summary.iter().flat_map(|summary| &summary.pods).flat_map(|pod| &pod.containers);
     let mut rootfs: BTreeMap<&str, &FsStats> =
@@ -208,7 +208,7 @@ fn machine(page: &mut Page, host: &Host) {
     }
 }
 
-/// Everything that is known of a cgroup.
+/// Returns all samples of a cgroup.
 fn figures(row: &Row, cgroups: &Cgroups, now: Time) -> Vec<Figure> {
     let read = |controller: &str, file: &str| cgroups.read(controller, &row.cgroup, file);
     let mut list: Vec<Figure> = Vec::new();
@@ -252,7 +252,7 @@ fn common(list: &mut Vec<Figure>, figures: &[(&'static str, Option<f64>)]) {
 mod tests {
     use super::*;
 
-    /// Writes the files of a cgroup and reads its figures as lines.
+    /// Writes the files of a cgroup and returns its samples as lines.
     fn check(mount: &std::path::Path, files: &[(&str, &str)]) -> Vec<String> {
         for (path, content) in files {
             let path = mount.join(path);

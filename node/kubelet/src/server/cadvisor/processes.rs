@@ -1,10 +1,10 @@
-//! The figures that only the processes of a cgroup show: their network, and what they have open.
+//! The metrics that only the processes of a cgroup have: their network and their open files.
 
 use std::fs;
 
 use super::{Figure, Read, Row, common, number};
 
-/// What the processes of a cgroup hold: a pod the network, a container the rest.
+/// Adds the samples of a cgroup's processes: the network of a pod, everything else of a container.
 pub(super) fn figures(read: Read<'_>, row: &Row, list: &mut Vec<Figure>) {
     let threads = number(read("pids", "pids.current"));
     let most = read("pids", "pids.max").map(|text| text.trim().parse().unwrap_or(0.0));
@@ -40,12 +40,12 @@ pub(super) fn figures(read: Read<'_>, row: &Row, list: &mut Vec<Figure>) {
     list.extend(most.map(|most| ("container_ulimits_soft", labels(), most)));
 }
 
-/// A process of a cgroup below this one.
+/// Returns a process of a cgroup below this one.
 fn first_below(read: Read<'_>) -> Option<String> {
     read("memory", "*/cgroup.procs")?.lines().next().map(str::to_owned)
 }
 
-/// `/proc/<pid>/net/dev`, which shows the network of the process.
+/// Parses `/proc/<pid>/net/dev`, which shows the network of the process.
 pub(super) fn interfaces(text: &str, list: &mut Vec<Figure>) {
     const COLUMNS: [(&str, usize); 8] = [
         ("container_network_receive_bytes_total", 0),

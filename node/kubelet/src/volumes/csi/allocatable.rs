@@ -1,5 +1,6 @@
-//! How many volumes a driver can attach to this node may change: a driver whose CSIDriver object asks for it is asked
-//! again at its interval, and at once when an attachment failed because the node is full.
+//! Keeps the number of volumes that a driver can attach to this node up to date: a driver whose CSIDriver object has
+//! `nodeAllocatableUpdatePeriodSeconds` is queried at that interval, and at once after an attachment failed because the
+//! node is full.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,11 +15,11 @@ use super::record::Record;
 use super::{Csi, node_info};
 use crate::error::{Error, Result};
 
-/// How long a change of a CSIDriver object may go unseen; no shorter interval is valid.
+/// The longest time until a change of a CSIDriver object takes effect; no shorter interval is valid.
 const LONGEST_SLEEP: Duration = Duration::from_secs(10);
 const LIMIT_EXCEEDED: &str = "VolumeAttachmentLimitExceeded";
 
-/// Asks the drivers until shutdown.
+/// Queries the drivers until shutdown.
 pub async fn keep_allocatable(csi: Arc<Csi>, stop: CancellationToken) {
     let mut queried: HashMap<String, Instant> = HashMap::new();
     loop {
@@ -37,7 +38,7 @@ pub async fn keep_allocatable(csi: Arc<Csi>, stop: CancellationToken) {
     }
 }
 
-/// The drivers whose interval is over. A driver that is new was asked when it registered.
+/// Returns the drivers whose interval is over. A new driver was queried when it registered.
 fn due(drivers: &HashMap<String, Duration>, queried: &mut HashMap<String, Instant>, now: Instant) -> Vec<String> {
     let mut names = Vec::new();
     for (name, period) in drivers {
@@ -50,7 +51,7 @@ fn due(drivers: &HashMap<String, Duration>, queried: &mut HashMap<String, Instan
     names
 }
 
-/// How long until the next driver is to be asked.
+/// Returns the time until the next query.
 fn next(drivers: &HashMap<String, Duration>, queried: &HashMap<String, Instant>, now: Instant) -> Duration {
     let left = |(name, period): (&String, &Duration)| {
         let since = queried.get(name).map_or(Duration::ZERO, |last| now.duration_since(*last));
@@ -64,7 +65,7 @@ fn period(driver: &CSIDriver) -> Option<Duration> {
     (seconds > 0).then(|| Duration::from_secs(seconds))
 }
 
-/// Whether the attachment failed because the node has no room for it.
+/// Reports whether the attachment failed because the node's limit is reached.
 fn is_exhausted(attachment: &VolumeAttachment) -> bool {
     let status = attachment.status.as_ref();
     let code = status.and_then(|status| status.attach_error.as_ref()?.error_code);
@@ -72,7 +73,7 @@ fn is_exhausted(attachment: &VolumeAttachment) -> bool {
 }
 
 impl Csi {
-    /// The drivers of this node that are to be asked again, and how often.
+    /// Returns the drivers of this node that have an interval, with that interval.
     fn periods(&self) -> HashMap<String, Duration> {
         let names: Vec<String> = self.lock().drivers.keys().cloned().collect();
         names.into_iter().filter_map(|name| Some((name.clone(), period(&self.object(&name)?)?))).collect()
@@ -83,8 +84,8 @@ impl Csi {
         node_info::set_limit(self, name, info.max_volumes_per_node).await
     }
 
-    /// Refuses a pod whose volume the node has no room for, if the driver wants its limit to be kept up to date: the
-    /// scheduler would otherwise not learn of it.
+    /// Rejects a pod whose volume exceeds the node's limit, if the driver's limit is kept up to date: the scheduler
+    /// would otherwise choose this node again.
     pub(super) async fn check_room(&self, driver: Option<&CSIDriver>, record: &Record, volume: &str) -> Result<()> {
         if driver.and_then(period).is_none() {
             return Ok(());

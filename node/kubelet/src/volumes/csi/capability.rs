@@ -1,4 +1,4 @@
-//! What a CSI driver is told of a volume, from what the API says of it. Pure.
+//! The parameters of CSI calls for a volume, from its API objects. Pure.
 
 use std::collections::HashMap;
 
@@ -35,7 +35,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// A volume that lives and dies with its pod.
+    /// Returns the volume of an inline `csi` source, which exists as long as its pod.
     pub fn inline(pod: &Pod, volume: &Volume) -> Option<Source> {
         let source = volume.csi.as_ref()?;
         let secret = source.node_publish_secret_ref.as_ref();
@@ -51,7 +51,7 @@ impl Source {
         })
     }
 
-    /// The volume that a claim is bound to.
+    /// Returns the volume that a claim is bound to.
     pub fn persistent(volume: &PersistentVolume, read_only: bool) -> Option<Source> {
         let declared = volume.spec.as_ref()?;
         let source = declared.csi.as_ref()?;
@@ -76,7 +76,8 @@ impl Source {
         })
     }
 
-    /// Whether only one pod may use the volume at a time. The scheduler sees to that, but not every pod comes from it.
+    /// Reports whether only one pod may use the volume at a time. The scheduler ensures it, but not for pods that it
+    /// did not bind.
     pub fn is_for_one_pod(&self) -> bool {
         self.access_modes.iter().any(|mode| mode == "ReadWriteOncePod")
     }
@@ -92,7 +93,8 @@ impl Source {
         }
     }
 
-    /// How the pod will use the volume. `group` is set if the driver gives the files to it.
+    /// Returns the capability for the pod's use of the volume. `group` is set if the driver changes the group of the
+    /// files.
     pub fn capability(&self, abilities: &Abilities, group: Option<u32>) -> csi::VolumeCapability {
         use csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
         let access_type = match self.block {
@@ -119,7 +121,7 @@ fn access_mode(mode: &str, abilities: &Abilities) -> Mode {
     }
 }
 
-/// What a driver's node service can do.
+/// The capabilities of a driver's node service.
 #[derive(Clone, Debug, Default)]
 pub struct Abilities(Vec<i32>);
 
@@ -134,12 +136,12 @@ impl Abilities {
     }
 }
 
-/// Whether volumes of the driver must be attached to a node before it can use them.
+/// Reports whether volumes of the driver must be attached to the node before use.
 pub fn needs_attach(driver: Option<&CSIDriver>) -> bool {
     driver.is_none_or(|driver| driver.spec.attach_required != Some(false))
 }
 
-/// Whether the driver takes volumes of this kind at all.
+/// Checks that the driver supports volumes of this lifecycle mode.
 pub fn check_mode(source: &Source, driver: Option<&CSIDriver>) -> Result<()> {
     let mode = if source.persistent { "Persistent" } else { "Ephemeral" };
     let Some(driver) = driver else {
@@ -162,7 +164,7 @@ pub fn check_mode(source: &Source, driver: Option<&CSIDriver>) -> Result<()> {
     )))
 }
 
-/// Whether the kubelet gives the volume's files to the pod's group.
+/// Reports whether the kubelet changes the group of the volume's files to the pod's fsGroup.
 pub fn gives_to_group(source: &Source, driver: Option<&CSIDriver>) -> bool {
     let policy = driver.and_then(|driver| driver.spec.fs_group_policy.as_deref());
     match policy.unwrap_or("ReadWriteOnceWithFSType") {
@@ -175,7 +177,7 @@ pub fn gives_to_group(source: &Source, driver: Option<&CSIDriver>) -> bool {
     }
 }
 
-/// Adds what the driver asked to know of the pod.
+/// Adds the pod's information if the driver has `podInfoOnMount`.
 pub fn add_pod_info(attributes: &mut HashMap<String, String>, pod: &Pod, source: &Source, driver: Option<&CSIDriver>) {
     if driver.is_none_or(|driver| driver.spec.pod_info_on_mount != Some(true)) {
         return;

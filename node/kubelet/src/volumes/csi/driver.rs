@@ -1,4 +1,4 @@
-//! One CSI driver of this node: the calls the kubelet makes to it, each with upstream's time limit.
+//! One CSI driver of this node: the calls of the kubelet, each with upstream's time limit.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::capability::Abilities;
 use crate::error::{Error, Result};
 use crate::volumes::expansion::Outcome;
 
-/// As long as upstream waits for a driver.
+/// Upstream's time limit of a call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(120);
 
 #[derive(Clone)]
@@ -20,14 +20,14 @@ pub struct Driver {
     client: NodeClient<Channel>,
 }
 
-/// A request with its time limit.
+/// Makes a request with its time limit.
 fn timed<T>(message: T) -> tonic::Request<T> {
     let mut request = tonic::Request::new(message);
     request.set_timeout(CALL_TIMEOUT);
     request
 }
 
-/// A driver's refusal.
+/// The error of a driver.
 #[derive(Debug)]
 pub struct Refusal {
     code: Code,
@@ -35,7 +35,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// The outcome of the call that failed.
+    /// Returns the outcome of the failed call.
     pub fn outcome(&self) -> Outcome {
         match self.code {
             Code::Cancelled | Code::DeadlineExceeded | Code::Unavailable | Code::ResourceExhausted | Code::Aborted => {
@@ -60,7 +60,7 @@ impl From<Refusal> for Error {
     }
 }
 
-/// The driver's refusal as upstream shows it.
+/// Formats the driver's error as upstream does.
 fn refused(status: tonic::Status) -> Error {
     refusal(status).into()
 }

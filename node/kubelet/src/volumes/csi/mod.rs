@@ -1,9 +1,9 @@
-//! Volumes of CSI drivers: which drivers are here (`driver`, told to the API by `node_info`), putting a volume in place
-//! for a pod (`set_up`), taking it away (`tear_down`), and what is written down of it (`record`).
+//! Volumes of CSI drivers: the registered drivers (`driver`, reported by `node_info`), mounting a volume for a pod
+//! (`set_up`), unmounting it (`tear_down`), and its record on disk (`record`).
 //!
-//! Invariant: calls about one volume never overlap, whichever pods use it; a volume is unstaged only when no pod of the
-//! node has a record of it; a pod's record goes only after the driver has unpublished the volume, and the record beside a
-//! staged volume only after the driver has unstaged it.
+//! Invariant: calls for one volume never overlap, whichever pods use it; a volume is unstaged only if no pod of the
+//! node has a record of it; a pod's record is removed only after the driver has unpublished the volume, and the record
+//! beside a staged volume only after the driver has unstaged it.
 
 mod allocatable;
 mod capability;
@@ -38,7 +38,7 @@ use driver::Driver;
 /// The user of a volume that no pod uses any more and that its driver has not unstaged.
 const LEFT_STAGED: &str = "left-staged";
 
-/// Everything the kubelet knows of CSI drivers and their volumes.
+/// The CSI drivers of the node and their volumes.
 pub struct Csi {
     root_dir: PathBuf,
     node_name: String,
@@ -48,24 +48,24 @@ pub struct Csi {
     /// This node's own object.
     own_node: Arc<Cache>,
     state: Mutex<State>,
-    /// The volumes that the node uses, as its status tells the attach-detach controller.
+    /// The volumes in use, for `volumesInUse` of the node's status.
     in_use: watch::Sender<BTreeSet<String>>,
-    /// A volume was left staged.
+    /// Signals that a volume was left staged.
     left_staged: tokio::sync::Notify,
 }
 
 #[derive(Default)]
 struct State {
     drivers: HashMap<String, Registered>,
-    /// One for each volume that somebody is at work on.
+    /// One lock for each volume with a call in progress.
     locks: HashMap<String, Arc<tokio::sync::Mutex<()>>>,
     /// The pods that use an attachable volume.
     users: BTreeMap<String, BTreeSet<String>>,
     /// Pods that wait for a driver or an attachment.
     waiting: HashMap<String, Waker>,
-    /// The volumes in place, by pod and by their name in its spec.
+    /// The published volumes, by pod and by their name in its spec.
     published: HashMap<(String, String), Published>,
-    /// The volumes of which an attempt to grow what lies on them is over and failed.
+    /// The volumes whose last expansion failed.
     failed_expansions: BTreeSet<String>,
 }
 
@@ -75,19 +75,19 @@ struct Registered {
     version: String,
 }
 
-/// A volume in place for a pod.
+/// A volume that is published for a pod.
 #[derive(Clone, Debug)]
 struct Published {
     driver: String,
     handle: String,
     path: PathBuf,
     staging: Option<PathBuf>,
-    /// What the driver said last of the volume's use.
+    /// The last usage that the driver reported.
     usage: Vec<corten_plugins::csi::VolumeUsage>,
 }
 
 impl Csi {
-    /// Knows from the disk which volumes an earlier kubelet put in place.
+    /// Reads from the disk which volumes an earlier kubelet published.
     pub fn new(root_dir: &Path, node_name: &str, client: Client, objects: Arc<Cache>, own_node: Arc<Cache>) -> Csi {
         let mut users: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for (pod_dir, record) in record::of_node(root_dir).into_iter().filter(|(_, record)| record.persistent) {
@@ -109,12 +109,12 @@ impl Csi {
         }
     }
 
-    /// The volumes that the node uses, now and later.
+    /// Returns the volumes in use, now and later.
     pub fn in_use(&self) -> watch::Receiver<BTreeSet<String>> {
         self.in_use.subscribe()
     }
 
-    /// A driver registered: it is asked who it is, and the API is told.
+    /// Registers a driver: queries its node information and reports it to the API.
     pub async fn register(&self, name: &str, endpoint: &Path, supported: &[String]) -> Result<()> {
         let Some(version) = versions::highest(supported, 1) else {
             return Err(Error::pod(format!(
@@ -141,7 +141,7 @@ impl Csi {
         Ok(())
     }
 
-    /// The driver's socket is gone.
+    /// Removes a driver whose socket is gone.
     pub async fn deregister(&self, name: &str) -> Result<()> {
         self.lock().drivers.remove(name);
         tracing::info!(driver = name, "CSI driver gone");
@@ -157,14 +157,14 @@ impl Csi {
         self.objects.typed(&Key { namespace: String::new(), name: name.to_owned() })
     }
 
-    /// Held while anybody calls the driver about the volume.
+    /// Returns the lock of a volume; it is held during every call for the volume.
     fn volume_lock(&self, unique_name: &str) -> Arc<tokio::sync::Mutex<()>> {
         let mut state = self.lock();
         state.locks.retain(|_, lock| Arc::strong_count(lock) > 1);
         state.locks.entry(unique_name.to_owned()).or_default().clone()
     }
 
-    /// The pod uses the volume from now on, or no longer.
+    /// Records whether the pod uses the volume.
     fn set_user(&self, unique_name: &str, pod_uid: &str, uses: bool) {
         let mut state = self.lock();
         let users = state.users.entry(unique_name.to_owned()).or_default();
@@ -183,12 +183,12 @@ impl Csi {
         });
     }
 
-    /// The pod is woken when a driver registers or the node's attachments change.
+    /// Wakes the pod when a driver registers or the node's attachments change.
     fn wait(&self, pod_uid: &str, waker: &Waker) {
         self.lock().waiting.insert(pod_uid.to_owned(), waker.clone());
     }
 
-    /// What pods waited for may have come.
+    /// Wakes all waiting pods.
     pub fn wake(&self) {
         let waiting = std::mem::take(&mut self.lock().waiting);
         waiting.values().for_each(Waker::refresh);

@@ -1,5 +1,5 @@
-//! What the API is told of this node's CSI drivers: the CSINode object, the node's annotation of ids, and the labels of
-//! the driver's topology.
+//! Reports this node's CSI drivers to the API: the CSINode object, the node's annotation of ids, and the labels of the
+//! driver's topology.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 
 const NODE_IDS: &str = "csi.volume.kubernetes.io/nodeid";
 const MIGRATED: &str = "storage.alpha.kubernetes.io/migrated-plugins";
-/// The volume types that were part of Kubernetes once and are CSI drivers now.
+/// The former in-tree volume types that are CSI drivers now.
 const MIGRATED_PLUGINS: [&str; 7] = [
     "kubernetes.io/aws-ebs",
     "kubernetes.io/azure-disk",
@@ -29,11 +29,11 @@ const MIGRATED_PLUGINS: [&str; 7] = [
     "kubernetes.io/portworx-volume",
     "kubernetes.io/vsphere-volume",
 ];
-/// How often a write that lost a race is tried.
+/// The number of attempts of a write that conflicts.
 const ATTEMPTS: usize = 5;
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Makes the node's CSINode object at start: the scheduler reads a node without one as one that knows no limits.
+/// Creates the node's CSINode object at start: the scheduler assumes no limits for a node without one.
 pub async fn keep_csi_node(csi: Arc<Csi>, stop: CancellationToken) {
     while let Err(error) = change(&csi, |_| {}).await {
         warn!(%error, "CSINode not written");
@@ -44,7 +44,7 @@ pub async fn keep_csi_node(csi: Arc<Csi>, stop: CancellationToken) {
     }
 }
 
-/// A driver is here.
+/// Adds a driver.
 pub async fn install(csi: &Csi, name: &str, info: &NodeGetInfoResponse) -> Result<()> {
     if info.node_id.is_empty() {
         return Err(Error::pod("error adding CSI driver node info: driverNodeID must not be empty"));
@@ -66,7 +66,7 @@ pub async fn install(csi: &Csi, name: &str, info: &NodeGetInfoResponse) -> Resul
     .await
 }
 
-/// A driver can attach another number of volumes than before.
+/// Updates the number of volumes that a driver can attach.
 pub async fn set_limit(csi: &Csi, name: &str, most: i64) -> Result<()> {
     change(csi, |drivers| {
         for driver in drivers.iter_mut().filter(|driver| driver.name == name) {
@@ -76,19 +76,19 @@ pub async fn set_limit(csi: &Csi, name: &str, most: i64) -> Result<()> {
     .await
 }
 
-/// A driver has gone.
+/// Removes a driver.
 pub async fn uninstall(csi: &Csi, name: &str) -> Result<()> {
     change(csi, |drivers| drivers.retain(|known| known.name != name)).await?;
     annotate_node(csi, name, None).await
 }
 
-/// How many volumes the driver can attach to the node; none said is no limit.
+/// Returns the number of volumes that the driver can attach to the node; zero is no limit.
 fn limit(most: i64) -> Option<VolumeNodeResources> {
     let count = (most > 0).then(|| i32::try_from(most).unwrap_or(i32::MAX));
     count.map(|count| VolumeNodeResources { count: Some(count) })
 }
 
-/// Changes the drivers of the node's CSINode, and makes it if it is not there.
+/// Changes the drivers of the node's CSINode, and creates it if it does not exist.
 async fn change(csi: &Csi, change: impl Fn(&mut Vec<CSINodeDriver>)) -> Result<()> {
     let node = csi.client.get::<Node>("", &csi.node_name).await?;
     let owner = node.metadata.uid.clone().unwrap_or_default();
@@ -101,7 +101,7 @@ async fn change(csi: &Csi, change: impl Fn(&mut Vec<CSINodeDriver>)) -> Result<(
                 csi.client.create(&new).await.map(drop)
             }
             Some(old) if !is_owned(&old, &owner) => {
-                // It belongs to an earlier node of this name.
+                // The object belongs to an earlier node of this name.
                 csi.client.delete::<CSINode>("", &csi.node_name, &DeleteOptions::default()).await?;
                 continue;
             }
@@ -147,7 +147,7 @@ fn csi_node(name: &str, uid: &str) -> CSINode {
     }
 }
 
-/// Labels of the driver's topology; a node that already says otherwise is not relabelled.
+/// Sets the labels of the driver's topology; a label with another value is not changed.
 async fn label_node(csi: &Csi, topology: &BTreeMap<String, String>) -> Result<()> {
     if topology.is_empty() {
         return Ok(());
@@ -169,7 +169,7 @@ async fn label_node(csi: &Csi, topology: &BTreeMap<String, String>) -> Result<()
     Ok(())
 }
 
-/// The ids by which drivers know the node.
+/// Sets the id by which the driver knows the node.
 async fn annotate_node(csi: &Csi, driver: &str, id: Option<&str>) -> Result<()> {
     let node = csi.client.get::<Node>("", &csi.node_name).await?;
     let before = node.metadata.annotations.and_then(|annotations| annotations.get(NODE_IDS).cloned());

@@ -1,5 +1,5 @@
-//! What the kubelet writes down of CSI volumes, and where: upstream's paths and its `vol_data.json`, so that a kubelet
-//! that was restarted knows whom to ask to take a volume away, with nothing but the disk to go by.
+//! The records of CSI volumes on disk, with upstream's paths and its `vol_data.json`, so that a restarted kubelet knows
+//! which driver unmounts a volume.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +13,8 @@ const FILE: &str = "vol_data.json";
 /// The directory of CSI volumes below a pod's `volumes`.
 pub const POD_PLUGIN: &str = "kubernetes.io~csi";
 
-/// One volume of one pod. A record is there before the driver is called, and goes after the driver has let go.
+/// One volume of one pod. A record is written before the driver is called, and removed after the driver has unpublished
+/// the volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     pub driver: String,
@@ -21,7 +22,7 @@ pub struct Record {
     /// The persistent volume's name, or the pod's own name for an inline volume.
     pub spec_name: String,
     pub block: bool,
-    /// Whether it is a volume of a claim; an inline volume is never staged or attached.
+    /// Whether it is the volume of a claim; an inline volume is never staged or attached.
     pub persistent: bool,
     pub attachment: String,
 }
@@ -31,7 +32,7 @@ impl Record {
         unique_name(&self.driver, &self.handle)
     }
 
-    /// Where the driver is asked to put the volume for the pod.
+    /// Returns the target path at which the driver publishes the volume for the pod.
     pub fn target(&self, root: &Path, pod_dir: &Path) -> PathBuf {
         match self.block {
             true => devices(root).join("publish").join(&self.spec_name).join(pod_dir.file_name().unwrap_or_default()),
@@ -39,7 +40,7 @@ impl Record {
         }
     }
 
-    /// Where the driver prepares the volume once for all pods of the node.
+    /// Returns the staging path at which the driver prepares the volume for all pods of the node.
     pub fn staging(&self, root: &Path) -> PathBuf {
         match self.block {
             true => devices(root).join("staging").join(&self.spec_name),
@@ -71,7 +72,7 @@ impl Record {
         fs::write(&path, text).map_err(Error::file("write", &path))
     }
 
-    /// Forgets the volume; what the driver left at the target must be gone by now.
+    /// Removes the record; the driver must have emptied the target before.
     pub fn remove(&self, root: &Path, pod_dir: &Path) -> Result<()> {
         let target = self.target(root, pod_dir);
         let gone = if target.is_dir() { fs::remove_dir(&target) } else { fs::remove_file(&target) };
@@ -100,19 +101,19 @@ fn absent(error: std::io::Error) -> std::io::Result<()> {
     if error.kind() == std::io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
 }
 
-/// The volumes of a pod.
+/// Returns the volumes of a pod.
 pub fn of_pod(pod_dir: &Path) -> Vec<Record> {
     let volumes = fs::read_dir(pod_dir.join("volumes").join(POD_PLUGIN)).into_iter().flatten().flatten();
     volumes.filter_map(|entry| Record::read(&entry.path())).collect()
 }
 
-/// The volumes of every pod that the node has a directory of, with the pod's directory.
+/// Returns the volumes of every pod that has a directory on the node, with that directory.
 pub fn of_node(root: &Path) -> Vec<(PathBuf, Record)> {
     let pods = fs::read_dir(root.join("pods")).into_iter().flatten().flatten();
     pods.flat_map(|pod| of_pod(&pod.path()).into_iter().map(move |record| (pod.path(), record))).collect()
 }
 
-/// Says beside a staged volume what it is, as upstream does.
+/// Writes the record beside a staged volume, as upstream does.
 pub fn write_staged(record: &Record, staging: &Path) -> Result<()> {
     let directory = if record.block { staging } else { staging.parent().unwrap_or(staging) };
     let data = BTreeMap::from([("driverName", &record.driver), ("volumeHandle", &record.handle)]);
@@ -121,7 +122,7 @@ pub fn write_staged(record: &Record, staging: &Path) -> Result<()> {
     fs::write(&path, serde_json::to_vec(&data).unwrap_or_default()).map_err(Error::file("write", &path))
 }
 
-/// The volumes that are staged, or were about to be.
+/// Returns the volumes that are staged or were about to be.
 pub fn staged(root: &Path) -> Vec<Record> {
     let entries = |directory: &Path| fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
     let drivers = entries(&plugin_dir(root)).filter(|path| *path != devices(root));
@@ -131,7 +132,7 @@ pub fn staged(root: &Path) -> Vec<Record> {
     mounted.chain(blocks).filter_map(read).collect()
 }
 
-/// Takes the staging directory away after the driver has let go of it.
+/// Removes the staging directory after the driver has unstaged the volume.
 pub fn remove_staged(record: &Record, staging: &Path) -> Result<()> {
     let parent = staging.parent().unwrap_or(staging);
     let file = if record.block { staging.join(FILE) } else { parent.join(FILE) };
@@ -151,17 +152,17 @@ fn devices(root: &Path) -> PathBuf {
     plugin_dir(root).join("volumeDevices")
 }
 
-/// The name that the node's status and the attach-detach controller know a volume by.
+/// Returns the volume's name in the node's status, which the attach-detach controller uses.
 pub fn unique_name(driver: &str, handle: &str) -> String {
     format!("kubernetes.io/csi/{driver}^{handle}")
 }
 
-/// The name of the VolumeAttachment of a volume to a node.
+/// Returns the name of the VolumeAttachment of a volume to a node.
 pub fn attachment_name(handle: &str, driver: &str, node: &str) -> String {
     format!("csi-{}", hexadecimal(&[handle, driver, node]))
 }
 
-/// The handle that an inline volume is given.
+/// Returns the handle of an inline volume.
 pub fn inline_handle(pod_uid: &str, volume: &str) -> String {
     format!("csi-{}", hexadecimal(&[pod_uid, volume]))
 }

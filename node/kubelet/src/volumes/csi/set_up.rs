@@ -1,5 +1,6 @@
-//! Puts a CSI volume in place for a pod: attached, staged once for the node, published for the pod, given to the pod's
-//! group, grown if its claim was promised more. Every step may be repeated; drivers promise the same of their calls.
+//! Mounts a CSI volume for a pod: waits for its attachment, stages it once for the node, publishes it for the pod, sets
+//! the pod's group, and expands it if its claim has grown. Every step may be repeated; drivers promise the same of
+//! their calls.
 
 use std::collections::HashMap;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
@@ -23,16 +24,16 @@ use crate::pod::spec;
 use crate::volumes::expansion::{Expansion, LOOK_AGAIN, Outcome, Refused};
 use crate::volumes::{Context, Mounted, fs_group};
 
-/// What is to be put in place.
+/// The volume to mount.
 pub struct Request<'a> {
     /// The volume's name in the pod.
     pub volume: &'a str,
     pub source: Source,
-    /// For a volume of a claim.
+    /// The claim and its volume, if there is one.
     pub bound: Option<(&'a PersistentVolumeClaim, &'a PersistentVolume)>,
 }
 
-/// Everything the steps share.
+/// The parts that all steps share.
 struct Steps<'a> {
     csi: &'a Csi,
     context: &'a Context<'a>,
@@ -45,7 +46,7 @@ struct Steps<'a> {
 }
 
 impl Csi {
-    /// The volume in place, and when to look at it again.
+    /// Mounts the volume; returns it and the time of its next reconcile.
     pub async fn set_up(
         &self,
         context: &Context<'_>,
@@ -77,7 +78,8 @@ impl Csi {
         steps.run(request).await
     }
 
-    /// What the attacher told of the volume, once it is attached to this node and the controller knows that we use it.
+    /// Returns the attachment's metadata once the volume is attached to this node and the controller knows that the
+    /// node uses it.
     async fn attached(
         &self,
         context: &Context<'_>,
@@ -88,7 +90,7 @@ impl Csi {
         let name = record.unique_name();
         let uid = spec::uid(context.pod);
         self.set_user(&name, uid, true);
-        // Asked for before looking, so that no change in between is missed.
+        // The pod waits before the check, so that no change in between is missed.
         self.wait(uid, context.waker);
         let node: Option<Node> = self.own_node.typed(&Key { namespace: String::new(), name: self.node_name.clone() });
         let status = node.and_then(|node| node.status).unwrap_or_default();
@@ -168,7 +170,7 @@ impl Steps<'_> {
             volume_context: self.source.attributes.clone(),
         };
         self.driver.stage(request).await.map_err(|refusal| {
-            // A call that is over has left nothing to unstage, unless an earlier one did so for another pod.
+            // A call that ended has left nothing to unstage, unless an earlier one staged the volume for another pod.
             if refusal.outcome() != Outcome::Uncertain && !self.csi.others_use(&self.record, self.context.pod_dir) {
                 let _ = record::remove_staged(&self.record, staging);
             }
@@ -202,7 +204,7 @@ impl Steps<'_> {
         self.driver.publish(request).await
     }
 
-    /// The tokens of the pod's service account that the driver asked for, as it expects them.
+    /// Returns the service account tokens that the driver requests, in the form that it expects.
     async fn tokens(&self) -> Result<Option<String>> {
         let requests = self.object.iter().flat_map(|object| object.spec.token_requests.iter().flatten());
         let mut tokens = serde_json::Map::new();
@@ -219,7 +221,7 @@ impl Steps<'_> {
         Ok(Some(tokens).filter(|tokens| !tokens.is_empty()).map(|tokens| Value::Object(tokens).to_string()))
     }
 
-    /// The group that the driver itself gives the files to, if it can.
+    /// Returns the group that the driver itself sets on the files, if it can.
     fn mount_group(&self) -> Option<u32> {
         fs_group::fs_group(self.context.pod).filter(|_| self.abilities.can(Rpc::VolumeMountGroup))
     }
@@ -233,7 +235,8 @@ impl Steps<'_> {
         Ok(())
     }
 
-    /// Has the driver grow what lies on the volume when the volume itself has grown, and tells the claim.
+    /// Lets the driver expand the file system after the volume itself has grown, and records the result in the claim's
+    /// status.
     async fn expand(
         &self,
         claim: &PersistentVolumeClaim,
@@ -269,7 +272,7 @@ impl Steps<'_> {
     }
 }
 
-/// The block device that the driver published; it may be a link to it.
+/// Returns the block device that the driver published; the path may be a link to it.
 fn device_at(target: &Path) -> Result<PathBuf> {
     let path = target.canonicalize().map_err(Error::file("look at device", target))?;
     let kind = std::fs::metadata(&path).map_err(Error::file("look at device", &path))?.file_type();

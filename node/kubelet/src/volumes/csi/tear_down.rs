@@ -1,5 +1,5 @@
-//! Takes a pod's CSI volumes away: unpublished for the pod, then forgotten, and unstaged when it was the last. A driver
-//! that will not unstage is asked again until it does, also after a restart; the pod does not wait for that.
+//! Unmounts a pod's CSI volumes: unpublishes them for the pod, removes their records, and unstages a volume without a
+//! user. A failed unstage is retried until it succeeds, also after a restart; the pod does not wait for it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LAST_RETRY: Duration = Duration::from_secs(60);
 
 impl Csi {
-    /// Takes all CSI volumes of the pod away. What could not be taken away is still recorded, for the next try.
+    /// Unmounts all CSI volumes of the pod. A volume that failed keeps its record, for the next attempt.
     pub async fn tear_down(&self, pod_dir: &Path) -> Result<()> {
         let uid = pod_dir.file_name().unwrap_or_default().to_string_lossy().into_owned();
         for record in record::of_pod(pod_dir) {
@@ -49,14 +49,14 @@ impl Csi {
         Ok(())
     }
 
-    /// Whether another pod of the node has a record of the volume.
+    /// Reports whether another pod of the node has a record of the volume.
     pub(super) fn others_use(&self, record: &Record, pod_dir: &Path) -> bool {
         let name = record.unique_name();
         let mut others = record::of_node(&self.root_dir).into_iter().filter(|(other, _)| other != pod_dir);
         others.any(|(_, other)| other.persistent && other.unique_name() == name)
     }
 
-    /// The pod need not wait until the driver lets go: what is left is tried again, and counts as in use until then.
+    /// Unstages the volume; a failure is retried in the background, and the volume counts as in use until then.
     async fn unstage_or_leave(&self, record: &Record) {
         if let Err(error) = self.unstage(record).await {
             warn!(%error, volume = record.handle, "volume not unstaged");
@@ -65,7 +65,7 @@ impl Csi {
         }
     }
 
-    /// Has the driver let go of a volume that no pod uses. The caller holds the volume's lock.
+    /// Unstages a volume that no pod uses. The caller holds the volume's lock.
     async fn unstage(&self, record: &Record) -> Result<()> {
         let staging = record.staging(&self.root_dir);
         if staging.exists() {
@@ -76,7 +76,7 @@ impl Csi {
         Ok(())
     }
 
-    /// Tries again what could not be unstaged; true if nothing is left.
+    /// Retries the volumes that could not be unstaged; returns whether none is left.
     async fn unstage_left(&self) -> bool {
         let mut done = true;
         for record in record::staged(&self.root_dir) {
@@ -94,7 +94,7 @@ impl Csi {
     }
 }
 
-/// Unstages what pods left staged, until shutdown.
+/// Unstages the volumes that pods left staged, until shutdown.
 pub async fn keep_unstaging(csi: Arc<Csi>, stop: CancellationToken) {
     let mut wait = FIRST_RETRY;
     loop {
@@ -108,8 +108,8 @@ pub async fn keep_unstaging(csi: Arc<Csi>, stop: CancellationToken) {
     }
 }
 
-/// Takes away what a pod left that the API no longer knows. Its driver may register only later, so this goes on until
-/// it worked or the kubelet stops.
+/// Unmounts the volumes of a pod that was deleted from the API. Its driver may register later, so this is retried until
+/// it succeeds or the kubelet stops.
 pub async fn clean_up(csi: Arc<Csi>, pod_dir: std::path::PathBuf, stop: CancellationToken) {
     let mut wait = FIRST_RETRY;
     loop {

@@ -1,4 +1,4 @@
-//! How full CSI volumes are: the driver knows, and is asked once a minute, as upstream does.
+//! The usage of CSI volumes: each driver is queried once a minute, as upstream does.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::summary::{FsStats, Time};
 
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// Asks the drivers until shutdown.
+/// Queries the drivers until shutdown.
 pub async fn keep_usage(csi: Arc<Csi>, stop: CancellationToken) {
     let mut published = csi.in_use();
     loop {
@@ -32,7 +32,7 @@ pub async fn keep_usage(csi: Arc<Csi>, stop: CancellationToken) {
         }
         tokio::select! {
             () = stop.cancelled() => return,
-            // A volume that is new is looked at at once.
+            // A new volume is queried at once.
             changed = published.changed() => if changed.is_err() { return },
             () = tokio::time::sleep(INTERVAL) => {}
         }
@@ -53,7 +53,7 @@ impl Csi {
         driver.stats(request).await
     }
 
-    /// What its driver said of a volume's use.
+    /// Returns the usage of a volume that its driver reported.
     pub fn usage_of(&self, pod_uid: &str, volume: &str, time: Time) -> Option<FsStats> {
         let state = self.lock();
         let usage = &state.published.get(&(pod_uid.to_owned(), volume.to_owned()))?.usage;
